@@ -319,11 +319,18 @@ class Result(NamedTuple):
 
 
 def finish(
-    results: Sequence[Result], *, tenant_id: UUID, needs_approval: bool, actor: str, of_step: bool = False
+    results: Sequence[Result],
+    *,
+    tenant_id: UUID,
+    needs_approval: bool,
+    actor: str,
+    of_step: bool = False,
+    locked: bool = False,
 ) -> list[Moved]:
     """Accept results. Returns a row for each, with `run_id`, and none for a run that is not the live one.
 
-    `of_step`: include what follows, see `Following`. The caller must `announce` the rows.
+    `of_step`: include what follows, see `Following`. `locked`: the caller has locked the activities; without it, those about which a
+    question is open get no row. The caller must `announce` the rows.
     """
     move = _verb("request_approval" if needs_approval else "complete")
     (source,) = states.sources_of(move["verb"])
@@ -339,6 +346,7 @@ def finish(
             "data": Array(None if each is None else json.dumps(each) for each in data),
             "content_types": content_types,
             "actor": actor,
+            "locked": locked,
             **move,
             "source": source,
         },

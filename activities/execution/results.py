@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -81,9 +82,15 @@ def record_completed(
     with tenant_scope(run.tenant_id):
         if has_parent:
             activity_tree.lock_with_parent(run.tenant_id, run.activity_id)
-        moved = transitions.finish(
-            [_result_of(run, result)], tenant_id=run.tenant_id, needs_approval=needs_approval, actor=actor, of_step=of_step
+        finish = partial(
+            transitions.finish, [_result_of(run, result)], tenant_id=run.tenant_id, needs_approval=needs_approval,
+            actor=actor, of_step=of_step,
         )  # fmt: skip
+        moved = finish(locked=has_parent)
+        if not moved:
+            # A question about it may be open. Only after this lock is an answer visible that is being recorded just now.
+            suspension.live(run)
+            moved = finish(locked=True)
         if not moved:
             raise RunSuperseded(run.run_id)
         with context():
@@ -104,7 +111,8 @@ def record_completed_together(
 ) -> set[UUID]:
     """As `record_completed` for several runs of one tenant in one transaction. Returns the ids of the runs whose output was accepted.
 
-    Only for work without an approval and without a waiting parent. `is_patient`: as in `tenant_scope`.
+    Only for work without an approval and without a waiting parent. Leaves out activities about which a question is open.
+    `is_patient`: as in `tenant_scope`.
     """
     tenant_id = answers[0].run.tenant_id
     with tenant_scope(tenant_id, is_patient=is_patient):

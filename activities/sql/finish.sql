@@ -1,12 +1,15 @@
 -- Accepts the results of runs: ends each run, stores its output, and moves its activity. For any number.
 -- Parameters  activities (array of uuid, sorted), runs (array of uuid), fences (array of integer), contents (array of text), data
---             (array of jsonb), content_types (array of text): runs and their outputs; for all of them tenant, source, target, verb, actor
+--             (array of jsonb), content_types (array of text): runs and their outputs; for all of them tenant, source, target, verb, actor,
+--             locked: whether an earlier statement of the transaction has locked the activities
 -- Returns     a row for each accepted result, with the activity after the move, `run_id`, `held`: whether it continues although a question
 --             holds it, and `reserved`: whether budgets hold a reservation for the run; nothing for a run that was superseded, cancelled or
---             has ended.
+--             has ended; nor, unless it is locked, for an activity about which a question is open.
 -- For steps of pipeline runs, the statement also settles these steps. See `transitions.Following`, whose columns come last.
 -- Guarantee   a wake that came during the run moves the activity back to created instead, for exactly one run with all such wakes. The
---             update locks the rows in the order of their ids, so these must be sorted.
+--             answer to an open question is such a wake. If it is being recorded just now, this statement would wait for its transaction
+--             without seeing its wake, because it reads wakes as of its own start. Hence `locked`.
+--             The update locks the rows in the order of their ids, so these must be sorted.
 -- Plan        as `claim.sql`.
 WITH result AS MATERIALIZED (
     SELECT * FROM unnest(%(activities)s::uuid[], %(runs)s::uuid[], %(fences)s::int[], %(contents)s::text[], %(data)s::jsonb[], %(content_types)s::text[])
@@ -17,10 +20,11 @@ WITH result AS MATERIALIZED (
         version = a.version + 1, output_ref = result.run, error = NULL, attempts = CASE WHEN again.wanted THEN 0 ELSE a.attempts END,
         finished_at = CASE WHEN again.wanted OR %(target)s = 'awaiting_approval' THEN NULL ELSE clock_timestamp() END
     FROM result CROSS JOIN LATERAL (
-        SELECT EXISTS (SELECT FROM activities_wake w WHERE w.activity_id = result.activity AND w.state = 'pending' OFFSET 0) AS wanted
+        SELECT EXISTS (SELECT FROM activities_wake w WHERE w.activity_id = result.activity AND w.state = 'pending' OFFSET 0) AS wanted,
+               EXISTS (SELECT FROM approval_linked_activities l WHERE l.activity_id = result.activity AND l.state = 'waiting' OFFSET 0) AS is_asked
     ) again
     WHERE a.tenant_id = %(tenant)s AND a.id = ANY(%(activities)s::uuid[]) AND a.id = result.activity
-      AND a.fence = result.fence AND a.status = %(source)s
+      AND a.fence = result.fence AND a.status = %(source)s AND (%(locked)s::boolean OR NOT again.is_asked)
     RETURNING a.id, a.tenant_id, a.name, a.status, a.version, a.agent_role, a.assignee_type, a.priority, a.group_key, a.group_scope, a.files, a.metadata, a.decision_rules,
               a.deliverable_id, a.pipeline_run_id, a.step, a.branch, a.round, a.link_kind, a.parent_id, a.is_approval_gate,
               a.input_ref, a.output_ref, a.schedule_id, a.pipeline_id, a.period_id, a.template, a.run_now_at, a.mailbox_id, a.created_at,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -13,13 +15,15 @@ import pytest
 from activities import cancellation, dead_letters, relay
 from activities.decision_rules import Voter
 from activities.exceptions import AlreadyDecided, AlreadyVoted, TransitionRefused
+from activities.execution.results import Answer, record_completed, record_completed_together
 from activities.human_tasks import approvals, deadlines
 from activities.models import Activity, Alert, DeadLetter, Vote, Wake
-from agents.contracts import Accepted, AgentRequest, Completed
+from activities.run_tokens import RunToken
+from agents.contracts import Accepted, AgentRequest, Completed, Output
 from agents.exceptions import PermanentAgentError
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.engine import Engine, at_once
+from tests.engine import Engine, at_once, elsewhere, eventually, somebody_waits_for_a_lock
 from tests.open_questions import DIRECTION, asked, asking, children, heard, links_of
 
 pytestmark = [pytest.mark.concurrency, pytest.mark.usefixtures("one_at_a_time")]
@@ -105,6 +109,43 @@ def test_a_decision_at_its_due_time_has_one_outcome(engine: Engine, acme: Tenant
         with tenant_scope(acme.pk):
             told_of = Alert.objects.filter(activity_id=approval, kind="expired").count()
         assert told_of == (1 if item.decided_by == "deadline" else 0)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_decision_about_work_that_ends_at_the_same_moment_reaches_its_agent(
+    engine: Engine, acme: Tenant, together: bool
+) -> None:
+    """The result is recorded while the decision is not committed yet."""
+    ids = engine.submit(acme, count=2 if together else 1)
+    engine.agent.behaviour = lambda request: Accepted()
+    engine.drain()
+    engine.agent.behaviour = lambda request: Completed(Output(content="again"))
+    answers = [
+        Answer(
+            RunToken(acme.pk, run.activity_id, run.pk, run.fence), Completed(Output(content="x")), nullcontext
+        )
+        for activity_id in ids
+        for run in engine.runs(acme, activity_id)
+    ]
+    approval = asked(acme, ids[:1])
+
+    def record() -> None:
+        accepted = record_completed_together(answers) if together else set()
+        for run, result, _ in answers:
+            if run.run_id not in accepted:
+                record_completed(run, result, needs_approval=False)
+
+    with ThreadPoolExecutor(1) as pool:
+        with tenant_scope(acme.pk):
+            approvals.approve(acme.pk, approval, actor="Ann")
+            recording = pool.submit(elsewhere, record)
+            elsewhere(lambda: eventually(lambda: somebody_waits_for_a_lock() or recording.done()))
+        recording.result()
+    assert engine.status(acme, ids[0]) == "created"
+    engine.drain()
+
+    assert [engine.status(acme, activity_id) for activity_id in ids] == ["done"] * len(ids)
+    assert [wakes[-1]["reason"] for wakes in heard(engine, ids[0])] == ["new_task", "review_approved"]
 
 
 def test_a_decision_and_a_simultaneous_withdrawal_wake_once(engine: Engine, acme: Tenant) -> None:
