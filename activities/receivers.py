@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db.models import Count
 
-from activities import activity_tree, dead_letter_records, outbox, states, subagents, suspension
+from activities import activity_tree, dead_letter_records, outbox, selectors, states, subagents, suspension
 from activities.activity_tree import Origin
 from activities.alerts import alert_agent_health, alert_expired_channel, alert_expiring_channel
 from activities.human_tasks import approvals
@@ -23,6 +23,7 @@ from activities.states import LinkKind, Status, WakeReason
 from agents import registry
 from agents.registry import BrokenReference, Reference, ReferenceSource
 from agents.signals import health_changed
+from tenants import owned_ids
 from tenants.context import SYSTEM
 from tenants.models import Tenant
 from tenants.signals import channel_expired, channel_expiring
@@ -35,6 +36,8 @@ def connect() -> None:
     channel_expiring.connect(alert_expiring_channel, dispatch_uid="activities.tell_of_expiring_channel")
     health_changed.connect(alert_agent_health, dispatch_uid="activities.tell_of_agent_health")
     registry.provide_references("activities", SOURCE)
+    owned_ids.provide("output", selectors.outputs_that_exist)
+    owned_ids.provide("activity", selectors.activities_that_exist)
 
 
 def end_messages(sender: Any, *, activity: Any, **kwargs: Any) -> None:

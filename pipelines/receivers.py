@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
+from uuid import UUID
 
 from activities import transitions
 from activities.signals import activity_buried, activity_reopened, activity_settled, planned_roles_asked
 from agents import registry
 from pipelines.deliverables import monthly_job
+from pipelines.models import Deliverable, Pipeline
+from tenants import owned_ids
 from tenants.signals import tenant_changed
 
 from . import deliverables, jobs, progression, references, versions
@@ -25,6 +29,8 @@ def connect() -> None:
     planned_roles_asked.connect(list_planned_roles, dispatch_uid="pipelines.planned_roles")
     tenant_changed.connect(update_monthly_job, dispatch_uid="pipelines.monthly_job")
     registry.provide_references("pipelines", references.SOURCE)
+    owned_ids.provide("deliverable", find_deliverables)
+    owned_ids.provide("pipeline", find_pipelines)
 
 
 def advance_run_of_activity(sender: Any, *, activity: Any, **kwargs: Any) -> None:
@@ -53,6 +59,14 @@ def follow_dead_letter(sender: Any, *, activity: Any, **kwargs: Any) -> None:
 
 def list_planned_roles(sender: Any, *, activity: Any, **kwargs: Any) -> frozenset[str] | None:
     return versions.list_planned_roles(activity)
+
+
+def find_deliverables(tenant_id: UUID, ids: Collection[UUID]) -> Collection[UUID]:
+    return set(Deliverable.objects.for_tenant(tenant_id).filter(pk__in=ids).values_list("pk", flat=True))
+
+
+def find_pipelines(tenant_id: UUID, ids: Collection[UUID]) -> Collection[UUID]:
+    return set(Pipeline.objects.for_tenant(tenant_id).filter(pk__in=ids).values_list("pk", flat=True))
 
 
 def update_monthly_job(sender: Any, *, tenant: Any, **kwargs: Any) -> None:

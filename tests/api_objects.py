@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from activities.models import BulkJob, ProviderBatch
 from agents.contracts import Accepted
+from pipelines.models import Deliverable
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
@@ -20,6 +21,13 @@ FLOW = {
     "name": "Flow",
     "steps": [{"id": "one", "agent_role": "qa", "requires_approval": True}],
 }
+
+
+def a_deliverable(tenant: Tenant) -> str:
+    """The id of a new deliverable, for bodies that name one."""
+    with tenant_scope(tenant.pk):
+        return str(Deliverable.objects.create(tenant_id=tenant.pk, key="seo", name="SEO").pk)
+
 
 #: What makes one of a collection, in an order in which each finds what it needs.
 BODIES: dict[str, dict[str, Any]] = {

@@ -44,6 +44,7 @@ from activities.states import RunStatus, Status
 from activities.submission import NewActivity, Submitted, submit
 from agents.command_line import transcripts
 from agents.contracts import LINE_KINDS
+from tenants import owned_ids
 from tenants.api.documentation import operation, posting
 from tenants.api.filters import SEARCH_LENGTH, FlagFilter, StrictFilterSet, parse_whole_number, refuse_unknown
 from tenants.api.pagination import LIMIT, Cursor, CursorPagination
@@ -207,22 +208,23 @@ class ActivityViewSet(DecisionActions, OperationActions, VersionedResource):
             new_activity(attrs, requested_by=self.principal.identity, mailbox_id=self._mailbox_of(attrs))
             for attrs in validated
         ]
-        self._refuse_unknown_outputs(items, single=single)
+        self._refuse_unknown_ids(items, single=single)
         return items
 
     def _mailbox_of(self, attrs: Any) -> UUID | None:
         return producer.open_mailbox(self.tenant_id, attrs["mailbox"]).pk if "mailbox" in attrs else None
 
-    def _refuse_unknown_outputs(self, items: Sequence[NewActivity], *, single: bool) -> None:
-        output_ids = {item.input_ref for item in items if item.input_ref}
-        if not output_ids:
-            return
-        unknown = output_ids - selectors.outputs_that_exist(self.tenant_id, output_ids)
-        errors: list[FieldError] = [
-            ("input_ref" if single else f"[{index}].input_ref", "is not an output of this tenant")
-            for index, item in enumerate(items)
-            if item.input_ref in unknown
-        ]
+    def _refuse_unknown_ids(self, items: Sequence[NewActivity], *, single: bool) -> None:
+        errors: list[FieldError] = []
+        for kind, name, column in (
+            ("deliverable", "deliverable", "deliverable_id"),
+            ("output", "input_ref", "input_ref"),
+        ):
+            ids = {
+                name if single else f"[{index}].{name}": getattr(item, column)
+                for index, item in enumerate(items)
+            }
+            errors += owned_ids.errors_of(self.tenant_id, kind, ids)
         if errors:
             raise InvalidRequest(errors)
 

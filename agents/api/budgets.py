@@ -15,7 +15,7 @@ from rest_framework.response import Response
 
 from agents import configuration
 from agents.models import Agent
-from tenants import money
+from tenants import money, owned_ids
 from tenants.api.documentation import change, creation, removal
 from tenants.api.filters import StrictFilterSet
 from tenants.api.problems import InvalidRequest
@@ -134,7 +134,16 @@ class BudgetViewSet(VersionedResource):
     @creation("Make a budget", BudgetBodySerializer, BudgetSerializer)
     def create(self, request: Request) -> Response:
         """In force within two seconds. What its period has seen already counts; a total counts everything ever spent."""
-        budget = money.create_budget(self.tenant_id, _fields(read(BudgetBodySerializer, request.data)))
+        body = read(BudgetBodySerializer, request.data)
+        # Only here, because a budget keeps its scope, even if what it names is deleted later.
+        named = [
+            error
+            for kind in ("deliverable", "activity")
+            for error in owned_ids.errors_of(self.tenant_id, kind, {kind: body.get(kind)})
+        ]
+        if named:
+            raise InvalidRequest(named)
+        budget = money.create_budget(self.tenant_id, _fields(body))
         configuration.forget()
         return self.answer_created(budget)
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
+from uuid import UUID
 
 from django.conf import settings
 from django.db.models import QuerySet
@@ -17,6 +18,7 @@ from agents import adapters, configuration, credentials, outbound, scheduler_set
 from agents.exceptions import ConfigurationError, OutboundRefused
 from agents.governor import providers
 from agents.models import Agent, AgentConfig
+from tenants import owned_ids
 from tenants.api.documentation import change, operation
 from tenants.api.etags import Versioned
 from tenants.api.problems import InvalidRequest
@@ -318,6 +320,7 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
         with tenant_scope(self.tenant_id):
             config = self._own(role).select_for_update().first()
             self.check_if_match(config.version if config else 0)
+            _refuse_unknown_scope(self.tenant_id, body.get("may_hold", {}), config.may_hold if config else {})
             config = self._replace(
                 config or AgentConfig(tenant_id=self.tenant_id, agent=agent, version=0), body
             )
@@ -417,6 +420,21 @@ def _refuse_own_program(agent: Agent, endpoint: str | None) -> None:
         raise InvalidRequest([("adapter", "cli can only be chosen where the registry says so")])
     if endpoint is not None:
         raise InvalidRequest([("endpoint", "is not for command-line agents: the registry says what is run")])
+
+
+def _refuse_unknown_scope(tenant_id: UUID, scope: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+    """Raise `InvalidRequest` for unknown ids, but not for those that are granted already: what they named may have been deleted since."""
+    errors = []
+    for kind, name in (("pipeline", "pipelines"), ("deliverable", "deliverables")):
+        granted = before.get(name, ())
+        new = {
+            f"may_hold.{name}[{index}]": UUID(one)
+            for index, one in enumerate(scope.get(name, ()))
+            if one not in granted
+        }
+        errors += owned_ids.errors_of(tenant_id, kind, new)
+    if errors:
+        raise InvalidRequest(errors)
 
 
 def _type_of(config: AgentConfig) -> str | None:

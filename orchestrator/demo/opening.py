@@ -15,6 +15,7 @@ from django.contrib.auth import get_user_model
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from rich.console import Console
 
+from orchestrator.demo.input_text import DEFAULT_INPUT, EXAMPLES, InputRefused, read_input
 from orchestrator.demo.story import Agency, ApiClient, ApiRefused, DemoFailed
 from orchestrator.embedded import EmbeddedError, ServiceHome
 from orchestrator.embedded.server import is_free
@@ -25,9 +26,6 @@ from pipelines import definition
 from tenants import tokens
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Membership, Role, Tenant
-
-EXAMPLES = Path(settings.BASE_DIR) / "examples"
-LONGEST_INPUT = 150_000  # Bytes; larger texts do not fit into one request.
 
 
 class Demonstration(BaseCommand):
@@ -41,7 +39,7 @@ class Demonstration(BaseCommand):
         parser.add_argument(
             "--input",
             type=Path,
-            default=EXAMPLES / "input" / "urban-beekeeping.md",
+            default=DEFAULT_INPUT,
             help="the text to work on",
         )
         parser.add_argument(
@@ -62,7 +60,7 @@ class Demonstration(BaseCommand):
             text = read_input(options["input"])
             with self.running(stack) as (supervisor, addresses):
                 self.play(console, stack, supervisor, addresses, text)
-        except (DemoFailed, ApiRefused, EmbeddedError, SupervisorError) as error:
+        except (InputRefused, DemoFailed, ApiRefused, EmbeddedError, SupervisorError) as error:
             raise CommandError(str(error)) from error
         finally:
             stop_servers(home, stack.tell)
@@ -85,25 +83,6 @@ def content_brief() -> dict[str, Any]:
     """Return the content pipeline of the examples."""
     path = EXAMPLES / "pipelines" / "content-brief.yaml"
     return definition.load(path.read_text(encoding="utf-8"), filename=path.name)
-
-
-def read_input(path: Path) -> str:
-    """Read the input text. Raises `CommandError` if it cannot be used."""
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise CommandError(
-            f"{path} cannot be read: {error.strerror}. Give a text file with INPUT=path."
-        ) from error
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise CommandError(f"{path} is not UTF-8 text (byte {error.start}).") from error
-    if not text.strip():
-        raise CommandError(f"{path} is empty; there is nothing to write a brief about.")
-    if len(raw) > LONGEST_INPUT:
-        raise CommandError(f"{path} has {len(raw)} bytes; the demonstration takes at most {LONGEST_INPUT}.")
-    return text.replace("\x00", "")
 
 
 def agency_of(name: str, slug: str, addresses: Addresses, *, note: str | None) -> Agency:

@@ -196,13 +196,19 @@ def begin_campaign(campaign: Campaign, text: str) -> None:
     campaign.channel = (
         existing[0] if existing else campaign.operator.post("/channels/", {"kind": KIND, "name": ACCOUNT})
     )["id"]
+    # Paused, so that no month of it is planned; its items in the inbox are those of this demonstration.
+    pipelines = [pipeline["key"] for pipeline in campaign.operator.get("/pipelines/", limit=1)["results"]]
+    deliverable = campaign.operator.post(
+        "/deliverables/",
+        {"key": f"social-posts-{uuid4().hex[:8]}", "name": "Social posts", "status": "paused", "pipelines": pipelines},
+    )  # fmt: skip
     planner = campaign.operator.post(
         "/activities/",
         {
             "name": "Social calendar",
             "description": "Plan this month's posts about the text.",
             "agent_role": "social-calendar-planner",
-            "deliverable": str(uuid4()),
+            "deliverable": deliverable["id"],
             "params": {"channel_id": campaign.channel},
             "input": {"content": text},
         },

@@ -15,7 +15,8 @@ from django.conf import settings
 from django.contrib.auth import get_user_model
 
 from orchestrator.demo import story
-from orchestrator.demo.opening import EXAMPLES, agency_of, content_brief, find_free_port, read_input
+from orchestrator.demo.input_text import DEFAULT_INPUT, read_input
+from orchestrator.demo.opening import agency_of, content_brief, find_free_port
 from orchestrator.demo.story import ApiClient, Campaign, Weekly
 from orchestrator.embedded import ServiceHome
 from orchestrator.local import ADMIN, LocalStack
@@ -67,7 +68,7 @@ def _member(name: str, tenant: Tenant) -> None:
 
 def _played(agency: story.Agency) -> None:
     """A run that is completed, one that waits for the editor after a rejection, and what people are asked besides."""
-    text = read_input(EXAMPLES / "input" / "urban-beekeeping.md")
+    text = read_input(DEFAULT_INPUT)
     api = agency.operator
     _settings(api)
     story.begin_run(agency, content_brief(), text)

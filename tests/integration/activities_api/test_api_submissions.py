@@ -13,6 +13,7 @@ from activities.schemas import to_stored
 from agents import configuration
 from agents.models import Agent
 from tenants.context import tenant_scope
+from tests.api_objects import a_deliverable
 from tests.cases import in_one_test
 from tests.engine import Engine
 from tests.integration.activities_api.submitted import ACTIVITIES, body, count, faults
@@ -51,7 +52,8 @@ def test_every_member_that_may_be_given_is_kept(api, tenant):
     later = datetime.now(UTC) + timedelta(hours=1)
     given = body(
         priority=3, not_before=later.isoformat(), expires_at=(later + timedelta(hours=1)).isoformat(), dedup_key="k-1", group_key="site",
-        deliverable=str(uuid4()), input={"content": "text", "data": [1]}, max_attempts=7, timeout_seconds=90, requires_approval=True,
+        deliverable=a_deliverable(tenant), input={"content": "text", "data": [1]}, max_attempts=7, timeout_seconds=90,
+        requires_approval=True,
     )  # fmt: skip
 
     shown = api().post(ACTIVITIES, given).json()

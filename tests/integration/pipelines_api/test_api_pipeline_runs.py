@@ -16,6 +16,7 @@ from agents.exceptions import PermanentAgentError
 from pipelines.models import Pipeline
 from tenants.context import APP, tenant_scope
 from tenants.models import Tenant
+from tests.api_objects import a_deliverable
 from tests.cases import in_one_test
 from tests.engine import Engine
 from tests.integration.pipelines_api.definitions import PIPELINES, RUNS, TEMPLATES, definition, paths
@@ -31,7 +32,7 @@ def test_a_started_run_is_shown_with_its_steps(api: Any, engine: Engine, acme: T
         "params": {"topic": "bees"},
         "priority": "gated",
         "input": {"content": "begin"},
-        "deliverable": str(uuid4()),
+        "deliverable": a_deliverable(acme),
     }
 
     started = client.post(f"{PIPELINES}flow/runs/", given)
