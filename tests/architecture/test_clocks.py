@@ -1,4 +1,4 @@
-"""What is compared with a stored time comes from PostgreSQL's clock. Who may ask the machine's is named here, with the reason."""
+"""Times that are compared with stored ones come from PostgreSQL's clock. Users of the machine's clock are listed with the reason."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Iterator
 
 from tests.architecture import tree
 
-ASKS_THE_MACHINE = {
+USES_MACHINE_CLOCK = {
     "activities.dispatch": "when a span began, for a trace",
     "agents.command_line.workspaces": "age of files of this machine",
     "agents.retention": "age of files of this machine",
     "agents.governor.limits": "dates of a provider's answer that names no date of its own",
     "agents.governor.providers": "which providers were called in the last two days, for a list",
     "agents.outbound.client": "a date that an agent or provider names, by the clock that we share with it",
-    "agents.webhook_signing": "signatures are checked by others, against their own clocks, with five minutes of tolerance",
+    "agents.webhook_signing": "receivers check signatures against their own clocks, with five minutes of tolerance",
     "console.templatetags.console": "words such as `3 minutes ago`, for people",
     "pipelines.models.deliverable": "the month that a form proposes",
-    "tenants.identifiers": "ids that sort about in the order of their making",
+    "tenants.identifiers": "ids that sort roughly in the order of their creation",
     "tenants.tracing.spans": "when a span ended, for a trace",
 }
 
-#: By the last two parts of what is called.
+#: The last two parts of each call that reads the clock of the machine.
 _CLOCKS = {
     "datetime.now", "datetime.utcnow", "datetime.today", "date.today", "timezone.now", "timezone.localtime", "timezone.localdate",
     "time.time", "time.time_ns", "time.gmtime", "time.localtime",
@@ -30,20 +30,22 @@ _CALLED = {name.rpartition(".")[2] for name in _CLOCKS}
 
 
 def test_only_named_modules_ask_the_clock_of_the_machine() -> None:
-    found = {module.name for module in tree.modules() if _is_ours(module.name) and any(_asked(module))}
+    users = {
+        module.name for module in tree.modules() if _is_checked(module.name) and any(_clock_calls(module))
+    }
 
-    assert found - ASKS_THE_MACHINE.keys() == set(), (
-        "compare with `tenants.clock.now()`, or let the statement say `now()`"
+    assert users - USES_MACHINE_CLOCK.keys() == set(), (
+        "compare with `tenants.clock.now()`, or use `now()` in the statement"
     )
-    assert ASKS_THE_MACHINE.keys() - found == set(), "no longer so, take them off the list"
+    assert USES_MACHINE_CLOCK.keys() - users == set(), "no longer so, remove them from the list"
 
 
-def _is_ours(name: str) -> bool:
-    """Programs that start and watch processes of one machine go by its clock."""
+def _is_checked(name: str) -> bool:
+    """Programs that start and watch processes of one machine may use its clock."""
     return not tree.is_in(name, {"orchestrator"}) and ".migrations" not in name
 
 
-def _asked(module: tree.Module) -> Iterator[str]:
+def _clock_calls(module: tree.Module) -> Iterator[str]:
     for node in module.nodes:
         if isinstance(node, ast.Attribute) and node.attr in _CALLED:
             name = f"{ast.unparse(node.value).rpartition('.')[2]}.{node.attr}"

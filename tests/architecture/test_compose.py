@@ -1,4 +1,4 @@
-"""docker-compose.yml and the Dockerfile run what the code says: the same processes, the settings that are needed, nothing open."""
+"""docker-compose.yml and the Dockerfile agree with the code: the same processes, all needed settings, no open ports."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from django.urls import resolve
 from agents.command_line import users
 from orchestrator.embedded.valkey import REDIS_USERS
 from orchestrator.processes import ProcessSpec, standard_processes, system_worker
-from orchestrator.processes.__main__ import main as become
+from orchestrator.processes.__main__ import main as run_process
 from orchestrator.settings.unsafe import variables_needed_by
 from tests.architecture import tree
 
 PROCESSES = ("web", "worker", "system", "beat", "flower")
 SERVERS = ("postgres", "redis", "mongo")
 
-#: What may be set in .env for the containers alone.
-OF_THIS_FILE = {
+#: Variables of .env that only the containers use.
+ONLY_COMPOSE = {
     "COMMAND_LINE_QUEUES",
     "POSTGRES_PASSWORD", "POSTGRES_OWNER_PASSWORD", "POSTGRES_APP_PASSWORD", "POSTGRES_SYSTEM_PASSWORD",
     "REDIS_PASSWORD", "MONGO_PASSWORD", "MONGO_APP_PASSWORD", *(f"REDIS_{user.upper()}_PASSWORD" for user in REDIS_USERS),
 }  # fmt: skip
-#: Of the users with all rights: for people and health checks.
-OF_NO_PROCESS = {"POSTGRES_PASSWORD", "REDIS_PASSWORD", "MONGO_PASSWORD"}
+#: Passwords of the users with all rights, for people and health checks.
+SUPERUSER_PASSWORDS = {"POSTGRES_PASSWORD", "REDIS_PASSWORD", "MONGO_PASSWORD"}
 FOLDER = tree.ROOT / "deploy" / "compose"
 
 
@@ -48,12 +48,12 @@ def _services() -> dict[str, dict[str, Any]]:
 
 
 def _table(*, port: int, flower_port: int) -> list[ProcessSpec]:
-    """What may run in a container: the processes of one machine, and the one that stands apart."""
+    """Return all processes that may run in a container: those of one machine and the system worker."""
     return [*standard_processes(port=port, flower_port=flower_port, concurrency=None), system_worker()]
 
 
 def _variables() -> dict[str, str]:
-    """The variables of .env that the file asks for, each with what follows the name: a default or a complaint."""
+    """Return the variables of .env that the file uses, each with its default or its error text."""
     return dict(re.findall(r"\$\{(\w+)([^}]*)\}", re.sub(r"^#.*$", "", _text(), flags=re.MULTILINE)))
 
 
@@ -63,7 +63,7 @@ def _documented() -> set[str]:
     )
 
 
-def test_there_is_a_service_for_every_process_and_every_server() -> None:
+def test_every_process_and_every_server_has_a_service() -> None:
     assert {spec.name for spec in _table(port=1, flower_port=2)} == set(PROCESSES)
     assert set(_services()) == {*PROCESSES, *SERVERS, "migrate", "command-line"}
 
@@ -88,18 +88,18 @@ def test_only_processes_that_run_programs_may_switch_users() -> None:
 def test_a_container_runs_the_command_of_the_process_table(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    become_what: list[tuple[str, ...]] = []
+    commands: list[tuple[str, ...]] = []
     command, environment = _services()[name]["command"], _services()[name]["environment"]
-    monkeypatch.setattr("os.execve", lambda _, argv, __: become_what.append(tuple(argv)))
+    monkeypatch.setattr("os.execve", lambda _, argv, __: commands.append(tuple(argv)))
     monkeypatch.setattr("sys.argv", command[2:])
     for variable in ("WEB_BIND", "PORT", "FLOWER_BIND", "FLOWER_PORT"):
         monkeypatch.setenv(variable, environment.get(variable, os.environ.get(variable, "")))
 
-    become()
+    run_process()
 
     expected = next(spec for spec in _table(port=8000, flower_port=5555) if spec.name == name)
     assert command[:3] == ["python", "-m", "orchestrator.processes"]
-    assert become_what[0][: len(expected.argv)] == expected.argv
+    assert commands[0][: len(expected.argv)] == expected.argv
 
 
 @pytest.mark.parametrize("name", [*PROCESSES, "migrate"])
@@ -113,8 +113,8 @@ def test_a_process_has_every_setting_that_production_needs(name: str) -> None:
 def test_every_variable_is_documented() -> None:
     header = _text().split("\nname:")[0]
 
-    assert _variables().keys() <= _documented() | OF_THIS_FILE
-    assert all(name in header for name in OF_THIS_FILE)
+    assert _variables().keys() <= _documented() | ONLY_COMPOSE
+    assert all(name in header for name in ONLY_COMPOSE)
 
 
 def test_the_code_reads_every_variable_that_a_process_is_given() -> None:
@@ -129,7 +129,7 @@ def test_no_secret_has_a_default() -> None:
     }
 
     assert len(secrets) >= 6
-    # Empty, it opens nothing: without it nothing is taken from Slack.
+    # Without it requests from Slack are refused, so it may be empty.
     optional = {"SLACK_SIGNING_SECRET"}
     assert {name for name in secrets - optional if not _variables()[name].startswith(":?")} == set()
 
@@ -223,7 +223,7 @@ def test_a_process_connects_to_redis_as_the_user_of_its_kind(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*PROCESSES, "migrate"])
 def test_no_process_has_the_password_of_a_user_with_all_rights(name: str) -> None:
-    assert OF_NO_PROCESS & set(re.findall(r"\$\{(\w+)", str(_services()[name]["environment"]))) == set()
+    assert SUPERUSER_PASSWORDS & set(re.findall(r"\$\{(\w+)", str(_services()[name]["environment"]))) == set()
 
 
 def test_no_command_line_contains_a_password() -> None:
@@ -257,19 +257,15 @@ def test_every_process_connects_to_mongodb_as_the_user_of_one_database() -> None
 
 @pytest.mark.parametrize("name", ["beat", "flower", "migrate"])
 def test_a_process_that_opens_no_credentials_has_no_key(name: str) -> None:
-    given = set(_services()[name]["environment"])
+    keys = {"FIELD_ENCRYPTION_KEYS", "ANTHROPIC_API_KEY", "OPENAI_API_KEY", "SLACK_WEBHOOK_URL", "EMAIL_URL"}
 
-    assert (
-        given
-        & {"FIELD_ENCRYPTION_KEYS", "ANTHROPIC_API_KEY", "OPENAI_API_KEY", "SLACK_WEBHOOK_URL", "EMAIL_URL"}
-        == set()
-    )
+    assert keys & _services()[name]["environment"].keys() == set()
 
 
 def test_flower_can_reach_messages_but_no_rows() -> None:
-    given = set(_services()["flower"]["environment"])
+    names = {"DATABASE_URL", "DATABASE_URL_SYSTEM", "MONGODB_URI", "SECRET_KEY"}
 
-    assert given & {"DATABASE_URL", "DATABASE_URL_SYSTEM", "MONGODB_URI", "SECRET_KEY"} == set()
+    assert names & _services()["flower"]["environment"].keys() == set()
 
 
 @pytest.mark.parametrize("name", SERVERS)
@@ -281,8 +277,8 @@ def test_a_server_can_write_only_its_data(name: str) -> None:
 def test_every_server_keeps_its_data_in_a_volume() -> None:
     volumes = yaml.safe_load(_text())["volumes"]
 
-    kept = {each.partition(":")[0] for each in _services()["command-line"]["volumes"]}
-    assert {_services()[name]["volumes"][0].partition(":")[0] for name in SERVERS} == set(volumes) - kept
+    others = {each.partition(":")[0] for each in _services()["command-line"]["volumes"]}
+    assert {_services()[name]["volumes"][0].partition(":")[0] for name in SERVERS} == set(volumes) - others
 
 
 @pytest.mark.parametrize("name", PROCESSES)
@@ -294,29 +290,31 @@ def test_a_process_cannot_write_to_its_container(name: str) -> None:
 
 
 def test_the_image_runs_as_an_unprivileged_user_and_holds_every_app() -> None:
-    lines = [shlex.split(line) for line in _joined("Dockerfile") if not line.startswith("#")]
+    lines = [shlex.split(line) for line in _lines_of("Dockerfile") if not line.startswith("#")]
     copied = {source for words in lines if words[0] == "COPY" for source in words[1:-1]}
 
     assert [words[1] for words in lines if words[0] == "USER"] == ["orchestrator"]
     assert {*tree.APPS, "templates", "manage.py", "requirements"} <= copied
-    assert "." not in copied, "a copy of everything would take secrets and local data along"
+    assert "." not in copied, "a copy of everything would include secrets and local data"
 
 
 def test_the_build_context_holds_what_the_image_copies_and_no_secret() -> None:
-    kept = {line.removeprefix("!").rstrip("/") for line in _joined(".dockerignore") if line.startswith("!")}
+    included = {
+        line.removeprefix("!").rstrip("/") for line in _lines_of(".dockerignore") if line.startswith("!")
+    }
     copied = {
         source.partition("/")[0]
-        for line in _joined("Dockerfile")
+        for line in _lines_of("Dockerfile")
         if line.startswith("COPY") and "--from" not in line
         for source in shlex.split(line)[1:-1]
     }
 
-    assert _joined(".dockerignore")[1] == "*"
-    assert kept == copied
+    assert _lines_of(".dockerignore")[1] == "*"
+    assert included == copied
 
 
-def _joined(name: str) -> list[str]:
-    """The lines of a file, those that go on with a backslash as one."""
+def _lines_of(name: str) -> list[str]:
+    """Return the lines of a file, with those joined that end with a backslash."""
     text = (tree.ROOT / name).read_text(encoding="utf-8").replace("\\\n", " ")
     return [line for line in text.splitlines() if line.strip()]
 
@@ -338,21 +336,21 @@ def test_the_digest_of_every_image_is_looked_up_by_a_script(
     docker.chmod(0o755)
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "REACHABLE": reachable}
 
-    done = subprocess.run(
+    script = subprocess.run(
         [tree.ROOT / "deploy" / "pin-images.sh"], env=environment, capture_output=True, text=True, check=False
     )
 
-    lines = dict(line.split("=", 1) for line in done.stdout.splitlines())
-    asked = {
+    lines = dict(line.split("=", 1) for line in script.stdout.splitlines())
+    images = {
         name: standard.removeprefix(":-")
         for name, standard in _variables().items()
         if name.endswith("_IMAGE")
     }
-    assert done.returncode == code
-    assert set(asked) - set(lines) == ({"VALKEY_IMAGE"} if code else set())
+    assert script.returncode == code
+    assert set(images) - set(lines) == ({"VALKEY_IMAGE"} if code else set())
     for name, pinned in lines.items():
-        assert re.fullmatch(rf"docker\.io/(library/)?{re.escape(asked[name])}@sha256:[0-9a-f]{{64}}", pinned)
-    assert ("valkey" in done.stderr) == bool(code)
+        assert re.fullmatch(rf"docker\.io/(library/)?{re.escape(images[name])}@sha256:[0-9a-f]{{64}}", pinned)
+    assert ("valkey" in script.stderr) == bool(code)
 
 
 def test_our_image_is_built_on_the_named_base() -> None:

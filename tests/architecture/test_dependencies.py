@@ -1,4 +1,4 @@
-"""What we depend on may be given on with our licence, and comes as it was locked."""
+"""Licences of dependencies allow ours, and locks pin every package with its hash."""
 
 from __future__ import annotations
 
@@ -14,23 +14,25 @@ from packaging.utils import canonicalize_name
 
 from tests.architecture import tree
 
-#: Packages whose metadata tells no licence, with that of the file that comes along with them. Look at a new one before it is written here.
+#: Packages whose metadata declares no licence, with the first line of their licence file. Read a new one before adding it here.
 READ = {"axe-playwright-python": "MIT License", "promql-parser": "The MIT License (MIT)"}
 LOCKS = sorted((tree.ROOT / "requirements").glob("*.txt"))
-#: Copyleft that reaches beyond the library itself. The lesser GPL does not, as we only import.
-REACHES_US = re.compile(
+#: Copyleft that extends to programs that import the library. The lesser GPL does not.
+EXTENDS_TO_US = re.compile(
     r"affero|agpl|(?<!l)(?<!lesser )\bgpl|(?<!lesser )general public license", re.IGNORECASE
 )
 
 
 def _licences(distribution: Distribution) -> str:
-    told = distribution.metadata
-    classifiers = [each for each in told.get_all("Classifier") or [] if each.startswith("License")]
-    return " | ".join([told.get("License-Expression") or "", (told.get("License") or "")[:100], *classifiers])
+    metadata = distribution.metadata
+    classifiers = [each for each in metadata.get_all("Classifier") or [] if each.startswith("License")]
+    return " | ".join(
+        [metadata.get("License-Expression") or "", (metadata.get("License") or "")[:100], *classifiers]
+    )
 
 
 def _pinned(lock: Path) -> list[Requirement]:
-    """What one file of requirements pins, with the extras and the platforms it names."""
+    """Return the requirements that a lock pins, with their extras and platforms."""
     return [Requirement(line) for line in re.findall(r"^([a-z0-9].*) \\$", lock.read_text(), re.MULTILINE)]
 
 
@@ -44,37 +46,33 @@ def _installed() -> Iterator[Distribution]:
 
 
 def test_no_package_has_a_licence_that_extends_to_our_code() -> None:
-    reaching = {
+    extending = {
         each.metadata["Name"]: licences
         for each in _installed()
-        if REACHES_US.search(licences := _licences(each))
+        if EXTENDS_TO_US.search(licences := _licences(each))
     }
 
-    assert reaching == {}
+    assert extending == {}
 
 
 def test_every_package_declares_its_licence_or_its_text_was_read() -> None:
     silent = {
         canonicalize_name(each.metadata["Name"]): _first_lines(each)
         for each in _installed()
-        if not _tells(each)
+        if not _licences(each).strip(" |")
     }
 
     assert silent == {name: {READ[name]} if name in READ else set() for name in silent}
 
 
-def _tells(distribution: Distribution) -> bool:
-    return bool(_licences(distribution).strip(" |"))
-
-
 def _first_lines(distribution: Distribution) -> set[str]:
-    """How the licences begin that lie in the package."""
+    """Return the first line of each licence file in the package."""
     files = [each for each in distribution.files or () if "licen" in each.name.lower()]
     return {each.read_text().split("\n", 1)[0].strip() for each in files}
 
 
 @pytest.mark.parametrize(
-    ("licence", "reaches"),
+    ("licence", "extends"),
     [
         ("AGPL-3.0-only", True),
         ("GNU Affero General Public License v3", True),
@@ -85,8 +83,8 @@ def _first_lines(distribution: Distribution) -> set[str]:
         ("Apache-2.0", False),
     ],
 )
-def test_licences_are_classified(licence: str, reaches: bool) -> None:
-    assert bool(REACHES_US.search(licence)) is reaches
+def test_licences_are_classified(licence: str, extends: bool) -> None:
+    assert bool(EXTENDS_TO_US.search(licence)) is extends
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.stem)
@@ -101,22 +99,22 @@ def test_every_package_of_a_lock_is_pinned_with_hashes(lock: Path) -> None:
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.stem)
-def test_an_extra_that_a_package_of_a_lock_asks_for_is_pinned_with_it(lock: Path) -> None:
-    # pip before 23.3 takes the newest version for an extra that no line names, and then refuses it for want of a hash:
-    # the installation breaks on the day that a package with extras is released again.
+def test_an_extra_that_a_package_of_a_lock_requires_is_pinned_with_it(lock: Path) -> None:
+    # pip before 23.3 takes the newest version for an extra that no line names, and then refuses it because it has no hash:
+    # the installation breaks on the day when a package with extras is released again.
     pinned = {canonicalize_name(each.name): each.extras for each in _pinned(lock) if _applies(each)}
-    asked = [
-        wanted
+    required = [
+        requirement
         for each in _installed()
         if (extras := pinned.get(canonicalize_name(each.metadata["Name"]))) is not None
-        for wanted in map(Requirement, each.requires or ())
-        if wanted.extras and any(_applies(wanted, extra) for extra in extras or {""})
+        for requirement in map(Requirement, each.requires or ())
+        if requirement.extras and any(_applies(requirement, extra) for extra in extras or {""})
     ]
 
-    assert asked
-    assert [str(each) for each in asked if not each.extras <= pinned[canonicalize_name(each.name)]] == []
+    assert required
+    assert [str(each) for each in required if not each.extras <= pinned[canonicalize_name(each.name)]] == []
 
 
 def _applies(requirement: Requirement, extra: str = "") -> bool:
-    """Whether it is one on this platform, for who wants the extra of the package that has it."""
+    """Whether the requirement applies on this platform, with this extra of the package that has it."""
     return not requirement.marker or requirement.marker.evaluate({"extra": extra})

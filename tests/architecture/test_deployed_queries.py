@@ -1,4 +1,4 @@
-"""The dashboard and the alert rules ask for metrics and labels that /metrics exposes, and every alert leads to words that help."""
+"""The dashboard and the alert rules use metrics and labels that /metrics exposes, and every alert links to its runbook."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from orchestrator.metrics import CATALOGUE
 from tests.architecture import tree
 
 DEPLOY = tree.ROOT / "deploy"
-#: What Grafana puts in before it asks.
+#: What Grafana substitutes in queries.
 GRAFANA = {"$__rate_interval": "1m", "$role": ".*"}
 
-#: By name of a series: the labels that it has.
+#: The labels of each series, by its name.
 SERIES = {
     name: {*declared.labels, *labels}
     for declared in CATALOGUE.values()
@@ -46,19 +46,19 @@ def _dashboard() -> dict[str, Any]:
     return dashboard
 
 
-def _asked_by_the_dashboard() -> dict[str, str]:
-    """By a name for people: each query as Prometheus gets it."""
-    found = {}
+def _queries_of_the_dashboard() -> dict[str, str]:
+    """Return each query as Prometheus gets it, by the title of its panel."""
+    queries = {}
     for panel in _dashboard()["panels"]:
         for target in panel.get("targets", ()):
             query = target["expr"]
             for word, value in GRAFANA.items():
                 query = query.replace(word, value)
-            found[f"{panel['title']}, {target['refId']}"] = query
-    return found
+            queries[f"{panel['title']}, {target['refId']}"] = query
+    return queries
 
 
-QUERIES = {rule["alert"]: rule["expr"] for rule in _rules()} | _asked_by_the_dashboard()
+QUERIES = {rule["alert"]: rule["expr"] for rule in _rules()} | _queries_of_the_dashboard()
 
 
 def _nodes(node: Any) -> Iterator[Any]:
@@ -73,7 +73,7 @@ def _nodes(node: Any) -> Iterator[Any]:
 
 
 def _selected(query: str) -> Iterator[tuple[str, set[str]]]:
-    """The series that a query reads: name, and the labels by which it chooses."""
+    """Yield the series that a query reads: the name, and the labels of its matchers."""
     for node in _nodes(promql_parser.parse(query)):
         if isinstance(node, promql_parser.VectorSelector):
             yield node.name, {matcher.name for matcher in node.matchers.matchers}
@@ -108,28 +108,28 @@ def test_the_query_parser_sees_every_name_and_label() -> None:
 
 @pytest.mark.parametrize("rule", _rules(), ids=lambda rule: rule["alert"])
 def test_an_alert_has_a_summary_a_description_and_a_runbook_section(rule: dict[str, Any]) -> None:
-    told = rule["annotations"]
-    path, _, section = told["runbook_url"].partition("#")
+    annotations = rule["annotations"]
+    path, _, section = annotations["runbook_url"].partition("#")
     headings = re.findall(r"^#+ (.+)$", (tree.ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
 
     assert rule["labels"]["severity"] in {"warning", "critical"}
-    assert all(len(told[name]) > 10 for name in ("summary", "description"))
+    assert all(len(annotations[name]) > 10 for name in ("summary", "description"))
     assert section in {heading.lower().replace(" ", "-") for heading in headings}
 
 
 def test_labels_in_the_text_of_an_alert_exist() -> None:
-    lost = {
-        rule["alert"]: shown - _kept(rule["expr"])
+    missing = {
+        rule["alert"]: used - _result_labels(rule["expr"])
         for rule in _rules()
-        if (shown := set(re.findall(r"\$labels\.(\w+)", json.dumps(rule["annotations"]))))
-        - _kept(rule["expr"])
+        if (used := set(re.findall(r"\$labels\.(\w+)", json.dumps(rule["annotations"]))))
+        - _result_labels(rule["expr"])
     }
 
-    assert lost == {}
+    assert missing == {}
 
 
-def _kept(query: str) -> set[str]:
-    """The labels of a query's result: those that it groups by, or those of the series that it begins with."""
+def _result_labels(query: str) -> set[str]:
+    """Return the labels of a query's result: those that it groups by, or those of its first series."""
     grouped = re.match(r"(?:histogram_quantile\([\d.]+, )?sum by \(([^)]*)\)", query)
     if grouped:
         return {label.strip() for label in grouped[1].split(",")}
@@ -138,7 +138,7 @@ def _kept(query: str) -> set[str]:
 
 
 def test_every_metric_is_used_by_a_panel_or_an_alert() -> None:
-    """What nobody draws and nobody is alarmed by would not be missed."""
+    """A metric that is neither drawn nor alerted on is not needed."""
     read = {name for query in QUERIES.values() for name, _ in _selected(query)}
 
     assert {
@@ -160,7 +160,7 @@ def test_prometheus_loads_the_rules_and_scrapes_the_metrics() -> None:
 def test_the_dashboard_can_be_loaded_and_its_panels_do_not_overlap() -> None:
     dashboard = _dashboard()
     panels = dashboard["panels"]
-    taken = [
+    cells = [
         (x, y)
         for panel in panels
         for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
@@ -168,8 +168,8 @@ def test_the_dashboard_can_be_loaded_and_its_panels_do_not_overlap() -> None:
     ]
 
     assert len({panel["id"] for panel in panels}) == len(panels) > 20
-    assert len(set(taken)) == len(taken)
-    assert max(x for x, _ in taken) < 24
+    assert len(set(cells)) == len(cells)
+    assert max(x for x, _ in cells) < 24
     assert {variable["name"] for variable in dashboard["templating"]["list"]} == {"datasource", "role"}
 
 

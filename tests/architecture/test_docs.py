@@ -1,4 +1,4 @@
-"""What the documents say is so: modules, statuses, settings, commands, paths and links are compared with the code."""
+"""The documents agree with the code: modules, statuses, settings, commands, paths and links."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ DOCUMENTS = (
     *(tree.ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted(DOCS.rglob("*.md")),
 )
-GITHUB_KEEPS = re.compile(r"[^\w\- ]")  # what of a heading does not become part of its address
+NOT_IN_ANCHORS = re.compile(r"[^\w\- ]")  # characters of a heading that GitHub removes from its anchor
 
 PRAISE = r"blazing|seamless\w*|cutting[- ]edge|state[- ]of[- ]the[- ]art|revolutionary|effortless\w*|world[- ]class"
 
-#: Words that look like a path or a command and are none of ours.
+#: Words that look like a path or a command of ours and are not.
 ELSEWHERE = {"CONTEXT.md", "docs/adr/", "path/to/text.md"}
 
 
@@ -43,8 +43,11 @@ def _code_spans(path: Path) -> Iterator[str]:
     yield from re.findall(r"`([^`\n]+)`", text)
 
 
-def _verbs_asked_by(call: ast.Call) -> Iterator[str]:
-    """The texts among the arguments of a call that makes or prepares a move. A gate's verbs are made from a decision."""
+def _verbs_of(call: ast.Call) -> Iterator[str]:
+    """Yield the texts among the arguments of a call that applies or prepares a transition.
+
+    The verbs of a gate are built from a decision.
+    """
     if tree.called_name(call) in {"apply", "apply_many", "suspend", "_verb", "_decide", "decide"}:
         for argument in call.args:
             for node in ast.walk(argument):
@@ -54,8 +57,8 @@ def _verbs_asked_by(call: ast.Call) -> Iterator[str]:
 
 
 def _headings(path: Path) -> set[str]:
-    found = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return {GITHUB_KEEPS.sub("", heading.lower()).replace(" ", "-") for heading in found}
+    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {NOT_IN_ANCHORS.sub("", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_the_lifecycle_page_agrees_with_the_state_table() -> None:
@@ -66,26 +69,26 @@ def test_the_lifecycle_page_agrees_with_the_state_table() -> None:
 
 
 def test_the_lifecycle_page_names_the_verbs_that_are_not_used_yet() -> None:
-    used = {text for module in tree.modules() for call in module.calls() for text in _verbs_asked_by(call)}
+    used = {text for module in tree.modules() for call in module.calls() for text in _verbs_of(call)}
     unused = [verb for verb in states.TRANSITIONS if verb not in used]
-    told = re.search(r"Nothing asks for these yet: (.+)\.$", _text("docs/lifecycle.md"), re.MULTILINE)
+    sentence = re.search(r"Nothing asks for these yet: (.+)\.$", _text("docs/lifecycle.md"), re.MULTILINE)
 
-    assert (told[1] if told else "") == ", ".join(f"`{verb}`" for verb in unused)
+    assert (sentence[1] if sentence else "") == ", ".join(f"`{verb}`" for verb in unused)
 
 
 def test_every_security_requirement_says_whether_it_holds_and_which_tests_prove_it() -> None:
-    """Each of the 35 once, with files that there are; one that does not hold, or in part alone, says what is missing."""
+    """Each of the 35 is listed once, with existing files. One that does not hold, or only in part, says what is missing."""
     rows = re.findall(
         r"^\| (S\d\d) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", _text("docs/security.md"), re.MULTILINE
     )
 
     assert [number for number, *_ in rows] == [f"S{number:02}" for number in range(1, 36)]
-    for number, _, holds, tried in rows:
-        files = re.findall(r"`(tests/[^`]+)`", tried)
+    for number, _, holds, tests in rows:
+        files = re.findall(r"`(tests/[^`]+)`", tests)
         assert files, number
         assert [name for name in files if not (tree.ROOT / name).exists()] == [], number
         assert holds in ("yes", "in part", "no"), number
-        assert holds == "yes" or ";" in tried or ":" in tried, f"{number} does not say what is missing"
+        assert holds == "yes" or ";" in tests or ":" in tests, f"{number} does not say what is missing"
 
 
 @pytest.mark.parametrize(
@@ -132,16 +135,16 @@ def test_operations_names_no_setting_that_does_not_exist() -> None:
 
 @in_one_test("document", DOCUMENTS, ids=_name)
 def test_every_link_leads_somewhere(document: Path) -> None:
-    lost = []
+    broken = []
     for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text(encoding="utf-8")):
         path, _, heading = target.partition("#")
         if "://" in target:
             continue
         place = (document.parent / path).resolve() if path else document
         if not place.exists() or (heading and heading not in _headings(place)):
-            lost.append(target)
+            broken.append(target)
 
-    assert lost == []
+    assert broken == []
 
 
 @in_one_test("document", DOCUMENTS, ids=_name)
@@ -149,20 +152,20 @@ def test_every_path_that_is_named_exists(document: Path) -> None:
     places = [tree.ROOT, *(tree.ROOT / app for app in tree.APPS), tree.ROOT / "activities" / "admission"]
     of_the_reader = {
         block.title for block in blocks(document)
-    }  # files that the document has its reader write
+    }  # files that the reader of the document writes
     shaped = re.compile(r"[\w.-]+(?:/[\w.-]+)+/?|[\w-]+\.(?:py|md|lua|sql|yml|toml)")
-    gone = []
+    missing = []
     for span in _code_spans(document):
         if (
             shaped.fullmatch(span)
             and span not in ELSEWHERE | of_the_reader
             and not any((place / span).exists() for place in places)
         ):
-            gone.append(span)
+            missing.append(span)
 
-    # Addresses, media types and GitHub names have slashes as well; a path of ours ends in a known way.
+    # Addresses, media types and GitHub names have slashes as well, so only known endings count as paths.
     assert [
-        span for span in gone if span.endswith((".py", ".md", ".lua", ".sql", ".yml", ".toml", "/"))
+        span for span in missing if span.endswith((".py", ".md", ".lua", ".sql", ".yml", ".toml", "/"))
     ] == []
 
 
@@ -182,7 +185,7 @@ def test_every_command_that_is_named_exists(document: Path) -> None:
 
 
 def test_every_code_name_in_the_architecture_document_exists() -> None:
-    """Functions, tables, columns and files: a renamed one would make the table of crashes a fairy tale."""
+    """Functions, tables, columns and files. A renamed one would make the table of crashes wrong."""
     texts = [module.text for module in tree.modules()]
     texts += [
         path.read_text(encoding="utf-8") for pattern in ("*.sql", "*.lua") for path in tree.files(pattern)
@@ -209,8 +212,8 @@ def test_every_dotted_name_in_the_documents_exists(document: Path) -> None:
             continue
         if re.fullmatch(r"[EWI]\d{3}", name):
             continue  # the identifier of a check
-        inside = known.get(owner)
-        if f"{owner}.{name}" not in known and (inside is None or not re.search(rf"\b{name}\b", inside)):
+        text = known.get(owner)
+        if f"{owner}.{name}" not in known and (text is None or not re.search(rf"\b{name}\b", text)):
             missing.append(span)
 
     assert missing == []
@@ -235,20 +238,20 @@ def test_the_readme_claims_as_many_decisions_as_there_are() -> None:
 
 
 def test_the_figures_at_the_top_of_the_readme_are_those_of_the_benchmarks() -> None:
-    """What a newcomer reads first is not renewed by itself when the benchmarks are."""
+    """They are written by hand, so a new run of the benchmarks does not update them."""
     first, _, rest = _text("README.md").partition("## What you get")
     measured = {cells[1]: cells[2:] for line in rest.splitlines() if len(cells := _cells(line)) > 3}
-    shown = {cells[1]: cells[2:4] for line in first.splitlines() if len(cells := _cells(line)) > 3}
+    claimed = {cells[1]: cells[2:4] for line in first.splitlines() if len(cells := _cells(line)) > 3}
 
-    def figures(of: dict[str, list[str]], row: str) -> list[str]:
-        (found,) = [cells for name, cells in of.items() if name.startswith(row)]
-        return [match[0] for cell in found[:2] if (match := re.search(r"[\d.]+", cell))]
+    def figures(table: dict[str, list[str]], row: str) -> list[str]:
+        (columns,) = [cells for name, cells in table.items() if name.startswith(row)]
+        return [match[0] for cell in columns[:2] if (match := re.search(r"[\d.]+", cell))]
 
     for above, below in (
         ("steps per second", "steps per second, 1,000 runs"),
         ("a run of 3 steps", "one 3-step run on an idle system, p50"),
     ):
-        assert figures(shown, above) == figures(measured, below)
+        assert figures(claimed, above) == figures(measured, below)
     assert f"after {figures(measured, '200 runs under way')[0]} s" in first
 
 
@@ -256,7 +259,7 @@ def _cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.split("|")]
 
 
-def test_the_licence_is_the_one_that_the_project_names() -> None:
+def test_the_readme_names_the_licence_of_the_project() -> None:
     project = tomllib.loads(_text("pyproject.toml"))["project"]
 
     assert project["license"] == "Apache-2.0"

@@ -1,4 +1,4 @@
-"""Imports point one way, and what is dangerous to use has few users. Each list of users is exact: it grows only on purpose."""
+"""Imports point one way, and modules that are dangerous to use have few users. Each list of users is exact."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 
 from tests.architecture import tree
 
-#: What may be imported by these modules and packages alone, and why that matters.
 RECOVER = "activities.management.commands.recover"  # does by hand, once, what the leader does all the time
+#: Modules and packages that only these users may import, with the reason.
 OWNERS: dict[str, tuple[set[str], str]] = {
     "activities.publishing": (
         {"activities.relay", "activities.background_tasks", "activities.maintenance", RECOVER},
-        "Anyone who publishes holds a grant, but for hints, which carry no work: the relay gets grants, the leader finds forgotten ones.",
+        "Publishing needs a grant, except for hints, which carry no work: the relay gets grants, the leader finds forgotten ones.",
     ),
     "activities.dispatch": ({"activities.tasks"}, "Agents run from a message and from nowhere else."),
     "activities.maintenance.scheduler": (
@@ -25,16 +25,16 @@ OWNERS: dict[str, tuple[set[str], str]] = {
     ),
     "activities.maintenance.leader": (
         {"activities.maintenance"},
-        "Jobs are given the term that they run in; nobody else asks for the lead.",
+        "Jobs get the term that they run in; nothing else campaigns for the lease.",
     ),
     "activities.worker": ({"orchestrator.celery"}, "It is started once per process, by the process."),
     "activities.admission.rebuilding": (
         {"activities.maintenance", "activities.queue_stats", RECOVER},
-        "Only the leader may rebuild. The standing asks whether admission is open.",
+        "Only the leader may rebuild. Queue statistics ask whether admission is open.",
     ),
     "agents.adapters": (
         {"agents.runner", "agents.batches", "agents.api.configurations"},
-        "Whatever an adapter answers is checked by the runner first, or as it comes from a batch. The form of a setting lists their names.",
+        "The runner, or the code of batches, checks every answer of an adapter. The form of a setting lists their names.",
     ),
     "agents.runner": ({"activities.dispatch"}, "It is called where no transaction is open."),
     "httpx2": (
@@ -42,7 +42,7 @@ OWNERS: dict[str, tuple[set[str], str]] = {
         "One guarded client calls addresses that others may choose. The demo and the MCP server call our own API.",
     ),
     "jinja2": ({"activities.execution.prompt"}, "Prompt templates are ours alone, and sandboxed."),
-    "markdown_it": ({"console.markdown"}, "What it makes of hostile text is cleaned in the same place."),
+    "markdown_it": ({"console.markdown"}, "Its output for hostile text is cleaned in the same place."),
     "pymongo": (
         {
             "tenants.outages",
@@ -54,7 +54,7 @@ OWNERS: dict[str, tuple[set[str], str]] = {
             "orchestrator.management.commands.export_tenant",
             "orchestrator.management.commands.offboard_tenant",
         },
-        "One module reads and writes outputs, one the logs of runs. The others name its errors or ask whether the server runs.",
+        "One module reads and writes outputs, one the logs of runs. The others use its errors or check whether the server runs.",
     ),
     "cryptography": ({"agents.credentials"}, "Secrets are sealed in one place."),
 }
@@ -71,9 +71,11 @@ def test_the_layers_of_the_apps_are_a_contract() -> None:
 def test_every_import_contract_holds() -> None:
     program = Path(sys.executable).with_name("lint-imports")
 
-    done = subprocess.run([program, "--no-cache"], cwd=tree.ROOT, capture_output=True, text=True, check=False)
+    check = subprocess.run(
+        [program, "--no-cache"], cwd=tree.ROOT, capture_output=True, text=True, check=False
+    )
 
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr
+    assert check.returncode == 0, check.stdout[-4000:] + check.stderr
 
 
 def test_every_app_is_covered_by_the_contracts() -> None:
@@ -84,12 +86,12 @@ def test_every_app_is_covered_by_the_contracts() -> None:
 def test_modules_with_an_owner_are_imported_by_their_named_users_only(owned: str) -> None:
     users, reason = OWNERS[owned]
 
-    found = {name for name in tree.users_of(owned) if not tree.is_in(name, {owned})}
+    importers = {name for name in tree.users_of(owned) if not tree.is_in(name, {owned})}
 
-    strangers = {name for name in found if not tree.is_in(name, users)}
+    strangers = {name for name in importers if not tree.is_in(name, users)}
     assert not strangers, f"{sorted(strangers)} import {owned}. {reason}"
-    idle = {user for user in users if not any(tree.is_in(name, {user}) for name in found)}
-    assert not idle, f"{sorted(idle)} no longer import {owned}: take them off the list"
+    idle = {user for user in users if not any(tree.is_in(name, {user}) for name in importers)}
+    assert not idle, f"{sorted(idle)} no longer import {owned}: remove them from the list"
 
 
 def test_only_the_stages_of_activities_use_admission() -> None:
@@ -101,16 +103,16 @@ def test_only_the_stages_of_activities_use_admission() -> None:
 
 
 def test_only_intake_points_and_the_governor_use_the_limiter() -> None:
-    home = {
+    users = {
         "tenants.limiter", "tenants.api", "tenants.login_throttle", "activities.execution.agent_tools", "agents.governor",
         "agents.outbound.budget", "console.inbox.slack",
     }  # fmt: skip
 
-    assert not {name for name in tree.users_of("tenants.limiter") if not tree.is_in(name, home)}
+    assert not {name for name in tree.users_of("tenants.limiter") if not tree.is_in(name, users)}
 
 
 def test_no_function_imports_from_an_app_to_break_an_import_cycle() -> None:
-    """Celery's application and Django's app configurations are read before apps are ready; these alone may wait."""
+    """Only Celery's application and Django's app configurations may, because they are imported before apps are ready."""
     late = {
         module.name
         for module in tree.modules()

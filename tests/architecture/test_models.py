@@ -1,4 +1,4 @@
-"""Tables know downwards only, and every row of a tenant is fenced in twice: by a policy, and by keys that carry the tenant."""
+"""Foreign keys point downwards only, and every row of a tenant is isolated twice: by a policy, and by keys with the tenant."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BELOW_EVERYTHING = {"auth", "contenttypes", "sessions", "django_celery_beat", "d
 
 
 def _keys() -> list[models.ForeignKey]:
-    """Every foreign key between tables of ours."""
+    """Return every foreign key of our tables."""
     return [
         field
         for model in apps.get_models()
@@ -35,15 +35,15 @@ def _keys() -> list[models.ForeignKey]:
 
 @cache
 def _operations() -> tuple[object, ...]:
-    """Every operation of every migration of ours, as written."""
+    """Return every operation of our migrations, as written."""
     migrations = MigrationLoader(None).disk_migrations
     return tuple(
         step for (app, _), migration in migrations.items() if app in RANK for step in migration.operations
     )
 
 
-def _said_by(kind: type) -> list[str]:
-    """The SQL of the operations of one kind, each as one text."""
+def _sql_of(kind: type) -> list[str]:
+    """Return the SQL of the operations of one kind, each as one text."""
     statements = [step.sql for step in _operations() if isinstance(step, kind)]
     return [text if isinstance(text, str) else "; ".join(map(str, text)) for text in statements]
 
@@ -62,7 +62,7 @@ def test_foreign_keys_point_downwards() -> None:
 def test_every_table_of_tenants_has_a_forced_policy() -> None:
     isolated = {
         match[1]
-        for text in _said_by(IsolateTenant)
+        for text in _sql_of(IsolateTenant)
         if (match := re.search(r"CREATE POLICY \w+ ON (\w+)", text))
     }
 
@@ -71,7 +71,7 @@ def test_every_table_of_tenants_has_a_forced_policy() -> None:
 
 def test_keys_between_rows_of_tenants_carry_the_tenant() -> None:
     key_of = re.compile(r"ALTER TABLE (\w+) .*\(tenant_id, (\w+)\) REF")
-    carried = {match.group(1, 2) for text in _said_by(TenantKey) if (match := key_of.search(text))}
+    carried = {match.group(1, 2) for text in _sql_of(TenantKey) if (match := key_of.search(text))}
     between = {
         (key.model._meta.db_table, key.column)
         for key in _keys()
@@ -82,7 +82,7 @@ def test_keys_between_rows_of_tenants_carry_the_tenant() -> None:
 
 
 def test_rows_of_tenants_have_no_plain_foreign_keys_between_them() -> None:
-    """PostgreSQL checks plain keys without policies: they would tell one tenant what exists at another."""
+    """PostgreSQL checks plain keys without policies: they would disclose to one tenant which rows another has."""
     plain = [
         f"{key.model.__name__}.{key.name}"
         for key in _keys()
@@ -93,9 +93,9 @@ def test_rows_of_tenants_have_no_plain_foreign_keys_between_them() -> None:
 
 
 def test_values_that_tenants_choose_are_unique_per_tenant() -> None:
-    """A value that the tenant chose and that is unique over all tenants would tell what others have."""
+    """A value that is unique over all tenants would disclose what others have chosen."""
     chosen = (models.CharField, models.TextField, models.SlugField)
-    told = [
+    disclosing = [
         f"{model.__name__}: {constraint.name}"
         for model in apps.get_models()
         if model._meta.app_label in RANK and _belongs_to_a_tenant(model)
@@ -105,7 +105,7 @@ def test_values_that_tenants_choose_are_unique_per_tenant() -> None:
         and all(isinstance(model._meta.get_field(name), chosen) for name in constraint.fields)
     ]
 
-    assert told == []
+    assert disclosing == []
 
 
 @pytest.mark.parametrize("app", tree.APPS)

@@ -1,4 +1,4 @@
-"""Modules say what they promise: names and docstrings. Nothing is said about length: a module is one subject."""
+"""Modules have telling names and docstrings. There is no rule about their length: a module is one subject."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 
 from tests.architecture import tree
 
-#: Names that say nothing about what a module is for, so that anything ends up in it.
+#: Names that do not tell what a module is for, so that anything ends up in it.
 EMPTY_NAMES = {
     "utils",
     "util",
@@ -22,40 +22,40 @@ EMPTY_NAMES = {
     "base_utils",
 }
 
-#: Here the word is meant: these are the settings of PostgreSQL, Redis and MongoDB.
-MEANT = {"orchestrator.settings.services"}
+#: Here the word has its meaning: these are the settings of PostgreSQL, Redis and MongoDB.
+ALLOWED = {"orchestrator.settings.services"}
 
-#: Django reads these by their names; what is in them is plain from there.
-SPEAK_FOR_THEMSELVES = {"apps", "urls", "wsgi", "asgi"}
+#: Django imports these by their names, which tell what is in them.
+NEED_NO_DOCSTRING = {"apps", "urls", "wsgi", "asgi"}
 
 
-def test_every_name_says_what_a_module_is_for() -> None:
+def test_every_module_name_tells_what_the_module_is_for() -> None:
     parts = {
         part: str(module)
         for module in tree.modules()
-        if module.name not in MEANT
+        if module.name not in ALLOWED
         for part in module.name.split(".")
     }
 
     assert {part: path for part, path in parts.items() if part in EMPTY_NAMES} == {}
 
 
-def test_every_module_begins_with_what_it_promises() -> None:
+def test_every_module_has_a_docstring() -> None:
     silent = [
         str(module)
         for module in tree.modules()
-        if not module.is_empty and not module.docstring and module.path.stem not in SPEAK_FOR_THEMSELVES
+        if not module.is_empty and not module.docstring and module.path.stem not in NEED_NO_DOCSTRING
     ]
 
     assert silent == []
 
 
-def test_a_package_that_holds_code_says_what_it_is_for() -> None:
+def test_every_package_has_a_docstring() -> None:
     packages = [module for module in tree.modules() if module.path.name == "__init__.py" and module.is_empty]
     inner = {
         str(module)
         for module in packages
-        if module.path.parent.parent != tree.ROOT and not _is_a_custom_of_django(module)
+        if module.path.parent.parent != tree.ROOT and not _is_a_convention_of_django(module)
     }
 
     assert inner == set()
@@ -88,5 +88,5 @@ def _statements_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast
     ]
 
 
-def _is_a_custom_of_django(module: tree.Module) -> bool:
+def _is_a_convention_of_django(module: tree.Module) -> bool:
     return bool({"management", "commands", "api", "settings", "templatetags"} & set(module.path.parts))

@@ -1,4 +1,4 @@
-"""Who may do what only one place may do. Every exception is named here, with its reason."""
+"""Dangerous operations are reserved to the modules that are listed here, each with its reason."""
 
 from __future__ import annotations
 
@@ -8,77 +8,77 @@ from collections.abc import Iterator
 
 from tests.architecture import tree
 
-#: Where the ORM may see every tenant. Everything else works inside `tenant_scope`.
+#: Modules in which the ORM may see every tenant. All others work inside `tenant_scope`.
 SEES_EVERY_TENANT = {
     "tenants.context": "defines the scope",
     "tenants.registration": "a tenant is found by its name before anybody acts for it",
     "tenants.members": "a superuser may act for a tenant that they are no member of",
-    "tenants.admin_scope": "a superuser who has broken the glass of all tenants",
-    "tenants.break_glass": "whose glass is broken, and of which tenant",
-    "tenants.audit": "the chains of all tenants are read again, and their beginnings go when their time is over",
+    "tenants.admin_scope": "a superuser with a break-glass session for all tenants",
+    "tenants.break_glass": "which superusers have a break-glass session, and for which tenant",
+    "tenants.audit": "the chains of all tenants are verified, and their oldest entries are purged",
     "tenants.channels": "channels whose time is over are marked for all tenants at once",
-    "tenants.events.hub": "one question for all logs that are followed in this process, and where PostgreSQL rings for them",
+    "tenants.events.hub": "one query for all logs that are followed in this process, and the notifications of PostgreSQL for them",
     "tenants.events.stream": "who may still read a stream, for the streams of all tenants together",
     "tenants.events.log": "logs of all tenants are numbered and purged together",
-    "tenants.retention": "wishes of all tenants, for files that are swept together; who there is, who has left; the book over all tenants",
-    "agents.health": "agents belong to no tenant, and all that need one hear of it",
-    "agents.registry": "settings of every tenant go with an agent",
-    "activities.receivers": "work of every tenant that an agent would leave standing",
+    "tenants.retention": "settings of all tenants, for files that are deleted together; which tenants have left; the ledger of all",
+    "agents.health": "agents belong to no tenant, and all tenants that use one are alerted",
+    "agents.registry": "settings of every tenant are deleted with an agent",
+    "activities.receivers": "work of every tenant that needs an agent",
     "pipelines.references": "schedules and pipelines of every tenant that refer to an agent",
     "activities.maintenance.scheduler": "bounds the connections of its runners",
     "activities.maintenance.leader": "the lease belongs to no tenant",
-    "activities.maintenance.job_records": "how upkeep goes, which belongs to no tenant",
-    "activities.outbox": "what is due, of all tenants in one statement",
-    "activities.maintenance.recovery": "what was lost, whosever it was",
-    "activities.provider_batches": "what waits for a batch or has to leave it, whosever it is; "
-    "what the provider calls batches, whosever they are: tenants may share a credential; "
-    "batches that are due, whosever they are",
-    "activities.budgets": "budgets that have room again, whosever they are",
-    "activities.human_tasks.deadlines": "what has come due, anyone who was asked",
-    "activities.maintenance.platform_checks": "what is wrong with the platform, whosever work it holds up; "
-    "all tenants that are concerned are told in one transaction",
-    "activities.queue_stats": "which workers could take more, and nothing else of anybody",
+    "activities.maintenance.job_records": "the state of upkeep, which belongs to no tenant",
+    "activities.outbox": "due wakes of all tenants in one statement",
+    "activities.maintenance.recovery": "lost work of all tenants",
+    "activities.provider_batches": "work of all tenants that waits for a batch or has to leave it; "
+    "batches at the provider, because tenants may share a credential; "
+    "due batches of all tenants",
+    "activities.budgets": "budgets of all tenants that have room again",
+    "activities.human_tasks.deadlines": "due questions of all tenants",
+    "activities.maintenance.platform_checks": "conditions of the platform and the work of all tenants that they hold up; "
+    "all affected tenants are alerted in one transaction",
+    "activities.queue_stats": "which workers have free seats, without anything of tenants",
     "activities.maintenance.counters": "the history of all tenants is added up together; "
     "numbers of the whole platform",
-    "activities.dead_letters": "what nobody was told of yet, whosever it is",
+    "activities.dead_letters": "unreported dead letters of all tenants",
     "activities.outputs": "the copier empties the spool of all tenants",
-    "activities.bulk_jobs": "jobs that have something to do, whosever they are",
+    "activities.bulk_jobs": "open jobs of all tenants",
     "activities.notifications.delivery": "deliveries of all tenants are claimed in the order in which they are due",
-    "activities.notifications.digests": "channels whose digest is due, whosever they are",
-    "activities.background_tasks": "one question for what waits, whosever it is",
-    "activities.admission.limits": "the caps of all tenants are put in force together",
+    "activities.notifications.digests": "channels of all tenants whose digest is due",
+    "activities.background_tasks": "one query for waiting rows of all tenants",
+    "activities.admission.limits": "the caps of all tenants take effect together",
     "activities.admission.rebuilding": "Redis is rebuilt for all tenants together",
     "activities.backlog": "a refusal is counted although its transaction is rolled back",
-    "activities.worker": "the runs of this process, whosever they are",
+    "activities.worker": "the runs of this process, of all tenants",
     "activities.management.commands.rotate_credentials": "sealed secrets of all tenants are sealed again with the newest key",
     "activities.notifications.webhooks": "deliveries of all tenants are claimed in the order in which they are due",
-    "activities.maintenance.retention": "notes of all tenants are settled with MongoDB together",
-    "activities.maintenance.invariants": "whose the rows are that should not be, before somebody is told; "
-    "what must hold over everything, in one snapshot that only reads",
-    "console.page": "a superuser chooses among the tenants in which people are asked for something",
-    "console.inbox.questions": "channels that want to be told of questions, whosever they are",
-    "console.inbox.undo": "answers take effect when their time has come, of all tenants",
+    "activities.maintenance.retention": "pending deletions of all tenants are carried out in MongoDB together",
+    "activities.maintenance.invariants": "the tenants of rows that break an invariant; "
+    "invariants over all tenants, in one read-only snapshot",
+    "console.page": "a superuser chooses among the tenants that have questions to people",
+    "console.inbox.questions": "channels of all tenants that are notified of questions",
+    "console.inbox.undo": "due answers of all tenants take effect",
     "console.overview": "figures of the whole platform, for superusers",
-    "orchestrator.offboarding.erasure": "tombstones belong to nobody any more",
+    "orchestrator.offboarding.erasure": "tombstones belong to no tenant",
     "orchestrator.metrics": "figures of the whole platform, without naming tenants",
     "orchestrator.cli": "commands of the platform: all tenants, and the one that an id belongs to",
-    "orchestrator.demo.opening": "looks up the tenants that it may have made before",
+    "orchestrator.demo.opening": "looks up the tenants of an earlier demonstration",
     "pipelines.deliverables.monthly_job": "the monthly jobs of all tenants are kept together",
-    "pipelines.schedules.beat": "the periodic tasks of all schedules are mended together",
-    "pipelines.schedules.firing": "what has come, whosever schedule it is",
-    "pipelines.schedules.system_jobs": "executions that have something to do, whosever they are",
-    "pipelines.waiting_steps": "runs whose conditions wait to be evaluated, whosever they are; "
-    "finds steps that wait for room, of all tenants; "
-    "what has waited too long, whosever it is",
-    "activities.mailboxes.consumer": "what dead consumers had goes back, whosever it is",
+    "pipelines.schedules.beat": "the periodic tasks of all schedules are repaired together",
+    "pipelines.schedules.firing": "due schedules of all tenants",
+    "pipelines.schedules.system_jobs": "open executions of all tenants",
+    "pipelines.waiting_steps": "runs of all tenants whose conditions wait to be evaluated; "
+    "steps of all tenants that wait for room; "
+    "steps of all tenants that have waited too long",
+    "activities.mailboxes.consumer": "expired batches of all tenants are released",
     "pipelines.management.commands.load_pipeline": "finds the only tenant when none is named",
-    "pipelines.management.commands.load_schedule": "makes roles that the platform's registry lacks",
+    "pipelines.management.commands.load_schedule": "creates roles that the platform's registry lacks",
 }
 
 OWNS_TABLES = {
     "tenants.context": "defines the alias",
     "orchestrator.management.commands.migrate": "only the owner may change tables",
-    "orchestrator.offboarding.erasure": "histories and the ledger of a tenant that leaves; nobody else may delete from them",
+    "orchestrator.offboarding.erasure": "deletes the histories and the ledger of a tenant that leaves, which nothing else may do",
 }
 
 PUBLISHERS = {"activities.publishing": "builds and sends Celery's messages"}
@@ -89,37 +89,37 @@ AFTER_COMMIT = {
 }
 
 CONNECTS_SIGNALS = {
-    "orchestrator.celery": "Celery's own signals: a worker comes up and goes away",
-    "activities.receivers": "a child that ends answers anyone who waits for it, in the same app",
+    "orchestrator.celery": "Celery's own signals: a worker starts and stops",
+    "activities.receivers": "a child that ends wakes the parent that waits for it, in the same app",
     "activities.apps": "calls it when Django is ready",
-    "pipelines.receivers": "the one place where the apps' signals are wired",
+    "pipelines.receivers": "the one place where the apps' signals are connected",
     "pipelines.apps": "calls it when Django is ready",
-    "console.apps": "Django's own signal: somebody signed in, whose session begins with whether a code is still to come",
-    "tenants.bounds": "Django's own signal: how many of a kind a tenant may own is asked before a row is made",
-    "tenants.tracing.spans": "Django's own signal: a connection to PostgreSQL was opened, whose statements are traced",
+    "console.apps": "Django's own signal: after a sign-in the session records whether a code is still needed",
+    "tenants.bounds": "Django's own signal: the limit of rows per tenant is checked before a row is created",
+    "tenants.tracing.spans": "Django's own signal: the statements of a new connection to PostgreSQL are traced",
 }
 
 SENDS_SIGNALS = {
     "activities.transitions": "an activity settled",
-    "activities.cancellation": "an activity was opened again",
-    "activities.dead_letters": "many were opened again",
-    "activities.suspension": "which roles are in the plan of the work is asked",
-    "activities.dead_letter_records": "an activity was put among the dead letters",
+    "activities.cancellation": "an activity was reopened",
+    "activities.dead_letters": "many activities were reopened",
+    "activities.suspension": "asks which roles are in the plan of the work",
+    "activities.dead_letter_records": "an activity became a dead letter",
 }
 
 STARTS_THREADS = {
-    "activities.maintenance": "who leads, in every worker and beat",
-    "activities.maintenance.scheduler": "jobs of upkeep hold up none but themselves",
+    "activities.maintenance": "leader election, in every worker and beat",
+    "activities.maintenance.scheduler": "a slow system job must not delay the others",
     "activities.leases": "heartbeat and watchdog",
-    "activities.worker": "somebody looks after the host",
+    "activities.worker": "watches the load of the host",
     "activities.relay": "the relay of this process",
-    "activities.quick_work": "what waits behind a call that takes long is taken over",
-    "activities.run_logs": "what agents say is written without their waiting for it",
-    "tenants.postgresql.base": "a server that is silent is tried by one thread, and nobody waits for it",
-    "tenants.events.hub": "carries the event streams of this process",
-    "orchestrator.celery": "a signal handler must not touch the database, so draining happens beside it",
-    "console.health": "a server that does not answer must not hold a request",
-    "agents.outbound.transport": "a name service that does not answer must not hold a worker",
+    "activities.quick_work": "takes over what waits behind a slow call",
+    "activities.run_logs": "agents do not wait until their log is written",
+    "tenants.postgresql.base": "one thread probes a silent server, so that no other waits for it",
+    "tenants.events.hub": "sends the event streams of this process",
+    "orchestrator.celery": "a signal handler must not use the database, so draining runs in a thread",
+    "console.health": "a server that does not answer must not hold up a request",
+    "agents.outbound.transport": "a name service that does not answer must not hold up a worker",
 }
 
 
@@ -152,13 +152,11 @@ def test_only_the_relay_acts_after_a_commit() -> None:
 
 
 def test_signals_are_connected_in_one_place() -> None:
-    wired = {module.name for module in tree.modules() if _connects(module)}
-
-    _same(wired, CONNECTS_SIGNALS)
+    _same({module.name for module in tree.modules() if _connects(module)}, CONNECTS_SIGNALS)
 
 
 def test_no_business_rule_depends_on_model_signals() -> None:
-    """But how many of a kind a tenant may own: that holds for the API, the admin, imports and commands alike."""
+    """The only exception limits how many rows a tenant may own, for the API, the admin, imports and commands alike."""
     assert tree.users_of("django.db.models.signals") == {"tenants.bounds"}
 
 
@@ -168,17 +166,17 @@ def test_signals_are_sent_so_that_a_failing_receiver_undoes_the_change() -> None
 
 
 def test_only_named_modules_start_threads() -> None:
-    found = {
+    starters = {
         name
         for name in tree.callers_of("Thread")
         if not tree.is_in(name, {"orchestrator.embedded", "orchestrator.processes"})
     }
 
-    _same(found, STARTS_THREADS)
+    _same(starters, STARTS_THREADS)
 
 
 def test_the_status_of_an_activity_is_never_assigned() -> None:
-    """`transitions` and its statements are the only writer; anyone who wants a change asks for a verb."""
+    """Only `transitions` and its statements write it; other code applies a verb."""
     assigned = [
         f"{module}:{target.lineno}"
         for module in tree.modules()
@@ -198,10 +196,10 @@ def test_only_the_statements_of_transitions_write_the_status() -> None:
         re.IGNORECASE,
     )
 
-    found = {path.stem for path in tree.files("*.sql") if writing.search(path.read_text(encoding="utf-8"))}
-    found |= {module.name for module in tree.modules() if writing.search(module.text)}
+    writers = {path.stem for path in tree.files("*.sql") if writing.search(path.read_text(encoding="utf-8"))}
+    writers |= {module.name for module in tree.modules() if writing.search(module.text)}
 
-    assert found == {"claim", "start", "finish", "requeue", "submit", "activities.transitions"}
+    assert writers == {"claim", "start", "finish", "requeue", "submit", "activities.transitions"}
 
 
 def test_every_tenant_owned_query_of_a_view_names_its_tenant() -> None:
@@ -216,13 +214,13 @@ def test_every_tenant_owned_query_of_a_view_names_its_tenant() -> None:
     assert not careless
 
 
-def _same(found: set[str], named: dict[str, str]) -> None:
-    assert not found - named.keys(), f"not named in this file: {sorted(found - named.keys())}"
-    assert not named.keys() - found, f"no longer so, take them off the list: {sorted(named.keys() - found)}"
+def _same(actual: set[str], listed: dict[str, str]) -> None:
+    assert not actual - listed.keys(), f"not listed in this file: {sorted(actual - listed.keys())}"
+    assert not listed.keys() - actual, f"no longer so, remove them: {sorted(listed.keys() - actual)}"
 
 
 def _naming(*names: str) -> set[str]:
-    """The modules that say one of these names, whether as a name or as an attribute of `context`."""
+    """Return the modules that use one of these names, as a name or as an attribute of `context`."""
     return {
         module.name
         for module in tree.modules()
@@ -244,7 +242,7 @@ def _names_an_alias(node: ast.Call | ast.Subscript) -> bool:
 
 
 def _celery_senders() -> set[str]:
-    """`delay` is also what a retry policy has: as a call to Celery it belongs to a task, which is a module-level name."""
+    """`delay` counts only in modules that import tasks, because a retry policy has a `delay` as well."""
     senders = tree.callers_of("apply_async", "send_task", "lpush", "signature")
     for module in tree.modules():
         if "tasks" in {name.rpartition(".")[2] for name in module.imports} and module.name in tree.callers_of(
@@ -255,7 +253,7 @@ def _celery_senders() -> set[str]:
 
 
 def _connects(module: tree.Module) -> bool:
-    """Calls or decorates with `.connect` of a signal; sockets and databases have such a method, too."""
+    """Whether the module uses `.connect` of a signal. Sockets and databases have such a method as well."""
     if "django.dispatch.receiver" in module.imports:
         return True
     if not any({"signals", "receivers"} & set(name.split(".")) for name in module.imports):

@@ -1,4 +1,4 @@
-"""The wheel holds everything that runs: scripts, statements and templates come along with the code."""
+"""The wheel holds everything that runs: the code, its scripts, statements and templates."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def _project() -> dict[str, Any]:
 
 
 def _data() -> list[str]:
-    """Every file that is read while the project runs and is no Python."""
-    found = [path for pattern in DATA for path in tree.files(pattern)]
-    found += [path for path in (tree.ROOT / "templates").rglob("*") if path.is_file()]
-    return sorted(str(path.relative_to(tree.ROOT)) for path in found)
+    """Return every file except Python code that is read at run time."""
+    files = [path for pattern in DATA for path in tree.files(pattern)]
+    files += [path for path in (tree.ROOT / "templates").rglob("*") if path.is_file()]
+    return sorted(str(path.relative_to(tree.ROOT)) for path in files)
 
 
 def test_every_app_and_the_templates_are_packages_of_the_wheel() -> None:
@@ -34,7 +34,7 @@ def test_every_app_and_the_templates_are_packages_of_the_wheel() -> None:
     assert "exclude" not in wheel
 
 
-def test_no_file_that_is_needed_is_ignored_by_git() -> None:
+def test_no_needed_file_is_ignored_by_git() -> None:
     """The wheel leaves out what git ignores."""
     if not (tree.ROOT / ".git").exists():
         pytest.skip("not a clone")

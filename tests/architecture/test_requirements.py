@@ -1,4 +1,4 @@
-"""Every demand names tests that there are, or a reason; the page of requirements says the same."""
+"""Every requirement names tests that exist, or a reason, and the requirements page is up to date."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def test_every_requirement_names_tests_that_exist_and_reasons_that_are_sentences
         for test in demand.get("tests", ()):
             file, _, name = test.partition("::")
             assert name.startswith("test_"), test
-            assert name in names_in(file), f"{number} is held by {test}, which is gone"
+            assert name in names_in(file), f"{number} names {test}, which does not exist"
         for reason in ("instead", "open"):
-            assert demand.get(reason, "A sentence.").endswith("."), f"{number}: {reason} is no sentence"
+            assert demand.get(reason, "A sentence.").endswith("."), f"{number}: {reason} is not a sentence"
 
 
-#: What is missing, in part or whole. Nothing is added here: a demand that is new is met, or has a reason.
+#: Requirements that are not met, in part or whole. Nothing is added here: a new requirement is met, or has a reason.
 NOT_MET_YET = frozenset(
     (
         "000-015", "000-050", "000-170", "000-184", "000-186", "000-223", "001-015", "001-016", "001-025", "001-053", "001-054",

@@ -1,4 +1,4 @@
-"""Lua and SQL live in files with a contract on top, and every file is used."""
+"""Lua and SQL are in files that begin with their contract, and every file is used."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from tests.architecture import tree
 from tests.cases import in_one_test
 
-SHARED_BY_OTHERS = {"library.lua", "files.lua"}  # prepended to every admission script; nobody calls it
+LIBRARIES = {"library.lua", "files.lua"}  # prepended to every admission script and never called alone
 
-#: Not one verb of the engine: run once, by a migration.
+#: Run once, by a migration.
 RUN_BY_MIGRATIONS = {
     "roles.sql",
     "admin_role.sql",
@@ -39,7 +39,7 @@ def _header(path: Path) -> str:
 
 @cache
 def _sources(app: str) -> tuple[str, ...]:
-    """The Python files of an app, migrations as well: read once for all scripts."""
+    """Return the texts of the Python files of an app, including migrations."""
     return tuple(source.read_text(encoding="utf-8") for source in (tree.ROOT / app).rglob("*.py"))
 
 
@@ -51,7 +51,7 @@ def test_a_script_says_what_it_does_with_which_keys(path: Path) -> None:
     assert re.search(r"^-- KEYS\[1\] +\S", header, re.MULTILINE)
 
 
-@in_one_test("path", [path for path in LUA if path.name not in SHARED_BY_OTHERS], ids=_name)
+@in_one_test("path", [path for path in LUA if path.name not in LIBRARIES], ids=_name)
 def test_a_script_says_what_it_takes_and_returns(path: Path) -> None:
     header = _header(path)
 
@@ -88,12 +88,12 @@ def test_the_header_of_a_statement_names_every_parameter(path: Path) -> None:
 
     used = set(re.findall(r"%\((\w+)\)s", path.read_text(encoding="utf-8")))
 
-    # `claim_target` may be named as what it is: "claim: target".
+    # `claim_target` may also be written as "claim: target".
     named = set(re.findall(r"\w+", parameters[1])) if parameters else set()
     assert {name for name in used if name not in named and not set(name.split("_")) <= named} == set()
 
 
-@in_one_test("path", [path for path in (*LUA, *SQL) if path.name not in SHARED_BY_OTHERS], ids=_name)
+@in_one_test("path", [path for path in (*LUA, *SQL) if path.name not in LIBRARIES], ids=_name)
 def test_every_file_is_loaded_by_its_own_app(path: Path) -> None:
     texts = _sources(path.relative_to(tree.ROOT).parts[0])
 

@@ -1,4 +1,4 @@
-"""The source tree as the architecture tests read it: files, modules, imports and calls, without running anything."""
+"""The source tree for the architecture tests: files, modules, imports and calls, without importing them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Module:
 
     @cached_property
     def name(self) -> str:
-        """Its dotted name, as in an import."""
+        """The dotted name, as in an import."""
         parts = self.path.relative_to(ROOT).with_suffix("").parts
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -36,7 +36,7 @@ class Module:
 
     @cached_property
     def nodes(self) -> tuple[ast.AST, ...]:
-        """Everything in it, kept because many tests look through it."""
+        """All syntax nodes, cached because many tests iterate over them."""
         return tuple(ast.walk(self.syntax))
 
     @property
@@ -49,7 +49,7 @@ class Module:
 
     @cached_property
     def imports(self) -> frozenset[str]:
-        """Every dotted name that is imported, also inside functions: the module, and what is taken from it."""
+        """Every dotted name that is imported, also inside functions: the module, and the names from it."""
         return frozenset(_imported(self))
 
     def calls(self) -> Iterator[ast.Call]:
@@ -64,7 +64,7 @@ class Module:
 
 @cache
 def modules() -> tuple[Module, ...]:
-    """The Python files of all apps but their migrations, which Django writes."""
+    """Return the Python files of all apps, without the migrations that Django writes."""
     return tuple(Module(path) for path in files("*.py") if "migrations" not in path.parts)
 
 
@@ -75,7 +75,7 @@ def files(pattern: str) -> Iterator[Path]:
 
 
 def called_name(call: ast.Call) -> str:
-    """The last part of what is called: `send_task` of `current_app.send_task(...)`."""
+    """Return the last part of the name that is called: `send_task` of `current_app.send_task(...)`."""
     match call.func:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name
@@ -83,17 +83,17 @@ def called_name(call: ast.Call) -> str:
 
 
 def is_in(name: str, places: Iterable[str]) -> bool:
-    """Whether the module is one of these modules or lies in one of these packages."""
+    """Whether the module is one of these modules or in one of these packages."""
     return any(f"{name}.".startswith(f"{place}.") for place in places)
 
 
 def users_of(*names: str) -> set[str]:
-    """The modules that import one of these names, or something of theirs."""
+    """Return the modules that import one of these names, or something from them."""
     return {module.name for module in modules() if any(is_in(name, names) for name in module.imports)}
 
 
 def callers_of(*names: str) -> set[str]:
-    """The modules that call a function or method of one of these names."""
+    """Return the modules that call a function or method with one of these names."""
     return {module.name for module in modules() if any(called_name(call) in names for call in module.calls())}
 
 

@@ -1,4 +1,4 @@
-"""The engine's fixtures, here too."""
+"""The fixtures of the engine, also for these tests."""
 
 from tests.integration.conftest import engine, one_at_a_time
 

@@ -1,15 +1,18 @@
-"""Branches of a fan-out that settle at the same moment, and whatever else happens to their step meanwhile."""
+"""Branches of a fan-out that settle at the same moment, and what else happens to their step meanwhile."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
 from activities import cancellation
 from activities.human_tasks import approvals
 from activities.maintenance import invariants
+from pipelines import progression
 from pipelines.cancellation import cancel_run
+from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine, at_once
 from tests.flows import BROKEN, Flow, step
@@ -27,16 +30,15 @@ def acme(engine: Engine, tenant: Tenant) -> Tenant:
 
 @pytest.fixture
 def start(engine: Engine, acme: Tenant) -> Iterator[Start]:
-    """`start(step, step, ...)`: a run of a pipeline of these steps. Nothing may be broken when the test ends."""
+    """`start(step, step, ...)`: a run of a pipeline of these steps. All invariants must hold when the test ends."""
     yield lambda *steps, **new: Flow(engine, acme, *steps, **new)
     assert invariants.check() == []
 
 
-def approved(flow: Flow, count: int) -> list[Callable[[], object]]:
-    """What settles each of the branches, to be done at once."""
-    waiting = flow.activities(step="write", link_kind=None)
-    assert len(waiting) == count
-    return [lambda pk=found.pk: approvals.approve(flow.tenant.pk, pk, actor="ann") for found in waiting]  # type: ignore[misc]
+def approvals_of(flow: Flow, step: str = "write") -> list[Callable[[], object]]:
+    """Return the calls that settle each branch of a step."""
+    branches = flow.activities(step=step, link_kind=None)
+    return [partial(approvals.approve, flow.tenant.pk, each.pk, actor="ann") for each in branches]
 
 
 def write(count: int) -> dict[str, object]:
@@ -47,8 +49,9 @@ def test_branches_that_settle_at_once_start_the_join_once(start: Start) -> None:
     for _ in range(3):
         flow = start(write(6), step("join", "write")).drain(write=None)
 
-        outcomes = at_once(*approved(flow, 6))
+        outcomes = at_once(*approvals_of(flow))
 
+        assert len(outcomes) == 6
         assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)]
         assert flow.row("write").unsettled_branches == 0
         assert len(flow.activities(step="join")) == 1
@@ -59,13 +62,10 @@ def test_branches_that_settle_at_once_start_the_join_once(start: Start) -> None:
 def test_branches_of_two_steps_that_settle_at_once_start_their_join_once(start: Start) -> None:
     other = step("read", for_each="[1, 2]", requires_approval=True)
     flow = start(write(2), other, step("join", "write", "read")).drain(write=None)
-    reading = flow.activities(step="read", link_kind=None)
 
-    outcomes = at_once(
-        *approved(flow, 2),
-        *(lambda pk=found.pk: approvals.approve(flow.tenant.pk, pk, actor="bob") for found in reading),  # type: ignore[misc]
-    )
+    outcomes = at_once(*approvals_of(flow), *approvals_of(flow, "read"))
 
+    assert len(outcomes) == 4
     assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)]
     assert len(flow.activities(step="join")) == 1
 
@@ -82,8 +82,8 @@ def test_a_join_waits_for_a_branch_that_is_retried_while_the_last_one_settles(
         (failed,) = flow.activities(step="write", status__in=["failed", "needs_review"])
 
         at_once(
-            lambda pk=failed.pk: cancellation.retry(acme.pk, pk, actor="ann"),  # type: ignore[misc]
-            lambda flow=flow: flow.deliver(1),  # type: ignore[misc]
+            partial(cancellation.retry, acme.pk, failed.pk, actor="ann"),
+            partial(flow.deliver, 1),
         )
         flow.drain(write=None)
 
@@ -97,16 +97,13 @@ def test_a_run_that_is_cancelled_while_its_branches_settle_starts_nothing_more(
 ) -> None:
     flow = start(write(4), step("join", "write")).drain(write=None)
 
-    at_once(*approved(flow, 4), lambda: cancel_run(acme.pk, flow.id, actor="ann"))
+    at_once(*approvals_of(flow), partial(cancel_run, acme.pk, flow.id, actor="ann"))
 
-    status = flow.run.status
-    assert status == "cancelled"
-    assert {found.status for found in flow.activities(step="join")} <= {"cancelled"}
+    assert flow.run.status == "cancelled"
+    assert {each.status for each in flow.activities(step="join")} <= {"cancelled"}
 
 
 def test_an_end_that_is_reported_twice_counts_once(start: Start, acme: Tenant) -> None:
-    from pipelines import progression
-    from tenants.context import tenant_scope
 
     flow = start(write(2), step("join", "write")).drain(write=None)
     first, _ = flow.activities(step="write", link_kind=None)

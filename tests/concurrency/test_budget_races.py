@@ -1,4 +1,4 @@
-"""Budgets while everything happens at once: starts, reports, ends, and people who change caps."""
+"""Budgets during simultaneous starts, reports, ends and changes of caps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def acme(engine: Engine, tenant: Tenant) -> Tenant:
 
 @pytest.fixture
 def wide(database: None) -> Iterator[Engine]:
-    """One role and twenty seats."""
+    """An engine with one role and twenty seats."""
     running = Engine(["qa"], seats=20)
     yield running
     running.close()
@@ -70,11 +70,11 @@ def test_simultaneous_reports_ends_and_starts_leave_budget_figures_exact(
     runs = [accepted(engine, acme) for _ in range(8)]
     waiting = engine.submit(acme, count=4)
 
-    deeds: list[Any] = [partial(reports.beat, run, progress=None, usage=dollars("0.20")) for run in runs]
-    deeds += [partial(reports.complete, run, finished("0.25"), actor="test") for run in runs[:4]]
-    deeds += [partial(results.record_stalled, run) for run in runs[3:6]]
-    deeds += [engine.deliver, partial(money.change_budget, acme.pk, budget.pk, {"cap": Decimal("2.50")})]
-    outcomes = at_once(*deeds)
+    actions: list[Any] = [partial(reports.beat, run, progress=None, usage=dollars("0.20")) for run in runs]
+    actions += [partial(reports.complete, run, finished("0.25"), actor="test") for run in runs[:4]]
+    actions += [partial(results.record_stalled, run) for run in runs[3:6]]
+    actions += [engine.deliver, partial(money.change_budget, acme.pk, budget.pk, {"cap": Decimal("2.50")})]
+    outcomes = at_once(*actions)
 
     expected = (RunSuperseded, reports.RunOver)
     assert [one for one in outcomes if isinstance(one, Exception) and not isinstance(one, expected)] == []

@@ -1,4 +1,4 @@
-"""A worker that is told to end at once ends, though the thread of a run cannot be ended."""
+"""A worker that gets SIGQUIT exits, even if the thread of a run does not end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ app.conf.worker_soft_shutdown_timeout = 0.5
 
 @app.task(name="tests.never_ends")
 def never_ends():
-    print("under way", file=sys.__stdout__, flush=True)
+    print("running", file=sys.__stdout__, flush=True)
     threading.Event().wait()
 
 @signals.worker_ready.connect(weak=False)
@@ -38,7 +38,7 @@ def test_sigquit_ends_a_worker_whose_run_does_not_end(process_environment: dict[
     ) as process:  # fmt: skip
         try:
             assert process.stdout
-            assert any("under way" in line for line in process.stdout)
+            assert any("running" in line for line in process.stdout)
 
             process.send_signal(signal.SIGQUIT)
 

@@ -1,4 +1,4 @@
-"""People and clocks at once: many decisions about one question, votes, withdrawals, due times, and the same dead letters twice."""
+"""Races of people and due times: decisions about one question, votes, withdrawals, and actions on the same dead letters."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from activities.execution.results import Answer, record_completed, record_comple
 from activities.human_tasks import approvals, deadlines
 from activities.models import Activity, Alert, DeadLetter, Vote, Wake
 from activities.run_tokens import RunToken
-from agents.contracts import Accepted, AgentRequest, Completed, Output
-from agents.exceptions import PermanentAgentError
+from agents.contracts import Accepted, Completed, Output
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine, at_once, elsewhere, eventually, somebody_waits_for_a_lock
+from tests.failed_work import failed
 from tests.open_questions import DIRECTION, asked, asking, children, heard, links_of
 
 pytestmark = [pytest.mark.concurrency, pytest.mark.usefixtures("one_at_a_time")]
@@ -107,8 +107,8 @@ def test_a_decision_at_its_due_time_has_one_outcome(engine: Engine, acme: Tenant
             assert (item.decided_by, item.status) == ("Ann", "approved")
         assert len(heard(engine, activity_id)) == 1
         with tenant_scope(acme.pk):
-            told_of = Alert.objects.filter(activity_id=approval, kind="expired").count()
-        assert told_of == (1 if item.decided_by == "deadline" else 0)
+            alerts = Alert.objects.filter(activity_id=approval, kind="expired").count()
+        assert alerts == (1 if item.decided_by == "deadline" else 0)
 
 
 @pytest.mark.parametrize("together", [False, True])
@@ -268,18 +268,6 @@ def test_a_person_who_votes_twice_at_once_has_one_vote(engine: Engine, acme: Ten
 # Dead letters
 
 
-def failed(engine: Engine, acme: Tenant, count: int = 1) -> list[UUID]:
-    def breaks(request: AgentRequest) -> Completed:
-        raise PermanentAgentError("no")
-
-    before, engine.agent.behaviour = engine.agent.behaviour, breaks
-    ids = engine.submit(acme, count=count)
-    engine.drain()
-    engine.agent.behaviour = before
-    engine.agent.calls.clear()
-    return ids
-
-
 def replay(acme: Tenant, ids: list[UUID]) -> Any:
     with tenant_scope(acme.pk):
         return dead_letters.replay(acme.pk, DeadLetter.objects.filter(activity_id__in=ids), actor="Ann")
@@ -292,7 +280,7 @@ def dismiss(acme: Tenant, ids: list[UUID]) -> Any:
 
 
 def test_simultaneous_handlers_report_each_failure_once(engine: Engine, acme: Tenant) -> None:
-    ids = failed(engine, acme, 6)
+    ids = failed(engine, acme, count=6)
 
     outcomes = at_once(*[dead_letters.handle_waiting] * 4)
 
@@ -305,7 +293,7 @@ def test_simultaneous_handlers_report_each_failure_once(engine: Engine, acme: Te
 
 
 def test_simultaneous_replays_start_each_activity_once(engine: Engine, acme: Tenant) -> None:
-    ids = failed(engine, acme, 12)
+    ids = failed(engine, acme, count=12)
     dead_letters.handle_waiting()
 
     outcomes = at_once(
@@ -324,7 +312,7 @@ def test_a_simultaneous_replay_dismissal_retry_and_handler_give_each_dead_letter
     engine: Engine, acme: Tenant
 ) -> None:
     for _ in range(6):
-        ids = failed(engine, acme, 3)
+        ids = failed(engine, acme, count=3)
 
         outcomes = at_once(
             partial(replay, acme, ids), partial(dismiss, acme, ids), dead_letters.handle_waiting,

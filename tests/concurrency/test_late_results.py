@@ -1,4 +1,4 @@
-"""A result that comes too late is refused by the statement that would store it, whatever was looked at before."""
+"""The statement that stores a result refuses one that comes too late, whatever was read before."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ def acme(engine: Engine, tenant: Tenant) -> Tenant:
     return tenant
 
 
-def claimed(engine: Engine, tenant: Tenant, activity_id: UUID, grant: str) -> Any:
+def claim(engine: Engine, tenant: Tenant, activity_id: UUID, grant: str) -> Any:
     with tenant_scope(tenant.pk):
-        found = transitions.claim(
+        rows = transitions.claim(
             [transitions.Claim(activity_id, uuid7(), grant)],
             tenant_id=tenant.pk, role="qa", worker_id=engine.lease.worker_id, timeout_seconds=60, version="", day=clock.today(),
         ).fetch()  # fmt: skip
-    return found[0] if found else None
+    return rows[0] if rows else None
 
 
 @pytest.mark.parametrize("what", ["another run has taken over", "it was cancelled"])
 def test_a_result_that_waits_for_the_transaction_that_ends_its_run_is_refused(
     engine: Engine, acme: Tenant, what: str
 ) -> None:
-    """Both have seen a live run; the result's statement waits for the row, and finds it changed."""
+    """Both have read a live run. The statement of the result waits for the row, which has changed by then."""
     (activity_id,) = engine.submit(acme)
     engine.drain()
     first = token_of(acme, activity_id)
@@ -91,8 +91,8 @@ def test_a_result_that_waits_for_the_transaction_that_ends_its_run_is_refused(
         refusal = late.result()
 
     assert isinstance(refusal, RunSuperseded)
-    found = engine.get(acme, activity_id)
-    assert (found.status, found.output_ref) == (
+    activity = engine.get(acme, activity_id)
+    assert (activity.status, activity.output_ref) == (
         ("cancelled", None) if what == "it was cancelled" else ("in_progress", None)
     )
 
@@ -146,14 +146,14 @@ def test_a_grant_is_good_for_one_claim_even_if_the_work_waits_again(engine: Engi
     used = engine.runs(acme, activity_id)[0].grant
     results.record_stalled(first)
 
-    assert claimed(engine, acme, activity_id, used) is None
-    assert claimed(engine, acme, activity_id, "another") is not None
+    assert claim(engine, acme, activity_id, used) is None
+    assert claim(engine, acme, activity_id, "another") is not None
 
 
 def test_a_claim_that_waits_for_the_row_respects_a_date_that_is_set_meanwhile(
     engine: Engine, acme: Tenant
 ) -> None:
-    """The claim has read that nothing is put off; then it waits for anyone who puts it off."""
+    """The claim has read that the work may start. Then it waits for the transaction that postpones it."""
     (activity_id,) = engine.submit(acme)
     moved, seen = Event(), Event()
 
@@ -168,7 +168,7 @@ def test_a_claim_that_waits_for_the_row_respects_a_date_that_is_set_meanwhile(
     def claims() -> Any:
         assert moved.wait(20)
         try:
-            return claimed(engine, acme, activity_id, "granted")
+            return claim(engine, acme, activity_id, "granted")
         finally:
             connections.close_all()
 

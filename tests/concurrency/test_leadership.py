@@ -1,4 +1,4 @@
-"""The lead is a lease: who is frozen loses it, what they still say is refused, and a part of upkeep that hangs holds up itself alone."""
+"""Leadership is a lease: a frozen leader loses it, its later writes are refused, and a hanging system job delays no other."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ def leader_of(*pids: int) -> int:
     return found.pid
 
 
-def run_out() -> None:
+def expire_lease() -> None:
     with system_scope():
         LeaderLease.objects.update(expires_at=Now() - timedelta(seconds=1))
 
 
 @contextmanager
 def locked(table: str) -> Iterator[None]:
-    """Nobody else reads or writes the table while the block runs."""
+    """Lock the table against reads and writes while the block runs."""
     with transaction.atomic(using=OWNER):
         connections[OWNER].cursor().execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
         yield
@@ -115,7 +115,7 @@ def test_delays_end_and_redis_is_rebuilt_while_the_leader_is_frozen(
 def test_a_leader_whose_network_drops_everything_is_replaced_within_ten_seconds_and_comes_back(
     engine: Engine, tenant: Tenant, process_environment: dict[str, str]
 ) -> None:
-    """Nothing is closed, in neither direction, and what it had sent arrives at last: by then it is of an earlier epoch."""
+    """No connection is closed, and what the leader sent arrives in the end. By then its epoch is outdated."""
     engine.serve(tenant)
     server = urlsplit(process_environment["DATABASE_URL"])
     environment = process_environment | {"LOG_LEVEL": "ERROR"}
@@ -201,7 +201,7 @@ def test_resigning_ends_only_the_lease_that_the_process_holds(database: None, wh
 
 def test_one_of_many_candidates_that_see_the_lease_expire_leads(database: None) -> None:
     assert Leader().campaign()
-    run_out()
+    expire_lease()
     candidates = [Leader() for _ in range(8)]
 
     outcomes = at_once(*(candidate.campaign for candidate in candidates))
@@ -226,7 +226,7 @@ def test_a_leader_counts_its_lease_from_before_its_request_and_ends_it_without_b
 
     moments = [200.0, 206.5, 206.5]  # the answer takes longer than the lease
     slow = Leader(clock=lambda: moments.pop(0))
-    run_out()
+    expire_lease()
     assert slow.campaign()
     assert not slow.leads()
 
@@ -245,9 +245,9 @@ def test_a_renewed_lease_keeps_its_epoch_and_one_that_was_lost_for_a_moment_does
     assert leader.campaign()
     assert leader.epoch == 1
 
-    run_out()
+    expire_lease()
     assert other.campaign()
-    run_out()
+    expire_lease()
     assert leader.campaign() is True
 
     assert (other.epoch, leader.epoch) == (2, 3)
@@ -258,14 +258,14 @@ def test_an_expired_lease_confirms_nothing_even_if_nobody_has_taken_over(databas
     assert leader.campaign()
     confirm(leader.epoch)
 
-    run_out()
+    expire_lease()
 
     with pytest.raises(LeadLost):
         confirm(leader.epoch)
 
 
 def test_a_confirmed_epoch_stays_in_force_until_the_commit(database: None) -> None:
-    """The lease is over between the question and the commit: who takes over waits for that."""
+    """The lease expires between the confirmation and the commit. The next leader waits for the commit."""
     leader, other, order = Leader(), Leader(), list[str]()
     assert leader.campaign()
     with system_scope():
@@ -292,24 +292,24 @@ def test_a_runner_skips_jobs_that_were_due_in_an_earlier_term(
     monkeypatch.setattr("activities.maintenance.scheduler.RUNNER_IDLE_SECONDS", 0.0)
     done: list[int] = []
     job = SystemJob("noted", 1.0, "tests", 5.0, lambda term: done.append(term.epoch))
-    in_office = leading()
-    epoch = in_office.leader.epoch
+    scheduler = leading()
+    epoch = scheduler.leader.epoch
     for of in (epoch - 1, epoch):
-        in_office._ready.append((Round(Term(of), {}), JobProgress(job, 0.0)))
+        scheduler._ready.append((Round(Term(of), {}), JobProgress(job, 0.0)))
 
-    elsewhere(in_office._run_jobs)
+    elsewhere(scheduler._run_jobs)
 
     assert done == [epoch]
 
 
-def looking() -> Callable[[], float]:
-    """A clock of somebody who looks every five seconds."""
+def stepping_clock() -> Callable[[], float]:
+    """Return a clock that advances by five seconds at each reading."""
     now = itertools.count(0, 5)
     return lambda: float(next(now))
 
 
-def away(seconds: float) -> None:
-    """For so long nobody could reach PostgreSQL, which answers again; workers beat until it began."""
+def simulate_outage(seconds: float) -> None:
+    """Set the times as after an outage of PostgreSQL of this length. Workers sent heartbeats until it began."""
     since = Now() - timedelta(seconds=seconds)
     lasts = timedelta(seconds=django_settings.ORCHESTRATOR_LEADER_LEASE_SECONDS)
     with system_scope():
@@ -318,22 +318,22 @@ def away(seconds: float) -> None:
 
 
 def candidate(lived: float) -> Leader:
-    """A process that has asked for the lead for so many seconds."""
+    """Return a process that has campaigned for this many seconds."""
     leader = Leader()
     leader.began = leader.clock() - lived
     return leader
 
 
-def lost_in_outage(engine: Engine, lived: float = 3600.0, seconds: float = 40.0) -> None:
-    """The watchdog of the engine's worker ends it in an outage, and the leader finds its run when that is over."""
-    away(seconds)
+def lose_worker_in_outage(engine: Engine, lived: float = 3600.0, seconds: float = 40.0) -> None:
+    """Let the watchdog end the engine's worker in an outage, and the leader reclaim its run afterwards."""
+    simulate_outage(seconds)
     assert candidate(lived).campaign()
     with system_scope():
         assert recovery.declare_lost(WorkerProcess.objects.get(pk=engine.lease.worker_id))
     recovery.reclaim_runs_of_ended_workers()
     engine.lease.beat()  # its successor
     relay.flush()
-    run_out()
+    expire_lease()
 
 
 def dies(request: object) -> AgentResult:
@@ -348,7 +348,7 @@ def test_outages_that_end_workers_never_fail_their_work(engine: Engine, tenant: 
     for _ in range(5):
         with pytest.raises(Died):
             engine.drain()
-        lost_in_outage(engine)
+        lose_worker_in_outage(engine)
     engine.agent.behaviour = lambda request: Completed(Output(content="after all"))
     engine.drain()
 
@@ -372,7 +372,7 @@ def test_losing_a_worker_without_an_outage_counts_as_a_stall(
     for _ in range(3):
         with pytest.raises(Died):
             engine.drain()
-        lost_in_outage(engine, lived, seconds)
+        lose_worker_in_outage(engine, lived, seconds)
 
     failed = engine.get(tenant, activity_id)
     assert (failed.status, failed.stalls) == ("failed", 2)
@@ -387,7 +387,7 @@ def test_losing_a_worker_to_its_work_after_an_outage_counts_as_a_stall(
     (activity_id,) = engine.submit(tenant)
     with pytest.raises(Died):
         engine.drain()
-    away(40.0)
+    simulate_outage(40.0)
     assert candidate(3600.0).campaign()
     engine.lease.beat()  # it lives
 
@@ -405,7 +405,7 @@ def test_losing_a_worker_before_an_outage_counts_as_a_stall(engine: Engine, tena
     (activity_id,) = engine.submit(tenant)
     with pytest.raises(Died):
         engine.drain()
-    away(40.0)
+    simulate_outage(40.0)
     with system_scope():
         WorkerProcess.objects.update(beat_at=Now() - timedelta(seconds=60))
     assert candidate(3600.0).campaign()
@@ -427,7 +427,7 @@ def test_agents_whose_deadline_passed_in_an_outage_have_a_minute_to_report(
         ActivityRun.objects.filter(pk=run.pk).update(
             accepted_at=Now() - timedelta(seconds=run.timeout_seconds + 10)
         )
-    away(40.0)
+    simulate_outage(40.0)
     assert candidate(3600.0).campaign()
 
     assert recovery.end_overdue_runs() == 0
@@ -445,8 +445,8 @@ def test_a_consumer_whose_lease_ended_in_an_outage_continues_with_its_batch(
     engine: Engine, tenant: Tenant, lived: float, ended: int, kept: bool
 ) -> None:
     assert Leader().campaign()
-    batch = taken(tenant)
-    away(40.0)
+    batch = take_batch(tenant)
+    simulate_outage(40.0)
     with system_scope():
         MailboxBatch.objects.update(leased_until=Now() - timedelta(seconds=ended))
     assert candidate(lived).campaign()
@@ -461,8 +461,8 @@ def test_a_consumer_whose_lease_ended_in_an_outage_continues_with_its_batch(
 
 def test_a_locked_batch_does_not_delay_the_leader(engine: Engine, tenant: Tenant) -> None:
     assert Leader().campaign()
-    batch = taken(tenant)
-    away(40.0)
+    batch = take_batch(tenant)
+    simulate_outage(40.0)
     with system_scope():
         MailboxBatch.objects.update(leased_until=Now() - timedelta(seconds=5))
 
@@ -471,8 +471,8 @@ def test_a_locked_batch_does_not_delay_the_leader(engine: Engine, tenant: Tenant
         assert candidate(3600.0).campaign()
 
 
-def taken(tenant: Tenant) -> UUID:
-    """A batch of one item, in the hands of a consumer."""
+def take_batch(tenant: Tenant) -> UUID:
+    """Return the id of a batch of one item that a consumer has taken."""
     with tenant_scope(tenant.pk):
         post(tenant.pk, "letters", NewItem(text="Good morning"), actor="test")
     options = consumer.TakeOptions(consumer="ann", lease=timedelta(seconds=30), window=timedelta(0), limit=1)
@@ -486,13 +486,13 @@ def thawed(engine: Engine, tenant: Tenant) -> Term:
     """The term of a leader that was frozen while another one took over."""
     engine.serve(tenant)
     scheduler = leading()
-    run_out()
+    expire_lease()
     assert Leader().campaign()
     return Term(scheduler.leader.epoch)
 
 
 def test_a_thawed_leader_declares_no_worker_lost(engine: Engine, thawed: Term) -> None:
-    thawed.watch.time.clock = looking()
+    thawed.watch.time.clock = stepping_clock()
     while not thawed.watch.find_lost():
         pass
 
@@ -518,7 +518,7 @@ def test_a_thawed_leader_releases_no_slot(engine: Engine, tenant: Tenant, thawed
 
 def test_a_thawed_leader_ends_no_run_of_a_silent_agent(engine: Engine, tenant: Tenant, thawed: Term) -> None:
     run = accepted(engine, tenant)
-    thawed.heartbeats.time.clock = looking()
+    thawed.heartbeats.time.clock = stepping_clock()
     while not thawed.heartbeats.find_silent():
         pass
 
@@ -531,7 +531,7 @@ def test_a_thawed_leader_ends_no_run_of_a_silent_agent(engine: Engine, tenant: T
 def test_a_run_that_reports_between_the_check_and_its_end_continues(engine: Engine, tenant: Tenant) -> None:
     engine.serve(tenant)
     run = accepted(engine, tenant)
-    watch = recovery.HeartbeatWatch(recovery.WatchedTime(looking()))
+    watch = recovery.HeartbeatWatch(recovery.WatchedTime(stepping_clock()))
     while not watch.find_silent():
         pass
 
@@ -544,7 +544,7 @@ def test_a_run_that_reports_between_the_check_and_its_end_continues(engine: Engi
 
 
 def accepted(engine: Engine, tenant: Tenant) -> ActivityRun:
-    """A run whose agent took the work, sent one heartbeat and then none."""
+    """Return a run whose agent accepted the work and sent one heartbeat."""
     engine.agent.behaviour = lambda request: Accepted()
     (activity_id,) = engine.submit(tenant)
     engine.drain()
@@ -606,8 +606,8 @@ def test_a_locked_table_delays_only_the_job_that_needs_it(
 
 
 @contextmanager
-def table_of(monkeypatch: pytest.MonkeyPatch, *jobs: SystemJob) -> Iterator[Scheduler]:
-    """A scheduler that leads and has these jobs alone."""
+def scheduler_with(monkeypatch: pytest.MonkeyPatch, *jobs: SystemJob) -> Iterator[Scheduler]:
+    """Yield a scheduler that leads and has only these jobs."""
     monkeypatch.setattr("activities.maintenance.scheduler.table", lambda: jobs)
     scheduler = leading()
     thread = threading.Thread(target=scheduler.run, daemon=True)
@@ -618,7 +618,7 @@ def table_of(monkeypatch: pytest.MonkeyPatch, *jobs: SystemJob) -> Iterator[Sche
         scheduler.stopped.set()
         thread.join()
         for runner in [each for each in threading.enumerate() if each.name.startswith("system-jobs-")]:
-            runner.join(30)  # each closes its connections before the test's database is closed to it
+            runner.join(30)  # because each must close its connections before the test's database is emptied
 
 
 def job(name: str, work: Callable[[], object]) -> SystemJob:
@@ -632,7 +632,7 @@ def test_hanging_jobs_delay_no_other_job(
     free, done = threading.Event(), threading.Semaphore(0)
     hanging = [job(f"hangs {number}", lambda: free.wait(30)) for number in range(3)]
 
-    with table_of(monkeypatch, *hanging, job("goes on", done.release)):
+    with scheduler_with(monkeypatch, *hanging, job("continues", done.release)):
         try:
             for _ in range(3):
                 assert done.acquire(timeout=5)
@@ -640,7 +640,7 @@ def test_hanging_jobs_delay_no_other_job(
             free.set()
 
 
-def test_a_runner_groups_jobs_by_their_time_budget_so_that_postgresql_is_told_of_each_once(
+def test_a_runner_runs_jobs_with_the_same_time_budget_one_after_the_other(
     database: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
@@ -649,20 +649,20 @@ def test_a_runner_groups_jobs_by_their_time_budget_so_that_postgresql_is_told_of
         for name, budget in [("a", 5.0), ("b", 30.0), ("c", 5.0), ("d", 30.0), ("e", 5.0)]
     ]
     monkeypatch.setattr("activities.maintenance.scheduler.table", lambda: jobs)
-    scheduler, told = leading(), []
+    scheduler, budgets = leading(), list[float]()
     round_ = scheduler._round(0.0)
     scheduler._ready.extend((round_, round_.progress[each.name]) for each in jobs)
 
     def note(self: Bounds, budget: float) -> None:
-        told.append(budget)
-        if len(told) == len(jobs):
+        budgets.append(budget)
+        if len(budgets) == len(jobs):
             scheduler.stopped.set()
 
     monkeypatch.setattr(Bounds, "apply", note)
     elsewhere(scheduler._run_jobs)
 
     assert done == ["a", "c", "e", "b", "d"]
-    assert told == [5.0, 5.0, 5.0, 30.0, 30.0]
+    assert budgets == [5.0, 5.0, 5.0, 30.0, 30.0]
 
 
 def test_a_failing_job_is_retried_and_the_others_continue(
@@ -675,7 +675,7 @@ def test_a_failing_job_is_retried_and_the_others_continue(
         tries.release()
         raise ValueError("secret of a tenant")
 
-    with table_of(monkeypatch, job("fails", fails), job("goes on", done.release)):
+    with scheduler_with(monkeypatch, job("fails", fails), job("continues", done.release)):
         for _ in range(2):
             assert tries.acquire(timeout=5)
         for _ in range(3):
@@ -689,7 +689,7 @@ def test_a_failing_job_is_retried_and_the_others_continue(
 def test_a_frozen_process_holds_row_locks_for_seconds_only(
     database: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PostgreSQL ends the transaction of a runner that does not go on, whatever became of the process."""
+    """PostgreSQL ends the idle transaction of a runner, whatever happened to the process."""
     monkeypatch.setattr("activities.maintenance.scheduler.IDLE_IN_TRANSACTION_SECONDS", 0.3)
     inside, free = threading.Event(), threading.Event()
 
@@ -699,10 +699,10 @@ def test_a_frozen_process_holds_row_locks_for_seconds_only(
             inside.set()
             free.wait(30)
 
-    with table_of(monkeypatch, job("freezes", freezes)):
+    with scheduler_with(monkeypatch, job("freezes", freezes)):
         assert inside.wait(5)
         try:
-            elsewhere(run_out)  # waits for the row, and raises when it is not let go of in time
+            elsewhere(expire_lease)  # waits for the row, and raises if it is not released in time
         finally:
             free.set()
 
@@ -741,10 +741,10 @@ def test_a_process_that_may_not_lead_never_does(
     assert started == [True]
 
 
-def test_every_job_of_the_table_names_the_module_that_does_it() -> None:
-    names = [found.name for found in maintenance.table()]
+def test_every_system_job_has_a_unique_name_an_existing_module_a_budget_and_an_interval() -> None:
+    names = [each.name for each in maintenance.table()]
     assert len(names) == len(set(names))
-    for found in maintenance.table():
-        importlib.import_module(found.owner)
-        assert found.budget > 0
-        assert found.every > 0
+    for each in maintenance.table():
+        importlib.import_module(each.owner)
+        assert each.budget > 0
+        assert each.every > 0

@@ -1,4 +1,4 @@
-"""Everything at once: two of anything on the same activity, run or slot. Each starts behind a barrier, on connections of its own."""
+"""Simultaneous actions on the same activity, run or slot. Each starts behind a barrier, with its own connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker that cannot renew its lease ends itself while it has runs, before anybody may take these over."""
+"""A worker with runs that cannot renew its lease exits before its runs may be taken over."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHORT = {
     "ORCHESTRATOR_WATCHDOG_SECONDS": "1.5",
     "LOG_LEVEL": "ERROR",
 }
-#: A worker process; `busy` has a run under way, and neither ever ends by itself.
+#: A worker process that never exits on its own; `busy` has a run.
 PROGRAM = """
 import django, sys, time, uuid
 django.setup()
@@ -63,13 +63,13 @@ def test_a_worker_that_cannot_renew_its_lease_exits_if_it_has_runs(
     ):
         with system_scope(), transaction.atomic(using=SYSTEM):
             rows = WorkerProcess.objects.select_for_update().filter(pk__in=(first, second))
-            assert len(rows) == 2  # from now on no beat of theirs gets through
+            assert len(rows) == 2  # the locks hold up their heartbeats from now on
 
             assert busy.wait(12) == leases.EXIT_STATUS
 
             assert idle.poll() is None
         with pytest.raises(subprocess.TimeoutExpired):
-            idle.wait(2)  # and it goes on when it can
+            idle.wait(2)  # it continues after the locks are released
 
 
 def test_a_worker_that_was_declared_lost_exits_if_it_has_runs_and_else_takes_a_new_lease(
@@ -92,7 +92,7 @@ def test_a_worker_that_was_declared_lost_exits_if_it_has_runs_and_else_takes_a_n
 
 
 class Impatient(Event):
-    """What a heart waits on between two beats: it remembers for how long, and ends after so many."""
+    """The event that heartbeats wait on: it records each wait, and is set after a number of beats."""
 
     def __init__(self, beats: int) -> None:
         super().__init__()
@@ -105,13 +105,13 @@ class Impatient(Event):
 
 
 def test_a_failed_heartbeat_is_repeated_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that an outage which ends just before the watchdog would act ends no process."""
+    """Then an outage that is over just before the watchdog would act ends no process."""
     lease = leases.Lease(roles=[], concurrency=1, watched=False, ended=Impatient(beats=3))
     outcomes = iter([None, OperationalError("server closed the connection unexpectedly"), None])
 
     def beat(_: leases.Lease) -> None:
-        if fault := next(outcomes):
-            raise fault
+        if error := next(outcomes):
+            raise error
 
     monkeypatch.setattr(leases.Lease, "beat", beat)
     monkeypatch.setattr(leases, "close_old_connections", lambda: None)

@@ -1,6 +1,6 @@
-"""Prompts as agents get them, one per reason and for reasons that come together: `python -m tests.unit.golden_prompts` writes them.
+"""Prompts as agents get them, for each wake reason and for combinations: `python -m tests.unit.golden_prompts` writes them.
 
-The files are meant to be read. A test compares, so anyone who changes a template sees what that does to every prompt.
+The files are meant to be read. A test compares them, so that a change of a template shows its effect on every prompt.
 """
 
 from __future__ import annotations
@@ -198,13 +198,13 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def rendered(case: str) -> str:
-    """The prompt of a case, its random marker replaced."""
+    """Return the prompt of a case, with its random marker replaced."""
     from activities.execution import prompt
     from agents.contracts import ContextFile
 
-    told = dict(CASES[case])
-    told["context"] = [ContextFile(*file) for file in told.get("context", ())]
-    return re.sub(r"\b[0-9a-f]{16}(?=>>)", "MARKER", prompt.build(**told))
+    parts = dict(CASES[case])
+    parts["context"] = [ContextFile(*file) for file in parts.get("context", ())]
+    return re.sub(r"\b[0-9a-f]{16}(?=>>)", "MARKER", prompt.build(**parts))
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What an activity spent its time with, as stretches and as a picture."""
+"""How the time of an activity is divided into stretches, and the chart of them."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from console.activities.chart import draw_chart, segments
 BEGIN = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 
-def moved(seconds: float, verb: str, target: str, actor: str = "worker", **detail: Any) -> Moment:
+def transition(seconds: float, verb: str, target: str, actor: str = "worker", **detail: Any) -> Moment:
     facts = {"verb": verb, "source": None, "target": target, "actor": actor, "run": None, "detail": detail}
     return Moment(BEGIN + timedelta(seconds=seconds), f"1:{seconds}", "transition", facts)
 
 
 STORY = [
-    moved(0, "submit", "created", "user:ann"),
-    moved(2, "claim", "assigned"),
-    moved(3, "start", "in_progress"),
-    moved(10, "block", "blocked", "run:1", message="No login."),
-    moved(70, "wake", "created", "user:bob", note="Signed in."),
-    moved(71, "claim", "assigned"),
-    moved(72, "complete", "done"),
+    transition(0, "submit", "created", "user:ann"),
+    transition(2, "claim", "assigned"),
+    transition(3, "start", "in_progress"),
+    transition(10, "block", "blocked", "run:1", message="No login."),
+    transition(70, "wake", "created", "user:bob", note="Signed in."),
+    transition(71, "claim", "assigned"),
+    transition(72, "complete", "done"),
 ]
 
 
 def test_time_of_waiting_of_agents_and_of_people_is_separate_and_has_its_reason() -> None:
-    found = segments(STORY, by_person=False, now=BEGIN + timedelta(hours=1))
+    stretches = segments(STORY, by_person=False, now=BEGIN + timedelta(hours=1))
 
-    assert [(each.lane, each.duration.total_seconds(), each.why) for each in found] == [
+    assert [(each.lane, each.duration.total_seconds(), each.why) for each in stretches] == [
         ("waits", 2, "ann submitted"),
         ("agent", 8, "a worker claimed"),
         ("people", 60, "its agent reported a blocker: No login."),
         ("waits", 1, "bob woke: Signed in."),
         ("agent", 1, "a worker claimed"),
     ]
-    assert not any(each.goes_on for each in found)
+    assert not any(each.goes_on for each in stretches)
 
 
 def test_the_open_stretch_lasts_until_now_with_the_current_reason() -> None:
@@ -50,24 +50,24 @@ def test_the_open_stretch_lasts_until_now_with_the_current_reason() -> None:
 
 def test_human_work_belongs_to_people_from_its_creation() -> None:
     story = [
-        moved(0, "submit", "created"),
-        moved(5, "take_up", "in_progress", "user:ann"),
-        moved(9, "finish", "done"),
+        transition(0, "submit", "created"),
+        transition(5, "take_up", "in_progress", "user:ann"),
+        transition(9, "finish", "done"),
     ]
 
-    found = segments(story, by_person=True, now=BEGIN)
+    stretches = segments(story, by_person=True, now=BEGIN)
 
-    assert [(each.lane, each.words) for each in found] == [
+    assert [(each.lane, each.words) for each in stretches] == [
         ("people", "Waits for a person"),
         ("people", "A person works"),
     ]
 
 
-def test_the_picture_has_a_bar_for_each_stretch_and_escapes_what_agents_write() -> None:
-    story = [*STORY[:3], moved(10, "block", "blocked", "run:1", message='<script>"x"</script>')]
-    found = segments(story, by_person=False, now=BEGIN + timedelta(seconds=12))
+def test_the_chart_has_a_bar_for_each_stretch_and_escapes_texts_of_agents() -> None:
+    story = [*STORY[:3], transition(10, "block", "blocked", "run:1", message='<script>"x"</script>')]
+    stretches = segments(story, by_person=False, now=BEGIN + timedelta(seconds=12))
 
-    picture = draw_chart(found, [(BEGIN, "<b>woken</b>")])
+    picture = draw_chart(stretches, [(BEGIN, "<b>woken</b>")])
 
     assert picture.count('class="stretch"') == 3
     assert "<script>" not in picture
@@ -75,8 +75,8 @@ def test_the_picture_has_a_bar_for_each_stretch_and_escapes_what_agents_write() 
     assert "style=" not in picture
 
 
-def test_stretches_too_short_to_be_seen_and_very_long_ones_are_drawn() -> None:
-    story = [moved(0, "submit", "created"), moved(0.000001, "claim", "assigned")]
+def test_very_short_and_very_long_stretches_are_drawn() -> None:
+    story = [transition(0, "submit", "created"), transition(0.000001, "claim", "assigned")]
 
     for hours in (0, 1, 24 * 400):
         picture = draw_chart(segments(story, by_person=False, now=BEGIN + timedelta(hours=hours)))

@@ -1,4 +1,4 @@
-"""How agents' answers are read, and what of them may be shown."""
+"""How answers of agents are parsed, and the excerpts of them that may be displayed."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_an_error_names_its_path_in_the_answer(answer: Any, path: str) -> None:
     with pytest.raises(InvalidAnswer) as caught:
         read_completed(answer)
 
-    assert [fault[0] for fault in caught.value.errors] == [path]
+    assert [error[0] for error in caught.value.errors] == [path]
     assert caught.value.error_code == "invalid_agent_answer"
     assert not caught.value.retryable
     assert path in str(caught.value)
@@ -88,7 +88,7 @@ def test_all_errors_of_an_answer_are_reported_at_once() -> None:
             {"output": {"content": 1, "content_type": 1}, "usage": {"cost_usd": "x"}, "session_id": 1}
         )
 
-    paths = [fault[0] for fault in caught.value.errors]
+    paths = [error[0] for error in caught.value.errors]
     assert paths == ["output.content", "output.content_type", "usage.cost_usd", "session_id"]
 
 
@@ -136,10 +136,10 @@ def test_no_retry_after_header_raises(header: str) -> None:
 
 
 def test_an_excerpt_is_short_and_on_one_printable_line() -> None:
-    shown = excerpt(b"<h1>\r\n\tNo\x00\xff \xe2\x80\xaework</h1>" + b"x" * 1000)
+    text = excerpt(b"<h1>\r\n\tNo\x00\xff \xe2\x80\xaework</h1>" + b"x" * 1000)
 
-    assert shown.startswith("<h1> No � work</h1>xxx")
-    assert len(shown) == 200
+    assert text.startswith("<h1> No � work</h1>xxx")
+    assert len(text) == 200
 
 
 def test_an_excerpt_hides_secrets_but_not_every_short_word() -> None:

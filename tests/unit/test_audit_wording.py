@@ -1,4 +1,4 @@
-"""The audit trail says what was done in a word, and leads to what it was done to."""
+"""The page of the audit trail describes an operation in a word and links to its object."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ RUN = "01a201eb-d118-7cbf-a0e5-f6579dd697f6"
 
 
 @pytest.mark.parametrize(
-    ("operation", "said"),
+    ("operation", "words"),
     [
         ("POST /activities/", "created"),
         ("POST /queues/{role}/pause/", "pause"),
@@ -20,8 +20,8 @@ RUN = "01a201eb-d118-7cbf-a0e5-f6579dd697f6"
         ("login.succeeded", "login succeeded"),
     ],
 )
-def test_an_operation_is_described_in_a_word(operation: str, said: str) -> None:
-    assert audit.in_words(operation) == said
+def test_an_operation_is_described_in_a_word(operation: str, words: str) -> None:
+    assert audit.in_words(operation) == words
 
 
 @pytest.mark.parametrize(

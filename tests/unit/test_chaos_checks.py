@@ -1,4 +1,4 @@
-"""The checks of fault injection see what they are for: each is given a run in which one thing went wrong, and one in which nothing did."""
+"""Each check of fault injection detects its violation, and reports none in a correct run."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ def run(pk: str = "r1", **changes: Any) -> dict[str, Any]:
 
 
 def call(run_id: str = "r1", **changes: Any) -> CallRecord:
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "activity": "a1", "run": run_id, "wake": "w1", "tenant": "t-north", "role": "blog-writer", "attempt": 1,
         "wake_reason": "new_task", "mark": "m", "manner": "later", "began": START + 1, "ended": START + 2, "content": "text",
     }  # fmt: skip
-    return CallRecord(**given | changes)
+    return CallRecord(**fields | changes)
 
 
 def report(**changes: Any) -> Report:
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "at": START + 2, "name": "complete", "status": 200, "accepted": True, "stop": False, "duplicate": False, "content": "text",
     }  # fmt: skip
-    return Report(**given | changes)
+    return Report(**fields | changes)
 
 
 def request(*ids: str, **changes: Any) -> Request:
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "tenant": "north", "what": "submit", "name": "work a1", "key": "k", "began": START, "statuses": [201], "ids": list(ids),
     }  # fmt: skip
-    return Request(**given | changes)
+    return Request(**fields | changes)
 
 
 def event(number: int, **changes: Any) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def decision(verb: str, status: int = 200, item: str = "g1") -> Decision:
 
 
 def fine() -> Evidence:
-    """A run in which everything happened once and in time."""
+    """Return the evidence of a run in which everything happened once and in time."""
     return Evidence(
         requests=[request("a1")],
         calls=[call(reports=[report()])],
@@ -280,7 +280,7 @@ def test_a_request_without_a_key_may_have_as_many_effects_as_it_was_sent() -> No
 
 
 def test_a_call_counts_against_caps_until_the_end_of_its_run() -> None:
-    """The agent of a run that was declared lost works on; nobody can stop it."""
+    """The agent of a run that was declared lost continues, because nobody can stop it."""
     evidence = fine()
     evidence.calls[0].ended = START + 9
     evidence.runs["a2"] = [run("r2", started_at=at(3), ended_at=at(4))]

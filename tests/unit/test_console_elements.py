@@ -1,4 +1,4 @@
-"""What pages of the console are made of: places in lists, states as people read them, bars, the menu."""
+"""Elements of console pages: cursors of lists, labels of states, bars and the menu."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ ID = UUID("01a20146-3c77-704b-9279-1d37fd515cc4")
 
 @pytest.mark.parametrize("microsecond", [0, 1, 499_999, 999_999])
 def test_a_cursor_survives_its_address(microsecond: int) -> None:
-    place = Cursor(datetime(2026, 5, 1, 12, 30, 59, microsecond, tzinfo=UTC), ID)
+    cursor = Cursor(datetime(2026, 5, 1, 12, 30, 59, microsecond, tzinfo=UTC), ID)
 
-    assert Cursor.read(str(place)) == place
+    assert Cursor.read(str(cursor)) == cursor
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,8 @@ def test_bars_are_as_high_as_their_figures_and_their_labels_are_escaped() -> Non
 
 
 def test_the_menu_names_pages_that_exist_and_marks_the_current_one() -> None:
-    found = navigation.groups("runs")
-    entries = {entry.page.words: entry for group in found for entry in group.entries}
+    groups = navigation.groups("runs")
+    entries = {entry.page.words: entry for group in groups for entry in group.entries}
 
     assert {"Overview", "Inbox", "Activities", "Runs"} <= entries.keys()
     assert [entry.address for entry in entries.values() if entry.is_here] == ["/runs/"]

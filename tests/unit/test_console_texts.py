@@ -1,4 +1,4 @@
-"""Texts on pages: Markdown that can do no harm, differences between versions, and words for figures."""
+"""Texts on pages: safe Markdown, differences between versions, and words for figures."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from console.markdown import LONGEST, render
         ("", ""),
     ],
 )  # fmt: skip
-def test_markdown_reads_as_it_should(text: str, html: str) -> None:
+def test_markdown_is_rendered_as_html(text: str, html: str) -> None:
     assert render(text) == html
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "html"),
     [
         ("[a](https://x.example/y)", 'a</a> <span class="target">(x.example)</span>'),
         ("<mailto:a@x.example>", 'mailto:a@x.example</a> <span class="target">(mailto:a@x.example)</span>'),
@@ -39,8 +39,8 @@ def test_markdown_reads_as_it_should(text: str, html: str) -> None:
         ("[*a* **b**](https://x.example)", "<em>a</em> <strong>b</strong></a>"),
     ],
 )
-def test_a_link_says_where_it_leads(text: str, shown: str) -> None:
-    assert shown in render(text)
+def test_a_link_shows_its_host(text: str, html: str) -> None:
+    assert html in render(text)
 
 
 @pytest.mark.parametrize(
@@ -73,21 +73,21 @@ def test_a_malicious_text_takes_seconds_at_most(piece: str) -> None:
     assert perf_counter() - began < 30  # two at most on an idle machine
 
 
-def _lines(found: Difference) -> list[str]:
+def _lines(result: Difference) -> list[str]:
     marks = {"same": " ", "added": "+", "removed": "-", "gap": "~"}
-    return [marks[line.kind] + "".join(text for text, _ in line.parts) for line in found.lines]
+    return [marks[line.kind] + "".join(text for text, _ in line.parts) for line in result.lines]
 
 
 def test_a_difference_shows_added_and_removed_lines_with_some_context() -> None:
     old = "\n".join(["one", "two", "three", "four", "five", "six", "seven", "eight"])
 
-    found = difference(old, old.replace("five", "5"))
+    result = difference(old, old.replace("five", "5"))
 
-    assert _lines(found) == ["~", " three", " four", "-five", "+5", " six", " seven", "~"]
-    assert (found.added, found.removed, found.too_long) == (1, 1, False)
+    assert _lines(result) == ["~", " three", " four", "-five", "+5", " six", " seven", "~"]
+    assert (result.added, result.removed, result.too_long) == (1, 1, False)
 
 
-def test_a_line_that_changed_a_little_shows_which_words() -> None:
+def test_a_line_with_small_changes_marks_the_changed_words() -> None:
     removed, added = difference("Bees fly far, he said.", "Bees fly very far, she said.").lines
 
     assert [text for text, changed in removed.parts if changed] == ["he"]
@@ -135,7 +135,7 @@ def test_actors_have_names(actor: str | None, name: str) -> None:
         ({"cost_usd": "NaN"}, "0"), ({"cost_usd": "-1"}, "0"), ({"cost_usd": "much"}, "0"), ({"cost_usd": [1]}, "0"), ("text", "0"),
     ],
 )  # fmt: skip
-def test_a_cost_is_taken_from_whatever_an_agent_reports(usage: object, cost: str) -> None:
+def test_a_cost_is_read_from_any_report_of_an_agent(usage: object, cost: str) -> None:
     assert cost_in(usage) == Decimal(cost)
 
 

@@ -1,4 +1,4 @@
-"""The checks in containers say what they could not look at, and see faults of the configuration without an engine."""
+"""The container checks say what they could not check, and find errors of the configuration without an engine."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def test_without_an_engine_the_check_names_what_is_missing_and_does_not_pass(
     monkeypatch.setattr(sys, "argv", ["containers", "compose"])
 
     assert command.main() == command.NOT_LOOKED_AT
-    told = capsys.readouterr().out
-    assert "podman (apt install podman)" in told
-    assert "The configuration alone was checked" in told
+    output = capsys.readouterr().out
+    assert "podman (apt install podman)" in output
+    assert "The configuration alone was checked" in output
 
 
 def test_variables_are_expanded_as_compose_does() -> None:
-    filled = compose.filled_in("a ${ONE:?needed} ${TWO:-two} ${THREE:-} $$HOME", {"ONE": "1", "THREE": "3"})
+    text = compose.filled_in("a ${ONE:?needed} ${TWO:-two} ${THREE:-} $$HOME", {"ONE": "1", "THREE": "3"})
 
-    assert filled == "a 1 two 3 $HOME"
+    assert text == "a 1 two 3 $HOME"

@@ -1,4 +1,4 @@
-"""Data sources make as many jobs as was told beforehand, in batches, and in constant memory."""
+"""Data sources make as many jobs as were estimated, in batches and in constant memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def dimension(name: str, values: list[Any]) -> Dimension:
 
 
 class Rows:
-    """Makes values again each time, as a table does."""
+    """Yields its values again for each iteration, as a table does."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -48,14 +48,14 @@ def test_a_hundred_rows_make_a_hundred_jobs_in_ten_batches_a_second_apart() -> N
     tickers = [Dimension("tickerId", Rows(100), 100)]
     expand, pacing = agree([source.options], Pacing())
 
-    found = list(batches(inputs({"refreshEntityGraph": True}, tickers, expand), pacing))
+    result = list(batches(inputs({"refreshEntityGraph": True}, tickers, expand), pacing))
 
-    assert [len(batch.inputs) for batch in found] == [10] * 10
-    assert [batch.offset for batch in found] == [timedelta(seconds=number) for number in range(10)]
-    assert [batch.index for batch in found] == list(range(10))
-    assert found[3].inputs[4] == {"tickerId": "row 34", "refreshEntityGraph": True}
-    told = estimate(tickers, expand, pacing)
-    assert (told.rows, told.jobs, told.batches, told.last_offset) == (
+    assert [len(batch.inputs) for batch in result] == [10] * 10
+    assert [batch.offset for batch in result] == [timedelta(seconds=number) for number in range(10)]
+    assert [batch.index for batch in result] == list(range(10))
+    assert result[3].inputs[4] == {"tickerId": "row 34", "refreshEntityGraph": True}
+    estimated = estimate(tickers, expand, pacing)
+    assert (estimated.rows, estimated.jobs, estimated.batches, estimated.last_offset) == (
         {"tickerId": 100},
         100,
         10,
@@ -68,9 +68,9 @@ def test_fifty_contexts_in_batches_of_five() -> None:
         [parse("db:ticker:all:id?enabled=true&batchSize=5&staggerDelay=2000").options], Pacing()
     )
 
-    told = estimate([Dimension("tickerId", Rows(50), 50)], expand, pacing)
+    estimated = estimate([Dimension("tickerId", Rows(50), 50)], expand, pacing)
 
-    assert (told.jobs, told.batches, told.last_offset) == (50, 10, timedelta(seconds=18))
+    assert (estimated.jobs, estimated.batches, estimated.last_offset) == (50, 10, timedelta(seconds=18))
 
 
 def test_without_a_data_source_there_is_one_job() -> None:
@@ -83,8 +83,8 @@ def test_no_rows_make_no_jobs() -> None:
     none = [dimension("a", []), dimension("b", [1, 2])]
 
     assert list(batches(inputs({}, none, Expand.PRODUCT), Pacing())) == []
-    told = estimate(none, Expand.PRODUCT, Pacing())
-    assert (told.jobs, told.batches, told.last_offset) == (0, 0, timedelta())
+    estimated = estimate(none, Expand.PRODUCT, Pacing())
+    assert (estimated.jobs, estimated.batches, estimated.last_offset) == (0, 0, timedelta())
 
 
 @steady
@@ -101,13 +101,13 @@ def test_a_product_has_every_combination_once_and_in_order(sizes: list[int], bat
         for input_ in batch.inputs
     ]
     assert rows == list(product(*(range(size) for size in sizes)))
-    told = estimate(dimensions, Expand.PRODUCT, pacing)
-    assert (told.jobs, told.batches) == (len(rows), len(made))
-    assert not made or made[-1].offset == told.last_offset
+    estimated = estimate(dimensions, Expand.PRODUCT, pacing)
+    assert (estimated.jobs, estimated.batches) == (len(rows), len(made))
+    assert not made or made[-1].offset == estimated.last_offset
     assert all(len(batch.inputs) == batch_size for batch in made[:-1])
 
 
-def test_zip_takes_the_first_of_each_and_so_on() -> None:
+def test_zip_combines_the_values_of_each_source_in_order() -> None:
     pairs = [dimension("a", [1, 2]), dimension("b", ["x", "y"])]
 
     assert list(inputs({}, pairs, Expand.ZIP)) == [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
@@ -117,11 +117,11 @@ def test_zip_takes_the_first_of_each_and_so_on() -> None:
 def test_the_list_mode_makes_one_job_with_the_list_of_each_data_source() -> None:
     dimensions = [dimension("a", [1, 2, 3]), dimension("b", []), dimension("c", [4])]
 
-    found = list(inputs({"depth": 2}, dimensions, Expand.LIST))
+    result = list(inputs({"depth": 2}, dimensions, Expand.LIST))
 
-    assert found == [{"depth": 2, "a": [1, 2, 3], "b": [], "c": [4]}]
-    told = estimate(dimensions, Expand.LIST, Pacing(batch_size=1))
-    assert (told.rows, told.jobs, told.batches) == ({"a": 3, "b": 0, "c": 1}, 1, 1)
+    assert result == [{"depth": 2, "a": [1, 2, 3], "b": [], "c": [4]}]
+    estimated = estimate(dimensions, Expand.LIST, Pacing(batch_size=1))
+    assert (estimated.rows, estimated.jobs, estimated.batches) == ({"a": 3, "b": 0, "c": 1}, 1, 1)
     assert list(inputs({}, [], Expand.LIST)) == [{}]
     assert parse("db:ticker:all:id?expand=list").options.expand is Expand.LIST
 
@@ -174,9 +174,9 @@ def test_data_sources_with_contradicting_options_are_refused(options: list[Optio
 
 
 def test_the_options_of_one_source_hold_for_all_and_a_delay_of_zero_is_allowed() -> None:
-    said = agree([Options(stagger_ms=0), Options(expand=Expand.ZIP), Options(batch_size=3)], Pacing(7, 900))
+    options = [Options(stagger_ms=0), Options(expand=Expand.ZIP), Options(batch_size=3)]
 
-    assert said == (Expand.ZIP, Pacing(3, 0, BatchGate.DELAY))
+    assert agree(options, Pacing(7, 900)) == (Expand.ZIP, Pacing(3, 0, BatchGate.DELAY))
     assert agree([], Pacing(7, 900, BatchGate.COMPLETION)) == (
         Expand.PRODUCT,
         Pacing(7, 900, BatchGate.COMPLETION),

@@ -1,4 +1,4 @@
-"""The graph decides like a plain reading of its rules, for any graph, any states and any order of events."""
+"""The graph agrees with a plain implementation of its rules, for any graph, any states and any order of events."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def step(name: str, *depends_on: str, on_failure: str = "fail") -> Step:
 
 @st.composite
 def definitions(draw: st.DrawFn, most: int = 7) -> Definition:
-    """Any graph without a cycle; the order of the definition need not be an order of the work."""
+    """Draw a graph without a cycle. The order of its definition need not be an order of the work."""
     names = [f"s{number}" for number in range(draw(st.integers(1, most)))]
     policies = st.sampled_from(("fail", "skip", "continue"))
     steps = [
@@ -58,7 +58,7 @@ def states_of(definition: Definition) -> st.SearchStrategy[dict[str, str]]:
     return st.dictionaries(st.sampled_from(ids), st.sampled_from([state.value for state in StepState]))
 
 
-# ---- The rules read aloud, on the whole graph, without any regard for speed
+# ---- The rules, implemented plainly on the whole graph without regard for speed
 
 
 def failure_comes_from(name: str, steps: dict[str, Step], states: dict[str, str]) -> bool:
@@ -68,13 +68,13 @@ def failure_comes_from(name: str, steps: dict[str, Step], states: dict[str, str]
 
 
 def expected_of(one: Step, steps: dict[str, Step], states: dict[str, str]) -> str:
-    found = [states.get(each, "pending") for each in one.depends_on]
-    goes_on = one.on_upstream_failure == "continue"
-    if not goes_on and any(failure_comes_from(each, steps, states) for each in one.depends_on):
+    upstream = [states.get(each, "pending") for each in one.depends_on]
+    continues = one.on_upstream_failure == "continue"
+    if not continues and any(failure_comes_from(each, steps, states) for each in one.depends_on):
         return "skip"
-    if not all(state in SETTLED for state in found):
+    if not all(state in SETTLED for state in upstream):
         return "wait"
-    if not goes_on and found and all(state == "skipped" for state in found):
+    if not continues and upstream and all(state == "skipped" for state in upstream):
         return "skip"
     return "start"
 
@@ -188,10 +188,10 @@ def test_a_cycle_is_reported_exactly_when_there_is_one(
         assert all(before in dependencies[behind] for before, behind in pairwise(cycle))
     members = [name for cycle in cycles for name in cycle[1:]]
     assert len(members) == len(set(members))
-    # Cutting one edge of each knot's reported cycle, again and again, must leave an order.
+    # Removing one edge of each reported cycle until there are no more must leave an order.
     rest = {name: [each for each in named if each in dependencies] for name, named in dependencies.items()}
-    while found := find_cycles(rest):
-        for cycle in found:
+    while remaining := find_cycles(rest):
+        for cycle in remaining:
             rest[cycle[1]].remove(cycle[0])
     TopologicalSorter(rest).prepare()
 
@@ -212,7 +212,7 @@ def test_every_combination_of_states_leads_to_what_the_rules_say(data: st.DataOb
 def play(
     graph: Graph, fates: dict[str, str], pick: Callable[[list[str]], str]
 ) -> tuple[dict[str, str], list[str]]:
-    """Runs the graph to its end with `after` alone, and checks each answer against a look at the whole."""
+    """Run the graph to its end with `after` alone, and compare each answer with `advance` on the whole graph."""
     states: dict[str, str] = {}
     started: list[str] = []
 
@@ -237,7 +237,7 @@ def play(
 
 @steady
 @given(st.data())
-def test_a_run_ends_the_same_way_in_whatever_order_its_steps_settle(data: st.DataObject) -> None:
+def test_the_end_of_a_run_does_not_depend_on_the_order_in_which_steps_settle(data: st.DataObject) -> None:
     definition = data.draw(definitions())
     graph = Graph.of(definition)
     fates = {each.id: data.draw(st.sampled_from(("done", "failed", "skipped"))) for each in definition.steps}
@@ -249,12 +249,12 @@ def test_a_run_ends_the_same_way_in_whatever_order_its_steps_settle(data: st.Dat
     assert len(started) == len(set(started))
     assert set(states) == set(graph.dependencies)
     assert graph.advance(states) == Advance()
-    hurt = []
+    fatal = []
     for each in definition.steps:
         behind = [other.on_upstream_failure for other in definition.steps if each.id in other.depends_on]
         if states[each.id] == "failed" and (not behind or "fail" in behind):
-            hurt.append(each.id)
-    assert graph.outcome(states) == ("failed" if hurt else "completed")
+            fatal.append(each.id)
+    assert graph.outcome(states) == ("failed" if fatal else "completed")
 
 
 @steady

@@ -1,4 +1,4 @@
-"""An alert that quotes an agent is a text for anyone who reads it: nothing in it is fetched, followed or rung."""
+"""Text of agents in alerts stays plain text: it contains no links, images or mentions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SPECIAL = (
 
 
 def message(text: str) -> Message:
-    """An alert whose every text is this."""
+    """Return an alert in which every text is this one."""
     claim = SimpleNamespace(
         id=UUID(int=1), tenant_id=UUID(int=3), alert_id=UUID(int=2), kind="dead_letter", severity="critical", title=text, body=text,
         activity_id=None, facts={"x": text}, tenant="acme", created_at=datetime(2026, 1, 1, tzinfo=UTC), channel_id=None,
@@ -42,25 +42,25 @@ def public_url(settings: object) -> None:
 def test_an_alert_in_slack_contains_no_link_image_or_mention(text: str) -> None:
     posted = backends.slack_payload(message(text))
 
-    said = str(posted["text"])
-    ours = re.findall(r"<[^>]*>", said)
+    body = str(posted["text"])
+    ours = re.findall(r"<[^>]*>", body)
     assert len(ours) == 1
     assert ours[0].startswith(f"<{HERE}/admin/")
-    rest = said.replace(ours[0], "")
+    rest = body.replace(ours[0], "")
     assert not re.search(r"[<>]|://|\]\(|@\w|#\w|[\u202a-\u202e\u2066-\u2069]", rest)
     assert (posted["unfurl_links"], posted["unfurl_media"], posted["mrkdwn"]) == (False, False, False)
-    assert len(said) < 6_000
+    assert len(body) < 6_000
 
 
 @pytest.mark.parametrize("text", [*SHORT, *SPECIAL, LONG, LINE], ids=range(len(SHORT) + len(SPECIAL) + 2))
 def test_a_question_in_slack_contains_no_link_image_or_mention(text: str, settings: object) -> None:
     settings.SLACK_SIGNING_SECRET = "a secret"  # type: ignore[attr-defined]
     facts = {"decides": True, "version": 1, "content_ref": ""}
-    asked = replace(
+    question = replace(
         message(text), kind="decision", activity_id=UUID(int=4), facts=facts, link=f"{HERE}/inbox/4/"
     )
 
-    blocks: Any = backends.slack_payload(asked)["blocks"]
+    blocks: Any = backends.slack_payload(question)["blocks"]
 
     texts = [block["text"] for block in blocks if block["type"] == "section"]
     (row,) = [block for block in blocks if block["type"] == "actions"]

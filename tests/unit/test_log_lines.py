@@ -1,4 +1,4 @@
-"""What is in a log line, and what never is, anyone who writes it."""
+"""What log lines contain, and what they never contain, for any logger."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ CANARY = "kanarie-3c1f"
 
 @pytest.fixture(params=["json", "console"])
 def lines(request: pytest.FixtureRequest) -> Iterator[io.StringIO]:
-    yield from written(request.param)
+    yield from captured(request.param)
 
 
 @pytest.fixture
 def json_lines() -> Iterator[io.StringIO]:
-    yield from written("json")
+    yield from captured("json")
 
 
-def written(format_name: str) -> Iterator[io.StringIO]:
-    """What a logger of somebody's writes, in this format of ours."""
+def captured(format_name: str) -> Iterator[io.StringIO]:
+    """Yield what the logger of a library writes in this format."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     settings: dict[str, Any] = deepcopy(LOGGING["formatters"][format_name])
@@ -56,9 +56,9 @@ def test_a_line_is_one_json_object_with_the_ids_of_its_request_and_its_tenant(
     CURRENT.reset(tenant)
 
     (line,) = json_lines.getvalue().splitlines()
-    told = json.loads(line)
-    assert told.pop("timestamp")
-    assert told == {
+    members = json.loads(line)
+    assert members.pop("timestamp")
+    assert members == {
         "event": "Something\nhappened", "action": "it_happened", "count": 3, "request_id": "r-1", "tenant": str(TENANT),
         "level": "info", "logger": "a.library",
     }  # fmt: skip
@@ -116,8 +116,8 @@ def test_numbers_under_names_like_those_of_secrets_are_kept(json_lines: io.Strin
         "Used", extra={"input_tokens": 12, "token_id": "t-1", "author": "mia"}
     )
 
-    told = json.loads(json_lines.getvalue())
-    assert (told["input_tokens"], told["token_id"], told["author"]) == (12, "t-1", "mia")
+    line = json.loads(json_lines.getvalue())
+    assert (line["input_tokens"], line["token_id"], line["author"]) == (12, "t-1", "mia")
 
 
 def test_an_exception_is_logged_with_its_frames_and_the_first_line_of_its_message(lines: io.StringIO) -> None:
@@ -132,14 +132,14 @@ def test_an_exception_is_logged_with_its_frames_and_the_first_line_of_its_messag
     except RuntimeError:
         logging.getLogger("a.library").exception("It broke", extra={"action": "it_broke"})
 
-    shown = lines.getvalue()
-    assert "RuntimeError: the row is wrong" in shown
-    assert "ValueError: invalid literal" in shown
-    assert "in fails" in shown
-    assert CANARY not in shown
+    text = lines.getvalue()
+    assert "RuntimeError: the row is wrong" in text
+    assert "ValueError: invalid literal" in text
+    assert "in fails" in text
+    assert CANARY not in text
 
 
-def test_the_format_is_text_for_people_and_json_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_format_is_text_on_a_terminal_and_json_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOG_FORMAT", raising=False)
     assert log_format(to_a_terminal=True) == "console"
     assert log_format(to_a_terminal=False) == "json"

@@ -1,4 +1,4 @@
-"""What `make demo-model` says while it builds: how far it is, and how long it takes yet."""
+"""The progress that `make demo-model` reports while it builds, and its estimate of the remaining time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.demo.model_building import Progress, install
 
 
 def compiled(*counts: tuple[int, int, float]) -> Progress:
-    """`(done, all, second)` of files, as ninja writes them."""
+    """Return the progress after these lines of ninja: `(done, all, second)` of files."""
     progress = Progress(0.0)
     for done, everything, second in counts:
         progress.read(f"[{done}/{everything}] Building C object ggml/src/ggml.c.o\n", second)
@@ -26,7 +26,7 @@ def test_the_remaining_time_is_estimated_from_the_time_so_far() -> None:
 
 
 def test_the_estimate_grows_when_the_machine_becomes_slow() -> None:
-    """Also while no file is finished: the estimate grows, it does not stand still."""
+    """Also while no file is finished."""
     progress = compiled((1, 101, 0.0), (51, 101, 100.0))
 
     assert progress.seconds_left(200.0) == pytest.approx(200.0)
@@ -68,18 +68,18 @@ def test_a_line_without_a_count_changes_nothing(line: str) -> None:
 
 def test_each_stage_is_announced_when_it_begins() -> None:
     written = r"print('Collecting llama'); print('[1/4] Building'); print('[4/4] Linking'); print('Installing collected packages: llama')"
-    said: list[str] = []
+    lines: list[str] = []
 
-    status = install([sys.executable, "-c", written], said.append, clock=count().__next__)
+    status = install([sys.executable, "-c", written], lines.append, clock=count().__next__)
 
     assert status == 0
-    assert [line.split()[0].rstrip(",:") for line in said] == ["downloading", "compiling", "installing"]
+    assert [line.split()[0].rstrip(",:") for line in lines] == ["downloading", "compiling", "installing"]
 
 
 def test_a_failed_command_is_reported_with_its_last_lines() -> None:
-    said: list[str] = []
+    lines: list[str] = []
 
-    status = install([sys.executable, "-c", "print('no compiler'); raise SystemExit(3)"], said.append)
+    status = install([sys.executable, "-c", "print('no compiler'); raise SystemExit(3)"], lines.append)
 
     assert status == 3
-    assert "no compiler" in said[-1]
+    assert "no compiler" in lines[-1]

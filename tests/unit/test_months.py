@@ -1,4 +1,4 @@
-"""Months at their edges."""
+"""Calendar months at their boundaries."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_next_month_begins_the_day_after_this_one_ends(day: date, following:
     assert Month.of(day).following == following
 
 
-def test_a_month_is_over_when_its_last_day_is() -> None:
+def test_a_month_ends_at_the_end_of_its_last_day() -> None:
     assert end_of(date(2028, 2, 29)) == datetime(2028, 3, 1, tzinfo=UTC)
 
 

@@ -174,7 +174,7 @@ PUBLIC = ["93.184.216.34", "2606:4700:4700::1111"]
 
 @pytest.fixture(autouse=True)
 def names(monkeypatch: pytest.MonkeyPatch, settings: Any) -> dict[str, list[str]]:
-    """A name service under the test's control; by default the good names have public addresses."""
+    """A name service that the test controls. By default the good names have public addresses."""
     settings.ORCHESTRATOR_EGRESS_ALLOW = ()
     settings.ORCHESTRATOR_EGRESS_DENY = ()
     good = ["good.example", "xn--bcher-kva.example", "my_agent.good.example"]
@@ -245,7 +245,7 @@ def test_public_addresses_are_accepted(address: str) -> None:
 
 @pytest.mark.parametrize("host", FORBIDDEN_HOSTS)
 def test_a_url_with_a_forbidden_host_is_refused(host: str, names: dict[str, list[str]]) -> None:
-    # Even if the name service answered with a public address for such a host.
+    # Even if the name service has a public address for such a host.
     names[host.lower()] = PUBLIC
 
     assert is_refused(f"https://{host}/")
@@ -263,7 +263,7 @@ def test_ordinary_urls_are_accepted(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "found",
+    "addresses",
     [
         ["127.0.0.1"],
         ["::1"],
@@ -273,8 +273,10 @@ def test_ordinary_urls_are_accepted(url: str) -> None:
         ["8.8.8.8", "::ffff:10.0.0.1"],
     ],
 )
-def test_a_name_with_any_forbidden_address_is_refused(found: list[str], names: dict[str, list[str]]) -> None:
-    names["rebind.example"] = found
+def test_a_name_with_any_forbidden_address_is_refused(
+    addresses: list[str], names: dict[str, list[str]]
+) -> None:
+    names["rebind.example"] = addresses
 
     assert is_refused("https://rebind.example/")
 

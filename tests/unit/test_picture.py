@@ -1,4 +1,4 @@
-"""The picture says everything it is given, in any company, and nothing it is given can break out of it."""
+"""The picture of a pipeline shows all its steps and states, and no text can break out of it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pipeline(*steps: dict[str, Any]) -> PipelineDefinition:
 
 @dataclass(frozen=True)
 class Box:
-    """A box as a reader sees it."""
+    """Place, text and tone of a step in the picture."""
 
     x: float
     y: float
@@ -53,14 +53,14 @@ def numbers_in(text: str | None) -> list[float]:
 
 
 def boxes_in(svg: str) -> list[Box]:
-    found = []
+    boxes = []
     for group in ElementTree.fromstring(svg).iter(f"{SVG}g"):
         x, y = numbers_in(group.get("transform"))
         front = [rect for rect in group.findall(f"{SVG}rect") if rect.get("class") == "box"][-1]
         words = " | ".join(text.text or "" for text in group.findall(f"{SVG}text"))
         width, height = float(front.get("width", 0)), float(front.get("height", 0))
-        found.append(Box(x, y, width, height, words, group.get("class", "")))
-    return found
+        boxes.append(Box(x, y, width, height, words, group.get("class", "")))
+    return boxes
 
 
 def edges_in(svg: str) -> Iterator[tuple[str, list[float]]]:
@@ -71,7 +71,7 @@ def edges_in(svg: str) -> Iterator[tuple[str, list[float]]]:
 
 @st.composite
 def pipelines(draw: st.DrawFn) -> PipelineDefinition:
-    """Graphs of up to a dozen steps, no two of which could be stacked."""
+    """Draw graphs of up to a dozen steps, no two of which could be stacked."""
     ids = [f"s{number}" for number in range(draw(st.integers(1, 12)))]
     steps = []
     for place, name in enumerate(ids):
@@ -132,9 +132,9 @@ def test_a_long_name_is_cut_and_its_tooltip_has_the_full_name() -> None:
     name = "Technical audit of every single page below the home page"
     svg = draw(pipeline(agent("a", name=name)), None, title="T")
 
-    shown = boxes_in(svg)[0].words.partition(" | ")[0]
-    assert shown.endswith("\u2026")
-    assert name.startswith(shown.rstrip("\u2026"))
+    label = boxes_in(svg)[0].words.partition(" | ")[0]
+    assert label.endswith("\u2026")
+    assert name.startswith(label.rstrip("\u2026"))
     assert f"<title>{name} \u00b7 writer</title>" in svg
 
 
@@ -164,7 +164,7 @@ def fan_out(width: int, **more: Any) -> PipelineDefinition:
     return pipeline(agent("split"), *items, agent("join", *(item["id"] for item in items)))
 
 
-def test_a_dozen_equal_steps_stand_side_by_side_and_one_more_makes_a_stack() -> None:
+def test_a_dozen_equal_steps_are_drawn_side_by_side_and_one_more_makes_a_stack() -> None:
     assert len(boxes_in(draw(fan_out(12), None, title="T"))) == 14
 
     stack = boxes_in(draw(fan_out(13), None, title="T"))[1]
@@ -216,10 +216,10 @@ def test_work_flows_from_left_to_right_and_nothing_overlaps(definition: Pipeline
 
     boxes = boxes_in(svg)
     width, height = numbers_in(ElementTree.fromstring(svg).get("viewBox"))[2:]
-    place = {box.words.partition(" | ")[0]: box for box in boxes}
-    assert len(place) == len(definition.steps)
+    box_of = {box.words.partition(" | ")[0]: box for box in boxes}
+    assert len(box_of) == len(definition.steps)
     for step in definition.steps:
-        assert all(place[before].x + place[before].width < place[step.id].x for before in step.depends_on)
+        assert all(box_of[before].x + box_of[before].width < box_of[step.id].x for before in step.depends_on)
     for one, other in combinations(boxes, 2):
         apart_x = one.x + one.width < other.x or other.x + other.width < one.x
         apart_y = one.y + one.height < other.y or other.y + other.height < one.y
@@ -256,7 +256,7 @@ def test_a_chain_is_a_straight_line() -> None:
     assert all(len(numbers) == 3 for _, numbers in edges_in(svg))
 
 
-def test_an_edge_bears_the_tone_of_the_step_it_leaves() -> None:
+def test_an_edge_has_the_tone_of_the_step_it_leaves() -> None:
     definition = pipeline(agent("a"), agent("b"), agent("c"), agent("end", "a", "b", "c"))
     states = {"a": StepPicture("done"), "b": StepPicture("failed"), "c": StepPicture("skipped")}
 
@@ -292,7 +292,7 @@ def test_any_text_gives_a_well_formed_picture(status: str, detail: str, title: s
 
 def test_hostile_text_stays_text() -> None:
     safe = HOSTILE.replace("\x00", "").replace("\ud800", "")
-    name = re.sub("[\u202e\x1b]", "", safe)  # in names the rest is refused as well
+    name = re.sub("[\u202e\x1b]", "", safe)  # names may not contain these either
     step = {"id": "a", "human_role": name, "name": name, "when": safe, "for_each": safe}
     states = {"a": StepPicture(HOSTILE, HOSTILE, HOSTILE)}
 
@@ -315,7 +315,7 @@ def test_the_same_pipeline_is_always_drawn_the_same() -> None:
     assert draw(fan_out(5), {}, title="T") == draw(fan_out(5), {}, title="T")
 
 
-def test_the_reader_chooses_light_or_dark_unless_the_page_has_chosen_dark() -> None:
+def test_the_browser_chooses_light_or_dark_unless_the_page_sets_dark() -> None:
     definition = pipeline(agent("a"))
 
     assert f"@media(prefers-color-scheme:dark){{.pipeline-picture{{{DARK}}}}}" in STYLE
@@ -324,7 +324,7 @@ def test_the_reader_chooses_light_or_dark_unless_the_page_has_chosen_dark() -> N
     assert 'class="pipeline-picture dark"' in draw(definition, None, title="T", dark=True)
 
 
-def test_rules_reach_nothing_outside_the_picture() -> None:
+def test_style_rules_apply_only_inside_the_picture() -> None:
     rules = re.sub(r"@media\([^)]*\)\{(.*?\})\}", r"\1", STYLE)
 
     for selectors, _ in re.findall(r"([^{}]+)\{([^{}]*)\}", rules):
@@ -385,9 +385,9 @@ def test_a_picture_wider_than_its_page_is_scaled_down_while_it_stays_legible() -
     )
 
     def width(widest: float | None) -> float:
-        found = re.search(r'<svg [^>]*? width="(\d+)"', draw(whole, None, title="t", widest=widest))
-        assert found
-        return float(found[1])
+        match = re.search(r'<svg [^>]*? width="(\d+)"', draw(whole, None, title="t", widest=widest))
+        assert match
+        return float(match[1])
 
     natural = width(None)
     assert natural > 1000

@@ -1,4 +1,4 @@
-"""docs/screens.md shows the pictures that there are, and they are small."""
+"""docs/screens.md shows every picture, and the pictures are small."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A name is one line that reads as it is stored, whatever door it comes through."""
+"""A name is one line of visible characters, whether it comes from the API, a file or a model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tenants.api.serializers import StrictSerializer, Text
 from tenants.models import Budget, Tenant
 from tenants.plain_names import error_of_name
 
-#: By what they do to a reader.
+#: By what they do to the displayed text.
 HOSTILE = {
     "a new line": "Bees\nApproved by: Ann",
     "a carriage return": "Bees\rNuts",
@@ -56,10 +56,10 @@ def test_a_name_that_does_not_read_as_it_is_stored_is_refused(kind: str) -> None
     assert not body.is_valid()
     assert list(body.errors) == ["name"]
     assert "one line of visible characters" in str(body.errors["name"][0])
-    faults = Errors()
-    reader = Reader({"name": name, "description": "Bees\nand\tnuts"}, "steps[1]", JsonCopier(faults))
+    errors = Errors()
+    reader = Reader({"name": name, "description": "Bees\nand\tnuts"}, "steps[1]", JsonCopier(errors))
     assert (reader.name("name"), reader.text("description")) == (None, "Bees\nand\tnuts")
-    assert [fault.path for fault in faults.found] == ["steps[1].name"]
+    assert [error.path for error in errors.found] == ["steps[1].name"]
     for row in (Budget(name=name), Agent(name=name), Tenant(name=name)):
         with pytest.raises(ValidationError) as refused:
             row.clean_fields()

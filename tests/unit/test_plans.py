@@ -1,4 +1,4 @@
-"""Plans of a period: what is read from them, and how their faults are told."""
+"""How plans of a period are parsed, and how their errors are reported."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def read(*items: Any, **more: Any) -> Plan:
     return plans.read({"items": list(items), **more}, offered=OFFERED, ends_at=ENDS_AT)
 
 
-def faults(data: Any) -> dict[str, str]:
+def errors_of(data: Any) -> dict[str, str]:
     with pytest.raises(PlanInvalid) as refusal:
         plans.read(data, offered=OFFERED, ends_at=ENDS_AT)
     assert str(refusal.value)
-    return {fault.path: fault.message for fault in refusal.value.errors}
+    return {error.path: error.message for error in refusal.value.errors}
 
 
 def test_each_item_becomes_the_parameters_of_a_run() -> None:
@@ -85,7 +85,7 @@ def test_each_item_becomes_the_parameters_of_a_run() -> None:
     ],
 )  # fmt: skip
 def test_an_error_names_its_path_in_the_plan(data: Any, path: str, message: str) -> None:
-    assert faults(data) == {path: message}
+    assert errors_of(data) == {path: message}
 
 
 def test_all_errors_of_a_plan_are_reported_at_once() -> None:
@@ -96,13 +96,13 @@ def test_all_errors_of_a_plan_are_reported_at_once() -> None:
         ]
     }
 
-    assert list(faults(data)) == [
+    assert list(errors_of(data)) == [
         "items[0].pipeline", "items[1].params.city", "items[1].params.words", "items[1].not_before",
     ]  # fmt: skip
 
 
 def test_a_plan_reports_its_first_fifty_errors() -> None:
-    assert len(faults({"items": [{"pipeline": f"none-{number}"} for number in range(120)]})) == 50
+    assert len(errors_of({"items": [{"pipeline": f"none-{number}"} for number in range(120)]})) == 50
 
 
 def test_a_period_includes_its_last_moment() -> None:

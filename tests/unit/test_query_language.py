@@ -1,4 +1,4 @@
-"""The language of the activities' list: what it understands, and where it says that something is wrong."""
+"""The query language of the activities' list: what it accepts, and the positions of its errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from console.activities.query_language import FIELDS, Condition, QueryError, par
 ID = "01a20146-3c77-704b-9279-1d37fd515cc4"
 
 
-def fault(text: str) -> QueryError:
+def error_of(text: str) -> QueryError:
     with pytest.raises(QueryError) as raised:
         parse(text)
     return raised.value
@@ -38,7 +38,7 @@ def test_several_conditions_are_combined_with_and() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "condition"),
     [
         ("status:failed,blocked", Condition("status", ("blocked", "failed"))),
         ("status:ended", Condition("status", tuple(sorted(SETTLED)))),
@@ -57,8 +57,8 @@ def test_several_conditions_are_combined_with_and() -> None:
         ("name:a:b", Condition("name", "a:b")),
     ],
 )
-def test_each_field_has_its_own_syntax(text: str, found: Condition) -> None:
-    assert parse(text) == [found]
+def test_each_field_has_its_own_syntax(text: str, condition: Condition) -> None:
+    assert parse(text) == [condition]
 
 
 def test_open_and_ended_together_are_all_statuses() -> None:
@@ -91,21 +91,21 @@ def test_open_and_ended_together_are_all_statuses() -> None:
     ids=lambda value: repr(value)[:24],
 )
 def test_an_error_says_what_is_wrong_and_where(text: str, position: int, words: str) -> None:
-    found = fault(text)
+    error = error_of(text)
 
-    assert (found.position, words in found.message) == (position, True), found.message
+    assert (error.position, words in error.message) == (position, True), error.message
 
 
 @given(st.text(max_size=80))
 def test_any_text_is_understood_or_has_an_error_within_it(text: str) -> None:
-    position, found = 1, []
+    position, conditions = 1, []
     try:
-        found = parse(text)
+        conditions = parse(text)
     except QueryError as refused:
         position = refused.position
 
     assert 1 <= position <= len(text) + 1
-    assert all(condition.field in {*FIELDS, "words"} for condition in found)
+    assert all(condition.field in {*FIELDS, "words"} for condition in conditions)
 
 
 def test_every_field_can_be_queried() -> None:

@@ -1,4 +1,4 @@
-"""A test that failed beside others and passes alone is named and forgiven; one that fails again is not."""
+"""A test that failed beside others and passes alone is listed as unstable; one that fails again fails the run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def outcome(project: Path, capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """The exit status, what was said before the unstable ones were named, and their names."""
+    """Return the exit status, the output before the unstable tests, and their names."""
     status = run.main(["-p", "xdist", "-n", "1", "-c", str(project / "pytest.ini"), str(project), *arguments])
     before, _, named = capfd.readouterr().out.partition("\nUnstable")
     return status, before, named

@@ -1,4 +1,4 @@
-"""A program that a worker runs cannot read the worker: tried as such a program, on real processes."""
+"""A program that a worker runs cannot read the secrets of the worker, on real processes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ ROOT = Path(__file__).resolve().parents[2]
 SECRET = "postgresql://somebody:hunter2-hunter2@db/x"
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
 
-#: What a program finds of its parent: in its environment, and in its memory.
-LOOKING = """
+#: Prints what a program can read of its parent: its environment and its memory.
+SPY = """
 import os
-found = []
 for number in filter(str.isdigit, os.listdir("/proc")):
     try:
         text = open(f"/proc/{number}/environ", "rb").read()
@@ -46,14 +45,14 @@ subprocess.run([sys.executable, "-I", "-S", "-c", sys.argv[1]], env={{}}, check=
 
 
 def _without_capabilities() -> None:
-    """As a worker that is not root. The programs of root have none either, once they may not be had any more."""
+    """Give up the capabilities of root, as a worker that is not root has none, and neither have its programs."""
     for capability in range(64):
         ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
 
 
-def _told(steps: str) -> list[str]:
+def _output_of(steps: str) -> list[str]:
     return subprocess.run(
-        [sys.executable, "-c", WORKER.format(steps=steps), LOOKING],
+        [sys.executable, "-c", WORKER.format(steps=steps), SPY],
         cwd=ROOT, env={"PATH": os.environ["PATH"], "DATABASE_URL": SECRET, "HARMLESS": "yes"},
         preexec_fn=_without_capabilities, capture_output=True, text=True, check=True, timeout=60,
     ).stdout.split("\n")  # fmt: skip
@@ -61,18 +60,18 @@ def _told(steps: str) -> list[str]:
 
 @linux
 def test_a_program_cannot_read_its_worker() -> None:
-    assert _told("users.forbid_inspection()")[1:3] == ["refused False False", "refused"]
+    assert _output_of("users.forbid_inspection()")[1:3] == ["refused False False", "refused"]
 
 
 @linux
 def test_a_program_could_read_a_worker_without_this_protection() -> None:
-    """Else the test above would show nothing."""
-    assert _told("pass")[1:3] == ["read True True", "opened"]
+    """Otherwise the test above would prove nothing."""
+    assert _output_of("pass")[1:3] == ["read True True", "opened"]
 
 
 @linux
 def test_forgotten_variables_are_nowhere_in_the_environment_and_the_rest_is_unchanged() -> None:
-    assert _told("users.wipe_secrets()")[:2] == ["None", "read False True"]
+    assert _output_of("users.wipe_secrets()")[:2] == ["None", "read False True"]
 
 
 def test_a_program_runs_as_the_user_of_the_worker_only_when_a_setting_says_so(
@@ -87,8 +86,8 @@ def test_a_program_runs_as_the_user_of_the_worker_only_when_a_setting_says_so(
     assert not users.needs_own_user()
 
 
-#: A worker that asks whether it may run a program, after it has given something up.
-ASKING = """
+#: A worker that checks whether it may run a program, after it has given something up.
+CHECK = """
 import ctypes, os
 from django.conf import settings
 settings.configure(ORCHESTRATOR_CLI_SHARED_USER=False)
@@ -118,21 +117,21 @@ except ConfigurationError as refusal:
     ids=["root", "nobody", "root without capabilities"],
 )
 def test_a_worker_that_cannot_switch_runs_no_programs(given_up: str, answer: str) -> None:
-    told = subprocess.run(
-        [sys.executable, "-c", ASKING.format(given_up=given_up)],
+    process = subprocess.run(
+        [sys.executable, "-c", CHECK.format(given_up=given_up)],
         cwd=ROOT, capture_output=True, text=True, check=True, timeout=60,
     )  # fmt: skip
 
-    assert told.stdout.split() == [answer]
+    assert process.stdout.split() == [answer]
 
 
 @pytest.mark.parametrize(
-    ("commands", "done"),
+    ("commands", "calls"),
     [((), []), (("claude",), ["forbid_inspection", "wipe_secrets"])],
     ids=["none", "some"],
 )
 def test_a_worker_that_runs_programs_keeps_its_secrets_from_the_first_moment(
-    commands: tuple[str, ...], done: list[str], settings: Any, monkeypatch: pytest.MonkeyPatch
+    commands: tuple[str, ...], calls: list[str], settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called: list[str] = []
     monkeypatch.setattr(users, "forbid_inspection", lambda: called.append("forbid_inspection"))
@@ -141,4 +140,4 @@ def test_a_worker_that_runs_programs_keeps_its_secrets_from_the_first_moment(
 
     users.begin_worker()
 
-    assert called == done
+    assert called == calls

@@ -1,4 +1,4 @@
-"""What counts as a server that is away, and what as a mistake."""
+"""Which errors count as an outage of a server, and which as a mistake of the program."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ MISTAKES = (
 
 
 def _through_django(kind: type[psycopg.Error]) -> django.db.Error:
-    """As Django gives an error of psycopg to its callers."""
-    theirs = kind("said by the server")
+    """Return the error as Django raises it."""
+    theirs = kind("text of the server")
     ours = next(
         getattr(django.db, name)
         for name in (
@@ -52,13 +52,13 @@ def _through_django(kind: type[psycopg.Error]) -> django.db.Error:
 
 @pytest.mark.parametrize("kind", AWAY_BY_POSTGRESQL)
 def test_errors_that_say_that_postgresql_is_away_count_as_outages(kind: type[psycopg.Error]) -> None:
-    assert outages.is_away(kind("said by the server"))
+    assert outages.is_away(kind("text of the server"))
     assert outages.is_away(_through_django(kind))
 
 
 @pytest.mark.parametrize("kind", MISTAKES)
 def test_a_mistake_does_not_count_as_an_outage(kind: type[psycopg.Error]) -> None:
-    assert not outages.may_pass(kind("said by the server"))
+    assert not outages.may_pass(kind("text of the server"))
     assert not outages.may_pass(_through_django(kind))
 
 

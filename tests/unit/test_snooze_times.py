@@ -1,4 +1,4 @@
-"""The times that an item of the inbox can be put aside until, at any hour of any zone."""
+"""The times until which an item of the inbox can be snoozed, at any hour of any zone."""
 
 from __future__ import annotations
 

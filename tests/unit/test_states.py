@@ -1,4 +1,4 @@
-"""The state table as a whole: what must hold of it whatever verbs are added."""
+"""Invariants of the state table that hold for any verb that is added."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ ALL = frozenset(status.value for status in Status)
 
 
 def _reached(start: Iterable[str], *, without: str | None = None) -> set[str]:
-    """Everything that some chain of verbs leads to from `start`."""
-    found, to_visit = set(start), list(start)
+    """Return every status that some chain of verbs leads to from `start`."""
+    reached, to_visit = set(start), list(start)
     while to_visit:
         here = to_visit.pop()
         for verb, step in TRANSITIONS.items():
-            if verb != without and here in step.sources and step.target not in found:
-                found.add(step.target.value)
+            if verb != without and here in step.sources and step.target not in reached:
+                reached.add(step.target.value)
                 to_visit.append(step.target.value)
-    return found
+    return reached
 
 
 def _constraint(name: str) -> CheckConstraint | UniqueConstraint:
@@ -49,14 +49,14 @@ def _constraint(name: str) -> CheckConstraint | UniqueConstraint:
 
 
 def _statuses_in(condition: Q, name: str = "status") -> set[str]:
-    """The statuses that a condition on `status__in` lists, however deep it is nested."""
-    found: set[str] = set()
+    """Return the statuses of all conditions on `status__in`, nested ones included."""
+    statuses: set[str] = set()
     for child in condition.children:
         if isinstance(child, Q):
-            found |= _statuses_in(child, name)
+            statuses |= _statuses_in(child, name)
         elif child[0] == f"{name}__in":
-            found |= {str(status) for status in child[1]}
-    return found
+            statuses |= {str(status) for status in child[1]}
+    return statuses
 
 
 @pytest.mark.parametrize("status", Status)
@@ -96,7 +96,7 @@ def test_no_verb_leaves_a_final_status(verb: str) -> None:
 
 
 def test_work_begins_again_only_from_where_it_can_be_claimed() -> None:
-    """A worker starts an agent from `assigned` alone, and that is reached by a claim alone."""
+    """A worker starts an agent only from `assigned`, and only a claim leads there."""
     assert states.sources_of("start") == [Status.ASSIGNED]
     assert [verb for verb, step in TRANSITIONS.items() if step.target == Status.ASSIGNED] == ["claim"]
     assert states.sources_of("claim") == [Status.CREATED]
@@ -216,10 +216,10 @@ def test_every_wake_reason_has_a_prompt_section_and_every_wait_but_approval_has_
     assert {reason.ends for reason in WakeReason} - {None} == states.WAITING - {Status.AWAITING_APPROVAL}
 
 
-def _named(path: str, pattern: str) -> set[str]:
-    found = re.search(pattern, (settings.BASE_DIR / path).read_text(encoding="utf-8"), re.DOTALL)
-    assert found is not None, path
-    return set(re.findall(r"[\"'](\w+)[\"']", found[1]))
+def _words_in(path: str, pattern: str) -> set[str]:
+    match = re.search(pattern, (settings.BASE_DIR / path).read_text(encoding="utf-8"), re.DOTALL)
+    assert match is not None, path
+    return set(re.findall(r"[\"'](\w+)[\"']", match[1]))
 
 
 @pytest.mark.parametrize(
@@ -244,4 +244,4 @@ def _named(path: str, pattern: str) -> set[str]:
 def test_modules_that_cannot_import_the_table_list_the_same_statuses(
     path: str, pattern: str, known: frozenset[str]
 ) -> None:
-    assert _named(path, pattern) == known
+    assert _words_in(path, pattern) == known

@@ -1,4 +1,4 @@
-"""What a step's `when` and `for_each` say together, and which steps they may look at."""
+"""How `when` and `for_each` of a step are evaluated together, and which steps they may read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipelines.graph import Graph, UpstreamFailure
 NAMES: dict[str, Any] = {"params": {"least": 2}, "steps": {"plan": {"data": [1, 2, 3], "status": "done"}}}
 
 
-def decided(when: str | None = None, for_each: str | None = None, most: int = 10) -> Decision:
+def decide(when: str | None = None, for_each: str | None = None, most: int = 10) -> Decision:
     return conditions.decide(StepDefinition("s", when=when, for_each=for_each), NAMES, most=most)
 
 
@@ -34,7 +34,7 @@ def decided(when: str | None = None, for_each: str | None = None, most: int = 10
 def test_the_condition_is_evaluated_first_unless_it_uses_items(
     when: str | None, for_each: str | None, expected: Decision
 ) -> None:
-    assert decided(when, for_each) == expected
+    assert decide(when, for_each) == expected
 
 
 @pytest.mark.parametrize(
@@ -53,16 +53,16 @@ def test_the_condition_is_evaluated_first_unless_it_uses_items(
 def test_an_expression_that_fails_is_reported_with_its_text_and_place(
     when: str | None, for_each: str | None, error: str
 ) -> None:
-    found = decided(when, for_each, most=3)
+    decision = decide(when, for_each, most=3)
 
-    assert not found.starts
-    assert error in (found.error or "")
+    assert not decision.starts
+    assert error in (decision.error or "")
 
 
 def test_conditions_about_many_items_end_within_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conditions, "PATIENCE_SECONDS", -1.0)
 
-    assert decided("item > 1", "steps.plan.data").error == "when: item > 1: this takes too long for 3 items"
+    assert decide("item > 1", "steps.plan.data").error == "when: item > 1: this takes too long for 3 items"
 
 
 def test_a_step_reads_the_steps_that_both_expressions_name() -> None:

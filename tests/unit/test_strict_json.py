@@ -1,4 +1,4 @@
-"""What the strict reader refuses, and that it names the place."""
+"""What the strict JSON parser refuses, with the path of the error."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def nested(depth: int) -> bytes:
 
 
 @given(documents)
-def test_every_ordinary_document_is_read_as_it_was_written(document: Any) -> None:
+def test_every_ordinary_document_is_parsed_unchanged(document: Any) -> None:
     raw = json.dumps(document).encode()
 
     assert strict_json.loads(raw, max_bytes=LIMIT) == document
@@ -152,7 +152,7 @@ def test_a_nul_character_in_a_key_is_refused() -> None:
     assert "NUL" in refusal(b'{"b": {"a\\u0000": 1}}').message
 
 
-def test_repeated_keys_are_refused_only_when_asked_for() -> None:
+def test_repeated_keys_are_refused_only_on_request() -> None:
     raw = b'{"steps": [{"id": 1}, {"id": 1, "\\u0069d": 2}]}'
 
     assert strict_json.loads(raw, max_bytes=LIMIT) == {"steps": [{"id": 1}, {"id": 2}]}

@@ -1,4 +1,4 @@
-"""What a run is about, by its pipeline's template, and which labels can be kept."""
+"""The subject of a run from the template of its pipeline, and which labels are valid."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pipelines.subjects import error_of_template, errors_of_labels, render, subj
         ("", {"topic": "Bees"}, ""),
     ],
 )  # fmt: skip
-def test_a_subject_is_one_line_made_of_the_parameters(
+def test_a_subject_is_one_line_rendered_from_the_parameters(
     template: str, params: dict[str, Any], subject: str
 ) -> None:
     assert render(template, params) == subject
@@ -43,13 +43,13 @@ def test_valid_templates_are_accepted(template: str) -> None:
     assert error_of_template(template) is None
 
 
-def test_a_run_name_comes_before_its_parameters() -> None:
+def test_the_subject_of_a_run_is_its_name_or_else_a_parameter() -> None:
     assert subject_of("Bees", {"title": "Wasps"}) == "Bees"
     assert subject_of("", {"city": "Oslo", "title": "Wasps"}) == "Wasps"
 
 
 @pytest.mark.parametrize(
-    ("labels", "blamed"),
+    ("labels", "names"),
     [
         ({"client": "Acme", "q3.plan_a-1": "x"}, []),
         ({}, []),
@@ -60,5 +60,5 @@ def test_a_run_name_comes_before_its_parameters() -> None:
         ({f"a{number}": "x" for number in range(21)}, [""]),
     ],
 )  # fmt: skip
-def test_each_invalid_label_is_reported(labels: Any, blamed: list[str]) -> None:
-    assert [name for name, _ in errors_of_labels(labels)] == blamed
+def test_each_invalid_label_is_reported(labels: Any, names: list[str]) -> None:
+    assert [name for name, _ in errors_of_labels(labels)] == names

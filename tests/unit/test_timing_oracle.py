@@ -1,7 +1,7 @@
-"""Nominal times are held against an oracle that shares nothing with them: it asks what the clock shows, minute by minute.
+"""Nominal times agree with an independent oracle that checks the clock minute by minute.
 
-The oracle reads crons itself, walks through every minute of a year in five zones whose clocks change, and decides by
-what it has seen. It knows no rule about changes but that they show as a jump.
+The oracle parses crons itself, iterates over every minute of a year in five zones whose clocks change, and decides by
+the displayed times. All it knows about changes of clocks is that they appear as jumps.
 """
 
 from __future__ import annotations
@@ -49,24 +49,22 @@ steady = settings(deadline=None, derandomize=True, max_examples=80)
 
 @dataclass(frozen=True)
 class Clock:
-    """What a clock shows at every minute from `start` on, and where it jumps."""
+    """The times that a clock displays at every minute from `start` on, and its jumps."""
 
     start: datetime
     walls: array[int]  # minutes since the first day of the calendar
-    jumps: tuple[
-        tuple[int, int], ...
-    ]  # the minute at which it shows something else than one more, and how much else
-    showing: list[array[int]]  # for each minute of the day, when clocks show it
+    jumps: tuple[tuple[int, int], ...]  # the minute of each jump, and its size in minutes
+    displays: list[array[int]]  # for each minute of the day, when the clock displays it
 
     @classmethod
     def of(cls, start: datetime, walls: array[int]) -> Clock:
-        showing = [array("l") for _ in range(DAY)]
+        displays = [array("l") for _ in range(DAY)]
         for i, wall in enumerate(walls):
-            showing[wall % DAY].append(i)
+            displays[wall % DAY].append(i)
         jumps = [
             (i, walls[i] - walls[i - 1] - 1) for i in range(1, len(walls)) if walls[i] != walls[i - 1] + 1
         ]
-        return cls(start, walls, tuple(jumps), showing)
+        return cls(start, walls, tuple(jumps), displays)
 
     @classmethod
     def watched(cls, zone_name: str, start: datetime, end: datetime) -> Clock:
@@ -88,19 +86,19 @@ class Clock:
             for day in range(self.walls[0] // DAY, self.walls[-1] // DAY + 1)
             if matches(date.fromordinal(day))
         }
-        found = {i for minute in of_day for i in self.showing[minute] if self.walls[i] // DAY in days}
+        result = {i for minute in of_day for i in self.displays[minute] if self.walls[i] // DAY in days}
         for at, jump in self.jumps if len(hours) < 24 else ():
             if jump < 0:
-                found -= set(range(at + jump, at)) if fold is DstFold.SECOND else set()
-                found -= set(range(at, at - jump)) if fold is DstFold.FIRST else set()
+                result -= set(range(at + jump, at)) if fold is DstFold.SECOND else set()
+                result -= set(range(at, at - jump)) if fold is DstFold.FIRST else set()
             elif gap is DstGap.SHIFT:
-                left_out = range(self.walls[at] - jump, self.walls[at])
-                found |= {at for wall in left_out if wall % DAY in of_day and wall // DAY in days}
-        return [self.start + i * ONE_MINUTE for i in sorted(found)]
+                skipped = range(self.walls[at] - jump, self.walls[at])
+                result |= {at for wall in skipped if wall % DAY in of_day and wall // DAY in days}
+        return [self.start + i * ONE_MINUTE for i in sorted(result)]
 
 
 def matcher(cron: str):  # type: ignore[no-untyped-def]
-    """The minutes and hours of a cron, and whether a day matches. Reads what these tests write, no more."""
+    """Return the minutes and hours of a cron, and a function that matches days. Knows only the syntax used here."""
     minute, hour, day, month, weekday = cron.split()
     months = values(month, 1, 12)
     weekdays = {value % 7 for value in values(weekday.replace("sun", "0"), 0, 7 if "*" not in weekday else 6)}
@@ -119,12 +117,12 @@ def matcher(cron: str):  # type: ignore[no-untyped-def]
 
 
 def values(field: str, low: int, high: int) -> set[int]:
-    found: set[int] = set()
+    result: set[int] = set()
     for part in field.split(","):
         span, _, step = part.partition("/")
         first, _, last = span.partition("-") if span != "*" else (str(low), "", str(high))
-        found |= set(range(int(first), int(last or first) + 1, int(step or 1)))
-    return found
+        result |= set(range(int(first), int(last or first) + 1, int(step or 1)))
+    return result
 
 
 @cache
@@ -152,7 +150,7 @@ def test_a_year_of_every_cron_and_policy_agrees_with_the_clock(zone: str) -> Non
 
 
 @pytest.mark.parametrize("zone", ZONES)
-def test_a_cron_that_holds_every_hour_fires_whenever_the_clock_shows_its_minute(zone: str) -> None:
+def test_a_cron_of_every_hour_fires_whenever_the_clock_displays_its_minute(zone: str) -> None:
     clock = a_year(zone)
 
     for cron in ELAPSED:
@@ -187,9 +185,9 @@ def test_any_cron_around_any_change_agrees_with_the_clock(
     change = clock.jumps[jump][0]
     part = clock.part(change - DAY, change + DAY)
 
-    found = ours(cron, zone, gap, fold, part.start, part.start + 2 * DAY * ONE_MINUTE)
+    firings = ours(cron, zone, gap, fold, part.start, part.start + 2 * DAY * ONE_MINUTE)
 
-    assert found == part.firings(cron, gap, fold)
+    assert firings == part.firings(cron, gap, fold)
 
 
 @steady

@@ -1,4 +1,4 @@
-"""Whose request comes next in a web process, without any server."""
+"""Whose request comes next in a web process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Clock:
 
 
 class Process:
-    """A web process of 8 threads, two of them spare, that knows the credentials of its tenants."""
+    """A web process of 8 threads, two of them reserved, that knows the credentials of its tenants."""
 
     def __init__(self, *tenants: str) -> None:
         self.clock = Clock()
@@ -38,10 +38,10 @@ class Process:
         return self.turns.wait(head, name or tenant)
 
     def begin(self) -> list[Turn[str]]:
-        begun = []
+        started = []
         while (turn := self.turns.take()) is not None:
-            begun.append(turn)
-        return begun
+            started.append(turn)
+        return started
 
     def computes(self, tenant: str, seconds: float) -> None:
         self.arrives(tenant)
@@ -56,10 +56,10 @@ def test_waiting_requests_begin_in_turn_by_tenant_and_not_in_the_order_of_their_
         process.arrives(NOISY)
     process.arrives(QUIET)
 
-    begun = [turn.item for turn in process.begin()]
+    started = [turn.item for turn in process.begin()]
 
-    assert begun.index(QUIET) < 2
-    assert begun.count(NOISY) == 4  # half of the threads, beside another
+    assert started.index(QUIET) < 2
+    assert started.count(NOISY) == 4  # half of the threads, because another tenant is active
 
 
 def test_a_single_line_may_use_all_threads_but_the_reserved_ones() -> None:
@@ -136,10 +136,10 @@ def test_unknown_credentials_share_one_line() -> None:
         process.arrives(f"wrong-{number}")
     process.arrives(QUIET)
 
-    begun = [turn.item for turn in process.begin()]
+    started = [turn.item for turn in process.begin()]
 
-    assert QUIET in begun
-    assert len(begun) == 5  # half of the threads for all strangers together, and the one
+    assert QUIET in started
+    assert len(started) == 5  # half of the threads for all unknown credentials together, and one for QUIET
 
 
 def test_credentials_of_one_tenant_share_its_line() -> None:

@@ -1,4 +1,4 @@
-"""From where an activity stands in admission to a reason that people understand."""
+"""How the state of an activity in admission becomes a wait reason for people."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def waiting(at: str, **facts: Any) -> dict[str, Any]:
         ("global", "global_cap", "2 of 2 running for all roles together"),
     ],
 )
-def test_a_full_scope_is_named_with_what_holds_it(scope: str, code: str, holder: str) -> None:
+def test_a_full_scope_is_named_with_its_use(scope: str, code: str, holder: str) -> None:
     reason = reason_of_state(waiting(scope, cap=2, used=2), role="seo")
 
     assert (reason.code, reason.holder, reason.position) == (code, holder, 3)
@@ -41,9 +41,9 @@ def test_a_limit_of_zero_is_a_pause() -> None:
     assert reason_of_state(waiting(f"tenant:{TENANT}", cap=0, used=1), role="seo").code == "paused"
 
 
-@pytest.mark.parametrize("standing", [waiting("worker:seo", seats=0), waiting("ready", seats=0)])
-def test_work_of_a_role_without_workers_has_the_reason_no_worker(standing: dict[str, Any]) -> None:
-    reason = reason_of_state(standing, role="seo")
+@pytest.mark.parametrize("state", [waiting("worker:seo", seats=0), waiting("ready", seats=0)])
+def test_work_of_a_role_without_workers_has_the_reason_no_worker(state: dict[str, Any]) -> None:
+    reason = reason_of_state(state, role="seo")
 
     assert (reason.code, reason.estimate_seconds) == ("no_worker", None)
 
@@ -59,11 +59,11 @@ def test_ready_work_behind_busy_workers_is_queued_and_its_reason_says_how_busy_t
 
 
 @pytest.mark.parametrize(
-    "standing",
+    "state",
     [{"state": "closed"}, {"state": "unknown"}, {"state": "held", "started": False, "grant": "g-1"}],
 )
-def test_work_that_admission_does_not_hold_back_is_queued(standing: dict[str, Any]) -> None:
-    assert reason_of_state(standing, role="seo").code == "queued"
+def test_work_that_admission_does_not_hold_back_is_queued(state: dict[str, Any]) -> None:
+    assert reason_of_state(state, role="seo").code == "queued"
 
 
 def item(**fields: Any) -> Activity:
@@ -104,15 +104,16 @@ def test_a_person_is_named_with_the_time_that_they_have() -> None:
 
 
 def test_an_approval_asked_for_by_work_that_had_begun_does_not_hold_its_start() -> None:
-    begun = Activity(status="awaiting_review", started_at=datetime(2031, 5, 1, tzinfo=UTC))
+    started = Activity(status="awaiting_review", started_at=datetime(2031, 5, 1, tzinfo=UTC))
 
     assert (
-        explain_counterparts(begun, [item(link_kind="approval")]).detail == "Somebody decides what was asked."
+        explain_counterparts(started, [item(link_kind="approval")]).detail
+        == "Somebody decides what was asked."
     )
 
 
 def test_work_that_waits_for_several_answers_names_each() -> None:
-    begun = Activity(status="awaiting_review", started_at=datetime(2031, 5, 1, tzinfo=UTC))
+    started = Activity(status="awaiting_review", started_at=datetime(2031, 5, 1, tzinfo=UTC))
     due = datetime(2031, 5, 1, 14, tzinfo=UTC)
     review = item(link_kind="review", name="Review: Write")
     approvals = [
@@ -120,7 +121,7 @@ def test_work_that_waits_for_several_answers_names_each() -> None:
         item(link_kind="approval", name="Go?", human_role="cfo", due_at=due),
     ]
 
-    reason = explain_counterparts(begun, [review, *approvals])
+    reason = explain_counterparts(started, [review, *approvals])
 
     assert reason.detail == "Somebody reviews the work. It continues when all 3 open requests are done."
     assert reason.holder == "Review: Write: editor; Ask: editor; Go?: cfo, due 2031-05-01T14:00:00Z"

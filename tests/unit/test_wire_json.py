@@ -1,4 +1,4 @@
-"""Numbers that are wider than a computer's, as PostgreSQL gives them back."""
+"""Numbers beyond 64 bits, as PostgreSQL returns them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tenant whose agents ask and wait; and no deadlock, anyone who acts."""
+"""A tenant whose agents accept their work, and a check that no test causes a deadlock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def acme(engine: Engine, tenant: Tenant) -> Tenant:
 
 @pytest.fixture(autouse=True)
 def no_deadlocks(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Anyone who gives way gives way in the order of the locks, not because PostgreSQL has broken a circle."""
+    """Transactions wait in the order of the locks; PostgreSQL never has to break a deadlock."""
     caplog.set_level(logging.WARNING)
     yield
     assert "persist_waits" not in [getattr(record, "action", "") for record in caplog.records]

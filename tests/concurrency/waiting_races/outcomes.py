@@ -1,4 +1,4 @@
-"""Work that waits, and what became of those who acted on it at once."""
+"""Work that waits for a subtask, and the statuses of simultaneous answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TRIES = 5
 
 
 def waiting(engine: Engine, acme: Tenant) -> tuple[UUID, UUID]:
-    """An activity that waits for its subtask, and the subtask, whose agent is at work."""
+    """Return an activity that waits for its subtask, and the subtask, whose agent has accepted it."""
     parent, agent = at_work(engine, acme)
     subtask = agent.used("create_subtask", **PART)
     engine.drain()
@@ -25,5 +25,5 @@ def waiting(engine: Engine, acme: Tenant) -> tuple[UUID, UUID]:
 
 
 def statuses(answers: list[Any]) -> list[int]:
-    """Of answers of the API."""
+    """Return the status codes of answers of the API."""
     return [answer.status_code for answer in answers]

@@ -1,4 +1,4 @@
-"""Agents against people: reports, cancellations and ends of subtasks at once."""
+"""Races of agents and people: simultaneous reports, cancellations and ends of subtasks."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_subtask_that_ends_while_its_parent_is_cancelled_wakes_nobody_and_leav
 def test_a_worker_that_ends_a_subtask_locks_its_parent_first(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Held up where it wakes the parent, it must not hold what a cancellation of the parent waits for, and only then want the parent."""
+    """Otherwise it would hold the subtask, wait for the parent, and deadlock with a cancellation of the parent."""
     engine.agent.behaviour = lambda request: (
         Completed(Output("x")) if request.agent_role == "dev" else Accepted()
     )
@@ -110,7 +110,7 @@ def test_a_worker_that_ends_a_subtask_locks_its_parent_first(
 def test_cancelling_a_step_locks_its_subtasks_before_its_run(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Held up with the run locked, it must not want a subtask then whose blocker is just being written into that run."""
+    """Otherwise it would hold the run, wait for a subtask, and deadlock with a blocker of that subtask."""
     versions.save(
         acme.pk, {"key": "one", "name": "One", "steps": [{"id": "a", "agent_role": "qa"}]}, actor="test"
     )
@@ -119,27 +119,27 @@ def test_cancelling_a_step_locks_its_subtasks_before_its_run(
     parent = Caller(engine.agent.calls[-1])
     subtask = parent.used("create_subtask", **PART)
     engine.drain()
-    locked, circles, let_go = Event(), [], cancellation.release_everything
+    locked, deadlocks, release = Event(), [], cancellation.release_everything
 
     def held_up(*arguments: Any, **more: Any) -> None:
         if not locked.is_set():
             locked.set()
             eventually(somebody_waits_for_a_lock)
-        let_go(*arguments, **more)
+        release(*arguments, **more)
 
     def report() -> Any:
         assert locked.wait(10)
         return caller_of(engine, subtask).use("report_blocker", **DOWN)
 
-    def noted(error: Exception) -> bool:
-        circles.append(error)
+    def note(error: Exception) -> bool:
+        deadlocks.append(error)
         return True
 
     monkeypatch.setattr(cancellation, "release_everything", held_up)
-    monkeypatch.setattr("tenants.outages.asks_for_repetition", noted)
+    monkeypatch.setattr("tenants.outages.asks_for_repetition", note)
     cancelled, answer = at_once(partial(cancellation.cancel, acme.pk, parent.activity_id, actor="c"), report)
 
-    assert (circles, answer.status_code) == ([], 409)
+    assert (deadlocks, answer.status_code) == ([], 409)
     assert not isinstance(cancelled, Exception), cancelled
     assert engine.status(acme, subtask) == "cancelled"
 
@@ -179,8 +179,8 @@ def test_a_tree_that_grows_while_it_is_cancelled_is_cancelled_in_full(engine: En
 
         assert set(statuses(answers[1:])) <= {201, 409}
         with tenant_scope(acme.pk):
-            left = Activity.objects.exclude(status__in=activity_tree.ENDED)
-            assert list(left.values_list("name", "status")) == []
+            live = Activity.objects.exclude(status__in=activity_tree.ENDED)
+            assert list(live.values_list("name", "status")) == []
 
 
 def test_a_blocker_of_a_subtask_while_its_parent_ends_leaves_no_open_question(
@@ -217,6 +217,6 @@ def test_reassigning_a_step_while_its_run_is_cancelled_leaves_nothing_running(
         engine.drain()
 
         with tenant_scope(acme.pk):
-            left = Activity.objects.filter(pipeline_run_id=run.pk).exclude(status__in=activity_tree.ENDED)
-            assert not left.exists()
+            live = Activity.objects.filter(pipeline_run_id=run.pk).exclude(status__in=activity_tree.ENDED)
+            assert not live.exists()
             assert StepRun.objects.get(run_id=run.pk).activity_id is not None

@@ -1,4 +1,4 @@
-"""Two of the same agent at once, and an agent's call against what it was put aside for."""
+"""Races of calls by the same agent, and of a call and the wake that it waits for."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def test_two_simultaneous_tool_calls_that_end_the_run_leave_one_question(
         )
 
         assert sorted(statuses(answers)) == [201, 409]
-        asked = child(acme, activity_id)
-        status = {"resolution": "blocked", "review": "awaiting_review"}[asked.link_kind or ""]
+        question = child(acme, activity_id)
+        status = {"resolution": "blocked", "review": "awaiting_review"}[question.link_kind or ""]
         assert engine.status(acme, activity_id) == status
 
 
@@ -64,16 +64,16 @@ def test_a_result_and_a_simultaneous_tool_call_do_not_both_count(engine: Engine,
     for _ in range(TRIES):
         activity_id, agent = at_work(engine, acme)
 
-        done, asked = at_once(
+        done, blocker = at_once(
             partial(agent.post, "complete", OUTPUT), partial(agent.use, "report_blocker", **DOWN)
         )
 
         assert done.status_code == 200
         if done.json()["accepted"]:
-            assert (asked.status_code, engine.status(acme, activity_id)) == (409, "done")
+            assert (blocker.status_code, engine.status(acme, activity_id)) == (409, "done")
             assert children(acme, activity_id) == []
         else:
-            assert (asked.status_code, engine.status(acme, activity_id)) == (201, "blocked")
+            assert (blocker.status_code, engine.status(acme, activity_id)) == (201, "blocked")
 
 
 def test_the_limit_of_five_subtasks_holds_when_four_are_requested_at_once(
@@ -118,13 +118,13 @@ def test_simultaneous_requests_do_not_grow_a_tree_beyond_its_limit(
 def test_a_resolution_between_the_end_of_the_call_and_the_release_of_its_slot_is_not_missed(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its offer comes while the slot is held, and changes nothing."""
-    turn_over = relay.release_and_acquire
+    """The offer of the resolution comes while the slot is still held, so it changes nothing by itself."""
+    release_and_acquire = relay.release_and_acquire
 
     def resolved_before(*arguments: Any, **more: Any) -> Any:
         at_once(partial(suspension.resolve_blocker, acme.pk, activity_id, actor="a", note="up"))
         assert relay.flush()
-        return turn_over(*arguments, **more)
+        return release_and_acquire(*arguments, **more)
 
     def behaviour(request: AgentRequest) -> AgentResult:
         if request.wake_reason == "new_task":

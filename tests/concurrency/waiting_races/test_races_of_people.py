@@ -1,4 +1,4 @@
-"""People against people: of two who act at once on what waits, one decides."""
+"""Races of people: one of two simultaneous actions on waiting work takes effect."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def blocked(engine: Engine, acme: Tenant) -> tuple[UUID, UUID]:
     return activity_id, agent.used("report_blocker", **DOWN)
 
 
-def won(outcomes: list[Any]) -> list[Any]:
-    """What came off. Everything else was refused, and by nothing worse than a conflict."""
+def successes(outcomes: list[Any]) -> list[Any]:
+    """Return the results of the actions that succeeded, after checking that the others ended with conflicts."""
     refused = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
     assert all(isinstance(outcome, ActivityError) for outcome in refused), refused
     return [outcome for outcome in outcomes if not isinstance(outcome, Exception)]
@@ -47,7 +47,7 @@ def test_a_blocker_that_is_resolved_and_cancelled_at_once_wakes_once(engine: Eng
             partial(cancellation.cancel, acme.pk, resolution, actor="c", reason="never mind"),
         )
 
-        assert len(won(outcomes)) == 1
+        assert len(successes(outcomes)) == 1
         assert woken(engine, activity_id).wake_reason == "unblocked"
         assert len(wakes_of(acme, activity_id)) == 2
 
@@ -64,31 +64,31 @@ def test_work_that_is_resolved_and_cancelled_at_once_never_runs_after_its_cancel
         )
         engine.drain()
 
-        # A resolution may come first and the cancellation after it. The other way round it is refused.
+        # A resolution may come before the cancellation. After it, the resolution is refused.
         assert not isinstance(outcomes[1], Exception)
         assert engine.status(acme, activity_id) == "cancelled"
         assert engine.status(acme, resolution) in ("done", "cancelled")
         assert "pending" not in {wake.state for wake in wakes_of(acme, activity_id)}
-        assert len(won(outcomes)) == (2 if engine.status(acme, resolution) == "done" else 1)
+        assert len(successes(outcomes)) == (2 if engine.status(acme, resolution) == "done" else 1)
 
 
 def test_work_that_is_resolved_and_reassigned_at_once_continues_in_one_place(
     engine: Engine, acme: Tenant
 ) -> None:
-    hand_on = partial(reassignment.reassign, actor="b", reason="x", agent_role="dev")
+    reassign = partial(reassignment.reassign, actor="b", reason="x", agent_role="dev")
     for _ in range(TRIES):
         activity_id, resolution = blocked(engine, acme)
 
-        won(
+        successes(
             at_once(
                 partial(suspension.resolve_blocker, acme.pk, resolution, actor="a", note="up"),
-                partial(hand_on, acme.pk, activity_id),
+                partial(reassign, acme.pk, activity_id),
             )
         )
         engine.drain()
 
-        heir = child(acme, activity_id, LinkKind.REASSIGNED_FROM)
-        assert (engine.status(acme, activity_id), engine.status(acme, heir.pk)) == (
+        successor = child(acme, activity_id, LinkKind.REASSIGNED_FROM)
+        assert (engine.status(acme, activity_id), engine.status(acme, successor.pk)) == (
             "reassigned",
             "in_progress",
         )
@@ -106,8 +106,8 @@ def test_two_operators_who_reassign_at_once_create_one_successor(engine: Engine,
             ]
         )
 
-        (heir,) = won(outcomes)
-        assert child(acme, activity_id).pk == heir.pk
+        (successor,) = successes(outcomes)
+        assert child(acme, activity_id).pk == successor.pk
 
 
 def test_a_task_that_is_completed_and_reassigned_at_once_has_one_outcome(
@@ -123,7 +123,7 @@ def test_a_task_that_is_completed_and_reassigned_at_once_has_one_outcome(
             partial(cancellation.cancel, acme.pk, task, actor="c"),
         )
 
-        (first,) = won(outcomes)
+        (first,) = successes(outcomes)
         if engine.status(acme, task) == "reassigned":
             assert engine.status(acme, parent) == "awaiting_subtask"
             human_work.complete(acme.pk, first.pk, actor="d")

@@ -1,4 +1,4 @@
-"""How a data source is read, and how its faults are named."""
+"""How data sources are parsed, and how their errors are reported."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from pipelines.data_sources import (
     read_params,
     unescape,
 )
-from tests.unit.data_sources.reading import CATALOGUE, TICKER, query, steady
+from tests.unit.data_sources.catalogue import CATALOGUE, TICKER, query, steady
 
 printable = st.characters(min_codepoint=32, exclude_categories=["Cs", "Cc", "Zl", "Zp"])
 scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(printable, max_size=30)
 
 
-def asked(text: str) -> list[tuple[str, str, Any]]:
-    """The conditions of a source, once they have types."""
+def conditions_of(text: str) -> list[tuple[str, str, Any]]:
+    """Return the conditions of a data source with typed values."""
     return [(part.field, part.operator.value, part.value) for part in query(text).comparisons]
 
 
@@ -44,7 +44,7 @@ def refusal(text: str) -> str:
 
 def test_all_ids_of_a_table() -> None:
     assert parse("db:ticker:all:id") == DataSource(Source.DB, "ticker", Filter(), ("id",))
-    assert asked("db:ticker:all:id") == []
+    assert conditions_of("db:ticker:all:id") == []
 
 
 def test_a_single_id_is_the_value_itself_and_reads_no_table() -> None:
@@ -67,7 +67,10 @@ def test_a_data_source_whose_value_depends_on_a_row_has_no_literal(text: str) ->
 
 
 def test_a_specific_id_still_honours_the_other_conditions() -> None:
-    assert asked("db:ticker:AAPL:id?enabled=true") == [("id", "$eq", "AAPL"), ("enabled", "$eq", True)]
+    assert conditions_of("db:ticker:AAPL:id?enabled=true") == [
+        ("id", "$eq", "AAPL"),
+        ("enabled", "$eq", True),
+    ]
 
 
 def test_conditions_and_options_are_distinguished() -> None:
@@ -86,13 +89,13 @@ def test_every_option_is_read() -> None:
 
 
 def test_conditions_are_joined_and_take_the_types_of_their_fields() -> None:
-    assert asked("db:ticker:all:id?enabled=true&active=1&batchSize=5") == [
+    assert conditions_of("db:ticker:all:id?enabled=true&active=1&batchSize=5") == [
         ("enabled", "$eq", True),
         ("active", "$eq", 1),
     ]
-    assert asked("db:user:all:email?active=1") == [("active", "$eq", True)]
+    assert conditions_of("db:user:all:email?active=1") == [("active", "$eq", True)]
     assert (
-        asked("db:ticker:all:id?createdAt=2024-01-01T01:00:00+01:00")[0][2].isoformat()
+        conditions_of("db:ticker:all:id?createdAt=2024-01-01T01:00:00+01:00")[0][2].isoformat()
         == "2024-01-01T00:00:00+00:00"
     )
 
@@ -100,7 +103,7 @@ def test_conditions_are_joined_and_take_the_types_of_their_fields() -> None:
 def test_a_json_filter_has_types_and_operators() -> None:
     text = 'db:ticker:all:id?filter={"enabled":true,"status":"active","createdAt":{"$gte":"2024-01-01"}}'
 
-    (enabled, status, created) = asked(text)
+    (enabled, status, created) = conditions_of(text)
 
     assert (enabled, status) == (("enabled", "$eq", True), ("status", "$eq", "active"))
     assert (created[0], created[1], created[2].isoformat()) == (
@@ -113,7 +116,7 @@ def test_a_json_filter_has_types_and_operators() -> None:
 def test_a_json_filter_may_hold_what_separates_options_and_be_followed_by_more() -> None:
     text = 'db:ticker:all:id?active=1&filter={"status":"a&b=c?d:e%41}\\"{"}&batchSize=3'
 
-    assert asked(text) == [("active", "$eq", 1), ("status", "$eq", 'a&b=c?d:e%41}"{')]
+    assert conditions_of(text) == [("active", "$eq", 1), ("status", "$eq", 'a&b=c?d:e%41}"{')]
     assert parse(text).options.batch_size == 3
 
 
@@ -203,10 +206,10 @@ def test_rows_named_all_and_fields_named_like_options_can_be_addressed() -> None
     ],
 )  # fmt: skip
 def test_an_error_names_its_character(text: str, at: int, message: str) -> None:
-    said = refusal(text)
+    error = refusal(text)
 
-    assert said.startswith(f"character {at}: ")
-    assert message in said
+    assert error.startswith(f"character {at}: ")
+    assert message in error
 
 
 def test_all_errors_are_reported_together() -> None:
@@ -214,13 +217,12 @@ def test_all_errors_are_reported_together() -> None:
         parse("sql:9lives:a'b:i d?batchSize=x&expand=y&a__b=1")
 
     assert len(caught.value.errors) == 7
-    assert [fault.position for fault in caught.value.errors] == sorted(
-        fault.position for fault in caught.value.errors
-    )
+    positions = [error.position for error in caught.value.errors]
+    assert positions == sorted(positions)
 
 
 @pytest.mark.parametrize(
-    ("text", "faults"),
+    ("text", "errors"),
     [
         ("db:tickr:all:id", ['character 4: unknown table "tickr", did you mean ticker?']),
         ("file:ticker:all:id", ['character 6: unknown table "ticker"']),
@@ -240,9 +242,9 @@ def test_all_errors_are_reported_together() -> None:
     ],
 )  # fmt: skip
 def test_a_data_source_that_does_not_fit_the_catalogue_is_refused_with_the_reason(
-    text: str, faults: list[str]
+    text: str, errors: list[str]
 ) -> None:
-    assert [str(fault) for fault in check(parse(text), CATALOGUE)] == faults
+    assert [str(error) for error in check(parse(text), CATALOGUE)] == errors
     with pytest.raises(DataSourceError):
         query(text)
 
@@ -278,7 +280,7 @@ def test_data_sources_in_parameters_are_found_and_their_errors_name_the_path() -
     assert params.literals == {"source": "news", "deep": {"x": "db:a:all:b"}, "plain": "db:a:b:c"}
     with pytest.raises(ParamsError) as caught:
         read_params({"a b": "db:x:all:y z", "c": "DB:x:all:y"})
-    assert [fault.path for fault in caught.value.errors] == ['params["a b"]', "params.c"]
+    assert [error.path for error in caught.value.errors] == ['params["a b"]', "params.c"]
     with pytest.raises(ParamsError, match="at most 5"):
         read_params({f"p{i}": "db:x:all:y" for i in range(6)})
 

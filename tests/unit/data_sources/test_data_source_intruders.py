@@ -1,4 +1,4 @@
-"""No text is more than a data source."""
+"""No text makes a data source do more than read rows: injections are refused when they are parsed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipelines.data_sources import (
     looks_like,
     parse,
 )
-from tests.unit.data_sources.reading import CATALOGUE, steady
+from tests.unit.data_sources.catalogue import CATALOGUE, steady
 
 PARTS = [*"dbapi:?&=%{}[]\"',$_.-1a", "db:ticker:all:id?", "filter=", "$in", "%7B", "null"]
 
@@ -123,9 +123,9 @@ def test_a_text_that_tries_to_be_more_than_a_data_source_is_refused_at_once(text
 @given(st.text(max_size=40) | st.lists(st.sampled_from(PARTS), max_size=25).map("".join))
 def test_every_text_is_read_or_raises_the_one_error(text: str) -> None:
     for candidate in (text, f"db:t:all:id?filter={text}", f"db:t:{text}:id"):
-        found = errors_of(candidate)
+        errors = errors_of(candidate)
 
-        assert all(0 <= fault.position <= len(candidate) for fault in found)
-        if not found:
+        assert all(0 <= error.position <= len(candidate) for error in errors)
+        if not errors:
             assert looks_like(candidate)
             check(parse(candidate), CATALOGUE)

@@ -1,4 +1,4 @@
-"""Which rows meet the conditions of a data source, and how rows get the types of their table."""
+"""Which rows match the conditions of a data source, and how rows are converted to the types of their table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pipelines.data_sources import (
     read_row,
     read_table,
 )
-from tests.unit.data_sources.reading import TICKER, USER, query, steady, values
+from tests.unit.data_sources.catalogue import TICKER, USER, query, steady, values
 
 ROW = {
     "id": "AAPL",
@@ -78,25 +78,25 @@ def test_values_of_different_types_are_never_equal() -> None:
 
 
 @steady
-@given(value=values, wanted=values, others=st.lists(values, min_size=1, max_size=3))
+@given(value=values, operand=values, others=st.lists(values, min_size=1, max_size=3))
 def test_opposite_operators_give_opposite_results(
-    value: int | None, wanted: int | None, others: list[int | None]
+    value: int | None, operand: int | None, others: list[int | None]
 ) -> None:
     row = read_row({"id": "a", "active": value}, TICKER)
 
-    def holds(operator: Operator, operand: Any) -> bool:
-        text = json.dumps({"active": {operator.value: operand}})
+    def holds(operator: Operator, other: Any) -> bool:
+        text = json.dumps({"active": {operator.value: other}})
         return matches(row, query(f"db:ticker:all:id?filter={text}").comparisons)
 
-    assert holds(Operator.EQ, wanted) is (value == wanted)
-    assert holds(Operator.NE, wanted) is not holds(Operator.EQ, wanted)
+    assert holds(Operator.EQ, operand) is (value == operand)
+    assert holds(Operator.NE, operand) is not holds(Operator.EQ, operand)
     assert holds(Operator.IN, others) is (value in others)
     assert holds(Operator.NIN, others) is not holds(Operator.IN, others)
-    if wanted is not None:
-        assert holds(Operator.GT, wanted) is (value is not None and value > wanted)
-        assert holds(Operator.LTE, wanted) is (value is not None and not holds(Operator.GT, wanted))
-        assert holds(Operator.GTE, wanted) is (holds(Operator.GT, wanted) or value == wanted)
-        assert holds(Operator.LT, wanted) is (value is not None and not holds(Operator.GTE, wanted))
+    if operand is not None:
+        assert holds(Operator.GT, operand) is (value is not None and value > operand)
+        assert holds(Operator.LTE, operand) is (value is not None and not holds(Operator.GT, operand))
+        assert holds(Operator.GTE, operand) is (holds(Operator.GT, operand) or value == operand)
+        assert holds(Operator.LT, operand) is (value is not None and not holds(Operator.GTE, operand))
 
 
 def test_rows_are_converted_to_the_types_of_their_table_or_refused() -> None:
@@ -146,7 +146,7 @@ def test_a_table_that_no_data_source_could_name_is_refused() -> None:
     with pytest.raises(TableError) as caught:
         read_table("pg_catalog.pg_user", fields, path="dataset")
 
-    assert [fault.path for fault in caught.value.errors] == [
+    assert [error.path for error in caught.value.errors] == [
         "dataset.name",
         "dataset.fields",
         "dataset.fields",

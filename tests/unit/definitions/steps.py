@@ -1,4 +1,4 @@
-"""Definitions of pipelines, and the faults that are found in them."""
+"""Definitions of pipelines, and the errors that parsing them reports."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def pipeline(*steps: Any, **more: Any) -> dict[str, Any]:
 
 
 def errors_of(data: Any, **options: Any) -> dict[str, str]:
-    return faults_when(lambda: read(data, **options))
+    return errors_when(lambda: read(data, **options))
 
 
-def faults_when(action: Callable[[], object]) -> dict[str, str]:
+def errors_when(action: Callable[[], object]) -> dict[str, str]:
     with pytest.raises(DefinitionError) as caught:
         action()
-    return {fault.path: fault.message for fault in caught.value.errors}
+    return {error.path: error.message for error in caught.value.errors}

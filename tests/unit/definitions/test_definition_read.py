@@ -1,4 +1,4 @@
-"""Which definitions are taken, how they are written down, and any change to a valid one."""
+"""Which definitions are accepted, their canonical form, and random changes to valid ones."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ def test_steps_without_dependencies_run_in_a_row_and_parallel_ones_side_by_side(
     row = [agent("z", parallel=True), agent("a", parallel=True), agent("b"), agent("c", parallel=True)]
     rest = [agent("d"), agent("e", depends_on=[]), agent("f", depends_on=["c", "d"], parallel=True)]
 
-    found = {step.id: "".join(step.depends_on) for step in read(pipeline(*row, *rest)).steps}
+    dependencies = {step.id: "".join(step.depends_on) for step in read(pipeline(*row, *rest)).steps}
 
-    assert found == {"z": "", "a": "", "b": "a", "c": "a", "d": "c", "e": "", "f": "cd"}
+    assert dependencies == {"z": "", "a": "", "b": "a", "c": "a", "d": "c", "e": "", "f": "cd"}
 
 
 def test_a_template_may_say_who_does_the_step() -> None:
@@ -109,10 +109,10 @@ def test_expressions_are_checked_by_the_function_that_the_caller_passes() -> Non
 
     data = pipeline(agent("a", when="right"), agent("b", for_each="wrong"))
 
-    faults = errors_of(data, check_expression=check)
+    errors = errors_of(data, check_expression=check)
 
     assert seen == ["right", "wrong"]
-    assert faults == {"steps[1].for_each": "unknown name wrong"}
+    assert errors == {"steps[1].for_each": "unknown name wrong"}
 
 
 # fmt: off
@@ -132,25 +132,25 @@ COMMON = {
 }
 RETRY = {"max_attempts": st.integers(1, 50), "base_seconds": seconds, "jitter": st.floats(0, 1)}
 RUN = {"retry": st.fixed_dictionaries({}, optional=RETRY), "timeout_seconds": seconds}
-ASKED = {"due_seconds": seconds, "escalation": st.just([{"after_seconds": 0.0001, "human_role": "head"}])}
-DECIDED = ASKED | {"quorum": st.integers(1, 3), "voters": st.integers(3, 100), "self_approval": st.booleans()}
+HUMAN = {"due_seconds": seconds, "escalation": st.just([{"after_seconds": 0.0001, "human_role": "head"}])}
+APPROVED = HUMAN | {"quorum": st.integers(1, 3), "voters": st.integers(3, 100), "self_approval": st.booleans()}
 TIMED = st.fixed_dictionaries({"due_seconds": seconds, "on_timeout": st.sampled_from(("escalate", "approve", "reject"))})
 GATED = {"agent_role": st.sampled_from(ROLES), "requires_approval": st.just(True)}
 REMINDED = {"human_role": identifiers, "reminders": st.just([1, 2.5, {"after_seconds": 9}])}
 STEPS = st.one_of(
     st.fixed_dictionaries({"agent_role": st.sampled_from(ROLES)}, optional=COMMON | RUN),
-    st.fixed_dictionaries(GATED, optional=DECIDED),
+    st.fixed_dictionaries(GATED, optional=APPROVED),
     st.builds(lambda step, timed: step | timed, st.fixed_dictionaries(GATED), TIMED),
     st.fixed_dictionaries(REMINDED, optional=COMMON | {"is_approval_gate": st.booleans()}),
-    st.fixed_dictionaries({"human_role": identifiers}, optional=COMMON | ASKED),
-    st.fixed_dictionaries({"template": st.sampled_from(TEMPLATES)}, optional=COMMON | ASKED | RUN),
+    st.fixed_dictionaries({"human_role": identifiers}, optional=COMMON | HUMAN),
+    st.fixed_dictionaries({"template": st.sampled_from(TEMPLATES)}, optional=COMMON | HUMAN | RUN),
 )
 # fmt: on
 
 
 @st.composite
 def valid(draw: st.DrawFn) -> dict[str, Any]:
-    """Definitions with every key that there is, in random company."""
+    """Draw definitions that use every key, in random combinations."""
     ids = draw(st.lists(identifiers, min_size=1, max_size=5, unique=True))
     steps = [{"id": name, **draw(STEPS)} for name in ids]
     for place in draw(st.sets(st.integers(0, len(ids) - 1))):
@@ -161,7 +161,7 @@ def valid(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def through_jsonb(text: str) -> Any:
-    """What PostgreSQL's jsonb makes of JSON: keys sorted, numbers as plain decimals."""
+    """Return the JSON as PostgreSQL's jsonb stores it: keys sorted, numbers as plain decimals."""
 
     def plain(value: Any) -> str:
         if isinstance(value, dict):
@@ -206,7 +206,7 @@ PART_OF_PATH = re.compile(r'\[(\d+)\]|\[("(?:[^"\\]|\\.)*")\]|([A-Za-z_][A-Za-z0
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every key of every object and every index of every list, with its holder."""
+    """Yield every key of every object and every index of every list, with its container."""
     for key in list(value if isinstance(value, dict) else range(len(value))):
         yield value, key
         if isinstance(value[key], dict | list):
@@ -214,7 +214,7 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def follow(data: Any, path: str) -> None:
-    """Walks along a path; raises if it leads nowhere."""
+    """Follow a path; raise if it does not exist."""
     for index, quoted, plain in PART_OF_PATH.findall(path):
         data = data[int(index)] if index else data[json.loads(quoted) if quoted else plain]
 
@@ -239,11 +239,11 @@ def test_every_change_of_a_definition_is_accepted_or_refused_with_paths_that_exi
 
     try:
         definition = read(changed)
-    except DefinitionError as error:
-        refusal = error
+    except DefinitionError as refused:
+        refusal = refused
     else:
         assert read(definition.to_dict()) == definition
         return
     assert str(refusal).encode()
-    for fault in refusal.errors:
-        follow(changed, fault.path)
+    for error in refusal.errors:
+        follow(changed, error.path)

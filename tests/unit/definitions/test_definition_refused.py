@@ -1,4 +1,4 @@
-"""Which definitions and files are refused, with every fault at its path."""
+"""Which definitions and files are refused, with the path of every error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pipelines import definition as shapes
 from pipelines.definition import DefinitionError, InputError, load
-from tests.unit.definitions.steps import agent, errors_of, faults_when, pipeline, read, steady
+from tests.unit.definitions.steps import agent, errors_of, errors_when, pipeline, read, steady
 
 
 def person(id_: str, /, **more: Any) -> dict[str, Any]:
@@ -131,17 +131,17 @@ def test_an_error_names_its_path(data: Any, path: str, message: str) -> None:
 def test_all_errors_are_reported_at_once() -> None:
     steps = [agent("a", colour="red"), agent("b", depends_on=["x", "y"]), None]
 
-    faults = errors_of({"key": "K", "steps": steps})
+    errors = errors_of({"key": "K", "steps": steps})
 
-    assert " ".join(sorted(faults)) == (
+    assert " ".join(sorted(errors)) == (
         " key steps[0].colour steps[1].depends_on[0] steps[1].depends_on[1] steps[2]"
     )
 
 
 def test_a_cycle_is_reported_with_its_steps() -> None:
-    faults = errors_of(pipeline(agent("research", depends_on=["brief"]), agent("brief"), agent("end")))
+    errors = errors_of(pipeline(agent("research", depends_on=["brief"]), agent("brief"), agent("end")))
 
-    assert faults["steps[0].depends_on"].endswith("in a cycle: research -> brief -> research")
+    assert errors["steps[0].depends_on"].endswith("in a cycle: research -> brief -> research")
     nameless = {"agent_role": "blog-writer", "depends_on": ["brief"]}
     assert errors_of(pipeline(nameless, agent("brief"))) == {"steps[0]": "id is missing"}
 
@@ -168,7 +168,7 @@ def test_parallel_steps_cannot_multiply_dependencies_without_bound() -> None:
     assert errors_of(pipeline(*roots, *joins)) == {"steps": "must have at most 50,000 dependencies together"}
 
 
-def test_an_error_survives_being_pickled_and_prints_its_first_faults() -> None:
+def test_a_definition_error_can_be_pickled_and_prints_its_first_errors() -> None:
     error = DefinitionError([InputError(f"steps[{number}]", "is wrong") for number in range(12)])
 
     assert pickle.loads(pickle.dumps(error)).errors == error.errors
@@ -212,10 +212,10 @@ REFUSED_FILES = [
 
 @pytest.mark.parametrize(("text", "filename", "expected"), REFUSED_FILES, ids=range(len(REFUSED_FILES)))
 def test_a_file_is_refused_with_its_errors(text: str, filename: str, expected: dict[str, str]) -> None:
-    faults = faults_when(lambda: load(text, filename=filename))
+    errors = errors_when(lambda: load(text, filename=filename))
 
-    assert faults.keys() == expected.keys()
-    assert all(part in faults[path] for path, part in expected.items())
+    assert errors.keys() == expected.keys()
+    assert all(part in errors[path] for path, part in expected.items())
 
 
 @steady

@@ -1,4 +1,4 @@
-"""What expressions mean, and which faults are found before they run."""
+"""What expressions evaluate to, and which errors are found before they run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from pipelines.definition import parse as parse_definition
 from pipelines.expressions import ExpressionError, check, condition, evaluate, items
-from tests.unit.expressions.evaluating import NAMES, refusal
+from tests.unit.expressions.names import NAMES, refusal
 
 
 def value(text: str) -> Any:
@@ -39,11 +39,8 @@ def value(text: str) -> Any:
         ("params.scores[params.scores[1]]", 1),
     ],
 )
-def test_values_and_names(text: str, expected: Any) -> None:
-    found = value(text)
-
-    assert found == expected
-    assert type(found) is type(expected)
+def test_literals_and_names_have_their_values(text: str, expected: Any) -> None:
+    assert (value(text), type(value(text))) == (expected, type(expected))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +91,7 @@ def test_missing_values_are_null(text: str) -> None:
         ("steps.research.data.score >= params.threshold and not contains(steps.research.content, \"final\")", True),
     ],
 )  # fmt: skip
-def test_operators(text: str, expected: Any) -> None:
+def test_operators_have_their_meaning_and_precedence(text: str, expected: Any) -> None:
     assert value(text) == expected
 
 
@@ -114,10 +111,8 @@ def test_operators(text: str, expected: Any) -> None:
         ("string(12)", "12"), ("string(0.5)", "0.5"), ("string(true)", "true"), ("string('a')", "a"),
     ],
 )  # fmt: skip
-def test_functions(text: str, expected: Any) -> None:
-    found = value(text)
-
-    assert (found, type(found)) == (expected, type(expected))
+def test_functions_return_the_documented_values(text: str, expected: Any) -> None:
+    assert (value(text), type(value(text))) == (expected, type(expected))
 
 
 @pytest.mark.parametrize(
@@ -201,16 +196,16 @@ def test_nothing_is_converted_silently(text: str, message: str) -> None:
     ],
 )
 def test_a_syntax_error_names_its_character(text: str, at: int, message: str) -> None:
-    found = check(text) or ""
+    error = check(text) or ""
 
-    assert message in found
-    assert found.startswith("character ")
+    assert message in error
+    assert error.startswith("character ")
     if "foo" not in text:
-        assert found.startswith(f"character {at}: ")
+        assert error.startswith(f"character {at}: ")
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "fault"),
+    ("text", "kind", "error"),
     [
         ("1 < 2", "condition", None),
         ("params.flag", "condition", None),
@@ -233,9 +228,9 @@ def test_a_syntax_error_names_its_character(text: str, at: int, message: str) ->
     ],
 )
 def test_an_expression_that_can_never_have_the_right_type_is_refused_before_it_runs(
-    text: str, kind: Any, fault: Any
+    text: str, kind: Any, error: Any
 ) -> None:
-    assert check(text, kind=kind) == fault
+    assert check(text, kind=kind) == error
 
 
 def test_unknown_and_later_steps_are_refused_by_name() -> None:
@@ -260,7 +255,7 @@ def test_an_item_exists_only_in_a_fan_out() -> None:
 
 
 def test_definitions_of_pipelines_check_their_expressions() -> None:
-    def of(when: str) -> Any:
+    def definition(when: str) -> Any:
         step = {"id": "a", "agent_role": "writer", "when": when}
         return parse_definition(
             {"key": "k", "name": "n", "steps": [step]},
@@ -269,9 +264,9 @@ def test_definitions_of_pipelines_check_their_expressions() -> None:
             check_expression=check,
         )
 
-    assert of("params.go == true").steps[0].when == "params.go == true"
+    assert definition("params.go == true").steps[0].when == "params.go == true"
     with pytest.raises(Exception, match=r"steps\[0\].when: character 11: the expression ends too early"):
-        of("params.a +")
+        definition("params.a +")
 
 
 def test_a_condition_is_true_or_false_and_a_fan_out_is_a_list() -> None:

@@ -1,4 +1,4 @@
-"""Timings of schedules, and the moments that they name."""
+"""Timings of schedules and their firings, for tests."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ def every(milliseconds: int, **more: Any) -> Timing:
 
 
 def on(timing: Timing, day: str, days: int = 1) -> list[str]:
-    """The firings from that day's midnight in New York (in winter) on, by the clock of UTC."""
+    """Return the firings from midnight of that day in New York (in summer) on, in UTC."""
     start = utc(day) + 4 * HOUR
-    found = times(timing, after=start, until=start + timedelta(days=days))
-    return [f"{moment:%d %H:%M}" for moment in found]
+    return [f"{moment:%d %H:%M}" for moment in times(timing, after=start, until=start + timedelta(days=days))]
 
 
 def first(timing: Timing, after: str, limit: int = 3) -> list[str]:

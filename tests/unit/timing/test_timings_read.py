@@ -1,4 +1,4 @@
-"""How timings are read, told in words, and what is done about missed times."""
+"""How timings are parsed and described in words, and which missed times are caught up."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def test_all_errors_of_a_schedule_name_their_path() -> None:
         "jitter_seconds": -1,
     }
 
-    found = {fault.path: fault.message for fault in errors(data, path="schedule")}
+    messages = {error.path: error.message for error in errors(data, path="schedule")}
 
-    assert set(found) == {f"schedule.{key}" for key in data if key != "name"}
-    assert (
-        found["schedule.timezone"] == 'unknown time zone "America/New_Yrok", did you mean America/New_York?'
+    assert set(messages) == {f"schedule.{key}" for key in data if key != "name"}
+    assert messages["schedule.timezone"] == (
+        'unknown time zone "America/New_Yrok", did you mean America/New_York?'
     )
-    assert "offset" in found["schedule.start_at"]
+    assert "offset" in messages["schedule.start_at"]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_timing_that_makes_no_sense_is_refused(data: Any, path: str, message: 
     with pytest.raises(TimingError) as caught:
         read(data)
 
-    assert [fault.path for fault in caught.value.errors] == [path]
+    assert [error.path for error in caught.value.errors] == [path]
     assert message in caught.value.errors[0].message
 
 
@@ -97,20 +97,20 @@ def test_defaults_are_new_york_shift_first_and_no_jitter() -> None:
 def test_after_six_hours_the_policy_decides_and_every_skipped_time_is_recorded(
     timing: Timing, policy: Any, fired: list[int]
 ) -> None:
-    found = find_missed(
+    missed = find_missed(
         timing, last=utc("2027-05-01"), now=utc("2027-05-01T06:10:00"), catch_up=CatchUp.of(policy)
     )
 
-    assert [moment.hour for moment in found.to_fire] == fired
-    assert [moment.hour for moment in found.list_skipped()] == [
+    assert [moment.hour for moment in missed.to_fire] == fired
+    assert [moment.hour for moment in missed.list_skipped()] == [
         hour for hour in range(1, 7) if hour not in fired
     ]
-    assert found.skipped_count == 6 - len(fired)
+    assert missed.skipped_count == 6 - len(fired)
 
 
 @pytest.mark.parametrize(("policy", "fired"), [("none", [6]), ("latest", [6]), ({"up_to": 3}, [4, 5, 6])])
 def test_a_time_that_is_due_now_is_not_missed(policy: Any, fired: list[int]) -> None:
-    found = find_missed(
+    missed = find_missed(
         repeating("0 * * * *"),
         last=utc("2027-05-01"),
         now=utc("2027-05-01T06:00:20"),
@@ -118,18 +118,18 @@ def test_a_time_that_is_due_now_is_not_missed(policy: Any, fired: list[int]) -> 
         grace=timedelta(seconds=60),
     )
 
-    assert [moment.hour for moment in found.to_fire] == fired
+    assert [moment.hour for moment in missed.to_fire] == fired
 
 
 def test_a_year_of_missed_seconds_is_counted_without_iterating_over_it() -> None:
     began = process_time()
-    found = find_missed(
+    missed = find_missed(
         every(1_000), last=utc("2026-01-01"), now=utc("2027-01-01"), catch_up=CatchUp.of({"up_to": 2})
     )
 
-    assert found.to_fire == (utc("2026-12-31T23:59:59"), utc("2027-01-01"))
-    assert found.skipped_count == 365 * 86_400 - 2
-    assert next(found.list_skipped()) == utc("2026-01-01T00:00:01")
+    assert missed.to_fire == (utc("2026-12-31T23:59:59"), utc("2027-01-01"))
+    assert missed.skipped_count == 365 * 86_400 - 2
+    assert next(missed.list_skipped()) == utc("2026-01-01T00:00:01")
     assert process_time() - began < 0.5
 
 

@@ -1,4 +1,4 @@
-"""Expressions, evaluated over a few names."""
+"""The names that expressions of these tests are evaluated with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data sources, read against a small catalogue."""
+"""A small catalogue of tables, and data sources parsed against it."""
 
 from __future__ import annotations
 
