@@ -23,12 +23,6 @@ Start = Callable[..., Flow]
 
 
 @pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    return tenant
-
-
-@pytest.fixture
 def start(engine: Engine, acme: Tenant) -> Iterator[Start]:
     """`start(step, step, ...)`: a run of a pipeline of these steps. All invariants must hold when the test ends."""
     yield lambda *steps, **new: Flow(engine, acme, *steps, **new)

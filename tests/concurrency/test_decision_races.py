@@ -29,12 +29,6 @@ from tests.open_questions import DIRECTION, asked, asking, children, heard, link
 pytestmark = [pytest.mark.concurrency, pytest.mark.usefixtures("one_at_a_time")]
 
 
-@pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    return tenant
-
-
 def voter(name: str) -> Voter:
     return Voter(name, identity=f"user:{name}")
 

@@ -16,7 +16,7 @@ from activities.exceptions import RunSuperseded
 from activities.execution import request as execution_request
 from activities.execution import results
 from activities.models import OutputSpool
-from agents.contracts import Accepted, Completed, Output
+from agents.contracts import Completed, Output
 from tenants import clock
 from tenants.context import APP, SYSTEM, tenant_scope
 from tenants.identifiers import uuid7
@@ -24,16 +24,9 @@ from tenants.models import Tenant
 from tests.engine import Engine, eventually, somebody_waits_for_a_lock
 from tests.spending import token_of
 
-pytestmark = pytest.mark.usefixtures("one_at_a_time")
+pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
 
 LATE = Completed(Output(content="late"))
-
-
-@pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    engine.agent.behaviour = lambda request: Accepted()
-    return tenant
 
 
 def claim(engine: Engine, tenant: Tenant, activity_id: UUID, grant: str) -> Any:

@@ -27,12 +27,6 @@ from tests.engine import Engine, at_once
 pytestmark = [pytest.mark.concurrency, pytest.mark.usefixtures("one_at_a_time")]
 
 
-@pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    return tenant
-
-
 def gated(engine: Engine, tenant: Tenant) -> UUID:
     (activity_id,) = engine.submit(tenant, requires_approval=True)
     engine.drain()

@@ -30,12 +30,6 @@ pytestmark = pytest.mark.usefixtures("one_at_a_time")
 ACTIVITIES = "/api/v1/activities/"
 
 
-@pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    return tenant
-
-
 def detail(activity_id: UUID, part: str) -> str:
     return f"{ACTIVITIES}{activity_id}/{part}/"
 

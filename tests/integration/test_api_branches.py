@@ -25,12 +25,6 @@ STEPS = (
 
 
 @pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    return tenant
-
-
-@pytest.fixture
 def flow(engine: Engine, acme: Tenant) -> Flow:
     return Flow(engine, acme, *STEPS)
 

@@ -24,12 +24,6 @@ BUDGETS, USAGE = "/api/v1/budgets/", "/api/v1/usage/"
 BODY = {"name": "This month", "cap": "25.50", "period": "month", "agent_role": "qa"}
 
 
-@pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    return tenant
-
-
 def made(client: Any, **fields: Any) -> dict[str, Any]:
     answer = client.post(BUDGETS, {**BODY, **fields}, format="json")
     assert answer.status_code == 201, answer.content

@@ -22,12 +22,6 @@ LETTERS = "/api/v1/dead-letters/"
 REPLAY, DISMISS, GROUPS = f"{LETTERS}replay/", f"{LETTERS}dismiss/", f"{LETTERS}groups/"
 
 
-@pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    return tenant
-
-
 def letter_of(tenant: Tenant, activity_id: UUID) -> str:
     (letter,) = letters_of(tenant, activity_id)
     return str(letter.pk)

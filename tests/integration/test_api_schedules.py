@@ -15,14 +15,8 @@ from pipelines.models import Pipeline, Schedule
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
-from tests.engine import Engine, at_once
+from tests.engine import at_once
 from tests.tickers import SCHEDULES, body, tickers
-
-
-@pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    return tenant
 
 
 def flow(tenant: Tenant, key: str = "flow") -> Pipeline:

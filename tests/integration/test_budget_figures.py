@@ -31,12 +31,6 @@ from tests.spending import (
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-@pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    return tenant
-
-
 def test_the_smallest_room_of_all_matching_scopes_and_units_decides(engine: Engine, acme: Tenant) -> None:
     capped(acme, "100", name="all")
     two_runs = capped(acme, "2", unit="runs", agent_role="qa", name="two runs of qa")

@@ -41,12 +41,6 @@ from tests.spending import (
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-@pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    return tenant
-
-
 def test_a_run_is_counted_when_it_ends_and_its_reservation_is_released(engine: Engine, acme: Tenant) -> None:
     budget = capped(acme)
     engine.agent.behaviour = costing("0.25")

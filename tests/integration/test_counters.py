@@ -21,12 +21,6 @@ from tests.engine import Engine, at_once, elsewhere
 INFINITY = float("inf")
 
 
-@pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    return tenant
-
-
 def _totals(name: str) -> dict[tuple[str, str], int]:
     return counters.read_counters().totals.get(name, {})
 
