@@ -129,9 +129,7 @@ def _conversation(tenant_id: UUID, new: NewSubagent, subagent_id: UUID) -> Mailb
 
 def _conversation_of(tenant_id: UUID, subagent_id: UUID, role: str) -> Mailbox:
     rows = Subagent.objects.for_tenant(tenant_id).select_related("conversation").filter(pk=subagent_id)
-    subagent = rows.first()
-    if subagent is None:
-        raise _error("existing_agent_id", "is not a subagent of this tenant")
+    subagent = rows.first_or_raise(_error("existing_agent_id", "is not a subagent of this tenant"))
     if subagent.subagent_type != role:
         raise _error("existing_agent_id", f"is a {subagent.subagent_type}, not a {role}")
     conversation: Mailbox = subagent.conversation
@@ -243,9 +241,7 @@ def status_of(status: str) -> str:
 def state_of(tenant_id: UUID, subagent_id: UUID) -> SubagentState:
     """Return the state of one subagent. Raises `NotFound`. In the caller's `tenant_scope`, like all of this module."""
     rows = Subagent.objects.for_tenant(tenant_id).select_related("activity", "conversation")
-    subagent = rows.filter(pk=subagent_id).first()
-    if subagent is None:
-        raise NotFound("subagent", subagent_id)
+    subagent = rows.filter(pk=subagent_id).first_or_raise(NotFound("subagent", subagent_id))
     return states_of(tenant_id, [subagent])[0]
 
 

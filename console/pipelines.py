@@ -507,13 +507,9 @@ def find_pipeline(tenant_id: UUID, key: str, number: int | None = None) -> One:
 
 def find_version(tenant_id: UUID, key: str, number: int | None = None) -> tuple[Any, PipelineVersion]:
     """Return a pipeline and its latest version, or the one with this number. Raises `Http404`. In the caller's `tenant_scope`."""
-    pipeline = _with_pauses(tenant_id).filter(key=key.replace("\x00", "")).first()
-    if pipeline is None:
-        raise Http404
+    pipeline = _with_pauses(tenant_id).filter(key=key.replace("\x00", "")).first_or_raise(Http404())
     rows = PipelineVersion.objects.for_tenant(tenant_id).filter(pipeline_id=pipeline.pk)
-    version = rows.filter(number=pipeline.latest if number is None else number).first()
-    if version is None:
-        raise Http404
+    version = rows.filter(number=pipeline.latest if number is None else number).first_or_raise(Http404())
     return pipeline, version
 
 

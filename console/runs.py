@@ -407,10 +407,7 @@ def _chart(
 
 def find_run(tenant_id: UUID, run_id: UUID) -> PipelineRun:
     """Return a run. Raises `Http404`. In the caller's `tenant_scope`."""
-    run = selectors.runs(tenant_id).filter(pk=run_id).first()
-    if run is None:
-        raise Http404
-    return run
+    return selectors.runs(tenant_id).filter(pk=run_id).first_or_raise(Http404())
 
 
 def _steps(tenant_id: UUID, run: PipelineRun, rows: Sequence[StepRow]) -> list[Step]:

@@ -168,8 +168,11 @@ def possible_actions(activity: Activity) -> set[str]:
 
 
 def _decide(do: Callable[..., Any], request: HttpRequest, activity: Activity, notes: str) -> Any:
-    voter = Voter(actor_of(request), identity=f"user:{request.user.pk}")
-    return do(activity.tenant_id, activity.pk, actor=voter, notes=notes)
+    return do(activity.tenant_id, activity.pk, actor=voter_of(request), notes=notes)
+
+
+def voter_of(request: HttpRequest) -> Voter:
+    return Voter(actor_of(request), identity=f"user:{request.user.pk}")
 
 
 def _reassign(request: HttpRequest, activity: Activity, notes: str, *, choice: str) -> Any:

@@ -10,7 +10,6 @@ from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminTextInputWidget
 
-from activities.admin import columns
 from activities.alerts import acknowledge, try_channel
 from activities.exceptions import ActivityError
 from activities.models import Activity, Alert, AlertDelivery, NotificationChannel
@@ -73,7 +72,7 @@ class AlertAdmin(ActionsAdmin, RecordAdmin):
     )  # fmt: skip
     row_actions = (ACKNOWLEDGE,)
 
-    weight = badge_of("severity", columns.SEVERITY, "Severity")
+    weight = badge_of("severity", "Severity")
     activity_link = link_of("activity_id", Activity, "Activity")
 
 
@@ -99,7 +98,7 @@ class AlertDeliveryAdmin(ActionsAdmin, RecordAdmin):
     )  # fmt: skip
     row_actions = (SEND_AGAIN,)
 
-    situation = badge_of("state", columns.DELIVERY, "State")
+    situation = badge_of("state", "State", unknown="warning")
     alert_link = link_of("alert_id", Alert, "Alert", text=lambda row: row.alert)
     channel_link = link_of("channel_id", NotificationChannel, "Channel", text=lambda row: row.channel_name)
 
@@ -260,5 +259,5 @@ class WebhookDeliveryAdmin(RecordAdmin):
         "duration_ms", "error", "created_at", "ended_at",
     )  # fmt: skip
 
-    situation = badge_of("state", columns.WEBHOOK_DELIVERY, "State")
+    situation = badge_of("state", "State", dropped="warning")
     webhook = link_of("endpoint_id", WebhookEndpoint, "Webhook", text=lambda row: row.endpoint)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -15,9 +15,9 @@ from unfold.decorators import display
 from unfold.enums import ActionVariant
 from unfold.views import ChangeList
 
-from activities.admin import columns
+from activities.admin import activity
+from activities.admin.activity import voter_of
 from activities.admin.records import PartAdmin
-from activities.decision_rules import Voter
 from activities.exceptions import ActivityError
 from activities.human_tasks import approvals
 from activities.human_tasks.approvals import Question, questions
@@ -27,38 +27,20 @@ from tenants.admin.bases import (
     NOTHING,
     RecordAdmin,
     TenantFilter,
-    actor_of,
     badge,
     badge_of,
     link_of,
     link_to,
 )
 
-APPROVE = Action(
-    "approve_selected",
-    "Approve",
-    "Approved",
-    "The work that waits for these continues. Where several people must agree, this is one vote. An option is chosen in the console.",
-    (ActivityError,),
+APPROVE = replace(
+    activity.APPROVE,
+    explanation="The work that waits for these continues. Where several people must agree, this is one vote.",
     notes="Notes for the agents",
-    path="approve",
-    icon="check",
-    variant=ActionVariant.SUCCESS,
-    do=lambda *args: _decide(approvals.approve, *args),
 )
-REJECT = Action(
-    "reject_selected",
-    "Reject",
-    "Rejected",
-    "The work that waits for these gets your notes. Where several people must agree, this is one vote.",
-    (ActivityError,),
-    notes="Requested changes",
-    notes_needed=True,
-    danger=True,
-    path="reject",
-    icon="undo",
-    variant=ActionVariant.WARNING,
-    do=lambda *args: _decide(approvals.reject, *args),
+REJECT = replace(
+    activity.REJECT,
+    explanation="The work that waits for these gets your notes. Where several people must agree, this is one vote.",
 )
 WITHDRAW = Action(
     "withdraw_selected",
@@ -71,7 +53,9 @@ WITHDRAW = Action(
     path="withdraw",
     icon="cancel",
     variant=ActionVariant.DANGER,
-    do=lambda *args: _withdraw(*args),
+    do=lambda request, approval, notes: approvals.withdraw(
+        approval.tenant_id, approval.pk, by=voter_of(request), reason=notes
+    ),
 )
 
 
@@ -113,8 +97,7 @@ class ApprovalAdmin(ActionsAdmin, RecordAdmin):
 
     @display(description="State")
     def state(self, approval: Approval) -> SafeString:
-        status = _question_of(approval).status
-        return badge(status, columns.APPROVAL.get(status, ""))
+        return badge(_question_of(approval).status)
 
     @display(description="Activities")
     def activity_count(self, approval: Approval) -> int:
@@ -171,18 +154,6 @@ def _question_of(approval: Approval) -> Question:
     return question
 
 
-def _voter(request: HttpRequest) -> Voter:
-    return Voter(actor_of(request), identity=f"user:{request.user.pk}")
-
-
-def _decide(do: Callable[..., Any], request: HttpRequest, approval: Approval, notes: str) -> Any:
-    return do(approval.tenant_id, approval.pk, actor=_voter(request), notes=notes)
-
-
-def _withdraw(request: HttpRequest, approval: Approval, notes: str) -> Any:
-    return approvals.withdraw(approval.tenant_id, approval.pk, by=_voter(request), reason=notes)
-
-
 @admin.register(ApprovalLink)
 class ApprovalLinkAdmin(PartAdmin):
     list_display = ("approval_link", "activity_link", "tenant", "situation", "reason")
@@ -190,7 +161,7 @@ class ApprovalLinkAdmin(PartAdmin):
     fields = ("approval_link", "activity_link", "tenant", "situation", "reason")
 
     approval_link = link_of("approval_id", Approval, "Approval")
-    situation = badge_of("state", columns.LINK, "State")
+    situation = badge_of("state", "State", waiting="warning")
 
 
 @admin.register(Vote)

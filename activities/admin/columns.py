@@ -10,59 +10,12 @@ from django.http import HttpRequest
 
 from activities.models import Activity
 from activities.models.activity import in_status
-from activities.models.alert import DeliveryState, Severity
-from activities.models.batch import BatchState, ItemState
-from activities.models.dead_letter import DeadLetterState
-from activities.models.decision import LinkState
 from activities.selectors import OPEN_FOR_PEOPLE
-from activities.states import INDEXED, RUNNING, STATUSES, RunStatus, Status, WakeState
+from activities.states import INDEXED, RUNNING, STATUSES, Status
 from agents.models import Agent
-from tenants.models.events import WebhookDeliveryState
 
 _COLOUR_OF_TONE = {"live": "info", "ask": "warning", "good": "success", "bad": "danger"}
 STATUS = {str(status): _COLOUR_OF_TONE.get(spec.tone, "") for status, spec in STATUSES.items()}
-RUN = {
-    RunStatus.RUNNING.value: "info",
-    RunStatus.COMPLETED.value: "success",
-    RunStatus.FAILED.value: "danger",
-    RunStatus.STALLED.value: "warning",
-}
-WAKE = {WakeState.PENDING.value: "warning"}
-SEVERITY = {
-    Severity.INFO.value: "info",
-    Severity.WARNING.value: "warning",
-    Severity.CRITICAL.value: "danger",
-}
-DELIVERY = {
-    DeliveryState.PENDING.value: "warning",
-    DeliveryState.SENDING.value: "info",
-    DeliveryState.SENT.value: "success",
-    DeliveryState.FAILED.value: "danger",
-    DeliveryState.UNKNOWN.value: "warning",
-}
-BATCH = {
-    BatchState.BOUND.value: "warning",
-    BatchState.SENDING.value: "info",
-    BatchState.SENT.value: "info",
-    BatchState.ENDED.value: "success",
-    BatchState.REFUSED.value: "danger",
-}
-BATCH_ITEM = {
-    ItemState.COLLECTED.value: "warning",
-    ItemState.BOUND.value: "info",
-    ItemState.ANSWERED.value: "success",
-    ItemState.FAILED.value: "danger",
-}
-WEBHOOK_DELIVERY = {
-    WebhookDeliveryState.PENDING.value: "warning",
-    WebhookDeliveryState.SENDING.value: "info",
-    WebhookDeliveryState.DELIVERED.value: "success",
-    WebhookDeliveryState.FAILED.value: "danger",
-    WebhookDeliveryState.DROPPED.value: "warning",
-}
-APPROVAL = {"pending": "warning", "approved": "success", "rejected": "danger"}
-LINK = {LinkState.WAITING.value: "warning", LinkState.WOKEN.value: "success"}
-DEAD_LETTER = {DeadLetterState.OPEN.value: "danger", DeadLetterState.REPLAYED.value: "info"}
 
 
 # Filters whose choices need no query over the table.

@@ -18,7 +18,6 @@ from unfold.decorators import display
 from unfold.enums import ActionVariant
 
 from activities import dead_letters
-from activities.admin import columns
 from activities.admin.columns import RoleFilter
 from activities.exceptions import ActivityError
 from activities.models import (
@@ -131,7 +130,7 @@ class DeadLetterAdmin(ActionsAdmin, RecordAdmin):
             return link_to(MailboxItem, letter.mailbox_item_id, letter.name)
         return link_to(Activity, letter.activity_id, letter.activity)
 
-    situation = badge_of("state", columns.DEAD_LETTER, "State")
+    situation = badge_of("state", "State", open="danger")
 
     @display(description="Error")
     def error_text(self, letter: DeadLetter) -> str:

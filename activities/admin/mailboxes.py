@@ -15,15 +15,6 @@ from activities.models import Activity, Mailbox, MailboxBatch, MailboxItem, Suba
 from activities.models.mailbox import ItemState
 from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, badge, badge_of, link_of
 
-_COLOURS = {
-    "done": "success",
-    "completed": "success",
-    "failed": "danger",
-    "expired": "warning",
-    "claimed": "info",
-    "open": "info",
-}
-
 
 @admin.register(Mailbox)
 class MailboxAdmin(RecordAdmin):
@@ -53,7 +44,7 @@ class MailboxPartAdmin(RecordAdmin):
     search_fields = ("mailbox__key", "tenant__slug")
 
     mailbox_link = link_of("mailbox_id", Mailbox, "Mailbox", text=lambda row: row.mailbox)
-    situation = badge_of("state", _COLOURS, "State")
+    situation = badge_of("state", "State", pending="")
 
 
 @admin.register(MailboxItem)

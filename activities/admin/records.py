@@ -63,7 +63,7 @@ class ActivityRunAdmin(PartAdmin):
         "timeout_seconds", "session_id", "started_at", "ended_at", "progress", "usage", "error", "grant",
     )  # fmt: skip
 
-    state = badge_of("status", columns.RUN)
+    state = badge_of("status")
     worker = link_of("worker_id", WorkerProcess, "Worker process")
 
 
@@ -94,7 +94,7 @@ class WakeAdmin(PartAdmin):
         "created_at",
     )
 
-    situation = badge_of("state", columns.WAKE, "State")
+    situation = badge_of("state", "State")
 
 
 @admin.register(ActivityEvent)
@@ -113,7 +113,7 @@ class ActivityEventAdmin(PartAdmin):
         "at",
     )
 
-    state = badge_of("target", columns.STATUS, "Target")
+    state = badge_of("target", "Target", **columns.STATUS)
 
 
 @admin.register(OutputSpool)
@@ -321,7 +321,7 @@ class ProviderBatchAdmin(RecordAdmin):
     def place(self, batch: ProviderBatch) -> str:
         return provider_batches.provider_name(batch.provider)
 
-    situation = badge_of("state", columns.BATCH, "State")
+    situation = badge_of("state", "State", bound="warning", sent="info", ended="success")
 
 
 @admin.register(BatchItem)
@@ -339,7 +339,7 @@ class BatchItemAdmin(PartAdmin):
     def place(self, item: BatchItem) -> str:
         return provider_batches.provider_name(item.provider)
 
-    situation = badge_of("state", columns.BATCH_ITEM, "State")
+    situation = badge_of("state", "State")
     batch_link = link_of("batch_id", ProviderBatch, "Batch", text=lambda row: row.batch)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:

@@ -327,9 +327,7 @@ def send_again(endpoint: WebhookEndpoint, delivery_id: UUID) -> WebhookDelivery:
     """
     _refuse_off(endpoint)
     own = WebhookDelivery.objects.for_tenant(endpoint.tenant_id).filter(pk=delivery_id, endpoint=endpoint)
-    delivery: WebhookDelivery | None = own.select_for_update().first()
-    if delivery is None:
-        raise NotFound("delivery", delivery_id)
+    delivery: WebhookDelivery = own.select_for_update().first_or_raise(NotFound("delivery", delivery_id))
     if delivery.state in (WebhookDeliveryState.PENDING, WebhookDeliveryState.SENDING):
         raise DeliveryUnderWay("The delivery is still in progress.")
     events = Event.objects.for_tenant(endpoint.tenant_id)

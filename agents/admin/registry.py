@@ -148,8 +148,6 @@ class AgentVersionDeploymentAdmin(_DeploymentColumns, ActionsAdmin):
         return [] if not row or is_current else super().get_actions_detail(request, object_id)
 
 
-HEALTH_LABELS = {"healthy": "success", "unhealthy": "danger"}
-
 ROLL_BACK = Action(
     "roll_back_selected",
     "Roll back",
@@ -288,7 +286,7 @@ class AgentAdmin(SealingAdmin, ActionsAdmin):
 
     @display(description="Health", ordering="health")
     def seen_health(self, agent: Agent) -> SafeString:
-        return badge(agent.health or "unknown", HEALTH_LABELS.get(agent.health, ""))
+        return badge(agent.health or "unknown")
 
     @display(description="Needed by")
     def needed_by(self, agent: Agent) -> SafeString:

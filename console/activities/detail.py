@@ -315,9 +315,7 @@ def detail(who: Principal, activity_id: UUID) -> Detail:
     """Return the activity for its page. Raises `Http404`. Not inside a transaction, because it may query Redis."""
     with tenant_scope(who.tenant_id):
         rows = Activity.objects.for_tenant(who.tenant_id)
-        activity = rows.filter(pk=activity_id).select_related("parent").first()
-        if activity is None:
-            raise Http404
+        activity = rows.filter(pk=activity_id).select_related("parent").first_or_raise(Http404())
         children = rows.filter(parent_id=activity_id).order_by("-created_at", "-pk")
         moments = selectors.timeline(who.tenant_id, activity_id)
         runs = [moment.row for moment in moments if moment.kind == "run"]
@@ -336,9 +334,7 @@ def detail(who: Principal, activity_id: UUID) -> Detail:
 def read_watched(tenant_id: UUID, activity_id: UUID) -> tuple[Activity, WatchedRun | None]:
     """Return the activity and its newest run. Raises `Http404`."""
     with tenant_scope(tenant_id):
-        activity = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first()
-        if activity is None:
-            raise Http404
+        activity = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first_or_raise(Http404())
         runs = ActivityRun.objects.for_tenant(tenant_id).filter(activity_id=activity_id)
         return activity, _build_watched(runs.order_by("-started_at", "-pk").first(), activity)
 
@@ -357,9 +353,7 @@ def log_of(tenant_id: UUID, activity_id: UUID, run_id: UUID, after: int) -> tupl
     """Return a page of a run's log. Raises `Http404`. Not inside a transaction."""
     with tenant_scope(tenant_id):
         runs = ActivityRun.objects.for_tenant(tenant_id).filter(pk=run_id, activity_id=activity_id)
-        run = runs.select_related("activity").first()
-        if run is None:
-            raise Http404
+        run = runs.select_related("activity").first_or_raise(Http404())
     try:
         page = run_logs.read(tenant_id, run_id, after=after, limit=PAGE_LINES)
     except OutputUnavailable:
@@ -434,9 +428,7 @@ def texts(tenant_id: UUID, activity_id: UUID, run_id: str = "") -> Texts:
     Raises `Http404`. Not inside a transaction.
     """
     with tenant_scope(tenant_id):
-        activity = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first()
-        if activity is None:
-            raise Http404
+        activity = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first_or_raise(Http404())
         run = _run(tenant_id, activity, run_id)
         edited = _was_edited(tenant_id, activity)
     reader = Reader(tenant_id)

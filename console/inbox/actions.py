@@ -440,9 +440,7 @@ def lock(tenant_id: UUID, ids: set[UUID]) -> None:
 def item_at_version(tenant_id: UUID, item_id: UUID, version: int) -> Activity:
     """Return the item. Raises `Refused` with what happened if its version has changed, and `Http404`."""
     rows = Activity.objects.for_tenant(tenant_id).filter(pk=item_id, assignee_type="human")
-    item: Activity | None = rows.select_related("parent").first()
-    if item is None:
-        raise Http404
+    item: Activity = rows.select_related("parent").first_or_raise(Http404())
     # If several people vote, a vote of somebody else does not invalidate an answer.
     if item.version != version and not (
         item.status in OPEN and DecisionRules.read(item.decision_rules).is_voted_on

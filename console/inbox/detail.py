@@ -122,9 +122,7 @@ def _read_facts(principal: Principal, item_id: UUID) -> Item:
     """Return the item without its texts."""
     tenant_id = principal.tenant_id
     rows = Activity.objects.for_tenant(tenant_id).filter(assignee_type="human").select_related("parent")
-    row = rows.filter(pk=item_id).annotate(aside_until=snooze_times(principal)).first()
-    if row is None:
-        raise Http404
+    row = rows.filter(pk=item_id).annotate(aside_until=snooze_times(principal)).first_or_raise(Http404())
     subject, origin = subject_of(row), activity_tree.origin_of(tenant_id, row)
     line = line_of(subject)
     place = effects.place_of(row, subject)

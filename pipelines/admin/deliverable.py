@@ -14,10 +14,10 @@ from unfold.decorators import display
 
 from activities.models import Activity
 from pipelines import deliverables
-from pipelines.admin.run import RUN_LABELS, cancel_action
+from pipelines.admin.run import cancel_action
 from pipelines.exceptions import PipelineError
 from pipelines.models import Deliverable, DeliverablePeriod, PipelineRun
-from pipelines.models.deliverable import DeliverableState, PeriodState
+from pipelines.models.deliverable import PeriodState
 from tenants import clock
 from tenants.admin.actions import Action, ActionsAdmin
 from tenants.admin.bases import (
@@ -58,8 +58,6 @@ class DeliverableForm(forms.ModelForm):
                 self.add_error("pipelines", f"There is no pipeline {key!r} of this tenant.")
         return values
 
-
-DELIVERABLE_LABELS = {DeliverableState.ACTIVE.value: "success", DeliverableState.PAUSED.value: "warning"}
 
 START = Action(
     "start_selected",
@@ -102,9 +100,7 @@ class DeliverableAdmin(ActionsAdmin, KeptAdmin):
         # The key never changes, because programs refer to it.
         return ("tenant", "key", *always) if obj else always
 
-    @display(description="Status")
-    def state(self, deliverable: Deliverable) -> SafeString:
-        return badge(deliverable.status, DELIVERABLE_LABELS.get(deliverable.status, ""))
+    state = badge_of("status", active="success")
 
     @display(description="Periods")
     def periods_link(self, deliverable: Deliverable) -> SafeString:
@@ -141,7 +137,7 @@ class RunInline(ShownInline):
     per_page = 50
     verbose_name_plural = "Runs"
 
-    state = badge_of("status", RUN_LABELS)
+    state = badge_of("status")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[PipelineRun]:
         rows: QuerySet[PipelineRun] = super().get_queryset(request)
@@ -152,11 +148,6 @@ class RunInline(ShownInline):
         return link_to(run, run.pk, run.name or run.version.pipeline.name)
 
 
-PERIOD_LABELS = {
-    PeriodState.PLANNING.value: "warning",
-    PeriodState.ACTIVE.value: "info",
-    PeriodState.COMPLETED.value: "success",
-}
 ASK_AGAIN = Action(
     "ask_again_selected",
     "Ask the planner again",
@@ -192,7 +183,7 @@ class DeliverablePeriodAdmin(ActionsAdmin, RecordAdmin):
     deliverable_link = link_of(
         "deliverable_id", Deliverable, "Deliverable", text=lambda period: period.deliverable
     )
-    state = badge_of("status", PERIOD_LABELS)
+    state = badge_of("status")
     planner_link = link_of("planner_activity_id", Activity, "Planner")
     plan_text = json_of("plan", "Plan")
 

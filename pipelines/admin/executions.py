@@ -14,7 +14,7 @@ from unfold.decorators import display
 from activities.models import Activity
 from pipelines.admin.run import cancel_action
 from pipelines.models import Firing, PipelineRun, Schedule, ScheduleExecution, ScheduleJob
-from pipelines.models.schedule import ExecutionStatus, FiringState
+from pipelines.models.schedule import ExecutionStatus
 from pipelines.schedules import executions
 from tenants.admin.actions import ActionsAdmin
 from tenants.admin.bases import (
@@ -28,15 +28,6 @@ from tenants.admin.bases import (
     link_to,
 )
 
-EXECUTION_LABELS = {
-    ExecutionStatus.RUNNING.value: "info",
-    ExecutionStatus.SUCCESS.value: "success",
-    ExecutionStatus.PARTIAL.value: "warning",
-    ExecutionStatus.FAILED.value: "danger",
-}
-FIRING_LABELS = {FiringState.FIRED.value: "success", FiringState.SKIPPED.value: "warning"}
-JOB_LABELS = {"enqueued": "info", "done": "success", "failed": "danger"}
-
 CANCEL = cancel_action(
     "executions",
     "This cancels these executions and all of their jobs that have not ended.",
@@ -47,7 +38,7 @@ CANCEL = cancel_action(
 class ExecutionColumns:
     """Columns for lists and pages."""
 
-    state = badge_of("status", EXECUTION_LABELS)
+    state = badge_of("status")
 
     @display(description="Execution")
     def execution_link(self, execution: ScheduleExecution) -> SafeString:
@@ -79,13 +70,13 @@ class FiringInline(ShownInline):
     per_page = 10
     verbose_name_plural = "Past times"
 
-    state_label = badge_of("state", FIRING_LABELS, "State")
+    state_label = badge_of("state", "State", skipped="warning")
 
 
 class JobColumns:
     """Columns for lists and pages."""
 
-    state_label = badge_of("state", JOB_LABELS, "State")
+    state_label = badge_of("state", "State")
 
     @display(description="Done by")
     def work(self, job: ScheduleJob) -> SafeString:
@@ -157,4 +148,4 @@ class FiringAdmin(RecordAdmin):
     search_fields = ("schedule__name", "tenant__slug")
     fields = ("schedule", "tenant", "nominal_at", "last_at", "count", "state_label", "reason", "at")
 
-    state_label = badge_of("state", FIRING_LABELS, "State")
+    state_label = badge_of("state", "State", skipped="warning")

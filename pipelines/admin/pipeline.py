@@ -217,15 +217,43 @@ class VersionInline(ShownInline):
         return format_html('<a class="text-link" href="{}">Restore this version</a>', address)
 
 
+class SwitchedAdmin(ActionsAdmin):
+    """Rows that can be enabled and disabled in the list."""
+
+    actions: Any = ("enable_selected", "disable_selected")
+
+    def switch(self, request: HttpRequest, row: Any, *, on: bool) -> None:
+        """Enable or disable the row. Raises `PipelineError`."""
+        raise NotImplementedError
+
+    @admin.action(description="Enable", permissions=["change"])
+    def enable_selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
+        self._switch_all(request, queryset, on=True)
+
+    @admin.action(description="Disable", permissions=["change"])
+    def disable_selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
+        self._switch_all(request, queryset, on=False)
+
+    def _switch_all(self, request: HttpRequest, queryset: QuerySet[Any], *, on: bool) -> None:
+        word = "Enabled" if on else "Disabled"
+        for row in queryset.exclude(enabled=on):
+            try:
+                self.switch(request, row, on=on)
+            except PipelineError as refusal:
+                messages.warning(request, f"Skipped {row}: {refusal}")
+                continue
+            self.log_change(request, row, f"{word}.")
+            messages.success(request, f"{word}: {row}.")
+
+
 @admin.register(Pipeline)
-class PipelineAdmin(ActionsAdmin):
+class PipelineAdmin(SwitchedAdmin):
     form = PipelineForm
     list_display = ("name", "key", "tenant", "latest", "enabled", "updated_at")
     list_filter = (TenantFilter, "enabled")
     search_fields = ("key", "name", "tenant__slug")
     autocomplete_fields = ("tenant",)
     inlines = (VersionInline,)
-    actions: Any = ("enable_selected", "disable_selected")
     row_actions = (RUN_NOW,)
     actions_detail: Any = ("run", "schedule", "runs")
 
@@ -292,22 +320,10 @@ class PipelineAdmin(ActionsAdmin):
         obj.refresh_from_db()
         _warn_if_scheduled(request, obj)
 
-    @admin.action(description="Enable", permissions=["change"])
-    def enable_selected(self, request: HttpRequest, queryset: QuerySet[Pipeline]) -> None:
-        self._switch(request, queryset, on=True)
-
-    @admin.action(description="Disable", permissions=["change"])
-    def disable_selected(self, request: HttpRequest, queryset: QuerySet[Pipeline]) -> None:
-        self._switch(request, queryset, on=False)
-
-    def _switch(self, request: HttpRequest, queryset: QuerySet[Pipeline], *, on: bool) -> None:
-        word = "Enabled" if on else "Disabled"
-        for pipeline in queryset.exclude(enabled=on):
-            Pipeline.objects.filter(pk=pipeline.pk).update(enabled=on)
-            self.log_change(request, pipeline, f"{word}.")
-            messages.success(request, f"{word}: {pipeline}.")
-            pipeline.enabled = on
-            _warn_if_scheduled(request, pipeline)
+    def switch(self, request: HttpRequest, row: Pipeline, *, on: bool) -> None:
+        Pipeline.objects.filter(pk=row.pk).update(enabled=on)
+        row.enabled = on
+        _warn_if_scheduled(request, row)
 
     @action(description="Schedule", url_path="schedule", icon="schedule", permissions=["change"])
     def schedule(self, request: HttpRequest, object_id: str) -> HttpResponse:

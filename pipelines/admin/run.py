@@ -20,13 +20,6 @@ from pipelines.models.run import RunState
 from tenants.admin.actions import Action, ActionsAdmin
 from tenants.admin.bases import RecordAdmin, ShownInline, TenantFilter, actor_of, badge_of, link_of
 
-RUN_LABELS = {
-    RunState.RUNNING.value: "info",
-    RunState.COMPLETED.value: "success",
-    RunState.FAILED.value: "danger",
-}
-STEP_LABELS = {"active": "info", "done": "success", "failed": "danger"}
-
 
 def cancel_action(what: str, explanation: str, cancel: Callable[..., Any]) -> Action:
     """Return the action that cancels `what`, such as runs, with all that belongs to them."""
@@ -62,7 +55,7 @@ class StepInline(ShownInline):
     per_page = 50
     verbose_name_plural = "Steps"
 
-    state = badge_of("status", STEP_LABELS)
+    state = badge_of("status", pending="")
     activity_link = link_of("activity_id", Activity, "Activity")
 
 
@@ -79,7 +72,7 @@ class PipelineRunAdmin(ActionsAdmin, RecordAdmin):
     inlines = (StepInline,)
     row_actions = (CANCEL,)
 
-    state = badge_of("status", RUN_LABELS)
+    state = badge_of("status")
     version_link = link_of(
         "version_id",
         PipelineVersion,
@@ -128,5 +121,5 @@ class StepRunAdmin(RecordAdmin):
     )
 
     run_link = link_of("run_id", PipelineRun, "Run")
-    state = badge_of("status", STEP_LABELS)
+    state = badge_of("status", pending="")
     activity_link = link_of("activity_id", Activity, "Activity")

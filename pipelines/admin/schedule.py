@@ -26,7 +26,8 @@ from unfold.widgets import (
 
 from agents import configuration, scheduler_settings
 from pipelines import timing
-from pipelines.admin.executions import EXECUTION_LABELS, ExecutionInline, FiringInline
+from pipelines.admin.executions import ExecutionInline, FiringInline
+from pipelines.admin.pipeline import SwitchedAdmin
 from pipelines.exceptions import AlreadyExists, PipelineError, ScheduleChanged
 from pipelines.models import Pipeline, Schedule, ScheduleExecution
 from pipelines.schedules import editing, preview, system_jobs
@@ -35,7 +36,7 @@ from pipelines.schedules.editing import InvalidSchedule
 from pipelines.schedules.preview import Forecast
 from pipelines.timing.clock import zone_names
 from tenants import clock
-from tenants.admin.actions import Action, ActionsAdmin
+from tenants.admin.actions import Action
 from tenants.admin.bases import NOTHING, PlatformAdmin, TenantFilter, actor_of, badge, link_to
 from tenants.context import tenant_scope
 from tenants.models import Tenant
@@ -292,7 +293,7 @@ SECTIONS = (
 
 
 @admin.register(Schedule)
-class ScheduleAdmin(ActionsAdmin, PlatformAdmin):
+class ScheduleAdmin(SwitchedAdmin, PlatformAdmin):
     form = ScheduleForm
     list_display = ("name", "tenant", "target", "timing", "next_runs", "enabled", "last_result")
     list_filter = (TenantFilter, "enabled", "repeat", "target_type")
@@ -302,7 +303,6 @@ class ScheduleAdmin(ActionsAdmin, PlatformAdmin):
     autocomplete_fields = ("tenant", "pipeline")
     fieldsets = SECTIONS
     inlines = (ExecutionInline, FiringInline)
-    actions: Any = ("enable_selected", "disable_selected")
     row_actions = (RUN,)
 
     class Media:
@@ -375,9 +375,7 @@ class ScheduleAdmin(ActionsAdmin, PlatformAdmin):
 
     @display(description="Last result")
     def last_result(self, schedule: Any) -> SafeString:
-        if not schedule.last_status:
-            return NOTHING
-        return badge(schedule.last_status, EXECUTION_LABELS.get(schedule.last_status, ""))
+        return badge(schedule.last_status) if schedule.last_status else NOTHING
 
     def changeform_view(
         self,
@@ -422,24 +420,8 @@ class ScheduleAdmin(ActionsAdmin, PlatformAdmin):
         """Return no related objects: firings are deleted with the schedule, and executions stay."""
         return [str(schedule) for schedule in objs], {"schedules": len(objs)}, set(), []
 
-    @admin.action(description="Enable", permissions=["change"])
-    def enable_selected(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
-        self._switch(request, queryset, on=True)
-
-    @admin.action(description="Disable", permissions=["change"])
-    def disable_selected(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
-        self._switch(request, queryset, on=False)
-
-    def _switch(self, request: HttpRequest, queryset: QuerySet[Schedule], *, on: bool) -> None:
-        word = "Enabled" if on else "Disabled"
-        for schedule in queryset.exclude(enabled=on):
-            try:
-                editing.set_enabled(schedule.tenant_id, schedule.pk, on, actor=actor_of(request))
-            except PipelineError as refusal:
-                messages.warning(request, f"Skipped {schedule}: {refusal}")
-                continue
-            self.log_change(request, schedule, f"{word}.")
-            messages.success(request, f"{word}: {schedule}.")
+    def switch(self, request: HttpRequest, row: Schedule, *, on: bool) -> None:
+        editing.set_enabled(row.tenant_id, row.pk, on, actor=actor_of(request))
 
 
 # The preview of the form, which is updated while a person types.

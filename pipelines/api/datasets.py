@@ -381,9 +381,7 @@ class DatasetRows(LargeBodies, Versioned, TenantViewSet):
         rows = Dataset.objects.for_tenant(self.tenant_id)
         if self.request.method not in ("GET", "HEAD"):
             rows = rows.select_for_update()
-        dataset: Dataset | None = rows.filter(name=name).first()
-        if dataset is None:
-            raise NotFound("dataset", name)
+        dataset: Dataset = rows.filter(name=name).first_or_raise(NotFound("dataset", name))
         return dataset
 
     def _replaces(self, request: Request) -> bool:

@@ -165,9 +165,7 @@ def _flag_cancelled(tenant_id: UUID, period_id: UUID) -> tuple[UUID | None, list
     flagged = periods.filter(status__in=(PeriodState.PLANNING, PeriodState.ACTIVE)).update(
         status=PeriodState.CANCELLED
     )
-    period = periods.first()
-    if period is None:
-        raise NotFound("period", period_id)
+    period = periods.first_or_raise(NotFound("period", period_id))
     if not flagged and period.status != PeriodState.CANCELLED:
         raise PeriodEnded(f"The period is {period.status} already.")
     period_counts.recount(tenant_id, period_id)

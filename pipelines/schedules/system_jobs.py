@@ -172,9 +172,7 @@ def run_now(tenant_id: UUID, schedule_id: UUID, *, actor: str) -> ScheduleExecut
     is_outermost = current_tenant() is None
     with tenant_scope(tenant_id):
         rows = Schedule.objects.for_tenant(tenant_id).filter(pk=schedule_id)
-        schedule = rows.select_for_update(of=("self",)).first()
-        if schedule is None:
-            raise NotFound("schedule", schedule_id)
+        schedule = rows.select_for_update(of=("self",)).first_or_raise(NotFound("schedule", schedule_id))
         execution = executions.begin(
             schedule, nominal_at=None, status=_status_of_new_execution(schedule), created_by=actor
         )

@@ -154,8 +154,6 @@ class IdempotentRequestAdmin(RecordAdmin):
     fields = ("id", "tenant", "status_code", "digest", "request_digest", "created_at")
 
 
-COLOURS = {"active": "success", "expired": "danger"}
-
 EXPIRE = Action(
     "expire_selected",
     "Mark as expired",
@@ -216,5 +214,6 @@ class ChannelAdmin(ActionsAdmin):
 
     @display(description="Status")
     def standing(self, channel: Channel) -> SafeString:
+        kinds = {"active": "success", "expired": "danger"}
         status = getattr(channel, "standing", channel.status)
-        return badge(status, COLOURS.get(status, ""))
+        return badge(status, kinds.get(status))

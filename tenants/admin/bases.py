@@ -252,17 +252,31 @@ def as_json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, default=str)
 
 
-def badge(text: str, kind: str = "") -> SafeString:
-    """Return a word in a coloured box. `kind` is success, info, warning, danger or empty."""
+#: The kind of box of a state's word, wherever it is displayed. Other words have a grey one.
+KINDS: Mapping[str, str] = {
+    word: kind
+    for kind, words in {
+        "success": "done completed success sent delivered approved woken fired answered healthy",
+        "info": "running active sending info claimed enqueued bound open replayed",
+        "warning": "pending partial paused planning warning stalled collected expired",
+        "danger": "failed rejected refused unhealthy critical",
+    }.items()
+    for word in words.split()
+}
+
+
+def badge(text: str, kind: str | None = None) -> SafeString:
+    """Return a word in a coloured box. `kind` is success, info, warning, danger or empty; if omitted, that of the word."""
+    kind = KINDS.get(text, "") if kind is None else kind
     return render_to_string("unfold/helpers/label.html", {"text": text.replace("_", " "), "type": kind})
 
 
-# Fields that many admins render in the same way, such as `state = badge_of("status", LABELS)` in an admin's class.
+# Fields that many admins render in the same way, such as `state = badge_of("status")` in an admin's class.
 
 
-def badge_of(column: str, kinds: Mapping[str, str], title: str = "Status") -> Any:
-    """Return a field with the word in the column, in its colour."""
-    return _column_of(column, title, lambda row, value: badge(value, kinds.get(value, "")))
+def badge_of(column: str, title: str = "Status", **kinds: str) -> Any:
+    """Return a field with the word in the column, in its colour. `kinds` has the words with another colour than elsewhere."""
+    return _column_of(column, title, lambda row, value: badge(value, kinds.get(value)))
 
 
 def link_of(

@@ -148,6 +148,13 @@ class TenantQuerySet(models.QuerySet[Any]):
     def for_tenant(self, tenant: Tenant | UUID) -> Self:
         return self.filter(tenant_id=tenant.pk if isinstance(tenant, Tenant) else tenant)
 
+    def first_or_raise(self, error: Exception) -> Any:
+        """Return the first row. Raises the error if there is none."""
+        row = self.first()
+        if row is None:
+            raise error
+        return row
+
 
 class TenantOwned(PlainNames, models.Model):
     """A row of one tenant. Its table has a forced policy, and its keys to other tenant-owned tables include the tenant."""
