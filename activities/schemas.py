@@ -85,7 +85,7 @@ MOST_VOTERS = 100
 
 
 class LaterSerializer(StrictSerializer):
-    """So many seconds after the question was asked."""
+    """A number of seconds after the question was asked."""
 
     after_seconds = Number(min_value=0.001, max_value=LONGEST_WAIT)
     human_role = Text(max_length=63, **OPTIONAL)
@@ -128,18 +128,18 @@ class RulesSerializer(StrictSerializer):
     escalation = serializers.ListField(
         child=ReminderField(),
         max_length=MOST_LATER,
-        help_text="Who is asked next, and after how long.",
+        help_text="The roles that are asked next, each after a number of seconds.",
         **OPTIONAL,
     )
     on_timeout = OneOf(
         choices=["approve", "reject", "escalate"],
-        help_text="What happens when nobody has decided by the due time.",
+        help_text="What happens if nobody has decided by the due time.",
         **OPTIONAL,
     )
-    quorum = Whole(min_value=1, max_value=MOST_VOTERS, help_text="So many must agree.", **OPTIONAL)
-    voters = Whole(min_value=1, max_value=MOST_VOTERS, help_text="Of so many who are asked.", **OPTIONAL)
+    quorum = Whole(min_value=1, max_value=MOST_VOTERS, help_text="How many people must agree.", **OPTIONAL)
+    voters = Whole(min_value=1, max_value=MOST_VOTERS, help_text="How many people are asked.", **OPTIONAL)
     self_approval = Flag(
-        help_text="Whether who asks may decide. Left out: yes for one decision, no where several must agree.",
+        help_text="Whether the requester may decide. Default: true if one decision is enough, false if several people must agree.",
         **OPTIONAL,
     )
 
@@ -227,7 +227,7 @@ class AssigneeSerializer(StrictSerializer):
 
 
 class ReassignmentSerializer(AssigneeSerializer):
-    """The whole work goes to somebody else."""
+    """Reassigns the whole work to another role."""
 
     reason = Text(max_length=LONGEST_REASON)
 
@@ -243,30 +243,33 @@ LONGEST_CONTENT = 200_000
 
 
 class BlockerSerializer(StrictSerializer):
-    """What holds the agent up, and cannot be removed by it."""
+    """A problem that stops the agent, and that it cannot solve itself."""
 
     type = Text(
         max_length=63, help_text="channel_auth_expired, missing_integration, api_outage, or another name."
     )
     message = Text(max_length=LONGEST_MESSAGE)
-    channel_id = Identifier(help_text="The channel that is concerned.", **OPTIONAL)
+    channel_id = Identifier(help_text="The affected channel.", **OPTIONAL)
 
 
 class SubtaskSerializer(AssigneeSerializer):
-    """A part of the work for somebody else. A blocking one puts the asking agent's work aside until it has ended."""
+    """A part of the work for another role. If it is blocking, the requesting agent's work waits until it has ended."""
 
     name = Text(max_length=200)
     description = Text(max_length=LONGEST_TEXT, trim_whitespace=False, allow_blank=True, **OPTIONAL)
     params = Member(**OPTIONAL)
-    model = Text(max_length=200, help_text="Instead of the role's.", **OPTIONAL)
+    model = Text(max_length=200, help_text="The model to use instead of the role's.", **OPTIONAL)
     max_turns = Whole(
-        min_value=1, max_value=200, help_text="Answers of its model; then it fails.", **OPTIONAL
+        min_value=1,
+        max_value=200,
+        help_text="How many answers its model may give; with more, the work fails.",
+        **OPTIONAL,
     )
     blocking = Flag()
 
 
 class ReviewRequestSerializer(StrictSerializer):
-    """A question to a person in the middle of the work."""
+    """A question to a person during the work."""
 
     question = Text(max_length=LONGEST_MESSAGE)
     content = Text(max_length=LONGEST_CONTENT, trim_whitespace=False, allow_blank=True, **OPTIONAL)
@@ -274,7 +277,7 @@ class ReviewRequestSerializer(StrictSerializer):
 
 
 class WorkScopeSerializer(StrictSerializer):
-    """Work of the tenant that has not ended. What is in any of the lists is in it."""
+    """A selection of the tenant's unfinished work: everything that matches at least one of the lists."""
 
     pipelines = serializers.ListField(child=Identifier(), max_length=MOST_SCOPES, **OPTIONAL)
     deliverables = serializers.ListField(child=Identifier(), max_length=MOST_SCOPES, **OPTIONAL)
@@ -288,7 +291,8 @@ class WorkScopeSerializer(StrictSerializer):
 
 
 class ApprovalRequestSerializer(StrictSerializer):
-    """A decision about several activities. With neither `activity_ids` nor a scope, an agent's is about its own."""
+    """A request for a decision about several activities. If an agent names neither `activity_ids` nor a scope, it is about its own
+    activity."""
 
     type = Text(max_length=63, help_text="content_direction, brand_direction, or another name.")
     title = Text(max_length=200)
@@ -301,10 +305,10 @@ class ApprovalRequestSerializer(StrictSerializer):
 
 
 class ApprovalByAgentSerializer(ApprovalRequestSerializer):
-    """Agents may name a scope, too: what people have granted their role to hold."""
+    """An agent's request for a decision. It may also name a scope, within the work that people allow its role to hold."""
 
     scope = WorkScopeSerializer(
-        help_text="What people have granted the agent's role to hold (`may_hold` of its settings), and waits now.",
+        help_text="Waiting work to hold, within what people allow the agent's role (`may_hold` of its settings).",
         **OPTIONAL,
     )
 

@@ -57,7 +57,9 @@ class Agent(PlainNames, models.Model):
     description = models.TextField(blank=True)
     adapter = models.CharField(max_length=16, choices=Adapter.choices, default=Adapter.HTTP)
     endpoint = models.CharField(
-        max_length=500, blank=True, help_text="URL for http and a2a, dotted path of a callable for inline."
+        max_length=500,
+        blank=True,
+        help_text="A URL for http and a2a, or the dotted path of a callable for inline.",
     )
     auth_sealed = models.TextField(blank=True, editable=False)
     model = models.CharField(max_length=100, blank=True)
@@ -66,17 +68,21 @@ class Agent(PlainNames, models.Model):
         blank=True,
         default="",
         db_default="",
-        help_text="What the agent is and how it works, told with every task. A change begins new sessions.",
+        help_text="What the agent is and how it works; sent with every task. A change starts new sessions.",
     )
     input_schema = models.JSONField(null=True, blank=True, help_text="JSON Schema that params must satisfy.")
     tenant_concurrency = models.PositiveIntegerField(
-        default=5, validators=[MinValueValidator(1)], help_text="Default of max_concurrency for each tenant."
+        default=5,
+        validators=[MinValueValidator(1)],
+        help_text="How many activities of each tenant may run at once.",
     )
     max_concurrency = models.PositiveIntegerField(
-        null=True, blank=True, help_text="Over all tenants. Empty: no limit."
+        null=True,
+        blank=True,
+        help_text="How many activities of all tenants together may run at once. Empty: no limit.",
     )
     timeout_seconds = models.PositiveIntegerField(
-        null=True, blank=True, help_text="Execution timeout. Empty: 660."
+        null=True, blank=True, help_text="The timeout of an attempt. Empty: 660."
     )
     retry = models.JSONField(
         default=dict,
@@ -91,14 +97,14 @@ class Agent(PlainNames, models.Model):
     )
     enabled = models.BooleanField(default=True)
     paused = models.BooleanField(
-        default=False, help_text="Nothing new starts for any tenant; what runs ends normally."
+        default=False, help_text="No new work of this role starts for any tenant; current runs end normally."
     )
     health_url = models.CharField(
         max_length=500,
         blank=True,
         default="",
         db_default="",
-        help_text="Asked with GET, a 2xx means healthy. Empty: any HTTP answer of the endpoint does.",
+        help_text="Requested with GET; a 2xx answer means healthy. If empty, any HTTP answer of the endpoint means healthy.",
     )
     health = models.CharField(
         max_length=9, choices=Health.choices, default=Health.UNKNOWN, db_default="unknown", editable=False
@@ -106,13 +112,13 @@ class Agent(PlainNames, models.Model):
     health_detail = models.CharField(max_length=500, blank=True, default="", db_default="", editable=False)
     health_checked_at = models.DateTimeField(null=True, editable=False)
     health_failures = models.PositiveIntegerField(
-        default=0, db_default=0, editable=False, help_text="One after the other."
+        default=0, db_default=0, editable=False, help_text="Number of failed checks in a row."
     )
     health_due_at = models.DateTimeField(
-        null=True, editable=False, help_text="When it is looked at next. Empty: now."
+        null=True, editable=False, help_text="When it is checked next. Empty: now."
     )
     revision = models.PositiveIntegerField(
-        default=1, db_default=1, editable=False, help_text="Raised by every change; the ETag."
+        default=1, db_default=1, editable=False, help_text="Increases with every change; used as the ETag."
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -146,7 +152,9 @@ class AgentVersionDeployment(models.Model):
     agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="deployments")
     version = models.CharField(max_length=64, validators=[semantic_versions.validate])
     environment = models.CharField(max_length=16, choices=Environment.choices)
-    endpoint = models.CharField(max_length=500, blank=True, help_text="Empty: the agent's own endpoint.")
+    endpoint = models.CharField(
+        max_length=500, blank=True, help_text="If empty, the agent's own endpoint is used."
+    )
     deployed_at = models.DateTimeField(db_default=Now(), editable=False)
     deployed_by = models.CharField(max_length=200, blank=True)
     promoted_from = models.ForeignKey(
@@ -159,7 +167,7 @@ class AgentVersionDeployment(models.Model):
         editable=False,
         on_delete=models.SET_NULL,
         related_name="+",
-        help_text="In production before this one; what rolling back restores.",
+        help_text="The deployment that was in production before; a rollback restores it.",
     )
     replaced_at = models.DateTimeField(null=True, blank=True, editable=False)
     replaced_by = models.CharField(max_length=200, blank=True, default="", db_default="", editable=False)
@@ -196,7 +204,7 @@ class AgentConfig(TenantOwned):
         null=True,
         blank=True,
         validators=[MinValueValidator(1)],
-        help_text="Activities of one group key at once. Empty: 1.",
+        help_text="How many activities with one group key may run at once. Empty: 1.",
     )
     adapter = models.CharField(max_length=16, choices=Adapter.choices, blank=True)
     endpoint = models.CharField(max_length=500, blank=True)
@@ -206,14 +214,14 @@ class AgentConfig(TenantOwned):
         default="",
         db_default="",
         editable=False,
-        help_text="Secrets of its own, newest first. Empty: those derived from the installation's keys.",
+        help_text="The encrypted signing secrets, newest first. Empty: secrets that are derived from the installation's keys.",
     )
     model = models.CharField(max_length=100, blank=True)
     instructions = models.TextField(
         blank=True,
         default="",
         db_default="",
-        help_text="In place of the registry's. A change begins new sessions.",
+        help_text="Replaces the registry's instructions. A change starts new sessions.",
     )
     timeout_seconds = models.PositiveIntegerField(null=True, blank=True)
     retry = models.JSONField(default=dict, blank=True)
@@ -227,14 +235,14 @@ class AgentConfig(TenantOwned):
     hears_of_failures = models.BooleanField(
         default=False,
         db_default=False,
-        help_text="Work of other roles that fails for good wakes it, to plan again (job.failed).",
+        help_text="Whether permanent failures of other roles wake this role, so that it can plan again (job.failed).",
     )
     may_hold = models.JSONField(
         default=dict,
         db_default={},
         blank=True,
-        help_text="Whose waiting work its questions to people may hold beside its own: everything (true), or lists of pipelines and "
-        "deliverables by id, roles, and groups by key.",
+        help_text="The waiting work, in addition to its own, that its questions to people may hold: everything (true), or "
+        "lists of pipelines, deliverables, roles or groups.",
     )
     enabled = models.BooleanField(default=True)
     paused = models.BooleanField(default=False)
@@ -255,7 +263,7 @@ class PlatformConfig(models.Model):
     key = models.CharField(primary_key=True, max_length=63)
     value = models.JSONField(default=dict, blank=True)
     version = models.PositiveIntegerField(
-        default=1, editable=False, help_text="Raised by every change; the ETag."
+        default=1, editable=False, help_text="Increases with every change; used as the ETag."
     )
     updated_at = models.DateTimeField(db_default=Now(), editable=False)
     updated_by = models.CharField(max_length=200, blank=True, default="", editable=False)
@@ -286,13 +294,13 @@ class AgentSession(TenantOwned):
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     deliverable_id = models.UUIDField()
     agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="+", db_column="role")
-    external_session_id = models.CharField(max_length=200, help_text="The agent's own id of it.")
+    external_session_id = models.CharField(max_length=200, help_text="The agent's own id of the session.")
     briefing = models.CharField(
         max_length=64,
         blank=True,
         default="",
         db_default="",
-        help_text="Digest of what the agent was told it is. Empty: not known.",
+        help_text="A digest of what the agent was told about its work. Empty if not known.",
     )
     state: Any = models.JSONField(default=dict, blank=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
@@ -347,7 +355,7 @@ class Skill(TenantOwned):
     description = models.TextField(
         blank=True,
         validators=[MaxLengthValidator(LONGEST_SKILL_DESCRIPTION)],
-        help_text="When to read it. Agents decide by this.",
+        help_text="When to read the skill. Agents decide by this text.",
     )
     content = models.TextField(validators=[MaxLengthValidator(LONGEST_SKILL)], help_text="Markdown.")
     kind = models.CharField(max_length=8, choices=SkillKind.choices, default=SkillKind.SKILL)

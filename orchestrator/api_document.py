@@ -49,7 +49,7 @@ class RunTokenScheme(OpenApiAuthenticationExtension):
         return {
             "type": "http",
             "scheme": "bearer",
-            "description": "`callback.token` of a job; valid for its run only.",
+            "description": "The `callback.token` of a job; valid only for its run.",
         }
 
 

@@ -118,7 +118,7 @@ class NotificationChannelForm(forms.ModelForm):
         required=False,
         max_length=2_000,
         widget=WriteOnlyInput(attrs={"autocomplete": "off", "spellcheck": "false"}),
-        help_text="A URL for slack and webhook, addresses separated by commas for email. Never shown again. "
+        help_text="A URL for slack and webhook; addresses separated by commas for email. It is never displayed again. "
         "Leave empty to keep the stored target. Use the API to renew and read a webhook's secret.",
     )
     kinds = forms.MultipleChoiceField(

@@ -56,20 +56,20 @@ from tenants.models import Role
 
 
 class StatusFilter(django_filters.BaseInFilter, django_filters.ChoiceFilter):
-    """One status, or several with commas."""
+    """One status, or several separated by commas."""
 
     def filter(self, rows: QuerySet[Any], value: list[str] | None) -> QuerySet[Any]:
         return rows.filter(in_status(*value)) if value else rows
 
 
 class IdsFilter(django_filters.BaseInFilter, django_filters.UUIDFilter):
-    """One id, or several with commas."""
+    """One id, or several separated by commas."""
 
 
 class ActivityFilter(StrictFilterSet):
-    ids = IdsFilter(field_name="pk", help_text="One id, or several with commas.")
+    ids = IdsFilter(field_name="pk", help_text="One id, or several separated by commas.")
     status = StatusFilter(
-        choices=[(s.value, s.value) for s in Status], help_text="One status, or several with commas."
+        choices=[(s.value, s.value) for s in Status], help_text="One status, or several separated by commas."
     )
     agent_role = django_filters.CharFilter()
     human_role = django_filters.CharFilter()
@@ -90,8 +90,9 @@ class ActivityFilter(StrictFilterSet):
     search = django_filters.CharFilter(
         method="with_words",
         max_length=SEARCH_LENGTH,
-        help_text="Words that must all occur, each in the name, description, params, metadata or error. Looked for among the newest "
-        f"{selectors.SEARCHED:,} activities; with `created_before`, among the newest that were made before it.",
+        help_text="Words that must all occur, each in the name, description, params, metadata or error. Only the newest "
+        f"{selectors.SEARCHED:,} activities are searched; with `created_before`, the newest that were created "
+        "before it.",
     )
 
     def with_words(self, rows: QuerySet[Any], name: str, value: str) -> QuerySet[Any]:
@@ -104,8 +105,8 @@ class InboxFilter(StrictFilterSet):
     human_role = django_filters.CharFilter()
     pipeline_run = django_filters.UUIDFilter(field_name="pipeline_run_id")
     deliverable = django_filters.UUIDFilter(field_name="deliverable_id")
-    gate = FlagFilter(field_name="is_approval_gate", help_text="Only decisions, or only tasks.")
-    mine = FlagFilter(method="of_caller", help_text="Only what is asked of the caller's own human roles.")
+    gate = FlagFilter(field_name="is_approval_gate", help_text="True: only decisions. False: only tasks.")
+    mine = FlagFilter(method="of_caller", help_text="True: only items for the caller's own human roles.")
 
     def of_caller(self, rows: Any, name: str, value: bool) -> Any:
         roles = self.request.user.human_roles
@@ -116,11 +117,13 @@ MOST_AT_ONCE = 1_000
 
 
 class SubmittedSerializer(serializers.Serializer[Any]):
-    """What became of one of several new activities."""
+    """The result for one of several submitted activities."""
 
     id = serializers.UUIDField()
     created = serializers.BooleanField()
-    deduplicated = serializers.BooleanField(help_text="An equal one is live; this is its id.")
+    deduplicated = serializers.BooleanField(
+        help_text="Whether an unfinished activity has the same `dedup_key`; `id` is then the id of that activity."
+    )
     link = serializers.CharField()
 
 
@@ -177,8 +180,8 @@ class ActivityViewSet(DecisionActions, OperationActions, VersionedResource):
         ],
     )
     def create(self, request: Request) -> Response:
-        """A list creates all of its activities or, when one has a fault, none. With a `dedup_key` that an activity still under
-        way has, nothing is created: the answer is 200 with that activity and `deduplicated: true`."""
+        """A list is created as a whole: if one of its activities is invalid, none is created. If an unfinished activity has the same
+        `dedup_key`, nothing is created, and the answer is 200 with that activity and `deduplicated: true`."""
         if isinstance(request.data, list):
             return self._create_many(request.data)
         (item,) = self._validate([request.data], single=True)
@@ -245,23 +248,25 @@ MOST_LINES, USUAL_LINES = 1_000, 500
 class LogLineShownSerializer(ResponseSerializer):
     """One line of a run's log."""
 
-    number = serializers.IntegerField(help_text="Counts up by one from 1 within its run.")
+    number = serializers.IntegerField(help_text="The number of the line in its run: 1, 2, 3 and so on.")
     at = serializers.DateTimeField()
     kind = serializers.ChoiceField(choices=[(kind, kind) for kind in LINE_KINDS])
     text = serializers.CharField()
 
 
 class LogPageSerializer(serializers.Serializer[Any]):
-    """Lines in their order."""
+    """Log lines, in order."""
 
-    next = serializers.URLField(allow_null=True, help_text="The next page, if there is one by now.")
-    previous = serializers.URLField(allow_null=True, help_text="Always null: a log is read forwards.")
-    results = LogLineShownSerializer(many=True)
-    cursor = serializers.IntegerField(help_text="What to give as `after` to go on, now or later.")
-    dropped = serializers.IntegerField(
-        help_text="Lines that a full log did not keep; a note at its end says so."
+    next = serializers.URLField(allow_null=True, help_text="The next page, if there is one yet.")
+    previous = serializers.URLField(
+        allow_null=True, help_text="Always null, because a log is only read forwards."
     )
-    ended = serializers.BooleanField(help_text="Whether the run is over.")
+    results = LogLineShownSerializer(many=True)
+    cursor = serializers.IntegerField(help_text="The value of `after` to continue with, now or later.")
+    dropped = serializers.IntegerField(
+        help_text="Number of lines that were dropped because the log was full; a note at its end says so."
+    )
+    ended = serializers.BooleanField(help_text="Whether the run has ended.")
 
 
 class ActivityPart(TenantView):
@@ -287,9 +292,9 @@ class ActivityOutput(ActivityPart):
     # No transaction may wait for MongoDB, which may be slow.
     in_one_transaction = False
 
-    @operation("What an activity produced", answer=OutputSerializer, refusals=(404, 503))
+    @operation("The output of an activity", answer=OutputSerializer, refusals=(404, 503))
     def get(self, request: Request, activity_id: UUID) -> Response:
-        """404 with the code `no_output` while there is none."""
+        """404 with the code `no_output` if there is none yet."""
         with tenant_scope(self.tenant_id):
             reference = self.activity(activity_id).output_ref
         output = outputs.read(self.tenant_id, reference) if reference else None
@@ -304,10 +309,10 @@ class ActivityInput(ActivityPart):
     in_one_transaction = False
     pagination_class = None
 
-    @operation("What an activity works on", answer=WorkedOnSerializer, refusals=(404, 503))
+    @operation("The input of an activity", answer=WorkedOnSerializer, refusals=(404, 503))
     def get(self, request: Request, activity_id: UUID) -> Response:
-        """What its agent is given as `input`, or a person to judge: what it was submitted with, the output that it is about, and those of
-        the steps before it. 404 with the code `no_input` when it works on nothing but its description and parameters."""
+        """The `input` that its agent receives, or that a person judges: the submitted input, the output that it refers to, and the outputs
+        of the steps before it. 404 with the code `no_input` if it works only on its description and parameters."""
         with tenant_scope(self.tenant_id):
             activity = self.activity(activity_id, "tenant_id", "input", "input_ref")
         input_ = execution_request.fetch(activity, ()).input
@@ -317,14 +322,12 @@ class ActivityInput(ActivityPart):
 
 
 class ActivityRuns(ViewSetMixin, ActivityPart):
-    """Also those that were lost or superseded."""
+    """Every attempt is a run. Lost and superseded runs are included."""
 
     queryset = ActivityRun.objects
     ordering = ("-started_at", "-id")
 
-    @operation(
-        "The attempts at an activity, newest first", answer=RunSerializer(many=True), refusals=(400, 404)
-    )
+    @operation("The runs of an activity, newest first", answer=RunSerializer(many=True), refusals=(400, 404))
     def list(self, request: Request, activity_id: UUID) -> Response:
         self.activity(activity_id)
         rows: QuerySet[Any] = self.get_queryset().filter(activity_id=activity_id)
@@ -347,9 +350,9 @@ class RunTranscript(ActivityPart):
 
     @operation("What a command-line agent printed during a run", answer=OpenApiTypes.STR, refusals=(404,))
     def get(self, request: Request, activity_id: UUID, run_id: UUID) -> HttpResponseBase:
-        """Plain text, as far as it is kept; lines of its standard error begin with `! `.
+        """Plain text, as far as it is stored; lines of standard error begin with `! `.
 
-        404 with the code `no_transcript` when there is none on this machine: it is kept where the worker ran."""
+        404 with the code `no_transcript` if this machine has none: a transcript is stored on the machine where the worker ran."""
         with tenant_scope(self.tenant_id):
             self.activity(activity_id)
             runs = ActivityRun.objects.for_tenant(self.tenant_id).filter(pk=run_id, activity_id=activity_id)
@@ -367,25 +370,25 @@ class RunLogLines(ActivityPart):
     query_parameters = (AFTER,)
 
     @operation(
-        "What an agent says during a run, line by line",
+        "The log lines of a run",
         answer=LogPageSerializer,
         refusals=(400, 404, 503),
         parameters=(
             OpenApiParameter(
                 AFTER,
                 {"type": "integer", "minimum": 0, "default": 0},
-                description="Go on behind the line with this number: the `cursor` of the answer before.",
+                description="Return the lines after this number: the `cursor` of the previous answer.",
             ),
             OpenApiParameter(
                 LIMIT,
                 {"type": "integer", "minimum": 1, "default": USUAL_LINES},
-                description=f"Lines per page. More than {MOST_LINES} count as {MOST_LINES}.",
+                description=f"Lines per page, at most {MOST_LINES}; larger values are reduced.",
             ),
         ),
     )
     def get(self, request: Request, activity_id: UUID, run_id: UUID) -> Response:
-        """Oldest first, while it goes on and afterwards. Who follows asks again with `cursor`, when an event `run_log` says that there is
-        more, or every second or two, until `ended` is true and there is nothing new."""
+        """Oldest first, during the run and afterwards. To follow a log, request it again with `after` set to `cursor`, either when an event
+        `run_log` announces more lines, or every second or two, until `ended` is true and no new lines are returned."""
         refuse_unknown(request, self)
         errors: list[FieldError] = []
         after = parse_whole_number(request.query_params.get(AFTER), AFTER, errors)
@@ -421,8 +424,8 @@ class ActivityTimeline(ViewSetMixin, ActivityPart):
         refusals=(400, 404),
     )
     def list(self, request: Request, activity_id: UUID) -> Response:
-        """Transitions with who acted, wakes with their reasons, runs with their ends, calls of tools, votes and deadlines, in one list. A
-        deadline may lie ahead."""
+        """One list of transitions with their actors, wakes with their reasons, runs with their results, tool calls, votes and deadlines. A
+        deadline may be in the future."""
         self.activity(activity_id)
         refuse_unknown(request, self)
         return page_response(selectors.timeline(self.tenant_id, activity_id), request)
@@ -435,7 +438,7 @@ class ActivityWhy(ActivityPart):
 
     @operation("Why an activity does not run right now", answer=WhySerializer, refusals=(404,))
     def get(self, request: Request, activity_id: UUID) -> Response:
-        """Never fails for a server that is away: then the answer is less exact and says so."""
+        """Works even while Redis is unavailable; the answer is then less exact and says so."""
         return Response(WhySerializer(wait_reasons.why(self.tenant_id, activity_id)).data)
 
 

@@ -42,14 +42,16 @@ from tenants.models import Role, Tenant
 
 
 class DeliverySerializer(ResponseSerializer):
-    """An alert on its way to one of the tenant's channels."""
+    """The delivery of an alert to one of the tenant's channels."""
 
     id = serializers.UUIDField(help_text="The `webhook-id` of a webhook.")
     channel = serializers.UUIDField(source="channel_id")
     kind = serializers.CharField(source="channel_kind")
-    name = serializers.CharField(source="channel_name", help_text="The channel's name at that time.")
+    name = serializers.CharField(
+        source="channel_name", help_text="The channel's name when the alert was raised."
+    )
     state = serializers.CharField(
-        help_text="pending, sending, sent, failed, or unknown: it may have arrived and is not repeated."
+        help_text="pending, sending, sent, failed, or unknown (it may have arrived, and is not repeated)."
     )
     attempts = serializers.IntegerField()
     next_attempt_at = Computed(
@@ -60,7 +62,7 @@ class DeliverySerializer(ResponseSerializer):
 
 
 class AlertSerializer(ResponseSerializer):
-    """Something that people must know."""
+    """A message to people about a problem or a decision."""
 
     id = serializers.UUIDField()
     kind = serializers.CharField()
@@ -103,10 +105,10 @@ class AlertViewSet(DigestEtag, Resource):
         own = AlertDelivery.objects.filter(channel_id__isnull=False).order_by("pk")
         return super().get_queryset().prefetch_related(Prefetch("deliveries", own))
 
-    @command("Say that somebody has seen it", EmptySerializer, AlertSerializer)
+    @command("Acknowledge an alert", EmptySerializer, AlertSerializer)
     @action(detail=True, methods=["post"])
     def acknowledge(self, request: Request, pk: UUID) -> Response:
-        """The first to say so is named; others change nothing."""
+        """The first acknowledgement is recorded; later ones change nothing."""
         self.refuse_changed(AlertSerializer(self.get_object()).data)
         acknowledge(self.tenant_id, pk, actor=self.principal.actor)
         return Response(AlertSerializer(self.get_object()).data)
@@ -115,73 +117,80 @@ class AlertViewSet(DigestEtag, Resource):
 # Notification channels. A target can be written but never read; a webhook's secret is returned only once.
 
 
-ABOUT_TARGETS = "A URL for slack and webhook, addresses separated by commas for email. Never shown again."
+ABOUT_TARGETS = "A URL for slack and webhook; addresses separated by commas for email. It is never returned."
 
 
 class NotificationChannelSerializer(ResponseSerializer):
-    """A channel. `target` shows enough to recognise it: the host of a URL, the first letters of addresses."""
+    """A channel for notifications. `target` contains only enough to recognize it: the host of a URL, or the first letters of addresses."""
 
     id = serializers.UUIDField()
     kind = serializers.CharField()
     name = serializers.CharField()
     target = serializers.CharField(source="target_shown")
-    kinds = serializers.ListField(child=serializers.CharField(), help_text="Kinds of alerts. Empty: all.")
+    kinds = serializers.ListField(
+        child=serializers.CharField(), help_text="The kinds of alerts to send. If empty: all."
+    )
     enabled = serializers.BooleanField()
     digest = serializers.CharField(help_text="off, daily or weekly.")
     digest_hour = serializers.IntegerField(
-        allow_null=True, help_text="null: that of the platform, 7 for daily digests and 9 for weekly ones."
+        allow_null=True,
+        help_text="Null for the platform's setting, which is 7 for daily and 9 for weekly digests unless it was changed.",
     )
     digest_day = Computed(
-        str | None, lambda channel: channel.digest_day or None, help_text="Of weekly digests; null: Monday."
+        str | None,
+        lambda channel: channel.digest_day or None,
+        help_text="For weekly digests. Null for Monday.",
     )
     digest_roles = serializers.ListField(child=serializers.CharField())
-    version = serializers.IntegerField(help_text="Raised by every change; the ETag.")
+    version = serializers.IntegerField(help_text="Increases with every change; used as the ETag.")
     created_at = serializers.DateTimeField()
 
 
 class NotificationChannelWithSecretSerializer(NotificationChannelSerializer):
     secret = serializers.CharField(
         allow_null=True,
-        help_text="Verifies what is sent to a webhook. Shown here and nowhere else; null for other kinds.",
+        help_text="Verifies the messages to a webhook. It is returned only here; null for other kinds, and in a repeated answer.",
     )
 
 
 class ChangedChannelSerializer(StrictSerializer):
-    """All of a channel but its kind. A target that is left out stays as it is."""
+    """A complete channel, without its kind. An omitted target stays as it is."""
 
     name = Text(max_length=100)
     target = Text(max_length=2_000, help_text=ABOUT_TARGETS, **OPTIONAL)
     kinds = serializers.ListField(
         child=OneOf(choices=AlertKind.values),
-        help_text="Kinds of alerts. Empty or left out: all.",
+        help_text="The kinds of alerts to send. Default, or if empty: all.",
         **OPTIONAL,
     )
     enabled = Flag(**OPTIONAL)
     digest = OneOf(
         choices=Digest.values,
-        help_text="For email: a summary each day or each week. Off if left out.",
+        help_text="A daily or weekly summary, only for email. Default: off.",
         **OPTIONAL,
     )
     digest_hour = Whole(
         min_value=0,
         max_value=23,
-        help_text="When it leaves, in the tenant's time zone. Left out: 7 for daily digests and 9 for weekly ones, unless the platform "
-        "says otherwise.",
+        help_text="The hour in which it is sent, in the tenant's time zone. Default: the platform's setting, usually 7 "
+        "for daily and 9 for weekly digests.",
         **OPTIONAL,
     )
     digest_day = OneOf(
-        choices=Weekday.values, help_text="When weekly ones leave. Left out: monday.", **OPTIONAL
+        choices=Weekday.values,
+        help_text="The day on which weekly digests are sent. Default: monday.",
+        **OPTIONAL,
     )
     digest_roles = serializers.ListField(
         child=Text(max_length=63),
         max_length=50,
-        help_text="Human roles whose waiting items the digest tells of. Empty or left out: all.",
+        help_text="The human roles whose waiting items the digest contains. Default, or if empty: all.",
         **OPTIONAL,
     )
 
 
 class NewChannelSerializer(ChangedChannelSerializer):
-    """A new channel."""
+    """A new channel for notifications."""
 
     kind = OneOf(choices=ChannelKind.values)
     target = Text(max_length=2_000, help_text=ABOUT_TARGETS)
@@ -227,9 +236,9 @@ class NotificationChannelViewSet(VersionedResource):
             except InvalidTarget as error:
                 raise InvalidRequest([("target", str(error))]) from error
 
-    @creation("Make a channel", NewChannelSerializer, NotificationChannelWithSecretSerializer)
+    @creation("Create a notification channel", NewChannelSerializer, NotificationChannelWithSecretSerializer)
     def create(self, request: Request) -> Response:
-        """The answer holds the secret of a webhook, once: a repetition with the same `Idempotency-Key` comes without it."""
+        """For a webhook, the answer contains the secret only once: a repetition with the same `Idempotency-Key` does not contain it."""
         self._refuse_taken(self.body["name"])
         if NotificationChannel.objects.for_tenant(self.tenant_id).count() >= MOST_CHANNELS:
             raise TooManyNotificationChannels(
@@ -244,7 +253,7 @@ class NotificationChannelViewSet(VersionedResource):
 
     @change("Change a channel", ChangedChannelSerializer, NotificationChannelSerializer, refusals=(404, 409))
     def update(self, request: Request, pk: UUID) -> Response:
-        """What is left out is emptied, but for the target. A webhook keeps its secret."""
+        """Omitted members are cleared, except the target. A webhook keeps its secret."""
         channel = self.lock_row()
         self._refuse_taken(self.body["name"], except_for=channel)
         self._put(channel)
@@ -253,16 +262,16 @@ class NotificationChannelViewSet(VersionedResource):
 
     @removal("Remove a channel")
     def destroy(self, request: Request, pk: UUID) -> Response:
-        """What is still on its way there is not sent any more."""
+        """Pending messages to it are not sent any more."""
         self.lock_row().delete()
         return Response(status=204)
 
     @posting(
-        "Send a test to this channel alone", EmptySerializer, AlertSerializer, refusals=(404,), status=202
+        "Send a test to this channel only", EmptySerializer, AlertSerializer, refusals=(404,), status=202
     )
     @action(detail=True, methods=["post"])
     def test(self, request: Request, pk: UUID) -> Response:
-        """Answers with the alert. Read it again to see what became of its delivery."""
+        """Returns the alert. Read it again to see the result of its delivery."""
         channel = self.get_object()
         if not channel.enabled:
             raise NotificationChannelOff(f"The channel {channel.name} is switched off.")
@@ -270,10 +279,12 @@ class NotificationChannelViewSet(VersionedResource):
         alert.refresh_from_db()
         return Response(AlertSerializer(alert).data, status=202)
 
-    @command("Give a webhook a new secret", EmptySerializer, NotificationChannelWithSecretSerializer)
+    @command(
+        "Rotate the secret of a webhook channel", EmptySerializer, NotificationChannelWithSecretSerializer
+    )
     @action(detail=True, methods=["post"], url_path="renew-secret")
     def renew_secret(self, request: Request, pk: UUID) -> Response:
-        """Messages are signed with the one before as well, until the next renewal."""
+        """Until the next rotation, messages are also signed with the previous secret."""
         channel = self.lock_row()
         if channel.kind != ChannelKind.WEBHOOK:
             raise NotWebhook(f"{channel.name} is not a webhook, so it has no secret.")

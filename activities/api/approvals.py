@@ -47,7 +47,7 @@ class NewApprovalSerializer(ApprovalRequestSerializer, RulesSerializer):
 
 
 class VerdictSerializer(StrictSerializer):
-    """An answer. Where several must agree it is one voice."""
+    """A decision. If several people must agree, it counts as one vote."""
 
     decision = OneOf(choices=list(DECISIONS))
     notes = Text(allow_blank=True, trim_whitespace=False, max_length=LONGEST_NOTES, **OPTIONAL)
@@ -85,30 +85,32 @@ ADDRESS = "/api/v1/approvals/"
 
 
 class ApprovalItemSerializer(ResponseSerializer):
-    """A question to people, with everything that hangs on the answer. Its id is that of its item in the inbox."""
+    """A question to people, with the activities that depend on the answer. Its id is also that of its item in the inbox."""
 
     id = serializers.UUIDField(source="approval.pk")
     type = serializers.CharField(source="approval.type")
     title = serializers.CharField(source="item.name")
     description = serializers.CharField(source="item.description")
     options = serializers.ListField(
-        child=serializers.CharField(), source="approval.options", help_text="Empty: yes or no."
+        child=serializers.CharField(),
+        source="approval.options",
+        help_text="If empty, the answer is yes or no.",
     )
     status = serializers.CharField(help_text=f"One of {', '.join(STATUSES)}.")
     human_role = serializers.CharField(source="item.human_role")
     priority = serializers.IntegerField(source="item.priority")
     requested_by = serializers.CharField(source="approval.requested_by")
     requested_for = serializers.UUIDField(
-        source="item.parent_id", allow_null=True, help_text="The activity whose agent asks."
+        source="item.parent_id", allow_null=True, help_text="The activity whose agent asked."
     )
     due_at = serializers.DateTimeField(source="item.due_at", allow_null=True)
     on_timeout = serializers.CharField(source="rules.on_timeout", allow_null=True)
-    quorum = serializers.IntegerField(source="rules.quorum", help_text="So many must agree.")
+    quorum = serializers.IntegerField(source="rules.quorum", help_text="How many people must agree.")
     voters = serializers.IntegerField(
-        source="rules.voters", allow_null=True, help_text="Of so many who are asked."
+        source="rules.voters", allow_null=True, help_text="How many people are asked."
     )
     self_approval = serializers.BooleanField(
-        source="rules.self_approval", help_text="Whether who asks may decide."
+        source="rules.self_approval", help_text="Whether the requester may decide."
     )
     votes = Computed(list[dict[str, Any]], lambda question: [_vote(vote) for vote in question.votes])
     decided_by = serializers.CharField(source="item.decided_by", allow_null=True)
@@ -130,7 +132,7 @@ class ApprovalItemSerializer(ResponseSerializer):
         ],
     )
     created_at = serializers.DateTimeField(source="approval.created_at")
-    version = serializers.IntegerField(help_text="Raised by everything that happens to it; the ETag.")
+    version = serializers.IntegerField(help_text="Increases with every change; used as the ETag.")
     link = Computed(str, lambda question: f"{ADDRESS}{question.approval.pk}/")
 
 
@@ -145,23 +147,23 @@ def _vote(vote: Vote) -> dict[str, Any]:
 
 
 class SettledApprovalSerializer(ApprovalItemSerializer):
-    """An approval after an answer; the links say of each activity what became of it."""
+    """An approval after a decision; the links say what happened to each activity."""
 
     woken = Computed(
         list[UUID],
         lambda question: [linked.activity for linked in question.links if linked.state == "woken"],
-        help_text="Activities whose next run hears of the answer.",
+        help_text="Activities whose next run receives the answer.",
     )
     skipped = Computed(
         list[UUID],
         lambda question: [linked.activity for linked in question.links if linked.state == "skipped"],
-        help_text="Activities that had ended, or that nothing starts by itself.",
+        help_text="Activities that had ended, or that are not started automatically.",
     )
 
 
 @describe_resource(many="Approvals, newest first")
 class ApprovalViewSet(Versioned, ListResource):
-    """The same items are decided in the inbox, and at `/activities/{id}/approve/` and `/reject/`."""
+    """Approvals can also be decided in the inbox, and at `/activities/{id}/approve/` and `/reject/`."""
 
     queryset = Approval.objects
     serializer_class = ApprovalItemSerializer
@@ -182,11 +184,11 @@ class ApprovalViewSet(Versioned, ListResource):
     def retrieve(self, request: Request, pk: UUID) -> Response:
         return Response(ApprovalItemSerializer(self._question(pk)).data)
 
-    @creation("Ask people about activities", NewApprovalSerializer, ApprovalItemSerializer)
+    @creation("Ask people to approve activities", NewApprovalSerializer, ApprovalItemSerializer)
     def create(self, request: Request) -> Response:
-        """No run of these activities begins from now on before the decision, nor before that of any other question about them: this one
-        answers, closes and replaces no other. A run that is under way goes on; an activity that has ended when the decision comes is listed
-        as skipped."""
+        """From now on, no run of these activities begins until this question and every other open question about them is decided; a
+        question never answers, closes or replaces another one. A current run continues. An activity that has ended before the decision is
+        listed as skipped."""
         body = read(NewApprovalSerializer, request.data)
         activity_ids = body.get("activity_ids", [])
         linked = activity_tree.lock(self.tenant_id, activity_ids)
@@ -207,20 +209,19 @@ class ApprovalViewSet(Versioned, ListResource):
     @command("Decide an approval", VerdictSerializer, SettledApprovalSerializer)
     @action(detail=True, methods=["post"])
     def decide(self, request: Request, pk: UUID) -> Response:
-        """Every linked activity hears of it in one run, with the decision and the option: at once, or when whatever else it waits for is
-        over. Where several must agree it counts as
-        one voice of the person behind the session or token (`person_required` when there is none), and the approval stays pending until the
-        outcome is certain. A second, contrary or late decision is a 409 that names
-        who decided what and when."""
+        """Every linked activity receives the decision and the chosen option in one run: at once, or after everything else that it waits
+        for. If several people must agree, this is one vote of the person behind the session or token (`person_required` if there is none),
+        and the approval stays pending until the outcome is certain. A second, contrary or late decision is refused with 409, which says who
+        decided what and when."""
         body = read(VerdictSerializer, request.data)
         self._lock_unchanged(pk)
         decide(self.tenant_id, pk, DECISIONS[body["decision"]], by=self.principal, body=body)
         return Response(SettledApprovalSerializer(self._question(pk)).data)
 
-    @command("Take an approval back", ReasonSerializer, SettledApprovalSerializer)
+    @command("Withdraw an approval", ReasonSerializer, SettledApprovalSerializer)
     @action(detail=True, methods=["post"])
     def withdraw(self, request: Request, pk: UUID) -> Response:
-        """For whoever asked, and for operators. What waits for it wakes and learns that nobody will decide."""
+        """Allowed for the requester and for operators. Work that waits for the approval wakes, and is told that nobody will decide."""
         reason = read(ReasonSerializer, request.data).get("reason", "")
         self._lock_unchanged(pk)
         act_or_name_first(

@@ -28,14 +28,14 @@ class BatchSerializer(ResponseSerializer):
     )
     model = serializers.CharField()
     state = serializers.CharField(help_text="bound, sending, sent, ended or refused")
-    size = serializers.IntegerField(help_text="Items that were bound to it.")
+    size = serializers.IntegerField(help_text="Number of its items.")
     items = Computed(
-        dict[str, int], lambda batch: batch.item_counts, help_text="How many of them are in which state."
+        dict[str, int], lambda batch: batch.item_counts, help_text="Number of its items, by state."
     )
     sendings = serializers.IntegerField(
-        help_text="More than 1: an answer was lost, and the provider did not have it."
+        help_text="How often it was sent. It is sent again if the provider's answer was lost and the provider does not have the batch."
     )
-    external_id = serializers.CharField(help_text="The provider's name for it.")
+    external_id = serializers.CharField(help_text="The provider's id of the batch.")
     error = serializers.DictField(allow_null=True)
     created_at = serializers.DateTimeField()
     sent_at = serializers.DateTimeField(allow_null=True)
@@ -43,7 +43,7 @@ class BatchSerializer(ResponseSerializer):
 
 
 class BatchItemSerializer(ResponseSerializer):
-    """A run that waits for a batch, or did."""
+    """A run that waits for a batch, or has waited for one."""
 
     id = serializers.UUIDField(help_text="The `custom_id` of its request.")
     activity = serializers.UUIDField(source="activity_id")
@@ -53,7 +53,7 @@ class BatchItemSerializer(ResponseSerializer):
     provider = Computed(str, lambda item: provider_batches.provider_name(item.provider))
     model = serializers.CharField()
     state = serializers.CharField(help_text="collected, bound, answered, failed, moved or dropped")
-    leave_at = serializers.DateTimeField(help_text="When it goes to the real-time route at the latest.")
+    leave_at = serializers.DateTimeField(help_text="When it moves to the real-time route at the latest.")
     created_at = serializers.DateTimeField()
     closed_at = serializers.DateTimeField(allow_null=True)
 
@@ -93,7 +93,7 @@ class BatchViewSet(Resource):
         return super().show(found, many=many)
 
 
-@describe_resource(many="Work that waits for a batch or did, newest first")
+@describe_resource(many="Work in batches, newest first")
 class BatchItemList(ListResource):
     queryset = BatchItem.objects
     serializer_class = BatchItemSerializer

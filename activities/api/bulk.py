@@ -58,7 +58,7 @@ MOST_IDS = 1_000  # for more activities, use the other conditions of the filter
     }
 )
 class StatusesField(serializers.Field[Any, Any, Any, Any]):
-    """One status, several with commas as in the address of the list, or a list of them."""
+    """One status, several separated by commas, or a list of them."""
 
     default_error_messages = {"invalid": f"must be one or more of {', '.join(Status)}"}
 
@@ -77,10 +77,14 @@ class StatusesField(serializers.Field[Any, Any, Any, Any]):
 
 
 class ActivityChoiceSerializer(StrictSerializer):
-    """What the list of activities can be narrowed by; at least one condition."""
+    """The filters of the list of activities; at least one is required."""
 
     ids = serializers.ListField(
-        child=Identifier(), allow_empty=False, max_length=MOST_IDS, help_text="These alone.", **OPTIONAL
+        child=Identifier(),
+        allow_empty=False,
+        max_length=MOST_IDS,
+        help_text="Only these activities.",
+        **OPTIONAL,
     )
     status = StatusesField(**OPTIONAL)
     agent_role = Text(max_length=63, **OPTIONAL)
@@ -100,7 +104,9 @@ class ActivityChoiceSerializer(StrictSerializer):
     created_after = Moment(**OPTIONAL)
     created_before = Moment(**OPTIONAL)
     search = Text(
-        max_length=SEARCH_LENGTH, help_text="Words that must all occur in name or description.", **OPTIONAL
+        max_length=SEARCH_LENGTH,
+        help_text="Words that must all occur, as in the list of activities.",
+        **OPTIONAL,
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
@@ -110,20 +116,20 @@ class ActivityChoiceSerializer(StrictSerializer):
 
 
 class BulkSerializer(AssigneeSerializer):
-    """One thing for all activities that a filter finds. First a dry run, then with the count that it told."""
+    """One action for all activities that match a filter. Send a dry run first, then the action with the count of the dry run."""
 
     action = OneOf(choices=BulkAction.values)
     filter = ActivityChoiceSerializer()
-    dry_run = Flag(help_text="Only count, and show some of them.", **OPTIONAL)
+    dry_run = Flag(help_text="Only count the matches, and return a sample of them.", **OPTIONAL)
     expected_count = Whole(
         min_value=0,
         max_value=10_000_000,
-        help_text="What the dry run counted; 409 when it is another number by now.",
+        help_text="The count of the dry run; 409 if the number of matches has changed since then.",
         **OPTIONAL,
     )
-    reason = Text(max_length=LONGEST_REASON, help_text="Needed to reassign.", **OPTIONAL)
+    reason = Text(max_length=LONGEST_REASON, help_text="Required to reassign.", **OPTIONAL)
     priority = PriorityField(
-        help_text="Needed to set it: 1 (urgent) to 20, or the name of a band.", **OPTIONAL
+        help_text="Required to set the priority: 1 (urgent) to 20, or the name of a band.", **OPTIONAL
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
@@ -173,16 +179,18 @@ JOBS = "/api/v1/bulk-jobs/"
 
 
 class BulkJobSerializer(ResponseSerializer):
-    """One thing that is done to many activities."""
+    """One action that is applied to many activities."""
 
     id = serializers.UUIDField()
     action = serializers.CharField(help_text=f"One of {', '.join(BulkAction.values)}.")
     status = serializers.CharField(help_text=f"One of {', '.join(BulkStatus.values)}.")
-    filter = serializers.DictField(help_text="The activities were found by it once, when the job was made.")
+    filter = serializers.DictField(
+        help_text="The filter that selected the activities when the job was created."
+    )
     arguments = serializers.DictField()
     total = serializers.IntegerField()
     done = serializers.IntegerField()
-    skipped = serializers.IntegerField(help_text="Not in a state in which this can happen.")
+    skipped = serializers.IntegerField(help_text="Activities whose state did not allow the action.")
     failed = serializers.IntegerField()
     remaining = serializers.SerializerMethodField()
     rate = serializers.SerializerMethodField(help_text="Items per second so far; null before the first.")
@@ -211,7 +219,7 @@ class BulkErrorSerializer(serializers.Serializer[Any]):
 
 
 class BulkItemSerializer(ResponseSerializer):
-    """What became of one activity."""
+    """The result for one activity."""
 
     activity = serializers.UUIDField(source="activity_id")
     state = serializers.CharField(help_text=f"One of {', '.join(ItemState.values)}.")
@@ -228,11 +236,11 @@ class SampleSerializer(serializers.Serializer[Any]):
 
 
 class BulkPreviewSerializer(serializers.Serializer[Any]):
-    """What a filter finds now. Send `count` as `expected_count` to do it."""
+    """The current matches of a filter. Send `count` as `expected_count` to apply the action."""
 
     dry_run = serializers.BooleanField()
     count = serializers.IntegerField()
-    sample = SampleSerializer(many=True, help_text="The newest of them.")
+    sample = SampleSerializer(many=True, help_text="The newest matches.")
 
 
 SAMPLE = 10
@@ -247,7 +255,7 @@ class BulkOfActivities(TenantView):
     required_role: ClassVar[Role] = Role.OPERATOR
 
     @posting(
-        "Do one thing to many activities",
+        "Apply one action to many activities",
         BulkSerializer,
         answers={202: BulkJobSerializer, 200: BulkPreviewSerializer},
         examples=[
@@ -270,8 +278,8 @@ class BulkOfActivities(TenantView):
         ],
     )
     def post(self, request: Request) -> Response:
-        """With `dry_run` the answer is the count and a sample. With `expected_count` a job is made that does it in portions: each
-        activity at most once, and what is no longer in a state for it is skipped."""
+        """With `dry_run`, the answer is the count and a sample. With `expected_count`, a job is created that processes the activities in
+        portions: each at most once, and activities whose state no longer allows the action are skipped."""
         body = read(BulkSerializer, request.data)
         conditions = body["filter"]
         matches = self._find(conditions)
@@ -325,14 +333,14 @@ class BulkJobViewSet(DigestEtag, Resource):
     @command("Stop a bulk job", EmptySerializer, BulkJobSerializer)
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, pk: UUID) -> Response:
-        """What is done stays done; the rest stays as it is."""
+        """Activities that were already processed are not reverted; the others are not processed."""
         self.refuse_changed(BulkJobSerializer(self.get_object()).data)
         bulk_jobs.cancel(self.tenant_id, pk, actor=self.principal.actor)
         return Response(BulkJobSerializer(self.get_object()).data)
 
 
 class BulkItems(TenantViewSet):
-    """The activities of one job."""
+    """The activities of one bulk job."""
 
     queryset = BulkItem.objects
     serializer_class = BulkItemSerializer
@@ -347,7 +355,7 @@ class BulkItems(TenantViewSet):
         )
 
     @operation(
-        "What became of each activity of a bulk job",
+        "The result for each activity of a bulk job",
         answer=BulkItemSerializer(many=True),
         refusals=(400, 404),
     )

@@ -48,7 +48,7 @@ FASTEST = 1_000  # a second; more would be the same as no limit
 
 
 class ChoiceSerializer(StrictSerializer):
-    """What the list can be narrowed by; at least one condition. `{"state": "open"}` chooses all that nobody has dealt with yet."""
+    """The filters of the list of dead letters; at least one is required. `{"state": "open"}` selects all that are open."""
 
     kind = OneOf(choices=LetterKind.values, **OPTIONAL)
     agent_role = Text(max_length=63, **OPTIONAL)
@@ -70,11 +70,11 @@ class ChoiceSerializer(StrictSerializer):
 
 
 class ChosenSerializer(StrictSerializer):
-    """Base of what is done to many: exactly one of `ids` and `filter`."""
+    """Base of actions on many dead letters: exactly one of `ids` and `filter`."""
 
     ids = serializers.ListField(child=Identifier(), allow_empty=False, max_length=MOST_AT_ONCE, **OPTIONAL)
     filter = ChoiceSerializer(**OPTIONAL)
-    dry_run = Flag(help_text="Only count what would be done.", **OPTIONAL)
+    dry_run = Flag(help_text="Only count the matches.", **OPTIONAL)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if ("ids" in attrs) == ("filter" in attrs):
@@ -83,18 +83,18 @@ class ChosenSerializer(StrictSerializer):
 
 
 class ReplaySerializer(ChosenSerializer):
-    """Failures to be tried again."""
+    """Dead letters to replay."""
 
     per_second = Number(
         min_value=0.001,
         max_value=FASTEST,
-        help_text="So many start in a second. Left out: all at once.",
+        help_text="How many start per second. Default: all at once.",
         **OPTIONAL,
     )
 
 
 class DismissalSerializer(ChosenSerializer):
-    """Failures that nobody wants to try again."""
+    """Dead letters that will not be tried again."""
 
     reason = Text(max_length=2_000)
 
@@ -136,7 +136,7 @@ def conditions_of(filters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class DeadLetterSerializer(ResponseSerializer):
-    """One failure for good. A replay that fails again makes a further one."""
+    """The record of work that failed permanently. If a replay fails again, there is a further one."""
 
     id = serializers.UUIDField()
     kind = serializers.CharField(help_text="What failed: activity or mailbox_item.")
@@ -144,14 +144,14 @@ class DeadLetterSerializer(ResponseSerializer):
     mailbox = Computed(
         str | None,
         lambda letter: letter.mailbox_key or None,
-        help_text="The key of the mailbox, for its items.",
+        help_text="The key of the mailbox, if an item of a mailbox failed.",
     )
     mailbox_item = serializers.UUIDField(source="mailbox_item_id", allow_null=True)
     name = serializers.CharField()
     activity_status = Computed(
         str | None,
         lambda letter: letter.activity.status if letter.activity else None,
-        help_text="Of the activity, now.",
+        help_text="The current status of the activity.",
     )
     agent_role = serializers.CharField()
     reason = serializers.CharField(help_text=f"One of {', '.join(BurialReason.values)}.")
@@ -159,25 +159,25 @@ class DeadLetterSerializer(ResponseSerializer):
     attempts = serializers.IntegerField()
     stalls = serializers.IntegerField()
     cost_usd = serializers.DecimalField(
-        max_digits=14, decimal_places=6, help_text="Reported by all runs until then."
+        max_digits=14, decimal_places=6, help_text="The cost that all runs until then have reported."
     )
-    fingerprint = serializers.CharField(help_text="Equal for failures that look alike.")
+    fingerprint = serializers.CharField(help_text="Equal for similar failures.")
     run = serializers.UUIDField(source="run_id", allow_null=True, help_text="The run that failed last.")
     pipeline_run = serializers.UUIDField(source="pipeline_run_id", allow_null=True)
     state = serializers.CharField(
-        help_text="open; replayed; or closed: cancelled, handed on, or dealt with by a person."
+        help_text="open, replayed, or closed (cancelled, reassigned, or handled by a person)."
     )
     escalation = serializers.UUIDField(
-        source="escalation_id", allow_null=True, help_text="The activity that asks a person about it."
+        source="escalation_id", allow_null=True, help_text="The activity that asks a person to handle it."
     )
     planning = serializers.UUIDField(
-        source="planning_id", allow_null=True, help_text="The activity with which a planner was woken for it."
+        source="planning_id", allow_null=True, help_text="The activity that woke a planner because of it."
     )
     created_at = serializers.DateTimeField()
-    handled_at = serializers.DateTimeField(allow_null=True, help_text="When people were told.")
+    handled_at = serializers.DateTimeField(allow_null=True, help_text="When people were notified.")
     closed_at = serializers.DateTimeField(allow_null=True)
     closed_by = Computed(str | None, lambda letter: letter.closed_by or None)
-    link = serializers.SerializerMethodField(help_text="Of the activity or item.")
+    link = serializers.SerializerMethodField(help_text="The address of the activity or item.")
 
     def get_link(self, letter: DeadLetter) -> str:
         if letter.activity_id is None:
@@ -186,20 +186,20 @@ class DeadLetterSerializer(ResponseSerializer):
 
 
 class DismissedSerializer(serializers.Serializer[Any]):
-    """What was done, or in a dry run would be."""
+    """The result of the action, or of its dry run."""
 
     count = serializers.IntegerField()
     skipped = serializers.IntegerField(
-        help_text="Chosen, but dealt with before, or equal to work that is under way."
+        help_text="Selected dead letters that were already handled, or whose `dedup_key` other unfinished work has."
     )
     dry_run = serializers.BooleanField()
 
 
 class ReplayedSerializer(DismissedSerializer):
-    seconds = serializers.FloatField(help_text="Until the last of them starts.")
+    seconds = serializers.FloatField(help_text="Seconds until the last of them starts.")
 
 
-@describe_resource(many="Work that failed for good, newest first", one="One dead letter")
+@describe_resource(many="Dead letters, newest first", one="One dead letter")
 class DeadLetterViewSet(DigestEtag, Resource):
     queryset = DeadLetter.objects
     serializer_class = DeadLetterSerializer
@@ -214,11 +214,11 @@ class DeadLetterViewSet(DigestEtag, Resource):
     def get_queryset(self) -> QuerySet[Any]:
         return super().get_queryset().select_related("activity")
 
-    @posting("Try failed work again", ReplaySerializer, ReplayedSerializer, filters=False)
+    @posting("Replay dead letters", ReplaySerializer, ReplayedSerializer, filters=False)
     @action(detail=False, methods=["post"])
     def replay(self, request: Request) -> Response:
-        """Each starts for the reasons that it ran for last, with all its attempts, and its pipeline run goes on. Repeating a replay
-        starts nothing twice: what is under way is skipped."""
+        """Each activity starts for the reasons of its last run, with its full number of attempts, and its pipeline run continues. A
+        repeated replay starts nothing twice: current work is skipped."""
         body = read(ReplaySerializer, request.data)
         dry_run = body.get("dry_run", False)
         done = dead_letters.replay(
@@ -226,10 +226,10 @@ class DeadLetterViewSet(DigestEtag, Resource):
         )  # fmt: skip
         return Response({**asdict(done), "dry_run": dry_run})
 
-    @posting("Give failed work up", DismissalSerializer, DismissedSerializer, filters=False)
+    @posting("Dismiss dead letters", DismissalSerializer, DismissedSerializer, filters=False)
     @action(detail=False, methods=["post"])
     def dismiss(self, request: Request) -> Response:
-        """The activities are cancelled, with everything that was asked because of them."""
+        """Cancels the activities, with their subtasks and the questions to people about them."""
         body = read(DismissalSerializer, request.data)
         dry_run = body.get("dry_run", False)
         done = dead_letters.dismiss(
@@ -238,11 +238,14 @@ class DeadLetterViewSet(DigestEtag, Resource):
         return Response({**asdict(done), "dry_run": dry_run})
 
     @command(
-        "Try one failure again", EmptySerializer, DeadLetterSerializer, operation_id="dead_letters_replay_one"
+        "Replay one dead letter",
+        EmptySerializer,
+        DeadLetterSerializer,
+        operation_id="dead_letters_replay_one",
     )
     @action(detail=True, methods=["post"], url_path="replay")
     def replay_one(self, request: Request, pk: UUID) -> Response:
-        """409 when it was dealt with before."""
+        """409 if it was already handled."""
         self.refuse_changed(DeadLetterSerializer(self.get_object()).data)
         chosen = DeadLetter.objects.for_tenant(self.tenant_id).filter(pk=pk)
         if not dead_letters.replay(self.tenant_id, chosen, actor=self.principal.actor).count:
@@ -271,7 +274,7 @@ def _already_closed(letter: DeadLetter) -> TransitionRefused:
 
 
 class ExampleSerializer(serializers.Serializer[Any]):
-    """The newest of a group."""
+    """The newest dead letter of a group."""
 
     id = serializers.UUIDField()
     activity = serializers.UUIDField(allow_null=True)
@@ -281,22 +284,20 @@ class ExampleSerializer(serializers.Serializer[Any]):
 
 
 class GroupSerializer(serializers.Serializer[Any]):
-    """Failures that look alike."""
+    """Dead letters with the same fingerprint."""
 
     fingerprint = serializers.CharField()
-    agent_role = serializers.CharField(
-        help_text="Empty for items of mailboxes that consumers outside take from."
-    )
+    agent_role = serializers.CharField(help_text="Empty for items of mailboxes whose items clients take.")
     reason = serializers.CharField()
     count = serializers.IntegerField()
-    open = serializers.IntegerField(help_text="How many of them nobody has dealt with yet.")
+    open = serializers.IntegerField(help_text="How many of them are not handled yet.")
     first_at = serializers.DateTimeField()
     last_at = serializers.DateTimeField()
     example = ExampleSerializer()
 
 
 class DeadLetterGroups(ViewSetMixin, TenantView):
-    """Counted over all letters that the filters leave."""
+    """The groups count all dead letters that match the filters."""
 
     queryset = DeadLetter.objects
     filterset_class = DeadLetterFilter
@@ -307,7 +308,7 @@ class DeadLetterGroups(ViewSetMixin, TenantView):
         return dead_letters.groups(super().get_queryset())
 
     @operation(
-        "Failures that look alike, together, most frequent first",
+        "Dead letters grouped by fingerprint, most frequent first",
         answer=GroupSerializer(many=True),
         refusals=(400,),
     )

@@ -27,14 +27,14 @@ LONGEST_NOTES = 20_000
 
 
 class RejectionSerializer(StrictSerializer):
-    """A no. The notes are what the agent works by."""
+    """A request for changes. The agent works with the notes."""
 
     notes = Text(max_length=LONGEST_NOTES)
     chosen_option = Text(max_length=200, **OPTIONAL)
 
 
 class GivenOutputSerializer(StrictSerializer):
-    """What a person produced."""
+    """An output that a person produced."""
 
     content = Text(allow_blank=True, trim_whitespace=False, **OPTIONAL)
     data = Json(**OPTIONAL)  # type: ignore[assignment]  # a field, not the attribute
@@ -42,7 +42,7 @@ class GivenOutputSerializer(StrictSerializer):
 
 
 class ApprovalSerializer(StrictSerializer):
-    """A yes, with whatever there is to say. An `output` is approved in the place of the result, as a whole."""
+    """An approval. An `output` replaces the result as a whole."""
 
     notes = Text(allow_blank=True, trim_whitespace=False, max_length=LONGEST_NOTES, **OPTIONAL)
     chosen_option = Text(max_length=200, **OPTIONAL)
@@ -50,18 +50,20 @@ class ApprovalSerializer(StrictSerializer):
 
 
 class CompletionSerializer(StrictSerializer):
+    """The result of a person's task."""
+
     output = GivenOutputSerializer(**OPTIONAL)
     note = Text(allow_blank=True, trim_whitespace=False, max_length=LONGEST_NOTES, **OPTIONAL)
 
 
 class ResolutionSerializer(StrictSerializer):
-    """How the blocker went away. The agent works by it."""
+    """How the blocker was removed. The agent continues with this note."""
 
     note = Text(max_length=LONGEST_NOTES)
 
 
 class ReviewSerializer(StrictSerializer):
-    """A reviewer's answer. Feedback may go with a yes; a no is of no use without it."""
+    """A reviewer's answer. Feedback is optional with an approval, and required otherwise."""
 
     approved = Flag()
     feedback = Text(allow_blank=True, trim_whitespace=False, max_length=LONGEST_NOTES, **OPTIONAL)
@@ -173,20 +175,20 @@ class DecisionActions:
         decided = decide(self.tenant_id, self._lock_unchanged(pk), decision, by=self.principal, body=body)
         return Response(self.show(decided))
 
-    @command("Approve what waits behind a gate", ApprovalSerializer, ActivitySerializer)
+    @command("Approve the work that waits at a gate", ApprovalSerializer, ActivitySerializer)
     @action(detail=True, methods=["post"])
     def approve(self, request: Request, pk: UUID) -> Response:
-        """Takes the gate's id, or that of the activity that waits behind it. With an `output` that is approved instead of the agent's, and
-        what follows works with it; the agent's own stays the gate's `input_ref`. Not where several people decide."""
+        """The id may be that of the gate or of the activity that waits for it. An `output` is approved in place of the agent's output, and
+        later steps work with it; the gate's `input_ref` still refers to the agent's output. It is refused if several people decide."""
         return self._decide("approve", pk, ApprovalSerializer)
 
-    @command("Send back what waits behind a gate", RejectionSerializer, ActivitySerializer)
+    @command("Request changes to the work that waits at a gate", RejectionSerializer, ActivitySerializer)
     @action(detail=True, methods=["post"])
     def reject(self, request: Request, pk: UUID) -> Response:
-        """The agent starts again, as the next round, with its result and these notes."""
+        """The agent starts the next round, with its previous result and these notes."""
         return self._decide("reject", pk, RejectionSerializer)
 
-    @command("Take up a person's task", EmptySerializer, ActivitySerializer)
+    @command("Claim a person's task", EmptySerializer, ActivitySerializer)
     @action(detail=True, methods=["post"])
     def start(self, request: Request, pk: UUID) -> Response:
         return Response(
@@ -213,10 +215,10 @@ class DecisionActions:
         )
         return Response(self.show(completed))
 
-    @command("Say that a blocker is removed", ResolutionSerializer, ActivitySerializer)
+    @command("Resolve a blocker", ResolutionSerializer, ActivitySerializer)
     @action(detail=True, methods=["post"])
     def resolve(self, request: Request, pk: UUID) -> Response:
-        """Takes the resolution's id, or that of the blocked activity, which wakes with the note."""
+        """The id may be that of the resolution or of the blocked activity. The blocked activity wakes with the note."""
         note = read(ResolutionSerializer, request.data)["note"]
         self._lock_unchanged(pk)
         resolved = act_or_name_first(
@@ -225,10 +227,10 @@ class DecisionActions:
         )
         return Response(self.show(resolved))
 
-    @command("Answer a review that an agent asked for", ReviewSerializer, ActivitySerializer)
+    @command("Answer a review that an agent requested", ReviewSerializer, ActivitySerializer)
     @action(detail=True, methods=["post"])
     def review(self, request: Request, pk: UUID) -> Response:
-        """Takes the review's id, or that of the activity whose agent asked. Either answer wakes it, with the feedback."""
+        """The id may be that of the review or of the activity whose agent asked. Either answer wakes that activity, with the feedback."""
         body = read(ReviewSerializer, request.data)
         item = suspension.open_review_of(self.tenant_id, self._lock_unchanged(pk))
         answered = decide(

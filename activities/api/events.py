@@ -31,10 +31,10 @@ MOST_EVENTS, USUAL_EVENTS = 1_000, 100
 
 
 class EventSerializer(serializers.Serializer[Any]):
-    """Something that happened. Ids and statuses; what they stand for is read where it is."""
+    """An event. It contains ids and statuses; read the objects themselves for details."""
 
     id = serializers.IntegerField(
-        help_text="Counts up by one for each tenant. Where to go on: `after`, `Last-Event-ID`."
+        help_text="The number of the event: 1, 2, 3 and so on for each tenant. Use it as `after` or `Last-Event-ID` to continue."
     )
     kind = serializers.ChoiceField(choices=[(kind, kind) for kind in KINDS])
     at = serializers.DateTimeField()
@@ -44,12 +44,14 @@ class EventSerializer(serializers.Serializer[Any]):
 
 
 class EventPageSerializer(serializers.Serializer[Any]):
-    """Events in their order."""
+    """Events, in order."""
 
-    next = serializers.URLField(allow_null=True, help_text="The next page, if there is one by now.")
-    previous = serializers.URLField(allow_null=True, help_text="Always null: the log is read forwards.")
+    next = serializers.URLField(allow_null=True, help_text="The next page, if there is one yet.")
+    previous = serializers.URLField(
+        allow_null=True, help_text="Always null, because the log is only read forwards."
+    )
     results = EventSerializer(many=True)
-    cursor = serializers.IntegerField(help_text="What to give as `after` to go on, now or later.")
+    cursor = serializers.IntegerField(help_text="The value of `after` to continue with, now or later.")
 
 
 def _query(name: str, about: str, kind: Any, **more: Any) -> OpenApiParameter:
@@ -61,19 +63,22 @@ _LIMIT = {"type": "integer", "minimum": 1, "default": USUAL_EVENTS}
 PARAMETERS = (
     _query(
         "kind",
-        f"Only these kinds; may be given several times. Streams alone have {', '.join(ANNOUNCED)}.",
+        f"Only these kinds; may be repeated. Only streams contain {', '.join(ANNOUNCED)}.",
         OpenApiTypes.STR,
         enum=(*KINDS, *ANNOUNCED),
         many=True,
     ),
-    _query("activity", "Only of this activity.", OpenApiTypes.UUID),
-    _query("pipeline_run", "Only of this run of a pipeline.", OpenApiTypes.UUID),
+    _query("activity", "Only events of this activity.", OpenApiTypes.UUID),
+    _query("pipeline_run", "Only events of this pipeline run.", OpenApiTypes.UUID),
     _query(
-        AFTER, "Go on after the event with this id.", {"type": "integer", "minimum": 0, "maximum": LARGEST}
+        AFTER, "Continue after the event with this id.", {"type": "integer", "minimum": 0, "maximum": LARGEST}
     ),
-    _query(LIMIT, f"Events per page. More than {MOST_EVENTS} count as {MOST_EVENTS}.", _LIMIT),
+    _query(LIMIT, f"Events per page, at most {MOST_EVENTS}; larger values are reduced.", _LIMIT),
     OpenApiParameter(
-        LAST_SEEN, OpenApiTypes.STR, "header", description="The same as `after`, as browsers send it."
+        LAST_SEEN,
+        OpenApiTypes.STR,
+        "header",
+        description="The same as `after`, in the form in which browsers send it.",
     ),
 )
 
@@ -92,23 +97,27 @@ class Events(TenantView):
     http_method_names = ["get", "options"]  # a HEAD request for a stream is useless
 
     @operation(
-        "What happens, as a stream or page by page",
+        "The events of the tenant, as a stream or in pages",
         answers={
             (200, "application/json"): EventPageSerializer,
             (200, event_stream.MEDIA_TYPE): OpenApiTypes.STR,
         },
         refusals=(400, 406, 410),
-        notes={410: "The events after this id are no longer kept; `oldest` and `last` say which are."},
+        notes={
+            410: "The events after this id are no longer stored; `oldest` and `last` say which events are."
+        },
         parameters=PARAMETERS,
     )
     def get(self, request: Request) -> Any:
-        """A stream goes on until the client leaves, or until its token is revoked or changed. Without `after` or `Last-Event-ID` it
-        begins with what happens from now on. One whose id is no longer kept gets an event `reset`, and then goes on from now.
+        """A stream continues until the client disconnects, or until its token is revoked or changed. Without `after` or `Last-Event-ID`, it
+        begins with the next event. If the events after the requested id are no longer stored, it sends an event `reset`, and continues with
+        the next event.
 
-        Events `run_log` say that a run has said more, at most twice a second for each run. They have no id and are not kept: read the log
-        of the run behind the number that you have, also after every connection. A stream of one `pipeline_run` has none.
+        An event `run_log` announces new log lines of a run, at most twice a second for each run. It has no id and is not stored, so read
+        the log of the run after the last number that you have, also after every new connection. A stream of one `pipeline_run` contains
+        none.
 
-        A page begins with the oldest event that is kept.
+        Without `after`, a page begins with the oldest event that is stored.
         """
         event_filter, after, limit = self._read(request)
         if request.accepted_renderer.format == JSONRenderer.format:

@@ -37,7 +37,7 @@ DECISIONS = {
 
 
 class ItemSerializer(StrictSerializer):
-    """A decision about one item; a rejection needs notes, and so does a blocker's resolution."""
+    """A decision about one item. `notes` are required to reject, and to resolve a blocker."""
 
     id = Identifier()
     decision = OneOf(choices=list(DECISIONS))
@@ -45,7 +45,10 @@ class ItemSerializer(StrictSerializer):
     chosen_option = Text(max_length=200, **OPTIONAL)
     version = Whole(
         min_value=1,
-        help_text="Of the item as it was shown; a change since then is a 412 in its result.",
+        help_text=(
+            "The version of the item that the caller has read. If the item has changed since then, its result is "
+            "a problem with status 412."
+        ),
         **OPTIONAL,
     )
 
@@ -59,11 +62,13 @@ class ItemSerializer(StrictSerializer):
 
 
 class DecisionsSerializer(StrictSerializer):
+    """Decisions about several items."""
+
     items = serializers.ListField(child=ItemSerializer(), allow_empty=False, max_length=MOST_AT_ONCE)
 
 
 class DecisionResultSerializer(serializers.Serializer[Any]):
-    """What became of one decision: the activity's status by now, or why it could not be made."""
+    """The result of one decision: the new status of the activity, or why the decision was refused."""
 
     id = serializers.UUIDField()
     ok = serializers.BooleanField()
@@ -76,7 +81,7 @@ class DecisionResultsSerializer(serializers.Serializer[Any]):
     results = DecisionResultSerializer(many=True)
 
 
-@describe_resource(many="Everything that people are asked for, most urgent first")
+@describe_resource(many="Everything that waits for people, most urgent first")
 class InboxViewSet(ListResource):
     queryset = Activity.objects.defer("input", "retry")
     serializer_class = InboxItemSerializer
@@ -97,7 +102,7 @@ class InboxViewSet(ListResource):
     @posting("Decide many items at once", DecisionsSerializer, DecisionResultsSerializer, filters=False)
     @action(detail=False, methods=["post"])
     def decide(self, request: Request) -> Response:
-        """Each decision stands for itself: one that comes too late says so in its result and hinders no other."""
+        """The decisions are independent: if one comes too late, its result says so, and the others still take effect."""
         items = read(DecisionsSerializer, request.data)["items"]
         # Take all locks first and in one order, because concurrent decisions about the same items could deadlock otherwise.
         lock_all(self.tenant_id, {item["id"] for item in items})

@@ -59,33 +59,38 @@ class SourceField(OneOf):
 
 
 class NewItemSerializer(StrictSerializer):
-    """Something that is said: `content` (JSON, as of a message) or `text` or both."""
+    """A new item, with `content` (JSON, such as a message), `text`, or both."""
 
     kind = OneOf(choices=ItemKind.values)
     content = Json(**OPTIONAL)
     text = Text(trim_whitespace=False, allow_blank=True, **OPTIONAL)
     source = SourceField(
-        choices=ItemSource.values, help_text="user, system or hook; `user` if not given.", **OPTIONAL
+        choices=ItemSource.values, help_text="user, system or hook. Default: user.", **OPTIONAL
     )  # type: ignore[assignment]
-    priority = Whole(min_value=0, max_value=9, help_text="Lower first; 5 if not given.", **OPTIONAL)
+    priority = Whole(min_value=0, max_value=9, help_text="Lower values come first. Default: 5.", **OPTIONAL)
     run_after = Moment(**OPTIONAL)
-    max_attempts = Whole(min_value=1, max_value=50, help_text="3 if not given.", **OPTIONAL)
-    backoff_multiplier = Number(min_value=1, max_value=10, help_text="2 if not given.", **OPTIONAL)
-    max_backoff_ms = Whole(min_value=0, max_value=86_400_000, help_text="300000 if not given.", **OPTIONAL)
+    max_attempts = Whole(min_value=1, max_value=50, help_text="Default: 3.", **OPTIONAL)
+    backoff_multiplier = Number(min_value=1, max_value=10, help_text="Default: 2.", **OPTIONAL)
+    max_backoff_ms = Whole(min_value=0, max_value=86_400_000, help_text="Default: 300000.", **OPTIONAL)
     is_coalescable = Flag(
-        help_text="Whether it may be told with others. Task notifications never may.", **OPTIONAL
+        help_text="Whether it may be delivered together with other items. Task notifications never are.",
+        **OPTIONAL,
     )
     scope_key = Text(
         max_length=200,
         allow_blank=True,
-        help_text="Those of one scope are told together, those of different ones never; empty if not given.",
+        help_text="Only items with the same scope key are delivered together. Default: empty.",
         **OPTIONAL,
     )
     client_message_id = Text(
-        max_length=200, help_text="Said again under the same id, it is the same item.", **OPTIONAL
+        max_length=200,
+        help_text="A second item with the same id counts as a repetition of the first.",
+        **OPTIONAL,
     )
     agent_role = Text(
-        max_length=63, help_text="Whose mailbox it is. Without one, whoever takes from it has it.", **OPTIONAL
+        max_length=63,
+        help_text="The role that consumes the mailbox. Without a role, clients take its items.",
+        **OPTIONAL,
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
@@ -118,15 +123,23 @@ def new_item(attrs: dict[str, Any]) -> NewItem:
 
 
 class TakeSerializer(StrictSerializer):
+    """Which consumer takes a batch, how large, and for how long."""
+
     consumer = Text(max_length=200)
     window_ms = Whole(
         min_value=0,
         max_value=LONGEST_WINDOW,
-        help_text="How long after the first item others may still join; the answer waits for it. 50 if not given.",
+        help_text="For how long after the first item others may join the batch, in milliseconds; the answer waits for "
+        "that time. Default: 50.",
         **OPTIONAL,
     )
-    lease_seconds = Number(min_value=0.1, max_value=LONGEST_LEASE, help_text="300 if not given.", **OPTIONAL)
-    limit = Whole(min_value=1, max_value=LARGEST_BATCH, help_text="10 if not given.", **OPTIONAL)
+    lease_seconds = Number(min_value=0.1, max_value=LONGEST_LEASE, help_text="Default: 300.", **OPTIONAL)
+    limit = Whole(
+        min_value=1,
+        max_value=LARGEST_BATCH,
+        help_text="The maximum number of items. Default: 10.",
+        **OPTIONAL,
+    )
 
 
 def take_options_of(attrs: dict[str, Any]) -> TakeOptions:
@@ -139,12 +152,16 @@ def take_options_of(attrs: dict[str, Any]) -> TakeOptions:
 
 
 class CompletedSerializer(StrictSerializer):
+    """The result of a batch."""
+
     result = Json(**OPTIONAL)
 
 
 class FailedSerializer(StrictSerializer):
+    """Why a batch has failed."""
+
     error = Json(help_text="Text, or an object with `message`.")
-    retryable = Flag(help_text="Whether trying again may help; true if not given.", **OPTIONAL)
+    retryable = Flag(help_text="Whether another attempt may succeed. Default: true.", **OPTIONAL)
 
 
 def error_of(error: Any) -> dict[str, Any]:
@@ -153,8 +170,10 @@ def error_of(error: Any) -> dict[str, Any]:
 
 
 class BeatSerializer(StrictSerializer):
+    """A new end of the lease."""
+
     lease_seconds = Number(
-        min_value=0.1, max_value=LONGEST_LEASE, help_text="From now on; 300 if not given.", **OPTIONAL
+        min_value=0.1, max_value=LONGEST_LEASE, help_text="Seconds from now. Default: 300.", **OPTIONAL
     )
 
 
@@ -162,37 +181,39 @@ class BeatSerializer(StrictSerializer):
 
 
 class MailboxSerializer(serializers.Serializer[Any]):
-    """What waits in one conversation."""
+    """The mailbox of one conversation, with the numbers of its items."""
 
     id = serializers.UUIDField()
     key = serializers.CharField()
     agent_role = serializers.CharField(
-        allow_null=True, help_text="Who consumes it; null: whoever takes from it."
+        allow_null=True, help_text="The role that consumes it; null if clients take its items."
     )
     pending = serializers.IntegerField()
-    claimed = serializers.IntegerField(help_text="Under way: with a consumer, or in an agent's run.")
-    failed = serializers.IntegerField(help_text="For good, all attempts used up.")
+    claimed = serializers.IntegerField(
+        help_text="Items that a consumer has taken, or that an agent's run handles."
+    )
+    failed = serializers.IntegerField(help_text="Items that have failed permanently.")
     oldest_wait_seconds = serializers.FloatField(allow_null=True)
     created_at = serializers.DateTimeField()
 
 
 class ConsumerSerializer(serializers.Serializer[Any]):
-    """Somebody outside who has taken items and is not done with them."""
+    """A client that has taken items and has not finished them."""
 
     consumer = serializers.CharField()
-    claimed = serializers.IntegerField(help_text="How many items.")
+    claimed = serializers.IntegerField(help_text="Number of items.")
     since = serializers.DateTimeField(help_text="When it took the first of them.")
-    until = serializers.DateTimeField(help_text="Its first lease ends then, unless it is made longer.")
+    until = serializers.DateTimeField(help_text="When its first lease ends, unless the lease is extended.")
 
 
 class OneMailboxSerializer(MailboxSerializer):
-    """As in the list, and who has what of it."""
+    """A mailbox as in the list, with its current consumers."""
 
     consumers = ConsumerSerializer(many=True)
 
 
 class ItemSerializer(ResponseSerializer):
-    """Something that is said."""
+    """An item of a mailbox."""
 
     id = serializers.UUIDField()
     kind = serializers.CharField(help_text="message, task_notification, approval_result or overlay_action")
@@ -208,16 +229,16 @@ class ItemSerializer(ResponseSerializer):
         source="current_state", help_text="pending, claimed, done, failed or cancelled"
     )
     attempts = serializers.IntegerField(
-        source="tries", help_text="How often a consumer has taken it, or its agent was told of it."
+        source="tries", help_text="How often it was delivered to a consumer or to an agent."
     )
     max_attempts = serializers.IntegerField()
     run_after = serializers.DateTimeField(allow_null=True)
-    due_at = serializers.DateTimeField(allow_null=True, help_text="Not taken before.")
+    due_at = serializers.DateTimeField(allow_null=True, help_text="It is not delivered before this time.")
     activity = serializers.UUIDField(
-        source="activity_id", allow_null=True, help_text="In which an agent hears of it."
+        source="activity_id", allow_null=True, help_text="The activity in which an agent receives it."
     )
     run = serializers.UUIDField(
-        source="run_id", allow_null=True, help_text="That hears, or has heard, of it."
+        source="run_id", allow_null=True, help_text="The run that receives it, or has received it."
     )
     batch = serializers.UUIDField(source="batch_id", allow_null=True)
     error = serializers.JSONField()
@@ -227,7 +248,7 @@ class ItemSerializer(ResponseSerializer):
 
 
 class TakenItemSerializer(ResponseSerializer):
-    """As a consumer gets it."""
+    """An item as a consumer receives it."""
 
     id = serializers.UUIDField()
     kind = serializers.CharField()
@@ -237,24 +258,24 @@ class TakenItemSerializer(ResponseSerializer):
     source = serializers.CharField()  # type: ignore[assignment]  # a field, not the attribute
     priority = serializers.IntegerField()
     client_message_id = serializers.CharField(allow_null=True)
-    attempts = serializers.IntegerField(help_text="With this one.")
+    attempts = serializers.IntegerField(help_text="Number of attempts, including this one.")
     max_attempts = serializers.IntegerField()
     created_at = serializers.DateTimeField()
 
 
 class TakenSerializer(serializers.Serializer[Any]):
-    """A batch: the consumer's until `leased_until`."""
+    """A batch, which belongs to the consumer until `leased_until`."""
 
     batch_id = serializers.UUIDField()
     items = TakenItemSerializer(many=True)
-    merged_count = serializers.IntegerField(help_text="How many items it has.")
-    queue_length_after = serializers.IntegerField(help_text="How many more are due.")
-    fence = serializers.IntegerField(help_text="Higher for every batch of the mailbox.")
+    merged_count = serializers.IntegerField(help_text="Number of its items.")
+    queue_length_after = serializers.IntegerField(help_text="How many more items are due.")
+    fence = serializers.IntegerField(help_text="A number that increases with every batch of the mailbox.")
     leased_until = serializers.DateTimeField()
 
 
 class MailboxBatchSerializer(ResponseSerializer):
-    """What became of a batch."""
+    """The state of a batch."""
 
     batch_id = serializers.UUIDField(source="id")
     consumer = serializers.CharField()
@@ -300,7 +321,7 @@ class MailboxFilter(StrictFilterSet):
 
 
 class MailboxList(ViewSetMixin, MailboxPart):
-    """A mailbox is there from the first item on."""
+    """A mailbox exists from its first item on."""
 
     serializer_class = MailboxSerializer
     filterset_class = MailboxFilter
@@ -330,26 +351,26 @@ class ItemFilter(StrictFilterSet):
 
 
 class MailboxItems(ViewSetMixin, MailboxPart):
-    """Whatever became of it, as long as it is kept."""
+    """Items in all states, as long as they are stored."""
 
     queryset = MailboxItem.objects
     serializer_class = ItemSerializer
     filterset_class = ItemFilter
     ordering = ("-created_at", "-id")
 
-    @operation("What was said, newest first", answer=ItemSerializer(many=True), refusals=(400, 404))
+    @operation("The items of a mailbox, newest first", answer=ItemSerializer(many=True), refusals=(400, 404))
     def list(self, request: Request, key: str) -> Response:
         rows: QuerySet[Any] = producer.items_of(self.tenant_id, self.mailbox(key))
         return self.answer_page(rows, ItemSerializer)
 
     @posting(
-        "Say something",
+        "Post an item",
         NewItemSerializer,
         refusals=(404,),
         answers={201: ItemSerializer, 200: ItemSerializer},
     )
     def create(self, request: Request, key: str) -> Response:
-        """Makes the mailbox when there is none. Said again under its `client_message_id`: 200 with the first item."""
+        """Creates the mailbox if it does not exist. A repetition with the same `client_message_id` gets 200 with the first item."""
         if len(key) > LONGEST_KEY:
             raise InvalidRequest([("key", f"must not be longer than {LONGEST_KEY} characters")])
         new = new_item(read(NewItemSerializer, request.data))
@@ -388,16 +409,16 @@ class MailboxOneItem(ItemPart):
 
 
 class ItemRetry(ItemPart):
-    @command("Let a failed item be taken again", EmptySerializer, ItemSerializer)
+    @command("Retry a failed item", EmptySerializer, ItemSerializer)
     def post(self, request: Request, key: str, item_id: UUID) -> Response:
-        """With all its attempts; its dead letter is closed."""
+        """It gets its full number of attempts, and its dead letter is closed."""
         return self.change(key, item_id, "retry", dead_letters.retry_item)
 
 
 class ItemCancel(ItemPart):
-    @command("Cancel an item that waits or has failed", EmptySerializer, ItemSerializer)
+    @command("Cancel a pending or failed item", EmptySerializer, ItemSerializer)
     def post(self, request: Request, key: str, item_id: UUID) -> Response:
-        """Nobody takes it any more; its dead letter is closed."""
+        """It is not delivered any more, and its dead letter is closed."""
         return self.change(key, item_id, "cancel", dead_letters.cancel_item)
 
 
@@ -406,9 +427,11 @@ class MailboxTake(MailboxPart):
 
     @posting("Take a batch", TakeSerializer, refusals=(404,), answers={200: TakenSerializer, 204: None})
     def post(self, request: Request, key: str) -> Response:
-        """204 when nothing is due. The batch is the consumer's until its lease ends; then its items go back, an attempt used up.
+        """204 if nothing is due. The batch belongs to the consumer until its lease ends; then its items return to the mailbox, with one
+        attempt used up.
 
-        Of two takers at once each gets other items. A task notification comes alone, everything else that is due together."""
+        Concurrent consumers get different items. A task notification is delivered alone; other due items of one `scope_key` are
+        delivered together if they are coalescable."""
         taken = consumer.take(self.tenant_id, key, take_options_of(read(TakeSerializer, request.data)))
         if taken is None:
             return Response(status=204)
@@ -429,16 +452,16 @@ class BatchPart(MailboxPart):
 
 
 class BatchCompleted(BatchPart):
-    @posting("A batch is done", CompletedSerializer, MailboxBatchSerializer, refusals=(404,))
+    @posting("Complete a batch", CompletedSerializer, MailboxBatchSerializer, refusals=(404,))
     def post(self, request: Request, key: str, batch_id: UUID) -> Response:
-        """May be repeated. 409 `lease_lost` when its items went back before."""
+        """May be repeated. 409 `lease_lost` if its items have already returned to the mailbox."""
         result = read(CompletedSerializer, request.data).get("result")
         batch = consumer.complete_batch(self.tenant_id, key, batch_id, result=result, now=clock.now())
         return Response(MailboxBatchSerializer(batch).data)
 
 
 class BatchFailed(BatchPart):
-    @posting("A batch has failed", FailedSerializer, MailboxBatchSerializer, refusals=(404,))
+    @posting("Report that a batch has failed", FailedSerializer, MailboxBatchSerializer, refusals=(404,))
     def post(self, request: Request, key: str, batch_id: UUID) -> Response:
         """Its items are due again after about 1, 2, 4, ... seconds, until their attempts are used up. May be repeated."""
         body = read(FailedSerializer, request.data)
@@ -449,9 +472,9 @@ class BatchFailed(BatchPart):
 
 
 class BatchHeartbeat(BatchPart):
-    @posting("The consumer is still at it", BeatSerializer, MailboxBatchSerializer, refusals=(404,))
+    @posting("Extend the lease of a batch", BeatSerializer, MailboxBatchSerializer, refusals=(404,))
     def post(self, request: Request, key: str, batch_id: UUID) -> Response:
-        """Makes its lease longer, never shorter. 409 `lease_lost`: stop, somebody else has its items."""
+        """Never shortens the lease. 409 `lease_lost`: stop working, because the items have returned to the mailbox."""
         lease = timedelta(seconds=read(BeatSerializer, request.data).get("lease_seconds", 300))
         batch = consumer.extend_batch(self.tenant_id, key, batch_id, lease=lease, now=clock.now())
         return Response(MailboxBatchSerializer(batch).data)

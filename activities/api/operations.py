@@ -26,19 +26,21 @@ from tenants.models import Role
 
 
 class ReasonSerializer(StrictSerializer):
+    """The reason for an action."""
+
     reason = Text(allow_blank=True, max_length=2_000, **OPTIONAL)
 
 
 class ReschedulingSerializer(StrictSerializer):
-    """When work that waits has its turn. What is left out stays; null takes a date away, and makes the priority normal."""
+    """The priority and the dates of waiting work. Omitted members stay as they are; null removes a date, or sets the priority to normal."""
 
     priority = PriorityField(help_text="1 (urgent) to 20, or the name of a band.", **OPTIONAL)
     priority_scale = OneOf(
-        choices=list(SCALES), help_text="The scale that `priority` is on, if not 1 to 20.", **OPTIONAL
+        choices=list(SCALES), help_text="The scale of `priority`, if it is not 1 to 20.", **OPTIONAL
     )
-    not_before = Moment(help_text="It does not start before.", **OPTIONAL)
-    due_at = Moment(help_text="By when it should be done, or decided.", **OPTIONAL)
-    expires_at = Moment(help_text="It is cancelled if it has not started by then.", **OPTIONAL)
+    not_before = Moment(help_text="The work does not start before this time.", **OPTIONAL)
+    due_at = Moment(help_text="When the work should be done, or decided.", **OPTIONAL)
+    expires_at = Moment(help_text="The work is cancelled if it has not started by this time.", **OPTIONAL)
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         errors: dict[str, Any] = {}
@@ -82,27 +84,28 @@ class OperationActions:
     @command("Cancel an activity", ReasonSerializer, ActivitySerializer)
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, pk: UUID) -> Response:
-        """What waits never starts. An agent at work is told to stop at its next heartbeat, and its result is refused."""
+        """Waiting work never starts. A running agent is told to stop at its next heartbeat, and its result is refused."""
         reason = read(ReasonSerializer, request.data).get("reason", "")
         self._refuse_gate(self._lock_unchanged(pk))
         return Response(
             self.show(cancellation.cancel(self.tenant_id, pk, actor=self.principal.actor, reason=reason))
         )
 
-    @command("Try a failed activity again", EmptySerializer, ActivitySerializer)
+    @command("Retry a failed activity", EmptySerializer, ActivitySerializer)
     @action(detail=True, methods=["post"])
     def retry(self, request: Request, pk: UUID) -> Response:
-        """For the reason that it ran for last, with all its attempts. Its pipeline run goes on."""
+        """It runs again for the reason of its last run, with its full number of attempts. Its pipeline run continues."""
         return Response(
             self.show(
                 cancellation.retry(self.tenant_id, self._lock_unchanged(pk), actor=self.principal.actor)
             )
         )
 
-    @command("Hand an activity to somebody else", ReassignmentSerializer, ActivitySerializer, status=201)
+    @command("Reassign an activity to another role", ReassignmentSerializer, ActivitySerializer, status=201)
     @action(detail=True, methods=["post"])
     def reassign(self, request: Request, pk: UUID) -> Response:
-        """Its heir is a new activity with the same input and place, which is the answer; whoever waits gets the successor's result."""
+        """The answer is the successor: a new activity with the same input, in the same place of its pipeline run. Whatever waited for the
+        original activity gets the successor's result."""
         body = read(ReassignmentSerializer, request.data)
         successor = reassignment.reassign(
             self.tenant_id, self._lock_unchanged(pk), actor=self.principal.actor, reason=body["reason"],
@@ -111,13 +114,13 @@ class OperationActions:
         return Response(self.show(successor), status=201, headers={"Location": link_of(successor.pk)})
 
     @change(
-        "Change when an activity has its turn",
+        "Change the priority and the dates of an activity",
         ReschedulingSerializer,
         ActivitySerializer,
         refusals=(404, 409),
     )
     def partial_update(self, request: Request, pk: UUID) -> Response:
-        """Its priority and its dates, while it waits; in force at once. 409 when it runs or is over."""
+        """Takes effect at once. 409 if the activity is running or has ended."""
         changes = read(ReschedulingSerializer, request.data)
         changed = rescheduling.reschedule(
             self.tenant_id, self._lock_unchanged(pk), changes, actor=self.principal.actor
@@ -134,7 +137,9 @@ class OperationActions:
 
 
 class RunNowSerializer(StrictSerializer):
-    reason = Text(max_length=2_000, help_text="For the trail: why it may not wait.")
+    """The reason to run an activity now."""
+
+    reason = Text(max_length=2_000, help_text="Why the activity cannot wait; recorded in the audit trail.")
 
 
 class RunNow(Versioned, TenantView):
@@ -145,11 +150,11 @@ class RunNow(Versioned, TenantView):
     scope = "activities"
     required_role: ClassVar[Role] = Role.OPERATOR
 
-    @command("Run an activity now, past a pause", RunNowSerializer, ActivitySerializer)
+    @command("Run an activity now, even if it is paused or delayed", RunNowSerializer, ActivitySerializer)
     def post(self, request: Request, activity_id: UUID) -> Response:
-        """Once: past the pauses of the tenant, the activity's date and the delay of its next attempt. `waiting_for` says what still holds
-        it, such as a budget or a limit; when that is over it starts before all others. 409 for what waits for people or other work
-        (`still_held`), runs or is over, and for a person's work."""
+        """Its next run ignores the tenant's pauses, `not_before` and the delay before a retry. `waiting_for` says what it still waits for,
+        such as a budget or a limit; after that it starts before all other work. 409 if the activity waits for people or other work
+        (`still_held`), is running or has ended, or is a person's task."""
         reason = read(RunNowSerializer, request.data)["reason"]
         with tenant_scope(self.tenant_id):
             locked = activity_tree.lock(self.tenant_id, [activity_id]).get(activity_id)

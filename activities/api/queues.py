@@ -33,7 +33,7 @@ class WaitingByBandSerializer(serializers.Serializer[Any]):
 
 
 class BacklogSerializer(serializers.Serializer[Any]):
-    """How much may wait, and what happens to more."""
+    """How much work may wait, and what happens beyond that."""
 
     max_waiting = serializers.IntegerField()
     when_full = serializers.CharField(help_text="reject, drop_oldest or evict_lowest")
@@ -41,7 +41,7 @@ class BacklogSerializer(serializers.Serializer[Any]):
 
 
 class TurnedAwaySerializer(serializers.Serializer[Any]):
-    """Ever since: how much was refused (429), dropped to make room, and given up because its time had passed."""
+    """Total numbers of activities that were refused (429), dropped to make room, and cancelled because they had expired."""
 
     rejected = serializers.IntegerField()
     shed = serializers.IntegerField()
@@ -49,18 +49,20 @@ class TurnedAwaySerializer(serializers.Serializer[Any]):
 
 
 class QueueSerializer(ResponseSerializer):
-    """How a role stands for this tenant."""
+    """The queue of a role, as far as it concerns this tenant."""
 
     role = serializers.CharField()
     queue = Computed(
         str,
         lambda queue: queue_of(queue.role),
-        help_text="The name that `celery -A orchestrator worker -Q` takes.",
+        help_text="The name of the queue for `celery -A orchestrator worker -Q`.",
     )
     waiting = WaitingByBandSerializer()
-    granted = serializers.IntegerField(help_text="On their way to a worker.")
+    granted = serializers.IntegerField(help_text="Activities on their way to a worker.")
     running = serializers.IntegerField()
-    delayed = serializers.IntegerField(help_text="Put off until a time, or until the next attempt.")
+    delayed = serializers.IntegerField(
+        help_text="Activities that wait for a time, or for their next attempt."
+    )
     oldest_wait_seconds = serializers.FloatField(allow_null=True)
     workers = serializers.IntegerField(
         help_text="Live worker processes that serve the role, for all tenants."
@@ -71,7 +73,7 @@ class QueueSerializer(ResponseSerializer):
 
 
 class WorkerRunSerializer(ResponseSerializer):
-    """A run under way."""
+    """A current run."""
 
     id = serializers.UUIDField()
     activity = serializers.UUIDField(source="activity_id")
@@ -81,7 +83,7 @@ class WorkerRunSerializer(ResponseSerializer):
 
 
 class LoadSerializer(serializers.Serializer[Any]):
-    """Shares of what the host has, or its container may use."""
+    """Load as a share of what the host has, or of what its container may use."""
 
     cpu = serializers.FloatField()
     memory = serializers.FloatField()
@@ -94,23 +96,25 @@ class WorkerSerializer(ResponseSerializer):
     name = serializers.CharField(help_text="host:pid:id")
     host = serializers.CharField()
     pid = serializers.IntegerField()
-    version = serializers.CharField(help_text="Of the program that it runs.")
+    version = serializers.CharField(help_text="The version of its program.")
     roles = serializers.ListField(child=serializers.CharField())
     concurrency = serializers.IntegerField()
-    active = serializers.IntegerField(help_text="Runs under way at the last beat, of all tenants.")
+    active = serializers.IntegerField(help_text="Current runs of all tenants, at the last heartbeat.")
     utilisation = Computed(
         float,
         lambda worker: round(worker.active / worker.concurrency, 3) if worker.concurrency else 0.0,
         help_text="The share of its concurrency that is in use.",
     )
-    runs = serializers.SerializerMethodField(help_text="Those of this tenant.")
-    taken = serializers.IntegerField(help_text="Runs since its start.")
-    load = LoadSerializer(allow_null=True, help_text="Of its host at the last beat.")
+    runs = serializers.SerializerMethodField(help_text="Current runs of this tenant.")
+    taken = serializers.IntegerField(help_text="Number of runs since its start.")
+    load = LoadSerializer(allow_null=True, help_text="The load of its host at the last heartbeat.")
     draining = Computed(
-        bool, lambda worker: bool(worker.closed.get(ALL) == DRAINING), help_text="It is shutting down."
+        bool,
+        lambda worker: bool(worker.closed.get(ALL) == DRAINING),
+        help_text="Whether it is shutting down.",
     )
     closed = serializers.DictField(
-        child=serializers.CharField(), help_text="By role, or * for all: why it takes nothing new."
+        child=serializers.CharField(), help_text="Why it takes no new work, by role; `*` means all roles."
     )
     started_at = serializers.DateTimeField()
     beat_at = serializers.DateTimeField()
@@ -146,7 +150,7 @@ class QueueList(TenantViewSet):
 
 
 class QueueViewSet(Pausable, TenantViewSet):
-    """Switches of one queue, for this tenant alone. In force within two seconds; what runs ends normally."""
+    """Applies to one queue, for this tenant only. Takes effect within two seconds; current runs end normally."""
 
     queryset = AgentConfig.objects
     lookup_field = "role"
@@ -162,7 +166,7 @@ class QueueViewSet(Pausable, TenantViewSet):
         return {"role": role, "queue": queue_of(role)}
 
 
-@describe_resource(many="The workers that are alive")
+@describe_resource(many="The live workers")
 class WorkerList(ListResource):
     serializer_class = WorkerSerializer
     queryset = WorkerProcess.objects

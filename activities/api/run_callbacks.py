@@ -194,32 +194,34 @@ LONGEST_WAIT = 86_400  # seconds
 ESCAPED = 3
 ENVELOPE_BYTES = 64 * 1024
 HEARTBEAT_BYTES = 32 * 1024  # small, because heartbeats are frequent and people read the progress
-STOP = "The run is over; `stop` is true."
+STOP = "The run has ended; `stop` is true."
 
 
 class UsageSerializer(serializers.Serializer[Any]):
     input_tokens = serializers.IntegerField(min_value=0, required=False)
     output_tokens = serializers.IntegerField(min_value=0, required=False)
-    cost_usd = serializers.FloatField(min_value=0, required=False, help_text="Or a decimal as text.")
+    cost_usd = serializers.FloatField(
+        min_value=0, required=False, help_text="A number, or a decimal as text."
+    )
     model = serializers.CharField(required=False)
 
 
 class ReportedOutputSerializer(serializers.Serializer[Any]):
     content = serializers.CharField(required=False, allow_null=True)
     data = Json(required=False, allow_null=True)  # type: ignore[assignment]  # a field, not the attribute
-    content_type = serializers.CharField(required=False, help_text="text/markdown if left out")
+    content_type = serializers.CharField(required=False, help_text="Default: text/markdown.")
 
 
 class HeartbeatSerializer(serializers.Serializer[Any]):
-    progress = Json(required=False, help_text="A text or an object, for people to see.")
+    progress = Json(required=False, help_text="A text or an object that people can see.")
     usage = UsageSerializer(required=False)
     session_id = serializers.CharField(
-        required=False, help_text="The agent's own id of its conversation, kept at once."
+        required=False, help_text="The agent's own id of its conversation; stored at once."
     )
 
 
 class CompleteSerializer(serializers.Serializer[Any]):
-    """As in the immediate answer to a job. Members that we do not know are ignored, so agents may be newer than we are."""
+    """The same body as an immediate answer to a job. Unknown members are ignored, so that agents may be newer than this server."""
 
     output = ReportedOutputSerializer()
     usage = UsageSerializer(required=False)
@@ -227,20 +229,33 @@ class CompleteSerializer(serializers.Serializer[Any]):
 
 
 class ErrorSerializer(StrictSerializer):
+    """An error that an agent reports."""
+
     message = Text(max_length=LONGEST_MESSAGE)
-    code = Text(max_length=100, help_text="`rate_limited` uses up no attempt.", **OPTIONAL)
+    code = Text(
+        max_length=100,
+        help_text="A failure with the code `rate_limited` does not count as an attempt.",
+        **OPTIONAL,
+    )
     retryable = Flag(**OPTIONAL)
     retry_after = Number(
-        min_value=0, max_value=LONGEST_WAIT, help_text="Seconds until the next attempt, at least.", **OPTIONAL
+        min_value=0,
+        max_value=LONGEST_WAIT,
+        help_text="The minimum number of seconds until the next attempt.",
+        **OPTIONAL,
     )
 
 
 class FailSerializer(StrictSerializer):
+    """The failure of a run."""
+
     error = ErrorSerializer()
 
 
 class LogLineSerializer(StrictSerializer):
-    at = Moment(help_text="When it was said; left out: when it arrived.", **OPTIONAL)
+    """A line for the log of a run."""
+
+    at = Moment(help_text="The time of the line. Default: the time of its arrival.", **OPTIONAL)
     kind = OneOf(choices=[(kind, kind) for kind in LINE_KINDS])
     text = Text(trim_whitespace=False, allow_blank=True)
 
@@ -252,6 +267,8 @@ class LogLineSerializer(StrictSerializer):
 
 
 class LogSerializer(StrictSerializer):
+    """Lines for the log of a run, in order."""
+
     lines = LogLineSerializer(many=True, allow_empty=False)
 
     def validate_lines(self, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -262,30 +279,36 @@ class LogSerializer(StrictSerializer):
 
 
 class LoggedSerializer(serializers.Serializer[Any]):
-    accepted = serializers.IntegerField(help_text="How many of the lines are kept.")
+    accepted = serializers.IntegerField(help_text="Number of lines that were stored.")
     dropped = serializers.IntegerField(
-        help_text="How many are not: the log is full, or its store does not answer. No reason to send them again."
+        help_text="Number of lines that were dropped because the log is full or its store does not answer. Do not send them again."
     )
     last = serializers.IntegerField(allow_null=True, help_text="The number of the last line of the log.")
-    duplicate = serializers.BooleanField(help_text="The same lines had come before, and are kept once.")
+    duplicate = serializers.BooleanField(
+        help_text="Whether the same lines were received before; they are stored once."
+    )
     stop = serializers.BooleanField()
 
 
 class StopSerializer(serializers.Serializer[Any]):
-    stop = serializers.BooleanField(help_text="Stop working: the result is not wanted any more.")
+    stop = serializers.BooleanField(
+        help_text="Whether the agent should stop working, because its result is no longer needed."
+    )
     reason = serializers.CharField(allow_null=True)
 
 
 class ReceiptSerializer(serializers.Serializer[Any]):
     accepted = serializers.BooleanField(
-        help_text="False after a tool has put the work aside: nothing changes."
+        help_text="False if a tool call has already suspended the work; then nothing changes."
     )
-    stop = serializers.BooleanField(required=False, help_text="True when a tool has ended the run before.")
-    duplicate = serializers.BooleanField(help_text="The same report had come before.")
+    stop = serializers.BooleanField(
+        required=False, help_text="True if a tool call has already ended the run."
+    )
+    duplicate = serializers.BooleanField(help_text="Whether the same report was received before.")
 
 
 class JobSerializer(serializers.Serializer[Any]):
-    """As it was posted to the agent."""
+    """A job as it was sent to the agent."""
 
     job_id = serializers.UUIDField()
     execution_id = serializers.UUIDField()
@@ -336,9 +359,11 @@ class RunView(TenantView):
 
 
 class RunJob(RunView):
-    @operation("The job of this run again", answer=JobSerializer, refusals=(404, 409, 503), notes={409: STOP})
+    @operation(
+        "Get the job of a run again", answer=JobSerializer, refusals=(404, 409, 503), notes={409: STOP}
+    )
     def get(self, request: Request, run_id: UUID) -> Response:
-        """Equal to the body of the call that started the run, as long as the run is live."""
+        """The same body as in the call that started the run. Available while the run is live."""
         return Response(job_again(self.caller.token, reports.live_run(self.caller.token)))
 
 
@@ -347,14 +372,14 @@ class RunHeartbeat(RunView):
     not_audited = "signs of life of every run, every few seconds; what they carry is kept with the run"
 
     @operation(
-        "A sign of life",
+        "Send a heartbeat",
         request=HeartbeatSerializer,
         answer=StopSerializer,
         refusals=(400, 404, 409, 413),
         notes={409: STOP},
     )
     def post(self, request: Request, run_id: UUID) -> Response:
-        """`stop` is true once the work was cancelled."""
+        """Shows that the agent still works on the run. `stop` is true if the work was cancelled."""
         errors: list[tuple[str, str]] = []
         body: Any = request.data
         usage = usage_from(body.get("usage"), errors)
@@ -379,11 +404,15 @@ class RunLog(RunView):
         return int(settings.ORCHESTRATOR_RUN_LOG_CALL_BYTES)
 
     @posting(
-        "Lines of the live transcript", LogSerializer, LoggedSerializer, refusals=(404,), notes={409: STOP}
+        "Append lines to the log of a run",
+        LogSerializer,
+        LoggedSerializer,
+        refusals=(404,),
+        notes={409: STOP},
     )
     def post(self, request: Request, run_id: UUID) -> Response:
-        """Equal lines are kept once, unless their `at` or their `Idempotency-Key` differs. It is no sign of life, and never a reason
-        to fail: what does not fit is dropped and counted."""
+        """Equal lines are stored once, unless their `at` or their `Idempotency-Key` differs. A full log is not an error: lines that do not
+        fit are dropped and counted. Log lines do not count as a heartbeat."""
         sent_lines = read(LogSerializer, request.data)["lines"]
         reports.refuse_if_over(self.caller.token)
         lines = [LogLine(line["kind"], line["text"], line.get("at")) for line in sent_lines]
@@ -406,14 +435,14 @@ class RunComplete(RunView):
         return ESCAPED * int(settings.ORCHESTRATOR_MAX_OUTPUT_BYTES) + ENVELOPE_BYTES
 
     @operation(
-        "The result of this run",
+        "Report the result of a run",
         request=CompleteSerializer,
         answer=ReceiptSerializer,
         refusals=(400, 404, 409, 413),
         notes={409: STOP},
     )
     def post(self, request: Request, run_id: UUID) -> Response:
-        """A repetition of the accepted result is answered with `duplicate: true`; any other result then is refused."""
+        """A repetition of the accepted result gets `duplicate: true`; a different result is then refused."""
         try:
             result = read_completed(request.data)
         except InvalidAnswer as error:
@@ -427,14 +456,14 @@ class RunComplete(RunView):
 
 class RunFail(RunView):
     @operation(
-        "This run has failed",
+        "Report that a run has failed",
         request=FailSerializer,
         answer=ReceiptSerializer,
         refusals=(400, 404, 409),
         notes={409: STOP},
     )
     def post(self, request: Request, run_id: UUID) -> Response:
-        """A `retryable` failure is tried again while attempts are left."""
+        """A `retryable` failure leads to a new attempt while attempts are left."""
         error = _error_of(read(FailSerializer, request.data)["error"])
         return _receipt(reports.fail(self.caller.token, error, actor=self.caller.actor))
 
@@ -518,9 +547,9 @@ class RunSkillSerializer(ResponseSerializer):
 class RunSkill(RunView):
     serializer_class: Any = RunSkillSerializer
 
-    @operation("A skill", answer=RunSkillSerializer, refusals=(404, 409), notes={409: STOP})
+    @operation("Read a skill", answer=RunSkillSerializer, refusals=(404, 409), notes={409: STOP})
     def get(self, request: Request, run_id: UUID, key: str) -> Response:
-        """In its present version, for agents of the roles that may know it, as long as the run is live."""
+        """The current version, for agents of the skill's roles. Available while the run is live."""
         token = self.caller.token
         reports.live_run(token)
         with tenant_scope(token.tenant_id):
@@ -536,28 +565,31 @@ class RunSkill(RunView):
 
 
 class NotHeldSerializer(serializers.Serializer[Any]):
-    """An activity that a question does not make wait. The reason is the same for what is not the run's work and for what does not exist."""
+    """An activity that does not wait for the question. The reason is the same if the activity does not exist and if it is not the run's own
+    work."""
 
     id = serializers.UUIDField()
     reason = serializers.CharField()
 
 
 class ToolAnswerSerializer(serializers.Serializer[Any]):
-    """What came of it. When `stop` is true the run is over: the agent ends, and is started again when there is something new."""
+    """The result of a tool call. If `stop` is true, the run has ended: the agent should stop, and is started again when there is news."""
 
     id = serializers.UUIDField(
         allow_null=True,
-        help_text="The activity that came into being: resolution, subtask, review, approval or heir. Null: nobody was asked.",
+        help_text="The activity that was created: a resolution, subtask, review, approval or successor. Null if nobody was asked.",
     )
-    status = serializers.CharField(help_text="Of the agent's own activity.")
+    status = serializers.CharField(help_text="The status of the agent's own activity.")
     stop = serializers.BooleanField()
-    duplicate = serializers.BooleanField(help_text="The same call had come before.")
+    duplicate = serializers.BooleanField(help_text="Whether the same call was received before.")
     held = serializers.ListField(
         child=serializers.UUIDField(),
         required=False,
-        help_text="Of `create_approval`: what waits for people now.",
+        help_text="For `create_approval`: the activities that now wait for the decision.",
     )
-    not_held = NotHeldSerializer(many=True, required=False, help_text="Of `create_approval`: what does not.")
+    not_held = NotHeldSerializer(
+        many=True, required=False, help_text="For `create_approval`: the activities that do not wait."
+    )
 
 
 ARGUMENTS = PolymorphicProxySerializer(
@@ -570,19 +602,19 @@ ARGUMENTS = PolymorphicProxySerializer(
 
 class RunTool(RunView):
     @posting(
-        "A tool of the orchestrator",
+        "Call a tool",
         ARGUMENTS,
         refusals=(403, 404, 429),
         answers={201: ToolAnswerSerializer, 200: ToolAnswerSerializer},
         notes={
             409: STOP,
-            403: "The agent may not do this with what it names.",
-            429: "A quota is used up; `quota` names it.",
+            403: "The agent is not allowed to do this to the named objects.",
+            429: "A quota is exhausted; `quota` names it.",
         },
     )
     def post(self, request: Request, run_id: UUID, tool: str) -> Response:
-        """One of `report_blocker`, `create_subtask`, `request_human_review`, `create_approval` and `reassign_task`. Calls with equal
-        bodies are one call, unless their `Idempotency-Key` differs."""
+        """The tool is one of `report_blocker`, `create_subtask`, `request_human_review`, `create_approval` and `reassign_task`. Calls with
+        equal bodies count as one call, unless their `Idempotency-Key` differs."""
         if tool not in KINDS:
             raise NotFound(f"The tools are {', '.join(KINDS)}.", code="tool_not_available")
         run = self.caller.token

@@ -60,11 +60,11 @@ _ANSWERS: dict[tuple[str | None, str], str] = {(LinkKind.RESOLUTION, "complete")
 
 
 class WaitingForSerializer(serializers.Serializer[Any]):
-    """A reason in short; `GET /activities/{id}/why/` gives the whole of it."""
+    """The reason in short; `GET /activities/{id}/why/` returns all details."""
 
     code = serializers.CharField()
     detail = serializers.CharField()
-    holder = serializers.CharField(allow_null=True, help_text="Who or what it waits for, if that is known.")
+    holder = serializers.CharField(allow_null=True, help_text="Who or what it waits for, if known.")
 
 
 class ActivitySerializer(ResponseSerializer):
@@ -80,26 +80,30 @@ class ActivitySerializer(ResponseSerializer):
     is_approval_gate = serializers.BooleanField()
     requires_approval = serializers.BooleanField()
     priority = serializers.IntegerField(help_text="1 (urgent) to 20 (background)")
-    wake_reason = serializers.CharField(allow_null=True, help_text="Why the agent was started last.")
+    wake_reason = serializers.CharField(allow_null=True, help_text="Why the agent was last started.")
     params = serializers.DictField()
     metadata = serializers.DictField()
     input_ref = serializers.UUIDField(allow_null=True)
     output_ref = serializers.UUIDField(allow_null=True)
     parent = serializers.UUIDField(source="parent_id", allow_null=True)  # type: ignore[assignment]  # a field, not the attribute
-    link_kind = serializers.CharField(allow_null=True, help_text="What it is to its parent.")
+    link_kind = serializers.CharField(
+        allow_null=True, help_text="Its relation to its parent, such as gate or subtask."
+    )
     deliverable = serializers.UUIDField(source="deliverable_id", allow_null=True)
     period = serializers.UUIDField(
-        source="period_id", allow_null=True, help_text="The month of its deliverable that it belongs to."
+        source="period_id",
+        allow_null=True,
+        help_text="The period (month) of its deliverable that it belongs to.",
     )
     pipeline = serializers.UUIDField(
-        source="pipeline_id", allow_null=True, help_text="Whose run it is a step of."
+        source="pipeline_id", allow_null=True, help_text="The pipeline whose run it belongs to."
     )
     pipeline_run = serializers.UUIDField(source="pipeline_run_id", allow_null=True)
-    template = serializers.CharField(
-        allow_null=True, help_text="Key of the template that its step was made from."
-    )
+    template = serializers.CharField(allow_null=True, help_text="Key of the template of its step.")
     step = serializers.CharField(allow_null=True)
-    branch = serializers.IntegerField(help_text="Which item of its step's for_each it does, from 1; else 0.")
+    branch = serializers.IntegerField(
+        help_text="The number of its item in the step's `for_each`, from 1; 0 without `for_each`."
+    )
     schedule = serializers.UUIDField(
         source="schedule_id", allow_null=True, help_text="The schedule that it comes from."
     )
@@ -107,11 +111,11 @@ class ActivitySerializer(ResponseSerializer):
     dedup_key = serializers.CharField(allow_null=True)
     group_key = serializers.CharField(allow_null=True)
     group_scope = serializers.CharField(
-        help_text="role or tenant: among whose activities `group_key` counts."
+        help_text="role or tenant: whether `group_key` applies to activities of its role only, or of all roles."
     )
     files = serializers.ListField(
         child=serializers.CharField(),
-        help_text="What it works on: no other activity of the tenant with an overlapping path runs at once.",
+        help_text="Paths that it works on. Activities of the tenant with overlapping paths never run at the same time.",
     )
     attempts = serializers.IntegerField()
     max_attempts = serializers.IntegerField()
@@ -126,7 +130,7 @@ class ActivitySerializer(ResponseSerializer):
     decided_at = serializers.DateTimeField(allow_null=True)
     blocker_type = serializers.CharField(allow_null=True)
     blocker_message = serializers.CharField(allow_null=True)
-    blocked_at = serializers.DateTimeField(allow_null=True, help_text="When it was blocked last.")
+    blocked_at = serializers.DateTimeField(allow_null=True, help_text="When it was last blocked.")
     cancel_reason = serializers.CharField(allow_null=True)
     reassign_reason = serializers.CharField(allow_null=True)
     decision_rules = serializers.DictField(
@@ -140,7 +144,7 @@ class ActivitySerializer(ResponseSerializer):
     created_at = serializers.DateTimeField()
     started_at = serializers.DateTimeField(allow_null=True)
     finished_at = serializers.DateTimeField(allow_null=True)
-    version = serializers.IntegerField(help_text="Raised by every change; the ETag.")
+    version = serializers.IntegerField(help_text="Increases with every change; used as the ETag.")
     link = Computed(str, lambda activity: link_of(activity.pk))
 
     @extend_schema_field(WaitingForSerializer(allow_null=True))
@@ -152,7 +156,7 @@ class ActivitySerializer(ResponseSerializer):
 
 
 class InboxItemSerializer(ActivitySerializer):
-    """An activity that a person is asked for, with what it is about."""
+    """An activity that waits for a person, with the activity that it is about."""
 
     kind = serializers.SerializerMethodField(
         help_text="gate, approval, task, resolution, review or escalation"
@@ -174,7 +178,7 @@ class InboxItemSerializer(ActivitySerializer):
 
 
 class RunSerializer(ResponseSerializer):
-    """One attempt of an agent."""
+    """One attempt of an agent at an activity."""
 
     id = serializers.UUIDField()
     activity = serializers.UUIDField(source="activity_id")
@@ -185,16 +189,16 @@ class RunSerializer(ResponseSerializer):
     worker = serializers.UUIDField(
         source="worker_id",
         allow_null=True,
-        help_text="The process that carries it; null once its agent has accepted it.",
+        help_text="The worker process that runs it; null after its agent has accepted it.",
     )
     started_at = serializers.DateTimeField()
     accepted_at = serializers.DateTimeField(
-        allow_null=True, help_text="When the agent took the work, to report later."
+        allow_null=True, help_text="When the agent accepted the work, to report its result later."
     )
     ended_at = serializers.DateTimeField(allow_null=True)
     timeout_seconds = serializers.IntegerField()
-    deadline = serializers.DateTimeField(help_text="When its time is over.")
-    beats = serializers.IntegerField(help_text="Heartbeats of an accepted run.")
+    deadline = serializers.DateTimeField(help_text="When it times out.")
+    beats = serializers.IntegerField(help_text="Number of heartbeats, if the agent has accepted the run.")
     last_heartbeat_at = serializers.DateTimeField(source="beat_at", allow_null=True)
     progress = Json(allow_null=True)
     usage = serializers.DictField(allow_null=True)
@@ -203,7 +207,7 @@ class RunSerializer(ResponseSerializer):
 
 
 class OutputSerializer(ResponseSerializer):
-    """What an activity produced."""
+    """The output of an activity."""
 
     id = serializers.UUIDField()
     content = serializers.CharField(allow_null=True)
@@ -213,13 +217,15 @@ class OutputSerializer(ResponseSerializer):
 
 
 class WorkedOnSerializer(serializers.Serializer[Any]):
-    """What an activity works on. Where a step was fanned out, `content` and `data` are lists."""
+    """The input of an activity. If it comes from a fanned-out step, `content` and `data` are lists."""
 
-    ref = serializers.UUIDField(allow_null=True, help_text="The output that it is, if it is one.")
+    ref = serializers.UUIDField(
+        allow_null=True, help_text="The id of the output, if the input is the output of another activity."
+    )
     content = serializers.CharField(allow_null=True)
     data = Json(allow_null=True)  # type: ignore[assignment]  # a field, not the attribute
     steps = serializers.DictField(
-        required=False, help_text="Of the steps before it: `{step: {ref, content, data}}`."
+        required=False, help_text="The outputs of the steps before it: `{step: {ref, content, data}}`."
     )
 
 
@@ -235,13 +241,13 @@ class WhySerializer(ResponseSerializer):
     holder = serializers.CharField(allow_null=True, help_text="Who or what it waits for.")
     since = serializers.DateTimeField(allow_null=True)
     position = serializers.IntegerField(
-        allow_null=True, help_text="Among equal work of this tenant; 1 is next."
+        allow_null=True, help_text="The position in the queue, among similar work of this tenant; 1 is next."
     )
     estimate_seconds = serializers.FloatField(allow_null=True)
 
 
 class MomentSerializer(serializers.Serializer[Any]):
-    """One entry of a timeline. Beside these members it has those of its kind."""
+    """One entry of a timeline. It has further members that depend on its kind."""
 
     at = serializers.DateTimeField()
     kind = serializers.CharField(help_text="transition, wake, run, tool_call, vote or deadline")

@@ -51,34 +51,37 @@ MOST_TURNS = 200
 
 
 class NewSubagentSerializer(StrictSerializer):
-    """One prompt for an agent of a role, in a conversation of its own or an earlier one."""
+    """A prompt for an agent of a role, in a new conversation or an earlier one."""
 
-    subagent_type = Text(max_length=63, help_text="The role of the registry that does it.")
+    subagent_type = Text(max_length=63, help_text="The role that does the work; it must be in the registry.")
     prompt = Text(trim_whitespace=False, max_length=LONGEST_PROMPT)
-    description = Text(allow_blank=True, max_length=200, help_text="In a few words, for people.", **OPTIONAL)
-    model = Text(max_length=200, help_text="Instead of the role's.", **OPTIONAL)
+    description = Text(allow_blank=True, max_length=200, help_text="A few words for people.", **OPTIONAL)
+    model = Text(max_length=200, help_text="The model to use instead of the role's.", **OPTIONAL)
     tool_call_id = Text(
         max_length=200,
-        help_text="Of the call that asks for it. With `parent_mailbox` one call starts one subagent.",
+        help_text="The id of the tool call that starts it. One call of the same `parent_mailbox` starts only one subagent.",
         **OPTIONAL,
     )
     existing_agent_id = Identifier(help_text="A subagent whose conversation is continued.", **OPTIONAL)
     existing_conversation_id = Text(
         max_length=200,
-        help_text="A conversation that an agent of this role has named, to be continued.",
+        help_text="The agent's own id of an earlier conversation of this role, which is continued.",
         **OPTIONAL,
     )
     max_turns = Whole(
-        min_value=1, max_value=MOST_TURNS, help_text="Answers of its model; then it fails.", **OPTIONAL
-    )
-    priority = Whole(min_value=0, max_value=9, help_text="Lower first; 5 if not given.", **OPTIONAL)
-    run_in_background = Flag(
-        help_text="False: the caller waits for its end itself, and nobody is told. True if not given.",
+        min_value=1,
+        max_value=MOST_TURNS,
+        help_text="How many answers its model may give; with more, the work fails.",
         **OPTIONAL,
     )
-    silent = Flag(help_text="True: nobody is told of its end.", **OPTIONAL)
+    priority = Whole(min_value=0, max_value=9, help_text="Lower values come first. Default: 5.", **OPTIONAL)
+    run_in_background = Flag(
+        help_text="If false, the caller waits for its end itself, and no mailbox is notified. Default: true.",
+        **OPTIONAL,
+    )
+    silent = Flag(help_text="If true, no mailbox is notified of its end.", **OPTIONAL)
     parent_mailbox = Text(
-        max_length=200, help_text="The key of the mailbox that is told of its end.", **OPTIONAL
+        max_length=200, help_text="The key of the mailbox that is notified of its end.", **OPTIONAL
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
@@ -100,39 +103,42 @@ class NewSubagentSerializer(StrictSerializer):
 
 
 class SubagentSerializer(ResponseSerializer):
-    """Work that was started from elsewhere, and how it stands."""
+    """A subagent and its state."""
 
     task_id = serializers.UUIDField(source="subagent.activity_id", help_text="Its activity.")
     subagent_id = serializers.UUIDField(source="subagent.id")
     output_file = Computed(
         str,
         lambda state: output_file_of(state.subagent.pk),
-        help_text="Where its transcript, or its output, is read.",
+        help_text="The address of its transcript or its output.",
     )
     status = serializers.CharField(help_text="pending, running, completed, failed or cancelled")
     subagent_type = serializers.CharField(source="subagent.subagent_type")
     description = serializers.CharField(source="subagent.description")
-    model = serializers.CharField(source="subagent.model", help_text="Empty: the role's.")
+    model = serializers.CharField(source="subagent.model", help_text="Empty if it uses the role's model.")
     max_turns = serializers.IntegerField(source="subagent.max_turns", allow_null=True)
     tool_call_id = serializers.CharField(source="subagent.tool_call_id")
     mailbox = serializers.CharField(
-        source="subagent.conversation.key", help_text="Where it can be spoken to; its conversation."
+        source="subagent.conversation.key",
+        help_text="The mailbox of its conversation, where messages to it are posted.",
     )
     parent_mailbox = serializers.CharField(source="subagent.parent_mailbox")
     continues = serializers.UUIDField(
         source="subagent.continues_id",
         allow_null=True,
-        help_text="The earlier subagent that it goes on from.",
+        help_text="The earlier subagent whose conversation it continues.",
     )
     run_in_background = serializers.BooleanField(source="subagent.run_in_background")
     silent = serializers.BooleanField(source="subagent.silent")
     activity = serializers.UUIDField(
         source="activity.id",
-        help_text="The activity that counts by now: a revision's or an heir's, if there is one.",
+        help_text="The current activity: the latest revision or successor, if there is one.",
     )
     error = serializers.DictField(source="activity.error", allow_null=True)
     total_tokens = serializers.IntegerField()
-    duration_seconds = serializers.FloatField(allow_null=True, help_text="Since its first run began.")
+    duration_seconds = serializers.FloatField(
+        allow_null=True, help_text="Seconds from the beginning of its first run until its end, or until now."
+    )
     created_at = serializers.DateTimeField(source="subagent.created_at")
     finished_at = serializers.DateTimeField(source="activity.finished_at", allow_null=True)
 
@@ -167,7 +173,7 @@ class SubagentViewSet(DigestEtag, ListResource):
         "Start a subagent", NewSubagentSerializer, answers={201: SubagentSerializer, 200: SubagentSerializer}
     )
     def create(self, request: Request) -> Response:
-        """Asked for again by the same `tool_call_id` of the same parent: 200 with the one that there is."""
+        """A repetition with the same `tool_call_id` and `parent_mailbox` gets 200 with the existing subagent."""
         new = NewSubagent(**read(NewSubagentSerializer, request.data))
         started = subagents.start(self.tenant_id, new, actor=self.principal.actor)
         return self._render(started.subagent.pk, status=201 if started.created else 200)
@@ -175,7 +181,7 @@ class SubagentViewSet(DigestEtag, ListResource):
     @command("Cancel a subagent", ReasonSerializer, SubagentSerializer)
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, pk: UUID) -> Response:
-        """What waits never starts; an agent at work is told to stop. One that has ended stays as it is."""
+        """Waiting work never starts; a running agent is told to stop. A subagent that has ended stays as it is."""
         reason = read(ReasonSerializer, request.data).get("reason", "")
         self.refuse_changed(SubagentSerializer(subagents.state_of(self.tenant_id, pk)).data)
         subagents.cancel(self.tenant_id, pk, actor=self.principal.actor, reason=reason)
@@ -194,11 +200,11 @@ class SubagentTranscript(ViewSetMixin, TenantView):
     queryset = Subagent.objects
     scope = "subagents"
 
-    @operation("What a subagent said and did", answer=OpenApiTypes.STR, refusals=(404, 503))
+    @operation("The transcript of a subagent", answer=OpenApiTypes.STR, refusals=(404, 503))
     def retrieve(self, request: Request, pk: UUID) -> HttpResponseBase:
-        """Plain text: the transcript of its last run, as far as one is kept on this machine; else its output, or why it failed.
+        """Plain text: the transcript of its last run, if it is stored on this machine; otherwise its output, or the error message.
 
-        404 with the code `no_transcript` while there is neither."""
+        404 with the code `no_transcript` if there is neither."""
         with tenant_scope(self.tenant_id):
             state = subagents.state_of(self.tenant_id, pk)
             runs = ActivityRun.objects.for_tenant(self.tenant_id).filter(activity_id__in=state.ids)

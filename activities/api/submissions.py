@@ -87,7 +87,7 @@ class NewActivitySerializer(RulesSerializer):
     metadata = Member(**OPTIONAL)
     priority = PriorityField(**OPTIONAL)
     priority_scale = OneOf(
-        choices=list(SCALES), help_text="The scale that `priority` is on, if not 1 to 20.", **OPTIONAL
+        choices=list(SCALES), help_text="The scale of `priority`, if it is not 1 to 20.", **OPTIONAL
     )
     not_before = Moment(**OPTIONAL)
     expires_at = Moment(**OPTIONAL)

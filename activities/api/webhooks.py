@@ -39,58 +39,65 @@ from tenants.models.events import KINDS, OffReason, WebhookDelivery, WebhookDeli
 
 
 class WebhookSerializer(ResponseSerializer):
-    """Where events are sent."""
+    """An address that events are sent to."""
 
     id = serializers.UUIDField()
     url = serializers.CharField()
     description = serializers.CharField()
-    kinds = serializers.ListField(child=serializers.CharField(), help_text="Kinds of events. Empty: all.")
+    kinds = serializers.ListField(
+        child=serializers.CharField(), help_text="The kinds of events to send. If empty: all."
+    )
     enabled = serializers.BooleanField()
     off_reason = serializers.ChoiceField(
         choices=[*OffReason.choices, ("", "")],
-        help_text="Why the system switched it off: gone (the receiver answered 410), failing (nothing was delivered for days).",
+        help_text="Why the system disabled it: gone (the receiver answered 410) or failing (nothing was delivered for days).",
     )
-    failing_since = serializers.DateTimeField(allow_null=True, help_text="The first failure since a success.")
+    failing_since = serializers.DateTimeField(
+        allow_null=True, help_text="The time of the first failure since the last success."
+    )
     previous_secret_until = serializers.DateTimeField(
         source="previous_until",
         allow_null=True,
-        help_text="So long the secret before the last rotation signs as well.",
+        help_text="Until when messages are also signed with the previous secret.",
     )
-    version = serializers.IntegerField(help_text="Raised by every change; the ETag.")
+    version = serializers.IntegerField(help_text="Increases with every change; used as the ETag.")
     created_at = serializers.DateTimeField()
 
 
 class WebhookWithSecretSerializer(WebhookSerializer):
     secret = serializers.CharField(
         allow_null=True,
-        help_text="Verifies what is sent. Shown here and nowhere else; null in a repeated answer.",
+        help_text="Verifies the messages. It is returned only here; null in a repeated answer.",
     )
 
 
 class WebhookBodySerializer(StrictSerializer):
-    """A webhook as its owner wants it. What is left out is emptied; `enabled` is true unless given."""
+    """A complete webhook. Omitted members are cleared; `enabled` is true by default."""
 
     url = Text(max_length=2_000)
     description = Text(allow_blank=True, max_length=200, **OPTIONAL)
     kinds = serializers.ListField(
-        child=OneOf(choices=list(KINDS)), help_text="Kinds of events. Empty or left out: all.", **OPTIONAL
+        child=OneOf(choices=list(KINDS)),
+        help_text="The kinds of events to send. Default, or if empty: all.",
+        **OPTIONAL,
     )
     enabled = Flag(**OPTIONAL)
 
 
 class WebhookDeliverySerializer(ResponseSerializer):
-    """One event on its way to the webhook, and what came of its last attempt."""
+    """The delivery of one event to the webhook, with the result of its last attempt."""
 
     id = serializers.UUIDField(help_text="The `webhook-id` of every attempt.")
-    event = serializers.IntegerField(source="event_number", allow_null=True, help_text="Null: a test.")
+    event = serializers.IntegerField(source="event_number", allow_null=True, help_text="Null for a test.")
     kind = serializers.CharField()
     state = serializers.ChoiceField(
-        choices=WebhookDeliveryState.choices, help_text="dropped: the webhook was switched off first."
+        choices=WebhookDeliveryState.choices,
+        help_text="dropped means that the webhook was disabled before the delivery.",
     )
-    attempts = serializers.IntegerField(help_text="Since it was made, or sent again.")
-    response_status = serializers.IntegerField(allow_null=True, help_text="Null: there was no answer.")
+    attempts = serializers.IntegerField(help_text="Attempts since it was created or redelivered.")
+    response_status = serializers.IntegerField(allow_null=True, help_text="Null if there was no answer.")
     duration_ms = serializers.IntegerField(allow_null=True)
-    error = serializers.CharField(help_text="With the beginning of what the receiver said.")
+    error = serializers.CharField(help_text="The error, with the beginning of the receiver's answer.")
     next_attempt_at = Computed(
         {},
         lambda delivery: delivery.next_attempt_at if delivery.state == WebhookDeliveryState.PENDING else None,
@@ -129,10 +136,10 @@ class WebhookViewSet(VersionedResource):
             if not idempotency.is_repetition(request, self.principal):
                 _refuse_address(self.body["url"])
 
-    @creation("Make a webhook", WebhookBodySerializer, WebhookWithSecretSerializer)
+    @creation("Create a webhook", WebhookBodySerializer, WebhookWithSecretSerializer)
     def create(self, request: Request) -> Response:
-        """It gets what happens from now on. The answer holds the secret, once: a repetition with the same `Idempotency-Key` comes
-        without it.
+        """It receives the events that happen from now on. The answer contains the secret only once: a repetition with the same
+        `Idempotency-Key` does not contain it.
         """
         most = settings.ORCHESTRATOR_WEBHOOKS_PER_TENANT
         if WebhookEndpoint.objects.for_tenant(self.tenant_id).count() >= most:
@@ -147,7 +154,7 @@ class WebhookViewSet(VersionedResource):
 
     @change("Change a webhook", WebhookBodySerializer, WebhookSerializer)
     def update(self, request: Request, pk: UUID) -> Response:
-        """It keeps its secret. Changing one that the system has switched off switches it on, unless `enabled` is false."""
+        """It keeps its secret. If the system has disabled it, a change enables it again, unless `enabled` is false."""
         if self.rows_to_lock().filter(pk=pk, enabled=False).exists():
             self._number_earlier_events()
         webhook = self.lock_row()
@@ -159,14 +166,14 @@ class WebhookViewSet(VersionedResource):
 
     @removal("Remove a webhook")
     def destroy(self, request: Request, pk: UUID) -> Response:
-        """What is still on its way there is not sent any more, and the log of its deliveries goes with it."""
+        """Pending deliveries are not sent any more, and the log of its deliveries is deleted."""
         self.lock_row().delete()
         return Response(status=204)
 
-    @command("Give a webhook a new secret", EmptySerializer, WebhookWithSecretSerializer)
+    @command("Rotate the secret of a webhook", EmptySerializer, WebhookWithSecretSerializer)
     @action(detail=True, methods=["post"])
     def rotate(self, request: Request, pk: UUID) -> Response:
-        """The one before signs as well for 24 hours."""
+        """For 24 hours, messages are also signed with the previous secret."""
         webhook = self.lock_row()
         secret = webhooks.renew_secret(webhook)
         self._save(webhook)
@@ -177,7 +184,7 @@ class WebhookViewSet(VersionedResource):
     )
     @action(detail=True, methods=["post"])
     def test(self, request: Request, pk: UUID) -> Response:
-        """A message of type `webhook.test`. Look at the deliveries to see what became of it."""
+        """Sends a message of the type `webhook.test`. Its delivery shows the result."""
         delivery = webhooks.send_test(self.get_object())
         delivery.refresh_from_db()
         return Response(WebhookDeliverySerializer(delivery).data, status=202)
@@ -230,14 +237,14 @@ class WebhookPart(TenantView):
 
 
 class WebhookDeliveries(ViewSetMixin, WebhookPart):
-    """Ended ones are kept for as long as events are."""
+    """Deliveries that have ended are stored as long as events."""
 
     serializer_class = WebhookDeliverySerializer
     filterset_class = WebhookDeliveryFilter
     ordering = ("-created_at", "-id")
 
     @operation(
-        "What became of each event, newest first",
+        "The deliveries of a webhook, newest first",
         answer=WebhookDeliverySerializer(many=True),
         refusals=(400, 404),
     )
@@ -248,14 +255,14 @@ class WebhookDeliveries(ViewSetMixin, WebhookPart):
 
 class WebhookRedelivery(WebhookPart):
     @posting(
-        "Send a delivery that has ended again",
+        "Redeliver a delivery that has ended",
         EmptySerializer,
         WebhookDeliverySerializer,
         refusals=(404, 410),
         status=202,
-        notes={410: "The event is no longer kept."},
+        notes={410: "The event is no longer stored."},
     )
     def post(self, request: Request, webhook_id: UUID, delivery_id: UUID) -> Response:
-        """It has the same `webhook-id` as before, and all its attempts again."""
+        """It keeps its `webhook-id`, and gets its full number of attempts."""
         delivery = webhooks.send_again(self.webhook(webhook_id), delivery_id)
         return Response(WebhookDeliverySerializer(delivery).data, status=202)

@@ -48,7 +48,7 @@ class Activity(TenantOwned):
         max_length=20,
         db_default=states.OPEN,
         editable=False,
-        help_text="See `states.INDEXED`. A trigger writes it.",
+        help_text="See `states.INDEXED`. A trigger sets it.",
     )
     assignee_type = models.CharField(max_length=8, choices=AssigneeType.choices)
     agent_role = models.CharField(max_length=63, null=True, blank=True)
@@ -60,9 +60,9 @@ class Activity(TenantOwned):
     params = models.JSONField(default=dict, blank=True)
     metadata = models.JSONField(default=dict, blank=True)
     input = models.JSONField(
-        null=True, blank=True, help_text="Inline content and data, or refs by step name."
+        null=True, blank=True, help_text="Inline content and data, or references by step name."
     )
-    input_ref = models.UUIDField(null=True, blank=True, help_text="The run whose output this works on.")
+    input_ref = models.UUIDField(null=True, blank=True, help_text="The run whose output is the input.")
     output_ref = models.UUIDField(null=True, blank=True, help_text="The run whose output was accepted.")
 
     parent = models.ForeignKey(
@@ -81,12 +81,14 @@ class Activity(TenantOwned):
     # Its origin. The app pipelines adds the foreign keys as database constraints, because this app must not depend on it.
     deliverable_id = models.UUIDField(null=True, blank=True)
     pipeline_run_id = models.UUIDField(null=True, blank=True)
-    pipeline_id = models.UUIDField(null=True, blank=True, help_text="Of its run: what a pause goes by.")
+    pipeline_id = models.UUIDField(
+        null=True, blank=True, help_text="The pipeline of its run, because pauses name pipelines."
+    )
     period_id = models.UUIDField(
-        null=True, blank=True, help_text="The month of its deliverable that it plans or belongs to."
+        null=True, blank=True, help_text="The period (month) of its deliverable that it plans or belongs to."
     )
     template = models.CharField(
-        max_length=63, null=True, blank=True, help_text="Key of the template that its step was made from."
+        max_length=63, null=True, blank=True, help_text="Key of the template of its step."
     )
     step = models.CharField(max_length=63, null=True, blank=True)
     branch = models.IntegerField(default=0)
@@ -103,13 +105,13 @@ class Activity(TenantOwned):
         related_name="+",
         db_constraint=False,
         db_index=False,
-        help_text="Whose conversation it continues, instead of its deliverable's.",
+        help_text="The mailbox whose conversation it continues, instead of its deliverable's.",
     )
     agent_options = models.JSONField(
         default=dict,
         db_default={},
         blank=True,
-        help_text="What it asks of its agent beyond the role's settings: model, max_turns.",
+        help_text="Options for its agent in addition to the role's settings: model, max_turns.",
     )
 
     dedup_key = models.CharField(max_length=200, null=True, blank=True)
@@ -119,20 +121,20 @@ class Activity(TenantOwned):
         choices=GroupScope.choices,
         default=GroupScope.ROLE,
         db_default=GroupScope.ROLE,
-        help_text="Whether its group is one of its role, or of all roles of the tenant.",
+        help_text="Whether its group consists of work of its role, or of all roles of the tenant.",
     )
     files = models.JSONField(
         default=list,
         db_default=[],
         blank=True,
-        help_text="Paths and globs that nobody else of the tenant may work on at the same time.",
+        help_text="Paths and globs. Other activities of the tenant with overlapping paths never run at the same time.",
     )
     not_before = models.DateTimeField(null=True, blank=True)
     run_now_at = models.DateTimeField(
         null=True,
         blank=True,
         editable=False,
-        help_text="When a person said that it shall run past the pauses of its tenant. Its next run clears it.",
+        help_text="When a person requested a run in spite of pauses. The next run clears it.",
     )
     expires_at = models.DateTimeField(null=True, blank=True)
     due_at = models.DateTimeField(null=True, blank=True)
@@ -141,18 +143,18 @@ class Activity(TenantOwned):
     max_attempts = models.PositiveSmallIntegerField(default=3)
 
     fence = models.IntegerField(
-        default=0, help_text="Raised by every claim. A write with a lower number is refused."
+        default=0, help_text="Increases with every claim. A write with a lower number is refused."
     )
     attempts = models.PositiveSmallIntegerField(default=0)
     stalls = models.PositiveSmallIntegerField(default=0)
-    version = models.IntegerField(default=1, help_text="Raised by every transition; the ETag.")
+    version = models.IntegerField(default=1, help_text="Increases with every transition; used as the ETag.")
     wake_reason = models.CharField(max_length=20, null=True, blank=True)
     error = models.JSONField(null=True, blank=True)
 
     decision_rules = models.JSONField(
         null=True,
         blank=True,
-        help_text="How people decide it: options, quorum, who may not, what happens when nobody does.",
+        help_text="How people decide it: options, quorum, who must not decide, and what happens if nobody does.",
     )
     reviewer_notes = models.TextField(null=True, blank=True)
     chosen_option = models.CharField(max_length=200, null=True, blank=True)

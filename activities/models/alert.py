@@ -96,9 +96,9 @@ class Alert(TenantOwned):
     title = models.CharField(max_length=200)
     body = models.TextField(blank=True, default="")
     activity_id = models.UUIDField(null=True, blank=True)
-    facts = models.JSONField(default=dict, blank=True, help_text="For programs: ids and figures.")
+    facts = models.JSONField(default=dict, blank=True, help_text="Ids and numbers for programs.")
     dedup_key = models.CharField(
-        max_length=200, null=True, blank=True, help_text="A second alert with the same key is not made."
+        max_length=200, null=True, blank=True, help_text="No second alert is created with the same key."
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     acknowledged_at = models.DateTimeField(null=True, blank=True, editable=False)
@@ -134,22 +134,26 @@ class NotificationChannel(TenantOwned):
     name = models.CharField(max_length=100)
     target_sealed = models.TextField(editable=False)
     target_shown = models.CharField(
-        max_length=300, editable=False, help_text="Enough of the target to recognise it."
+        max_length=300,
+        editable=False,
+        help_text="The part of the target that is displayed, so that people recognize it.",
     )
-    kinds = models.JSONField(default=list, blank=True, help_text="Kinds of alerts. Empty: all.")
+    kinds = models.JSONField(
+        default=list, blank=True, help_text="The kinds of alerts to send. If empty: all."
+    )
     enabled = models.BooleanField(default=True)
     digest = models.CharField(
         max_length=6,
         choices=Digest.choices,
         default=Digest.OFF,
         db_default="off",
-        help_text="For mail: a summary each day or each week.",
+        help_text="For email: a daily or weekly summary.",
     )
     digest_hour = models.PositiveSmallIntegerField(
         null=True,
         blank=True,
         validators=[MaxValueValidator(23)],
-        help_text="0 to 23, in the tenant's time zone. Empty: that of the platform, 7 for daily digests and 9 for weekly ones.",
+        help_text="0 to 23, in the tenant's time zone. If empty, the platform's setting, usually 7 for daily and 9 for weekly digests.",
     )
     digest_day = models.CharField(
         max_length=9,
@@ -157,16 +161,18 @@ class NotificationChannel(TenantOwned):
         blank=True,
         default="",
         db_default="",
-        help_text="Of weekly digests. Empty: Monday.",
+        help_text="For weekly digests. If empty, Monday.",
     )
     digest_roles = models.JSONField(
         default=list,
         db_default=[],
         blank=True,
-        help_text="Human roles whose waiting items the digest tells of. Empty: all.",
+        help_text="The human roles whose waiting items the digest contains. If empty: all.",
     )
     digest_due_at = models.DateTimeField(null=True, editable=False)
-    version = models.IntegerField(default=1, editable=False, help_text="Raised by every change; the ETag.")
+    version = models.IntegerField(
+        default=1, editable=False, help_text="Increases with every change; used as the ETag."
+    )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
@@ -189,23 +195,26 @@ class AlertDelivery(TenantPart):
     """The delivery of one alert to one channel. A delivery without a channel id is for the platform's own channel."""
 
     id = models.UUIDField(
-        primary_key=True, default=uuid7, editable=False, help_text="The `webhook-id` and Message-ID, too."
+        primary_key=True,
+        default=uuid7,
+        editable=False,
+        help_text="Also used as the `webhook-id` and the Message-ID.",
     )
     alert = models.ForeignKey(
         Alert, on_delete=models.CASCADE, related_name="deliveries", db_constraint=False, db_index=False
     )
     channel_kind = models.CharField(max_length=8, choices=ChannelKind.choices)
-    channel_id = models.UUIDField(null=True, blank=True, help_text="Empty: the platform's own channel.")
-    channel_name = models.CharField(max_length=100, help_text="As it was then.")
+    channel_id = models.UUIDField(null=True, blank=True, help_text="Empty for the platform's own channels.")
+    channel_name = models.CharField(max_length=100, help_text="The channel's name when the alert was raised.")
     state = models.CharField(
         max_length=8, choices=DeliveryState.choices, default=DeliveryState.PENDING, editable=False
     )
     attempts = models.PositiveSmallIntegerField(
-        default=0, help_text="Also tells claims apart: only the latest one may say what came of it."
+        default=0, help_text="Also identifies the claim: only the latest claim may record a result."
     )
     next_attempt_at = models.DateTimeField(
         db_default=Now(),
-        help_text="When a deliverer has to look at it next, to send it or to see what became of it.",
+        help_text="When a deliverer sends it next, or checks the result of an interrupted attempt.",
     )
     claimed_at = models.DateTimeField(null=True, blank=True)
     last_error = models.CharField(max_length=500, blank=True, default="")

@@ -45,27 +45,27 @@ class ProviderBatch(TenantOwned):
     )
     model = models.CharField(max_length=200)
     state = models.CharField(max_length=8, choices=BatchState.choices, default=BatchState.BOUND)
-    size = models.PositiveIntegerField(help_text="Items that were bound to it.")
-    sent = models.PositiveIntegerField(default=0, help_text="Items of the last sending.")
+    size = models.PositiveIntegerField(help_text="Number of its items.")
+    sent = models.PositiveIntegerField(default=0, help_text="Number of items that were sent last.")
     sendings = models.PositiveSmallIntegerField(
         default=0,
-        help_text="How often it was sent. More than once: an answer was lost, and it was not found.",
+        help_text="How often it was sent. It is sent again if the provider's answer was lost and the provider does not have the batch.",
     )
     external_id = models.CharField(
-        max_length=100, blank=True, default="", help_text="The provider's name for it."
+        max_length=100, blank=True, default="", help_text="The provider's id of the batch."
     )
     not_ours = ArrayField(
         models.CharField(max_length=100),
         default=list,
-        help_text="Batches of the provider that were taken for it by mistake.",
+        help_text="Batches of the provider that were mistaken for this one.",
     )
     error = models.JSONField(null=True)
     due_at = models.DateTimeField(
         db_default=Now(),
-        help_text="When somebody looks at it next. Whoever does puts it off by the time of a lease first.",
+        help_text="When it is processed next. A process first moves this time forward, as a lease.",
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
-    sent_at = models.DateTimeField(null=True, help_text="When its last sending began.")
+    sent_at = models.DateTimeField(null=True, help_text="When it was last sent.")
     ended_at = models.DateTimeField(null=True)
 
     class Meta:
@@ -98,7 +98,7 @@ class BatchItem(TenantPart):
     run_id = models.UUIDField()
     fence = models.IntegerField()
     briefing = models.CharField(
-        max_length=64, blank=True, default="", help_text="Digest of what the agent was told."
+        max_length=64, blank=True, default="", help_text="A digest of what the agent was told about its work."
     )
     batch = models.ForeignKey(
         ProviderBatch,
@@ -112,12 +112,12 @@ class BatchItem(TenantPart):
     provider = models.CharField(max_length=400)
     model = models.CharField(max_length=200)
     state = models.CharField(max_length=9, choices=ItemState.choices, default=ItemState.COLLECTED)
-    body = models.JSONField(null=True, help_text="The request; empty once the item is closed.")
-    bytes = models.PositiveIntegerField(help_text="How long the request is.")
+    body = models.JSONField(null=True, help_text="The request. Empty after the item was closed.")
+    bytes = models.PositiveIntegerField(help_text="The size of the request.")
     begun = models.JSONField(
-        null=True, help_text="An answer with which the conversation goes on at the real-time route."
+        null=True, help_text="An answer with which the conversation continues on the real-time route."
     )
-    leave_at = models.DateTimeField(help_text="When it goes to the real-time route at the latest.")
+    leave_at = models.DateTimeField(help_text="When it moves to the real-time route at the latest.")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     closed_at = models.DateTimeField(null=True)
 

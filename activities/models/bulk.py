@@ -35,8 +35,12 @@ class BulkJob(TenantOwned):
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     action = models.CharField(max_length=10, choices=BulkAction.choices)
     status = models.CharField(max_length=10, choices=BulkStatus.choices, default=BulkStatus.RUNNING)
-    filter = models.JSONField(default=dict, help_text="As it was asked. The items were found by it once.")
-    arguments = models.JSONField(default=dict, help_text="Of the action: a reason, an assignee, a priority.")
+    filter = models.JSONField(
+        default=dict, help_text="The filter from the request. The items were selected with it once."
+    )
+    arguments = models.JSONField(
+        default=dict, help_text="The arguments of the action: a reason, an assignee, or a priority."
+    )
     total = models.PositiveIntegerField(default=0)
     done = models.PositiveIntegerField(default=0)
     skipped = models.PositiveIntegerField(default=0)
@@ -45,7 +49,9 @@ class BulkJob(TenantOwned):
     cancelled_by = models.CharField(max_length=200, blank=True, default="")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     started_at = models.DateTimeField(null=True, editable=False)
-    updated_at = models.DateTimeField(db_default=Now(), editable=False, help_text="When it got on last.")
+    updated_at = models.DateTimeField(
+        db_default=Now(), editable=False, help_text="When its progress was last recorded."
+    )
     finished_at = models.DateTimeField(null=True, editable=False)
 
     class Meta:
@@ -72,7 +78,9 @@ class BulkItem(TenantPart):
         "activities.Activity", on_delete=models.CASCADE, related_name="+", db_constraint=False
     )
     state = models.CharField(max_length=8, choices=ItemState.choices, default=ItemState.WAITING)
-    alone = models.BooleanField(default=False, help_text="Dealt with in a transaction of its own.")
+    alone = models.BooleanField(
+        default=False, help_text="Whether it is processed in a transaction of its own."
+    )
     error = models.JSONField(null=True)
     ended_at = models.DateTimeField(null=True)
 

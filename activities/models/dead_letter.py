@@ -49,18 +49,18 @@ class DeadLetter(TenantOwned):
     run_id = models.UUIDField(null=True, help_text="The run that failed last.")
     agent_role = models.CharField(max_length=63)
     reason = models.CharField(max_length=12, choices=BurialReason.choices)
-    fingerprint = models.CharField(max_length=64, help_text="Equal for failures that look alike.")
+    fingerprint = models.CharField(max_length=64, help_text="Equal for similar failures.")
     error = models.JSONField(default=dict)
     attempts = models.PositiveSmallIntegerField(default=0)
     stalls = models.PositiveSmallIntegerField(default=0)
     cost_usd = models.DecimalField(
-        max_digits=14, decimal_places=6, default=0, help_text="Reported by all runs so far."
+        max_digits=14, decimal_places=6, default=0, help_text="The cost that all runs so far have reported."
     )
     pipeline_run_id = models.UUIDField(null=True)
     state = models.CharField(max_length=8, choices=DeadLetterState.choices, default=DeadLetterState.OPEN)
-    escalation_id = models.UUIDField(null=True, help_text="The activity that asks a person about it.")
-    planning_id = models.UUIDField(null=True, help_text="The activity with which a planner was woken for it.")
-    handled_at = models.DateTimeField(null=True, help_text="When people were told.")
+    escalation_id = models.UUIDField(null=True, help_text="The activity that asks a person to handle it.")
+    planning_id = models.UUIDField(null=True, help_text="The activity that woke a planner because of it.")
+    handled_at = models.DateTimeField(null=True, help_text="When people were notified.")
     closed_at = models.DateTimeField(null=True)
     closed_by = models.CharField(max_length=200, blank=True, default="")
     created_at = models.DateTimeField(db_default=Now(), editable=False)

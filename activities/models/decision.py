@@ -20,11 +20,11 @@ class Approval(TenantPart):
     id = models.UUIDField(primary_key=True, editable=False)
     type = models.CharField(max_length=63, help_text="For example content_direction or brand_direction.")
     options = models.JSONField(
-        default=list, blank=True, help_text="What may be chosen from. Empty: yes or no."
+        default=list, blank=True, help_text="The options of the answer. If empty, the answer is yes or no."
     )
     requested_by = models.CharField(max_length=200)
     requested_identity = models.CharField(
-        max_length=100, help_text="Of the caller who asked; unlike names, nobody can choose it."
+        max_length=100, help_text="The identity of the requester. Unlike a name, nobody can choose it."
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -56,7 +56,9 @@ class ApprovalLink(TenantPart):
         db_index=False,
     )
     state = models.CharField(max_length=8, choices=LinkState.choices, default=LinkState.WAITING)
-    reason = models.CharField(max_length=200, blank=True, default="", help_text="Why it was skipped.")
+    reason = models.CharField(
+        max_length=200, blank=True, default="", help_text="Why the activity was skipped."
+    )
 
     class Meta:
         db_table = "approval_linked_activities"
@@ -78,7 +80,9 @@ class Vote(TenantPart):
         db_constraint=False,
         db_index=False,
     )
-    voter = models.CharField(max_length=100, help_text="Identity of the caller, so that nobody votes twice.")
+    voter = models.CharField(
+        max_length=100, help_text="The identity of the voter, so that nobody votes twice."
+    )
     actor = models.CharField(max_length=200)
     decision = models.CharField(max_length=8, choices=[("approve", "approve"), ("reject", "reject")])
     chosen_option = models.CharField(max_length=200, null=True)
@@ -113,7 +117,10 @@ class Deadline(TenantPart):
     kind = models.CharField(max_length=10, choices=DeadlineKind.choices)
     at = models.DateTimeField()
     human_role = models.CharField(
-        max_length=63, blank=True, default="", help_text="Who is reminded, or asked from then on."
+        max_length=63,
+        blank=True,
+        default="",
+        help_text="The role that is reminded, or that is asked from then on.",
     )
     happened_at = models.DateTimeField(null=True)
 
@@ -154,11 +161,14 @@ class HeldAnswer(TenantPart):
     )
     shown = models.PositiveIntegerField(help_text="The version of the item that the person saw.")
     deed = models.CharField(max_length=20)
-    words = models.CharField(max_length=60, help_text="What the deed is called once it is done.")
-    said = models.JSONField(default=dict, help_text="Notes, chosen option, result.")
+    words = models.CharField(max_length=60, help_text="The name of the action once it is done.")
+    said = models.JSONField(default=dict, help_text="Notes, chosen option and result.")
     due_at = models.DateTimeField(help_text="When it takes effect.")
     refusal = models.CharField(
-        max_length=LONGEST_REFUSAL, blank=True, default="", help_text="Why it could not. Empty: it is held."
+        max_length=LONGEST_REFUSAL,
+        blank=True,
+        default="",
+        help_text="Why it could not take effect. Empty while it is held.",
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -184,7 +194,7 @@ class SnoozedItem(TenantPart):
         Membership, on_delete=models.DO_NOTHING, related_name="+", db_constraint=False, db_index=False
     )
     until = models.DateTimeField()
-    version = models.IntegerField(help_text="That of the activity when it was put aside.")
+    version = models.IntegerField(help_text="The version of the activity when it was snoozed.")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:

@@ -49,9 +49,12 @@ class Mailbox(TenantOwned):
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     key = models.CharField(max_length=200)
     agent_role = models.CharField(
-        max_length=63, null=True, blank=True, help_text="Who consumes it. Empty: whoever takes from it."
+        max_length=63,
+        null=True,
+        blank=True,
+        help_text="The role that consumes it. If empty, clients take its items.",
     )
-    fence = models.BigIntegerField(default=0, help_text="Raised by every batch that is taken.")
+    fence = models.BigIntegerField(default=0, help_text="Increases with every batch that is taken.")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
@@ -119,7 +122,7 @@ class MailboxItem(TenantPart):
         blank=True,
         default="",
         db_default="",
-        help_text="It is told with items of the same scope alone.",
+        help_text="Only items with the same scope key are delivered together.",
     )
     client_message_id = models.CharField(max_length=200, null=True, blank=True)
     max_attempts = models.PositiveSmallIntegerField(default=3)
@@ -127,9 +130,13 @@ class MailboxItem(TenantPart):
     state = models.CharField(max_length=10, choices=ItemState.choices, default=ItemState.PENDING)
     attempts = models.PositiveSmallIntegerField(default=0)
     run_after = models.DateTimeField(null=True, blank=True)
-    due_at = models.DateTimeField(null=True, blank=True, help_text="Not taken before. Null: at once.")
-    activity_id = models.UUIDField(null=True, blank=True, help_text="The work in which an agent hears of it.")
-    batch_id = models.UUIDField(null=True, blank=True, help_text="The last batch that it was in.")
+    due_at = models.DateTimeField(
+        null=True, blank=True, help_text="It is not delivered before this time. Empty: at once."
+    )
+    activity_id = models.UUIDField(
+        null=True, blank=True, help_text="The activity in which an agent receives it."
+    )
+    batch_id = models.UUIDField(null=True, blank=True, help_text="The last batch that contained it.")
     error = models.JSONField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     claimed_at = models.DateTimeField(null=True, blank=True)
@@ -182,7 +189,7 @@ class Subagent(TenantPart):
         Mailbox, on_delete=models.CASCADE, related_name="+", db_constraint=False, db_index=False
     )
     continues_id = models.UUIDField(
-        null=True, blank=True, help_text="The earlier subagent whose conversation it is."
+        null=True, blank=True, help_text="The earlier subagent whose conversation it continues."
     )
     subagent_type = models.CharField(max_length=63)
     description = models.CharField(max_length=200, blank=True, default="")
@@ -193,7 +200,10 @@ class Subagent(TenantPart):
     run_in_background = models.BooleanField(default=True)
     silent = models.BooleanField(default=False)
     parent_mailbox = models.CharField(
-        max_length=200, blank=True, default="", help_text="Key of who is told of its end."
+        max_length=200,
+        blank=True,
+        default="",
+        help_text="The key of the mailbox that is notified of its end.",
     )
     created_by = models.CharField(max_length=200)
     created_at = models.DateTimeField(db_default=Now(), editable=False)

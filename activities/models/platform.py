@@ -15,18 +15,21 @@ class LeaderLease(models.Model):
     """One row: the process that runs the system jobs. Only `activities.maintenance.leader` writes it, by PostgreSQL's clock."""
 
     id = models.SmallIntegerField(primary_key=True, default=1)
-    holder = models.UUIDField(help_text="Drawn by the process when it starts.")
+    holder = models.UUIDField(help_text="A random id that the process generates when it starts.")
     epoch = models.BigIntegerField(
-        help_text="Raised whenever the lease changes hands; what an earlier epoch still writes is refused."
+        help_text="Increases whenever the lease gets another holder. Writes of earlier epochs are refused."
     )
     host = models.CharField(max_length=255)
     pid = models.IntegerField()
     since = models.DateTimeField(db_default=Now())
-    expires_at = models.DateTimeField(help_text="Then another process may take over.")
+    expires_at = models.DateTimeField(help_text="After this time, another process may take over.")
     outage_began_at = models.DateTimeField(
-        null=True, help_text="Since when nobody could renew the lease at the last outage of PostgreSQL."
+        null=True,
+        help_text="The time from which nobody could renew the lease, in the last outage of PostgreSQL.",
     )
-    outage_ended_at = models.DateTimeField(null=True, help_text="When somebody could again.")
+    outage_ended_at = models.DateTimeField(
+        null=True, help_text="The time from which the lease could be renewed again."
+    )
 
     class Meta:
         constraints = (models.CheckConstraint(condition=models.Q(id=1), name="one_leader"),)
@@ -39,19 +42,19 @@ class SystemJob(models.Model):
     """The last run of a system job. The leader writes all rows together, with some seconds of delay."""
 
     name = models.CharField(max_length=64, primary_key=True)
-    owner = models.CharField(max_length=200, help_text="The module that does it.")
+    owner = models.CharField(max_length=200, help_text="The module that runs it.")
     period_seconds = models.FloatField(help_text="How often it is due.")
-    budget_seconds = models.FloatField(help_text="How long one statement of it may take.")
-    epoch = models.BigIntegerField(help_text="Of the leader that ran it.")
+    budget_seconds = models.FloatField(help_text="How long one of its statements may take.")
+    epoch = models.BigIntegerField(help_text="The epoch of the leader that ran it.")
     started_at = models.DateTimeField(null=True, help_text="When the last run began.")
-    finished_at = models.DateTimeField(null=True, help_text="When a run last ended, in whatever way.")
-    succeeded_at = models.DateTimeField(null=True, help_text="When a run last ended well.")
-    duration_seconds = models.FloatField(default=0.0, help_text="Of the last run that ended.")
-    lag_seconds = models.FloatField(default=0.0, help_text="How long after its time the last run began.")
-    failures = models.IntegerField(default=0, help_text="In a row. Waiting for a server is none.")
-    error = models.CharField(
-        max_length=200, blank=True, default="", help_text="Why the last run did not end well."
+    finished_at = models.DateTimeField(null=True, help_text="When a run last ended, with or without success.")
+    succeeded_at = models.DateTimeField(null=True, help_text="When a run last succeeded.")
+    duration_seconds = models.FloatField(default=0.0, help_text="How long the last run took.")
+    lag_seconds = models.FloatField(default=0.0, help_text="How late the last run began.")
+    failures = models.IntegerField(
+        default=0, help_text="Number of failures in a row. Waiting for a server is not a failure."
     )
+    error = models.CharField(max_length=200, blank=True, default="", help_text="Why the last run failed.")
 
     class Meta:
         verbose_name = "system job"
@@ -64,15 +67,13 @@ class Counter(models.Model):
     """A counter of the platform. A histogram has one row for each bucket, which counts the values in that bucket only."""
 
     name = models.CharField(max_length=32)
-    role = models.CharField(
-        max_length=63, help_text="Empty for people's work, and for what concerns no role."
-    )
+    role = models.CharField(max_length=63, help_text="Empty for people's work, and where there is no role.")
     status = models.CharField(max_length=20)
     le = models.FloatField(
-        help_text="The upper bound of the bucket; infinity for the last, and for what is no histogram."
+        help_text="The upper bound of the bucket. Infinity for the last bucket, and if it is not a histogram."
     )
     count = models.BigIntegerField()
-    total = models.FloatField(help_text="The sum of what was observed.")
+    total = models.FloatField(help_text="The sum of the observed values.")
 
     class Meta:
         constraints = (models.UniqueConstraint(fields=("name", "role", "status", "le"), name="counted_once"),)
@@ -86,11 +87,11 @@ class CountingMark(models.Model):
 
     counted = models.BigIntegerField(default=0)
     seen = models.BigIntegerField(default=0)
-    barrier = models.BigIntegerField(default=0, help_text="An id of a transaction, with its epoch.")
-    at = models.DateTimeField(db_default=Now(), help_text="When a keeper last looked for something to count.")
+    barrier = models.BigIntegerField(default=0, help_text="The id of a transaction, with its epoch.")
+    at = models.DateTimeField(db_default=Now(), help_text="When a leader last counted.")
     noted_at = models.DateTimeField(db_default=Now(), help_text="When `seen` was the newest event.")
     complete_at = models.DateTimeField(
-        db_default=Now(), help_text="Up to when all that happened is in the counters."
+        db_default=Now(), help_text="Everything until this time is included in the counters."
     )
 
     def __str__(self) -> str:
@@ -103,12 +104,12 @@ class Condition(models.Model):
     The row is deleted when the problem is over, in the transaction that notifies people of the end.
     """
 
-    name = models.CharField(max_length=400, unique=True, help_text="Its kind and what it concerns.")
+    name = models.CharField(max_length=400, unique=True, help_text="Its kind and its subject.")
     kind = models.CharField(max_length=32, help_text="The kind of its alerts.")
-    over = models.CharField(max_length=200, help_text="What people are told when it has ended.")
-    facts = models.JSONField(default=dict, help_text="For programs; as in its alerts.")
+    over = models.CharField(max_length=200, help_text="The message to people when it has ended.")
+    facts = models.JSONField(default=dict, help_text="Facts for programs, as in its alerts.")
     since = models.DateTimeField(db_default=Now())
-    tenants = models.JSONField(default=list, help_text="Ids of the tenants that were told.")
+    tenants = models.JSONField(default=list, help_text="Ids of the tenants that were notified.")
 
     class Meta:
         verbose_name = "platform condition"
@@ -131,8 +132,10 @@ class FailuresInARow(TenantOwned):
     kind = models.CharField(max_length=8, choices=Kind.choices)
     subject = models.CharField(max_length=63, help_text="The role, or the id of the schedule.")
     count = models.PositiveBigIntegerField()
-    error_code = models.CharField(max_length=200, blank=True, default="", help_text="Of the last one.")
-    since = models.DateTimeField(help_text="When the first of them was noticed.")
+    error_code = models.CharField(
+        max_length=200, blank=True, default="", help_text="The error code of the last failure."
+    )
+    since = models.DateTimeField(help_text="When the first failure was noticed.")
 
     class Meta:
         verbose_name_plural = "failures in a row"

@@ -36,15 +36,21 @@ class ActivityRun(TenantPart):
     wake_reason = models.CharField(max_length=20)
     grant = models.CharField(max_length=40, help_text="The admission grant whose slot this run holds.")
     worker_id = models.UUIDField(
-        null=True, help_text="The process that waits for the agent. Empty once the agent accepted."
+        null=True,
+        help_text="The process that waits for the agent. Empty after the agent has accepted the work.",
     )
     accepted_at = models.DateTimeField(null=True, help_text="When an HTTP agent answered 202.")
     parked = models.BooleanField(
-        default=False, db_default=False, help_text="It waits for a batch and holds no slots meanwhile."
+        default=False,
+        db_default=False,
+        help_text="Whether it waits for a batch. It holds no slots while it waits.",
     )
-    beats = models.IntegerField(default=0, help_text="Heartbeats of an accepted run.")
+    beats = models.IntegerField(
+        default=0, help_text="Number of heartbeats, if the agent has accepted the run."
+    )
     beat_at = models.DateTimeField(
-        null=True, help_text="When the last one came, for people. Recovery compares `beats` alone."
+        null=True,
+        help_text="When the last heartbeat arrived; only for people. Recovery compares only `beats`.",
     )
     agent_version = models.CharField(max_length=64, blank=True, default="")
     timeout_seconds = models.PositiveIntegerField()
@@ -55,7 +61,7 @@ class ActivityRun(TenantPart):
         max_length=32,
         blank=True,
         db_default="",
-        help_text="The tool with which the agent put its work aside. Such a run has no output.",
+        help_text="The tool with which the agent suspended its work. Such a run has no output.",
     )
     error = models.JSONField(null=True)
     started_at = models.DateTimeField(db_default=Now())
@@ -92,38 +98,40 @@ class WorkerProcess(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     host = models.CharField(max_length=200)
     boot = models.CharField(
-        max_length=120, help_text="Machine start and process namespace: where `pid` means something."
+        max_length=120,
+        help_text="Identifies the start of the machine and the process namespace, in which `pid` is valid.",
     )
     pid = models.IntegerField()
     pid_started = models.BigIntegerField(
-        help_text="Kernel start time of the pid, so that a reused pid is not mistaken."
+        help_text="Start time of the process in the kernel, so that a reused pid is recognized."
     )
     version = models.CharField(
-        max_length=40, blank=True, default="", db_default="", help_text="Of the program that it runs."
+        max_length=40, blank=True, default="", db_default="", help_text="The version of its program."
     )
     roles = ArrayField(models.CharField(max_length=63), help_text="Agent roles whose queues it consumes.")
     concurrency = models.PositiveIntegerField()
     counter = models.BigIntegerField(default=0)
-    taken = models.BigIntegerField(default=0, help_text="Runs claimed since the start.")
+    taken = models.BigIntegerField(default=0, help_text="Runs claimed since its start.")
     active = models.PositiveIntegerField(
-        default=0, db_default=0, help_text="Runs under way at the last beat."
+        default=0, db_default=0, help_text="Current runs at the last heartbeat."
     )
     load = models.JSONField(
-        null=True, help_text="Processor and memory of its host at the last beat, as shares of what there is."
+        null=True,
+        help_text="Load of the processor and the memory of its host at the last heartbeat, as shares.",
     )
     closed = models.JSONField(
         default=dict,
         db_default={},
         blank=True,
-        help_text="By role, or * for all: why it takes nothing new. Its seats are withdrawn from admission.",
+        help_text="Why it takes no new work, by role; `*` means all roles. Its seats are withdrawn from admission.",
     )
     started_at = models.DateTimeField(db_default=Now())
     beat_at = models.DateTimeField(
-        db_default=Now(), help_text="For people. Recovery never compares it with a clock."
+        db_default=Now(), help_text="Only for people. Recovery never compares it with a clock."
     )
     outage_at = models.DateTimeField(
         null=True,
-        help_text="When an outage of PostgreSQL ended that it had come into. No run that it lost then counts as a stall.",
+        help_text="The end of the outage of PostgreSQL that it was affected by. The runs that it lost then do not count as stalls.",
     )
     ended_at = models.DateTimeField(null=True)
     end_reason = models.CharField(max_length=20, blank=True, default="")
@@ -157,7 +165,7 @@ class ToolCall(TenantPart):
     run_id = models.UUIDField()
     tool = models.CharField(max_length=32)
     digest = models.CharField(
-        max_length=64, help_text="Of the tool and the Idempotency-Key or, without one, the body."
+        max_length=64, help_text="A digest of the tool and the Idempotency-Key or, without a key, the body."
     )
     arguments = models.JSONField(default=dict)
     answer = models.JSONField(default=dict)
@@ -187,7 +195,7 @@ class Wake(TenantPart):
     cause = models.CharField(max_length=12, default="wake", help_text="wake, retry, stall, replay, session")
     payload = models.JSONField(default=dict)
     fingerprint = models.CharField(
-        max_length=64, default="", help_text="Equal live wakes have equal fingerprints and merge."
+        max_length=64, default="", help_text="Pending wakes with equal fingerprints are merged."
     )
     state = models.CharField(
         max_length=10,
@@ -195,10 +203,14 @@ class Wake(TenantPart):
         default=states.WakeState.PENDING,
     )
     run_id = models.UUIDField(null=True)
-    due_at = models.DateTimeField(null=True, help_text="Not offered before. The promoter clears it.")
-    merged = models.PositiveIntegerField(default=0, help_text="Equal wakes that joined this one.")
+    due_at = models.DateTimeField(
+        null=True, help_text="The wake is not offered before this time. The promoter clears it."
+    )
+    merged = models.PositiveIntegerField(
+        default=0, help_text="The number of equal wakes that were merged into this one."
+    )
     provenance = models.JSONField(
-        null=True, editable=False, help_text="The request that set it going, see tenants.provenance."
+        null=True, editable=False, help_text="The request that caused it, see tenants.request_context."
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 

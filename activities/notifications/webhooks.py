@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 #: Seconds after each failed attempt except the last: 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h, 24 h.
 SCHEDULE = (5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
 LONGEST_PAUSE = 300  # seconds; so a receiver that works again gets its events at the latest after this
-NOT_KEPT = "The event is no longer kept."
+NOT_KEPT = "The event is no longer stored."
 
 
 def record_outcome(claim: Any, outcome: Outcome) -> None:

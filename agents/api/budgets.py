@@ -41,32 +41,38 @@ _COLUMNS = {"deliverable": "deliverable_id", "activity": "activity_id"}
 
 
 class BudgetSerializer(ResponseSerializer):
-    """A cap, and how it stands in the present period. Amounts are decimals as text, in the budget's unit."""
+    """A cap, with its use in the current period. Amounts are decimals as text, in the budget's unit."""
 
     id = serializers.UUIDField()
     name = serializers.CharField()
-    agent_role = serializers.CharField(allow_null=True, help_text="null: all roles.")
+    agent_role = serializers.CharField(allow_null=True, help_text="Null for all roles.")
     deliverable = serializers.UUIDField(
-        source="deliverable_id", allow_null=True, help_text="null: all deliverables."
+        source="deliverable_id", allow_null=True, help_text="Null for all deliverables."
     )
-    activity = serializers.UUIDField(source="activity_id", allow_null=True, help_text="null: all activities.")
+    activity = serializers.UUIDField(
+        source="activity_id", allow_null=True, help_text="Null for all activities."
+    )
     unit = serializers.CharField(help_text=f"One of {', '.join(BudgetUnit.values)}.")
-    period = serializers.CharField(help_text=f"One of {', '.join(BudgetPeriod.values)}; by UTC's calendar.")
+    period = serializers.CharField(
+        help_text=f"One of {', '.join(BudgetPeriod.values)}; periods begin and end in UTC."
+    )
     cap = AmountField(lambda budget: budget.cap)
     warning_share = AmountField(lambda budget: budget.warning_share)
     estimate = AmountField(
         lambda budget: budget.estimate,
         allow_null=True,
-        help_text="Kept for each run that starts. null: what runs of its role took lately.",
+        help_text="The amount that is reserved for each run when it starts. Null for what recent runs of the role have used.",
     )
     spent = AmountField(lambda budget: budget.spent)
-    reserved = AmountField(lambda budget: budget.reserved, help_text="Kept for runs that are going on.")
+    reserved = AmountField(
+        lambda budget: budget.reserved, help_text="The amount that is reserved for current runs."
+    )
     remaining = AmountField(
         lambda budget: max(Decimal(0), budget.cap - budget.spent - budget.reserved),
-        help_text="Of the cap, what is neither spent nor reserved.",
+        help_text="The part of the cap that is neither spent nor reserved.",
     )
     overshoot = AmountField(
-        lambda budget: budget.overshoot, help_text="How far it was over the cap in this period."
+        lambda budget: budget.overshoot, help_text="By how much the cap was exceeded in this period."
     )
     period_start = Computed(
         str | None,
@@ -75,11 +81,13 @@ class BudgetSerializer(ResponseSerializer):
     period_end = Computed(
         datetime | None,
         lambda budget: money.end_of(budget.period, budget.period_start),
-        help_text="When it begins anew; null: never.",
+        help_text="When the next period begins. Null for a total.",
     )
     warned_at = serializers.DateTimeField(allow_null=True)
-    waiting_since = serializers.DateTimeField(allow_null=True, help_text="Since when work waits for it.")
-    version = serializers.IntegerField(help_text="Raised by every change; the ETag.")
+    waiting_since = serializers.DateTimeField(
+        allow_null=True, help_text="Since when work has been waiting for this budget."
+    )
+    version = serializers.IntegerField(help_text="Increases with every change; used as the ETag.")
     created_at = serializers.DateTimeField()
     link = Computed(str, lambda budget: f"{ADDRESS}{budget.pk}/")
 
@@ -89,17 +97,25 @@ class BudgetSerializer(ResponseSerializer):
 
 
 class BudgetBodySerializer(StrictSerializer):
-    """A cap on what runs may consume. What is left out of the scope is not looked at."""
+    """A cap on what runs may consume. Omitted members of the scope (role, deliverable, activity) do not limit it."""
 
     name = Text(max_length=200)
     agent_role = Text(max_length=63, **OPTIONAL)
     deliverable = Identifier(**OPTIONAL)
     activity = Identifier(**OPTIONAL)
-    unit = OneOf(choices=BudgetUnit.values, help_text="dollars if left out", **OPTIONAL)
-    period = OneOf(choices=BudgetPeriod.values, help_text="total if left out", **OPTIONAL)
-    cap = Amount(help_text="A number, or a decimal as text. 0: nothing starts.")
-    warning_share = Amount(most=Decimal(1), help_text="People are told once; 0.8 if left out.", **OPTIONAL)
-    estimate = Amount(help_text="Kept for each run that starts.", **OPTIONAL)
+    unit = OneOf(choices=BudgetUnit.values, help_text="Default: dollars.", **OPTIONAL)
+    period = OneOf(choices=BudgetPeriod.values, help_text="Default: total.", **OPTIONAL)
+    cap = Amount(help_text="A number, or a decimal as text. With 0, nothing starts.")
+    warning_share = Amount(
+        most=Decimal(1),
+        help_text="People are notified once when this share of the cap is spent. Default: 0.8.",
+        **OPTIONAL,
+    )
+    estimate = Amount(
+        help_text="The amount that is reserved for each run when it starts. Default: what recent runs of the role have "
+        "used.",
+        **OPTIONAL,
+    )
 
     def validate_agent_role(self, role: str | None) -> str | None:
         if role is not None and not Agent.objects.filter(role=role).exists():
@@ -131,9 +147,9 @@ class BudgetViewSet(VersionedResource):
         rows: QuerySet[Any] = super().get_queryset()
         return rows.filter(deleted_at=None)
 
-    @creation("Make a budget", BudgetBodySerializer, BudgetSerializer)
+    @creation("Create a budget", BudgetBodySerializer, BudgetSerializer)
     def create(self, request: Request) -> Response:
-        """In force within two seconds. What its period has seen already counts; a total counts everything ever spent."""
+        """Takes effect within two seconds. What was already spent in its period counts; for a total, everything that was ever spent."""
         body = read(BudgetBodySerializer, request.data)
         # Only here, because a budget keeps its scope, even if what it names is deleted later.
         named = [
@@ -149,8 +165,8 @@ class BudgetViewSet(VersionedResource):
 
     @change("Change a budget", BudgetBodySerializer, BudgetSerializer)
     def update(self, request: Request, pk: UUID) -> Response:
-        """Name, cap, warning share and estimate. What it counts stays as it is: for that, make another budget. Work that waits for it
-        goes on by itself when there is room."""
+        """Name, cap, warning share and estimate can be changed, but not the scope; create another budget for that. Work that waits for the
+        budget continues automatically when there is room."""
         self._lock(pk)
         fields = _fields(read(BudgetBodySerializer, request.data))
         body: Any = request.data
@@ -163,7 +179,7 @@ class BudgetViewSet(VersionedResource):
 
     @removal("Remove a budget")
     def destroy(self, request: Request, pk: UUID) -> Response:
-        """What waits for it goes on. The ledger keeps what was spent."""
+        """Work that waits for it continues. The ledger keeps what was spent."""
         self._lock(pk)
         money.delete_budget(self.tenant_id, pk)
         return Response(status=204)

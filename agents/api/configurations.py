@@ -63,8 +63,8 @@ AUTH_MEMBERS = {
 
 
 class AuthSerializer(StrictSerializer):
-    """Credentials for the agent's endpoint. Written only: they are shown as `{"type": ..., "set": true}`, and putting exactly that
-    leaves them as they are."""
+    """Credentials for the agent's endpoint. They are never returned: answers contain `{"type": ..., "set": true}`, and sending exactly that
+    keeps the stored credentials."""
 
     type = OneOf(choices=list(AUTH_MEMBERS))
     token = Text(max_length=4_000, trim_whitespace=False, **OPTIONAL)
@@ -72,7 +72,7 @@ class AuthSerializer(StrictSerializer):
     value = Text(max_length=4_000, trim_whitespace=False, **OPTIONAL)
     username = Text(max_length=200, trim_whitespace=False, **OPTIONAL)
     password = Text(max_length=1_000, trim_whitespace=False, **OPTIONAL)
-    set = Flag(help_text="true: keep the credentials of this type that are set.", **OPTIONAL)
+    set = Flag(help_text="If true, the stored credentials of this type are kept.", **OPTIONAL)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         kind = attrs["type"]
@@ -102,7 +102,7 @@ class AuthSerializer(StrictSerializer):
 
 
 class RetrySerializer(StrictSerializer):
-    """When to try again. What is left out comes from the registry, then from the defaults."""
+    """When to retry. Omitted members are taken from the registry, then from the defaults."""
 
     max_attempts = Whole(min_value=1, max_value=MOST_ATTEMPTS, **OPTIONAL)
     strategy = OneOf(choices=["exponential", "linear", "fixed"], **OPTIONAL)
@@ -118,30 +118,31 @@ class RetrySerializer(StrictSerializer):
 
 
 class RateSerializer(StrictSerializer):
-    """A bucket of starts: so many at once, and so many per second."""
+    """A token bucket for starts: `capacity` starts at once, and `per_second` on average."""
 
     capacity = Number(min_value=1, max_value=1_000_000)
     per_second = Number(min_value=0.0001, max_value=1_000_000)
 
 
 class BacklogSerializer(StrictSerializer):
-    """What happens to work that waits too long or is too much. What is left out comes from the registry."""
+    """What happens if too much work waits, or waits too long. Omitted members are taken from the registry."""
 
     max_waiting = Whole(
         min_value=1,
         max_value=MOST_WAITING,
-        help_text="Beyond the platform's own bound it changes nothing.",
+        help_text="A value above the platform's own limit has no effect.",
         **OPTIONAL,
     )
     when_full = OneOf(
         choices=["reject", "drop_oldest", "evict_lowest"],
-        help_text="Only background work that nobody waits for is ever given up; else the submission is answered 429.",
+        help_text="Only background work that nobody waits for is ever cancelled to make room; otherwise, the submission "
+        "is refused with 429.",
         **OPTIONAL,
     )
     expire_after_seconds = Number(
         min_value=1,
         max_value=365 * DAY,
-        help_text="For new background work that nobody waits for and that has no expires_at.",
+        help_text="Applies to new background work that nobody waits for and that has no `expires_at`.",
         **OPTIONAL,
     )
 
@@ -150,7 +151,7 @@ MOST_GRANTED = 100
 
 
 class GrantedScopeSerializer(StrictSerializer):
-    """Work of the tenant. What is in any of the lists is in it."""
+    """A selection of the tenant's work: everything that matches at least one of the lists."""
 
     everything = Flag(help_text="All work of the tenant.", **OPTIONAL)
     pipelines = serializers.ListField(
@@ -176,13 +177,13 @@ class GrantedScopeSerializer(StrictSerializer):
 
 
 class AgentSettingsSerializer(StrictSerializer):
-    """A tenant's own settings of a role. What is left out comes from the registry."""
+    """A tenant's own settings of a role. Omitted members are taken from the registry."""
 
     max_concurrency = Whole(min_value=1, max_value=MOST_AT_ONCE, **OPTIONAL)
     max_concurrency_per_group = Whole(
         min_value=1,
         max_value=MOST_AT_ONCE,
-        help_text="Activities with the same `group_key` at once; 1 if left out.",
+        help_text="How many activities with the same `group_key` may run at once. Default: 1.",
         **OPTIONAL,
     )
     adapter = OneOf(choices=list(ADAPTERS), **OPTIONAL)
@@ -195,7 +196,7 @@ class AgentSettingsSerializer(StrictSerializer):
         allow_blank=True,
         max_length=LONGEST_INSTRUCTIONS,
         trim_whitespace=False,
-        help_text="What the agent is and how it works, told with every task. A change begins new sessions.",
+        help_text="What the agent is and how it works; sent with every task. A change starts new sessions.",
         **OPTIONAL,
     )
     timeout_seconds = Whole(min_value=1, max_value=DAY, **OPTIONAL)
@@ -203,11 +204,11 @@ class AgentSettingsSerializer(StrictSerializer):
     rate = RateSerializer(**OPTIONAL)
     backlog = BacklogSerializer(**OPTIONAL)
     hears_of_failures = Flag(
-        help_text="Work of other roles that fails for good wakes this one, to plan again. Off if left out.",
+        help_text="Whether permanent failures of other roles wake this role, so that it can plan again. Default: false.",
         **OPTIONAL,
     )
     may_hold = GrantedScopeSerializer(
-        help_text="Whose waiting work an approval of this role may hold beside its own. None if left out.",
+        help_text="The waiting work that an approval of this role may hold, in addition to its own. Default: none.",
         **OPTIONAL,
     )
     enabled = Flag(**OPTIONAL)
@@ -247,12 +248,12 @@ class AuthShownSerializer(serializers.Serializer[Any]):
 
 
 class AgentConfigSerializer(serializers.Serializer[Any]):
-    """What is in force for a role at this tenant. `own` names the members that the tenant has set."""
+    """The effective settings of a role for this tenant. `own` lists the members that the tenant has set."""
 
     role = serializers.CharField()
     adapter = serializers.CharField()
-    endpoint = serializers.CharField(allow_null=True, help_text="null: the platform's own, if it has one.")
-    auth = AuthShownSerializer(allow_null=True, help_text="null: the platform's own, if it has one.")
+    endpoint = serializers.CharField(allow_null=True, help_text="Null for the platform's, if there is one.")
+    auth = AuthShownSerializer(allow_null=True, help_text="Null for the platform's, if there is one.")
     model = serializers.CharField(allow_null=True)
     instructions = serializers.CharField(allow_null=True)
     max_concurrency = serializers.IntegerField()
@@ -261,16 +262,19 @@ class AgentConfigSerializer(serializers.Serializer[Any]):
     retry = serializers.DictField()
     rate = serializers.DictField(allow_null=True)
     backlog = serializers.DictField(
-        help_text="max_waiting, when_full and expire_after_seconds, where they are not the platform's own."
+        help_text="max_waiting, when_full and expire_after_seconds, as far as the registry or the tenant sets them."
     )
-    hears_of_failures = serializers.BooleanField(help_text="Failures for good of other roles wake it.")
+    hears_of_failures = serializers.BooleanField(
+        help_text="Whether permanent failures of other roles wake it."
+    )
     may_hold = serializers.DictField(
-        help_text="Whose waiting work its approvals may hold beside its own: everything, pipelines, deliverables, roles, groups."
+        help_text="The waiting work that its approvals may hold, in addition to its own: everything, pipelines, "
+        "deliverables, roles, groups."
     )
     enabled = serializers.BooleanField()
     paused = serializers.BooleanField()
     own = serializers.ListField(child=serializers.CharField())
-    version = serializers.IntegerField(help_text="Raised by every change; 0 while nothing is set.")
+    version = serializers.IntegerField(help_text="Increases with every change; 0 if nothing was ever set.")
 
 
 class AgentConfigViewSet(Versioned, TenantViewSet):
@@ -288,7 +292,7 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
         return Agent.objects.filter()
 
     @operation(
-        "The settings in force, for every role", answer=AgentConfigSerializer(many=True), refusals=(400,)
+        "The effective settings of all roles", answer=AgentConfigSerializer(many=True), refusals=(400,)
     )
     def list(self, request: Request) -> Response:
         with tenant_scope(self.tenant_id):
@@ -299,7 +303,7 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
             own = {config.agent_id: config for config in rows}
             return self.get_paginated_response([self._render(agent, own.get(agent.role)) for agent in page])
 
-    @operation("The settings in force for one role", answer=AgentConfigSerializer, refusals=(404,))
+    @operation("The effective settings of one role", answer=AgentConfigSerializer, refusals=(404,))
     def retrieve(self, request: Request, role: str) -> Response:
         with tenant_scope(self.tenant_id):
             agent = self._agent(role)
@@ -312,7 +316,7 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
         refusals=(404, 409),
     )
     def update(self, request: Request, role: str) -> Response:
-        """In force within two seconds. What is left out comes from the registry again."""
+        """Takes effect within two seconds. Omitted members are taken from the registry again."""
         with tenant_scope(self.tenant_id):
             agent = self._agent(role)
         body = read(AgentSettingsSerializer, request.data)

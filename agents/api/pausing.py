@@ -23,14 +23,18 @@ from tenants.principals import Principal
 
 
 class SwitchedSerializer(serializers.Serializer[Any]):
-    """Whether nothing new starts. It is in force within two seconds; what runs ends normally."""
+    """Whether new work is paused. A change takes effect within two seconds; current runs end normally."""
 
     kind = serializers.CharField(required=False, help_text="pipeline, schedule, provider or tenant")
-    name = serializers.CharField(required=False, help_text="Its key or name, or the tenant's slug.")
+    name = serializers.CharField(
+        required=False, help_text="The key or name of the object, or the tenant's slug."
+    )
     paused = serializers.BooleanField()
-    role = serializers.CharField(required=False, help_text="Of a queue, in the place of kind and name.")
-    queue = serializers.CharField(required=False, help_text="The name that Celery knows it by.")
-    id = serializers.UUIDField(required=False, help_text="Of a schedule.")
+    role = serializers.CharField(
+        required=False, help_text="The role, for a queue; `kind` and `name` are then absent."
+    )
+    queue = serializers.CharField(required=False, help_text="The name of the queue in Celery.")
+    id = serializers.UUIDField(required=False, help_text="The id, for a schedule.")
 
 
 class Pausable:
@@ -42,12 +46,12 @@ class Pausable:
     principal: Principal
     switch: Callable[..., Mapping[str, Any]]
 
-    @command("Start nothing new of it", NothingSerializer, SwitchedSerializer)
+    @command("Pause: start no new work", NothingSerializer, SwitchedSerializer)
     @action(detail=True, methods=["post"])
     def pause(self, request: Request, **address: Any) -> Response:
         return self._switch(request, paused=True, **address)
 
-    @command("Go on with it", NothingSerializer, SwitchedSerializer)
+    @command("Resume: start new work again", NothingSerializer, SwitchedSerializer)
     @action(detail=True, methods=["post"])
     def resume(self, request: Request, **address: Any) -> Response:
         return self._switch(request, paused=False, **address)
@@ -65,7 +69,7 @@ class Pausable:
 
 
 class ProviderSwitches(Pausable, TenantViewSet):
-    """The roles of the caller's tenant that call a model provider, at once or in batches, all together."""
+    """Applies to all roles of the caller's tenant that call this model provider, in real time or in batches."""
 
     queryset = Agent.objects
     scope = "agents"
@@ -77,7 +81,7 @@ class ProviderSwitches(Pausable, TenantViewSet):
 
 
 class TenantSwitches(Pausable, TenantViewSet):
-    """All work of the caller's tenant. Only its admins do this."""
+    """Applies to all work of the caller's tenant. Only its admins are allowed to do this."""
 
     queryset = Tenant.objects
     scope = "queues"

@@ -52,12 +52,13 @@ class MonitoringSerializer(serializers.Serializer[Any]):
     enabled = serializers.BooleanField(required=False)
     notify_on_failure = serializers.BooleanField(required=False)
     notification_channels = serializers.ListField(
-        child=serializers.CharField(), required=False, help_text=f"Of {', '.join(CHANNELS)}."
+        child=serializers.CharField(), required=False, help_text=f"Any of {', '.join(CHANNELS)}."
     )
 
 
 class SchedulerSettingsSerializer(serializers.Serializer[Any]):
-    """The settings of scheduling. Put, what is left out has its default; the specification's spelling (`checkInterval`) is understood."""
+    """The settings of scheduling. A PUT resets omitted members to their defaults. Names in camel case (`checkInterval`) are accepted,
+    too."""
 
     enabled = serializers.BooleanField(required=False)
     timezone = serializers.CharField(required=False)
@@ -68,15 +69,16 @@ class SchedulerSettingsSerializer(serializers.Serializer[Any]):
 
 
 class SchedulerSettingsShownSerializer(SchedulerSettingsSerializer):
-    """The settings. `own` names what was set; all else are defaults, but for what `in_force` says otherwise."""
+    """The settings of scheduling. `own` lists those that were set; the others are defaults, unless `in_force` contains another value."""
 
     own = serializers.ListField(child=serializers.CharField())
     in_force = serializers.DictField(
         child=serializers.IntegerField(),
-        help_text="By path, what holds for agents that say nothing themselves while it is not set: the defaults of all work go before.",
+        help_text="The effective values, by path, of settings that have another default while they are not set. They "
+        "apply to agents that set no value themselves.",
     )
     version = serializers.IntegerField(
-        help_text="Raised by every change; the ETag. 0 while nothing was ever set."
+        help_text="Increases with every change; used as the ETag. 0 if nothing was ever set."
     )
     updated_at = serializers.DateTimeField(allow_null=True)
     updated_by = serializers.CharField()
@@ -89,7 +91,7 @@ class SchedulerSettingsView(Versioned, TenantView):
     scope = "agents"
     required_role: ClassVar[dict[str, Role]] = {"put": Role.ADMIN}
 
-    @operation("The settings of scheduling in force", answer=SchedulerSettingsShownSerializer)
+    @operation("The settings of scheduling", answer=SchedulerSettingsShownSerializer)
     def get(self, request: Request) -> Response:
         return Response(_render_settings(scheduler_settings.row()))
 
@@ -100,7 +102,7 @@ class SchedulerSettingsView(Versioned, TenantView):
         refusals=(),
     )
     def put(self, request: Request) -> Response:
-        """In force within two seconds in every process. Schedules and pipelines have addresses of their own."""
+        """Takes effect within two seconds in every process. Schedules and pipelines are changed at their own addresses."""
         expected = scheduler_settings.row().version
         self.check_if_match(expected)
         is_conditional = "If-Match" in request.headers
@@ -128,34 +130,37 @@ def _render_settings(row: PlatformConfig) -> dict[str, Any]:
 
 
 class ProviderSerializer(ResponseSerializer):
-    """A model provider under one credential, as all workers together see it."""
+    """The state of a model provider under one credential, for all workers together."""
 
     adapter = serializers.CharField()
-    place = serializers.CharField(help_text="Its host and port.")
+    place = serializers.CharField(help_text="The host and port of the provider.")
     roles = serializers.ListField(
-        child=serializers.CharField(), help_text="The caller's roles that call it; for the platform, empty."
+        child=serializers.CharField(), help_text="The tenant's roles that call it; empty for platform admins."
     )
     state = serializers.CharField(
-        help_text="ready, retry_after, breaker_open, or unknown while Redis does not answer."
+        help_text="ready, retry_after, breaker_open, or unknown (Redis does not answer)."
     )
     retry_seconds = serializers.FloatField(
-        help_text="Until it may be called again after it asked to be left alone."
+        help_text="Seconds until it may be called again, if the provider has asked for a pause."
     )
-    breaker_seconds = serializers.FloatField(help_text="Until a call may probe it.")
+    breaker_seconds = serializers.FloatField(
+        help_text="Seconds until one call may test it again, if the breaker is open."
+    )
     under_way = serializers.IntegerField(
-        allow_null=True, help_text="null: the credential is shared with others."
+        allow_null=True,
+        help_text="Number of current calls. Null if the credential is shared with other tenants.",
     )
-    slots = serializers.IntegerField(allow_null=True, help_text="How many calls may be under way at once.")
+    slots = serializers.IntegerField(allow_null=True, help_text="How many calls may run at once.")
     used = serializers.DictField(
         child=serializers.IntegerField(),
         allow_null=True,
-        help_text="Requests and tokens of the last minute, tokens of the last day.",
+        help_text="Requests and tokens in the last minute, and tokens in the last day.",
     )
     limits = serializers.DictField(child=serializers.IntegerField(allow_null=True), allow_null=True)
     counts = serializers.DictField(
         child=serializers.IntegerField(),
         allow_null=True,
-        help_text="Calls by outcome: ok, limited (429), fault, other; breaker: opened.",
+        help_text="Number of calls by outcome: ok, limited (429), fault, other. `opened` counts how often the breaker has opened.",
     )
 
 
@@ -167,12 +172,12 @@ class ProviderList(TenantViewSet):
     scope = "agents"
 
     @operation(
-        "The model providers that agents call, and how they stand",
+        "The model providers that agents call, and their state",
         answer=ProviderSerializer(many=True),
         refusals=(400,),
     )
     def list(self, request: Request) -> Response:
-        """All in one page: there are a handful."""
+        """All are on one page, because there are only a few."""
         refuse_unknown(request, self)
         CursorPagination().refuse_bad_paging(request)
         platform = self.principal.is_platform_admin

@@ -63,7 +63,7 @@ from tenants.models import Role
 
 
 class AgentChangeSerializer(StrictSerializer):
-    """What to change of an agent; what is left out stays, and null sets a member back to its default."""
+    """Changes to an agent. Omitted members stay as they are; null resets a member to its default."""
 
     name = Text(max_length=100, **OPTIONAL)
     description = Text(max_length=10_000, allow_blank=True, **OPTIONAL)
@@ -76,26 +76,34 @@ class AgentChangeSerializer(StrictSerializer):
     )
     auth = AuthSerializer(**OPTIONAL)
     model = Text(allow_blank=True, max_length=100, **OPTIONAL)
-    options = Member(help_text="For the adapter.", **OPTIONAL)
+    options = Member(help_text="Options of the adapter.", **OPTIONAL)
     instructions = Text(
         allow_blank=True,
         max_length=LONGEST_INSTRUCTIONS,
         trim_whitespace=False,
-        help_text="What the agent is and how it works, told with every task. A change begins new sessions.",
+        help_text="What the agent is and how it works; sent with every task. A change starts new sessions.",
         **OPTIONAL,
     )
     input_schema = Member(help_text="JSON Schema that `params` must satisfy.", **OPTIONAL)
     tenant_concurrency = Whole(
-        min_value=1, max_value=MOST_AT_ONCE, help_text="For each tenant; 5 if left out.", **OPTIONAL
+        min_value=1,
+        max_value=MOST_AT_ONCE,
+        help_text="How many activities of each tenant may run at once. Default: 5.",
+        **OPTIONAL,
     )
-    max_concurrency = Whole(min_value=1, max_value=MOST_AT_ONCE, help_text="Over all tenants.", **OPTIONAL)
+    max_concurrency = Whole(
+        min_value=1,
+        max_value=MOST_AT_ONCE,
+        help_text="How many activities of all tenants together may run at once.",
+        **OPTIONAL,
+    )
     timeout_seconds = Whole(min_value=1, max_value=DAY, **OPTIONAL)
     retry = RetrySerializer(**OPTIONAL)
     backlog = BacklogSerializer(**OPTIONAL)
     health_url = Text(
         allow_blank=True,
         max_length=500,
-        help_text="Asked with GET; a 2xx means healthy. Left out: any answer of the endpoint does.",
+        help_text="Requested with GET; a 2xx answer means healthy. Without it, any answer of the endpoint means healthy.",
         **OPTIONAL,
     )
     enabled = Flag(**OPTIONAL)
@@ -108,13 +116,13 @@ class AgentChangeSerializer(StrictSerializer):
 
 
 class AgentBodySerializer(AgentChangeSerializer):
-    """An agent as a whole; what is left out has its default."""
+    """A complete agent. Omitted members get their defaults."""
 
     name = Text(max_length=100)
 
 
 class NewAgentSerializer(AgentBodySerializer):
-    """A new agent. Its role is its name for ever: it names queues, rows and sealed credentials."""
+    """A new agent. Its role can never be changed, because queues, rows and encrypted credentials are named after it."""
 
     role = Text(max_length=63, help_text="Lower-case letters, digits and single hyphens.")
 
@@ -124,11 +132,11 @@ class NewAgentSerializer(AgentBodySerializer):
 
 
 class NewDeploymentSerializer(StrictSerializer):
-    """A version of an agent, and where it goes."""
+    """A version of an agent, and the environment to deploy it to."""
 
     version = Text(max_length=64, help_text="A semantic version, such as 1.4.0 or 2.0.0-rc.1.")
     environment = OneOf(choices=list(AgentVersionDeployment.Environment.values))
-    endpoint = Text(max_length=500, help_text="Left out: the agent's own endpoint.", **OPTIONAL)
+    endpoint = Text(max_length=500, help_text="Default: the agent's own endpoint.", **OPTIONAL)
 
     def validate_version(self, version: str) -> str:
         if error := semantic_versions.error_of(version):
@@ -172,7 +180,8 @@ PLAIN: tuple[str, ...] = tuple(str(name) for name in AgentChangeSerializer._decl
 
 
 class AgentSerializer(ResponseSerializer):
-    """A role of the registry, with what holds where a tenant sets nothing else. Endpoints and credentials are the platform's."""
+    """A role of the registry, with the values that apply where a tenant sets none. Only platform admins see endpoints; credentials are
+    never returned."""
 
     role = serializers.CharField()
     name = serializers.CharField()
@@ -182,24 +191,26 @@ class AgentSerializer(ResponseSerializer):
     queue = Computed(
         str,
         lambda agent: queue_of(agent.role),
-        help_text="The name that `celery -A orchestrator worker -Q` takes.",
+        help_text="The name of the queue for `celery -A orchestrator worker -Q`.",
     )
-    version = serializers.CharField(allow_null=True, help_text="The version in production.")
+    version = serializers.CharField(allow_null=True, help_text="The current version in production.")
     input_schema = serializers.DictField(allow_null=True, help_text="JSON Schema of an activity's `params`.")
-    tenant_concurrency = serializers.IntegerField(help_text="How many may run at once for one tenant.")
+    tenant_concurrency = serializers.IntegerField(
+        help_text="How many activities of one tenant may run at once."
+    )
     max_concurrency = serializers.IntegerField(
-        allow_null=True, help_text="How many may run at once for all tenants."
+        allow_null=True, help_text="How many activities of all tenants together may run at once."
     )
     timeout_seconds = serializers.IntegerField(allow_null=True)
     retry = serializers.DictField()
-    backlog = serializers.DictField(help_text="What happens to work that waits too long or is too much.")
+    backlog = serializers.DictField(help_text="What happens if too much work waits, or waits too long.")
     enabled = serializers.BooleanField()
     paused = serializers.BooleanField()
     health = serializers.CharField(
-        help_text="unknown, healthy or unhealthy; information, work is sent all the same."
+        help_text="unknown, healthy or unhealthy. For information only: work is sent in any case."
     )
     health_checked_at = serializers.DateTimeField(allow_null=True)
-    revision = serializers.IntegerField(help_text="Raised by every change; the ETag.")
+    revision = serializers.IntegerField(help_text="Increases with every change; used as the ETag.")
     created_at = serializers.DateTimeField()
 
 
@@ -210,13 +221,13 @@ class PlatformAgentSerializer(AgentSerializer):
     auth = Computed(
         {"type": "object", "properties": {"set": {"type": "boolean"}}},
         lambda agent: {"set": bool(agent.auth_sealed)},
-        help_text="Whether credentials are stored. They are never shown.",
+        help_text="Whether credentials are stored. They are never returned.",
     )
     options = serializers.DictField()
     instructions = serializers.CharField()
     health_url = serializers.CharField()
     health_detail = serializers.CharField()
-    health_failures = serializers.IntegerField(help_text="In a row.")
+    health_failures = serializers.IntegerField(help_text="Number of failed checks in a row.")
     warnings = Computed(
         {"type": "array", "items": {"type": "string"}},
         lambda agent: (
@@ -224,7 +235,7 @@ class PlatformAgentSerializer(AgentSerializer):
             if agent.enabled
             else [f"still needed by {each}" for each in registry.references_to(agent.role)]
         ),
-        help_text="What needs this agent although it is switched off.",
+        help_text="What still needs this agent although it is disabled.",
     )
 
 
@@ -234,9 +245,9 @@ PRODUCTION = AgentVersionDeployment.Environment.PRODUCTION
 KEEP: Any = object()  # instead of credentials: keep the stored ones
 
 
-@describe_resource(many="The roles that there are")
+@describe_resource(many="The roles of the registry")
 class AgentViewSet(VersionedResource):
-    """Read by everybody, changed by platform admins: the registry belongs to no tenant."""
+    """The registry belongs to no tenant: everybody can read it, and only platform admins can change it."""
 
     queryset = Agent.objects
     serializer_class = AgentSerializer
@@ -265,7 +276,7 @@ class AgentViewSet(VersionedResource):
 
     @creation("Add a role to the registry", NewAgentSerializer, PlatformAgentSerializer)
     def create(self, request: Request) -> Response:
-        """In force within two seconds. Workers that were started for all roles serve it after their next start."""
+        """Takes effect within two seconds. Workers that were started for all roles serve it after a restart."""
         body = read(NewAgentSerializer, request.data)
         agent = Agent(role=body["role"], revision=0)
         if Agent.objects.filter(role=agent.role).exists():
@@ -275,7 +286,7 @@ class AgentViewSet(VersionedResource):
 
     @change("Replace a role", AgentBodySerializer, PlatformAgentSerializer)
     def update(self, request: Request, role: str) -> Response:
-        """What is left out has its default again, credentials included. In force within two seconds."""
+        """Omitted members, including credentials, are reset to their defaults. Takes effect within two seconds."""
         agent = self.lock_row()
         body = read(AgentBodySerializer, request.data)
         self._write(agent, {**defaults(), **body}, body.get("auth"))
@@ -283,7 +294,7 @@ class AgentViewSet(VersionedResource):
 
     @change("Change a role", AgentChangeSerializer, PlatformAgentSerializer)
     def partial_update(self, request: Request, role: str) -> Response:
-        """What is left out stays. Switching off what is needed is done, and answered with `warnings`."""
+        """Omitted members stay as they are. A role can be disabled although something still needs it; `warnings` then says what."""
         agent = self.lock_row()
         body = read(AgentChangeSerializer, request.data)
         sent: Any = request.data
@@ -296,7 +307,8 @@ class AgentViewSet(VersionedResource):
 
     @removal("Remove a role", refusals=(404, 409))
     def destroy(self, request: Request, role: str) -> Response:
-        """Refused while enabled schedules, pipelines or open activities need it. Settings of tenants go with it."""
+        """Refused while enabled schedules, pipelines or open activities need the role. The tenants' settings of the role are deleted,
+        too."""
         # Not locked here: the database role that sees every tenant deletes it, and only if its revision is still the same.
         agent = require_found(Agent.objects.filter(role=role).first())
         self.check_if_match(agent.revision)
@@ -305,7 +317,7 @@ class AgentViewSet(VersionedResource):
         return Response(status=204)
 
     @posting(
-        "Have an agent's endpoint looked at",
+        "Check the health of an agent's endpoint",
         NothingSerializer,
         PlatformAgentSerializer,
         refusals=(404,),
@@ -313,7 +325,7 @@ class AgentViewSet(VersionedResource):
     )
     @action(detail=True, methods=["post"])
     def check(self, request: Request, role: str) -> Response:
-        """A worker does it within seconds; `health` and `health_checked_at` then say what came of it."""
+        """A worker checks it within seconds; `health` and `health_checked_at` then contain the result."""
         self.lock_row()
         health.request_check(role)
         answer = self._render(role)
@@ -380,14 +392,16 @@ class SecretUnreadable(TenantError):
 
 
 class NewSecretSerializer(serializers.Serializer[Any]):
-    """A secret, which is told this once."""
+    """A secret. It is returned only once."""
 
     role = serializers.CharField()
     secret = serializers.CharField(
         allow_null=True,
-        help_text="`whsec_` and base64, as the Standard Webhooks scheme has it. null when told before.",
+        help_text="`whsec_` and base64, as defined by Standard Webhooks. Null in a repeated answer.",
     )
-    in_force = serializers.IntegerField(help_text="How many sign now: this one, and the one before it.")
+    in_force = serializers.IntegerField(
+        help_text="Number of secrets that sign now: this one and, if there is one, the previous one."
+    )
     version = serializers.IntegerField()
 
 
@@ -397,11 +411,11 @@ class RotateSecret(Versioned, TenantView):
     scope = "agents"
     required_role: ClassVar[Role] = Role.ADMIN
 
-    @command("Give a role's agent a new secret", NothingSerializer, NewSecretSerializer)
+    @command("Rotate the signing secret of a role's agent", NothingSerializer, NewSecretSerializer)
     def post(self, request: Request, role: str) -> Response:
-        """Jobs are signed with the one before as well, and reports signed with it are taken, until the next renewal. Renew twice when
-        it has become known. In force within two seconds. The answer holds the secret once: a repetition with the same
-        `Idempotency-Key` comes without it."""
+        """Until the next rotation, jobs are also signed with the previous secret, and reports signed with it are accepted. Rotate twice if
+        a secret has leaked. Takes effect within two seconds. The answer contains the secret only once: a repetition with the same
+        `Idempotency-Key` does not contain it."""
         agent = require_found(Agent.objects.filter(role=role).first())
         own = AgentConfig.objects.for_tenant(self.tenant_id).select_for_update()
         config = own.filter(agent_id=role).first() or AgentConfig(
@@ -423,27 +437,31 @@ class RotateSecret(Versioned, TenantView):
 
 
 class DeploymentSerializer(ResponseSerializer):
-    """A version of an agent in an environment, now or formerly."""
+    """A current or former deployment of an agent's version to an environment."""
 
     id = serializers.UUIDField()
     version = serializers.CharField()
     environment = serializers.CharField(help_text="production, staging or development")
     deployed_at = serializers.DateTimeField()
     deployed_by = serializers.CharField()
-    replaced_at = serializers.DateTimeField(allow_null=True, help_text="null: it is there now.")
+    replaced_at = serializers.DateTimeField(
+        allow_null=True, help_text="Null while it is the current deployment."
+    )
     replaced_by = serializers.CharField()
     promoted_from = serializers.UUIDField(
-        source="promoted_from_id", allow_null=True, help_text="The deployment whose version was brought here."
+        source="promoted_from_id", allow_null=True, help_text="The deployment that was promoted."
     )
     previous = serializers.UUIDField(
-        source="previous_id", allow_null=True, help_text="In production before; what rolling back restores."
+        source="previous_id",
+        allow_null=True,
+        help_text="The deployment that was in production before; a rollback restores it.",
     )
 
 
 class PlatformDeploymentSerializer(DeploymentSerializer):
     """A deployment as platform admins see it."""
 
-    endpoint = serializers.CharField(help_text="Empty: the agent's own endpoint.")
+    endpoint = serializers.CharField(help_text="If empty, the agent's own endpoint is used.")
 
 
 class DeploymentFilter(StrictFilterSet):
@@ -452,7 +470,7 @@ class DeploymentFilter(StrictFilterSet):
 
 
 class DeploymentViewSet(Versioned, TenantViewSet):
-    """An If-Match is held against the ETag of the agent: what is deployed is part of what it is."""
+    """`If-Match` is compared with the ETag of the agent, because its deployments are part of its state."""
 
     queryset = AgentVersionDeployment.objects
     serializer_class = DeploymentSerializer
@@ -476,26 +494,26 @@ class DeploymentViewSet(Versioned, TenantViewSet):
 
     @command("Deploy a version of a role", NewDeploymentSerializer, PlatformDeploymentSerializer, status=201)
     def create(self, request: Request, agent_role: str) -> Response:
-        """In production it replaces the version there; elsewhere, an earlier deployment of the same version."""
+        """In production, it replaces the current version; in other environments, only an earlier deployment of the same version."""
         agent = self._agent(agent_role)
         body = read(NewDeploymentSerializer, request.data)
         refuse_unusable(agent.adapter, {"endpoint": body.get("endpoint")})
         deployment = deployments.deploy(agent_role, **body, actor=self.principal.actor)
         return self._render(deployment, status=201)
 
-    @command("Bring a version into production", NothingSerializer, PlatformDeploymentSerializer)
+    @command("Promote a version to production", NothingSerializer, PlatformDeploymentSerializer)
     def promote(self, request: Request, agent_role: str, pk: UUID) -> Response:
-        """The version there becomes history. Of two who promote at once one gets 409 and nothing of theirs is done."""
+        """It replaces the current version. If two callers promote at the same time, one gets 409 and changes nothing."""
         self._agent(agent_role)
         return self._render(deployments.promote(agent_role, pk, actor=self.principal.actor))
 
     @command(
-        "Bring back the version that was in production before",
+        "Roll back to the previous production version",
         NothingSerializer,
         PlatformDeploymentSerializer,
     )
     def roll_back(self, request: Request, agent_role: str) -> Response:
-        """Again, and the one before that comes back. 409 when there was none."""
+        """Each further call goes back one more version. 409 if there is none."""
         self._agent(agent_role)
         return self._render(deployments.roll_back(agent_role, actor=self.principal.actor))
 

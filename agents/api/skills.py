@@ -51,9 +51,9 @@ class SkillShortSerializer(ResponseSerializer):
     name = serializers.CharField()
     description = serializers.CharField()
     kind = serializers.CharField(help_text=f"One of {', '.join(SkillKind.values)}.")
-    roles = serializers.ListField(child=serializers.CharField(), help_text="Empty: all roles.")
+    roles = serializers.ListField(child=serializers.CharField(), help_text="If empty: all roles.")
     enabled = serializers.BooleanField()
-    version = serializers.IntegerField(help_text="Raised by every change; the ETag.")
+    version = serializers.IntegerField(help_text="Increases with every change; used as the ETag.")
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
     link = Computed(str, lambda skill: f"{SKILLS}{skill.key}/")
@@ -78,23 +78,23 @@ class AgentRole(Text):
 
 
 class SkillBodySerializer(StrictSerializer):
-    """A skill, but for its key. Another version begins new sessions, since agents are told something else."""
+    """A complete skill, without its key. A change starts new sessions of the agents, because their instructions change."""
 
     name = Text(max_length=100)
     description = Text(
         allow_blank=True,
         max_length=LONGEST_SKILL_DESCRIPTION,
-        help_text="When to read it. Agents decide by this.",
+        help_text="When to read the skill. Agents decide by this text.",
         **OPTIONAL,
     )
     content = Text(trim_whitespace=False, max_length=LONGEST_SKILL, help_text="Markdown.")
     kind = OneOf(
         choices=SkillKind.choices,
-        help_text="`context` is given to agents in full, a `skill` is read by those that need it (the default).",
+        help_text="A `context` is sent to agents in full; a `skill`, the default, is read by agents that need it.",
         **OPTIONAL,
     )
     roles = serializers.ListField(
-        child=AgentRole(), max_length=MOST_ROLES, help_text="Empty: all roles.", **OPTIONAL
+        child=AgentRole(), max_length=MOST_ROLES, help_text="If empty: all roles.", **OPTIONAL
     )
     enabled = Flag(**OPTIONAL)
 
@@ -109,7 +109,9 @@ class NewSkillSerializer(SkillBodySerializer):
 class SkillFilter(StrictFilterSet):
     kind = django_filters.ChoiceFilter(choices=SkillKind.choices)
     enabled = FlagFilter()
-    role = django_filters.CharFilter(method="of_role", help_text="What agents of this role may know.")
+    role = django_filters.CharFilter(
+        method="of_role", help_text="Only skills that agents of this role can read."
+    )
 
     def of_role(self, rows: QuerySet[Any], name: str, value: str) -> QuerySet[Any]:
         return rows.filter(Q(roles=[]) | Q(roles__contains=[value]))
@@ -133,7 +135,7 @@ class SkillViewSet(VersionedResource):
         rows = super().get_queryset()
         return rows.defer("content") if self.action == "list" else rows
 
-    @creation("Make a skill", NewSkillSerializer, SkillSerializer)
+    @creation("Create a skill", NewSkillSerializer, SkillSerializer)
     def create(self, request: Request) -> Response:
         body = read(NewSkillSerializer, request.data)
         own = Skill.objects.for_tenant(self.tenant_id)
@@ -147,7 +149,7 @@ class SkillViewSet(VersionedResource):
 
     @change("Change a skill", SkillBodySerializer, SkillSerializer)
     def update(self, request: Request, key: str) -> Response:
-        """What is left out is emptied. Putting what is there already changes nothing, and no version."""
+        """Omitted members are cleared. If nothing changes, the version stays the same."""
         skill = self.lock_row()
         body = read(SkillBodySerializer, request.data)
         empty = Skill()
@@ -164,6 +166,6 @@ class SkillViewSet(VersionedResource):
 
     @removal("Delete a skill")
     def destroy(self, request: Request, key: str) -> Response:
-        """Agents at work keep what they have been told. To be able to go back, switch it off instead."""
+        """Running agents keep what they have received. To be able to restore it later, disable the skill instead."""
         self.lock_row().delete()
         return Response(status=204)

@@ -163,7 +163,7 @@ TOOLS: tuple[Tool, ...] = (
                 "type": "number",
                 "minimum": 0,
                 "maximum": 86_400,
-                "description": "Seconds until the next attempt, at least.",
+                "description": "The minimum number of seconds until the next attempt.",
             },
         ),
         _fail,

@@ -440,7 +440,7 @@ TOOLS: tuple[Tool, ...] = (
             pipeline=key("Only of this pipeline."),
             status=one_of("Only in this state.", "running", "completed", "failed", "cancelled"),
             label=text("Only with this label, as client:acme, or client for any text.", 300),
-            search=text("Words of the name, the parameters or the pipeline's name.", 200),
+            search=text("Words in the name, the parameters or the pipeline's name.", 200),
         ),
         _runs,
     ),

@@ -65,12 +65,12 @@ class LargeBodies:
     }
 )
 class Fields(Member):
-    """Names of fields with their types."""
+    """The fields by name, with their types."""
 
 
 @extend_schema_field({"type": "array", "items": {"type": "object"}})
 class Rows(serializers.Field[Any, Any, Any, Any]):
-    """A list; what is in it is looked at with the fields' types."""
+    """A list of rows. Their values are checked against the types of the fields."""
 
     default_error_messages = {"invalid": "must be a list of objects"}
 
@@ -84,39 +84,41 @@ class Rows(serializers.Field[Any, Any, Any, Any]):
 
 
 class DatasetPatchSerializer(StrictSerializer):
-    """What of a dataset is to change. Its name and source never do."""
+    """Changes to a dataset. Its name and its source cannot be changed."""
 
     location = Text(
         allow_blank=True,
-        help_text="For the source api: an address that answers a list of objects.",
+        help_text="For the source `api`: a URL that returns a list of objects.",
         **OPTIONAL,
     )
     description = Text(allow_blank=True, trim_whitespace=False, **OPTIONAL)
-    fields = Fields(help_text="A field `id` tells the rows apart.", **OPTIONAL)  # type: ignore[assignment]
-    rows = Rows(help_text="Instead of all rows that there are.", **OPTIONAL)
+    fields = Fields(help_text="If there is a field `id`, its values identify the rows.", **OPTIONAL)  # type: ignore[assignment]
+    rows = Rows(help_text="Rows that replace all existing rows.", **OPTIONAL)
 
 
 class DatasetBodySerializer(DatasetPatchSerializer):
-    """A dataset. What is left out is emptied, but for its rows."""
+    """A complete dataset. Omitted members are cleared, except its rows."""
 
-    name = Text(help_text="As in the address.", **OPTIONAL)
-    source = OneOf(choices=list(Source), help_text="As it is.", **OPTIONAL)  # type: ignore[assignment]
-    fields = Fields(help_text="A field `id` tells the rows apart.")
+    name = Text(help_text="If sent, the same as in the address.", **OPTIONAL)
+    source = OneOf(
+        choices=list(Source), help_text="If sent, the current source; it cannot be changed.", **OPTIONAL
+    )  # type: ignore[assignment]
+    fields = Fields(help_text="If there is a field `id`, its values identify the rows.")
 
 
 class NewDatasetSerializer(DatasetPatchSerializer):
-    """A dataset to be made."""
+    """A new dataset."""
 
-    name = Text(trim_whitespace=False, help_text=f"For data sources: {ABOUT_TABLES}.")
+    name = Text(trim_whitespace=False, help_text=f"The name in data sources: {ABOUT_TABLES}.")
     source = OneOf(  # type: ignore[assignment]
-        choices=list(Source), help_text="Where the rows are; db if left out.", **OPTIONAL
+        choices=list(Source), help_text="Where the rows are stored. Default: db.", **OPTIONAL
     )
-    fields = Fields(help_text="A field `id` tells the rows apart.")
+    fields = Fields(help_text="If there is a field `id`, its values identify the rows.")
     rows = Rows(help_text="The first rows.", **OPTIONAL)
 
 
 class RowsSerializer(StrictSerializer):
-    """Rows to add, or to change those with the same `id`."""
+    """Rows to add. A row whose `id` exists already replaces that row."""
 
     rows = Rows()
 
@@ -134,42 +136,44 @@ DATASETS = "/api/v1/datasets/"
 
 
 class DatasetSerializer(ResponseSerializer):
-    """A tenant's own table, or where its rows are found."""
+    """A tenant's own table: its rows, or the place where they are read."""
 
     id = serializers.UUIDField()
     name = serializers.CharField()
     source = serializers.CharField(  # type: ignore[assignment]  # a member of the object
         help_text=f"One of {', '.join(Source)}."
     )
-    location = serializers.CharField(help_text="The address of the rows, for the source api.")
+    location = serializers.CharField(help_text="The URL of the rows, for the source `api`.")
     description = serializers.CharField()
     fields = serializers.DictField(child=serializers.CharField())  # type: ignore[assignment]  # a member of the object
     row_count = Computed(
         int | None,
         lambda dataset: datasets.number_of_rows(dataset),
-        help_text="null where rows are not kept here.",
+        help_text="Null if the rows are not stored here.",
     )
-    version = serializers.IntegerField(help_text="Raised by every change, also of rows; the ETag.")
+    version = serializers.IntegerField(
+        help_text="Increases with every change, also of rows; used as the ETag."
+    )
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
     link = Computed(str, lambda dataset: f"{DATASETS}{dataset.name}/")
 
 
 class RowSerializer(serializers.Serializer[Any]):
-    """One row. `key` is its `id` as text, or an id of ours in a table without one."""
+    """One row. `key` is its `id` as text, or a generated id if the dataset has no field `id`."""
 
     key = serializers.CharField()
     data = serializers.DictField()  # type: ignore[assignment]  # a member, not the attribute
 
 
 class FilledSerializer(ResponseSerializer):
-    """What came of the rows."""
+    """The result for the rows."""
 
     added = serializers.IntegerField()
-    updated = serializers.IntegerField(help_text="Rows that were there and are different now.")
+    updated = serializers.IntegerField(help_text="Existing rows that were changed.")
     removed = serializers.IntegerField()
-    rows = serializers.IntegerField(help_text="How many there are now.")
-    version = serializers.IntegerField(help_text="Of the dataset; the ETag.")
+    rows = serializers.IntegerField(help_text="The number of rows now.")
+    version = serializers.IntegerField(help_text="The version of the dataset; used as the ETag.")
 
 
 @describe_resource(many="The datasets", one="One dataset")
@@ -196,16 +200,17 @@ class DatasetViewSet(LargeBodies, VersionedResource):
             source = body.get("source", Source.API)  # a change may omit it
             self.location_error = datasets.error_of_location(source, body["location"].strip())
 
-    @creation("Make a dataset, with its first rows", NewDatasetSerializer, DatasetSerializer)
+    @creation("Create a dataset, with its first rows", NewDatasetSerializer, DatasetSerializer)
     def create(self, request: Request) -> Response:
-        """Rows of the source `cache` are gone after a while; those of `api` and `file` are read where they are."""
+        """Rows of the source `cache` are deleted after some time. Rows of `api` and `file` are not stored, but read when they are
+        needed."""
         body = read(NewDatasetSerializer, request.data)
         dataset = datasets.create(self.tenant_id, Declaration(**body, location_error=self.location_error))
         return self.answer_created(dataset)
 
     @change("Change a dataset", DatasetBodySerializer, DatasetSerializer, refusals=(404, 409))
     def update(self, request: Request, name: str) -> Response:
-        """Rows that are not given stay, and must fit the new fields; what they hold in a field that goes is dropped."""
+        """Without `rows`, the existing rows stay and must match the new fields; their values in removed fields are dropped."""
         dataset = self.get_object()
         body = {"location": "", "description": "", **read(DatasetBodySerializer, request.data)}
         errors = [
@@ -221,14 +226,14 @@ class DatasetViewSet(LargeBodies, VersionedResource):
         "Change some members of a dataset", DatasetPatchSerializer, DatasetSerializer, refusals=(404, 409)
     )
     def partial_update(self, request: Request, name: str) -> Response:
-        """`fields`, if given, are all fields that there will be."""
+        """`fields`, if sent, replaces all fields."""
         dataset = self.get_object()
         return self._change(dataset, read(DatasetPatchSerializer, request.data))
 
     @removal(
         "Delete a dataset with its rows",
         refusals=(404, 409, 412),
-        notes={409: "Schedules read it; the detail names them."},
+        notes={409: "Schedules use it; `detail` names them."},
     )
     def destroy(self, request: Request, name: str) -> Response:
         datasets.delete(self.tenant_id, self.get_object().pk)
@@ -340,7 +345,7 @@ class DatasetRows(LargeBodies, Versioned, TenantViewSet):
         refusals=(400, 404, 409),
     )
     def list(self, request: Request, name: str) -> Response:
-        """Those that are kept in the database; others are read when a schedule runs."""
+        """Only for rows that are stored in the database; others are read when a schedule runs."""
         dataset = self._dataset(name)
         datasets.refuse_not_listed(dataset)
         own = self.get_queryset().filter(dataset_id=dataset.pk)
@@ -359,11 +364,14 @@ class DatasetRows(LargeBodies, Versioned, TenantViewSet):
         parameters=(
             IDEMPOTENCY_KEY,
             IF_MATCH,
-            OpenApiParameter(REPLACE, bool, "query", description="Remove all rows that are not given."),
+            OpenApiParameter(
+                REPLACE, bool, "query", description="Whether to remove all rows that are not in the request."
+            ),
         ),
     )
     def create(self, request: Request, name: str) -> Response:
-        """As JSON, as CSV with a header, or as a file of either. All rows are stored, or none: every fault is named by its path."""
+        """The rows are JSON, CSV with a header, or a file of either. All rows are stored, or none if there is an error. Errors name their
+        paths."""
         replace = self._replaces(request)
         dataset = self._dataset(name)
         self.check_if_match(dataset.version)

@@ -63,18 +63,16 @@ class PeriodSerializer(ResponseSerializer):
     ends_on = serializers.DateField()
     status = serializers.CharField(help_text=f"One of {', '.join(PeriodState.values)}.")
     target = serializers.IntegerField(
-        allow_null=True, help_text="How many runs shall be completed, if its deliverable says so."
+        allow_null=True, help_text="How many runs should be completed, if its deliverable has a target."
     )
-    planned = serializers.IntegerField(help_text="Runs that the plan asked for.")
+    planned = serializers.IntegerField(help_text="Number of runs in the plan.")
     completed = serializers.IntegerField()
     failed = serializers.IntegerField()
     cancelled = serializers.IntegerField()
     at_risk = serializers.BooleanField()
     at_risk_reason = serializers.CharField()
     planner_activity = Computed(str, lambda period: activity_link(period.planner_activity_id))
-    plan_faults = PlanFaultSerializer(
-        many=True, help_text="What was wrong with the last plan that was refused."
-    )
+    plan_faults = PlanFaultSerializer(many=True, help_text="The errors of the last plan that was refused.")
     created_at = serializers.DateTimeField()
     ended_at = serializers.DateTimeField(allow_null=True)
     runs = Computed(str, lambda period: f"{RUNS}?period={period.pk}")
@@ -82,9 +80,9 @@ class PeriodSerializer(ResponseSerializer):
 
 
 class RunOfPeriodSerializer(serializers.Serializer[Any]):
-    """What became of one item of a plan."""
+    """The run of one item of a plan."""
 
-    plan_item = serializers.IntegerField(help_text="Its place in the plan.")
+    plan_item = serializers.IntegerField(help_text="Its position in the plan.")
     run = serializers.UUIDField()
     name = serializers.CharField()
     pipeline = serializers.CharField()
@@ -93,7 +91,7 @@ class RunOfPeriodSerializer(serializers.Serializer[Any]):
 
 
 class PeriodDetailSerializer(PeriodSerializer):
-    """A period with its plan and what became of each item."""
+    """A period with its plan and the runs of the plan's items."""
 
     plan = serializers.DictField(allow_null=True)
     items = RunOfPeriodSerializer(many=True)
@@ -119,9 +117,9 @@ def _item(run: PipelineRun) -> dict[str, Any]:
 
 
 class PlanSerializer(StrictSerializer):
-    """Nothing, to ask the planner again; or a person's own plan."""
+    """A plan made by a person. Without it, the planner is asked again."""
 
-    plan = Json(help_text="In the form that the planner is told as `plan_schema`.", **OPTIONAL)
+    plan = Json(help_text="The plan, in the form of the `plan_schema` that the planner receives.", **OPTIONAL)
 
 
 class PeriodFilter(StrictFilterSet):
@@ -155,10 +153,10 @@ class PeriodViewSet(DigestEtag, Resource):
     def retrieve(self, request: Request, pk: UUID) -> Response:
         return Response(show_period(self.tenant_id, pk))
 
-    @command("Ask the planner of a period again, or give its plan", PlanSerializer, PeriodDetailSerializer)
+    @command("Ask the planner of a period again, or set the plan", PlanSerializer, PeriodDetailSerializer)
     @action(detail=True, methods=["post"])
     def plan(self, request: Request, pk: UUID) -> Response:
-        """For a period whose planner came to no plan. Every fault of a plan is named by its path."""
+        """For a period whose planner has not produced a plan. Errors of a plan name their paths."""
         body = read(PlanSerializer, request.data)
         self.refuse_changed(show_period(self.tenant_id, pk))
         actor = self.principal.actor
@@ -183,11 +181,9 @@ class PeriodCancellation(DigestEtag, TenantView):
     scope = "pipelines"
     required_role = Role.OPERATOR
 
-    @command(
-        "Cancel a period with everything in it that has not ended", ReasonSerializer, PeriodDetailSerializer
-    )
+    @command("Cancel a period and all of its unfinished work", ReasonSerializer, PeriodDetailSerializer)
     def post(self, request: Request, period_id: UUID) -> Response:
-        """May be repeated: what is still under way in a cancelled period is cancelled then."""
+        """May be repeated, to cancel what is still unfinished in a cancelled period."""
         reason = read(ReasonSerializer, request.data).get("reason", "")
         with tenant_scope(self.tenant_id):
             self.refuse_changed(show_period(self.tenant_id, period_id))
@@ -203,7 +199,7 @@ MOST_PIPELINES = 50  # of a deliverable; the planner gets each of them as a para
 
 
 class DeliverableSerializer(ResponseSerializer):
-    """Something that is planned anew for every month."""
+    """Something that is owed every month, with a new plan for each month."""
 
     id = serializers.UUIDField()
     key = serializers.CharField()
@@ -213,9 +209,9 @@ class DeliverableSerializer(ResponseSerializer):
     pipelines = serializers.ListField(child=serializers.CharField())
     params = serializers.DictField()
     target = serializers.IntegerField(
-        allow_null=True, help_text="How many runs of a period shall be completed, if it was said."
+        allow_null=True, help_text="How many runs of a period should be completed, if there is a target."
     )
-    version = serializers.IntegerField(help_text="Raised by every change; the ETag.")
+    version = serializers.IntegerField(help_text="Increases with every change; used as the ETag.")
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
     periods = Computed(str, lambda deliverable: f"{PERIODS}?deliverable={deliverable.pk}")
@@ -223,14 +219,14 @@ class DeliverableSerializer(ResponseSerializer):
 
 
 class DeliverableBodySerializer(StrictSerializer):
-    """A deliverable, but for its key."""
+    """A complete deliverable, without its key."""
 
     name = Text(max_length=200)
     description = Text(
         allow_blank=True,
         trim_whitespace=False,
         max_length=LONGEST_DESCRIPTION,
-        help_text="What the planner is told about it.",
+        help_text="The description that the planner receives.",
         **OPTIONAL,
     )
     status = OneOf(choices=DeliverableState.values, **OPTIONAL)
@@ -238,13 +234,16 @@ class DeliverableBodySerializer(StrictSerializer):
         child=Text(max_length=63),
         allow_empty=False,
         max_length=MOST_PIPELINES,
-        help_text="Keys of the pipelines that its plans may use.",
+        help_text="The keys of the pipelines that its plans may use.",
     )
-    params = Member(help_text="For every run of its periods, under what the plan says itself.", **OPTIONAL)
+    params = Member(
+        help_text="Parameters for every run of its periods. Parameters in the plan take precedence.",
+        **OPTIONAL,
+    )
     target = Whole(
         min_value=1,
         max_value=MOST_RUNS,
-        help_text="How many runs of a period shall be completed. A period that cannot reach it any more is at risk.",
+        help_text="How many runs of a period should be completed. A period that cannot reach it any more is at risk.",
         **OPTIONAL,
     )
 
@@ -279,9 +278,9 @@ class DeliverableViewSet(VersionedResource):
         ("create", "update", "destroy", "start_period"), Role.OPERATOR
     )
 
-    @creation("Make a deliverable", NewDeliverableSerializer, DeliverableSerializer)
+    @creation("Create a deliverable", NewDeliverableSerializer, DeliverableSerializer)
     def create(self, request: Request) -> Response:
-        """Its first period is that of the next month, unless the one that is running is started by hand."""
+        """Its first period is the next month, unless the period of the current month is started by hand."""
         body = read(NewDeliverableSerializer, request.data, tenant_id=self.tenant_id)
         deliverable, is_new = deliverables.create(self.tenant_id, body)
         if not is_new:
@@ -290,7 +289,7 @@ class DeliverableViewSet(VersionedResource):
 
     @change("Change a deliverable", DeliverableBodySerializer, DeliverableSerializer)
     def update(self, request: Request, pk: UUID) -> Response:
-        """What is left out is emptied; a status that is left out stays. Periods that have their plan go on as they are."""
+        """Omitted members are cleared, except the status, which stays as it is. Periods that already have a plan do not change."""
         self.get_object()
         body = read(DeliverableBodySerializer, request.data, tenant_id=self.tenant_id)
         values = {"description": "", "params": {}, "target": None, **body}
@@ -303,14 +302,14 @@ class DeliverableViewSet(VersionedResource):
         return Response(status=204)
 
     @posting(
-        "Start the period of the running month",
+        "Start the period of the current month",
         EmptySerializer,
         refusals=(404,),
         answers={201: PeriodSerializer, 200: PeriodSerializer},
     )
     @action(detail=True, methods=["post"], url_path="start-period")
     def start_period(self, request: Request, pk: UUID) -> Response:
-        """201 when it was started now, 200 with the period when there is one. Months are those of UTC."""
+        """201 if the period was created, 200 if it existed already. Months begin and end in UTC."""
         today = clock.now().date()
         period, is_new = deliverables.start_period(
             self.tenant_id, pk, today=today, actor=self.principal.actor

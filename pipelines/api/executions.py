@@ -29,18 +29,22 @@ SCHEDULES = "/api/v1/schedules/"
 
 
 class ExecutionSerializer(ResponseSerializer):
-    """One firing at work."""
+    """The execution of one firing of a schedule."""
 
     id = serializers.UUIDField()
     schedule = serializers.UUIDField(source="schedule_id", allow_null=True)
-    schedule_name = serializers.CharField(help_text="Kept when the schedule is deleted.")
-    nominal_at = serializers.DateTimeField(allow_null=True, help_text="Null when it was started by hand.")
+    schedule_name = serializers.CharField(
+        help_text="The name of the schedule; kept when the schedule is deleted."
+    )
+    nominal_at = serializers.DateTimeField(
+        allow_null=True, help_text="The scheduled time. Null if it was started by hand."
+    )
     status = serializers.CharField(help_text=f"One of {', '.join(ExecutionStatus.values)}.")
     jobs_created = serializers.IntegerField()
     jobs_enqueued = serializers.IntegerField()
     jobs_failed = serializers.IntegerField()
     errors = serializers.ListField(child=serializers.DictField())  # type: ignore[assignment]  # a field, not the attribute
-    metadata = serializers.DictField(help_text="Figures on the expansion.")
+    metadata = serializers.DictField(help_text="Data about the expansion into jobs.")
     created_by = serializers.CharField()
     started_at = serializers.DateTimeField()
     expanded_at = serializers.DateTimeField(allow_null=True, help_text="When the last job was recorded.")
@@ -62,7 +66,7 @@ _WORDS: dict[str, str] = {
 
 
 class ScheduleJobSerializer(ResponseSerializer):
-    """One set of parameters of an execution, and what does it."""
+    """A job: one set of parameters of an execution, and the activity or pipeline run for it."""
 
     id = serializers.UUIDField()
     ordinal = serializers.IntegerField()
@@ -71,23 +75,25 @@ class ScheduleJobSerializer(ResponseSerializer):
     params = serializers.DictField()
     state = serializers.CharField(help_text=f"One of {', '.join(JobState.values)}.")
     status = serializers.SerializerMethodField(
-        help_text="The same in the words of runs: pending, running, completed, failed or cancelled."
+        help_text="The state in the words that are used for runs: pending, running, completed, failed or cancelled."
     )
     execution = serializers.UUIDField(source="execution_id")
     schedule = Computed(str, lambda job: str(job.execution.definition["schedule"]))
     agent_role = Computed(
-        str | None, lambda job: job.execution.definition["agent_role"], help_text="Null for a pipeline."
+        str | None,
+        lambda job: job.execution.definition["agent_role"],
+        help_text="Null if the job runs a pipeline.",
     )
     pipeline = Computed(
         str | None,
         lambda job: job.execution.definition["pipeline"],
-        help_text="Its steps, with their agents and what each depends on, are those of `pipeline_run`.",
+        help_text="The key of the pipeline. Its steps, with their agents and dependencies, are those of `pipeline_run`.",
     )
     priority = Computed(int, lambda job: int(job.execution.definition["priority"]))
     activity = serializers.UUIDField(source="activity_id", allow_null=True)
     pipeline_run = serializers.UUIDField(source="pipeline_run_id", allow_null=True)
     error = serializers.DictField(
-        allow_null=True, help_text="`{code, message}`, and `retryable` where an agent has said so."
+        allow_null=True, help_text="`{code, message}`, and `retryable` if an agent has reported it."
     )
     ended_at = serializers.DateTimeField(allow_null=True)
     link = serializers.SerializerMethodField()
@@ -102,13 +108,15 @@ class ScheduleJobSerializer(ResponseSerializer):
 
 
 class FiringSerializer(ResponseSerializer):
-    """A nominal time, or a row of skipped ones, and what became of it."""
+    """A past time of the schedule, or several skipped times in a row, and what happened then."""
 
     nominal_at = serializers.DateTimeField()
-    last_at = serializers.DateTimeField(allow_null=True, help_text="The last of a row of skipped times.")
-    count = serializers.IntegerField(help_text="How many times this record stands for.")
+    last_at = serializers.DateTimeField(
+        allow_null=True, help_text="The last of several skipped times in a row."
+    )
+    count = serializers.IntegerField(help_text="The number of times in this record.")
     state = serializers.CharField(help_text=f"One of {', '.join(FiringState.values)}.")
-    reason = serializers.CharField(help_text="Why it was skipped.")
+    reason = serializers.CharField(help_text="Why the time was skipped.")
     at = serializers.DateTimeField(help_text="When this was decided.")
 
 
@@ -157,9 +165,9 @@ class ExecutionCancellation(DigestEtag, TenantView):
     scope = "schedules"
     required_role: ClassVar[Role] = Role.OPERATOR
 
-    @command("Cancel an execution with every job that has not ended", ReasonSerializer, ExecutionSerializer)
+    @command("Cancel an execution and all of its unfinished jobs", ReasonSerializer, ExecutionSerializer)
     def post(self, request: Request, schedule_id: UUID, execution_id: UUID) -> Response:
-        """May be repeated: what is still under way is cancelled then."""
+        """May be repeated, to cancel what is still unfinished."""
         reason = read(ReasonSerializer, request.data).get("reason", "")
         with tenant_scope(self.tenant_id):
             execution = execution_of(self.tenant_id, schedule_id, execution_id)
@@ -206,7 +214,7 @@ class Firings(SchedulePart):
     ordering = ("-nominal_at", "-id")
 
     @operation(
-        "The times of a schedule that have passed, newest first, and what became of each",
+        "The past times of a schedule and their results, newest first",
         answer=FiringSerializer(many=True),
         refusals=(400, 404),
     )

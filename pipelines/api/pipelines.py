@@ -49,15 +49,19 @@ TEMPLATES = "/api/v1/templates/"
 
 
 class PipelineSerializer(ResponseSerializer):
-    """A pipeline in short."""
+    """A pipeline, without its definition."""
 
     id = serializers.UUIDField()
     key = serializers.CharField()
     name = serializers.CharField()
     description = serializers.CharField()
     enabled = serializers.BooleanField()
-    paused = serializers.BooleanField(help_text="Nothing new of its runs starts until somebody resumes it.")
-    version = serializers.IntegerField(source="latest", help_text="Number of the newest version; the ETag.")
+    paused = serializers.BooleanField(
+        help_text="Whether it is paused: no new work of its runs starts until it is resumed."
+    )
+    version = serializers.IntegerField(
+        source="latest", help_text="The number of the newest version; used as the ETag."
+    )
     created_by = serializers.CharField(help_text="Who saved its first version.")
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
@@ -66,13 +70,13 @@ class PipelineSerializer(ResponseSerializer):
 
 class VersionSerializer(serializers.Serializer[Any]):
     version = serializers.IntegerField()
-    digest = serializers.CharField(help_text="Equal for equal definitions.")
+    digest = serializers.CharField(help_text="A hash of the definition; equal definitions have the same.")
     created_by = serializers.CharField()
     created_at = serializers.DateTimeField()
 
 
 class PipelineDetailSerializer(PipelineSerializer):
-    """A pipeline with its newest definition, templates resolved."""
+    """A pipeline with its newest definition, in which templates are resolved."""
 
     definition = serializers.DictField()
     versions = VersionSerializer(many=True)
@@ -109,11 +113,11 @@ class LabelsField(serializers.DictField):
 
 
 class NewRunSerializer(StrictSerializer):
-    """What a run is given: parameters for all steps, and what its first steps work on."""
+    """A new run: parameters for all steps, and the input of its first steps."""
 
     name = Text(
         max_length=LONGEST_NAME,
-        help_text="What it is about. Left out, the pipeline's `subject` says it.",
+        help_text="What the run is about. Default: the pipeline's `subject`.",
         **OPTIONAL,
     )
     labels = LabelsField(**OPTIONAL)
@@ -156,9 +160,9 @@ class PipelineViewSet(Pausable, VersionedResource):
     def retrieve(self, request: Request, key: str) -> Response:
         return Response(self._render(key))
 
-    @creation("Make a pipeline", OpenApiTypes.OBJECT, PipelineDetailSerializer)
+    @creation("Create a pipeline", OpenApiTypes.OBJECT, PipelineDetailSerializer)
     def create(self, request: Request) -> Response:
-        """The body is the definition, as in a pipeline file. Every fault is named by its path."""
+        """The body is the definition, as in a pipeline file. Errors name their paths."""
         body: Any = request.data
         version = versions.save(self.tenant_id, body, actor=self.principal.actor)
         key = version.pipeline.key
@@ -173,7 +177,7 @@ class PipelineViewSet(Pausable, VersionedResource):
         answers={200: PipelineDetailSerializer, 201: PipelineDetailSerializer},
     )
     def update(self, request: Request, key: str) -> Response:
-        """Runs under way keep the version that they began with. A pipeline that is not there is made."""
+        """Current runs keep the version that they began with. If the pipeline does not exist, it is created."""
         body: Any = request.data
         if body.setdefault("key", key) != key:
             raise InvalidRequest([("key", f"is not {key!r}, the key in the address")])
@@ -229,7 +233,7 @@ LONGEST_DESCRIPTION = 20_000
 
 
 class TemplateSerializer(ResponseSerializer):
-    """What several pipelines do in the same way: a step that names it takes from here what it does not say itself."""
+    """A template for steps of several pipelines. A step that names it takes from it every member that the step does not set itself."""
 
     key = serializers.CharField()
     name = serializers.CharField()
@@ -245,7 +249,7 @@ class TemplateSerializer(ResponseSerializer):
 
 
 class TemplateBodySerializer(StrictSerializer):
-    """A template, but for its key."""
+    """A complete template, without its key."""
 
     name = Text(max_length=200)
     description = Text(allow_blank=True, trim_whitespace=False, max_length=LONGEST_DESCRIPTION, **OPTIONAL)
@@ -276,7 +280,7 @@ class TemplateBodySerializer(StrictSerializer):
 
 
 class KeyedSerializer(StrictSerializer):
-    """What is new and has a key."""
+    """Base of new objects with a key."""
 
     key = Text(max_length=63, help_text=ABOUT_IDENTIFIERS)
 
@@ -302,7 +306,7 @@ class TemplateViewSet(DigestEtag, Resource):
     scope = "pipelines"
     required_role: ClassVar[dict[str, Role]] = {"create": Role.ADMIN, "update": Role.ADMIN}
 
-    @creation("Make a template", NewTemplateSerializer, TemplateSerializer)
+    @creation("Create a template", NewTemplateSerializer, TemplateSerializer)
     def create(self, request: Request) -> Response:
         body = read(NewTemplateSerializer, request.data)
         own = ActivityTemplate.objects.for_tenant(self.tenant_id)
@@ -314,7 +318,7 @@ class TemplateViewSet(DigestEtag, Resource):
 
     @change("Change a template", TemplateBodySerializer, TemplateSerializer)
     def update(self, request: Request, key: str) -> Response:
-        """What is left out is emptied. Pipelines take the change up with their next version; runs under way never do."""
+        """Omitted members are cleared. A pipeline uses the change from its next version on; current runs never do."""
         template = self.get_queryset().select_for_update().filter(key=key).first() or self.get_object()
         self.refuse_changed(TemplateSerializer(template).data)
         body = read(TemplateBodySerializer, request.data)

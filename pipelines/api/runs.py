@@ -54,9 +54,11 @@ RUNS = "/api/v1/pipeline-runs/"
 
 
 class BranchSerializer(serializers.Serializer[Any]):
-    """One branch of a step that was fanned out."""
+    """One branch of a fanned-out step."""
 
-    branch = serializers.IntegerField(help_text="From 1, in the order of the items.")
+    branch = serializers.IntegerField(
+        help_text="The number of the branch, from 1, in the order of the items."
+    )
     item = serializers.JSONField(allow_null=True)
     status = serializers.CharField()
     activity = serializers.UUIDField(allow_null=True)
@@ -68,7 +70,7 @@ class BranchSerializer(serializers.Serializer[Any]):
 
 
 class BranchCountsSerializer(serializers.Serializer[Any]):
-    """How the branches of a step stand."""
+    """The numbers of a step's branches, by state."""
 
     total = serializers.IntegerField()
     done = serializers.IntegerField()
@@ -84,48 +86,47 @@ class StepErrorSerializer(serializers.Serializer[Any]):
 
 
 class StepSerializer(serializers.Serializer[Any]):
-    """Where one step of a run stands."""
+    """The state of one step of a run."""
 
     step = serializers.CharField()
     name = serializers.CharField()
     agent_role = serializers.CharField(allow_null=True)
     human_role = serializers.CharField(allow_null=True)
-    priority = serializers.IntegerField(help_text="Of its activities: the step's own, else the run's.")
+    priority = serializers.IntegerField(
+        help_text="The priority of its activities: the step's own, otherwise the run's."
+    )
     status = serializers.CharField(help_text=f"One of {', '.join(StepState.values)}.")
     reason = serializers.CharField(
         allow_null=True,
-        help_text="Why it was skipped or does not start yet: condition, upstream, evaluating or backlog.",
+        help_text="Why it was skipped, or does not start yet: condition, upstream, evaluating or backlog.",
     )
     reason_detail = serializers.CharField(allow_null=True, help_text="The reason in words.")
     error = StepErrorSerializer(
         allow_null=True,
-        help_text="Why it failed without an activity; that of an activity is in the activity.",
+        help_text="Why it failed before it had an activity. The error of an activity is part of the activity.",
     )
-    activity = serializers.UUIDField(
-        allow_null=True, help_text="The activity that does it, in its latest round."
-    )
+    activity = serializers.UUIDField(allow_null=True, help_text="Its activity, in the latest round.")
     activity_status = serializers.CharField(allow_null=True)
     round = serializers.IntegerField()
     needs = serializers.ListField(child=serializers.CharField(), help_text="The steps that it waits for.")
-    branch = serializers.IntegerField(help_text="0: the step as a whole.")
-    branch_counts = BranchCountsSerializer(
-        allow_null=True, help_text="Of a step that was fanned out, else null."
-    )
+    branch = serializers.IntegerField(help_text="0 for the step as a whole.")
+    branch_counts = BranchCountsSerializer(allow_null=True, help_text="Null if the step is not fanned out.")
     branches = BranchSerializer(
         many=True,
-        help_text=f"The first {MOST_BRANCHES} in the answer for one run, none in lists; `GET /activities/` with `pipeline_run`"
-        " and `step` gives all.",
+        help_text=f"The first {MOST_BRANCHES} in the answer for one run, none in lists; `GET /activities/` with "
+        f"`pipeline_run` and `step` returns all.",
     )
     output_ref = serializers.UUIDField(allow_null=True)
     waits_until = serializers.DateTimeField(
-        allow_null=True, help_text="When it fails unless what it depends on has ended by then."
+        allow_null=True,
+        help_text="The time at which it fails if the steps that it depends on have not ended.",
     )
     settled_at = serializers.DateTimeField(allow_null=True)
     link = serializers.CharField(allow_null=True)
 
 
 class PipelineRunSerializer(ResponseSerializer):
-    """One passage through a version of a pipeline."""
+    """One execution of a version of a pipeline."""
 
     id = serializers.UUIDField()
     pipeline = serializers.CharField(source="version.pipeline.key")
@@ -133,26 +134,28 @@ class PipelineRunSerializer(ResponseSerializer):
     status = serializers.CharField(help_text=f"One of {', '.join(RunState.values)}.")
     params = serializers.DictField()
     name = serializers.CharField(
-        help_text="What it is about: as it was given, or as the plan of its period or the pipeline's `subject` says."
+        help_text="What the run is about: from the request, from the plan of its period, or from the pipeline's `subject`."
     )
     labels = serializers.DictField(child=serializers.CharField())
     deliverable = serializers.UUIDField(source="deliverable_id", allow_null=True)
     period = serializers.UUIDField(
-        source="period_id", allow_null=True, help_text="The month of the deliverable that it belongs to."
+        source="period_id",
+        allow_null=True,
+        help_text="The period (month) of the deliverable that it belongs to.",
     )
     schedule = serializers.UUIDField(
         source="schedule_id", allow_null=True, help_text="The schedule that it comes from."
     )
-    replay_of = serializers.UUIDField(allow_null=True, help_text="The run that it does again.")
+    replay_of = serializers.UUIDField(allow_null=True, help_text="The run that it replays.")
     replay_from = Computed(
-        str | None, lambda run: run.replay_from or None, help_text="The step that it began with."
+        str | None, lambda run: run.replay_from or None, help_text="The first step that is replayed."
     )
     priority = serializers.IntegerField()
     cost_usd = serializers.SerializerMethodField(
-        help_text="Of all attempts so far, as their agents report it; an exact decimal."
+        help_text="The cost of all attempts so far, as their agents report it; an exact decimal."
     )
     waits_for = serializers.SerializerMethodField(
-        help_text="Whom it waits for: people by their role, as in `people: editor`, then the roles of agents whose turn it is."
+        help_text="Who has to act next: people by their role, as in `people: editor`, then roles of agents."
     )
     steps = serializers.SerializerMethodField()
     created_by = serializers.CharField()
@@ -220,12 +223,13 @@ class PipelineRunFilter(StrictFilterSet):
     schedule = django_filters.UUIDFilter(field_name="schedule_id")
     replay_of = django_filters.UUIDFilter()
     label = django_filters.CharFilter(
-        method="with_label", help_text="As `client:acme`, or only `client` for any run with that label."
+        method="with_label",
+        help_text="A label such as `client:acme`, or only its name, such as `client`, for every run with that label.",
     )
     search = django_filters.CharFilter(
         method="search_runs",
         max_length=SEARCH_LENGTH,
-        help_text="Words of the name, the parameters or the pipeline's name.",
+        help_text="Words in the name, the parameters or the pipeline's name.",
     )
     started_after = django_filters.IsoDateTimeFilter(field_name="started_at", lookup_expr="gte")
     started_before = django_filters.IsoDateTimeFilter(field_name="started_at", lookup_expr="lt")
@@ -280,10 +284,10 @@ class PipelineRunViewSet(DigestEtag, TenantViewSet):
         with tenant_scope(self.tenant_id):
             return Response(show_run(self.tenant_id, pk))
 
-    @command("Cancel a run with everything in it that has not ended", ReasonSerializer, PipelineRunSerializer)
+    @command("Cancel a run and all of its unfinished work", ReasonSerializer, PipelineRunSerializer)
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, pk: UUID) -> Response:
-        """May be repeated: what is still under way in a cancelled run is cancelled then."""
+        """May be repeated, to cancel what is still unfinished in a cancelled run."""
         reason = read(ReasonSerializer, request.data).get("reason", "")
         with tenant_scope(self.tenant_id):
             self.refuse_changed(show_run(self.tenant_id, pk))
@@ -306,9 +310,11 @@ class RunPicture(TenantView):
     scope = "pipelines"
 
     @operation(
-        "A run as a picture",
+        "A diagram of a run",
         answers={
-            (200, SVG): OpenApiResponse(OpenApiTypes.STR, description="An SVG that fetches and runs nothing.")
+            (200, SVG): OpenApiResponse(
+                OpenApiTypes.STR, description="An SVG without scripts and external references."
+            )
         },
         refusals=(404,),
     )
@@ -338,11 +344,11 @@ class RunPicture(TenantView):
 
 
 class RunReplaySerializer(StrictSerializer):
-    """From where, and on what."""
+    """The step to begin with, and optionally another input."""
 
     from_step = Text(max_length=63)
     input = GivenInputSerializer(
-        help_text="What the step works on, instead of what the steps before it have left.", **OPTIONAL
+        help_text="The input of the step, instead of the outputs of the steps before it.", **OPTIONAL
     )
 
 
@@ -353,7 +359,7 @@ class RunReplay(DigestEtag, TenantView):
     required_role: ClassVar[Role] = Role.OPERATOR
 
     @command(
-        "Do an ended run again from one of its steps",
+        "Replay an ended run from one of its steps",
         RunReplaySerializer,
         PipelineRunSerializer,
         status=201,
@@ -366,8 +372,8 @@ class RunReplay(DigestEtag, TenantView):
         ],
     )
     def post(self, request: Request, run_id: UUID) -> Response:
-        """The answer is a new run of the same version. Steps before `from_step` keep their outputs by reference; it and all that comes
-        after it is done anew, and so is what failed beside it. 409 while the run, or another replay of it, is under way."""
+        """The answer is a new run of the same version. It refers to the outputs of the steps before `from_step`. It repeats `from_step`,
+        all later steps, and parallel steps that failed or never ended. 409 while the run or another replay of it has not ended."""
         body = read(RunReplaySerializer, request.data)
         self.refuse_changed(show_run(self.tenant_id, run_id))
         run = replay(
@@ -386,18 +392,18 @@ MOST_AT_ONCE = 50
 
 
 class RunsActionSerializer(StrictSerializer):
-    """One thing for several runs."""
+    """One action for several runs."""
 
     action = OneOf(
-        choices=("cancel", "replay"), help_text="`replay` does a run again from the first step that failed."
+        choices=("cancel", "replay"), help_text="`replay` repeats a run from the first step that failed."
     )
     ids = serializers.ListField(child=Identifier(), allow_empty=False, max_length=MOST_AT_ONCE)
-    reason = Text(max_length=LONGEST_REASON, help_text="Of a cancellation.", **OPTIONAL)
+    reason = Text(max_length=LONGEST_REASON, help_text="The reason, for a cancellation.", **OPTIONAL)
 
 
 class DoneSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField()
-    run = serializers.UUIDField(help_text="The new run of a replay, else the run itself.")
+    run = serializers.UUIDField(help_text="The new run, for a replay; otherwise the run itself.")
 
 
 class LeftAloneSerializer(serializers.Serializer[Any]):
@@ -407,7 +413,7 @@ class LeftAloneSerializer(serializers.Serializer[Any]):
 
 
 class RunsActionAnswer(serializers.Serializer[Any]):
-    """What became of each run, in the order of the request."""
+    """The result for each run, in the order of the request."""
 
     done = DoneSerializer(many=True)
     left_alone = LeftAloneSerializer(many=True)
@@ -422,10 +428,10 @@ class RunsInBulk(TenantView):
     required_role: ClassVar[Role] = Role.OPERATOR
 
     @posting(
-        "Cancel several runs, or do them again from where they failed", RunsActionSerializer, RunsActionAnswer
+        "Cancel several runs, or replay them from where they failed", RunsActionSerializer, RunsActionAnswer
     )
     def post(self, request: Request) -> Response:
-        """Each run by itself: one that cannot be cancelled or replayed is left alone, and the answer says why."""
+        """The runs are independent: if one cannot be cancelled or replayed, it stays as it is, and `left_alone` says why."""
         body = read(RunsActionSerializer, request.data)
         done, left_alone = [], []
         for run_id in dict.fromkeys(body["ids"]):

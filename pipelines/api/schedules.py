@@ -63,15 +63,15 @@ class CatchUpField(Json):
 
 
 class ScheduleBodySerializer(StrictSerializer):
-    """A schedule. What is left out, or null, has its default. Bodies are read by `pipelines.schedules.editing`."""
+    """A schedule. A member that is omitted or null gets its default."""
 
-    name = Text(max_length=200, help_text="Unique among the tenant's schedules.")
+    name = Text(max_length=200, help_text="The name; unique among the tenant's schedules.")
     description = Text(allow_blank=True, **OPTIONAL)
     repeat = OneOf(choices=Repeat.values)
-    cron = Text(help_text="Minute, hour, day of the month, month, day of the week.", **OPTIONAL)
-    interval_ms = Whole(help_text="Instead of cron: milliseconds between two runs.", **OPTIONAL)
+    cron = Text(help_text="Five fields: minute, hour, day of the month, month, day of the week.", **OPTIONAL)
+    interval_ms = Whole(help_text="Milliseconds between two runs, instead of `cron`.", **OPTIONAL)
     timezone = Text(help_text="Default: the platform's setting `timezone`.", **OPTIONAL)
-    start_at = Moment(help_text="When it happens once; a bound when it repeats by cron.", **OPTIONAL)
+    start_at = Moment(help_text="The time of a one-time schedule. For `cron`, the earliest time.", **OPTIONAL)
     end_at = Moment(**OPTIONAL)
     dst_gap = OneOf(choices=["shift", "skip"], **OPTIONAL)
     dst_fold = OneOf(choices=["first", "second", "both"], **OPTIONAL)
@@ -79,7 +79,9 @@ class ScheduleBodySerializer(StrictSerializer):
     target_type = OneOf(choices=["agent", "pipeline"])
     agent_role = Text(**OPTIONAL)
     pipeline = Text(help_text="The key of a pipeline.", **OPTIONAL)
-    params = Member(help_text="A value that is a data source string is expanded into jobs.", **OPTIONAL)
+    params = Member(
+        help_text="The parameters. A value that is a data source string is expanded into jobs.", **OPTIONAL
+    )
     retry = RetrySerializer(**OPTIONAL)
     timeout_seconds = Whole(min_value=1, max_value=86_400, **OPTIONAL)
     priority = PriorityField(**OPTIONAL)
@@ -90,7 +92,7 @@ class ScheduleBodySerializer(StrictSerializer):
 
 
 class ScheduleSerializer(serializers.Serializer[Any]):
-    """When an agent or a pipeline is run, with which parameters."""
+    """A schedule: when an agent or a pipeline runs, and with which parameters."""
 
     id = serializers.UUIDField()
     name = serializers.CharField()
@@ -113,19 +115,20 @@ class ScheduleSerializer(serializers.Serializer[Any]):
     priority = serializers.IntegerField()
     enabled = serializers.BooleanField()
     paused = serializers.BooleanField(
-        help_text="It does not fire, and nothing new of it starts, until somebody resumes it."
+        help_text="Whether it is paused: it does not fire, and none of its work starts, until it is resumed."
     )
     catch_up = CatchUpField()
     overlap = serializers.CharField()
     after_once = serializers.CharField()
     next_run_at = serializers.DateTimeField(
-        allow_null=True, help_text="With its jitter. Null: it is switched off, or has no further time."
+        allow_null=True,
+        help_text="The next time, including jitter. Null if it is disabled or has no further time.",
     )
     last_run_at = serializers.DateTimeField(allow_null=True)
     created_by = serializers.CharField()
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
-    version = serializers.IntegerField(help_text="Raised by every change; the ETag.")
+    version = serializers.IntegerField(help_text="Increases with every change; used as the ETag.")
     link = serializers.CharField()
 
     def to_representation(self, instance: Schedule) -> dict[str, Any]:
@@ -145,23 +148,27 @@ class ForecastErrorSerializer(serializers.Serializer[Any]):
 
 
 class ForecastSerializer(serializers.Serializer[Any]):
-    """What would happen. Times are nominal: a schedule's jitter comes on top."""
+    """A preview of a schedule. Times are nominal; a schedule's jitter is added to them."""
 
-    fires_at = serializers.ListField(child=serializers.DateTimeField(), help_text="In UTC.")
+    fires_at = serializers.ListField(child=serializers.DateTimeField(), help_text="The next times, in UTC.")
     fires_at_local = serializers.ListField(
         child=serializers.CharField(),
-        help_text="The same on the clocks of the schedule's zone, with their offset.",
+        help_text="The same times in the schedule's time zone, with their offset.",
     )
     timezone = serializers.CharField()
     in_words = serializers.CharField()
-    jobs = serializers.IntegerField(help_text="That one firing would make, were it now.")
+    jobs = serializers.IntegerField(help_text="Number of jobs that one firing would create now.")
     batches = serializers.IntegerField()
-    ends_after_seconds = serializers.FloatField(help_text="When the last batch starts, after the first.")
-    sample = serializers.ListField(child=serializers.DictField(), help_text="Parameters of the first jobs.")
+    ends_after_seconds = serializers.FloatField(
+        help_text="Seconds between the start of the first and of the last batch."
+    )
+    sample = serializers.ListField(
+        child=serializers.DictField(), help_text="The parameters of the first jobs."
+    )
     errors = ForecastErrorSerializer(
-        many=True, help_text="Why this could not be saved, or which jobs their agent would refuse."
+        many=True, help_text="Why the schedule cannot be saved, or which jobs their agent would refuse."
     )  # type: ignore[assignment]  # a field, not the attribute
-    notes = serializers.ListField(child=serializers.CharField(), help_text="What else there is to know.")
+    notes = serializers.ListField(child=serializers.CharField(), help_text="Further notes for people.")
 
     def to_representation(self, instance: Forecast) -> dict[str, Any]:
         zone = ZoneInfo(instance.timezone)
@@ -187,12 +194,12 @@ def local(moment: datetime, zone: ZoneInfo) -> str:
 COUNT = OpenApiParameter(
     "count",
     OpenApiTypes.INT,
-    description=f"How many times, 1 to {preview.MOST}; {preview.USUAL} if left out.",
+    description=f"How many times to return, from 1 to {preview.MOST}. Default: {preview.USUAL}.",
 )
 AFTER = OpenApiParameter(
     "after",
     OpenApiTypes.DATETIME,
-    description="Times later than this one, instead of from `start_at` or now.",
+    description="Return times after this one, instead of after `start_at` or now.",
 )
 
 
@@ -225,27 +232,28 @@ class ScheduleViewSet(Pausable, VersionedResource):
     def get_queryset(self) -> QuerySet[Any]:
         return pausing.with_pauses(super().get_queryset().select_related("pipeline"), PauseKind.SCHEDULE)
 
-    @creation("Make a schedule", ScheduleBodySerializer, ScheduleSerializer)
+    @creation("Create a schedule", ScheduleBodySerializer, ScheduleSerializer)
     def create(self, request: Request) -> Response:
-        """Its first time is the first from now on. Only a one-time schedule whose time has passed is due at once."""
+        """It begins with the next time from now on. Only a one-time schedule whose time has passed is due at once."""
         schedule = editing.create(self.tenant_id, request.data, actor=self.principal.actor)
         return self.answer_created(schedule)
 
     @change("Replace a schedule", ScheduleBodySerializer, ScheduleSerializer, refusals=(404, 409))
     def update(self, request: Request, pk: UUID) -> Response:
-        """What is left out has its default; an `enabled` that is left out stays. Executions under way go on as they are."""
+        """Omitted members get their defaults, except `enabled`, which stays as it is. Current executions do not change."""
         return self._change(pk, request.data, whole=True)
 
     @change(
         "Change a schedule", ScheduleBodySerializer(partial=True), ScheduleSerializer, refusals=(404, 409)
     )
     def partial_update(self, request: Request, pk: UUID) -> Response:
-        """What is left out stays, unless what is given takes its place, as an interval does a cron's. Null is the default."""
+        """Omitted members stay as they are, unless another member replaces them, as an interval replaces `cron`. Null resets a member to
+        its default."""
         return self._change(pk, request.data)
 
     @removal("Delete a schedule", refusals=(404, 412))
     def destroy(self, request: Request, pk: UUID) -> Response:
-        """Its executions are kept, and what is under way goes on."""
+        """Its executions are kept, and current ones continue."""
         self.get_object()
         editing.delete(self.tenant_id, pk, actor=self.principal.actor)
         return Response(status=204)
@@ -253,8 +261,8 @@ class ScheduleViewSet(Pausable, VersionedResource):
     @creation("Run a schedule now", EmptySerializer, ExecutionSerializer, refusals=(404,))
     @action(detail=True, methods=["post"])
     def run(self, request: Request, pk: UUID) -> Response:
-        """Once, by hand, whatever `enabled` says; its times stay as they are. 409 when an execution is under way, unless `overlap` lets
-        several run or queues one."""
+        """Runs it once, even if it is not enabled; its regular times do not change. 409 if an execution has not ended, unless `overlap`
+        allows several executions or queues one."""
         self.get_object()
         data = ExecutionSerializer(system_jobs.run_now(self.tenant_id, pk, actor=self.principal.actor)).data
         return Response(data, status=201, headers={"Location": data["link"]})
@@ -282,10 +290,10 @@ class Preview(TenantView):
 
 class SchedulePreview(Preview):
     @operation(
-        "What a schedule will do", answer=ForecastSerializer, refusals=(400, 404), parameters=(COUNT, AFTER)
+        "Preview a schedule", answer=ForecastSerializer, refusals=(400, 404), parameters=(COUNT, AFTER)
     )
     def get(self, request: Request, schedule_id: UUID) -> Response:
-        """Times are those from `start_at` if that lies ahead, else from now; jobs are those that one firing would make now."""
+        """The times begin at `start_at` if it is in the future, otherwise now. The jobs are those that one firing would create now."""
         count, after = _read_query(request, self)
         with tenant_scope(self.tenant_id):
             rows = Schedule.objects.for_tenant(self.tenant_id).select_related("pipeline")
@@ -299,15 +307,15 @@ class UnsavedPreview(Preview):
     not_audited = "looks ahead and writes nothing"
 
     @operation(
-        "What a schedule would do",
+        "Preview a schedule that is not saved",
         request=ScheduleBodySerializer(partial=True),
         answer=ForecastSerializer,
         refusals=(400,),
         parameters=(COUNT, AFTER, IDEMPOTENCY_KEY),
     )
     def post(self, request: Request) -> Response:
-        """Nothing is written. Times are those from `start_at`, else from now; faults of the times are a 400, faults of the target and the
-        parameters are among `errors`."""
+        """Nothing is saved. The times begin at `start_at`, otherwise now. Errors in the times lead to 400; errors in the target and the
+        parameters are listed in `errors`."""
         count, after = _read_query(request, self)
         forecast = preview.forecast_members(self.tenant_id, request.data, count=count, after=after)
         return Response(ForecastSerializer(forecast).data)

@@ -45,12 +45,12 @@ class FiguresSerializer(serializers.Serializer[Any]):
     cost_usd = serializers.CharField(help_text="An exact decimal.")
     runs = serializers.IntegerField()
     unpriced_tokens = serializers.IntegerField(
-        help_text="Tokens in no cost: their agent did not say, and no price of their model is known."
+        help_text="Tokens without a cost, because the agent reported none and the price of the model is not known."
     )
 
 
 class UsageRowSerializer(FiguresSerializer):
-    """The figures of one group, beside the members that were grouped by."""
+    """The figures of one group, and the members that it was grouped by."""
 
     role = serializers.CharField(required=False)
     deliverable = serializers.UUIDField(required=False, allow_null=True)
@@ -62,14 +62,16 @@ class UsageRowSerializer(FiguresSerializer):
 
 
 class UsageReportSerializer(serializers.Serializer[Any]):
-    """Sums of the ledger."""
+    """Totals of the ledger."""
 
     group_by = serializers.ListField(child=serializers.CharField())
     first_day = serializers.DateField(allow_null=True)
     last_day = serializers.DateField(allow_null=True)
-    results = UsageRowSerializer(many=True, help_text="The most expensive first.")
-    total = FiguresSerializer(help_text="Of everything, whether or not it is among the results.")
-    truncated = serializers.BooleanField(help_text="There are more groups than the limit.")
+    results = UsageRowSerializer(many=True, help_text="The groups, most expensive first.")
+    total = FiguresSerializer(
+        help_text="The total of everything, including groups that are not among the results."
+    )
+    truncated = serializers.BooleanField(help_text="Whether there are more groups than the limit.")
 
 
 def _parameter(name: str, text: str, kind: Any = OpenApiTypes.STR) -> OpenApiParameter:
@@ -85,23 +87,26 @@ class UsageReport(TenantView):
     query_parameters: ClassVar[tuple[str, ...]] = ("group_by", "from", "to", *FILTERS)
 
     @operation(
-        "What was consumed",
+        "The usage of tokens and money",
         answer=UsageReportSerializer,
         refusals=(400,),
         parameters=(
             _parameter(
-                "group_by", f"Some of {', '.join(DIMENSIONS)}, with commas. Without it only the total."
+                "group_by",
+                f"Any of {', '.join(DIMENSIONS)}, separated by commas. Without it, only the total is returned.",
             ),
-            _parameter("from", "The first day, of UTC.", OpenApiTypes.DATE),
-            _parameter("to", "The last day, of UTC; it is included.", OpenApiTypes.DATE),
+            _parameter("from", "The first day, in UTC.", OpenApiTypes.DATE),
+            _parameter("to", "The last day, in UTC; it is included.", OpenApiTypes.DATE),
             _parameter(
-                "limit", f"At most {MOST_GROUPS} groups; {USUAL_GROUPS} if left out.", OpenApiTypes.INT
+                "limit",
+                f"Groups per answer, at most {MOST_GROUPS}. Default: {USUAL_GROUPS}.",
+                OpenApiTypes.INT,
             ),
-            *(_parameter(name, f"Only of this {name}.") for name in FILTERS),
+            *(_parameter(name, f"Only usage of this {name}.") for name in FILTERS),
         ),
     )
     def get(self, request: Request) -> Response:
-        """Sums of the ledger. Usage counts on the day on which it was reported."""
+        """Totals of the ledger. Usage counts for the day on which it was reported."""
         refuse_unknown(request, self)
         query = _Query(request)
         rows = query.filter(money.ledger_entries(self.tenant_id, first=query.first, last=query.last))

@@ -39,13 +39,15 @@ class Dataset(TenantOwned):
     name = models.CharField(max_length=63, validators=[NAME])
     source = models.CharField(max_length=5, choices=RowSource.choices, default=RowSource.DB)
     location = models.CharField(
-        max_length=500, blank=True, default="", help_text="The address of an api's rows."
+        max_length=500, blank=True, default="", help_text="The URL of the rows, for the source api."
     )
     description = models.TextField(blank=True, default="")
     fields = models.JSONField(
-        help_text='Field to type: {"id": "string", "enabled": "boolean"}. `id` names a row.'
+        help_text='The type of each field: {"id": "string", "enabled": "boolean"}. `id` identifies a row.'
     )
-    version = models.IntegerField(default=1, editable=False, help_text="Raised by every change; the ETag.")
+    version = models.IntegerField(
+        default=1, editable=False, help_text="Increases with every change; used as the ETag."
+    )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     updated_at = models.DateTimeField(db_default=Now(), editable=False)
 

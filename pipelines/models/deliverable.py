@@ -69,29 +69,33 @@ class Deliverable(TenantOwned):
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     key = models.CharField(max_length=63, validators=[key_validator])
     name = models.CharField(max_length=200)
-    description = models.TextField(blank=True, default="", help_text="What the planner is told about it.")
+    description = models.TextField(
+        blank=True, default="", help_text="The description that the planner receives."
+    )
     status = models.CharField(
         max_length=10, choices=DeliverableState.choices, default=DeliverableState.ACTIVE
     )
     next_on = models.DateField(
         default=next_month,
         editable=False,
-        help_text="From this day on a period is due, if it is active. The month that it was made in is started by hand.",
+        help_text="If it is active, a period is due from this day on. The period of the month in which it was created is started by hand.",
     )
     pipelines = models.JSONField(
-        default=list, help_text='Keys of the pipelines that its plans may use, such as ["content-brief"].'
+        default=list, help_text='The keys of the pipelines that its plans may use, such as ["content-brief"].'
     )
     target = models.PositiveIntegerField(
         null=True,
         blank=True,
         validators=[MinValueValidator(1)],
-        help_text="How many runs of a period shall be completed. A period that cannot reach it is at risk.",
+        help_text="How many runs of a period should be completed. A period that cannot reach it is at risk.",
     )
     params = models.JSONField(
-        default=dict, blank=True, help_text="For every run of its periods, under what the plan says itself."
+        default=dict,
+        blank=True,
+        help_text="Parameters for every run of its periods. Parameters in the plan take precedence.",
     )
     version = models.PositiveIntegerField(
-        default=1, editable=False, help_text="Raised by every change; the ETag."
+        default=1, editable=False, help_text="Increases with every change; used as the ETag."
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     updated_at = models.DateTimeField(db_default=Now(), editable=False)
@@ -121,17 +125,19 @@ class DeliverablePeriod(TenantOwned):
     ends_on = models.DateField(help_text="The last day of the month.")
     status = models.CharField(max_length=10, choices=PeriodState.choices, default=PeriodState.PLANNING)
     target = models.PositiveIntegerField(
-        null=True, blank=True, help_text="The deliverable's, as long as the period has not ended."
+        null=True,
+        blank=True,
+        help_text="The target of the deliverable; it changes with it until the period has ended.",
     )
-    planned = models.PositiveIntegerField(default=0, help_text="Runs that the plan asked for.")
+    planned = models.PositiveIntegerField(default=0, help_text="Number of runs in the plan.")
     completed = models.PositiveIntegerField(default=0)
     failed = models.PositiveIntegerField(default=0)
     cancelled = models.PositiveIntegerField(default=0)
     at_risk = models.BooleanField(default=False)
     at_risk_reason = models.TextField(blank=True, default="")
-    plan = models.JSONField(null=True, blank=True, help_text="As it was taken up.")
+    plan = models.JSONField(null=True, blank=True, help_text="The plan that was accepted.")
     plan_faults = models.JSONField(
-        default=list, blank=True, help_text="What was wrong with the last plan that was refused, by path."
+        default=list, blank=True, help_text="The errors of the last plan that was refused, by path."
     )
     planner_activity_id = models.UUIDField(help_text="The activity whose output is the plan.")
     created_at = models.DateTimeField(db_default=Now(), editable=False)

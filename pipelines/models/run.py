@@ -54,7 +54,7 @@ class PipelineRun(TenantOwned):
         db_index=False,
     )
     plan_item = models.PositiveSmallIntegerField(
-        null=True, blank=True, help_text="Its place in the period's plan."
+        null=True, blank=True, help_text="Its position in the period's plan."
     )
     name = models.CharField(max_length=200, blank=True, default="", help_text="What this run is about.")
     labels = models.JSONField(
@@ -63,26 +63,30 @@ class PipelineRun(TenantOwned):
     schedule_id = models.UUIDField(null=True, blank=True, help_text="The schedule that it comes from.")
     priority = models.SmallIntegerField(default=10)
     retry = models.JSONField(
-        default=dict, db_default={}, blank=True, help_text="For steps that say nothing of their own."
+        default=dict, db_default={}, blank=True, help_text="For steps that do not set their own."
     )
     timeout_seconds = models.PositiveIntegerField(
-        null=True, blank=True, help_text="Of each attempt, for steps that say nothing of their own."
+        null=True, blank=True, help_text="The timeout of each attempt, for steps that do not set their own."
     )
-    unsettled = models.IntegerField(help_text="Steps that are neither done, failed nor skipped.")
-    failed = models.BooleanField(default=False, help_text="A failure that no later step makes up for.")
+    unsettled = models.IntegerField(help_text="Number of steps that are not done, failed or skipped.")
+    failed = models.BooleanField(
+        default=False, help_text="Whether there is a failure that no later step makes up for."
+    )
     created_by = models.CharField(max_length=200, blank=True, default="")
     requested_identity = models.CharField(
         max_length=100,
         blank=True,
         db_default="",
-        help_text="Of the caller who started it; unlike names, nobody can choose it.",
+        help_text="The identity of the caller who started it. Unlike a name, nobody can choose it.",
     )
-    replay_of = models.UUIDField(null=True, blank=True, help_text="The ended run that this one does again.")
+    replay_of = models.UUIDField(null=True, blank=True, help_text="The ended run that it replays.")
     replay_from = models.CharField(
-        max_length=63, blank=True, default="", db_default="", help_text="The step that it began with."
+        max_length=63, blank=True, default="", db_default="", help_text="The first step that is replayed."
     )
     replay_input = models.JSONField(
-        null=True, blank=True, help_text="What that step works on instead of what those before it have left."
+        null=True,
+        blank=True,
+        help_text="The input of that step, instead of the outputs of the steps before it.",
     )
     started_at = models.DateTimeField(db_default=Now(), editable=False)
     finished_at = models.DateTimeField(null=True, blank=True, editable=False)
@@ -135,17 +139,19 @@ class StepRun(TenantPart):
         max_length=12, choices=StepReason.choices, blank=True, default="", db_default=""
     )
     error = models.JSONField(
-        null=True, blank=True, help_text="Why a step failed that never came to its activity."
+        null=True, blank=True, help_text="Why the step failed before it had an activity."
     )
     activity_id = models.UUIDField(null=True)
     output_ref = models.UUIDField(null=True)
     round = models.PositiveSmallIntegerField(default=1)
-    branches = models.PositiveIntegerField(null=True, help_text="How many there are, of a step as a whole.")
+    branches = models.PositiveIntegerField(
+        null=True, help_text="The number of branches; only in the row of the step as a whole."
+    )
     unsettled_branches = models.IntegerField(default=0, db_default=0)
     failed_branches = models.IntegerField(default=0, db_default=0)
     waits_until = models.DateTimeField(
         null=True,
-        help_text="When it fails unless what it depends on has settled. Null while nothing of that has started.",
+        help_text="The time at which it fails if the steps that it depends on have not ended. Empty until the first of them starts.",
     )
     settled_at = models.DateTimeField(null=True)
 

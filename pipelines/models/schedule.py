@@ -58,11 +58,13 @@ class Schedule(TenantOwned):
         max_length=200, blank=True, default="", help_text="Minute, hour, day, month, weekday."
     )
     interval_ms = models.BigIntegerField(
-        null=True, blank=True, help_text="Instead of cron: milliseconds between runs."
+        null=True, blank=True, help_text="Milliseconds between runs, instead of cron."
     )
     timezone = models.CharField(max_length=64, default=DEFAULT_TIMEZONE)
     start_at = models.DateTimeField(
-        null=True, blank=True, help_text="When a run happens once; not before it when it repeats."
+        null=True,
+        blank=True,
+        help_text="The time of a one-time schedule, or the earliest time of a repeating one.",
     )
     end_at = models.DateTimeField(null=True, blank=True)
     target_type = models.CharField(max_length=8, choices=[("agent", "agent"), ("pipeline", "pipeline")])
@@ -76,7 +78,9 @@ class Schedule(TenantOwned):
         db_constraint=False,
     )
     params = models.JSONField(
-        default=dict, blank=True, help_text="A value that is a data source string is expanded into jobs."
+        default=dict,
+        blank=True,
+        help_text="The parameters. A value that is a data source string is expanded into jobs.",
     )
     retry = models.JSONField(default=dict, blank=True)
     timeout_seconds = models.PositiveIntegerField(null=True, blank=True)
@@ -87,21 +91,23 @@ class Schedule(TenantOwned):
         max_length=6, choices=[("first", "first"), ("second", "second"), ("both", "both")], default="first"
     )
     catch_up = models.JSONField(
-        default=dict, help_text='{"up_to": n}: so many of the times that were missed, newest first.'
+        default=dict, help_text='{"up_to": n}: how many of the missed times are made up for, newest first.'
     )
     overlap = models.CharField(max_length=14, choices=Overlap.choices, default=Overlap.SKIP)
     after_once = models.CharField(max_length=7, choices=AfterOnce.choices, default=AfterOnce.DISABLE)
     jitter_seconds = models.PositiveIntegerField(default=0)
-    version = models.IntegerField(default=1, editable=False, help_text="Raised by every change; the ETag.")
+    version = models.IntegerField(
+        default=1, editable=False, help_text="Increases with every change; used as the ETag."
+    )
     looked_until = models.DateTimeField(
-        null=True, editable=False, help_text="Every time up to here was fired or skipped on record."
+        null=True, editable=False, help_text="Every time until then was fired, or recorded as skipped."
     )
     next_run_at = models.DateTimeField(
-        null=True, editable=False, help_text="The next time, with its jitter. Empty: never again."
+        null=True, editable=False, help_text="The next time, including jitter. Empty if there is none."
     )
     last_run_at = models.DateTimeField(null=True, editable=False)
     beat_task_id = models.IntegerField(
-        null=True, editable=False, help_text="Its row among the periodic tasks of beat."
+        null=True, editable=False, help_text="The id of its row among the periodic tasks of beat."
     )
     created_by = models.CharField(max_length=200, blank=True, default="", editable=False)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
@@ -169,11 +175,12 @@ class Firing(TenantPart):
     )
     nominal_at = models.DateTimeField()
     last_at = models.DateTimeField(
-        null=True, help_text="A long row of skipped times is one record: from nominal_at to this one."
+        null=True,
+        help_text="The end of a long series of skipped times, which is one record that begins at nominal_at.",
     )
-    count = models.IntegerField(default=1, help_text="How many times this record stands for.")
+    count = models.IntegerField(default=1, help_text="The number of times in this record.")
     state = models.CharField(max_length=8, choices=FiringState.choices)
-    reason = models.CharField(max_length=200, blank=True, default="", help_text="Why it was skipped.")
+    reason = models.CharField(max_length=200, blank=True, default="", help_text="Why the time was skipped.")
     at = models.DateTimeField(db_default=Now())
 
     class Meta:
@@ -208,17 +215,22 @@ class ScheduleExecution(TenantOwned):
         db_constraint=False,
         db_index=False,
     )
-    schedule_name = models.CharField(max_length=200, help_text="Kept when the schedule is deleted.")
-    nominal_at = models.DateTimeField(null=True, help_text="Empty when it was started by hand.")
+    schedule_name = models.CharField(
+        max_length=200, help_text="The name of the schedule; kept when the schedule is deleted."
+    )
+    nominal_at = models.DateTimeField(null=True, help_text="Empty if it was started by hand.")
     status = models.CharField(max_length=9, choices=ExecutionStatus.choices, default=ExecutionStatus.RUNNING)
-    definition = models.JSONField(help_text="Target, params and policies of the schedule when it fired.")
+    definition = models.JSONField(
+        help_text="The target, the parameters and the policies of the schedule when it fired."
+    )
     jobs_created = models.IntegerField(default=0)
     jobs_enqueued = models.IntegerField(default=0)
     jobs_failed = models.IntegerField(default=0)
     errors = models.JSONField(default=list)
     metadata = models.JSONField(default=dict)
     touched_at = models.DateTimeField(
-        null=True, help_text="The last sign of life of whoever expands it. Empty: nobody has begun."
+        null=True,
+        help_text="The last sign of life of the process that expands it. Empty if no process has begun.",
     )
     expanded_at = models.DateTimeField(null=True, help_text="When the last job was recorded.")
     created_by = models.CharField(max_length=200, default="schedule")
@@ -271,7 +283,9 @@ class ScheduleJob(TenantPart):
     execution = models.ForeignKey(
         ScheduleExecution, on_delete=models.CASCADE, related_name="jobs", db_constraint=False, db_index=False
     )
-    ordinal = models.IntegerField(help_text="Its place in the expansion; nothing is expanded twice.")
+    ordinal = models.IntegerField(
+        help_text="Its position in the expansion, so that nothing is expanded twice."
+    )
     batch = models.IntegerField()
     due_at = models.DateTimeField()
     params = models.JSONField()

@@ -28,31 +28,35 @@ class ObjectShownSerializer(serializers.Serializer[Any]):
 
 
 class AuditEntrySerializer(ResponseSerializer):
-    """Who did what to which object. Secrets and texts of agents are never part of it."""
+    """Who did what to which object. Secrets and texts of agents are never recorded."""
 
     id = serializers.UUIDField()
-    number = serializers.IntegerField(help_text="Counts the tenant's entries without a gap.")
+    number = serializers.IntegerField(
+        help_text="The number of the tenant's entry: 1, 2, 3 and so on, without a gap."
+    )
     at = serializers.DateTimeField()
     actor = ActorShownSerializer()
-    operation = serializers.CharField(help_text="Such as `POST /activities/{id}/approve/`.")
+    operation = serializers.CharField(help_text="For example `POST /activities/{id}/approve/`.")
     outcome = serializers.CharField(help_text="done, refused or failed")
     object = ObjectShownSerializer(source="about")
-    changes = serializers.DictField(help_text="By field: before and after.")
+    changes = serializers.DictField(help_text="The values before and after, by field.")
     detail = serializers.DictField()
     request_id = serializers.CharField()
     ip = serializers.CharField()
     break_glass = serializers.UUIDField(
         source="break_glass_id",
         allow_null=True,
-        help_text="Set when a superuser of the platform who is no member did it.",
+        help_text="Set if a superuser of the platform acted who is not a member of the tenant.",
     )
-    hash = serializers.CharField(help_text="Covers this entry and the hash of the one before it.")
+    hash = serializers.CharField(help_text="A hash of this entry and of the previous entry's hash.")
 
 
 class AuditFilter(StrictFilterSet):
     actor = django_filters.CharFilter(field_name="actor_name", help_text="The name of a person or a token.")
     actor_id = django_filters.CharFilter()
-    operation = django_filters.CharFilter(help_text="As a whole, such as `PUT /pipelines/{key}/`.")
+    operation = django_filters.CharFilter(
+        help_text="The complete operation, such as `PUT /pipelines/{key}/`."
+    )
     object = django_filters.CharFilter(field_name="object_id")
     object_kind = django_filters.CharFilter()
     outcome = django_filters.ChoiceFilter(choices=OUTCOMES)

@@ -32,30 +32,30 @@ from tenants.models import Channel, ChannelStatus, Role
 
 
 class ChannelSerializer(ResponseSerializer):
-    """A connection to the outside that agents need."""
+    """A connection to an external service that agents need, such as an advertising account."""
 
     id = serializers.UUIDField()
     kind = serializers.CharField()
     name = serializers.CharField()
     status = serializers.CharField(source="standing", help_text="active, expired or disabled")
     status_since = serializers.DateTimeField()
-    expires_at = serializers.DateTimeField(allow_null=True, help_text="From then on it counts as expired.")
+    expires_at = serializers.DateTimeField(allow_null=True, help_text="When it expires.")
     details = serializers.DictField()
-    version = serializers.IntegerField(help_text="Raised by every change; the ETag.")
+    version = serializers.IntegerField(help_text="Increases with every change; used as the ETag.")
     created_at = serializers.DateTimeField()
 
 
 class ChannelBodySerializer(StrictSerializer):
-    """A channel, but for its status, which has addresses of its own."""
+    """A complete channel. Its status is changed by `expire`, `reactivate` and `disable`."""
 
-    kind = Text(max_length=63, help_text="Such as google-ads.")
+    kind = Text(max_length=63, help_text="For example google-ads.")
     name = Text(max_length=200)
     expires_at = Moment(**OPTIONAL)
-    details = Member(help_text="For agents: account numbers and the like. No secrets.", **OPTIONAL)
+    details = Member(help_text="Data for agents, such as account numbers. No secrets.", **OPTIONAL)
 
 
 class ReactivationSerializer(StrictSerializer):
-    """Until when the channel opens what it should, if that is known."""
+    """When the channel expires, if that is known."""
 
     expires_at = Moment(**OPTIONAL)
 
@@ -87,7 +87,7 @@ class ChannelViewSet(VersionedResource):
         rows: QuerySet[Any] = super().get_queryset()
         return rows.annotate(standing=STANDING)
 
-    @creation("Make a channel", ChannelBodySerializer, ChannelSerializer)
+    @creation("Create a channel", ChannelBodySerializer, ChannelSerializer)
     def create(self, request: Request) -> Response:
         body = read(ChannelBodySerializer, request.data)
         self._refuse_taken(body)
@@ -96,7 +96,7 @@ class ChannelViewSet(VersionedResource):
 
     @change("Change a channel", ChannelBodySerializer, ChannelSerializer, refusals=(404, 409))
     def update(self, request: Request, pk: UUID) -> Response:
-        """What is left out is emptied. A channel that has expired stays so until it is reactivated."""
+        """Omitted members are cleared. An expired channel stays expired until it is reactivated."""
         channel = self.lock_row()
         body = read(ChannelBodySerializer, request.data)
         self._refuse_taken(body, but=channel)
@@ -109,24 +109,24 @@ class ChannelViewSet(VersionedResource):
         self.lock_row().delete()
         return Response(status=204)
 
-    @command("Say that a channel opens nothing any more", NothingSerializer, ChannelSerializer)
+    @command("Mark a channel as expired", NothingSerializer, ChannelSerializer)
     @action(detail=True, methods=["post"])
     def expire(self, request: Request, pk: UUID) -> Response:
-        """Raises an alert, once. A channel that has expired or is disabled stays as it is."""
+        """Raises one alert. If the channel has already expired or is disabled, nothing changes."""
         self.lock_row()
         channels.expire(self.tenant_id, pk)
         return self._render(pk)
 
-    @command("Say that a channel opens what it should again", ReactivationSerializer, ChannelSerializer)
+    @command("Reactivate a channel", ReactivationSerializer, ChannelSerializer)
     @action(detail=True, methods=["post"])
     def reactivate(self, request: Request, pk: UUID) -> Response:
-        """Without `expires_at`, an earlier expiry that is over is forgotten."""
+        """Without `expires_at`, an expiry in the past is removed."""
         body = read(ReactivationSerializer, request.data)
         self.lock_row()
         channels.reactivate(self.tenant_id, pk, expires_at=body.get("expires_at"))
         return self._render(pk)
 
-    @command("Switch a channel off", NothingSerializer, ChannelSerializer)
+    @command("Disable a channel", NothingSerializer, ChannelSerializer)
     @action(detail=True, methods=["post"])
     def disable(self, request: Request, pk: UUID) -> Response:
         self.lock_row()

@@ -26,19 +26,19 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 PROBLEM = "application/problem+json"
 
 MEANINGS = {
-    400: "Something in the request is not as it must be; `errors` names each fault by its path.",
-    401: "No credential, or one that opens nothing.",
-    403: "The caller may not do this; `required_role` says who may.",
-    404: "There is no such object in this tenant.",
-    406: "The answer comes in none of the kinds that `Accept` names.",
-    409: "The object is not in a state in which this can happen.",
-    410: "It was there, and is no longer kept.",
+    400: "The request is invalid; `errors` lists every error with its path.",
+    401: "The credential is missing or invalid.",
+    403: "The caller is not allowed to do this; `required_role` names the role that is.",
+    404: "The tenant has no such object.",
+    406: "The answer is not available in any media type that `Accept` allows.",
+    409: "The state of the object does not allow this, or a request with the same `Idempotency-Key` is still running.",
+    410: "It existed, but is no longer stored.",
     412: "The object has changed since it was read.",
     413: "The body is too large.",
     415: "The body is not `application/json`, or it is compressed.",
-    422: "The `Idempotency-Key` was used for another request.",
-    429: "Too much at once; try again after `Retry-After` seconds.",
-    503: "A server that is needed for this does not answer; try again after `Retry-After` seconds.",
+    422: "The `Idempotency-Key` was already used for a different request.",
+    429: "Too many requests, or too much work is waiting; retry after `Retry-After` seconds.",
+    503: "A server that this needs does not answer; retry after `Retry-After` seconds.",
 }
 
 ANYWHERE = (401, 403, 429, 503)
@@ -48,25 +48,25 @@ IDEMPOTENCY_KEY = OpenApiParameter(
     "Idempotency-Key",
     OpenApiTypes.STR,
     "header",
-    description="Makes a repetition harmless: it gets the first answer.",
+    description="Makes the request safe to repeat: a repetition gets the first answer.",
 )
 IF_MATCH = OpenApiParameter(
     "If-Match",
     OpenApiTypes.STR,
     "header",
-    description="The `ETag` that was read; the change is refused with 412 if it is another by now.",
+    description="The `ETag` that was read. If the object has changed since then, the request is refused with 412.",
 )
 
 
 class FaultSerializer(serializers.Serializer[Any]):
-    """One thing that is wrong with a request."""
+    """One error in a request."""
 
-    path = serializers.CharField(help_text="Such as `steps[2].depends_on[0]`; empty for the whole body.")
+    path = serializers.CharField(help_text="For example `steps[2].depends_on[0]`; empty for the whole body.")
     message = serializers.CharField()
 
 
 class ProblemSerializer(serializers.Serializer[Any]):
-    """RFC 9457. `code` is stable; programs decide by it."""
+    """An error, as defined by RFC 9457. `code` is stable, so programs should check it instead of the texts."""
 
     type = serializers.CharField()
     title = serializers.CharField()

@@ -96,14 +96,14 @@ class CursorPagination(BasePagination):
 
     def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:
         limit = {"type": "integer", "minimum": 1, "default": self.default_limit}
-        about = f"Rows per page. More than {self.max_limit} count as {self.max_limit}."
+        about = f"Rows per page, at most {self.max_limit}; larger values are reduced."
         return [
             {"name": LIMIT, "in": "query", "required": False, "description": about, "schema": limit},
             {
                 "name": CURSOR,
                 "in": "query",
                 "required": False,
-                "description": "Where to continue, as given in `next` or `previous`.",
+                "description": "The position to continue from, as contained in `next` and `previous`.",
                 "schema": {"type": "string"},
             },
         ]

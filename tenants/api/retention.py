@@ -24,7 +24,7 @@ from tenants.retention import all_kinds
 
 @extend_schema_field({"oneOf": [{"type": "number"}, {"type": "string", "enum": [retention.NEVER]}]})
 class DaysField(serializers.Field[Any, Any, Any, Any]):
-    """Days, or "never"."""
+    """A number of days, or "never"."""
 
     def to_representation(self, value: Any) -> Any:
         return value
@@ -33,24 +33,26 @@ class DaysField(serializers.Field[Any, Any, Any, Any]):
 class RetentionKindSerializer(serializers.Serializer[Any]):
     kind = serializers.CharField()
     title = serializers.CharField()
-    days = DaysField(help_text='In force: days after the end of it, or "never" deleted.')
-    default_days = DaysField(help_text="The platform's.")
-    own = serializers.BooleanField(help_text="Whether the tenant has said so itself.")
-    deleted = serializers.IntegerField(help_text="Rows so far.")
-    last_deleted = serializers.IntegerField(help_text="Rows, the last time that there were any.")
+    days = DaysField(help_text='The effective period: days after the end of a row, or "never".')
+    default_days = DaysField(help_text="The platform's default.")
+    own = serializers.BooleanField(help_text="Whether the tenant has set it.")
+    deleted = serializers.IntegerField(help_text="Number of rows deleted so far.")
+    last_deleted = serializers.IntegerField(
+        help_text="Number of rows deleted the last time that there were any."
+    )
     last_at = serializers.DateTimeField(allow_null=True)
 
 
 class RetentionShownSerializer(serializers.Serializer[Any]):
-    """Every kind of rows that has an age."""
+    """The retention of every kind of rows."""
 
     kinds = RetentionKindSerializer(many=True)
 
 
 class RetentionSerializer(StrictSerializer):
-    """The tenant's own policies. What is left out has the platform's default again."""
+    """The tenant's own policies. Omitted kinds are reset to the platform's defaults."""
 
-    kinds = Member(help_text=f'By kind: whole days from 1 to {LONGEST_DAYS}, or "never".')
+    kinds = Member(help_text=f'The periods by kind: whole days from 1 to {LONGEST_DAYS}, or "never".')
 
 
 class RetentionView(DigestEtag, TenantView):
@@ -70,7 +72,7 @@ class RetentionView(DigestEtag, TenantView):
         refusals=(),
     )
     def put(self, request: Request) -> Response:
-        """What has been kept long enough by then is deleted within about an hour, and cannot be had back."""
+        """Rows that are older than the new periods are deleted within about an hour. They cannot be restored."""
         kinds = read(RetentionSerializer, request.data)["kinds"]
         self.refuse_changed(_render_policies(self.tenant_id))
         try:

@@ -47,7 +47,7 @@ class TokenScheme(OpenApiAuthenticationExtension):
     name = "token"
 
     def get_security_definition(self, auto_schema: Any) -> Schema:
-        return {"type": "http", "scheme": "bearer", "description": "A token of `manage.py create_token`."}
+        return {"type": "http", "scheme": "bearer", "description": "A token from `manage.py create_token`."}
 
 
 class MemberScheme(OpenApiAuthenticationExtension):
@@ -86,36 +86,39 @@ def _parameter(name: str, about: str, schema: Schema) -> Schema:
 
 _HEADERS: Schema = {
     "RateLimit": {
-        "description": "What is left of each limit: `r` requests, all of them again in `t` seconds "
-        "(draft-ietf-httpapi-ratelimit-headers). Missing when nobody could count.",
+        "description": "What is left of each limit: `r` requests now, and the full number in `t` seconds "
+        "(draft-ietf-httpapi-ratelimit-headers). Absent if requests could not be counted.",
         "schema": {"type": "string", "examples": ['"caller";r=999;t=1, "tenant";r=1999;t=1']},
     },
     "RateLimit-Policy": {
-        "description": "The limits: `q` requests in `w` seconds, of the caller and of the whole tenant.",
+        "description": "The limits of the caller and of the whole tenant: `q` requests in `w` seconds.",
         "schema": {"type": "string", "examples": ['"caller";q=1000;w=4, "tenant";q=2000;w=4']},
     },
     "X-Request-Id": {
-        "description": "Names this request in logs and problems.",
+        "description": "The id of this request in logs and problems.",
         "schema": {"type": "string"},
     },
     "ETag": {
-        "description": "The state of the object. Send it as `If-None-Match` to read only what has changed, as `If-Match` to change only "
-        "what you have seen.",
+        "description": "The version of the object. Send it as `If-None-Match` to get 304 while the object is unchanged, or as `If-Match` "
+        "to change the object only if nobody else has changed it.",
         "schema": {"type": "string"},
     },
-    "Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 0}},
+    "Retry-After": {
+        "description": "Seconds to wait before the next request.",
+        "schema": {"type": "integer", "minimum": 0},
+    },
     "Idempotency-Replayed": {
-        "description": "`true` when this is the first answer to the same Idempotency-Key, given again.",
+        "description": "`true` if this is the stored first answer to the same Idempotency-Key.",
         "schema": {"type": "string", "const": "true"},
     },
-    "Location": {"description": "The address of what was made.", "schema": {"type": "string"}},
+    "Location": {"description": "The address of the created object.", "schema": {"type": "string"}},
 }
 _ALWAYS = ("RateLimit", "RateLimit-Policy", "X-Request-Id")
 _IF_NONE_MATCH: Schema = {
     "in": "header",
     "name": "If-None-Match",
     "schema": {"type": "string"},
-    "description": "An `ETag` that was read; 304 while the object is as it was then.",
+    "description": "An `ETag` that was read; the answer is 304 while the object is unchanged.",
 }
 
 
@@ -126,7 +129,9 @@ def add_what_all_have(result: Schema, generator: Any, request: Any, public: bool
         for method, operation in methods.items():
             if method == "get" and not operation["operationId"].endswith("_list"):
                 operation.setdefault("parameters", []).append(_IF_NONE_MATCH)
-                operation["responses"]["304"] = {"description": "It is as it was when it was read."}
+                operation["responses"]["304"] = {
+                    "description": "The object has not changed since it was read."
+                }
             for status, answer in operation["responses"].items():
                 answer["headers"] = {
                     name: {"$ref": f"#/components/headers/{name}"}

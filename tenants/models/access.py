@@ -36,7 +36,7 @@ class Membership(TenantOwned):
         default="",
         db_default="",
         editable=False,
-        help_text="Whose buttons in Slack decide in their name, as <workspace id>/<user id>. Empty: nobody's.",
+        help_text="The Slack user whose buttons decide in this person's name, as <workspace id>/<user id>. Empty: none.",
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -65,13 +65,15 @@ class SecondFactor(models.Model):
         settings.AUTH_USER_MODEL, primary_key=True, on_delete=models.CASCADE, related_name="+"
     )
     secret_sealed = models.TextField(
-        editable=False, help_text="The secret of the codes, and the recovery codes that are left."
+        editable=False, help_text="The encrypted secret of the codes, and the unused recovery codes."
     )
     last_step = models.BigIntegerField(
-        default=-1, editable=False, help_text="The newest code that was taken. None is taken twice."
+        default=-1, editable=False, help_text="The newest code that was accepted. No code is accepted twice."
     )
     confirmed_at = models.DateTimeField(
-        null=True, editable=False, help_text="Since when it is asked for. Empty: nothing was ever proven."
+        null=True,
+        editable=False,
+        help_text="Since when codes are required. Empty until the first code was entered correctly.",
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -88,17 +90,18 @@ class Passkey(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     factor = models.ForeignKey(SecondFactor, on_delete=models.CASCADE, related_name="passkeys")
-    name = models.CharField(max_length=60, help_text="By which its owner knows the device.")
+    name = models.CharField(max_length=60, help_text="The name by which its owner recognizes the device.")
     credential = models.BinaryField(
-        max_length=1023, unique=True, editable=False, help_text="How the browser names it."
+        max_length=1023, unique=True, editable=False, help_text="The id of the credential in the browser."
     )
     public_key = models.BinaryField(editable=False)
     uses = models.BigIntegerField(
         editable=False,
-        help_text="As the device counts them: a lower count comes from a copy. 0: it does not.",
+        help_text="The device's counter of uses. A lower counter reveals a copy. 0 if the device does not count.",
     )
     answered = models.BinaryField(
-        editable=False, help_text="The challenge that it has answered last, and does not answer again."
+        editable=False,
+        help_text="The last challenge that it has answered. It cannot answer the same challenge twice.",
     )
     used_at = models.DateTimeField(null=True, editable=False)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
@@ -125,16 +128,18 @@ class ApiToken(TenantOwned):
         editable=False,
         db_constraint=False,
         db_index=False,
-        help_text="Who stands behind it. Empty: nobody, so that it has no vote.",
+        help_text="The person behind the token. Empty: none, so that the token has no vote.",
     )
     role = models.CharField(max_length=16, choices=Role.choices)
     prefix = models.CharField(
-        max_length=16, editable=False, help_text="First characters, to recognise the token."
+        max_length=16, editable=False, help_text="The first characters, to recognize the token."
     )
     secret_hash = models.CharField(max_length=64, unique=True, editable=False)
-    scopes = models.JSONField(default=list, blank=True, help_text="Empty: everything the role may do.")
+    scopes = models.JSONField(
+        default=list, blank=True, help_text="If empty, the token has all permissions of its role."
+    )
     platform = models.BooleanField(
-        default=False, help_text="May also change the registry that all tenants share."
+        default=False, help_text="Also allows changes to the registry of agents that all tenants share."
     )
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
@@ -161,19 +166,21 @@ class Channel(TenantOwned):
     """
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    kind = models.CharField(max_length=63, help_text="Such as google-ads.")
+    kind = models.CharField(max_length=63, help_text="For example google-ads.")
     name = models.CharField(max_length=200)
     status = models.CharField(
         max_length=8, choices=ChannelStatus.choices, default=ChannelStatus.ACTIVE, editable=False
     )
     status_since = models.DateTimeField(db_default=Now(), editable=False)
     expires_at = models.DateTimeField(
-        null=True, blank=True, help_text="From then on it counts as expired. Empty: nobody knows."
+        null=True, blank=True, help_text="When it expires. Empty if that is not known."
     )
     details = models.JSONField(
-        default=dict, blank=True, help_text="For agents: account numbers and the like. No secrets."
+        default=dict, blank=True, help_text="Data for agents, such as account numbers. No secrets."
     )
-    version = models.IntegerField(default=1, editable=False, help_text="Raised by every change; the ETag.")
+    version = models.IntegerField(
+        default=1, editable=False, help_text="Increases with every change; used as the ETag."
+    )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
@@ -199,9 +206,9 @@ class IdempotentRequest(TenantOwned):
     """
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    digest = models.CharField(max_length=64, help_text="Of the caller, the path and the key.")
+    digest = models.CharField(max_length=64, help_text="A digest of the caller, the path and the key.")
     request_digest = models.CharField(
-        max_length=64, help_text="Of what was asked. Another request may not reuse the key."
+        max_length=64, help_text="A digest of the request. A different request cannot use the same key."
     )
     status_code = models.PositiveSmallIntegerField()
     headers = models.JSONField(default=dict)
@@ -235,9 +242,9 @@ class SavedView(TenantOwned):
         db_constraint=False,
         db_index=False,
     )
-    page = models.CharField(max_length=32, help_text="The name of the page's address.")
+    page = models.CharField(max_length=32, help_text="The name of the page's URL.")
     name = models.CharField(max_length=LONGEST_NAME)
-    query = models.CharField(max_length=LONGEST_QUERY, blank=True, help_text="As in an address.")
+    query = models.CharField(max_length=LONGEST_QUERY, blank=True, help_text="The query string.")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:

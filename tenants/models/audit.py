@@ -21,7 +21,7 @@ class AuditEntry(models.Model):
     tenant = models.ForeignKey(
         Tenant, on_delete=models.DO_NOTHING, related_name="+", db_constraint=False, db_index=False, null=True
     )
-    chain = models.UUIDField(help_text="The tenant's id; zeros for the platform's own.")
+    chain = models.UUIDField(help_text="The tenant's id; zeros for the platform.")
     number = models.BigIntegerField()
     at = models.DateTimeField()
     actor_kind = models.CharField(max_length=16, help_text="user, token, run, command or nobody")
@@ -32,7 +32,7 @@ class AuditEntry(models.Model):
     object_kind = models.CharField(max_length=100, blank=True)
     object_id = models.CharField(max_length=200, blank=True)
     changes = models.JSONField(
-        default=dict, help_text="By field: before and after, without secrets and texts."
+        default=dict, help_text="The values before and after, by field, without secrets and texts."
     )
     detail = models.JSONField(default=dict)
     request_id = models.CharField(max_length=64, blank=True)
@@ -68,7 +68,7 @@ class BreakGlass(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
-    opened_for = models.UUIDField(null=True, help_text="The tenant's id. Empty: all tenants.")
+    opened_for = models.UUIDField(null=True, help_text="The tenant's id. Empty for all tenants.")
     slug = models.CharField(max_length=63, blank=True)
     reason = models.CharField(max_length=500)
     opened_at = models.DateTimeField(db_default=Now(), editable=False)

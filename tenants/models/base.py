@@ -54,19 +54,19 @@ class Plan(PlainNames, models.Model):
     max_concurrency = models.PositiveIntegerField(
         null=True,
         blank=True,
-        help_text="Activities of a tenant that may run at once over all roles. Empty: no limit.",
+        help_text="How many activities of a tenant may run at once, over all roles. Empty: no limit.",
     )
     max_concurrency_per_group = models.PositiveIntegerField(
         null=True,
         blank=True,
         validators=[MinValueValidator(1)],
-        help_text="Activities of one group key with group_scope tenant that may run at once. Empty: 1.",
+        help_text="How many activities with one group key and group_scope tenant may run at once. Empty: 1.",
     )
     roles = models.JSONField(
         default=dict,
         blank=True,
         validators=[validate_role_caps],
-        help_text='Activities of a role that a tenant may run at once, such as {"writer": 3}. Others: as the registry has it.',
+        help_text='How many activities of a role a tenant may run at once, such as {"writer": 3}. Other roles: as the registry says.',
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -84,20 +84,23 @@ class Tenant(PlainNames, models.Model):
     slug = models.SlugField(max_length=63, unique=True)
     name = models.CharField(max_length=200)
     is_active = models.BooleanField(default=True)
-    paused = models.BooleanField(default=False, help_text="Nothing new starts; what runs ends normally.")
+    paused = models.BooleanField(
+        default=False,
+        help_text="Whether all its work is paused: no new work starts, and current runs end normally.",
+    )
     plan = models.ForeignKey(
         Plan, null=True, blank=True, on_delete=models.PROTECT, related_name="+", db_index=False
     )
     max_concurrency = models.PositiveIntegerField(
         null=True,
         blank=True,
-        help_text="Activities that may run at once over all roles. Empty: as its plan says; without one there is no limit.",
+        help_text="How many activities may run at once, over all roles. Empty: its plan decides; without a plan, no limit.",
     )
     max_concurrency_per_group = models.PositiveIntegerField(
         null=True,
         blank=True,
         validators=[MinValueValidator(1)],
-        help_text="Activities of one group key with group_scope tenant that may run at once. Empty: as its plan says, else 1.",
+        help_text="How many activities with one group key and group_scope tenant may run at once. Empty: its plan decides, otherwise 1.",
     )
     weight = models.PositiveIntegerField(
         default=1,
@@ -109,7 +112,7 @@ class Tenant(PlainNames, models.Model):
         default=dict,
         blank=True,
         db_default=models.Value({}, models.JSONField()),
-        help_text='How many of a kind it may own, such as {"schedules": 50}. What is not named has the bound of the platform.',
+        help_text='How many objects of a kind it may own, such as {"schedules": 50}. For other kinds, the limit of the platform applies.',
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -198,7 +201,7 @@ class Pause(TenantOwned):
     subject = models.CharField(
         max_length=63, help_text="The id of a pipeline or a schedule, or the name of a provider."
     )
-    name = models.CharField(max_length=200, help_text="What people call it.")
+    name = models.CharField(max_length=200, help_text="The name that people see.")
     paused_by = models.CharField(max_length=200)
     paused_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -216,8 +219,10 @@ class ConfigurationChange(models.Model):
     """
 
     id = models.BigAutoField(primary_key=True)
-    transaction = models.BigIntegerField(help_text="PostgreSQL's number of it.")
-    concerns = models.UUIDField(null=True, help_text="Whose configuration. Empty: everybody's.")
+    transaction = models.BigIntegerField(help_text="The id of the transaction in PostgreSQL.")
+    concerns = models.UUIDField(
+        null=True, help_text="The tenant whose configuration has changed. Empty for all tenants."
+    )
     noted_at = models.DateTimeField(db_default=Now())
 
     class Meta:

@@ -19,14 +19,18 @@ class FreshEvent(TenantPart):
 
     # In the database, the only index is the primary key (tenant, id): rows are looked up by tenant, and a sequence makes ids unique.
     id = models.BigAutoField(primary_key=True)
-    activities = ArrayField(models.UUIDField(), null=True, help_text="Whose histories have more to say.")
+    activities = ArrayField(
+        models.UUIDField(), null=True, help_text="The activities that have new entries in their histories."
+    )
     seqs = ArrayField(
         models.IntegerField(),
         null=True,
-        help_text="The first place in each of these histories, then the last in each.",
+        help_text="The first new position in each of these histories, then the last in each.",
     )
     activity_id = models.UUIDField(null=True)
-    kind = models.CharField(max_length=32, null=True, help_text="Empty: as the histories say.")
+    kind = models.CharField(
+        max_length=32, null=True, help_text="If empty, the histories determine the kinds."
+    )
     at = models.DateTimeField(null=True)
     pipeline_run_id = models.UUIDField(null=True)
     data = models.JSONField(null=True)
@@ -39,14 +43,16 @@ class Event(TenantPart):
     """A numbered event. Each tenant's are numbered 1, 2, 3 and so on without gaps. Never changed, deleted by age."""
 
     id = models.BigIntegerField(
-        primary_key=True, help_text="In the order of numbering. Readers know the number alone."
+        primary_key=True, help_text="In the order of numbering. Readers only see the number."
     )
     number = models.BigIntegerField()
     kind = models.CharField(max_length=32)
     at = models.DateTimeField()
     activity_id = models.UUIDField(null=True)
     pipeline_run_id = models.UUIDField(null=True)
-    data = models.JSONField(default=dict, help_text="Ids and statuses. No text of agents or people.")
+    data = models.JSONField(
+        default=dict, help_text="Ids and statuses. It never contains texts of agents or people."
+    )
 
     class Meta:
         constraints = (models.UniqueConstraint(fields=("tenant", "number"), name="event_numbered_once"),)
@@ -63,7 +69,7 @@ class EventLog(models.Model):
     )
     last_number = models.BigIntegerField(default=0, db_default=0)
     listened_until = models.DateTimeField(
-        null=True, help_text="Until then somebody follows the log, and a change rings the bell."
+        null=True, help_text="Until then, a client follows the log and has to be notified of changes."
     )
 
     objects = TenantQuerySet.as_manager()
@@ -85,23 +91,33 @@ class WebhookEndpoint(TenantOwned):
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     url = models.CharField(max_length=2000)
     description = models.CharField(max_length=200, blank=True, default="")
-    kinds = models.JSONField(default=list, blank=True, help_text="Kinds of events. Empty: all.")
+    kinds = models.JSONField(
+        default=list, blank=True, help_text="The kinds of events to send. If empty: all."
+    )
     enabled = models.BooleanField(default=True)
-    secret_sealed = models.TextField(editable=False, help_text="The secret that signs, and the one before.")
+    secret_sealed = models.TextField(
+        editable=False, help_text="The encrypted secret for signatures, and the previous one."
+    )
     previous_until = models.DateTimeField(
-        null=True, editable=False, help_text="So long the secret before signs, too."
+        null=True, editable=False, help_text="Until when messages are also signed with the previous secret."
     )
     off_reason = models.CharField(
         max_length=8, choices=OffReason.choices, blank=True, default="", editable=False
     )
     failing_since = models.DateTimeField(
-        null=True, editable=False, help_text="The first failure since a success."
+        null=True, editable=False, help_text="The time of the first failure since the last success."
     )
-    failures = models.IntegerField(default=0, editable=False, help_text="Attempts since a success.")
+    failures = models.IntegerField(
+        default=0, editable=False, help_text="Number of failed attempts since the last success."
+    )
     paused_until = models.DateTimeField(
-        null=True, editable=False, help_text="Nothing is sent there before, since the last attempts failed."
+        null=True,
+        editable=False,
+        help_text="Nothing is sent before this time, because the last attempts have failed.",
     )
-    version = models.IntegerField(default=1, editable=False, help_text="Raised by every change; the ETag.")
+    version = models.IntegerField(
+        default=1, editable=False, help_text="Increases with every change; used as the ETag."
+    )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
@@ -133,14 +149,18 @@ class WebhookDelivery(TenantPart):
         db_constraint=False,
         db_index=False,
     )
-    event_number = models.BigIntegerField(null=True, help_text="Empty: a test, which is no event.")
+    event_number = models.BigIntegerField(null=True, help_text="Empty for a test, which is not an event.")
     kind = models.CharField(max_length=32)
     state = models.CharField(
         max_length=9, choices=WebhookDeliveryState.choices, default=WebhookDeliveryState.PENDING
     )
-    attempts = models.IntegerField(default=0, db_default=0, help_text="Since it was made, or sent again.")
+    attempts = models.IntegerField(
+        default=0, db_default=0, help_text="Attempts since it was created or redelivered."
+    )
     fence = models.IntegerField(
-        default=0, db_default=0, help_text="Raised by every claim: only the latest may say what came of it."
+        default=0,
+        db_default=0,
+        help_text="Increases with every claim: only the latest claim may record a result.",
     )
     next_attempt_at = models.DateTimeField(db_default=Now())
     response_status = models.SmallIntegerField(null=True)

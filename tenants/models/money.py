@@ -40,7 +40,7 @@ class UsageEntry(TenantPart):
 
     id = models.BigAutoField(primary_key=True)
     at = models.DateTimeField(db_default=Now(), editable=False)
-    day = models.DateField(help_text="Of UTC, when it was reported.")
+    day = models.DateField(help_text="The day on which it was reported, in UTC.")
     agent_role = models.CharField(max_length=63)
     deliverable_id = models.UUIDField(null=True)
     activity_id = models.UUIDField()
@@ -52,7 +52,8 @@ class UsageEntry(TenantPart):
     dollars = _amount(default=0)
     runs = models.SmallIntegerField(default=0)
     unpriced = models.BooleanField(
-        default=False, help_text="Nobody has said what these tokens cost: no price of their model is known."
+        default=False,
+        help_text="Whether the cost of these tokens is unknown: none was reported, and the price of the model is not known.",
     )
 
     class Meta:
@@ -71,9 +72,9 @@ class Budget(TenantOwned):
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     name = models.CharField(max_length=200)
-    agent_role = models.CharField(max_length=63, null=True, blank=True, help_text="Empty: all roles.")
-    deliverable_id = models.UUIDField(null=True, blank=True, help_text="Empty: all deliverables.")
-    activity_id = models.UUIDField(null=True, blank=True, help_text="Empty: all activities.")
+    agent_role = models.CharField(max_length=63, null=True, blank=True, help_text="Empty for all roles.")
+    deliverable_id = models.UUIDField(null=True, blank=True, help_text="Empty for all deliverables.")
+    activity_id = models.UUIDField(null=True, blank=True, help_text="Empty for all activities.")
     unit = models.CharField(max_length=8, choices=BudgetUnit.choices, default=BudgetUnit.DOLLARS)
     period = models.CharField(max_length=8, choices=BudgetPeriod.choices, default=BudgetPeriod.TOTAL)
     cap = _amount(validators=[MinValueValidator(0)])
@@ -82,25 +83,31 @@ class Budget(TenantOwned):
         decimal_places=3,
         default=Decimal("0.8"),
         validators=[MinValueValidator(0), MaxValueValidator(1)],
-        help_text="People are told once when this part of the cap is spent.",
+        help_text="People are notified once when this share of the cap is spent.",
     )
     estimate = _amount(
         null=True,
         blank=True,
         validators=[MinValueValidator(0)],
-        help_text="Put aside for each run that starts.",
+        help_text="The amount that is reserved for each run when it starts.",
     )
     spent = _amount(default=0, editable=False)
     reserved = _amount(default=0, editable=False)
-    overshoot = _amount(default=0, editable=False, help_text="How far it was over the cap in this period.")
+    overshoot = _amount(
+        default=0, editable=False, help_text="By how much the cap was exceeded in this period."
+    )
     period_start = models.DateField(editable=False)
     warned_at = models.DateTimeField(null=True, editable=False)
-    waiting_since = models.DateTimeField(null=True, editable=False, help_text="Set while work waits for it.")
-    wanted = _amount(null=True, editable=False, help_text="The least that one of the waiting needs.")
-    recount_at = models.DateTimeField(
-        null=True, editable=False, help_text="When to count from the ledger anew."
+    waiting_since = models.DateTimeField(
+        null=True, editable=False, help_text="Since when work has been waiting for this budget."
     )
-    version = models.IntegerField(default=1, editable=False, help_text="Raised by every change; the ETag.")
+    wanted = _amount(null=True, editable=False, help_text="The smallest amount that the waiting work needs.")
+    recount_at = models.DateTimeField(
+        null=True, editable=False, help_text="When the amount is calculated from the ledger again."
+    )
+    version = models.IntegerField(
+        default=1, editable=False, help_text="Increases with every change; used as the ETag."
+    )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     deleted_at = models.DateTimeField(null=True, editable=False)
 
@@ -149,7 +156,7 @@ class BudgetWait(TenantPart):
         Budget, on_delete=models.CASCADE, related_name="waits", db_constraint=False, db_index=False
     )
     activity_id = models.UUIDField()
-    amount = _amount(help_text="What its run would be given.")
+    amount = _amount(help_text="The amount that would be reserved for its run.")
     priority = models.SmallIntegerField()
     since = models.DateTimeField(db_default=Now())
 

@@ -23,9 +23,9 @@ class RetentionPolicy(TenantOwned):
         null=True,
         blank=True,
         validators=[MinValueValidator(1), MaxValueValidator(LONGEST_DAYS)],
-        help_text="Empty: rows of this kind are never deleted.",
+        help_text="If empty, rows of this kind are never deleted.",
     )
-    version = models.IntegerField(default=1, editable=False, help_text="Raised by every change.")
+    version = models.IntegerField(default=1, editable=False, help_text="Increases with every change.")
     updated_by = models.CharField(max_length=200, blank=True, default="", editable=False)
     updated_at = models.DateTimeField(auto_now=True)
 
@@ -43,7 +43,9 @@ class RetentionTally(TenantPart):
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     kind = models.CharField(max_length=32)
     deleted = models.BigIntegerField(default=0)
-    last_deleted = models.IntegerField(default=0, help_text="In the last pass that found any.")
+    last_deleted = models.IntegerField(
+        default=0, help_text="Number of rows deleted in the last pass that deleted any."
+    )
     last_at = models.DateTimeField(db_default=Now())
 
     class Meta:
@@ -60,10 +62,10 @@ class RetentionPass(models.Model):
     kind = models.CharField(max_length=32, primary_key=True)
     due_at = models.DateTimeField(db_default=Now())
     began_at = models.DateTimeField(null=True)
-    ended_at = models.DateTimeField(null=True, help_text="Empty: the pass goes on.")
-    reached = models.UUIDField(null=True, help_text="The last tenant that this pass has been to.")
-    rows = models.BigIntegerField(default=0, help_text="Deleted by the last pass.")
-    total = models.BigIntegerField(default=0, help_text="Deleted by all passes.")
+    ended_at = models.DateTimeField(null=True, help_text="Empty while the pass runs.")
+    reached = models.UUIDField(null=True, help_text="The last tenant that this pass has processed.")
+    rows = models.BigIntegerField(default=0, help_text="Number of rows deleted by the last pass.")
+    total = models.BigIntegerField(default=0, help_text="Number of rows deleted by all passes.")
 
     class Meta:
         verbose_name_plural = "retention passes"
@@ -76,7 +78,9 @@ class RetentionPass(models.Model):
 class ForgottenOutput(TenantPart):
     """An output whose activity was deleted. Written in that transaction; deleted once the output is deleted from MongoDB as well."""
 
-    id = models.UUIDField(primary_key=True, help_text="The output's, and the document's `_id`.")
+    id = models.UUIDField(
+        primary_key=True, help_text="The id of the output, which is also the document's `_id`."
+    )
     activity_id = models.UUIDField()
     at = models.DateTimeField(db_default=Now())
 
@@ -91,7 +95,7 @@ class UsageTotal(TenantPart):
     """The sums by month of ledger entries that were deleted."""
 
     id = models.BigAutoField(primary_key=True)
-    month = models.DateField(help_text="Its first day.")
+    month = models.DateField(help_text="The first day of the month.")
     agent_role = models.CharField(max_length=63)
     deliverable_id = models.UUIDField(null=True)
     model = models.CharField(max_length=200, blank=True, default="")
@@ -120,9 +124,9 @@ class DepartedTenant(models.Model):
     id = models.UUIDField(primary_key=True, editable=False, help_text="The tenant's id.")
     slug = models.SlugField(max_length=63)
     began_at = models.DateTimeField(db_default=Now(), help_text="When the deletion began.")
-    erased_at = models.DateTimeField(null=True, help_text="Empty: the deletion was begun and goes on.")
+    erased_at = models.DateTimeField(null=True, help_text="Empty until the deletion has ended.")
     counts: Any = models.JSONField(
-        default=dict, help_text="Deleted rows by table, and what else was deleted."
+        default=dict, help_text="Number of deleted rows by table, and what else was deleted."
     )
 
     class Meta:
