@@ -1,5 +1,5 @@
-"""Fault injection from outside: a whole installation is tormented while tenants use it, and what they saw is checked against what is there.
+"""Fault injection from outside: faults hit a whole installation while tenants use it, and the records of clients and agents are checked.
 
-`python -m tests.chaos` (`make chaos`) starts servers, web, workers and beats of its own, an agent that records every call, and proxies
-between all of them. One seed decides what tenants ask for, how agents behave and which faults come when. See docs/chaos.md.
+`python -m tests.chaos` (`make chaos`) starts its own servers, web, workers and beats, an agent that records every call, and proxies
+between all of them. One seed decides what tenants submit, how agents behave and which faults occur when. See docs/chaos.md.
 """

@@ -1,6 +1,6 @@
-"""`python -m tests.chaos`: torment an installation for some minutes and say whether everything held.
+"""`python -m tests.chaos`: inject faults into an installation for some minutes and report whether every check held.
 
-Exits 0 when every check held, 1 when one did not, 2 when the harness itself was in trouble, 130 on Ctrl-C.
+Exits 0 if every check held, 1 if one did not, 2 if the harness itself failed, 130 on Ctrl-C.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.chaos.installation import (
     WORKERS,
     HarnessTrouble,
     Installation,
-    checked_invariants,
+    check_invariants,
     running,
 )
 from tests.chaos.workload import (
@@ -50,17 +50,17 @@ from tests.chaos.workload import (
     Workload,
 )  # fmt: skip
 
-DRAIN_SHARE, LEAST_DRAIN = 0.3, 30.0  # of the minutes, kept for what follows the last fault
-REST_SECONDS = 240.0  # the bound for everything to come to rest; a machine that others load takes its time
-STANDSTILL_SECONDS = 60.0  # without one more that has ended
-RECOVERY_SECONDS = 45.0  # after a wave; beyond, the next one comes all the same
+DRAIN_SHARE, LEAST_DRAIN = 0.3, 30.0  # the share of the minutes after the last fault, and its least seconds
+REST_SECONDS = 240.0  # the limit for everything to come to rest; long, because a busy machine is slow
+STANDSTILL_SECONDS = 60.0  # without another activity that ends
+RECOVERY_SECONDS = 45.0  # after a wave; then the next one begins anyway
 TOKEN_ROLES = ("admin", "operator", "reviewer", "viewer")
 
 EPILOG = f"""kinds of faults:
 {described()}
 
-Two runs with one seed ask for the same work and do the same faults in the same order; how threads, processes and servers interleave
-differs from run to run, and how long a wave takes decides how many waves there are. A violation may so need several runs to come again.
+Two runs with the same seed submit the same work and inject the same faults in the same order. How threads, processes and servers
+interleave differs from run to run, and the duration of the waves decides how many there are. So a violation may need several runs to recur.
 """
 
 
@@ -68,8 +68,8 @@ class Stopped(Exception):
     """Ctrl-C or SIGTERM."""
 
 
-class Teller:
-    """Lines with the time since the first fault, and each few seconds how far things are."""
+class Log:
+    """Prints lines with the time since the first fault, and writes them and other facts to the journal."""
 
     def __init__(self, journal: Path) -> None:
         self.began = time.monotonic()
@@ -104,18 +104,18 @@ def main() -> int:
     outcome = report.Outcome(
         options.seed, repeat, options.minutes, options.kinds, options.times, logs=str(folder / "log")
     )
-    tell = Teller(folder / "journal.jsonl")
+    tell = Log(folder / "journal.jsonl")
     print(
         f"seed {options.seed}, {options.minutes:g} minutes, {len(options.kinds)} kinds of faults, up to {options.at_once} at once",
         flush=True,
     )
     code = None
     try:
-        _torment(options, folder, outcome, tell)
+        _inject_faults(options, folder, outcome, tell)
     except (Stopped, KeyboardInterrupt):
         outcome.troubles.append("stopped before the end")
         code = 130
-    except Exception as error:  # noqa: BLE001  # whatever it is, it says nothing about the installation
+    except Exception as error:  # noqa: BLE001  # an error of the harness tells nothing about the installation
         tell.note(trouble=traceback.format_exc())
         outcome.troubles.append(f"{type(error).__name__}: {error}")
         traceback.print_exc()
@@ -126,7 +126,7 @@ def main() -> int:
     return outcome.exit_code if code is None else code
 
 
-def _torment(options: argparse.Namespace, folder: Path, outcome: report.Outcome, tell: Teller) -> None:
+def _inject_faults(options: argparse.Namespace, folder: Path, outcome: report.Outcome, tell: Log) -> None:
     agent = Agent(options.seed, hang_seconds=TIMEOUT_SECONDS + 2)
     agent.start()
     began = time.monotonic()
@@ -150,7 +150,7 @@ def _torment(options: argparse.Namespace, folder: Path, outcome: report.Outcome,
 
 
 def _run(
-    options: argparse.Namespace, installation: Installation, workload: Workload, agent: Agent, outcome: report.Outcome, tell: Teller,
+    options: argparse.Namespace, installation: Installation, workload: Workload, agent: Agent, outcome: report.Outcome, tell: Log,
     began: float, ids: dict[str, str],
 ) -> None:  # fmt: skip
     outcome.seconds["start"] = round(time.monotonic() - began, 1)
@@ -172,36 +172,39 @@ def _run(
         recoveries.append(_wave(wave, place, workload, outcome, tell))
     outcome.seconds["faults"] = round(time.monotonic() - tell.began, 1)
 
-    tell("no more faults; no new work; people go on answering")
+    tell("no more faults and no new work; people continue to answer")
     resting = time.monotonic()
     workload.quieten()
     _end_schedules(workload)
     least, progress = sys.maxsize, time.monotonic()
-    while left := evidences.unsettled(workload):
-        if len(left) < least:
-            least, progress = len(left), time.monotonic()
+    while open_ := evidences.unsettled(workload):
+        if len(open_) < least:
+            least, progress = len(open_), time.monotonic()
         if time.monotonic() - progress > STANDSTILL_SECONDS or time.monotonic() - resting > REST_SECONDS:
             break
-        tell.note(unsettled=left)
+        tell.note(unsettled=open_)
         time.sleep(1.0)
     ticker.stop()
     outcome.seconds["rest"] = round(time.monotonic() - resting, 1)
     tell(
         "everything has ended, or waits for people or a time"
-        if not left
-        else f"{len(left)} activities have not come to rest, such as {left[0]}"
+        if not open_
+        else f"{len(open_)} activities have not come to rest, such as {open_[0]}"
     )
     workload.end()
-    found = evidences.collect(workload, agent, tell=tell)
-    found.recoveries = recoveries
-    found.caps = {(ids[tenant], role): cap for tenant in TENANTS for role, cap in CAPS.items()}
-    found.role_caps, found.tenant_caps = ROLE_CAPS, {ids[tenant]: cap for tenant, cap in TENANT_CAPS.items()}
+    evidence = evidences.collect(workload, agent, tell=tell)
+    evidence.recoveries = recoveries
+    evidence.caps = {(ids[tenant], role): cap for tenant in TENANTS for role, cap in CAPS.items()}
+    evidence.role_caps, evidence.tenant_caps = (
+        ROLE_CAPS,
+        {ids[tenant]: cap for tenant, cap in TENANT_CAPS.items()},
+    )
     tell("manage.py check_invariants --quiesced")
-    found.invariants = checked_invariants(installation, 60, since)
-    _keep_evidence(found, tell)
-    outcome.violations = checks.examine(found)
-    outcome.figures = report.figures(workload, found, installation.restarts)
-    outcome.recovery = report.recovery_by_kind(found)
+    evidence.invariants = check_invariants(installation, 60, since)
+    _keep_evidence(evidence, tell)
+    outcome.violations = checks.examine(evidence)
+    outcome.figures = report.figures(workload, evidence, installation.restarts)
+    outcome.recovery = report.recovery_by_kind(evidence)
     outcome.troubles += [f"a client thread failed: {failure}" for failure in workload.failures]
     if unexpected := workload.unexpected:
         outcome.remarks.append(f"{len(unexpected)} answers that no outage explains, such as {unexpected[0]}")
@@ -209,7 +212,7 @@ def _run(
 
 
 def _wave(
-    wave: list[plan.Planned], place: Place, workload: Workload, outcome: report.Outcome, tell: Teller
+    wave: list[plan.Planned], place: Place, workload: Workload, outcome: report.Outcome, tell: Log
 ) -> Recovery:
     threads = [
         threading.Thread(target=_do, args=(planned, place, outcome, tell), daemon=True) for planned in wave
@@ -220,7 +223,7 @@ def _wave(
         thread.join(400)
         if thread.is_alive():
             _trouble(f"a fault of {[planned.kind for planned in wave]} did not end")
-    for name in (*WORKERS, *WEBS):  # also those that ended by themselves and were started again
+    for name in (*WORKERS, *WEBS):  # including those that exited and were restarted
         place.installation.await_ready(name)
     healed = time.time()
     seconds = _await_canary(workload, healed, RECOVERY_SECONDS)
@@ -233,7 +236,7 @@ def _wave(
     return Recovery(kinds, any(KINDS[kind].server for kind in kinds), healed, seconds)
 
 
-def _do(planned: plan.Planned, place: Place, outcome: report.Outcome, tell: Teller) -> None:
+def _do(planned: plan.Planned, place: Place, outcome: report.Outcome, tell: Log) -> None:
     fault: Fault = KINDS[planned.kind](place, planned.target, random.Random(planned.seed))
     time.sleep(planned.after)
     entry: dict[str, Any] = {
@@ -249,8 +252,8 @@ def _do(planned: plan.Planned, place: Place, outcome: report.Outcome, tell: Tell
         fault.inject()
         entry["injected"] = time.time()
         time.sleep(planned.seconds)
-    except Exception as error:  # noqa: BLE001  # healing must be tried whatever happened
-        outcome.troubles.append(f"{planned.kind} could not be brought about: {type(error).__name__}: {error}")
+    except Exception as error:  # noqa: BLE001  # the fault must be healed in any case
+        outcome.troubles.append(f"{planned.kind} could not be injected: {type(error).__name__}: {error}")
         tell.note(trouble=traceback.format_exc())
     finally:
         try:
@@ -263,7 +266,7 @@ def _do(planned: plan.Planned, place: Place, outcome: report.Outcome, tell: Tell
 
 
 def _await_canary(workload: Workload, since: float, seconds: float) -> float | None:
-    """How long after `since` the first piece of work was done that was sent after it."""
+    """Return how long after `since` the first activity that was sent later was done, or None after the limit."""
     deadline = time.time() + seconds
     while time.time() < deadline:
         done = [canary.done for canary in list(workload.canaries) if canary.sent >= since and canary.done]
@@ -274,9 +277,9 @@ def _await_canary(workload: Workload, since: float, seconds: float) -> float | N
 
 
 class _Ticker(threading.Thread):
-    """Says each five seconds how far things are."""
+    """Prints the progress every five seconds."""
 
-    def __init__(self, workload: Workload, agent: Agent, tell: Teller) -> None:
+    def __init__(self, workload: Workload, agent: Agent, tell: Log) -> None:
         super().__init__(name="ticker", daemon=True)
         self._workload, self._agent, self._tell, self._over = workload, agent, tell, threading.Event()
 
@@ -284,9 +287,9 @@ class _Ticker(threading.Thread):
         while not self._over.wait(5):
             requests = self._workload.requests
             acknowledged = sum(bool(request.ids) for request in list(requests))
-            under_way = sum(call.ended is None for call in list(self._agent.calls))
+            open_ = sum(call.ended is None for call in list(self._agent.calls))
             self._tell(
-                f"asked for {len(requests)}, acknowledged {acknowledged}, agent calls {len(self._agent.calls)} ({under_way} under way), "
+                f"requested {len(requests)}, acknowledged {acknowledged}, agent calls {len(self._agent.calls)} ({open_} open), "
                 f"decided {len(self._workload.decisions)}, canaries {sum(bool(each.done) for each in self._workload.canaries)}",
                 ".",
             )
@@ -296,26 +299,26 @@ class _Ticker(threading.Thread):
 
 
 def _tenants(installation: Installation) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
-    """Tenants with a token for each role, as an operator makes them; all in one process."""
+    """Create the tenants with a token for each role, all in one process. Return the tokens and the ids by slug."""
     code = f"""
 import io, json
 from django.core.management import call_command
-said = {{}}
+created = {{}}
 for slug in {(*TENANTS, CANARY)!r}:
     out = io.StringIO(); call_command("create_tenant", slug, stdout=out, stderr=io.StringIO())
-    said[slug] = {{"id": out.getvalue().split()[-1]}}
+    created[slug] = {{"id": out.getvalue().split()[-1]}}
     for role in {TOKEN_ROLES!r}:
         out = io.StringIO(); call_command("create_token", tenant=slug, role=role, stdout=out, stderr=io.StringIO())
-        said[slug][role] = out.getvalue().split()[-1]
-print(json.dumps(said))
+        created[slug][role] = out.getvalue().split()[-1]
+print(json.dumps(created))
 """
-    said = json.loads(installation.manage("shell", "-v0", "-c", code).stdout.strip().splitlines()[-1])
+    created = json.loads(installation.manage("shell", "-v0", "-c", code).stdout.strip().splitlines()[-1])
     with installation.database() as connection:
         for role, cap in ROLE_CAPS.items():
             connection.execute("UPDATE agents_agent SET max_concurrency = %s WHERE role = %s", [cap, role])
         for slug, cap in TENANT_CAPS.items():
             connection.execute("UPDATE tenants_tenant SET max_concurrency = %s WHERE slug = %s", [cap, slug])
-    return said, {slug: entry["id"] for slug, entry in said.items()}
+    return created, {slug: entry["id"] for slug, entry in created.items()}
 
 
 def _configure(installation: Installation, workload: Workload, agent: Agent) -> None:
@@ -364,17 +367,17 @@ def _must(caller: Caller, method: str, path: str, body: dict[str, Any]) -> Any:
         time.sleep(0.5)
 
 
-def _keep_evidence(found: Evidence, tell: Teller) -> None:
-    for request in found.requests:
+def _keep_evidence(evidence: Evidence, tell: Log) -> None:
+    for request in evidence.requests:
         tell.note(request=request.__dict__)
-    for call in found.calls:
+    for call in evidence.calls:
         tell.note(call={**call.__dict__, "reports": [each.__dict__ for each in call.reports]})
-    for decision in found.decisions:
+    for decision in evidence.decisions:
         tell.note(decision=decision.__dict__)
 
 
 def _clear(folder: Path) -> None:
-    """Logs and the journal stay; data, passwords and schedules go."""
+    """Delete everything but the logs and the journal."""
     for entry in folder.iterdir():
         if entry.name in ("log", "journal.jsonl"):
             continue
@@ -387,7 +390,7 @@ def _trouble(text: str) -> Any:
 
 def _stop(number: int, frame: Any) -> None:
     for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.SIG_IGN)  # stopping takes some seconds, and is not to be stopped
+        signal.signal(each, signal.SIG_IGN)  # stopping takes some seconds and must not be interrupted
     print("stopping everything ...", flush=True)
     raise Stopped
 
@@ -403,27 +406,27 @@ def _options() -> argparse.Namespace:
         "--minutes",
         type=float,
         default=2.0,
-        help="for faults and coming to rest; start and reading come on top (2)",
+        help="for faults and the rest after them; start and evaluation come in addition (2)",
     )
-    parser.add_argument("--seed", type=int, default=None, help="of everything that is drawn (a new one)")
-    parser.add_argument("--kinds", default="", help="only these kinds of faults, with commas")
-    parser.add_argument("--at-once", type=int, default=3, help="faults that overlap at most (3)")
+    parser.add_argument("--seed", type=int, default=None, help="of all random choices (default: a new one)")
+    parser.add_argument("--kinds", default="", help="only these kinds of faults, separated by commas")
+    parser.add_argument("--at-once", type=int, default=3, help="the largest number of overlapping faults (3)")
     parser.add_argument(
         "--load", type=float, default=1.0, help="1: about five submissions a second over all tenants"
     )
     parser.add_argument(
-        "--times", choices=sorted(TIMES), default="short", help="short: leases a third of what ships"
+        "--times", choices=sorted(TIMES), default="short", help="short: leases of a third of the defaults"
     )
-    parser.add_argument("--report", default="", help="where the JSON goes (var/chaos/report.json)")
+    parser.add_argument("--report", default="", help="path of the JSON report (var/chaos/report.json)")
     parser.add_argument("--home", default="", help="folder for logs and data (a new one below var/chaos)")
-    parser.add_argument("--list", action="store_true", help="list the kinds of faults and end")
+    parser.add_argument("--list", action="store_true", help="list the kinds of faults and exit")
     options = parser.parse_args()
     if options.list:
         print(described())
         sys.exit(0)
     options.chosen = [name for name in options.kinds.replace(" ", ",").split(",") if name]
     if unknown := [name for name in options.chosen if name not in KINDS]:
-        parser.error(f"no such kind: {', '.join(unknown)}; --list has them all")
+        parser.error(f"unknown kinds: {', '.join(unknown)}; --list prints all kinds")
     if missing := [name for name in options.chosen if name not in available()]:
         parser.error(f"not possible on this machine: {', '.join(missing)}")
     options.kinds = options.chosen or list(available())

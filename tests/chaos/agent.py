@@ -1,8 +1,7 @@
-"""An HTTP agent that records every call and misbehaves by plan.
+"""An HTTP agent that records every call and misbehaves as planned.
 
-How it treats a call depends on the seed, on what the work calls itself (`params.chaos.mark`) and on how often it was called for the
-same wake, never on the order in which calls of different work come. Reports of a well-behaved agent are repeated until they are
-answered, as the agent protocol allows.
+How it handles a call depends on the seed, on the mark of the work (`params.chaos.mark`) and on the number of calls for the same wake,
+never on the order of calls of different work. Its honest reports are repeated until they are answered, as the agent protocol allows.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import httpx2
 
 CANARY = "canary"
 
-#: How a call is treated, and how often of a hundred. Each is a method of `Call`.
+#: How calls are handled, with weights in per cent. Each is a method of `Call`.
 MANNERS = {
     "at_once": 34,
     "slow": 8,
@@ -40,14 +39,14 @@ MANNERS = {
     "hangs": 1,
     "drops": 1,
 }
-#: While a fault of the agents' own is on, calls of everybody but the canary are treated so.
+#: While a fault of the agents is in force, all calls but the canary's are handled in one of these manners.
 MOODS = ("fails", "hangs", "limited", "wrong_token", "contradicts", "too_late")
-GOOD_AFTER = 3  # calls for one wake; so that no plan keeps an activity from its end
+GOOD_AFTER = 3  # calls for one wake, so that every activity can end
 
 
 @dataclass
 class Report:
-    """One callback as it was answered. `status` 0: no answer came."""
+    """One callback and its answer. `status` 0: no answer came."""
 
     at: float
     name: str
@@ -61,7 +60,7 @@ class Report:
 
 @dataclass
 class CallRecord:
-    """One call as the agent saw it, in seconds of this machine's clock."""
+    """One call as recorded by the agent, in seconds of this machine's clock."""
 
     activity: str
     run: str
@@ -76,12 +75,12 @@ class CallRecord:
     group: str = ""
     ended: float | None = None
     status: int = 0  # of the answer to the call itself; 0: none
-    content: str = ""  # that was answered or reported
+    content: str = ""  # of the answer or the report
     reports: list[Report] = field(default_factory=list)
 
 
 class Agent:
-    """A server on loopback. `mood` overrides how calls are treated; `stopped` ends all waiting."""
+    """A server on loopback. `mood` overrides the manner of calls; `stopped` ends all waiting."""
 
     def __init__(self, seed: int, *, hang_seconds: float) -> None:
         self.seed, self.hang_seconds = seed, hang_seconds
@@ -110,7 +109,7 @@ class Agent:
         self._server.server_close()
 
     def turn_of(self, wake: str, mark: str) -> tuple[int, int]:
-        """Which call for this wake it is, from 1, and which wake of this mark: all that a schedule starts has the same mark."""
+        """Return the number of the call for this wake, and of the wake for this mark: all work of a schedule has the same mark."""
         with self._counting:
             if wake not in self._serials:
                 self._wakes[mark] += 1
@@ -136,7 +135,7 @@ class _Server(ThreadingHTTPServer):
     agent: Agent
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A worker that was killed in the middle of its call is nothing to tell of."""
+        """Ignore errors of connections, which end when a worker is killed."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -153,8 +152,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        asked = (body.get("params") or {}).get("chaos") or {}
-        mark = str(asked.get("mark", ""))
+        options = (body.get("params") or {}).get("chaos") or {}
+        mark = str(options.get("mark", ""))
         agent = self.server.agent
         wake = self.headers["Idempotency-Key"] or ""
         turn, serial = agent.turn_of(wake, mark)
@@ -169,44 +168,38 @@ class _Handler(BaseHTTPRequestHandler):
             wake_reason=body["wake_reason"],
             mark=mark,
             manner=manner,
-            group=str(asked.get("group", "")),
+            group=str(options.get("group", "")),
             began=time.time(),
         )
         agent.calls.append(record)
-        call = Call(agent, self, body, asked, record, chance)
+        call = Call(agent, self, body, options, record, chance)
         try:
-            if asked.get("ask") and body["wake_reason"] in ("new_task", "scheduled"):
-                call.asks(asked["ask"])
+            if options.get("ask") and body["wake_reason"] in ("new_task", "scheduled"):
+                call.asks(options["ask"])
             else:
                 getattr(call, manner)()
         except OSError:
-            self.close_connection = True  # who called has gone
+            self.close_connection = True  # because the caller has disconnected
         finally:
-            if not call.goes_on:
+            if not call.reports_later:
                 record.ended = time.time()
 
 
 class Call:
-    """One call and what is done about it. Each manner is a method."""
+    """One call. Each manner of handling it is a method."""
 
     def __init__(
         self,
         agent: Agent,
         handler: _Handler,
         body: dict[str, Any],
-        asked: dict[str, Any],
+        options: dict[str, Any],
         record: CallRecord,
         chance: random.Random,
     ) -> None:
-        self.agent, self.handler, self.body, self.asked, self.record, self.chance = (
-            agent,
-            handler,
-            body,
-            asked,
-            record,
-            chance,
-        )
-        self.goes_on = False  # a thread will report later
+        self.agent, self.handler, self.body = agent, handler, body
+        self.options, self.record, self.chance = options, record, chance
+        self.reports_later = False  # in a thread
 
     # The manners.
 
@@ -223,12 +216,12 @@ class Call:
         self._afterwards(self._reports_later)
 
     def twice(self) -> None:
-        """The same result over two connections at once."""
+        """Report the same result over two connections at once."""
         self._answer(202, {})
         self._afterwards(self._reports_twice)
 
     def contradicts(self) -> None:
-        """Two different results, at once: one of them may count."""
+        """Report two different results at once, of which one may count."""
         self._answer(202, {})
         self._afterwards(self._reports_two_results)
 
@@ -238,12 +231,12 @@ class Call:
         self._answer(202, {})
 
     def wrong_token(self) -> None:
-        """Somebody else's result first, with tokens that are not the run's."""
+        """Report with tokens of other runs before reporting with the own one."""
         self._answer(202, {})
         self._afterwards(self._reports_with_wrong_tokens)
 
     def too_late(self) -> None:
-        """Accepts, and reports when its time is over."""
+        """Accept, and report after the deadline."""
         self._answer(202, {})
         self._afterwards(self._reports_too_late)
 
@@ -266,12 +259,12 @@ class Call:
         self._answer(429, {"error": "too much"}, {"Retry-After": "1"})
 
     def hangs(self) -> None:
-        """No answer for longer than the run may take."""
+        """Do not answer within the timeout of the run."""
         self.agent.stopped.wait(self.agent.hang_seconds)
         self.handler.close_connection = True
 
     def drops(self) -> None:
-        """The connection is reset in the middle of the answer."""
+        """Reset the connection in the middle of the answer."""
         raw = self.handler.connection
         with suppress(OSError):
             raw.sendall(
@@ -281,11 +274,11 @@ class Call:
         self.handler.close_connection = True
 
     def asks(self, tool: str) -> None:
-        """Use a tool, as the work was told to; only for its first reason to be awake."""
+        """Call the tool that the work names. Only the first run of the work does."""
         self._answer(202, {})
         self._afterwards(lambda: self._uses(tool))
 
-    # What they are made of.
+    # The parts of manners.
 
     def _work(self, least: float, most: float) -> None:
         self.agent.stopped.wait(self.chance.uniform(least, most))
@@ -313,7 +306,7 @@ class Call:
         self.record.status = status
 
     def _afterwards(self, action: Any) -> None:
-        self.goes_on = True
+        self.reports_later = True
 
         def act() -> None:
             try:
@@ -377,7 +370,7 @@ class Call:
     def _report(
         self, name: str, body: dict[str, Any], *, token: str | None = None, patient: bool = True
     ) -> Report:
-        """Send it; while no answer or a 5xx comes, again, for half a minute."""
+        """Send a report, and repeat it for half a minute while there is no answer or a 5xx."""
         callback = self.body["callback"]
         _TOKENS[self.record.run] = callback["token"]
         deadline = time.monotonic() + 30
@@ -394,11 +387,11 @@ class Call:
                 )
                 report.status = answer.status_code
                 with suppress(ValueError, AttributeError):
-                    said = answer.json()
-                    report.accepted = bool(said.get("accepted")) or (
+                    members = answer.json()
+                    report.accepted = bool(members.get("accepted")) or (
                         name.startswith("tools/") and answer.status_code < 300
                     )
-                    report.stop, report.duplicate = bool(said.get("stop")), bool(said.get("duplicate"))
+                    report.stop, report.duplicate = bool(members.get("stop")), bool(members.get("duplicate"))
             except httpx2.HTTPError:
                 pass
             self.record.reports.append(report)
@@ -412,7 +405,7 @@ class Call:
                 return report
 
 
-#: The last token of each run, for agents that try another's.
+#: The last token of each run, for agents that try the token of another run.
 _TOKENS: dict[str, str] = {}
 
 

@@ -1,6 +1,6 @@
-"""What must be true of a run, each as a function from evidence to violations.
+"""The checks of a run: each is a function from evidence to violations.
 
-Each names what it has seen: ids, times, the agent's own record. "No answer" means unknown: then once or not at all is right.
+A violation names its ids, times and records. A request without an answer may have had one effect or none.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 from tests.chaos.agent import CallRecord
 from tests.chaos.evidence import ENDED, Evidence, is_at_rest, moment
 
-CLOCK_SECONDS = 0.05  # two moments of one machine, written by two programs
+CLOCK_SECONDS = 0.05  # the tolerance for times that two programs of one machine wrote
 FLOW_SECONDS = 15.0  # after a server is back
 ENDED_RUN = ("completed", "failed", "cancelled", "stalled")
 
 
 @dataclass(frozen=True)
 class Violation:
-    """`check` names the function, `evidence` has what shows it."""
+    """`check` names the function; `evidence` has the ids and records that prove the violation."""
 
     check: str
     what: str
@@ -38,31 +38,31 @@ def check(function: Check) -> Check:
 
 
 def examine(evidence: Evidence) -> list[Violation]:
-    """All checks; the violations of each in its order."""
+    """Return the violations of all checks, in the order of the checks."""
     return [violation for function in CHECKS.values() for violation in function(evidence)]
 
 
-# What was asked for.
+# Requests.
 
 
 @check
 def nothing_acknowledged_is_lost(evidence: Evidence) -> Iterator[Violation]:
-    """Whatever a client was told to exist is there."""
+    """Everything that was acknowledged to a client exists."""
     there = {each["id"] for each in evidence.activities} | {each["id"] for each in evidence.flows}
     for request in evidence.requests:
         if request.what in ("submit", "dedup", "flow"):
             for pk in request.ids:
                 if pk not in there:
-                    yield _found(
+                    yield _violation(
                         "nothing_acknowledged_is_lost",
-                        f"{request.name} was acknowledged and is gone",
+                        f"{request.name} was acknowledged and does not exist",
                         request=_short(request),
                     )
 
 
 @check
 def nothing_is_doubled(evidence: Evidence) -> Iterator[Violation]:
-    """Under a key once, whatever was repeated; without one at most once for each time it was sent."""
+    """A request with a key has one effect; one without has at most one for each time it was sent."""
     roots = defaultdict(list)
     for each in evidence.activities:
         if not each["parent"] and not each["pipeline_run"] and each["round"] == 1 and not each["link_kind"]:
@@ -79,9 +79,9 @@ def nothing_is_doubled(evidence: Evidence) -> Iterator[Violation]:
             continue
         most = 1 if request.key else len(request.statuses)
         if len(there) > most:
-            yield _found(
+            yield _violation(
                 "nothing_is_doubled",
-                f"{request.name} is there {len(there)} times",
+                f"{request.name} exists {len(there)} times",
                 ids=there,
                 request=_short(request),
             )
@@ -89,7 +89,7 @@ def nothing_is_doubled(evidence: Evidence) -> Iterator[Violation]:
 
 @check
 def a_dedup_key_has_one_live_activity(evidence: Evidence) -> Iterator[Violation]:
-    """By the order of events: none of a key is created before the one before it has ended, the first time."""
+    """By the order of events, no activity of a key is created before the previous one has first ended."""
     by_key = defaultdict(list)
     for each in evidence.activities:
         if each["dedup_key"]:
@@ -106,7 +106,7 @@ def a_dedup_key_has_one_live_activity(evidence: Evidence) -> Iterator[Violation]
         group.sort(key=lambda each: created.get(each["id"], 0))
         for earlier, later in itertools.pairwise(group):
             if created.get(later["id"], 0) < ended.get(earlier["id"], float("inf")):
-                yield _found(
+                yield _violation(
                     "a_dedup_key_has_one_live_activity",
                     f"two of {tenant}'s {key} lived at once",
                     first=_brief(earlier),
@@ -116,7 +116,7 @@ def a_dedup_key_has_one_live_activity(evidence: Evidence) -> Iterator[Violation]
 
 @check
 def nothing_begins_before_its_time(evidence: Evidence) -> Iterator[Violation]:
-    """No call before `not_before`."""
+    """No call comes before `not_before`."""
     times = {
         request.ids[0]: request.body["not_before"]
         for request in evidence.requests
@@ -124,7 +124,7 @@ def nothing_begins_before_its_time(evidence: Evidence) -> Iterator[Violation]:
     }
     for call in evidence.calls:
         if (begin := moment(times.get(call.activity))) and call.began < begin - CLOCK_SECONDS:
-            yield _found(
+            yield _violation(
                 "nothing_begins_before_its_time",
                 f"called {begin - call.began:.1f} s too early",
                 call=asdict(call),
@@ -137,7 +137,7 @@ def nothing_begins_before_its_time(evidence: Evidence) -> Iterator[Violation]:
 
 @check
 def one_result_is_accepted_for_each_wake(evidence: Evidence) -> Iterator[Violation]:
-    """However often it is called and reported: one completed run for each wake, and one accepted result for each run."""
+    """Each wake has at most one completed run, and each run one accepted result, for any number of calls and reports."""
     wake_of = {call.run: call.wake for call in evidence.calls}
     for activity, runs in evidence.runs.items():
         completed = Counter(
@@ -145,7 +145,7 @@ def one_result_is_accepted_for_each_wake(evidence: Evidence) -> Iterator[Violati
         )
         for wake, number in completed.items():
             if number > 1:
-                yield _found(
+                yield _violation(
                     "one_result_is_accepted_for_each_wake",
                     f"{number} completed runs of one wake",
                     activity=activity,
@@ -157,7 +157,7 @@ def one_result_is_accepted_for_each_wake(evidence: Evidence) -> Iterator[Violati
             report.content for report in call.reports if report.name == "complete" and report.accepted
         }
         if len(different) > 1:
-            yield _found(
+            yield _violation(
                 "one_result_is_accepted_for_each_wake",
                 "two different results of one run were accepted",
                 call=asdict(call),
@@ -166,7 +166,7 @@ def one_result_is_accepted_for_each_wake(evidence: Evidence) -> Iterator[Violati
 
 @check
 def runs_of_an_activity_do_not_overlap(evidence: Evidence) -> Iterator[Violation]:
-    """By the API's record."""
+    """Checked by the times that the API returns."""
     for activity, runs in evidence.runs.items():
         spans = sorted(
             (moment(run["started_at"]) or 0, moment(run["ended_at"]) or float("inf"), run["id"])
@@ -174,7 +174,7 @@ def runs_of_an_activity_do_not_overlap(evidence: Evidence) -> Iterator[Violation
         )
         for earlier, later in itertools.pairwise(spans):
             if later[0] < earlier[1] - CLOCK_SECONDS:
-                yield _found(
+                yield _violation(
                     "runs_of_an_activity_do_not_overlap",
                     f"by {earlier[1] - later[0]:.2f} s",
                     activity=activity,
@@ -184,37 +184,40 @@ def runs_of_an_activity_do_not_overlap(evidence: Evidence) -> Iterator[Violation
 
 @check
 def each_run_is_called_once(evidence: Evidence) -> Iterator[Violation]:
-    """A message that comes twice must not call the agent twice for one run."""
+    """A message that is delivered twice does not call the agent twice for one run."""
     for run, number in Counter(call.run for call in evidence.calls).items():
         if number > 1:
             calls = [asdict(call) for call in evidence.calls if call.run == run]
-            yield _found("each_run_is_called_once", f"{number} calls of one run", calls=calls)
+            yield _violation("each_run_is_called_once", f"{number} calls of one run", calls=calls)
 
 
 @check
 def no_wrong_token_is_accepted(evidence: Evidence) -> Iterator[Violation]:
-    """Anyone who reports with another token than the run's own is refused."""
+    """Reports with a token of another run are refused."""
     for call in evidence.calls:
         for report in call.reports:
             if not report.honest and 200 <= report.status < 300:
-                yield _found("no_wrong_token_is_accepted", f"answered {report.status}", call=asdict(call))
+                yield _violation("no_wrong_token_is_accepted", f"answered {report.status}", call=asdict(call))
 
 
 @check
 def what_is_stored_is_what_was_accepted(evidence: Evidence) -> Iterator[Violation]:
-    """The output of an activity is what the agent gave in a run that is completed, the last of them."""
-    said: dict[str, set[str]] = defaultdict(set)
+    """The output of an activity is what the agent returned in the last completed run."""
+    returned: dict[str, set[str]] = defaultdict(set)
     for call in evidence.calls:
-        said[call.run] |= {call.content, *(report.content for report in call.reports if report.honest)} - {""}
+        returned[call.run] |= {
+            call.content,
+            *(report.content for report in call.reports if report.honest),
+        } - {""}
     for activity, output in evidence.outputs.items():
         completed = sorted(
             (run for run in evidence.runs.get(activity, []) if run["status"] == "completed"),
             key=lambda run: run["started_at"],
         )
-        if completed and output.get("content") not in said[completed[-1]["id"]]:
-            yield _found(
+        if completed and output.get("content") not in returned[completed[-1]["id"]]:
+            yield _violation(
                 "what_is_stored_is_what_was_accepted", "the output is not that of the last completed run",
-                activity=activity, output=output, run=completed[-1], said=sorted(said[completed[-1]["id"]]),
+                activity=activity, output=output, run=completed[-1], returned=sorted(returned[completed[-1]["id"]]),
             )  # fmt: skip
     accepted = {
         (call.activity, report.content)
@@ -235,7 +238,7 @@ def what_is_stored_is_what_was_accepted(evidence: Evidence) -> Iterator[Violatio
             and sum(run["status"] == "completed" for run in runs) == 1
             and stored.get("content") != content
         ):
-            yield _found(
+            yield _violation(
                 "what_is_stored_is_what_was_accepted",
                 "the only accepted report is not what is stored",
                 activity=activity,
@@ -249,15 +252,15 @@ def what_is_stored_is_what_was_accepted(evidence: Evidence) -> Iterator[Violatio
 
 @check
 def no_cap_is_passed(evidence: Evidence) -> Iterator[Violation]:
-    """By the agent's clock: never more calls under way than a tenant's role, a role, a tenant, or a group may have.
+    """By the agent's clock, no tenant's role, role, tenant or group has more open calls than its cap.
 
-    A call of a run that is over (lost, overdue, cancelled) counts until the run's end: what an agent does after that nobody can stop.
+    A call whose run has ended (lost, overdue, cancelled) counts until the end of the run, because nobody can stop its agent.
     """
     ends = {run["id"]: moment(run["ended_at"]) for runs in evidence.runs.values() for run in runs}
     spans = [
         (call.began, min(call.ended or float("inf"), ends.get(call.run) or float("inf")), call)
         for call in evidence.calls
-        if call.run in ends  # others are the canaries', which have no caps
+        if call.run in ends  # the others belong to canaries, which have no caps
     ]
     scopes: list[tuple[str, Callable[[CallRecord], Any], Callable[[Any], int | None]]] = [
         ("role of a tenant", lambda call: (call.tenant, call.role), evidence.caps.get),
@@ -275,16 +278,16 @@ def no_cap_is_passed(evidence: Evidence) -> Iterator[Violation]:
             if cap_of(key_of(call)) is not None and ended - began > CLOCK_SECONDS:
                 by_key[key_of(call)].append((began, ended - CLOCK_SECONDS, call))
         for key, group in by_key.items():
-            most, at, under_way = most_at_once(group)
+            most, at, open_calls = most_at_once(group)
             if most > (cap_of(key) or 0):
-                yield _found(
+                yield _violation(
                     "no_cap_is_passed", f"{most} at once in the {scope} {key}, where {cap_of(key)} may be",
-                    at=at, calls=[asdict(call) for call in under_way],
+                    at=at, calls=[asdict(call) for call in open_calls],
                 )  # fmt: skip
 
 
 def most_at_once(spans: list[tuple[float, float, CallRecord]]) -> tuple[int, float, list[CallRecord]]:
-    """How many were under way at the fullest moment, when it was, and which."""
+    """Return the largest number of simultaneous calls, its time, and these calls."""
     moments = sorted(
         [(began, 1, index) for index, (began, _, _) in enumerate(spans)]
         + [(ended, -1, index) for index, (_, ended, _) in enumerate(spans)]
@@ -302,16 +305,16 @@ def most_at_once(spans: list[tuple[float, float, CallRecord]]) -> tuple[int, flo
 
 @check
 def a_question_has_one_answer(evidence: Evidence) -> Iterator[Violation]:
-    """Of contrary answers one wins, and it is the one that stands."""
+    """Of contrary answers one succeeds, and the status is that of this answer."""
     verdicts = {"approve": "approved", "reject": "rejected"}
-    stands = {each["id"]: each for each in evidence.activities}
+    items = {each["id"]: each for each in evidence.activities}
     by_item = defaultdict(list)
     for decision in evidence.decisions:
         if 200 <= decision.status < 300 and decision.verb in verdicts:
             by_item[decision.item].append(decision)
     for item, won in by_item.items():
         if len({decision.verb for decision in won}) > 1:
-            yield _found(
+            yield _violation(
                 "a_question_has_one_answer",
                 "contrary answers both succeeded",
                 item=item,
@@ -319,14 +322,14 @@ def a_question_has_one_answer(evidence: Evidence) -> Iterator[Violation]:
             )
             continue
         if (
-            (found := stands.get(item))
-            and found["status"] in ("approved", "rejected")
-            and found["status"] != verdicts[won[0].verb]
+            (stored := items.get(item))
+            and stored["status"] in ("approved", "rejected")
+            and stored["status"] != verdicts[won[0].verb]
         ):
-            yield _found(
+            yield _violation(
                 "a_question_has_one_answer",
-                f"it was answered {won[0].verb} and stands as {found['status']}",
-                item=_brief(found),
+                f"it was answered {won[0].verb} and is {stored['status']}",
+                item=_brief(stored),
                 decisions=[asdict(each) for each in won],
             )
 
@@ -336,14 +339,14 @@ def a_question_has_one_answer(evidence: Evidence) -> Iterator[Violation]:
 
 @check
 def each_step_starts_once(evidence: Evidence) -> Iterator[Violation]:
-    """One activity for each step, branch and round of a pipeline run."""
+    """Each step, branch and round of a pipeline run has one activity."""
     starts = defaultdict(list)
     for each in evidence.activities:
         if each["pipeline_run"] and each["step"] and not each["link_kind"]:
             starts[each["pipeline_run"], each["step"], each["branch"], each["round"]].append(each["id"])
     for (run, step, branch, round_), ids in starts.items():
         if len(ids) > 1:
-            yield _found(
+            yield _violation(
                 "each_step_starts_once",
                 f"{step} (branch {branch}, round {round_}) has {len(ids)} activities",
                 pipeline_run=run,
@@ -353,7 +356,7 @@ def each_step_starts_once(evidence: Evidence) -> Iterator[Violation]:
 
 @check
 def a_finished_flow_has_done_every_step(evidence: Evidence) -> Iterator[Violation]:
-    """A run of a pipeline that is completed has no step that is still to be done."""
+    """A completed pipeline run has no open step."""
     for flow in evidence.flows:
         if flow["status"] == "completed":
             open_ = [
@@ -362,7 +365,7 @@ def a_finished_flow_has_done_every_step(evidence: Evidence) -> Iterator[Violatio
                 if step["status"] not in ("done", "approved", "completed", "skipped")
             ]
             if open_:
-                yield _found(
+                yield _violation(
                     "a_finished_flow_has_done_every_step",
                     f"{open_} of a completed run are not done",
                     flow=flow,
@@ -371,7 +374,7 @@ def a_finished_flow_has_done_every_step(evidence: Evidence) -> Iterator[Violatio
 
 @check
 def a_schedule_fires_each_time_once(evidence: Evidence) -> Iterator[Violation]:
-    """Every nominal time is on record once, and each that fired has one execution with one job and one activity."""
+    """Every nominal time is recorded once, and each fired one has one execution with one job and one activity."""
     for seen in evidence.schedules:
         schedule, interval = seen["schedule"], seen["schedule"]["interval_ms"] / 1000
         times = sorted(
@@ -382,15 +385,15 @@ def a_schedule_fires_each_time_once(evidence: Evidence) -> Iterator[Violation]:
         for earlier, later in itertools.pairwise(times):
             steps = (later - earlier) / interval
             if round(steps, 3) != 1:
-                yield _found(
+                yield _violation(
                     "a_schedule_fires_each_time_once",
-                    f"{steps:.1f} intervals between two times on record",
+                    f"{steps:.1f} intervals between two recorded times",
                     schedule=schedule["id"],
                     first=earlier,
                     second=later,
                 )
         if times and seen["until"] - times[-1] > interval + 30 and schedule["enabled"]:
-            yield _found(
+            yield _violation(
                 "a_schedule_fires_each_time_once",
                 f"nothing for {seen['until'] - times[-1]:.0f} s",
                 schedule=schedule["id"],
@@ -399,13 +402,13 @@ def a_schedule_fires_each_time_once(evidence: Evidence) -> Iterator[Violation]:
         executed = Counter(each["nominal_at"] for each in seen["executions"] if each["nominal_at"])
         for nominal, number in executed.items():
             if number > 1:
-                yield _found(
+                yield _violation(
                     "a_schedule_fires_each_time_once",
                     f"{number} executions of {nominal}",
                     schedule=schedule["id"],
                 )
         for nominal in fired - set(executed):
-            yield _found(
+            yield _violation(
                 "a_schedule_fires_each_time_once",
                 f"{nominal} fired and has no execution",
                 schedule=schedule["id"],
@@ -413,7 +416,7 @@ def a_schedule_fires_each_time_once(evidence: Evidence) -> Iterator[Violation]:
         for execution in seen["executions"]:
             jobs = seen["jobs"].get(execution["id"], [])
             if len(jobs) > 1 or (not jobs and execution["status"] in ("completed", "success")):
-                yield _found(
+                yield _violation(
                     "a_schedule_fires_each_time_once",
                     f"{len(jobs)} jobs of one execution",
                     execution=execution,
@@ -422,7 +425,7 @@ def a_schedule_fires_each_time_once(evidence: Evidence) -> Iterator[Violation]:
 
 @check
 def events_have_no_gaps(evidence: Evidence) -> Iterator[Violation]:
-    """Ids of each tenant's log and of what streams brought count up by one, and the last event of an activity has its status."""
+    """Event ids of each log and stream increase by one, and the last event of an activity has its status."""
     statuses = {each["id"]: each["status"] for each in evidence.activities}
     for tenant, events in evidence.events.items():
         ids = [event["id"] for event in events]
@@ -431,7 +434,7 @@ def events_have_no_gaps(evidence: Evidence) -> Iterator[Violation]:
                 (pair for pair in itertools.pairwise(ids) if pair[1] != pair[0] + 1),
                 (0, ids[0] if ids else 0),
             )
-            yield _found(
+            yield _violation(
                 "events_have_no_gaps", f"the log of {tenant} goes from {gap[0]} to {gap[1]}", tenant=tenant
             )
         last: dict[str, Any] = {}
@@ -440,7 +443,7 @@ def events_have_no_gaps(evidence: Evidence) -> Iterator[Violation]:
                 last[event["activity"]] = event
         for activity, event in last.items():
             if statuses.get(activity) in ENDED and event["data"].get("status") != statuses[activity]:
-                yield _found(
+                yield _violation(
                     "events_have_no_gaps",
                     f"the last event says {event['data'].get('status')}, the activity {statuses[activity]}",
                     event=event,
@@ -448,7 +451,7 @@ def events_have_no_gaps(evidence: Evidence) -> Iterator[Violation]:
     for stream in evidence.streams:
         for earlier, later in zip(stream.ids, stream.ids[1:], strict=False):
             if later != earlier + 1:
-                yield _found(
+                yield _violation(
                     "events_have_no_gaps",
                     f"a stream of {stream.tenant} goes from {earlier} to {later}",
                     connections=stream.connections,
@@ -461,11 +464,11 @@ def events_have_no_gaps(evidence: Evidence) -> Iterator[Violation]:
 
 @check
 def everything_comes_to_rest(evidence: Evidence) -> Iterator[Violation]:
-    """After the last fault everything ends, or waits for a reason that /why/ names and that is not ours."""
+    """After the last fault everything ends, or waits for a reason that /why/ names and that time or people end."""
     for each in evidence.activities:
         reason = evidence.reasons.get(each["id"])
         if not is_at_rest(each, reason):
-            yield _found(
+            yield _violation(
                 "everything_comes_to_rest",
                 f"{each['name']} is {each['status']}",
                 activity=_brief(each),
@@ -476,17 +479,17 @@ def everything_comes_to_rest(evidence: Evidence) -> Iterator[Violation]:
 
 @check
 def work_flows_again(evidence: Evidence) -> Iterator[Violation]:
-    """Within 15 s after a server is back a new piece of work is done."""
+    """Within 15 s after a server is back a new activity is done."""
     for recovery in evidence.recoveries:
         if recovery.server and (recovery.seconds is None or recovery.seconds > FLOW_SECONDS):
-            took = "not within the bound" if recovery.seconds is None else f"after {recovery.seconds:.1f} s"
-            yield _found(
+            took = "not within the limit" if recovery.seconds is None else f"after {recovery.seconds:.1f} s"
+            yield _violation(
                 "work_flows_again", f"after {', '.join(recovery.kinds)}: {took}", recovery=asdict(recovery)
             )
         elif recovery.seconds is None:
-            yield _found(
+            yield _violation(
                 "work_flows_again",
-                f"after {', '.join(recovery.kinds)}: not within the bound",
+                f"after {', '.join(recovery.kinds)}: not within the limit",
                 recovery=asdict(recovery),
             )
 
@@ -494,15 +497,15 @@ def work_flows_again(evidence: Evidence) -> Iterator[Violation]:
 @check
 def invariants_hold(evidence: Evidence) -> Iterator[Violation]:
     """`manage.py check_invariants --quiesced` finds nothing."""
-    for found in evidence.invariants.get("violations", []):
-        yield _found(
+    for broken in evidence.invariants.get("violations", []):
+        yield _violation(
             "invariants_hold",
-            f"{found['invariant']}: {found.get('description', '')} ({found['count']})",
-            found=found,
+            f"{broken['invariant']}: {broken.get('description', '')} ({broken['count']})",
+            found=broken,
         )
 
 
-def _found(name: str, what: str, **evidence: Any) -> Violation:
+def _violation(name: str, what: str, **evidence: Any) -> Violation:
     return Violation(name, what, evidence)
 
 

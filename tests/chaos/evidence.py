@@ -1,6 +1,6 @@
-"""Everything that is known about a run when it is over: what clients and agents saw, and what the API says now.
+"""The evidence of a finished run: the records of clients and agents, and what the API returns afterwards.
 
-Plain data, so that the checks can be tried with evidence that somebody has made up.
+It is plain data, so that the checks can be tested with made-up evidence.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any
 from tests.chaos.agent import Agent, CallRecord
 from tests.chaos.workload import TENANTS, Caller, Decision, Request, Streamed, Workload
 
-#: No more happens to these by itself.
+#: Activities in these statuses do not change without an action.
 ENDED = frozenset({"done", "approved", "rejected", "reassigned", "failed", "needs_review", "cancelled"})
 #: People or other work must act first.
 WAITING = frozenset({"awaiting_approval", "awaiting_subtask", "awaiting_review", "blocked"})
 OUTPUTS_READ = 1_500
-REST_SECONDS = 30.0  # for each that is under way when everything is read
+REST_SECONDS = 30.0  # for each activity that is still open when everything is read
 
 
 @dataclass
 class Recovery:
-    """A wave of faults that was over at `healed`. `seconds`: until a piece of work sent after that was done; None: not within the bound."""
+    """A wave of faults that ended at `healed`. `seconds`: until an activity that was sent later was done; None: not within the limit."""
 
     kinds: list[str]
     server: bool
@@ -44,16 +44,14 @@ class Evidence:
     activities: list[dict[str, Any]] = field(default_factory=list)
     runs: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # by activity
     outputs: dict[str, dict[str, Any]] = field(default_factory=dict)  # by activity
-    reasons: dict[str, dict[str, Any]] = field(
-        default_factory=dict
-    )  # /why/ of what has neither ended nor waits, by activity
+    reasons: dict[str, dict[str, Any]] = field(default_factory=dict)  # /why/ of open activities, by activity
     flows: list[dict[str, Any]] = field(default_factory=list)  # pipeline runs
     events: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # by tenant
     schedules: list[dict[str, Any]] = field(
         default_factory=list
     )  # {schedule, firings, executions, jobs, until}
     invariants: dict[str, Any] = field(default_factory=dict)
-    #: Caps in force: of (tenant id, role), of a role over all, of a tenant id; in a group one.
+    #: Caps in force: by (tenant id, role), by role over all tenants, by tenant id. Groups have a cap of one.
     caps: dict[tuple[str, str], int] = field(default_factory=dict)
     role_caps: dict[str, int] = field(default_factory=dict)
     tenant_caps: dict[str, int] = field(default_factory=dict)
@@ -114,8 +112,8 @@ def collect(workload: Workload, agent: Agent, *, tell: Callable[[str], None]) ->
 
 
 def unsettled(workload: Workload) -> list[str]:
-    """A line for each activity that has neither ended nor waits for a reason that only time or people change."""
-    found = []
+    """Return a line for each activity that has not ended and waits for nothing that only time or people end."""
+    lines = []
     for tenant in TENANTS:
         try:
             path = "/activities/?limit=200&status=created,assigned,in_progress,awaiting_subtask"
@@ -126,20 +124,20 @@ def unsettled(workload: Workload) -> list[str]:
             reason = each.get("waiting_for")
             if not is_at_rest(each, reason):
                 code = (reason or {}).get("code")
-                found.append(
+                lines.append(
                     f"{tenant} {each['id']} {each['name']}: {each['status']}, {code}, stalls {each['stalls']}"
                 )
-    return found
+    return lines
 
 
-#: Of an agent's work: it will go on by itself, later.
+#: Reasons for which an agent's work waits without needing attention.
 PATIENT_REASONS = frozenset(
     {"not_before", "retry_delay", "provider_limit", "paused", "human", "dependency", "budget"}
 )
 
 
 def is_at_rest(activity: dict[str, Any], reason: dict[str, Any] | None) -> bool:
-    """It has ended, waits for people or other work, or for a time or somebody that /why/ names."""
+    """Whether the activity has ended, or waits for people, other work or a time that /why/ names."""
     if activity["status"] in ENDED or activity["status"] in WAITING:
         return True
     if activity["assignee_type"] == "human":
@@ -148,7 +146,7 @@ def is_at_rest(activity: dict[str, Any], reason: dict[str, Any] | None) -> bool:
 
 
 def _reason(viewer: Caller, activity: dict[str, Any]) -> dict[str, Any]:
-    """Why it waits; looked at again while it is under way, as a retry may have fallen due just now. Brings the activity up to date."""
+    """Return why the activity waits, after waiting for it to come to rest, because a retry may just be due. Update its status."""
     deadline = time.monotonic() + REST_SECONDS
     while True:
         reason: dict[str, Any] = _one(viewer, f"/activities/{activity['id']}/why/")
@@ -173,25 +171,25 @@ def _schedule(viewer: Caller, schedule: str) -> dict[str, Any]:
 
 
 def _all_events(viewer: Caller) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     path: str | None = "/events/?after=0&limit=200"
     while path:
         page = _one(viewer, path)
-        found += page["results"]
+        rows += page["results"]
         path = page.get("next")
-    return found
+    return rows
 
 
 def _all(viewer: Caller, path: str, patience: float = 30.0) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     following: str | None = path
     while following:
         page = _one(viewer, following, patience)
         if isinstance(page, list):
             return page
-        found += page["results"]
+        rows += page["results"]
         following = page["next"]
-    return found
+    return rows
 
 
 def _one(viewer: Caller, path: str, patience: float = 30.0) -> Any:

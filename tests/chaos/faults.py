@@ -1,7 +1,7 @@
-"""The kinds of faults: how each is brought about and how it is healed.
+"""The kinds of faults: how each is injected and how it is healed.
 
-`claims` are what a fault needs for itself; two faults with a claim in common never overlap. `inject` returns once the fault is in force,
-`heal` once it is over and what was stopped has been started again; both may take their time. A fault draws its details from `chance`.
+`claims` are the resources that a fault uses exclusively; two faults with a common claim never overlap. `inject` returns once the fault is
+in force, `heal` once it has ended and stopped processes run again; both may take time. A fault draws its details from `chance`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ UPKEEPERS = (*WORKERS, *BEATS)
 
 @dataclass
 class Place:
-    """What faults act upon."""
+    """The targets of faults."""
 
     installation: Installation
     agent: Agent
@@ -37,7 +37,7 @@ class Place:
 
 @dataclass
 class Fault(ABC):
-    """Base of all. `seconds` is how long it may last; `server` marks those after which a server comes back."""
+    """The base of all faults. `seconds` is the range of its duration; `server` marks faults after which a server is back."""
 
     name: ClassVar[str] = ""
     about: ClassVar[str] = ""
@@ -61,10 +61,10 @@ class Fault(ABC):
 
     @abstractmethod
     def inject(self) -> None:
-        """Bring the fault about."""
+        """Start the fault."""
 
     def heal(self) -> None:  # noqa: B027
-        """End the fault. Kinds that are over at once have nothing to do."""
+        """End the fault. Kinds that end at once have nothing to do."""
 
 
 KINDS: dict[str, type[Fault]] = {}
@@ -81,7 +81,7 @@ def kind(cls: type[Fault]) -> type[Fault]:
 class OfProcess(Fault):
     def heal(self) -> None:
         self.at.start(self.target)
-        # So that a later fault never takes the last process of a kind while the others are still starting.
+        # Otherwise a later fault could stop the last process of a kind while the others are still starting.
         self.at.await_ready(self.target)
 
 
@@ -95,7 +95,7 @@ class WorkerKilled(OfProcess):
 
 @kind
 class WorkerTerminated(OfProcess):
-    name, about, targets = "worker-terminated", "SIGTERM to a worker; it may end what it has begun", WORKERS
+    name, about, targets = "worker-terminated", "SIGTERM to a worker; it may finish its runs", WORKERS
 
     def inject(self) -> None:
         ended = self.at.terminate(self.target)
@@ -108,7 +108,7 @@ class Frozen(OfProcess):
 
     def heal(self) -> None:
         self.at.kill(self.target, signal.SIGCONT)
-        time.sleep(1.0)  # a watchdog that ends its process does so now
+        time.sleep(1.0)  # for a watchdog that ends its process
         super().heal()
 
 
@@ -171,13 +171,13 @@ class WorkersRolled(Fault):
 
 
 class OfLeader(Fault):
-    """The process that does the upkeep, anyone who it is then."""
+    """A fault of the process that leads when the fault begins."""
 
     @classmethod
     def claims(cls, target: str) -> frozenset[str]:
         return frozenset(UPKEEPERS)
 
-    def found(self) -> str:
+    def find_leader(self) -> str:
         deadline = time.monotonic() + 15
         while True:
             with suppress(psycopg.Error):
@@ -185,7 +185,7 @@ class OfLeader(Fault):
                     self.target = self.detail = leader
                     return leader
             if time.monotonic() > deadline:
-                # Nobody leads: that is for the check of recovery to tell. The fault strikes somebody.
+                # Without a leader the check of recovery fails anyway, so any process will do.
                 self.target = "worker-0"
                 self.detail = "worker-0, as no leader was found for 15 s"
                 return self.target
@@ -197,7 +197,7 @@ class LeaderKilled(OfLeader):
     name, about = "leader-killed", "SIGKILL to the process that does the upkeep"
 
     def inject(self) -> None:
-        self.at.kill(self.found())
+        self.at.kill(self.find_leader())
 
     def heal(self) -> None:
         self.at.start(self.target)
@@ -209,7 +209,7 @@ class LeaderFrozen(OfLeader):
     name, about, seconds = "leader-frozen", "SIGSTOP to the process that does the upkeep", (12, 18)
 
     def inject(self) -> None:
-        self.at.kill(self.found(), signal.SIGSTOP)
+        self.at.kill(self.find_leader(), signal.SIGSTOP)
 
     def heal(self) -> None:
         self.at.kill(self.target, signal.SIGCONT)
@@ -227,7 +227,7 @@ class LeaderCutOff(OfLeader):
     )
 
     def inject(self) -> None:
-        self.at.switchboard.impose(links.SILENT, self.at.links_of(self.found()))
+        self.at.switchboard.impose(links.SILENT, self.at.links_of(self.find_leader()))
 
     def heal(self) -> None:
         self.at.switchboard.lift(links.SILENT, self.at.links_of(self.target))
@@ -334,7 +334,7 @@ class LinkCut(OfLink):
 class LinkSilent(OfLink):
     name, about, seconds, state = (
         "link-silent",
-        "nothing passes between one process and one server, and nobody is told",
+        "nothing passes between one process and one server, without an error",
         (5, 16),
         links.SILENT,
     )
@@ -384,7 +384,7 @@ class LinkReset(OfLink):
         super().heal()
 
     def heal(self) -> None:
-        """Over at once."""
+        """Does nothing, because the fault has ended."""
 
 
 @kind
@@ -503,10 +503,10 @@ class RedisFull(OfRedis):
 
 
 class OfAdmissionKeys(OfRedis):
-    def some(self, client: redis.Redis, number: int) -> list[str]:
+    def choose_keys(self, client: redis.Redis, number: int) -> list[str]:
         with_prefix: Any = client.scan_iter(match="orchestrator:admission*", count=1000)
-        found = sorted(key.decode() for key in with_prefix)
-        return self.chance.sample(found, min(number, len(found)))
+        keys = sorted(key.decode() for key in with_prefix)
+        return self.chance.sample(keys, min(number, len(keys)))
 
 
 @kind
@@ -515,7 +515,7 @@ class RedisKeysGone(OfAdmissionKeys):
 
     def inject(self) -> None:
         with self.at.redis() as client:
-            keys = self.some(client, self.chance.randint(1, 3))
+            keys = self.choose_keys(client, self.chance.randint(1, 3))
             self.detail = " ".join(keys)
             if keys:
                 client.delete(*keys)
@@ -531,7 +531,7 @@ class RedisKeysJunk(OfAdmissionKeys):
 
     def inject(self) -> None:
         with self.at.redis() as client:
-            keys = self.some(client, self.chance.randint(1, 2))
+            keys = self.choose_keys(client, self.chance.randint(1, 2))
             self.detail = " ".join(keys)
             for key in keys:
                 client.delete(key)
@@ -564,7 +564,7 @@ class RedisClients(OfRedis):
 class Duplicates(OfRedis):
     name, about, seconds = (
         "messages-doubled",
-        "messages that are waiting or being worked on come again, three times each",
+        "waiting and unacknowledged messages are sent again, three times each",
         (0, 0),
     )
     server = False
@@ -575,8 +575,8 @@ class Duplicates(OfRedis):
             for _ in range(20):
                 waiting: Any = client.scan_iter(match="agent__*")
                 copies = [(queue, item) for queue in list(waiting) for item in _items(client, queue)]
-                under_way: Any = client.hvals("unacked")
-                for entry in under_way:
+                unacknowledged: Any = client.hvals("unacked")
+                for entry in unacknowledged:
                     with suppress(ValueError, IndexError, TypeError):
                         message, _, queue = json.loads(entry)
                         copies.append((queue, json.dumps(message)))
@@ -592,8 +592,8 @@ class Duplicates(OfRedis):
 
 def _items(client: redis.Redis, queue: bytes) -> list[Any]:
     with suppress(redis.ResponseError):
-        found: Any = client.lrange(queue, 0, 20)
-        return list(found)
+        messages: Any = client.lrange(queue, 0, 20)
+        return list(messages)
     return []
 
 
@@ -670,7 +670,7 @@ class ConnectionsExhausted(OfPostgres):
             except psycopg.OperationalError:
                 break
         self.detail = f"{len(self.hold)} taken"
-        # Those who hold one lose it and find none; what they left is taken as well.
+        # Processes with a connection lose it, and the freed connections are taken as well.
         with suppress(psycopg.Error):
             self.hold[0].execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
@@ -726,7 +726,7 @@ class TableLocked(OfPostgres):
 class RowsLocked(OfPostgres):
     name, about, seconds = (
         "postgres-rows-locked",
-        "up to fifty activities that are under way are locked",
+        "up to fifty open activities are locked",
         (5, 10),
     )
     server = False
@@ -737,10 +737,10 @@ class RowsLocked(OfPostgres):
         with suppress(psycopg.Error):
             connection.execute("BEGIN")
             connection.execute("SET LOCAL lock_timeout = '3s'")
-            found = connection.execute(
+            rows = connection.execute(
                 "SELECT id FROM activities_activity WHERE finished_at IS NULL ORDER BY id LIMIT 50 FOR UPDATE SKIP LOCKED"
             ).fetchall()
-            self.detail = f"{len(found)} rows"
+            self.detail = f"{len(rows)} rows"
 
     heal = TableLocked.heal
 
@@ -815,7 +815,7 @@ _MOOD_WORDS = {
     "limited": ("agents-limited", "every agent answers 429 without Retry-After"),
     "wrong_token": ("agents-lie", "every agent tries other tokens before its own"),
     "contradicts": ("agents-contradict", "every agent sends two different results at once"),
-    "too_late": ("agents-late", "every agent reports when its time is over"),
+    "too_late": ("agents-late", "every agent reports after its deadline"),
 }
 for _mood in MOODS:
     _name, _about = _MOOD_WORDS[_mood]
@@ -837,12 +837,12 @@ class Burst(Fault):
 
 
 def available() -> dict[str, type[Fault]]:
-    """All kinds that can be brought about on this machine."""
+    """Return all kinds that can be injected on this machine."""
     return {name: each for name, each in KINDS.items() if name != "clock-off" or faketime_library()}
 
 
 def described() -> str:
-    """A line for each kind."""
+    """Return a line of help for each kind."""
     width = max(map(len, KINDS))
     missing = {name: "  (not here: no libfaketime)" for name in KINDS if name not in available()}
     return "\n".join(f"  {name:{width}}  {each.about}{missing.get(name, '')}" for name, each in KINDS.items())

@@ -1,7 +1,7 @@
-"""A whole installation in real processes, each of which reaches each server over a link of its own.
+"""A whole installation in real processes, in which each process has its own link to each server.
 
-Two web processes behind one address, workers, beats, PostgreSQL, Valkey and a MongoDB-protocol server. What ends by itself is started
-again, as systemd or Kubernetes would; what a fault has ended stays down until the fault is over.
+Two web processes behind one address, workers, beats, PostgreSQL, Valkey and a MongoDB-protocol server. A process that exits is started
+again, as systemd or Kubernetes would do; one that a fault has stopped stays down until the fault ends.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BEATS = ("beat-0", "beat-1")
 WEBS = ("web-0", "web-1")
 SERVERS = ("postgres", "redis", "mongo")
 
-#: A third of what ships, so that two minutes hold several lost workers. `shipped` changes nothing.
+#: A third of the defaults, so that several workers can be lost in two minutes. `shipped` changes nothing.
 TIMES = {
     "short": {
         "ORCHESTRATOR_HEARTBEAT_SECONDS": "1.5",
@@ -55,23 +55,25 @@ FAKETIME = (
 
 
 class HarnessTrouble(Exception):
-    """The harness itself could not do something; nothing is said about the installation."""
+    """The harness itself failed, which tells nothing about the installation."""
 
 
 def faketime_library() -> str | None:
-    """The library that shows a process another time, named by CHAOS_FAKETIME or where distributions put it."""
+    """Return the path of libfaketime, from CHAOS_FAKETIME or where distributions install it."""
     named = os.environ.get("CHAOS_FAKETIME")
     return next((path for path in (named, *FAKETIME) if path and Path(path).is_file()), None)
 
 
 class Installation:
-    """Made by `running`. Everything here may be called from any thread."""
+    """Created by `running`. All methods may be called from any thread."""
 
     def __init__(self, home: ServiceHome, times: str, tell: Callable[[str], None]) -> None:
         self.home, self.times, self.tell = home, times, tell
         self.switchboard = Switchboard()
         self.lost_after = LOST_AFTER[times]
-        self.restarts: list[tuple[float, str, int]] = []  # what ended by itself: when, which, exit code
+        self.restarts: list[
+            tuple[float, str, int]
+        ] = []  # time, name and exit code of each process that exited
         self._lock = threading.RLock()
         self._servers_lock = threading.Lock()
         self._stopped = threading.Event()
@@ -81,7 +83,7 @@ class Installation:
         self.supervisor: Supervisor
         self.web = ""
 
-    # Servers, reached past all links.
+    # Servers, reached directly without links.
 
     def database(self, **options: Any) -> psycopg.Connection[Any]:
         return psycopg.connect(
@@ -96,18 +98,18 @@ class Installation:
         return redis.Redis.from_url(self._direct["REDIS_URL"], socket_timeout=20)
 
     def manage(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, str(ROOT / "manage.py"), *arguments],
             env=self._environment | self._direct, cwd=ROOT, capture_output=True, text=True, check=False, timeout=180,
         )  # fmt: skip
-        if check and done.returncode:
+        if check and process.returncode:
             raise HarnessTrouble(
-                f"manage.py {' '.join(arguments)} ended with {done.returncode}: {done.stderr[-800:]}"
+                f"manage.py {' '.join(arguments)} exited with {process.returncode}: {process.stderr[-800:]}"
             )
-        return done
+        return process
 
     def pids_of(self, server: str) -> list[int]:
-        """The server's main process and its children."""
+        """Return the ids of the server's main process and its children."""
         for status in embedded.status(self.home):
             if status.name == server and status.pid:
                 with suppress(psutil.NoSuchProcess):
@@ -141,7 +143,7 @@ class Installation:
     # Processes.
 
     def start(self, name: str, *, env: dict[str, str] | None = None) -> None:
-        """Start it, unless it runs."""
+        """Start the process, unless it runs."""
         spec = self._specs[name]
         if env:
             spec = ProcessSpec(name, spec.argv, {**spec.env, **env}, spec.stop_seconds)
@@ -159,7 +161,7 @@ class Installation:
             self.supervisor.kill(name, number)
 
     def terminate(self, name: str, seconds: float = 30.0) -> bool:
-        """SIGTERM; whether it ended in time. The lock is free meanwhile."""
+        """Send SIGTERM and return whether the process exited in time. The lock is free meanwhile."""
         with self._lock:
             self.supervisor.kill(name, signal.SIGTERM, whole_group=False)
         deadline = time.monotonic() + seconds
@@ -171,9 +173,9 @@ class Installation:
         return True
 
     def await_ready(self, name: str, seconds: float = 90.0) -> None:
-        """Return once a web process takes connections, or a worker messages; or after the bound. Others are ready at once.
+        """Wait until a web process accepts connections, or a worker messages, or the time is over. Others are ready at once.
 
-        What a process needs to start, on a busy machine, is so no part of the time that recovery takes.
+        Then the start of processes, which is slow on a busy machine, does not count as recovery time.
         """
         deadline = time.monotonic() + seconds
         while not self._stopped.is_set() and time.monotonic() < deadline and not self._is_ready(name):
@@ -192,19 +194,12 @@ class Installation:
         return True
 
     def leader(self) -> str | None:
-        """The process that does the upkeep, by its lease, or by its lock where there is no lease. None when nobody leads."""
+        """Return the name of the process that holds the leader's lease, or None."""
         with self.database() as connection:
-            found = connection.execute("SELECT to_regclass('activities_leaderlease')").fetchone()
-            if found and found[0]:
-                row = connection.execute(
-                    "SELECT pid FROM activities_leaderlease WHERE expires_at > clock_timestamp()"
-                ).fetchone()
-                return next((name for name in (*WORKERS, *BEATS) if row and self._pid(name) == row[0]), None)
             row = connection.execute(
-                "SELECT a.client_port FROM pg_locks l JOIN pg_stat_activity a USING (pid)"
-                " WHERE l.locktype = 'advisory' AND l.granted AND l.objid = %s", [0x6F726368],
-            ).fetchone()  # fmt: skip
-            return self.switchboard.owner_of(row[0]) if row else None
+                "SELECT pid FROM activities_leaderlease WHERE expires_at > clock_timestamp()"
+            ).fetchone()
+        return next((name for name in (*WORKERS, *BEATS) if row and self._pid(name) == row[0]), None)
 
     def links_of(self, process: str, *servers: str) -> list[str]:
         return [f"{process}:{server}" for server in servers or SERVERS]
@@ -246,37 +241,37 @@ class Installation:
                     sys.executable, "-m", "gunicorn", "orchestrator.wsgi:application", "--threads=8", "--no-control-socket",
                     "--worker-class=orchestrator.web_worker.StreamingWorker", f"--bind=127.0.0.1:{web_ports[name]}",
                     "--logger-class=orchestrator.web_worker.StructuredLogger", "--graceful-timeout=5",
-                ), self._way_of(name, "web"), stop_seconds=10,
+                ), self._environment_of(name, "web"), stop_seconds=10,
             )  # fmt: skip
         for name in WORKERS:
             argv = _celery("worker", "--pool=threads", "-c", "6", "-n", f"{name}@chaos")
-            self._specs[name] = ProcessSpec(name, argv, self._way_of(name, "worker"), stop_seconds=10)
+            self._specs[name] = ProcessSpec(name, argv, self._environment_of(name, "worker"), stop_seconds=10)
         for name in BEATS:
             argv = _celery("beat", "--pidfile=", "--schedule", str(self.home.path / f"{name}.schedule"))
-            self._specs[name] = ProcessSpec(name, argv, self._way_of(name, "beat"), stop_seconds=5)
+            self._specs[name] = ProcessSpec(name, argv, self._environment_of(name, "beat"), stop_seconds=5)
 
     def start_all(self) -> None:
         for name in self._specs:
             self.start(name)
         self.supervisor.wait_until_ready(f"{self.web}/readyz", 120)
-        threading.Thread(target=self._mind, name="minder", daemon=True).start()
+        threading.Thread(target=self._restart_exited, name="restarter", daemon=True).start()
 
     def end(self) -> None:
-        """Stop everything. Idempotent, and good for an installation that never began."""
+        """Stop everything. Idempotent, also for an installation that never started."""
         self._stopped.set()
         for server in SERVERS:
             self.signal_server(server, signal.SIGCONT)
         if hasattr(self, "supervisor"):
             with self._lock:
                 for name in (*WORKERS, *BEATS, *WEBS):
-                    # SIGKILL: nothing is asked of them any more, and a soft shutdown would take its time for each.
+                    # SIGKILL, because a soft shutdown of each would take long.
                     with suppress(Exception):
                         self.supervisor.kill(name)
                 self.supervisor.stop_all()
         embedded.stop(self.home)
 
-    def _way_of(self, name: str, kind: str) -> dict[str, str]:
-        """Each process comes over links of its own, and to Redis as the user of its kind."""
+    def _environment_of(self, name: str, kind: str) -> dict[str, str]:
+        """Return the environment in which a process uses its own links, and the Redis user of its kind."""
 
         def over(url: str, server: str) -> str:
             return url.replace(
@@ -291,20 +286,20 @@ class Installation:
             "MONGODB_URI": over(self._direct["MONGODB_URI"], "mongo"),
         }
 
-    def _mind(self) -> None:
+    def _restart_exited(self) -> None:
         while not self._stopped.wait(0.5):
             with self._lock:
                 if self._stopped.is_set():
                     return
                 for ended in self.supervisor.list_ended():
                     self.restarts.append((time.time(), ended.name, ended.exit_code))
-                    self.tell(f"{ended.name} ended by itself with {ended.exit_code} and is started again")
+                    self.tell(f"{ended.name} exited with {ended.exit_code} and is restarted")
                     self._launch(self._specs[ended.name])
 
 
 @contextmanager
 def running(folder: Path, *, times: str, tell: Callable[[str], None]) -> Iterator[Installation]:
-    """Servers are up and tables made when it begins; processes are started with `start_all`. Leaves nothing running."""
+    """Start the servers and create the tables. `start_all` starts the processes. Everything is stopped at the end."""
     installation = Installation(ServiceHome(folder), times, tell)
     with installation.switchboard:
         try:
@@ -314,18 +309,19 @@ def running(folder: Path, *, times: str, tell: Callable[[str], None]) -> Iterato
             installation.end()
 
 
-def checked_invariants(installation: Installation, seconds: float, since: float) -> dict[str, Any]:
-    """What `manage.py check_invariants` says once things have come to rest, or when the time is over."""
+def check_invariants(installation: Installation, seconds: float, since: float) -> dict[str, Any]:
+    """Return the result of `manage.py check_invariants` once it finds nothing, or when the time is over."""
     deadline = time.monotonic() + seconds
     while True:
         ago = f"{int(time.time() - since) + 5}s"
-        done = installation.manage("check_invariants", "--json", "--quiesced", "--since", ago, check=False)
+        process = installation.manage("check_invariants", "--json", "--quiesced", "--since", ago, check=False)
         try:
-            found: dict[str, Any] = json.loads(done.stdout)
+            result: dict[str, Any] = json.loads(process.stdout)
         except ValueError as error:
-            raise HarnessTrouble(f"check_invariants said: {(done.stdout + done.stderr)[-800:]}") from error
-        if found["ok"] or time.monotonic() > deadline:
-            return found
+            text = (process.stdout + process.stderr)[-800:]
+            raise HarnessTrouble(f"check_invariants printed: {text}") from error
+        if result["ok"] or time.monotonic() > deadline:
+            return result
         time.sleep(3)
 
 

@@ -1,8 +1,8 @@
-"""TCP links between processes and servers that can be cut, silenced, slowed, torn, or robbed of their answers.
+"""TCP links between processes and servers that can be cut, silenced, slowed or torn, or can lose answers.
 
-One link stands for one process's way to one server, so that each can be disturbed alone. All run on one event loop in a thread; faults
-are imposed and lifted from any thread. Through a proxy the kernel goes on acknowledging bytes: keepalives and `tcp_user_timeout` of the
-processes see a peer that lives. What a lost host does to them is not shown here.
+There is one link for each process and server, so that each can be disturbed alone. All run on one event loop in a thread; faults
+are imposed and lifted from any thread. Behind a proxy the kernel still acknowledges bytes, so keepalives and `tcp_user_timeout` of the
+processes see a live peer. The loss of a host is not simulated here.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-#: What a link may suffer, worst first; of several at once the worst acts.
+#: The faults of a link, worst first. Of several at once the worst takes effect.
 CUT = "cut"  # connections are reset, new ones refused
-SILENT = "silent"  # nothing passes and nobody is told; what was sent arrives when the link is back
+SILENT = "silent"  # nothing passes, without an error; what was sent arrives when the link is back
 LOST = "lost"  # requests arrive, answers do not; the connection is reset when the link is back
-TORN = "torn"  # every third answer breaks off in the middle, with a reset
-SLOW = "slow"  # each piece comes a fifth of a second late
+TORN = "torn"  # every third answer ends in the middle, with a reset
+SLOW = "slow"  # each piece is a fifth of a second late
 WORST_FIRST = (CUT, SILENT, LOST, TORN, SLOW)
 
 SLOW_SECONDS = 0.2
@@ -31,11 +31,11 @@ PIECE = 64 * 1024
 
 @dataclass(eq=False)
 class Connection:
-    """One client's connection and ours to the server."""
+    """The connection of one client, and ours to the server."""
 
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter | None = None
-    robbed: bool = False
+    lost_answer: bool = False
 
     def reset(self) -> None:
         for writer in (self.client, self.server):
@@ -50,7 +50,7 @@ class Connection:
 
 @dataclass(eq=False)
 class Link:
-    """`name` is "process:server". New connections go to the first of `targets` that takes them, in turns."""
+    """`name` is "process:server". New connections go to the first of `targets` that accepts, in rotation."""
 
     name: str
     targets: Sequence[tuple[str, int]]
@@ -64,15 +64,6 @@ class Link:
     @property
     def state(self) -> str | None:
         return next((fault for fault in WORST_FIRST if fault in self.imposed), None)
-
-    def local_ports(self) -> set[int]:
-        """From which our side of each connection comes: the server knows the client by these."""
-        found = set()
-        for connection in tuple(self.connections):
-            if connection.server is not None:
-                with suppress(TypeError, OSError):
-                    found.add(connection.server.get_extra_info("sockname")[1])
-        return found
 
     def _wake(self) -> None:
         self.changed.set()
@@ -89,12 +80,12 @@ class Link:
         with suppress(ValueError):
             self.imposed.remove(fault)
         for connection in tuple(self.connections):
-            if connection.robbed and self.state != LOST:
+            if connection.lost_answer and self.state != LOST:
                 connection.reset()
         self._wake()
 
     async def _passable(self) -> str | None:
-        """Return once something may pass, and in which state."""
+        """Wait until bytes may pass, and return the state of the link."""
         while self.state == SILENT:
             await self.changed.wait()
         return self.state
@@ -106,7 +97,7 @@ class Link:
             if await self._passable() == CUT:
                 return
             answers, connection.server = await self._connect()
-            # Either side's end is the end of both: none of the three protocols uses half-closed connections.
+            # When one side ends, both do, because none of the three protocols uses half-closed connections.
             pumps = [
                 asyncio.ensure_future(self._pump(reader, connection.server, connection, answer=False)),
                 asyncio.ensure_future(self._pump(answers, writer, connection, answer=True)),
@@ -144,7 +135,7 @@ class Link:
                 if state == SLOW:
                     await asyncio.sleep(SLOW_SECONDS)
                 elif state == LOST and answer:
-                    connection.robbed = True
+                    connection.lost_answer = True
                     continue
                 elif state == TORN and answer and self.chance.random() < TORN_SHARE:
                     sink.write(piece[: len(piece) // 2])
@@ -157,7 +148,7 @@ class Link:
 
 
 class Switchboard:
-    """All links, on a thread of their own. Use it as a context manager."""
+    """All links, in a thread of their own. Use it as a context manager."""
 
     def __init__(self) -> None:
         self.links: dict[str, Link] = {}
@@ -173,7 +164,7 @@ class Switchboard:
         self._thread.join(5)
 
     def open(self, name: str, targets: Sequence[tuple[str, int]], port: int = 0) -> Link:
-        """A link that listens on loopback, on `port` or a free one."""
+        """Open a link that listens on loopback, on `port` or a free one."""
 
         async def begin() -> Link:
             link = Link(name, targets)
@@ -190,13 +181,6 @@ class Switchboard:
 
     def lift(self, fault: str, names: Sequence[str]) -> None:
         self._each(names, lambda link: link._lift(fault))
-
-    def owner_of(self, local_port: int) -> str | None:
-        """The process whose connection reaches a server from this port of ours."""
-        for link in tuple(self.links.values()):
-            if local_port in link.local_ports():
-                return link.name.partition(":")[0]
-        return None
 
     def _each(self, names: Sequence[str], action: object) -> None:
         done = threading.Event()

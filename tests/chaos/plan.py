@@ -1,7 +1,7 @@
-"""Which faults come when, drawn from a seed: a row of waves, each of some faults that overlap.
+"""The plan of faults, drawn from a seed: a sequence of waves, each of some overlapping faults.
 
-Kinds come from a deck that is shuffled again when it is used up, so every kind comes before one comes twice. After each wave there is
-quiet until work flows again; so recovery is measured kind by kind. The plan goes on for as long as it is asked.
+Kinds come from a deck that is shuffled again when it is used up, so every kind occurs before one is repeated. After each wave there are
+no faults until work flows again, so that recovery is measured for each kind. The plan is endless.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ STAGGER_SECONDS = 2.0  # between the first and the last fault of a wave
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One fault: when in its wave, for how long, and the seed of its details."""
+    """One fault: its start in the wave, its duration, and the seed of its details."""
 
     kind: str
     target: str
@@ -27,35 +27,35 @@ class Planned:
 
 
 def waves(seed: int, kinds: Sequence[str], at_once: int) -> Iterator[list[Planned]]:
-    """Endless. The first wave of three has one fault, the others up to `at_once`."""
+    """Yield waves without end. Every third wave has one fault, the others up to `at_once`."""
     chance = random.Random(seed)
     deck: list[str] = []
     number = 0
     while True:
-        wanted = 1 if number % 3 == 0 else chance.randint(min(2, at_once), at_once)
+        size = 1 if number % 3 == 0 else chance.randint(min(2, at_once), at_once)
         wave: list[Planned] = []
-        taken: set[str] = set()
-        passed: list[str] = []
-        while len(wave) < wanted:
+        claimed: set[str] = set()
+        postponed: list[str] = []
+        while len(wave) < size:
             if not deck:
-                if passed or (wave and len(kinds) == len({planned.kind for planned in wave})):
+                if postponed or (wave and len(kinds) == len({planned.kind for planned in wave})):
                     break
                 deck = chance.sample(list(kinds), len(kinds))
             name = deck.pop()
-            planned = _drawn(name, chance, taken)
+            planned = _draw(name, chance, claimed)
             if planned is None:
-                passed.append(name)
+                postponed.append(name)
                 continue
-            taken |= KINDS[name].claims(planned.target)
+            claimed |= KINDS[name].claims(planned.target)
             wave.append(planned)
-        deck += reversed(passed)
+        deck += reversed(postponed)
         number += 1
         yield wave
 
 
-def _drawn(name: str, chance: random.Random, taken: set[str]) -> Planned | None:
+def _draw(name: str, chance: random.Random, claimed: set[str]) -> Planned | None:
     fault = KINDS[name]
-    free = [target for target in fault.targets if not fault.claims(target) & taken]
+    free = [target for target in fault.targets if not fault.claims(target) & claimed]
     target, seconds, after = (
         chance.choice(fault.targets),
         chance.uniform(*fault.seconds),
@@ -66,4 +66,4 @@ def _drawn(name: str, chance: random.Random, taken: set[str]) -> Planned | None:
         return None
     if target not in free:
         target = free[seed % len(free)]
-    return Planned(name, target, round(after if taken else 0.0, 2), round(seconds, 1), seed)
+    return Planned(name, target, round(after if claimed else 0.0, 2), round(seconds, 1), seed)

@@ -1,4 +1,4 @@
-"""What came of a run: as JSON for programs, and as a page of text for anyone who watched."""
+"""The report of a run: as JSON for programs, and as text for people."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.chaos.checks import CHECKS, Violation
 from tests.chaos.evidence import Evidence
 from tests.chaos.workload import Workload
 
-SHOWN = 12  # violations in the text; the file has all
+PRINTED = 12  # violations in the text; the file has all
 
 
 @dataclass
 class Outcome:
-    """Of a whole run. `verdict`: held, broken, or inconclusive when the harness itself was in trouble."""
+    """The outcome of a run. `verdict`: held, broken, or inconclusive if the harness itself failed."""
 
     seed: int
     repeat: str
@@ -49,7 +49,7 @@ def write(outcome: Outcome, path: Path) -> None:
 
 
 def figures(workload: Workload, evidence: Evidence, restarts: list[Any]) -> dict[str, Any]:
-    """How much was done, so that everybody sees whether the run says anything."""
+    """Return how much was done, which shows whether the run proves anything."""
     manners = Counter(call.manner for call in evidence.calls)
     overlapping = Counter(call.wake for call in evidence.calls)
     return {
@@ -71,7 +71,7 @@ def figures(workload: Workload, evidence: Evidence, restarts: list[Any]) -> dict
         "events": {tenant: len(events) for tenant, events in evidence.events.items()},
         "events_over_streams": sum(len(stream.ids) for stream in evidence.streams),
         "stream_connections": sum(stream.connections for stream in evidence.streams),
-        "schedule_times": sum(firing["count"] for seen in evidence.schedules for firing in seen["firings"]),
+        "schedule_times": sum(firing["count"] for each in evidence.schedules for firing in each["firings"]),
         "outputs_compared": len(evidence.outputs),
         "answers_by_status": dict(sorted(workload.counted.items())),
         "ended_by_themselves": [f"{name} ({code})" for _, name, code in restarts],
@@ -79,24 +79,24 @@ def figures(workload: Workload, evidence: Evidence, restarts: list[Any]) -> dict
 
 
 def recovery_by_kind(evidence: Evidence) -> dict[str, Any]:
-    """Seconds from the healing of a wave until new work was done; a kind counts as alone where its wave had no other."""
-    found: dict[str, dict[str, Any]] = {}
+    """Return the seconds from the end of a wave until new work was done, by kind, for waves of one kind and of several."""
+    by_kind: dict[str, dict[str, Any]] = {}
     for recovery in evidence.recoveries:
         for kind in recovery.kinds:
-            entry = found.setdefault(kind, {"alone": [], "with_others": []})
+            entry = by_kind.setdefault(kind, {"alone": [], "with_others": []})
             seconds = None if recovery.seconds is None else round(recovery.seconds, 1)
             entry["alone" if len(recovery.kinds) == 1 else "with_others"].append(seconds)
-    return dict(sorted(found.items()))
+    return dict(sorted(by_kind.items()))
 
 
 def text(outcome: Outcome) -> str:
-    """The summary for people."""
+    """Return the summary for people."""
     lines = ["", f"{len(outcome.faults)} faults of {len({fault['kind'] for fault in outcome.faults})} kinds"]
-    wanted = (
+    names = (
         "acknowledged", "repeated_under_their_key", "activities", "agent_calls", "wakes_called_more_than_once",
         "reports_with_wrong_tokens", "contested_decisions", "events_over_streams", "schedule_times", "outputs_compared",
     )  # fmt: skip
-    for name in wanted:
+    for name in names:
         if name in outcome.figures:
             lines.append(f"  {name.replace('_', ' '):32}{outcome.figures[name]:>8}")
     if outcome.recovery:
@@ -116,11 +116,11 @@ def text(outcome: Outcome) -> str:
             f"  {'BROKEN' if broken[name] else 'ok':8}{name.replace('_', ' ')}"
             + (f" ({broken[name]})" if broken[name] else "")
         )
-    for violation in outcome.violations[:SHOWN]:
-        shown = json.dumps(violation.evidence, default=str)
-        lines.append(f"BROKEN {violation.check}: {violation.what}\n       {shown[:600]}")
-    if len(outcome.violations) > SHOWN:
-        lines.append(f"... and {len(outcome.violations) - SHOWN} more in the report")
+    for violation in outcome.violations[:PRINTED]:
+        details = json.dumps(violation.evidence, default=str)
+        lines.append(f"BROKEN {violation.check}: {violation.what}\n       {details[:600]}")
+    if len(outcome.violations) > PRINTED:
+        lines.append(f"... and {len(outcome.violations) - PRINTED} more in the report")
     for trouble in outcome.troubles:
         lines.append(f"TROUBLE of the harness: {trouble}")
     lines.append(

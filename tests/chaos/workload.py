@@ -1,7 +1,7 @@
-"""Tenants at work: what they submit, decide, cancel, pause and watch while faults go on, and what they were told.
+"""The workload of tenants during the faults: what they submit, decide, cancel, pause and follow, and the answers that they got.
 
-Every thread draws from a source of its own, so that what is asked for follows from the seed; when it is asked follows from the machine.
-A client repeats a request under its key until it has a definite answer, as the API's documentation advises.
+Every thread has its own source of random numbers, so the seed decides what is requested; the machine decides when. A client repeats a
+request with its key until it has a definite answer, as the API's documentation advises.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CANARY_ROLE = "content-brief-writer"
 TIMEOUT_SECONDS = 8  # of a run
 SCHEDULE_SECONDS = 4
 
-#: Neither a client's right answer nor what an outage is answered with.
+#: Statuses that neither a correct request nor an outage explains.
 UNEXPECTED = frozenset({400, 401, 403, 404, 415, 422, 500})
 
 PIPELINES: dict[str, dict[str, Any]] = {
@@ -62,7 +62,7 @@ PIPELINES: dict[str, dict[str, Any]] = {
 
 @dataclass
 class Request:
-    """One intention of a client, with every answer to it. `ids` are those that a success named."""
+    """One request of a client with the answers to all its attempts. `ids` are those of successful answers."""
 
     tenant: str
     what: str
@@ -81,7 +81,7 @@ class Request:
 
 @dataclass
 class Decision:
-    """One answer to a question and what came of it."""
+    """One answer to a question, and its result."""
 
     tenant: str
     item: str
@@ -96,7 +96,7 @@ class Decision:
 
 @dataclass
 class Streamed:
-    """What one stream of events brought, over all its connections."""
+    """The events of one stream, over all its connections."""
 
     tenant: str
     ids: list[int] = field(default_factory=list)
@@ -106,7 +106,7 @@ class Streamed:
 
 @dataclass
 class Canary:
-    """One small piece of work whose way through is watched."""
+    """One small activity that measures when work flows."""
 
     id: str
     sent: float
@@ -128,7 +128,7 @@ class Caller:
         self.unexpected: list[str] = []
 
     def send(self, method: str, path: str, *, body: Any = None, key: str | None = None) -> tuple[int, Any]:
-        """Status and body of one attempt; 0 when there was no answer."""
+        """Return status and body of one attempt; the status is 0 without an answer."""
         try:
             answer = self.http.request(
                 method, path, json=body, headers={"Idempotency-Key": key} if key else {}
@@ -147,13 +147,13 @@ class Caller:
             return answer.status_code, {}
 
     def get(self, path: str) -> Any:
-        """The body of a successful GET, or None."""
+        """Return the body of a successful GET, or None."""
         status, body = self.send("GET", path)
         return body if status == 200 else None
 
 
 class Workload:
-    """All clients of all tenants. `begin` starts them, `quieten` ends what makes new work, `end` ends everything."""
+    """All clients of all tenants. `begin` starts them, `quieten` ends those that create work, `end` ends all."""
 
     def __init__(
         self, base: str, tokens: dict[str, dict[str, str]], *, seed: int, load: float, pipelines: bool
@@ -166,9 +166,9 @@ class Workload:
         self.canaries: list[Canary] = []
         self.cancelled: Counter[str] = Counter()
         self.schedules: dict[str, list[str]] = {}
-        self.failures: list[str] = []  # of these threads: the harness's own
+        self.failures: list[str] = []  # errors of these threads, which are errors of the harness
         self._quiet, self._ended = threading.Event(), threading.Event()
-        self._making: list[threading.Thread] = []
+        self._creators: list[threading.Thread] = []
         self._others: list[threading.Thread] = []
         self._tokens = tokens
         self._known: dict[str, list[str]] = {tenant: [] for tenant in TENANTS}
@@ -192,38 +192,40 @@ class Workload:
 
     def begin(self) -> None:
         for tenant in TENANTS:
-            self._thread(self._making, self._submits, tenant)
-            self._thread(self._making, self._operates, tenant)
+            self._thread(self._creators, self._submits, tenant)
+            self._thread(self._creators, self._operates, tenant)
             self._thread(self._others, self._decides, tenant)
             self._thread(self._others, self._follows, tenant)
         self._thread(self._others, self._sends_canaries)
 
     def quieten(self) -> None:
-        """No new work any more; decisions go on."""
+        """Stop creating work. Decisions continue."""
         self._quiet.set()
-        for thread in self._making:
+        for thread in self._creators:
             thread.join(60)
 
     def end(self) -> None:
         self._quiet.set()
         self._ended.set()
-        deadline = time.monotonic() + 15  # one that waits for the next event of a stream is left behind
-        for thread in (*self._making, *self._others):
+        deadline = (
+            time.monotonic() + 15
+        )  # a thread that waits for the next event of a stream is not awaited longer
+        for thread in (*self._creators, *self._others):
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def burst(self, number: int) -> None:
-        """So many submissions at once, from all tenants."""
+        """Submit this many activities at once, from all tenants."""
         callers = [self.caller(tenant, "operator", "burst") for tenant in TENANTS]
         chance = random.Random(f"{self.seed}:burst:{len(self.requests)}")
         stamp = f"{time.time():.0f}"
 
-        def some(caller: Caller, numbers: range) -> None:
+        def submit(caller: Caller, numbers: range) -> None:
             for each in numbers:
                 self._submit_one(caller, chance, f"burst-{stamp}-{each}", patience=20)
 
         threads = [
             threading.Thread(
-                target=some, args=(callers[part % len(callers)], range(part, number, 8)), daemon=True
+                target=submit, args=(callers[part % len(callers)], range(part, number, 8)), daemon=True
             )
             for part in range(8)
         ]
@@ -232,7 +234,7 @@ class Workload:
         for thread in threads:
             thread.join(40)
 
-    # Making work.
+    # Creating work.
 
     def _submits(self, tenant: str) -> None:
         caller, chance = self.caller(tenant, "operator"), random.Random(f"{self.seed}:{tenant}:submits")
@@ -253,23 +255,23 @@ class Workload:
     def _submit_one(
         self, caller: Caller, chance: random.Random, mark: str, patience: float = 60.0
     ) -> Request:
-        asked: dict[str, Any] = {"mark": mark}
+        options: dict[str, Any] = {"mark": mark}
         body: dict[str, Any] = {
             "name": f"work {mark}",
             "agent_role": chance.choice(ROLES),
             "priority": chance.choice((1, 3, 10, 10, 10, 18)),
-            "params": {"chaos": asked},
+            "params": {"chaos": options},
         }
         drawn = chance.random()
         if drawn < 0.08:
-            body["group_key"] = asked["group"] = f"{caller.tenant}-{chance.choice('abc')}"
+            body["group_key"] = options["group"] = f"{caller.tenant}-{chance.choice('abc')}"
             body["agent_role"] = "report-writer"
         elif drawn < 0.16:
             body["not_before"] = (datetime.now(UTC) + timedelta(seconds=chance.uniform(2, 15))).isoformat()
         elif drawn < 0.22:
             body["requires_approval"] = True
         elif drawn < 0.40:
-            asked["ask"] = chance.choice(
+            options["ask"] = chance.choice(
                 ("create_subtask", "request_human_review", "report_blocker", "create_approval")
             )
         keyed = chance.random() < 0.85
@@ -279,7 +281,7 @@ class Workload:
         return request
 
     def _submit_same(self, caller: Caller, chance: random.Random, mark: str) -> None:
-        """Two at once with one dedup_key."""
+        """Submit two activities with the same dedup_key at once."""
         key = f"same-{caller.tenant}-{chance.randrange(6)}"
         body = {
             "name": f"same {mark}",
@@ -295,7 +297,7 @@ class Workload:
         )
 
     def _ask_about_many(self, caller: Caller, chance: random.Random, mark: str) -> None:
-        """Three pieces of work and one question about all of them."""
+        """Submit three activities and one question about all of them."""
         ids: list[str] = []
         for number in range(3):
             body = {
@@ -320,7 +322,7 @@ class Workload:
         self._flows[caller.tenant] += request.ids
 
     def _operates(self, tenant: str) -> None:
-        """Cancels, changes, pauses and tries again."""
+        """Cancel, change, pause and retry work until there is no new work."""
         caller, chance = (
             self.caller(tenant, "admin", "operator"),
             random.Random(f"{self.seed}:{tenant}:operates"),
@@ -353,17 +355,17 @@ class Workload:
                 role = chance.choice(ROLES)
                 if caller.send("POST", f"/queues/{role}/pause/", body={}, key=key)[0] in (0, 200):
                     self._quiet.wait(chance.uniform(0.5, 3))
-                    self._surely(caller, f"/queues/{role}/resume/", f"{key}-on")
+                    self._post_until_answered(caller, f"/queues/{role}/resume/", f"{key}-on")
             elif drawn < 0.85:
-                found = caller.get("/activities/?status=needs_review,failed&limit=5") or {"results": []}
-                for activity in found["results"]:
+                page = caller.get("/activities/?status=needs_review,failed&limit=5") or {"results": []}
+                for activity in page["results"]:
                     caller.send(
                         "POST", f"/activities/{activity['id']}/retry/", body={}, key=f"{key}-{activity['id']}"
                     )
         for role in ROLES:
-            self._surely(caller, f"/queues/{role}/resume/", f"last-{tenant}-{role}")
+            self._post_until_answered(caller, f"/queues/{role}/resume/", f"last-{tenant}-{role}")
 
-    def _surely(self, caller: Caller, path: str, key: str) -> None:
+    def _post_until_answered(self, caller: Caller, path: str, key: str) -> None:
         deadline = time.monotonic() + 90
         while time.monotonic() < deadline and not self._ended.is_set():
             if 0 < caller.send("POST", path, body={}, key=key)[0] < 500:
@@ -373,7 +375,7 @@ class Workload:
     # People.
 
     def _decides(self, tenant: str) -> None:
-        """Two reviewers, who every third time answer the same question differently at the same moment."""
+        """Answer questions as two reviewers, who every third time give contrary answers at the same moment."""
         pair = [self.caller(tenant, "admin", "first"), self.caller(tenant, "reviewer", "second")]
         chance = random.Random(f"{self.seed}:{tenant}:decides")
         while not self._ended.wait(chance.uniform(0.6, 1.4)):
@@ -426,7 +428,7 @@ class Workload:
         )
 
     def _follows(self, tenant: str) -> None:
-        """One stream of events, continued with Last-Event-ID whenever it breaks off."""
+        """Follow one stream of events, continued with Last-Event-ID after each interruption."""
         streamed = Streamed(tenant)
         self.streams.append(streamed)
         last = "0"
@@ -461,7 +463,7 @@ class Workload:
                 continue
 
     def _sends_canaries(self) -> None:
-        """One after the other, without pause: how long each takes shows when work flows."""
+        """Send small activities one after the other. The time that each takes shows when work flows."""
         caller = self.caller(CANARY, "operator")
         number = 0
         while not self._ended.wait(0.5):
@@ -481,19 +483,19 @@ class Workload:
             threading.Thread(target=self._watch, args=(canary,), daemon=True).start()
 
     def _watch(self, canary: Canary) -> None:
-        """The agent's own record says when it was called; this is for those whose way through the API counts as well."""
+        """Record when the API says that the canary is done."""
         caller = Caller(self.base, CANARY, "watcher", self._tokens[CANARY]["viewer"], self.counted)
         try:
             while not self._ended.is_set() and time.time() - canary.sent < 120:
                 time.sleep(0.4)
-                found = caller.get(f"/activities/{canary.id}/")
-                if found and found["status"] == "done":
+                activity = caller.get(f"/activities/{canary.id}/")
+                if activity and activity["status"] == "done":
                     canary.done = time.time()
                     return
         finally:
             caller.http.close()
 
-    # What they have in common.
+    # Common parts.
 
     def _request(
         self, caller: Caller, what: str, name: str, key: str | None, body: dict[str, Any]
@@ -503,7 +505,7 @@ class Workload:
         return request
 
     def _post(self, caller: Caller, request: Request, path: str, patience: float) -> None:
-        """Until there is a definite answer or the patience is over; once when there is no key."""
+        """Repeat the request until there is a definite answer or the patience is over; once if it has no key."""
         deadline = time.monotonic() + patience
         while True:
             status, answer = caller.send("POST", path, body=request.body, key=request.key)
@@ -522,7 +524,7 @@ class Workload:
         def act() -> None:
             try:
                 action(*arguments)
-            except Exception as error:  # noqa: BLE001  # told in the report as the harness's own trouble
+            except Exception as error:  # noqa: BLE001  # reported as an error of the harness
                 self.failures.append(f"{action.__name__}{arguments}: {type(error).__name__}: {error}")
 
         thread = threading.Thread(target=act, name=action.__name__, daemon=True)

@@ -1,4 +1,4 @@
-"""What agents do, and what becomes of their messages."""
+"""Rules of the machine: what agents do, and what happens to their messages."""
 
 from __future__ import annotations
 
@@ -26,12 +26,20 @@ from tests.state_machine.machine import Machine, pick
 from tests.state_machine.tasks import NORMAL, Attempt, Rules, Task
 from tests.state_machine.world import ROLES, SCHEDULE, stored_rules
 
-TOOLS = ("blocker", "review", "part", "idle part", "approval", "approval over others", "hands on")
+TOOLS = (
+    "blocker",
+    "review",
+    "subtask",
+    "parallel subtask",
+    "approval",
+    "approval over others",
+    "reassignment",
+)
 Call = tuple[Attempt, str, dict[str, Any], dict[str, Any]]
 
 
 class Agents(Machine):
-    """Work comes in; agents accept it, do it, ask for things, fail, fall silent and report too late."""
+    """Work is submitted; agents accept it, do it, call tools, fail, fall silent and report too late."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -118,7 +126,7 @@ class Agents(Machine):
         self._arrives(index, lambda attempt: self._asks(attempt, tool, answered), end)
 
     @precondition(lambda self: self.ready())
-    @rule(index=indexes, what=st.sampled_from(("cancel", "hand on", "lose")), end=ends_of_calls)
+    @rule(index=indexes, what=st.sampled_from(("cancel", "reassign", "lose")), end=ends_of_calls)
     def others_act_during_a_call(self, index: int, what: str, end: str) -> None:
         self._arrives(index, lambda attempt: self._is_disturbed(attempt, what), end)
 
@@ -139,8 +147,8 @@ class Agents(Machine):
     def _is_disturbed(self, attempt: Attempt, what: str) -> None:
         if what == "cancel":
             self.cancel(attempt.task)
-        elif what == "hand on":
-            self.hand_on(attempt.task, None)
+        elif what == "reassign":
+            self.reassign(attempt.task, None)
         else:
             self.lose(attempt)
 
@@ -227,52 +235,52 @@ class Agents(Machine):
     def _tool(
         self, attempt: Attempt, tool: str, other: int, role: str | None
     ) -> tuple[str, dict[str, Any], Callable[[], Any]]:
-        """Its name and arguments, and what the model does instead."""
-        said, model = self.text(tool), self.model
+        """Return the name and the arguments of the tool, and the step of the model."""
+        text, model = self.text(tool), self.model
         whom = {"agent_role": role} if role else {"human_role": "editor"}
         if tool == "blocker":
-            arguments: dict[str, Any] = {"type": "api_outage", "message": said}
+            arguments: dict[str, Any] = {"type": "api_outage", "message": text}
             return "report_blocker", arguments, partial(model.reports_blocker, attempt)
         if tool == "review":
-            arguments = {"question": said}
+            arguments = {"question": text}
             return "request_human_review", arguments, partial(model.asks_for_review, attempt)
-        if tool in ("part", "idle part"):
-            blocking = tool == "part"
-            arguments = {"name": said, "description": "", "blocking": blocking, **whom}
+        if tool in ("subtask", "parallel subtask"):
+            blocking = tool == "subtask"
+            arguments = {"name": text, "description": "", "blocking": blocking, **whom}
             return (
                 "create_subtask",
                 arguments,
-                partial(model.creates_part, attempt, agent=role, blocking=blocking),
+                partial(model.creates_subtask, attempt, agent=role, blocking=blocking),
             )
-        if tool == "hands on":
-            return "reassign_task", {"reason": said, **whom}, partial(model.hands_on, attempt, role)
+        if tool == "reassignment":
+            return "reassign_task", {"reason": text, **whom}, partial(model.reassigns, attempt, role)
         about = [attempt.task] if tool == "approval" else self.several(other)
-        arguments = {"type": "brand_direction", "title": said}
+        arguments = {"type": "brand_direction", "title": text}
         arguments["activity_ids"] = [task.id for task in about]
-        return "create_approval", arguments, partial(model.asks_over, attempt, about)
+        return "create_approval", arguments, partial(model.creates_approval, attempt, about)
 
     def several(self, index: int) -> list[Task]:
-        """Up to three tasks, oldest first."""
+        """Return up to three tasks, oldest first."""
         tasks = self.model.tasks
         chosen = {index % len(tasks), (index * 7 + 3) % len(tasks), (index * 13 + 5) % len(tasks)}
         return [tasks[number] for number in sorted(chosen)]
 
-    # What others do while an agent is at it. They are the rules of people and operators.
+    # What others do during a call. The rules of operators implement it.
 
     @abstractmethod
     def cancel(self, task: Task, fate: str = "kept") -> None:
-        """An operator cancels it."""
+        """Cancel the task as an operator."""
 
     @abstractmethod
-    def hand_on(self, task: Task, role: str | None, fate: str = "kept") -> None:
-        """An operator gives it to this agent, or to a person."""
+    def reassign(self, task: Task, role: str | None, fate: str = "kept") -> None:
+        """Reassign the task to this agent or to a person, as an operator."""
 
 
-def _receipt(attempt: Attempt, said: str, report: Callable[[Attempt, str], None]) -> Receipt:
-    """A repetition is answered as the first report was; after a tool nothing counts; anything else late is refused."""
+def _receipt(attempt: Attempt, content: str, report: Callable[[Attempt, str], None]) -> Receipt:
+    """Return the receipt of a report: a repetition is recognised, after a tool nothing counts, other late ones are refused."""
     if attempt.tool:
         return Receipt.SUSPENDED
-    if said in (attempt.output, attempt.error):
+    if content in (attempt.output, attempt.error):
         return Receipt.REPEATED
-    report(attempt, said)
+    report(attempt, content)
     return Receipt.ACCEPTED

@@ -1,4 +1,4 @@
-"""What agents do with their runs: they end them, and they ask for things."""
+"""The model's runs of agents: how they end, and the tools that they call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.state_machine.tasks import Attempt, Task
 
 
 class Asks(Ends):
-    """Work goes to agents, which finish it, fail, fall silent, or put it aside."""
+    """Agents claim work, complete it, fail, fall silent, or suspend it."""
 
     def claimed(self, task: Task) -> Attempt:
         self.happens(task, "is claimed")
@@ -18,7 +18,7 @@ class Asks(Ends):
         task.runs += 1
         task.attempts += 1
         task.due = task.goes_past_pauses = False
-        task.attempt.told, task.news = task.news, []
+        task.attempt.decisions, task.news = task.news, []
         self.attempts.append(task.attempt)
         return task.attempt
 
@@ -27,10 +27,10 @@ class Asks(Ends):
         task = attempt.task
         attempt.state, attempt.output = "completed", output
         task.fruitless = 0
-        if task.due:  # another reason came meanwhile: it runs once more
-            self.happens(task, "is handed back")
+        if task.due:  # another wake came meanwhile, so it runs once more
+            self.happens(task, "is requeued")
             task.attempts = 0
-            self.hold_if_asked(task)
+            self.hold_if_questioned(task)
         elif task.approval_wanted:
             self.happens(task, "has a draft")
             task.waits_for = self.add(
@@ -49,40 +49,40 @@ class Asks(Ends):
             self.ended(task)
 
     def fails(self, attempt: Attempt, kind: str) -> None:
-        """`again`: another attempt may help. `never`: none would. `limited`: it was not the agent's fault. `held`: its provider
-        takes nothing for so long, of anybody's."""
+        """`again`: another attempt may help. `never`: none would. `limited`: a rate limit, which is not the agent's fault.
+        `held`: the provider refuses all calls for a time."""
         self.check_live(attempt)
         task = attempt.task
         attempt.state, attempt.error = "failed", kind
         refused = kind in ("limited", "held")
         if refused or (kind == "again" and task.attempts < task.most_attempts):
-            self._goes_back(attempt)
+            self._requeue(attempt)
             task.attempts -= refused
-            task.due, task.later = False, True  # whatever came meanwhile waits with it
+            task.due, task.later = False, True  # wakes that came meanwhile wait with it
             task.delay = "provider" if refused else "retry"
             if kind == "held" and task.agent:
                 self.holds |= {(task.agent, band) for band in ("rest", *("urgent",) * task.is_urgent)}
-            self.hold_if_asked(task)
+            self.hold_if_questioned(task)
         else:
-            self.fails_for_good(task)
+            self.fails_permanently(task)
 
     def is_lost(self, attempt: Attempt) -> None:
         self.check_live(attempt)
         task = attempt.task
         attempt.state = "stalled"
         if task.stalls >= self.limits.stalls:
-            self.fails_for_good(task)
+            self.fails_permanently(task)
             return
-        self._goes_back(attempt)
+        self._requeue(attempt)
         task.attempts -= 1
         task.stalls += 1
         task.due = True
-        self.hold_if_asked(task)
+        self.hold_if_questioned(task)
 
-    def _goes_back(self, attempt: Attempt) -> None:
-        """What it was told is told again."""
-        self.happens(attempt.task, "is handed back")
-        attempt.task.news = [*attempt.told, *attempt.task.news]
+    def _requeue(self, attempt: Attempt) -> None:
+        """Requeue the task; the next run gets the decisions of this one again."""
+        self.happens(attempt.task, "is requeued")
+        attempt.task.news = [*attempt.decisions, *attempt.task.news]
 
     def check_live(self, attempt: Attempt) -> None:
         if not attempt.live:
@@ -90,7 +90,7 @@ class Asks(Ends):
 
     def reports_blocker(self, attempt: Attempt) -> Task:
         self._may_call(attempt)
-        return self._put_aside(
+        return self._suspend(
             attempt,
             "is blocked",
             "report_blocker",
@@ -100,20 +100,20 @@ class Asks(Ends):
     def asks_for_review(self, attempt: Attempt) -> Task:
         self._may_call(attempt)
         review = Task(parent=attempt.task, link="review", run=attempt.task.run)
-        return self._put_aside(attempt, "waits for an answer", "request_human_review", review)
+        return self._suspend(attempt, "waits for an answer", "request_human_review", review)
 
-    def creates_part(self, attempt: Attempt, *, agent: str | None, blocking: bool) -> Task:
+    def creates_subtask(self, attempt: Attempt, *, agent: str | None, blocking: bool) -> Task:
         self._may_call(attempt)
-        self.limits.refuse_part_of(attempt.task)
+        self.limits.refuse_subtask_of(attempt.task)
         attempt.calls += 1
         part = Task(agent=agent, parent=attempt.task, link="subtask", blocking=blocking, run=attempt.task.run)
         if not blocking:
             return self.add(part)
         attempt.calls -= 1
-        return self._put_aside(attempt, "waits for a part", "create_subtask", part)
+        return self._suspend(attempt, "waits for a subtask", "create_subtask", part)
 
-    def asks_over(self, attempt: Attempt, about: Sequence[Task]) -> Task | None:
-        """An approval over several tasks, perhaps its own among them. It is about those that are the task's own work."""
+    def creates_approval(self, attempt: Attempt, about: Sequence[Task]) -> Task | None:
+        """Request an approval over several tasks, perhaps including its own. Only the task's own work is linked."""
         self._may_call(attempt)
         task = attempt.task
         own = [other for other in about if self._may_ask_about(task, other)]
@@ -126,7 +126,7 @@ class Asks(Ends):
         if task not in own:
             attempt.calls += 1
             return question
-        return self._put_aside(attempt, "waits for an answer", "create_approval", question, is_new=False)
+        return self._suspend(attempt, "waits for an answer", "create_approval", question, is_new=False)
 
     def _may_ask_about(self, task: Task, other: Task) -> bool:
         if other.agent is None or not other.live:
@@ -140,17 +140,18 @@ class Asks(Ends):
             task.run is not None and other.run is task.run and other.status in ("created", "awaiting_review")
         )
 
-    def hands_on(self, attempt: Attempt, agent: str | None) -> Task:
+    def reassigns(self, attempt: Attempt, agent: str | None) -> Task:
         self._may_call(attempt)
-        self.limits.refuse_another_hand(attempt.task, agent)
-        return self.hand_on(attempt.task, agent, attempt)
+        self.limits.refuse_reassignment_of(attempt.task, agent)
+        return self.replace(attempt.task, agent, attempt)
 
-    def hand_on(self, task: Task, agent: str | None, attempt: Attempt | None) -> Task:
-        self.check(task, "is handed on")
+    def replace(self, task: Task, agent: str | None, attempt: Attempt | None) -> Task:
+        """Create the successor of a reassigned task."""
+        self.check(task, "is reassigned")
         if task.run is not None and task.step is not None and task.run.status == "cancelled":
             raise Refused("its pipeline was cancelled")
         taken_over = next((member.agent for member in task.line if member.agent), None)
-        heir = Task(
+        successor = Task(
             agent=agent,
             parent=task,
             link="reassigned_from",
@@ -165,30 +166,32 @@ class Asks(Ends):
             taken_over=taken_over,
             rules=next((member.rules for member in task.line if bool(member.agent) == bool(agent)), None),
         )
-        self.add(heir)
+        self.add(successor)
         before = task.status
         if attempt is not None:
             self._end_with(attempt, "reassign_task")
-        self.happens(task, "is handed on")
+        self.happens(task, "is reassigned")
         if task.run is not None:
-            task.run.handed_on(self, task, heir, had_failed=before in FAILED)
+            task.run.step_reassigned(self, task, successor, had_failed=before in FAILED)
         if task.key and not self.live_with(task.key):
-            heir.key = task.key
-        self.let_go(task)
-        return heir
+            successor.key = task.key
+        self.release(task)
+        return successor
 
     def _may_call(self, attempt: Attempt) -> None:
         self.check_live(attempt)
         if attempt.calls >= self.limits.calls:
             raise Refused("too many calls")
 
-    def _put_aside(self, attempt: Attempt, what: str, tool: str, asked: Task, *, is_new: bool = True) -> Task:
+    def _suspend(
+        self, attempt: Attempt, what: str, tool: str, question: Task, *, is_new: bool = True
+    ) -> Task:
         self._end_with(attempt, tool)
         self.happens(attempt.task, what)
-        attempt.task.waits_for = self.add(asked) if is_new else asked
-        return asked
+        attempt.task.waits_for = self.add(question) if is_new else question
+        return question
 
     def _end_with(self, attempt: Attempt, tool: str) -> None:
         attempt.calls += 1
         attempt.state, attempt.tool = "completed", tool
-        attempt.task.attempts = 0  # it has come to a good end
+        attempt.task.attempts = 0  # because the run succeeded

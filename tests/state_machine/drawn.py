@@ -1,4 +1,4 @@
-"""What the rules draw from."""
+"""The strategies that the rules of the machine draw from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RULES = (
     Rules(quorum=2, on_timeout="escalate", asked_by="ada"),
 )
 
-#: Which one of whatever there is: used modulo, so that a sequence stays possible while it is made shorter.
+#: An index into any list. It is used modulo the length, so that a sequence stays possible while Hypothesis shortens it.
 indexes = st.integers(min_value=0, max_value=30)
 rules_of_decisions = st.sampled_from(RULES)
 roles = st.sampled_from((*ROLES, None))  # None: a person
@@ -25,7 +25,7 @@ priorities = st.sampled_from((None, URGENT, NORMAL, BACKGROUND))
 decisions = st.sampled_from(("approve", "approve", "reject"))
 voters = st.sampled_from(VOTERS)
 ends_of_calls = st.sampled_from(("result", "accepts", "again", "dies"))
-dates = st.sampled_from((None, True, False))  # None: as it is; else set, or taken away
+dates = st.sampled_from((None, True, False))  # None: unchanged; else set, or removed
 seldom = st.sampled_from((False, False, False, True))
-#: How much of it is kept: all; nothing, since the process dies before the commit; all but what comes after the commit.
+#: What survives of a step: all; nothing, because the process dies before the commit; all but what follows the commit.
 fates = st.sampled_from(("kept", "kept", "kept", "kept", "crash", "lost"))

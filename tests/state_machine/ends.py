@@ -1,4 +1,4 @@
-"""Ends, and what follows from them: anyone who waits wakes, questions fall away, pipelines go on."""
+"""The model's ends of tasks, and what follows: parents wake, questions are closed, pipelines continue."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.state_machine.flow import Flow
 from tests.state_machine.life import (
     DEPENDENTS,
     FAILED,
-    HEARS,
+    GETS_ANSWERS,
     LIFE,
     MAY_BE_RESCHEDULED,
     SETTLED,
@@ -20,24 +20,24 @@ from tests.state_machine.tasks import GATED, Attempt, Letter, Link, Task
 
 
 class Ends:
-    """All tasks of a tenant, oldest first, and the pipelines' runs."""
+    """All tasks of a tenant, oldest first, and its pipeline runs."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.tasks: list[Task] = []
         self.attempts: list[Attempt] = []
         self.flows: list[Flow] = []
-        self.due_times_said = 0
+        self.due_times_set = 0
         self.has_money = True
-        #: Nothing new of these is granted: (whose, of what).
+        #: The pauses in force: (kind, name). Nothing new is granted under them.
         self.pauses: set[tuple[str, str]] = set()
         #: The roles that call the provider which may be paused.
         self.of_provider: frozenset[str] = frozenset()
-        #: Until when a provider takes nothing: by role, nothing that is urgent ("urgent") or nothing else ("rest").
+        #: The roles whose provider refuses calls for now: (role, "urgent") for urgent work, (role, "rest") for other work.
         self.holds: set[tuple[str, str]] = set()
-        #: How much of a role may run at once.
+        #: How many activities of a role may run at once.
         self.caps: dict[str, int] = {}
-        #: Of roles with a rate, how much may be granted at most until its time has passed.
+        #: How many activities of a role with a rate may be granted for now.
         self.rates: dict[str, int] = {}
 
     def add(self, task: Task) -> Task:
@@ -59,7 +59,7 @@ class Ends:
         return bool(pauses & self.pauses)
 
     def may_start(self, task: Task) -> bool:
-        """Whether all its reasons to wait are over, but for caps and rates, and for money, of which it learns when its turn has come."""
+        """Whether no reason to wait is left, except caps, rates, and budgets, which are checked at the claim."""
         held_back = (task.agent, "urgent" if task.is_urgent else "rest") in self.holds
         waits = not task.due or task.later or held_back or self.is_paused(task)
         return task.status == "created" and not waits
@@ -75,12 +75,12 @@ class Ends:
         if what not in LIFE[task.status]:
             raise Refused(f"{task.status} {what}")
 
-    def fails_for_good(self, task: Task) -> None:
-        self.happens(task, "fails for good")
+    def fails_permanently(self, task: Task) -> None:
+        self.happens(task, "fails permanently")
         task.due = task.later = False
         task.delay = None
         if task.attempt is not None:
-            task.news = [*task.attempt.told, *task.news]
+            task.news = [*task.attempt.decisions, *task.news]
         task.letters.append(Letter())
         self.ended(task)
 
@@ -90,35 +90,35 @@ class Ends:
             task.links.append(link)
             question.linked.append(link)
             if task.status == "created" and task.agent:
-                self.hold_if_asked(task)
+                self.hold_if_questioned(task)
 
-    def hold_if_asked(self, task: Task) -> None:
-        """What would start does not while a question about it is open."""
-        if task.status == "created" and task.is_asked_about:
+    def hold_if_questioned(self, task: Task) -> None:
+        """Hold a task that could start while a question about it is open."""
+        if task.status == "created" and task.has_open_question:
             self.happens(task, "is held")
 
     def _settle_links(self, question: Task) -> None:
         waiting = [link for link in question.linked if link.state == "waiting"]
         for link in waiting:
-            link.state = "woken" if link.task.agent and link.task.status in HEARS else "skipped"
+            link.state = "woken" if link.task.agent and link.task.status in GETS_ANSWERS else "skipped"
         for link in waiting:
-            if link.task.agent and link.task.status in HEARS | FAILED:
+            if link.task.agent and link.task.status in GETS_ANSWERS | FAILED:
                 link.task.news.append(question)
         for link in waiting:
             if link.state == "woken":
                 if link.task.status in MAY_BE_RESCHEDULED:
                     link.task.priority = min(link.task.priority, GATED)
-                self.tell(link.task)
+                self.deliver_answer(link.task)
 
-    def tell(self, task: Task) -> None:
-        """People have answered: what waited for that alone goes on, anything else hears of it in its next run."""
-        if task.status == "awaiting_review" and not task.is_asked_about:
+    def deliver_answer(self, task: Task) -> None:
+        """Deliver an answer of people: wake a task that waits for nothing else; others get it in their next run."""
+        if task.status == "awaiting_review" and not task.has_open_question:
             self.wake(task)
         else:
             self.has_reason(task)
 
     def has_reason(self, task: Task) -> None:
-        """A reason to run, which ends no reason to wait."""
+        """Add a reason to run, which ends no reason to wait."""
         if not task.later:
             task.due = True
 
@@ -126,7 +126,7 @@ class Ends:
         self.happens(question, "is cancelled")
         self.ended(question)
 
-    def let_go(self, task: Task) -> None:
+    def release(self, task: Task) -> None:
         self._stop_work(task)
         while open_ones := [one for one in task.dependents(DEPENDENTS) if not one.ended]:
             for one in open_ones:
@@ -142,35 +142,35 @@ class Ends:
         task.due = task.later = False
         if task.letter:
             task.letter.state = "closed"
-        self._drop_links(task)
+        self._close_links(task)
 
-    def _drop_links(self, task: Task) -> None:
-        """What others ask about the work is asked about the successor's; nobody is asked about nothing."""
+    def _close_links(self, task: Task) -> None:
+        """Move open questions about the task to its successor, and withdraw questions without tasks."""
         dropped = task.waiting_links
-        heirs = [child for child in task.children if child.link == "reassigned_from"]
-        for heir in [heir for heir in heirs if heir.agent]:
-            self._tell_heir(task, heir)
+        successors = [child for child in task.children if child.link == "reassigned_from"]
+        for successor in [successor for successor in successors if successor.agent]:
+            self._notify_successor(task, successor)
         for link in dropped:
             link.state = "skipped"
         for question in [link.approval for link in dropped]:
             if question.parent is not task:
-                self.link(question, heirs, heirs)
+                self.link(question, successors, successors)
             if question.open and not any(link.state == "waiting" for link in question.linked):
                 self.withdraw(question)
 
-    def _tell_heir(self, task: Task, heir: Task) -> None:
-        """It begins again, so it hears what others have been answered about the work."""
+    def _notify_successor(self, task: Task, successor: Task) -> None:
+        """Pass on the decisions about the task, because its successor begins again."""
         for link in [
             link for link in task.links if link.state == "woken" and link.approval.parent is not task
         ]:
-            told = Link(link.approval, heir, state="woken")
-            heir.links.append(told)
-            link.approval.linked.append(told)
-            heir.news.append(link.approval)
-            self.tell(heir)
+            link_of_successor = Link(link.approval, successor, state="woken")
+            successor.links.append(link_of_successor)
+            link.approval.linked.append(link_of_successor)
+            successor.news.append(link.approval)
+            self.deliver_answer(successor)
 
     def revise(self, task: Task, *, approval_wanted: bool) -> Task:
-        """What people are still asked about the work is asked about its revision."""
+        """Create the revision of a task, and move open questions to it."""
         revision = self.add(
             Task(
                 agent=task.agent,
@@ -204,7 +204,7 @@ class Ends:
             task.run.settled(self, task)
 
     def _answer(self, task: Task) -> None:
-        """Anyone who waits for this, or for what it stands in for, wakes."""
+        """Wake the parent that waits for this task or for its origin."""
         origin = task.origin
         parent = origin.parent
         if parent is None or origin.link not in WAITS_FOR or parent.waits_for is not origin:
@@ -215,7 +215,7 @@ class Ends:
             return
         if origin.link == "review":
             parent.waits_for = None
-            self.tell(parent)
+            self.deliver_answer(parent)
         else:
             self.wake(parent, progress=origin.link == "subtask" and task.status in ("done", "approved"))
 
@@ -233,4 +233,4 @@ class Ends:
             task.later = True
         else:
             self.has_reason(task)
-        self.hold_if_asked(task)
+        self.hold_if_questioned(task)

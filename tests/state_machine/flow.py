@@ -1,4 +1,4 @@
-"""The model's pipelines: what follows in a run when a step's task has ended. Small on purpose; steps fail or continue, nothing else."""
+"""The model's pipelines: what follows in a run when the task of a step has ended. Steps fail or continue; nothing else is modelled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.state_machine.tasks import GATED, NORMAL, Task
 if TYPE_CHECKING:
     from tests.state_machine.ends import Ends
 
-#: What the machine starts. A gate between two agents; two roots that one step joins, beside one that goes on whatever happens.
+#: The pipelines that the machine starts: a gate between two agents, and two roots with a join and a step that continues on failure.
 PIPELINES: dict[str, list[dict[str, Any]]] = {
     "gated": [
         {"id": "draft", "agent_role": "qa", "requires_approval": True, "depends_on": []},
@@ -41,7 +41,7 @@ class Step:
         return list(self.definition.get("depends_on", ()))
 
     @property
-    def goes_on(self) -> bool:
+    def continues_on_failure(self) -> bool:
         return self.definition.get("on_upstream_failure") == "continue"
 
 
@@ -82,11 +82,11 @@ class Flow:
         )
 
     def settled(self, model: Ends, task: Task) -> None:
-        """A task of this run has ended or failed."""
+        """Advance the run after one of its tasks has ended or failed."""
         if task.step is None or task.link in ASIDE or task.status == "reassigned":
             return
         step = self.steps[task.step]
-        if task.status == "rejected" and self._goes_on_after_rejection(model, task, step):
+        if task.status == "rejected" and self._handle_rejection(model, task, step):
             return
         if step.status != "active":
             return
@@ -95,30 +95,30 @@ class Flow:
             self._follow(model, [name for name, other in self.steps.items() if task.step in other.needs])
             self._end_if_settled()
 
-    def _goes_on_after_rejection(self, model: Ends, task: Task, step: Step) -> bool:
+    def _handle_rejection(self, model: Ends, task: Task, step: Step) -> bool:
         if self.status != "running":
             return True
         if task.gate:
-            return self._send_back(model, task, step)
+            return self._redo_producers(model, task, step)
         revision = task.successor
         if revision is not None and step.task is task:
             step.task, step.round = revision, revision.round
         return revision is not None
 
-    def _send_back(self, model: Ends, gate: Task, step: Step) -> bool:
-        """The agents' steps before a gate that said no go back to work."""
+    def _redo_producers(self, model: Ends, gate: Task, step: Step) -> bool:
+        """Revise the agents' steps before a gate that was rejected."""
         producers = [self.steps[name] for name in step.needs if self.steps[name].definition.get("agent_role")]
         if gate.round >= model.limits.rounds:
             return False
-        made = False
+        is_revised = False
         for producer in producers:
             if producer.status == "done" and producer.task is not None:
                 producer.task = model.revise(producer.task, approval_wanted=False)
                 producer.status, producer.round = "active", producer.task.round
-                made = True
-        if made:
+                is_revised = True
+        if is_revised:
             step.status, step.task, step.round = "pending", None, gate.round + 1
-        return made
+        return is_revised
 
     def _follow(self, model: Ends, names: list[str]) -> None:
         for name in names:
@@ -126,7 +126,7 @@ class Flow:
             if step.status != "pending":
                 continue
             before = [self.steps[need].status for need in step.needs]
-            if not step.goes_on and {"failed", "skipped"} & set(before):
+            if not step.continues_on_failure and {"failed", "skipped"} & set(before):
                 step.status = "skipped"
                 self._follow(model, [after for after, other in self.steps.items() if name in other.needs])
             elif not {"pending", "active"} & set(before):
@@ -139,19 +139,21 @@ class Flow:
 
     def _fails_run(self, name: str) -> bool:
         after = [step for step in self.steps.values() if name in step.needs]
-        return self.steps[name].status == "failed" and (not after or any(not step.goes_on for step in after))
+        return self.steps[name].status == "failed" and (
+            not after or any(not step.continues_on_failure for step in after)
+        )
 
-    def handed_on(self, model: Ends, task: Task, heir: Task, *, had_failed: bool) -> None:
+    def step_reassigned(self, model: Ends, task: Task, successor: Task, *, had_failed: bool) -> None:
         if task.step is None or task.link in ASIDE:
             return
         if had_failed:
             self.reopen(task)
         step = self.steps[task.step]
         if step.task is task:
-            step.task, step.round = heir, heir.round
+            step.task, step.round = successor, successor.round
 
     def reopen(self, task: Task) -> None:
-        """A failed step is under way again; what was skipped because of it waits again."""
+        """Reopen a failed step, and the steps that were skipped because of it."""
         if task.step is None or task.link in ASIDE or self.status == "cancelled":
             return
         if self.steps[task.step].status != "failed":
@@ -163,15 +165,15 @@ class Flow:
         self.status = "running"
 
     def _behind(self, name: str) -> set[str]:
-        found: set[str] = set()
-        to_see = [name]
-        while to_see:
-            current = to_see.pop()
-            more = {after for after, step in self.steps.items() if current in step.needs} - found
-            found |= more
-            to_see += more
-        return found
+        behind: set[str] = set()
+        to_visit = [name]
+        while to_visit:
+            current = to_visit.pop()
+            more = {after for after, step in self.steps.items() if current in step.needs} - behind
+            behind |= more
+            to_visit += more
+        return behind
 
     def cancel(self, model: Ends) -> None:
-        """Then its tasks are cancelled one by one, oldest first."""
+        """Cancel the run. Its tasks are cancelled afterwards, one by one, oldest first."""
         self.status = "cancelled"

@@ -1,7 +1,7 @@
-"""The machine: it draws one thing after the other that people, agents, clocks and accidents may do, and does it to engine and model.
+"""The machine: it draws random actions of people, agents, clocks and faults, and applies each to the engine and the model.
 
-After every step both must look alike, and every invariant that holds at any moment must hold. At the end everything is brought to
-rest, which must succeed, and the others must hold as well.
+After every step both must agree, and the invariants that hold at any time must hold. At the end all work is brought to rest, which
+must succeed, and then all invariants must hold.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ T = TypeVar("T")
 
 
 class AbstractMachineMeta(ABCMeta, StateMachineMeta):
-    """Machines of Hypothesis have a metaclass of their own; with this one they may leave methods to those built on them."""
+    """Combines the metaclass of Hypothesis' machines with that of abstract classes."""
 
 
 class Machine(RuleBasedStateMachine, metaclass=AbstractMachineMeta):
-    """What all rules share: doing a thing on both sides, choosing what it is done to, and comparing."""
+    """The base of all rules: applies actions to both sides, chooses tasks, and compares."""
 
     def __init__(self, begin: Callable[[], World], end: Callable[[World], None], limits: Limits) -> None:
         super().__init__()
@@ -45,15 +45,15 @@ class Machine(RuleBasedStateMachine, metaclass=AbstractMachineMeta):
         self.tenant = self.world.tenant.pk
         self.model = Model(limits)
         self.model.of_provider = frozenset(OF_PROVIDER)
-        self.said = 0
+        self.texts = 0
         self.sound = True
-        self.grants: dict[str, Slot] = {}  # when it was looked at last
+        self.grants: dict[str, Slot] = {}  # at the last comparison
         self.calling = False
 
     # Both sides.
 
     def happens(self, modelled: Callable[[], T], really: Callable[[], Any], fate: str = "kept") -> T | None:
-        """Do it to both; what the model says comes of it. Either both refuse or none. `fate`: kept, crash, lost."""
+        """Apply an action to both sides and return the result of the model. Either both refuse or none. `fate`: kept, crash, lost."""
         self.sound = False
         if fate == "crash":
             with self.world.crashing():
@@ -62,7 +62,7 @@ class Machine(RuleBasedStateMachine, metaclass=AbstractMachineMeta):
         holds = set(self.model.holds)
         outcome, refused = _modelled(modelled)
         if fate == "lost":
-            self.model.holds = holds  # nobody told admission
+            self.model.holds = holds  # because admission was not notified
         with self.world.forgetful() if fate == "lost" else nullcontext():
             error = _refusal(really)
         note(f"    {refused or 'done'} / {error or 'done'}")
@@ -75,11 +75,11 @@ class Machine(RuleBasedStateMachine, metaclass=AbstractMachineMeta):
         picture.bind(self.model, rows)
         differing = picture.difference(picture.of_model(self.model), picture.of_database(rows, self.tenant))
         assert not differing, differing
-        if not self.calling:  # a worker tells admission when its agent has answered
+        if not self.calling:  # a worker notifies admission only after its agent has answered
             self.what_may_start_is_granted_and_nothing_else()
 
     def what_may_start_is_granted_and_nothing_else(self, *, rates_hold: bool = True) -> None:
-        """Every new grant is of work whose reasons to wait are all over, and no such work is left without one."""
+        """Check that every new grant is for work that may start, and that all such work has a grant."""
         slots = self.world.slots()
         picture.bind(self.model, picture.rows_of(self.tenant))
         self._count_starts(slots, rates_hold=rates_hold)
@@ -99,7 +99,7 @@ class Machine(RuleBasedStateMachine, metaclass=AbstractMachineMeta):
         self.grants = {slot.grant: slot for slot in slots}
 
     def _count_starts(self, slots: Sequence[Slot], *, rates_hold: bool) -> None:
-        """Against the rates of their roles."""
+        """Check new starts against the rates of their roles."""
         known, rates = {slot.grant for slot in slots}, self.model.rates
         back = [slot for grant, slot in self.grants.items() if grant not in known and not slot.started]
         for role in rates:
@@ -125,9 +125,9 @@ class Machine(RuleBasedStateMachine, metaclass=AbstractMachineMeta):
     # Choosing.
 
     def text(self, what: str) -> str:
-        """Never the same twice, so that no call is taken for the repetition of another."""
-        self.said += 1
-        return f"{what} {self.said}"
+        """Return a new text each time, so that no call is taken for the repetition of another."""
+        self.texts += 1
+        return f"{what} {self.texts}"
 
     def tasks(self, *statuses: str) -> list[Task]:
         return [task for task in self.model.tasks if not statuses or task.status in statuses]
@@ -146,9 +146,9 @@ class Machine(RuleBasedStateMachine, metaclass=AbstractMachineMeta):
         return task.id
 
     def next_message(self, index: int) -> Message | None:
-        """One of those that are on their way; in the order of the tasks, since the order of the queues depends on the clock."""
-        place = {str(task.id): number for number, task in enumerate(self.model.tasks)}
-        waiting = sorted(self.world.collect(), key=lambda message: place[message["activity"]])
+        """Choose a message, in the order of the tasks, because the order of the queues depends on the clock."""
+        order = {str(task.id): number for number, task in enumerate(self.model.tasks)}
+        waiting = sorted(self.world.collect(), key=lambda message: order[message["activity"]])
         message = pick(waiting, index)
         if message is not None:
             self.world.messages.remove(message)
@@ -160,7 +160,7 @@ class Machine(RuleBasedStateMachine, metaclass=AbstractMachineMeta):
     # A worker gets a message.
 
     def deliver(self, message: Message, during: Callable[[Attempt], None], end: str) -> None:
-        """The worker claims if there is something to claim; its agent does `during`, then ends as `end` says."""
+        """Deliver a message: the worker claims if it can; its agent does `during`, then ends as `end` says."""
         self.sound = False
         task = self.task_of(message)
         ready = task.status == "created" and task.due and self.world.is_granted(message)
@@ -173,7 +173,7 @@ class Machine(RuleBasedStateMachine, metaclass=AbstractMachineMeta):
             attempt.token = self.world.token_of(request)
             began.append(attempt)
             try:
-                self._hears_of_everything(attempt, request)
+                self._gets_all_decisions(attempt, request)
                 during(attempt)
             except AssertionError as error:
                 broken.append(error)
@@ -182,20 +182,20 @@ class Machine(RuleBasedStateMachine, metaclass=AbstractMachineMeta):
         self.calling = True
         self.world.deliver(message, behave)
         self.calling = False
-        for error in broken:  # To the engine it would be the agent's crash.
+        for error in broken:  # raised here, because the engine would take it for a crash of the agent
             raise error
         note(f"    {'claimed' if began else 'nothing to claim'}")
         assert bool(began) == expected, f"claimed: {bool(began)}, expected: {expected}"
         if ready and not expected:
             self.model.finds_no_money(task)
 
-    def _hears_of_everything(self, attempt: Attempt, request: AgentRequest) -> None:
-        heard = {wake.get("approval") for wake in request.wakes}
-        missing = [question.id for question in attempt.told if str(question.id) not in heard]
-        assert not missing, f"it was not told of the decisions {missing}"
+    def _gets_all_decisions(self, attempt: Attempt, request: AgentRequest) -> None:
+        received = {wake.get("approval") for wake in request.wakes}
+        missing = [question.id for question in attempt.decisions if str(question.id) not in received]
+        assert not missing, f"the run did not get the decisions {missing}"
 
     def _answer(self, attempt: Attempt, end: str) -> Any:
-        """What the agent answers, and what the model makes of that: nothing when the run is over by now."""
+        """Return the answer of the agent and apply it to the model, which ignores it if the run has ended."""
         if end == "result":
             output = self.text("output")
             _modelled(lambda: self.model.completes(attempt, output))
@@ -212,7 +212,7 @@ class Machine(RuleBasedStateMachine, metaclass=AbstractMachineMeta):
     # Coming to rest.
 
     def come_to_rest(self) -> None:
-        """Every agent answers, every person decides, and nothing is left over."""
+        """Let every agent answer and every person decide, until all tasks have ended."""
         for _ in range(60):
             self.recover()
             self._let_agents_work()
@@ -221,8 +221,8 @@ class Machine(RuleBasedStateMachine, metaclass=AbstractMachineMeta):
             self.engine_and_model_agree()
             if all(task.ended for task in self.model.tasks):
                 break
-        left = [(task.id, task.status) for task in self.model.tasks if not task.ended]
-        assert not left, f"does not come to rest: {left}"
+        live = [(task.id, task.status) for task in self.model.tasks if not task.ended]
+        assert not live, f"does not come to rest: {live}"
         self.recover()
         self.engine_and_model_agree()
         broken = invariants.check(quiesced=True)
@@ -243,13 +243,13 @@ class Machine(RuleBasedStateMachine, metaclass=AbstractMachineMeta):
             self.model.is_lost(attempt)
 
     def _mend(self) -> None:
-        self.world.all_go_on()
+        self.world.resume_all()
         self.world.money_comes()
         self.world.recover()
         self.delays_end_in_the_world()
 
     def delays_end_in_the_world(self) -> None:
-        """Delays are over, and each role with a rate may have started whatever waits for it."""
+        """End all delays, and let each role with a rate start all its waiting work."""
         self.world.delays_end()
         for role in self.model.rates:
             self.world.limit_rate(role, FULL_RATE)
@@ -259,7 +259,7 @@ class Machine(RuleBasedStateMachine, metaclass=AbstractMachineMeta):
 
     @abstractmethod
     def tell_of_letters(self) -> None:
-        """People are told of what failed for good."""
+        """Report permanent failures to people."""
 
     def _let_agents_work(self) -> None:
         while (message := self.next_message(0)) is not None:
@@ -285,11 +285,11 @@ class Machine(RuleBasedStateMachine, metaclass=AbstractMachineMeta):
 
     @abstractmethod
     def answer(self, task: Task) -> None:
-        """A person does what the task asks of people."""
+        """Answer the task as a person."""
 
     @abstractmethod
     def give_up(self, task: Task) -> None:
-        """An operator lets go of what failed."""
+        """Give up a failed task as an operator."""
 
 
 def _modelled(action: Callable[[], T]) -> tuple[T | None, Refused | None]:
@@ -308,5 +308,5 @@ def _refusal(action: Callable[[], Any]) -> ActivityError | None:
 
 
 def pick(candidates: Sequence[T], index: int) -> T | None:
-    """One of them, or None when there are none."""
+    """Return one of the candidates, or None if there are none."""
     return candidates[index % len(candidates)] if candidates else None

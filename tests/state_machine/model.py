@@ -1,6 +1,6 @@
-"""The engine as the documents tell it, one thing after the other and in memory: what the real one must agree with after every step.
+"""The engine as the documents describe it, sequential and in memory. The real engine must agree with it after every step.
 
-Each method is something that happens. It raises `Refused`, having changed nothing, when that cannot happen now.
+Each method is one event. It raises `Refused` without changing anything if the event is not possible now.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from tests.state_machine.tasks import URGENT, Rules, Task
 
 
 class Model(Asks):
-    """What people and operators do beside, and what happens by itself."""
+    """Adds what people and operators do, and what happens by time."""
 
     def submit(self, task: Task) -> Task:
-        """The task, or the live one with the same key."""
+        """Add the task, or return the live one with the same key."""
         same = self.live_with(task.key)
         return same or self.add(task)
 
@@ -25,9 +25,9 @@ class Model(Asks):
         self.link(question, about, about)
         return question
 
-    def takes_up(self, task: Task) -> None:
+    def person_claims(self, task: Task) -> None:
         self._check_person(task)
-        self.happens(task, "is taken up")
+        self.happens(task, "is claimed by a person")
 
     def person_completes(self, task: Task) -> None:
         self._check_person(task)
@@ -41,7 +41,7 @@ class Model(Asks):
             raise Refused("an agent does it")
 
     def resolves(self, task: Task) -> None:
-        """`task` is the resolution, what stands in for it, or what is blocked."""
+        """`task` is the resolution, its successor, or the blocked task."""
         if task.origin.link == "resolution":
             resolution = task.newest
         else:
@@ -53,21 +53,21 @@ class Model(Asks):
         self.ended(resolution)
 
     def decides(self, task: Task, decision: str, voter: str = "", *, in_time: bool = True) -> None:
-        """`task` is what people are asked, or what waits behind a gate."""
+        """`task` is the question, or the task that waits behind a gate."""
         if task.agent is None and not task.gate and task.link != "review":
             raise Refused("not a decision")
         gates = [child for child in task.children if child.link == "gate"]
         behind = task if task.agent else task.parent if task.link == "gate" else None
         item = (gates[-1] if gates else None) if task.agent else task
-        asked = item or task
-        rules = asked.rules or Rules()
+        question = item or task
+        rules = question.rules or Rules()
         if in_time and rules.asked_by == voter:
             raise Refused("who asks does not decide")
         if (
             in_time
             and rules.voted
             and item is not None
-            and (item.open or asked.status == "awaiting_approval")
+            and (item.open or question.status == "awaiting_approval")
         ):
             outcome = self._vote(item, rules, decision, voter)
             if outcome is None:
@@ -80,25 +80,25 @@ class Model(Asks):
             raise Refused("nobody votes twice")
         item.votes[voter] = decision
         if item.status == "created":
-            self.happens(item, "is taken up")
+            self.happens(item, "is claimed by a person")
         return rules.outcome(item.votes)
 
     def _close(self, behind: Task | None, item: Task | None, decision: str) -> None:
-        what = "is agreed to" if decision == "approve" else "is refused"
+        what = "is approved" if decision == "approve" else "is rejected"
         if behind is not None and behind.status != "awaiting_approval":
             raise Refused("nothing waits for a decision")
         if item is not None:
             self.check(item, what)
         if behind is not None:
             if decision == "reject":
-                self._make_anew(behind)
+                self._redo(behind)
             self.happens(behind, what)
             self.ended(behind)
         if item is not None:
             self.happens(item, what)
             self.ended(item)
 
-    def _make_anew(self, task: Task) -> None:
+    def _redo(self, task: Task) -> None:
         if task.round >= self.limits.rounds:
             self.add(Task(parent=task, link="escalation"))
         else:
@@ -109,10 +109,10 @@ class Model(Asks):
             raise Refused("what waits behind it could never be decided")
         self.happens(task, "is cancelled")
         self.ended(task)
-        self.let_go(task)
+        self.release(task)
 
     def expire(self, task: Task) -> None:
-        """What has not started, or could not go on with the answer that it waits for, ends; a run and a gate are past that."""
+        """Cancel a task that has not started or could not continue after its answer. Runs and gates do not expire."""
         if task.status in ("created", "awaiting_review", "awaiting_subtask", "blocked"):
             self.cancel(task)
 
@@ -122,19 +122,19 @@ class Model(Asks):
         taken_over = task.link == "reassigned_from" and task.taken_over
         if agent and ((task.gate and not taken_over) or task.origin.link == "resolution"):
             raise Refused("only people do this")
-        return self.hand_on(task, agent, None)
+        return self.replace(task, agent, None)
 
     def retry(self, task: Task) -> None:
-        self.check(task, "is tried again")
+        self.check(task, "is retried")
         if self.live_with(task.key):
             raise Refused("the same work is under way")
         self._try_again(task)
 
     def _try_again(self, task: Task) -> None:
-        self.happens(task, "is tried again")
+        self.happens(task, "is retried")
         task.attempts = task.stalls = task.fruitless = 0
         task.due, task.later = not task.not_before, task.not_before
-        self.hold_if_asked(task)
+        self.hold_if_questioned(task)
         if letter := task.letter:
             letter.state = "replayed"
             if letter.escalation is not None and letter.escalation.open:
@@ -143,7 +143,7 @@ class Model(Asks):
             task.run.reopen(task)
 
     def replay(self) -> None:
-        """Everything that has failed and that nobody has dealt with."""
+        """Retry everything with an open dead letter."""
         for task in [task for task in self.tasks if task.letter and task.status in FAILED]:
             if not self.live_with(task.key):
                 self._try_again(task)
@@ -152,19 +152,19 @@ class Model(Asks):
         for task in [task for task in self.tasks if task.letter and task.status in FAILED]:
             self.happens(task, "is cancelled")
             self.ended(task)
-            self.let_go(task)
+            self.release(task)
 
     def tell_of_letters(self) -> None:
-        untold = [(task, letter) for task in self.tasks for letter in task.letters if not letter.told]
-        for task, letter in untold:
-            letter.told = True
+        unreported = [(task, letter) for task in self.tasks for letter in task.letters if not letter.reported]
+        for task, letter in unreported:
+            letter.reported = True
             if letter.state == "open":
                 if task.status == "failed":
-                    self.happens(task, "is told of")
+                    self.happens(task, "is reported")
                 letter.escalation = self.add(Task(parent=task, link="escalation", run=task.run))
 
     def time_passes(self) -> None:
-        """Every question that has a time to be answered by is due, the oldest first."""
+        """Let every deadline pass, the oldest first."""
         ahead = [task for task in self.tasks if task.deadline_ahead]
         for task in sorted(ahead, key=lambda task: task.due_rank):
             task.deadline_ahead = False
@@ -177,7 +177,7 @@ class Model(Asks):
             elif task.open:
                 task.priority = URGENT
 
-    # When its turn is.
+    # Rescheduling.
 
     def reschedule(
         self,
@@ -187,7 +187,7 @@ class Model(Asks):
         not_before: bool | None = None,
         due_at: bool | None = None,
     ) -> None:
-        """None leaves it as it is. What else holds the task holds it as before."""
+        """None leaves a value unchanged. Other reasons to wait are not affected."""
         if task.status not in MAY_BE_RESCHEDULED:
             raise Refused("it runs or is over")
         if not_before and task.agent is None:
@@ -196,16 +196,16 @@ class Model(Asks):
             task.priority = priority
         if due_at is not None:
             task.has_due_time = task.deadline_ahead = due_at
-            self.due_times_said += 1
-            task.due_rank = self.due_times_said
+            self.due_times_set += 1
+            task.due_rank = self.due_times_set
         if not_before is not None:
             task.not_before = not_before
             if (task.due or task.later) and not task.waits_for_money:
-                put_off = not_before or task.delay is not None
-                task.due, task.later = not put_off, put_off
+                delayed = not_before or task.delay is not None
+                task.due, task.later = not delayed, delayed
 
     def run_now(self, task: Task) -> None:
-        """Past its date, the delay of a retry and the pauses of its tenant; not past anything else."""
+        """Ignore its date, the delay of a retry and the pauses of its tenant, and nothing else."""
         if task.agent is None or task.status != "created":
             raise Refused("nothing waits for its turn")
         task.goes_past_pauses, task.not_before = True, False
@@ -222,7 +222,7 @@ class Model(Asks):
             task.due, task.later = task.due or task.later, False
 
     def finds_no_money(self, task: Task) -> None:
-        """It was about to start."""
+        """Defer a task that was about to start, because its budget is used up."""
         task.due, task.later, task.waits_for_money = False, True, True
 
     def money_comes(self) -> None:

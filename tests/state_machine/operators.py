@@ -1,4 +1,4 @@
-"""What operators do, what goes on by itself, and what goes wrong."""
+"""Rules of the machine: what operators do, what happens by time, and what goes wrong."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tests.state_machine.world import PAUSES, RATE, ROLES
 
 
 class Anything(People):
-    """Everything that agents and people do, and they cancel, hand on, try again, replay and dismiss; workers die and Redis is wiped."""
+    """All rules: agents, people, operators who cancel, reassign, retry, replay and dismiss, lost workers and a wiped Redis."""
 
     # Operators.
 
-    @precondition(lambda self: self.going_on())
-    @rule(index=indexes, what=st.sampled_from(("cancel", "hand on", "hand on")), role=roles, fate=fates)
+    @precondition(lambda self: self.open_tasks())
+    @rule(index=indexes, what=st.sampled_from(("cancel", "reassign", "reassign")), role=roles, fate=fates)
     def an_operator_acts(self, index: int, what: str, role: str | None, fate: str) -> None:
-        if task := pick(self.going_on(), index):
-            self.cancel(task, fate) if what == "cancel" else self.hand_on(task, role, fate)
+        if task := pick(self.open_tasks(), index):
+            self.cancel(task, fate) if what == "cancel" else self.reassign(task, role, fate)
 
     @precondition(lambda self: self.tasks(*FAILED))
     @rule(index=indexes, what=st.sampled_from(("retry", "retry", "replay", "dismiss")), fate=fates)
@@ -48,20 +48,20 @@ class Anything(People):
         for attempt in (
             partial(self.retry, task),
             partial(self.decide, task, decision, VOTERS[index % len(VOTERS)]),
-            partial(self.work, task, ("take up", "complete", "resolve")[index % 3]),
-            partial(self.hand_on, task, role),
+            partial(self.work, task, ("claim", "complete", "resolve")[index % 3]),
+            partial(self.reassign, task, role),
         ):
             attempt()
             self.engine_and_model_agree()
 
-    def going_on(self) -> list[Task]:
+    def open_tasks(self) -> list[Task]:
         return [task for task in self.model.tasks if not task.ended]
 
     def cancel(self, task: Task, fate: str = "kept") -> None:
         really = partial(cancellation.cancel, self.tenant, self.id_of(task), actor="people", reason="enough")
         self.happens(partial(self.model.cancel, task), really, fate)
 
-    def hand_on(self, task: Task, role: str | None, fate: str = "kept") -> None:
+    def reassign(self, task: Task, role: str | None, fate: str = "kept") -> None:
         whom = {"agent_role": role} if role else {"human_role": "editor"}
         really = partial(
             reassignment.reassign, self.tenant, self.id_of(task), actor="people", reason="other", **whom
@@ -90,12 +90,14 @@ class Anything(People):
         for task in [task for task in self.model.tasks if task.run is flow and not task.ended]:
             try:
                 self.model.cancel(task)
-            except Refused:  # it has ended with another
+            except Refused:  # because it has ended together with another task
                 continue
 
-    # What goes on by itself.
+    # What happens by time.
 
-    @precondition(lambda self: any(not letter.told for task in self.model.tasks for letter in task.letters))
+    @precondition(
+        lambda self: any(not letter.reported for task in self.model.tasks for letter in task.letters)
+    )
     @rule()
     def people_are_told_of_failures(self) -> None:
         self.tell_of_letters()
@@ -110,10 +112,10 @@ class Anything(People):
     def delays_end(self) -> None:
         self.happens(self.model.delays_end, self.delays_end_in_the_world)
 
-    @precondition(lambda self: self.going_on())
+    @precondition(lambda self: self.open_tasks())
     @rule(index=indexes)
     def time_is_over_for_some_work(self, index: int) -> None:
-        if (task := pick(self.going_on(), index)) and task.agent:
+        if (task := pick(self.open_tasks(), index)) and task.agent:
             self.happens(partial(self.model.expire, task), partial(self.world.expire, self.id_of(task)))
 
     @rule(there_is=st.booleans())
@@ -129,17 +131,17 @@ class Anything(People):
         self.model.pauses = self.model.pauses | {pause} if paused else self.model.pauses - {pause}
         self.world.pause(*pause, paused)
 
-    @precondition(lambda self: self.going_on())
+    @precondition(lambda self: self.open_tasks())
     @rule(index=indexes, priority=priorities, not_before=dates, due_at=dates, fate=fates)
     def an_operator_reschedules(
         self, index: int, priority: int | None, not_before: bool | None, due_at: bool | None, fate: str
     ) -> None:
-        """A new priority is always told: admission goes by the old one until somebody looks again."""
-        if task := pick(self.going_on(), index):
-            wanted = {"priority": priority, "not_before": not_before, "due_at": due_at}
+        """A new priority always reaches admission, which otherwise uses the old one until recovery compares."""
+        if task := pick(self.open_tasks(), index):
+            changes = {"priority": priority, "not_before": not_before, "due_at": due_at}
             self.happens(
-                partial(self.model.reschedule, task, **wanted),  # type: ignore[arg-type]
-                partial(self.world.reschedule, self.id_of(task), **wanted),
+                partial(self.model.reschedule, task, **changes),  # type: ignore[arg-type]
+                partial(self.world.reschedule, self.id_of(task), **changes),
                 "kept" if fate == "lost" and priority else fate,
             )
 
@@ -173,11 +175,11 @@ class Anything(People):
     @precondition(lambda self: self.model.attempts)
     @rule(index=indexes, what=st.sampled_from(("lost", "lost", "found", "wiped")))
     def something_goes_wrong_or_is_mended(self, index: int, what: str) -> None:
-        """A run is given up for lost, what was lost is found, Redis is wiped."""
+        """A run is lost, recovery runs, or Redis is wiped."""
         if what == "found":
             self.recover()
         elif what == "wiped":
-            self.model.holds.clear()  # what a provider has asked for is found out again
+            self.model.holds.clear()  # the next refusal of a provider sets them again
             self.world.wipe_redis()
         elif attempt := pick([attempt for attempt in self.model.attempts if attempt.live], index):
             self.lose(attempt)

@@ -1,4 +1,4 @@
-"""What people decide and do, and what happens while they do not."""
+"""Rules of the machine: what people decide and do, and what happens if they do not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.state_machine.world import stored_rules, voter
 
 
 class People(Agents):
-    """They approve, reject, review, resolve, complete, ask, take back, and answer what nobody asks any more."""
+    """People approve, reject, review, resolve, complete, request and withdraw, and answer questions that are closed."""
 
     @rule(gate=st.booleans(), rules=rules_of_decisions, fate=fates)
     def work_for_a_person(self, gate: bool, rules: Rules | None, fate: str) -> None:
@@ -27,14 +27,14 @@ class People(Agents):
 
     # Decisions.
 
-    @precondition(lambda self: self.decisions_wanted())
+    @precondition(lambda self: self.open_decisions())
     @rule(index=indexes, decision=decisions, who=voters, by_work=st.booleans(), fate=fates)
     def a_person_decides(self, index: int, decision: str, who: str, by_work: bool, fate: str) -> None:
-        if task := pick(self.decisions_wanted(), index):
+        if task := pick(self.open_decisions(), index):
             behind = task.parent if by_work and task.link == "gate" else None
             self.decide(behind or task, decision, who, fate)
 
-    def decisions_wanted(self) -> list[Task]:
+    def open_decisions(self) -> list[Task]:
         return [task for task in self.open_questions() if task.decision or task.gate]
 
     def decide(self, task: Task, decision: str, who: str, fate: str = "kept") -> None:
@@ -50,7 +50,7 @@ class People(Agents):
     # Work.
 
     @precondition(lambda self: self.open_questions())
-    @rule(index=indexes, what=st.sampled_from(("take up", "complete", "resolve")), fate=fates)
+    @rule(index=indexes, what=st.sampled_from(("claim", "complete", "resolve")), fate=fates)
     def a_person_works(self, index: int, what: str, fate: str) -> None:
         if task := pick(self.open_questions(), index):
             self.work(task, what, fate)
@@ -64,7 +64,7 @@ class People(Agents):
     def work(self, task: Task, what: str, fate: str = "kept") -> None:
         tenant, task_id = self.tenant, self.id_of(task)
         modelled, really = {
-            "take up": (self.model.takes_up, partial(human_work.take_up, tenant, task_id, actor="people")),
+            "claim": (self.model.person_claims, partial(human_work.take_up, tenant, task_id, actor="people")),
             "complete": (
                 self.model.person_completes,
                 partial(human_work.complete, tenant, task_id, actor="people"),
@@ -97,7 +97,7 @@ class People(Agents):
     # Coming to rest.
 
     def answer(self, task: Task) -> None:
-        """A good answer, whatever the question is."""
+        """Give a positive answer to any question."""
         if task.agent is not None:
             return
         if not task.decision:

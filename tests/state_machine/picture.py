@@ -1,4 +1,4 @@
-"""What the database holds, and the model, in the same words, so that they can be compared after every step."""
+"""Snapshots of the database and of the model in the same form, which are compared after every step."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ def rows_of(tenant_id: UUID) -> list[Any]:
 
 
 def bind(model: Model, rows: list[Any]) -> None:
-    """Give each new task of the model the id of its row. Fails when either side has made something that the other has not."""
+    """Give each new task of the model the id of its row. Fail if either side has created a task that the other has not."""
     known = {task.id for task in model.tasks}
     unbound = [task for task in model.tasks if task.id is None]
     for row in rows:
         if row.id not in known:
             match = next((task for task in unbound if _signature(task) == _signature_of(row)), None)
             assert match is not None, (
-                f"the engine made {row}; the model did not, it made {list(map(_signature, unbound))}"
+                f"the engine created {row}; the model created {list(map(_signature, unbound))}"
             )
             match.id = row.id
             unbound.remove(match)
-    assert not unbound, f"the model made {[_signature(task) for task in unbound]}; the engine did not"
+    assert not unbound, f"the model created {[_signature(task) for task in unbound]}; the engine did not"
 
 
 def _signature(task: Task) -> tuple[Any, ...]:
@@ -70,7 +70,7 @@ def _signature_of(row: Any) -> tuple[Any, ...]:
 
 
 def of_model(model: Model) -> dict[str, Any]:
-    """Everything that the model says, by the ids of the database."""
+    """Return the state of the model, by the ids of the database."""
     picture: dict[str, Any] = {f"task {task.id}": _of_task(task) for task in model.tasks}
     for flow in model.flows:
         picture[f"run {flow.id}"] = flow.status
@@ -88,7 +88,7 @@ def _of_task(task: Task) -> dict[str, Any]:
         "key": task.key,
         "due": task.due,
         "later": task.later,
-        "letters": [[letter.state, letter.told, _text(letter.escalation)] for letter in task.letters],
+        "letters": [[letter.state, letter.reported, _text(letter.escalation)] for letter in task.letters],
         "votes": task.votes,
         "links": sorted([_text(link.approval), link.state] for link in task.links),
         "runs": task.runs,
@@ -104,7 +104,7 @@ def _text(task: Task | None) -> str | None:
 
 
 def of_database(rows: list[Any], tenant_id: UUID) -> dict[str, Any]:
-    """The same of what is stored."""
+    """Return the state of the database in the same form."""
     picture: dict[str, Any] = {f"task {row.id}": _of_row(row) for row in rows}
     for row in _STEPS.run({"tenant": tenant_id}, using=SYSTEM):
         picture[f"run {row.id}"] = row.run
@@ -133,6 +133,6 @@ def _of_row(row: Any) -> dict[str, Any]:
 
 
 def difference(model: dict[str, Any], database: dict[str, Any]) -> str:
-    """What the model says and what is stored, where they are not the same; empty when they are."""
+    """Describe where the model and the database differ; empty if they agree."""
     names = [name for name in sorted(model.keys() | database.keys()) if model.get(name) != database.get(name)]
     return "\n".join(f"{name}\n  model   {model.get(name)}\n  engine  {database.get(name)}" for name in names)

@@ -1,4 +1,4 @@
-"""What the model knows of an activity: plain objects that point at each other."""
+"""The model's activities, runs and approvals: plain objects that refer to each other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ URGENT, GATED, NORMAL, BACKGROUND = 1, 5, 10, 20
 
 @dataclass(frozen=True)
 class Rules:
-    """How people decide. Times are those of every question of a run of the machine, so that questions fall due as they were asked."""
+    """How people decide. All questions have the same times, so they become due in the order in which they were asked."""
 
     quorum: int = 1
     voters: int | None = None
@@ -26,16 +26,16 @@ class Rules:
         return self.quorum > 1
 
     def outcome(self, votes: dict[str, str]) -> str | None:
-        given = list(votes.values())
-        if given.count("approve") >= self.quorum:
+        cast = list(votes.values())
+        if cast.count("approve") >= self.quorum:
             return "approve"
         enough = self.quorum if self.voters is None else self.voters - self.quorum + 1
-        return "reject" if given.count("reject") >= enough else None
+        return "reject" if cast.count("reject") >= enough else None
 
 
 @dataclass(eq=False)
 class Attempt:
-    """One run of an agent, as its agent knows it."""
+    """One run of an agent."""
 
     task: Task
     token: Any = None
@@ -43,12 +43,12 @@ class Attempt:
     tool: str = ""
     output: str | None = None
     error: str | None = None
-    #: Its worker died with it: nobody will report about it.
+    #: Its worker died, so nobody will report about it.
     orphaned: bool = False
     accepted: bool = False
     calls: int = 0
-    #: The decisions that it was told of.
-    told: list[Task] = field(default_factory=list)
+    #: The decisions that the run got.
+    decisions: list[Task] = field(default_factory=list)
 
     @property
     def live(self) -> bool:
@@ -57,16 +57,16 @@ class Attempt:
 
 @dataclass(eq=False)
 class Letter:
-    """A failure for good."""
+    """A dead letter."""
 
     state: str = "open"
-    told: bool = False
+    reported: bool = False
     escalation: Task | None = None
 
 
 @dataclass(eq=False)
 class Link:
-    """An approval and something that it is about."""
+    """The link between an approval and a task."""
 
     approval: Task
     task: Task
@@ -75,7 +75,7 @@ class Link:
 
 @dataclass(eq=False)
 class Task:
-    """An activity. `agent` is its role; without one it is a person's."""
+    """An activity. `agent` is its role; without one the task is for a person."""
 
     agent: str | None = None
     parent: Task | None = None
@@ -90,22 +90,22 @@ class Task:
     run: Any = None  # of a pipeline
     step: str | None = None
     taken_over: str | None = None
-    #: It may not start yet. Neither may who takes it over.
+    #: It may not start yet, and neither may its successor.
     not_before: bool = False
-    #: Of the engine's scale, lower first. Its children have one that follows from this.
+    #: On the engine's scale, lower first. The priority of its children follows from it.
     priority: int = NORMAL
-    #: It comes from the schedule, and so does whatever comes of it.
+    #: It comes from the schedule, and so do its children.
     scheduled: bool = False
 
-    #: There is a reason to run and none to wait; or its time, a retry's or its money's has not come: then all reasons to run wait.
+    #: `due`: it has a reason to run and none to wait. `later`: its reasons to run wait for its date, a retry or money.
     due: bool = False
     later: bool = False
     waits_for_money: bool = False
-    #: Its last run has put it off: for a retry, or for a time that its provider has asked for.
+    #: Why its last run delayed it: a retry, or a time that the provider has asked for.
     delay: str | None = None
-    #: A person has let its next run go past the pauses of its tenant.
+    #: A person has let its next run ignore the pauses of its tenant.
     goes_past_pauses: bool = False
-    #: Decisions that no run has heard of to a good end.
+    #: Decisions that no successful run has got yet.
     news: list[Task] = field(default_factory=list)
 
     id: UUID | None = None
@@ -113,7 +113,7 @@ class Task:
     runs: int = 0
     attempts: int = 0
     stalls: int = 0
-    fruitless: int = 0  # wakes since it got anywhere
+    fruitless: int = 0  # wakes without progress
     waits_for: Task | None = None
     attempt: Attempt | None = None
     children: list[Task] = field(default_factory=list)
@@ -121,8 +121,8 @@ class Task:
     links: list[Link] = field(default_factory=list)  # of this to approvals
     linked: list[Link] = field(default_factory=list)  # of this approval
     votes: dict[str, str] = field(default_factory=dict)
-    #: Its rules or a person have said by when it should be done, and what happens then is still to come: first what rules say, in the order
-    #: in which it was asked, then what people have said, in theirs. By the clock all of that lies behind the end of the test.
+    #: Whether its rules or a person have set a due time, and whether that is still ahead. Due times of rules come first, in the order
+    #: of the questions, then those of people, in the order in which they were set. By the clock all are after the end of the test.
     has_due_time: bool = False
     due_rank: int = 0
     deadline_ahead: bool = False
@@ -161,7 +161,7 @@ class Task:
 
     @property
     def decision(self) -> bool:
-        """Whether people answer it with a yes or a no and with nothing else."""
+        """Whether people can only approve or reject it."""
         taken_over = self.link == "reassigned_from" and self.taken_over
         return self.link in ("gate", "review", "approval") or (self.gate and not taken_over)
 
@@ -171,7 +171,7 @@ class Task:
 
     @property
     def line(self) -> list[Task]:
-        """This and everything whose place it has taken, newest first."""
+        """This task and those that it has replaced, newest first."""
         line = [self]
         while line[-1].link in SUCCESSORS and line[-1].parent is not None:
             line.append(line[-1].parent)
@@ -183,18 +183,18 @@ class Task:
 
     @property
     def newest(self) -> Task:
-        """What stands in for this by now."""
-        found = self
-        while found.status in ("rejected", "reassigned") and (after := found.successor):
-            found = after
-        return found
+        """The last successor of this task."""
+        task = self
+        while task.status in ("rejected", "reassigned") and (after := task.successor):
+            task = after
+        return task
 
     @property
     def successor(self) -> Task | None:
         return next((child for child in reversed(self.children) if child.link in SUCCESSORS), None)
 
     def dependents(self, kinds: set[str]) -> Iterator[Task]:
-        """Everything that ends with this, all the way down; not what takes its own place."""
+        """Yield every task that ends with this one, at any depth, except its successors."""
         for child in self.children:
             if child.link in kinds:
                 yield from child.with_all_below(kinds)
@@ -210,23 +210,23 @@ class Task:
         return [link for link in self.links if link.state == "waiting"]
 
     @property
-    def is_asked_about(self) -> bool:
-        """Whether an open question holds it: an approval about it, or a review that its agent has asked for."""
+    def has_open_question(self) -> bool:
+        """Whether an open question holds it: an approval about it, or a review that its agent has requested."""
         reviews = [child for child in self.children if child.link == "review" and child.open]
         return bool(self.waiting_links or reviews)
 
     @property
     def tree(self) -> list[Task]:
-        """All members of the tree of subtasks that this stands in."""
+        """All members of its tree of subtasks."""
         root = self
         while root.link in SUCCESSORS | {"subtask"} and root.parent is not None:
             root = root.parent
-        found, to_see = [], [root]
-        while to_see:
-            member = to_see.pop()
-            found.append(member)
-            to_see += [child for child in member.children if child.link in SUCCESSORS | {"subtask"}]
-        return found
+        members, to_visit = [], [root]
+        while to_visit:
+            member = to_visit.pop()
+            members.append(member)
+            to_visit += [child for child in member.children if child.link in SUCCESSORS | {"subtask"}]
+        return members
 
     @property
     def depth(self) -> int:

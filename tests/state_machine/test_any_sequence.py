@@ -1,7 +1,7 @@
-"""Whatever happens, in whatever order: the engine does what its documents say, and every invariant holds.
+"""For random sequences of events, the engine does what its documents say, and every invariant holds.
 
-The same sequences each time, so that a failure is one of the change at hand. `STATE_MACHINE_EXAMPLES=2000` looks for new ones and
-makes what it finds shorter; `STATE_MACHINE_STEPS` makes them longer than 40 steps.
+The sequences are the same each time, so that a failure is caused by the current change. `STATE_MACHINE_EXAMPLES=2000` looks for new
+ones and shortens those that fail; `STATE_MACHINE_STEPS` makes them longer than 40 steps.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EXAMPLES = int(os.environ.get("STATE_MACHINE_EXAMPLES", "0"))
 STEPS = int(os.environ.get("STATE_MACHINE_STEPS", "40"))
 LIMITS = Limits()
 
-AS_ALWAYS = settings(max_examples=8, derandomize=True, database=None, phases=(Phase.generate,))
+REPEATABLE = settings(max_examples=8, derandomize=True, database=None, phases=(Phase.generate,))
 SEARCH = settings(max_examples=EXAMPLES or 1, print_blob=True)
 COMMON = {
     "stateful_step_count": STEPS,
@@ -56,7 +56,7 @@ def test_engine_and_model_agree_after_every_step(
 
 
 def _settings() -> settings:
-    return settings(SEARCH if EXAMPLES else AS_ALWAYS, **COMMON)
+    return settings(SEARCH if EXAMPLES else REPEATABLE, **COMMON)
 
 
 def _begin(make_tenant: Callable[..., Tenant]) -> World:
@@ -64,7 +64,7 @@ def _begin(make_tenant: Callable[..., Tenant]) -> World:
 
 
 def _end(world: World) -> None:
-    world.all_go_on()  # roles outlive their tenants
+    world.resume_all()  # because roles outlive their tenants
     world.engine.close()
     cleaning.empty_database()
     cleaning.empty_redis()

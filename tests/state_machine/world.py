@@ -1,6 +1,6 @@
-"""The real engine as the machine drives it: through its public functions, on real servers, one thing after the other.
+"""The real engine that the machine drives: through its public functions, on real servers, one action after the other.
 
-What the machine cannot reach by a function (a process that dies, a message that comes again, a Redis that is wiped) is done here.
+It also simulates what no function does: a process that dies, a message that is delivered again, a Redis that is wiped.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tests.engine import Engine
 from tests.state_machine.flow import PIPELINES
 from tests.state_machine.tasks import Rules
 
-LONG = 300.0  # seconds that nobody waits for: delays end when the machine says so
+LONG = 300.0  # seconds of delays, which end when the machine says so
 ROLES = ("qa", "dev", "seo")
 FAULTS: dict[str, Callable[[], Exception]] = {
     "again": lambda: RetryableAgentError("not now", code="again"),
@@ -49,11 +49,11 @@ FAULTS: dict[str, Callable[[], Exception]] = {
     "limited": lambda: AgentRateLimited("too fast", retry_after=LONG),
     "held": lambda: _held(AgentRateLimited("too fast", retry_after=LONG)),
 }
-#: One start, and the next one after the whole test; while time passes, as many as there is work.
+#: RATE allows one start during the test; FULL_RATE any number, while the machine lets time pass.
 RATE, FULL_RATE = {"per_second": 0.001, "capacity": 1}, {"per_second": 1_000_000, "capacity": 1}
-#: The roles that call a model provider, and what all work of the schedule says it is from.
+#: The roles that call a model provider, and the schedule of all scheduled work.
 OF_PROVIDER, SCHEDULE = ("seo",), UUID(int=7)
-#: Whose new work may be stopped: (whose, of what).
+#: The pauses that the machine sets: (kind, name).
 PAUSES = (
     *((whose, role) for whose in ("role", "role of all") for role in ROLES),
     *(("pipeline", key) for key in sorted(PIPELINES)),
@@ -61,10 +61,10 @@ PAUSES = (
     ("provider", ""),
     ("schedule", ""),
 )
-#: As many at once as there can be.
+#: More than can run at once.
 NO_CAP = 100
 
-#: The times of retries, which their activities' histories remember, are over.
+#: Ends the delays of retries, which are stored in the histories of their activities.
 _PASS_RETRY_TIMES = Statement(
     name="pass_retry_times",
     text="""
@@ -83,7 +83,7 @@ class Crash(Exception):
 
 
 class WorkerDied(BaseException):
-    """The process died while it waited for the agent: nothing catches that."""
+    """The process died while it waited for the agent. No handler catches this."""
 
 
 @dataclass
@@ -96,25 +96,27 @@ class World:
     delivered: list[Message] = field(default_factory=list)
     budget: UUID = field(init=False)
     audit: rebuilding.SlotAudit = field(default_factory=rebuilding.SlotAudit)
-    #: What admission was never told, because a process died first: work it does not know of, and work it still takes for waiting.
+    #: Work that admission does not know of, and work that it wrongly takes for waiting, because a process died before notifying it.
     unoffered: set[UUID] = field(default_factory=set)
     unwithdrawn: set[UUID] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        patient = {"strategy": "fixed", "base_seconds": LONG, "jitter": 0.0}
-        self.engine.serve(self.tenant, retry=patient, max_concurrency=NO_CAP)
-        self.engine.serve(self.tenant, *OF_PROVIDER, adapter="anthropic")  # the test has its place taken
+        slow = {"strategy": "fixed", "base_seconds": LONG, "jitter": 0.0}
+        self.engine.serve(self.tenant, retry=slow, max_concurrency=NO_CAP)
+        self.engine.serve(
+            self.tenant, *OF_PROVIDER, adapter="anthropic"
+        )  # which the test replaces by the inline adapter
         everything = {"name": "all", "cap": Decimal(1_000_000), "estimate": Decimal("0.01")}
         self.budget = money.create_budget(self.tenant.pk, everything).pk
         configuration.forget()
         for key, steps in PIPELINES.items():
             versions.save(self.tenant.pk, {"key": key, "name": key, "steps": steps}, actor="test")
 
-    # Fates: how much of what happens is kept.
+    # Fates: what survives of a step.
 
     @contextmanager
     def crashing(self) -> Iterator[None]:
-        """Whatever happens in here is undone: the process dies before it commits."""
+        """Roll back the block, as if the process died before the commit."""
         try:
             with tenant_scope(self.tenant.pk):
                 yield
@@ -124,7 +126,7 @@ class World:
 
     @contextmanager
     def forgetful(self) -> Iterator[None]:
-        """The process dies right after it has committed: what it would have told admission is lost."""
+        """Lose the notifications to admission, as if the process died right after the commit."""
         with relay.collecting() as lost:
             yield
         self.unoffered |= {offer.activity_id for offer in lost.offers}
@@ -148,17 +150,17 @@ class World:
         return self.messages
 
     def slots(self) -> list[scripts.Slot]:
-        """Whatever admission has granted and did not get back, when it has heard of everything so far."""
+        """Return all slots that are granted and not released, after admission has processed everything so far."""
         relay.flush()
         return scripts.audit(withdraw_orphans=False)
 
     def is_granted(self, message: Message) -> bool:
-        """Whether the message still holds its slots, so that its worker may try to claim."""
+        """Whether the message still has its slots, so that its worker may try to claim."""
         mine = (UUID(message["activity"]), message["grant"])
         return any(slot[:2] == mine and not slot.started for slot in self.slots())
 
     def deliver(self, message: Message, behaviour: Behaviour) -> None:
-        self.engine.agent.behaviour = elsewhere(behaviour)
+        self.engine.agent.behaviour = in_other_process(behaviour)
         self.delivered.append(message)
         try:
             tasks.run(**message)
@@ -184,7 +186,7 @@ class World:
     def call(self, token: RunToken, tool: str, arguments: dict[str, Any]) -> agent_tools.Answer:
         return agent_tools.perform(token, tool, arguments)
 
-    # People and operators. What is one call of the engine, the machine calls itself.
+    # People and operators. The machine itself makes what is one call of the engine.
 
     def ask_over(self, about: Sequence[UUID], rules: Rules | None) -> None:
         with tenant_scope(self.tenant.pk):
@@ -205,32 +207,34 @@ class World:
                 self.tenant.pk, DeadLetter.objects.for_tenant(self.tenant.pk), actor="people", reason="enough"
             )
 
-    # Time, and what keeps things going.
+    # Time and upkeep.
 
     def time_passes(self) -> None:
         deadlines.pass_due(datetime.now(UTC) + timedelta(days=1))
 
     def delays_end(self) -> None:
-        """Every time has come; money is another matter."""
+        """End all delays, except the wait for a budget."""
         with tenant_scope(self.tenant.pk):
             Activity.objects.filter(not_before__gt=Now()).update(not_before=Now())
-            put_off = Wake.objects.filter(state="pending", due_at__isnull=False).exclude(
+            delayed = Wake.objects.filter(state="pending", due_at__isnull=False).exclude(
                 cause=activity_budgets.CAUSE
             )
-            put_off.update(due_at=Now())
-        _PASS_RETRY_TIMES.run({"tenant": self.tenant.pk}, using=OWNER)  # histories are for ever to all others
+            delayed.update(due_at=Now())
+        _PASS_RETRY_TIMES.run(
+            {"tenant": self.tenant.pk}, using=OWNER
+        )  # because only the owner may change histories
         self.engine.end_holds()
         outbox.promote()
         relay.flush()
 
     def expire(self, activity_id: UUID) -> None:
-        """The moment has come by which it should have started; what runs is no longer concerned."""
+        """Let the time pass by which the activity should have started. Running activities do not expire."""
         with tenant_scope(self.tenant.pk):
-            one = Activity.objects.filter(pk=activity_id)
-            one.update(expires_at=Now())
+            activity = Activity.objects.filter(pk=activity_id)
+            activity.update(expires_at=Now())
         recovery.expire_stale()
         with tenant_scope(self.tenant.pk):
-            one.update(expires_at=None)
+            activity.update(expires_at=None)
 
     def money_is_gone(self) -> None:
         self._cap("0.001")
@@ -245,7 +249,7 @@ class World:
         money.change_budget(self.tenant.pk, self.budget, {"cap": Decimal(amount)})
 
     def pause(self, whose: str, of: str, paused: bool) -> None:
-        """Nothing new of it is granted, or it goes on."""
+        """Set or lift a pause."""
         self._switch(whose, of, paused)
         self.limits_change()
 
@@ -265,7 +269,7 @@ class World:
                     self.tenant.pk, PauseKind(whose), subject, name=of or whose, paused=paused, actor="people"
                 )
 
-    def all_go_on(self) -> None:
+    def resume_all(self) -> None:
         for whose, of in PAUSES:
             self._switch(whose, of, False)
         with tenant_scope(self.tenant.pk):
@@ -277,12 +281,12 @@ class World:
             AgentConfig.objects.filter(agent_id=role).update(max_concurrency=cap or NO_CAP)
         self.limits_change()
 
-    def reschedule(self, activity_id: UUID, **wanted: Any) -> None:
-        """None leaves it as it is; a date is set, or taken away."""
+    def reschedule(self, activity_id: UUID, **fields: Any) -> None:
+        """None leaves a value unchanged; for dates True sets one and False removes it."""
         later = datetime.now(UTC) + timedelta(hours=12)
         changes = {
             name: value if name == "priority" else later if value else None
-            for name, value in wanted.items()
+            for name, value in fields.items()
             if value is not None
         }
         rescheduling.reschedule(self.tenant.pk, activity_id, changes, actor="people")
@@ -293,17 +297,17 @@ class World:
         self.limits_change()
 
     def limits_change(self) -> None:
-        """What the leader does each tick."""
+        """Do what the leader does each tick."""
         configuration.forget()
         limits.refresh()
         relay.release_and_acquire(Exchange())
 
     def recover(self) -> None:
-        """What the leader does, twice over, without waiting."""
+        """Do what the leader does, twice, without waiting."""
         limits.refresh()
         outbox.promote()
         recovery.reclaim_runs_of_ended_workers()
-        for _ in range(2):  # What differs twice in a row is mended.
+        for _ in range(2):  # because only differences that are seen twice are repaired
             release, _ = self.audit.compare()
             relay.hand_over(release)
             relay.flush()
@@ -313,7 +317,7 @@ class World:
         self.unoffered.clear()
 
     def wipe_redis(self) -> None:
-        """Everything in it is gone: what waits, what holds slots, and every message that no worker has taken."""
+        """Delete everything in Redis, including undelivered messages, and rebuild admission."""
         relay.flush()
         client().flushdb()
         rebuilding.rebuild()
@@ -327,15 +331,15 @@ def _held(error: AgentRateLimited) -> AgentRateLimited:
     return error
 
 
-def elsewhere(behaviour: Behaviour) -> Behaviour:
-    """What agents and people do during a call reaches admission from a process of theirs, whatever becomes of the worker's."""
+def in_other_process(behaviour: Behaviour) -> Behaviour:
+    """Let actions during a call reach admission as from another process, even if the worker dies."""
 
     def behave(request: AgentRequest) -> Any:
-        of_the_worker = relay._collected.set(None)
+        token = relay._collected.set(None)
         try:
             return behaviour(request)
         finally:
-            relay._collected.reset(of_the_worker)
+            relay._collected.reset(token)
 
     return behave
 
@@ -355,8 +359,8 @@ def decision_rules(rules: Rules | None) -> DecisionRules | None:
 
 
 def stored_rules(rules: Rules | None) -> Any:
-    found = decision_rules(rules)
-    return found.as_json() if found else None
+    stored = decision_rules(rules)
+    return stored.as_json() if stored else None
 
 
 def voter(name: str) -> Voter:
