@@ -200,36 +200,36 @@ class WebhookDelivery(TenantPart):
 MEANINGS: dict[str, str] = {
     "activity.created": "work was submitted",
     "activity.assigned": "a worker has claimed it",
-    "activity.started": "its agent is called, or a person has taken it up",
+    "activity.started": "its agent was called, or a person has claimed it",
     "activity.waiting": "it waits for people or for other work; `status` says for what",
-    "activity.released": "it is ready to be claimed again: woken, tried again, or given back",
-    "activity.rescheduled": "people have changed its priority or its dates while it waits",
+    "activity.released": "it is ready to be claimed again: woken, retried, or handed back",
+    "activity.rescheduled": "its priority or its dates were changed while it waits",
     "activity.completed": "it is done",
     "activity.approved": "its result, or the gate, was approved",
     "activity.rejected": "its result, or the gate, was rejected",
-    "activity.reassigned": "another activity has taken its place",
-    "activity.failed": "it failed for good; `error_code` and `attempts` say why and after how many",
+    "activity.reassigned": "another activity has replaced it",
+    "activity.failed": "it failed permanently; `error_code` and `attempts` say why, and after how many attempts",
     "activity.needs_review": "people must look at it",
     "activity.cancelled": "it was cancelled",
     "approval.requested": "people are asked for a decision",
-    "approval.decided": "they have decided; `status` says how",
-    "approval.withdrawn": "nobody has to decide any more",
+    "approval.decided": "the decision was made; `status` says which",
+    "approval.withdrawn": "the question was withdrawn",
     "pipeline_run.started": "a run of a pipeline began",
-    "pipeline_run.resumed": "one that had ended goes on",
+    "pipeline_run.resumed": "a run that had ended continues",
     "pipeline_run.completed": "it is completed",
     "pipeline_run.failed": "it failed",
     "pipeline_run.cancelled": "it was cancelled",
-    "schedule.fired": "one of its times has come",
-    "schedule.skipped": "one of its times was left out",
-    "alert.raised": "people are told of something",
+    "schedule.fired": "a schedule has fired",
+    "schedule.skipped": "one of its times was skipped",
+    "alert.raised": "people are notified of something",
     "budget.warning": "most of a budget is spent",
     "budget.exceeded": "work waits for a budget",
-    "dead_letter": "work that failed for good was put among the dead letters",
+    "dead_letter": "work failed permanently and became a dead letter",
 }
 
 KINDS = tuple(MEANINGS)
 
 #: What streams carry besides the log: announced as it happens, not stored, without a number, and never sent to webhooks.
 ANNOUNCED: dict[str, str] = {
-    "run_log": "a run has said more: `data` has its id `run` and `last`, the number of its last line"
+    "run_log": "a run has new log lines: `data` has its id `run`, and `last`, the number of its last line"
 }
