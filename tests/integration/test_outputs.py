@@ -1,4 +1,4 @@
-"""What agents deliver is kept as it came, whatever its keys look like to the store."""
+"""Outputs are stored unchanged, whatever their keys mean to MongoDB."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 
 
-def test_keys_that_mongodb_could_take_for_operators_come_back_as_they_went(tenant: Tenant) -> None:
+def test_keys_that_look_like_operators_of_mongodb_are_stored_unchanged(tenant: Tenant) -> None:
     data = {"$gt": "", "a.b": {"$where": "1"}, "": {"$ref": "x"}}
     with tenant_scope(tenant.pk):
         (activity,) = submit([NewActivity(name="x", agent_role="qa")], actor="test")

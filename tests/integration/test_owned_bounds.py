@@ -1,4 +1,4 @@
-"""What a tenant may own is bounded, wherever it is made and however many make it at once."""
+"""Limits on how many objects a tenant may own, however they are created and however many at once."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ SCHEDULE = {
 }
 
 
-def bound(tenant: Tenant, **most: int) -> None:
+def set_limits(tenant: Tenant, **limits: int) -> None:
     with system_scope():
-        Tenant.objects.filter(pk=tenant.pk).update(bounds=most)
+        Tenant.objects.filter(pk=tenant.pk).update(bounds=limits)
 
 
 @pytest.mark.parametrize(
@@ -44,26 +44,26 @@ def bound(tenant: Tenant, **most: int) -> None:
         pytest.param("schedules", "schedules/", {"name": "{}", **SCHEDULE}, id="schedules"),
     ],
 )
-def test_one_more_than_the_tenants_bound_is_409_and_another_tenant_has_its_own(
+def test_an_object_above_the_limit_of_the_tenant_is_refused(
     api: Any, acme: Tenant, kind: str, address: str, body: dict[str, Any]
 ) -> None:
-    bound(acme, **{kind: 2})
+    set_limits(acme, **{kind: 2})
 
     def make(name: str) -> Any:
-        given = {key: value.format(name) if isinstance(value, str) else value for key, value in body.items()}
-        return api("admin").post(API + address, given)
+        value = {key: value.format(name) if isinstance(value, str) else value for key, value in body.items()}
+        return api("admin").post(API + address, value)
 
     first, second = make("one"), make("two")
     refused = make("three")
 
     assert (first.status_code, second.status_code) == (201, 201), (first.content, second.content)
     assert "There are 2" in problem(refused, 409, "too_many_owned")["detail"]
-    bound(acme)
-    assert make("three").status_code == 201, "without one of its own the platform's bound holds"
+    set_limits(acme)
+    assert make("three").status_code == 201, "without a limit of its own the tenant has the platform's"
 
 
-def test_versions_of_pipelines_are_bounded_and_what_is_there_stays(api: Any, acme: Tenant) -> None:
-    bound(acme, pipeline_versions=1)
+def test_versions_of_pipelines_are_limited_and_existing_ones_stay(api: Any, acme: Tenant) -> None:
+    set_limits(acme, pipeline_versions=1)
     address = f"{API}pipelines/flow/"
     client = api("admin")
 
@@ -73,8 +73,8 @@ def test_versions_of_pipelines_are_bounded_and_what_is_there_stays(api: Any, acm
     assert client.get(address).json()["name"] == "Flow"
 
 
-def test_tokens_that_were_revoked_do_not_count(acme: Tenant, other_tenant: Tenant) -> None:
-    bound(acme, tokens=1)
+def test_revoked_tokens_do_not_count(acme: Tenant, other_tenant: Tenant) -> None:
+    set_limits(acme, tokens=1)
     first, _ = tokens.create(acme, name="one", role="viewer")
     with pytest.raises(TooManyOwned):
         tokens.create(acme, name="two", role="viewer")
@@ -85,8 +85,8 @@ def test_tokens_that_were_revoked_do_not_count(acme: Tenant, other_tenant: Tenan
     tokens.create(acme, name="two", role="viewer")
 
 
-def test_mailboxes_and_views_are_bounded_and_those_there_stay_open(acme: Tenant) -> None:
-    bound(acme, mailboxes=1, saved_views=0)
+def test_mailboxes_and_saved_views_are_limited_and_existing_ones_stay_open(acme: Tenant) -> None:
+    set_limits(acme, mailboxes=1, saved_views=0)
     with tenant_scope(acme.pk):
         assert open_mailbox(acme.pk, "one").pk == open_mailbox(acme.pk, "one").pk
     with tenant_scope(acme.pk), pytest.raises(TooManyOwned):
@@ -95,8 +95,8 @@ def test_mailboxes_and_views_are_bounded_and_those_there_stay_open(acme: Tenant)
         SavedView.objects.create(tenant=acme, page="inbox", name="mine", query="")
 
 
-def test_two_who_make_the_last_one_at_once_make_one(acme: Tenant) -> None:
-    bound(acme, skills=1)
+def test_of_several_creations_at_once_only_those_within_the_limit_succeed(acme: Tenant) -> None:
+    set_limits(acme, skills=1)
 
     def make(key: str) -> None:
         with tenant_scope(acme.pk):
@@ -108,7 +108,7 @@ def test_two_who_make_the_last_one_at_once_make_one(acme: Tenant) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "value",
     [
         pytest.param([], id="a list"),
         pytest.param({"houses": 3}, id="an unknown kind"),
@@ -116,6 +116,6 @@ def test_two_who_make_the_last_one_at_once_make_one(acme: Tenant) -> None:
         pytest.param({"skills": True}, id="no number"),
     ],
 )
-def test_bounds_that_say_nothing_are_refused(given: Any) -> None:
+def test_invalid_limits_are_refused(value: Any) -> None:
     with pytest.raises(ValidationError):
-        bounds.check_bounds(given)
+        bounds.check_bounds(value)

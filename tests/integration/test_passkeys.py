@@ -1,4 +1,4 @@
-"""A passkey is a second factor that opens under our own address alone; a password alone neither adds one nor takes one away."""
+"""Passkeys as second factors: valid for our address only, and neither added nor removed by a password alone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PASSWORD = "a long enough password"
 
 
 @pytest.fixture(autouse=True)
-def _offered(settings: Any) -> None:
+def _passkeys_enabled(settings: Any) -> None:
     settings.ORCHESTRATOR_SECOND_FACTOR = "required"
     settings.ORCHESTRATOR_PASSKEY_ORIGIN = ORIGIN
 
@@ -48,12 +48,12 @@ def device() -> Authenticator:
 
 
 def options(client: Client, name: str) -> dict[str, Any]:
-    """What the page gives to the browser."""
-    shown = client.get(PAGE).content.decode()
-    found = re.search(rf'<script id="{name}" type="application/json">(.*?)</script>', shown)
-    assert found, shown
-    told: dict[str, Any] = json.loads(found[1])
-    return told
+    """The options that the page passes to the browser."""
+    page = client.get(PAGE).content.decode()
+    match = re.search(rf'<script id="{name}" type="application/json">(.*?)</script>', page)
+    assert match, page
+    values: dict[str, Any] = json.loads(match[1])
+    return values
 
 
 def add(client: Client, device: Authenticator, name: str = "Laptop") -> Any:
@@ -64,41 +64,41 @@ def use(client: Client, device: Authenticator, **wrong: bytes) -> Any:
     return client.post(PAGE, {"passkey": device.signed(options(client, "to-be-asked"), **wrong)})
 
 
-def opens(client: Client) -> bool:
+def is_admitted(client: Client) -> bool:
     return client.get("/admin/auth/user/").status_code == 200
 
 
-def test_a_passkey_can_be_the_only_second_factor_and_is_asked_for_at_each_sign_in(
+def test_a_passkey_can_be_the_only_second_factor_and_is_required_at_each_sign_in(
     root: User, device: Authenticator
 ) -> None:
     first = sign_in(root)
     set_up_answer = add(first, device)
     assert "Save these recovery codes" in set_up_answer.content.decode()
-    assert opens(first)
+    assert is_admitted(first)
 
     later = sign_in(root)
-    assert not opens(later)
+    assert not is_admitted(later)
     session = later.cookies["sessionid"].value
     assert use(later, device).status_code == 302
 
-    assert opens(later)
+    assert is_admitted(later)
     assert later.cookies["sessionid"].value != session
     with system_scope():
-        said = list(AuditEntry.objects.filter(tenant=None).values_list("operation", flat=True))
-    assert {"second_factor.set_up", "second_factor.passed"} <= set(said)
+        operations = list(AuditEntry.objects.filter(tenant=None).values_list("operation", flat=True))
+    assert {"second_factor.set_up", "second_factor.passed"} <= set(operations)
 
 
-def test_recovery_codes_open_for_who_has_only_a_passkey(root: User, device: Authenticator) -> None:
+def test_recovery_codes_work_for_a_person_with_only_a_passkey(root: User, device: Authenticator) -> None:
     codes = re.findall(r"[A-Z2-7]{5}-[A-Z2-7]{5}", add(sign_in(root), device).content.decode())
     client = sign_in(root)
 
     assert client.post(PAGE, {"code": codes[0]}).status_code == 302
 
-    assert opens(client)
+    assert is_admitted(client)
     assert sign_in(root).post(PAGE, {"code": codes[0]}).status_code == 400
 
 
-def test_what_a_passkey_signed_for_another_page_opens_nothing(root: User, device: Authenticator) -> None:
+def test_a_signature_for_another_site_is_refused(root: User, device: Authenticator) -> None:
     add(sign_in(root), device)
     client = sign_in(root)
 
@@ -108,12 +108,12 @@ def test_what_a_passkey_signed_for_another_page_opens_nothing(root: User, device
     assert use(client, device).status_code == 400
     device.host = ""
     assert use(client, device, signature=secrets.token_bytes(70)).status_code == 400
-    assert not opens(client)
+    assert not is_admitted(client)
 
     assert use(client, device).status_code == 302
 
 
-def test_an_answer_opens_once_in_its_own_session_and_only_in_time(root: User, device: Authenticator) -> None:
+def test_an_answer_is_valid_once_in_its_own_session_and_in_time(root: User, device: Authenticator) -> None:
     add(sign_in(root), device)
     one, other = sign_in(root), sign_in(root)
     answer = device.signed(options(one, "to-be-asked"))
@@ -121,7 +121,7 @@ def test_an_answer_opens_once_in_its_own_session_and_only_in_time(root: User, de
 
     assert other.post(PAGE, {"passkey": answer}).status_code == 400, "another session's challenge"
     assert one.post(PAGE, {"passkey": answer}).status_code == 302
-    assert second_factor.CHALLENGE not in one.session, "it is used up"
+    assert second_factor.CHALLENGE not in one.session, "the challenge is removed"
     assert one.post(PAGE, {"passkey": answer}).status_code == 400
 
     late = sign_in(root)
@@ -130,11 +130,11 @@ def test_an_answer_opens_once_in_its_own_session_and_only_in_time(root: User, de
     session[second_factor.CHALLENGE] = [session[second_factor.CHALLENGE][0], clock.now().timestamp() - 1]
     session.save()
     assert late.post(PAGE, {"passkey": answer}).status_code == 400
-    assert not opens(late)
+    assert not is_admitted(late)
 
 
 @pytest.mark.parametrize("counts", [True, False], ids=["it counts its uses", "it does not"])
-def test_an_answer_that_comes_twice_at_once_opens_once(
+def test_an_answer_that_is_sent_several_times_at_once_is_accepted_once(
     counts: bool, root: User, device: Authenticator
 ) -> None:
     device.counts = counts
@@ -143,7 +143,7 @@ def test_an_answer_that_comes_twice_at_once_opens_once(
     answer = device.signed(second_factor.to_be_asked(root, challenge))
     barrier = Barrier(4)
 
-    def tried(_: int) -> bool:
+    def verify(_: int) -> bool:
         barrier.wait()
         try:
             return second_factor.opens(root, answer, challenge)
@@ -151,10 +151,10 @@ def test_an_answer_that_comes_twice_at_once_opens_once(
             connections.close_all()
 
     with ThreadPoolExecutor(4) as pool:
-        assert sorted(pool.map(tried, range(4))) == [False, False, False, True]
+        assert sorted(pool.map(verify, range(4))) == [False, False, False, True]
 
 
-def test_a_copy_that_has_counted_fewer_uses_opens_nothing(root: User, device: Authenticator) -> None:
+def test_a_cloned_device_with_a_lower_counter_is_refused(root: User, device: Authenticator) -> None:
     add(sign_in(root), device)
     copy = Authenticator(ORIGIN, credential=device.credential, key=device.key, uses=device.uses)
     for _ in range(3):
@@ -163,7 +163,7 @@ def test_a_copy_that_has_counted_fewer_uses_opens_nothing(root: User, device: Au
     assert use(sign_in(root), copy).status_code == 400
 
 
-def test_a_passkey_opens_for_its_owner_alone(root: User, device: Authenticator) -> None:
+def test_a_passkey_is_valid_for_its_owner_only(root: User, device: Authenticator) -> None:
     other = User.objects.create_superuser("other", password=PASSWORD)
     add(sign_in(root), device)
     set_up(sign_in(other))
@@ -172,20 +172,20 @@ def test_a_passkey_opens_for_its_owner_alone(root: User, device: Authenticator) 
 
     options_of_root = options(sign_in(root), "to-be-asked")
     client.get(PAGE)
-    asked = {**options_of_root, "challenge": _challenge(client)}
+    request_options = {**options_of_root, "challenge": _challenge(client)}
 
-    assert client.post(PAGE, {"passkey": device.signed(asked)}).status_code == 400
+    assert client.post(PAGE, {"passkey": device.signed(request_options)}).status_code == 400
     client.get(PAGE)
-    asked = {**options_of_root, "challenge": _challenge(client)}
-    assert client.post(PAGE, {"passkey": theirs.signed(asked)}).status_code == 400
-    assert not opens(client)
+    request_options = {**options_of_root, "challenge": _challenge(client)}
+    assert client.post(PAGE, {"passkey": theirs.signed(request_options)}).status_code == 400
+    assert not is_admitted(client)
 
 
 def _challenge(client: Client) -> str:
     return text(bytes.fromhex(client.session[second_factor.CHALLENGE][0]))
 
 
-def test_a_key_that_somebody_has_is_not_added_again(root: User, device: Authenticator) -> None:
+def test_a_registered_passkey_cannot_be_added_again(root: User, device: Authenticator) -> None:
     other = User.objects.create_superuser("other", password=PASSWORD)
     mine = sign_in(root)
     add(mine, device)
@@ -196,11 +196,11 @@ def test_a_key_that_somebody_has_is_not_added_again(root: User, device: Authenti
 
 
 @pytest.mark.parametrize("required", ["required", "optional"])
-def test_a_password_alone_neither_adds_nor_takes_away(
+def test_a_password_alone_can_neither_add_nor_remove_passkeys(
     required: str, root: User, device: Authenticator, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_SECOND_FACTOR = required
-    before = sign_in(root)  # where nobody must have one, this session is asked for nothing
+    before = sign_in(root)  # while a second factor is optional, this session needs none
     owner = sign_in(root)
     add(owner, device)
     add(owner, Authenticator(ORIGIN), "Key ring")
@@ -208,9 +208,9 @@ def test_a_password_alone_neither_adds_nor_takes_away(
 
     for thief in (before, sign_in(root)):
         thief.get(PAGE)
-        asked = {"rp": {"id": urlsplit(ORIGIN).hostname}, "challenge": _challenge(thief)}
-        made = Authenticator(ORIGIN).made(asked)
-        assert thief.post(PAGE, {"new_passkey": made, "name": "Mine"}).status_code == 400
+        request_options = {"rp": {"id": urlsplit(ORIGIN).hostname}, "challenge": _challenge(thief)}
+        attestation = Authenticator(ORIGIN).made(request_options)
+        assert thief.post(PAGE, {"new_passkey": attestation, "name": "Mine"}).status_code == 400
         assert thief.post(PAGE, {"remove": str(key.pk)}).status_code == 400
         assert thief.post(PAGE, {"begin": "1"}).status_code == 400
         assert "to-be-made" not in thief.get(PAGE).content.decode()
@@ -218,7 +218,7 @@ def test_a_password_alone_neither_adds_nor_takes_away(
     assert Passkey.objects.count() == 2
 
 
-def test_the_last_one_stays_and_codes_of_an_app_can_be_given_up(root: User, device: Authenticator) -> None:
+def test_second_factors_can_be_removed_except_the_last(root: User, device: Authenticator) -> None:
     client = sign_in(root)
     secret, _ = set_up(client)
     assert client.post(PAGE, {"remove": "app"}).status_code == 400, "it is the only one"
@@ -251,7 +251,7 @@ def test_the_last_one_stays_and_codes_of_an_app_can_be_given_up(root: User, devi
     ],
     ids=["empty", "cut", "list", "null", "number", "twice", "hollow", "huge", "long", "nul", "deep"],
 )  # fmt: skip
-def test_whatever_else_a_browser_sends_is_refused(answer: str, root: User, device: Authenticator) -> None:
+def test_malformed_answers_are_refused(answer: str, root: User, device: Authenticator) -> None:
     add(sign_in(root), device)
     client, mine = sign_in(root), sign_in(User.objects.create_superuser("new", password=PASSWORD))
     client.get(PAGE)
@@ -259,18 +259,20 @@ def test_whatever_else_a_browser_sends_is_refused(answer: str, root: User, devic
 
     assert client.post(PAGE, {"passkey": answer}).status_code == 400
     assert mine.post(PAGE, {"new_passkey": answer, "name": "x"}).status_code == 400
-    assert not opens(client)
+    assert not is_admitted(client)
 
 
-def test_no_changed_byte_of_an_answer_opens_or_breaks_anything(root: User, device: Authenticator) -> None:
+def test_an_answer_with_any_changed_byte_is_refused_without_an_error(
+    root: User, device: Authenticator
+) -> None:
     factor = SecondFactor.objects.create(user=root, secret_sealed="")
     challenge = secrets.token_bytes(32)
-    made = json.loads(device.made(second_factor.to_be_made(root, challenge)))
-    for changed in _changed(made, "attestationObject"):
-        # Nobody has signed the model of the device, its count, its name and its key: some changes make another passkey.
+    attestation = json.loads(device.made(second_factor.to_be_made(root, challenge)))
+    for changed in _changed(attestation, "attestationObject"):
+        # Some changes only make another passkey, because model, counter, name and key are not signed.
         second_factor.add(factor, "x", changed, challenge)
     Passkey.objects.all().delete()
-    assert second_factor.add(factor, "Laptop", json.dumps(made), challenge)
+    assert second_factor.add(factor, "Laptop", json.dumps(attestation), challenge)
 
     challenge = secrets.token_bytes(32)
     signed = json.loads(device.signed(second_factor.to_be_asked(root, challenge)))
@@ -291,7 +293,7 @@ def _bytes(coded: str) -> bytes:
     return base64.urlsafe_b64decode(coded + "=" * (-len(coded) % 4))
 
 
-def test_wrong_passkeys_count_like_wrong_passwords(root: User, device: Authenticator) -> None:
+def test_wrong_passkeys_lock_the_account_like_wrong_passwords(root: User, device: Authenticator) -> None:
     add(sign_in(root), device)
     client = sign_in(root)
 
@@ -301,14 +303,14 @@ def test_wrong_passkeys_count_like_wrong_passwords(root: User, device: Authentic
     assert use(client, device).status_code == 429
 
 
-def test_there_is_a_bound_on_the_passkeys_of_a_person(root: User) -> None:
+def test_a_person_can_have_at_most_ten_passkeys(root: User) -> None:
     client = sign_in(root)
     statuses = [add(client, Authenticator(ORIGIN)).status_code for _ in range(11)]
 
     assert statuses == [200, *[302] * 9, 400]
 
 
-def test_a_reset_takes_the_passkeys_away(root: User, device: Authenticator) -> None:
+def test_a_reset_removes_the_passkeys(root: User, device: Authenticator) -> None:
     add(sign_in(root), device)
 
     call_command("reset_second_factor", "root")
@@ -317,20 +319,20 @@ def test_a_reset_takes_the_passkeys_away(root: User, device: Authenticator) -> N
     assert "Set it up" in sign_in(root).get(PAGE).content.decode()
 
 
-def test_where_no_address_is_set_nothing_of_passkeys_is_offered_or_taken(
+def test_without_a_configured_address_passkeys_are_neither_offered_nor_accepted(
     root: User, device: Authenticator, settings: Any
 ) -> None:
     client = sign_in(root)
-    made = device.made(options(client, "to-be-made"))
+    attestation = device.made(options(client, "to-be-made"))
     settings.ORCHESTRATOR_PASSKEY_ORIGIN = ""
 
-    assert client.post(PAGE, {"new_passkey": made, "name": "x"}).status_code == 400
+    assert client.post(PAGE, {"new_passkey": attestation, "name": "x"}).status_code == 400
     assert "passkey" not in client.get(PAGE).content.decode().lower()
     assert second_factor.is_set_up(root) is False
 
 
 @pytest.mark.ui
-def test_in_a_browser_a_passkey_is_made_and_opens_the_next_session(root: User, settings: Any) -> None:
+def test_a_passkey_is_created_in_a_browser_and_used_at_the_next_sign_in(root: User, settings: Any) -> None:
     with pages.browser() as chromium, pages.served() as served:
         address = served.replace("127.0.0.1", "localhost")
         settings.ORCHESTRATOR_PASSKEY_ORIGIN = address

@@ -1,4 +1,4 @@
-"""Pauses of roles, pipelines, schedules, providers and tenants, and the work that a person lets go past them."""
+"""Pauses of roles, pipelines, schedules, providers and tenants, and single activities that a person starts in spite of them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from uuid import UUID
 
 import pytest
 
-from activities import outbox, relay, wait_reasons
+from activities import relay, wait_reasons
 from activities.admission import limits, rebuilding
-from activities.maintenance import recovery
 from activities.models import Activity
 from activities.rescheduling import HELD_BY_PROVIDERS
 from agents import configuration
 from agents.contracts import Accepted, Completed, Output
-from agents.exceptions import RetryableAgentError
+from agents.exceptions import AgentRateLimited, RetryableAgentError
 from agents.models import Agent, AgentConfig
 from pipelines import versions
 from pipelines.models import Schedule
@@ -25,6 +24,7 @@ from tenants.models import Tenant
 from tenants.redis import client as redis_client
 from tests.answers import problem
 from tests.engine import Engine
+from tests.integration.test_rescheduling import SLOW, names_of_calls, offer_and_run_all, raise_error
 from tests.open_questions import DIRECTION
 from tests.spending import broken_invariants, capped, costing
 
@@ -32,7 +32,6 @@ pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 API = "/api/v1"
 ACTIVITIES = f"{API}/activities/"
-SLOW = {"strategy": "fixed", "base_seconds": 300.0, "jitter": 0.0}
 EVERY_HOUR = {"name": "hourly", "repeat": "repeating", "cron": "0 * * * *", "timezone": "UTC"}
 
 
@@ -68,7 +67,7 @@ def post(client: Any, address: str, status: int = 200, **body: Any) -> dict[str,
     return dict(answer.json())
 
 
-def started(client: Any) -> str:
+def start_run(client: Any) -> str:
     return str(post(client, "/pipelines/brief/runs/", 201)["id"])
 
 
@@ -82,42 +81,32 @@ def why(client: Any, activity_id: UUID | str) -> tuple[str | None, str | None]:
     return found["code"], found["holder"]
 
 
-def ran(engine: Engine) -> list[str]:
-    return [request.name for request in engine.agent.calls]
-
-
-def come_to_rest(engine: Engine) -> None:
-    outbox.promote()
-    recovery.offer_forgotten()
-    engine.drain()
-
-
-def fired(acme: Tenant, client: Any, **fields: Any) -> Schedule:
+def make_hourly_schedule(acme: Tenant, client: Any, **fields: Any) -> Schedule:
     made = post(client, "/schedules/", 201, **{**EVERY_HOUR, **fields})
     with tenant_scope(acme.pk):
         return Schedule.objects.get(pk=made["id"])
 
 
-def test_a_paused_pipeline_starts_nothing_new_and_what_runs_ends(
+def test_a_paused_pipeline_starts_no_work_and_running_work_ends(
     client: Any, engine: Engine, acme: Tenant
 ) -> None:
     engine.agent.behaviour = lambda request: Accepted()
-    started(client)
+    start_run(client)
     engine.drain()
     running = activity_of(acme, step="one")
 
     assert post(client, "/pipelines/brief/pause/") == {"kind": "pipeline", "name": "brief", "paused": True}
     engine.agent.behaviour = lambda request: Completed(Output(content="done"))
-    started(client)
-    come_to_rest(engine)
-    waits = activity_of(acme, step="one")
+    start_run(client)
+    offer_and_run_all(engine)
+    waiting = activity_of(acme, step="one")
     (other,) = engine.submit(acme)
     engine.drain()
 
-    assert (engine.status(acme, running.pk), engine.status(acme, waits.pk)) == ("in_progress", "created")
-    assert why(client, waits.pk) == ("paused", "The pipeline brief")
-    shown = client.get(f"{ACTIVITIES}{waits.pk}/").json()["waiting_for"]
-    assert (shown["code"], shown["holder"]) == ("paused", "The pipeline brief")
+    assert (engine.status(acme, running.pk), engine.status(acme, waiting.pk)) == ("in_progress", "created")
+    assert why(client, waiting.pk) == ("paused", "The pipeline brief")
+    reply = client.get(f"{ACTIVITIES}{waiting.pk}/").json()["waiting_for"]
+    assert (reply["code"], reply["holder"]) == ("paused", "The pipeline brief")
     assert engine.status(acme, other) == "done"
     assert client.get(f"{API}/pipelines/brief/").json()["paused"] is True
     assert [one["paused"] for one in client.get(f"{API}/pipelines/").json()["results"]] == [True]
@@ -125,59 +114,59 @@ def test_a_paused_pipeline_starts_nothing_new_and_what_runs_ends(
 
     post(client, "/pipelines/brief/resume/")
     engine.drain()
-    assert engine.status(acme, waits.pk) == "done"
-    assert ran(engine)[-2:] == ["one", "two"]
+    assert engine.status(acme, waiting.pk) == "done"
+    assert names_of_calls(engine)[-2:] == ["one", "two"]
     assert client.get(f"{API}/pipelines/brief/").json()["paused"] is False
 
 
-def test_a_pause_outlives_a_wiped_redis(client: Any, engine: Engine, acme: Tenant) -> None:
+def test_a_pause_survives_a_wiped_redis(client: Any, engine: Engine, acme: Tenant) -> None:
     post(client, "/pipelines/brief/pause/")
-    started(client)
-    started(client)
-    waits = activity_of(acme, step="one")
+    start_run(client)
+    start_run(client)
+    waiting = activity_of(acme, step="one")
     redis_client().flushdb()
 
     rebuilding.rebuild()
-    come_to_rest(engine)
-    assert ran(engine) == []
+    offer_and_run_all(engine)
+    assert names_of_calls(engine) == []
 
-    post(client, f"/activities/{waits.pk}/run-now/", reason="The client waits.")
+    post(client, f"/activities/{waiting.pk}/run-now/", reason="The client waits.")
     redis_client().flushdb()
     rebuilding.rebuild()
     relay.grant_waiting()
     engine.drain()
-    assert (ran(engine), engine.status(acme, waits.pk)) == (["one"], "done")
+    assert (names_of_calls(engine), engine.status(acme, waiting.pk)) == (["one"], "done")
 
 
 def test_a_paused_schedule_does_not_fire_and_its_work_waits(
     client: Any, engine: Engine, acme: Tenant
 ) -> None:
-    schedule = fired(acme, client, target_type="agent", agent_role="qa", catch_up="latest")
+    schedule = make_hourly_schedule(acme, client, target_type="agent", agent_role="qa", catch_up="latest")
     with tenant_scope(acme.pk):
-        (waits,) = engine.submit(
+        (waiting,) = engine.submit(
             acme, schedule_id=schedule.pk, not_before=datetime.now(UTC) + timedelta(days=9)
         )
 
     answer = post(client, f"/schedules/{schedule.pk}/pause/")
-    client.patch(f"{ACTIVITIES}{waits}/", {"not_before": None})
+    client.patch(f"{ACTIVITIES}{waiting}/", {"not_before": None})
     relay.flush()
     later = datetime.now(UTC) + timedelta(hours=3)
     assert firing.fire_due(later) == []
     engine.drain()
 
     assert answer == {"kind": "schedule", "name": "hourly", "id": str(schedule.pk), "paused": True}
-    assert why(client, waits) == ("paused", "The schedule hourly")
+    assert why(client, waiting) == ("paused", "The schedule hourly")
     assert client.get(f"{API}/schedules/{schedule.pk}/").json()["paused"] is True
     assert client.patch(f"{API}/schedules/{schedule.pk}/", {"priority": 9}).json()["paused"] is True
-    assert ran(engine) == []
+    assert names_of_calls(engine) == []
 
     post(client, f"/schedules/{schedule.pk}/resume/")
     assert len(firing.fire_due(later)) == 1  # the latest of those that were missed
     engine.drain()
-    assert engine.status(acme, waits) == "done"
+    assert engine.status(acme, waiting) == "done"
 
 
-def test_a_paused_provider_is_that_of_every_role_that_leads_to_it(
+def test_a_paused_provider_pauses_every_role_that_uses_it(
     client: Any, engine: Engine, acme: Tenant, other_tenant: Tenant
 ) -> None:
     engine.serve(other_tenant)
@@ -203,14 +192,14 @@ def test_a_paused_provider_is_that_of_every_role_that_leads_to_it(
     problem(client.post(f"{API}/providers/nobody/pause/"), 404, "not_found")
 
 
-def test_a_paused_tenant_starts_nothing_at_all(api: Any, client: Any, engine: Engine, acme: Tenant) -> None:
+def test_a_paused_tenant_starts_no_work(api: Any, client: Any, engine: Engine, acme: Tenant) -> None:
     problem(api("operator").post(f"{API}/tenant/pause/"), 403, "forbidden")
     answer = post(client, "/tenant/pause/")
-    (waits,) = engine.submit(acme)
+    (waiting,) = engine.submit(acme)
     engine.drain()
 
     assert answer == {"kind": "tenant", "name": acme.slug, "paused": True}
-    assert why(client, waits) == ("paused", "The tenant")
+    assert why(client, waiting) == ("paused", "The tenant")
     trail = client.get(f"{API}/audit/?limit=20").json()["results"]
     assert [entry["operation"] for entry in trail if entry["object"]["kind"] == "tenants"] == [
         "tenant.paused"
@@ -218,16 +207,16 @@ def test_a_paused_tenant_starts_nothing_at_all(api: Any, client: Any, engine: En
 
     post(client, "/tenant/resume/")
     engine.drain()
-    assert engine.status(acme, waits) == "done"
+    assert engine.status(acme, waiting) == "done"
 
 
 @pytest.mark.parametrize(
     "address", ["/pipelines/brief", "/queues/qa", "/providers/anthropic", "/schedules/{}", "/tenant"]
 )
-def test_pausing_is_repeatable_audited_and_the_tenants_own(
+def test_pausing_is_idempotent_audited_and_limited_to_the_tenant(
     api: Any, client: Any, engine: Engine, acme: Tenant, other_tenant: Tenant, address: str
 ) -> None:
-    schedule = fired(acme, client, target_type="agent", agent_role="qa")
+    schedule = make_hourly_schedule(acme, client, target_type="agent", agent_role="qa")
     address = address.format(schedule.pk)
     key = {"Idempotency-Key": "one"}
 
@@ -246,28 +235,28 @@ def test_pausing_is_repeatable_audited_and_the_tenants_own(
     client.post(f"{API}{address}/resume/")
 
 
-def paused(client: Any, acme: Tenant, what: str) -> None:
+def pause(client: Any, acme: Tenant, what: str) -> None:
     address = {"role": "/queues/qa", "pipeline": "/pipelines/brief", "tenant": "/tenant"}[what]
     post(client, f"{address}/pause/")
 
 
 @pytest.mark.parametrize("what", ["role", "pipeline", "tenant"])
-def test_one_activity_goes_past_a_pause_and_the_others_stay(
+def test_run_now_starts_one_activity_in_spite_of_a_pause(
     api: Any, client: Any, engine: Engine, acme: Tenant, what: str
 ) -> None:
-    paused(client, acme, what)
-    started(client)
+    pause(client, acme, what)
+    start_run(client)
     first = activity_of(acme, step="one")
-    started(client)
+    start_run(client)
 
-    shown = post(api("operator"), f"/activities/{first.pk}/run-now/", reason="The client waits.")
+    reply = post(api("operator"), f"/activities/{first.pk}/run-now/", reason="The client waits.")
     engine.drain()
 
-    assert (shown["id"], (shown["waiting_for"] or {}).get("code")) in [
+    assert (reply["id"], (reply["waiting_for"] or {}).get("code")) in [
         (str(first.pk), None),
         (str(first.pk), "queued"),
     ]
-    assert (ran(engine), engine.status(acme, first.pk)) == (["one"], "done")
+    assert (names_of_calls(engine), engine.status(acme, first.pk)) == (["one"], "done")
     moment = [
         one
         for one in client.get(f"{ACTIVITIES}{first.pk}/timeline/?limit=99").json()["results"]
@@ -280,8 +269,8 @@ def test_one_activity_goes_past_a_pause_and_the_others_stay(
     assert broken_invariants() == []
 
 
-def test_it_goes_past_the_pauses_of_provider_and_schedule(client: Any, engine: Engine, acme: Tenant) -> None:
-    schedule = fired(acme, client, target_type="agent", agent_role="qa")
+def test_run_now_ignores_pauses_of_provider_and_schedule(client: Any, engine: Engine, acme: Tenant) -> None:
+    schedule = make_hourly_schedule(acme, client, target_type="agent", agent_role="qa")
     post(client, f"/schedules/{schedule.pk}/pause/")
     (work,) = engine.submit(acme, schedule_id=schedule.pk)
     post(client, f"/activities/{work}/run-now/", reason="x")
@@ -297,87 +286,83 @@ def test_it_goes_past_the_pauses_of_provider_and_schedule(client: Any, engine: E
     assert engine.messages() == 1
 
 
-def test_once_means_its_next_attempt_is_paused_again(client: Any, engine: Engine, acme: Tenant) -> None:
-    paused(client, acme, "role")
-    engine.agent.behaviour = lambda request: _raise(RetryableAgentError("busy"))
+def test_run_now_applies_to_one_attempt(client: Any, engine: Engine, acme: Tenant) -> None:
+    pause(client, acme, "role")
+    engine.agent.behaviour = lambda request: raise_error(RetryableAgentError("busy"))
     (work,) = engine.submit(acme, retry={**SLOW, "base_seconds": 0.0})
     post(client, f"/activities/{work}/run-now/", reason="x")
 
-    come_to_rest(engine)
-    come_to_rest(engine)
+    offer_and_run_all(engine)
+    offer_and_run_all(engine)
 
-    assert (len(ran(engine)), engine.get(acme, work).run_now_at) == (1, None)
+    assert (len(names_of_calls(engine)), engine.get(acme, work).run_now_at) == (1, None)
     engine.make_due(acme)
     assert why(client, work)[0] == "paused"
 
 
-def _raise(error: Exception) -> Any:
-    raise error
-
-
-def test_nobody_of_a_tenant_goes_past_the_platforms_pause(client: Any, engine: Engine, acme: Tenant) -> None:
+def test_run_now_does_not_ignore_a_pause_by_the_platform(client: Any, engine: Engine, acme: Tenant) -> None:
     Agent.objects.filter(role="qa").update(paused=True)
     try:
         limits.refresh()
         (work,) = engine.submit(acme)
-        shown = post(client, f"/activities/{work}/run-now/", reason="x")
+        reply = post(client, f"/activities/{work}/run-now/", reason="x")
         engine.drain()
-        assert shown["waiting_for"]["code"] == "paused"
-        assert shown["waiting_for"]["holder"] == "The role qa for all tenants"
-        assert ran(engine) == []
+        assert reply["waiting_for"]["code"] == "paused"
+        assert reply["waiting_for"]["holder"] == "The role qa for all tenants"
+        assert names_of_calls(engine) == []
     finally:
         Agent.objects.filter(role="qa").update(paused=False)
         limits.refresh()
 
 
-def test_it_waits_for_a_cap_and_then_goes_first(client: Any, engine: Engine, acme: Tenant) -> None:
+def test_run_now_waits_for_a_cap_and_is_served_first(client: Any, engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = lambda request: Accepted()
     running = engine.submit(acme, count=2)
     engine.drain()
     engine.agent.calls.clear()
     engine.agent.behaviour = lambda request: Completed(Output(content="done"))
-    paused(client, acme, "role")
+    pause(client, acme, "role")
     first, urgent, chosen = (engine.submit(acme, priority=priority)[0] for priority in (10, 1, 20))
 
-    shown = post(client, f"/activities/{chosen}/run-now/", reason="x")
-    assert (shown["waiting_for"]["code"], engine.messages()) == ("tenant_cap", 0)
+    reply = post(client, f"/activities/{chosen}/run-now/", reason="x")
+    assert (reply["waiting_for"]["code"], engine.messages()) == ("tenant_cap", 0)
     client.post(f"{ACTIVITIES}{running[0]}/cancel/")
     engine.drain()
 
     assert [engine.status(acme, one) for one in (first, urgent, chosen)] == ["created", "created", "done"]
 
 
-def test_it_goes_past_a_date_and_a_retry_but_not_past_what_a_provider_said(
+def test_run_now_ignores_dates_and_retry_delays_but_not_a_limit_of_the_provider(
     client: Any, engine: Engine, acme: Tenant
 ) -> None:
     (work,) = engine.submit(acme, not_before=datetime.now(UTC) + timedelta(days=1), retry=SLOW)
-    engine.agent.behaviour = lambda request: _raise(RetryableAgentError("busy"))
-    shown = post(client, f"/activities/{work}/run-now/", reason="x")
+    engine.agent.behaviour = lambda request: raise_error(RetryableAgentError("busy"))
+    reply = post(client, f"/activities/{work}/run-now/", reason="x")
     engine.drain()
-    assert (shown["not_before"], len(ran(engine)), why(client, work)[0]) == (None, 1, "retry_delay")
+    assert (reply["not_before"], len(names_of_calls(engine)), why(client, work)[0]) == (
+        None,
+        1,
+        "retry_delay",
+    )
 
     post(client, f"/activities/{work}/run-now/", reason="x")
     engine.drain()
-    assert len(ran(engine)) == 2
+    assert len(names_of_calls(engine)) == 2
 
-    from agents.exceptions import AgentRateLimited
-
-    engine.agent.behaviour = lambda request: _raise(AgentRateLimited("slow down", retry_after=500.0))
+    engine.agent.behaviour = lambda request: raise_error(AgentRateLimited("slow down", retry_after=500.0))
     post(client, f"/activities/{work}/run-now/", reason="x")
     engine.drain()
-    shown = post(client, f"/activities/{work}/run-now/", reason="x")
-    come_to_rest(engine)
-    assert (shown["waiting_for"]["code"], len(ran(engine))) == ("provider_limit", 3)
+    reply = post(client, f"/activities/{work}/run-now/", reason="x")
+    offer_and_run_all(engine)
+    assert (reply["waiting_for"]["code"], len(names_of_calls(engine))) == ("provider_limit", 3)
 
 
-@pytest.mark.parametrize("asked_for", ["over", "to come"])
-def test_a_provider_holds_work_until_the_time_that_it_has_named_and_a_date_no_longer(
-    client: Any, engine: Engine, acme: Tenant, asked_for: str
+@pytest.mark.parametrize("retry_time", ["over", "to come"])
+def test_run_now_waits_until_the_time_that_the_provider_named_and_no_longer(
+    client: Any, engine: Engine, acme: Tenant, retry_time: str
 ) -> None:
-    from agents.exceptions import AgentRateLimited
-
-    seconds = 0.0 if asked_for == "over" else 500.0
-    engine.agent.behaviour = lambda request: _raise(AgentRateLimited("slow down", retry_after=seconds))
+    seconds = 0.0 if retry_time == "over" else 500.0
+    engine.agent.behaviour = lambda request: raise_error(AgentRateLimited("slow down", retry_after=seconds))
     (work,) = engine.submit(acme)
     engine.drain()
     tomorrow = (datetime.now(UTC) + timedelta(days=1)).isoformat()
@@ -385,17 +370,17 @@ def test_a_provider_holds_work_until_the_time_that_it_has_named_and_a_date_no_lo
 
     engine.agent.behaviour = lambda request: Completed(Output(content="done"))
     post(client, f"/activities/{work}/run-now/", reason="x")
-    come_to_rest(engine)
+    offer_and_run_all(engine)
 
-    if asked_for == "over":
+    if retry_time == "over":
         assert engine.status(acme, work) == "done"
     else:
         assert why(client, work)[0] == "provider_limit"
-        said = client.get(f"{ACTIVITIES}{work}/why/").json()["estimate_seconds"]
-        assert 300 < said <= 500
+        estimate = client.get(f"{ACTIVITIES}{work}/why/").json()["estimate_seconds"]
+        assert 300 < estimate <= 500
 
 
-def test_it_does_not_go_past_questions_money_and_what_is_no_agents_waiting_work(
+def test_run_now_refuses_held_human_and_ended_work_and_waits_for_the_budget(
     api: Any, client: Any, engine: Engine, acme: Tenant
 ) -> None:
     (held,) = engine.submit(acme)
@@ -405,24 +390,24 @@ def test_it_does_not_go_past_questions_money_and_what_is_no_agents_waiting_work(
 
     task = post(client, "/activities/", 201, name="Write", human_role="editor")
     problem(client.post(f"{ACTIVITIES}{task['id']}/run-now/", {"reason": "x"}), 409, "transition_refused")
-    (over,) = engine.submit(acme, "dev")
+    (ended,) = engine.submit(acme, "dev")
     engine.drain()
-    problem(client.post(f"{ACTIVITIES}{over}/run-now/", {"reason": "x"}), 409, "transition_refused")
-    problem(client.post(f"{ACTIVITIES}{over}/run-now/", {}), 400, "validation_failed")
-    problem(client.post(f"{ACTIVITIES}{over}/run-now/", {"reason": " "}), 400, "validation_failed")
-    problem(api("reviewer").post(f"{ACTIVITIES}{over}/run-now/", {"reason": "x"}), 403, "forbidden")
+    problem(client.post(f"{ACTIVITIES}{ended}/run-now/", {"reason": "x"}), 409, "transition_refused")
+    problem(client.post(f"{ACTIVITIES}{ended}/run-now/", {}), 400, "validation_failed")
+    problem(client.post(f"{ACTIVITIES}{ended}/run-now/", {"reason": " "}), 400, "validation_failed")
+    problem(api("reviewer").post(f"{ACTIVITIES}{ended}/run-now/", {"reason": "x"}), 403, "forbidden")
 
     capped(acme, "0.10")
     engine.agent.behaviour = costing("0.25")
-    (poor,) = engine.submit(acme, "seo")
+    (over_budget,) = engine.submit(acme, "seo")
     engine.drain()
-    shown = post(client, f"/activities/{poor}/run-now/", reason="x")
-    come_to_rest(engine)
-    assert (shown["waiting_for"]["code"], engine.status(acme, poor)) == ("budget", "created")
+    reply = post(client, f"/activities/{over_budget}/run-now/", reason="x")
+    offer_and_run_all(engine)
+    assert (reply["waiting_for"]["code"], engine.status(acme, over_budget)) == ("budget", "created")
 
 
-def test_who_has_seen_another_version_lets_nothing_go(client: Any, engine: Engine, acme: Tenant) -> None:
-    paused(client, acme, "role")
+def test_run_now_based_on_an_old_version_is_refused(client: Any, engine: Engine, acme: Tenant) -> None:
+    pause(client, acme, "role")
     (work,) = engine.submit(acme)
     address = f"{ACTIVITIES}{work}/"
     etag = client.get(address)["ETag"]
@@ -431,21 +416,19 @@ def test_who_has_seen_another_version_lets_nothing_go(client: Any, engine: Engin
     refused = client.post(f"{address}run-now/", {"reason": "x"}, headers={"If-Match": etag})
     problem(refused, 412, "precondition_failed")
     engine.drain()
-    assert ran(engine) == []
+    assert names_of_calls(engine) == []
 
 
-def test_work_on_files_of_a_paused_pipeline_keeps_nobody_from_them(
-    client: Any, engine: Engine, acme: Tenant
-) -> None:
-    started(client)
+def test_paused_work_does_not_reserve_its_files(client: Any, engine: Engine, acme: Tenant) -> None:
+    start_run(client)
     pipeline = activity_of(acme, step="one").pipeline_id
     post(client, "/pipelines/brief/pause/")
-    (waits,) = engine.submit(acme, files=["src/**"], pipeline_id=pipeline)
+    (waiting,) = engine.submit(acme, files=["src/**"], pipeline_id=pipeline)
     (other,) = engine.submit(acme, files=["src/a.py"])
     engine.drain()
 
-    assert (engine.status(acme, waits), engine.status(acme, other)) == ("created", "done")
+    assert (engine.status(acme, waiting), engine.status(acme, other)) == ("created", "done")
 
 
-def test_why_and_the_delay_agree_about_which_errors_are_a_providers() -> None:
+def test_wait_reasons_and_run_now_treat_the_same_errors_as_limits_of_providers() -> None:
     assert set(wait_reasons._HELD_BACK) == HELD_BY_PROVIDERS

@@ -1,4 +1,4 @@
-"""Beat sends ticks of ours and nothing else, whatever somebody wrote into its table."""
+"""Beat sends only our own tasks, whatever is written into its table."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize(("task", "fields"), FOREIGN)
-def test_beat_refuses_what_is_no_tick(
+def test_beat_does_not_send_foreign_or_malformed_tasks(
     task: str, fields: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = _row("foreign", task, **fields)
@@ -53,7 +53,7 @@ def test_beat_refuses_what_is_no_tick(
     sent.assert_not_called()
 
 
-def test_beat_does_not_even_look_at_other_tasks() -> None:
+def test_beat_does_not_load_foreign_tasks() -> None:
     _row("ours", beat.CHECK_TASK)
     _row("theirs", "os.system")
     scheduler = PatientScheduler(app=app, lazy=True)
@@ -61,7 +61,7 @@ def test_beat_does_not_even_look_at_other_tasks() -> None:
     assert {row.name for row in scheduler.enabled_models_qs()} == {"ours"}
 
 
-def test_ticks_go_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beat_sends_our_own_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     row = _row("ours", monthly_job.TASK, kwargs='{"tenant": "0197"}')
     sent = Mock()
     monkeypatch.setattr("celery.beat.Scheduler.apply_entry", sent)
@@ -74,7 +74,7 @@ def test_ticks_go_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert entry.kwargs == {"tenant": "0197"}
 
 
-def test_the_check_names_each_and_passes_without_them() -> None:
+def test_the_system_check_names_foreign_tasks() -> None:
     _row("schedules: check", beat.CHECK_TASK)
     call_command("check", databases=["default"], tags=["database"])
     row = _row("backdoor", "os.system", enabled=False)
@@ -87,7 +87,7 @@ def test_the_check_names_each_and_passes_without_them() -> None:
     assert [each.pk for each in find_foreign_tasks()] == [row.pk]
 
 
-def test_beat_outlives_an_outage_and_reads_what_has_changed_meanwhile(
+def test_beat_survives_an_outage_and_reloads_its_table(
     database: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _row("ours", beat.CHECK_TASK)
@@ -96,12 +96,12 @@ def test_beat_outlives_an_outage_and_reads_what_has_changed_meanwhile(
     outages = iter([InterfaceError("connection already closed"), OperationalError("connection refused")])
     read = PatientScheduler.all_as_schedule
 
-    def away_at_first(self: PatientScheduler) -> Any:
+    def fail_at_first(self: PatientScheduler) -> Any:
         for error in outages:
             raise error
         return read(self)
 
-    monkeypatch.setattr(PatientScheduler, "all_as_schedule", away_at_first)
+    monkeypatch.setattr(PatientScheduler, "all_as_schedule", fail_at_first)
 
     assert [scheduler.tick() for _ in range(2)] == [1.0, 1.0]
     scheduler.tick()
@@ -109,13 +109,13 @@ def test_beat_outlives_an_outage_and_reads_what_has_changed_meanwhile(
     assert "ours" in scheduler.schedule
 
 
-def test_a_mistake_in_a_tick_still_ends_beat(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_programming_error_still_ends_beat(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = PatientScheduler(app=app, lazy=True)
 
-    def broken(self: PatientScheduler) -> Any:
+    def fail(self: PatientScheduler) -> Any:
         raise ValueError("a mistake")
 
-    monkeypatch.setattr(PatientScheduler, "all_as_schedule", broken)
+    monkeypatch.setattr(PatientScheduler, "all_as_schedule", fail)
 
     with pytest.raises(ValueError, match="a mistake"):
         scheduler.tick()

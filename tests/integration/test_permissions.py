@@ -1,4 +1,4 @@
-"""Each role at each operation of the API, as the table says; and how soon a role that changes counts."""
+"""Each role may call exactly the operations that the table of permissions lists, and changed rights apply soon."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ ORDER = (*ROLES, "platform")
 
 
 def _status(client: APIClient, method: str, path: str) -> Any:
-    """A call of nothing that is there, so that anyone who is let in changes nothing."""
+    """Call the operation for objects that do not exist, so that a permitted call changes nothing."""
     address = re.sub(r"\{(?:role|agent_role|key|name)\}", "nobody", path)
     body = None if method == "GET" else {}
     return getattr(client, method.lower())(API + filled(address), body, format="json")
 
 
-def test_every_operation_of_the_schema_is_in_the_table_and_nothing_else_is(database: None) -> None:
+def test_the_table_lists_exactly_the_operations_of_the_schema(database: None) -> None:
     declared = {(method.upper(), address.removeprefix(API)) for method, address, _ in operations()}
 
     assert declared == permissions().keys()
 
 
-def test_the_page_of_docs_says_the_same() -> None:
+def test_the_page_of_permissions_is_up_to_date() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "python -m tests.integration.permission_table"
 
 
-def test_a_role_may_what_each_one_below_it_may() -> None:
+def test_a_role_includes_all_lower_roles() -> None:
     assert [[role for role in ROLES if Role(each).includes(Role(role))] for each in ROLES] == [
         list(ROLES[: number + 1]) for number in range(len(ROLES))
     ]
 
 
 @pytest.mark.parametrize("role", ORDER)
-def test_a_role_may_do_what_the_table_says_and_nothing_else(
+def test_a_role_may_call_exactly_the_operations_of_the_table(
     role: str, tenant: Tenant, api: Any, settings: Any
 ) -> None:
-    """Of each operation the lowest role that may and the highest that may not are tried, as one includes those below it."""
-    # A token that is none of a run fails at each address of a run, more often than its lock-out allows.
+    """Tries the lowest permitted and the highest refused role of each operation, because a role includes all lower ones."""
+    # A token of the API fails at each address of agent runs, which would exceed the limit of failed logins.
     settings.ORCHESTRATOR_LOGIN_FAILURES_PER_ACCOUNT = 1_000
     client = api("admin", platform=True) if role == "platform" else api(role)
     lowest_refused = (*ORDER, "run")[ORDER.index(role) + 1]
@@ -66,7 +66,7 @@ def test_a_role_may_do_what_the_table_says_and_nothing_else(
     assert differing == []
 
 
-def test_nobody_may_do_anything(database: None) -> None:
+def test_without_a_credential_every_operation_is_refused(database: None) -> None:
     client = APIClient()
 
     answers = {(method, path): _status(client, method, path).status_code for method, path in permissions()}
@@ -74,7 +74,7 @@ def test_nobody_may_do_anything(database: None) -> None:
     assert {operation: status for operation, status in answers.items() if status != 401} == {}
 
 
-def test_a_person_whose_role_changes_has_the_new_one_on_the_next_request(tenant: Tenant) -> None:
+def test_a_changed_membership_applies_to_the_next_request(tenant: Tenant) -> None:
     ann = User.objects.create_user("ann")
     with tenant_scope(tenant.pk):
         membership = Membership.objects.create(tenant=tenant, user=ann, role="admin")
@@ -94,7 +94,7 @@ def test_a_person_whose_role_changes_has_the_new_one_on_the_next_request(tenant:
 @pytest.mark.parametrize(
     "change", [{"role": "viewer"}, {"scopes": ["activities:read"]}, {"revoked_at": "2026-01-01T00:00:00Z"}]
 )
-def test_a_token_that_another_process_changes_counts_anew_within_two_seconds(
+def test_a_token_changed_by_another_process_is_reread_within_two_seconds(
     change: dict[str, Any], tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token, secret = tokens.create(tenant, "admin", "ci")
@@ -103,7 +103,9 @@ def test_a_token_that_another_process_changes_counts_anew_within_two_seconds(
     assert client.get(f"{API}/audit/").status_code == 200
 
     with tenant_scope(tenant.pk):
-        ApiToken.objects.filter(pk=token.pk).update(**change)  # as another process does: this one is not told
+        ApiToken.objects.filter(pk=token.pk).update(
+            **change
+        )  # as by another process, without notifying this one
     now = time.monotonic()
     monkeypatch.setattr("tenants.caches.time", SimpleNamespace(monotonic=lambda: now + 2.0))
 

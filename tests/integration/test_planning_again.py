@@ -1,4 +1,4 @@
-"""Work that fails for good wakes the roles that plan again, where a tenant has set such."""
+"""Permanently failed work starts the planner role that a tenant has configured for failures."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ def plannings(tenant: Tenant) -> list[Activity]:
         return list(Activity.objects.filter(metadata__event="job.failed").order_by("pk"))
 
 
-def test_a_failure_for_good_wakes_the_planner_that_the_tenant_has_set(engine: Engine, acme: Tenant) -> None:
+def test_a_permanent_failure_starts_the_configured_planner_once(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = failed(engine, acme)
-    seen: list[AgentRequest] = []
+    requests: list[AgentRequest] = []
 
-    def plans(request: AgentRequest) -> AgentResult:
-        seen.append(request)
+    def record_request(request: AgentRequest) -> AgentResult:
+        requests.append(request)
         return Completed(Output(content="Ask somebody else."))
 
-    engine.agent.behaviour = plans
+    engine.agent.behaviour = record_request
     dead_letters.handle_waiting()
     dead_letters.handle_waiting()
     engine.drain()
 
-    (planning,), (request,) = plannings(acme), seen
+    (planning,), (request,) = plannings(acme), requests
     (letter,) = letters_of(acme, activity_id)
     assert (planning.agent_role, planning.status, letter.planning_id) == (PLANNER, "done", planning.pk)
     assert (request.agent_role, request.params["event"], request.params["activity"]) == (
@@ -56,7 +56,9 @@ def test_a_failure_for_good_wakes_the_planner_that_the_tenant_has_set(engine: En
     assert request.params["fingerprint"] == letter.fingerprint
 
 
-def test_where_nobody_is_set_nobody_is_woken(engine: Engine, tenant: Tenant, other_tenant: Tenant) -> None:
+def test_without_a_configured_planner_nothing_is_started(
+    engine: Engine, tenant: Tenant, other_tenant: Tenant
+) -> None:
     engine.serve(tenant)
     engine.serve(other_tenant, PLANNER, hears_of_failures=True)
     (activity_id,) = failed(engine, tenant)
@@ -67,7 +69,7 @@ def test_where_nobody_is_set_nobody_is_woken(engine: Engine, tenant: Tenant, oth
     assert [letter.planning_id for letter in letters_of(tenant, activity_id)] == [None]
 
 
-def test_a_role_that_is_switched_off_is_not_woken(engine: Engine, tenant: Tenant) -> None:
+def test_a_disabled_planner_is_not_started(engine: Engine, tenant: Tenant) -> None:
     engine.serve(tenant)
     engine.serve(tenant, PLANNER, hears_of_failures=True, enabled=False)
     failed(engine, tenant)
@@ -77,14 +79,14 @@ def test_a_role_that_is_switched_off_is_not_woken(engine: Engine, tenant: Tenant
     assert plannings(tenant) == []
 
 
-def test_of_one_kind_of_failure_it_hears_once_in_a_while(engine: Engine, acme: Tenant) -> None:
+def test_failures_of_one_kind_start_the_planner_once_in_ten_minutes(engine: Engine, acme: Tenant) -> None:
     first, *others = failed_many(acme, 5)
 
     dead_letters.handle_waiting()
     engine.drain()
 
     (planning,) = plannings(acme)
-    assert planning.status == "done", "and not for want of the first having ended"
+    assert planning.status == "done", "so not only because the first is still active"
     assert [bool(letter.planning_id) for letter in letters_of(acme, first, *others)] == [True, *[False] * 4]
     failed_many(acme, 1)
     dead_letters.handle_waiting()
@@ -98,14 +100,14 @@ def test_of_one_kind_of_failure_it_hears_once_in_a_while(engine: Engine, acme: T
     assert len(plannings(acme)) == 2
 
 
-def test_a_planner_that_fails_wakes_nobody(engine: Engine, acme: Tenant) -> None:
+def test_a_failed_planner_starts_no_other(engine: Engine, acme: Tenant) -> None:
     failed(engine, acme)
     dead_letters.handle_waiting()
 
-    def breaks(request: AgentRequest) -> AgentResult:
+    def fail(request: AgentRequest) -> AgentResult:
         raise PermanentAgentError("No plan.", code="no_plan")
 
-    engine.agent.behaviour = breaks
+    engine.agent.behaviour = fail
     engine.drain()
     assert [planning.status for planning in plannings(acme)] == ["failed"]
     dead_letters.handle_waiting()
@@ -113,7 +115,7 @@ def test_a_planner_that_fails_wakes_nobody(engine: Engine, acme: Tenant) -> None
     assert [planning.status for planning in plannings(acme)] == ["needs_review"]
 
 
-def test_what_a_planner_has_asked_for_it_hears_of_as_its_subtask_alone(engine: Engine, acme: Tenant) -> None:
+def test_a_failed_subtask_of_the_planner_does_not_start_it_again(engine: Engine, acme: Tenant) -> None:
     (parent,) = engine.submit(acme, PLANNER)
     engine.drain()
 

@@ -1,4 +1,4 @@
-"""The supervisor of our Python processes, on real child processes. Needs neither Django nor any server."""
+"""The supervisor of our Python processes, with real child processes and without any server."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def python(name: str, code: str, *, stop_seconds: float = 10.0) -> ProcessSpec:
     return ProcessSpec(name, (sys.executable, "-c", code), stop_seconds=stop_seconds)
 
 
-def started(supervisor: Supervisor, spec: ProcessSpec) -> int:
+def start(supervisor: Supervisor, spec: ProcessSpec) -> int:
     supervisor.start(spec)
     log = supervisor.home.log(spec.name)
     assert wait_until(lambda: "up" in log.read_text(), 10)
@@ -71,14 +71,14 @@ def test_processes_stop_in_reverse_order_of_their_start(home: ServiceHome, tmp_p
 
     with Supervisor(home) as supervisor:
         for name in "abc":
-            started(supervisor, python(name, code.format(path=str(order), name=name)))
+            start(supervisor, python(name, code.format(path=str(order), name=name)))
 
     assert order.read_text() == "cba"
 
 
-def test_a_process_that_ignores_the_request_is_killed_with_its_children(supervisor: Supervisor) -> None:
-    stubborn = started(supervisor, python("stubborn", STUBBORN, stop_seconds=0.2))
-    parent = started(supervisor, python("family", FAMILY))
+def test_a_process_that_ignores_sigterm_is_killed_and_children_are_ended(supervisor: Supervisor) -> None:
+    stubborn = start(supervisor, python("stubborn", STUBBORN, stop_seconds=0.2))
+    parent = start(supervisor, python("family", FAMILY))
     child = int(supervisor.home.log("family").read_text().split()[1])
 
     supervisor.stop("stubborn")
@@ -97,7 +97,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_a_process_that_ends_by_itself_is_reported_with_what_it_said(supervisor: Supervisor) -> None:
+def test_a_process_that_ended_is_reported_with_its_output(supervisor: Supervisor) -> None:
     supervisor.start(python("web", FAILING))
 
     assert wait_until(lambda: bool(supervisor.list_ended()), 10)
@@ -120,7 +120,7 @@ def test_only_the_output_of_the_latest_launch_is_quoted(supervisor: Supervisor) 
 
 
 def test_a_killed_process_is_not_reported_and_can_be_started_again(supervisor: Supervisor) -> None:
-    first = started(supervisor, python("worker", SLEEP))
+    first = start(supervisor, python("worker", SLEEP))
 
     supervisor.kill("worker")
     assert not supervisor.is_running("worker")
@@ -132,7 +132,7 @@ def test_a_killed_process_is_not_reported_and_can_be_started_again(supervisor: S
 
 
 def test_a_frozen_process_is_stopped(supervisor: Supervisor) -> None:
-    started(supervisor, python("worker", SLEEP))
+    start(supervisor, python("worker", SLEEP))
     supervisor.kill("worker", signal.SIGSTOP)
 
     assert supervisor.is_running("worker")
@@ -141,7 +141,7 @@ def test_a_frozen_process_is_stopped(supervisor: Supervisor) -> None:
     assert not supervisor.is_running("worker")
 
 
-def test_waiting_ends_when_the_address_answers(supervisor: Supervisor) -> None:
+def test_waiting_ends_when_the_address_answers_with_success(supervisor: Supervisor) -> None:
     port = free_port()
     supervisor.start(
         ProcessSpec("web", (sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(port)))
@@ -161,7 +161,7 @@ def test_waiting_gives_up_at_once_when_a_process_ended(supervisor: Supervisor) -
 
 
 def test_a_second_supervisor_of_the_same_home_is_refused(supervisor: Supervisor) -> None:
-    started(supervisor, python("web", SLEEP))
+    start(supervisor, python("web", SLEEP))
 
     with (
         Supervisor(supervisor.home) as second,
@@ -172,7 +172,7 @@ def test_a_second_supervisor_of_the_same_home_is_refused(supervisor: Supervisor)
     assert supervisor.is_running("web")
 
 
-def test_what_a_killed_supervisor_left_is_ended_by_the_next(home: ServiceHome) -> None:
+def test_processes_of_a_killed_supervisor_are_ended_by_the_next(home: ServiceHome) -> None:
     code = (
         "import sys, time\nfrom orchestrator.embedded import ServiceHome\n"
         "from orchestrator.processes import ProcessSpec, Supervisor\n"
@@ -182,18 +182,18 @@ def test_what_a_killed_supervisor_left_is_ended_by_the_next(home: ServiceHome) -
     )
     with subprocess.Popen((sys.executable, "-c", code), stdout=subprocess.PIPE, text=True) as killed:
         assert killed.stdout is not None
-        left = int(killed.stdout.readline())
+        orphan = int(killed.stdout.readline())
         killed.kill()
-    assert psutil.pid_exists(left)
+    assert psutil.pid_exists(orphan)
 
     with Supervisor(home) as supervisor:
-        started(supervisor, python("worker", SLEEP))
+        start(supervisor, python("worker", SLEEP))
 
-        assert wait_until(lambda: not alive(left), 10)
+        assert wait_until(lambda: not alive(orphan), 10)
 
 
-def test_mistakes_are_named(supervisor: Supervisor) -> None:
-    started(supervisor, python("web", SLEEP))
+def test_an_unknown_process_and_a_second_start_are_refused_with_the_reason(supervisor: Supervisor) -> None:
+    start(supervisor, python("web", SLEEP))
 
     with pytest.raises(UnknownProcess, match=r"no process 'wbe'\. Choose among: web"):
         supervisor.stop("wbe")
@@ -201,7 +201,7 @@ def test_mistakes_are_named(supervisor: Supervisor) -> None:
         supervisor.start(python("web", SLEEP))
 
 
-def test_processes_get_the_home_and_the_given_environment(home: ServiceHome) -> None:
+def test_processes_get_the_home_and_their_environment(home: ServiceHome) -> None:
     code = "import os; print(os.environ['ORCHESTRATOR_HOME'], os.environ['A'], os.environ['B'], 'up')"
     with Supervisor(home, environment={"A": "1", "B": "1"}) as supervisor:
         supervisor.start(ProcessSpec("web", (sys.executable, "-c", code), env={"B": "2"}))
@@ -211,7 +211,7 @@ def test_processes_get_the_home_and_the_given_environment(home: ServiceHome) -> 
     assert home.log("web").read_text() == f"{home.path} 1 2 up\n"
 
 
-def test_the_table_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_configure_the_standard_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEB_CONCURRENCY", "3")
     monkeypatch.setenv("WEB_BIND", "0.0.0.0")
     web, worker, beat, flower = standard_processes(port=8100, flower_port=5600, concurrency=4)

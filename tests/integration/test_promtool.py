@@ -1,4 +1,4 @@
-"""Prometheus itself reads what we hand it: rules, configuration and a scrape; and each alert fires when it should, and otherwise not."""
+"""Prometheus accepts our rules, configuration and metrics, and every alert fires when it should and not otherwise."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ needs_promtool = pytest.mark.skipif(
 )
 
 
-def promtool(*arguments: str, given: str = "") -> str:
-    """Everything that promtool said; fails when it found something."""
-    told = subprocess.run(
-        [str(PROMTOOL), *arguments], input=given, cwd=FOLDER, capture_output=True, text=True, timeout=60
+def promtool(*arguments: str, stdin: str = "") -> str:
+    """Run promtool; return its output, and fail if it reports an error."""
+    output = subprocess.run(
+        [str(PROMTOOL), *arguments], input=stdin, cwd=FOLDER, capture_output=True, text=True, timeout=60
     )
-    assert told.returncode == 0, told.stdout + told.stderr
-    return told.stdout + told.stderr
+    assert output.returncode == 0, output.stdout + output.stderr
+    return output.stdout + output.stderr
 
 
 def _read(name: str) -> dict[str, Any]:
@@ -42,26 +42,26 @@ def _read(name: str) -> dict[str, Any]:
 def test_prometheus_accepts_its_configuration_with_every_rule() -> None:
     rules = [rule for group in _read("alerts.yml")["groups"] for rule in group["rules"]]
 
-    told = promtool("check", "config", "prometheus.yml")
+    output = promtool("check", "config", "prometheus.yml")
 
-    assert f"SUCCESS: {len(rules)} rules found" in told
+    assert f"SUCCESS: {len(rules)} rules found" in output
 
 
 @needs_promtool
-def test_every_alert_fires_when_it_should_and_otherwise_not() -> None:
+def test_every_alert_fires_when_it_should_and_not_otherwise() -> None:
     assert "SUCCESS" in promtool("test", "rules", "alerts_test.yml")
 
 
-def test_every_alert_is_tried_both_ways() -> None:
-    tried = [case for group in _read("alerts_test.yml")["tests"] for case in group["alert_rule_test"]]
+def test_every_alert_is_tested_firing_and_not_firing() -> None:
+    cases = [case for group in _read("alerts_test.yml")["tests"] for case in group["alert_rule_test"]]
     alerts = {rule["alert"] for group in _read("alerts.yml")["groups"] for rule in group["rules"]}
 
-    assert {case["alertname"] for case in tried if case.get("exp_alerts")} == alerts
-    assert {case["alertname"] for case in tried if not case.get("exp_alerts")} == alerts
+    assert {case["alertname"] for case in cases if case.get("exp_alerts")} == alerts
+    assert {case["alertname"] for case in cases if not case.get("exp_alerts")} == alerts
 
 
 @needs_promtool
-def test_prometheus_finds_no_fault_with_a_scrape(engine: Engine, tenant: Tenant) -> None:
+def test_prometheus_accepts_the_metrics_of_a_scrape(engine: Engine, tenant: Tenant) -> None:
     engine.serve(tenant)
     engine.submit(tenant, count=2)
     engine.drain()
@@ -70,4 +70,4 @@ def test_prometheus_finds_no_fault_with_a_scrape(engine: Engine, tenant: Tenant)
     scrape = Client().get("/metrics").content.decode()
 
     assert "orchestrator_queue_wait_seconds_bucket" in scrape
-    assert promtool("check", "metrics", given=scrape) == ""
+    assert promtool("check", "metrics", stdin=scrape) == ""

@@ -1,4 +1,4 @@
-"""The examples of the agent protocol run as they stand in the documentation, against a server that listens."""
+"""The examples of the agent protocol run unchanged from the documentation, against a real server."""
 
 from __future__ import annotations
 
@@ -8,26 +8,21 @@ import os
 import re
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import pytest
-from django.core.wsgi import get_wsgi_application
-from django.db import connections
 
 from activities import run_logs, run_tokens
 from activities.run_tokens import RunToken
 from agents.contracts import Accepted
 from tenants.models import Tenant
 from tests.engine import Engine
+from tests.live import live
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "agent-protocol.md").read_text()
 SECTIONS = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##)", DOCUMENT, re.MULTILINE | re.DOTALL))
-#: What becomes of the activity whose agent uses the tool.
-FOLLOWS = {
+#: The status of the activity after its agent has used the tool.
+STATUS_AFTER = {
     "report_blocker": "blocked",
     "create_subtask": "awaiting_subtask",
     "request_human_review": "awaiting_review",
@@ -36,96 +31,64 @@ FOLLOWS = {
 }
 
 
-class Quiet(WSGIRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-def answer_and_let_go(environ: Any, start_response: Any) -> list[bytes]:
-    """The application, for a thread that keeps no connection to the database behind the test's back."""
-    try:
-        return [b"".join(get_wsgi_application()(environ, start_response))]
-    finally:
-        connections.close_all()
-
-
 @pytest.fixture
-def listening(database: None) -> Iterator[str]:
-    with make_server("127.0.0.1", 0, answer_and_let_go, handler_class=Quiet) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+def run(engine: Engine, tenant: Tenant) -> RunToken:
+    """A run that its agent has accepted."""
+    engine.serve(tenant)
+    engine.agent.behaviour = lambda request: Accepted()
+    (activity_id,) = engine.submit(tenant)
+    engine.drain()
+    fence = engine.get(tenant, activity_id).fence
+    return RunToken(tenant.pk, activity_id, engine.agent.calls[0].run_id, fence)
+
+
+def output_of(command: list[str], run: RunToken) -> str:
+    """Run an example as the agent of this run; return what it prints."""
+    callback = run_tokens.issue(run)
+    with live() as address:
+        url = address + callback.url[callback.url.index("/api/") :]
+        process = subprocess.run(
+            command,
+            env={**os.environ, "CALLBACK_URL": url, "CALLBACK_TOKEN": callback.token},
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
 def block(section: str, language: str) -> str:
-    found = re.search(rf"```{language}\n(.*?)```", section, re.DOTALL)
-    assert found is not None
-    return found[1]
+    match = re.search(rf"```{language}\n(.*?)```", section, re.DOTALL)
+    assert match is not None
+    return match[1]
 
 
-def preface() -> str:
-    return block(DOCUMENT[DOCUMENT.index("The examples run unchanged") :], "python")
+def test_every_tool_has_an_example() -> None:
+    assert SECTIONS.keys() == STATUS_AFTER.keys()
 
 
-def test_every_tool_has_its_example() -> None:
-    assert SECTIONS.keys() == FOLLOWS.keys()
-
-
-def test_the_example_of_a_log_is_kept(engine: Engine, tenant: Tenant, listening: str) -> None:
-    engine.serve(tenant)
-    engine.agent.behaviour = lambda request: Accepted()
-    (activity_id,) = engine.submit(tenant)
-    engine.drain()
-    run_id = engine.agent.calls[0].run_id
-    callback = run_tokens.issue(
-        RunToken(tenant.pk, activity_id, run_id, engine.get(tenant, activity_id).fence)
-    )
-    url = listening + callback.url[callback.url.index("/api/") :]
+def test_the_example_of_a_log_stores_its_lines(run: RunToken) -> None:
     (section,) = re.findall(r"^## The log\n(.*?)(?=^## )", DOCUMENT, re.MULTILINE | re.DOTALL)
 
-    done = subprocess.run(
-        [sys.executable, "-c", block(section, "python")],
-        env={**os.environ, "CALLBACK_URL": url, "CALLBACK_TOKEN": callback.token},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    output = output_of([sys.executable, "-c", block(section, "python")], run)
 
-    assert done.returncode == 0, done.stderr
-    assert ast.literal_eval(done.stdout)["accepted"] == 2
-    assert [line.kind for line in run_logs.read(tenant.pk, run_id).lines] == ["text", "tool_call"]
+    assert ast.literal_eval(output)["accepted"] == 2
+    assert [line.kind for line in run_logs.read(run.tenant_id, run.run_id).lines] == ["text", "tool_call"]
 
 
 @pytest.mark.parametrize("language", ["python", "sh"])
-@pytest.mark.parametrize("tool", FOLLOWS)
-def test_the_example_of_a_tool_does_what_it_says(
-    engine: Engine, tenant: Tenant, listening: str, tool: str, language: str
+@pytest.mark.parametrize("tool", STATUS_AFTER)
+def test_the_example_of_a_tool_leads_to_its_documented_status(
+    engine: Engine, tenant: Tenant, run: RunToken, tool: str, language: str
 ) -> None:
-    engine.serve(tenant)
-    engine.agent.behaviour = lambda request: Accepted()
-    (activity_id,) = engine.submit(tenant)
-    engine.drain()
-    request = engine.agent.calls[0]
-    callback = run_tokens.issue(
-        RunToken(tenant.pk, activity_id, request.run_id, engine.get(tenant, activity_id).fence)
-    )
-    path = callback.url[callback.url.index("/api/") :]
     example = block(SECTIONS[tool], language)
-    command = [sys.executable, "-c", preface() + example] if language == "python" else ["sh", "-c", example]
+    preface = block(DOCUMENT[DOCUMENT.index("The examples run unchanged") :], "python")
+    command = [sys.executable, "-c", preface + example] if language == "python" else ["sh", "-c", example]
 
-    done = subprocess.run(
-        command,
-        env={**os.environ, "CALLBACK_URL": listening + path, "CALLBACK_TOKEN": callback.token},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    output = output_of(command, run)
 
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout) if language == "sh" else ast.literal_eval(done.stdout)
-    assert (answer["status"], answer["stop"]) == (FOLLOWS[tool], True)
-    assert engine.get(tenant, activity_id).status == FOLLOWS[tool]
+    answer = json.loads(output) if language == "sh" else ast.literal_eval(output)
+    assert (answer["status"], answer["stop"]) == (STATUS_AFTER[tool], True)
+    assert engine.get(tenant, run.activity_id).status == STATUS_AFTER[tool]

@@ -1,4 +1,4 @@
-"""A provider that failed and that no work calls is asked whether it answers again, a while after its breaker has opened."""
+"""A failing provider that no work calls is probed some time after its breaker has opened."""
 
 from __future__ import annotations
 
@@ -34,53 +34,55 @@ def server(settings: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def provider(engine: Engine, server: Any) -> Provider:
-    """One whose breaker has just opened."""
-    chosen = AdapterSettings(
+    """A provider whose breaker has just opened."""
+    adapter_settings = AdapterSettings(
         adapter="openai",
         endpoint=f"http://127.0.0.1:{server.server_port}/v1",
         auth={"type": "bearer", "token": "s3cret"},
     )
-    found = providers.provider_of(chosen)
-    providers.note_call(found)
-    for number in range(found.profile.breaker_faults):
+    provider = providers.provider_of(adapter_settings)
+    providers.note_call(provider)
+    for number in range(provider.profile.breaker_faults):
         call = Call(id=str(number), deadline_seconds=5)
-        assert found.governor.acquire(call).granted
-        found.governor.report(call, Outcome.FAULT)
-    return found
+        assert provider.governor.acquire(call).granted
+        provider.governor.report(call, Outcome.FAULT)
+    return provider
 
 
 def let_pass(provider: Provider, seconds: float) -> None:
     redis.client().hincrby(keys.of_provider(provider.key)[0], "open_until", -int(seconds * 1000))
 
 
-def test_an_idle_provider_that_answers_again_is_found_well(provider: Provider, server: Any) -> None:
-    assert (probe_failing(), server.asked) == (0, []), "during the cooldown nobody asks"
+def test_the_breaker_closes_when_a_probe_is_answered(provider: Provider, server: Any) -> None:
+    assert (probe_failing(), server.asked) == (0, []), "no probe during the cooldown"
     let_pass(provider, 61)
-    assert (probe_failing(), server.asked) == (0, []), "work that waited comes first"
+    assert (probe_failing(), server.asked) == (0, []), "waiting work may try first"
     let_pass(provider, 5)
 
     server.status = 401
     assert probe_failing() == 1
 
-    assert server.asked == [("GET", "/v1", None)], "no credentials leave for a probe"
+    assert server.asked == [("GET", "/v1", None)], "a probe sends no credentials"
     assert provider.governor.status().breaker == "closed"
     assert (probe_failing(), overview.failing()) == (0, [])
 
 
-def test_one_that_still_fails_is_asked_again_after_another_minute(provider: Provider, server: Any) -> None:
+def test_a_provider_that_still_fails_is_probed_again_after_another_minute(
+    provider: Provider, server: Any
+) -> None:
     let_pass(provider, 66)
     server.status = 503
 
     assert [probe_failing() for _ in range(3)] == [1, 0, 0]
 
-    standing = provider.governor.status()
-    assert (standing.breaker, round(standing.breaker_seconds)) == ("open", 60)
+    status = provider.governor.status()
+    assert (status.breaker, round(status.breaker_seconds)) == ("open", 60)
     let_pass(provider, 66)
     assert probe_failing() == 1
     assert len(server.asked) == 2
 
 
-def test_of_probes_at_once_one_asks(provider: Provider, server: Any) -> None:
+def test_of_several_probes_at_once_one_is_sent(provider: Provider, server: Any) -> None:
     let_pass(provider, 66)
 
     assert sorted(at_once(*[probe_failing] * 4)) == [0, 0, 0, 1]
@@ -88,14 +90,14 @@ def test_of_probes_at_once_one_asks(provider: Provider, server: Any) -> None:
     assert len(server.asked) == 1
 
 
-def test_work_that_is_at_it_is_not_disturbed(provider: Provider, server: Any) -> None:
+def test_no_probe_is_sent_while_work_tries_the_provider(provider: Provider, server: Any) -> None:
     let_pass(provider, 66)
     assert provider.governor.acquire(Call(id="work", deadline_seconds=30)).granted
 
     assert (probe_failing(), server.asked) == (0, [])
 
 
-def test_one_that_nobody_can_reach_stays_as_it_is(provider: Provider, server: Any) -> None:
+def test_the_breaker_of_an_unreachable_provider_stays_open(provider: Provider, server: Any) -> None:
     let_pass(provider, 66)
     server.shutdown()
     server.server_close()
@@ -104,7 +106,7 @@ def test_one_that_nobody_can_reach_stays_as_it_is(provider: Provider, server: An
     assert provider.governor.status().breaker == "open"
 
 
-def test_one_noted_without_its_address_is_left_to_work(
+def test_a_provider_recorded_without_its_address_is_not_probed(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_pass(provider, 66)
@@ -114,7 +116,7 @@ def test_one_noted_without_its_address_is_left_to_work(
     assert health.probe_failing() == 0
 
 
-def test_workers_are_told_to_probe_while_a_provider_fails(provider: Provider) -> None:
+def test_workers_are_told_to_probe_only_while_a_provider_fails(provider: Provider) -> None:
     assert _reminded() == []
 
     platform_checks.announce_changes(AlertKind.BREAKER_OPEN, platform_checks.find_open_breakers())
@@ -129,6 +131,6 @@ def test_workers_are_told_to_probe_while_a_provider_fails(provider: Provider) ->
 
 
 def _reminded() -> list[str]:
-    """By a leader that has just hinted at everything else, which would take its turn in the same queue."""
+    """Hints of a leader that has just sent those of all other tasks, because they share a queue."""
     others = [name for name in background_tasks._tasks if name != "provider-probes"]
     return background_tasks.Reminder(dict.fromkeys(others, time.monotonic())).remind()

@@ -1,4 +1,4 @@
-"""Messages that somebody pushed straight into Redis: no agent is called for them, nothing is lost, and the worker lives on."""
+"""Forged messages in Redis: no agent is called for them, nothing is lost, and the worker continues."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from uuid import uuid4
 
 import pytest
 
-from activities import publishing, tasks
+from activities import cancellation, publishing, tasks
 from activities.admission import limits
 from activities.models import WorkerProcess
+from agents.exceptions import RetryableAgentError
 from agents.routing import RUN_TASK, queue_of
 from tenants.models import Tenant
 from tenants.redis import client
@@ -28,7 +29,7 @@ QUEUE = queue_of("qa")
 TEN_MEGABYTES = 10_000_000
 
 
-def said(caplog: pytest.LogCaptureFixture, action: str) -> list[str]:
+def reasons_logged(caplog: pytest.LogCaptureFixture, action: str) -> list[str]:
     return [
         getattr(record, "reason", "") for record in caplog.records if getattr(record, "action", "") == action
     ]
@@ -41,7 +42,7 @@ def said(caplog: pytest.LogCaptureFixture, action: str) -> list[str]:
         ("role of nobody", "message_refused"), ("activity", "message_stale"), ("grant", "message_stale"),
     ],
 )  # fmt: skip
-def test_a_message_that_names_what_was_not_granted_calls_nobody_and_the_true_one_still_counts(
+def test_a_forged_message_calls_no_agent_and_the_genuine_one_still_works(
     engine: Engine,
     acme: Tenant,
     other_tenant: Tenant,
@@ -53,24 +54,24 @@ def test_a_message_that_names_what_was_not_granted_calls_nobody_and_the_true_one
     (activity_id,) = engine.submit(acme)
     message = engine.take()
     assert message is not None
-    wrong = {
+    changes = {
         "tenant": {"tenant": str(other_tenant.pk)},
         "no tenant": {"tenant": str(uuid4())},
-        "role": {"role": "dev"},  # this worker serves it as well
-        "role of nobody": {"role": "ba"},  # the message came to the queue of a worker that does not
+        "role": {"role": "dev"},  # a role of this worker
+        "role of nobody": {"role": "ba"},  # a role that this worker does not have
         "activity": {"activity": str(uuid4())},
         "grant": {"grant": "1-1"},
     }
 
-    tasks.run(**{**message, **wrong[forged]})
+    tasks.run(**{**message, **changes[forged]})
 
     assert (engine.agent.calls, engine.status(acme, activity_id)) == ([], "created")
-    assert len(said(caplog, action)) == 1
+    assert len(reasons_logged(caplog, action)) == 1
     tasks.run(**message)
     assert (len(engine.agent.calls), engine.status(acme, activity_id)) == (1, "done")
 
 
-def test_a_true_message_on_the_queue_of_another_role_is_done_by_nobody_there(
+def test_a_message_on_the_queue_of_another_role_is_refused_there(
     engine: Engine, acme: Tenant, caplog: pytest.LogCaptureFixture
 ) -> None:
     (activity_id,) = engine.submit(acme)
@@ -80,16 +81,16 @@ def test_a_true_message_on_the_queue_of_another_role_is_done_by_nobody_there(
     tasks.run(**message)
 
     assert (engine.agent.calls, engine.status(acme, activity_id)) == ([], "created")
-    assert said(caplog, "message_refused") == ["role_not_served"]
+    assert reasons_logged(caplog, "message_refused") == ["role_not_served"]
     engine.lease.serve(["qa"])
     tasks.run(**message)
     assert [call.activity_id for call in engine.agent.calls] == [activity_id]
 
 
-def test_a_tenant_that_names_the_activity_of_another_gets_neither_it_nor_its_slot(
+def test_a_grant_of_one_tenant_cannot_start_the_activity_of_another(
     engine: Engine, acme: Tenant, other_tenant: Tenant
 ) -> None:
-    """The other way round: a true grant of one's own, and somebody else's activity."""
+    """Uses a genuine grant of one tenant with the activity or the id of the other."""
     engine.serve(other_tenant)
     (foreign,) = engine.submit(other_tenant)
     theirs = engine.take()
@@ -107,7 +108,7 @@ def test_a_tenant_that_names_the_activity_of_another_gets_neither_it_nor_its_slo
     assert (engine.status(other_tenant, foreign), engine.status(acme, own)) == ("done", "done")
 
 
-ODD = [
+MALFORMED = [
     None, 7, 7.5, True, "", [], {}, {"$gt": ""}, "x" * TEN_MEGABYTES, "0" * 36, "x", "\x00", "../../etc", "{0.__class__}", "\ud800",
 ]  # fmt: skip
 
@@ -115,13 +116,13 @@ ODD = [
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *((name, value) for name in ("tenant", "activity") for value in ODD),
-        # A short text may be a grant or a role: whether it is, is asked of admission and of the worker's own roles.
-        *((name, value) for name in ("grant", "role") for value in ODD[:9]),
+        *((name, value) for name in ("tenant", "activity") for value in MALFORMED),
+        # A short text may be a grant or a role, so admission and the worker's roles are consulted.
+        *((name, value) for name in ("grant", "role") for value in MALFORMED[:9]),
     ],
     ids=lambda value: repr(value)[:12],
 )
-def test_arguments_of_another_form_are_refused_before_anything_is_asked(
+def test_malformed_arguments_are_refused_before_any_work(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, name: str, value: Any
 ) -> None:
     monkeypatch.setattr("activities.dispatch.work", lambda grant: pytest.fail(f"worked on {grant}"))
@@ -129,11 +130,11 @@ def test_arguments_of_another_form_are_refused_before_anything_is_asked(
 
     tasks.run(**{**good, name: value})
 
-    assert said(caplog, "message_refused") == [f"malformed {name}"]
+    assert reasons_logged(caplog, "message_refused") == [f"malformed {name}"]
     assert len(caplog.text) < 1_000
 
 
-def test_a_text_that_looks_like_a_grant_is_looked_up_and_not_held(engine: Engine, acme: Tenant) -> None:
+def test_an_unknown_grant_calls_no_agent(engine: Engine, acme: Tenant) -> None:
     for grant in ("\x00", "../../etc", "{0.__class__}", "x", "0"):
         tasks.run(tenant=str(acme.pk), activity=str(uuid4()), grant=grant, role="qa")
 
@@ -141,13 +142,11 @@ def test_a_text_that_looks_like_a_grant_is_looked_up_and_not_held(engine: Engine
 
 
 @pytest.mark.parametrize("end", ["done", "cancelled"])
-def test_copies_of_a_message_that_did_its_work_do_nothing(engine: Engine, acme: Tenant, end: str) -> None:
+def test_copies_of_a_processed_message_do_nothing(engine: Engine, acme: Tenant, end: str) -> None:
     (activity_id,) = engine.submit(acme)
     message = engine.take()
     assert message is not None
     if end == "cancelled":
-        from activities import cancellation
-
         cancellation.cancel(acme.pk, activity_id, actor="test")
 
     for _ in range(3):
@@ -158,9 +157,8 @@ def test_copies_of_a_message_that_did_its_work_do_nothing(engine: Engine, acme: 
     assert engine.status(acme, activity_id) == end
 
 
-def test_a_message_of_an_earlier_run_does_not_start_the_next_one(engine: Engine, acme: Tenant) -> None:
-    """The grant stands for the fence: one is good for one run."""
-    from agents.exceptions import RetryableAgentError
+def test_a_message_of_an_earlier_run_does_not_start_the_next_run(engine: Engine, acme: Tenant) -> None:
+    """A grant is valid for one run."""
 
     def fail(request: object) -> Any:
         raise RetryableAgentError("down")
@@ -220,9 +218,9 @@ class Exploit:
         return (Path.touch, (self.path,))
 
 
-def _pushed(tmp_path: Path, true: bytes, foreign: dict[str, str]) -> list[bytes]:
-    """What somebody with write access to Redis may put into a queue."""
-    envelope = json.loads(true)
+def _forged_messages(tmp_path: Path, genuine: bytes, foreign: dict[str, str]) -> list[bytes]:
+    """What an attacker with write access to Redis may put into a queue."""
+    envelope = json.loads(genuine)
 
     def changed(**changes: Any) -> bytes:
         return json.dumps({**envelope, **changes}).encode()
@@ -250,7 +248,7 @@ def _pushed(tmp_path: Path, true: bytes, foreign: dict[str, str]) -> list[bytes]
     ]  # fmt: skip
 
 
-def test_a_real_worker_lives_through_whatever_is_pushed_and_does_what_was_granted_once(
+def test_a_real_worker_survives_forged_messages_and_runs_granted_work_once(
     engine: Engine, acme: Tenant, other_tenant: Tenant, process_environment: dict[str, str], tmp_path: Path
 ) -> None:
     engine.serve(acme, "qa", adapter="inline", endpoint="agents.samples:echo")
@@ -262,8 +260,8 @@ def test_a_real_worker_lives_through_whatever_is_pushed_and_does_what_was_grante
         engine.lease.end()  # so that only the worker's seats are left
         limits.refresh()
         foreign = {"tenant": str(other_tenant.pk), "activity": str(uuid4()), "grant": "7-7", "role": "qa"}
-        true = publishing._envelope(RUN_TASK, foreign, QUEUE)
-        for item in _pushed(tmp_path, true, foreign):
+        genuine = publishing._envelope(RUN_TASK, foreign, QUEUE)
+        for item in _forged_messages(tmp_path, genuine, foreign):
             client().lpush(QUEUE, item)
 
         (activity_id,) = engine.submit(acme)
@@ -275,4 +273,4 @@ def test_a_real_worker_lives_through_whatever_is_pushed_and_does_what_was_grante
     assert len(engine.runs(acme, activity_id)) == 1
     text = log.read_text(errors="replace")
     assert text.count("message_refused") >= 10
-    assert len(text) < 1_000_000, "what was pushed is not repeated in the log"
+    assert len(text) < 1_000_000, "the log does not repeat the messages"

@@ -1,7 +1,6 @@
-"""Which rows the hot path reads, counted by PostgreSQL.
+"""The number of rows that the frequent statements read, counted by PostgreSQL.
 
-A plan is kept as long as its connection, whatever its tables held when it was made. So each statement, trigger and check of a foreign key
-must find its rows by key in any plan.
+A connection keeps its plans, however its tables change. So each statement, trigger and foreign key must read its rows by key in any plan.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from tenants.events import log
 from tenants.models import Tenant
 from tests.engine import Engine
 
-PATIENCE_SECONDS = 300.0  # of a busy machine; what is counted are rows
+PATIENCE_SECONDS = 300.0  # for a busy machine; the tests count rows
 WAITING = 5_000
 RUNS = 20
 STEPS = [
@@ -37,20 +36,20 @@ ACTIVITIES = RUNS * 5  # three branches of the step in the middle
 
 
 def answer(request: AgentRequest) -> AgentResult:
-    """The last step of a run succeeds when it is tried again."""
+    """Let the last step of each run fail once."""
     if request.pipeline_step == "joined" and request.attempt == 1:
         raise RetryableAgentError("Not yet.", code="not_yet")
     return Completed(Output(content="done"))
 
 
 def analyze() -> None:
-    """Also rid tables of what earlier tests have deleted: the planner looks at the ends of indexes, through all that is dead there."""
+    """Analyze, and remove dead rows of earlier tests, which the planner reads at the ends of indexes."""
     with connections["owner"].cursor() as cursor:
         cursor.execute("VACUUM ANALYZE")
 
 
 def rows_read() -> Counter[str]:
-    """How many rows of each table and index were read so far."""
+    """The number of rows read so far from each table and index."""
     assert relay.flush(PATIENCE_SECONDS)
     for alias in ("default", "system"):
         with connections[alias].cursor() as cursor:
@@ -64,7 +63,7 @@ def rows_read() -> Counter[str]:
 
 
 def run_pipelines(engine: Engine, tenant: Tenant, count: int) -> Counter[str]:
-    """Returns what is read for it, without the test's own search for delays that it lets be over."""
+    """Run this many pipelines; return the rows read for them, without those read by the test's own update."""
     before = rows_read()
     for _ in range(count):
         start_run(tenant.pk, "chain", NewRun(params={"numbers": [1, 2, 3]}), actor="test")
@@ -80,7 +79,7 @@ def run_pipelines(engine: Engine, tenant: Tenant, count: int) -> Counter[str]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("statistics", ["from before the plans", "newer than the plans"])
-def test_what_a_plan_reads_does_not_grow_with_what_waits_and_what_has_ended(
+def test_the_rows_read_do_not_grow_with_waiting_and_ended_work(
     engine: Engine, tenant: Tenant, statistics: str
 ) -> None:
     engine.agent.behaviour, engine.patience = answer, PATIENCE_SECONDS
@@ -90,7 +89,7 @@ def test_what_a_plan_reads_does_not_grow_with_what_waits_and_what_has_ended(
     connections.close_all()
     analyze()
     engine.submit(tenant, count=2)
-    run_pipelines(engine, tenant, 1)  # every statement has its plan
+    run_pipelines(engine, tenant, 1)  # so that every statement has a plan
     log.number_unread(tenant.pk)
     if statistics == "newer than the plans":
         analyze()
@@ -103,32 +102,32 @@ def test_what_a_plan_reads_does_not_grow_with_what_waits_and_what_has_ended(
     with tenant_scope(tenant.pk):
         before_numbering = log.position_of_log(tenant.pk)[1]
     log.number_unread(tenant.pk)
-    over = rows_read()
+    after_numbering = rows_read()
     with tenant_scope(tenant.pk):
         numbered = log.position_of_log(tenant.pk)[1] - before_numbering
 
     assert len(engine.agent.calls) == (RUNS + 1) * 6
-    in_upkeep = over - ended
+    in_upkeep = after_numbering - ended
     assert in_bulk.total() < 6 * WAITING, in_bulk.most_common(5)
     assert in_steps.total() < 100 * ACTIVITIES, in_steps.most_common(5)
     assert numbered > WAITING
-    # A page reads once more what the pages before it have deleted, as long as somebody's snapshot may still see that.
+    # A page reads the rows that earlier pages deleted as well, while a snapshot may still see them.
     assert in_upkeep.total() < 20 * numbered, in_upkeep.most_common(5)
 
 
-def test_who_looks_for_what_woke_one_activity_reads_no_others(engine: Engine, tenant: Tenant) -> None:
+def test_checking_the_wakes_of_one_activity_reads_no_others(engine: Engine, tenant: Tenant) -> None:
     engine.patience = PATIENCE_SECONDS
     engine.serve(tenant, "qa", paused=True)
-    analyze()  # of empty tables
+    analyze()  # while the tables are empty
     ids = engine.submit(tenant, count=500)
-    dispatch._offer_if_woken(Grant(ids[0], tenant.pk, "qa", "grant", started=True))  # whatever is read once
+    dispatch._offer_if_woken(Grant(ids[0], tenant.pk, "qa", "grant", started=True))  # fills caches
 
-    def read_by_a_look(activity_id: UUID) -> int:
+    def rows_read_by_a_check(activity_id: UUID) -> int:
         before = rows_read()
         dispatch._offer_if_woken(Grant(activity_id, tenant.pk, "qa", "grant", started=True))
         read = rows_read() - before
-        looked_at = {"activities_activity", "activities_wake"}
-        return sum(rows for name, rows in read.items() if name.partition(".")[0] in looked_at)
+        tables = {"activities_activity", "activities_wake"}
+        return sum(rows for name, rows in read.items() if name.partition(".")[0] in tables)
 
-    # What other connections have read is told late, so one of several looks may seem to have read it.
-    assert 0 < min(map(read_by_a_look, ids[250:253])) < 20
+    # Reads of other connections are counted late and may seem to belong to one of the checks.
+    assert 0 < min(map(rows_read_by_a_check, ids[250:253])) < 20

@@ -1,4 +1,4 @@
-"""Runs of agents that answer at once are claimed and recorded several at a time, and nobody can tell afterwards."""
+"""Runs of agents that answer at once are claimed and recorded together, with the same rows as one by one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SEATS = 32
 
 @pytest.fixture
 def relief() -> None:
-    """A test that wants this has calls that hang. In the others nobody takes over, however long a call takes on a busy machine."""
+    """Requested by tests whose calls hang; in all others no thread takes over, however slow the machine."""
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def acme(
     settings: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Tenant]:
-    """Its work is quick, however busy the machine is, and messages go on."""
+    """The tenant, whose work counts as quick however slow the machine is."""
     if "relief" not in request.fixturenames:
         monkeypatch.setattr(quick_work.QuickWork, "_start_relief", lambda self: None)
     settings.ORCHESTRATOR_CONTINUE_SECONDS = 600.0
@@ -59,7 +59,7 @@ def acme(
 
 
 def deliver_at_once(engine: Engine) -> None:
-    """All messages that are there, as to a process whose threads for quick work are busy but for one."""
+    """Deliver all queued messages as to a process that has only one free thread for quick work."""
     messages = []
     while (message := engine.take()) is not None:
         messages.append(message)
@@ -74,16 +74,16 @@ def deliver_at_once(engine: Engine) -> None:
 
 @pytest.fixture
 def claims(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many were claimed by each statement."""
-    found: list[int] = []
+    """The number of activities that each statement claimed."""
+    counts: list[int] = []
     claim = dispatch.transitions.claim
 
-    def counted(wanted: Any, **more: Any) -> Any:
-        found.append(len(wanted))
+    def count_and_claim(wanted: Any, **more: Any) -> Any:
+        counts.append(len(wanted))
         return claim(wanted, **more)
 
-    monkeypatch.setattr(dispatch.transitions, "claim", counted)
-    return found
+    monkeypatch.setattr(dispatch.transitions, "claim", count_and_claim)
+    return counts
 
 
 def statuses(tenant: Tenant, ids: list[UUID]) -> Counter[str]:
@@ -91,7 +91,7 @@ def statuses(tenant: Tenant, ids: list[UUID]) -> Counter[str]:
         return Counter(Activity.objects.filter(pk__in=ids).values_list("status", flat=True))
 
 
-def test_what_is_granted_at_the_same_moment_is_claimed_and_recorded_together(
+def test_activities_granted_at_the_same_moment_are_claimed_and_recorded_together(
     engine: Engine, acme: Tenant, claims: list[int]
 ) -> None:
     ids = engine.submit(acme, count=80)
@@ -105,15 +105,13 @@ def test_what_is_granted_at_the_same_moment_is_claimed_and_recorded_together(
         assert set(ActivityRun.objects.values_list("status", flat=True)) == {"completed"}
 
 
-def test_a_run_whose_activity_is_cancelled_during_the_calls_is_refused_and_the_others_count(
-    engine: Engine, acme: Tenant
-) -> None:
+def test_a_cancellation_during_the_calls_affects_only_its_own_run(engine: Engine, acme: Tenant) -> None:
     ids = engine.submit(acme, count=60)
-    gone: list[UUID] = []
+    cancelled: list[UUID] = []
 
     def behaviour(request: AgentRequest) -> AgentResult:
         if len(engine.agent.calls) == 40:
-            gone.append(request.activity_id)
+            cancelled.append(request.activity_id)
             elsewhere(lambda: cancellation.cancel(acme.pk, request.activity_id, actor="Ann"))
         return Completed(Output(content="done"))
 
@@ -121,10 +119,10 @@ def test_a_run_whose_activity_is_cancelled_during_the_calls_is_refused_and_the_o
     deliver_at_once(engine)
 
     assert statuses(acme, ids) == {"done": 59, "cancelled": 1}
-    assert engine.status(acme, gone[0]) == "cancelled"
+    assert engine.status(acme, cancelled[0]) == "cancelled"
 
 
-def test_an_answer_that_postgresql_refuses_fails_its_own_activity_alone(engine: Engine, acme: Tenant) -> None:
+def test_an_answer_that_postgresql_refuses_fails_only_its_own_activity(engine: Engine, acme: Tenant) -> None:
     ids = engine.submit(acme, count=60)
 
     def behaviour(request: AgentRequest) -> AgentResult:
@@ -141,7 +139,7 @@ def test_an_answer_that_postgresql_refuses_fails_its_own_activity_alone(engine: 
         assert Activity.objects.get(status="failed").error["code"] == "internal_error"
 
 
-def test_faults_and_promises_among_quick_answers_are_each_recorded_as_ever(
+def test_failures_and_accepted_runs_among_quick_answers_are_each_recorded(
     engine: Engine, acme: Tenant
 ) -> None:
     def behaviour(request: AgentRequest) -> AgentResult:
@@ -163,10 +161,10 @@ def test_faults_and_promises_among_quick_answers_are_each_recorded_as_ever(
     assert stored.content == "17"
 
 
-def test_what_waits_behind_a_call_that_hangs_is_called_and_recorded_by_others(
+def test_runs_behind_a_hanging_call_are_taken_over_by_other_threads(
     engine: Engine, acme: Tenant, relief: None
 ) -> None:
-    """The call ends when all others of its group have been recorded: without others it would never."""
+    """The call ends only after all others of its group have been recorded."""
     ids = engine.submit(acme, count=60)
     under_way: list[int] = []
 
@@ -184,10 +182,10 @@ def test_what_waits_behind_a_call_that_hangs_is_called_and_recorded_by_others(
     assert len(engine.agent.calls) == 60
 
 
-def test_runs_of_a_role_that_has_become_slow_are_called_side_by_side(
+def test_runs_of_a_role_that_has_become_slow_are_called_in_parallel(
     engine: Engine, acme: Tenant, relief: None
 ) -> None:
-    """Calls of one group wait for each other: one after the other they would never end."""
+    """The calls of one group wait for each other, so in sequence they would never end."""
     ids = engine.submit(acme, count=SEATS // quick_work.THREADS)
     together = Barrier(8)
 
@@ -204,13 +202,13 @@ def test_runs_of_a_role_that_has_become_slow_are_called_side_by_side(
     assert len(engine.agent.calls) == len(ids)
 
 
-def test_an_error_that_cannot_be_recorded_leaves_the_others_of_its_group_alone(
+def test_an_error_that_cannot_be_recorded_does_not_affect_others_of_its_group(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = engine.submit(acme, count=20)
     record = dispatch._record
 
-    def out_of_reach(claimed: Any, outcome: Any) -> None:
+    def fail_to_record(claimed: Any, outcome: Any) -> None:
         if isinstance(outcome, PermanentAgentError):
             raise OperationalError("gone")
         record(claimed, outcome)
@@ -221,17 +219,17 @@ def test_an_error_that_cannot_be_recorded_leaves_the_others_of_its_group_alone(
         return Completed(Output(content="done"))
 
     engine.agent.behaviour = behaviour
-    monkeypatch.setattr(dispatch, "_record", out_of_reach)
+    monkeypatch.setattr(dispatch, "_record", fail_to_record)
     with pytest.raises(OperationalError):
         deliver_at_once(engine)
     relay.flush()
 
-    found = statuses(acme, ids)
-    assert found["in_progress"] == 1
-    assert found["done"] >= SEATS // quick_work.THREADS - 1
+    counts = statuses(acme, ids)
+    assert counts["in_progress"] == 1
+    assert counts["done"] >= SEATS // quick_work.THREADS - 1
 
 
-def test_grants_that_were_left_to_threads_whose_calls_hang_are_run_all_the_same(
+def test_grants_left_to_threads_with_hanging_calls_are_run_by_others(
     engine: Engine, acme: Tenant, relief: None
 ) -> None:
     first = engine.submit(acme)
@@ -254,7 +252,7 @@ def test_grants_that_were_left_to_threads_whose_calls_hang_are_run_all_the_same(
     assert engine.status(acme, first[0]) == "done"
 
 
-def test_work_under_a_budget_is_claimed_as_far_as_its_money_goes(engine: Engine, acme: Tenant) -> None:
+def test_only_as_many_activities_are_claimed_as_the_budget_allows(engine: Engine, acme: Tenant) -> None:
     capped(acme, "25", unit="runs")
     ids = engine.submit(acme, count=60)
 
@@ -263,7 +261,7 @@ def test_work_under_a_budget_is_claimed_as_far_as_its_money_goes(engine: Engine,
     assert statuses(acme, ids) == {"done": 25, "created": 35}
 
 
-def test_two_deliveries_of_the_same_messages_in_opposite_orders_run_each_once(
+def test_concurrent_deliveries_of_the_same_messages_in_opposite_orders_run_each_once(
     engine: Engine, acme: Tenant
 ) -> None:
     engine.submit(acme, count=12)
@@ -287,7 +285,7 @@ def test_two_deliveries_of_the_same_messages_in_opposite_orders_run_each_once(
     assert len(engine.agent.calls) == 12
 
 
-# Whatever is recorded together leaves the same rows as its members one by one, in any order.
+# Recording together leaves the same rows as one by one, in any order.
 
 STEPS: dict[str, list[dict[str, Any]]] = {
     "chain": [{"id": "a"}, {"id": "b", "depends_on": ["a"]}, {"id": "c", "depends_on": ["b"]}],
@@ -326,9 +324,9 @@ def answer_by_step(request: AgentRequest) -> AgentResult:
 
 
 def rows_of(tenant: Tenant) -> list[Any]:
-    """What is kept of all runs, without ids and times."""
+    """All rows of the runs, without ids and times."""
     with tenant_scope(tenant.pk):
-        found = []
+        counts = []
         for run in PipelineRun.objects.order_by("labels__number"):
             activities = list(Activity.objects.filter(pipeline_run_id=run.pk))
             names = {activity.pk: (activity.step, activity.branch, activity.round) for activity in activities}
@@ -336,7 +334,7 @@ def rows_of(tenant: Tenant) -> list[Any]:
                 spooled.activity_id: (spooled.content, spooled.data)
                 for spooled in OutputSpool.objects.filter(activity_id__in=names)
             }
-            found.append(
+            counts.append(
                 {
                     "run": (run.status, run.failed, run.unsettled, run.finished_at is not None),
                     "steps": sorted(
@@ -360,11 +358,11 @@ def rows_of(tenant: Tenant) -> list[Any]:
                     ),
                 }
             )  # fmt: skip
-    return found
+    return counts
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_what_is_recorded_together_leaves_the_same_rows_as_one_by_one(
+def test_recording_together_leaves_the_same_rows_as_one_by_one(
     engine: Engine, acme: Tenant, other_tenant: Tenant, settings: Any, claims: list[int], seed: int
 ) -> None:
     engine.serve(other_tenant, max_concurrency=SEATS)

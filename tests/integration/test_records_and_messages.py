@@ -1,4 +1,4 @@
-"""What is kept and shown of a run and of an item, and what travels to a worker: ids, and nothing that could have changed meanwhile."""
+"""The records of runs and mailbox items, and messages to workers, which contain only ids."""
 
 from __future__ import annotations
 
@@ -29,24 +29,26 @@ pytestmark = pytest.mark.usefixtures("one_at_a_time")
 BOX = "/api/v1/mailboxes/session-1/"
 
 
-def test_a_run_says_whose_it_was_why_it_began_what_became_of_it_and_which_conversation_it_had(
+def test_a_run_lists_its_activity_wake_reason_outcome_session_and_worker(
     engine: Engine, acme: Tenant, api: Any
 ) -> None:
-    def answers(request: AgentRequest) -> AgentResult:
+    def answer_or_fail(request: AgentRequest) -> AgentResult:
         if request.params:
             raise PermanentAgentError("No.", code="refused_it")
         return Completed(Output(content="done"), session_id="s-1")
 
-    engine.agent.behaviour = answers
-    (well,), (ill,) = engine.submit(acme), engine.submit(acme, params={"fail": True})
+    engine.agent.behaviour = answer_or_fail
+    (successful,), (failing,) = engine.submit(acme), engine.submit(acme, params={"fail": True})
     engine.drain()
 
     client = api("viewer")
-    (good,), (bad,) = (client.get(f"/api/v1/activities/{one}/runs/").json()["results"] for one in (well, ill))
+    (good,), (bad,) = (
+        client.get(f"/api/v1/activities/{one}/runs/").json()["results"] for one in (successful, failing)
+    )
     assert (good["activity"], good["wake_reason"], good["status"], good["session_id"], good["error"]) == (
-        str(well), "new_task", "completed", "s-1", None,
+        str(successful), "new_task", "completed", "s-1", None,
     )  # fmt: skip
-    assert (bad["activity"], bad["status"], bad["error"]["code"]) == (str(ill), "failed", "refused_it")
+    assert (bad["activity"], bad["status"], bad["error"]["code"]) == (str(failing), "failed", "refused_it")
     assert good["worker"] == bad["worker"] == str(engine.lease.worker_id)
     for run in (good, bad):
         assert run["id"]
@@ -54,17 +56,17 @@ def test_a_run_says_whose_it_was_why_it_began_what_became_of_it_and_which_conver
         assert client.get(f"/api/v1/activities/{run['activity']}/").json()["id"] == run["activity"]
 
 
-def said(client: APIClient, **body: Any) -> dict[str, Any]:
+def post(client: APIClient, **body: Any) -> dict[str, Any]:
     answer = client.post(f"{BOX}items/", {"kind": "message", **body}, format="json")
     assert answer.status_code == 201, answer.content
     found: dict[str, Any] = answer.json()
     return found
 
 
-def test_an_item_has_the_defaults_of_the_document_and_tells_how_it_stands(acme: Tenant, api: Any) -> None:
+def test_an_item_has_the_documented_defaults_and_shows_its_status(acme: Tenant, api: Any) -> None:
     client = api("operator")
 
-    item = said(client, text="hello", client_message_id="m-1")
+    item = post(client, text="hello", client_message_id="m-1")
 
     assert (item["kind"], item["source"], item["priority"], item["max_attempts"], item["attempts"]) == (
         "message",
@@ -90,22 +92,22 @@ def test_an_item_has_the_defaults_of_the_document_and_tells_how_it_stands(acme: 
 
 @pytest.mark.parametrize("source", ["user", "system", "hook"])
 @pytest.mark.parametrize("kind", ["message", "approval_result", "overlay_action", "task_notification"])
-def test_items_of_every_kind_and_source_are_kept_as_they_were_said(
+def test_items_of_every_kind_and_source_are_returned_unchanged(
     acme: Tenant, api: Any, kind: str, source: str
 ) -> None:
     client = api("operator")
 
-    said(client, kind=kind, source=source, content={"button": "publish"})
+    post(client, kind=kind, source=source, content={"button": "publish"})
     batch = client.post(f"{BOX}take/", {"consumer": "c1", "window_ms": 0}, format="json").json()
 
     (item,) = batch["items"]
     assert (item["kind"], item["source"], item["content"]) == (kind, source, {"button": "publish"})
 
 
-def test_eleven_messages_are_told_ten_at_a_time(acme: Tenant, api: Any) -> None:
+def test_a_batch_has_at_most_ten_messages(acme: Tenant, api: Any) -> None:
     client = api("operator")
     for number in range(11):
-        said(client, text=f"{number}")
+        post(client, text=f"{number}")
 
     sizes = [
         len(client.post(f"{BOX}take/", {"consumer": "c1", "window_ms": 0}, format="json").json()["items"])
@@ -115,15 +117,15 @@ def test_eleven_messages_are_told_ten_at_a_time(acme: Tenant, api: Any) -> None:
     assert sizes == [10, 1]
 
 
-def test_an_item_that_an_agent_hears_of_shows_the_tries_of_its_agent(
+def test_an_item_for_an_agent_shows_the_attempts_of_its_activity(
     engine: Engine, acme: Tenant, api: Any, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_MAILBOX_WINDOW_MS = 0
 
-    def breaks(request: AgentRequest) -> AgentResult:
+    def fail(request: AgentRequest) -> AgentResult:
         raise RetryableAgentError("down", code="down")
 
-    engine.agent.behaviour = breaks
+    engine.agent.behaviour = fail
     with tenant_scope(acme.pk):
         producer.post(acme.pk, "session-1", NewItem(text="hello", agent_role="qa"), actor="user:test")
     engine.make_due(acme)
@@ -136,7 +138,7 @@ def test_an_item_that_an_agent_hears_of_shows_the_tries_of_its_agent(
         assert (item["attempts"], Activity.objects.get(pk=item["activity"]).attempts) == (2, 2)
 
 
-def test_a_message_to_a_worker_holds_ids_alone_and_what_changed_since_holds(
+def test_a_message_to_a_worker_contains_only_ids_and_the_run_uses_the_current_row(
     engine: Engine, acme: Tenant
 ) -> None:
     (activity_id,) = engine.submit(acme, params={"brief": "x" * 100_000}, description="long " * 1_000)
@@ -162,13 +164,13 @@ def test_a_message_to_a_worker_holds_ids_alone_and_what_changed_since_holds(
 
 def test_redis_is_one_server_of_version_seven_or_newer(engine: Engine) -> None:
     with redis.Redis.from_url(settings.REDIS_URL) as client:
-        told: Any = client.info()
+        info: Any = client.info()
 
-    assert int(told["redis_version"].split(".")[0]) >= 7
-    assert told["cluster_enabled"] == 0
+    assert int(info["redis_version"].split(".")[0]) >= 7
+    assert info["cluster_enabled"] == 0
 
 
-def test_the_tiers_of_the_document_are_there_by_name() -> None:
+def test_the_documented_tiers_of_providers_exist() -> None:
     assert {
         name: (tier.requests_per_minute, tier.input_tokens_per_minute, tier.tokens_per_day)
         for name, tier in TIERS.items()
@@ -179,16 +181,14 @@ def test_the_tiers_of_the_document_are_there_by_name() -> None:
     }
 
 
-def test_long_work_may_wait_thirty_seconds_and_then_twice_as_long_each_time(
-    engine: Engine, acme: Tenant
-) -> None:
+def test_a_retry_policy_can_start_at_thirty_seconds_and_double(engine: Engine, acme: Tenant) -> None:
     policy = RetryPolicy.of({"max_attempts": 3, "base_seconds": 30, "multiplier": 2, "jitter": 0})
     assert [policy.delay(failures).total_seconds() for failures in (1, 2)] == [30, 60]
 
-    def breaks(request: AgentRequest) -> AgentResult:
+    def fail(request: AgentRequest) -> AgentResult:
         raise RetryableAgentError("down", code="down")
 
-    engine.agent.behaviour = breaks
+    engine.agent.behaviour = fail
     (activity_id,) = engine.submit(
         acme, retry={"max_attempts": 3, "base_seconds": 30, "multiplier": 2, "jitter": 0}
     )
@@ -199,7 +199,7 @@ def test_long_work_may_wait_thirty_seconds_and_then_twice_as_long_each_time(
     assert engine.status(acme, activity_id) == "failed"
 
 
-def test_workers_beat_every_five_seconds_and_delays_are_looked_at_every_second() -> None:
+def test_workers_send_a_heartbeat_every_five_seconds_and_delays_are_checked_every_second() -> None:
     assert settings.ORCHESTRATOR_HEARTBEAT_SECONDS == 5.0
     delays = next(job for job in system_jobs.table() if job.name == "delays")
     assert delays.every == settings.ORCHESTRATOR_TICK_SECONDS == 1.0

@@ -1,4 +1,4 @@
-"""A hijacked agent whose every copy asks for more copies: its tree stays small, and nobody else waits for it."""
+"""An agent whose every run creates subtasks for itself: its tree stays small, and other tenants get their share."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tenants.models import Tenant
 from tests.engine import Engine
 from tests.toolbox import Caller, count_of
 
-# What is counted are activities and grants; hundreds of calls take their time on a busy machine.
+# Hundreds of calls take long on a busy machine; the tests count activities and grants.
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900), pytest.mark.usefixtures("one_at_a_time")]
 
 CALLS = 200
 ROLES = ("qa", "dev", "seo")
-MOST = 20  # activities of a tree
+TREE_LIMIT = 20  # activities of a tree
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def one_seat(database: None) -> Iterator[Engine]:
 
 
 class Bomb:
-    """What every copy does: as many calls as its share, each in other words, and all refusals shrugged off."""
+    """The behaviour of every copy: a number of different tool calls, ignoring all refusals."""
 
     def __init__(self, tenant: Tenant, calls_each: int) -> None:
         self.tenant, self.each = tenant, calls_each
@@ -50,7 +50,7 @@ class Bomb:
         for number in range(self.each):
             self.calls += 1
             try:
-                self._ask(run, number)
+                self._call_tool(run, number)
             except ActivityError as refusal:
                 kind = getattr(refusal, "problem_members", {}).get("quota", refusal.code)
                 self.refused[kind] += 1
@@ -58,7 +58,7 @@ class Bomb:
                 self.refused["invalid"] += 1
         return Completed(Output("boom"))
 
-    def _ask(self, run: run_tokens.RunToken, number: int) -> None:
+    def _call_tool(self, run: run_tokens.RunToken, number: int) -> None:
         role = ROLES[number % 3]
         if number % 10 == 9:
             agent_tools.receive_call(run, "reassign_task", {"agent_role": role, "reason": f"go on {number}"})
@@ -67,19 +67,19 @@ class Bomb:
             agent_tools.receive_call(run, "create_subtask", body, key=f"{number}")
 
 
-def test_ten_calls_of_each_copy_leave_no_more_activities_than_a_tree_may_have(
+def test_many_calls_of_every_copy_create_at_most_the_limit_of_activities_per_tree(
     engine: Engine, tenant: Tenant, settings: Any
 ) -> None:
-    settings.ORCHESTRATOR_ACTIVITIES_PER_TREE = MOST
-    settings.ORCHESTRATOR_SUBTASK_DEPTH = 50  # so that the bound of the tree is what stops it
+    settings.ORCHESTRATOR_ACTIVITIES_PER_TREE = TREE_LIMIT
+    settings.ORCHESTRATOR_SUBTASK_DEPTH = 50  # so that the limit of the tree applies first
     settings.ORCHESTRATOR_TOOL_BURST, settings.ORCHESTRATOR_TOOL_RATE = 7, 0.001
     engine.serve(tenant)
-    bomb = Bomb(tenant, CALLS // MOST)
+    bomb = Bomb(tenant, CALLS // TREE_LIMIT)
     engine.agent.behaviour = bomb
 
     engine.submit(tenant)
     engine.drain()
-    while bomb.calls < CALLS:  # what was tried again, or woken, does it again
+    while bomb.calls < CALLS:  # runs that are retried or woken call again
         engine.submit(tenant)
         with tenant_scope(tenant.pk):
             roots = Activity.objects.filter(parent_id=None).count()
@@ -88,13 +88,13 @@ def test_ten_calls_of_each_copy_leave_no_more_activities_than_a_tree_may_have(
 
     with tenant_scope(tenant.pk):
         trees = Activity.objects.filter(parent_id=None).count()
-        assert ToolCall.objects.count() <= trees * MOST
+        assert ToolCall.objects.count() <= trees * TREE_LIMIT
     assert bomb.calls >= CALLS
-    assert count_of(tenant) <= trees * MOST
+    assert count_of(tenant) <= trees * TREE_LIMIT
     assert {"subtasks", "tree", "rate"} <= bomb.refused.keys(), bomb.refused
 
 
-def test_the_same_over_http_for_a_sample_of_it(engine: Engine, tenant: Tenant, settings: Any) -> None:
+def test_the_limit_of_a_tree_applies_over_http(engine: Engine, tenant: Tenant, settings: Any) -> None:
     settings.ORCHESTRATOR_ACTIVITIES_PER_TREE = 10
     engine.serve(tenant)
     statuses: Counter[int] = Counter()
@@ -116,7 +116,7 @@ def test_the_same_over_http_for_a_sample_of_it(engine: Engine, tenant: Tenant, s
     assert statuses == {201: 9, 429: 10 * 8 - 9}
 
 
-def test_who_hammers_at_the_door_is_refused_without_a_statement(
+def test_calls_above_the_rate_limit_are_refused_without_a_statement(
     engine: Engine, tenant: Tenant, settings: Any
 ) -> None:
     from django.db import connection
@@ -149,17 +149,17 @@ def test_who_hammers_at_the_door_is_refused_without_a_statement(
     assert all(counts[:3])
 
 
-def test_another_tenant_waits_no_longer_than_its_fair_share_says(
+def test_another_tenant_gets_every_second_grant_at_least(
     one_seat: Engine, tenant: Tenant, other_tenant: Tenant, settings: Any
 ) -> None:
-    """Counted in grants: with one rival, whatever it piles up, the n-th of one's own comes among the first 2n."""
+    """With one rival, the n-th grant of a tenant is among the first 2n, however much the rival has waiting."""
     settings.ORCHESTRATOR_ACTIVITIES_PER_TREE = 40
     for each in (tenant, other_tenant):
         one_seat.serve(each)
     bomb = Bomb(tenant, 6)
     one_seat.agent.behaviour = bomb
     one_seat.submit(tenant)
-    for _ in range(6):  # by now many wait behind each other, and each brings more
+    for _ in range(6):  # by now many are waiting, and each adds more
         one_seat.deliver()
     with tenant_scope(tenant.pk):
         assert Activity.objects.filter(status="created").count() > 10
@@ -171,5 +171,5 @@ def test_another_tenant_waits_no_longer_than_its_fair_share_says(
     order = [call.activity_id for call in one_seat.agent.calls[before:]]
     places = [place for place, activity_id in enumerate(order, start=1) if activity_id in own]
     assert len(places) == 10
-    # One grant may have been given before the others came.
+    # One grant may have been given before the other tenant submitted.
     assert all(place <= 2 * number + 2 for number, place in enumerate(places, start=1)), places

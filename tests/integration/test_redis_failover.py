@@ -1,4 +1,4 @@
-"""After a failover of Redis the old server refuses to be written to: clients and workers look for the new one instead of ending."""
+"""After a failover of Redis the old server is read-only: clients and workers connect to the new one instead of failing."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ class _Connection(socketserver.BaseRequestHandler):
     server: Address
 
     def handle(self) -> None:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", self.server.target)) as far:
-            other = {self.request: far, far: self.request}
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self.server.target)) as target:
+            peers = {self.request: target, target: self.request}
             while True:
-                for end in select.select(list(other), [], [])[0]:
+                for end in select.select(list(peers), [], [])[0]:
                     if not (data := end.recv(65536)):
                         return
-                    other[end].sendall(data)
+                    peers[end].sendall(data)
 
 
 class Address(socketserver.ThreadingTCPServer):
-    """An address that follows the primary, as a proxy in front of Redis does: new connections go to where it leads now."""
+    """A proxy in front of Redis: new connections go to its current target."""
 
     target = 0
 
 
-def _tell(url: str, *command: str) -> Any:
+def _command(url: str, *command: str) -> Any:
     with redis.Redis.from_url(url) as connection:
         return connection.execute_command(*command)
 
@@ -66,10 +66,10 @@ def _address() -> Iterator[Address]:
 
 @pytest.fixture
 def failover(tmp_path: Path, settings: Any) -> Iterator[Callable[[], None]]:
-    """The settings lead to an address in front of a primary; called, another server takes over and the old one becomes a replica."""
+    """Settings with the address of a proxy in front of a primary; `failover()` makes another server the primary."""
     with _address() as address, _server(tmp_path / "old") as old, _server(tmp_path / "new") as new:
         parts = urlsplit(old)
-        _tell(new, "CONFIG", "SET", "requirepass", parts.password or "")
+        _command(new, "CONFIG", "SET", "requirepass", parts.password or "")
         new = new.replace(urlsplit(new).password or "", parts.password or "")
         address.target = parts.port or 0
         settings.REDIS_URL = old.replace(f":{parts.port}/", f":{address.server_address[1]}/")
@@ -77,7 +77,7 @@ def failover(tmp_path: Path, settings: Any) -> Iterator[Callable[[], None]]:
         publishing._redis_broker.cache_clear()
 
         def take_over() -> None:
-            _tell(old, "REPLICAOF", "127.0.0.1", "1")
+            _command(old, "REPLICAOF", "127.0.0.1", "1")
             address.target = urlsplit(new).port or 0
 
         yield take_over
@@ -85,7 +85,7 @@ def failover(tmp_path: Path, settings: Any) -> Iterator[Callable[[], None]]:
         publishing._redis_broker.cache_clear()
 
 
-def test_a_client_goes_to_the_server_that_took_over_without_its_caller_noticing(
+def test_a_client_uses_the_new_primary_without_an_error(
     failover: Callable[[], None],
 ) -> None:
     client().set("before", "1")
@@ -97,32 +97,34 @@ def test_a_client_goes_to_the_server_that_took_over_without_its_caller_noticing(
     assert outcome == 2
 
 
-def test_a_client_says_so_when_nobody_has_taken_over(failover: Callable[[], None], settings: Any) -> None:
-    _tell(settings.REDIS_URL, "REPLICAOF", "127.0.0.1", "1")
+def test_a_client_raises_an_error_if_there_is_no_new_primary(
+    failover: Callable[[], None], settings: Any
+) -> None:
+    _command(settings.REDIS_URL, "REPLICAOF", "127.0.0.1", "1")
 
     with pytest.raises(redis.ReadOnlyError):
         client().set("after", "1")
 
 
-def test_messages_go_to_the_server_that_took_over(failover: Callable[[], None], settings: Any) -> None:
+def test_messages_go_to_the_new_primary(failover: Callable[[], None], settings: Any) -> None:
     assert publishing.hint("tests.hint", {}, queue="system", expires_after=EXPIRY)
     failover()
 
     assert publishing.hint("tests.hint", {}, queue="digest", expires_after=EXPIRY)
 
-    assert _tell(settings.REDIS_URL, "EXISTS", "system", "digest") == 1, (
-        "the second is where it is taken from"
+    assert _command(settings.REDIS_URL, "EXISTS", "system", "digest") == 1, (
+        "the second message is on the new primary"
     )
 
 
-def test_a_worker_connects_anew_where_the_library_would_let_it_end(
+def test_a_worker_treats_a_read_only_server_as_a_lost_connection(
     failover: Callable[[], None], settings: Any
 ) -> None:
-    """Celery ends a worker, with everything that it runs, for an error that is none of a connection."""
+    """For any other error Celery would end the worker with all its runs."""
     broker.install()
     with Connection(settings.CELERY_BROKER_URL) as connection:
         queue = Queue("agent__qa", Exchange("agent__qa"), "agent__qa", channel=connection.channel())
-        _tell(settings.REDIS_URL, "REPLICAOF", "127.0.0.1", "1")
+        _command(settings.REDIS_URL, "REPLICAOF", "127.0.0.1", "1")
         with pytest.raises(connection.connection_errors) as refused:
             queue.declare()
 
@@ -130,8 +132,8 @@ def test_a_worker_connects_anew_where_the_library_would_let_it_end(
 
 
 @pytest.mark.parametrize("then", ["closed", "acknowledged"])
-def test_a_message_that_was_in_hand_when_redis_died_ends_no_worker(tmp_path: Path, then: str) -> None:
-    """Its old channel is closed, and a task that ends later acknowledges on it: both meet a lost connection, which Celery expects."""
+def test_a_message_held_while_redis_died_does_not_end_the_worker(tmp_path: Path, then: str) -> None:
+    """Closing the old channel and a late acknowledgement must both raise the lost connection that Celery expects."""
     with _server(tmp_path / "redis") as url:
         connection = Connection(url)
         channel: Any = connection.default_channel
@@ -139,7 +141,7 @@ def test_a_message_that_was_in_hand_when_redis_died_ends_no_worker(tmp_path: Pat
         queue.put({"a": "message"})
         message = channel.basic_get("in-hand")
         lost = connection.connection_errors
-        connection.transport.client = None  # as Celery leaves it when it collects a connection that was lost
+        connection.transport.client = None  # as Celery does after a lost connection
         channel._close_clients()
         channel._pool = None
 

@@ -1,4 +1,4 @@
-"""What a process may do in Redis is what it needs, and not what its server could do."""
+"""Each kind of process has a user of Redis that is limited to the commands and keys it needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agents.routing import SYSTEM_QUEUES, queue_of
 from orchestrator import embedded
 from orchestrator.embedded.valkey import REDIS_USERS
 
-FOR_NOBODY = [
+FORBIDDEN = [
     ("KEYS", "*"), ("FLUSHALL",), ("FLUSHDB",), ("CONFIG", "GET", "*"), ("MONITOR",), ("SHUTDOWN",),
     ("ACL", "LIST"), ("CLIENT", "LIST"), ("SCRIPT", "FLUSH"), ("FUNCTION", "LIST"), ("REPLICAOF", "NO", "ONE"), ("SWAPDB", "0", "1"),
     ("SET", "of_somebody_else", "1"), ("GET", "of_somebody_else"),
@@ -26,7 +26,7 @@ Connect = Callable[[str], redis.Redis]
 
 @pytest.fixture(scope="module")
 def connect() -> Iterator[Connect]:
-    """As one of the users to a server that was started for this."""
+    """`connect(user)`: a client of a Redis server with our users."""
     folder = Path(tempfile.mkdtemp(prefix="orchestrator-users-"))
     home = embedded.ServiceHome(folder / "home")
     url = embedded.start(home, services=["redis"], durable=False).redis_url
@@ -36,8 +36,8 @@ def connect() -> Iterator[Connect]:
 
 
 @pytest.mark.parametrize("user", REDIS_USERS)
-@pytest.mark.parametrize("command", FOR_NOBODY, ids=" ".join)
-def test_what_concerns_the_whole_server_is_for_no_process(
+@pytest.mark.parametrize("command", FORBIDDEN, ids=" ".join)
+def test_no_user_can_run_commands_on_the_whole_server_or_foreign_keys(
     connect: Connect, user: str, command: tuple[str, ...]
 ) -> None:
     with connect(user) as client, pytest.raises(redis.exceptions.NoPermissionError):
@@ -45,13 +45,13 @@ def test_what_concerns_the_whole_server_is_for_no_process(
 
 
 @pytest.mark.parametrize("user", ["web", "worker", "beat"])
-def test_those_who_grant_and_publish_may_do_so(connect: Connect, user: str) -> None:
+def test_processes_that_grant_and_publish_can_write_their_keys(connect: Connect, user: str) -> None:
     with connect(user) as client:
         assert client.eval("return redis.call('SET', KEYS[1], '1')", 1, "orchestrator:admission:x:caps")
         assert client.lpush("agent__seo", "a message") >= 1
 
 
-def test_what_workers_have_taken_is_theirs(connect: Connect) -> None:
+def test_only_workers_can_change_the_messages_that_they_have_taken(connect: Connect) -> None:
     with connect("worker") as client:
         client.hset("unacked", "tag", "a message")
     for user in ("web", "beat", "flower"):
@@ -59,7 +59,7 @@ def test_what_workers_have_taken_is_theirs(connect: Connect) -> None:
             client.hdel("unacked", "tag")
 
 
-def test_flower_counts_messages_and_can_neither_send_one_nor_see_limits(connect: Connect) -> None:
+def test_flower_can_count_messages_but_neither_send_them_nor_read_admission(connect: Connect) -> None:
     with connect("flower") as client:
         assert client.llen("agent__qa") == 0
         for command in [
@@ -71,7 +71,7 @@ def test_flower_counts_messages_and_can_neither_send_one_nor_see_limits(connect:
                 client.execute_command(*command)
 
 
-def test_a_script_may_do_no_more_than_its_user(connect: Connect) -> None:
+def test_a_script_has_the_rights_of_its_user(connect: Connect) -> None:
     with (
         connect("flower") as client,
         pytest.raises(redis.exceptions.ResponseError, match=r"NOPERM|permission|ACL"),
@@ -79,19 +79,21 @@ def test_a_script_may_do_no_more_than_its_user(connect: Connect) -> None:
         client.eval("return redis.call('SET', 'orchestrator:admission', 'mine')", 0)
 
 
-def test_a_name_that_is_no_kind_of_process_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_kind_of_process_has_no_user(tmp_path: Path) -> None:
     with pytest.raises(KeyError):
         embedded.redis_url_for(embedded.ServiceHome(tmp_path), "redis://127.0.0.1:1/0", "somebody")
 
 
-def test_a_server_from_before_there_were_users_is_used_as_it_is(tmp_path: Path) -> None:
+def test_the_url_of_a_server_without_users_is_unchanged(tmp_path: Path) -> None:
     url = f"redis://:secret@127.0.0.1:{os.getpid()}/0"
 
     assert embedded.redis_url_for(embedded.ServiceHome(tmp_path), url, "web") == url
 
 
 @pytest.mark.parametrize("queue", [*SYSTEM_QUEUES, queue_of("seo")])
-def test_every_queue_is_among_the_keys_of_those_who_publish_and_take(connect: Connect, queue: str) -> None:
+def test_every_queue_is_accessible_to_the_processes_that_publish_and_consume(
+    connect: Connect, queue: str
+) -> None:
     for user in ("web", "worker", "beat"):
         with connect(user) as client:
             assert client.lpush(queue, "a message") >= 1

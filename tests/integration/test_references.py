@@ -1,4 +1,4 @@
-"""What refers to agents: named before one is switched off or deleted, and looked for where it leads nowhere."""
+"""References to agents are named before one is disabled or deleted, and broken ones are reported."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def schedule(tenant: Tenant, name: str, **fields: Any) -> Schedule:
     return made
 
 
-def needed_by() -> set[str]:
-    return {str(found) for found in registry.references_to("scribe")}
+def references() -> set[str]:
+    return {str(reference) for reference in registry.references_to("scribe")}
 
 
 def test_schedules_pipelines_and_open_work_of_all_tenants_refer_to_an_agent(
@@ -56,19 +56,19 @@ def test_schedules_pipelines_and_open_work_of_all_tenants_refer_to_an_agent(
     schedule(tenant, "Switched off", enabled=False)
     engine.submit(tenant, "scribe", count=2)
 
-    assert needed_by() == {
+    assert references() == {
         "pipeline flow (acme)",
         "schedule Weekly refresh (globex)",
         "activities 2 open (acme)",
     }
 
 
-def test_active_deliverables_need_their_planner(tenant: Tenant, other_tenant: Tenant) -> None:
+def test_active_deliverables_refer_to_their_planner(tenant: Tenant, other_tenant: Tenant) -> None:
     for owner, status in ((tenant, "active"), (other_tenant, "ended")):
         with tenant_scope(owner.pk):
             Deliverable.objects.create(tenant=owner, key="report", name="Report", status=status)
 
-    assert [str(found) for found in registry.references_to("activity-planner")] == [
+    assert [str(reference) for reference in registry.references_to("activity-planner")] == [
         "deliverable report (acme)"
     ]
 
@@ -77,10 +77,10 @@ def test_only_the_newest_version_of_an_enabled_pipeline_counts(tenant: Tenant, f
     versions.save(
         tenant.pk, {"key": "flow", "name": "Flow", "steps": [{"id": "a", "agent_role": "qa"}]}, actor="test"
     )
-    assert needed_by() == set()
+    assert references() == set()
 
 
-def test_an_agent_that_is_needed_cannot_be_deleted(api: Any, tenant: Tenant, flow: Pipeline) -> None:
+def test_a_referenced_agent_cannot_be_deleted(api: Any, tenant: Tenant, flow: Pipeline) -> None:
     schedule(tenant, "Weekly refresh")
 
     refused = problem(api(platform=True).delete(SCRIBE), 409, "agent_in_use")
@@ -89,7 +89,7 @@ def test_an_agent_that_is_needed_cannot_be_deleted(api: Any, tenant: Tenant, flo
     assert Agent.objects.filter(role="scribe").exists()
 
 
-def test_one_that_nothing_needs_is_deleted_with_what_tenants_have_set(
+def test_an_unreferenced_agent_is_deleted_with_its_settings_of_tenants(
     api: Any, tenant: Tenant, other_tenant: Tenant
 ) -> None:
     with tenant_scope(other_tenant.pk):
@@ -99,26 +99,26 @@ def test_one_that_nothing_needs_is_deleted_with_what_tenants_have_set(
     assert not Agent.objects.filter(role="scribe").exists()
 
 
-def test_switching_off_what_is_needed_is_done_with_a_warning(
+def test_disabling_a_referenced_agent_succeeds_with_a_warning(
     api: Any, tenant: Tenant, flow: Pipeline
 ) -> None:
     platform = api(platform=True)
 
-    shown = platform.patch(SCRIBE, {"enabled": False}).json()
+    disabled = platform.patch(SCRIBE, {"enabled": False}).json()
 
-    assert (shown["enabled"], shown["warnings"]) == (False, ["still needed by pipeline flow (acme)"])
+    assert (disabled["enabled"], disabled["warnings"]) == (False, ["still needed by pipeline flow (acme)"])
     assert platform.patch(SCRIBE, {"enabled": True}).json()["warnings"] == []
 
 
-def test_what_leads_nowhere_is_found(tenant: Tenant, flow: Pipeline) -> None:
+def test_broken_references_are_listed(tenant: Tenant, flow: Pipeline) -> None:
     schedule(tenant, "Lost", agent_role="nobody")
     schedule(tenant, "Of the flow", agent_role=None, target_type="pipeline", pipeline=flow)
-    assert [str(found) for found in registry.list_broken_references()] == [
+    assert [str(reference) for reference in registry.list_broken_references()] == [
         "schedule Lost (acme): there is no agent 'nobody'"
     ]
 
     Agent.objects.filter(role="scribe").update(enabled=False)
-    assert {str(found) for found in registry.list_broken_references()} == {
+    assert {str(reference) for reference in registry.list_broken_references()} == {
         "schedule Lost (acme): there is no agent 'nobody'",
         "pipeline flow (acme): steps[1].agent_role: the agent 'scribe' is switched off",
     }
@@ -139,7 +139,7 @@ def command(*arguments: str) -> tuple[int, str]:
     return 0, out.getvalue()
 
 
-def test_the_command_names_what_leads_nowhere_and_ends_with_one(tenant: Tenant) -> None:
+def test_the_command_lists_broken_references_and_exits_with_status_1(tenant: Tenant) -> None:
     assert command("check", "--references")[0] == 0
 
     schedule(tenant, "Lost", agent_role="nobody")
@@ -148,7 +148,7 @@ def test_the_command_names_what_leads_nowhere_and_ends_with_one(tenant: Tenant) 
     assert (status, text) == (1, "broken: schedule Lost (acme): there is no agent 'nobody'\n")
 
 
-def test_a_version_is_deployed_promoted_and_rolled_back_by_command(tenant: Tenant) -> None:
+def test_the_command_deploys_promotes_and_rolls_back_versions(tenant: Tenant) -> None:
     with pytest.raises(CommandError, match=r"never deployed.*agents deploy scribe 1\.0\.0"):
         command("promote", "scribe", "1.0.0")
     for version in ("1.0.0", "1.1.0"):
@@ -160,9 +160,9 @@ def test_a_version_is_deployed_promoted_and_rolled_back_by_command(tenant: Tenan
     with pytest.raises(CommandError, match="is the first"):
         command("rollback", "scribe")
 
-    shown = command("show", "scribe")[1]
-    assert "needed by  nothing" in shown
-    assert [line.split()[:2] for line in shown.splitlines() if line.startswith("1.")] == [
+    disabled = command("show", "scribe")[1]
+    assert "needed by  nothing" in disabled
+    assert [line.split()[:2] for line in disabled.splitlines() if line.startswith("1.")] == [
         ["1.0.0", "production"], ["1.1.0", "production"], ["1.1.0", "staging"], ["1.0.0", "production"], ["1.0.0", "staging"],
     ]  # fmt: skip
     for wrong in (
@@ -176,7 +176,7 @@ def test_a_version_is_deployed_promoted_and_rolled_back_by_command(tenant: Tenan
             command(*wrong)
 
 
-def test_at_start_what_leads_nowhere_is_logged(tenant: Tenant, caplog: pytest.LogCaptureFixture) -> None:
+def test_broken_references_are_logged_at_the_start(tenant: Tenant, caplog: pytest.LogCaptureFixture) -> None:
     schedule(tenant, "Lost", agent_role="nobody")
 
     with caplog.at_level(logging.WARNING):

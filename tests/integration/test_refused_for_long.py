@@ -1,4 +1,4 @@
-"""Agents and providers that answer 429: their work comes back ever more seldom, people hear of it, and it ends one day."""
+"""Work that is refused with 429: growing pauses, an alert, and a permanent failure after a day."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.engine import Engine
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-def refusing(engine: Engine, retry_after: float | None = None, *, nothing_sent: bool = False) -> None:
+def refuse_all(engine: Engine, retry_after: float | None = None, *, nothing_sent: bool = False) -> None:
     def refuse(request: object) -> Completed:
         error = AgentRateLimited("slow down", retry_after=retry_after)
         error.nothing_sent = nothing_sent
@@ -30,14 +30,14 @@ def refusing(engine: Engine, retry_after: float | None = None, *, nothing_sent: 
 
 
 def next_try(tenant: Tenant, activity_id: UUID) -> float:
-    """In so many seconds."""
+    """Seconds until the next attempt."""
     with tenant_scope(tenant.pk):
         due_at = Wake.objects.get(activity_id=activity_id, state="pending").due_at
     return float((due_at - datetime.now(UTC)).total_seconds())
 
 
-def refused(engine: Engine, tenant: Tenant, activity_id: UUID, times: int) -> list[float]:
-    """Let it be refused so often; how long it waits after each."""
+def let_refuse(engine: Engine, tenant: Tenant, activity_id: UUID, times: int) -> list[float]:
+    """Let the activity be refused this many times; return the pause after each."""
     waits = []
     for _ in range(times):
         engine.make_due(tenant)
@@ -46,99 +46,97 @@ def refused(engine: Engine, tenant: Tenant, activity_id: UUID, times: int) -> li
     return waits
 
 
-def since(tenant: Tenant, activity_id: UUID, age: timedelta) -> None:
-    """As if the row of refusals had begun so long ago."""
+def move_start_back(tenant: Tenant, activity_id: UUID, age: timedelta) -> None:
+    """Move the start of the consecutive refusals back by this much."""
     with tenant_scope(tenant.pk):
         activity = Activity.objects.get(pk=activity_id)
         began = datetime.fromisoformat(activity.error["since"]) - age
         Activity.objects.filter(pk=activity_id).update(error=activity.error | {"since": began.isoformat()})
 
 
-def test_each_refusal_in_a_row_is_waited_for_twice_as_long_up_to_the_bound(
+def test_pauses_double_with_each_consecutive_refusal_up_to_a_limit(
     engine: Engine, acme: Tenant, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_RATE_LIMITED_BACKOFF_SECONDS = 60.0
-    refusing(engine)
+    refuse_all(engine)
     (activity_id,) = engine.submit(acme)
 
-    waits = refused(engine, acme, activity_id, 6)
+    waits = let_refuse(engine, acme, activity_id, 6)
 
     for wait, about in zip(waits, [5, 10, 20, 40, 60, 60], strict=True):
         assert 0.85 * about - 2 < wait < 1.15 * about
-    assert len(set(waits[-2:])) == 2  # jitter: what was refused together does not come back together
-    shown = engine.get(acme, activity_id)
-    assert (shown.status, shown.attempts, shown.error["in_a_row"]) == ("created", 0, 6)
+    assert len(set(waits[-2:])) == 2  # jitter, so that work refused together does not return together
+    activity = engine.get(acme, activity_id)
+    assert (activity.status, activity.attempts, activity.error["in_a_row"]) == ("created", 0, 6)
 
 
 @pytest.mark.parametrize(
     "retry", [{"strategy": "fixed"}, {"multiplier": 1}, {"base_seconds": 0}, {"jitter": 0}]
 )
-def test_no_retry_policy_makes_refusals_come_at_one_pace(
-    engine: Engine, acme: Tenant, retry: dict[str, Any]
-) -> None:
-    refusing(engine)
+def test_pauses_grow_whatever_the_retry_policy(engine: Engine, acme: Tenant, retry: dict[str, Any]) -> None:
+    refuse_all(engine)
     (activity_id,) = engine.submit(acme, retry=retry)
 
-    waits = refused(engine, acme, activity_id, 5)
+    waits = let_refuse(engine, acme, activity_id, 5)
 
     assert waits[4] > 10
     assert waits[4] > 2 * waits[2]
 
 
-def test_what_the_provider_says_is_obeyed_whatever_came_before(engine: Engine, acme: Tenant) -> None:
-    refusing(engine)
+def test_the_retry_after_of_the_provider_overrides_the_pause(engine: Engine, acme: Tenant) -> None:
+    refuse_all(engine)
     (activity_id,) = engine.submit(acme)
-    refused(engine, acme, activity_id, 5)
+    let_refuse(engine, acme, activity_id, 5)
 
-    refusing(engine, retry_after=3)
-    (wait,) = refused(engine, acme, activity_id, 1)
+    refuse_all(engine, retry_after=3)
+    (wait,) = let_refuse(engine, acme, activity_id, 1)
 
     assert 1.5 < wait <= 3
 
 
-def test_a_success_and_another_failure_end_the_row(engine: Engine, acme: Tenant) -> None:
-    def breaks(request: object) -> Completed:
+def test_another_failure_or_a_success_ends_the_consecutive_refusals(engine: Engine, acme: Tenant) -> None:
+    def fail(request: object) -> Completed:
         raise RetryableAgentError("broken")
 
-    refusing(engine)
+    refuse_all(engine)
     (activity_id,) = engine.submit(acme, max_attempts=5)
-    refused(engine, acme, activity_id, 5)
+    let_refuse(engine, acme, activity_id, 5)
 
-    engine.agent.behaviour = breaks
-    refused(engine, acme, activity_id, 1)
+    engine.agent.behaviour = fail
+    let_refuse(engine, acme, activity_id, 1)
     assert "in_a_row" not in engine.get(acme, activity_id).error
-    refusing(engine)
+    refuse_all(engine)
 
-    assert refused(engine, acme, activity_id, 1)[0] < 6
+    assert let_refuse(engine, acme, activity_id, 1)[0] < 6
     engine.agent.behaviour = lambda request: Completed(Output(content="done"))
     engine.make_due(acme)
     engine.drain()
     assert (engine.status(acme, activity_id), engine.get(acme, activity_id).error) == ("done", None)
 
 
-def test_a_call_that_was_held_back_here_neither_counts_nor_ends_the_row(engine: Engine, acme: Tenant) -> None:
-    refusing(engine)
+def test_a_call_that_was_not_sent_does_not_change_the_count_of_refusals(engine: Engine, acme: Tenant) -> None:
+    refuse_all(engine)
     (activity_id,) = engine.submit(acme)
-    refused(engine, acme, activity_id, 3)
+    let_refuse(engine, acme, activity_id, 3)
 
-    refusing(engine, retry_after=2, nothing_sent=True)
-    refused(engine, acme, activity_id, 2)
+    refuse_all(engine, retry_after=2, nothing_sent=True)
+    let_refuse(engine, acme, activity_id, 2)
 
     assert engine.get(acme, activity_id).error["in_a_row"] == 3
-    refusing(engine)
-    assert 30 < refused(engine, acme, activity_id, 1)[0] < 46
+    refuse_all(engine)
+    assert 30 < let_refuse(engine, acme, activity_id, 1)[0] < 46
 
 
-def test_people_hear_once_of_a_role_that_is_refused_for_long(
+def test_one_alert_is_raised_for_a_role_that_is_refused_for_long(
     engine: Engine, acme: Tenant, api: Callable[..., Any]
 ) -> None:
-    refusing(engine)
+    refuse_all(engine)
     first, second = engine.submit(acme, count=2)
     engine.drain()
     assert api("viewer").get("/api/v1/alerts/", {"kind": "rate_limited"}).json()["results"] == []
 
     for activity_id in (first, second, first):
-        since(acme, activity_id, timedelta(minutes=20))
+        move_start_back(acme, activity_id, timedelta(minutes=20))
     engine.make_due(acme)
     engine.drain()
 
@@ -148,18 +146,18 @@ def test_people_hear_once_of_a_role_that_is_refused_for_long(
 
 
 @pytest.mark.parametrize("retry_after", [None, 7])
-def test_what_is_refused_for_a_day_has_failed_and_can_be_tried_again(
+def test_work_that_is_refused_for_a_day_fails_and_can_be_replayed(
     engine: Engine, acme: Tenant, api: Callable[..., Any], retry_after: float | None
 ) -> None:
-    refusing(engine, retry_after)
+    refuse_all(engine, retry_after)
     (activity_id,) = engine.submit(acme)
     engine.drain()
-    since(acme, activity_id, timedelta(hours=23, minutes=59))
+    move_start_back(acme, activity_id, timedelta(hours=23, minutes=59))
     engine.make_due(acme)
     engine.drain()
     assert engine.status(acme, activity_id) == "created"
 
-    since(acme, activity_id, timedelta(minutes=1))
+    move_start_back(acme, activity_id, timedelta(minutes=1))
     engine.make_due(acme)
     engine.drain()
 
@@ -176,11 +174,11 @@ def test_what_is_refused_for_a_day_has_failed_and_can_be_tried_again(
     assert engine.status(acme, activity_id) == "done"
 
 
-def test_a_replay_begins_a_new_row(engine: Engine, acme: Tenant, api: Callable[..., Any]) -> None:
-    refusing(engine)
+def test_a_retry_resets_the_count_of_refusals(engine: Engine, acme: Tenant, api: Callable[..., Any]) -> None:
+    refuse_all(engine)
     (activity_id,) = engine.submit(acme)
     engine.drain()
-    since(acme, activity_id, timedelta(hours=25))
+    move_start_back(acme, activity_id, timedelta(hours=25))
     engine.make_due(acme)
     engine.drain()
     assert engine.status(acme, activity_id) == "failed"
@@ -194,7 +192,7 @@ def test_a_replay_begins_a_new_row(engine: Engine, acme: Tenant, api: Callable[.
     )
 
 
-def test_while_a_provider_is_waited_for_other_work_of_the_role_keeps_its_place_and_urgent_work_may_try(
+def test_while_a_provider_pauses_normal_work_of_the_role_waits_and_urgent_work_is_tried(
     engine: Engine, acme: Tenant
 ) -> None:
     def refuse(request: object) -> Completed:
@@ -216,10 +214,10 @@ def test_while_a_provider_is_waited_for_other_work_of_the_role_keeps_its_place_a
     assert why.estimate_seconds == pytest.approx(30, abs=5)
 
 
-def test_what_a_provider_has_refused_goes_before_what_came_after_it_when_the_time_is_over(
+def test_after_the_pause_of_a_provider_refused_work_precedes_later_work(
     engine: Engine, acme: Tenant, settings: Any
 ) -> None:
-    settings.ORCHESTRATOR_TICK_SECONDS = 30.0  # the time is over before the leader looks again
+    settings.ORCHESTRATOR_TICK_SECONDS = 30.0  # the pause ends before the leader's next round
 
     def refuse_once(request: AgentRequest) -> Completed:
         if len(engine.agent.calls) > 1:
@@ -239,7 +237,7 @@ def test_what_a_provider_has_refused_goes_before_what_came_after_it_when_the_tim
     assert [call.activity_id for call in engine.agent.calls] == [first, first, second]
 
 
-def test_a_provider_that_may_have_room_at_any_time_holds_nobody_else_back(
+def test_a_provider_limit_without_a_known_end_does_not_hold_other_work_back(
     engine: Engine, acme: Tenant
 ) -> None:
     def refuse(request: object) -> Completed:

@@ -1,4 +1,4 @@
-"""Anyone who reaches the broker may ask a worker and not command it."""
+"""Workers answer inspection commands of Celery's remote control and know no control commands."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from celery.worker.control import Panel
 
 from orchestrator import broker
 
-ORDERS = (
+CONTROL_COMMANDS = (
     "shutdown",
     "pool_restart",
     "pool_shrink",
@@ -17,32 +17,32 @@ ORDERS = (
     "add_consumer",
     "cancel_consumer",
 )
-QUESTIONS = ("ping", "stats", "active", "active_queues", "registered", "hello")
+INSPECT_COMMANDS = ("ping", "stats", "active", "active_queues", "registered", "hello")
 
 
 @pytest.fixture(autouse=True)
 def commands(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of this process are put back afterwards."""
+    """Restores the commands of this process after the test."""
     monkeypatch.setattr(Panel, "data", dict(Panel.data))
     monkeypatch.setattr(Panel, "meta", dict(Panel.meta))
 
 
-def test_a_worker_knows_no_order() -> None:
-    assert set(ORDERS) <= Panel.data.keys()
+def test_control_commands_are_removed() -> None:
+    assert set(CONTROL_COMMANDS) <= Panel.data.keys()
 
     broker.disable_commands()
 
-    assert not set(ORDERS) & Panel.data.keys()
+    assert not set(CONTROL_COMMANDS) & Panel.data.keys()
     assert {name for name, about in Panel.meta.items() if about.type == "control"} == broker.HARMLESS
 
 
-def test_a_worker_answers_questions_and_may_be_watched() -> None:
+def test_inspection_and_events_still_work() -> None:
     broker.disable_commands()
 
-    assert {*QUESTIONS, *broker.HARMLESS} <= Panel.data.keys()
+    assert {*INSPECT_COMMANDS, *broker.HARMLESS} <= Panel.data.keys()
 
 
-def test_forgetting_twice_is_forgetting_once() -> None:
+def test_removing_the_commands_twice_changes_nothing() -> None:
     broker.disable_commands()
     known = set(Panel.data)
     broker.disable_commands()

@@ -1,4 +1,4 @@
-"""An ended run is done again from one of its steps: what went well before it stands, the rest is done again."""
+"""Replaying an ended run from one of its steps: earlier steps keep their outputs, the others run again."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ def served(engine: Engine, tenant: Tenant) -> None:
     engine.serve(tenant)
 
 
-def again(flow: Flow, from_step: str, given: dict[str, Any] | None = None) -> Flow:
-    """The replay, seen as a flow of its own."""
-    run = pipeline_replay.replay(flow.tenant.pk, flow.id, from_step=from_step, new_input=given, actor="test")
+def replay_from(flow: Flow, from_step: str, new_input: dict[str, Any] | None = None) -> Flow:
+    """Replay the flow from the step; return the replay as a flow."""
+    run = pipeline_replay.replay(
+        flow.tenant.pk, flow.id, from_step=from_step, new_input=new_input, actor="test"
+    )
     flow.engine.agent.calls.clear()
     other = object.__new__(Flow)
     other.engine, other.tenant, other.id = flow.engine, flow.tenant, run.pk
@@ -40,10 +42,10 @@ def chain(engine: Engine, tenant: Tenant, **new: Any) -> Flow:
     return Flow(engine, tenant, step("a"), step("b", "a"), step("c", "b"), **new)
 
 
-def test_steps_before_keep_their_outputs_and_the_rest_runs_anew(engine: Engine, tenant: Tenant) -> None:
+def test_earlier_steps_keep_their_outputs_and_the_others_run_again(engine: Engine, tenant: Tenant) -> None:
     flow = chain(engine, tenant, params={"topic": "x"}).drain(a={"n": 1}, b={"n": 2}, c={"n": 3})
 
-    replay = again(flow, "b").drain(b={"n": 20}, c={"n": 30})
+    replay = replay_from(flow, "b").drain(b={"n": 20}, c={"n": 30})
 
     assert [call.pipeline_step for call in engine.agent.calls] == ["b", "c"]
     assert replay.outcome == ("completed", 0)
@@ -55,102 +57,104 @@ def test_steps_before_keep_their_outputs_and_the_rest_runs_anew(engine: Engine, 
     assert flow.outcome == ("completed", 0)
 
 
-def test_the_step_works_on_the_input_that_is_given_instead(engine: Engine, tenant: Tenant) -> None:
+def test_the_step_gets_the_new_input_of_the_replay(engine: Engine, tenant: Tenant) -> None:
     flow = chain(engine, tenant, input={"content": "first"}).drain()
 
-    middle = again(flow, "b", {"content": "edited", "data": {"n": 1}}).drain()
-    told = engine.agent.calls[0].input
-    first = again(flow, "a", {"content": "begin here"}).drain()
+    middle = replay_from(flow, "b", {"content": "edited", "data": {"n": 1}}).drain()
+    input_of_middle = engine.agent.calls[0].input
+    first = replay_from(flow, "a", {"content": "begin here"}).drain()
 
-    assert told is not None
-    assert told == {"ref": None, "content": "edited", "data": {"n": 1}}
+    assert input_of_middle is not None
+    assert input_of_middle == {"ref": None, "content": "edited", "data": {"n": 1}}
     assert engine.agent.calls[0].input is not None
     assert engine.agent.calls[0].input["content"] == "begin here"
     assert (middle.outcome, first.outcome) == (("completed", 0), ("completed", 0))
 
 
-def test_the_version_is_that_of_the_old_run(engine: Engine, tenant: Tenant) -> None:
+def test_a_replay_uses_the_version_of_the_original_run(engine: Engine, tenant: Tenant) -> None:
     flow = chain(engine, tenant).drain()
     versions.save(tenant.pk, {"key": "flow", "name": "Flow", "steps": [step("z")]}, actor="test")
 
-    replay = again(flow, "c").drain()
+    replay = replay_from(flow, "c").drain()
 
     assert replay.run.version_id == flow.run.version_id
     assert replay.states == {"a": "done", "b": "done", "c": "done"}
 
 
-def test_what_failed_beside_the_step_is_tried_again_too(engine: Engine, tenant: Tenant) -> None:
+def test_failed_steps_that_are_parallel_to_the_step_run_again_too(engine: Engine, tenant: Tenant) -> None:
     flow = Flow(engine, tenant, step("a"), step("b", "a"), step("other"), step("end", "b", "other"))
     flow.drain(other=BROKEN)
     assert flow.outcome == ("failed", 0)
 
-    replay = again(flow, "b").drain(a={})
+    replay = replay_from(flow, "b").drain(a={})
 
     assert sorted(call.pipeline_step or "" for call in engine.agent.calls) == ["b", "end", "other"]
     assert replay.outcome == ("completed", 0)
 
 
-def test_a_failed_step_is_replayed_after_its_cause_is_gone(engine: Engine, tenant: Tenant) -> None:
+def test_a_failed_step_can_be_replayed(engine: Engine, tenant: Tenant) -> None:
     flow = chain(engine, tenant).drain(b=BROKEN)
 
-    replay = again(flow, "b").drain(b={"n": 1})
+    replay = replay_from(flow, "b").drain(b={"n": 1})
 
     assert flow.states == {"a": "done", "b": "failed", "c": "skipped"}
     assert replay.states == {"a": "done", "b": "done", "c": "done"}
 
 
 @pytest.mark.parametrize("place", ["nowhere", "c"])
-def test_a_step_that_would_not_start_is_refused_by_path(engine: Engine, tenant: Tenant, place: str) -> None:
+def test_a_replay_from_a_step_that_could_not_start_is_refused(
+    engine: Engine, tenant: Tenant, place: str
+) -> None:
     flow = chain(engine, tenant).drain(b=BROKEN)
 
     with pytest.raises(NotReplayable) as refused:
-        again(flow, place)
+        replay_from(flow, place)
 
     ((path, message),) = refused.value.errors
     assert path == "from_step"
     assert ("is not a step" if place == "nowhere" else "comes after b, which failed") in message
 
 
-def test_a_cancelled_run_is_replayed_from_where_it_had_come(
+def test_a_cancelled_run_can_be_replayed_from_where_it_stopped(
     engine: Engine, tenant: Tenant, one_at_a_time: None
 ) -> None:
     flow = chain(engine, tenant).deliver(1, a={"n": 1})
     cancellation.cancel_run(tenant.pk, flow.id, actor="test")
     engine.drain()
 
-    replay = again(flow, "b").drain()
+    replay = replay_from(flow, "b").drain()
 
     assert flow.run.status == "cancelled"
     assert replay.outcome == ("completed", 0)
     assert replay.row("a").output_ref == flow.row("a").output_ref
 
 
-def test_a_fan_out_is_made_anew_and_one_before_the_step_is_kept(engine: Engine, tenant: Tenant) -> None:
+def test_a_fan_out_is_expanded_again_unless_it_precedes_the_step(engine: Engine, tenant: Tenant) -> None:
     flow = Flow(
         engine, tenant, step("a"), step("each", "a", for_each="steps.a.data.items"), step("end", "each")
     ).drain(a={"items": [1, 2, 3]}, each={"n": 1})
 
-    kept = again(flow, "end").drain()
+    kept = replay_from(flow, "end").drain()
     only_the_end = [call.pipeline_step for call in engine.agent.calls]
-    anew = again(flow, "a").drain(a={"items": [7]})
+    expanded_again = replay_from(flow, "a").drain(a={"items": [7]})
 
     assert only_the_end == ["end"]
     assert kept.branches("each") == ["done"] * 3
     assert [row.output_ref for row in kept.rows(step="each")] == [
         row.output_ref for row in flow.rows(step="each")
     ]
-    assert anew.branches("each") == ["done"]
-    assert [call.params.get("item") for call in anew.told("each")] == [7]
-    assert {run.outcome for run in (kept, anew)} == {("completed", 0)}
+    assert expanded_again.branches("each") == ["done"]
+    assert [call.params.get("item") for call in expanded_again.told("each")] == [7]
+    assert {run.outcome for run in (kept, expanded_again)} == {("completed", 0)}
 
 
-def test_a_condition_is_asked_again(engine: Engine, tenant: Tenant) -> None:
+def test_a_condition_is_evaluated_again(engine: Engine, tenant: Tenant) -> None:
     flow = Flow(
         engine, tenant, step("a"), step("maybe", "a", when="steps.a.data.good"), step("end", "maybe", "a")
     ).drain(a={"good": False})
     assert flow.states == {"a": "done", "maybe": "skipped", "end": "done"}
 
-    replay = again(flow, "a").drain(a={"good": True})
+    replay = replay_from(flow, "a").drain(a={"good": True})
 
     assert replay.states == {"a": "done", "maybe": "done", "end": "done"}
 
@@ -161,14 +165,16 @@ def gate_of(run: Flow) -> UUID:
     return found
 
 
-def test_a_gate_asks_again_and_may_send_back_work_of_the_run_before(engine: Engine, tenant: Tenant) -> None:
+def test_a_replayed_gate_needs_a_new_decision_and_its_rejection_revises_work_of_the_original(
+    engine: Engine, tenant: Tenant
+) -> None:
     gate = {"human_role": "editor", "is_approval_gate": True}
     flow = Flow(engine, tenant, step("a"), step("gate", "a", **gate), step("end", "gate")).drain(a={"n": 1})
     boss = Voter("boss", identity="user:1", human_roles=(), decides_all=True)
     approvals.decide(tenant.pk, gate_of(flow), "approve", by=boss)
     flow.drain()
 
-    replay = again(flow, "gate")
+    replay = replay_from(flow, "gate")
     assert gate_of(replay) != gate_of(flow)
     approvals.decide(tenant.pk, gate_of(replay), "reject", by=boss, notes="Better.")
     replay.drain(a={"n": 2})
@@ -182,33 +188,35 @@ def test_a_gate_asks_again_and_may_send_back_work_of_the_run_before(engine: Engi
     assert flow.row("a").round == 1
 
 
-def test_a_run_under_way_and_one_of_another_tenant_are_not_replayed(
+def test_an_active_run_and_one_of_another_tenant_cannot_be_replayed(
     engine: Engine, tenant: Tenant, other_tenant: Tenant
 ) -> None:
     flow = chain(engine, tenant)
 
     with pytest.raises(RunUnderWay):
-        again(flow, "a")
+        replay_from(flow, "a")
     with pytest.raises(NotFound):
         pipeline_replay.replay(other_tenant.pk, flow.id, from_step="a", actor="test")
 
 
-def test_of_two_replays_at_once_one_is_made(engine: Engine, tenant: Tenant) -> None:
+def test_of_several_replays_at_once_one_is_created(engine: Engine, tenant: Tenant) -> None:
     flow = chain(engine, tenant).drain()
 
     outcomes = at_once(
         *[lambda: pipeline_replay.replay(tenant.pk, flow.id, from_step="b", actor="test") for _ in range(3)]
     )
 
-    made = [found for found in outcomes if isinstance(found, PipelineRun)]
+    created = [found for found in outcomes if isinstance(found, PipelineRun)]
     refused = [found for found in outcomes if isinstance(found, ReplayUnderWay)]
-    assert (len(made), len(refused)) == (1, 2)
-    assert {error.problem_members["replay"] for error in refused} == {str(made[0].pk)}
+    assert (len(created), len(refused)) == (1, 2)
+    assert {error.problem_members["replay"] for error in refused} == {str(created[0].pk)}
     with tenant_scope(tenant.pk):
         assert PipelineRun.objects.filter(replay_of=flow.id).count() == 1
 
 
-def test_over_http(api: Any, engine: Engine, tenant: Tenant, other_tenant: Tenant) -> None:
+def test_a_run_is_replayed_over_http_with_the_usual_checks(
+    api: Any, engine: Engine, tenant: Tenant, other_tenant: Tenant
+) -> None:
     flow = chain(engine, tenant).drain()
     place, body, client = f"{RUNS}{flow.id}/replay/", {"from_step": "b"}, api("operator")
     etag = client.get(f"{RUNS}{flow.id}/")["ETag"]

@@ -1,4 +1,4 @@
-"""One request is followed through the log lines: of web, of the worker that runs what it submitted, and of what comes of that."""
+"""Log lines carry the id of the request through web, worker and callbacks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIBRARY = logging.getLogger("some.library")
 
 @pytest.fixture
 def lines() -> Iterator[Callable[[str], list[dict[str, Any]]]]:
-    """`lines(event)`: what was written with this event, as it stands on stderr."""
+    """`lines(event)`: the JSON lines of this event, formatted as for stderr."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     settings: dict[str, Any] = deepcopy(LOGGING["formatters"]["json"])
@@ -37,12 +37,12 @@ def lines() -> Iterator[Callable[[str], list[dict[str, Any]]]]:
     LIBRARY.removeHandler(handler)
 
 
-def working(request: AgentRequest) -> AgentResult:
+def log_and_complete(request: AgentRequest) -> AgentResult:
     LIBRARY.info("Working")
     return Completed(Output(content="done", data=None))
 
 
-def submitted(client: Any, request_id: str, **body: Any) -> str:
+def submit(client: Any, request_id: str, **body: Any) -> str:
     answer = client.post(
         "/api/v1/activities/",
         {"name": "Work", "agent_role": "qa", **body},
@@ -52,22 +52,22 @@ def submitted(client: Any, request_id: str, **body: Any) -> str:
     return str(answer.json()["id"])
 
 
-def test_the_id_of_the_request_is_on_the_lines_of_the_run_that_it_submitted(
+def test_the_lines_of_a_run_carry_the_id_of_the_request_that_submitted_it(
     api: Callable[..., Any], engine: Engine, tenant: Tenant, lines: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.serve(tenant)
-    engine.agent.behaviour = working
+    engine.agent.behaviour = log_and_complete
     from activities.api import activities
 
     real = activities.submit
 
-    def telling(*arguments: Any, **options: Any) -> Any:
+    def log_and_call(*arguments: Any, **options: Any) -> Any:
         LIBRARY.info("Submitting")
         return real(*arguments, **options)
 
-    monkeypatch.setattr(activities, "submit", telling)
+    monkeypatch.setattr(activities, "submit", log_and_call)
     client = api()
-    first, second = submitted(client, "r-1"), submitted(client, "r-2")
+    first, second = submit(client, "r-1"), submit(client, "r-2")
     engine.drain()
 
     assert [(line["request_id"], line["tenant"]) for line in lines("Submitting")] == [
@@ -82,11 +82,11 @@ def test_the_id_of_the_request_is_on_the_lines_of_the_run_that_it_submitted(
     assert (in_worker[first]["run"], in_worker[first]["tenant"]) == (str(run.pk), str(tenant.pk))
 
 
-def test_every_step_of_a_pipeline_goes_back_to_the_request_that_started_it(
+def test_the_lines_of_every_step_carry_the_id_of_the_request_that_started_the_pipeline(
     api: Callable[..., Any], engine: Engine, tenant: Tenant, lines: Any
 ) -> None:
     engine.serve(tenant)
-    engine.agent.behaviour = working
+    engine.agent.behaviour = log_and_complete
     steps = [{"id": "one", "agent_role": "qa"}, {"id": "two", "agent_role": "qa", "depends_on": ["one"]}]
     versions.save(tenant.pk, {"key": "chain", "name": "Chain", "steps": steps}, actor="test")
 
@@ -97,7 +97,7 @@ def test_every_step_of_a_pipeline_goes_back_to_the_request_that_started_it(
     assert [line["request_id"] for line in lines("Working")] == ["r-7", "r-7"]
 
 
-def test_a_callback_has_an_id_of_its_own_and_names_the_request_that_it_goes_back_to(
+def test_the_lines_of_a_callback_carry_its_own_id_and_that_of_the_submitting_request(
     api: Callable[..., Any], engine: Engine, tenant: Tenant, lines: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.serve(tenant)
@@ -106,13 +106,13 @@ def test_a_callback_has_an_id_of_its_own_and_names_the_request_that_it_goes_back
 
     real = run_callbacks.reports.complete
 
-    def telling(*arguments: Any, **options: Any) -> Any:
+    def log_and_call(*arguments: Any, **options: Any) -> Any:
         LIBRARY.info("Reported")
         return real(*arguments, **options)
 
-    monkeypatch.setattr(run_callbacks.reports, "complete", telling)
+    monkeypatch.setattr(run_callbacks.reports, "complete", log_and_call)
     client = api()
-    activity = submitted(client, "r-1")
+    activity = submit(client, "r-1")
     engine.drain()
     callback = engine.agent.calls[-1].callback
     agent = type(client)()
@@ -128,9 +128,11 @@ def test_a_callback_has_an_id_of_its_own_and_names_the_request_that_it_goes_back
     assert (line["request_id"], line["caused_by"], line["activity"]) == ("r-9", "r-1", activity)
 
 
-def test_work_that_nobody_asked_for_carries_no_request(engine: Engine, tenant: Tenant, lines: Any) -> None:
+def test_the_lines_of_work_without_a_request_carry_no_request_id(
+    engine: Engine, tenant: Tenant, lines: Any
+) -> None:
     engine.serve(tenant)
-    engine.agent.behaviour = working
+    engine.agent.behaviour = log_and_complete
     engine.submit(tenant)
     with tenant_scope(tenant.pk):
         assert list(Wake.objects.values_list("provenance", flat=True)) == [None]

@@ -1,4 +1,4 @@
-"""What an agent is told about a run that carries several reasons, and about outputs wherever they are kept."""
+"""Requests to agents: runs with several wakes, and outputs from the spool and from MongoDB."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tests.integration.agent_runs.accepted_work import Agent
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-def produced(engine: Engine, tenant: Tenant, content: str | None, data: Any = None) -> str:
-    """An output: its reference."""
+def make_output(engine: Engine, tenant: Tenant, content: str | None, data: Any = None) -> str:
+    """Let the agent produce an output; return its reference."""
     engine.agent.behaviour = lambda request: Completed(Output(content, data))
     (activity_id,) = engine.submit(tenant)
     engine.drain()
     return str(engine.get(tenant, activity_id).output_ref)
 
 
-def woken(
+def request_with_wakes(
     engine: Engine, tenant: Tenant, *reasons: tuple[str, dict[str, Any]], **fields: Any
 ) -> AgentRequest:
-    """An activity that is woken for these reasons, on top of being new, before it runs: what its agent is told."""
+    """Record these wakes for a new activity before it runs; return the request to its agent."""
     engine.agent.behaviour = lambda request: Accepted()
     (activity_id,) = engine.submit(tenant, **fields)
     with tenant_scope(tenant.pk):
@@ -41,23 +41,21 @@ def woken(
 
 
 @pytest.mark.parametrize("copied", [False, True], ids=["in the spool", "in MongoDB"])
-def test_every_reason_is_told_with_the_output_that_it_speaks_of(
-    engine: Engine, acme: Tenant, copied: bool
-) -> None:
-    rejected, drawn = (
-        produced(engine, acme, "Bees are insects."),
-        produced(engine, acme, None, {"file": "hive.svg"}),
+def test_the_prompt_contains_every_wake_with_its_output(engine: Engine, acme: Tenant, copied: bool) -> None:
+    rejected_output, drawing = (
+        make_output(engine, acme, "Bees are insects."),
+        make_output(engine, acme, None, {"file": "hive.svg"}),
     )
     if copied:
         outputs.copy_waiting()
 
-    request = woken(
+    request = request_with_wakes(
         engine,
         acme,
-        ("rejection", {"rejection_ref": rejected, "reviewer_notes": "Too short."}),
+        ("rejection", {"rejection_ref": rejected_output, "reviewer_notes": "Too short."}),
         (
             "subtask_completed",
-            {"subtask_name": "Draw", "subtask_outcome": "done", "subtask_output_ref": drawn},
+            {"subtask_name": "Draw", "subtask_outcome": "done", "subtask_output_ref": drawing},
         ),
         (
             "unblocked",
@@ -72,7 +70,7 @@ def test_every_reason_is_told_with_the_output_that_it_speaks_of(
         "unblocked",
     ]
     assert request.wake_reason == "unblocked"
-    told = [
+    expected = [
         "Start from the beginning",
         "Bees are insects.",
         "Too short.",
@@ -82,10 +80,10 @@ def test_every_reason_is_told_with_the_output_that_it_speaks_of(
         "Bought some.",
         "Continue where you stopped",
     ]
-    places = [request.prompt.index(words) for words in told]
+    places = [request.prompt.index(words) for words in expected]
     assert places == sorted(places)
-    again = Agent(request).get().json()
-    assert without_marker(again["prompt"]) == without_marker(request.prompt)
+    later = Agent(request).get().json()
+    assert without_marker(later["prompt"]) == without_marker(request.prompt)
 
 
 def without_marker(text: str) -> str:
@@ -93,10 +91,8 @@ def without_marker(text: str) -> str:
     return text.replace(marker, "")
 
 
-def test_the_members_of_the_job_come_from_the_newest_reason_that_has_them(
-    engine: Engine, acme: Tenant
-) -> None:
-    request = woken(
+def test_members_of_the_job_come_from_the_newest_wake_that_has_them(engine: Engine, acme: Tenant) -> None:
+    request = request_with_wakes(
         engine,
         acme,
         ("rejection", {"rejection_ref": str(uuid4()), "reviewer_notes": "Shorter."}),
@@ -116,16 +112,18 @@ def test_the_members_of_the_job_come_from_the_newest_reason_that_has_them(
 
 
 @pytest.mark.parametrize("reference", ["0192f5c8-7d2e-7b11-9c1a-6f0e2b5d4a33", "None", "", None, 7])
-def test_an_output_that_is_not_there_any_more_keeps_nobody_from_working(
+def test_a_run_starts_although_an_output_of_its_wake_is_no_longer_stored(
     engine: Engine, acme: Tenant, reference: Any
 ) -> None:
-    request = woken(engine, acme, ("rejection", {"rejection_ref": reference, "reviewer_notes": "Shorter."}))
+    request = request_with_wakes(
+        engine, acme, ("rejection", {"rejection_ref": reference, "reviewer_notes": "Shorter."})
+    )
 
     assert "The output itself is no longer stored." in request.prompt
     assert "Shorter." in request.prompt
 
 
-def test_a_wake_without_an_output_is_claimed_and_started_in_one_statement(
+def test_an_activity_is_claimed_and_started_in_one_statement_unless_a_wake_has_an_output(
     engine: Engine, acme: Tenant
 ) -> None:
     payload = {
@@ -136,30 +134,38 @@ def test_a_wake_without_an_output_is_claimed_and_started_in_one_statement(
     }
     statements: list[str] = []
 
-    def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+    def record(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
         statements.append(sql)
         return execute(sql, params, many, context)
 
-    with connections["default"].execute_wrapper(note):
-        woken(engine, acme, ("subtask_completed", payload))
-        without = [sql for sql in statements if sql.startswith("-- Starts a claimed activity whose input")]
-        woken(engine, acme, ("subtask_completed", {**payload, "subtask_output_ref": str(uuid4())}))
+    with connections["default"].execute_wrapper(record):
+        request_with_wakes(engine, acme, ("subtask_completed", payload))
+        separate_starts = [
+            sql for sql in statements if sql.startswith("-- Starts a claimed activity whose input")
+        ]
+        request_with_wakes(
+            engine, acme, ("subtask_completed", {**payload, "subtask_output_ref": str(uuid4())})
+        )
 
-    assert without == []
+    assert separate_starts == []
     assert [sql for sql in statements if sql.startswith("-- Starts a claimed activity whose input")]
 
 
-def test_an_output_of_another_tenant_is_not_told(engine: Engine, acme: Tenant, other_tenant: Tenant) -> None:
+def test_an_output_of_another_tenant_is_not_in_the_prompt(
+    engine: Engine, acme: Tenant, other_tenant: Tenant
+) -> None:
     engine.serve(other_tenant)
-    theirs = produced(engine, other_tenant, "Their secret.")
+    theirs = make_output(engine, other_tenant, "Their secret.")
 
-    request = woken(engine, acme, ("rejection", {"rejection_ref": theirs, "reviewer_notes": "Shorter."}))
+    request = request_with_wakes(
+        engine, acme, ("rejection", {"rejection_ref": theirs, "reviewer_notes": "Shorter."})
+    )
 
     assert "Their secret." not in request.prompt
     assert "no longer stored" in request.prompt
 
 
-def test_an_input_that_does_not_exist_fails_the_work_and_says_which(engine: Engine, acme: Tenant) -> None:
+def test_a_missing_input_fails_the_activity_and_is_named(engine: Engine, acme: Tenant) -> None:
     missing = uuid4()
     (activity_id,) = engine.submit(acme, input_ref=missing)
     engine.drain()
@@ -169,17 +175,17 @@ def test_an_input_that_does_not_exist_fails_the_work_and_says_which(engine: Engi
     assert str(missing) in failed.error["message"]
 
 
-def test_the_outputs_of_several_steps_are_told_one_by_one(engine: Engine, acme: Tenant) -> None:
+def test_the_prompt_contains_the_output_of_each_referenced_step(engine: Engine, acme: Tenant) -> None:
     refs = {
-        "keywords": produced(engine, acme, None, ["bees"]),
-        "brief": produced(engine, acme, "1. Why a roof"),
+        "keywords": make_output(engine, acme, None, ["bees"]),
+        "brief": make_output(engine, acme, "1. Why a roof"),
     }
 
-    request = woken(engine, acme, input={"refs": refs})
+    request = request_with_wakes(engine, acme, input={"refs": refs})
 
     assert "## Data of the step keywords" in request.prompt
     assert "## Output of the step brief" in request.prompt
-    given: Any = request.input
-    assert {step: UUID(output["ref"]) for step, output in given["steps"].items()} == {
+    received: Any = request.input
+    assert {step: UUID(output["ref"]) for step, output in received["steps"].items()} == {
         step: UUID(reference) for step, reference in refs.items()
     }

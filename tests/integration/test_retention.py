@@ -1,4 +1,4 @@
-"""Retention: what is over is deleted after its time, whole trees together, never what live work needs, tenant by tenant."""
+"""Retention deletes ended work after its time, whole trees together, per tenant, and never what live work needs."""
 
 from __future__ import annotations
 
@@ -50,25 +50,27 @@ def done(engine: Engine, tenant: Tenant, count: int = 1, **fields: Any) -> list[
     return ids
 
 
-def left(tenant: Tenant) -> set[UUID]:
+def remaining(tenant: Tenant) -> set[UUID]:
     with tenant_scope(tenant.pk):
         return set(Activity.objects.values_list("pk", flat=True))
 
 
-def test_old_work_goes_with_its_history_and_new_and_open_work_stays(engine: Engine, acme: Tenant) -> None:
+def test_old_work_is_deleted_with_its_history_and_new_and_open_work_is_kept(
+    engine: Engine, acme: Tenant
+) -> None:
     old, new = done(engine, acme, 3), done(engine, acme)
     (waiting,) = engine.submit(acme, not_before=timezone.now() + timedelta(days=1))
     age_work([*old, waiting])
 
     assert purge(acme, "activities") == 3
-    assert left(acme) == {*new, waiting}
+    assert remaining(acme) == {*new, waiting}
     with system_scope():
         assert not ActivityEvent.objects.filter(activity_id__in=old).exists()
         assert not OutputSpool.objects.filter(activity_id__in=old).exists()
     assert check() == []
 
 
-def test_a_tree_goes_together_or_not_at_all(engine: Engine, acme: Tenant) -> None:
+def test_a_tree_of_activities_is_deleted_together_or_not_at_all(engine: Engine, acme: Tenant) -> None:
     (root,) = done(engine, acme)
     (old,) = done(engine, acme, parent_id=root, link_kind="subtask")
     (young,) = done(engine, acme, parent_id=old, link_kind="subtask")
@@ -78,10 +80,10 @@ def test_a_tree_goes_together_or_not_at_all(engine: Engine, acme: Tenant) -> Non
 
     age_work([young])
     assert purge(acme, "activities") == 3
-    assert left(acme) == set()
+    assert remaining(acme) == set()
 
 
-def test_what_live_work_works_on_stays(engine: Engine, acme: Tenant) -> None:
+def test_the_input_of_live_work_is_kept(engine: Engine, acme: Tenant) -> None:
     (source,) = done(engine, acme)
     (reader,) = engine.submit(
         acme, input_ref=engine.get(acme, source).output_ref, not_before=timezone.now() + timedelta(days=1)
@@ -89,40 +91,42 @@ def test_what_live_work_works_on_stays(engine: Engine, acme: Tenant) -> None:
     age_work([source])
 
     assert purge(acme, "activities") == 0
-    assert left(acme) == {source, reader}
+    assert remaining(acme) == {source, reader}
 
 
-def test_a_tree_that_somebody_holds_is_left_for_the_next_pass(engine: Engine, acme: Tenant) -> None:
+def test_a_locked_tree_is_left_for_the_next_pass(engine: Engine, acme: Tenant) -> None:
     held, free = done(engine, acme, 2)
     age_work([held, free])
     with tenant_scope(acme.pk):
         Activity.objects.select_for_update().get(pk=held)
         assert elsewhere(lambda: purge(acme, "activities")) == 1
 
-    assert left(acme) == {held}
+    assert remaining(acme) == {held}
     assert purge(acme, "activities") == 1
 
 
-def test_a_child_that_is_made_between_finding_and_locking_saves_its_tree(
+def test_a_child_created_between_selection_and_lock_keeps_its_tree(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (root,) = done(engine, acme)
     age_work([root])
     find = retention._find_trees
 
-    def found_then_born(*arguments: Any) -> Any:
-        found = find(*arguments)
+    def find_then_add_child(*arguments: Any) -> Any:
+        trees = find(*arguments)
         elsewhere(lambda: engine.submit(acme, parent_id=root, link_kind="subtask"))
-        return found
+        return trees
 
-    monkeypatch.setattr(retention, "_find_trees", found_then_born)
+    monkeypatch.setattr(retention, "_find_trees", find_then_add_child)
     with tenant_scope(acme.pk):
         assert retention._forget_trees(acme.pk, timezone.now() - timedelta(days=90), 10) == 0
 
-    assert root in left(acme)
+    assert root in remaining(acme)
 
 
-def test_outputs_are_noted_with_the_deletion_and_leave_mongodb_after_it(engine: Engine, acme: Tenant) -> None:
+def test_the_outputs_of_deleted_work_are_recorded_and_later_removed_from_mongodb(
+    engine: Engine, acme: Tenant
+) -> None:
     engine.agent.behaviour = lambda request: Completed(Output("a text of theirs"))
     old, new = (done(engine, acme)[0] for _ in range(2))
     references = {each: engine.get(acme, each).output_ref for each in (old, new)}
@@ -135,7 +139,7 @@ def test_outputs_are_noted_with_the_deletion_and_leave_mongodb_after_it(engine: 
 
     with system_scope():
         assert {row.pk for row in ForgottenOutput.objects.all()} == {references[old]}
-    assert outputs.read(acme.pk, references[old]) is not None, "deleted before the note had rested"
+    assert outputs.read(acme.pk, references[old]) is not None, "removed before the record was old enough"
     assert retention.forget_outputs() == 0
 
     assert retention.forget_outputs(rested=timedelta(0)) == 1
@@ -145,7 +149,7 @@ def test_outputs_are_noted_with_the_deletion_and_leave_mongodb_after_it(engine: 
     assert retention.forget_outputs(rested=timedelta(0)) == 0
 
 
-def test_a_crash_between_mongodb_and_the_note_repeats_the_deletion(
+def test_a_crash_after_the_removal_from_mongodb_repeats_it(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (old,) = done(engine, acme)
@@ -164,21 +168,21 @@ def _fail(*arguments: Any) -> None:
     raise DatabaseError("the connection is lost")
 
 
-def test_each_tenant_has_what_it_wants(
+def test_each_tenant_has_its_own_policy(
     engine: Engine, acme: Tenant, other_tenant: Tenant, make_tenant: Any
 ) -> None:
     third = make_tenant("initech")
     work = {}
-    for each, wish in ((acme, None), (other_tenant, 200), (third, "never")):
+    for each, days in ((acme, None), (other_tenant, 200), (third, "never")):
         engine.serve(each)
         work[each.pk] = done(engine, each)
         age_work(work[each.pk])
-        if wish:
-            tenant_retention.replace_policies(each.pk, {"activities": wish}, actor="test")
+        if days:
+            tenant_retention.replace_policies(each.pk, {"activities": days}, actor="test")
     tenant_retention.arrange(due=True)
 
     assert tenant_retention.purge_in_turns() == 1
-    assert [len(left(each)) for each in (acme, other_tenant, third)] == [0, 1, 1]
+    assert [len(remaining(each)) for each in (acme, other_tenant, third)] == [0, 1, 1]
     with system_scope():
         assert RetentionPass.objects.get(pk="activities").rows == 1
         assert [(row.tenant_id, row.deleted) for row in RetentionTally.objects.all()] == [(acme.pk, 1)]
@@ -187,17 +191,17 @@ def test_each_tenant_has_what_it_wants(
     )
 
 
-def test_a_pass_that_is_out_of_time_goes_on_where_it_stopped(engine: Engine, acme: Tenant) -> None:
+def test_a_pass_that_runs_out_of_time_continues_later(engine: Engine, acme: Tenant) -> None:
     ids = done(engine, acme, 3)
     age_work(ids)
     tenant_retention.arrange(due=True)
 
     assert tenant_retention.purge_in_turns(within=0) == 0
-    assert left(acme) == set(ids)
+    assert remaining(acme) == set(ids)
     assert tenant_retention.purge_in_turns() == 3
 
 
-def test_the_ledger_keeps_totals_and_whatever_a_budget_counts(engine: Engine, acme: Tenant) -> None:
+def test_the_ledger_keeps_totals_and_every_entry_that_a_budget_counts(engine: Engine, acme: Tenant) -> None:
     ids = done(engine, acme, 2)
     age_work(ids)
     purge(acme, "activities")
@@ -224,7 +228,9 @@ def _figures(tenant: Tenant) -> dict[str, Any]:
         return money.figures_of(money.ledger_entries(tenant.pk).aggregate(**money.FIGURES))
 
 
-def test_nobody_may_delete_from_the_ledger_of_another_tenant(acme: Tenant, other_tenant: Tenant) -> None:
+def test_entries_of_the_ledger_of_another_tenant_cannot_be_deleted(
+    acme: Tenant, other_tenant: Tenant
+) -> None:
     with (
         pytest.raises(DatabaseError, match="another tenant"),
         tenant_scope(acme.pk),
@@ -236,23 +242,25 @@ def test_nobody_may_delete_from_the_ledger_of_another_tenant(acme: Tenant, other
         row.save()
 
 
-def test_admins_set_policies_and_see_what_is_in_force(api: Any, acme: Tenant) -> None:
+def test_admins_set_policies_and_see_the_effective_ones(api: Any, acme: Tenant) -> None:
     client = api()
 
     answer = client.put(PLACE, {"kinds": {"activities": 7, "alerts": "never"}}, format="json")
 
-    shown = {row["kind"]: row for row in answer.json()["kinds"]}
+    rows = {row["kind"]: row for row in answer.json()["kinds"]}
     assert answer.status_code == 200
-    assert set(shown) == set(all_kinds())
-    assert (shown["activities"]["days"], shown["activities"]["own"]) == (7, True)
-    assert shown["alerts"]["days"] == "never"
-    assert (shown["dead_letters"]["days"], shown["dead_letters"]["own"]) == (90, False)
+    assert set(rows) == set(all_kinds())
+    assert (rows["activities"]["days"], rows["activities"]["own"]) == (7, True)
+    assert rows["alerts"]["days"] == "never"
+    assert (rows["dead_letters"]["days"], rows["dead_letters"]["own"]) == (90, False)
     assert client.get(PLACE).json() == answer.json()
     cleared = client.put(PLACE, {"kinds": {}}, format="json").json()["kinds"]
     assert not any(row["own"] for row in cleared)
 
 
-def test_every_fault_of_a_policy_is_named_and_only_admins_may(api: Any, acme: Tenant) -> None:
+def test_invalid_policies_are_refused_with_their_paths_and_only_admins_have_access(
+    api: Any, acme: Tenant
+) -> None:
     body = {"kinds": {"activities": 0, "alerts": True, "ghosts": 3, "usage": "soon", "tool_calls": 9}}
     answer = api().put(PLACE, body, format="json")
 
@@ -267,36 +275,38 @@ def test_every_fault_of_a_policy_is_named_and_only_admins_may(api: Any, acme: Te
     assert api("operator").get(PLACE).status_code == 403
 
 
-def test_who_changes_policies_must_have_seen_them(engine: Engine, api: Any, acme: Tenant) -> None:
-    client, seen = api(), api().get(PLACE)["ETag"]
+def test_changing_policies_requires_their_current_version(engine: Engine, api: Any, acme: Tenant) -> None:
+    client, etag = api(), api().get(PLACE)["ETag"]
     age_work(done(engine, acme))
     purge(acme, "activities")
 
     first, late = (
-        client.put(PLACE, {"kinds": {"alerts": days}}, format="json", headers={"If-Match": seen})
+        client.put(PLACE, {"kinds": {"alerts": days}}, format="json", headers={"If-Match": etag})
         for days in (7, 8)
     )
 
     assert (first.status_code, late.status_code, late.json()["code"]) == (200, 412, "precondition_failed")
     assert tenant_retention.own_days_of(acme.pk) == {"alerts": 7}
-    assert first["ETag"] == client.get(PLACE)["ETag"] != seen
+    assert first["ETag"] == client.get(PLACE)["ETag"] != etag
     assert client.get(PLACE, headers={"If-None-Match": first["ETag"]}).status_code == 304
 
 
-def test_purge_counts_first_and_deletes_then(engine: Engine, acme: Tenant, other_tenant: Tenant) -> None:
+def test_the_command_purge_counts_in_a_dry_run_and_otherwise_deletes(
+    engine: Engine, acme: Tenant, other_tenant: Tenant
+) -> None:
     engine.serve(other_tenant)
     for each in (acme, other_tenant):
         age_work(done(engine, each, 2))
 
-    assert "4  would be deleted" in _said("--dry-run")
-    assert len(left(acme)) == 2
-    assert "2  deleted" in _said("--tenant", "acme")
-    assert (len(left(acme)), len(left(other_tenant))) == (0, 2)
+    assert "4  would be deleted" in _run_purge("--dry-run")
+    assert len(remaining(acme)) == 2
+    assert "2  deleted" in _run_purge("--tenant", "acme")
+    assert (len(remaining(acme)), len(remaining(other_tenant))) == (0, 2)
     with pytest.raises(CommandError, match="There is no tenant"):
-        _said("--tenant", "nobody")
+        _run_purge("--tenant", "nobody")
 
 
-def _said(*arguments: str) -> str:
+def _run_purge(*arguments: str) -> str:
     output = StringIO()
     call_command("purge", *arguments, stdout=output)
     return output.getvalue()

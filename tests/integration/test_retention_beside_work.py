@@ -1,4 +1,4 @@
-"""Retention of what stands beside work: bulk jobs, mailboxes, providers' batches go after their time and never hold up the work itself."""
+"""Retention of bulk jobs, mailboxes and batches of providers, none of which delays the deletion of activities."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tests.engine import Engine
 from tests.integration.test_retention import LONG, age, age_work, done, purge
 
 
-def left(tenant: Tenant, model: Any, **which: Any) -> int:
+def count_rows(tenant: Tenant, model: Any, **which: Any) -> int:
     with tenant_scope(tenant.pk):
         return int(model.objects.filter(**which).count())
 
 
-def would_go(tenant: Tenant, kind: str) -> int:
+def count_old(tenant: Tenant, kind: str) -> int:
     with tenant_scope(tenant.pk):
         return all_kinds()[kind].count(tenant.pk, datetime.now(UTC) - timedelta(days=90))
 
@@ -46,7 +46,7 @@ def bulk_job(tenant: Tenant, ids: list[UUID]) -> UUID:
     return UUID(str(job.pk))
 
 
-def test_a_bulk_job_that_ended_goes_with_its_items_and_one_that_goes_on_stays(
+def test_an_ended_bulk_job_is_deleted_with_its_items_and_an_active_one_is_kept(
     engine: Engine, acme: Tenant
 ) -> None:
     ids = done(engine, acme, 3)
@@ -55,46 +55,46 @@ def test_a_bulk_job_that_ended_goes_with_its_items_and_one_that_goes_on_stays(
     running = bulk_job(acme, ids)
     age("activities_bulkjob", [old, running], "created_at", "finished_at")
 
-    assert would_go(acme, "bulk_jobs") == 3 + 1
+    assert count_old(acme, "bulk_jobs") == 3 + 1
     assert purge(acme, "bulk_jobs") == 3 + 1
-    assert left(acme, BulkJob) == left(acme, BulkJob, pk=running) == 1
-    assert left(acme, BulkItem) == left(acme, BulkItem, job_id=running) == 3
+    assert count_rows(acme, BulkJob) == count_rows(acme, BulkJob, pk=running) == 1
+    assert count_rows(acme, BulkItem) == count_rows(acme, BulkItem, job_id=running) == 3
 
 
-def taken(tenant: Tenant, key: str) -> consumer.TakenBatch:
+def take(tenant: Tenant, key: str) -> consumer.TakenBatch:
     options = TakeOptions(consumer="c1", lease=timedelta(minutes=5), window=timedelta(0), limit=10)
-    found = consumer.take(tenant.pk, key, options)
-    assert found is not None
-    return found
+    batch = consumer.take(tenant.pk, key, options)
+    assert batch is not None
+    return batch
 
 
-def say(tenant: Tenant, key: str, **fields: Any) -> MailboxItem:
+def post(tenant: Tenant, key: str, **fields: Any) -> MailboxItem:
     with tenant_scope(tenant.pk):
         return producer.post(tenant.pk, key, NewItem(text="hello", **fields), actor="test").item
 
 
-def test_what_was_said_and_taken_goes_and_what_waits_stays_with_its_mailbox(acme: Tenant) -> None:
-    said, now = say(acme, "session-1"), datetime.now(UTC)
-    first = taken(acme, "session-1").batch
+def test_processed_messages_are_deleted_and_waiting_ones_are_kept_with_their_mailbox(acme: Tenant) -> None:
+    done_item, now = post(acme, "session-1"), datetime.now(UTC)
+    first = take(acme, "session-1").batch
     with tenant_scope(acme.pk):
         consumer.complete_batch(acme.pk, "session-1", first.pk, result=None, now=now)
-    waiting = say(acme, "session-1")
-    second = taken(acme, "session-1").batch
+    waiting = post(acme, "session-1")
+    second = take(acme, "session-1").batch
     with tenant_scope(acme.pk):
         consumer.fail_batch(acme.pk, "session-1", second.pk, error={"message": "x"}, retryable=True, now=now)
-    age("activities_mailboxitem", [said.pk, waiting.pk], "created_at", "done_at")
+    age("activities_mailboxitem", [done_item.pk, waiting.pk], "created_at", "done_at")
     age("activities_mailboxbatch", [first.pk, second.pk], "created_at", "ended_at")
 
-    assert would_go(acme, "mailboxes") == purge(acme, "mailboxes") == 2
-    assert left(acme, MailboxItem) == left(acme, MailboxItem, pk=waiting.pk) == 1
-    assert left(acme, MailboxBatch) == left(acme, MailboxBatch, pk=second.pk) == 1
-    assert left(acme, Mailbox) == 1
+    assert count_old(acme, "mailboxes") == purge(acme, "mailboxes") == 2
+    assert count_rows(acme, MailboxItem) == count_rows(acme, MailboxItem, pk=waiting.pk) == 1
+    assert count_rows(acme, MailboxBatch) == count_rows(acme, MailboxBatch, pk=second.pk) == 1
+    assert count_rows(acme, Mailbox) == 1
 
 
-def test_what_an_agent_was_told_goes_after_the_work_in_which_it_heard_of_it(
+def test_a_message_to_an_agent_is_deleted_after_the_activity_that_received_it(
     engine: Engine, acme: Tenant
 ) -> None:
-    item = say(acme, "session-1", agent_role="qa")
+    item = post(acme, "session-1", agent_role="qa")
     engine.make_due(acme)
     engine.drain()
     with tenant_scope(acme.pk):
@@ -105,10 +105,10 @@ def test_what_an_agent_was_told_goes_after_the_work_in_which_it_heard_of_it(
     assert item.activity_id is not None
     age_work([item.activity_id])
     assert (purge(acme, "activities"), purge(acme, "mailboxes")) == (1, 1)
-    assert left(acme, MailboxItem) == 0
+    assert count_rows(acme, MailboxItem) == 0
 
 
-def test_the_mailbox_of_a_subagent_goes_when_the_subagent_is_gone(engine: Engine, acme: Tenant) -> None:
+def test_the_mailbox_of_a_subagent_is_deleted_after_the_subagent(engine: Engine, acme: Tenant) -> None:
     with tenant_scope(acme.pk):
         box = Mailbox.objects.create(tenant_id=acme.pk, key="subagent:1", agent_role="qa")
         other = Mailbox.objects.create(tenant_id=acme.pk, key="session-1", agent_role="qa")
@@ -122,41 +122,43 @@ def test_the_mailbox_of_a_subagent_goes_when_the_subagent_is_gone(engine: Engine
     assert purge(acme, "mailboxes") == 0
     age_work([activity_id])
     assert (purge(acme, "activities"), purge(acme, "mailboxes")) == (1, 1)
-    assert left(acme, Mailbox) == left(acme, Mailbox, pk=other.pk) == 1
+    assert count_rows(acme, Mailbox) == count_rows(acme, Mailbox, pk=other.pk) == 1
 
 
 def provider_batch(tenant: Tenant, activity_id: UUID, state: BatchState) -> ProviderBatch:
-    told = {"agent_role": "qa", "provider": "anthropic|p|1", "model": "m-1"}
+    fields = {"agent_role": "qa", "provider": "anthropic|p|1", "model": "m-1"}
     long_ago = datetime.now(UTC) - LONG
     with tenant_scope(tenant.pk):
         batch: ProviderBatch = ProviderBatch.objects.create(
-            tenant_id=tenant.pk, **told, state=state, size=1, ended_at=long_ago if state == BatchState.ENDED else None
+            tenant_id=tenant.pk, **fields, state=state, size=1, ended_at=long_ago if state == BatchState.ENDED else None
         )  # fmt: skip
         BatchItem.objects.create(
-            tenant_id=tenant.pk, activity_id=activity_id, run_id=activity_id, fence=1, batch=batch, **told,
+            tenant_id=tenant.pk, activity_id=activity_id, run_id=activity_id, fence=1, batch=batch, **fields,
             state=ItemState.MOVED, bytes=1, leave_at=long_ago, closed_at=long_ago,
         )  # fmt: skip
     return batch
 
 
-def test_a_batch_of_a_provider_goes_when_nothing_of_it_goes_on(engine: Engine, acme: Tenant) -> None:
+def test_a_batch_of_a_provider_is_deleted_once_none_of_its_activities_is_live(
+    engine: Engine, acme: Tenant
+) -> None:
     (ended,) = done(engine, acme)
     (live,) = engine.submit(acme)
-    old, wanted = (provider_batch(acme, each, BatchState.ENDED) for each in (ended, live))
+    old, live_batch = (provider_batch(acme, each, BatchState.ENDED) for each in (ended, live))
 
-    assert would_go(acme, "provider_batches") == purge(acme, "provider_batches") == 1
-    assert left(acme, ProviderBatch) == left(acme, ProviderBatch, pk=wanted.pk) == 1
-    assert left(acme, BatchItem, batch=old.pk) == 0
+    assert count_old(acme, "provider_batches") == purge(acme, "provider_batches") == 1
+    assert count_rows(acme, ProviderBatch) == count_rows(acme, ProviderBatch, pk=live_batch.pk) == 1
+    assert count_rows(acme, BatchItem, batch=old.pk) == 0
 
 
-def test_nothing_beside_it_keeps_old_work_from_going(engine: Engine, acme: Tenant) -> None:
+def test_bulk_jobs_and_batches_do_not_keep_old_activities(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = done(engine, acme)
     bulk_job(acme, [activity_id])
     provider_batch(acme, activity_id, BatchState.SENT)
     age_work([activity_id])
 
     assert purge(acme, "activities") == 1
-    assert (left(acme, BulkItem), left(acme, BatchItem)) == (0, 0)
-    assert (left(acme, BulkJob), left(acme, ProviderBatch)) == (1, 1)
+    assert (count_rows(acme, BulkItem), count_rows(acme, BatchItem)) == (0, 0)
+    assert (count_rows(acme, BulkJob), count_rows(acme, ProviderBatch)) == (1, 1)
     assert bulk_jobs.work() == 0
-    assert left(acme, BulkJob, status="completed") == 1
+    assert count_rows(acme, BulkJob, status="completed") == 1

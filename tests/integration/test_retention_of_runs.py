@@ -1,4 +1,4 @@
-"""Retention of what pipelines and schedules have done, and of what people were told: each with all that belongs to it."""
+"""Retention of pipeline runs, executions of schedules and alerts, each deleted with all that belongs to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tenants.models import Tenant
 from tests import scheduling
 from tests.engine import Engine
 from tests.flows import BROKEN, Flow, answering, step
-from tests.integration.test_retention import LONG, age, left, purge
+from tests.integration.test_retention import LONG, age, purge, remaining
 
 
 def age_run(run_id: UUID, by: timedelta = LONG) -> None:
@@ -33,14 +33,14 @@ def age_work_of(run_id: UUID, by: timedelta = LONG) -> None:
         )
 
 
-def test_a_pipeline_run_goes_with_all_of_its_work(engine: Engine, acme: Tenant) -> None:
+def test_a_pipeline_run_is_deleted_with_all_its_activities(engine: Engine, acme: Tenant) -> None:
     old, new = (Flow(engine, acme, step("one"), step("two", "one")) for _ in range(2))
     engine.drain()
     age_run(old.id)
-    assert purge(acme, "pipeline_runs") == 0, "its work is young"
+    assert purge(acme, "pipeline_runs") == 0, "its activities are not old enough"
 
     age_work_of(old.id)
-    assert purge(acme, "activities") == 0, "work of pipelines goes with its run"
+    assert purge(acme, "activities") == 0, "activities of pipelines are deleted with their run"
     assert purge(acme, "pipeline_runs") == 1
 
     with system_scope():
@@ -50,17 +50,17 @@ def test_a_pipeline_run_goes_with_all_of_its_work(engine: Engine, acme: Tenant) 
     assert check() == []
 
 
-def test_a_run_that_goes_on_stays_however_old(engine: Engine, acme: Tenant) -> None:
+def test_an_active_run_is_kept_however_old_it_is(engine: Engine, acme: Tenant) -> None:
     flow = Flow(engine, acme, step("one"), step("two", "one", human_role="editor"))
     engine.drain()
     age_run(flow.id)
     age_work_of(flow.id)
 
     assert purge(acme, "pipeline_runs") == 0
-    assert len(left(acme)) == 2
+    assert len(remaining(acme)) == 2
 
 
-def test_an_open_dead_letter_keeps_its_run_until_its_own_time_is_over(engine: Engine, acme: Tenant) -> None:
+def test_an_open_dead_letter_keeps_its_run_until_it_is_deleted_itself(engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = answering({"one": BROKEN})
     flow = Flow(engine, acme, step("one"))
     engine.drain()
@@ -70,7 +70,7 @@ def test_an_open_dead_letter_keeps_its_run_until_its_own_time_is_over(engine: En
         letter = DeadLetter.objects.get()
         DeadLetter.objects.update(handled_at=letter.created_at)
 
-    assert states.Status.FAILED in {engine.status(acme, each) for each in left(acme)}
+    assert states.Status.FAILED in {engine.status(acme, each) for each in remaining(acme)}
     assert purge(acme, "pipeline_runs") == 0
     assert purge(acme, "dead_letters") == 0
 
@@ -79,7 +79,7 @@ def test_an_open_dead_letter_keeps_its_run_until_its_own_time_is_over(engine: En
     assert purge(acme, "pipeline_runs") == 1
 
 
-def test_an_execution_goes_with_its_jobs_and_the_record_of_its_time(engine: Engine, acme: Tenant) -> None:
+def test_an_execution_is_deleted_with_its_jobs_and_its_firing(engine: Engine, acme: Tenant) -> None:
     start = datetime(2026, 5, 1, 9, tzinfo=UTC)
     schedule = scheduling.make_schedule(acme)
     scheduling.fire(schedule, start + timedelta(days=1))
@@ -87,7 +87,7 @@ def test_an_execution_goes_with_its_jobs_and_the_record_of_its_time(engine: Engi
         fired, executed = Firing.objects.count(), ScheduleExecution.objects.count()
         ScheduleExecution.objects.update(finished_at=None)
     assert executed >= 1, scheduling.firings(schedule)
-    assert purge(acme, "schedule_executions") == 0, "it goes on"
+    assert purge(acme, "schedule_executions") == 0, "it has not ended"
 
     with tenant_scope(acme.pk):
         ScheduleJob.objects.update(state="done")
@@ -99,7 +99,7 @@ def test_an_execution_goes_with_its_jobs_and_the_record_of_its_time(engine: Engi
         assert Firing.objects.count() == fired - executed
 
 
-def test_alerts_go_unless_one_is_on_its_way(acme: Tenant) -> None:
+def test_old_alerts_are_deleted(acme: Tenant) -> None:
     with tenant_scope(acme.pk):
         raise_alert(acme.pk, "test", "old")
         raise_alert(acme.pk, "test", "new")

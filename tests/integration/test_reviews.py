@@ -1,4 +1,4 @@
-"""An agent asks a person in the middle of its work: yes, no, withdrawn or nothing in time, each wakes it once with what was said."""
+"""Reviews that agents request while they work: each answer or withdrawal wakes the agent once and says the outcome."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
 INBOX = "/api/v1/inbox/"
 
 
-def asked(engine: Engine, acme: Tenant, **more: Any) -> tuple[UUID, UUID]:
-    """An activity that waits for a review, and the review."""
+def request_review(engine: Engine, acme: Tenant, **more: Any) -> tuple[UUID, UUID]:
+    """Let an agent request a review; return the waiting activity and the review."""
     activity_id, agent = at_work(engine, acme)
     return activity_id, agent.used("request_human_review", question="Is this the tone?", **more)
 
 
-def test_a_question_is_put_into_the_inbox_with_what_it_is_about(
+def test_a_review_is_listed_in_the_inbox_with_its_question_and_subject(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
-    activity_id, review = asked(engine, acme, content="Dear bees", human_role="editor")
+    activity_id, review = request_review(engine, acme, content="Dear bees", human_role="editor")
 
     (item,) = api("viewer").get(INBOX).json()["results"]
 
@@ -55,45 +55,45 @@ def test_a_question_is_put_into_the_inbox_with_what_it_is_about(
     assert engine.status(acme, activity_id) == "awaiting_review"
 
 
-def test_who_is_not_named_is_any_reviewer(engine: Engine, acme: Tenant) -> None:
-    activity_id, _ = asked(engine, acme)
+def test_a_review_without_a_role_is_for_any_reviewer(engine: Engine, acme: Tenant) -> None:
+    activity_id, _ = request_review(engine, acme)
 
     assert child(acme, activity_id).human_role == "reviewer"
 
 
-def test_what_waits_for_a_review_holds_no_slot(engine: Engine, acme: Tenant) -> None:
+def test_an_activity_that_waits_for_a_review_holds_no_slot(engine: Engine, acme: Tenant) -> None:
     engine.serve(acme, "qa", max_concurrency=1)
-    asked(engine, acme)
-    (behind,) = engine.submit(acme)
+    request_review(engine, acme)
+    (next_activity,) = engine.submit(acme)
     engine.drain()
 
-    assert engine.status(acme, behind) == "in_progress"
+    assert engine.status(acme, next_activity) == "in_progress"
 
 
 # Answers
 
 
-@pytest.mark.parametrize("named", ["review", "reviewed"])
+@pytest.mark.parametrize("addressed", ["review", "reviewed"])
 @pytest.mark.parametrize(
     ("approved", "feedback", "reason", "status"),
     [(True, "Lovely.", "review_approved", "approved"), (True, None, "review_approved", "approved"),
      (False, "Warmer.", "review_feedback", "rejected")],
 )  # fmt: skip
-def test_the_agent_goes_on_with_the_answer(
-    api: Any, engine: Engine, acme: Tenant, named: str, approved: bool, feedback: str | None, reason: str, status: str
+def test_the_agent_continues_with_the_answer(
+    api: Any, engine: Engine, acme: Tenant, addressed: str, approved: bool, feedback: str | None, reason: str, status: str
 ) -> None:  # fmt: skip
-    activity_id, review = asked(engine, acme)
+    activity_id, review = request_review(engine, acme)
 
     answer = api("reviewer", name="Ann").post(
-        of(review if named == "review" else activity_id, "review"),
+        of(review if addressed == "review" else activity_id, "review"),
         {"approved": approved, "feedback": feedback},
     )
 
     assert answer.status_code == 200, answer.content
     assert engine.status(acme, review) == status
-    told = woken(engine, activity_id)
-    assert (told.wake_reason, told.attempt) == (reason, 1)
-    (wake,) = told.wakes
+    request = woken(engine, activity_id)
+    assert (request.wake_reason, request.attempt) == (reason, 1)
+    (wake,) = request.wakes
     assert (wake["review_approved"], wake["reviewer_feedback"], wake["outcome"], wake["reviewed_by"]) == (
         approved, feedback or "", status, "token:Ann",
     )  # fmt: skip
@@ -108,19 +108,19 @@ def test_the_agent_goes_on_with_the_answer(
 
 
 @pytest.mark.parametrize(("verb", "reason"), [("approve", "review_approved"), ("reject", "review_feedback")])
-def test_a_review_may_be_answered_like_any_decision(
+def test_a_review_can_be_approved_and_rejected_like_a_gate(
     api: Any, engine: Engine, acme: Tenant, verb: str, reason: str
 ) -> None:
-    activity_id, review = asked(engine, acme)
+    activity_id, review = request_review(engine, acme)
 
     api("reviewer").post(of(review, verb), {"notes": "See there."})
 
-    told = woken(engine, activity_id)
-    assert (told.wake_reason, told.wakes[0]["reviewer_feedback"]) == (reason, "See there.")
+    request = woken(engine, activity_id)
+    assert (request.wake_reason, request.wakes[0]["reviewer_feedback"]) == (reason, "See there.")
 
 
-def test_a_no_without_feedback_is_refused(api: Any, engine: Engine, acme: Tenant) -> None:
-    _, review = asked(engine, acme)
+def test_a_rejection_without_feedback_is_refused(api: Any, engine: Engine, acme: Tenant) -> None:
+    _, review = request_review(engine, acme)
 
     refused = problem(
         api("reviewer").post(of(review, "review"), {"approved": False}), 400, "validation_failed"
@@ -129,23 +129,25 @@ def test_a_no_without_feedback_is_refused(api: Any, engine: Engine, acme: Tenant
     assert [fault["path"] for fault in refused["errors"]] == ["feedback"]
 
 
-def test_a_review_that_is_withdrawn_wakes_with_the_reason(api: Any, engine: Engine, acme: Tenant) -> None:
-    activity_id, review = asked(engine, acme)
+def test_a_cancelled_review_wakes_the_activity_with_the_reason(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    activity_id, review = request_review(engine, acme)
 
     api("operator").post(of(review, "cancel"), {"reason": "Decide yourself."})
 
-    told = woken(engine, activity_id)
-    assert (told.wake_reason, told.wakes[0]["outcome"]) == ("review_feedback", "withdrawn")
-    assert (told.wakes[0]["review_approved"], told.wakes[0]["reviewer_feedback"]) == (
+    request = woken(engine, activity_id)
+    assert (request.wake_reason, request.wakes[0]["outcome"]) == ("review_feedback", "withdrawn")
+    assert (request.wakes[0]["review_approved"], request.wakes[0]["reviewer_feedback"]) == (
         False,
         "Decide yourself.",
     )
 
 
-def test_of_twenty_answers_at_once_one_counts_and_the_others_learn_whose(
+def test_of_twenty_answers_at_once_one_counts_and_the_others_name_who_decided(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
-    activity_id, review = asked(engine, acme)
+    activity_id, review = request_review(engine, acme)
     people = [api("reviewer", name=f"person {number}") for number in range(20)]
     bodies = [{"approved": number % 2 == 0, "feedback": f"said {number}"} for number in range(20)]
 
@@ -156,19 +158,19 @@ def test_of_twenty_answers_at_once_one_counts_and_the_others_learn_whose(
         ]
     )
 
-    won = [index for index, answer in enumerate(answers) if answer.status_code == 200]
-    assert len(won) == 1
-    for answer in (answers[index] for index in range(20) if index not in won):
-        told = problem(answer, 409, "already_decided")
-        assert told["decided_by"] == f"token:person {won[0]}"
-        assert told["decision"] == ("approved" if won[0] % 2 == 0 else "rejected")
+    winners = [index for index, answer in enumerate(answers) if answer.status_code == 200]
+    assert len(winners) == 1
+    for answer in (answers[index] for index in range(20) if index not in winners):
+        request = problem(answer, 409, "already_decided")
+        assert request["decided_by"] == f"token:person {winners[0]}"
+        assert request["decision"] == ("approved" if winners[0] % 2 == 0 else "rejected")
     (wake,) = woken(engine, activity_id).wakes
-    assert wake["reviewer_feedback"] == f"said {won[0]}"
+    assert wake["reviewer_feedback"] == f"said {winners[0]}"
     assert len(wakes_of(acme, activity_id)) == 2
 
 
-def test_a_review_is_decided_and_not_completed(api: Any, engine: Engine, acme: Tenant) -> None:
-    activity_id, review = asked(engine, acme)
+def test_a_review_cannot_be_completed_without_a_decision(api: Any, engine: Engine, acme: Tenant) -> None:
+    activity_id, review = request_review(engine, acme)
 
     refused = problem(
         api("reviewer").post(of(review, "complete"), {"note": "done"}), 409, "transition_refused"
@@ -178,7 +180,9 @@ def test_a_review_is_decided_and_not_completed(api: Any, engine: Engine, acme: T
     assert engine.status(acme, activity_id) == "awaiting_review"
 
 
-def test_what_was_not_asked_cannot_be_reviewed(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_an_activity_without_a_requested_review_cannot_be_reviewed(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
     activity_id, _ = at_work(engine, acme)
 
     refused = problem(
@@ -188,8 +192,8 @@ def test_what_was_not_asked_cannot_be_reviewed(api: Any, engine: Engine, acme: T
     assert "no review was requested" in refused["detail"]
 
 
-def test_a_review_falls_away_with_the_work(api: Any, engine: Engine, acme: Tenant) -> None:
-    activity_id, review = asked(engine, acme)
+def test_cancelling_the_activity_makes_its_review_obsolete(api: Any, engine: Engine, acme: Tenant) -> None:
+    activity_id, review = request_review(engine, acme)
 
     api("operator").post(of(activity_id, "cancel"))
 
@@ -198,8 +202,10 @@ def test_a_review_falls_away_with_the_work(api: Any, engine: Engine, acme: Tenan
     assert not_woken(engine, activity_id)
 
 
-def test_the_next_question_is_the_one_that_is_meant(api: Any, engine: Engine, acme: Tenant) -> None:
-    activity_id, first = asked(engine, acme)
+def test_an_answer_to_the_activity_applies_to_its_newest_review(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    activity_id, first = request_review(engine, acme)
     client = api("reviewer")
     client.post(of(first, "review"), {"approved": False, "feedback": "Warmer."})
     woken(engine, activity_id)
@@ -213,25 +219,27 @@ def test_the_next_question_is_the_one_that_is_meant(api: Any, engine: Engine, ac
     assert woken(engine, activity_id).wakes[0]["question"] == "And now?"
 
 
-def test_an_answer_during_the_call_wakes_once_and_after_it(api: Any, engine: Engine, acme: Tenant) -> None:
-    ready: list[int] = []
+def test_an_answer_during_the_call_wakes_the_activity_once_after_it(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    messages_during_call: list[int] = []
 
     def behaviour(request: AgentRequest) -> AgentResult:
         if request.wake_reason == "new_task":
             review = elsewhere(lambda: Caller(request).used("request_human_review", question="Good?"))
             elsewhere(lambda: api("reviewer").post(of(review, "review"), {"approved": True}))
-            ready.append(engine.messages())
+            messages_during_call.append(engine.messages())
         return Accepted()
 
     engine.agent.behaviour = behaviour
     (activity_id,) = engine.submit(acme)
     engine.deliver()
 
-    assert (ready, len(calls_of(engine, activity_id))) == ([0], 1)
+    assert (messages_during_call, len(calls_of(engine, activity_id))) == ([0], 1)
     assert woken(engine, activity_id).wake_reason == "review_approved"
 
 
-def test_three_open_reviews_are_enough(engine: Engine, acme: Tenant) -> None:
+def test_a_fourth_open_review_is_refused(engine: Engine, acme: Tenant) -> None:
     activity_id, agent = at_work(engine, acme)
     review = {"human_role": "editor", "parent_id": activity_id, "link_kind": LinkKind.REVIEW}
     with tenant_scope(acme.pk):

@@ -1,4 +1,4 @@
-"""The one statement that the settings of a role are read with gives what the ORM gives, whatever the columns hold."""
+"""The statement that reads the settings of a role returns the same as the ORM, whatever the columns hold."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.registry import registered
 pytestmark = pytest.mark.usefixtures("database")
 
 ROLE = "scribe"
-#: JSON whose numbers, texts and order are easily changed on their way: beyond 64 bits, exact, with an exponent, and false ones.
+#: JSON that is easily changed by conversions: numbers beyond 64 bits, exact, with an exponent, and false values.
 HARD: dict[str, Any] = {
     "wide": 2**70 + 1,
     "exact": 0.1,
@@ -43,7 +43,7 @@ def scribe(database: None) -> Iterator[Agent]:
 
 
 def fill(row: Agent | AgentConfig) -> None:
-    """Give every column something that is not its default, and is hard to carry."""
+    """Set every column to a value that differs from its default and is easily changed by conversions."""
     for field in row._meta.concrete_fields:
         if field.primary_key or isinstance(field, models.ForeignKey):
             continue
@@ -62,12 +62,14 @@ def _hard_value(field: models.Field[Any, Any]) -> Any:
         return not field.get_default()
     if isinstance(field, models.PositiveIntegerField):
         return LARGEST
-    assert isinstance(field, models.CharField | models.TextField), f"{field}: say here what is hard about it"
+    assert isinstance(field, models.CharField | models.TextField), (
+        f"{field}: choose a difficult value for this type here"
+    )
     return TEXT[: field.max_length]
 
 
 def differences(model: type[models.Model], text: str, by_orm: models.Model) -> list[tuple[Any, ...]]:
-    """The columns of the row for which both ways differ, in value or in kind."""
+    """The columns for which the two ways differ in value or type."""
     by_statement = configuration._row_of(model, text)
     assert (by_statement.pk, by_statement._state.adding) == (by_orm.pk, False)
     both = [
@@ -78,12 +80,12 @@ def differences(model: type[models.Model], text: str, by_orm: models.Model) -> l
 
 
 def _plain(value: Any) -> tuple[Any, ...]:
-    # The text as well: 3 and 3.0, 1 and True are equal, and so are two objects whose members come in another order.
+    # The text is compared as well, because 3 and 3.0, 1 and True, and objects with another order of members are equal.
     offset = value.utcoffset() if isinstance(value, datetime) else None
     return type(value), value, offset, json.dumps(value, default=str)
 
 
-def test_the_statement_gives_each_column_as_the_orm_does(scribe: Agent, tenant: Tenant) -> None:
+def test_the_statement_returns_each_column_as_the_orm_does(scribe: Agent, tenant: Tenant) -> None:
     fill(scribe)
     with tenant_scope(tenant.pk):
         fill(AgentConfig(tenant=tenant, agent_id=ROLE))
@@ -105,7 +107,7 @@ def test_empty_columns_stay_empty(scribe: Agent, tenant: Tenant) -> None:
         assert differences(AgentConfig, row.own, AgentConfig.objects.get(agent_id=ROLE)) == []
 
 
-def test_settings_of_the_platform_are_read_as_elsewhere(tenant: Tenant) -> None:
+def test_the_statement_returns_the_platform_settings_as_stored(tenant: Tenant) -> None:
     value = {"http_client": {"timeout": 90_000.0, "unknown": HARD}, "unknown": HARD}
     PlatformConfig.objects.using(OWNER).create(key=scheduler_settings.KEY, value=value)
     with tenant_scope(tenant.pk):
@@ -115,7 +117,7 @@ def test_settings_of_the_platform_are_read_as_elsewhere(tenant: Tenant) -> None:
     assert _plain(json.loads(row.platform)) == _plain(stored)
 
 
-def test_sealed_credentials_open_to_what_was_sealed(scribe: Agent, tenant: Tenant) -> None:
+def test_encrypted_credentials_are_decrypted_to_the_original(scribe: Agent, tenant: Tenant) -> None:
     auth = {"type": "bearer", "token": f"secret {TEXT}"}
     with tenant_scope(tenant.pk):
         context = credentials.config_context(tenant.pk, ROLE)
@@ -127,27 +129,27 @@ def test_sealed_credentials_open_to_what_was_sealed(scribe: Agent, tenant: Tenan
 
 
 @pytest.mark.parametrize("environment", ["production", "staging"])
-def test_the_version_in_production_is_the_one_that_is_called(tenant: Tenant, environment: str) -> None:
+def test_only_a_version_in_production_is_used(tenant: Tenant, environment: str) -> None:
     for version in ("1.0.0", "1.1.0"):
         deployments.deploy(ROLE, version, environment, actor="test", endpoint=f"https://{version}.example/")
 
-    found = deployments.in_production(ROLE)
-    assert configuration._read(tenant.pk, ROLE).adapter.version == (found.version if found else None)
-    assert (found is not None) == (environment == "production")
+    deployed = deployments.in_production(ROLE)
+    assert configuration._read(tenant.pk, ROLE).adapter.version == (deployed.version if deployed else None)
+    assert (deployed is not None) == (environment == "production")
 
 
 @pytest.mark.parametrize(
-    ("fields", "is_told"),
+    ("fields", "has_skills"),
     [({}, True), ({"roles": [ROLE]}, True), ({"roles": ["qa"]}, False), ({"enabled": False}, False)],
 )
-def test_a_role_has_skills_when_its_agent_is_told_of_any(
-    tenant: Tenant, other_tenant: Tenant, fields: dict[str, Any], is_told: bool
+def test_a_role_has_skills_if_an_enabled_skill_of_the_tenant_applies_to_it(
+    tenant: Tenant, other_tenant: Tenant, fields: dict[str, Any], has_skills: bool
 ) -> None:
     with tenant_scope(tenant.pk):
         Skill.objects.create(tenant=tenant, key="house", name="House", content="x", **fields)
         knowledge = skills.read_knowledge(tenant.pk, ROLE, with_texts=False)
 
-    assert configuration._read(tenant.pk, ROLE).has_skills == bool(knowledge) == is_told
+    assert configuration._read(tenant.pk, ROLE).has_skills == bool(knowledge) == has_skills
     assert not configuration._read(other_tenant.pk, ROLE).has_skills
 
 
@@ -160,7 +162,7 @@ def test_a_role_has_skills_when_its_agent_is_told_of_any(
         ({"deleted_at": MOMENT}, False),
     ],
 )
-def test_a_role_is_budgeted_when_a_budget_is_for_it_or_for_all(
+def test_a_role_is_budgeted_if_a_budget_applies_to_it_or_to_all_roles(
     tenant: Tenant, other_tenant: Tenant, fields: dict[str, Any], is_budgeted: bool
 ) -> None:
     month: dict[str, Any] = {"unit": "usd", "period": "month", "period_start": date(2026, 1, 1)}

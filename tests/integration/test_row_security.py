@@ -1,7 +1,7 @@
-"""What keeps tenants apart when everything else fails: the database itself.
+"""Row-level security keeps tenants apart even where the application forgets to.
 
-The first part asks PostgreSQL through the application's role, without any filter of ours. The second reads
-the catalogue, so that a table or key that somebody adds tomorrow is tested as well.
+The first part queries PostgreSQL by the application's role without any filter. The second reads
+the catalogue, so that it covers every table and key that is added later.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ MakeActivity = Callable[..., Activity]
 
 
 @pytest.fixture
-def activity_of() -> MakeActivity:
-    def made(tenant: Tenant, name: str = "work") -> Activity:
+def make_activity() -> MakeActivity:
+    def make(tenant: Tenant, name: str = "work") -> Activity:
         with tenant_scope(tenant.pk):
             return Activity.objects.create(tenant=tenant, name=name, assignee_type="agent", agent_role="seo")
 
-    return made
+    return make
 
 
-def rows_seen(sql: str = "SELECT count(*) FROM activities_activity") -> int:
+def value_of(sql: str = "SELECT count(*) FROM activities_activity") -> int:
     with connections[APP].cursor() as cursor:
         cursor.execute(sql)
         return int(cursor.fetchone()[0])
 
 
-def test_without_a_tenant_there_are_no_rows_and_no_error(tenant, activity_of):
-    activity_of(tenant)
+def test_without_a_tenant_queries_return_no_rows_and_no_error(tenant, make_activity):
+    make_activity(tenant)
 
-    assert rows_seen() == 0
+    assert value_of() == 0
     assert Activity.objects.count() == 0
-    assert rows_seen("SELECT count(*) FROM tenants_tenant") == 0
+    assert value_of("SELECT count(*) FROM tenants_tenant") == 0
 
 
-def test_a_tenant_sees_its_own_rows_even_where_a_query_forgets_to_filter(tenant, other_tenant, activity_of):
-    mine, theirs = activity_of(tenant), activity_of(other_tenant)
+def test_an_unfiltered_query_returns_only_rows_of_the_current_tenant(tenant, other_tenant, make_activity):
+    mine, theirs = make_activity(tenant), make_activity(other_tenant)
 
     with tenant_scope(tenant.pk):
         assert list(Activity.objects.all()) == [mine]
@@ -60,8 +60,8 @@ def test_a_tenant_sees_its_own_rows_even_where_a_query_forgets_to_filter(tenant,
         assert list(Tenant.objects.all()) == [tenant]
 
 
-def test_updating_or_deleting_another_tenants_row_touches_nothing(tenant, other_tenant, activity_of):
-    theirs = activity_of(other_tenant)
+def test_updating_or_deleting_a_row_of_another_tenant_changes_nothing(tenant, other_tenant, make_activity):
+    theirs = make_activity(other_tenant)
 
     with tenant_scope(tenant.pk):
         assert Activity.objects.filter(pk=theirs.pk).update(name="stolen") == 0
@@ -73,13 +73,13 @@ def test_updating_or_deleting_another_tenants_row_touches_nothing(tenant, other_
         assert Activity.objects.get().name == "work"
 
 
-def test_inserting_a_row_for_another_tenant_is_refused(tenant, other_tenant, activity_of):
+def test_inserting_a_row_for_another_tenant_is_refused(tenant, other_tenant, make_activity):
     with pytest.raises(ProgrammingError, match="row-level security"), tenant_scope(tenant.pk):
         Activity.objects.create(tenant=other_tenant, name="planted", assignee_type="agent", agent_role="seo")
 
 
-def test_giving_a_row_away_to_another_tenant_is_refused(tenant, other_tenant, activity_of):
-    mine = activity_of(tenant)
+def test_moving_a_row_to_another_tenant_is_refused(tenant, other_tenant, make_activity):
+    mine = make_activity(tenant)
 
     with pytest.raises(ProgrammingError, match="row-level security"), tenant_scope(tenant.pk):
         Activity.objects.filter(pk=mine.pk).update(tenant=other_tenant)
@@ -93,26 +93,26 @@ def test_giving_a_row_away_to_another_tenant_is_refused(tenant, other_tenant, ac
         "TRUNCATE activities_activity CASCADE",
     ],
 )
-def test_the_application_may_not_switch_a_policy_off_or_empty_a_table(statement):
+def test_the_application_can_neither_disable_a_policy_nor_truncate_a_table(statement):
     with pytest.raises(ProgrammingError, match=r"must be owner|permission denied"):
-        rows_seen(statement)
+        value_of(statement)
 
 
-def test_the_scope_ends_with_the_transaction_also_when_it_fails(tenant, activity_of):
-    activity_of(tenant)
-    process = rows_seen("SELECT pg_backend_pid()")
+def test_the_scope_ends_with_its_transaction_even_if_that_fails(tenant, make_activity):
+    make_activity(tenant)
+    process = value_of("SELECT pg_backend_pid()")
 
     def fail_inside() -> None:
         with tenant_scope(tenant.pk):
-            assert rows_seen() == 1
+            assert value_of() == 1
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail_inside()
 
-    assert rows_seen() == 0
+    assert value_of() == 0
     assert (current_tenant(), current_alias()) == (None, APP)
-    assert rows_seen("SELECT pg_backend_pid()") == process  # it is the same connection that forgot
+    assert value_of("SELECT pg_backend_pid()") == process  # on the same connection
 
 
 def test_a_scope_of_another_tenant_cannot_be_opened_inside_one(tenant, other_tenant):
@@ -123,9 +123,9 @@ def test_a_scope_of_another_tenant_cannot_be_opened_inside_one(tenant, other_ten
             pass
 
 
-def test_the_system_role_sees_all_tenants_and_may_work_for_one_of_them(tenant, other_tenant, activity_of):
-    activity_of(tenant)
-    activity_of(other_tenant)
+def test_the_system_role_sees_all_tenants_and_can_enter_the_scope_of_one(tenant, other_tenant, make_activity):
+    make_activity(tenant)
+    make_activity(other_tenant)
 
     with system_scope():
         assert Activity.objects.count() == 2
@@ -134,7 +134,7 @@ def test_the_system_role_sees_all_tenants_and_may_work_for_one_of_them(tenant, o
         assert Activity.objects.count() == 2
 
 
-def test_every_table_with_a_tenant_forces_row_security():
+def test_every_table_with_a_tenant_forces_row_level_security():
     with connections[SYSTEM].cursor() as cursor:
         cursor.execute(
             """SELECT c.relname, c.relrowsecurity AND c.relforcerowsecurity FROM pg_class c
@@ -148,7 +148,7 @@ def test_every_table_with_a_tenant_forces_row_security():
     assert row_security.faults(row_security.tenant_tables()) == []
 
 
-def test_a_process_starts_on_a_database_that_keeps_tenants_apart():
+def test_a_process_starts_if_row_level_security_is_complete():
     row_security.refuse_unsafe_database(row_security.tenant_tables())
 
 
@@ -160,7 +160,7 @@ def app_works_as(role: str) -> Iterator[None]:
         cursor.execute("RESET ROLE")
 
 
-def test_a_process_refuses_to_start_as_a_role_that_bypasses_the_policies():
+def test_a_process_does_not_start_as_a_role_that_bypasses_the_policies():
     with (
         app_works_as("orchestrator_system"),
         pytest.raises(RowSecurityMissing, match="bypasses row-level security"),
@@ -168,7 +168,7 @@ def test_a_process_refuses_to_start_as_a_role_that_bypasses_the_policies():
         row_security.refuse_unsafe_database(row_security.tenant_tables())
 
 
-def test_a_process_refuses_to_start_when_a_table_is_open():
+def test_a_process_does_not_start_if_a_table_lacks_row_level_security():
     with connections[OWNER].cursor() as cursor:
         cursor.execute("CREATE TABLE forgotten (tenant_id uuid)")
         try:
@@ -190,7 +190,7 @@ class Key:
 
     @property
     def pair(self) -> tuple[str, str]:
-        """The child's column that names the parent, besides the tenant, and the parent's column it names."""
+        """The column of the child that refers to the parent, apart from the tenant, and the referenced column."""
         (found,) = (
             pair for pair in zip(self.columns, self.parent_columns, strict=True) if pair[0] != "tenant_id"
         )
@@ -213,7 +213,7 @@ def tenant_keys() -> list[Key]:
     return [Key(name, child, tuple(own), parent, tuple(theirs)) for name, child, parent, own, theirs in rows]
 
 
-def test_every_key_between_tenants_tables_carries_the_tenant():
+def test_every_foreign_key_between_tenants_tables_includes_the_tenant():
     keys = tenant_keys()
 
     plain = [
@@ -225,26 +225,26 @@ def test_every_key_between_tenants_tables_carries_the_tenant():
     assert len(keys) >= 8
 
 
-def test_every_key_refuses_a_child_of_another_tenant(tenant, other_tenant):
-    accepted, broken = [], []
+def test_every_foreign_key_refuses_a_child_of_another_tenant(tenant, other_tenant):
+    accepted, refused = [], []
     for key in tenant_keys():
         if not child_is_accepted(key, parents_tenant=tenant.pk, childs_tenant=tenant.pk):
-            broken.append(key.name)  # then the next line would prove nothing
+            refused.append(key.name)  # then the next line would prove nothing
         if child_is_accepted(key, parents_tenant=tenant.pk, childs_tenant=other_tenant.pk):
             accepted.append(key.name)
 
     assert accepted == []
-    assert broken == []
+    assert refused == []
 
 
 def child_is_accepted(key: Key, *, parents_tenant: UUID, childs_tenant: UUID) -> bool:
-    """Insert a parent and a child with nothing but ids, on tables freed of other rules for a transaction."""
-    column, named = key.pair
+    """Insert a parent and a child with ids only, in a transaction without the other constraints, and roll back."""
+    column, referenced = key.pair
     with transaction.atomic(using=OWNER), connections[OWNER].cursor() as cursor:
         try:
             for table in {key.parent, key.child}:
                 drop_other_rules(cursor, table, key.name)
-            insert(cursor, key.parent, parents_tenant, **{named: (parent := uuid7())})
+            insert(cursor, key.parent, parents_tenant, **{referenced: (parent := uuid7())})
             try:
                 with transaction.atomic(using=OWNER):
                     insert(cursor, key.child, childs_tenant, **{column: parent})
@@ -259,9 +259,7 @@ def child_is_accepted(key: Key, *, parents_tenant: UUID, childs_tenant: UUID) ->
 
 
 def drop_other_rules(cursor: Any, table: str, key: str) -> None:
-    """Drop checks, NOT NULLs and other keys, so that a row needs no more than its ids. Triggers of ours, which tell of whole rows
-    elsewhere, are silent; those of the keys are not.
-    """
+    """Drop checks, NOT NULLs and other keys, so that a row needs only its ids. Only triggers of foreign keys stay enabled."""
     cursor.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER")
     cursor.execute(
         """SELECT 'ALTER COLUMN ' || quote_ident(attname) || ' DROP NOT NULL' FROM pg_attribute a
@@ -278,7 +276,7 @@ def drop_other_rules(cursor: Any, table: str, key: str) -> None:
 
 
 def insert(cursor: Any, table: str, tenant_id: UUID, **values: object) -> None:
-    # The owner may be under the policies as well, if it is no superuser.
+    # The policies apply to the owner as well, unless it is a superuser.
     cursor.execute("SELECT set_config('app.tenant_id', %s, true)", [str(tenant_id)])
     cursor.execute(
         """SELECT a.attname, a.atttypid::regtype::text FROM pg_attribute a
@@ -297,4 +295,4 @@ def test_a_failed_statement_leaves_the_connection_usable_and_without_a_tenant(te
     with pytest.raises(DatabaseError), tenant_scope(tenant.pk), connections[APP].cursor() as cursor:
         cursor.execute("SELECT 1 / 0")
 
-    assert rows_seen() == 0
+    assert value_of() == 0

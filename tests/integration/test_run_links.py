@@ -1,4 +1,4 @@
-"""The link of a run inside a worker: the tools by the same rules as over HTTP, and nothing that an agent says breaks it."""
+"""The link between a worker and an agent that runs inside it: the same tools as over HTTP, robust against whatever the agent sends."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 Work = Callable[[AgentRequest, RunLink], AgentResult]
 
-#: What no tool takes.
+#: Arguments that the tool refuses.
 BAD: dict[str, list[Any]] = {
     "report_blocker": [{}, {"type": "api_outage"}, {"type": 5, "message": "x"}, {"type": "a", "message": "b", "more": 1}],
     "create_subtask": [{"name": "a", "description": "b"}, {"name": "", "description": "b", "blocking": True, "agent_role": "ba"}],
@@ -47,8 +47,10 @@ BAD: dict[str, list[Any]] = {
 
 
 @pytest.fixture
-def linked(engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> Callable[[Work], Activity]:
-    """Let an agent in the worker do one activity, with its link in hand; how the activity stands afterwards."""
+def run_with_link(
+    engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Work], Activity]:
+    """`run_with_link(work)`: runs one activity by this function inside a worker; returns the activity afterwards."""
     engine.serve(tenant)
 
     def run(work: Work) -> Activity:
@@ -74,12 +76,12 @@ def done(text: str = "done") -> Completed:
     return Completed(Output(content=text))
 
 
-def test_the_tools_that_models_are_told_of_are_the_tools_that_there_are() -> None:
+def test_models_are_offered_exactly_the_tools_that_exist() -> None:
     assert {definition.name for definition in DEFINITIONS} == set(agent_tools.NAMES)
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda definition: definition.name)
-def test_what_a_model_is_told_of_a_tool_agrees_with_what_the_tool_takes(
+def test_the_schema_of_a_tool_for_models_agrees_with_the_arguments_that_it_accepts(
     definition: Any, database: None
 ) -> None:
     validator = jsonschema.Draft202012Validator(definition.input_schema)
@@ -96,8 +98,8 @@ def test_what_a_model_is_told_of_a_tool_agrees_with_what_the_tool_takes(
 
 
 @pytest.mark.parametrize("tool", CALLS)
-def test_a_tool_that_ends_the_run_leaves_the_activity_where_it_does_over_http(
-    linked: Callable[[Work], Activity], tenant: Tenant, tool: str
+def test_a_tool_that_ends_the_run_leaves_the_activity_in_the_same_status_as_over_http(
+    run_with_link: Callable[[Work], Activity], tenant: Tenant, tool: str
 ) -> None:
     answers: list[ToolAnswer] = []
 
@@ -105,14 +107,16 @@ def test_a_tool_that_ends_the_run_leaves_the_activity_where_it_does_over_http(
         answers.append(link.call_tool(ToolCall(tool, CALLS[tool], "call-1")))
         return done("this is no output")
 
-    activity = linked(work)
+    activity = run_with_link(work)
 
     assert (answers[0].stop, answers[0].refused) == (True, False)
     assert (activity.status, activity.output_ref) == (LEAVES[tool], None)
     assert str(child(tenant, activity.pk).pk) == answers[0].body["id"]
 
 
-def test_a_call_that_comes_twice_has_one_effect(linked: Callable[[Work], Activity], tenant: Tenant) -> None:
+def test_a_repeated_tool_call_has_one_effect(
+    run_with_link: Callable[[Work], Activity], tenant: Tenant
+) -> None:
     answers: list[ToolAnswer] = []
 
     def work(request: AgentRequest, link: RunLink) -> AgentResult:
@@ -120,7 +124,7 @@ def test_a_call_that_comes_twice_has_one_effect(linked: Callable[[Work], Activit
         answers.extend(link.call_tool(call) for _ in range(3))
         return done()
 
-    activity = linked(work)
+    activity = run_with_link(work)
 
     assert activity.status == "done"
     assert {answer.body["id"] for answer in answers} == {str(child(tenant, activity.pk).pk)}
@@ -139,8 +143,8 @@ def test_a_call_that_comes_twice_has_one_effect(linked: Callable[[Work], Activit
         ("create_subtask", {"name": "a", "agent_role": "nobody", "blocking": True}, "invalid_arguments"),
     ],
 )
-def test_a_refusal_is_told_to_the_agent_and_the_run_goes_on(
-    linked: Callable[[Work], Activity], name: str, arguments: dict[str, Any], code: str
+def test_a_refused_tool_call_is_answered_with_the_reason_and_the_run_continues(
+    run_with_link: Callable[[Work], Activity], name: str, arguments: dict[str, Any], code: str
 ) -> None:
     answers: list[ToolAnswer] = []
 
@@ -148,57 +152,59 @@ def test_a_refusal_is_told_to_the_agent_and_the_run_goes_on(
         answers.append(link.call_tool(ToolCall(name, arguments, "call-1")))
         return done()
 
-    activity = linked(work)
+    activity = run_with_link(work)
 
     assert activity.status == "done"
     assert (answers[0].refused, answers[0].stop, answers[0].body["error"]) == (True, False, code)
     assert answers[0].body["message"]
 
 
-def test_a_run_that_is_cancelled_is_told_why_and_its_tools_do_nothing(
-    linked: Callable[[Work], Activity], tenant: Tenant
+def test_a_cancelled_run_learns_the_reason_and_its_tools_do_nothing(
+    run_with_link: Callable[[Work], Activity], tenant: Tenant
 ) -> None:
-    heard: list[Any] = []
+    answers: list[Any] = []
 
     def work(request: AgentRequest, link: RunLink) -> AgentResult:
-        heard.append(link.stop_reason())
+        answers.append(link.stop_reason())
         cancellation.cancel(tenant.pk, request.activity_id, actor="test", reason="Not needed.")
-        heard.append(link.stop_reason())
-        heard.append(link.count_usage(Usage(input_tokens=1)))
-        heard.append(link.call_tool(ToolCall("report_blocker", CALLS["report_blocker"], "call-1")))
+        answers.append(link.stop_reason())
+        answers.append(link.count_usage(Usage(input_tokens=1)))
+        answers.append(link.call_tool(ToolCall("report_blocker", CALLS["report_blocker"], "call-1")))
         return done()
 
-    activity = linked(work)
+    activity = run_with_link(work)
 
     assert activity.status == "cancelled"
-    assert heard[:3] == [
+    assert answers[:3] == [
         None,
         "The work was cancelled or reassigned.",
         "The work was cancelled or reassigned.",
     ]
-    assert heard[3].stop
+    assert answers[3].stop
 
 
-def test_the_conversation_and_what_was_spent_are_on_record_before_the_run_ends(
-    linked: Callable[[Work], Activity], tenant: Tenant
+def test_session_and_usage_are_recorded_before_the_run_ends(
+    run_with_link: Callable[[Work], Activity], tenant: Tenant
 ) -> None:
-    seen: list[Any] = []
+    recorded: list[Any] = []
 
     def work(request: AgentRequest, link: RunLink) -> AgentResult:
         link.saw_session("s-1")
         assert link.count_usage(Usage(10, 20, Decimal("0.25"), "small")) is None
         with tenant_scope(tenant.pk):
             run = ActivityRun.objects.for_tenant(tenant.pk).get(pk=request.run_id)
-        seen.append((run.session_id, run.usage))
+        recorded.append((run.session_id, run.usage))
         return done()
 
-    linked(work)
+    run_with_link(work)
 
-    assert seen == [("s-1", {"input_tokens": 10, "output_tokens": 20, "cost_usd": "0.25", "model": "small"})]
+    assert recorded == [
+        ("s-1", {"input_tokens": 10, "output_tokens": 20, "cost_usd": "0.25", "model": "small"})
+    ]
 
 
-def test_what_an_agent_in_a_worker_says_is_read_like_that_of_any_other(
-    linked: Callable[[Work], Activity], tenant: Tenant, settings: Any
+def test_log_lines_of_an_agent_in_a_worker_are_cleaned_and_limited(
+    run_with_link: Callable[[Work], Activity], tenant: Tenant, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_RUN_LOG_LINE_BYTES = 200
 
@@ -207,22 +213,22 @@ def test_what_an_agent_in_a_worker_says_is_read_like_that_of_any_other(
         link.log("shout", "x" * 500)
         return done()
 
-    run = run_of(linked(work))
+    run = run_of(run_with_link(work))
     assert run_logs.here().flush()
 
-    found = run_logs.read(tenant.pk, run.pk).lines
-    assert [(line.number, line.kind, line.text) for line in found[:2]] == [
+    lines = run_logs.read(tenant.pk, run.pk).lines
+    assert [(line.number, line.kind, line.text) for line in lines[:2]] == [
         (1, "text", "I begin."),
         (2, "text", "Then I go on."),
     ]
-    assert (found[2].kind, len(found[2].text) < 200) == ("note", True)
-    assert found[2].text.endswith("more characters)")
+    assert (lines[2].kind, len(lines[2].text) < 200) == ("note", True)
+    assert lines[2].text.endswith("more characters)")
 
 
-def test_while_mongodb_is_away_lines_of_a_worker_wait_as_many_as_have_room(
-    linked: Callable[[Work], Activity], tenant: Tenant, settings: Any
+def test_during_an_outage_of_mongodb_log_lines_are_buffered_up_to_a_limit(
+    run_with_link: Callable[[Work], Activity], tenant: Tenant, settings: Any
 ) -> None:
-    there, settings.MONGODB_URI = settings.MONGODB_URI, "mongodb://127.0.0.1:1/none?appname=link-away"
+    address, settings.MONGODB_URI = settings.MONGODB_URI, "mongodb://127.0.0.1:1/none?appname=link-away"
     settings.ORCHESTRATOR_RUN_LOG_BUFFER_BYTES = 360
     settings.ORCHESTRATOR_RUN_LOG_CALL_LINES = 2
     began = time.monotonic()
@@ -231,11 +237,11 @@ def test_while_mongodb_is_away_lines_of_a_worker_wait_as_many_as_have_room(
         link.log("text", "one\ntwo\nthree\nfour\nfive")
         return done()
 
-    activity = linked(work)
+    activity = run_with_link(work)
     assert (activity.status, time.monotonic() - began < 2) == ("done", True)
     assert not run_logs.here().flush()
 
-    settings.MONGODB_URI = there
+    settings.MONGODB_URI = address
     assert run_logs.here().flush()
     assert [line.text for line in run_logs.read(tenant.pk, run_of(activity).pk).lines] == [
         "one", "two", "three", "2 lines were not kept: the store of logs did not answer.",

@@ -1,4 +1,4 @@
-"""The runaway guard: so many starts of a role in a minute for each worker, by the kind of its agent; it outlives Redis."""
+"""The runaway guard limits the starts of a role per minute and worker, by the adapter of its agent, and survives a loss of Redis."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
 @pytest.fixture(autouse=True)
-def _as_they_were(database: None) -> Iterator[None]:
+def _restored_agents(database: None) -> Iterator[None]:
     before = {agent.role: (agent.adapter, agent.options) for agent in Agent.objects.all()}
     yield
     for role, (adapter, options) in before.items():
@@ -31,31 +31,29 @@ def starts(scope: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("adapter", "allowed"),
+    ("adapter", "limit"),
     [("cli", 10), ("http", 600), ("anthropic", 600), ("openai", 600), ("batch", None), ("inline", None)],
 )
-def test_each_kind_of_agent_has_a_bound_of_its_own_for_each_worker(
-    engine: Engine, adapter: str, allowed: int | None
-) -> None:
+def test_each_adapter_has_its_own_limit_per_worker(engine: Engine, adapter: str, limit: int | None) -> None:
     Agent.objects.filter(role="qa").update(adapter=adapter, options={})
-    assert starts("qa") == allowed
+    assert starts("qa") == limit
 
     WorkerProcess.objects.create(pid=0, pid_started=0, roles=["qa"], concurrency=4)
-    assert starts("qa") == (allowed and 2 * allowed)
+    assert starts("qa") == (limit and 2 * limit)
 
 
-def test_a_role_an_installation_and_a_tenants_own_adapter_say_otherwise(
+def test_options_of_the_role_settings_and_a_tenants_own_adapter_change_the_limit(
     engine: Engine, tenant: Tenant, settings: Any
 ) -> None:
     Agent.objects.filter(role="qa").update(adapter="cli", options={"starts_per_minute": 3})
     Agent.objects.filter(role="dev").update(adapter="cli", options={})
     settings.ORCHESTRATOR_STARTS_PER_MINUTE = {**settings.ORCHESTRATOR_STARTS_PER_MINUTE, "cli": 7}
-    engine.serve(tenant, "dev")  # by an inline agent, which has no bound
+    engine.serve(tenant, "dev")  # by an inline agent, which has no limit
 
     assert (starts("qa"), starts("dev"), starts(f"{tenant.pk}:dev")) == (3, 7, limits.NO_LIMIT)
 
 
-def test_who_waits_for_it_is_told_and_a_wiped_redis_lets_nobody_through_twice(
+def test_waiting_work_names_the_guard_and_a_wiped_redis_allows_no_further_starts(
     api: Any, engine: Engine, tenant: Tenant
 ) -> None:
     Agent.objects.filter(role="qa").update(options={"starts_per_minute": 2})
@@ -64,15 +62,15 @@ def test_who_waits_for_it_is_told_and_a_wiped_redis_lets_nobody_through_twice(
     engine.drain()
     (late,) = engine.submit(tenant, "qa")
 
-    def is_told() -> None:
+    def check_wait_reason() -> None:
         assert engine.messages() == 0
         why = api().get(f"/api/v1/activities/{late}/why/").json()
         assert (why["code"], why["position"]) == ("role_cap", 1)
         assert why["holder"] == "runaway guard: 2 of 2 starts within a minute for qa"
         assert 0 < why["estimate_seconds"] <= 60
 
-    is_told()
+    check_wait_reason()
     client().flushdb()
     rebuilding.rebuild()
-    is_told()
+    check_wait_reason()
     assert len(engine.agent.calls) == 2

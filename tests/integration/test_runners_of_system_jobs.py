@@ -1,4 +1,4 @@
-"""The threads that run the leader's jobs stay, with their connections, as long as there is something to do every few seconds."""
+"""The threads that run the leader's jobs are kept, with their connections, between jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from tests.engine import eventually
 from tests.upkeep import leading
 
 
-def test_a_runner_stays_while_nothing_is_due(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_is_kept_while_nothing_is_due_and_runs_the_next_job(
+    database: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runners: list[threading.Thread] = []
     job = SystemJob("only", 1.0, "tests", 5.0, lambda term: runners.append(threading.current_thread()))
     monkeypatch.setattr(scheduling, "table", lambda: [job])

@@ -1,4 +1,4 @@
-"""Beat and the background tasks: rows by which somebody looks in time. Whatever happens to them, no time is lost and none fires twice."""
+"""Beat's rows of schedules and the background tasks of scheduling, by which each time fires once even if rows are damaged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LONG_AGO = timedelta(days=2)
 
 
 @pytest.fixture(autouse=True)
-def _served(engine: Engine, tenant: Tenant) -> Iterator[None]:
+def _default_settings(engine: Engine, tenant: Tenant) -> Iterator[None]:
     engine.serve(tenant)
     scheduler_settings.forget()
     yield
@@ -41,18 +41,18 @@ def row_of(schedule: Schedule) -> PeriodicTask:
 
 
 def tick(schedule: Schedule) -> None:
-    """What beat's message does, taken from the row that it would have been made of."""
+    """Run the task that beat would send for the row of the schedule."""
     row = row_of(schedule)
     app.tasks[row.task](**json.loads(row.kwargs))
 
 
 def make_due(schedule: Schedule) -> None:
-    """As if its next time had come a moment ago."""
-    looked = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(seconds=1)
+    """Move the schedule back, so that its next time has just passed."""
+    looked_until = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(seconds=1)
     with tenant_scope(schedule.tenant_id):
         Schedule.objects.filter(pk=schedule.pk).update(
-            looked_until=looked,
-            next_run_at=schedule.next_time(after=looked),
+            looked_until=looked_until,
+            next_run_at=schedule.next_time(after=looked_until),
             catch_up={"up_to": 1},
         )
 
@@ -60,7 +60,7 @@ def make_due(schedule: Schedule) -> None:
 # Rows of schedules
 
 
-def test_a_schedule_has_a_row_that_says_when_and_what(tenant: Tenant) -> None:
+def test_the_row_of_a_schedule_holds_its_times_and_its_task(tenant: Tenant) -> None:
     schedule = make_schedule(tenant, "daily news", cron="30 8 * * 1-5", timezone="Europe/Paris")
 
     row = row_of(schedule)
@@ -89,7 +89,7 @@ def test_a_schedule_has_a_row_that_says_when_and_what(tenant: Tenant) -> None:
         ({"repeat": "once", "start_at": NOON + HOUR}, "clocked"),
     ],
 )
-def test_beat_ticks_for_times_that_it_does_not_know_as_well(
+def test_times_that_beat_cannot_express_have_a_row_with_an_interval(
     tenant: Tenant, fields: dict[str, Any], kind: str
 ) -> None:
     row = row_of(make_schedule(tenant, **fields))
@@ -115,7 +115,7 @@ def test_a_row_follows_its_schedule_and_keeps_its_id(tenant: Tenant) -> None:
     assert row.date_changed == unchanged_since
 
 
-def test_equal_times_share_one_crontab_and_deleted_schedules_leave_no_row(tenant: Tenant) -> None:
+def test_equal_times_share_one_crontab_and_a_deleted_schedule_leaves_no_row(tenant: Tenant) -> None:
     schedules = [make_schedule(tenant, f"s{number}", cron="7 7 * * *") for number in range(3)]
     assert CrontabSchedule.objects.filter(minute="7", hour="7").count() == 1
 
@@ -126,7 +126,7 @@ def test_equal_times_share_one_crontab_and_deleted_schedules_leave_no_row(tenant
     assert PeriodicTask.objects.filter(task=beat.TASK).count() == 2
 
 
-def test_names_that_are_long_or_taken_are_told_apart_by_the_id(tenant: Tenant) -> None:
+def test_long_or_taken_names_of_rows_end_with_the_id_of_the_schedule(tenant: Tenant) -> None:
     taken = "schedule: acme/mine"
     PeriodicTask.objects.create(
         name=taken, task="other.task", interval=IntervalSchedule.objects.create(every=5, period="seconds")
@@ -139,7 +139,7 @@ def test_names_that_are_long_or_taken_are_told_apart_by_the_id(tenant: Tenant) -
     assert len(row_of(long).name) == 200
 
 
-def test_a_row_that_was_renamed_deleted_or_doubled_by_hand_is_mended(
+def test_rows_that_were_renamed_deleted_or_copied_by_hand_are_repaired(
     tenant: Tenant, other_tenant: Tenant
 ) -> None:
     renamed, deleted, fine = (make_schedule(tenant, name) for name in ("renamed", "deleted", "fine"))
@@ -149,9 +149,9 @@ def test_a_row_that_was_renamed_deleted_or_doubled_by_hand_is_mended(
     with tenant_scope(other_tenant.pk):
         Schedule.objects.filter(pk=gone.pk).delete()
     untouched = row_of(fine).date_changed
-    copied = row_of(fine)
-    copied.pk, copied.name = None, "a copy"
-    copied.save()
+    copy = row_of(fine)
+    copy.pk, copy.name = None, "a copy"
+    copy.save()
     PeriodicTask.objects.create(
         name="nonsense", task=beat.TASK, kwargs="{}", interval=IntervalSchedule.objects.first() or
         IntervalSchedule.objects.create(every=5, period="seconds"),
@@ -165,12 +165,11 @@ def test_a_row_that_was_renamed_deleted_or_doubled_by_hand_is_mended(
     }  # fmt: skip
     assert row_of(renamed).enabled
     assert again(deleted).beat_task_id == row_of(deleted).pk
-    assert (
-        row_of(fine).date_changed == untouched
-    )  # A row that is written again would make beat forget when it ran last.
+    # Saving a row again would make beat forget when it last ran.
+    assert row_of(fine).date_changed == untouched
 
 
-def test_mending_goes_on_past_a_schedule_whose_times_cannot_be_read(tenant: Tenant) -> None:
+def test_repair_continues_after_an_invalid_schedule(tenant: Tenant) -> None:
     bad, good = make_schedule(tenant, "bad"), make_schedule(tenant, "good")
     PeriodicTask.objects.filter(task=beat.TASK).delete()
     with tenant_scope(tenant.pk):
@@ -182,7 +181,7 @@ def test_mending_goes_on_past_a_schedule_whose_times_cannot_be_read(tenant: Tena
     assert row_of(good).crontab is not None
 
 
-def test_one_row_looks_at_everything_as_often_as_the_settings_say(tenant: Tenant) -> None:
+def test_the_row_of_the_check_has_the_interval_of_the_settings(tenant: Tenant) -> None:
     beat.repair()
     first = PeriodicTask.objects.get(task=beat.CHECK_TASK)
     before = (first.name, first.interval.every, first.queue)
@@ -199,7 +198,7 @@ def test_one_row_looks_at_everything_as_often_as_the_settings_say(tenant: Tenant
 # What ticks do
 
 
-def test_a_tick_fires_what_has_come_and_a_second_one_or_one_too_early_nothing(tenant: Tenant) -> None:
+def test_a_tick_fires_a_due_time_once_and_no_future_time(tenant: Tenant) -> None:
     schedule, later = make_schedule(tenant, "now"), make_schedule(tenant, "later")
     make_due(schedule)
     with tenant_scope(tenant.pk):
@@ -213,12 +212,12 @@ def test_a_tick_fires_what_has_come_and_a_second_one_or_one_too_early_nothing(te
     assert execution(tenant).jobs_enqueued == 1
 
 
-def test_without_beat_the_background_task_fires_what_has_come(
+def test_the_background_task_fires_due_times_without_beat(
     tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Alone: whatever else is due shares the queue, and one hint lies in it at a time.
-    alone = {"schedules-due": background_tasks._tasks["schedules-due"]}
-    monkeypatch.setattr(background_tasks, "_tasks", alone)
+    # Only this task, because due tasks share a queue that holds one hint at a time.
+    only_task = {"schedules-due": background_tasks._tasks["schedules-due"]}
+    monkeypatch.setattr(background_tasks, "_tasks", only_task)
     schedule = make_schedule(tenant)
     PeriodicTask.objects.all().delete()
     make_due(schedule)
@@ -231,32 +230,32 @@ def test_without_beat_the_background_task_fires_what_has_come(
     assert "schedules-due" not in background_tasks.Reminder().remind()
 
 
-def test_every_stage_of_an_execution_has_its_errand(engine: Engine, tenant: Tenant) -> None:
+def test_every_stage_of_an_execution_has_a_background_task(engine: Engine, tenant: Tenant) -> None:
     schedule = make_schedule(tenant)
     make_due(schedule)
     waiting: list[list[str]] = []
 
-    def look() -> None:
+    def record_waiting() -> None:
         waiting.append(
             sorted(name for name in background_tasks._tasks if background_tasks._with_waiting_rows([name]))
         )
 
-    look()
+    record_waiting()
     firing.fire(tenant.pk, schedule.pk)
-    look()
+    record_waiting()
     carry_out("schedules.expand")
-    look()
+    record_waiting()
     engine.drain()
-    look()
+    record_waiting()
     carry_out("schedules.settle")
-    look()
+    record_waiting()
 
-    ours = [[name for name in found if name.startswith("schedules")] for found in waiting]
-    assert ours == [["schedules-due"], ["schedules-unexpanded"], [], ["schedules-unsettled"], []]
+    stages = [[name for name in plans if name.startswith("schedules")] for plans in waiting]
+    assert stages == [["schedules-due"], ["schedules-unexpanded"], [], ["schedules-unsettled"], []]
     assert executions(tenant)[0].status == "success"
 
 
-def test_what_was_cancelled_half_way_has_its_errand(tenant: Tenant) -> None:
+def test_a_background_task_closes_an_execution_that_was_cancelled_while_it_ran(tenant: Tenant) -> None:
     schedule = make_schedule(tenant)
     make_due(schedule)
     carry_out("schedules.fire_due")
@@ -272,9 +271,9 @@ def test_what_was_cancelled_half_way_has_its_errand(tenant: Tenant) -> None:
     assert not background_tasks._with_waiting_rows(["schedules-uncancelled", "schedules-unsettled"])
 
 
-def test_what_waits_is_found_by_its_index(tenant: Tenant) -> None:
+def test_waiting_schedules_and_executions_are_read_by_index(tenant: Tenant) -> None:
     schedule = make_schedule(tenant, looked_until=datetime.now(UTC) + HOUR)
-    # So many that the planner's choice does not hang on a page more or less.
+    # Enough rows that the planner's choice does not depend on a few pages.
     far = datetime.now(UTC) + LONG_AGO
     fields = {"tenant": tenant, "target_type": "agent", "agent_role": "qa"}
     with tenant_scope(tenant.pk):
@@ -294,10 +293,10 @@ def test_what_waits_is_found_by_its_index(tenant: Tenant) -> None:
             )
             for one in ended
         )
-    with connections[OWNER].cursor() as cursor:  # nobody else may
+    with connections[OWNER].cursor() as cursor:  # only the owner may analyze
         cursor.execute("ANALYZE pipelines_schedule, pipelines_scheduleexecution, pipelines_schedulejob")
 
-    found = {
+    plans = {
         waiting.__name__: _plan(waiting())
         for waiting in (
             firing.list_due,
@@ -307,7 +306,7 @@ def test_what_waits_is_found_by_its_index(tenant: Tenant) -> None:
         )
     }
 
-    for name, plan in found.items():
+    for name, plan in plans.items():
         index = "schedules_due" if name == "list_due" else "executions_open"
         assert index in plan, plan
         assert "Seq Scan on pipelines_" not in plan, plan

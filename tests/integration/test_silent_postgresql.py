@@ -16,7 +16,7 @@ from tenants.sql import Statement
 from tests.engine import elsewhere, eventually
 from tests.network import Proxy, proxy_to
 
-NOTICE, PATIENCE, GRACE = 0.2, 2, 0.1
+NOTICE, PATIENCE, GRACE = 0.2, 1, 0.1
 MARGIN = 10.0  # for a busy machine
 
 

@@ -44,10 +44,11 @@ def keeps_asking(usage: Usage | None = None) -> Callable[[AgentRequest], AgentRe
     return ask_again
 
 
-def answer_newest_review(engine: Engine, tenant: Tenant, activity_id: UUID) -> None:
-    review = children(tenant, activity_id, "review")[-1]
-    approvals.reject(tenant.pk, review.pk, actor="Ann", notes="Once more.")
-    engine.drain()
+def answer_reviews(engine: Engine, tenant: Tenant, activity_id: UUID, times: int = 1) -> None:
+    for _ in range(times):
+        review = children(tenant, activity_id, "review")[-1]
+        approvals.reject(tenant.pk, review.pk, actor="Ann", notes="Once more.")
+        engine.drain()
 
 
 # Merging
@@ -198,10 +199,9 @@ def test_the_tenth_wake_without_progress_stops_the_activity_and_tells_people_its
     (activity_id,) = engine.submit(acme)
     engine.drain()
 
-    for _ in range(9):
-        answer_newest_review(engine, acme, activity_id)
+    answer_reviews(engine, acme, activity_id, 9)
     assert engine.status(acme, activity_id) == "awaiting_review"
-    answer_newest_review(engine, acme, activity_id)
+    answer_reviews(engine, acme, activity_id)
     dead_letters_escalation.handle_waiting()
 
     stopped = engine.get(acme, activity_id)
@@ -218,31 +218,32 @@ def test_the_tenth_wake_without_progress_stops_the_activity_and_tells_people_its
 
 
 def test_a_retry_by_an_operator_starts_with_the_last_answer_and_a_new_budget(
-    engine: Engine, acme: Tenant
+    engine: Engine, acme: Tenant, settings: Any
 ) -> None:
+    settings.ORCHESTRATOR_WAKE_BUDGET = 3
     engine.agent.behaviour = keeps_asking()
     (activity_id,) = engine.submit(acme)
     engine.drain()
-    for _ in range(10):
-        answer_newest_review(engine, acme, activity_id)
+    answer_reviews(engine, acme, activity_id, 3)
 
     cancellation.retry(acme.pk, activity_id, actor="Ann")
     engine.drain()
     assert engine.agent.calls[-1].wakes[-1]["reviewer_feedback"] == "Once more."
-    for _ in range(9):
-        answer_newest_review(engine, acme, activity_id)
+    answer_reviews(engine, acme, activity_id, 2)
 
     assert engine.status(acme, activity_id) == "awaiting_review"
-    answer_newest_review(engine, acme, activity_id)
+    answer_reviews(engine, acme, activity_id)
     assert engine.status(acme, activity_id) == "needs_review"
 
 
-def test_the_new_budget_of_a_retry_survives_a_failed_attempt(engine: Engine, acme: Tenant) -> None:
+def test_the_new_budget_of_a_retry_survives_a_failed_attempt(
+    engine: Engine, acme: Tenant, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_WAKE_BUDGET = 3
     engine.agent.behaviour = keeps_asking()
     (activity_id,) = engine.submit(acme, retry={"base_seconds": 0})
     engine.drain()
-    for _ in range(10):
-        answer_newest_review(engine, acme, activity_id)
+    answer_reviews(engine, acme, activity_id, 3)
 
     def fails(request: AgentRequest) -> AgentResult:
         raise RetryableAgentError("not yet")
@@ -254,17 +255,17 @@ def test_the_new_budget_of_a_retry_survives_a_failed_attempt(engine: Engine, acm
     engine.make_due(acme)
     engine.drain()
 
-    answer_newest_review(engine, acme, activity_id)
+    answer_reviews(engine, acme, activity_id)
 
     assert engine.status(acme, activity_id) == "awaiting_review"
 
 
-def test_wakes_from_before_the_window_do_not_count(engine: Engine, acme: Tenant) -> None:
+def test_wakes_from_before_the_window_do_not_count(engine: Engine, acme: Tenant, settings: Any) -> None:
+    settings.ORCHESTRATOR_WAKE_BUDGET = 3
     engine.agent.behaviour = keeps_asking()
     (activity_id,) = engine.submit(acme)
     engine.drain()
-    for _ in range(9):
-        answer_newest_review(engine, acme, activity_id)
+    answer_reviews(engine, acme, activity_id, 2)
     with connections[OWNER].cursor() as cursor:
         cursor.execute("SET row_security = off")
         cursor.execute(
@@ -272,7 +273,7 @@ def test_wakes_from_before_the_window_do_not_count(engine: Engine, acme: Tenant)
             [activity_id],
         )
 
-    answer_newest_review(engine, acme, activity_id)
+    answer_reviews(engine, acme, activity_id)
 
     assert engine.status(acme, activity_id) == "awaiting_review"
 
@@ -325,7 +326,7 @@ def test_an_activity_without_budget_does_not_stop_others_that_the_same_decision_
     engine.agent.behaviour = keeps_asking()
     (stopped,) = engine.submit(acme)
     engine.drain()
-    answer_newest_review(engine, acme, stopped)
+    answer_reviews(engine, acme, stopped)
     approvals.reject(acme.pk, children(acme, stopped, "review")[-1].pk, actor="Ann", notes="x")
     engine.agent.behaviour = lambda request: Accepted()
     assert engine.status(acme, stopped) == "needs_review"
