@@ -36,7 +36,7 @@ from activities.load_shedding import PROTECTION
 from activities.models import Activity, ActivityRun, Wake
 from activities.quick_work import Group, HeldGrant, QuickWork, most_together
 from activities.run_tokens import RunToken
-from activities.submission import NewActivity, reserving
+from activities.submission import NewActivity, Reservation, reserving
 from agents import configuration, runner, sessions, skills
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Parked
 from agents.exceptions import AgentError, InputUnavailable, PermanentAgentError, ServerAway
@@ -554,17 +554,27 @@ class _Claims:
         ]
 
 
-def _begin_claims(held: Sequence[HeldGrant]) -> _Claims:
-    """Add the claims to the caller's `tenant_scope`. Raises `AgentError` if the role cannot run."""
+def _begin_claims(held: Sequence[HeldGrant], created: Reservation | None = None) -> _Claims:
+    """Add the claims to the caller's `tenant_scope`. Raises `AgentError` if the role cannot run.
+
+    `created`: holds the only activity, which this transaction creates.
+    """
     tenant_id, agent_role = held[0].kind
     role = configuration.settings_for(tenant_id, agent_role)
     knowledge = execution_request.knowledge_of(tenant_id, agent_role, role)
     briefing = sessions.briefing_with(role.briefing, knowledge.versions)
-    rows = transitions.claim(
-        [transitions.Claim(each.grant.activity_id, each.run_id, each.grant.grant) for each in held],
-        tenant_id=tenant_id, role=agent_role, worker_id=leases.current().worker_id, timeout_seconds=role.timeout_seconds,
+    by = transitions.Claimant(
+        role=agent_role, worker_id=leases.current().worker_id, timeout_seconds=role.timeout_seconds,
         version=role.adapter.version or "", briefing=briefing, day=clock.today(),
     )  # fmt: skip
+    rows = (
+        created.claim({"run": held[0].run_id, "grant": held[0].grant.grant, **by.parameters()})
+        if created
+        else None
+    )
+    if rows is None:
+        claims = [transitions.Claim(each.grant.activity_id, each.run_id, each.grant.grant) for each in held]
+        rows = transitions.claim(claims, tenant_id=tenant_id, by=by)
     return _Claims(held, role, knowledge, briefing, rows)
 
 
@@ -632,7 +642,7 @@ class _Following:
             if not configuration.settings_for(*held.kind).budgeted:
                 self._holding.enter_context(self._lease.holding(self._run_id))
                 self._was_claimed = True
-                self._claims = _begin_claims([held])
+                self._claims = _begin_claims([held], reservation)
 
     def _is_expected(self, begun: Sequence[NewActivity]) -> bool:
         """Whether exactly one step began, and it needs exactly the slot that was requested."""
@@ -642,7 +652,7 @@ class _Following:
         alike = (step.agent_role, step.pipeline_run_id, step.priority) == (
             row.agent_role, row.pipeline_run_id, row.priority,
         )  # fmt: skip
-        return alike and not (step.group_key or step.files or step.not_before)
+        return alike and not (step.group_key or step.files or step.not_before or step.wake_payload)
 
     def _passed(self, grant: str) -> Grant:
         before = self._before.grant

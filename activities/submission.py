@@ -28,15 +28,14 @@ from tenants import clock, request_context, wire_json
 from tenants.context import APP
 from tenants.current_tenant import current_tenant
 from tenants.identifiers import uuid7
-from tenants.sql import Array, JsonArray, Statement
+from tenants.sql import Array, JsonArray, Rows, Statement, load_parts
 
-from . import backlog, relay, states
+from . import backlog, relay, states, transitions
 
 TRIES = 3  # An equal activity may end between the insert that it blocks and the query that looks for it.
 
-_SUBMIT, _COUNT_REPEATED = (
-    Statement.load(Path(__file__).parent / "sql", name) for name in ("submit", "count_repeated")
-)
+_FOLDER = Path(__file__).parent / "sql"
+_SUBMIT, _COUNT_REPEATED = (Statement.load(_FOLDER, name) for name in ("submit", "count_repeated"))
 
 
 #: In `agent_options`: the role of the agent that wrote the task. It is kept when the work is reassigned or revised.
@@ -58,19 +57,25 @@ class Beginning:
 _OF_NEW_RUNS = Beginning("", {})
 
 
+#: Parts of `submit.sql` for activities that wait to be claimed.
+_UNCLAIMED = {
+    "facts": "", "with_facts": "", "columns": "a.id, a.group_key", "claimed": "", "claim_event": "", "claim_run": "",
+    "state_columns": "status, version, fence, attempts", "state": "'created', 1, 0, 0",
+    "wake_state_columns": "state", "wake_state": "'pending'", "rows": "SELECT id, created_at, group_key FROM created",
+}  # fmt: skip
+_CLAIMED = load_parts(_FOLDER, "submit_claimed") | transitions.CLAIMED
+
+
 @lru_cache(maxsize=16)
-def _statement(beginning: str) -> Statement:
+def _statement(beginning: str, *, is_claimed: bool = False) -> Statement:
     parts = {"beginning": "", "round": "round", "begun": ""}
     if beginning:
         parts = {
             "beginning": f"{beginning}, ",
             "round": "begun.round",
-            "begun": "JOIN begun USING (pipeline_run_id, step) ",
+            "begun": "JOIN begun USING (pipeline_run_id, step)",
         }
-    text = _SUBMIT.text
-    for name, part in parts.items():
-        text = text.replace(f"{{{name}}}", part)
-    return Statement(name="submit", text=text)
+    return _SUBMIT.with_parts(parts | (_CLAIMED if is_claimed else _UNCLAIMED))
 
 
 @dataclass(slots=True)
@@ -79,6 +84,21 @@ class Reservation:
 
     next_id: UUID | None
     begun: list[NewActivity] = field(default_factory=list)
+    _beginning: str = ""
+    _rows: Rows | None = None
+
+    def note(self, items: Sequence[NewActivity], beginning: Beginning, rows: Rows) -> None:
+        self.begun += items
+        self._beginning, self._rows = beginning.text, rows
+
+    def claim(self, parameters: Mapping[str, Any]) -> Rows | None:
+        """Let the statement that creates the only item also claim it, with these parameters of `submit_claimed.sql`.
+
+        Returns the rows of `claim.sql`; None if the statement was sent before, so that the claim needs one of its own.
+        """
+        statement = _statement(self._beginning, is_claimed=True)
+        is_pending = self._rows is not None and self._rows.replace(statement.text, parameters)
+        return self._rows if is_pending else None
 
 
 _reservation: ContextVar[Reservation | None] = ContextVar("reservation", default=None)
@@ -193,7 +213,7 @@ def begin(items: Sequence[NewActivity], beginning: Beginning = _OF_NEW_RUNS, *, 
     if any(map(_may_have_deadlines, items)):
         _plan_deadlines(tenant_id, items, _by_id(rows.fetch()))
     if (reservation := _reservation.get()) is not None:
-        reservation.begun += items
+        reservation.note(items, beginning, rows)
     relay.after_commit_of(lambda: Exchange(offers=_offers(tenant_id, items, _by_id(rows.fetch()))))
 
 

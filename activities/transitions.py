@@ -31,12 +31,15 @@ from activities.signals import activity_settled
 from tenants import wire_json
 from tenants.context import APP
 from tenants.current_tenant import current_tenant
-from tenants.sql import Array, Rows, Statement
+from tenants.sql import Array, Rows, Statement, load_parts
 
 _FOLDER = Path(__file__).parent / "sql"
-_CLAIM, _START, _FINISH, _REQUEUE, _END_RUN, _SUSPEND = (
-    Statement.load(_FOLDER, name) for name in ("claim", "start", "finish", "requeue", "end_run", "suspend")
+_START, _FINISH, _REQUEUE, _END_RUN, _SUSPEND = (
+    Statement.load(_FOLDER, name) for name in ("start", "finish", "requeue", "end_run", "suspend")
 )
+#: Parts of each statement that claims activities.
+CLAIMED = load_parts(_FOLDER, "claimed")
+_CLAIM = Statement.load(_FOLDER, "claim").with_parts(CLAIMED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +64,7 @@ def _finishing(following: Following | None) -> Statement:
             "followed": columns,
             "with_followed": f" LEFT JOIN {following.table} ON {following.table}.activity = moved.id",
         }
-    text = _FINISH.text
-    for name, part in parts.items():
-        text = text.replace(f"{{{name}}}", part)
-    return Statement(name="finish", text=text)
+    return _FINISH.with_parts(parts)
 
 
 _finish = _finish_of_step = _finishing(None)
@@ -259,18 +259,36 @@ class Claim(NamedTuple):
     grant: str
 
 
-def claim(
-    claims: Sequence[Claim],
-    *,
-    tenant_id: UUID,
-    role: str,
-    worker_id: UUID,
-    timeout_seconds: int,
-    version: str,
-    day: date,
-    briefing: str = "",
-) -> Rows:
-    """Claim each activity for its run, and start those whose input is at hand (`started`). `day`: for the ledger.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimant:
+    """The worker that claims activities, and facts of their role. `version`: of the agent. `briefing`: digest of its instructions.
+
+    `day`: for the ledger.
+    """
+
+    role: str
+    worker_id: UUID
+    timeout_seconds: int
+    version: str
+    day: date
+    briefing: str = ""
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the parameters that the statements which claim activities have in common."""
+        return {
+            "role": self.role,
+            "worker": self.worker_id,
+            "timeout": self.timeout_seconds,
+            "agent_version": self.version,
+            "day": self.day,
+            "briefing": self.briefing,
+            **_verb("claim", "claim_"),
+            **_verb("start", "start_"),
+        }
+
+
+def claim(claims: Sequence[Claim], *, tenant_id: UUID, by: Claimant) -> Rows:
+    """Claim each activity for its run, and start those whose input is at hand (`started`).
 
     A row's `session` is null or `{id, fits}`: the live session, and whether its agent has received this `briefing`.
 
@@ -284,14 +302,7 @@ def claim(
             "activities": activities,
             "runs": runs,
             "grants": grants,
-            "role": role,
-            "worker": worker_id,
-            "timeout": timeout_seconds,
-            "agent_version": version,
-            "day": day,
-            "briefing": briefing,
-            **_verb("claim", "claim_"),
-            **_verb("start", "start_"),
+            **by.parameters(),
         },
         using=APP,
     )

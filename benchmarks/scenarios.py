@@ -508,10 +508,10 @@ def _claim_and_finish(tenant: Tenant, count: int) -> Figures:
 def _claim(tenant: Tenant, activity: UUID) -> tuple[UUID, int]:
     run = uuid4()
     with tenant_scope(tenant.pk):
-        found = transitions.claim(
-            [transitions.Claim(activity, run, run.hex)], tenant_id=tenant.pk, role=ROLE, worker_id=run, timeout_seconds=600,
-            version="", day=clock.today(),
-        )  # fmt: skip
+        by = transitions.Claimant(
+            role=ROLE, worker_id=run, timeout_seconds=600, version="", day=clock.today()
+        )
+        found = transitions.claim([transitions.Claim(activity, run, run.hex)], tenant_id=tenant.pk, by=by)
     (claimed,) = found.fetch()
     return run, claimed.fence
 

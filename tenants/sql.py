@@ -58,6 +58,13 @@ class Statement:
         operations: Any = connections[using].ops
         return cls(name, operations.compose_sql(*rows.query.sql_with_params()).replace("%", "%%"))
 
+    def with_parts(self, parts: Mapping[str, str]) -> Statement:
+        """Return the statement with these texts instead of its placeholders {name}. Parts may contain placeholders of later ones."""
+        text = self.text
+        for name, part in parts.items():
+            text = text.replace(f"{{{name}}}", part)
+        return Statement(self.name, text)
+
     def run(self, parameters: Parameters, *, using: str | None = None) -> list[Any]:
         """Execute the statement in the current transaction of the alias. Returns its rows as named tuples."""
         return self._execute(parameters, using, _PreparedStatements.run)
@@ -104,6 +111,13 @@ class Statement:
             return found[0]
 
 
+def load_parts(folder: Path, name: str) -> dict[str, str]:
+    """Return the parts of a file for `Statement.with_parts`. Each begins with a line `-- part: name`."""
+    text = (folder / f"{name}.sql").read_text(encoding="utf-8")
+    _, *parts = re.split(r"^-- part: (\w+)\n", text, flags=re.MULTILINE)
+    return dict(zip(parts[::2], map(str.strip, parts[1::2]), strict=True))
+
+
 class Array(list[Any]):
     """An array parameter of texts, ids or numbers in PostgreSQL's syntax, which saves psycopg's inspection of each member. The statement
     must cast it to its type."""
@@ -142,6 +156,7 @@ class Rows:
     def __init__(self, send: Callable[[], None]) -> None:
         self._send = send
         self._rows: list[Any] | None = None
+        self.pending: _MergedStatement | None = None
         self.errors: AbstractContextManager[Any] = nullcontext()
 
     def fetch(self) -> list[Any]:
@@ -152,6 +167,13 @@ class Rows:
         if self._rows is None:
             raise LookupError("the statement was not executed")
         return self._rows
+
+    def replace(self, text: str, parameters: Parameters) -> bool:
+        """Send this statement, with these additional parameters, instead of the pending one. Returns False if that was sent already."""
+        if self.pending is None or self._rows is not None:
+            return False
+        self.pending.replace(text, parameters)
+        return True
 
     def set(self, rows: list[Any]) -> None:
         self._rows = rows
@@ -306,6 +328,7 @@ class _MergedStatement:
         rows: Rows,
     ) -> None:
         self.rows = rows
+        self.rows.pending = self
         self._prepared, self._text = prepared, text
         self._lists = {name: type(parameters[name])(parameters[name]) for name in lists}
         self._others = {name: value for name, value in parameters.items() if name not in lists}
@@ -318,6 +341,10 @@ class _MergedStatement:
         for name, values in self._lists.items():
             values.extend(parameters[name])
         return True
+
+    def replace(self, text: str, parameters: Parameters) -> None:
+        self._text = text
+        self._others |= parameters
 
     def prepare(self) -> None:
         self._execution = self._prepared._execution(self._text, {**self._others, **self._lists})

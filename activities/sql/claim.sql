@@ -12,6 +12,7 @@
 --             serves one run: a second delivery of its message claims nothing, even if the activity was suspended and woken meanwhile.
 --             A date that is set after its wakes were read is seen in the same way. Rows are locked in the order of their ids, so these
 --             must be sorted.
+-- Parts       those of `claimed.sql`
 -- Plan        each row is looked up by its key in a query of its own (OFFSET 0, LIMIT 1) or by an array of keys, never by a join alone, so
 --             that no table statistics make the planner read all pending wakes or all runs.
 WITH waiting AS MATERIALIZED (
@@ -31,11 +32,7 @@ WITH waiting AS MATERIALIZED (
     SELECT waiting.activity, waiting.run, waiting."grant", waiting.reason, c.not_before,
            (c.input_ref IS NULL OR s.id IS NOT NULL) AND c.input -> 'refs' IS NULL AND NOT waiting.needs_outputs AS at_hand,
            s.content, s.data,
-           CASE WHEN c.matter IS NOT NULL THEN (
-               SELECT jsonb_build_object('id', x.external_session_id, 'fits', x.briefing IN ('', %(briefing)s))
-               FROM agents_agentsession x
-               WHERE x.tenant_id = %(tenant)s AND x.deliverable_id = c.matter AND x.role = %(role)s AND x.ended_at IS NULL
-           ) END AS session
+           {session} AS session
     FROM waiting
     CROSS JOIN LATERAL (
         SELECT a.not_before, a.input_ref, a.input, coalesce(a.mailbox_id, a.deliverable_id) AS matter
@@ -53,41 +50,18 @@ WITH waiting AS MATERIALIZED (
       AND a.status = ANY(%(claim_sources)s) AND a.assignee_type = 'agent' AND a.agent_role = %(role)s
       AND (a.expires_at IS NULL OR a.expires_at > now())
       AND (a.not_before IS NOT DISTINCT FROM facts.not_before OR a.not_before <= now())
-    RETURNING a.id, a.tenant_id, a.name, a.description, a.agent_role, a.priority, a.params, a.input, a.input_ref,
-              a.deliverable_id, a.pipeline_run_id, a.step, a.fence, a.attempts, a.timeout_seconds, a.expires_at, a.due_at, a.group_key, a.files,
-              a.requires_approval, a.link_kind, a.version, a.mailbox_id, a.agent_options,
+    RETURNING {columns},
               facts.at_hand AS started, facts.reason, facts.session, facts.run, facts."grant",
               facts.content AS input_content, facts.data AS input_data
-), taken AS (
+), wake AS (
     UPDATE activities_wake w
     SET state = 'taken', run_id = claimed.run
     FROM claimed
     WHERE w.activity_id = ANY(%(activities)s::uuid[]) AND w.activity_id = claimed.id AND w.state = 'pending'
       AND (w.due_at IS NULL OR w.due_at <= now() OR w.cause = 'budget')
     RETURNING w.id, w.activity_id, w.reason, w.payload, w.provenance
-), run AS (
-    INSERT INTO activities_activityrun
-        (id, tenant_id, activity_id, status, fence, attempt, wake_reason, "grant", worker_id, timeout_seconds, beats, agent_version, session_id)
-    SELECT run, tenant_id, id, 'running', fence, attempts, reason, "grant", %(worker)s,
-           coalesce(timeout_seconds, %(timeout)s), 0, %(agent_version)s,
-           CASE WHEN (session ->> 'fits')::boolean THEN session ->> 'id' ELSE '' END
-    FROM claimed
-), entry AS (
-    INSERT INTO tenants_usageentry
-        (tenant_id, at, day, agent_role, deliverable_id, activity_id, run_id, pipeline_run_id, model, input_tokens, output_tokens, dollars,
-         runs, unpriced)
-    SELECT tenant_id, clock_timestamp(), %(day)s, agent_role, deliverable_id, id, run, pipeline_run_id, '', 0, 0, 0, 1, false
-    FROM claimed
 ), event AS (
     INSERT INTO activities_activityevent (tenant_id, activity_id, seq, verb, source, target, actor, run_id, detail, at)
-    -- A start whose source is `created` stands for the claim before it as well, see `ActivityEvent`.
-    SELECT tenant_id, id, version, CASE WHEN started THEN %(start_verb)s ELSE %(claim_verb)s END, 'created',
-           CASE WHEN started THEN %(start_target)s ELSE %(claim_target)s END, 'worker', run, '{}'::jsonb, clock_timestamp()
-    FROM claimed
-)
-SELECT id, tenant_id, name, description, agent_role, priority, params, input, input_ref, deliverable_id, pipeline_run_id, step, fence, attempts,
-       timeout_seconds, expires_at, due_at, group_key, files, requires_approval, link_kind, started, reason, session, mailbox_id,
-       agent_options, run, input_content, input_data,
-       (SELECT jsonb_agg(jsonb_build_object('id', t.id, 'reason', t.reason, 'payload', t.payload, 'provenance', t.provenance) ORDER BY t.id)
-        FROM taken t WHERE t.activity_id = claimed.id) AS wakes
-FROM claimed
+    {event}
+), {run}
+SELECT claimed.*, {wakes} AS wakes FROM claimed

@@ -3,6 +3,8 @@
 -- `submission.Beginning`.
 -- Parameters  tenant, actor, rows: jsonb array of objects with the columns below
 -- Returns     id, created_at, group_key of each created activity. A missing one collided with a live dedup key or an existing step.
+-- Parts       beginning, begun, round: of the steps that begin. The others are those of `submit_claimed.sql` if the statement also claims the
+--             activity, else of `submission._UNCLAIMED`.
 WITH {beginning}wanted AS (
     SELECT * FROM jsonb_to_recordset(%(rows)s) AS w(
         id uuid, name text, description text, assignee_type text, agent_role text, human_role text,
@@ -19,13 +21,14 @@ WITH {beginning}wanted AS (
                 THEN g.options ELSE '{}'::jsonb END AS options
     FROM agents_agent g LEFT JOIN agents_agentconfig c ON c.tenant_id = %(tenant)s AND c.role = g.role
     WHERE g.role = ANY(ARRAY(SELECT DISTINCT agent_role FROM wanted))
-), created AS (
-    INSERT INTO activities_activity
-        (id, tenant_id, name, description, status, assignee_type, agent_role, human_role, is_approval_gate,
+){facts}, created AS (
+    INSERT INTO activities_activity AS a
+        (id, tenant_id, name, description, assignee_type, agent_role, human_role, is_approval_gate,
          requires_approval, priority, params, metadata, input, input_ref, parent_id, link_kind, deliverable_id,
          pipeline_run_id, pipeline_id, period_id, template, step, branch, round, schedule_id, dedup_key, group_key, group_scope, files, not_before, expires_at, due_at, timeout_seconds,
-         retry, max_attempts, decision_rules, reviewer_notes, mailbox_id, agent_options, wake_reason, fence, attempts, stalls, version, created_at)
-    SELECT id, %(tenant)s, name, description, 'created', assignee_type, agent_role, human_role, is_approval_gate,
+         retry, max_attempts, decision_rules, reviewer_notes, mailbox_id, agent_options, wake_reason, stalls,
+         created_at, {state_columns})
+    SELECT id, %(tenant)s, name, description, assignee_type, agent_role, human_role, is_approval_gate,
            requires_approval, priority, params, metadata, input, input_ref, parent_id, link_kind, deliverable_id,
            pipeline_run_id, pipeline_id, period_id, template, step, branch, {round}, schedule_id, dedup_key,
            coalesce(group_key, 'repository:' || left(CASE WHEN role.options ? 'repositories' THEN params ->> 'repository'
@@ -36,19 +39,26 @@ WITH {beginning}wanted AS (
                AND %(actor)s NOT LIKE 'user:%%' AND jsonb_typeof(role.patience) = 'number'
                THEN greatest(clock_timestamp(), not_before) + make_interval(secs => role.patience::text::float) END),
            due_at, timeout_seconds,
-           retry, max_attempts, decision_rules, reviewer_notes, mailbox_id, coalesce(agent_options, '{}'::jsonb), wake_reason, 0, 0, 0, 1, clock_timestamp()
-    FROM wanted {begun}LEFT JOIN role ON role.role = agent_role
+           retry, max_attempts, decision_rules, reviewer_notes, mailbox_id, coalesce(agent_options, '{}'::jsonb), wake_reason, 0,
+           clock_timestamp(), {state}
+    FROM wanted
+    {begun}
+    {with_facts}
+    LEFT JOIN role ON role.role = agent_role
     ON CONFLICT DO NOTHING
-    RETURNING id, created_at, group_key
-), event AS (
-    INSERT INTO activities_activityevent (tenant_id, activity_id, seq, verb, source, target, actor, detail, at)
-    SELECT %(tenant)s, id, 1, 'submit', NULL, 'created', %(actor)s, '{}'::jsonb, created_at FROM created
+    RETURNING {columns}, a.created_at
+){claimed}, event AS (
+    INSERT INTO activities_activityevent (tenant_id, activity_id, seq, verb, source, target, actor, run_id, detail, at)
+    SELECT %(tenant)s, id, 1, 'submit', NULL, 'created', %(actor)s, NULL::uuid, '{}'::jsonb, created_at FROM created
+    {claim_event}
 ), wake AS (
     INSERT INTO activities_wake
-        (id, tenant_id, activity_id, reason, cause, payload, fingerprint, state, due_at, merged, provenance, created_at)
-    SELECT w.wake_id, %(tenant)s, w.id, w.wake_reason, 'wake', coalesce(w.wake_payload, '{}'::jsonb), '', 'pending',
-           CASE WHEN w.not_before > now() THEN w.not_before END, 0, w.provenance, c.created_at
+        (id, tenant_id, activity_id, reason, cause, payload, fingerprint, merged, provenance, created_at, due_at,
+         {wake_state_columns})
+    SELECT w.wake_id, %(tenant)s, w.id, w.wake_reason, 'wake', coalesce(w.wake_payload, '{}'::jsonb), '', 0, w.provenance, c.created_at,
+           CASE WHEN w.not_before > now() THEN w.not_before END, {wake_state}
     FROM wanted w JOIN created c ON c.id = w.id
     WHERE w.assignee_type = 'agent'
-)
-SELECT id, created_at, group_key FROM created
+    RETURNING id, activity_id, reason, payload, provenance
+){claim_run}
+{rows}

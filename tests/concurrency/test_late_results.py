@@ -31,10 +31,11 @@ LATE = Completed(Output(content="late"))
 
 def claim(engine: Engine, tenant: Tenant, activity_id: UUID, grant: str) -> Any:
     with tenant_scope(tenant.pk):
-        rows = transitions.claim(
-            [transitions.Claim(activity_id, uuid7(), grant)],
-            tenant_id=tenant.pk, role="qa", worker_id=engine.lease.worker_id, timeout_seconds=60, version="", day=clock.today(),
-        ).fetch()  # fmt: skip
+        by = transitions.Claimant(
+            role="qa", worker_id=engine.lease.worker_id, timeout_seconds=60, version="", day=clock.today()
+        )
+        claims = [transitions.Claim(activity_id, uuid7(), grant)]
+        rows = transitions.claim(claims, tenant_id=tenant.pk, by=by).fetch()
     return rows[0] if rows else None
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -101,6 +103,73 @@ def test_a_step_begins_in_the_transaction_that_ends_the_one_before(
     for before, after in (("one", "two"), ("two", "three")):
         ended = transaction_of(acme, flow, before, "complete")
         assert {transaction_of(acme, flow, after, verb) for verb in ("submit", "start")} == {ended}
+
+
+#: Columns that differ between two equal runs: ids, times and what is derived from them.
+OWN = re.compile(r"(?!session_id)(.*_)?(id|ref|at|grant|provenance|input)$")
+
+
+def rows_of(tenant: Tenant, flow: Flow) -> dict[str, list[dict[str, Any]]]:
+    """All rows that the claims of these steps have written, without what differs between two equal runs."""
+    found = {}
+    with tenant_scope(tenant.pk), connections[APP].cursor() as cursor:
+        for table, key in (
+            ("activities_activity", "id"), ("activities_activityrun", "activity_id"), ("activities_wake", "activity_id"),
+            ("activities_activityevent", "activity_id"), ("tenants_usageentry", "activity_id"),
+        ):  # fmt: skip
+            cursor.execute(
+                f"SELECT a.step, t.* FROM {table} t JOIN activities_activity a ON a.id = t.{key}"
+                " WHERE a.pipeline_run_id = %s ORDER BY a.created_at, t.id",
+                [flow.id],
+            )
+            names = [column.name for column in cursor.description or ()]
+            rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+            found[table] = [
+                {name: value if not OWN.match(name) else value is not None for name, value in row.items()}
+                for row in rows
+            ]
+    return found
+
+
+@pytest.mark.parametrize("has_session", [False, True])
+def test_a_step_that_is_claimed_as_it_is_created_leaves_the_rows_of_one_that_is_claimed_later(
+    engine: Engine, acme: Tenant, passed: list[bool], monkeypatch: pytest.MonkeyPatch, has_session: bool
+) -> None:
+    """The third step has its input at hand, the last one must fetch the outputs of two steps before it starts."""
+    engine.agent.behaviour = lambda request: Completed(
+        Output(content=f"{request.pipeline_step}: done"),
+        session_id="s-1" if has_session and request.pipeline_step == "one" else None,
+    )
+    steps = (*CHAIN, step("four", "two", "three"))
+    claim, claimed = submission.Reservation.claim, list[bool]()
+
+    def noted(self: submission.Reservation, parameters: Any) -> Any:
+        rows = claim(self, parameters)
+        claimed.append(rows is not None)
+        return rows
+
+    monkeypatch.setattr(submission.Reservation, "claim", noted)
+    together = Flow(engine, acme, *steps, deliverable_id=uuid4())
+    engine.drain()
+    monkeypatch.setattr(submission.Reservation, "claim", lambda self, parameters: None)
+    apart = Flow(engine, acme, *steps, deliverable_id=uuid4())
+    engine.drain()
+
+    assert together.outcome == apart.outcome == ("completed", 0)
+    # What records the session of the first step sends the statement that creates the second one before that can claim.
+    assert claimed == [not has_session, True, True]
+    assert passed == [True, True, True, False] * 2
+    rows, expected = rows_of(acme, together), rows_of(acme, apart)
+    assert [row["verb"] for row in rows["activities_activityevent"] if row["step"] == "two"] == [
+        "submit",
+        "start",
+        "complete",
+    ]
+    assert len(rows["activities_activityrun"]) == len(rows["activities_wake"]) == 4
+    assert [row["session_id"] for row in rows["activities_activityrun"]] == (
+        ["s-1" if has_session else ""] * 4
+    )
+    assert rows == expected
 
 
 def calls(engine: Engine) -> list[str | None]:
@@ -429,8 +498,8 @@ def test_the_slot_of_a_step_whose_worker_died_before_the_commit_is_found_and_giv
 ) -> None:
     begin = dispatch._begin_claims
 
-    def dies(held: Any) -> Any:
-        claims = begin(held)
+    def dies(held: Any, created: Any = None) -> Any:
+        claims = begin(held, created)
         if held[0].grant.activity_id != first:
             raise Died
         return claims

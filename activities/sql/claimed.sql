@@ -1,0 +1,46 @@
+-- What the statements that claim activities have in common: `claim.sql`, and `submit.sql` for work that a worker begins at once. The parts of
+-- this text replace the placeholders with their names. `claimed` has a row for each claimed activity: `columns`, `started` (else its input
+-- must be fetched), `reason`, `session`, `run` and `grant`.
+-- Parameters  tenant, role, worker, timeout, agent_version, briefing (digest of the agent's instructions), day; claim and start: verb, target
+-- Returns     nothing by itself
+
+-- part: columns
+-- What a run needs of its activity `a`.
+a.id, a.tenant_id, a.name, a.description, a.agent_role, a.priority, a.params, a.input, a.input_ref,
+a.deliverable_id, a.pipeline_run_id, a.step, a.fence, a.attempts, a.timeout_seconds, a.expires_at, a.due_at, a.group_key, a.files,
+a.requires_approval, a.link_kind, a.version, a.mailbox_id, a.agent_options
+
+-- part: session
+-- The live session of `matter`, and whether the agent has received this briefing.
+CASE WHEN matter IS NOT NULL THEN (
+    SELECT jsonb_build_object('id', x.external_session_id, 'fits', x.briefing IN ('', %(briefing)s))
+    FROM agents_agentsession x
+    WHERE x.tenant_id = %(tenant)s AND x.deliverable_id = matter AND x.role = %(role)s AND x.ended_at IS NULL
+) END
+
+-- part: event
+-- A start whose source is `created` stands for the claim before it as well, see `ActivityEvent`.
+SELECT tenant_id, id, version, CASE WHEN started THEN %(start_verb)s ELSE %(claim_verb)s END, 'created',
+       CASE WHEN started THEN %(start_target)s ELSE %(claim_target)s END, 'worker', run, '{}'::jsonb, clock_timestamp()
+FROM claimed
+
+-- part: run
+run AS (
+    INSERT INTO activities_activityrun
+        (id, tenant_id, activity_id, status, fence, attempt, wake_reason, "grant", worker_id, timeout_seconds, beats, agent_version, session_id)
+    SELECT run, tenant_id, id, 'running', fence, attempts, reason, "grant", %(worker)s,
+           coalesce(timeout_seconds, %(timeout)s), 0, %(agent_version)s,
+           CASE WHEN (session ->> 'fits')::boolean THEN session ->> 'id' ELSE '' END
+    FROM claimed
+), entry AS (
+    INSERT INTO tenants_usageentry
+        (tenant_id, at, day, agent_role, deliverable_id, activity_id, run_id, pipeline_run_id, model, input_tokens, output_tokens, dollars,
+         runs, unpriced)
+    SELECT tenant_id, clock_timestamp(), %(day)s, agent_role, deliverable_id, id, run, pipeline_run_id, '', 0, 0, 0, 1, false
+    FROM claimed
+)
+
+-- part: wakes
+-- Those that the run takes, from `wake`.
+(SELECT jsonb_agg(jsonb_build_object('id', t.id, 'reason', t.reason, 'payload', t.payload, 'provenance', t.provenance) ORDER BY t.id)
+ FROM wake t WHERE t.activity_id = claimed.id)
