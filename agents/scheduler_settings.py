@@ -21,6 +21,7 @@ from django.db.models.functions import Now
 
 from agents.contracts import HttpLimits
 from agents.models import PlatformConfig
+from agents.signals import scheduling_resumed
 from tenants.context import current_alias
 
 logger = logging.getLogger(__name__)
@@ -349,7 +350,10 @@ def _write_settings(config: PlatformConfig, new_tree: Tree, actor: str) -> Platf
         )
         facts = {"action": "platform_settings_changed", "actor": actor, "keys": changed}
         logger.info("Scheduling settings changed", extra=facts)
+        was_enabled = settings_of(config.value).enabled
         config.refresh_from_db()
+        if not was_enabled and settings_of(config.value).enabled:
+            scheduling_resumed.send(sender=PlatformConfig)
     forget()
     return config
 

@@ -9,10 +9,13 @@ from uuid import UUID
 from activities import transitions
 from activities.signals import activity_buried, activity_reopened, activity_settled, planned_roles_asked
 from agents import registry
+from agents.signals import scheduling_resumed
 from pipelines.deliverables import monthly_job
-from pipelines.models import Deliverable, Pipeline
+from pipelines.models import Deliverable, Pipeline, Schedule
+from pipelines.schedules import firing
 from tenants import owned_ids
-from tenants.signals import tenant_changed
+from tenants.models import PauseKind
+from tenants.signals import tenant_changed, work_resumed
 
 from . import deliverables, jobs, progression, references, versions
 
@@ -27,6 +30,8 @@ def connect() -> None:
     activity_reopened.connect(follow_reopened_planner, dispatch_uid="pipelines.planner_reopened")
     activity_buried.connect(follow_dead_letter, dispatch_uid="pipelines.dead_letter")
     planned_roles_asked.connect(list_planned_roles, dispatch_uid="pipelines.planned_roles")
+    work_resumed.connect(miss_times_of_pause, dispatch_uid="pipelines.times_of_pause")
+    scheduling_resumed.connect(miss_times_of_all, dispatch_uid="pipelines.times_of_all")
     tenant_changed.connect(update_monthly_job, dispatch_uid="pipelines.monthly_job")
     registry.provide_references("pipelines", references.SOURCE)
     owned_ids.provide("deliverable", find_deliverables)
@@ -71,3 +76,17 @@ def find_pipelines(tenant_id: UUID, ids: Collection[UUID]) -> Collection[UUID]:
 
 def update_monthly_job(sender: Any, *, tenant: Any, **kwargs: Any) -> None:
     monthly_job.update(tenant)
+
+
+def miss_times_of_pause(
+    sender: Any, *, tenant_id: UUID, kind: str | None, subject: str, **kwargs: Any
+) -> None:
+    schedules = Schedule.objects.for_tenant(tenant_id)
+    if kind is None:
+        firing.miss_times(schedules)
+    elif kind == PauseKind.SCHEDULE:
+        firing.miss_times(schedules.filter(pk=subject))
+
+
+def miss_times_of_all(sender: Any, **kwargs: Any) -> None:
+    firing.miss_times_of_all()

@@ -18,6 +18,7 @@ from tenants.context import tenant_scope
 from tenants.exceptions import TenantError
 from tenants.models import Pause, PauseKind, Role, Tenant
 from tenants.principals import Principal
+from tenants.signals import work_resumed
 
 
 class PausingRefused(TenantError):
@@ -38,6 +39,8 @@ def switch(who: Principal, *, paused: bool) -> bool:
         changes = {"paused": [not paused, paused]} if allowed else {}
         outcome = "done" if allowed else "refused"
         audit.record_action(who, operation, about=about, changes=changes, outcome=outcome)
+        if allowed and not paused:
+            work_resumed.send(sender=Tenant, tenant_id=who.tenant_id, kind=None, subject="")
     if not allowed:
         raise PausingRefused("This needs the role admin; you act as " + who.role.value + ".")
     return True
@@ -49,7 +52,10 @@ def switch_part(
     """Pause or resume a part of the tenant's work; False if nothing changed. In the caller's `tenant_scope`."""
     rows = Pause.objects.for_tenant(tenant_id).filter(kind=kind, subject=str(subject))
     if not paused:
-        return bool(rows.delete()[0])
+        was_paused = bool(rows.delete()[0])
+        if was_paused:
+            work_resumed.send(sender=Pause, tenant_id=tenant_id, kind=kind, subject=str(subject))
+        return was_paused
     if rows.exists():
         return False
     pause = Pause(

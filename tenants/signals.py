@@ -8,6 +8,10 @@ from django.dispatch import Signal
 #: A tenant was created, renamed, activated or deactivated. Carries `tenant`.
 tenant_changed = Signal()
 
+#: A pause has ended, or a tenant is active again. Carries `tenant_id`, and `kind` and `subject` of the paused part; `kind` is None for the
+#: whole tenant.
+work_resumed = Signal()
+
 #: A channel has stopped working, which it did until now. Carries `channel`, a row of Channel.
 channel_expired = Signal()
 

@@ -102,6 +102,11 @@ class Schedule(TenantOwned):
     looked_until = models.DateTimeField(
         null=True, editable=False, help_text="Every time until then was fired, or recorded as skipped."
     )
+    missed_until = models.DateTimeField(
+        null=True,
+        editable=False,
+        help_text="Times before this that were not fired were missed: a pause ended then.",
+    )
     next_run_at = models.DateTimeField(
         null=True, editable=False, help_text="The next time, including jitter. Empty if there is none."
     )

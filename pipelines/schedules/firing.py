@@ -4,14 +4,15 @@ The schedule's row is locked, and its `looked_until` is the time up to which eve
 records the times and their executions. So a process that dies before the commit has changed nothing, and a second scheduler finds the
 work of the first.
 
-    on time   the time came less than the check interval and a margin ago: it is fired
-    missed    no scheduler ran in time: the schedule's `catch_up` decides how many of the latest missed times are fired
+    on time   the time came less than the check interval and a margin ago, and after the last pause: it is fired
+    missed    no scheduler ran in time, or a pause was on: the schedule's `catch_up` decides how many of the latest missed times are fired
     overlaps  an earlier execution has not ended, or waits for a person: the schedule's `overlap` decides, also for missed
               times that are fired
     early     the jitter of a time has not passed: this time and later ones wait
 
 Times that pass while scheduling is switched off, the tenant is inactive, or the tenant or the schedule is paused, are missed as in an
-outage. Times that pass while the schedule itself is disabled are never fired.
+outage, even if that was short: its end is stored as `missed_until`. Times that pass while the schedule itself is disabled are never
+fired.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from pipelines.models.schedule import AfterOnce, ExecutionStatus, FiringState, O
 from pipelines.schedules import beat, executions
 from pipelines.timing import MissedTimes, Timing
 from tenants import clock, pausing
-from tenants.context import APP, system_scope, tenant_scope
+from tenants.context import APP, SYSTEM, system_scope, tenant_scope
 from tenants.models import PauseKind
 from tenants.sql import Statement
 
@@ -74,6 +75,20 @@ def fire_due(now: datetime | None = None, *, within: float = TURN_SECONDS) -> li
             if time.monotonic() > ends:
                 return started
     return started
+
+
+def miss_times(schedules: QuerySet[Schedule]) -> None:
+    """Note for these schedules that a pause ends now, so that what has come and was not fired is missed."""
+    now = clock.now()
+    schedules.filter(enabled=True, next_run_at__lte=now).update(missed_until=now)
+
+
+def miss_times_of_all() -> None:
+    """The same for all tenants. As `SYSTEM`, because whoever switches scheduling on may be bound to a tenant.
+
+    If the caller's transaction is rolled back, scheduling stays off, and these times are missed anyway.
+    """
+    miss_times(Schedule.objects.using(SYSTEM).filter())
 
 
 def _page(now: datetime | None) -> list[tuple[UUID, UUID]]:
@@ -163,8 +178,9 @@ class DueTimes:
 
 
 def find_due_times(schedule: Schedule, now: datetime, earliest: datetime) -> DueTimes:
-    """Find the times that have come. A time that came before `earliest` is not on time."""
+    """Find the times that have come. A time that came before `earliest`, or before the end of a pause, is not on time."""
     plan = schedule.timing()
+    earliest = max(earliest, schedule.missed_until or earliest)
     since = schedule.looked_until or _beginning(schedule)
     until = _end_of_due_times(schedule, plan, since, now)
     grace = _grace(schedule, plan, since, until, earliest)

@@ -26,7 +26,7 @@ from tenants.admin.permissions import find_row, is_superuser, may_write
 from tenants.bounds import check_bounds
 from tenants.exceptions import TenantError
 from tenants.models import ApiToken, Pause, Plan, Role, Tenant
-from tenants.signals import tenant_changed
+from tenants.signals import tenant_changed, work_resumed
 
 
 class TokenForm(forms.Form):
@@ -154,6 +154,9 @@ class TenantAdmin(KeptAdmin):
     def save_model(self, request: HttpRequest, obj: Tenant, form: forms.ModelForm, change: bool) -> None:
         super().save_model(request, obj, form, change)
         tenant_changed.send(sender=Tenant, tenant=obj)
+        was_stopped = change and (form.initial["paused"] or not form.initial["is_active"])
+        if was_stopped and obj.is_active and not obj.paused:
+            work_resumed.send(sender=Tenant, tenant_id=obj.pk, kind=None, subject="")
 
     @action(description="Create an API token", url_path="create-token", icon="key", permissions=["change"])
     def create_token(self, request: HttpRequest, object_id: str) -> HttpResponse:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -15,6 +15,7 @@ from agents import scheduler_settings
 from agents.models import PlatformConfig
 from pipelines.models import Firing, Schedule, ScheduleExecution
 from pipelines.schedules import firing, system_jobs
+from tenants import clock
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine, at_once
@@ -130,6 +131,88 @@ def test_a_time_at_the_end_of_an_outage_fires_whatever_the_policy(tenant: Tenant
     fire(schedule, NOON + 6 * HOUR + SOON)
 
     assert fired(schedule) == [NOON + 6 * HOUR]
+
+
+@pytest.fixture
+def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[timedelta], datetime]:
+    """Sets the clock to so long after noon."""
+
+    def move(passed: timedelta) -> datetime:
+        monkeypatch.setattr(clock, "now", lambda: NOON + passed)
+        return NOON + passed
+
+    return move
+
+
+def switch_tenant(api: Any, schedule: Schedule, paused: bool) -> None:
+    assert api("admin").post(f"/api/v1/tenant/{'pause' if paused else 'resume'}/").status_code == 200
+
+
+def switch_schedule(api: Any, schedule: Schedule, paused: bool) -> None:
+    verb = "pause" if paused else "resume"
+    assert api("admin").post(f"/api/v1/schedules/{schedule.pk}/{verb}/").status_code == 200
+
+
+def switch_scheduling(api: Any, schedule: Schedule, paused: bool) -> None:
+    change = {"enabled": not paused}
+    assert api("admin", platform=True).put("/api/v1/platform-configs/scheduler/", change).status_code == 200
+
+
+SWITCHES = [switch_tenant, switch_schedule, switch_scheduling]
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+@pytest.mark.parametrize(
+    ("catch_up", "expected"),
+    [({"up_to": 0}, []), ({"up_to": 1}, [20]), ({"up_to": 5}, [10, 20])],
+)
+def test_the_times_of_a_short_pause_follow_the_catch_up_policy(
+    api: Any, tenant: Tenant, at: Any, switch: Any, catch_up: dict[str, int], expected: list[int]
+) -> None:
+    schedule = make_schedule(tenant, cron="", interval_ms=10_000, catch_up=catch_up)
+    at(timedelta(seconds=5))
+    switch(api, schedule, True)
+    assert fire(schedule, at(timedelta(seconds=15))) == []
+
+    at(timedelta(seconds=25))
+    switch(api, schedule, False)
+    fire(schedule, at(timedelta(seconds=26)))
+    fire(schedule, at(timedelta(seconds=31)))
+
+    assert fired(schedule) == [NOON + timedelta(seconds=one) for one in (*expected, 30)]
+    assert [nominal for nominal, _ in firings(schedule)] == [
+        NOON + timedelta(seconds=one) for one in (10, 20, 30)
+    ]
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_resuming_what_was_not_paused_makes_no_time_a_missed_one(
+    api: Any, tenant: Tenant, at: Any, switch: Any
+) -> None:
+    schedule = make_schedule(tenant, cron="", interval_ms=10_000, catch_up={"up_to": 0})
+
+    at(timedelta(seconds=11))
+    switch(api, schedule, False)
+    fire(schedule, at(timedelta(seconds=12)))
+
+    assert fired(schedule) == [NOON + timedelta(seconds=10)]
+
+
+def test_the_pause_of_another_tenant_or_schedule_changes_nothing(
+    api: Any, tenant: Tenant, other_tenant: Tenant, at: Any
+) -> None:
+    schedule = make_schedule(tenant, cron="", interval_ms=10_000, catch_up={"up_to": 0})
+    sibling = make_schedule(tenant, "sibling", cron="", interval_ms=10_000, catch_up={"up_to": 0})
+    stranger = make_schedule(other_tenant, cron="", interval_ms=10_000, catch_up={"up_to": 0})
+    at(timedelta(seconds=5))
+    switch_schedule(api, schedule, True)
+
+    at(timedelta(seconds=11))
+    switch_schedule(api, schedule, False)
+    for each in (schedule, sibling, stranger):
+        fire(each, at(timedelta(seconds=12)))
+
+    assert [states(each) for each in (schedule, sibling, stranger)] == [["skipped"], ["fired"], ["fired"]]
 
 
 def test_consecutive_skipped_times_are_one_record_with_their_count(tenant: Tenant) -> None:

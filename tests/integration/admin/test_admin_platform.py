@@ -23,6 +23,7 @@ from tenants.principals import Principal
 from tests.browsing import list_of, words
 from tests.engine import Engine
 from tests.forms import forms_of
+from tests.scheduling import again, make_schedule
 
 PAGE = "/admin/agents/platformconfig/scheduler/change/"
 
@@ -118,6 +119,31 @@ def test_a_tenant_is_paused_and_let_go_on_in_its_form(root: Client, tenant: Tena
         with tenant_scope(tenant.pk):
             tenant.refresh_from_db()
         assert tenant.paused is paused
+
+
+@pytest.mark.parametrize("switch", ["paused", "is_active"])
+def test_the_times_of_a_schedule_that_pass_until_the_form_is_saved_are_missed(
+    root: Client, tenant: Tenant, switch: str
+) -> None:
+    schedule = make_schedule(tenant)
+    page = reverse("admin:tenants_tenant_change", args=[tenant.pk])
+    noted = []
+
+    for is_stopped in (True, False, False):
+        opened = forms_of(root.get(page))["tenant_form"]
+        opened.action = page
+        ticked = {
+            "is_active": not (is_stopped and switch == "is_active"),
+            "paused": is_stopped and switch == "paused",
+        }
+        opened.fields = {name: value for name, value in opened.fields.items() if name not in ticked}
+        opened.fields |= {name: ["on"] for name, is_on in ticked.items() if is_on}
+        assert opened.send(root).status_code == 302
+        noted.append(again(schedule).missed_until)
+
+    assert noted[0] is None
+    assert noted[1] is not None
+    assert noted[2] == noted[1], "it was not paused any more"
 
 
 def test_there_is_a_field_for_every_key_with_its_default_beside_it(root: Client) -> None:
