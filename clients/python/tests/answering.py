@@ -45,13 +45,13 @@ class Answering:
     def client(self, **options: Any) -> Client:
         options.setdefault("retries", RetryPolicy(chance=lambda: 0.0))
         made = Client(URL, TOKEN, transport=httpx.MockTransport(self), **options)
-        made._door.sleep = self.pauses.append
+        made._sender.sleep = self.pauses.append
         return made
 
     def async_client(self, **options: Any) -> AsyncClient:
         options.setdefault("retries", RetryPolicy(chance=lambda: 0.0))
         made = AsyncClient(URL, TOKEN, transport=httpx.MockTransport(self), **options)
-        made._door.sleep = self._pause
+        made._sender.sleep = self._pause
         return made
 
     async def _pause(self, seconds: float) -> None:

@@ -143,7 +143,7 @@ def pauses() -> list[float]:
 
 def following(server: Telling, pauses: list[float], **options: Any) -> oc.Client:
     client = oc.Client(server.url, TOKEN, retries=oc.RetryPolicy(chance=lambda: 0.0), trust_env=False)
-    client._door.sleep = pauses.append
+    client._sender.sleep = pauses.append
     return client
 
 
@@ -236,7 +236,7 @@ def test_a_final_refusal_is_raised(
 def test_what_is_no_stream_is_said_to_be_so(telling: Callable[..., Telling], pauses: list[float]) -> None:
     with (
         following(telling(answers(200, b"{}", Content_Type="application/json")), pauses) as client,
-        pytest.raises(oc.UnreadableAnswer, match="no stream"),
+        pytest.raises(oc.UnreadableAnswer, match="did not return a stream"),
     ):
         list(client.events.stream())
 

@@ -48,7 +48,7 @@ def test_what_a_call_does_not_have_is_a_type_error_before_anything_is_sent() -> 
 
     with pytest.raises(TypeError, match="notes"):
         server.client().activities.reject("a-1")  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="cannot take"):
+    with pytest.raises(TypeError, match="cannot be combined"):
         server.client().activities.create_many([{}], extra=1)
 
     assert server.requests == []

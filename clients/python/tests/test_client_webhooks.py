@@ -50,7 +50,7 @@ def test_five_minutes_off_is_not_too_much(seconds: int) -> None:
 
 @pytest.mark.parametrize("seconds", [-301, 301, 10**9])
 def test_more_is(seconds: int) -> None:
-    with pytest.raises(InvalidSignature, match="300 seconds off"):
+    with pytest.raises(InvalidSignature, match="more than 300 seconds"):
         webhooks.verify(signed(), BODY, SECRET, now=NOW + seconds)
 
 
@@ -80,7 +80,7 @@ def test_without_a_header_it_is_no_signed_message(missing: str) -> None:
     headers = signed()
     del headers[missing]
 
-    with pytest.raises(InvalidSignature, match="are needed"):
+    with pytest.raises(InvalidSignature, match="are required"):
         webhooks.verify(headers, BODY, SECRET, now=NOW)
 
 
@@ -116,10 +116,10 @@ def test_a_secret_that_is_none_is_the_receivers_mistake(secret: str) -> None:
 
 
 def test_what_is_signed_but_no_job_is_refused() -> None:
-    with pytest.raises(InvalidSignature, match="no JSON"):
+    with pytest.raises(InvalidSignature, match="not JSON"):
         webhooks.verify(signed(b"x"), b"x", SECRET, now=NOW)
     for body in (b"[]", b'{"job_id": "x"}'):
-        with pytest.raises(InvalidSignature, match="no job"):
+        with pytest.raises(InvalidSignature, match="not a job"):
             verify_job(signed(body), body, SECRET, now=NOW)
     body = b'{"job_id": "x", "callback": {"url": "http://h/", "token": "t"}}'
     assert verify_job(signed(body), body, SECRET, now=NOW).callback["token"] == "t"

@@ -1,7 +1,7 @@
-"""Client of the Orchestrator's API.
+"""A client for the Orchestrator's API.
 
-`Client` and `AsyncClient` reach every operation; `AgentRun` is for agents; `queue` has the interface of an in-memory queue on
-mailboxes, and the switch from one to the other.
+`Client` and `AsyncClient` have a method for every operation. `AgentRun` is for agents. `queue` offers the interface of an in-memory
+queue on mailboxes, and a way to migrate from one to the other.
 """
 
 from orchestrator_client.agent_runs import AgentRun, AsyncAgentRun, verify_job

@@ -1,11 +1,11 @@
-"""For agents: checks that a job comes from the Orchestrator, and speaks to it about the run.
+"""For agents: verifies that a job comes from the Orchestrator, and reports about its run.
 
     job = verify_job(headers, body, "whsec_...")
     with AgentRun.of(job) as run:
         run.heartbeat(progress={"page": 3})
         run.complete(output={"content": "..."})
 
-Every report may be repeated. Once a run is over for another reason each of them raises RunSuperseded: stop working.
+Every report may be repeated. After the run was ended or replaced by others, every report raises RunSuperseded: stop working.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from orchestrator_client import webhooks
 from orchestrator_client.calls import GET, POST, D, Resource
 from orchestrator_client.errors import InvalidSignature
 from orchestrator_client.objects import Heartbeat, Job, Logged, Receipt, Record, ToolAnswer
-from orchestrator_client.transport import AsyncDoor, RetryPolicy, SyncDoor, headers_of
+from orchestrator_client.transport import AsyncSender, RetryPolicy, SyncSender, headers_of
 
 
 def verify_job(
@@ -31,23 +31,23 @@ def verify_job(
     tolerance: float = webhooks.TOLERANCE_SECONDS,
     now: float | None = None,
 ) -> Job:
-    """The job, if its signature fits. Raises InvalidSignature: answer 401 and do nothing."""
+    """Return the job if its signature is valid. Raises InvalidSignature: then answer 401 and do nothing."""
     found = webhooks.verify(headers, body, secrets, tolerance=tolerance, now=now)
     if not isinstance(found, dict) or not isinstance(found.get("callback"), dict):
-        raise InvalidSignature("What was signed is no job.")
+        raise InvalidSignature("The signed body is not a job.")
     return Job(found)
 
 
 class Callbacks(Resource[D]):
-    """`/agent-runs/{run_id}/`, below the address that the job names."""
+    """`/agent-runs/{run_id}/`, at the callback address of the job."""
 
     @GET("/", Job)
     def job(self, /, **options: Any) -> None:
-        """The job again, for an agent that lost it."""
+        """Get the job again, for an agent that has lost it."""
 
     @GET("/skills/{key}/", Record)
     def skill(self, /, key: str, **options: Any) -> None:
-        """A skill of the job's manifest in full."""
+        """Read a skill of the job's manifest."""
 
     @POST("/heartbeat/", Heartbeat)
     def heartbeat(
@@ -59,13 +59,14 @@ class Callbacks(Resource[D]):
         session_id: str | None = None,
         **more: Any,
     ) -> None:
-        """Say that the agent lives. `usage` is the total of the run so far."""
+        """Send a heartbeat. `usage` is the total of the run so far."""
 
     @POST("/log/", Logged)
     def log(self, /, *, lines: Sequence[Mapping[str, Any]], **more: Any) -> None:
-        """Let people read what the agent does while it does it: `{kind, text, at?}`, of the kinds text, tool_call, tool_result and note.
+        """Append lines to the log of the run, which people can read: `{kind, text, at?}`, with the kinds text, tool_call, tool_result and
+        note.
 
-        Send several lines at once, about once a second. Lines that are not kept (`dropped`) are no reason to stop or to repeat the call.
+        Send several lines together, about once a second. If lines were dropped (`dropped`), neither stop nor repeat the call.
         """
 
     @POST("/complete/", Receipt)
@@ -78,21 +79,21 @@ class Callbacks(Resource[D]):
         session_id: str | None = None,
         **more: Any,
     ) -> None:
-        """Give the result, `{content?, data?, content_type?}`."""
+        """Report the result, `{content?, data?, content_type?}`."""
 
     @POST("/fail/", Receipt)
     def report_failure(self, /, *, error: Mapping[str, Any], **more: Any) -> None:
-        """Say that it cannot be done: `{message, code?, retryable?, retry_after?}`."""
+        """Report a failure: `{message, code?, retryable?, retry_after?}`."""
 
     @POST("/tools/{tool}/", ToolAnswer)
     def use_tool(self, /, tool: str, **arguments: Any) -> None:
-        """Any tool by name; those that there are today have methods of their own."""
+        """Call a tool by its name. The current tools have methods of their own."""
 
     @POST("/tools/report_blocker/", ToolAnswer)
     def report_blocker(
         self, /, *, type: str, message: str, channel_id: str | None = None, **more: Any
     ) -> None:
-        """Say what is in the way; the activity waits until a person has resolved it."""
+        """Report a blocker. The activity waits until a person has resolved it."""
 
     @POST("/tools/create_subtask/", ToolAnswer)
     def create_subtask(
@@ -107,13 +108,13 @@ class Callbacks(Resource[D]):
         params: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> None:
-        """Let another role do a part; with `blocking` the activity waits for it."""
+        """Create a subtask for another role. With `blocking`, the activity waits for it."""
 
     @POST("/tools/request_human_review/", ToolAnswer)
     def request_human_review(
         self, /, *, question: str, content: str | None = None, human_role: str | None = None, **more: Any
     ) -> None:
-        """Ask a person; the activity waits for the answer."""
+        """Ask a person. The activity waits for the answer."""
 
     @POST("/tools/create_approval/", ToolAnswer)
     def create_approval(
@@ -127,8 +128,10 @@ class Callbacks(Resource[D]):
         human_role: str | None = None,
         **more: Any,
     ) -> None:
-        """Ask for an approval, of several activities if need be: the run's own, its subtasks, and what waits in its pipeline run or
-        deliverable. `held` of the answer are those that wait now, `not_held` the others with the reason."""
+        """Ask people to approve one or several activities: the run's own, its subtasks, and waiting work of its pipeline run or
+        deliverable.
+
+        In the answer, `held` lists the activities that now wait, and `not_held` the others with the reason."""
 
     @POST("/tools/reassign_task/", ToolAnswer)
     def reassign_task(
@@ -141,25 +144,25 @@ class Callbacks(Resource[D]):
         human_role: str | None = None,
         **more: Any,
     ) -> None:
-        """Hand the activity to whom it belongs."""
+        """Reassign the activity to another role."""
 
 
-class AgentRun(Callbacks[SyncDoor]):
-    """One run, for an agent that blocks. `url` and `token` are those of the job's `callback`."""
+class AgentRun(Callbacks[SyncSender]):
+    """The run of a job, for a blocking agent. `url` and `token` are those of the job's `callback`."""
 
     def __init__(
         self, url: str, token: str, *, timeout: float = 30.0, retries: RetryPolicy | None = None, **http: Any
     ) -> None:
         self._http = httpx.Client(base_url=url, headers=headers_of(token), timeout=timeout, **http)
-        super().__init__(SyncDoor(self._http, retries or RetryPolicy()))
+        super().__init__(SyncSender(self._http, retries or RetryPolicy()))
 
     @classmethod
     def of(cls, job: Job, **options: Any) -> AgentRun:
-        """The run of this job."""
+        """Return the run of this job."""
         return cls(job.callback["url"], job.callback["token"], **options)
 
     def fail(self, message: str, *, retryable: bool = True, **error: Any) -> Receipt:
-        """Say that it cannot be done; `code` and `retry_after` are possible besides."""
+        """Report a failure; `code` and `retry_after` are optional."""
         return self.report_failure(error={"message": message, "retryable": retryable, **error})
 
     def close(self) -> None:
@@ -174,22 +177,22 @@ class AgentRun(Callbacks[SyncDoor]):
         self.close()
 
 
-class AsyncAgentRun(Callbacks[AsyncDoor]):
-    """The same, awaited."""
+class AsyncAgentRun(Callbacks[AsyncSender]):
+    """The asynchronous variant of `AgentRun`."""
 
     def __init__(
         self, url: str, token: str, *, timeout: float = 30.0, retries: RetryPolicy | None = None, **http: Any
     ) -> None:
         self._http = httpx.AsyncClient(base_url=url, headers=headers_of(token), timeout=timeout, **http)
-        super().__init__(AsyncDoor(self._http, retries or RetryPolicy()))
+        super().__init__(AsyncSender(self._http, retries or RetryPolicy()))
 
     @classmethod
     def of(cls, job: Job, **options: Any) -> AsyncAgentRun:
-        """The run of this job."""
+        """Return the run of this job."""
         return cls(job.callback["url"], job.callback["token"], **options)
 
     async def fail(self, message: str, *, retryable: bool = True, **error: Any) -> Receipt:
-        """As `AgentRun.fail`."""
+        """See `AgentRun.fail`."""
         return await self.report_failure(error={"message": message, "retryable": retryable, **error})
 
     async def close(self) -> None:

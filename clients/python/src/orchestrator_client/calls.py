@@ -1,12 +1,12 @@
-"""Methods of resources: a decorated signature serves the blocking client and the awaited one.
+"""Methods of resources. A decorated signature serves both the blocking and the asynchronous client.
 
     class Activities(Resource[D]):
         @POST("/activities/{activity_id}/approve/", Activity)
         def approve(self, /, activity_id: str, *, notes: str = "", **more: Any) -> None: ...
 
-`client.activities.approve(...)` returns an Activity, that of an AsyncClient is awaited for one. Type checkers know both.
+`client.activities.approve(...)` returns an Activity; with an AsyncClient it is awaited. Type checkers know both.
 
-Lists are iterators: the next page is asked for when the last one is used up.
+Lists are iterators: the next page is requested after the current one has been used up.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ import httpx
 from orchestrator_client import transport
 from orchestrator_client.errors import UnreadableAnswer
 from orchestrator_client.operations import Operation, Prepared
-from orchestrator_client.transport import AsyncDoor, SyncDoor
+from orchestrator_client.transport import AsyncSender, SyncSender
 
 T = TypeVar("T")
 
 
 class Pages(Generic[T]):
-    """All that the list holds. Each iteration begins anew; `limit=` of the call is the size of a page, not of the list."""
+    """All rows of a list. Each iteration starts from the beginning; `limit=` is the size of a page, not of the list."""
 
-    def __init__(self, door: SyncDoor, request: Prepared, shape: type[T]) -> None:
-        self._door, self._request, self._shape = door, request, shape
+    def __init__(self, sender: SyncSender, request: Prepared, shape: type[T]) -> None:
+        self._sender, self._request, self._shape = sender, request, shape
 
     def __iter__(self) -> Iterator[T]:
         for page in self.pages():
             yield from page
 
     def pages(self) -> Iterator[list[T]]:
-        """The same, a page at a time."""
+        """Yield the rows page by page."""
         request: Prepared | None = self._request
         while request is not None:
-            page, request = _page(self._door.send(request), request, self._shape)
+            page, request = _page(self._sender.send(request), request, self._shape)
             yield page
 
     def first(self) -> T | None:
-        """The first entry, or None when there is none."""
+        """Return the first row, or None."""
         return next(iter(self), None)
 
 
 class AsyncPages(Generic[T]):
-    """All that the list holds, for `async for`."""
+    """All rows of a list, for `async for`."""
 
-    def __init__(self, door: AsyncDoor, request: Prepared, shape: type[T]) -> None:
-        self._door, self._request, self._shape = door, request, shape
+    def __init__(self, sender: AsyncSender, request: Prepared, shape: type[T]) -> None:
+        self._sender, self._request, self._shape = sender, request, shape
 
     async def __aiter__(self) -> AsyncIterator[T]:
         async for page in self.pages():
@@ -60,28 +60,28 @@ class AsyncPages(Generic[T]):
                 yield entry
 
     async def pages(self) -> AsyncIterator[list[T]]:
-        """The same, a page at a time."""
+        """Yield the rows page by page."""
         request: Prepared | None = self._request
         while request is not None:
-            page, request = _page(await self._door.send(request), request, self._shape)
+            page, request = _page(await self._sender.send(request), request, self._shape)
             yield page
 
     async def first(self) -> T | None:
-        """The first entry, or None when there is none."""
+        """Return the first row, or None."""
         async for entry in self:
             return entry
         return None
 
 
 def _page(response: httpx.Response, request: Prepared, shape: type[T]) -> tuple[list[T], Prepared | None]:
-    """The entries, and the request for the next page.
+    """Return the rows, and the request for the next page.
 
-    Only the query is taken from the link: behind a proxy its host may be one that the client cannot reach, and the token
-    goes nowhere but to the address that the caller has named.
+    Only the query of the link is used: behind a proxy, the client may not be able to reach its host, and the token must only be sent to
+    the address that the caller has chosen.
     """
     found: Any = transport.body_of(response)
     if not isinstance(found, dict) or not isinstance(found.get("results"), list):
-        raise UnreadableAnswer(f"{response.request.url} answered no page of a list.")
+        raise UnreadableAnswer(f"{response.request.url} did not return a page of a list.")
     entries = [shape(entry) for entry in found["results"]]  # type: ignore[call-arg]
     if not found.get("next"):
         return entries, None
@@ -91,19 +91,19 @@ def _page(response: httpx.Response, request: Prepared, shape: type[T]) -> tuple[
     )
 
 
-D = TypeVar("D", SyncDoor, AsyncDoor)
+D = TypeVar("D", SyncSender, AsyncSender)
 P = ParamSpec("P")
 
 
 class Resource(Generic[D]):
-    """A group of operations, on one way to the server."""
+    """A group of operations with one sender."""
 
-    def __init__(self, door: D) -> None:
-        self._door: D = door
+    def __init__(self, sender: D) -> None:
+        self._sender: D = sender
 
     @classmethod
     def operations(cls) -> Iterator[Operation[Any]]:
-        """Every operation of this group."""
+        """Yield every operation of this group."""
         for owner in cls.__mro__:
             for value in vars(owner).values():
                 operation = getattr(value, "operation", None)
@@ -122,10 +122,10 @@ class Call(Generic[P, T]):
     def __get__(self, resource: None, owner: Any) -> Call[P, T]: ...
 
     @overload
-    def __get__(self, resource: Resource[SyncDoor], owner: Any) -> Callable[P, T]: ...
+    def __get__(self, resource: Resource[SyncSender], owner: Any) -> Callable[P, T]: ...
 
     @overload
-    def __get__(self, resource: Resource[AsyncDoor], owner: Any) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, resource: Resource[AsyncSender], owner: Any) -> Callable[P, Coroutine[Any, Any, T]]: ...
 
     def __get__(self, resource: Any, owner: Any) -> Any:
         if resource is None:
@@ -133,13 +133,13 @@ class Call(Generic[P, T]):
 
         @functools.wraps(self.operation.described)
         def bound(*arguments: P.args, **fields: P.kwargs) -> Any:
-            return resource._door.perform(self.operation, self.operation.prepare(*arguments, **fields))
+            return resource._sender.perform(self.operation, self.operation.prepare(*arguments, **fields))
 
         return bound
 
 
 class Listing(Generic[P, T]):
-    """A method that returns everything of a list, read a page at a time while it is iterated over."""
+    """A method that returns an iterator over all rows of a list, which reads page by page."""
 
     def __init__(self, operation: Operation[T]) -> None:
         self.operation = operation
@@ -149,10 +149,10 @@ class Listing(Generic[P, T]):
     def __get__(self, resource: None, owner: Any) -> Listing[P, T]: ...
 
     @overload
-    def __get__(self, resource: Resource[SyncDoor], owner: Any) -> Callable[P, Pages[T]]: ...
+    def __get__(self, resource: Resource[SyncSender], owner: Any) -> Callable[P, Pages[T]]: ...
 
     @overload
-    def __get__(self, resource: Resource[AsyncDoor], owner: Any) -> Callable[P, AsyncPages[T]]: ...
+    def __get__(self, resource: Resource[AsyncSender], owner: Any) -> Callable[P, AsyncPages[T]]: ...
 
     def __get__(self, resource: Any, owner: Any) -> Any:
         if resource is None:
@@ -160,8 +160,8 @@ class Listing(Generic[P, T]):
 
         @functools.wraps(self.operation.described)
         def bound(*arguments: P.args, **fields: P.kwargs) -> Any:
-            pages: Any = AsyncPages if isinstance(resource._door, AsyncDoor) else Pages
-            return pages(resource._door, self.operation.prepare(*arguments, **fields), self.operation.shape)
+            pages: Any = AsyncPages if isinstance(resource._sender, AsyncSender) else Pages
+            return pages(resource._sender, self.operation.prepare(*arguments, **fields), self.operation.shape)
 
         return bound
 
@@ -172,7 +172,7 @@ Described = Callable[Concatenate[Any, P], None]
 def call(
     method: str, path: str, shape: type[T], queried: Iterable[str] = (), joined: Iterable[str] = ()
 ) -> Callable[[Described[P]], Call[P, T]]:
-    """Make a method of a signature: what it sends is its parameters, what it returns is of the class `shape`."""
+    """Turn a signature into a method that sends its parameters and returns an object of the class `shape`."""
 
     def made(described: Described[P]) -> Call[P, T]:
         return Call(Operation(method, path, shape, described, frozenset(queried), frozenset(joined)))

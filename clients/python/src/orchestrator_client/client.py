@@ -1,4 +1,4 @@
-"""The two clients. Each holds a pool of connections; close it, or use it in a `with`."""
+"""The blocking and the asynchronous client. Each has a pool of connections: close it, or use it in a `with` statement."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import httpx
 from orchestrator_client.errors import WaitTimedOut
 from orchestrator_client.objects import Activity
 from orchestrator_client.resources import Resources
-from orchestrator_client.transport import AsyncDoor, RetryPolicy, SyncDoor, address_of, headers_of
+from orchestrator_client.transport import AsyncSender, RetryPolicy, SyncSender, address_of, headers_of
 
-#: Statuses in which nothing happens any more unless somebody intervenes.
+#: Statuses in which nothing more happens unless somebody intervenes.
 SETTLED = frozenset({"done", "approved", "rejected", "reassigned", "failed", "needs_review", "cancelled"})
 #: Statuses in which a person or another activity must act first.
 NEEDS_SOMEBODY = frozenset({"awaiting_approval", "awaiting_review", "blocked"})
@@ -24,7 +24,7 @@ LONGEST_PAUSE = 5.0
 
 
 def pauses(timeout: float, poll_seconds: float | None = None) -> Iterator[float]:
-    """The seconds between two looks, until `timeout` is used up: the last look is at its end."""
+    """Yield the seconds between two polls until `timeout` has passed; the last poll is at its end."""
     left, pause = timeout, poll_seconds or FIRST_PAUSE
     while left > 0:
         yield min(pause, left)
@@ -32,12 +32,12 @@ def pauses(timeout: float, poll_seconds: float | None = None) -> Iterator[float]
         pause = poll_seconds or min(LONGEST_PAUSE, pause * 1.5)
 
 
-class Client(Resources[SyncDoor]):
-    """Blocks. May be used by several threads.
+class Client(Resources[SyncSender]):
+    """A blocking client. Several threads may share it.
 
-    `base_url` is the address of the installation, with or without `/api/v1`. `timeout` is in seconds and for one attempt;
-    `max_retries` counts what comes after the first. `retries` gives a whole policy instead. `transport` and other keyword
-    arguments go to `httpx.Client`.
+    `base_url` is the address of the installation, with or without `/api/v1`. `timeout` is in seconds and applies to each attempt.
+    `max_retries` is the number of attempts after the first one; `retries` sets a whole policy instead. `transport` and other keyword
+    arguments are passed to `httpx.Client`.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Client(Resources[SyncDoor]):
         self._http = httpx.Client(
             base_url=address_of(base_url), headers=headers_of(token), timeout=timeout, **http
         )
-        super().__init__(SyncDoor(self._http, policy))
+        super().__init__(SyncSender(self._http, policy))
 
     def wait(
         self,
@@ -64,24 +64,23 @@ class Client(Resources[SyncDoor]):
         until: Collection[str] = SETTLED,
         poll_seconds: float | None = None,
     ) -> Activity:
-        """The activity, once its status is one of `until`. Raises WaitTimedOut, which has it as it was last seen.
-
-        Add `NEEDS_SOMEBODY` to `until` to come back as well when a person is asked.
+        """Return the activity as soon as its status is one of `until`. Raises WaitTimedOut, which contains its last known state.
+        Add `NEEDS_SOMEBODY` to `until` to also return when a person must act.
         """
         for pause in pauses(timeout, poll_seconds):
             activity = self.activities.get(activity_id)
             if activity.status in until:
                 return activity
-            self._door.sleep(pause)
+            self._sender.sleep(pause)
         return _reached(self.activities.get(activity_id), until, timeout)
 
     def close(self) -> None:
-        """Let the connections go."""
+        """Close the connections."""
         self._http.close()
 
     @property
     def is_closed(self) -> bool:
-        """Whether `close` was called: nothing can be asked any more."""
+        """Whether `close` was called. A closed client cannot send requests."""
         return self._http.is_closed
 
     def __enter__(self) -> Client:
@@ -93,11 +92,11 @@ class Client(Resources[SyncDoor]):
         self.close()
 
     def __repr__(self) -> str:
-        return f"Client({str(self._http.base_url)!r})"  # and never the token
+        return f"Client({str(self._http.base_url)!r})"  # without the token, which is secret
 
 
-class AsyncClient(Resources[AsyncDoor]):
-    """The same, awaited. Belongs to one event loop."""
+class AsyncClient(Resources[AsyncSender]):
+    """The asynchronous variant of `Client`. It belongs to one event loop."""
 
     def __init__(
         self,
@@ -113,7 +112,7 @@ class AsyncClient(Resources[AsyncDoor]):
         self._http = httpx.AsyncClient(
             base_url=address_of(base_url), headers=headers_of(token), timeout=timeout, **http
         )
-        super().__init__(AsyncDoor(self._http, policy))
+        super().__init__(AsyncSender(self._http, policy))
 
     async def wait(
         self,
@@ -123,21 +122,21 @@ class AsyncClient(Resources[AsyncDoor]):
         until: Collection[str] = SETTLED,
         poll_seconds: float | None = None,
     ) -> Activity:
-        """As `Client.wait`."""
+        """See `Client.wait`."""
         for pause in pauses(timeout, poll_seconds):
             activity = await self.activities.get(activity_id)
             if activity.status in until:
                 return activity
-            await self._door.sleep(pause)
+            await self._sender.sleep(pause)
         return _reached(await self.activities.get(activity_id), until, timeout)
 
     async def close(self) -> None:
-        """Let the connections go."""
+        """Close the connections."""
         await self._http.aclose()
 
     @property
     def is_closed(self) -> bool:
-        """As `Client.is_closed`."""
+        """See `Client.is_closed`."""
         return self._http.is_closed
 
     async def __aenter__(self) -> AsyncClient:

@@ -1,6 +1,7 @@
-"""What can go wrong, as exceptions: by the `code` of the server's problem document where the client knows it, else by status.
+"""The exceptions of this package. For refusals of the server, the class follows from the `code` of the problem document, or else from the
+status.
 
-Catch the narrow class where you can act on it, `ApiError` for every refusal of the server, `OrchestratorError` for everything.
+Catch a specific class where you can act on it, `ApiError` for every refusal of the server, and `OrchestratorError` for everything.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from typing import Any, ClassVar
 
 
 class OrchestratorError(Exception):
-    """Everything that this package raises."""
+    """The base class of all exceptions of this package."""
 
 
 class ConnectionFailed(OrchestratorError):
-    """No answer came, also after the retries. Whether the request took effect is unknown; repeat it with the same
-    `idempotency_key` to find out.
+    """There was no answer, even after the retries. The request may have taken effect; repeat it with the same `idempotency_key` to find
+    out.
     """
 
     def __init__(self, message: str, *, idempotency_key: str | None = None) -> None:
@@ -25,15 +26,15 @@ class ConnectionFailed(OrchestratorError):
 
 
 class UnreadableAnswer(OrchestratorError):
-    """What came back is not what this API answers, so something else is listening there."""
+    """The answer does not look like this API's, so another server probably listens at this address."""
 
 
 class InvalidSignature(OrchestratorError):
-    """The message was not signed with one of the secrets, is too old, or is no signed message at all."""
+    """The message is not signed with one of the secrets, is too old, or has no signature."""
 
 
 class WaitTimedOut(OrchestratorError):
-    """The activity was not where it was waited for in time. `activity` is as it was last seen."""
+    """The activity did not reach one of the expected statuses in time. `activity` is its last known state."""
 
     def __init__(self, message: str, activity: Any) -> None:
         super().__init__(message)
@@ -42,20 +43,20 @@ class WaitTimedOut(OrchestratorError):
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing wrong with a request: where it stands in the body or the query, and what is wrong with it."""
+    """One error in a request: its path in the body or the query, and a message."""
 
     path: str
     message: str
 
 
 class ApiError(OrchestratorError):
-    """The server refused. `code` is stable, `detail` is for people, `errors` names every fault by its path.
+    """The server refused the request. `code` is stable, `detail` is for people, `errors` lists all errors with their paths.
 
-    `members` is the whole problem document, with what a kind of problem tells beyond that (who decided and when, for
-    instance). `retry_after` is in seconds. `idempotency_key` is the one that was sent, so that the request can be repeated.
+    `members` is the whole problem document, with further members that depend on the problem (for instance who decided, and when).
+    `retry_after` is in seconds. `idempotency_key` is the key that was sent, so that the request can be repeated.
     """
 
-    #: The status or the code that a class stands for.
+    #: The status or the code of the class.
     status_of_class: ClassVar[int | None] = None
     code_of_class: ClassVar[str | None] = None
 
@@ -75,9 +76,9 @@ class ApiError(OrchestratorError):
         self.request_id: str | None = self.members.get("request_id")
         self.retry_after = retry_after
         self.idempotency_key = idempotency_key
-        super().__init__(self._told())
+        super().__init__(self._describe())
 
-    def _told(self) -> str:
+    def _describe(self) -> str:
         faults = "; ".join(f"{fault.path}: {fault.message}" for fault in self.errors)
         request = f" [request {self.request_id}]" if self.request_id else ""
         return f"{self.status} {self.code}: {self.detail}{f' ({faults})' if faults else ''}{request}"
@@ -88,37 +89,37 @@ class BadRequest(ApiError):
 
 
 class Unauthenticated(ApiError):
-    """The token is missing, wrong, revoked or has run out."""
+    """The token is missing, invalid, revoked or expired."""
 
     status_of_class = 401
 
 
 class Forbidden(ApiError):
-    """The token's role may not do this."""
+    """The token's role is not allowed to do this."""
 
     status_of_class = 403
 
 
 class NotFound(ApiError):
-    """There is no such thing for this tenant."""
+    """The tenant has no such object."""
 
     status_of_class = 404
 
 
 class Conflict(ApiError):
-    """It is not in a state in which this can be done."""
+    """The state of the object does not allow this."""
 
     status_of_class = 409
 
 
 class Gone(ApiError):
-    """It was there, and is no longer kept."""
+    """It existed, but is no longer stored."""
 
     status_of_class = 410
 
 
 class PreconditionFailed(ApiError):
-    """Somebody has changed it since the ETag was read: read again, look, and repeat."""
+    """The object was changed after its ETag was read. Read it again and decide again."""
 
     status_of_class = 412
 
@@ -132,23 +133,23 @@ class Unprocessable(ApiError):
 
 
 class RateLimited(ApiError):
-    """Too much at once. The client has already waited and repeated; `retry_after` says when to come again."""
+    """Too many requests. The client has already waited and retried; wait for `retry_after` seconds."""
 
     status_of_class = 429
 
 
 class ServerError(ApiError):
-    """A fault of the server; `request_id` finds it in its logs."""
+    """An error of the server. Its logs contain the `request_id`."""
 
 
 class Unavailable(ServerError):
-    """The server, or something that it needs, is away for the moment."""
+    """The server, or a server that it needs, is temporarily unavailable."""
 
     status_of_class = 503
 
 
 class ValidationFailed(BadRequest):
-    """`errors` names every fault by its path."""
+    """The request is invalid; `errors` lists all errors with their paths."""
 
     code_of_class = "validation_failed"
 
@@ -158,55 +159,55 @@ class AlreadyExists(Conflict):
 
 
 class AlreadyDecided(Conflict):
-    """Somebody has decided already; `members` tells who, what and when."""
+    """Somebody has already decided; `members` says who, what and when."""
 
     code_of_class = "already_decided"
 
 
 class TransitionRefused(Conflict):
-    """The activity is no longer in a status from which this step starts."""
+    """The status of the activity no longer allows this transition."""
 
     code_of_class = "transition_refused"
 
 
 class RequestInProgress(Conflict):
-    """A request with this `idempotency_key` is still being worked on. Repeat it with the same key a moment later."""
+    """A request with this `idempotency_key` is still running. Repeat it with the same key a moment later."""
 
     code_of_class = "idempotency_in_progress"
 
 
 class RunSuperseded(Conflict):
-    """The run is over or another has taken its place: stop working, nothing that is sent will count."""
+    """The run has ended or was replaced by another one. Stop working: further reports are refused."""
 
     code_of_class = "run_superseded"
 
 
 class RunEnded(Conflict):
-    """The run has ended: stop working, nothing that is sent will count."""
+    """The run has ended. Stop working: further reports are refused."""
 
     code_of_class = "run_ended"
 
 
 class LeaseLost(Conflict):
-    """The batch is not the consumer's any more: others may have its items, what is said about it no longer counts."""
+    """The batch no longer belongs to this consumer. Others may have its items, and reports about it are refused."""
 
     code_of_class = "lease_lost"
 
 
 class IdempotencyKeyReused(Unprocessable):
-    """The key was used for another request before."""
+    """The key was already used for a different request."""
 
     code_of_class = "idempotency_key_reused"
 
 
 class BacklogFull(RateLimited):
-    """The role has as much waiting work of this tenant as it may have."""
+    """Too much work of this tenant already waits for the role."""
 
     code_of_class = "backlog_full"
 
 
 def error_class(status: int, code: str | None) -> type[ApiError]:
-    """The narrowest class for a refusal."""
+    """Return the most specific class for a refusal."""
     by_code, by_status = _classes()
     if code in by_code:
         return by_code[code]
@@ -228,7 +229,7 @@ def _classes() -> tuple[dict[str | None, type[ApiError]], dict[int | None, type[
 
 
 def _faults_of(errors: Any) -> list[Fault]:
-    """Whatever the list holds: an unexpected member must not hide the refusal."""
+    """Parse the list tolerantly, because an unexpected member must not hide the refusal."""
     if not isinstance(errors, list):
         return []
     members = (entry for entry in errors if isinstance(entry, Mapping))

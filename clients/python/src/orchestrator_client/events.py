@@ -1,11 +1,11 @@
-"""The stream of events as an iterator that connects again by itself and goes on where it was.
+"""The stream of events, as an iterator that reconnects automatically and continues after the last event.
 
-It ends when the server says that there is nothing more (204), or with the exception of a refusal. Lost connections, 429 and
-503 are waited out: first for as long as the server's `retry:` or `Retry-After` says, then longer each time in vain. A stream
-that is silent for longer than `SILENCE` seconds counts as lost: the server sends comments in between.
+It ends when the server has no more events (204), or raises the exception of a refusal. After lost connections, 429 and 503 it
+reconnects: first after the server's `retry:` or `Retry-After`, then after longer delays. A stream that is silent for longer than
+`SILENCE` seconds counts as lost, because the server sends comments in between.
 
-`Decoder` reads the format of server-sent events (WHATWG HTML, section 9.2), whatever pieces it arrives in. Lines end with CR, LF or both
-and with nothing else: a line separator of Unicode inside of a text ends none.
+`Decoder` parses server-sent events (WHATWG HTML, section 9.2) from chunks of any size. Only CR, LF or both end a line; other line
+separators of Unicode do not.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from orchestrator_client import transport
 from orchestrator_client.calls import Described, Resource
 from orchestrator_client.errors import UnreadableAnswer
 from orchestrator_client.operations import Operation, Prepared
-from orchestrator_client.transport import AsyncDoor, RetryPolicy, SyncDoor, arguments_of
+from orchestrator_client.transport import AsyncSender, RetryPolicy, SyncSender, arguments_of
 
 P = ParamSpec("P")
 
@@ -33,7 +33,7 @@ MEDIA_TYPE = "text/event-stream"
 
 
 class _Following:
-    """Where a stream stands, and what comes next after each answer and each fault."""
+    """The position in a stream, and the next step after each response and each error."""
 
     def __init__(self, request: Prepared, retries: RetryPolicy) -> None:
         query = dict(request.query)
@@ -43,7 +43,7 @@ class _Following:
         self._in_vain = 0
 
     def arguments(self) -> dict[str, Any]:
-        """What httpx asks with now. A decoder begins anew with each connection, but for where it was."""
+        """Return the arguments of the next request. Each connection gets a new decoder, which keeps the last id."""
         last_id, retry_ms = self.decoder.last_id, self.decoder.retry_ms
         self.decoder = Decoder(last_id)
         self.decoder.retry_ms = retry_ms
@@ -54,11 +54,11 @@ class _Following:
         return arguments_of(replace(self._request, headers=headers, timeout=patience))
 
     def opens(self, response: httpx.Response) -> bool:
-        """Whether events follow. Raises what is no stream and no passing refusal, whose body has been read."""
+        """Return whether the response is a stream of events. Raises UnreadableAnswer if it is a success without a stream."""
         if response.is_success and response.headers.get("content-type", "").startswith(MEDIA_TYPE):
             return True
         if response.is_success:
-            raise UnreadableAnswer(f"{response.request.url} answered no stream of events.")
+            raise UnreadableAnswer(f"{response.request.url} did not return a stream of events.")
         return False
 
     def events(self, chunk: bytes) -> Iterator[Event]:
@@ -67,7 +67,7 @@ class _Following:
             yield event
 
     def pause(self, outcome: httpx.Response | httpx.TransportError | None) -> float:
-        """Seconds until the next connection; None is a stream that has ended. Raises a refusal that is final."""
+        """Return the seconds until the next connection. The outcome None means that the stream has ended. Raises a final refusal."""
         self._in_vain += 1
         told = (self.decoder.retry_ms or 0) / 1000
         if outcome is None:
@@ -79,11 +79,11 @@ class _Following:
 
 
 class EventStream:
-    """For `for`. `last_event_id` is where it stands: keep it, and go on from there after a restart."""
+    """A stream for `for`. Store `last_event_id` to continue from there after a restart."""
 
-    def __init__(self, door: SyncDoor, request: Prepared) -> None:
-        self._door = door
-        self._following = _Following(request, door.retries)
+    def __init__(self, sender: SyncSender, request: Prepared) -> None:
+        self._sender = sender
+        self._following = _Following(request, sender.retries)
 
     @property
     def last_event_id(self) -> str | None:
@@ -93,7 +93,7 @@ class EventStream:
         while True:
             outcome: httpx.Response | httpx.TransportError | None = None
             try:
-                with self._door.http.stream(**self._following.arguments()) as response:
+                with self._sender.http.stream(**self._following.arguments()) as response:
                     if response.status_code == httpx.codes.NO_CONTENT:
                         return
                     if self._following.opens(response):
@@ -104,15 +104,15 @@ class EventStream:
                         outcome = response
             except httpx.TransportError as error:
                 outcome = error
-            self._door.sleep(self._following.pause(outcome))
+            self._sender.sleep(self._following.pause(outcome))
 
 
 class AsyncEventStream:
-    """For `async for`."""
+    """A stream for `async for`."""
 
-    def __init__(self, door: AsyncDoor, request: Prepared) -> None:
-        self._door = door
-        self._following = _Following(request, door.retries)
+    def __init__(self, sender: AsyncSender, request: Prepared) -> None:
+        self._sender = sender
+        self._following = _Following(request, sender.retries)
 
     @property
     def last_event_id(self) -> str | None:
@@ -122,7 +122,7 @@ class AsyncEventStream:
         while True:
             outcome: httpx.Response | httpx.TransportError | None = None
             try:
-                async with self._door.http.stream(**self._following.arguments()) as response:
+                async with self._sender.http.stream(**self._following.arguments()) as response:
                     if response.status_code == httpx.codes.NO_CONTENT:
                         return
                     if self._following.opens(response):
@@ -134,7 +134,7 @@ class AsyncEventStream:
                         outcome = response
             except httpx.TransportError as error:
                 outcome = error
-            await self._door.sleep(self._following.pause(outcome))
+            await self._sender.sleep(self._following.pause(outcome))
 
 
 class Streaming(Generic[P]):
@@ -148,10 +148,10 @@ class Streaming(Generic[P]):
     def __get__(self, resource: None, owner: Any) -> Streaming[P]: ...
 
     @overload
-    def __get__(self, resource: Resource[SyncDoor], owner: Any) -> Callable[P, EventStream]: ...
+    def __get__(self, resource: Resource[SyncSender], owner: Any) -> Callable[P, EventStream]: ...
 
     @overload
-    def __get__(self, resource: Resource[AsyncDoor], owner: Any) -> Callable[P, AsyncEventStream]: ...
+    def __get__(self, resource: Resource[AsyncSender], owner: Any) -> Callable[P, AsyncEventStream]: ...
 
     def __get__(self, resource: Any, owner: Any) -> Any:
         if resource is None:
@@ -159,14 +159,14 @@ class Streaming(Generic[P]):
 
         @functools.wraps(self.operation.described)
         def bound(*arguments: P.args, **fields: P.kwargs) -> Any:
-            streams: Any = AsyncEventStream if isinstance(resource._door, AsyncDoor) else EventStream
-            return streams(resource._door, self.operation.prepare(*arguments, **fields))
+            streams: Any = AsyncEventStream if isinstance(resource._sender, AsyncSender) else EventStream
+            return streams(resource._sender, self.operation.prepare(*arguments, **fields))
 
         return bound
 
 
 def STREAM(path: str) -> Callable[[Described[P]], Streaming[P]]:
-    """As `LIST`, for a stream of events."""
+    """Like `LIST`, for a stream of events."""
 
     def made(described: Described[P]) -> Streaming[P]:
         return Streaming(Operation("GET", path, Event, described))
@@ -179,7 +179,7 @@ _LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r)")
 
 @dataclass(frozen=True)
 class Event:
-    """What happened: its `type`, its `data` (JSON where it is JSON, else text), and the `id` after which to go on."""
+    """An event: its `type`, its `data` (parsed if it is JSON, otherwise text), and its `id`, to continue after it."""
 
     type: str
     data: Any
@@ -187,9 +187,8 @@ class Event:
 
 
 class Decoder:
-    """Feed it bytes as they come. `last_id` and `retry_ms` are what the stream has set so far.
-
-    An id counts once its event is complete: one that was cut off comes again.
+    """Decodes chunks of bytes. `last_id` and `retry_ms` are the last values of the stream.
+    An id is only stored when its event is complete, so that an incomplete event is sent again.
     """
 
     def __init__(self, last_id: str | None = None) -> None:
@@ -201,7 +200,7 @@ class Decoder:
         self._clear()
 
     def feed(self, chunk: bytes) -> Iterator[Event]:
-        """The events that are complete now."""
+        """Yield the events that are now complete."""
         self._text += self._decode(chunk)
         if not self._begun and self._text:
             self._text, self._begun = self._text.removeprefix("\ufeff"), True
@@ -213,7 +212,7 @@ class Decoder:
     def _lines(self) -> Iterator[str]:
         while (found := _LINE.match(self._text)) is not None:
             if found[2] == "\r" and found.end() == len(self._text):
-                return  # The other half of a CRLF may be on its way.
+                return  # The LF of a CRLF may follow in the next chunk.
             self._text = self._text[found.end() :]
             yield found[1]
 
@@ -230,7 +229,7 @@ class Decoder:
             self._id = value
         elif name == "retry" and value.isascii() and value.isdigit():
             self.retry_ms = int(value)
-        return None  # A comment, which keeps the connection open, or a field of another time.
+        return None  # A comment, which keeps the connection open, or an unknown field.
 
     def _dispatched(self) -> Event | None:
         data, kind, self.last_id = self._data, self._type, self._id

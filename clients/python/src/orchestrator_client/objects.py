@@ -1,7 +1,7 @@
-"""What the server answers, as objects: JSON as it came, with attributes for the fields that people look at most.
+"""Answers of the server as objects: the unchanged JSON, with typed attributes for the most used members.
 
-A `Record` is a dict, so fields that a later server adds are there as well, and it can be written as JSON again. Nested
-objects are records, too.
+A `Record` is a dict, so it also contains members that a newer server adds, and can be serialized to JSON again. Nested objects are
+records, too.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 class Record(dict[str, Any]):
     """A JSON object whose fields are attributes: `activity.status` is `activity["status"]`.
 
-    `etag` is the version in which it was read: give it to a change, and the change is refused with `PreconditionFailed`
-    if somebody else was faster. A field with the name of a method of dict (`items`, `keys`) is reached with brackets alone.
+    `etag` is the version that was read. Pass it to a change, which is refused with `PreconditionFailed` if somebody else has changed the
+    object. Members with the name of a method of dict (`items`, `keys`) are only available with brackets.
     """
 
     etag: str | None = None
@@ -55,13 +55,13 @@ class Activity(Record):
 
 
 class SubmittedActivity(Activity):
-    """An activity as its submission is answered: `deduplicated` where live work with the same key was there already."""
+    """The answer to a submission. `deduplicated` means that unfinished work with the same key already existed."""
 
     deduplicated: bool
 
 
 class Output(Record):
-    """What came of an activity: text, data, or both."""
+    """The output of an activity: text, data, or both."""
 
     id: str
     content: str | None
@@ -119,7 +119,7 @@ class Approval(Record):
 
 
 class Schedule(Record):
-    """When something is to be done again and again, or once."""
+    """A schedule, which runs repeatedly or once."""
 
     id: str
     name: str
@@ -134,7 +134,7 @@ class Schedule(Record):
 
 
 class Forecast(Record):
-    """When a schedule would fire, and with what jobs."""
+    """A preview: when a schedule fires, and which jobs it creates."""
 
     fires_at: list[str]
     in_words: str
@@ -153,7 +153,7 @@ class Queue(Record):
 
 
 class Budget(Record):
-    """A cap, what is spent of it, and what running work has reserved: decimals as text, in its unit."""
+    """A cap, what is spent of it, and what running work has reserved. Amounts are decimals as text, in its unit."""
 
     id: str
     name: str
@@ -166,7 +166,7 @@ class Budget(Record):
 
 
 class Job(Record):
-    """What an agent is to do, as the server sends it to the agent."""
+    """A job, as the server sends it to an agent."""
 
     job_id: str
     execution_id: str
@@ -181,14 +181,14 @@ class Job(Record):
 
 
 class Heartbeat(Record):
-    """Whether to go on: `stop` is true once the work was cancelled or its budget is used up."""
+    """Whether to continue: `stop` is true if the work was cancelled or its budget is used up."""
 
     stop: bool
     reason: str | None
 
 
 class Logged(Record):
-    """How many lines of a log are kept, how many are not, and the number of its last one."""
+    """How many log lines were stored, how many were dropped, and the number of the last line."""
 
     accepted: int
     dropped: int
@@ -198,7 +198,8 @@ class Logged(Record):
 
 
 class LogPage(Record):
-    """Lines of a run's log, `{number, at, kind, text}`. Ask again with `after=page.cursor` until `ended` is true and `results` is empty."""
+    """Lines of a run's log, `{number, at, kind, text}`. Request more with `after=page.cursor` until `ended` is true and `results` is
+    empty."""
 
     results: list[Record]
     cursor: int
@@ -207,16 +208,15 @@ class LogPage(Record):
 
 
 class Receipt(Record):
-    """Whether a report counted, and whether it had been made before."""
+    """Whether a report was accepted, and whether it was repeated."""
 
     accepted: bool
     duplicate: bool
 
 
 class ToolAnswer(Record):
-    """What a tool did: the id of what it made, and whether to stop working.
-
-    `held` and `not_held` are of `create_approval`, whose `id` is None when nothing could wait and nobody was asked.
+    """The result of a tool: the id of the created activity, and whether to stop working.
+    Only `create_approval` has `held` and `not_held`. Its `id` is None if no activity could wait and nobody was asked.
     """
 
     id: str | None

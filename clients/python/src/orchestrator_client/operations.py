@@ -1,8 +1,8 @@
-"""How a method of a resource becomes a request: the decorated signature is the whole description of an operation.
+"""Turns calls of methods into requests. The decorated signature describes an operation completely.
 
-Parameters that stand in the address go there, those of reading go into the query, all others into the body; a parameter
-`body` is the whole body, or its first part. What the caller leaves out is not sent, and an explicit None is sent as null.
-Keyword arguments that the signature does not name are sent as well, so a newer server can be used before a newer client.
+Parameters that occur in the address are put there. The others go into the query of reading operations, and into the body of other
+operations; a parameter `body` is the whole body, or its first part. Omitted parameters are not sent, and an explicit None is sent as
+null. Keyword arguments that the signature does not name are sent as well, so that a client can use a newer server.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _IN_ADDRESS = re.compile(r"\{(\w+)\}")
 
 @dataclass(frozen=True)
 class Prepared:
-    """A request without its sender. `key` stays the same over all attempts."""
+    """A request that can be sent. `key` is the same for all attempts."""
 
     method: str
     path: str
@@ -41,8 +41,8 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Operation(Generic[T]):
-    """One call of the API. `shape` is the class of what it answers; `queried` are the names that a writing call has in its
-    query, `joined` those of a query whose values stand in one, with commas; other names are repeated for several values.
+    """One operation of the API. `shape` is the class of its answer. `queried` names the parameters that a writing operation has in its
+    query. `joined` names parameters of the query whose values are joined by commas; other parameters are repeated for several values.
     """
 
     method: str
@@ -58,18 +58,18 @@ class Operation(Generic[T]):
 
     @cached_property
     def addressed(self) -> tuple[str, ...]:
-        """The names of the parameters that stand in the address."""
+        """The names of the parameters in the address."""
         return tuple(_IN_ADDRESS.findall(self.path))
 
     @property
     def sent(self) -> frozenset[str]:
-        """The names, as they are sent, of the parameters that its signature has beyond the address."""
+        """The names, as they are sent, of the parameters of its signature that are not in the address."""
         names = list(self.signature.parameters.values())[1:]
         named = {name.name for name in names if name.kind is not inspect.Parameter.VAR_KEYWORD}
         return frozenset(name.rstrip("_") for name in named - {*self.addressed, "body", *OPTIONS})
 
     def prepare(self, *arguments: Any, **fields: Any) -> Prepared:
-        """Bind the arguments of a call; whatever does not fit the signature is a TypeError, as for any function."""
+        """Bind the arguments of a call. Arguments that do not match the signature raise TypeError, as for any function."""
         options = {name: fields.pop(name) for name in OPTIONS if name in fields}
         bound = dict(self.signature.bind(None, *arguments, **fields).arguments)
         bound.pop(next(iter(self.signature.parameters)))
@@ -104,7 +104,7 @@ class Operation(Generic[T]):
 
 
 def _segment(name: str, value: Any) -> str:
-    """A value as one part of an address: no slash or dot of it can lead elsewhere."""
+    """Return a value as one segment of an address, quoted so that its slashes and dots cannot change the path."""
     text = quote(str(value), safe="")
     if text in ("", ".", ".."):
         raise ValueError(f"{name} must not be {value!r}.")
@@ -117,7 +117,7 @@ def _body(given: Any, fields: dict[str, Any], method: str) -> Any:
     if isinstance(given, Mapping):
         return {**given, **fields}
     if fields:
-        raise TypeError(f"A body that is no object cannot take {sorted(fields)} as well.")
+        raise TypeError(f"A body that is not an object cannot be combined with {sorted(fields)}.")
     return given
 
 

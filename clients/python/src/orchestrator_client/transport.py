@@ -1,8 +1,8 @@
-"""The two ways to the server, blocking and awaited: they send, wait between attempts, and hand back what was answered.
+"""Sends requests, blocking or asynchronously, and retries them.
 
-Both do the same; in them stands only what has to be awaited. A `RetryPolicy` says when a request is repeated, and after what
-delay: after connection faults and the statuses 429 and 503, in which nothing was done or, thanks to the Idempotency-Key, nothing
-will be done twice. Every other refusal is final.
+Both senders do the same; they contain only the code that must be awaited. A `RetryPolicy` decides when a request is retried, and after
+what delay: after connection errors and the statuses 429 and 503, because then the request had no effect, or the Idempotency-Key prevents
+a second effect. Every other refusal is final.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from orchestrator_client.operations import Operation, Prepared
 
 
 def accepted(outcome: httpx.Response | httpx.TransportError, request: Prepared) -> httpx.Response:
-    """The answer, if it is one of success. Raises ConnectionFailed or the ApiError of the refusal."""
+    """Return the response if it is successful. Raises ConnectionFailed, or the ApiError of the refusal."""
     if isinstance(outcome, httpx.TransportError):
         told = f"{request.method} {request.path}: {str(outcome) or type(outcome).__name__}"
         raise ConnectionFailed(told, idempotency_key=request.key) from outcome
@@ -36,7 +36,7 @@ def accepted(outcome: httpx.Response | httpx.TransportError, request: Prepared) 
 
 
 def refusal(response: httpx.Response, key: str | None = None) -> ApiError:
-    """The exception for an answer whose body has been read. A body that is no problem document tells its status alone."""
+    """Return the exception for a response whose body was read. Without a problem document, it contains only the status."""
     try:
         members = json.loads(response.content)
     except ValueError:
@@ -48,14 +48,16 @@ def refusal(response: httpx.Response, key: str | None = None) -> ApiError:
 
 
 def shaped(response: httpx.Response, shape: type[T]) -> T:
-    """The body as an object of this class; None where None was asked for or nothing was answered."""
+    """Return the body as an object of this class, or None if the class is NoneType or there is no body."""
     if shape is type(None) or response.status_code == httpx.codes.NO_CONTENT:
         return None  # type: ignore[return-value]
     if shape is str:
         return response.text  # type: ignore[return-value]
     found = body_of(response)
     if not isinstance(found, dict):
-        raise UnreadableAnswer(f"{response.request.url} answered a {type(found).__name__} and no object.")
+        raise UnreadableAnswer(
+            f"{response.request.url} returned a {type(found).__name__} instead of an object."
+        )
     made = shape(found)  # type: ignore[call-arg]
     if isinstance(made, Record):
         made.etag = response.headers.get("etag")
@@ -63,12 +65,12 @@ def shaped(response: httpx.Response, shape: type[T]) -> T:
 
 
 def body_of(response: httpx.Response) -> Any:
-    """The JSON of the body, its objects as records."""
+    """Return the JSON of the body, with its objects as records."""
     try:
         return json.loads(response.content, object_hook=Record)
     except ValueError as error:
         raise UnreadableAnswer(
-            f"{response.request.url} answered no JSON: is this an Orchestrator?"
+            f"{response.request.url} did not return JSON. Is this the address of an Orchestrator?"
         ) from error
 
 
@@ -80,7 +82,7 @@ ROOT = "/api/v1"
 
 
 def address_of(base_url: str) -> str:
-    """The address of the API, whether or not the caller has named it in full."""
+    """Return the address of the API. `base_url` may already end with it."""
     address = base_url.rstrip("/")
     return address if address.endswith(ROOT) else address + ROOT
 
@@ -90,7 +92,7 @@ def headers_of(token: str) -> dict[str, str]:
 
 
 def arguments_of(request: Prepared) -> dict[str, Any]:
-    """The arguments with which httpx builds this request."""
+    """Return the arguments for httpx to build this request."""
     arguments: dict[str, Any] = {
         "method": request.method,
         "url": request.path.lstrip("/"),
@@ -105,7 +107,7 @@ def arguments_of(request: Prepared) -> dict[str, Any]:
 
 
 def _text(value: Any) -> Any:
-    """A value of a query as the API reads it: several one by one, truth in small letters."""
+    """Return a query value in the form that the API expects: lists item by item, booleans in lower case."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple | set | frozenset):
@@ -114,15 +116,15 @@ def _text(value: Any) -> Any:
 
 
 @dataclass
-class SyncDoor:
-    """Sends and blocks."""
+class SyncSender:
+    """Sends requests and blocks."""
 
     http: httpx.Client
     retries: RetryPolicy
     sleep: Callable[[float], None] = field(default=time.sleep)
 
     def send(self, request: Prepared) -> httpx.Response:
-        """The answer of success, after as many attempts as it takes. Raises what `accepted` raises."""
+        """Return the successful response, after retries if necessary. Raises the errors of `accepted`."""
         attempt = 0
         while True:
             outcome = self._attempt(request)
@@ -143,15 +145,15 @@ class SyncDoor:
 
 
 @dataclass
-class AsyncDoor:
-    """Sends and is awaited."""
+class AsyncSender:
+    """Sends requests asynchronously."""
 
     http: httpx.AsyncClient
     retries: RetryPolicy
     sleep: Callable[[float], Awaitable[None]] = field(default=asyncio.sleep)
 
     async def send(self, request: Prepared) -> httpx.Response:
-        """The answer of success, after as many attempts as it takes. Raises what `accepted` raises."""
+        """Return the successful response, after retries if necessary. Raises the errors of `accepted`."""
         attempt = 0
         while True:
             outcome = await self._attempt(request)
@@ -177,10 +179,10 @@ RETRIED_FAULTS = (httpx.TimeoutException, httpx.NetworkError, httpx.RemoteProtoc
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """`max_retries` repetitions, `base_seconds` before the first, doubling up to `max_seconds`, of which a random half is
-    taken off, so that clients which failed together do not come back together.
+    """At most `max_retries` retries. The delay is `base_seconds` before the first, and doubles up to `max_seconds`; up to a half of it is
+    subtracted at random, so that clients that failed together do not retry together.
 
-    A `Retry-After` is obeyed to the full and a little more; one of more than `longest_retry_after` seconds is not waited for.
+    The client waits for the full `Retry-After` and slightly longer, but not if it is more than `longest_retry_after` seconds.
     """
 
     max_retries: int = 3
@@ -190,7 +192,7 @@ class RetryPolicy:
     chance: Callable[[], float] = random.random
 
     def delay_after(self, outcome: httpx.Response | httpx.TransportError, attempt: int) -> float | None:
-        """Seconds until the next attempt, or None when there is to be none. `attempt` counts from 0."""
+        """Return the seconds until the next attempt, or None if there is none. `attempt` counts from 0."""
         if attempt >= self.max_retries:
             return None
         if isinstance(outcome, httpx.TransportError):
@@ -208,7 +210,7 @@ class RetryPolicy:
 
 
 def retry_after_of(response: httpx.Response) -> float | None:
-    """The header in seconds, whether it was a number or a date; None without one, or with one that nobody can read."""
+    """Return the header in seconds, whether it is a number or a date. None if it is missing or cannot be parsed."""
     value = response.headers.get("retry-after", "").strip()
     if value.isascii() and value.isdigit():
         return float(value)

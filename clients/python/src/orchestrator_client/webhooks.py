@@ -1,9 +1,9 @@
-"""Verifies what an Orchestrator sends, after the Standard Webhooks scheme: HMAC-SHA256, version v1.
+"""Verifies messages from an Orchestrator, as defined by Standard Webhooks: HMAC-SHA256, version v1.
 
     payload = webhooks.verify(headers, body, "whsec_...")
 
-The body must be the bytes as they came: JSON that was read and written again has another signature. A signature proves
-origin and age, not novelty: whoever acts on the world remembers each `webhook-id` for longer than the tolerance.
+The body must be the received bytes, because JSON that was parsed and serialized again has another signature. A signature proves origin
+and age, but a message may be repeated: if it has side effects, remember each `webhook-id` for longer than the tolerance.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from typing import Any
 from orchestrator_client.errors import InvalidSignature
 
 PREFIX = "whsec_"
-TOLERANCE_SECONDS = 300  # a slow network and a badly set clock, but no replay of yesterday's message
-MOST_SIGNATURES = 16  # a sender that changes its keys sends two; more would only make us compute
+TOLERANCE_SECONDS = (
+    300  # allows for a slow network and an inaccurate clock, but not for a replay of yesterday's message
+)
+MOST_SIGNATURES = 16  # a sender that rotates its keys sends two; more would only waste computing time
 
 
 def verify(
@@ -32,36 +34,38 @@ def verify(
     tolerance: float = TOLERANCE_SECONDS,
     now: float | None = None,
 ) -> Any:
-    """The JSON of the body, if one of the secrets signed exactly this message, at most `tolerance` seconds off.
+    """Return the JSON of the body, if this message was signed with one of the secrets, at most `tolerance` seconds ago.
 
-    Give both secrets while they are being changed. Raises InvalidSignature, which tells what was wrong, and ValueError for a
-    secret that is none: that is a mistake of the receiver's.
+    Pass both secrets during a rotation. Raises InvalidSignature with the reason, and ValueError if a secret is malformed, which is an
+    error of the receiver.
     """
     sent = {name.lower(): value for name, value in headers.items()}
     message_id, timestamp = sent.get("webhook-id", ""), sent.get("webhook-timestamp", "")
     raw = body.encode() if isinstance(body, str) else bytes(body)
     keys = [_key(secret) for secret in ([secrets] if isinstance(secrets, str) else secrets)]
     if not message_id or not timestamp or "webhook-signature" not in sent:
-        raise InvalidSignature("The headers webhook-id, webhook-timestamp and webhook-signature are needed.")
+        raise InvalidSignature(
+            "The headers webhook-id, webhook-timestamp and webhook-signature are required."
+        )
     _check_age(timestamp, tolerance, time.time() if now is None else now)
     if not _fits(sent["webhook-signature"], keys, message_id, timestamp, raw):
-        raise InvalidSignature("None of the signatures fits.")
+        raise InvalidSignature("None of the signatures matches.")
     try:
         return json.loads(raw)
     except ValueError as error:
-        raise InvalidSignature("What was signed is no JSON.") from error
+        raise InvalidSignature("The signed body is not JSON.") from error
 
 
 def sign(message_id: str, timestamp: int, body: bytes, secret: str) -> str:
-    """The value of `webhook-signature` that `verify` accepts; for tests of receivers."""
+    """Return a `webhook-signature` that `verify` accepts; for tests of receivers."""
     return "v1," + _signature(_key(secret), message_id, str(timestamp), body).decode()
 
 
 def _check_age(timestamp: str, tolerance: float, now: float) -> None:
     if not (timestamp.isascii() and timestamp.isdigit() and len(timestamp) <= 15):
-        raise InvalidSignature("webhook-timestamp is no number of seconds.")
+        raise InvalidSignature("webhook-timestamp is not a number of seconds.")
     if abs(now - int(timestamp)) > tolerance:
-        raise InvalidSignature(f"The message is more than {tolerance:g} seconds off.")
+        raise InvalidSignature(f"The timestamp of the message differs by more than {tolerance:g} seconds.")
 
 
 def _fits(header: str, keys: list[bytes], message_id: str, timestamp: str, body: bytes) -> bool:
@@ -87,5 +91,5 @@ def _key(secret: str) -> bytes:
     except (binascii.Error, ValueError):
         key = b""
     if not 24 <= len(key) <= 64:
-        raise ValueError("A signing secret is whsec_ and the base64 of 24 to 64 bytes.")
+        raise ValueError("A signing secret must be whsec_ and the base64 of 24 to 64 bytes.")
     return key

@@ -1,7 +1,7 @@
 """The interface of an agent's queue, on the server's mailboxes: enqueue, take in batches, complete, fail.
 
-`AgentQueue` stands on the server, `InMemoryQueue` in the memory of one process; `SwitchedQueue` leads from one to the
-other without losing or repeating work. `SubagentQueue` starts agents.
+`AgentQueue` uses a mailbox of the server, `InMemoryQueue` the memory of one process. `SwitchedQueue` migrates from one to the other
+without losing or repeating work. `SubagentQueue` starts agents.
 """
 
 from orchestrator_client.queue.agent_queue import AgentQueue

@@ -1,7 +1,7 @@
-"""The queue of an agent's session on a mailbox of the server: several processes may put in and take, and any of them may die.
+"""The queue of an agent's session, on a mailbox of the server. Several processes may enqueue and take items, and each of them may die.
 
-What was enqueued is kept by the server. A batch is leased: it comes back when its consumer does not. While a batch is worked on, a thread
-says three times per lease that this process lives, so what a dead one had is back after 30 s.
+The server stores the items. A batch is leased: if its consumer dies, its items are delivered again. While a batch is processed, a thread
+extends its lease three times per lease, so the items of a dead process are available again after 30 s.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from orchestrator_client.errors import (
 from orchestrator_client.objects import Record
 from orchestrator_client.queue.items import Batch, Hooks, Item, item_of
 
-LEASE_SECONDS = 30.0  # of consumers that give signs of life
+LEASE_SECONDS = 30.0  # for consumers that extend their leases
 
 logger = logging.getLogger(__name__)
 
 
 class AgentQueue(Hooks):
-    """`key` names the mailbox: one for each session, since what is in it may be told together.
+    """`key` is the key of the mailbox. Use one for each session, because its items may be delivered together.
 
-    `consumer` names who takes, for people; `window_ms` is how long after the first item others may still join it.
-    A batch goes to somebody else after 30 s without a sign of life. These signs are given by themselves until the client is closed, and
-    for `work_seconds` at most, so that work that hangs is not kept for ever. With `lease_seconds` a batch may take so long, and only
-    `heartbeat` makes it longer.
+    `consumer` is a name of this consumer for people; `window_ms` is the time after the first item in which others may join its batch. A
+    batch is delivered to another consumer 30 s after the last heartbeat. Heartbeats are sent automatically until the client is closed,
+    but for `work_seconds` at most, so that hanging work does not keep its items forever. With `lease_seconds`, a batch is leased for that
+    long, and only calls of `heartbeat` extend it.
 
-    `on_task_failed` is told of what this queue's own calls have ended, of what it lost with its lease, and, once a lease, of what others
-    lost: an item that failed so is told in every process that has such a hook.
+    `on_task_failed` is called for items that this queue has failed, for items that failed when it lost its lease, and, checked once per
+    lease, for items that failed with other consumers. The latter are reported in every process that has such a hook.
     """
 
     def __init__(
@@ -74,9 +74,8 @@ class AgentQueue(Hooks):
         self._lease_seconds = LEASE_SECONDS if lease_seconds is None else lease_seconds
 
     def enqueue(self, item: Any, **options: Any) -> str | None:
-        """Put an item in; its id, or None when the server does not take it now (too much waits, or it conflicts).
-
-        Raises what else goes wrong, above all ConnectionFailed: then repeat it, with a `client_message_id` to be sure.
+        """Enqueue an item. Returns its id, or None if the server does not accept it now (too much waits, or there is a conflict).
+        Raises other errors, above all ConnectionFailed: then repeat the call, with a `client_message_id` to avoid duplicates.
         """
         wanted = item_of(item, **options)
         if wanted.scope_key == self.key:
@@ -84,12 +83,12 @@ class AgentQueue(Hooks):
         try:
             return str(self._mailboxes.put(self.key, **_sent(wanted)).id)
         except RequestInProgress:
-            raise  # It may well be accepted; whoever asks again under the same id will know.
+            raise  # It may be accepted. A repetition with the same id returns the result.
         except (RateLimited, Conflict):
             return None
 
     def try_dequeue(self, blocked_reason: str | None = None) -> Batch | None:
-        """The next batch, leased; None when nothing is due or the consumer is blocked for whatever reason."""
+        """Lease the next batch. Returns None if nothing is due, or if `blocked_reason` says that the consumer is blocked."""
         if blocked_reason:
             return None
         self._look_for_lost()
@@ -102,27 +101,27 @@ class AgentQueue(Hooks):
                 limit=self._limit,
             )
         except NotFound:
-            return None  # Nobody has said anything yet: the first item makes the mailbox.
+            return None  # The first item creates the mailbox, and there was none yet.
         batch = None if taken is None else _batch(taken)
         if batch is not None:
             self._keep(batch)
         return batch
 
     def complete(self, batch: Batch, result: Any = None) -> None:
-        """All of the batch is done. Raises LeaseLost when it took too long: others may have done it again."""
+        """Complete the batch. Raises LeaseLost if it took too long: others may have processed it again."""
         with self._ending(batch):
             self._mailboxes.completed(self.key, batch.batch_id, result=result)
         self._tell_completed(batch, result)
 
     def fail(self, batch: Batch, error: Any, *, retryable: bool = True) -> None:
-        """It failed. What has attempts left is due again after about 1, 2, 4, ... seconds. Raises LeaseLost."""
+        """Report that the batch failed. Items with attempts left are due again after about 1, 2, 4, ... seconds. Raises LeaseLost."""
         told = error if isinstance(error, Mapping) else {"message": str(error)}
         with self._ending(batch):
             self._mailboxes.failed(self.key, batch.batch_id, error=told, retryable=retryable)
         self._tell_failed(batch, error, retryable=retryable)
 
     def heartbeat(self, batch: Batch) -> None:
-        """Keep the lease for as long again. Raises LeaseLost: stop, somebody else has the items."""
+        """Extend the lease. Raises LeaseLost: stop working, because another consumer may have the items."""
         try:
             self._mailboxes.heartbeat(self.key, batch.batch_id, lease_seconds=self._lease_seconds)
         except LeaseLost:
@@ -130,7 +129,7 @@ class AgentQueue(Hooks):
             raise
 
     def _keep(self, batch: Batch) -> None:
-        """Give signs of life for it until it ends."""
+        """Send heartbeats for the batch until it ends."""
         if not self._work_seconds:
             return
         with self._lock:
@@ -140,7 +139,7 @@ class AgentQueue(Hooks):
                 self._beating.start()
 
     def _beat(self) -> None:
-        """Until nothing is at work, or the client is closed. The next batch begins a thread of its own."""
+        """Send heartbeats until no batch is left or the client is closed. The next batch starts a new thread."""
         while True:
             with self._wakeup:
                 self._wakeup.wait(self._lease_seconds / 3)
@@ -157,13 +156,13 @@ class AgentQueue(Hooks):
                     logger.warning(
                         "A lease was lost", extra={"action": "lease_lost", "batch": batch.batch_id}
                     )
-                except Exception as error:  # noqa: BLE001  # the next sign may arrive
+                except Exception as error:  # noqa: BLE001  # the next heartbeat may arrive
                     facts = {"action": "heartbeat_failed", "batch": batch.batch_id, "reason": str(error)}
                     logger.info("A heartbeat did not arrive", extra=facts)
 
     @contextmanager
     def _ending(self, batch: Batch) -> Iterator[None]:
-        """The batch ends now, unless the server cannot be reached: then it is kept, and may be ended again."""
+        """End the batch, unless the server cannot be reached: then the batch is kept, and can be ended later."""
         try:
             yield
         except LeaseLost:
@@ -178,19 +177,19 @@ class AgentQueue(Hooks):
         return known
 
     def _lost(self, batch: Batch) -> None:
-        """Somebody else has its items, unless their attempts are used up."""
+        """Stop the heartbeats, and report the items whose attempts are used up. Other consumers may have the other items."""
         self._let_go(batch)
         for item in batch.items:
             try:
                 shown = self._mailboxes.item(self.key, str(item.id))
             except ApiError:
-                continue  # What became of it cannot be told, and must not hide that the lease was lost.
+                continue  # The state of the item is unknown. This error must not hide that the lease was lost.
             if shown["status"] == "failed":
                 self._lost_here.add(str(item.id))
                 self._tell_one_failed(item, shown["error"])
 
     def _look_for_lost(self) -> None:
-        """Tell of what dead consumers lost since the last look. What was there before the first one is old."""
+        """Report items that dead consumers have lost since the last check. Items from before the first check are not reported."""
         now = time.monotonic()
         if not self._when_failed or (self._looked is not None and now - self._looked < self._lease_seconds):
             return
@@ -201,7 +200,7 @@ class AgentQueue(Hooks):
             )
         except (ApiError, ConnectionFailed) as error:
             facts = {"action": "lost_items_unknown", "reason": str(error)}
-            logger.info("What other consumers have lost is not known", extra=facts)
+            logger.info("Cannot read which items other consumers have lost", extra=facts)
             return
         for letter in found:
             item_id, is_new = letter["mailbox_item"], letter["id"] not in self._seen
@@ -217,7 +216,7 @@ class AgentQueue(Hooks):
 
 
 def _sent(item: Item) -> dict[str, Any]:
-    """The fields of an item as the server takes them."""
+    """Return the fields of an item as the server expects them."""
     sent: dict[str, Any] = {
         "kind": item.kind,
         "source": item.source,

@@ -1,6 +1,5 @@
-"""Copies of the same item in two queues: which were handed out by which queue, which are done, and which are held back.
-
-A copy is recognised by its `client_message_id`. An item without one has no copies.
+"""Records the copies of each item in two queues: which queue has handed them out, which are done, and which are held back.
+Copies are recognized by their `client_message_id`. An item without one has no copies.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class Side(Enum):
 
 
 class Remembered(MutableSet[str]):
-    """The latest names, so many at most."""
+    """A set that only keeps the latest names, up to a maximum."""
 
     def __init__(self, most: int = MOST_REMEMBERED) -> None:
         self._names: dict[str, None] = {}
@@ -52,7 +51,7 @@ class Remembered(MutableSet[str]):
 
 
 class Copies:
-    """`done` may be a set that outlives the process; what was handed out and not done must not."""
+    """`done` may be a set that outlives the process. Items that were handed out but are not done must be forgotten with the process."""
 
     def __init__(self, done: MutableSet[str] | None = None) -> None:
         self._done: MutableSet[str] = Remembered() if done is None else done
@@ -61,7 +60,7 @@ class Copies:
         self.held: dict[Side, list[Batch]] = {Side.OLD: [], Side.NEW: []}
 
     def fresh(self, items: Iterable[Item], side: Side) -> tuple[Item, ...]:
-        """Those that this queue may hand out: not done, and not in hand from the other."""
+        """Return the items that this queue may hand out: not done, and not handed out by the other queue."""
         return tuple(item for item in items if self._is_fresh(item.client_message_id, side))
 
     def all_done(self, items: Iterable[Item]) -> bool:
@@ -71,19 +70,19 @@ class Copies:
         self._handed |= {item.client_message_id: side for item in items if item.client_message_id}
 
     def end(self, items: Iterable[Item]) -> None:
-        """They are done, or have failed for good."""
+        """Record that the items are done, or have failed permanently."""
         for item in items:
             if item.client_message_id:
                 self._done.add(item.client_message_id)
                 self._handed.pop(item.client_message_id, None)
 
     def has_none(self, item: Item) -> None:
-        """One of the queues did not take it, as far as is known."""
+        """Record that one of the queues probably has no copy of the item."""
         if item.client_message_id:
             self._single.add(item.client_message_id)
 
     def copied(self, items: Iterable[Item]) -> set[str]:
-        """The names of those that should be in the other queue as well."""
+        """Return the names of the items that should also be in the other queue."""
         return {name for name in names_of(items) if name not in self._single}
 
     def _is_fresh(self, name: str | None, side: Side) -> bool:

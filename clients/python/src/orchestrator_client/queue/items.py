@@ -1,4 +1,4 @@
-"""What is in a queue: items with their defaults, batches, and the interface that all queues have."""
+"""Items of a queue with their defaults, batches, and the interface of all queues."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ _CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """One thing to be told or done. `priority` is 0 to 9, lower is more urgent; times are aware.
-
-    `client_message_id` names it for its sender: said again under the same id it is the same item.
+    """An item of a queue. `priority` is 0 to 9, lower is more urgent; times have a time zone.
+    `client_message_id` is the sender's id: a second item with the same id counts as a repetition.
     """
 
     kind: str = "message"
@@ -43,14 +42,14 @@ class Item:
     attempts: int = 0
 
     def fingerprint(self) -> str:
-        """What it says, whatever queue it is in: two items with the same one are copies of each other."""
+        """Return its content as text. Items with the same fingerprint are copies of each other."""
         said = [self.kind, self.content, self.text or "", self.client_message_id]
         return json.dumps(said, sort_keys=True, default=str)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Items that are told together. `queue_len_after` is what was due beside them."""
+    """Items that are delivered together. `queue_len_after` is the number of other items that were due."""
 
     batch_id: str
     items: tuple[Item, ...]
@@ -59,25 +58,24 @@ class Batch:
 
 
 class Queue(Protocol):
-    """What every queue can do."""
+    """The interface of every queue."""
 
     def enqueue(self, item: Any, **options: Any) -> str | None:
-        """The id, or None when it was not accepted."""
+        """Enqueue an item. Returns its id, or None if it was not accepted."""
 
     def try_dequeue(self, blocked_reason: str | None = None) -> Batch | None:
-        """What is to be done next; None when there is nothing, or while the consumer is blocked."""
+        """Take the next batch. Returns None if there is none, or if the consumer is blocked."""
 
     def complete(self, batch: Batch, result: Any = None) -> None:
-        """All of the batch is done."""
+        """Complete the batch."""
 
     def fail(self, batch: Batch, error: Any, *, retryable: bool = True) -> None:
-        """It failed; what has attempts left comes again later."""
+        """Report that the batch failed. Items with attempts left are delivered again later."""
 
 
 def item_of(given: Any, **options: Any) -> Item:
-    """The item with its defaults filled in, of an Item, a text, or a mapping with names in snake_case or camelCase.
-
-    Raises ValueError for a kind or a field that there is not.
+    """Return an item with its defaults, from an Item, a text, or a mapping with names in snake_case or camelCase.
+    Raises ValueError for an unknown kind or field.
     """
     if isinstance(given, Item):
         named = {field.name: getattr(given, field.name) for field in fields(Item)}
@@ -105,7 +103,7 @@ def _checked(item: Item) -> Item:
 
 
 def moment_of(given: Any) -> datetime | None:
-    """A time given as such, as text, or in milliseconds since 1970."""
+    """Return a time from a datetime, a text, or milliseconds since 1970."""
     if given is None or isinstance(given, datetime):
         moment = given
     elif isinstance(given, str):
@@ -127,19 +125,19 @@ logger = logging.getLogger(__name__)
 
 
 class Hooks:
-    """For queues to inherit. Both methods can be used as decorators."""
+    """Hooks of a queue. Both methods can be used as decorators."""
 
     def __init__(self) -> None:
         self._when_completed: list[Hook] = []
         self._when_failed: list[Hook] = []
 
     def on_task_completed(self, hook: Hook) -> Hook:
-        """Call `hook(item, result)` for each item that is done."""
+        """Call `hook(item, result)` for each completed item."""
         self._when_completed.append(hook)
         return hook
 
     def on_task_failed(self, hook: Hook) -> Hook:
-        """Call `hook(item, error)` for each item that has failed for good, be it with a lost lease: not for one that comes again."""
+        """Call `hook(item, error)` for each item that failed permanently, also with a lost lease, but not for items that are retried."""
         self._when_failed.append(hook)
         return hook
 

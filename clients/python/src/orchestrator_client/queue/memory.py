@@ -1,4 +1,4 @@
-"""A queue in the memory of one process: the old interface, and what the others are compared with. It dies with its process."""
+"""A queue in the memory of one process. It is the reference that other queues are compared with, and ends with its process."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ class _Waiting:
 
 
 class InMemoryQueue(Hooks):
-    """Safe between threads. `clock` gives seconds since 1970; `sleep` waits for the window of a young first item.
-
-    `limit` is the most items of a batch, `most` of the queue: beyond it nothing is accepted.
+    """Thread-safe. `clock` returns seconds since 1970; `sleep` waits for the end of the first item's window.
+    `limit` is the maximum number of items in a batch, `most` that of the queue; a full queue accepts nothing.
     """
 
     def __init__(
@@ -46,12 +45,12 @@ class InMemoryQueue(Hooks):
         self._known: dict[str, str] = {}
 
     def __len__(self) -> int:
-        """What waits, due or not."""
+        """Return the number of waiting items, due or not."""
         with self._lock:
             return len(self._waiting)
 
     def enqueue(self, item: Any, **options: Any) -> str | None:
-        """The id, or None when the queue is full. One with a known `client_message_id` has the id that it had."""
+        """Enqueue an item. Returns its id, or None if the queue is full. With a known `client_message_id`, returns the first item's id."""
         wanted = item_of(item, **options)
         with self._lock:
             if wanted.client_message_id in self._known:
@@ -66,7 +65,7 @@ class InMemoryQueue(Hooks):
             return made.id
 
     def try_dequeue(self, blocked_reason: str | None = None) -> Batch | None:
-        """The most urgent item that is due, or with others of its scope when it may be told with them."""
+        """Take the most urgent due item, together with others of its scope if it is coalescable."""
         if blocked_reason:
             return None
         with self._lock:
@@ -78,14 +77,14 @@ class InMemoryQueue(Hooks):
             return self._batch(self._due())
 
     def complete(self, batch: Batch, result: Any = None) -> None:
-        """Once: a batch that has ended is passed over."""
+        """Complete the batch. A batch that has already ended is ignored."""
         with self._lock:
             ended = self._taken.pop(batch.batch_id, None)
         if ended is not None:
             self._tell_completed(batch, result)
 
     def fail(self, batch: Batch, error: Any, *, retryable: bool = True) -> None:
-        """What has attempts left is due again later."""
+        """Report that the batch failed. Items with attempts left are due again later."""
         with self._lock:
             ended = self._taken.pop(batch.batch_id, None)
             for entry in ended or ():
@@ -117,5 +116,5 @@ class InMemoryQueue(Hooks):
 
 
 def _delay(item: Item) -> float:
-    """Seconds before the next attempt: about 1, 2, 4, ... up to the item's limit."""
+    """Return the seconds before the next attempt: about 1, 2, 4, ... up to the item's limit."""
     return min(item.max_backoff_ms / 1000, 1.0 * item.backoff_multiplier ** (item.attempts - 1))

@@ -1,4 +1,4 @@
-"""Starts subagents: agents that another agent asks to do something, in the background or awaited."""
+"""Starts subagents: agents that work for another agent, in the background or while it waits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator_client.client import Client
 from orchestrator_client.errors import BacklogFull
 from orchestrator_client.objects import Record
 
-#: What may be asked for.
+#: The options of a subagent.
 OPTIONS = frozenset(
     {
         "subagent_type", "prompt", "description", "model", "tool_call_id", "existing_agent_id",
@@ -23,7 +23,7 @@ _CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 
 @dataclass(frozen=True)
 class StartedSubagent:
-    """What the asker needs: the task to wait for, where its transcript is read, and who it is."""
+    """A started subagent: the task to wait for, the address of its transcript, and its id."""
 
     task_id: str
     output_file: str
@@ -31,17 +31,17 @@ class StartedSubagent:
 
 
 class SubagentQueue:
-    """`parent` is the key of the mailbox that is told when a subagent ends, unless it is silent."""
+    """`parent` is the key of the mailbox that is notified when a subagent ends, unless it is silent."""
 
     def __init__(self, client: Client, *, parent: str | None = None) -> None:
         self._client = client
         self._parent = parent
 
     def enqueue(self, options: Mapping[str, Any] | None = None, **more: Any) -> StartedSubagent | None:
-        """Start one, with `subagent_type`, `prompt` and whatever else of `OPTIONS`; names may be in camelCase as well.
+        """Start a subagent with `subagent_type`, `prompt` and other `OPTIONS`, whose names may be in camelCase.
 
-        None when the role has as much waiting work as it may. Raises TypeError for an option that there is not, and what the
-        server refuses otherwise.
+        Returns None if too much work already waits for the role. Raises TypeError for an unknown option, and the other refusals of the
+        server.
         """
         given = {**(options or {}), **more}
         named = {_CAPITAL.sub(r"_\1", name).lower(): value for name, value in given.items()}
@@ -60,13 +60,13 @@ class SubagentQueue:
         return StartedSubagent(made.task_id, made.output_file, made.subagent_id)
 
     def status(self, started: StartedSubagent) -> Record:
-        """How it stands: `pending`, `running`, `completed`, `failed` or `cancelled`, its tokens and its error."""
+        """Return its status (`pending`, `running`, `completed`, `failed` or `cancelled`), its tokens and its error."""
         return self._client.subagents.get(started.subagent_id)
 
     def transcript(self, started: StartedSubagent) -> str:
-        """What it said and did so far."""
+        """Return its transcript so far."""
         return self._client.subagents.transcript(started.subagent_id)
 
     def cancel(self, started: StartedSubagent, reason: str = "") -> None:
-        """Tell it to stop."""
+        """Cancel it; a running agent is told to stop."""
         self._client.subagents.cancel(started.subagent_id, reason=reason)

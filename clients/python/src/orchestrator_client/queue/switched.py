@@ -1,4 +1,4 @@
-"""Leads from an old queue to a new one, a phase at a time, while work goes on.
+"""Migrates from an old queue to a new one in phases, while work continues.
 
 | phase      | written to    | read from                            |
 |------------|---------------|--------------------------------------|
@@ -7,14 +7,15 @@
 | cutover    | both          | new; old when new fails or is empty  |
 | new_only   | new           | new                                  |
 
-Nothing is handed out twice: both copies of an item have the same `client_message_id`, and once one of them is done, the
-other is taken out of its queue unseen. One copy stays until then, so a process that dies loses nothing that the queue which
-counts keeps. What goes wrong with the other queue is counted and logged, and changes nothing.
+No item is handed out twice: both copies of an item have the same `client_message_id`, and when one of them is done, the other is removed
+from its queue. Until then one copy stays in the authoritative queue, so a process that dies loses nothing. Errors of the other queue are
+counted and logged, and have no other effect.
 
-Everything must be enqueued through the switch, and one process at a time consumes a session. It may begin anew in another
-process: give it a `done` that outlives the process, or what was done in one queue and not yet taken out of the other comes again.
+All items must be enqueued through the switch, and only one process at a time may consume a session. Another process can take over if
+`done` is a set that outlives the process; otherwise items that are done in one queue, but not yet removed from the other, are delivered
+again.
 
-What each queue gave is compared by content, whatever its order inside of a batch (`Differences`).
+The batches of both queues are compared by content; the order within a batch does not matter (`Differences`).
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ from orchestrator_client.queue.items import Batch, Hooks, Item, Queue, item_of
 T = TypeVar("T")
 
 PHASES = ("dual_write", "shadow", "cutover", "new_only")
-MOST_LOOKS = 20  # batches of the other queue that are looked through for copies at a time
-BEAT_SECONDS = 10.0  # the leases of what is held back are kept this often
+MOST_LOOKS = 20  # batches of the other queue that are searched for copies at a time
+BEAT_SECONDS = 10.0  # how often the leases of held batches are extended
 
 logger = logging.getLogger(__name__)
 
 
 class SwitchedQueue(Hooks):
-    """Both queues have the interface of `Queue`. Register hooks here: those of the two queues hear of copies as well."""
+    """Both queues have the interface of `Queue`. Register hooks here, because hooks of the two queues are also called for copies."""
 
     def __init__(
         self,
@@ -63,17 +64,17 @@ class SwitchedQueue(Hooks):
 
     @property
     def phase(self) -> str:
-        """May be set at any time, forwards and back."""
+        """The current phase. It can be changed at any time, forwards and back."""
         return self._phase
 
     @phase.setter
     def phase(self, phase: str) -> None:
         if phase not in PHASES:
-            raise ValueError(f"{phase!r} is no phase: {', '.join(PHASES)}.")
+            raise ValueError(f"{phase!r} is not a phase. The phases are {', '.join(PHASES)}.")
         self._phase = phase
 
     def enqueue(self, item: Any, **options: Any) -> str | None:
-        """The id in the queue that counts, or None when that did not accept it; then the other does not get it either."""
+        """Enqueue an item. Returns its id in the authoritative queue, or None if that did not accept it; then the other does not get it."""
         wanted = item_of(item, **options)
         if wanted.client_message_id is None:
             wanted = replace(wanted, client_message_id=str(uuid4()))
@@ -94,7 +95,7 @@ class SwitchedQueue(Hooks):
         return accepted
 
     def try_dequeue(self, blocked_reason: str | None = None) -> Batch | None:
-        """What is to be done next, as the phase says."""
+        """Take the next batch, from the queue that the phase determines."""
         if blocked_reason:
             return None
         with self._lock:
@@ -107,7 +108,7 @@ class SwitchedQueue(Hooks):
             return batch
 
     def complete(self, batch: Batch, result: Any = None) -> None:
-        """All of the batch is done; its copies are taken out of the other queue."""
+        """Complete the batch, and remove its copies from the other queue."""
         with self._lock:
             side, whole = self._open.get(batch.batch_id, (self._first, batch))
             self._queues[side].complete(whole, result)
@@ -116,7 +117,7 @@ class SwitchedQueue(Hooks):
         self._tell_completed(batch, result)
 
     def fail(self, batch: Batch, error: Any, *, retryable: bool = True) -> None:
-        """It failed. Its queue tries it again; the copies in the other go once it has failed for good."""
+        """Report that the batch failed. Its queue retries it; the copies in the other queue are removed after it has failed permanently."""
         with self._lock:
             side, whole = self._open.get(batch.batch_id, (self._first, batch))
             self._queues[side].fail(whole, error, retryable=retryable)
@@ -127,11 +128,11 @@ class SwitchedQueue(Hooks):
 
     @property
     def _first(self) -> Side:
-        """The queue that counts."""
+        """The authoritative queue."""
         return Side.OLD if self.phase in ("dual_write", "shadow") else Side.NEW
 
     def _read_new_or_old(self) -> Batch | None:
-        """From the old queue when the new one fails or is empty. Only both failing is a failure."""
+        """Read the new queue, or the old one if the new one fails or is empty. Raises only if both fail."""
         went_well, batch = self._tried(Side.NEW, "read", lambda _: self._read(Side.NEW))
         if batch is not None:
             return batch
@@ -143,7 +144,7 @@ class SwitchedQueue(Hooks):
         return batch
 
     def _read(self, side: Side) -> Batch | None:
-        """The next batch with something that may be handed out; of what was held back first."""
+        """Return the next batch with items that may be handed out. Held batches come first."""
         for whole in self._batches(side):
             fresh = self._copies.fresh(whole.items, side)
             self.differences.withheld += len(whole.items) - len(fresh)
@@ -171,7 +172,7 @@ class SwitchedQueue(Hooks):
             yield found
 
     def _shadow(self, batch: Batch | None) -> None:
-        """Read the new queue for the same items, and note how it differs. What it gives stays with it until it is done."""
+        """Read the same items from the new queue, and record the differences. The items are held until they are done."""
         wanted = self._copies.copied(batch.items) if batch else set()
         given = [held for held in self._copies.held[Side.NEW] if wanted & names_of(held.items)]
         given += self._look_for(wanted - names_in(given), Side.NEW, at_least_once=not given)
@@ -188,7 +189,7 @@ class SwitchedQueue(Hooks):
             logger.warning("The queues differ", extra={"action": "queues_differ", **facts})
 
     def _look_for(self, names: set[str], side: Side, *, at_least_once: bool = False) -> list[Batch]:
-        """Take from a queue until these have come; what comes is held back, or ended if all of it is done."""
+        """Take batches from a queue until these items were found. Batches are held, or completed if all their items are done."""
         given: list[Batch] = []
         for _ in range(MOST_LOOKS):
             if not (names or (at_least_once and not given)):
@@ -202,7 +203,7 @@ class SwitchedQueue(Hooks):
         return given
 
     def _end(self, batch: Batch, side: Side) -> None:
-        """These are done: take their copies out of the other queue."""
+        """Record that the items are done, and remove their copies from the other queue."""
         copied = self._copies.copied(batch.items)
         self._copies.end(batch.items)
         if self.phase != "new_only" and copied:
@@ -221,7 +222,8 @@ class SwitchedQueue(Hooks):
             self._copies.held[side].append(batch)
 
     def _keep_leases(self) -> None:
-        """What is held back must not come again meanwhile. What is lost all the same is let go: it will."""
+        """Extend the leases of held batches, so that they are not delivered again. Batches whose lease is lost are dropped, because they
+        are."""
         if self._clock() - self._beaten < BEAT_SECONDS:
             return
         self._beaten = self._clock()
@@ -233,7 +235,7 @@ class SwitchedQueue(Hooks):
         return beat is None or self._tried(side, "beat", lambda _: beat(batch))[0]
 
     def _tried(self, side: Side, what: str, action: Callable[[Queue], T]) -> tuple[bool, T | None]:
-        """Whether it went well, and what came of it: nothing that goes wrong here may harm the queue that counts."""
+        """Return whether the action succeeded, and its result. Errors here must not affect the authoritative queue."""
         try:
             return True, action(self._queues[side])
         except Exception as error:  # noqa: BLE001 - whatever a queue raises
@@ -248,12 +250,12 @@ class SwitchedQueue(Hooks):
 
 @dataclass
 class Differences:
-    """Counted since the switch began.
+    """Counts since the switch was created.
 
-    `compared` batches of the old queue: `equal` ones, and those `regrouped`, whose items the new queue gives in other
-    batches. `missing` items that the new queue does not give, `ahead` ones that it gives before the old does.
-    `withheld` copies that were not handed out again; `fallbacks` to the old queue after the cutover; `failures` of the
-    queue that does not count, and items that it did not take (`refused`).
+    `compared`: batches of the old queue that were compared. `equal`: those that were equal. `regrouped`: those whose items the new queue
+    returned in other batches. `missing`: items that the new queue did not return. `ahead`: items that it returned before the old queue.
+    `withheld`: copies that were not handed out again. `fallbacks` to the old queue after the cutover. `failures` of the other queue.
+    `refused`: items that the other queue did not accept.
     """
 
     compared: int = 0
@@ -269,7 +271,7 @@ class Differences:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One batch of the old queue beside what the new one gave."""
+    """The comparison of a batch of the old queue with the batches of the new one."""
 
     missing: tuple[Item, ...]
     ahead: tuple[Item, ...]
@@ -281,7 +283,7 @@ class Comparison:
 
 
 def compare(old: Batch | None, new: Sequence[Batch]) -> Comparison:
-    """Items are matched one to one: of two equal ones both must be there twice."""
+    """Compare items one to one: an item that occurs twice must occur twice in the other queue."""
     expected = old.items if old else ()
     given = [item for batch in new for item in batch.items]
     same = len(new) == (1 if old else 0) and _counted(expected) == _counted(given)

@@ -1,4 +1,4 @@
-"""The groups of operations, and the table of all of them."""
+"""The groups of operations, and a table of them."""
 
 from __future__ import annotations
 
@@ -34,44 +34,44 @@ from orchestrator_client.resources.subscriptions import Events, Webhooks
 
 
 class Resources(Generic[D]):
-    """Everything that a client can do, by group."""
+    """All operations of a client, by group."""
 
-    def __init__(self, door: D) -> None:
-        self._door: D = door
-        self.activities: Activities[D] = Activities(door)
-        self.agent_configs: AgentConfigs[D] = AgentConfigs(door)
-        self.agents: Agents[D] = Agents(door)
-        self.alerts: Alerts[D] = Alerts(door)
-        self.approvals: Approvals[D] = Approvals(door)
-        self.audit: Audit[D] = Audit(door)
-        self.batches: Batches[D] = Batches(door)
-        self.budgets: Budgets[D] = Budgets(door)
-        self.bulk_jobs: BulkJobs[D] = BulkJobs(door)
-        self.channels: Channels[D] = Channels(door)
-        self.datasets: Datasets[D] = Datasets(door)
-        self.dead_letters: DeadLetters[D] = DeadLetters(door)
-        self.deliverable_periods: DeliverablePeriods[D] = DeliverablePeriods(door)
-        self.deliverables: Deliverables[D] = Deliverables(door)
-        self.events: Events[D] = Events(door)
-        self.inbox: Inbox[D] = Inbox(door)
-        self.mailboxes: Mailboxes[D] = Mailboxes(door)
-        self.notification_channels: NotificationChannels[D] = NotificationChannels(door)
-        self.pipeline_runs: PipelineRuns[D] = PipelineRuns(door)
-        self.pipelines: Pipelines[D] = Pipelines(door)
-        self.platform_configs: PlatformConfigs[D] = PlatformConfigs(door)
-        self.providers: Providers[D] = Providers(door)
-        self.queues: Queues[D] = Queues(door)
-        self.retention: Retention[D] = Retention(door)
-        self.schedules: Schedules[D] = Schedules(door)
-        self.skills: Skills[D] = Skills(door)
-        self.subagents: Subagents[D] = Subagents(door)
-        self.templates: Templates[D] = Templates(door)
-        self.usage: Usage[D] = Usage(door)
-        self.webhooks: Webhooks[D] = Webhooks(door)
-        self.workers: Workers[D] = Workers(door)
+    def __init__(self, sender: D) -> None:
+        self._sender: D = sender
+        self.activities: Activities[D] = Activities(sender)
+        self.agent_configs: AgentConfigs[D] = AgentConfigs(sender)
+        self.agents: Agents[D] = Agents(sender)
+        self.alerts: Alerts[D] = Alerts(sender)
+        self.approvals: Approvals[D] = Approvals(sender)
+        self.audit: Audit[D] = Audit(sender)
+        self.batches: Batches[D] = Batches(sender)
+        self.budgets: Budgets[D] = Budgets(sender)
+        self.bulk_jobs: BulkJobs[D] = BulkJobs(sender)
+        self.channels: Channels[D] = Channels(sender)
+        self.datasets: Datasets[D] = Datasets(sender)
+        self.dead_letters: DeadLetters[D] = DeadLetters(sender)
+        self.deliverable_periods: DeliverablePeriods[D] = DeliverablePeriods(sender)
+        self.deliverables: Deliverables[D] = Deliverables(sender)
+        self.events: Events[D] = Events(sender)
+        self.inbox: Inbox[D] = Inbox(sender)
+        self.mailboxes: Mailboxes[D] = Mailboxes(sender)
+        self.notification_channels: NotificationChannels[D] = NotificationChannels(sender)
+        self.pipeline_runs: PipelineRuns[D] = PipelineRuns(sender)
+        self.pipelines: Pipelines[D] = Pipelines(sender)
+        self.platform_configs: PlatformConfigs[D] = PlatformConfigs(sender)
+        self.providers: Providers[D] = Providers(sender)
+        self.queues: Queues[D] = Queues(sender)
+        self.retention: Retention[D] = Retention(sender)
+        self.schedules: Schedules[D] = Schedules(sender)
+        self.skills: Skills[D] = Skills(sender)
+        self.subagents: Subagents[D] = Subagents(sender)
+        self.templates: Templates[D] = Templates(sender)
+        self.usage: Usage[D] = Usage(sender)
+        self.webhooks: Webhooks[D] = Webhooks(sender)
+        self.workers: Workers[D] = Workers(sender)
 
     def operations(self) -> Iterator[tuple[str, Operation[Any]]]:
-        """Every operation under the name by which it is called, such as `activities.approve`."""
+        """Yield every operation with its name, such as `activities.approve`."""
         for name, group in vars(self).items():
             if isinstance(group, Resource):
                 for operation in group.operations():

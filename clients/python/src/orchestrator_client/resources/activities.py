@@ -1,4 +1,4 @@
-"""Activities: submitting work, looking at it, and everything that people and operators do with it."""
+"""Activities: submitting and reading work, and the actions of people and operators."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Activities(Resource[D]):
 
     @POST("/activities/", Record)
     def create_many(self, /, body: Sequence[Mapping[str, Any]], **options: Any) -> None:
-        """Submit several at once, all or none; `results` of the answer are in the same order."""
+        """Submit several activities, all or none. The `results` of the answer are in the same order."""
 
     @POST("/activities/bulk/", Record)
     def bulk(
@@ -50,8 +50,7 @@ class Activities(Resource[D]):
         reason: str | None = None,
         **more: Any,
     ) -> None:
-        """Cancel, retry, reassign or give another priority to all that match.
-
+        """Cancel, retry, reassign or reprioritize all activities that match a filter.
         `dry_run` counts them; with `expected_count`, which is what it counted, the answer is a job of `bulk_jobs`.
         """
 
@@ -69,23 +68,23 @@ class Activities(Resource[D]):
         limit: int | None = None,
         **filters: Any,
     ) -> None:
-        """All that match."""
+        """List all that match."""
 
     @GET("/activities/{activity_id}/", Activity)
     def get(self, /, activity_id: str, **options: Any) -> None:
-        """One, with its `etag`."""
+        """Get one, with its `etag`."""
 
     @GET("/activities/{activity_id}/input/", Record)
     def input(self, /, activity_id: str, **options: Any) -> None:
-        """What it works on: `ref`, `content`, `data`, and `steps` before it. `NotFound` with the code `no_input` when there is nothing."""
+        """Get its input: `ref`, `content`, `data`, and `steps` before it. Raises `NotFound` with the code `no_input` if it has none."""
 
     @GET("/activities/{activity_id}/output/", Output)
     def output(self, /, activity_id: str, **options: Any) -> None:
-        """What came of it."""
+        """Get its output."""
 
     @LIST("/activities/{activity_id}/runs/", Run)
     def runs(self, /, activity_id: str, *, limit: int | None = None, **options: Any) -> None:
-        """Every attempt at it."""
+        """List its runs, which are the attempts at it."""
 
     @GET("/activities/{activity_id}/runs/{run_id}/log/", LogPage)
     def log(
@@ -98,35 +97,35 @@ class Activities(Resource[D]):
         limit: int | None = None,
         **options: Any,
     ) -> None:
-        """What an agent says during a run, line by line, behind the line with the number `after`."""
+        """Read the log lines of a run, after the line with the number `after`."""
 
     @GET("/activities/{activity_id}/runs/{run_id}/transcript/", str)
     def transcript(self, /, activity_id: str, run_id: str, **options: Any) -> None:
-        """What the agent said and did during a run, as text."""
+        """Read the transcript of a run, as text."""
 
     @LIST("/activities/{activity_id}/timeline/", Record)
     def timeline(self, /, activity_id: str, *, limit: int | None = None, **options: Any) -> None:
-        """Everything that has happened to it."""
+        """List everything that has happened to it."""
 
     @GET("/activities/{activity_id}/why/", Why)
     def why(self, /, activity_id: str, **options: Any) -> None:
-        """Why it is not running."""
+        """Explain why it is not running."""
 
     @POST("/activities/{activity_id}/approve/", Activity)
     def approve(
         self, /, activity_id: str, *, notes: str | None = None, chosen_option: str | None = None, **more: Any
     ) -> None:
-        """Approve what waits at a gate."""
+        """Approve the work that waits at a gate."""
 
     @POST("/activities/{activity_id}/reject/", Activity)
     def reject(
         self, /, activity_id: str, *, notes: str, chosen_option: str | None = None, **more: Any
     ) -> None:
-        """Reject what waits at a gate, saying why: the agent revises it."""
+        """Request changes to the work that waits at a gate. The agent revises it with the notes."""
 
     @POST("/activities/{activity_id}/start/", Activity)
     def start(self, /, activity_id: str, **options: Any) -> None:
-        """Take up a person's task."""
+        """Claim a person's task."""
 
     @POST("/activities/{activity_id}/complete/", Activity)
     def complete(
@@ -136,13 +135,13 @@ class Activities(Resource[D]):
 
     @POST("/activities/{activity_id}/resolve/", Activity)
     def resolve(self, /, activity_id: str, *, note: str, **more: Any) -> None:
-        """Say how a blocker was resolved."""
+        """Resolve a blocker, and say how."""
 
     @POST("/activities/{activity_id}/review/", Activity)
     def review(
         self, /, activity_id: str, *, approved: bool, feedback: str | None = None, **more: Any
     ) -> None:
-        """Answer an agent's question for review."""
+        """Answer a review that an agent requested."""
 
     @POST("/activities/{activity_id}/cancel/", Activity)
     def cancel(self, /, activity_id: str, *, reason: str | None = None, **more: Any) -> None:
@@ -150,7 +149,7 @@ class Activities(Resource[D]):
 
     @POST("/activities/{activity_id}/retry/", Activity)
     def retry(self, /, activity_id: str, **options: Any) -> None:
-        """Try a failed one again."""
+        """Retry a failed activity."""
 
     @PATCH("/activities/{activity_id}/", Activity)
     def change(
@@ -162,11 +161,11 @@ class Activities(Resource[D]):
         etag: str | None = None,
         **fields: Any,
     ) -> None:
-        """Its `priority`, `not_before`, `due_at` and `expires_at`, while it waits; None in the `body` takes a date away."""
+        """Change its `priority`, `not_before`, `due_at` and `expires_at` while it waits; None in the `body` removes a date."""
 
     @POST("/activities/{activity_id}/run-now/", Activity)
     def run_now(self, /, activity_id: str, *, reason: str, **more: Any) -> None:
-        """Once past the pauses of the tenant; `waiting_for` says what still holds it."""
+        """Run it once in spite of the tenant's pauses; `waiting_for` says what it still waits for."""
 
     @POST("/activities/{activity_id}/reassign/", Activity)
     def reassign(
@@ -180,11 +179,11 @@ class Activities(Resource[D]):
         human_role: str | None = None,
         **more: Any,
     ) -> None:
-        """Give it to another role; the heir is answered."""
+        """Reassign it to another role. Returns the successor."""
 
 
 class BulkJobs(Resource[D]):
-    """`/bulk-jobs/`: one thing done to many activities, in portions."""
+    """`/bulk-jobs/`: one action on many activities, in portions."""
 
     @LIST("/bulk-jobs/", Record)
     def list(
@@ -196,18 +195,18 @@ class BulkJobs(Resource[D]):
         limit: int | None = None,
         **filters: Any,
     ) -> None:
-        """All that match, newest first."""
+        """List all that match, newest first."""
 
     @GET("/bulk-jobs/{job_id}/", Record)
     def get(self, /, job_id: str, **options: Any) -> None:
-        """How far it has come."""
+        """Get its progress."""
 
     @LIST("/bulk-jobs/{job_id}/items/", Record)
     def items(
         self, /, job_id: str, *, state: str | None = None, limit: int | None = None, **filters: Any
     ) -> None:
-        """What became of each activity."""
+        """List the result for each activity."""
 
     @POST("/bulk-jobs/{job_id}/cancel/", Record)
     def cancel(self, /, job_id: str, **options: Any) -> None:
-        """Stop before the next portion. What is done stays done."""
+        """Stop before the next portion. Nothing is reverted."""

@@ -14,7 +14,7 @@ class Agents(Resource[D]):
 
     @LIST("/agents/", Record)
     def list(self, /, *, search: str | None = None, limit: int | None = None, **filters: Any) -> None:
-        """All that match."""
+        """List all that match."""
 
     @POST("/agents/", Record)
     def create(self, /, *, role: str, name: str, **more: Any) -> None:
@@ -22,59 +22,59 @@ class Agents(Resource[D]):
 
     @GET("/agents/{role}/", Record)
     def get(self, /, role: str, **options: Any) -> None:
-        """One, with its `etag`."""
+        """Get one, with its `etag`."""
 
     @PUT("/agents/{role}/", Record)
     def update(
         self, /, role: str, body: Mapping[str, Any] | None = None, *, etag: str | None = None, **fields: Any
     ) -> None:
-        """Replace its entry."""
+        """Replace it."""
 
     @PATCH("/agents/{role}/", Record)
     def change(
         self, /, role: str, body: Mapping[str, Any] | None = None, *, etag: str | None = None, **fields: Any
     ) -> None:
-        """Change what is named and nothing else."""
+        """Change only the named members."""
 
     @DELETE("/agents/{role}/")
     def delete(self, /, role: str, *, etag: str | None = None, **options: Any) -> None:
-        """Remove a role that nothing uses."""
+        """Delete a role that nothing uses."""
 
     @POST("/agents/{role}/check/", Record)
     def check(self, /, role: str, **options: Any) -> None:
-        """Ask for its health to be looked at now."""
+        """Request a health check."""
 
     @LIST("/agents/{role}/deployments/", Record)
     def deployments(
         self, /, role: str, *, environment: str | None = None, limit: int | None = None, **filters: Any
     ) -> None:
-        """Its versions, and where each runs."""
+        """List its versions with their environments."""
 
     @POST("/agents/{role}/deployments/", Record)
     def deploy(
         self, /, role: str, *, version: str, environment: str, endpoint: str | None = None, **more: Any
     ) -> None:
-        """Put a version in an environment."""
+        """Deploy a version to an environment."""
 
     @POST("/agents/{role}/deployments/{deployment_id}/promote/", Record)
     def promote(self, /, role: str, deployment_id: str, **options: Any) -> None:
-        """Put it in production."""
+        """Promote it to production."""
 
     @POST("/agents/{role}/rollback/", Record)
     def roll_back(self, /, role: str, **options: Any) -> None:
-        """Put the version before back in production."""
+        """Roll production back to the previous version."""
 
 
 class AgentConfigs(Resource[D]):
-    """`/agent-configs/`: a tenant's own settings of a role; what is left out comes from the registry."""
+    """`/agent-configs/`: a tenant's own settings of a role; omitted members are taken from the registry."""
 
     @LIST("/agent-configs/", Record)
     def list(self, /, *, limit: int | None = None, **filters: Any) -> None:
-        """All roles."""
+        """List all roles."""
 
     @GET("/agent-configs/{role}/", Record)
     def get(self, /, role: str, **options: Any) -> None:
-        """One, with its `etag`."""
+        """Get one, with its `etag`."""
 
     @PUT("/agent-configs/{role}/", Record)
     def update(
@@ -84,33 +84,33 @@ class AgentConfigs(Resource[D]):
 
     @POST("/agent-configs/{role}/rotate-secret/", Record)
     def rotate_secret(self, /, role: str, *, etag: str | None = None, **options: Any) -> None:
-        """A new secret for what is signed between us and the agent, answered this once; the one before goes on signing beside it."""
+        """Create a new signing secret for the agent, which is returned only once. The previous one also signs until the next rotation."""
 
 
 class Skills(Resource[D]):
-    """`/skills/`: what a tenant wants its agents to know."""
+    """`/skills/`: texts that a tenant's agents can read."""
 
     @LIST("/skills/", Record)
     def list(self, /, *, role: str | None = None, limit: int | None = None, **filters: Any) -> None:
-        """All that match."""
+        """List all that match."""
 
     @POST("/skills/", Record)
     def create(self, /, *, key: str, name: str, content: str, **more: Any) -> None:
-        """Make one."""
+        """Create one."""
 
     @GET("/skills/{key}/", Record)
     def get(self, /, key: str, **options: Any) -> None:
-        """One in full, with its `etag`."""
+        """Get one with its text and its `etag`."""
 
     @PUT("/skills/{key}/", Record)
     def update(
         self, /, key: str, body: Mapping[str, Any] | None = None, *, etag: str | None = None, **fields: Any
     ) -> None:
-        """Replace it: a new version."""
+        """Replace it, as a new version."""
 
     @DELETE("/skills/{key}/")
     def delete(self, /, key: str, *, etag: str | None = None, **options: Any) -> None:
-        """Remove it."""
+        """Delete it."""
 
 
 class PlatformConfigs(Resource[D]):
@@ -118,10 +118,10 @@ class PlatformConfigs(Resource[D]):
 
     @GET("/platform-configs/scheduler/", Record)
     def scheduler(self, /, **options: Any) -> None:
-        """Those of scheduling, with their `etag`."""
+        """Get the settings of scheduling, with their `etag`."""
 
     @PUT("/platform-configs/scheduler/", Record)
     def update_scheduler(
         self, /, body: Mapping[str, Any] | None = None, *, etag: str | None = None, **fields: Any
     ) -> None:
-        """Replace those of scheduling."""
+        """Replace the settings of scheduling."""

@@ -1,4 +1,4 @@
-"""Mailboxes of agents' sessions, and agents that agents have started."""
+"""Mailboxes of agents' sessions, and subagents."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from orchestrator_client.objects import Record
 
 
 class Mailboxes(Resource[D]):
-    """`/mailboxes/`: what was said to an agent's session, taken in batches."""
+    """`/mailboxes/`: the items of an agent's session, taken in batches."""
 
     @POST("/mailboxes/{key}/items/", Record)
     def put(
@@ -32,15 +32,15 @@ class Mailboxes(Resource[D]):
         agent_role: str | None = None,
         **more: Any,
     ) -> None:
-        """Put an item in. One with a known `client_message_id` is answered with what is there."""
+        """Post an item. With a known `client_message_id`, the existing item is returned."""
 
     @LIST("/mailboxes/", Record)
     def list(self, /, *, agent_role: str | None = None, limit: int | None = None, **filters: Any) -> None:
-        """All that match, with what waits in each."""
+        """List all that match, with the numbers of their items."""
 
     @GET("/mailboxes/{key}/", Record)
     def get(self, /, key: str, **options: Any) -> None:
-        """One, with what waits in it."""
+        """Get one, with the numbers of its items."""
 
     @LIST("/mailboxes/{key}/items/", Record)
     def items(
@@ -53,19 +53,19 @@ class Mailboxes(Resource[D]):
         limit: int | None = None,
         **filters: Any,
     ) -> None:
-        """What was said, newest first."""
+        """List its items, newest first."""
 
     @GET("/mailboxes/{key}/items/{item_id}/", Record)
     def item(self, /, key: str, item_id: str, **options: Any) -> None:
-        """One item, and how it stands."""
+        """Get one item."""
 
     @POST("/mailboxes/{key}/items/{item_id}/retry/", Record)
     def retry_item(self, /, key: str, item_id: str, **options: Any) -> None:
-        """Let a failed item be taken again, with all its attempts."""
+        """Retry a failed item, with its full number of attempts."""
 
     @POST("/mailboxes/{key}/items/{item_id}/cancel/", Record)
     def cancel_item(self, /, key: str, item_id: str, **options: Any) -> None:
-        """Cancel an item that waits or has failed."""
+        """Cancel a pending or failed item."""
 
     @POST("/mailboxes/{key}/take/", Record)
     def take(
@@ -79,23 +79,23 @@ class Mailboxes(Resource[D]):
         limit: int | None = None,
         **more: Any,
     ) -> None:
-        """Lease the next batch; None when nothing is due."""
+        """Lease the next batch. None if nothing is due."""
 
     @POST("/mailboxes/{key}/batches/{batch_id}/completed/", Record)
     def completed(self, /, key: str, batch_id: str, *, result: Any = None, **more: Any) -> None:
-        """Say that all of the batch is done."""
+        """Complete a batch."""
 
     @POST("/mailboxes/{key}/batches/{batch_id}/failed/", Record)
     def failed(
         self, /, key: str, batch_id: str, *, error: Any, retryable: bool | None = None, **more: Any
     ) -> None:
-        """Say that it failed; what has attempts left comes again later."""
+        """Report that a batch failed. Items with attempts left are delivered again later."""
 
     @POST("/mailboxes/{key}/batches/{batch_id}/heartbeat/", Record)
     def heartbeat(
         self, /, key: str, batch_id: str, *, lease_seconds: float | None = None, **more: Any
     ) -> None:
-        """Keep the lease."""
+        """Extend the lease of a batch."""
 
 
 class Subagents(Resource[D]):
@@ -105,20 +105,20 @@ class Subagents(Resource[D]):
     def create(
         self, /, *, subagent_type: str, prompt: str, description: str | None = None, **more: Any
     ) -> None:
-        """Start one; its task id, output and subagent id are answered."""
+        """Start one. Returns its task id, output file and subagent id."""
 
     @LIST("/subagents/", Record)
     def list(self, /, *, limit: int | None = None, **filters: Any) -> None:
-        """All that match."""
+        """List all that match."""
 
     @GET("/subagents/{subagent_id}/", Record)
     def get(self, /, subagent_id: str, **options: Any) -> None:
-        """One with what has become of it."""
+        """Get one, with its state."""
 
     @GET("/subagents/{subagent_id}/transcript/", str)
     def transcript(self, /, subagent_id: str, **options: Any) -> None:
-        """What it said and did, as text."""
+        """Read its transcript, as text."""
 
     @POST("/subagents/{subagent_id}/cancel/", Record)
     def cancel(self, /, subagent_id: str, *, reason: str | None = None, **more: Any) -> None:
-        """Tell it to stop."""
+        """Cancel it; a running agent is told to stop."""

@@ -1,4 +1,4 @@
-"""Operating: queues, workers, providers and their batches, dead letters, consumption and budgets, and who did what."""
+"""Operations: queues, workers, providers and their batches, dead letters, usage and budgets, the audit trail and retention."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from orchestrator_client.objects import Budget, Queue, Record
 
 
 class Queues(Resource[D]):
-    """`/queues/`: what waits and runs, by role."""
+    """`/queues/`: waiting and running work, by role."""
 
     @LIST("/queues/", Queue)
     def list(self, /, *, limit: int | None = None, **filters: Any) -> None:
-        """All roles."""
+        """List all roles."""
 
     @POST("/queues/{role}/pause/", Record)
     def pause(self, /, role: str, **options: Any) -> None:
-        """Start nothing more of this role; what runs goes on."""
+        """Pause a role: no new work starts, and current runs continue."""
 
     @POST("/queues/{role}/resume/", Record)
     def resume(self, /, role: str, **options: Any) -> None:
-        """Go on."""
+        """Resume: new work starts again."""
 
     @POST("/tenant/pause/", Record)
     def pause_all(self, /, **options: Any) -> None:
-        """Start nothing more of the whole tenant; what runs goes on."""
+        """Pause the whole tenant: no new work starts, and current runs continue."""
 
     @POST("/tenant/resume/", Record)
     def resume_all(self, /, **options: Any) -> None:
-        """Go on."""
+        """Resume: new work starts again."""
 
 
 class Workers(Resource[D]):
@@ -38,7 +38,7 @@ class Workers(Resource[D]):
 
     @LIST("/workers/", Record)
     def list(self, /, *, limit: int | None = None, **filters: Any) -> None:
-        """Those that live, and what each works on."""
+        """List the live workers with their current runs."""
 
 
 class Providers(Resource[D]):
@@ -46,19 +46,19 @@ class Providers(Resource[D]):
 
     @LIST("/providers/", Record)
     def list(self, /, *, limit: int | None = None, **filters: Any) -> None:
-        """Their limits, what is left of them, and their breakers."""
+        """List the providers with their limits, what is left of them, and their breakers."""
 
     @POST("/providers/{name}/pause/", Record)
     def pause(self, /, name: str, **options: Any) -> None:
-        """Start nothing new of the roles that call it; what runs goes on."""
+        """Pause the roles that call it: no new work starts, and current runs continue."""
 
     @POST("/providers/{name}/resume/", Record)
     def resume(self, /, name: str, **options: Any) -> None:
-        """Go on."""
+        """Resume: new work starts again."""
 
 
 class Batches(Resource[D]):
-    """`/batches/` and `/batch-items/`: work that goes to its provider in batches."""
+    """`/batches/` and `/batch-items/`: work that is sent to its provider in batches."""
 
     @LIST("/batches/", Record)
     def list(
@@ -70,11 +70,11 @@ class Batches(Resource[D]):
         limit: int | None = None,
         **filters: Any,
     ) -> None:
-        """All that match, newest first."""
+        """List all that match, newest first."""
 
     @GET("/batches/{batch_id}/", Record)
     def get(self, /, batch_id: str, **options: Any) -> None:
-        """One, with its `etag`."""
+        """Get one, with its `etag`."""
 
     @LIST("/batch-items/", Record)
     def items(
@@ -87,7 +87,7 @@ class Batches(Resource[D]):
         limit: int | None = None,
         **filters: Any,
     ) -> None:
-        """What waits to be sent, was sent, and was answered."""
+        """List the items of batches, in every state."""
 
 
 class Audit(Resource[D]):
@@ -106,11 +106,11 @@ class Audit(Resource[D]):
         limit: int | None = None,
         **filters: Any,
     ) -> None:
-        """All that match, newest first."""
+        """List all that match, newest first."""
 
 
 class DeadLetters(Resource[D]):
-    """`/dead-letters/`: what has failed for good."""
+    """`/dead-letters/`: work that failed permanently."""
 
     @LIST("/dead-letters/", Record)
     def list(
@@ -122,19 +122,19 @@ class DeadLetters(Resource[D]):
         limit: int | None = None,
         **filters: Any,
     ) -> None:
-        """All that match."""
+        """List all that match."""
 
     @GET("/dead-letters/{letter_id}/", Record)
     def get(self, /, letter_id: str, **options: Any) -> None:
-        """One with all that is known of it."""
+        """Get one."""
 
     @LIST("/dead-letters/groups/", Record)
     def groups(self, /, *, state: str | None = None, limit: int | None = None, **filters: Any) -> None:
-        """Grouped by fingerprint: the same fault once."""
+        """List similar failures as groups, by fingerprint."""
 
     @POST("/dead-letters/{letter_id}/replay/", Record)
     def replay_one(self, /, letter_id: str, **options: Any) -> None:
-        """Try one again."""
+        """Replay one."""
 
     @POST("/dead-letters/replay/", Record)
     def replay(
@@ -147,7 +147,7 @@ class DeadLetters(Resource[D]):
         per_second: float | None = None,
         **more: Any,
     ) -> None:
-        """Try many again, by id or by filter; with `dry_run` they are counted only."""
+        """Replay many, by id or by filter. With `dry_run`, they are only counted."""
 
     @POST("/dead-letters/dismiss/", Record)
     def dismiss(
@@ -160,11 +160,11 @@ class DeadLetters(Resource[D]):
         dry_run: bool | None = None,
         **more: Any,
     ) -> None:
-        """Let them rest."""
+        """Dismiss them: their work is cancelled."""
 
 
 class Usage(Resource[D]):
-    """`/usage/`: what was consumed."""
+    """`/usage/`: the usage of tokens and money."""
 
     @GET("/usage/", Record, "group_by")
     def report(
@@ -176,7 +176,7 @@ class Usage(Resource[D]):
         to: str | None = None,
         **filters: Any,
     ) -> None:
-        """Figures of the ledger: `results` by group, and their `total`."""
+        """Get the totals of the ledger: `results` by group, and their `total`."""
 
 
 class Budgets(Resource[D]):
@@ -184,17 +184,17 @@ class Budgets(Resource[D]):
 
     @LIST("/budgets/", Budget)
     def list(self, /, *, limit: int | None = None, **filters: Any) -> None:
-        """All that match."""
+        """List all that match."""
 
     @POST("/budgets/", Budget)
     def create(
         self, /, *, name: str, cap: float, unit: str | None = None, period: str | None = None, **more: Any
     ) -> None:
-        """Set a cap."""
+        """Create a budget."""
 
     @GET("/budgets/{budget_id}/", Budget)
     def get(self, /, budget_id: str, **options: Any) -> None:
-        """One, with its `etag`."""
+        """Get one, with its `etag`."""
 
     @PUT("/budgets/{budget_id}/", Budget)
     def update(
@@ -206,19 +206,19 @@ class Budgets(Resource[D]):
         etag: str | None = None,
         **fields: Any,
     ) -> None:
-        """Replace it; work that waited for it goes on when the cap was raised."""
+        """Replace it. Work that waits for it continues if the cap is raised enough."""
 
     @DELETE("/budgets/{budget_id}/")
     def delete(self, /, budget_id: str, *, etag: str | None = None, **options: Any) -> None:
-        """Remove the cap."""
+        """Delete it."""
 
 
 class Retention(Resource[D]):
-    """`/retention/`: how long a tenant keeps what. For admins."""
+    """`/retention/`: how long a tenant's rows are kept. For admins."""
 
     @GET("/retention/", Record)
     def get(self, /, **options: Any) -> None:
-        """Days by kind, the tenant's own and the platform's."""
+        """Get the days by kind, the tenant's own and the platform's."""
 
     @PUT("/retention/", Record)
     def update(
@@ -229,4 +229,4 @@ class Retention(Resource[D]):
         etag: str | None = None,
         **fields: Any,
     ) -> None:
-        """Keep these kinds for so many days, or `"never"` delete them."""
+        """Set the days by kind; `"never"` means that rows are not deleted."""

@@ -1,4 +1,4 @@
-"""What people are asked, and what they are told: inbox, approvals, alerts, channels."""
+"""Questions and messages to people: inbox, approvals, alerts, channels."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class Inbox(Resource[D]):
         limit: int | None = None,
         **filters: Any,
     ) -> None:
-        """What waits, most urgent first."""
+        """List the waiting items, most urgent first."""
 
     @POST("/inbox/decide/", Record)
     def decide(self, /, *, items: Sequence[Mapping[str, Any]], **more: Any) -> None:
-        """Decide several, `{id, decision, notes?, chosen_option?}` each; `results` of the answer are one per item."""
+        """Decide several items, each `{id, decision, notes?, chosen_option?}`. The answer has one of the `results` for each item."""
 
 
 class Approvals(Resource[D]):
-    """`/approvals/`: questions that may concern several activities."""
+    """`/approvals/`: questions about one or several activities."""
 
     @LIST("/approvals/", Approval)
     def list(self, /, *, status: str | None = None, limit: int | None = None, **filters: Any) -> None:
-        """All that match."""
+        """List all that match."""
 
     @POST("/approvals/", Approval)
     def create(
@@ -49,11 +49,11 @@ class Approvals(Resource[D]):
         due_seconds: int | None = None,
         **more: Any,
     ) -> None:
-        """Ask; the activities wait for the answer."""
+        """Ask people; the activities wait for the answer."""
 
     @GET("/approvals/{approval_id}/", Approval)
     def get(self, /, approval_id: str, **options: Any) -> None:
-        """One, with its `etag`."""
+        """Get one, with its `etag`."""
 
     @POST("/approvals/{approval_id}/decide/", Approval)
     def decide(
@@ -70,7 +70,7 @@ class Approvals(Resource[D]):
 
     @POST("/approvals/{approval_id}/withdraw/", Approval)
     def withdraw(self, /, approval_id: str, *, reason: str | None = None, **more: Any) -> None:
-        """Take the question back."""
+        """Withdraw the question."""
 
 
 class Alerts(Resource[D]):
@@ -78,31 +78,31 @@ class Alerts(Resource[D]):
 
     @LIST("/alerts/", Record)
     def list(self, /, *, kind: str | None = None, limit: int | None = None, **filters: Any) -> None:
-        """All that match."""
+        """List all that match."""
 
     @GET("/alerts/{alert_id}/", Record)
     def get(self, /, alert_id: str, **options: Any) -> None:
-        """One, with whom it was told to."""
+        """Get one, with its deliveries."""
 
     @POST("/alerts/{alert_id}/acknowledge/", Record)
     def acknowledge(self, /, alert_id: str, **options: Any) -> None:
-        """Say that somebody takes care."""
+        """Acknowledge it."""
 
 
 class NotificationChannels(Resource[D]):
-    """`/notification-channels/`: where alerts are told."""
+    """`/notification-channels/`: where alerts are sent."""
 
     @LIST("/notification-channels/", Record)
     def list(self, /, *, limit: int | None = None, **filters: Any) -> None:
-        """All that match."""
+        """List all that match."""
 
     @POST("/notification-channels/", Record)
     def create(self, /, *, name: str, kind: str, target: Any, **more: Any) -> None:
-        """Make one. The secret of a webhook is answered this once."""
+        """Create one. The secret of a webhook is returned only once."""
 
     @GET("/notification-channels/{channel_id}/", Record)
     def get(self, /, channel_id: str, **options: Any) -> None:
-        """One, with its `etag`."""
+        """Get one, with its `etag`."""
 
     @PUT("/notification-channels/{channel_id}/", Record)
     def update(
@@ -118,31 +118,31 @@ class NotificationChannels(Resource[D]):
 
     @DELETE("/notification-channels/{channel_id}/")
     def delete(self, /, channel_id: str, *, etag: str | None = None, **options: Any) -> None:
-        """Remove it."""
+        """Delete it."""
 
     @POST("/notification-channels/{channel_id}/renew-secret/", Record)
     def renew_secret(self, /, channel_id: str, **options: Any) -> None:
-        """Give it a new secret, answered this once."""
+        """Rotate its secret. The new one is returned only once."""
 
     @POST("/notification-channels/{channel_id}/test/", Record)
     def test(self, /, channel_id: str, **options: Any) -> None:
-        """Send an alert there to try it."""
+        """Send a test alert to it."""
 
 
 class Channels(Resource[D]):
-    """`/channels/`: ways to other systems whose end blocks work."""
+    """`/channels/`: connections to external services that agents need."""
 
     @LIST("/channels/", Record)
     def list(self, /, *, kind: str | None = None, limit: int | None = None, **filters: Any) -> None:
-        """All that match."""
+        """List all that match."""
 
     @POST("/channels/", Record)
     def create(self, /, *, kind: str, name: str, **more: Any) -> None:
-        """Make one."""
+        """Create one."""
 
     @GET("/channels/{channel_id}/", Record)
     def get(self, /, channel_id: str, **options: Any) -> None:
-        """One, with its `etag`."""
+        """Get one, with its `etag`."""
 
     @PUT("/channels/{channel_id}/", Record)
     def update(
@@ -158,16 +158,16 @@ class Channels(Resource[D]):
 
     @DELETE("/channels/{channel_id}/")
     def delete(self, /, channel_id: str, *, etag: str | None = None, **options: Any) -> None:
-        """Remove it."""
+        """Delete it."""
 
     @POST("/channels/{channel_id}/disable/", Record)
     def disable(self, /, channel_id: str, **options: Any) -> None:
-        """Use it no more."""
+        """Disable it."""
 
     @POST("/channels/{channel_id}/expire/", Record)
     def expire(self, /, channel_id: str, **options: Any) -> None:
-        """Say that its access has run out."""
+        """Mark it as expired."""
 
     @POST("/channels/{channel_id}/reactivate/", Record)
     def reactivate(self, /, channel_id: str, *, expires_at: str | None = None, **more: Any) -> None:
-        """Use it again; what it blocked goes on."""
+        """Reactivate it. Work that it blocked continues."""

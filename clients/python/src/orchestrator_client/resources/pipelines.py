@@ -1,4 +1,4 @@
-"""Pipelines, their runs, the templates of their steps, and the deliverables that they serve."""
+"""Pipelines, their runs, the templates of their steps, and deliverables."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ class Pipelines(Resource[D]):
 
     @LIST("/pipelines/", Record)
     def list(self, /, *, search: str | None = None, limit: int | None = None, **filters: Any) -> None:
-        """All that match."""
+        """List all that match."""
 
     @POST("/pipelines/", Record)
     def create(self, /, body: Mapping[str, Any], **options: Any) -> None:
-        """Make one of its definition, as a pipeline file holds it. Refused with the path of every fault."""
+        """Create one from its definition, as in a pipeline file. Errors have paths."""
 
     @GET("/pipelines/{key}/", Record)
     def get(self, /, key: str, **options: Any) -> None:
-        """One with its newest definition, and its `etag`."""
+        """Get one with its newest definition and its `etag`."""
 
     @PUT("/pipelines/{key}/", Record)
     def update(
         self, /, key: str, body: Mapping[str, Any], *, etag: str | None = None, **options: Any
     ) -> None:
-        """Make a new version, or the pipeline if there is none; runs keep the version they started with."""
+        """Save a new version, or create the pipeline. Runs keep the version that they began with."""
 
     @POST("/pipelines/{key}/pause/", Record)
     def pause(self, /, key: str, **options: Any) -> None:
-        """Start nothing new of it; what runs goes on."""
+        """Pause it: no new work starts, and current runs continue."""
 
     @POST("/pipelines/{key}/resume/", Record)
     def resume(self, /, key: str, **options: Any) -> None:
-        """Go on."""
+        """Resume: new work starts again."""
 
     @POST("/pipelines/{key}/runs/", PipelineRun)
     def run(
@@ -68,43 +68,43 @@ class PipelineRuns(Resource[D]):
         limit: int | None = None,
         **filters: Any,
     ) -> None:
-        """All that match."""
+        """List all that match."""
 
     @GET("/pipeline-runs/{run_id}/", PipelineRun)
     def get(self, /, run_id: str, **options: Any) -> None:
-        """One with the state of its steps, and its `etag`."""
+        """Get one with the state of its steps and its `etag`."""
 
     @GET("/pipeline-runs/{run_id}/picture/", str)
     def picture(self, /, run_id: str, *, format: str | None = None, **options: Any) -> None:
-        """The graph and how far it has come, as SVG."""
+        """Get a diagram of its steps and their states, as SVG."""
 
     @POST("/pipeline-runs/{run_id}/cancel/", PipelineRun)
     def cancel(self, /, run_id: str, *, reason: str | None = None, **more: Any) -> None:
-        """Cancel it with all that it has started."""
+        """Cancel it and all of its unfinished work."""
 
     @POST("/pipeline-runs/{run_id}/replay/", PipelineRun)
     def replay(self, /, run_id: str, *, from_step: str, **more: Any) -> None:
-        """Run it again from this step on."""
+        """Replay it from this step on."""
 
     @POST("/pipeline-runs/bulk/", Record)
     def bulk(self, /, *, action: str, ids: Sequence[str], reason: str | None = None, **more: Any) -> None:
-        """Cancel several, or replay them from the first step that failed, each by itself: `done`, and `left_alone` with the reasons."""
+        """Cancel several, or replay them from the first step that failed. Returns `done`, and `left_alone` with the reasons."""
 
 
 class Templates(Resource[D]):
-    """`/templates/`: steps to be used by many pipelines."""
+    """`/templates/`: steps that several pipelines use."""
 
     @LIST("/templates/", Record)
     def list(self, /, *, search: str | None = None, limit: int | None = None, **filters: Any) -> None:
-        """All that match."""
+        """List all that match."""
 
     @POST("/templates/", Record)
     def create(self, /, *, key: str, name: str, **more: Any) -> None:
-        """Make one."""
+        """Create one."""
 
     @GET("/templates/{key}/", Record)
     def get(self, /, key: str, **options: Any) -> None:
-        """One, with its `etag`."""
+        """Get one, with its `etag`."""
 
     @PUT("/templates/{key}/", Record)
     def update(
@@ -114,19 +114,19 @@ class Templates(Resource[D]):
 
 
 class Deliverables(Resource[D]):
-    """`/deliverables/`: what a client has been promised month by month."""
+    """`/deliverables/`: what a client is owed every month."""
 
     @LIST("/deliverables/", Record)
     def list(self, /, *, status: str | None = None, limit: int | None = None, **filters: Any) -> None:
-        """All that match."""
+        """List all that match."""
 
     @POST("/deliverables/", Record)
     def create(self, /, *, key: str, name: str, pipelines: Sequence[Any], **more: Any) -> None:
-        """Make one."""
+        """Create one."""
 
     @GET("/deliverables/{deliverable_id}/", Record)
     def get(self, /, deliverable_id: str, **options: Any) -> None:
-        """One, with its `etag`."""
+        """Get one, with its `etag`."""
 
     @PUT("/deliverables/{deliverable_id}/", Record)
     def update(
@@ -142,11 +142,11 @@ class Deliverables(Resource[D]):
 
     @DELETE("/deliverables/{deliverable_id}/")
     def delete(self, /, deliverable_id: str, *, etag: str | None = None, **options: Any) -> None:
-        """Remove it."""
+        """Delete it."""
 
     @POST("/deliverables/{deliverable_id}/start-period/", Record)
     def start_period(self, /, deliverable_id: str, **options: Any) -> None:
-        """Start this month, unless it has been."""
+        """Start the period of the current month, unless it exists."""
 
 
 class DeliverablePeriods(Resource[D]):
@@ -162,16 +162,16 @@ class DeliverablePeriods(Resource[D]):
         limit: int | None = None,
         **filters: Any,
     ) -> None:
-        """All that match."""
+        """List all that match."""
 
     @GET("/deliverable-periods/{period_id}/", Record)
     def get(self, /, period_id: str, **options: Any) -> None:
-        """One with what is planned and done, and its `etag`."""
+        """Get one with its plan, its runs and its `etag`."""
 
     @POST("/deliverable-periods/{period_id}/cancel/", Record)
     def cancel(self, /, period_id: str, *, reason: str | None = None, **more: Any) -> None:
-        """Cancel it with all its runs."""
+        """Cancel it and all of its runs."""
 
     @POST("/deliverable-periods/{period_id}/plan/", Record)
     def plan(self, /, period_id: str, *, plan: Any = None, **more: Any) -> None:
-        """Give its plan, where none was made by an agent."""
+        """Set its plan, if the planner has produced none."""

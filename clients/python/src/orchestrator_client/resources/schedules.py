@@ -1,4 +1,4 @@
-"""Schedules, and the datasets that their jobs are made of."""
+"""Schedules, and the datasets that their data sources read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Schedules(Resource[D]):
         limit: int | None = None,
         **filters: Any,
     ) -> None:
-        """All that match."""
+        """List all that match."""
 
     @POST("/schedules/", Schedule)
     def create(
@@ -42,11 +42,11 @@ class Schedules(Resource[D]):
         enabled: bool | None = None,
         **more: Any,
     ) -> None:
-        """Make one: `repeat` is `once` or `repeating`, `target_type` is `agent` or `pipeline`."""
+        """Create one: `repeat` is `once` or `repeating`, `target_type` is `agent` or `pipeline`."""
 
     @GET("/schedules/{schedule_id}/", Schedule)
     def get(self, /, schedule_id: str, **options: Any) -> None:
-        """One, with its `etag`."""
+        """Get one, with its `etag`."""
 
     @PUT("/schedules/{schedule_id}/", Schedule)
     def update(
@@ -70,29 +70,29 @@ class Schedules(Resource[D]):
         etag: str | None = None,
         **fields: Any,
     ) -> None:
-        """Change what is named and nothing else."""
+        """Change only the named members."""
 
     @DELETE("/schedules/{schedule_id}/")
     def delete(self, /, schedule_id: str, *, etag: str | None = None, **options: Any) -> None:
-        """Remove it; what it has started goes on."""
+        """Delete it. Its current executions continue."""
 
     @POST("/schedules/{schedule_id}/pause/", Record)
     def pause(self, /, schedule_id: str, **options: Any) -> None:
-        """Start nothing new of it; what runs goes on."""
+        """Pause it: no new work starts, and current runs continue."""
 
     @POST("/schedules/{schedule_id}/resume/", Record)
     def resume(self, /, schedule_id: str, **options: Any) -> None:
-        """Go on."""
+        """Resume: new work starts again."""
 
     @POST("/schedules/{schedule_id}/run/", Record)
     def run(self, /, schedule_id: str, **options: Any) -> None:
-        """Fire now; the execution is answered."""
+        """Run it now. Returns the execution."""
 
     @GET("/schedules/{schedule_id}/preview/", Forecast)
     def preview(
         self, /, schedule_id: str, *, count: int | None = None, after: str | None = None, **options: Any
     ) -> None:
-        """When it would fire, and with what jobs."""
+        """Preview its next times and their jobs."""
 
     @POST("/schedules/preview/", Forecast, "count", "after")
     def preview_of(
@@ -104,27 +104,27 @@ class Schedules(Resource[D]):
         after: str | None = None,
         **fields: Any,
     ) -> None:
-        """The same for one that is not saved."""
+        """Preview a schedule that is not saved."""
 
     @LIST("/schedules/{schedule_id}/firings/", Record)
     def firings(self, /, schedule_id: str, *, limit: int | None = None, **filters: Any) -> None:
-        """Every time that has come, and what became of it."""
+        """List its past times and their results."""
 
     @LIST("/schedules/{schedule_id}/executions/", Record)
     def executions(
         self, /, schedule_id: str, *, status: str | None = None, limit: int | None = None, **filters: Any
     ) -> None:
-        """Every execution."""
+        """List its executions."""
 
     @GET("/schedules/{schedule_id}/executions/{execution_id}/", Record)
     def execution(self, /, schedule_id: str, execution_id: str, **options: Any) -> None:
-        """One execution with its figures."""
+        """Get one execution."""
 
     @POST("/schedules/{schedule_id}/executions/{execution_id}/cancel/", Record)
     def cancel_execution(
         self, /, schedule_id: str, execution_id: str, *, reason: str | None = None, **more: Any
     ) -> None:
-        """Cancel an execution with its jobs."""
+        """Cancel an execution and its jobs."""
 
     @LIST("/schedules/{schedule_id}/executions/{execution_id}/jobs/", Record)
     def jobs(
@@ -137,7 +137,7 @@ class Schedules(Resource[D]):
         limit: int | None = None,
         **filters: Any,
     ) -> None:
-        """The jobs of an execution."""
+        """List the jobs of an execution."""
 
 
 class Datasets(Resource[D]):
@@ -145,7 +145,7 @@ class Datasets(Resource[D]):
 
     @LIST("/datasets/", Record)
     def list(self, /, *, search: str | None = None, limit: int | None = None, **filters: Any) -> None:
-        """All that match."""
+        """List all that match."""
 
     @POST("/datasets/", Record)
     def create(
@@ -157,11 +157,11 @@ class Datasets(Resource[D]):
         rows: Sequence[Mapping[str, Any]] | None = None,
         **more: Any,
     ) -> None:
-        """Make one; `fields` are names with `string`, `integer`, `number`, `boolean` or `datetime`."""
+        """Create one. `fields` maps names to `string`, `integer`, `number`, `boolean` or `datetime`."""
 
     @GET("/datasets/{name}/", Record)
     def get(self, /, name: str, **options: Any) -> None:
-        """One, with its `etag`."""
+        """Get one, with its `etag`."""
 
     @PUT("/datasets/{name}/", Record)
     def update(
@@ -173,22 +173,22 @@ class Datasets(Resource[D]):
     def change(
         self, /, name: str, body: Mapping[str, Any] | None = None, *, etag: str | None = None, **fields: Any
     ) -> None:
-        """Change what is named and nothing else."""
+        """Change only the named members."""
 
     @DELETE("/datasets/{name}/")
     def delete(self, /, name: str, *, etag: str | None = None, **options: Any) -> None:
-        """Remove it with its rows."""
+        """Delete it with its rows."""
 
     @LIST("/datasets/{name}/rows/", Record)
     def rows(self, /, name: str, *, limit: int | None = None, **options: Any) -> None:
-        """Its rows."""
+        """List its rows."""
 
     @POST("/datasets/{name}/rows/", Record, "replace")
     def add_rows(
         self, /, name: str, *, rows: Sequence[Mapping[str, Any]], replace: bool | None = None, **more: Any
     ) -> None:
-        """Add rows, or put them in the place of all that there are."""
+        """Add rows, or replace all rows."""
 
     @DELETE("/datasets/{name}/rows/{key}/")
     def delete_row(self, /, name: str, key: str, *, etag: str | None = None, **options: Any) -> None:
-        """Remove one row."""
+        """Delete one row."""

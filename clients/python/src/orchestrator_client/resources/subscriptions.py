@@ -1,4 +1,4 @@
-"""What the server tells by itself: outgoing webhooks, and the stream of events."""
+"""Webhooks, and the stream of events."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class Webhooks(Resource[D]):
 
     @LIST("/webhooks/", Record)
     def list(self, /, *, limit: int | None = None, **filters: Any) -> None:
-        """All that match."""
+        """List all that match."""
 
     @POST("/webhooks/", Record)
     def create(self, /, *, url: str, kinds: Sequence[str] | None = None, **more: Any) -> None:
-        """Make one, for these kinds of events or for all. Its secret is answered this once."""
+        """Create one, for these kinds of events or for all. Its secret is returned only once."""
 
     @GET("/webhooks/{webhook_id}/", Record)
     def get(self, /, webhook_id: str, **options: Any) -> None:
-        """One, with its `etag`."""
+        """Get one, with its `etag`."""
 
     @PUT("/webhooks/{webhook_id}/", Record)
     def update(
@@ -39,27 +39,27 @@ class Webhooks(Resource[D]):
 
     @DELETE("/webhooks/{webhook_id}/")
     def delete(self, /, webhook_id: str, *, etag: str | None = None, **options: Any) -> None:
-        """Remove it."""
+        """Delete it."""
 
     @LIST("/webhooks/{webhook_id}/deliveries/", Record)
     def deliveries(self, /, webhook_id: str, *, limit: int | None = None, **filters: Any) -> None:
-        """What was sent, and what came of it."""
+        """List its deliveries."""
 
     @POST("/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver/", Record)
     def redeliver(self, /, webhook_id: str, delivery_id: str, **options: Any) -> None:
-        """Send it again, under the same `webhook-id`."""
+        """Send a delivery again, with the same `webhook-id`."""
 
     @POST("/webhooks/{webhook_id}/rotate/", Record)
     def rotate(self, /, webhook_id: str, **options: Any) -> None:
-        """Give it a new secret, answered this once; the one before goes on signing for a while."""
+        """Rotate its secret. The new one is returned only once; the previous one also signs for 24 hours."""
 
     @POST("/webhooks/{webhook_id}/test/", Record)
     def test(self, /, webhook_id: str, **options: Any) -> None:
-        """Send something to try it."""
+        """Send a test message to it."""
 
 
 class Events(Resource[D]):
-    """`/events/`: what happens, as it happens."""
+    """`/events/`: the events of the tenant."""
 
     @STREAM("/events/")
     def stream(
@@ -72,7 +72,7 @@ class Events(Resource[D]):
         pipeline_run: str | None = None,
         **filters: Any,
     ) -> None:
-        """Events as they come, for ever. After `last_event_id` without a gap, or else from now on."""
+        """Stream events: after `last_event_id` without gaps, or else from now on. The stream does not end by itself."""
 
     @LIST("/events/", Record)
     def list(
@@ -84,4 +84,4 @@ class Events(Resource[D]):
         limit: int | None = None,
         **filters: Any,
     ) -> None:
-        """Events that are kept, oldest first, up to now."""
+        """List the stored events, oldest first, until now."""
