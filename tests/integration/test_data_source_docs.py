@@ -1,4 +1,4 @@
-"""docs/data-sources.md says what is: every example of it is run, every table of it is held against the code."""
+"""The examples of docs/data-sources.md are run, and its tables are compared with the code."""
 
 from __future__ import annotations
 
@@ -72,39 +72,39 @@ def seeded(tenant: Tenant) -> Tenant:
 
 
 @pytest.mark.parametrize("row", EXAMPLES, ids=[row[0] for row in EXAMPLES])
-def test_each_example_does_what_the_page_says(seeded: Tenant, row: list[str]) -> None:
-    text, jobs, batches, apart, *first = row
+def test_each_example_has_the_documented_result(seeded: Tenant, row: list[str]) -> None:
+    text, jobs, batches, stagger, *first = row
     source = parse(text.strip("`"))
     values = tables.values_of(seeded.pk, resolve(source, tables.catalogue_of(seeded.pk)))
     expand, pacing = agree([source.options], Pacing())
     dimensions = [Dimension("value", values, values.count)]
 
-    counted = estimate(dimensions, expand, pacing)
-    made = list(inputs({"source": "news"}, dimensions, expand))
+    estimated = estimate(dimensions, expand, pacing)
+    jobs_made = list(inputs({"source": "news"}, dimensions, expand))
 
-    assert (counted.jobs, len(made), counted.batches) == (int(jobs), int(jobs), int(batches))
-    assert pacing.stagger_ms == int(apart)
-    assert counted.last_offset == timedelta(milliseconds=int(apart)) * max(int(batches) - 1, 0)
-    if made:
-        assert made[0] == {"source": "news", "value": json.loads(first[0].strip("`"))}
+    assert (estimated.jobs, len(jobs_made), estimated.batches) == (int(jobs), int(jobs), int(batches))
+    assert pacing.stagger_ms == int(stagger)
+    assert estimated.last_offset == timedelta(milliseconds=int(stagger)) * max(int(batches) - 1, 0)
+    if jobs_made:
+        assert jobs_made[0] == {"source": "news", "value": json.loads(first[0].strip("`"))}
 
 
 @pytest.mark.parametrize("row", REFUSED, ids=[row[0] for row in REFUSED])
-def test_each_refusal_is_worded_as_the_page_says(seeded: Tenant, row: list[str]) -> None:
-    text, told = row[0].strip("`"), row[1]
-    if told == "is used as it is":
+def test_each_refusal_has_the_documented_message(seeded: Tenant, row: list[str]) -> None:
+    text, documented = row[0].strip("`"), row[1]
+    if documented == "is used as it is":
         assert not looks_like(text)
         return
     with pytest.raises(DataSourceError) as refused:
         resolve(parse(text), tables.catalogue_of(seeded.pk))
 
-    assert told in str(refused.value)
+    assert documented in str(refused.value)
 
 
-def test_the_tables_of_the_platform_are_those_of_the_page() -> None:
-    told = {row[0].strip("`"): row[1].split(", ") for row in rows_of("declared")}
+def test_the_page_lists_exactly_the_declared_tables() -> None:
+    documented = {row[0].strip("`"): row[1].split(", ") for row in rows_of("declared")}
 
-    assert told == {name: list(table.fields) for name, table in relations.TABLES.items()}
+    assert documented == {name: list(table.fields) for name, table in relations.TABLES.items()}
 
 
 def _plain(value: Any) -> Iterator[str]:
@@ -113,15 +113,15 @@ def _plain(value: Any) -> Iterator[str]:
     )
 
 
-def test_the_settings_of_the_page_are_all_there_are_with_their_defaults() -> None:
-    told = [(row[0].strip("`"), row[1]) for row in rows_of("settings")]
+def test_the_page_lists_exactly_the_settings_with_their_defaults() -> None:
+    documented = [(row[0].strip("`"), row[1]) for row in rows_of("settings")]
 
-    assert told == [
+    assert documented == [
         (key.path, ", ".join(_plain(getattr(SchedulerSettings(), key.attribute)))) for key in KEYS
     ]
 
 
-def test_the_limits_of_the_page_are_those_of_the_settings() -> None:
+def test_the_page_lists_the_limits_of_the_settings() -> None:
     limits = DOCUMENT.partition("### Limits")[2].partition("## Settings")[0]
 
     for name, default in re.findall(r"^\| `(ORCHESTRATOR_\w+)` \| ([\d,]+)(?: MB)? \|", limits, re.MULTILINE):

@@ -1,4 +1,4 @@
-"""Hostile texts where data sources, names and addresses are expected: refused with a fault, and nothing of theirs reaches SQL."""
+"""Hostile data sources, names and addresses are refused, and nothing of them becomes part of SQL."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.cases import in_one_test
 
 FIELDS = {"id": "string", "enabled": "boolean", "price": "integer"}
 
-#: Each is no valid data source, wherever in it the hostile part stands.
+#: Invalid data sources, with the hostile text in different parts.
 REFUSED = [
     # SQL
     "db:ticker; DROP TABLE pipelines_dataset:all:id",
@@ -95,7 +95,7 @@ REFUSED = [
     "db:" + "a" * 5_000 + ":all:id",
 ]
 
-#: Valid, and hostile only to who would put them into a query: they are compared as text.
+#: Valid texts that would be dangerous only inside a statement; they are compared as text.
 HARMLESS = [
     "'",
     '"',
@@ -122,30 +122,30 @@ def ticker(tenant: Tenant) -> Tenant:
 
 
 @in_one_test("text", REFUSED)
-def test_what_is_refused_asks_the_database_nothing_and_is_quick(ticker: Tenant, text: str) -> None:
+def test_hostile_sources_are_refused_quickly_and_without_a_statement(ticker: Tenant, text: str) -> None:
     catalogue = tables.catalogue_of(ticker.pk)
 
-    with CaptureQueriesContext(connections[APP]) as asked:
+    with CaptureQueriesContext(connections[APP]) as statements:
         started = time.thread_time()
-        with pytest.raises(DataSourceError) as refused:
+        with pytest.raises(DataSourceError) as error:
             resolve(parse(text), catalogue)
-        took = time.thread_time() - started
+        seconds = time.thread_time() - started
 
-    assert len(asked) == 0
-    assert refused.value.errors
-    assert took < 0.05
+    assert len(statements) == 0
+    assert error.value.errors
+    assert seconds < 0.05
 
 
-def test_parameters_with_any_of_them_are_refused_by_their_paths() -> None:
+def test_parameters_with_hostile_sources_are_refused_with_their_paths() -> None:
     params = {f"p{number}": text for number, text in enumerate(REFUSED) if looks_like(text)}
 
-    with pytest.raises(ParamsError) as refused:
+    with pytest.raises(ParamsError) as error:
         read_params(params)
 
-    assert len({fault.path for fault in refused.value.errors}) > 40
+    assert len({fault.path for fault in error.value.errors}) > 40
 
 
-def test_what_looks_hostile_is_compared_as_text_and_is_a_parameter(ticker: Tenant) -> None:
+def test_hostile_looking_keys_are_compared_as_text(ticker: Tenant) -> None:
     rows = [
         {"id": f"H{number}" if number % 2 else text, "enabled": None, "price": None}
         for number, text in enumerate(HARMLESS)
@@ -155,20 +155,20 @@ def test_what_looks_hostile_is_compared_as_text_and_is_a_parameter(ticker: Tenan
 
     for number, text in enumerate(HARMLESS):
         encoded = "".join(f"%{byte:02X}" for byte in text.encode())
-        found = list(tables.values_of(ticker.pk, resolve(parse(f"db:odd:{encoded}:id,price"), catalogue)))
-        assert found == ([] if number % 2 else [{"id": text, "price": None}]), text
+        values = list(tables.values_of(ticker.pk, resolve(parse(f"db:odd:{encoded}:id,price"), catalogue)))
+        assert values == ([] if number % 2 else [{"id": text, "price": None}]), text
 
 
-def test_the_text_of_every_statement_is_ours_alone(ticker: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The statement before its parameters are put in: it names no field and holds no value."""
+def test_no_statement_contains_text_of_a_data_source(ticker: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text without its parameters contains neither names of fields nor values."""
     texts: list[str] = []
     run = relations._run
 
-    def noted(query: Any, text: Any, parameters: Any) -> Any:
+    def record_and_run(query: Any, text: Any, parameters: Any) -> Any:
         texts.append(text.as_string())
         return run(query, text, parameters)
 
-    monkeypatch.setattr(relations, "_run", noted)
+    monkeypatch.setattr(relations, "_run", record_and_run)
     text = 'db:ticker:SENTINEL:id,price?enabled=true&filter={"price":{"$in":[424242,null]},"id":{"$ne":"MARKER"}}'
     values = tables.values_of(ticker.pk, resolve(parse(text), tables.catalogue_of(ticker.pk)))
 
@@ -182,27 +182,29 @@ def test_the_text_of_every_statement_is_ours_alone(ticker: Tenant, monkeypatch: 
         ]
 
 
-def test_a_comparison_of_a_field_that_no_catalogue_has_makes_no_statement(ticker: Tenant) -> None:
+def test_a_comparison_with_an_unknown_field_runs_no_statement(ticker: Tenant) -> None:
     query = resolve(parse("db:ticker:all:id"), tables.catalogue_of(ticker.pk))
     forged = replace(query, comparisons=(Comparison("id) OR (true", Operator.EQ, "x"),))
 
-    with CaptureQueriesContext(connections[APP]) as asked, pytest.raises(KeyError):
+    with CaptureQueriesContext(connections[APP]) as statements, pytest.raises(KeyError):
         list(tables.values_of(ticker.pk, forged))
 
-    assert not [each for each in asked if "pipelines_datasetrow" in each["sql"]]
+    assert not [each for each in statements if "pipelines_datasetrow" in each["sql"]]
 
 
-def test_hostile_names_and_values_of_rows_are_refused_or_kept_as_text(ticker: Tenant, api: Any) -> None:
+def test_hostile_names_in_rows_are_refused_and_values_are_stored_as_text(ticker: Tenant, api: Any) -> None:
     client = api()
     place = "/api/v1/datasets/ticker/rows/"
 
     for name in ("id; DROP TABLE x", "id__in", "$where", "__proto__", "tenant_id"):
         refused = client.post(place, {"rows": [{"id": "x", name: 1}]})
         assert (refused.status_code, refused.json()["code"]) == (400, "invalid_rows"), name
-    kept = client.generic("POST", place, 'id,price\n"=HYPERLINK(""http://x"")",1\n@SUM(1),2\n', "text/csv")
-    assert kept.status_code == 200, kept.content
-    shown = [row["key"] for row in client.get(place).json()["results"]]
-    assert shown[-2:] == ['=HYPERLINK("http://x")', "@SUM(1)"]
+    accepted = client.generic(
+        "POST", place, 'id,price\n"=HYPERLINK(""http://x"")",1\n@SUM(1),2\n', "text/csv"
+    )
+    assert accepted.status_code == 200, accepted.content
+    keys = [row["key"] for row in client.get(place).json()["results"]]
+    assert keys[-2:] == ['=HYPERLINK("http://x")', "@SUM(1)"]
     for name in ("../../x", "ticker/../user", "ticker%2f..", "t' OR '1'='1"):
         assert client.get(f"/api/v1/datasets/{name}/").status_code == 404
     assert check(parse("db:ticker:all:id"), tables.catalogue_of(ticker.pk)) == []

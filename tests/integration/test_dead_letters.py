@@ -1,4 +1,4 @@
-"""Dead letters: recorded with the failure, told of once, and set going again or given up."""
+"""Dead letters: recorded with the failure, announced once, and replayed or dismissed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 from django.db import DatabaseError, connections
 
 from activities import cancellation, dead_letter_records, dead_letters, reassignment
-from activities import dead_letters as dead_letters_escalation
 from activities.alerts import raise_alert
 from activities.execution import results
 from activities.human_tasks import human_work
@@ -36,25 +35,27 @@ from tests.upkeep import carry_out
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-def replay(tenant: Tenant, **how: Any) -> dead_letters.ReplayResult:
+def replay(tenant: Tenant, **options: Any) -> dead_letters.ReplayResult:
     with tenant_scope(tenant.pk):
-        return dead_letters.replay(tenant.pk, DeadLetter.objects.for_tenant(tenant.pk), actor="Ann", **how)
+        return dead_letters.replay(
+            tenant.pk, DeadLetter.objects.for_tenant(tenant.pk), actor="Ann", **options
+        )
 
 
-def dismiss(tenant: Tenant, **how: Any) -> dead_letters.DismissResult:
+def dismiss(tenant: Tenant, **options: Any) -> dead_letters.DismissResult:
     with tenant_scope(tenant.pk):
-        chosen = DeadLetter.objects.for_tenant(tenant.pk)
-        return dead_letters.dismiss(tenant.pk, chosen, actor="Ann", reason="not wanted", **how)
+        letters = DeadLetter.objects.for_tenant(tenant.pk)
+        return dead_letters.dismiss(tenant.pk, letters, actor="Ann", reason="not wanted", **options)
 
 
-# Where they come from
+# Creation
 
 
 @pytest.mark.parametrize(
     ("error", "reason"),
     [(None, "permanent"), (RetryableAgentError("It broke.", code="broken"), "exhausted")],
 )
-def test_the_last_failure_is_recorded_with_the_failure_itself(
+def test_the_last_failure_creates_a_dead_letter(
     engine: Engine, acme: Tenant, error: Any, reason: str
 ) -> None:
     (activity_id,) = failed(engine, acme, error=error, max_attempts=1)
@@ -74,14 +75,14 @@ def test_the_third_stall_is_a_dead_letter(engine: Engine, acme: Tenant) -> None:
         run = engine.runs(acme, activity_id)[-1]
         results.record_stalled(RunToken(acme.pk, activity_id, run.pk, run.fence))
 
-    dead_letters_escalation.handle_waiting()
+    dead_letters.handle_waiting()
 
     (letter,) = letters_of(acme, activity_id)
     assert (letter.reason, letter.stalls, engine.status(acme, activity_id)) == ("stalled", 2, "needs_review")
     assert [run.status for run in engine.runs(acme, activity_id)] == ["stalled"] * 3
 
 
-def test_a_failure_is_recorded_however_much_its_agents_say_it_has_cost(engine: Engine, acme: Tenant) -> None:
+def test_a_dead_letter_is_created_even_with_an_absurd_cost(engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = lambda request: Accepted()
     activity_id, agent = accepted(engine, acme)
     with tenant_scope(acme.pk):
@@ -93,13 +94,13 @@ def test_a_failure_is_recorded_however_much_its_agents_say_it_has_cost(engine: E
     assert letter.cost_usd == Decimal(99_999_999)
 
 
-# Telling people
+# Alerts and escalations
 
 
-def test_people_are_told_of_a_failure_once(engine: Engine, acme: Tenant) -> None:
+def test_a_failure_has_one_alert_and_one_escalation(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = failed(engine, acme)
 
-    handled = [dead_letters_escalation.handle_waiting() for _ in range(3)]
+    handled = [dead_letters.handle_waiting() for _ in range(3)]
 
     assert handled == [1, 0, 0]
     assert engine.status(acme, activity_id) == "needs_review"
@@ -119,31 +120,31 @@ def test_people_are_told_of_a_failure_once(engine: Engine, acme: Tenant) -> None
     )
 
 
-def test_the_queues_message_does_the_same(engine: Engine, acme: Tenant) -> None:
+def test_the_background_task_handles_dead_letters_once(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = failed(engine, acme)
     with system_scope():
-        assert dead_letters_escalation.list_unhandled().exists()
+        assert dead_letters.list_unhandled().exists()
 
     carry_out("deadletters.handle")
     carry_out("deadletters.handle")
 
     assert len(escalations_of(acme, activity_id)) == 1
     with system_scope():
-        assert not dead_letters_escalation.list_unhandled().exists()
+        assert not dead_letters.list_unhandled().exists()
 
 
-def test_who_dies_half_way_has_done_nothing_and_holds_up_no_other(
+def test_a_crash_while_handling_a_letter_changes_nothing_and_does_not_affect_others(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = failed(engine, acme, count=2)
 
-    def dies_at_first(*arguments: Any, activity_id: UUID, **more: Any) -> Any:
+    def die_at_first(*arguments: Any, activity_id: UUID, **more: Any) -> Any:
         if activity_id == first:
             raise RuntimeError("killed")
         return raise_alert(*arguments, activity_id=activity_id, **more)
 
-    monkeypatch.setattr(dead_letters_escalation, "raise_alert", dies_at_first)
-    dead_letters_escalation.handle_waiting()
+    monkeypatch.setattr(dead_letters, "raise_alert", die_at_first)
+    dead_letters.handle_waiting()
 
     assert (engine.status(acme, first), escalations_of(acme, first), alerts_of(acme, first)) == (
         "failed",
@@ -152,7 +153,7 @@ def test_who_dies_half_way_has_done_nothing_and_holds_up_no_other(
     )
     assert engine.status(acme, second) == "needs_review"
     monkeypatch.undo()
-    assert dead_letters_escalation.handle_waiting() == 1
+    assert dead_letters.handle_waiting() == 1
     assert engine.status(acme, first) == "needs_review"
     assert (len(escalations_of(acme, first)), len(alerts_of(acme, first))) == (1, 1)
 
@@ -160,36 +161,36 @@ def test_who_dies_half_way_has_done_nothing_and_holds_up_no_other(
 def test_a_turn_ends_after_its_time(engine: Engine, acme: Tenant) -> None:
     failed(engine, acme, count=3)
 
-    assert [dead_letters_escalation.handle_waiting(within=-1) for _ in range(4)] == [1, 1, 1, 0]
+    assert [dead_letters.handle_waiting(within=-1) for _ in range(4)] == [1, 1, 1, 0]
 
 
-def test_a_process_that_freezes_in_its_turn_holds_up_the_others_for_seconds_only(
+def test_a_frozen_process_blocks_the_others_only_for_a_short_time(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = failed(engine, acme, count=2)
-    inside, free = threading.Event(), threading.Event()
+    is_inside, may_continue = threading.Event(), threading.Event()
 
-    def freezes() -> None:
+    def handle_until_ended() -> None:
         with connections[APP].cursor() as cursor:
             cursor.execute("SET idle_in_transaction_session_timeout = '500ms'")
         with pytest.raises(DatabaseError):
-            dead_letters_escalation.handle_waiting()
+            dead_letters.handle_waiting()
 
     def alert(*arguments: Any, **more: Any) -> Any:
         if threading.current_thread() is frozen:
-            inside.set()
-            free.wait(30)
+            is_inside.set()
+            may_continue.wait(30)
         return raise_alert(*arguments, **more)
 
-    monkeypatch.setattr(dead_letters_escalation, "raise_alert", alert)
-    frozen = threading.Thread(target=lambda: closing(freezes))
+    monkeypatch.setattr(dead_letters, "raise_alert", alert)
+    frozen = threading.Thread(target=lambda: closing(handle_until_ended))
     frozen.start()
-    assert inside.wait(10)
-    assert dead_letters_escalation.handle_waiting() == 0, "one at a time"
+    assert is_inside.wait(10)
+    assert dead_letters.handle_waiting() == 0, "one at a time"
 
-    eventually(lambda: dead_letters_escalation.handle_waiting() == 2)
+    eventually(lambda: dead_letters.handle_waiting() == 2)
 
-    free.set()
+    may_continue.set()
     frozen.join()
     assert [len(alerts_of(acme, one)) for one in (first, second)] == [1, 1]
 
@@ -201,20 +202,18 @@ def closing(action: Callable[[], Any]) -> None:
         connections.close_all()
 
 
-def test_nobody_is_told_of_what_was_tried_again_before(engine: Engine, acme: Tenant) -> None:
+def test_work_that_was_retried_before_raises_no_alert(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = failed(engine, acme)
     cancellation.retry(acme.pk, activity_id, actor="Ann")
 
-    dead_letters_escalation.handle_waiting()
+    dead_letters.handle_waiting()
 
     (letter,) = letters_of(acme, activity_id)
     assert (letter.state, letter.closed_by, letter.handled_at is not None) == ("replayed", "Ann", True)
     assert (escalations_of(acme, activity_id), alerts_of(acme, activity_id)) == ([], [])
 
 
-def test_the_failure_of_a_subtask_wakes_its_parent_once_and_telling_people_not_again(
-    engine: Engine, acme: Tenant
-) -> None:
+def test_the_failure_of_a_subtask_wakes_its_parent_once(engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = lambda request: Accepted()
     parent, agent = accepted(engine, acme)
     part = {"name": "part", "agent_role": "dev", "blocking": True}
@@ -224,16 +223,18 @@ def test_the_failure_of_a_subtask_wakes_its_parent_once_and_telling_people_not_a
     engine.drain()
     called(Agent(engine.agent.calls[-1]), "create_subtask", {**part, "name": "another"})
 
-    dead_letters_escalation.handle_waiting()
+    dead_letters.handle_waiting()
 
     assert engine.status(acme, parent) == "awaiting_subtask"
     assert [child.status for child in children(acme, parent, "subtask")] == ["needs_review", "created"]
 
 
 @pytest.mark.parametrize("end", ["retry", "cancel", "reassign", "replay", "dismiss"])
-def test_the_escalation_falls_away_with_its_cause(engine: Engine, acme: Tenant, end: str) -> None:
+def test_the_escalation_becomes_obsolete_when_the_letter_is_handled(
+    engine: Engine, acme: Tenant, end: str
+) -> None:
     (activity_id,) = failed(engine, acme)
-    dead_letters_escalation.handle_waiting()
+    dead_letters.handle_waiting()
 
     if end == "retry":
         cancellation.retry(acme.pk, activity_id, actor="Ann")
@@ -252,7 +253,7 @@ def test_the_escalation_falls_away_with_its_cause(engine: Engine, acme: Tenant, 
 
 def test_a_person_who_completes_the_escalation_closes_the_letter(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = failed(engine, acme)
-    dead_letters_escalation.handle_waiting()
+    dead_letters.handle_waiting()
     (escalation,) = escalations_of(acme, activity_id)
 
     human_work.complete(acme.pk, escalation.pk, actor="Ann", note="I did it by hand.")
@@ -262,17 +263,17 @@ def test_a_person_who_completes_the_escalation_closes_the_letter(engine: Engine,
     assert replay(acme).count == 0
 
 
-def test_a_replay_that_fails_again_is_a_further_letter_with_a_further_escalation(
+def test_a_replay_that_fails_again_creates_another_letter_and_escalation(
     engine: Engine, acme: Tenant
 ) -> None:
     (activity_id,) = failed(engine, acme)
-    dead_letters_escalation.handle_waiting()
+    dead_letters.handle_waiting()
     replay(acme)
     engine.agent.behaviour = lambda request: Accepted()
     engine.drain()
     Agent(engine.agent.calls[-1]).post("fail", {"error": {"message": "no", "retryable": False}})
 
-    dead_letters_escalation.handle_waiting()
+    dead_letters.handle_waiting()
 
     assert [letter.state for letter in letters_of(acme, activity_id)] == ["replayed", "open"]
     assert [one.status for one in escalations_of(acme, activity_id)] == ["cancelled", "created"]
@@ -282,17 +283,17 @@ def test_a_replay_that_fails_again_is_a_further_letter_with_a_further_escalation
 # Replaying
 
 
-def test_of_a_thousand_the_dry_run_counts_what_the_replay_starts_and_a_second_replay_starts_nothing(
+def test_a_dry_run_counts_what_a_replay_starts_and_a_second_replay_starts_nothing(
     engine: Engine, acme: Tenant
 ) -> None:
     ids = failed_many(acme, 1_000)
     before = datetime.now(UTC)
 
-    planned = replay(acme, per_second=10, dry_run=True)
+    dry_run = replay(acme, per_second=10, dry_run=True)
     done = replay(acme, per_second=10)
     again = replay(acme, per_second=10)
 
-    assert planned == done == dead_letters.ReplayResult(1_000, 0, 99.9)
+    assert dry_run == done == dead_letters.ReplayResult(1_000, 0, 99.9)
     assert again == dead_letters.ReplayResult(0, 1_000, 0.0)
     with tenant_scope(acme.pk):
         due = list(
@@ -305,7 +306,7 @@ def test_of_a_thousand_the_dry_run_counts_what_the_replay_starts_and_a_second_re
     assert engine.messages() <= 10, "nothing starts before its time"
 
 
-def test_a_replay_without_a_speed_starts_everything_at_once(engine: Engine, acme: Tenant) -> None:
+def test_a_replay_without_a_rate_starts_everything_at_once(engine: Engine, acme: Tenant) -> None:
     ids = failed(engine, acme, count=3)
 
     assert replay(acme) == dead_letters.ReplayResult(3, 0, 0.0)
@@ -324,7 +325,7 @@ def test_a_dry_run_changes_nothing(engine: Engine, acme: Tenant) -> None:
     assert [letter.state for letter in letters_of(acme, activity_id)] == ["open"]
 
 
-def test_replaying_a_pipelines_step_opens_its_run_again(engine: Engine, acme: Tenant) -> None:
+def test_replaying_a_step_of_a_pipeline_reopens_its_run(engine: Engine, acme: Tenant) -> None:
     steps = [
         {"id": "a", "agent_role": "seo"},
         {"id": "b", "agent_role": "qa"},
@@ -337,12 +338,12 @@ def test_replaying_a_pipelines_step_opens_its_run_again(engine: Engine, acme: Te
     Agent(engine.agent.calls[-1]).post("complete", {"output": {"content": "x"}})
     engine.drain()
     Agent(engine.agent.calls[-1]).post("fail", {"error": {"message": "no", "retryable": False}})
-    dead_letters_escalation.handle_waiting()
+    dead_letters.handle_waiting()
 
     def state() -> tuple[str, int]:
         with tenant_scope(acme.pk):
-            found = PipelineRun.objects.get(pk=run.pk)
-        return found.status, found.unsettled
+            pipeline_run = PipelineRun.objects.get(pk=run.pk)
+        return pipeline_run.status, pipeline_run.unsettled
 
     assert state() == ("failed", 0)
     replay(acme)
@@ -353,7 +354,7 @@ def test_replaying_a_pipelines_step_opens_its_run_again(engine: Engine, acme: Te
     assert state() == ("completed", 0)
 
 
-def test_of_equal_work_that_failed_twice_or_was_submitted_anew_one_is_replayed(
+def test_work_with_equal_dedup_keys_is_replayed_once_and_not_while_other_work_is_live(
     engine: Engine, acme: Tenant
 ) -> None:
     (first,) = failed(engine, acme, dedup_key="once")
@@ -369,13 +370,15 @@ def test_of_equal_work_that_failed_twice_or_was_submitted_anew_one_is_replayed(
 # Dismissing
 
 
-def test_dismissing_cancels_the_work_and_what_still_hangs_on_it(engine: Engine, acme: Tenant) -> None:
+def test_dismissing_cancels_the_activity_with_its_subtasks_approvals_and_escalation(
+    engine: Engine, acme: Tenant
+) -> None:
     engine.agent.behaviour = lambda request: Accepted()
     parent, agent = accepted(engine, acme)
     subtask = called(agent, "create_subtask", {"name": "part", "agent_role": "dev", "blocking": False})
     agent.post("fail", {"error": {"message": "no", "retryable": False}})
     approval = asked(acme, [parent])
-    dead_letters_escalation.handle_waiting()
+    dead_letters.handle_waiting()
 
     assert dismiss(acme) == dead_letters.DismissResult(1, 0)
 
@@ -388,20 +391,22 @@ def test_dismissing_cancels_the_work_and_what_still_hangs_on_it(engine: Engine, 
 
 
 @pytest.mark.parametrize("action", [replay, dismiss])
-def test_many_cost_hardly_more_statements_than_few(engine: Engine, acme: Tenant, action: Any) -> None:
-    def cost(count: int) -> int:
+def test_the_number_of_statements_does_not_grow_with_the_number_of_letters(
+    engine: Engine, acme: Tenant, action: Any
+) -> None:
+    def count_statements(count: int) -> int:
         failed_many(acme, count)
-        dead_letters_escalation.handle_waiting()
+        dead_letters.handle_waiting()
         return statements(lambda: action(acme))
 
-    assert cost(50) == cost(5)
+    assert count_statements(50) == count_statements(5)
 
 
 # Fingerprints
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "alike"),
+    ("one", "other", "are_equal"),
     [
         ("Call 17 took 3.5 s", "Call 4 took 12 s", True),
         ("No row 01a1fe76-7de1-71e1-b7db-c97c6c75aabc", "No row 01a1fe78-7ca3-763e-811a-d84fca142754", True),
@@ -417,20 +422,22 @@ def test_many_cost_hardly_more_statements_than_few(engine: Engine, acme: Tenant,
         ("id " + "9" * 450 + " " + "why " * 30, "id 9 " + "why " * 30, True),
     ],
 )
-def test_failures_that_differ_in_what_varies_alone_look_alike(one: str, other: str, alike: bool) -> None:
-    prints = {
+def test_failures_that_differ_only_in_numbers_ids_and_addresses_have_equal_fingerprints(
+    one: str, other: str, are_equal: bool
+) -> None:
+    fingerprints = {
         dead_letter_records.fingerprint_of("qa", {"code": "c", "message": message})
         for message in (one, other)
     }
 
-    assert (len(prints) == 1) is alike
+    assert (len(fingerprints) == 1) is are_equal
 
 
-def test_failures_of_other_roles_or_codes_do_not_look_alike() -> None:
-    prints = {
+def test_failures_of_other_roles_or_codes_have_other_fingerprints() -> None:
+    fingerprints = {
         dead_letter_records.fingerprint_of(role, {"code": code, "message": "no"})
         for role in ("qa", "dev")
         for code in ("a", "b")
     }
 
-    assert len(prints) == 4
+    assert len(fingerprints) == 4

@@ -1,4 +1,4 @@
-"""Deadlines: reminders, escalations and default outcomes, each once and in order, by a clock that the test holds."""
+"""Deadlines: reminders, escalations and default outcomes, each once and in order, at times that the test chooses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CHAIN = {
 }
 
 
-#: The same, as an operator's question over the API has it.
+#: The same rules as arguments of an operator's approval.
 RULES: dict[str, Any] = {
     "due_seconds": 120,
     "reminders": (Later(30),),
@@ -41,24 +41,24 @@ RULES: dict[str, Any] = {
 }
 
 
-def planned(tenant: Tenant, activity_id: UUID) -> list[Deadline]:
+def deadlines_of(tenant: Tenant, activity_id: UUID) -> list[Deadline]:
     with tenant_scope(tenant.pk):
         return list(Deadline.objects.filter(activity_id=activity_id).order_by("at", "pk"))
 
 
-def began(tenant: Tenant, activity_id: UUID) -> datetime:
+def created_at(tenant: Tenant, activity_id: UUID) -> datetime:
     with tenant_scope(tenant.pk):
         at: datetime = Activity.objects.get(pk=activity_id).created_at
     return at
 
 
 def alerts(tenant: Tenant) -> list[tuple[str, Any]]:
-    """Kind, and the role that is told, in the order in which they were raised."""
+    """Kind and notified role of all alerts, in order."""
     with tenant_scope(tenant.pk):
         return [(alert.kind, alert.facts["human_role"]) for alert in Alert.objects.order_by("pk")]
 
 
-def a_task(tenant: Tenant, **rules: Any) -> UUID:
+def add_task(tenant: Tenant, **rules: Any) -> UUID:
     with tenant_scope(tenant.pk):
         task = NewActivity(
             name="Read it", human_role="editor", decision_rules=DecisionRules(**rules).as_json()
@@ -66,31 +66,31 @@ def a_task(tenant: Tenant, **rules: Any) -> UUID:
         return submit([task], actor="test")[0].id
 
 
-# Once, in order, on time
+# Order and times
 
 
-def test_a_reminder_an_escalation_and_the_default_come_once_each_at_their_times_and_the_agent_wakes(
+def test_reminder_escalation_and_default_outcome_happen_once_at_their_times_and_wake_the_agent(
     engine: Engine, acme: Tenant
 ) -> None:
     (activity_id,) = engine.submit(acme)
     approval = asked(acme, [activity_id], human_role="editor", **RULES)
-    start = began(acme, approval)
-    seen = []
+    start = created_at(acme, approval)
+    kinds_raised = []
 
     for seconds in (29.9, 30, 59.9, 60, 119.9, 120, 500):
         for _ in range(2):
             deadlines.pass_due(start + timedelta(seconds=seconds))
-        seen.append([kind for kind, _ in alerts(acme)])
+        kinds_raised.append([kind for kind, _ in alerts(acme)])
     engine.drain()
 
-    assert seen == [
+    assert kinds_raised == [
         [], ["reminder"], ["reminder"], ["reminder", "escalation"], ["reminder", "escalation"],
         ["reminder", "escalation", "expired"], ["reminder", "escalation", "expired"],
     ]  # fmt: skip
     assert alerts(acme) == [("reminder", "editor"), ("escalation", "head"), ("expired", "head")]
     assert len(heard(engine, activity_id)) == 1
-    said = told(engine.agent.calls[-1])
-    assert (said["reason"], said["outcome"], said["reviewed_by"]) == (
+    wake = told(engine.agent.calls[-1])
+    assert (wake["reason"], wake["outcome"], wake["reviewed_by"]) == (
         "review_approved",
         "expired",
         "deadline",
@@ -98,121 +98,122 @@ def test_a_reminder_an_escalation_and_the_default_come_once_each_at_their_times_
     assert links_of(acme, approval)[activity_id] == ("woken", "")
 
 
-def test_processes_that_all_come_back_after_an_outage_let_everything_happen_once_and_in_order(
+def test_concurrent_processes_after_an_outage_process_every_deadline_once_and_in_order(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deadlines, "TURN_SECONDS", math.inf)
     ids = [(activity_id, asked(acme, [activity_id], **RULES)) for activity_id in engine.submit(acme, count=5)]
-    late = began(acme, ids[-1][1]) + timedelta(days=1)
+    late = created_at(acme, ids[-1][1]) + timedelta(days=1)
 
     passed = at_once(*[partial(deadlines.pass_due, late)] * 4)
-    deadlines.pass_due(late)  # what the four gave up because they met each other in the database
+    deadlines.pass_due(late)  # those that the four skipped because of locks
     engine.drain()
 
     assert all(isinstance(count, int) for count in passed), passed
     with tenant_scope(acme.pk):
-        told_of = list(Alert.objects.order_by("pk").values_list("activity_id", "kind"))
+        raised = list(Alert.objects.order_by("pk").values_list("activity_id", "kind"))
     for activity_id, approval in ids:
-        assert [kind for about, kind in told_of if about == approval] == ["reminder", "escalation", "expired"]
-        assert [deadline.happened_at for deadline in planned(acme, approval)] == [late] * 3
+        assert [kind for about, kind in raised if about == approval] == ["reminder", "escalation", "expired"]
+        assert [deadline.happened_at for deadline in deadlines_of(acme, approval)] == [late] * 3
         assert engine.status(acme, approval) == "approved"
         assert len(heard(engine, activity_id)) == 1
-    assert len(told_of) == 15
+    assert len(raised) == 15
 
 
-def test_an_escalation_asks_the_next_role_and_makes_the_question_urgent(
+def test_an_escalation_moves_the_approval_to_the_next_role_and_makes_it_urgent(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     approval = asked(acme, human_role="editor", **RULES)
 
-    deadlines.pass_due(began(acme, approval) + timedelta(seconds=60))
+    deadlines.pass_due(created_at(acme, approval) + timedelta(seconds=60))
 
     (item,) = api().get("/api/v1/inbox/?human_role=head").json()["results"]
     assert (item["id"], item["priority"], item["status"]) == (str(approval), 1, "created")
     assert api().get("/api/v1/inbox/?human_role=editor").json()["results"] == []
 
 
-def test_a_chain_asks_one_after_the_other(engine: Engine, acme: Tenant) -> None:
+def test_a_chain_escalates_to_one_role_after_the_other(engine: Engine, acme: Tenant) -> None:
     approval = asked(acme, escalation=(Later(10, "lead"), Later(20, "head"), Later(30, "owner")))
 
     roles = []
     for seconds in (10, 20, 30):
-        deadlines.pass_due(began(acme, approval) + timedelta(seconds=seconds))
+        deadlines.pass_due(created_at(acme, approval) + timedelta(seconds=seconds))
         roles.append(engine.get(acme, approval).human_role)
 
     assert roles == ["lead", "head", "owner"]
 
 
-def test_nothing_happens_about_a_question_that_was_answered_or_taken_back(
-    engine: Engine, acme: Tenant
-) -> None:
+def test_deadlines_of_decided_and_cancelled_approvals_have_no_effect(engine: Engine, acme: Tenant) -> None:
     answered, withdrawn = (
         asked(acme, due_seconds=60, on_timeout="reject", reminders=(Later(30),)) for _ in "12"
     )
     approvals.approve(acme.pk, answered, actor="Ann")
     cancellation.cancel(acme.pk, withdrawn, actor="Ann")
-    late = began(acme, withdrawn) + timedelta(seconds=60)
+    late = created_at(acme, withdrawn) + timedelta(seconds=60)
 
     deadlines.pass_due(late)
 
     assert alerts(acme) == []
     assert (engine.status(acme, answered), engine.status(acme, withdrawn)) == ("approved", "cancelled")
     assert all(
-        deadline.happened_at == late for deadline in planned(acme, answered) + planned(acme, withdrawn)
+        deadline.happened_at == late
+        for deadline in deadlines_of(acme, answered) + deadlines_of(acme, withdrawn)
     )
 
 
-def test_a_question_that_somebody_has_taken_up_is_still_reminded_of(engine: Engine, acme: Tenant) -> None:
+def test_a_claimed_approval_still_has_reminders(engine: Engine, acme: Tenant) -> None:
     from activities.human_tasks import human_work
 
     approval = asked(acme, reminders=(Later(30, "head"),))
     human_work.take_up(acme.pk, approval, actor="Ann")
 
-    deadlines.pass_due(began(acme, approval) + timedelta(seconds=30))
+    deadlines.pass_due(created_at(acme, approval) + timedelta(seconds=30))
 
     assert alerts(acme) == [("reminder", "head")]
 
 
-# When the time is over
+# The due time
 
 
 @pytest.mark.parametrize(
     ("rules", "role"),
     [({}, "operator"), ({"escalation": (Later(10, "lead"), Later(20, "head"))}, "head")],
 )
-def test_at_the_due_time_the_last_of_the_chain_is_asked_or_an_operator(
+def test_at_the_due_time_the_last_role_of_the_chain_or_an_operator_is_responsible(
     engine: Engine, acme: Tenant, rules: Any, role: str
 ) -> None:
     approval = asked(acme, due_seconds=60, on_timeout="escalate", **rules)
 
-    deadlines.pass_due(began(acme, approval) + timedelta(seconds=60))
+    deadlines.pass_due(created_at(acme, approval) + timedelta(seconds=60))
 
     item = engine.get(acme, approval)
     assert (item.status, item.human_role, item.priority) == ("created", role, 1)
     assert alerts(acme)[-1] == ("escalation", role)
 
 
-def test_without_a_default_the_question_stays_open_urgent_and_overdue(engine: Engine, acme: Tenant) -> None:
+def test_without_a_default_outcome_the_approval_stays_open_urgent_and_overdue(
+    engine: Engine, acme: Tenant
+) -> None:
     approval = asked(acme, due_seconds=60)
 
-    deadlines.pass_due(began(acme, approval) + timedelta(seconds=60))
+    deadlines.pass_due(created_at(acme, approval) + timedelta(seconds=60))
 
     item = engine.get(acme, approval)
     assert (item.status, item.human_role, item.priority) == ("created", "reviewer", 1)
     assert alerts(acme) == [("overdue", "reviewer")]
 
 
-def test_no_default_completes_a_persons_task(engine: Engine, acme: Tenant) -> None:
-    task = a_task(acme, due_seconds=60, on_timeout="approve")
+def test_a_default_outcome_does_not_complete_a_persons_task(engine: Engine, acme: Tenant) -> None:
+    task = add_task(acme, due_seconds=60, on_timeout="approve")
 
-    deadlines.pass_due(began(acme, task) + timedelta(seconds=60))
+    deadlines.pass_due(created_at(acme, task) + timedelta(seconds=60))
 
     assert engine.status(acme, task) == "created"
     assert alerts(acme) == [("overdue", "editor")]
 
 
 @pytest.mark.parametrize("outcome", ["approve", "reject"])
-def test_a_gate_that_nobody_decides_moves_the_work_behind_it(
+def test_the_default_outcome_of_a_gate_applies_to_its_activity(
     engine: Engine, acme: Tenant, outcome: str
 ) -> None:
     engine.agent.behaviour = type(engine.agent)().behaviour
@@ -221,7 +222,7 @@ def test_a_gate_that_nobody_decides_moves_the_work_behind_it(
     engine.drain()
     (gate,) = children(acme, activity_id, "gate")
 
-    deadlines.pass_due(began(acme, gate.pk) + timedelta(seconds=60))
+    deadlines.pass_due(created_at(acme, gate.pk) + timedelta(seconds=60))
 
     decided = engine.get(acme, activity_id)
     assert (decided.status, decided.decided_by) == (
@@ -237,9 +238,7 @@ def test_a_gate_that_nobody_decides_moves_the_work_behind_it(
 # Pipelines
 
 
-def test_a_human_step_is_reminded_of_escalated_and_decided_as_its_pipeline_says(
-    engine: Engine, acme: Tenant
-) -> None:
+def test_a_human_step_has_the_deadlines_of_its_pipeline(engine: Engine, acme: Tenant) -> None:
     step = {"id": "sign", "human_role": "editor", "is_approval_gate": True, **CHAIN}
     versions.save(acme.pk, {"key": "signed", "name": "Signed", "steps": [step]}, actor="test")
     run = start_run(acme.pk, "signed", NewRun(), actor="test")
@@ -255,7 +254,7 @@ def test_a_human_step_is_reminded_of_escalated_and_decided_as_its_pipeline_says(
     assert (engine.status(acme, gate.pk), run.status) == ("approved", "completed")
 
 
-def test_the_gate_of_an_agents_step_has_the_rules_of_the_step_from_when_it_is_opened(
+def test_the_gate_of_an_agents_step_has_the_rules_of_the_step_from_its_creation(
     engine: Engine, acme: Tenant
 ) -> None:
     engine.agent.behaviour = type(engine.agent)().behaviour
@@ -271,38 +270,38 @@ def test_the_gate_of_an_agents_step_has_the_rules_of_the_step_from_when_it_is_op
 
     assert work.due_at is None
     assert (rules.quorum, rules.voters, rules.on_timeout, rules.self_approval) == (2, 3, "approve", False)
-    assert [deadline.at - gate.created_at for deadline in planned(acme, gate.pk)] == [
+    assert [deadline.at - gate.created_at for deadline in deadlines_of(acme, gate.pk)] == [
         timedelta(seconds=seconds) for seconds in (30, 60, 120)
     ]
 
 
-# What goes wrong
+# Errors and load
 
 
-def test_a_deadline_that_cannot_pass_holds_up_its_own_question_and_no_other(
+def test_an_invalid_deadline_stops_only_those_of_its_own_approval(
     engine: Engine, acme: Tenant, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken, sound = (asked(acme, due_seconds=60, on_timeout="approve", reminders=(Later(30),)) for _ in "12")
     with tenant_scope(acme.pk):
         Deadline.objects.filter(activity_id=broken, kind="reminder").update(kind="nonsense")
 
-    deadlines.pass_due(began(acme, sound) + timedelta(seconds=60))
+    deadlines.pass_due(created_at(acme, sound) + timedelta(seconds=60))
 
     assert engine.status(acme, sound) == "approved"
-    assert engine.status(acme, broken) == "created", "the default may not overtake the reminder"
+    assert engine.status(acme, broken) == "created", "the default outcome must not overtake the reminder"
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == [
         "A deadline cannot be processed"
     ]
 
 
-def test_a_turn_ends_after_its_time_and_the_next_goes_on_where_it_ended(
+def test_a_turn_ends_after_its_time_and_the_next_continues(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deadlines, "TURN_SECONDS", -1.0)
     approval = asked(
         acme, due_seconds=60, on_timeout="approve", reminders=(Later(30),), escalation=(Later(40, "head"),)
     )
-    late = began(acme, approval) + timedelta(seconds=60)
+    late = created_at(acme, approval) + timedelta(seconds=60)
 
     kinds = []
     for _ in range(4):
@@ -312,11 +311,11 @@ def test_a_turn_ends_after_its_time_and_the_next_goes_on_where_it_ended(
     assert kinds == [1, 2, 3, 3]
 
 
-def test_thousands_that_fell_due_together_are_passed_page_by_page(
+def test_many_due_deadlines_are_processed_in_pages(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deadlines, "PAGE", 3)
-    tasks = [a_task(acme, due_seconds=60) for _ in range(10)]
+    tasks = [add_task(acme, due_seconds=60) for _ in range(10)]
 
-    assert deadlines.pass_due(began(acme, tasks[-1]) + timedelta(seconds=60)) == 10
+    assert deadlines.pass_due(created_at(acme, tasks[-1]) + timedelta(seconds=60)) == 10
     assert len(alerts(acme)) == 10

@@ -1,4 +1,4 @@
-"""Steps that have waited too long for what they depend on, by a clock that the test holds."""
+"""Timeouts of steps that wait for their dependencies, at times that the test chooses."""
 
 from __future__ import annotations
 
@@ -31,39 +31,39 @@ DAY = 86_400
 
 @pytest.fixture
 def start(engine: Engine, acme: Tenant) -> Iterator[Start]:
-    """`start(step, step, ..., params=...)`: a run of a pipeline of these steps. Nothing may be broken when the test ends."""
+    """`start(step, step, ..., params=...)`: a run of a pipeline of these steps. Checks the invariants at the end of the test."""
     yield lambda *steps, **new: Flow(engine, acme, *steps, **new)
     assert invariants.check() == []
 
 
-def after(seconds: float) -> int:
-    """How many steps fail when so much time has passed."""
+def fail_overdue_after(seconds: float) -> int:
+    """The number of steps that fail after this time."""
     return waiting_steps.fail_overdue(now=datetime.now(UTC) + timedelta(seconds=seconds))
 
 
-def begun(flow: Flow, *steps: str) -> Flow:
-    """The run, once these steps are under way, and stay so."""
-    flow.engine.agent.behaviour = slow(*steps)
+def start_steps(flow: Flow, *steps: str) -> Flow:
+    """Let these steps start without ending."""
+    flow.engine.agent.behaviour = accept_steps(*steps)
     flow.engine.drain()
     return flow
 
 
-def slow(*steps: str) -> Callable[[AgentRequest], AgentResult]:
-    """An agent that takes these steps and does not come back."""
+def accept_steps(*steps: str) -> Callable[[AgentRequest], AgentResult]:
+    """An agent that accepts these steps and never reports."""
     return lambda request: Accepted() if request.pipeline_step in steps else answering({})(request)
 
 
-def test_a_step_whose_dependency_does_not_end_in_time_fails_and_names_it(start: Start) -> None:
+def test_a_step_whose_dependency_does_not_end_in_time_fails_and_names_the_dependency(start: Start) -> None:
     flow = start(
         step("fast"),
         step("slow"),
         step("join", "fast", "slow", dependency_timeout_seconds=60),
         step("tell", "join", on_upstream_failure="continue"),
     )
-    flow.engine.agent.behaviour = slow("slow")
+    flow.engine.agent.behaviour = accept_steps("slow")
     flow.engine.drain()
 
-    assert (after(59), after(61), after(61)) == (0, 1, 0)
+    assert (fail_overdue_after(59), fail_overdue_after(61), fail_overdue_after(61)) == (0, 1, 0)
     flow.engine.drain()
 
     assert flow.states == {"fast": "done", "slow": "active", "join": "failed", "tell": "done"}
@@ -74,11 +74,11 @@ def test_a_step_whose_dependency_does_not_end_in_time_fails_and_names_it(start: 
     assert flow.outcome == ("running", 1)
 
 
-def test_the_slow_step_may_still_end_and_ends_the_run(start: Start, acme: Tenant) -> None:
+def test_the_end_of_the_slow_step_still_ends_the_run(start: Start, acme: Tenant) -> None:
     flow = start(step("slow"), step("next", "slow", dependency_timeout_seconds=60))
-    flow.engine.agent.behaviour = slow("slow")
+    flow.engine.agent.behaviour = accept_steps("slow")
     flow.engine.drain()
-    after(61)
+    fail_overdue_after(61)
 
     cancellation.cancel(acme.pk, flow.only(step="slow").pk, actor="ann")
 
@@ -86,25 +86,25 @@ def test_the_slow_step_may_still_end_and_ends_the_run(start: Start, acme: Tenant
     assert flow.outcome == ("failed", 0)
 
 
-def test_waiting_for_a_worker_takes_no_time(start: Start, acme: Tenant) -> None:
+def test_time_spent_waiting_for_a_worker_does_not_count(start: Start, acme: Tenant) -> None:
     flow = start(step("slow"), step("next", "slow", dependency_timeout_seconds=60))
-    before = after(DAY)
+    before = fail_overdue_after(DAY)
 
-    begun(flow, "slow")
+    start_steps(flow, "slow")
     with tenant_scope(acme.pk):
         StepRun.objects.filter(run_id=flow.id, step="next").update(waits_until=Now())
 
-    assert (before, after(30), after(61)) == (0, 0, 1)
+    assert (before, fail_overdue_after(30), fail_overdue_after(61)) == (0, 0, 1)
 
 
-def test_a_day_is_what_a_step_waits_that_says_nothing(start: Start) -> None:
-    flow = begun(start(step("slow"), step("next", "slow")), "slow")
+def test_the_default_timeout_is_a_day(start: Start) -> None:
+    flow = start_steps(start(step("slow"), step("next", "slow")), "slow")
 
-    assert (after(DAY - 10), after(DAY + 10)) == (0, 1)
+    assert (fail_overdue_after(DAY - 10), fail_overdue_after(DAY + 10)) == (0, 1)
     assert flow.row("next").error["message"] == "slow has not ended within 86,400 s."
 
 
-def test_the_time_begins_when_the_first_dependency_starts(start: Start) -> None:
+def test_the_time_starts_with_the_first_dependency(start: Start) -> None:
     flow = start(
         step("a"),
         step("b", "a"),
@@ -122,85 +122,86 @@ def test_the_time_begins_when_the_first_dependency_starts(start: Start) -> None:
     assert [row.waits_until for row in flow.rows()] == [None] * 5
 
 
-def test_a_fan_out_lets_the_time_begin_as_well(start: Start) -> None:
+def test_the_time_starts_with_a_fan_out_as_well(start: Start) -> None:
     flow = start(step("write", for_each="[1, 2]"), step("join", "write", dependency_timeout_seconds=60))
-    flow.engine.agent.behaviour = slow("write")
+    flow.engine.agent.behaviour = accept_steps("write")
     flow.engine.drain()
 
-    assert (after(59), after(61)) == (0, 1)
+    assert (fail_overdue_after(59), fail_overdue_after(61)) == (0, 1)
     assert flow.row("join").error["message"] == "write has not ended within 60 s."
 
 
-def test_while_a_person_is_asked_no_time_passes_and_it_begins_anew_with_the_answer(
-    start: Start, acme: Tenant
-) -> None:
+def test_the_time_pauses_for_a_decision_and_starts_again_with_it(start: Start, acme: Tenant) -> None:
     flow = start(
         step("text"),
         step("ok", "text", human_role="editor", is_approval_gate=True),
         step("slow", "ok"),
         step("join", "ok", "slow", dependency_timeout_seconds=60),
     )
-    flow.engine.agent.behaviour = slow("slow")
+    flow.engine.agent.behaviour = accept_steps("slow")
     flow.engine.drain()
-    asked = after(61), after(125)
+    while_undecided = fail_overdue_after(61), fail_overdue_after(125)
 
     approvals.approve(acme.pk, flow.only(step="ok").pk, actor="ann")
     flow.engine.drain()
     with tenant_scope(acme.pk):
-        # The answer came late in the time that had begun again.
+        # The decision came late within the new period.
         StepRun.objects.filter(run_id=flow.id, step="join").update(waits_until=Now())
-    answered = after(30)
+    after_decision = fail_overdue_after(30)
 
-    assert (asked, answered, after(61)) == ((0, 0), 0, 1)
+    assert (while_undecided, after_decision, fail_overdue_after(61)) == ((0, 0), 0, 1)
 
 
-@pytest.mark.parametrize("what", ["approval", "blocker"])
-def test_an_agents_work_that_waits_for_people_counts_as_theirs(start: Start, acme: Tenant, what: str) -> None:
+@pytest.mark.parametrize("reason", ["approval", "blocker"])
+def test_the_time_pauses_while_an_agents_work_waits_for_people(
+    start: Start, acme: Tenant, reason: str
+) -> None:
     flow = start(
-        step("text", requires_approval=what == "approval"),
+        step("text", requires_approval=reason == "approval"),
         step("next", "text", dependency_timeout_seconds=60),
     )
-    flow.drain() if what == "approval" else block(flow)
+    flow.drain() if reason == "approval" else block(flow)
 
-    assert after(61) == 0
+    assert fail_overdue_after(61) == 0
     assert flow.states == {"text": "active", "next": "pending"}
 
 
 def block(flow: Flow) -> None:
-    flow.engine.agent.behaviour = slow("text")
+    flow.engine.agent.behaviour = accept_steps("text")
     flow.engine.drain()
     Caller(flow.told("text")[-1]).used("report_blocker", type="data", message="Which one?")
 
 
-def test_two_who_look_at_once_fail_the_step_once(start: Start) -> None:
+def test_two_concurrent_checks_fail_the_step_once(start: Start) -> None:
     flow = start(step("slow"), step("next", "slow"), step("tell", "next", on_upstream_failure="continue"))
-    begun(flow, "slow")
+    start_steps(flow, "slow")
 
-    assert sorted(at_once(lambda: after(DAY + 10), lambda: after(DAY + 10))) == [0, 1]
+    assert sorted(at_once(lambda: fail_overdue_after(DAY + 10), lambda: fail_overdue_after(DAY + 10))) == [
+        0,
+        1,
+    ]
     assert len(flow.activities(step="tell")) == 1
 
 
-def test_what_was_sent_back_has_its_whole_time_again(start: Start, acme: Tenant) -> None:
+def test_the_time_starts_again_after_a_rejection(start: Start, acme: Tenant) -> None:
     gate = step("ok", "text", human_role="editor", is_approval_gate=True, dependency_timeout_seconds=60)
     flow = start(step("text"), gate).drain()
 
     approvals.reject(acme.pk, flow.only(step="ok").pk, actor="ann", notes="no")
-    begun(flow, "text")
+    start_steps(flow, "text")
 
     assert flow.row("ok").waits_until is not None
-    assert (after(59), after(61)) == (0, 1)
+    assert (fail_overdue_after(59), fail_overdue_after(61)) == (0, 1)
     assert flow.outcome[0] == "running"
 
 
-def test_a_step_that_timed_out_waits_again_when_its_dependency_is_tried_again(
-    start: Start, acme: Tenant
-) -> None:
+def test_a_timed_out_step_waits_again_when_its_dependency_is_retried(start: Start, acme: Tenant) -> None:
     flow = start(step("slow"), step("other"), step("join", "slow", "other", dependency_timeout_seconds=60))
     flow.engine.agent.behaviour = lambda request: (
         answering({"other": BROKEN})(request) if request.pipeline_step == "other" else Accepted()
     )
     flow.engine.deliver()
-    after(61)
+    fail_overdue_after(61)
     flow.engine.drain()
     before = flow.states
 
@@ -211,27 +212,27 @@ def test_a_step_that_timed_out_waits_again_when_its_dependency_is_tried_again(
     assert flow.row("join").waits_until is not None
 
 
-def test_a_cancelled_run_waits_for_nothing(start: Start, acme: Tenant) -> None:
+def test_cancelling_a_run_ends_the_timeouts_of_its_steps(start: Start, acme: Tenant) -> None:
     flow = start(step("slow"), step("next", "slow", dependency_timeout_seconds=60))
 
     cancel_run(acme.pk, flow.id, actor="ann")
 
     assert flow.row("next").waits_until is None
-    assert after(61) == 0
+    assert fail_overdue_after(61) == 0
 
 
-def test_the_leader_hints_at_steps_whose_time_is_over(
+def test_the_leader_sends_a_hint_about_overdue_steps(
     start: Start, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Alone: whatever else is due shares the queue, and one hint lies in it at a time.
-    alone = {"overdue-steps": background_tasks._tasks["overdue-steps"]}
-    monkeypatch.setattr(background_tasks, "_tasks", alone)
-    flow = begun(start(step("slow"), step("next", "slow", dependency_timeout_seconds=60)), "slow")
-    quiet = background_tasks.Reminder().remind()
+    # Only this task, because due tasks share a queue that holds one hint at a time.
+    only_task = {"overdue-steps": background_tasks._tasks["overdue-steps"]}
+    monkeypatch.setattr(background_tasks, "_tasks", only_task)
+    flow = start_steps(start(step("slow"), step("next", "slow", dependency_timeout_seconds=60)), "slow")
+    hints_before = background_tasks.Reminder().remind()
     with tenant_scope(acme.pk):
         StepRun.objects.filter(run_id=flow.id, step="next").update(waits_until=Now())
         Activity.objects.filter(step="slow").update(started_at=Now() - timedelta(hours=1))
 
-    assert (quiet, background_tasks.Reminder().remind()) == ([], ["overdue-steps"])
+    assert (hints_before, background_tasks.Reminder().remind()) == ([], ["overdue-steps"])
     carry_out("pipelines.fail_overdue")
     assert flow.states["next"] == "failed"

@@ -1,4 +1,4 @@
-"""Versions of agents: promoted and rolled back as one action, one in production whatever happens at once, pinned by runs."""
+"""Versions of agents: promotion and rollback, one version in production at any time, and versions of runs."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def promote(deployment: AgentVersionDeployment, actor: str = "mia") -> AgentVers
 
 
 def production() -> str | None:
-    found = deployments.in_production("scribe")
-    return found.version if found else None
+    deployed = deployments.in_production("scribe")
+    return deployed.version if deployed else None
 
 
-def test_promoting_replaces_the_version_in_production_and_keeps_it_as_history() -> None:
+def test_promoting_replaces_the_version_in_production_and_keeps_its_history() -> None:
     first = promote(deploy("1.0.0", endpoint="https://one.example"))
     staged = deploy("1.1.0")
 
@@ -60,10 +60,10 @@ def test_promoting_replaces_the_version_in_production_and_keeps_it_as_history() 
         "https://one.example",
     )
     staged.refresh_from_db()
-    assert staged.replaced_at is None, "it stays in staging"
+    assert staged.replaced_at is None, "the staged version stays in staging"
 
 
-def test_rolling_back_leads_from_each_version_to_the_one_before_it() -> None:
+def test_rolling_back_leads_to_the_previous_version_each_time() -> None:
     for version in ("1.0.0", "1.1.0", "1.2.0"):
         promote(deploy(version))
 
@@ -87,7 +87,7 @@ def test_without_a_version_in_production_there_is_nothing_to_roll_back_to() -> N
         deployments.roll_back("scribe", actor="mia")
 
 
-def test_a_former_version_can_be_promoted_anew_and_the_present_one_cannot() -> None:
+def test_a_former_version_can_be_promoted_again_but_not_the_current_one() -> None:
     first = promote(deploy("1.0.0"))
     second = promote(deploy("2.0.0"))
 
@@ -101,12 +101,12 @@ def test_the_same_version_at_another_address_is_a_change() -> None:
 
     deploy("1.0.0", "production", endpoint="https://two.example")
 
-    found = deployments.in_production("scribe")
-    assert found is not None
-    assert found.endpoint == "https://two.example"
+    deployed = deployments.in_production("scribe")
+    assert deployed is not None
+    assert deployed.endpoint == "https://two.example"
 
 
-def test_other_environments_hold_several_versions_and_each_of_them_once() -> None:
+def test_other_environments_can_have_several_versions_but_each_once() -> None:
     for version in ("1.0.0", "1.1.0", "1.0.0"):
         deploy(version)
 
@@ -133,21 +133,21 @@ def test_a_deployment_of_another_agent_cannot_be_promoted() -> None:
 
 
 @pytest.mark.parametrize("former", ["", "0.9.0"])
-def test_of_two_who_promote_at_once_one_is_done_and_the_other_is_told(
+def test_of_several_promotions_at_once_one_succeeds_and_the_others_are_refused(
     former: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a version in production, and with none, where only the constraint decides."""
+    """Also without a version in production, where only the constraint of the database decides."""
     if former:
         promote(deploy(former))
     staged = [deploy(version) for version in ("1.0.0", "2.0.0", "3.0.0")]
-    barrier, look = Barrier(3), deployments.in_production
+    barrier, find_in_production = Barrier(3), deployments.in_production
 
-    def look_together(role: str) -> AgentVersionDeployment | None:
-        seen = look(role)
+    def find_together(role: str) -> AgentVersionDeployment | None:
+        current = find_in_production(role)
         barrier.wait()
-        return seen
+        return current
 
-    monkeypatch.setattr(deployments, "in_production", look_together)
+    monkeypatch.setattr(deployments, "in_production", find_together)
     outcomes = at_once(*[lambda each=each: promote(each) for each in staged])
     monkeypatch.undo()
 
@@ -162,17 +162,17 @@ def test_of_two_who_promote_at_once_one_is_done_and_the_other_is_told(
     )
 
 
-def test_of_a_promotion_and_a_rollback_at_once_one_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_promotion_and_a_rollback_at_once_one_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
     for version in ("1.0.0", "2.0.0"):
         promote(deploy(version))
-    staged, barrier, look = deploy("3.0.0"), Barrier(2), deployments.in_production
+    staged, barrier, find_in_production = deploy("3.0.0"), Barrier(2), deployments.in_production
 
-    def look_together(role: str) -> AgentVersionDeployment | None:
-        seen = look(role)
+    def find_together(role: str) -> AgentVersionDeployment | None:
+        current = find_in_production(role)
         barrier.wait()
-        return seen
+        return current
 
-    monkeypatch.setattr(deployments, "in_production", look_together)
+    monkeypatch.setattr(deployments, "in_production", find_together)
     outcomes = at_once(lambda: promote(staged), lambda: deployments.roll_back("scribe", actor="mia"))
     monkeypatch.undo()
 
@@ -180,14 +180,14 @@ def test_of_a_promotion_and_a_rollback_at_once_one_is_done(monkeypatch: pytest.M
     assert production() in ("1.0.0", "3.0.0")
 
 
-def test_the_database_itself_holds_one_version_in_production() -> None:
+def test_the_database_allows_one_version_in_production() -> None:
     deploy("1.0.0", "production")
 
     with pytest.raises(IntegrityError):
         AgentVersionDeployment.objects.create(agent_id="scribe", version="2.0.0", environment="production")
 
 
-# What runs see of it
+# Versions of runs
 
 
 @pytest.fixture
@@ -198,20 +198,20 @@ def running(database: None) -> Iterator[Engine]:
     engine.close()
 
 
-def test_a_run_keeps_version_and_endpoint_of_its_claim_though_another_is_promoted_meanwhile(
+def test_a_run_keeps_the_version_and_endpoint_of_its_claim_despite_a_promotion(
     running: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     promote(deploy("1.0.0", endpoint="tests.engine:agent"))
     configuration.forget()
     build = request.build
 
-    def promoted_in_between(*args: Any, **kwargs: Any) -> Any:
+    def promote_in_between(*args: Any, **kwargs: Any) -> Any:
         if production() == "1.0.0":
             promote(deploy("2.0.0"))
             configuration.forget()
         return build(*args, **kwargs)
 
-    monkeypatch.setattr(request, "build", promoted_in_between)
+    monkeypatch.setattr(request, "build", promote_in_between)
     first, second = running.submit(tenant, "scribe", count=2)
     running.deliver()
     running.drain()

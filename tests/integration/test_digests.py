@@ -1,4 +1,4 @@
-"""Digests: one mail per channel and period, in the tenant's own time, with what waits, what was done, what failed and what it cost."""
+"""Digests: one mail per channel and period in the tenant's time zone, about waiting, done and failed work and costs."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def channel_of(
     return channel
 
 
-def waits(tenant: Tenant, name: str = "Read the brief", role: str = "editor") -> None:
+def add_task(tenant: Tenant, name: str = "Read the brief", role: str = "editor") -> None:
     with tenant_scope(tenant.pk):
         submit([NewActivity(name=name, human_role=role)], actor="test")
 
 
-def sent() -> list[Any]:
+def send_and_list() -> list[Any]:
     deliver_waiting("email")
     return list(mail.outbox)
 
@@ -73,16 +73,14 @@ def as_html(message: Any) -> str:
 
 def due_at(channel: NotificationChannel) -> datetime | None:
     with tenant_scope(channel.tenant_id):
-        found: datetime | None = NotificationChannel.objects.get(pk=channel.pk).digest_due_at
-    return found
+        due: datetime | None = NotificationChannel.objects.get(pk=channel.pk).digest_due_at
+    return due
 
 
-def test_a_digest_tells_what_waits_what_was_done_what_failed_and_what_it_cost(
-    engine: Engine, acme: Tenant
-) -> None:
+def test_a_digest_lists_waiting_done_and_failed_work_and_costs(engine: Engine, acme: Tenant) -> None:
     engine.serve(acme)
     channel_of(acme)
-    waits(acme)
+    add_task(acme)
     engine.submit(acme, "dev", count=3)
     engine.drain()
     failed(engine, acme)
@@ -104,7 +102,7 @@ def test_a_digest_tells_what_waits_what_was_done_what_failed_and_what_it_cost(
         )
 
     assert digests.send_due(now=MONDAY) == 1
-    (message,) = sent()
+    (message,) = send_and_list()
 
     text = message.body
     assert message.subject == "Acme <b>Inc.</b>: daily digest, 2026-03-01"
@@ -117,16 +115,16 @@ def test_a_digest_tells_what_waits_what_was_done_what_failed_and_what_it_cost(
     assert "- Spring (total): 0 of 40 dollars, 0 %" in text
     assert "disable the digest of the notification channel Mia" in text
     assert "Open the inbox: http" in text
-    for told in ("Read the brief", "dev: 3", "It broke.", "1.25 USD", "Spring"):
-        assert told in as_html(message)
+    for expected in ("Read the brief", "dev: 3", "It broke.", "1.25 USD", "Spring"):
+        assert expected in as_html(message)
 
 
 def test_names_from_outside_are_escaped_and_stay_on_one_line(acme: Tenant) -> None:
     channel_of(acme, name="<i>Mia</i>")
-    waits(acme, "<script>alert(1)</script>\r\nBcc: x@y.example")
+    add_task(acme, "<script>alert(1)</script>\r\nBcc: x@y.example")
 
     digests.send_due(now=MONDAY)
-    (message,) = sent()
+    (message,) = send_and_list()
 
     html = as_html(message)
     assert "<script" not in html
@@ -137,19 +135,19 @@ def test_names_from_outside_are_escaped_and_stay_on_one_line(acme: Tenant) -> No
     assert message.message()["Bcc"] is None
 
 
-def test_it_comes_once_per_period_at_seven_of_the_tenants_own_morning(acme: Tenant) -> None:
+def test_a_digest_is_sent_once_per_period_at_seven_in_the_tenants_time_zone(acme: Tenant) -> None:
     channel = channel_of(acme)
-    waits(acme)
+    add_task(acme)
 
     assert digests.send_due(now=MONDAY - timedelta(seconds=1)) == 0
     assert [digests.send_due(now=MONDAY + timedelta(minutes=minute)) for minute in range(3)] == [1, 0, 0]
-    assert len(sent()) == 1
+    assert len(send_and_list()) == 1
     assert due_at(channel) == MONDAY + timedelta(days=1)
 
 
-def test_two_composers_at_once_make_one_digest(acme: Tenant) -> None:
+def test_concurrent_processes_compose_one_digest(acme: Tenant) -> None:
     channel_of(acme)
-    waits(acme)
+    add_task(acme)
 
     assert sorted(at_once(*[lambda: digests.send_due(now=MONDAY)] * 4)) == [0, 0, 0, 1]
     at_once(*[lambda: deliver_waiting("email")] * 4)
@@ -160,32 +158,32 @@ def test_two_composers_at_once_make_one_digest(acme: Tenant) -> None:
     assert len(mail.outbox) == 1
 
 
-def test_whoever_dies_while_composing_has_done_nothing(acme: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_dies_while_composing_changes_nothing(
+    acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Died(BaseException):
         pass
 
-    def dies(*arguments: Any, **options: Any) -> Any:
+    def die(*arguments: Any, **options: Any) -> Any:
         raise Died
 
     channel = channel_of(acme)
-    waits(acme)
+    add_task(acme)
     with monkeypatch.context() as patched:
-        patched.setattr(digests, "notify_channel", dies)
+        patched.setattr(digests, "notify_channel", die)
         with pytest.raises(Died):
             digests.send_due(now=MONDAY)
 
     assert due_at(channel) == MONDAY
     assert digests.send_due(now=MONDAY) == 1
-    assert len(sent()) == 1
+    assert len(send_and_list()) == 1
 
 
-def test_between_composing_and_sending_nothing_is_lost_and_nothing_comes_twice(
-    acme: Tenant, settings: Any
-) -> None:
+def test_a_digest_composed_by_an_ended_process_is_sent_once(acme: Tenant, settings: Any) -> None:
     channel_of(acme)
-    waits(acme)
+    add_task(acme)
     digests.send_due(now=MONDAY)
-    connections[APP].close()  # the process that composed it ends here
+    connections[APP].close()  # as if the process ended after composing
 
     with mail_receiver() as receiver:
         settings.EMAIL_URL = f"smtp://127.0.0.1:{receiver.port}"
@@ -199,9 +197,9 @@ def test_between_composing_and_sending_nothing_is_lost_and_nothing_comes_twice(
     assert [part.get_content_type() for part in message.get_payload()] == ["text/plain", "text/html"]  # type: ignore[union-attr]
 
 
-def test_a_sender_that_died_leaves_it_unknown_and_does_not_repeat_it(acme: Tenant) -> None:
+def test_a_digest_whose_sender_died_has_an_unknown_outcome_and_is_not_repeated(acme: Tenant) -> None:
     channel_of(acme)
-    waits(acme)
+    add_task(acme)
     digests.send_due(now=MONDAY)
     past = datetime.now(UTC) - timedelta(minutes=10)
     with tenant_scope(acme.pk):
@@ -209,58 +207,58 @@ def test_a_sender_that_died_leaves_it_unknown_and_does_not_repeat_it(acme: Tenan
             state="sending", attempts=F("attempts") + 1, claimed_at=past, next_attempt_at=past
         )
 
-    assert sent() == []
+    assert send_and_list() == []
     with tenant_scope(acme.pk):
         assert AlertDelivery.objects.get().state == DeliveryState.UNKNOWN
 
 
-def test_nobody_is_told_that_nothing_happened(acme: Tenant) -> None:
+def test_an_empty_digest_is_not_sent(acme: Tenant) -> None:
     channel = channel_of(acme)
 
     assert digests.send_due(now=MONDAY) == 0
     assert due_at(channel) == MONDAY + timedelta(days=1)
 
 
-def test_days_that_were_missed_are_not_made_up_for_one_by_one(acme: Tenant) -> None:
+def test_missed_digests_are_replaced_by_one(acme: Tenant) -> None:
     channel_of(acme)
-    waits(acme)
+    add_task(acme)
 
     later = MONDAY + timedelta(days=4, hours=5)
     assert [digests.send_due(now=later), digests.send_due(now=later)] == [1, 0]
-    (message,) = sent()
+    (message,) = send_and_list()
     assert message.subject.endswith("2026-03-05")
 
 
-def test_a_channel_can_be_narrowed_to_what_is_asked_of_some_human_roles(acme: Tenant) -> None:
+def test_a_digest_can_be_limited_to_tasks_of_some_human_roles(acme: Tenant) -> None:
     channel_of(acme, digest_roles=["legal"])
-    waits(acme, "For the editor")
-    waits(acme, "For the lawyers", "legal")
+    add_task(acme, "For the editor")
+    add_task(acme, "For the lawyers", "legal")
 
     digests.send_due(now=MONDAY)
-    (message,) = sent()
+    (message,) = send_and_list()
 
     assert "For the lawyers" in message.body
     assert "For the editor" not in message.body
 
 
-def test_tenants_hear_of_their_own_and_those_that_want_none_get_none(
+def test_only_active_tenants_with_digests_get_one_about_their_own_work(
     acme: Tenant, make_tenant: Callable[..., Tenant]
 ) -> None:
     globex = make_tenant("globex", timezone="Europe/Berlin")
     channel_of(acme)
     channel_of(globex, digest="off")
-    waits(globex, "Secret of Globex")
-    waits(acme)
-    gone = make_tenant("gone", timezone="Europe/Berlin", is_active=False)
-    channel_of(gone)
-    waits(gone)
+    add_task(globex, "Secret of Globex")
+    add_task(acme)
+    inactive = make_tenant("gone", timezone="Europe/Berlin", is_active=False)
+    channel_of(inactive)
+    add_task(inactive)
 
     assert digests.send_due(now=MONDAY) == 1
-    (message,) = sent()
+    (message,) = send_and_list()
     assert "Globex" not in message.body + as_html(message)
 
 
-def test_the_setting_is_an_admins_and_off_ends_the_mails(api: Callable[..., Any], acme: Tenant) -> None:
+def test_an_admin_can_configure_and_disable_digests(api: Callable[..., Any], acme: Tenant) -> None:
     client = api(tenant=acme)
     body = {
         "kind": "email",
@@ -270,15 +268,17 @@ def test_the_setting_is_an_admins_and_off_ends_the_mails(api: Callable[..., Any]
         "digest_roles": ["editor"],
     }
 
-    made = client.post(ADDRESS, body)
-    assert made.status_code == 201, made.content
-    assert (made.json()["digest"], made.json()["digest_roles"]) == ("weekly", ["editor"])
+    created = client.post(ADDRESS, body)
+    assert created.status_code == 201, created.content
+    assert (created.json()["digest"], created.json()["digest_roles"]) == ("weekly", ["editor"])
     with tenant_scope(acme.pk):
         due = NotificationChannel.objects.get().digest_due_at
     assert due is not None
     assert (due.astimezone(BERLIN).hour, due.astimezone(BERLIN).weekday()) == (9, 0)
 
-    assert client.put(f"{ADDRESS}{made.json()['id']}/", {"name": "Mia", "digest": "off"}).status_code == 200
+    assert (
+        client.put(f"{ADDRESS}{created.json()['id']}/", {"name": "Mia", "digest": "off"}).status_code == 200
+    )
     with tenant_scope(acme.pk):
         assert NotificationChannel.objects.get().digest_due_at is None
     refused = client.post(
@@ -292,14 +292,12 @@ def test_the_setting_is_an_admins_and_off_ends_the_mails(api: Callable[..., Any]
     [
         ("daily", "2026-03-02T05:59:59Z", "2026-03-02T06:00:00Z"),
         ("daily", "2026-03-02T06:00:00Z", "2026-03-03T06:00:00Z"),
-        ("daily", "2026-03-28T12:00:00Z", "2026-03-29T05:00:00Z"),  # summer time begins that night
+        ("daily", "2026-03-28T12:00:00Z", "2026-03-29T05:00:00Z"),  # summer time starts that night
         ("weekly", "2026-03-02T08:00:00Z", "2026-03-09T08:00:00Z"),
         ("weekly", "2026-10-24T12:00:00Z", "2026-10-26T08:00:00Z"),  # and ends in this one
     ],
 )
-def test_daily_ones_come_at_seven_and_weekly_ones_on_mondays_at_nine_whatever_the_clocks_do(
-    digest: str, now: str, expected: str
-) -> None:
+def test_default_times_of_digests_follow_daylight_saving_time(digest: str, now: str, expected: str) -> None:
     times = digests.times_of(NotificationChannel(digest=digest))
 
     assert digests.next_due(times, BERLIN, after=datetime.fromisoformat(now)) == datetime.fromisoformat(
@@ -308,7 +306,7 @@ def test_daily_ones_come_at_seven_and_weekly_ones_on_mondays_at_nine_whatever_th
 
 
 @pytest.mark.parametrize(
-    ("chosen", "expected"),
+    ("fields", "expected"),
     [
         ({"digest": "daily", "digest_hour": 0}, "2026-03-02T23:00:00Z"),
         ({"digest": "daily", "digest_hour": 22}, "2026-03-02T21:00:00Z"),
@@ -318,18 +316,18 @@ def test_daily_ones_come_at_seven_and_weekly_ones_on_mondays_at_nine_whatever_th
         ({"digest": "weekly"}, "2026-03-09T10:00:00Z"),
     ],
 )
-def test_a_channel_chooses_hour_and_day_and_the_platform_where_it_does_not(
-    settings: Any, chosen: dict[str, Any], expected: str
+def test_a_channel_can_set_hour_and_day_with_defaults_of_the_platform(
+    settings: Any, fields: dict[str, Any], expected: str
 ) -> None:
     settings.DIGEST_CRON_HOUR, settings.ORCHESTRATOR_WEEKLY_DIGEST_HOUR = 5, 11
     noon_of_monday = datetime(2026, 3, 2, 11, tzinfo=UTC)
 
-    found = digests.next_due(digests.times_of(NotificationChannel(**chosen)), BERLIN, after=noon_of_monday)
+    due = digests.next_due(digests.times_of(NotificationChannel(**fields)), BERLIN, after=noon_of_monday)
 
-    assert found == datetime.fromisoformat(expected)
+    assert due == datetime.fromisoformat(expected)
 
 
-def test_the_chosen_hour_and_day_are_those_at_which_it_leaves(api: Callable[..., Any], acme: Tenant) -> None:
+def test_a_digest_is_sent_at_the_configured_hour_and_day(api: Callable[..., Any], acme: Tenant) -> None:
     body = {
         "kind": "email",
         "name": "Mia",
@@ -339,16 +337,20 @@ def test_the_chosen_hour_and_day_are_those_at_which_it_leaves(api: Callable[...,
         "digest_day": "friday",
     }
 
-    made = api(tenant=acme).post(ADDRESS, body)
+    created = api(tenant=acme).post(ADDRESS, body)
 
-    assert (made.status_code, made.json()["digest_hour"], made.json()["digest_day"]) == (201, 18, "friday")
-    waits(acme)
+    assert (created.status_code, created.json()["digest_hour"], created.json()["digest_day"]) == (
+        201,
+        18,
+        "friday",
+    )
+    add_task(acme)
     with tenant_scope(acme.pk):
         due = NotificationChannel.objects.get().digest_due_at
     assert due is not None
     assert (due.astimezone(BERLIN).hour, due.astimezone(BERLIN).weekday()) == (18, 4)
     assert [digests.send_due(now=due - timedelta(seconds=1)), digests.send_due(now=due)] == [0, 1]
-    assert due_at(NotificationChannel(pk=made.json()["id"], tenant=acme)) == digests.next_due(
+    assert due_at(NotificationChannel(pk=created.json()["id"], tenant=acme)) == digests.next_due(
         digests.Times(18, 4), BERLIN, after=due
     )
     for wrong in ({"digest_hour": 24}, {"digest_hour": -1}, {"digest_day": "doomsday"}):
@@ -356,7 +358,7 @@ def test_the_chosen_hour_and_day_are_those_at_which_it_leaves(api: Callable[...,
         assert (refused.status_code, refused.json()["errors"][0]["path"]) == (400, next(iter(wrong)))
 
 
-def test_a_period_is_whole_days_of_the_zone() -> None:
+def test_a_period_consists_of_whole_days_in_the_time_zone() -> None:
     day = digests.period_before("daily", BERLIN, datetime(2026, 3, 30, 5, tzinfo=UTC))
     week = digests.period_before("weekly", BERLIN, datetime(2026, 3, 30, 5, tzinfo=UTC))
 

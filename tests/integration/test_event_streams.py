@@ -1,4 +1,4 @@
-"""Streams of events from a real web process: what they carry, how soon, to whom, and that they cost no threads."""
+"""Event streams from a real web process: contents, delay, access, limits, and no thread per stream."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from django.db import connections, transaction
 from django.test import Client
 from django.utils import timezone
 
-from activities.alerts import raise_alert
-from activities.models.alert import AlertKind
 from agents.contracts import Accepted
 from orchestrator.processes.specs import standard_processes
 from tenants import break_glass, keys, members, redis, tokens
@@ -36,6 +34,7 @@ from tests import servers
 from tests.cleaning import empty_redis
 from tests.engine import Engine, at_once, elsewhere, eventually
 from tests.integration.agent_runs.accepted_work import accepted
+from tests.integration.test_events import raise_events
 from tests.streaming import Follower, read
 from tests.superusers import browser_of, seeing_all
 
@@ -44,7 +43,7 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def port(django_db_setup: None) -> Iterator[int]:
-    """The port of a web process as it is run everywhere: one worker with 8 threads. Only the limits are others."""
+    """The port of a standard web process with 8 threads and higher limits of streams."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         number = free.getsockname()[1]
     [spec] = [s for s in standard_processes(port=number, flower_port=0, concurrency=None) if s.name == "web"]
@@ -54,7 +53,7 @@ def port(django_db_setup: None) -> Iterator[int]:
         "ORCHESTRATOR_STREAM_KEEPALIVE_SECONDS": "2",
     }
     process = subprocess.Popen(spec.argv, env={**environment(), **spec.env, **limits})
-    eventually(lambda: answers(number), 60)
+    eventually(lambda: is_healthy(number), 60)
     yield number
     process.terminate()
     process.wait(15)
@@ -65,16 +64,16 @@ def follow(port: int, database: None) -> Iterator[Callable[..., Follower]]:
     """`follow(secret, ...)`: a client of a stream, closed at the end."""
     followers: list[Follower] = []
 
-    def begun(secret: str, *more: Any, **options: Any) -> Follower:
+    def start_following(secret: str, *more: Any, **options: Any) -> Follower:
         followers.append(Follower(port, secret, *more, **options))
         return followers[-1]
 
-    yield begun
+    yield start_following
     for follower in followers:
         follower.close()
 
 
-def answers(port: int) -> bool:
+def is_healthy(port: int) -> bool:
     with contextlib.suppress(httpx2.HTTPError):
         return httpx2.get(f"http://127.0.0.1:{port}/healthz", timeout=5).status_code == 200
     return False
@@ -84,45 +83,39 @@ EVENTS = "/api/v1/events/"
 NOTHING = '{"kind": "nothing", "activity": "00000000-0000-0000-0000-000000000000", "data": {}}'
 
 
-def happens(tenant: Tenant, count: int = 1) -> None:
-    with tenant_scope(tenant.pk):
-        for _ in range(count):
-            raise_alert(tenant.pk, AlertKind.TEST, "Something", platform=False)
-
-
 def token(tenant: Tenant, role: str = "viewer") -> tuple[ApiToken, str]:
     return tokens.create(tenant, role, f"{role} {monotonic()}")
 
 
-def test_a_stream_carries_what_happens_and_goes_on_where_it_was(
+def test_a_stream_carries_events_and_continues_after_the_last_one_seen(
     follow: Callable[..., Follower], engine: Engine, tenant: Tenant, other_tenant: Tenant
 ) -> None:
     _, secret = token(tenant)
-    happens(tenant, 2)
+    raise_events(tenant, 2)
     stream = follow(secret)
     engine.serve(tenant)
-    happens(other_tenant)
+    raise_events(other_tenant)
     [activity] = engine.submit(tenant)
     engine.drain()
 
-    told = stream.told(4)
+    events = stream.told(4)
     stream.close()
-    happens(tenant, 3)
-    again = follow(secret, last_seen=told[-1].id).told(3)
+    raise_events(tenant, 3)
+    again = follow(secret, last_seen=events[-1].id).told(3)
 
     assert stream.headers["content-type"] == "text/event-stream"
-    assert [one.event for one in told] == [
+    assert [one.event for one in events] == [
         "activity.created",
         "activity.assigned",
         "activity.started",
         "activity.completed",
     ]
-    assert [one.id for one in told] == [3, 4, 5, 6]
-    assert {UUID(one.data["activity"]) for one in told} == {activity}
+    assert [one.id for one in events] == [3, 4, 5, 6]
+    assert {UUID(one.data["activity"]) for one in events} == {activity}
     assert [(one.id, one.event) for one in again] == [(n, "alert.raised") for n in (7, 8, 9)]
 
 
-def test_a_stream_tells_that_a_run_has_said_more_and_nobody_keeps_that(
+def test_a_stream_announces_new_log_lines_which_are_not_stored_as_events(
     follow: Callable[..., Follower], engine: Engine, tenant: Tenant, other_tenant: Tenant
 ) -> None:
     _, secret = token(tenant)
@@ -138,7 +131,7 @@ def test_a_stream_tells_that_a_run_has_said_more_and_nobody_keeps_that(
         follow(token(other_tenant)[1]),
     )
     for stream in (everything, this, kind, of_a_pipeline, theirs):
-        next(stream.blocks())  # it is followed from now on
+        next(stream.blocks())  # wait until the stream is followed
     eventually(lambda: redis.client().publish(keys.announcements(tenant.pk), NOTHING) > 0)
 
     for number in range(5):
@@ -146,23 +139,25 @@ def test_a_stream_tells_that_a_run_has_said_more_and_nobody_keeps_that(
     other.post("log", {"lines": [{"kind": "text", "text": "of another run"}]})
 
     def logs(stream: Follower, *wanted: tuple[UUID, int]) -> list[Any]:
-        """What the stream says of logs, until it has told of all of these."""
-        found: list[Any] = []
-        while not {*wanted} <= {(UUID(one.data["data"]["run"]), one.data["data"]["last"]) for one in found}:
-            found += [one for one in stream.told(1) if one.event == "run_log"]
-        return found
+        """The announcements of logs in the stream, until all of these have arrived."""
+        announcements: list[Any] = []
+        while not {*wanted} <= {
+            (UUID(one.data["data"]["run"]), one.data["data"]["last"]) for one in announcements
+        }:
+            announcements += [one for one in stream.told(1) if one.event == "run_log"]
+        return announcements
 
     everywhere = logs(everything, (agent.run_id, 5), (other.run_id, 1))
-    assert len(everywhere) < 6, "several lines are told of at once"
+    assert len(everywhere) < 6, "several lines are announced together"
     assert {one.id for one in everywhere} == {None}
     assert everywhere[0].data | {"data": None} == {
         "kind": "run_log", "activity": str(activity_id), "pipeline_run": None, "data": None,
     }  # fmt: skip
     assert {one.data["activity"] for one in logs(this, (agent.run_id, 5))} == {str(activity_id)}
     logs(kind, (agent.run_id, 5), (other.run_id, 1))
-    happens(other_tenant)
+    raise_events(other_tenant)
     assert [one.event for one in theirs.told(1)] == ["alert.raised"]
-    assert next(of_a_pipeline.blocks()).startswith(b":"), "it only says that it is still there"
+    assert next(of_a_pipeline.blocks()).startswith(b":"), "only a keep-alive"
     page = httpx2.get(
         f"http://127.0.0.1:{everything.port}{EVENTS}?kind=run_log",
         headers={"Authorization": f"Bearer {secret}", "Accept": "application/json"},
@@ -170,28 +165,28 @@ def test_a_stream_tells_that_a_run_has_said_more_and_nobody_keeps_that(
     assert page.json()["results"] == []
 
 
-def test_a_filtered_stream_and_one_that_is_too_late(
+def test_a_stream_can_be_filtered_and_a_late_one_starts_with_a_reset(
     follow: Callable[..., Follower], engine: Engine, tenant: Tenant
 ) -> None:
     _, secret = token(tenant)
-    happens(tenant, 3)
+    raise_events(tenant, 3)
     log.number(tenant.pk)
     with transaction.atomic(using=OWNER), connections[OWNER].cursor() as cursor:
         cursor.execute("UPDATE tenants_event SET at = at - interval '8 days'")
     log.purge_logs()
     late = follow(secret, last_seen=1)
-    chosen = follow(secret, "?kind=activity.created&after=3")
+    filtered = follow(secret, "?kind=activity.created&after=3")
 
-    happens(tenant)
+    raise_events(tenant)
     engine.submit(tenant)
 
     [reset, first] = late.told(2)
     assert (reset.event, reset.id, reset.data) == ("reset", 3, {"oldest": 4, "last": 3})
     assert (first.event, first.id) == ("alert.raised", 4)
-    assert [(one.event, one.id) for one in chosen.told(1)] == [("activity.created", 5)]
+    assert [(one.event, one.id) for one in filtered.told(1)] == [("activity.created", 5)]
 
 
-def test_200_streams_leave_the_8_threads_free_and_hear_within_a_second(
+def test_200_streams_occupy_no_thread_and_get_events_within_a_second(
     port: int, follow: Callable[..., Follower], tenant: Tenant, other_tenant: Tenant
 ) -> None:
     (_, secret), (_, theirs) = token(tenant), token(other_tenant)
@@ -204,11 +199,11 @@ def test_200_streams_leave_the_8_threads_free_and_hear_within_a_second(
         ).status_code
         for _ in range(20)
     ]
-    each = (monotonic() - began) / 20
+    seconds_per_page = (monotonic() - began) / 20
     delays = []
     for _ in range(3):
         began = monotonic()
-        happens(tenant)
+        raise_events(tenant)
         for stream in streams:
             if stream.secret == secret:
                 assert stream.told(1)[0].event == "alert.raised"
@@ -216,22 +211,24 @@ def test_200_streams_leave_the_8_threads_free_and_hear_within_a_second(
 
     assert {stream.status for stream in streams} == {200}
     assert pages == [200] * 20
-    assert each < 1.0
+    assert seconds_per_page < 1.0
     assert sorted(delays)[int(len(delays) * 0.95)] < 1.0, "p95 of 450 deliveries"
     silent = [stream for stream in streams if stream.secret == theirs]
     for stream in silent:
         stream.socket.setblocking(False)
-    assert all(b"event:" not in heard_by(stream) for stream in silent), "what is theirs is not mine"
+    assert all(b"event:" not in received_by(stream) for stream in silent), (
+        "streams of another tenant get nothing"
+    )
 
 
-def heard_by(stream: Follower) -> bytes:
+def received_by(stream: Follower) -> bytes:
     try:
         return stream._reader.read1(65_536)
     except (BlockingIOError, OSError):
         return b""
 
 
-def test_a_revoked_token_ends_its_stream_within_5_seconds_and_no_other(
+def test_revoking_a_token_ends_only_its_stream_within_5_seconds(
     follow: Callable[..., Follower], tenant: Tenant
 ) -> None:
     (revoked, secret), (_, kept) = token(tenant), token(tenant)
@@ -243,31 +240,29 @@ def test_a_revoked_token_ends_its_stream_within_5_seconds_and_no_other(
     assert ending.told(1, seconds=10) == []
 
     assert monotonic() - began < 5.0
-    happens(tenant)
+    raise_events(tenant)
     assert staying.told(1)[0].event == "alert.raised"
-    eventually(lambda: follow(secret).status == 401)  # known tokens are remembered for a second
+    eventually(lambda: follow(secret).status == 401)  # tokens are cached for a second
 
 
-def test_a_stream_with_nothing_to_say_says_that_it_is_still_there(
-    follow: Callable[..., Follower], tenant: Tenant
-) -> None:
+def test_an_idle_stream_sends_keep_alives(follow: Callable[..., Follower], tenant: Tenant) -> None:
     blocks = follow(token(tenant)[1]).blocks()
     next(blocks)
 
     assert next(blocks) == b": still here"
 
 
-def test_a_client_that_goes_gives_its_seat_back(follow: Callable[..., Follower], tenant: Tenant) -> None:
+def test_a_disconnected_client_frees_its_seat(follow: Callable[..., Follower], tenant: Tenant) -> None:
     streams = [follow(token(tenant)[1]) for _ in range(3)]
-    taken = keys.seats_of_tenant(tenant.pk)
-    assert redis.client().zcard(taken) == 3
+    seats = keys.seats_of_tenant(tenant.pk)
+    assert redis.client().zcard(seats) == 3
 
     streams[0].close()
 
-    eventually(lambda: redis.client().zcard(taken) == 2)
+    eventually(lambda: redis.client().zcard(seats) == 2)
 
 
-def test_one_stream_too_many_is_refused(api: Callable[..., Any], tenant: Tenant, settings: Any) -> None:
+def test_a_stream_above_the_limit_is_refused(api: Callable[..., Any], tenant: Tenant, settings: Any) -> None:
     settings.ORCHESTRATOR_STREAMS_PER_CALLER, settings.ORCHESTRATOR_STREAMS_PER_TENANT = 2, 3
     one, other = api("viewer"), api("viewer", name="other")
 
@@ -278,10 +273,12 @@ def test_one_stream_too_many_is_refused(api: Callable[..., Any], tenant: Tenant,
     assert (full.json()["code"], full["Retry-After"]) == ("too_many_streams", "5")
 
 
-def test_streams_go_on_when_the_bell_is_lost(follow: Callable[..., Follower], tenant: Tenant) -> None:
+def test_streams_continue_when_the_listener_loses_its_connection(
+    follow: Callable[..., Follower], tenant: Tenant
+) -> None:
     _, secret = token(tenant)
     stream = follow(secret)
-    happens(tenant)
+    raise_events(tenant)
     assert stream.told(1)[0].id == 1
     with connections[OWNER].cursor() as cursor:
         cursor.execute(
@@ -291,34 +288,32 @@ def test_streams_go_on_when_the_bell_is_lost(follow: Callable[..., Follower], te
         assert cursor.fetchone()[0] >= 1
 
     began = monotonic()
-    happens(tenant, 2)
+    raise_events(tenant, 2)
 
     assert [one.id for one in stream.told(2)] == [2, 3]
-    assert monotonic() - began < 4.5  # the listener itself comes back after 5 s
+    assert monotonic() - began < 4.5  # the listener itself reconnects after 5 s
 
 
-def test_in_any_other_server_the_stream_stays_with_its_request(
-    api: Callable[..., Any], tenant: Tenant
-) -> None:
+def test_in_any_other_server_the_stream_stays_in_its_request(api: Callable[..., Any], tenant: Tenant) -> None:
     answer = api("viewer").get("/api/v1/events/", headers={"Accept": "text/event-stream"})
     parts = iter(answer.streaming_content)
     assert read(next(parts).strip()).id == 0
 
-    elsewhere(lambda: happens(tenant))
+    elsewhere(lambda: raise_events(tenant))
 
-    told = read(next(part for part in parts if b"event:" in part).strip())
-    assert (told.id, told.event) == (1, "alert.raised")
+    event = read(next(part for part in parts if b"event:" in part).strip())
+    assert (event.id, event.event) == (1, "alert.raised")
     answer.close()
     del parts, answer
     eventually(lambda: hub.here().size() == 0)
     eventually(lambda: "event-hub" not in {thread.name for thread in threading.enumerate()})
 
 
-def test_a_stream_that_catches_up_keeps_no_other_waiting(
+def test_a_stream_that_catches_up_does_not_delay_others(
     tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub, "EVENTS_AT_ONCE", 3)
-    happens(tenant, 10)
+    raise_events(tenant, 10)
     bearer = principal(token(tenant)[1])
     late, current = (Stream(bearer, EventFilter(), position, "seat") for position in (0, 9))
 
@@ -331,9 +326,7 @@ def test_a_stream_that_catches_up_keeps_no_other_waiting(
     assert [read(block).id for block in current.waiting.split(b"\n\n")[:-1]] == [10]
 
 
-def test_a_client_that_takes_nothing_gets_nothing_more_read_and_is_given_up(
-    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_reads_nothing_is_disconnected(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
@@ -346,7 +339,7 @@ def test_a_client_that_takes_nothing_gets_nothing_more_read_and_is_given_up(
         assert not stream.flush()
 
 
-def test_whoever_changed_is_not_welcome_any_more(tenant: Tenant, other_tenant: Tenant) -> None:
+def test_revoked_tokens_and_ended_sessions_lose_their_streams(tenant: Tenant, other_tenant: Tenant) -> None:
     kept, (revoked, secret) = principal(token(tenant)[1]), token(tenant)
     gone = principal(secret)
     tokens.revoke(revoked)
@@ -358,7 +351,7 @@ def test_whoever_changed_is_not_welcome_any_more(tenant: Tenant, other_tenant: T
     assert still_allowed([kept, gone, person]) == {kept}
 
 
-def test_a_member_is_welcome_as_long_as_session_and_role_stay(tenant: Tenant) -> None:
+def test_a_member_keeps_a_stream_while_session_and_role_are_unchanged(tenant: Tenant) -> None:
     eva = User.objects.create_user("eva")
     with tenant_scope(tenant.pk):
         Membership.objects.create(tenant=tenant, user=eva, role="operator")
@@ -378,28 +371,28 @@ def test_a_member_is_welcome_as_long_as_session_and_role_stay(tenant: Tenant) ->
     assert still_allowed([bearer]) == set()
 
 
-def test_a_superuser_is_welcome_as_long_as_the_glass_is_broken_or_the_membership_lasts(
+def test_a_superuser_keeps_a_stream_while_break_glass_or_membership_lasts(
     tenant: Tenant, other_tenant: Tenant
 ) -> None:
     root = seeing_all()
     session = browser_of(root).session.session_key
     with tenant_scope(other_tenant.pk):
         Membership.objects.create(tenant=other_tenant, user=root, role="viewer")
-    through_glass = Subscriber(members.principal_of(root, "acme"), session)
-    as_member = Subscriber(members.principal_of(root, "globex"), session)
-    both = [through_glass, as_member]
+    by_break_glass = Subscriber(members.principal_of(root, "acme"), session)
+    by_membership = Subscriber(members.principal_of(root, "globex"), session)
+    both = [by_break_glass, by_membership]
     assert still_allowed(both) == set(both)
 
     [glass] = break_glass.list_open(root)
     break_glass.end(root, glass.pk)
-    assert still_allowed(both) == {as_member}
+    assert still_allowed(both) == {by_membership}
 
     with tenant_scope(other_tenant.pk):
         Membership.objects.filter(user=root).delete()
     assert still_allowed(both) == set()
 
 
-def test_a_stream_through_broken_glass_ends_with_its_hour(tenant: Tenant) -> None:
+def test_a_break_glass_stream_ends_with_its_session(tenant: Tenant) -> None:
     root = seeing_all()
     bearer = Subscriber(members.principal_of(root, "acme"), browser_of(root).session.session_key)
     assert still_allowed([bearer]) == {bearer}
@@ -410,7 +403,7 @@ def test_a_stream_through_broken_glass_ends_with_its_hour(tenant: Tenant) -> Non
     assert still_allowed([bearer]) == set()
 
 
-def test_seats_lapse_and_a_wiped_redis_forgets_them_until_they_are_held_again(
+def test_seats_expire_and_are_restored_after_a_wipe_of_redis(
     tenant: Tenant, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.ORCHESTRATOR_STREAMS_PER_CALLER = 1
@@ -430,40 +423,38 @@ def test_seats_lapse_and_a_wiped_redis_forgets_them_until_they_are_held_again(
     connection_limits.take(caller)
 
 
-def test_who_may_give_up_their_oldest_seat_gets_a_new_one_and_costs_nobody_else_theirs(
-    tenant: Tenant, settings: Any
-) -> None:
+def test_a_caller_can_displace_only_its_own_oldest_seat(tenant: Tenant, settings: Any) -> None:
     settings.ORCHESTRATOR_STREAMS_PER_CALLER, settings.ORCHESTRATOR_STREAMS_PER_TENANT = 3, 4
     mine, other, third = (principal(token(tenant)[1]).principal for _ in range(3))
-    taken = [connection_limits.take(mine, displacing=True).seat for _ in range(3)]
+    seats = [connection_limits.take(mine, displacing=True).seat for _ in range(3)]
     theirs = connection_limits.take(other, displacing=True).seat
 
     again = connection_limits.take(mine, displacing=True)
     with pytest.raises(connection_limits.TooManyStreams):
         connection_limits.take(third, displacing=True)
 
-    assert again.displaced == {taken[0]}
-    held = [(mine, seat) for seat in (*taken, again.seat)]
-    assert connection_limits.hold(tenant.pk, [*held, (other, theirs)]) == {taken[0]}, (
-        "and is not held any more"
+    assert again.displaced == {seats[0]}
+    held = [(mine, seat) for seat in (*seats, again.seat)]
+    assert connection_limits.hold(tenant.pk, [*held, (other, theirs)]) == {seats[0]}, (
+        "the displaced seat is not held any more"
     )
     assert redis.client().zcard(keys.seats_of_caller(mine)) == 3
     connection_limits.leave(mine, again.seat)
     assert connection_limits.take(mine, displacing=True).displaced == frozenset()
 
 
-def test_many_at_once_never_have_more_seats_than_there_are(tenant: Tenant, settings: Any) -> None:
+def test_concurrent_callers_never_exceed_the_limit_of_seats(tenant: Tenant, settings: Any) -> None:
     settings.ORCHESTRATOR_STREAMS_PER_CALLER = 5
     caller = principal(token(tenant)[1]).principal
 
-    taken = at_once(*[lambda: connection_limits.take(caller, displacing=True)] * 20)
+    seats = at_once(*[lambda: connection_limits.take(caller, displacing=True)] * 20)
 
-    left = {one.seat for one in taken} - set[str]().union(*(one.displaced for one in taken))
+    remaining = {one.seat for one in seats} - set[str]().union(*(one.displaced for one in seats))
     held = {seat.decode() for seat in redis.client().zrange(keys.seats_of_caller(caller), 0, -1)}
-    assert (len(left), left) == (5, held)
+    assert (len(remaining), remaining) == (5, held)
 
 
-def test_a_client_that_goes_before_its_stream_has_begun_leaves_its_seat(
+def test_a_client_that_disconnects_before_its_stream_starts_frees_its_seat(
     api: Callable[..., Any], tenant: Tenant
 ) -> None:
     answer = api("viewer").get(EVENTS, headers={"Accept": "text/event-stream"})
@@ -479,7 +470,7 @@ def principal(secret: str) -> Subscriber:
 
 
 def environment() -> dict[str, str]:
-    """In which a process works on the databases of these tests."""
+    """The environment of a process on the databases of the tests."""
     return {
         **os.environ,
         "DATABASE_URL": servers.database_url(settings.DATABASES["owner"]["NAME"]),

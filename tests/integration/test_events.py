@@ -1,4 +1,4 @@
-"""The log of events: what is written when, in which order it is read, and that nothing is ever missed."""
+"""The event log: which events are written, in which order they are read, and that none is missed."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def kinds(tenant: Tenant, after: int | None = None, **wanted: Any) -> list[str]:
     return [event.kind for event in log.page(tenant.pk, after, 1_000, EventFilter(**wanted)).events]
 
 
-def happens(tenant: Tenant, count: int = 1) -> None:
-    """So many events, each an alert."""
+def raise_events(tenant: Tenant, count: int = 1) -> None:
+    """Cause this many events, by alerts."""
     with tenant_scope(tenant.pk):
         for _ in range(count):
             raise_alert(tenant.pk, AlertKind.TEST, "Something", platform=False)
 
 
-def test_an_activity_leaves_an_event_for_each_of_its_steps(engine: Engine, tenant: Tenant) -> None:
+def test_an_activity_has_an_event_for_each_of_its_steps(engine: Engine, tenant: Tenant) -> None:
     engine.serve(tenant)
     [activity] = engine.submit(tenant)
     engine.drain()
@@ -63,7 +63,7 @@ def test_an_activity_leaves_an_event_for_each_of_its_steps(engine: Engine, tenan
     assert events[-1].data["agent_role"] == "qa"
 
 
-def test_what_is_rolled_back_leaves_no_event(tenant: Tenant) -> None:
+def test_a_rolled_back_transaction_leaves_no_event(tenant: Tenant) -> None:
     with tenant_scope(tenant.pk):
         raise_alert(tenant.pk, AlertKind.TEST, "Never", platform=False)
         transaction.set_rollback(True, using=APP)
@@ -71,21 +71,21 @@ def test_what_is_rolled_back_leaves_no_event(tenant: Tenant) -> None:
     assert kinds(tenant) == []
 
 
-def test_a_gate_asks_and_is_decided(engine: Engine, tenant: Tenant) -> None:
+def test_a_gate_has_events_for_request_and_decision(engine: Engine, tenant: Tenant) -> None:
     engine.serve(tenant)
     [activity] = engine.submit(tenant, requires_approval=True)
     engine.drain()
 
     approvals.approve(tenant.pk, activity, actor="user:eva")
 
-    told = kinds(tenant)
-    assert told.count("approval.requested") == 1
-    assert told.count("approval.decided") == 1
-    assert "activity.waiting" in told
-    assert "activity.approved" in told
+    event_kinds = kinds(tenant)
+    assert event_kinds.count("approval.requested") == 1
+    assert event_kinds.count("approval.decided") == 1
+    assert "activity.waiting" in event_kinds
+    assert "activity.approved" in event_kinds
 
 
-def test_cancelled_and_failed_work_says_so(engine: Engine, tenant: Tenant) -> None:
+def test_cancelled_work_has_an_event(engine: Engine, tenant: Tenant) -> None:
     engine.serve(tenant)
     [activity] = engine.submit(tenant)
     cancellation.cancel(tenant.pk, activity, actor="user:eva")
@@ -94,18 +94,18 @@ def test_cancelled_and_failed_work_says_so(engine: Engine, tenant: Tenant) -> No
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "expected"),
     [("no_budget_left", "no_budget_left"), ("Dear editor, I failed", None)],
     ids=["a name", "a text"],
 )
-def test_a_failure_tells_the_code_of_its_error_and_the_attempts(
-    engine: Engine, tenant: Tenant, code: str, told: str | None
+def test_the_event_of_a_failure_has_its_error_code_and_attempts(
+    engine: Engine, tenant: Tenant, code: str, expected: str | None
 ) -> None:
-    def fails(request: Any) -> Any:
+    def fail(request: Any) -> Any:
         error = RetryableAgentError if request.attempt < 2 else PermanentAgentError
         raise error("no", code=code)
 
-    engine.agent.behaviour = fails
+    engine.agent.behaviour = fail
     engine.serve(tenant)
     [activity] = engine.submit(tenant)
     engine.drain()
@@ -114,11 +114,11 @@ def test_a_failure_tells_the_code_of_its_error_and_the_attempts(
 
     page = log.page(tenant.pk, None, 100, EventFilter(activity=activity)).events
     (failed,) = [event.data for event in page if event.kind == "activity.failed"]
-    assert (failed["attempts"], failed.get("error_code")) == (2, told)
+    assert (failed["attempts"], failed.get("error_code")) == (2, expected)
     assert not any("attempts" in event.data for event in page if event.kind != "activity.failed")
 
 
-def test_no_text_of_agents_or_people_is_in_an_event(engine: Engine, tenant: Tenant) -> None:
+def test_events_contain_no_text_of_agents_or_people(engine: Engine, tenant: Tenant) -> None:
     def refuse(request: Any) -> Any:
         raise PermanentAgentError("canary of the agent")
 
@@ -135,11 +135,11 @@ def test_no_text_of_agents_or_people_is_in_an_event(engine: Engine, tenant: Tena
     assert "canary" not in str([vars(event) for event in events])
 
 
-def test_an_event_that_commits_late_is_read_after_those_that_were_faster(tenant: Tenant) -> None:
-    """The slow transaction has the lower id: a reader that went by ids would have passed it for ever."""
+def test_an_event_that_commits_late_is_read_after_faster_ones(tenant: Tenant) -> None:
+    """The slow transaction has the lower id, so a reader by ids would miss it for ever."""
     written, go_on = threading.Event(), threading.Event()
 
-    def slowly() -> None:
+    def raise_slowly() -> None:
         try:
             with tenant_scope(tenant.pk):
                 raise_alert(tenant.pk, AlertKind.OVERDUE, "Slow", platform=False)
@@ -148,10 +148,10 @@ def test_an_event_that_commits_late_is_read_after_those_that_were_faster(tenant:
         finally:
             connections.close_all()
 
-    slow = threading.Thread(target=slowly)
+    slow = threading.Thread(target=raise_slowly)
     slow.start()
     assert written.wait(10)
-    elsewhere(lambda: happens(tenant))
+    elsewhere(lambda: raise_events(tenant))
     first = log.page(tenant.pk, None, 100)
     go_on.set()
     slow.join()
@@ -163,18 +163,18 @@ def test_an_event_that_commits_late_is_read_after_those_that_were_faster(tenant:
     assert (first.events[0].number, second.events[0].number) == (1, 2)
 
 
-def test_eight_writers_and_four_readers_leave_no_gap_and_miss_nothing(tenant: Tenant) -> None:
-    seen: list[list[int]] = [[] for _ in range(4)]
+def test_concurrent_readers_see_all_events_of_concurrent_writers_without_gaps(tenant: Tenant) -> None:
+    numbers_read: list[list[int]] = [[] for _ in range(4)]
     done = threading.Event()
-    left = [8]
+    writers_left = [8]
     lock = threading.Lock()
 
     def write() -> None:
         for _ in range(10):
-            happens(tenant, 2)
+            raise_events(tenant, 2)
         with lock:
-            left[0] -= 1
-            if not left[0]:
+            writers_left[0] -= 1
+            if not writers_left[0]:
                 done.set()
 
     def read(mine: list[int]) -> None:
@@ -187,14 +187,14 @@ def test_eight_writers_and_four_readers_leave_no_gap_and_miss_nothing(tenant: Te
                 return
             last_round = done.is_set()
 
-    outcomes = at_once(*[write] * 8, *[lambda mine=mine: read(mine) for mine in seen])
+    outcomes = at_once(*[write] * 8, *[lambda mine=mine: read(mine) for mine in numbers_read])
 
     assert outcomes == [None] * 12
-    assert seen == [list(range(1, 161))] * 4
+    assert numbers_read == [list(range(1, 161))] * 4
 
 
-def test_numbers_are_given_once_when_many_read_at_once(tenant: Tenant) -> None:
-    happens(tenant, 30)
+def test_concurrent_numbering_gives_each_number_once(tenant: Tenant) -> None:
+    raise_events(tenant, 30)
 
     numbered = at_once(*[lambda: log.number(tenant.pk, limit=10)] * 6)
 
@@ -204,45 +204,47 @@ def test_numbers_are_given_once_when_many_read_at_once(tenant: Tenant) -> None:
         assert not FreshEvent.objects.exists()
 
 
-def test_each_tenant_has_numbers_and_a_log_of_its_own(tenant: Tenant, other_tenant: Tenant) -> None:
-    happens(tenant, 3)
-    happens(other_tenant)
+def test_each_tenant_has_its_own_log_and_numbers(tenant: Tenant, other_tenant: Tenant) -> None:
+    raise_events(tenant, 3)
+    raise_events(other_tenant)
 
     assert [event.number for event in log.page(tenant.pk, None, 100).events] == [1, 2, 3]
     assert [event.number for event in log.page(other_tenant.pk, None, 100).events] == [1]
 
 
-def test_row_security_alone_keeps_tenants_apart(tenant: Tenant, other_tenant: Tenant) -> None:
-    happens(other_tenant)
+def test_row_level_security_alone_separates_the_logs_of_tenants(tenant: Tenant, other_tenant: Tenant) -> None:
+    raise_events(other_tenant)
     log.number(other_tenant.pk)
-    happens(other_tenant)
+    raise_events(other_tenant)
 
     with tenant_scope(tenant.pk):
         assert not Event.objects.filter().exists()
         assert not FreshEvent.objects.filter().exists()
 
 
-def test_the_leader_numbers_for_webhooks_and_leaves_what_nobody_reads(
+def test_the_leader_numbers_only_the_logs_of_tenants_with_webhooks(
     tenant: Tenant, other_tenant: Tenant
 ) -> None:
     with tenant_scope(tenant.pk):
         WebhookEndpoint.objects.create(tenant=tenant, url="https://example.com/")
     with tenant_scope(other_tenant.pk):
         WebhookEndpoint.objects.create(tenant=other_tenant, url="https://example.com/", enabled=False)
-    happens(tenant, 2)
-    happens(other_tenant)
+    raise_events(tenant, 2)
+    raise_events(other_tenant)
 
     assert log.number_all() == 2
     assert log.number_all() == 0
     assert [event.number for event in log.page(other_tenant.pk, None, 100).events] == [1]
 
 
-def test_a_failure_read_after_it_was_mended_is_told_as_it_was(engine: Engine, tenant: Tenant) -> None:
-    def fails(request: AgentRequest) -> AgentResult:
+def test_the_event_of_a_failure_is_unchanged_after_a_successful_replay(
+    engine: Engine, tenant: Tenant
+) -> None:
+    def fail(request: AgentRequest) -> AgentResult:
         error = RetryableAgentError if request.attempt < 2 else PermanentAgentError
         raise error("no", code="no_such_client")
 
-    engine.agent.behaviour = fails
+    engine.agent.behaviour = fail
     engine.serve(tenant)
     [activity] = engine.submit(tenant)
     engine.drain()
@@ -260,23 +262,23 @@ def test_a_failure_read_after_it_was_mended_is_told_as_it_was(engine: Engine, te
     assert [(event.data["error_code"], event.data["attempts"]) for event in events] == [("no_such_client", 2)]
 
 
-def test_events_of_a_deleted_activity_leave_no_gap(engine: Engine, tenant: Tenant) -> None:
+def test_deleted_unnumbered_events_leave_no_gap(engine: Engine, tenant: Tenant) -> None:
     engine.serve(tenant)
     [activity] = engine.submit(tenant)
     engine.drain()
     with transaction.atomic(using=OWNER), connections[OWNER].cursor() as cursor:
         cursor.execute("DELETE FROM activities_activityevent WHERE activity_id = %s", [activity])
-    happens(tenant)
+    raise_events(tenant)
 
     assert [(event.number, event.kind) for event in log.page(tenant.pk, None, 100).events] == [
         (1, "alert.raised")
     ]
 
 
-def test_a_page_of_a_long_unread_log_says_that_there_is_more(tenant: Tenant, monkeypatch: Any) -> None:
+def test_a_page_of_a_long_unnumbered_log_says_that_there_is_more(tenant: Tenant, monkeypatch: Any) -> None:
     monkeypatch.setattr(log, "PATIENCE_SECONDS", 0.0)
     monkeypatch.setattr(log, "BATCH", 2)
-    happens(tenant, 5)
+    raise_events(tenant, 5)
 
     pages, cursor, more = [], 0, True
     while more:
@@ -287,19 +289,19 @@ def test_a_page_of_a_long_unread_log_says_that_there_is_more(tenant: Tenant, mon
     assert pages == [[1, 2], [3, 4], [5]]
 
 
-def test_what_nobody_has_read_in_time_is_dropped_and_who_stopped_before_it_is_told(
+def test_old_unread_events_are_deleted_and_readers_before_them_get_an_error(
     engine: Engine, tenant: Tenant, other_tenant: Tenant
 ) -> None:
-    happens(tenant)
+    raise_events(tenant)
     last = log.page(tenant.pk, None, 100).cursor
     engine.serve(tenant)
     engine.submit(tenant)
-    happens(other_tenant)
+    raise_events(other_tenant)
     with transaction.atomic(using=OWNER), connections[OWNER].cursor() as cursor:
         cursor.execute("UPDATE activities_activityevent SET at = at - interval '8 days'")
 
     assert log.purge_logs() == 1
-    happens(tenant)
+    raise_events(tenant)
 
     with pytest.raises(EventsGone):
         log.page(tenant.pk, last, 100)
@@ -307,13 +309,13 @@ def test_what_nobody_has_read_in_time_is_dropped_and_who_stopped_before_it_is_to
     assert [event.number for event in log.page(other_tenant.pk, None, 100).events] == [1]
 
 
-def test_a_long_unread_log_is_numbered_before_somebody_waits_for_it(tenant: Tenant, monkeypatch: Any) -> None:
+def test_a_long_unread_log_is_numbered_in_advance(tenant: Tenant, monkeypatch: Any) -> None:
     monkeypatch.setattr(log, "UNREAD", 3)
-    happens(tenant, 3)
+    raise_events(tenant, 3)
     log.purge_logs()
     with tenant_scope(tenant.pk):
         assert not Event.objects.exists()
-    happens(tenant)
+    raise_events(tenant)
 
     log.purge_logs()
 
@@ -321,8 +323,8 @@ def test_a_long_unread_log_is_numbered_before_somebody_waits_for_it(tenant: Tena
         assert Event.objects.count() == 4
 
 
-def test_old_events_go_and_whoever_comes_too_late_is_told(tenant: Tenant, settings: Any) -> None:
-    happens(tenant, 3)
+def test_old_events_are_deleted_and_late_readers_get_an_error(tenant: Tenant, settings: Any) -> None:
+    raise_events(tenant, 3)
     log.number(tenant.pk)
     with transaction.atomic(using=OWNER), connections[OWNER].cursor() as cursor:
         cursor.execute("UPDATE tenants_event SET at = at - interval '8 days' WHERE number <= 2")
@@ -336,15 +338,17 @@ def test_old_events_go_and_whoever_comes_too_late_is_told(tenant: Tenant, settin
     assert [event.number for event in log.page(tenant.pk, None, 100).events] == [3]
 
 
-def test_a_number_that_was_never_given_is_gone_as_well(tenant: Tenant) -> None:
-    """As after a restore of the database: going on silently would skip what comes up to there."""
+def test_reading_after_a_number_that_does_not_exist_is_an_error(tenant: Tenant) -> None:
+    """As after a restore of the database, where continuing would skip the events up to that number."""
     with pytest.raises(EventsGone):
         log.page(tenant.pk, 5, 100)
 
 
-def test_a_filter_that_fits_nothing_still_gets_on(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_without_matching_events_still_advances_the_cursor(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(log, "WINDOW", 4)
-    happens(tenant, 6)
+    raise_events(tenant, 6)
 
     page = log.page(tenant.pk, 0, 100, EventFilter(frozenset({"dead_letter"})))
 
@@ -353,39 +357,39 @@ def test_a_filter_that_fits_nothing_still_gets_on(tenant: Tenant, monkeypatch: p
     assert (page.cursor, page.more) == (6, False)
 
 
-def test_a_burst_sends_one_notification_and_only_where_somebody_listens(
+def test_a_burst_sends_one_notification_and_only_for_followed_tenants(
     tenant: Tenant, other_tenant: Tenant
 ) -> None:
-    """NOTIFY makes commits wait for each other, so work that nobody follows must not pay for it."""
+    """NOTIFY serializes commits, so tenants whom nobody follows must not use it."""
     listener = Listener()
     assert listener.socket() is not None
     log.follow(tenant.pk)
 
-    happens(tenant, 3)
-    happens(tenant)
-    happens(other_tenant)
+    raise_events(tenant, 3)
+    raise_events(tenant)
+    raise_events(other_tenant)
     notifications = listener._connection.notifies  # type: ignore[union-attr]
     first = [*notifications(timeout=10, stop_after=1), *notifications(timeout=0.2)]
     log.number(tenant.pk)
-    happens(tenant)
+    raise_events(tenant)
 
-    assert [told.payload for told in first] == [str(tenant.pk)]
+    assert [notification.payload for notification in first] == [str(tenant.pk)]
     eventually(lambda: listener.receive() == {tenant.pk})
     listener.close()
 
 
-def test_a_listener_whose_connection_goes_silent_takes_a_new_one_and_is_notified_again(
+def test_a_listener_with_a_silent_connection_reconnects_and_is_notified_again(
     tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, now = connections.settings[SYSTEM], [0.0]
     listener = Listener(clock=lambda: now[0])
-    with proxy_to(settings["HOST"] or "127.0.0.1", int(settings["PORT"] or 5432)) as between:
-        with monkeypatch.context() as through:
-            through.setitem(settings, "PORT", str(between.port))
+    with proxy_to(settings["HOST"] or "127.0.0.1", int(settings["PORT"] or 5432)) as proxy:
+        with monkeypatch.context() as patched:
+            patched.setitem(settings, "PORT", str(proxy.port))
             assert listener.socket() is not None
         log.follow(tenant.pk)
-        between.fall_silent()
-        happens(tenant)
+        proxy.fall_silent()
+        raise_events(tenant)
         listener.prove()
         now[0] += SILENT_SECONDS + 0.1
         assert listener.receive() == set()
@@ -395,40 +399,40 @@ def test_a_listener_whose_connection_goes_silent_takes_a_new_one_and_is_notified
         assert not listener.is_connected
         assert listener.socket() is not None
         log.number(tenant.pk)
-        happens(tenant)
+        raise_events(tenant)
         eventually(lambda: listener.receive() == {tenant.pk})
         listener.close()
 
 
-def test_a_listener_to_whom_nothing_happens_notifies_itself_and_keeps_its_connection(database: None) -> None:
+def test_an_idle_listener_notifies_itself_and_keeps_its_connection(database: None) -> None:
     now = [0.0]
     listener = Listener(clock=lambda: now[0])
-    kept = listener.socket()
+    connection = listener.socket()
     for _ in range(4):
         listener.prove()
-        heard = listener._heard
+        last_heard = listener._heard
         now[0] += PROOF_SECONDS
-        eventually(lambda before=heard: listener.receive() == set() and listener._heard > before)  # type: ignore[misc]
+        eventually(lambda before=last_heard: listener.receive() == set() and listener._heard > before)  # type: ignore[misc]
 
-    assert listener.socket() == kept
+    assert listener.socket() == connection
     listener.close()
 
 
 def test_a_listener_does_not_wait_for_a_silent_server(
     database: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heard = base.of(connections[SYSTEM].get_connection_params())
+    last_heard = base.of(connections[SYSTEM].get_connection_params())
     with monkeypatch.context() as patched:
-        patched.setattr(heard, "is_known", True)
-        patched.setattr(heard, "suspect", lambda: None)
+        patched.setattr(last_heard, "is_known", True)
+        patched.setattr(last_heard, "suspect", lambda: None)
         listener = Listener()
 
         assert listener.socket() is None
         assert not listener.is_connected
 
 
-def test_what_has_happened_cannot_be_changed(tenant: Tenant) -> None:
-    happens(tenant)
+def test_events_cannot_be_changed(tenant: Tenant) -> None:
+    raise_events(tenant)
     log.number(tenant.pk)
 
     with pytest.raises(Exception, match="permission denied"), tenant_scope(tenant.pk):
@@ -441,7 +445,7 @@ def test_what_has_happened_cannot_be_changed(tenant: Tenant) -> None:
         Event.objects.update(kind="dead_letter")
 
 
-def test_a_page_of_the_api_has_what_was_just_done(
+def test_the_api_returns_the_newest_events_at_once(
     api: Callable[..., Any], engine: Engine, tenant: Tenant, other_tenant: Tenant
 ) -> None:
     engine.serve(tenant)
@@ -475,7 +479,7 @@ def test_a_page_of_the_api_has_what_was_just_done(
     ],
 )
 @pytest.mark.parametrize("accepted", ["application/json", "text/event-stream"])
-def test_what_cannot_be_asked_for_is_a_400(
+def test_an_invalid_query_is_refused_with_400(
     api: Callable[..., Any], accepted: str, query: str, path: str
 ) -> None:
     answer = api("viewer").get(f"/api/v1/events/?{query}", headers={"Accept": accepted})
@@ -484,55 +488,55 @@ def test_what_cannot_be_asked_for_is_a_400(
     assert [fault["path"] for fault in answer.json()["errors"]] == [path]
 
 
-def test_an_id_that_is_no_longer_kept_is_a_410(api: Callable[..., Any]) -> None:
+def test_an_id_that_is_no_longer_stored_is_answered_with_410(api: Callable[..., Any]) -> None:
     answer = api("viewer").get("/api/v1/events/?after=7", headers={"Accept": "application/json"})
 
     assert (answer.status_code, answer.json()["code"]) == (410, "events_gone")
     assert (answer.json()["oldest"], answer.json()["last"]) == (1, 0)
 
 
-def test_a_run_of_a_pipeline_is_told_of_and_found_by_its_id(engine: Engine, tenant: Tenant) -> None:
+def test_events_of_a_pipeline_run_can_be_filtered_by_its_id(engine: Engine, tenant: Tenant) -> None:
     engine.serve(tenant)
     failed = Flow(engine, tenant, step("a"), step("b", "a")).drain(a={}, b=BROKEN)
 
-    told = kinds(tenant, pipeline_run=failed.id)
+    event_kinds = kinds(tenant, pipeline_run=failed.id)
 
-    assert told[0] == "pipeline_run.started"
-    assert {"activity.completed", "activity.failed", "pipeline_run.failed", "dead_letter"} <= set(told)
+    assert event_kinds[0] == "pipeline_run.started"
+    assert {"activity.completed", "activity.failed", "pipeline_run.failed", "dead_letter"} <= set(event_kinds)
 
 
-def test_a_schedule_that_fires_and_a_budget_that_is_used_up_are_told_of(
-    engine: Engine, tenant: Tenant
-) -> None:
+def test_fired_schedules_and_exhausted_budgets_have_events(engine: Engine, tenant: Tenant) -> None:
     fire(make_schedule(tenant), NOON + HOUR)
     with tenant_scope(tenant.pk):
         budget = Budget.objects.create(tenant=tenant, name="Ads", cap=1, period_start=timezone.now().date())
-        own = Budget.objects.filter(pk=budget.pk)
-        own.update(spent=1)
-        own.update(warned_at=timezone.now())
-        own.update(waiting_since=timezone.now() - timedelta(minutes=1))
-        own.update(waiting_since=timezone.now())
+        only_this_budget = Budget.objects.filter(pk=budget.pk)
+        only_this_budget.update(spent=1)
+        only_this_budget.update(warned_at=timezone.now())
+        only_this_budget.update(waiting_since=timezone.now() - timedelta(minutes=1))
+        only_this_budget.update(waiting_since=timezone.now())
 
-    told = kinds(tenant)
+    event_kinds = kinds(tenant)
 
-    assert told[0] == "schedule.fired"
-    assert told[-2:] == ["budget.warning", "budget.exceeded"]
+    assert event_kinds[0] == "schedule.fired"
+    assert event_kinds[-2:] == ["budget.warning", "budget.exceeded"]
 
 
-def test_numbering_reads_the_fresh_events_of_its_tenant_alone(tenant: Tenant, other_tenant: Tenant) -> None:
-    def arrive(owner: Tenant, count: int) -> None:
+def test_numbering_reads_only_the_new_events_of_its_tenant(tenant: Tenant, other_tenant: Tenant) -> None:
+    def add_events(owner: Tenant, count: int) -> None:
         with tenant_scope(owner.pk):
             FreshEvent.objects.bulk_create(
                 FreshEvent(tenant_id=owner.pk, kind="alert.raised", at=timezone.now(), data={})
                 for _ in range(count)
             )
 
-    arrive(other_tenant, 2_000)
-    arrive(tenant, 5)
-    with asked_of(APP) as asked:
+    add_events(other_tenant, 2_000)
+    add_events(tenant, 5)
+    with asked_of(APP) as statements:
         assert log.number(tenant.pk) == 5
-    sql, params = next((sql, params) for _, sql, params in asked if "DELETE FROM tenants_freshevent" in sql)
-    arrive(tenant, 5)
+    sql, params = next(
+        (sql, params) for _, sql, params in statements if "DELETE FROM tenants_freshevent" in sql
+    )
+    add_events(tenant, 5)
 
     with tenant_scope(tenant.pk):
         assert rows_read(APP, sql, {**params, "last": 5}) < 100

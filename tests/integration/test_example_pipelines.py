@@ -1,4 +1,4 @@
-"""The example files are what they say: each loads, and the one with conditions and a fan-out does what its comments say."""
+"""The example pipelines and those of docs/pipelines.md can be loaded, and topic-pages.yaml does what its comments say."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def engine(database: None) -> Iterator[Engine]:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_every_example_is_loaded_from_its_file(acme: Tenant, file: Path) -> None:
-    told = io.StringIO()
+def test_every_example_can_be_loaded(acme: Tenant, file: Path) -> None:
+    output = io.StringIO()
 
-    call_command("load_pipeline", str(file), stdout=told)
+    call_command("load_pipeline", str(file), stdout=output)
 
-    assert told.getvalue() == f"pipeline {file.stem} version 1\n"
+    assert output.getvalue() == f"pipeline {file.stem} version 1\n"
 
 
-class Loaded(Flow):
-    """A run of the example."""
+class ExampleRun(Flow):
+    """A run of topic-pages.yaml."""
 
     def __init__(self, engine: Engine, tenant: Tenant, **new: Any) -> None:
         self.engine, self.tenant = engine, tenant
@@ -49,13 +49,11 @@ class Loaded(Flow):
         self.id: UUID = start_run(tenant.pk, "topic-pages", NewRun(**new), actor="test").pk
 
 
-@pytest.mark.parametrize(
-    ("words", "chosen", "left_out"), [(700, "shorten", "keep"), (300, "keep", "shorten")]
-)
-def test_the_topics_that_matter_are_written_joined_and_finished_in_one_of_two_ways(
-    engine: Engine, acme: Tenant, words: int, chosen: str, left_out: str
+@pytest.mark.parametrize(("words", "done", "skipped"), [(700, "shorten", "keep"), (300, "keep", "shorten")])
+def test_important_topics_are_written_and_joined_and_one_of_two_steps_follows(
+    engine: Engine, acme: Tenant, words: int, done: str, skipped: str
 ) -> None:
-    flow = Loaded(engine, acme, params={"tone": "warm"}).drain(
+    flow = ExampleRun(engine, acme, params={"tone": "warm"}).drain(
         plan={"topics": TOPICS},
         write=lambda request: request.params["item"]["name"],
         collect={"words": words},
@@ -74,13 +72,13 @@ def test_the_topics_that_matter_are_written_joined_and_finished_in_one_of_two_wa
         for index, item in ((0, TOPICS[0]), (2, TOPICS[2]))
     ]
     assert flow.told("collect")[0].input["data"] == {"write": ["bees", "hives"]}
-    assert (flow.states[chosen], flow.states[left_out]) == ("done", "skipped")
-    assert flow.row(left_out).reason == "condition"
-    assert flow.told("publish")[0].input["content"] == f"{chosen}: done"
+    assert (flow.states[done], flow.states[skipped]) == ("done", "skipped")
+    assert flow.row(skipped).reason == "condition"
+    assert flow.told("publish")[0].input["content"] == f"{done}: done"
 
 
-def test_a_page_that_fails_holds_nobody_up(engine: Engine, acme: Tenant) -> None:
-    flow = Loaded(engine, acme)
+def test_a_failed_page_does_not_stop_the_others(engine: Engine, acme: Tenant) -> None:
+    flow = ExampleRun(engine, acme)
     flow.engine.agent.behaviour = answering(
         {
             "plan": {"topics": TOPICS},
@@ -96,14 +94,14 @@ def test_a_page_that_fails_holds_nobody_up(engine: Engine, acme: Tenant) -> None
     assert flow.outcome == ("completed", 0)
 
 
-def test_the_reference_shows_files_that_are_accepted(acme: Tenant, tmp_path: Path) -> None:
-    shown = re.findall(
+def test_the_complete_files_in_the_document_can_be_loaded(acme: Tenant, tmp_path: Path) -> None:
+    snippets = re.findall(
         r"```yaml\n(.*?)```", (ROOT / "docs" / "pipelines.md").read_text(encoding="utf-8"), re.DOTALL
     )
-    whole = [text for text in shown if "key" in yaml.safe_load(text)]
-    assert whole
+    files = [text for text in snippets if "key" in yaml.safe_load(text)]
+    assert files
 
-    for number, text in enumerate(whole):
+    for number, text in enumerate(files):
         file = tmp_path / f"{number}.yaml"
         file.write_text(text, encoding="utf-8")
         call_command("load_pipeline", str(file), stdout=io.StringIO())

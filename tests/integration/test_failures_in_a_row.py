@@ -1,4 +1,4 @@
-"""A role, or what a schedule starts, that fails again and again is told of, whether or not its work is tried again."""
+"""Alerts about consecutive failures of a role or of a schedule's work."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def acme(engine: Engine, tenant: Tenant, settings: Any) -> Tenant:
     return tenant
 
 
-def breaks(error: Exception) -> Callable[[AgentRequest], AgentResult]:
+def fail_with(error: Exception) -> Callable[[AgentRequest], AgentResult]:
     def run(request: AgentRequest) -> AgentResult:
         raise error
 
     return run
 
 
-def well(request: AgentRequest) -> AgentResult:
+def succeed(request: AgentRequest) -> AgentResult:
     return Completed(Output(content="done"))
 
 
@@ -53,52 +53,50 @@ def rows(tenant: Tenant) -> dict[str, int]:
         return dict(FailuresInARow.objects.values_list("subject", "count"))
 
 
-def look(tenant: Tenant) -> list[tuple[str, str]]:
-    """What the tenant was told so far, with one more look."""
+def check_alerts(tenant: Tenant) -> list[tuple[str, str]]:
+    """Run the check; return all alerts of the tenant."""
     platform_checks.announce_changes(AlertKind.FAILURES_IN_A_ROW, platform_checks.find_failures_in_a_row())
     with tenant_scope(tenant.pk):
-        found = Alert.objects.filter(kind=AlertKind.FAILURES_IN_A_ROW).order_by("created_at", "pk")
-        return [(alert.severity, alert.title) for alert in found]
+        alerts = Alert.objects.filter(kind=AlertKind.FAILURES_IN_A_ROW).order_by("created_at", "pk")
+        return [(alert.severity, alert.title) for alert in alerts]
 
 
 BROKEN = PermanentAgentError("It broke.", code="broken")
 
 
-def test_after_so_many_failures_in_a_row_people_are_told_once_and_again_when_it_succeeds(
+def test_consecutive_failures_raise_one_alert_and_a_success_resolves_it(
     engine: Engine, acme: Tenant, other_tenant: Tenant
 ) -> None:
-    work(engine, acme, breaks(BROKEN), 2)
-    assert look(acme) == []
-    work(engine, acme, breaks(BROKEN), 2)
+    work(engine, acme, fail_with(BROKEN), 2)
+    assert check_alerts(acme) == []
+    work(engine, acme, fail_with(BROKEN), 2)
     for _ in range(3):
-        told = look(acme)
+        alerts_of_acme = check_alerts(acme)
 
-    assert told == [("warning", "qa fails repeatedly")]
+    assert alerts_of_acme == [("warning", "qa fails repeatedly")]
     assert rows(acme) == {"qa": 4}
     with tenant_scope(acme.pk):
         alert = Alert.objects.get(kind=AlertKind.FAILURES_IN_A_ROW)
     assert (alert.facts["role"], alert.facts["failures"], alert.facts["error"]) == ("qa", 4, "broken")
-    work(engine, acme, well)
-    assert look(acme)[1:] == [("info", "qa succeeds again")]
-    assert (rows(acme), look(other_tenant)) == ({}, [])
+    work(engine, acme, succeed)
+    assert check_alerts(acme)[1:] == [("info", "qa succeeds again")]
+    assert (rows(acme), check_alerts(other_tenant)) == ({}, [])
 
 
-def test_attempts_that_are_repeated_count_and_a_success_between_begins_anew(
-    engine: Engine, acme: Tenant
-) -> None:
+def test_failed_attempts_count_and_a_success_resets_the_count(engine: Engine, acme: Tenant) -> None:
     failures = iter([True, True, False, True, True])
 
-    def now_and_then(request: AgentRequest) -> AgentResult:
+    def fail_by_plan(request: AgentRequest) -> AgentResult:
         if next(failures):
             raise RetryableAgentError("down", code="down")
-        return well(request)
+        return succeed(request)
 
-    engine.agent.behaviour = now_and_then
+    engine.agent.behaviour = fail_by_plan
     engine.submit(acme, max_attempts=3)
     for _ in range(3):
         engine.drain()
         engine.make_due(acme)
-    assert rows(acme) == {}, "nothing is counted before the counters are"
+    assert rows(acme) == {}, "nothing is counted before the counters run"
     count_all()
     assert rows(acme) == {}
     engine.submit(acme, max_attempts=3)
@@ -108,28 +106,28 @@ def test_attempts_that_are_repeated_count_and_a_success_between_begins_anew(
     count_all()
 
     assert rows(acme) == {"qa": 2}
-    assert look(acme) == []
+    assert check_alerts(acme) == []
 
 
 def test_failures_of_another_role_or_tenant_are_not_added(
     engine: Engine, acme: Tenant, other_tenant: Tenant
 ) -> None:
     engine.serve(other_tenant)
-    work(engine, acme, breaks(BROKEN), 2)
-    work(engine, acme, breaks(BROKEN), 2, role="dev")
-    work(engine, other_tenant, breaks(BROKEN), 2)
+    work(engine, acme, fail_with(BROKEN), 2)
+    work(engine, acme, fail_with(BROKEN), 2, role="dev")
+    work(engine, other_tenant, fail_with(BROKEN), 2)
 
     assert (rows(acme), rows(other_tenant)) == ({"qa": 2, "dev": 2}, {"qa": 2})
-    assert look(acme) == look(other_tenant) == []
+    assert check_alerts(acme) == check_alerts(other_tenant) == []
 
 
-def test_what_a_schedule_starts_is_counted_over_all_its_roles(engine: Engine, acme: Tenant) -> None:
+def test_failures_of_a_schedule_are_counted_over_all_its_roles(engine: Engine, acme: Tenant) -> None:
     schedule: UUID = uuid4()
     for role in ("qa", "dev", "seo"):
-        work(engine, acme, breaks(BROKEN), role=role, schedule_id=schedule)
+        work(engine, acme, fail_with(BROKEN), role=role, schedule_id=schedule)
 
     assert rows(acme) == {"qa": 1, "dev": 1, "seo": 1, str(schedule): 3}
-    assert look(acme) == [("warning", f"The schedule {schedule} fails repeatedly")]
+    assert check_alerts(acme) == [("warning", f"The schedule {schedule} fails repeatedly")]
 
 
 @pytest.mark.parametrize(
@@ -141,27 +139,25 @@ def test_what_a_schedule_starts_is_counted_over_all_its_roles(engine: Engine, ac
     ],
     ids=["refused", "held back", "server away"],
 )
-def test_what_says_nothing_about_the_agent_does_not_count(
-    engine: Engine, acme: Tenant, error: Exception
-) -> None:
-    work(engine, acme, breaks(error), 4)
+def test_refusals_and_outages_do_not_count(engine: Engine, acme: Tenant, error: Exception) -> None:
+    work(engine, acme, fail_with(error), 4)
 
     assert rows(acme) == {}
 
 
-def test_zero_says_nothing(engine: Engine, acme: Tenant, settings: Any) -> None:
+def test_a_limit_of_zero_disables_the_alerts(engine: Engine, acme: Tenant, settings: Any) -> None:
     settings.ORCHESTRATOR_ALERT_FAILURES_IN_A_ROW = 0
-    work(engine, acme, breaks(BROKEN), 4)
+    work(engine, acme, fail_with(BROKEN), 4)
 
-    assert look(acme) == []
+    assert check_alerts(acme) == []
 
 
-def test_who_counts_at_once_counts_each_failure_once(
+def test_concurrent_counters_count_each_failure_once(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine.agent.behaviour = breaks(BROKEN)
+    engine.agent.behaviour = fail_with(BROKEN)
     engine.submit(acme, count=10)
-    count_all()  # with it the numbers that events of earlier tests had
+    count_all()  # counts the events of earlier tests
     monkeypatch.setattr(counters, "BATCH", 7)
     engine.drain()
 
@@ -173,14 +169,16 @@ def test_who_counts_at_once_counts_each_failure_once(
         assert FailuresInARow.objects.count() == 1
 
 
-def test_refusals_are_counted_in_the_metrics_and_what_was_held_back_is_not(
-    engine: Engine, acme: Tenant
-) -> None:
-    work(engine, acme, breaks(AgentRateLimited("later", retry_after=60.0)), 3)
+def test_metrics_count_refusals_but_not_calls_that_were_held_back(engine: Engine, acme: Tenant) -> None:
+    work(engine, acme, fail_with(AgentRateLimited("later", retry_after=60.0)), 3)
     work(
-        engine, acme, breaks(AgentRateLimited("held", code="provider_limit", retry_after=60.0)), 2, role="dev"
+        engine,
+        acme,
+        fail_with(AgentRateLimited("held", code="provider_limit", retry_after=60.0)),
+        2,
+        role="dev",
     )
-    work(engine, acme, breaks(BROKEN), 2)
+    work(engine, acme, fail_with(BROKEN), 2)
 
-    found = {key: value for key, value in samples(scraped()).items() if key[0] == "refusals_total"}
-    assert found == {("refusals_total", "qa"): 3.0}
+    alerts = {key: value for key, value in samples(scraped()).items() if key[0] == "refusals_total"}
+    assert alerts == {("refusals_total", "qa"): 3.0}

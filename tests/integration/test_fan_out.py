@@ -1,4 +1,4 @@
-"""Steps that are done once for each item of a list, and the step that joins what came of them."""
+"""Fan-outs: steps with a branch for each item of a list, and the joins after them."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ PLAN = {"topics": TOPICS}
 
 @pytest.fixture
 def start(engine: Engine, acme: Tenant) -> Iterator[Start]:
-    """`start(step, step, ..., params=...)`: a run of a pipeline of these steps. Nothing may be broken when the test ends."""
+    """`start(step, step, ..., params=...)`: a run of a pipeline of these steps. Checks the invariants at the end of the test."""
     yield lambda *steps, **new: Flow(engine, acme, *steps, **new)
     assert invariants.check() == []
 
 
-def written(request: Any) -> Any:
+def write_about_item(request: Any) -> Any:
     return {"about": request.params["item"]}
 
 
-def broken_about(*items: str) -> Callable[[Any], Any]:
-    return lambda request: BROKEN if request.params["item"] in items else written(request)
+def fail_for(*items: str) -> Callable[[Any], Any]:
+    return lambda request: BROKEN if request.params["item"] in items else write_about_item(request)
 
 
-def test_each_item_is_a_branch_and_the_join_gets_them_in_their_order(start: Start) -> None:
+def test_each_item_has_a_branch_and_the_join_gets_their_outputs_in_order(start: Start) -> None:
     flow = start(step("plan"), WRITE, step("join", "write"), params={"tone": "warm"}, defaults={"size": 3})
 
-    flow.drain(plan=PLAN, write=written)
+    flow.drain(plan=PLAN, write=write_about_item)
 
     assert flow.outcome == ("completed", 0)
     assert [call.params for call in flow.told("write")] == [
@@ -61,10 +61,10 @@ def test_each_item_is_a_branch_and_the_join_gets_them_in_their_order(start: Star
     ]
 
 
-def test_the_prompt_of_a_join_tells_each_part_once(start: Start) -> None:
+def test_the_prompt_of_a_join_contains_each_part_once(start: Start) -> None:
     flow = start(step("plan"), WRITE, step("join", "plan", "write"))
 
-    flow.drain(plan=PLAN, write=written)
+    flow.drain(plan=PLAN, write=write_about_item)
 
     (prompt,) = [call.prompt for call in flow.told("join")]
     assert [prompt.count(f'"about": "{topic}"') for topic in TOPICS] == [1, 1, 1]
@@ -73,7 +73,7 @@ def test_the_prompt_of_a_join_tells_each_part_once(start: Start) -> None:
     assert "## Data of the step plan" in prompt
 
 
-def test_an_empty_list_is_done_at_once_and_joined_as_an_empty_list(start: Start) -> None:
+def test_a_fan_out_over_an_empty_list_is_done_at_once_and_joined_as_an_empty_list(start: Start) -> None:
     flow = start(
         step("plan"),
         WRITE,
@@ -90,7 +90,7 @@ def test_an_empty_list_is_done_at_once_and_joined_as_an_empty_list(start: Start)
     assert flow.row("write").branches == 0
 
 
-def test_a_list_beyond_the_cap_fails_the_step_and_says_so(start: Start, settings: Any) -> None:
+def test_a_list_above_the_limit_fails_the_step(start: Start, settings: Any) -> None:
     settings.ORCHESTRATOR_FAN_OUT_ITEMS = 2
     flow = start(step("plan"), WRITE, step("join", "write"))
 
@@ -104,7 +104,7 @@ def test_a_list_beyond_the_cap_fails_the_step_and_says_so(start: Start, settings
     }
 
 
-def test_what_is_no_list_fails_the_step(start: Start) -> None:
+def test_a_value_that_is_no_list_fails_the_step(start: Start) -> None:
     flow = start(step("plan"), WRITE).drain(plan={"topics": "bees"})
 
     assert flow.outcome == ("failed", 0)
@@ -115,12 +115,12 @@ def test_what_is_no_list_fails_the_step(start: Start) -> None:
     ("policy", "join", "outcome"),
     [("fail", "skipped", "failed"), ("skip", "skipped", "completed"), ("continue", "done", "completed")],
 )
-def test_a_failed_branch_lets_the_others_end_and_then_fails_the_step(
+def test_after_a_failed_branch_the_others_finish_and_the_step_fails(
     start: Start, policy: str, join: str, outcome: str
 ) -> None:
     flow = start(step("plan"), WRITE, step("join", "write", on_upstream_failure=policy))
 
-    flow.drain(plan=PLAN, write=broken_about("hives"))
+    flow.drain(plan=PLAN, write=fail_for("hives"))
 
     assert flow.branches("write") == ["done", "failed", "done"]
     assert flow.states == {"plan": "done", "write": "failed", "join": join}
@@ -131,13 +131,13 @@ def test_a_failed_branch_lets_the_others_end_and_then_fails_the_step(
         assert joined["steps"]["write"]["refs"][1] is None
 
 
-def test_a_failed_branch_that_is_tried_again_revives_its_run(start: Start, acme: Tenant) -> None:
-    flow = start(step("plan"), WRITE, step("join", "write")).drain(plan=PLAN, write=broken_about("hives"))
+def test_retrying_a_failed_branch_reopens_its_run(start: Start, acme: Tenant) -> None:
+    flow = start(step("plan"), WRITE, step("join", "write")).drain(plan=PLAN, write=fail_for("hives"))
     (failed,) = flow.activities(step="write", status__in=["failed", "needs_review"])
 
     cancellation.retry(acme.pk, failed.pk, actor="ann")
     between = flow.states, flow.outcome
-    flow.drain(plan=PLAN, write=written)
+    flow.drain(plan=PLAN, write=write_about_item)
 
     assert between == ({"plan": "done", "write": "active", "join": "pending"}, ("running", 2))
     assert flow.states == {"plan": "done", "write": "done", "join": "done"}
@@ -145,7 +145,7 @@ def test_a_failed_branch_that_is_tried_again_revives_its_run(start: Start, acme:
     assert flow.outcome == ("completed", 0)
 
 
-def test_a_branch_that_is_tried_again_while_others_are_under_way_changes_no_more_than_itself(
+def test_retrying_a_branch_while_others_are_active_changes_only_that_branch(
     start: Start, acme: Tenant
 ) -> None:
     flow = start(step("plan"), WRITE, step("join", "write"))
@@ -155,16 +155,16 @@ def test_a_branch_that_is_tried_again_while_others_are_under_way_changes_no_more
 
     cancellation.retry(acme.pk, failed.pk, actor="ann")
     after = flow.row("write").unsettled_branches, flow.row("write").failed_branches
-    flow.drain(plan=PLAN, write=written)
+    flow.drain(plan=PLAN, write=write_about_item)
 
     assert (before, after) == ((2, 1), (3, 0))
     assert flow.branches("write") == ["done"] * 3
     assert flow.outcome == ("completed", 0)
 
 
-def test_each_branch_is_approved_or_sent_back_by_itself(start: Start, acme: Tenant) -> None:
+def test_each_branch_is_approved_or_rejected_separately(start: Start, acme: Tenant) -> None:
     flow = start(step("plan"), {**WRITE, "requires_approval": True}, step("join", "write"))
-    flow.drain(plan=PLAN, write=lambda request: {**written(request), "round": request.wake_reason})
+    flow.drain(plan=PLAN, write=lambda request: {**write_about_item(request), "round": request.wake_reason})
     first, second, third = flow.activities(step="write", link_kind=None)
 
     approvals.approve(acme.pk, first.pk, actor="ann")
@@ -186,22 +186,20 @@ def test_each_branch_is_approved_or_sent_back_by_itself(start: Start, acme: Tena
     assert flow.outcome == ("completed", 0)
 
 
-def test_a_gate_behind_a_fan_out_is_one_question_and_sends_every_branch_back(
-    start: Start, acme: Tenant
-) -> None:
+def test_a_rejected_gate_after_a_fan_out_revises_every_branch(start: Start, acme: Tenant) -> None:
     gate = step("sign-off", "write", human_role="editor", is_approval_gate=True)
     flow = start(step("plan"), WRITE, gate, step("join", "sign-off"))
-    flow.drain(plan=PLAN, write=lambda request: {**written(request), "why": request.wake_reason})
-    asked = flow.only(step="sign-off")
+    flow.drain(plan=PLAN, write=lambda request: {**write_about_item(request), "why": request.wake_reason})
+    gate_activity = flow.only(step="sign-off")
 
-    approvals.reject(acme.pk, asked.pk, actor="ann", notes="warmer")
+    approvals.reject(acme.pk, gate_activity.pk, actor="ann", notes="warmer")
     between = flow.states, flow.outcome, flow.row("write").unsettled_branches
     flow.drain()
     approvals.approve(acme.pk, flow.only(step="sign-off", round=2).pk, actor="ann")
     flow.drain()
 
-    assert len(asked.input["refs"]["write"]) == 3
-    assert [source.title for source in detail.sources_of(asked, None)] == [
+    assert len(gate_activity.input["refs"]["write"]) == 3
+    assert [source.title for source in detail.sources_of(gate_activity, None)] == [
         "Result of write, part 1",
         "Result of write, part 2",
         "Result of write, part 3",
@@ -211,14 +209,14 @@ def test_a_gate_behind_a_fan_out_is_one_question_and_sends_every_branch_back(
         ("running", 3),
         3,
     )
-    # What the gate was asked about goes on behind it.
+    # The approved outputs are passed to the step after the gate.
     assert flow.told("join")[0].input["data"] == {
         "write": [{"about": topic, "why": "rejection"} for topic in TOPICS]
     }
     assert flow.outcome == ("completed", 0)
 
 
-def test_people_do_a_step_item_by_item(start: Start, acme: Tenant) -> None:
+def test_people_can_complete_the_branches_of_a_fan_out(start: Start, acme: Tenant) -> None:
     flow = start(
         step("plan"),
         step("check", "plan", human_role="editor", for_each="steps.plan.data.topics"),
@@ -234,7 +232,7 @@ def test_people_do_a_step_item_by_item(start: Start, acme: Tenant) -> None:
     assert flow.told("join")[0].input["data"] == {"check": [{"seen": topic} for topic in TOPICS]}
 
 
-def test_a_gate_for_each_item_that_refuses_fails_its_branch(start: Start, acme: Tenant) -> None:
+def test_a_rejected_gate_for_an_item_fails_its_branch(start: Start, acme: Tenant) -> None:
     gate = step("ok", "plan", human_role="editor", is_approval_gate=True, for_each="steps.plan.data.topics")
     flow = start(step("plan"), gate, step("join", "ok", on_upstream_failure="continue")).drain(plan=PLAN)
     first, second, third = flow.activities(step="ok")
@@ -248,21 +246,21 @@ def test_a_gate_for_each_item_that_refuses_fails_its_branch(start: Start, acme: 
     assert flow.outcome == ("completed", 0)
 
 
-def test_a_branch_goes_on_with_its_heir(start: Start, acme: Tenant) -> None:
+def test_a_branch_continues_with_the_successor_of_its_activity(start: Start, acme: Tenant) -> None:
     flow = start(step("plan"), WRITE, step("join", "write"))
-    flow.drain(plan=PLAN, write=broken_about("hives"))
+    flow.drain(plan=PLAN, write=fail_for("hives"))
     (failed,) = flow.activities(step="write", status__in=["failed", "needs_review"])
 
-    heir = reassignment.reassign(acme.pk, failed.pk, actor="ann", reason="better", agent_role="dev")
-    flow.drain(plan=PLAN, write=written)
+    successor = reassignment.reassign(acme.pk, failed.pk, actor="ann", reason="better", agent_role="dev")
+    flow.drain(plan=PLAN, write=write_about_item)
 
-    assert (heir.branch, flow.row("write", 2).activity_id) == (2, heir.pk)
+    assert (successor.branch, flow.row("write", 2).activity_id) == (2, successor.pk)
     assert flow.outcome == ("completed", 0)
     assert flow.told("join")[0].input["data"]["write"][1] == {"about": "hives"}
 
 
 def test_a_cancelled_branch_counts_as_failed(start: Start, acme: Tenant) -> None:
-    flow = start(step("plan"), {**WRITE, "requires_approval": True}).drain(plan=PLAN, write=written)
+    flow = start(step("plan"), {**WRITE, "requires_approval": True}).drain(plan=PLAN, write=write_about_item)
     first, second, third = flow.activities(step="write", link_kind=None)
 
     cancellation.cancel(acme.pk, second.pk, actor="ann")
@@ -275,7 +273,7 @@ def test_a_cancelled_branch_counts_as_failed(start: Start, acme: Tenant) -> None
 
 def test_a_cancelled_run_cancels_its_branches(start: Start, acme: Tenant) -> None:
     flow = start(step("plan"), WRITE, step("join", "write"))
-    flow.deliver(2, plan=PLAN, write=written)
+    flow.deliver(2, plan=PLAN, write=write_about_item)
 
     cancel_run(acme.pk, flow.id, actor="ann")
     flow.engine.drain()
@@ -285,10 +283,10 @@ def test_a_cancelled_run_cancels_its_branches(start: Start, acme: Tenant) -> Non
     assert not flow.activities(step="join")
 
 
-def test_a_condition_about_the_item_leaves_items_out(start: Start) -> None:
+def test_a_condition_about_the_item_omits_items(start: Start) -> None:
     flow = start(step("plan"), {**WRITE, "when": "item != 'hives'"}, step("join", "write"))
 
-    flow.drain(plan=PLAN, write=written)
+    flow.drain(plan=PLAN, write=write_about_item)
 
     assert [(call.params["item"], call.params["item_index"]) for call in flow.told("write")] == [
         ("bees", 0),
@@ -297,14 +295,16 @@ def test_a_condition_about_the_item_leaves_items_out(start: Start) -> None:
     assert flow.told("join")[0].input["data"] == {"write": [{"about": "bees"}, {"about": "honey"}]}
 
 
-def test_a_condition_about_an_item_that_has_no_value_fails_the_step_and_names_the_item(start: Start) -> None:
+def test_a_condition_that_cannot_be_evaluated_for_an_item_fails_the_step_and_names_the_item(
+    start: Start,
+) -> None:
     flow = start(step("plan"), {**WRITE, "when": "item > 3"}).drain(plan={"topics": [4, "x"]})
 
     assert flow.outcome == ("failed", 0)
     assert flow.row("write").error["message"].startswith("when: item > 3: item 1: character 6: ")
 
 
-def test_a_condition_about_the_whole_comes_before_the_list(start: Start) -> None:
+def test_a_condition_about_the_step_is_evaluated_before_the_list(start: Start) -> None:
     flow = start(step("plan"), {**WRITE, "when": "steps.plan.data != null"}, step("join", "write"))
 
     flow.drain(plan=None)
@@ -313,35 +313,37 @@ def test_a_condition_about_the_whole_comes_before_the_list(start: Start) -> None
     assert flow.row("write").reason == "condition"
 
 
-def test_the_first_step_may_fan_out_over_a_parameter(start: Start) -> None:
+def test_the_first_step_can_fan_out_over_a_parameter(start: Start) -> None:
     flow = start(step("write", for_each="params.topics"), step("join", "write"), params={"topics": TOPICS})
 
-    flow.drain(write=written)
+    flow.drain(write=write_about_item)
 
     assert flow.told("join")[0].input["data"] == {"write": [{"about": topic} for topic in TOPICS]}
     assert flow.outcome == ("completed", 0)
 
 
-def test_a_fan_out_may_follow_a_fan_out(start: Start) -> None:
+def test_a_fan_out_can_follow_a_fan_out(start: Start) -> None:
     flow = start(
         step("plan"), WRITE, step("read", "write", for_each="steps.write.data"), step("join", "read", "write")
     )
 
-    flow.drain(plan=PLAN, write=written, read=lambda request: request.params["item"]["about"].upper())
+    flow.drain(
+        plan=PLAN, write=write_about_item, read=lambda request: request.params["item"]["about"].upper()
+    )
 
     assert flow.told("join")[0].input["data"] == {
         "read": ["BEES", "HIVES", "HONEY"],
         "write": [{"about": topic} for topic in TOPICS],
     }
-    # A branch is told its item, not the whole list once more.
+    # A branch gets its item only, not the whole list.
     assert all(call.input is None for call in flow.told("read"))
 
 
-def test_the_list_may_have_moved_to_mongodb(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_can_be_read_from_mongodb(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     flow = start(step("plan"), WRITE, step("join", "write", when="len(steps.write.data) == 3"))
     with monkeypatch.context() as moved:
         moved.setattr(outputs, "read_spooled", lambda tenant_id, ids: {})
-        flow.drain(plan=PLAN, write=written)
+        flow.drain(plan=PLAN, write=write_about_item)
         outputs.copy_waiting()
         assert flow.row("write").reason == "evaluating"
         waiting_steps.decide_waiting()
@@ -354,17 +356,17 @@ def test_the_list_may_have_moved_to_mongodb(start: Start, monkeypatch: pytest.Mo
     assert flow.told("join")[0].input["data"] == {"write": [{"about": topic} for topic in TOPICS]}
 
 
-def test_a_run_may_not_be_given_what_the_items_are_given(start: Start) -> None:
+def test_a_run_cannot_have_parameters_that_are_reserved_for_items(start: Start) -> None:
     with pytest.raises(ReservedParams, match="its own item"):
         start(step("write", for_each="params.topics"), params={"topics": TOPICS, "item": 1})
 
 
-def test_a_step_of_a_fan_out_has_its_own_retry_and_timeout_for_each_branch(start: Start) -> None:
+def test_every_branch_has_the_retry_and_timeout_of_its_step(start: Start) -> None:
     retry = {"max_attempts": 2, "strategy": "fixed", "base_seconds": 0}
     flow = start(step("plan"), {**WRITE, "retry": retry, "timeout_seconds": 7}).drain(
-        plan=PLAN, write=written
+        plan=PLAN, write=write_about_item
     )
 
-    assert {(found.max_attempts, found.timeout_seconds) for found in flow.activities(step="write")} == {
+    assert {(branch.max_attempts, branch.timeout_seconds) for branch in flow.activities(step="write")} == {
         (2, 7)
     }

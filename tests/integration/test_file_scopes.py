@@ -1,4 +1,4 @@
-"""Work on the same files, or in the same group of a tenant, never runs at once; and nothing that waits for files is overtaken for ever."""
+"""Work on common files, or in one group of a tenant, never runs at once, and no work waits for its files for ever."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def desk(database: None) -> Desk:
     return found
 
 
-def on(*files: str, **more: Any) -> Offer:
+def offer_on(*files: str, **more: Any) -> Offer:
     return offer(**more)._replace(files=tuple(file_scopes.as_set(files)))
 
 
-def may_meet(one: str, other: str) -> bool:
+def may_overlap(one: str, other: str) -> bool:
     text = (scripts.FOLDER / "files.lua").read_text(encoding="utf-8")
     call = f"{text}\nreturn files_may_meet(ARGV[1], ARGV[2]) and 1 or 0"
     pair = file_scopes.normalise_path(one), file_scopes.normalise_path(other)
@@ -57,14 +57,14 @@ def may_meet(one: str, other: str) -> bool:
         ("src/{a,b}.py", "docs/c.md", False), ("v1.2/", "v1.2/a.py", True), ("ab", "abc*", False),
     ],
 )  # fmt: skip
-def test_two_patterns_overlap_when_a_common_path_may_match_both(
+def test_patterns_overlap_if_a_common_path_may_match_both(
     desk: Desk, one: str, other: str, overlap: bool
 ) -> None:
-    assert may_meet(one, other) is overlap
+    assert may_overlap(one, other) is overlap
 
 
 def matches(pattern: str, path: str) -> bool:
-    """The plain meaning: `*` and `?` stay within a part, `**` is any number of parts, and a plain path is also a folder."""
+    """The meaning of a pattern: `*` and `?` match within a part, `**` any number of parts, and a plain path also as a folder."""
     pieces = []
     for part in file_scopes.normalise_path(pattern).split("/"):
         if part == "**":
@@ -75,71 +75,78 @@ def matches(pattern: str, path: str) -> bool:
     return re.fullmatch("".join(pieces) + below, path + "/") is not None
 
 
-def test_two_patterns_that_match_a_common_path_never_count_as_apart(desk: Desk) -> None:
-    dice = random.Random(7)
+def test_random_patterns_with_a_common_path_always_overlap(desk: Desk) -> None:
+    chance = random.Random(7)
     parts = ["a", "b", "ab", "*", "a*", "*b", "?", "**", "a.py", "*.py", "b.md"]
-    paths = ["/".join([*dice.choices(["a", "b", "ab", "aab"], k=dice.randint(0, 3)), dice.choice(["a", "a.py", "b.md", "ab.py"])])
+    paths = ["/".join([*chance.choices(["a", "b", "ab", "aab"], k=chance.randint(0, 3)), chance.choice(["a", "a.py", "b.md", "ab.py"])])
              for _ in range(120)]  # fmt: skip
-    met = 0
+    overlapping = 0
     for _ in range(400):
-        one, other = ("/".join(dice.choices(parts, k=dice.randint(1, 3))) for _ in range(2))
+        one, other = ("/".join(chance.choices(parts, k=chance.randint(1, 3))) for _ in range(2))
         if any(matches(one, path) and matches(other, path) for path in paths):
-            met += 1
-            assert may_meet(one, other), (one, other)
-    assert met > 50
+            overlapping += 1
+            assert may_overlap(one, other), (one, other)
+    assert overlapping > 50
 
 
-def test_overlapping_work_of_a_tenant_runs_one_after_the_other_in_any_role(desk: Desk) -> None:
-    wide, narrow, elsewhere = on("src/**"), on("src/a.py", role="dev"), on("docs/**", role="dev")
+def test_overlapping_work_of_a_tenant_runs_in_sequence_in_any_role(desk: Desk) -> None:
+    wide, narrow, elsewhere = (
+        offer_on("src/**"),
+        offer_on("src/a.py", role="dev"),
+        offer_on("docs/**", role="dev"),
+    )
 
     first = desk.grants(wide)
-    beside = desk.grants(narrow, elsewhere, on("src/a.py", tenant=B))
-    told = admission.inspect(narrow.activity_id)
+    beside = desk.grants(narrow, elsewhere, offer_on("src/a.py", tenant=B))
+    state = admission.inspect(narrow.activity_id)
     then = desk.grants(release=first)
 
     assert {grant.tenant_id for grant in beside} == {A, B}
     assert narrow.activity_id not in {grant.activity_id for grant in beside}
-    assert (told["at"][:6], told["holder"]) == ("files:", str(wide.activity_id))
+    assert (state["at"][:6], state["holder"]) == ("files:", str(wide.activity_id))
     assert [grant.activity_id for grant in then] == [narrow.activity_id]
 
 
-def test_wide_work_that_waits_is_not_overtaken_by_narrow_work_that_came_later(desk: Desk) -> None:
-    (running,) = desk.grants(on("src/a.py", waited=50))
-    wide = on("src/**", waited=40)
+def test_waiting_wide_work_is_not_overtaken_by_later_narrow_work(desk: Desk) -> None:
+    (running,) = desk.grants(offer_on("src/a.py", waited=50))
+    wide = offer_on("src/**", waited=40)
     desk.grants(wide)
 
-    later = [on(f"src/{number}.py", waited=30 - number, role="dev") for number in range(3)]
-    free = on("docs/**", waited=1)
+    later = [offer_on(f"src/{number}.py", waited=30 - number, role="dev") for number in range(3)]
+    free = offer_on("docs/**", waited=1)
     beside = desk.grants(*later, free)
-    told = admission.inspect(later[0].activity_id)
-    (its_turn,) = desk.grants(release=[running])
-    after = desk.grants(release=[its_turn])
+    state = admission.inspect(later[0].activity_id)
+    (next_grant,) = desk.grants(release=[running])
+    after = desk.grants(release=[next_grant])
 
     assert [grant.activity_id for grant in beside] == [free.activity_id]
-    assert told["holder"] == str(wide.activity_id)
-    assert its_turn.activity_id == wide.activity_id
+    assert state["holder"] == str(wide.activity_id)
+    assert next_grant.activity_id == wide.activity_id
     assert {grant.activity_id for grant in after} == {item.activity_id for item in later}
 
 
 @pytest.mark.parametrize(("wide_role", "narrow_role"), [("qa", "dev"), ("dev", "qa")])
-def test_wide_work_keeps_its_turn_when_urgent_work_takes_its_files_first(
+def test_wide_work_keeps_its_place_when_urgent_work_takes_its_files(
     desk: Desk, wide_role: str, narrow_role: str
 ) -> None:
-    running = desk.grants(on("src/a.py", waited=50))
-    wide, narrow = on("src/**", role=wide_role, waited=40), on("src/b.py", role=narrow_role, waited=30)
+    running = desk.grants(offer_on("src/a.py", waited=50))
+    wide, narrow = (
+        offer_on("src/**", role=wide_role, waited=40),
+        offer_on("src/b.py", role=narrow_role, waited=30),
+    )
     desk.grants(wide)
     desk.grants(narrow)
 
-    urgent = desk.grants(on("src/a.py", priority=1), release=running)
+    urgent = desk.grants(offer_on("src/a.py", priority=1), release=running)
     then = desk.grants(release=urgent)
 
     assert len(urgent) == 1
     assert [grant.activity_id for grant in then] == [wide.activity_id]
 
 
-def test_what_cannot_start_anyway_holds_up_nobody(desk: Desk) -> None:
-    (running,) = desk.grants(on("src/a.py", waited=50))
-    wide, narrow = on("src/**", waited=40), on("src/b.py", role="dev")
+def test_paused_wide_work_does_not_delay_narrow_work(desk: Desk) -> None:
+    (running,) = desk.grants(offer_on("src/a.py", waited=50))
+    wide, narrow = offer_on("src/**", waited=40), offer_on("src/b.py", role="dev")
     desk.grants(wide)
     desk.cap("role:qa", 0)  # paused
 
@@ -147,9 +154,9 @@ def test_what_cannot_start_anyway_holds_up_nobody(desk: Desk) -> None:
     assert desk.grants(release=[running]) == []
 
 
-def test_a_claim_ends_with_the_work_that_had_it(desk: Desk) -> None:
-    desk.grants(on("src/a.py", waited=50))
-    wide, narrow = on("src/**", waited=40), on("src/b.py")
+def test_a_claim_on_files_ends_with_its_activity(desk: Desk) -> None:
+    desk.grants(offer_on("src/a.py", waited=50))
+    wide, narrow = offer_on("src/**", waited=40), offer_on("src/b.py")
     desk.grants(wide)
     assert desk.grants(narrow) == []
 
@@ -158,25 +165,25 @@ def test_a_claim_ends_with_the_work_that_had_it(desk: Desk) -> None:
     assert [grant.activity_id for grant in granted] == [narrow.activity_id]
 
 
-def leaves(item: Offer) -> Exchange:
+def withdraw(item: Offer) -> Exchange:
     return Exchange(withdrawals=[item.activity_id])
 
 
-def becomes_background(item: Offer) -> Exchange:
+def make_background(item: Offer) -> Exchange:
     return Exchange(offers=[item._replace(priority=20)])
 
 
-def becomes_less_urgent(item: Offer) -> Exchange:
+def make_less_urgent(item: Offer) -> Exchange:
     return Exchange(offers=[item._replace(priority=12)])
 
 
-@pytest.mark.parametrize("change", [leaves, becomes_background, becomes_less_urgent])
-def test_a_claim_is_as_late_as_who_is_first_after_its_first_one_went(
+@pytest.mark.parametrize("change", [withdraw, make_background, make_less_urgent])
+def test_a_claim_moves_to_the_next_activity_when_its_first_one_leaves(
     desk: Desk, change: Callable[[Offer], Exchange]
 ) -> None:
-    desk.grants(on("src/a.py", waited=90))
-    first, second = on("src/**", waited=80), on("src/**", waited=20)
-    between = on("src/b.py", role="dev", waited=50)
+    desk.grants(offer_on("src/a.py", waited=90))
+    first, second = offer_on("src/**", waited=80), offer_on("src/**", waited=20)
+    between = offer_on("src/b.py", role="dev", waited=50)
     desk.grants(first, second)
     assert desk.grants(between) == []
 
@@ -187,15 +194,15 @@ def test_a_claim_is_as_late_as_who_is_first_after_its_first_one_went(
 
 
 @pytest.mark.parametrize("urgent", [False, True])
-def test_a_claim_is_as_early_as_a_new_first_one(desk: Desk, urgent: bool) -> None:
-    """It came before, or it is more urgent than the others of its lane."""
-    running = desk.grants(on("src/a.py", waited=90))
-    desk.grants(on("src/**", waited=20))
-    first = on("src/**", priority=11, waited=60)
+def test_a_claim_moves_forward_with_a_new_first_activity(desk: Desk, urgent: bool) -> None:
+    """The new first activity is older or more urgent than the others."""
+    running = desk.grants(offer_on("src/a.py", waited=90))
+    desk.grants(offer_on("src/**", waited=20))
+    first = offer_on("src/**", priority=11, waited=60)
     desk.grants(first._replace(priority=15) if urgent else first)
     desk.grants(first)
 
-    beside = desk.grants(on("src/b.py", role="dev", waited=25))
+    beside = desk.grants(offer_on("src/b.py", role="dev", waited=25))
     then = desk.grants(release=running)
 
     assert beside == []
@@ -203,10 +210,10 @@ def test_a_claim_is_as_early_as_a_new_first_one(desk: Desk, urgent: bool) -> Non
     scripts.check_structure()
 
 
-def test_what_waits_for_a_claim_goes_when_a_new_first_one_of_it_comes_before(desk: Desk) -> None:
-    desk.grants(on("src/a.py", waited=90))
-    desk.grants(on("src/**", waited=50), on("src/b.py", role="dev", waited=40))
-    before = on("src/b.py", role="dev", waited=60)
+def test_narrow_work_with_a_new_first_activity_before_the_claim_starts(desk: Desk) -> None:
+    desk.grants(offer_on("src/a.py", waited=90))
+    desk.grants(offer_on("src/**", waited=50), offer_on("src/b.py", role="dev", waited=40))
+    before = offer_on("src/b.py", role="dev", waited=60)
 
     granted = desk.grants(before)
 
@@ -217,9 +224,9 @@ def test_what_waits_for_a_claim_goes_when_a_new_first_one_of_it_comes_before(des
 @pytest.mark.parametrize(
     ("family", "field", "value"),
     [
-        ("claims", "*", "3|1"),  # of another first waiter
-        ("claims", f"{A}|dev|3|", "3|1"),  # of nobody
-        ("holders", "digest", "activity"),  # of nothing that runs
+        ("claims", "*", "3|1"),  # belongs to another first waiter
+        ("claims", f"{A}|dev|3|", "3|1"),  # belongs to nobody
+        ("holders", "digest", "activity"),  # belongs to nothing that runs
         ("holders", "*", None),
         ("files", "*", None),
         ("file_uses", "*", None),
@@ -229,10 +236,10 @@ def test_what_waits_for_a_claim_goes_when_a_new_first_one_of_it_comes_before(des
     ids=["a late claim", "a claim of nobody", "a holder that does not run", "no holder", "no files", "no uses",
          "no files of what waits", "no uses of what waits"],
 )  # fmt: skip
-def test_what_does_not_fit_together_about_files_is_noticed(
+def test_inconsistent_keys_about_files_are_detected(
     desk: Desk, family: str, field: str, value: str | None
 ) -> None:
-    desk.grants(on("src/a.py", waited=50), on("src/**", waited=40))
+    desk.grants(offer_on("src/a.py", waited=50), offer_on("src/**", waited=40))
     scripts.check_structure()
     key = keys.generation(GENERATION) + (family if family.startswith("file") else f"{family}:{A}")
 
@@ -243,7 +250,7 @@ def test_what_does_not_fit_together_about_files_is_noticed(
         scripts.check_structure()
 
 
-def test_a_group_of_the_tenant_holds_over_its_roles_and_no_others(desk: Desk) -> None:
+def test_a_tenant_wide_group_covers_its_roles_and_no_other_tenant(desk: Desk) -> None:
     def in_group(**more: Any) -> Offer:
         return offer(group="repo-x", **more)._replace(group_scope="tenant")
 
@@ -254,13 +261,15 @@ def test_a_group_of_the_tenant_holds_over_its_roles_and_no_others(desk: Desk) ->
     assert (len(first), len(others), len(desk.grants())) == (1, 2, 1)
 
 
-def test_nothing_is_left_behind_when_work_on_files_is_done(desk: Desk) -> None:
-    grants = desk.grants(on("src/**"), on("src/a.py"), on("src/b.py", "docs/**", role="dev"))
+def test_finished_work_on_files_leaves_no_keys_behind(desk: Desk) -> None:
+    grants = desk.grants(
+        offer_on("src/**"), offer_on("src/a.py"), offer_on("src/b.py", "docs/**", role="dev")
+    )
     while grants:
         grants = desk.grants(release=grants)
 
-    left = {name.decode().rsplit(":", 1)[-1] for name in client().keys(f"{keys.pointer()}:*")}
-    assert not {"files", "file_uses", "parked", "tenants"} & left
+    remaining = {name.decode().rsplit(":", 1)[-1] for name in client().keys(f"{keys.pointer()}:*")}
+    assert not {"files", "file_uses", "parked", "tenants"} & remaining
     assert not client().keys(f"{keys.pointer()}:*holders:*") + client().keys(f"{keys.pointer()}:*claims:*")
 
 
@@ -271,7 +280,7 @@ def submit(api: Any, **more: Any) -> Any:
     return api().post("/api/v1/activities/", {"name": "Edit", "agent_role": "qa", **more})
 
 
-def test_what_is_submitted_with_files_and_a_group_waits_for_its_holder(
+def test_work_submitted_with_files_and_a_group_waits_for_their_holder(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     first = submit(api, files=["src/**", "./src/**"], group_key="r", group_scope="tenant").json()
@@ -309,7 +318,7 @@ def test_every_fault_of_files_and_groups_is_named_by_its_path(
     assert words in {fault["path"]: fault["message"] for fault in answer.json()["errors"]}[path]
 
 
-def test_a_wiped_redis_still_keeps_running_work_and_its_files_apart(engine: Engine, acme: Tenant) -> None:
+def test_a_wiped_redis_still_protects_the_files_of_running_work(engine: Engine, acme: Tenant) -> None:
     from activities.admission import rebuilding
 
     running: list[Any] = []
@@ -332,12 +341,12 @@ def test_a_wiped_redis_still_keeps_running_work_and_its_files_apart(engine: Engi
     assert len(running) == 3
 
 
-def test_the_heir_of_reassigned_work_has_its_files(engine: Engine, acme: Tenant) -> None:
+def test_the_successor_of_reassigned_work_has_its_files(engine: Engine, acme: Tenant) -> None:
     from activities import reassignment
 
     (activity_id,) = engine.submit(acme, files=["src/**"], group_key="g", group_scope="tenant")
-    heir = reassignment.reassign(acme.pk, activity_id, actor="test", reason="other", agent_role="dev")
+    successor = reassignment.reassign(acme.pk, activity_id, actor="test", reason="other", agent_role="dev")
 
     with tenant_scope(acme.pk):
-        found = Activity.objects.get(pk=heir.pk)
+        found = Activity.objects.get(pk=successor.pk)
     assert (found.files, found.group_scope) == (["src/**"], "tenant")

@@ -1,4 +1,4 @@
-"""Flower, started as the table of processes has it, tells nobody anything who has no login."""
+"""Flower, started as the standard process, requires a login for everything that shows data."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests import servers
 from tests.engine import eventually
 
 LOGIN = ("admin", "a password of tests")
-#: These tell nothing: that Flower runs, where to log in, style sheets, and that an address is none.
+#: Addresses without data: health, login pages, static files, and unknown addresses.
 OPEN = {"/healthcheck", "/static/x", "/login", "/logout", "/nothing"}
 
 
 def addresses() -> list[str]:
-    """One of each kind that Flower has."""
+    """One address for each pattern of Flower."""
     patterns = [str(each.regex.pattern if hasattr(each, "regex") else each[0]) for each in handlers]
     filled = [re.sub(r"\([^)]*\)", "x", pattern.removesuffix("$")).removesuffix("/?") for pattern in patterns]
     return [("/nothing" if each == ".*" else each) for each in filled]
@@ -42,13 +42,13 @@ def flower(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> I
     ]
     environment = {**servers.environment(settings), "FLOWER_BASIC_AUTH": ":".join(LOGIN)}
     environment.pop("FLOWER_UNAUTHENTICATED_API", None)
-    with log.open("wb") as said:
+    with log.open("wb") as output:
         process = subprocess.Popen(
-            spec.argv, env=environment, stdout=said, stderr=said, start_new_session=True
+            spec.argv, env=environment, stdout=output, stderr=output, start_new_session=True
         )
     client = httpx.Client(base_url=f"http://127.0.0.1:{port}")
     try:
-        eventually(lambda: process.poll() is not None or answers(client), 60)
+        eventually(lambda: process.poll() is not None or is_healthy(client), 60)
         assert process.poll() is None, log.read_text()
         yield client
     finally:
@@ -57,31 +57,31 @@ def flower(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> I
         process.wait()
 
 
-def answers(client: httpx.Client) -> bool:
+def is_healthy(client: httpx.Client) -> bool:
     try:
         return client.get("/healthcheck").status_code == 200
     except httpx.TransportError:
         return False
 
 
-def test_whoever_has_no_login_is_told_nothing(flower: httpx.Client) -> None:
+def test_without_a_login_flower_refuses_every_request(flower: httpx.Client) -> None:
     known = addresses()
     assert {"/", "/api/workers", "/metrics", "/api/task/apply/x", "/api/worker/shutdown/x"} <= set(known)
 
     for login in (None, ("admin", "guessed"), ("", "")):
-        told = {
+        accepted = {
             (method, address): answer.status_code
             for address in known
             if address not in OPEN
             for method in ("GET", "POST")
             if (answer := flower.request(method, address, auth=login)).status_code not in (401, 405)
         }
-        assert told == {}
+        assert accepted == {}
     for address in OPEN:
         assert "celery" not in flower.get(address).text.lower(), address
 
 
-def test_whoever_has_it_sees_the_workers_and_the_figures(flower: httpx.Client) -> None:
+def test_with_the_login_flower_shows_workers_and_metrics(flower: httpx.Client) -> None:
     assert flower.get("/", auth=LOGIN).status_code == 200
     assert flower.get("/api/tasks", auth=LOGIN).json() == {}
     assert flower.get("/metrics", auth=LOGIN).headers["Content-Type"].startswith("text/plain")

@@ -1,4 +1,4 @@
-"""The step that follows a run takes its slot at once, in the transaction that ends the run: only while nobody is kept waiting by that."""
+"""The next step takes the slot of the ended run in the same transaction, unless other work is waiting."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CHAIN = (step("one"), step("two", "one"), step("three", "two"))
 
 @pytest.fixture
 def acme(engine: Engine, tenant: Tenant, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tenant]:
-    """A message goes on as long as there is work."""
+    """The tenant, for which a message continues as long as there is work."""
     settings.ORCHESTRATOR_CONTINUE_SECONDS = 600.0
     monkeypatch.setattr(dispatch, "CLAIM_SECONDS", 1e6)
     engine.serve(tenant)
@@ -54,35 +54,35 @@ def acme(engine: Engine, tenant: Tenant, settings: Any, monkeypatch: pytest.Monk
 
 
 @pytest.fixture
-def passed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each slot that admission was asked for whether a step has followed on it."""
-    found: list[bool] = []
+def followed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each slot that was requested for a following step, whether the step took it."""
+    results_of_take_up: list[bool] = []
     take_up = dispatch._Following.take_up
 
-    def noted(self: Any) -> Any:
+    def take_up_and_record(self: Any) -> Any:
         run = take_up(self)
         if self._slot is not None:
-            found.append(run is not None)
+            results_of_take_up.append(run is not None)
         return run
 
-    monkeypatch.setattr(dispatch._Following, "take_up", noted)
-    return found
+    monkeypatch.setattr(dispatch._Following, "take_up", take_up_and_record)
+    return results_of_take_up
 
 
 def transaction_of(tenant: Tenant, flow: Flow, name: str, verb: str) -> int:
-    """The number of the transaction that has written this event of a step."""
+    """The id of the transaction that wrote this event of a step."""
     with tenant_scope(tenant.pk), connections[APP].cursor() as cursor:
         cursor.execute(
             "SELECT e.xmin::text::bigint FROM activities_activityevent e JOIN activities_activity a ON a.id = e.activity_id"
             " WHERE a.pipeline_run_id = %s AND a.step = %s AND e.verb = %s",
             [flow.id, name, verb],
         )
-        (found,) = cursor.fetchall()
-    return int(found[0])
+        ((transaction,),) = cursor.fetchall()
+    return int(transaction)
 
 
-def test_a_step_begins_in_the_transaction_that_ends_the_one_before(
-    engine: Engine, acme: Tenant, passed: list[bool]
+def test_a_step_starts_in_the_transaction_that_ends_the_step_before(
+    engine: Engine, acme: Tenant, followed: list[bool]
 ) -> None:
     active: list[int] = []
 
@@ -99,19 +99,19 @@ def test_a_step_begins_in_the_transaction_that_ends_the_one_before(
     assert active == [1, 1, 1]
     assert [call.pipeline_step for call in engine.agent.calls] == ["one", "two", "three"]
     assert engine.agent.calls[2].input["content"] == "two: done"
-    assert passed == [True, True, False]
+    assert followed == [True, True, False]
     for before, after in (("one", "two"), ("two", "three")):
         ended = transaction_of(acme, flow, before, "complete")
         assert {transaction_of(acme, flow, after, verb) for verb in ("submit", "start")} == {ended}
 
 
-#: Columns that differ between two equal runs: ids, times and what is derived from them.
-OWN = re.compile(r"(?!session_id)(.*_)?(id|ref|at|grant|provenance|input)$")
+#: Columns that differ between equal runs: ids, times and values derived from them.
+DIFFERING = re.compile(r"(?!session_id)(.*_)?(id|ref|at|grant|provenance|input)$")
 
 
 def rows_of(tenant: Tenant, flow: Flow) -> dict[str, list[dict[str, Any]]]:
-    """All rows that the claims of these steps have written, without what differs between two equal runs."""
-    found = {}
+    """All rows of these steps, without the values that differ between equal runs."""
+    rows_by_table = {}
     with tenant_scope(tenant.pk), connections[APP].cursor() as cursor:
         for table, key in (
             ("activities_activity", "id"), ("activities_activityrun", "activity_id"), ("activities_wake", "activity_id"),
@@ -124,18 +124,21 @@ def rows_of(tenant: Tenant, flow: Flow) -> dict[str, list[dict[str, Any]]]:
             )
             names = [column.name for column in cursor.description or ()]
             rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-            found[table] = [
-                {name: value if not OWN.match(name) else value is not None for name, value in row.items()}
+            rows_by_table[table] = [
+                {
+                    name: value if not DIFFERING.match(name) else value is not None
+                    for name, value in row.items()
+                }
                 for row in rows
             ]
-    return found
+    return rows_by_table
 
 
 @pytest.mark.parametrize("has_session", [False, True])
-def test_a_step_that_is_claimed_as_it_is_created_leaves_the_rows_of_one_that_is_claimed_later(
-    engine: Engine, acme: Tenant, passed: list[bool], monkeypatch: pytest.MonkeyPatch, has_session: bool
+def test_a_step_claimed_at_its_creation_leaves_the_same_rows_as_one_claimed_later(
+    engine: Engine, acme: Tenant, followed: list[bool], monkeypatch: pytest.MonkeyPatch, has_session: bool
 ) -> None:
-    """The third step has its input at hand, the last one must fetch the outputs of two steps before it starts."""
+    """The third step has its input already; the last one must first fetch the outputs of two steps."""
     engine.agent.behaviour = lambda request: Completed(
         Output(content=f"{request.pipeline_step}: done"),
         session_id="s-1" if has_session and request.pipeline_step == "one" else None,
@@ -143,23 +146,23 @@ def test_a_step_that_is_claimed_as_it_is_created_leaves_the_rows_of_one_that_is_
     steps = (*CHAIN, step("four", "two", "three"))
     claim, claimed = submission.Reservation.claim, list[bool]()
 
-    def noted(self: submission.Reservation, parameters: Any) -> Any:
+    def claim_and_record(self: submission.Reservation, parameters: Any) -> Any:
         rows = claim(self, parameters)
         claimed.append(rows is not None)
         return rows
 
-    monkeypatch.setattr(submission.Reservation, "claim", noted)
+    monkeypatch.setattr(submission.Reservation, "claim", claim_and_record)
     together = Flow(engine, acme, *steps, deliverable_id=uuid4())
     engine.drain()
     monkeypatch.setattr(submission.Reservation, "claim", lambda self, parameters: None)
-    apart = Flow(engine, acme, *steps, deliverable_id=uuid4())
+    separately = Flow(engine, acme, *steps, deliverable_id=uuid4())
     engine.drain()
 
-    assert together.outcome == apart.outcome == ("completed", 0)
+    assert together.outcome == separately.outcome == ("completed", 0)
     # What records the session of the first step sends the statement that creates the second one before that can claim.
     assert claimed == [not has_session, True, True]
-    assert passed == [True, True, True, False] * 2
-    rows, expected = rows_of(acme, together), rows_of(acme, apart)
+    assert followed == [True, True, True, False] * 2
+    rows, expected = rows_of(acme, together), rows_of(acme, separately)
     assert [row["verb"] for row in rows["activities_activityevent"] if row["step"] == "two"] == [
         "submit",
         "start",
@@ -172,12 +175,12 @@ def test_a_step_that_is_claimed_as_it_is_created_leaves_the_rows_of_one_that_is_
     assert rows == expected
 
 
-def calls(engine: Engine) -> list[str | None]:
+def steps_called(engine: Engine) -> list[str | None]:
     return [call.pipeline_step for call in engine.agent.calls]
 
 
 def during(name: str, happen: Callable[[], object]) -> Callable[[AgentRequest], AgentResult]:
-    """An agent during whose call for this step something happens elsewhere."""
+    """An agent during whose call for this step `happen` is called in another thread."""
 
     def behave(request: AgentRequest) -> AgentResult:
         if request.pipeline_step == name:
@@ -191,7 +194,7 @@ def runs_of(engine: Engine, acme: Tenant, flow: Flow, name: str) -> list[Activit
     return engine.runs(acme, flow.row(name).activity_id)
 
 
-def test_whoever_waits_goes_first(engine: Engine, acme: Tenant, passed: list[bool]) -> None:
+def test_waiting_work_precedes_the_following_step(engine: Engine, acme: Tenant, followed: list[bool]) -> None:
     engine.serve(acme, "qa", max_concurrency=1)
     flow = Flow(engine, acme, *CHAIN[:2])
     engine.submit(acme)
@@ -200,21 +203,19 @@ def test_whoever_waits_goes_first(engine: Engine, acme: Tenant, passed: list[boo
 
     assert flow.outcome == ("completed", 0)
     assert [call.name for call in engine.agent.calls] == ["one", "work 0", "two"]
-    assert passed == [False, False], "of the first step, and of the last one"
+    assert followed == [False, False], "one for the first step and one for the last"
 
 
-def test_while_others_wait_admission_is_not_even_asked(
-    engine: Engine, acme: Tenant, passed: list[bool]
-) -> None:
+def test_no_slot_is_requested_while_others_wait(engine: Engine, acme: Tenant, followed: list[bool]) -> None:
     engine.serve(acme, "qa", max_concurrency=1)
     flows = [Flow(engine, acme, *CHAIN) for _ in range(3)]
 
     engine.drain()
 
     assert {flow.outcome for flow in flows} == {("completed", 0)}
-    assert calls(engine)[:6] == ["one"] * 3 + ["two"] * 3
-    assert passed[:1] == [False]
-    assert len(passed) < 5, "asked in vain once, and where nobody waited any more"
+    assert steps_called(engine)[:6] == ["one"] * 3 + ["two"] * 3
+    assert followed[:1] == [False]
+    assert len(followed) < 5, "only once in vain, and after nobody waited any more"
 
 
 @pytest.mark.parametrize(
@@ -227,29 +228,31 @@ def test_while_others_wait_admission_is_not_even_asked(
     ],
     ids=["of another role", "beside another one", "more urgent", "of a person"],
 )
-def test_a_step_that_is_not_just_the_same_work_is_offered_as_usual(
-    engine: Engine, acme: Tenant, passed: list[bool], steps: tuple[dict[str, Any], ...]
+def test_a_step_with_other_requirements_is_offered_as_usual(
+    engine: Engine, acme: Tenant, followed: list[bool], steps: tuple[dict[str, Any], ...]
 ) -> None:
     flow = Flow(engine, acme, *steps)
 
     engine.drain()
 
-    assert not any(passed)
+    assert not any(followed)
     assert flow.row("two").status == ("active" if "human_role" in steps[1] else "done")
 
 
-def test_what_costs_money_asks_its_budget_first(engine: Engine, acme: Tenant, passed: list[bool]) -> None:
+def test_a_step_under_a_budget_is_offered_as_usual(
+    engine: Engine, acme: Tenant, followed: list[bool]
+) -> None:
     capped(acme)
     flow = Flow(engine, acme, *CHAIN)
 
     engine.drain()
 
     assert flow.outcome == ("completed", 0)
-    assert passed == []
+    assert followed == []
 
 
-def test_a_budget_that_comes_during_the_call_is_asked(
-    engine: Engine, acme: Tenant, passed: list[bool]
+def test_a_budget_created_during_the_call_applies_to_the_next_step(
+    engine: Engine, acme: Tenant, followed: list[bool]
 ) -> None:
     engine.agent.behaviour = during("one", lambda: capped(acme))
     flow = Flow(engine, acme, *CHAIN)
@@ -257,11 +260,11 @@ def test_a_budget_that_comes_during_the_call_is_asked(
     engine.drain()
 
     assert flow.outcome == ("completed", 0)
-    assert passed == [False]
+    assert followed == [False]
 
 
-def test_work_whose_group_is_known_only_when_it_is_created_is_offered_as_usual(
-    engine: Engine, acme: Tenant, passed: list[bool], monkeypatch: pytest.MonkeyPatch
+def test_a_step_whose_group_is_set_at_its_creation_is_offered_as_usual(
+    engine: Engine, acme: Tenant, followed: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inline, find = adapters.get("inline"), adapters.get
     monkeypatch.setattr(adapters, "get", lambda name: inline if name == "cli" else find(name))
@@ -273,7 +276,7 @@ def test_work_whose_group_is_known_only_when_it_is_created_is_offered_as_usual(
 
     assert flow.outcome == ("completed", 0)
     assert engine.get(acme, flow.row("two").activity_id).group_key == "repository:site"
-    assert passed == []
+    assert followed == []
 
 
 def pause_role(engine: Engine, acme: Tenant, is_paused: bool) -> None:
@@ -290,37 +293,37 @@ def pause_pipeline(engine: Engine, acme: Tenant, is_paused: bool) -> None:
 
 
 @pytest.mark.parametrize("pause", [pause_role, pause_pipeline])
-def test_a_pause_during_the_call_holds_the_step_that_follows(
-    engine: Engine, acme: Tenant, passed: list[bool], pause: Callable[[Engine, Tenant, bool], None]
+def test_a_pause_during_the_call_holds_the_next_step(
+    engine: Engine, acme: Tenant, followed: list[bool], pause: Callable[[Engine, Tenant, bool], None]
 ) -> None:
     engine.agent.behaviour = during("one", lambda: pause(engine, acme, True))
     flow = Flow(engine, acme, *CHAIN)
     engine.drain()
 
-    assert (calls(engine), passed) == (["one"], [False])
+    assert (steps_called(engine), followed) == (["one"], [False])
     pause(engine, acme, False)
     relay.grant_waiting()
     engine.drain()
     assert flow.outcome == ("completed", 0)
 
 
-def test_a_worker_that_drains_takes_no_step_that_follows(
-    engine: Engine, acme: Tenant, passed: list[bool]
+def test_a_draining_worker_does_not_start_the_next_step(
+    engine: Engine, acme: Tenant, followed: list[bool]
 ) -> None:
     engine.agent.behaviour = during("one", engine.lease.drain)
     flow = Flow(engine, acme, *CHAIN)
 
     engine.deliver()
 
-    assert (calls(engine), passed) == (["one"], [])
+    assert (steps_called(engine), followed) == (["one"], [])
     engine.replace_worker()
     relay.grant_waiting()
     engine.drain()
     assert flow.outcome == ("completed", 0)
 
 
-def test_nobody_waits_for_a_redis_that_has_not_answered_yet(
-    engine: Engine, acme: Tenant, passed: list[bool], monkeypatch: pytest.MonkeyPatch
+def test_a_worker_does_not_wait_for_a_slow_answer_of_redis(
+    engine: Engine, acme: Tenant, followed: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SentCommand, "is_answered", lambda self: False)
     flow = Flow(engine, acme, *CHAIN)
@@ -328,67 +331,69 @@ def test_nobody_waits_for_a_redis_that_has_not_answered_yet(
     assert engine.drain() == 1
 
     assert flow.outcome == ("completed", 0)
-    assert passed == [False] * 3
+    assert followed == [False] * 3
 
 
 def test_a_slot_that_was_passed_on_too_long_ago_is_not_used(
-    engine: Engine, acme: Tenant, passed: list[bool], monkeypatch: pytest.MonkeyPatch
+    engine: Engine, acme: Tenant, followed: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The audit of slots may have taken it back."""
+    """The audit of slots may have withdrawn it."""
     monkeypatch.setattr(dispatch, "CLAIM_SECONDS", 0.0)
     flow = Flow(engine, acme, *CHAIN)
 
     engine.drain()
 
     assert flow.outcome == ("completed", 0)
-    assert passed == [False] * 3
+    assert followed == [False] * 3
 
 
-def is_away(*arguments: object) -> None:
+def raise_connection_error(*arguments: object) -> None:
     raise redis.ConnectionError("away")
 
 
 READ = SentCommand.read
 
 
-def answers_too_late(self: SentCommand) -> None:
-    """The command is carried out."""
+def read_then_time_out(self: SentCommand) -> None:
+    """Time out after Redis has run the command."""
     READ(self)
     raise redis.TimeoutError("too late")
 
 
-@pytest.mark.parametrize(("method", "fails"), [("__init__", is_away), ("read", answers_too_late)])
-def test_without_an_answer_of_redis_the_step_is_offered_as_usual(
+@pytest.mark.parametrize(
+    ("method", "failing_method"), [("__init__", raise_connection_error), ("read", read_then_time_out)]
+)
+def test_without_an_answer_of_redis_the_next_step_is_offered_as_usual(
     engine: Engine,
     acme: Tenant,
-    passed: list[bool],
+    followed: list[bool],
     monkeypatch: pytest.MonkeyPatch,
     method: str,
-    fails: Callable[..., None],
+    failing_method: Callable[..., None],
 ) -> None:
-    monkeypatch.setattr(SentCommand, method, fails)
+    monkeypatch.setattr(SentCommand, method, failing_method)
     flow = Flow(engine, acme, *CHAIN)
 
     engine.drain()
 
     assert flow.outcome == ("completed", 0)
-    assert calls(engine) == ["one", "two", "three"]
-    assert not any(passed)
+    assert steps_called(engine) == ["one", "two", "three"]
+    assert not any(followed)
 
 
 @contextmanager
 def failing_commit(error: psycopg.Error) -> Iterator[list[bool]]:
-    """The first commit that begins a step that follows fails, after all before it was answered: it is undone."""
-    connection, seen, done = connections[APP], list[bool](), list[bool]()
+    """Let the first commit that starts a following step fail, so that it is rolled back."""
+    connection, statements, done = connections[APP], list[bool](), list[bool]()
     commit = connection._commit
 
-    def note(execute: Any, sql: Any, parameters: Any, many: bool, context: Any) -> Any:
+    def record_statement(execute: Any, sql: Any, parameters: Any, many: bool, context: Any) -> Any:
         if "pipelines_steprun s SET status = 'active'" in sql:
-            seen.append(True)
+            statements.append(True)
         return execute(sql, parameters, many, context)
 
     def fail() -> None:
-        if seen and not done:
+        if statements and not done:
             connection.connection.send_kept()
             done.append(True)
             raise DatabaseError from error
@@ -396,7 +401,7 @@ def failing_commit(error: psycopg.Error) -> Iterator[list[bool]]:
 
     connection._commit = fail
     try:
-        with connection.execute_wrapper(note):
+        with connection.execute_wrapper(record_statement):
             yield done
     finally:
         del connection._commit
@@ -405,8 +410,8 @@ def failing_commit(error: psycopg.Error) -> Iterator[list[bool]]:
 DEADLOCK = errors.DeadlockDetected("another transaction met this one")
 
 
-def test_a_transaction_that_is_tried_again_claims_the_step_again(
-    engine: Engine, acme: Tenant, passed: list[bool]
+def test_a_retried_transaction_claims_the_step_again(
+    engine: Engine, acme: Tenant, followed: list[bool]
 ) -> None:
     flow = Flow(engine, acme, *CHAIN)
     with failing_commit(DEADLOCK) as failed:
@@ -414,54 +419,54 @@ def test_a_transaction_that_is_tried_again_claims_the_step_again(
 
     assert failed == [True]
     assert flow.outcome == ("completed", 0)
-    assert calls(engine) == ["one", "two", "three"]
+    assert steps_called(engine) == ["one", "two", "three"]
     assert [len(runs_of(engine, acme, flow, name)) for name in ("one", "two", "three")] == [1, 1, 1]
-    assert passed == [True, True, False]
+    assert followed == [True, True, False]
 
 
-def test_what_was_claimed_before_a_transaction_was_undone_does_not_count(
-    engine: Engine, acme: Tenant, passed: list[bool], monkeypatch: pytest.MonkeyPatch
+def test_a_claim_in_a_rolled_back_transaction_does_not_count(
+    engine: Engine, acme: Tenant, followed: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second try comes so late that it claims nothing."""
+    """The second attempt is so late that it claims nothing."""
     flow = Flow(engine, acme, *CHAIN[:2])
     with failing_commit(DEADLOCK) as failed:
         expected = dispatch._Following._is_expected
         monkeypatch.setattr(
-            dispatch._Following, "_is_expected", lambda self, begun: not failed and expected(self, begun)
+            dispatch._Following, "_is_expected", lambda self, run: not failed and expected(self, run)
         )
         engine.drain()
 
     assert flow.outcome == ("completed", 0)
-    assert calls(engine) == ["one", "two"]
+    assert steps_called(engine) == ["one", "two"]
     assert [len(runs_of(engine, acme, flow, name)) for name in ("one", "two")] == [1, 1]
-    assert passed == [False, False]
+    assert followed == [False, False]
 
 
-def test_a_result_that_is_refused_leaves_nothing_of_the_step_that_was_to_follow(
-    engine: Engine, acme: Tenant, passed: list[bool]
+def test_a_refused_result_leaves_no_trace_of_the_next_step(
+    engine: Engine, acme: Tenant, followed: list[bool]
 ) -> None:
     flow = Flow(engine, acme, *CHAIN)
     first = flow.row("one").activity_id
     with failing_commit(errors.CheckViolation("a mistake of ours")):
         engine.drain()
 
-    assert calls(engine) == ["one"]
+    assert steps_called(engine) == ["one"]
     assert engine.status(acme, first) == "failed"
     assert flow.row("two").activity_id is None
-    assert passed == [False]
+    assert followed == [False]
 
 
-def test_a_run_that_cannot_be_recorded_keeps_no_connection_to_redis(
+def test_a_run_that_cannot_be_recorded_releases_its_redis_connection(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(action: Callable[[], object]) -> object:
-        return action()  # once, and then the server is away for longer than the lease
+    def run_once(action: Callable[[], object]) -> object:
+        return action()  # no retries, as if the outage outlasted the lease
 
     flow = Flow(engine, acme, *CHAIN)
     in_use = len(client().connection_pool._in_use_connections)
     with monkeypatch.context() as patched:
         patched.setattr(SentCommand, "is_answered", lambda self: False)
-        patched.setattr(results, "persistently", fails)
+        patched.setattr(results, "persistently", run_once)
         with failing_commit(DEADLOCK), pytest.raises(DatabaseError):
             dispatch.receive(**(engine.take() or {}))
 
@@ -478,8 +483,8 @@ def test_a_run_that_cannot_be_recorded_keeps_no_connection_to_redis(
     assert flow.outcome == ("completed", 0)
 
 
-def test_a_step_whose_commit_was_never_answered_is_handed_back_and_runs_once(
-    engine: Engine, acme: Tenant, passed: list[bool]
+def test_a_step_whose_commit_was_not_answered_is_released_and_runs_once(
+    engine: Engine, acme: Tenant, followed: list[bool]
 ) -> None:
     flow = Flow(engine, acme, *CHAIN)
     with lost_answer("pipelines_steprun s SET status = 'active'") as lost:
@@ -489,16 +494,16 @@ def test_a_step_whose_commit_was_never_answered_is_handed_back_and_runs_once(
 
     assert lost == [1]
     assert flow.outcome == ("completed", 0)
-    assert calls(engine) == ["one", "two", "three"]
+    assert steps_called(engine) == ["one", "two", "three"]
     assert [run.status for run in runs_of(engine, acme, flow, "two")] == ["failed", "completed"]
 
 
-def test_the_slot_of_a_step_whose_worker_died_before_the_commit_is_found_and_given_back(
+def test_the_slot_of_a_step_whose_worker_died_before_the_commit_is_freed(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin = dispatch._begin_claims
 
-    def dies(held: Any, created: Any = None) -> Any:
+    def die_at_the_second_claim(held: Any, created: Any = None) -> Any:
         claims = begin(held, created)
         if held[0].grant.activity_id != first:
             raise Died
@@ -507,7 +512,7 @@ def test_the_slot_of_a_step_whose_worker_died_before_the_commit_is_found_and_giv
     flow = Flow(engine, acme, *CHAIN)
     first = flow.row("one").activity_id
     with monkeypatch.context() as patched:
-        patched.setattr(dispatch, "_begin_claims", dies)
+        patched.setattr(dispatch, "_begin_claims", die_at_the_second_claim)
         with pytest.raises(Died):
             engine.deliver()
     (orphan,) = scripts.audit(withdraw_orphans=False)
@@ -524,32 +529,32 @@ def test_the_slot_of_a_step_whose_worker_died_before_the_commit_is_found_and_giv
     engine.drain()
 
     assert flow.outcome == ("completed", 0)
-    assert calls(engine) == ["one", "one", "two", "three"]
+    assert steps_called(engine) == ["one", "one", "two", "three"]
 
 
-def test_what_else_the_end_of_a_run_has_left_does_not_wait_for_the_step_that_follows(
-    engine: Engine, acme: Tenant, passed: list[bool]
+def test_other_work_created_at_the_end_of_a_run_is_offered_before_the_next_step_ends(
+    engine: Engine, acme: Tenant, followed: list[bool]
 ) -> None:
-    seen: list[int] = []
+    messages_seen: list[int] = []
 
-    def leave_something(sender: Any, *, activity: Any, **kwargs: Any) -> None:
+    def submit_aside(sender: Any, *, activity: Any, **kwargs: Any) -> None:
         if activity.step == "one":
             submission.submit([NewActivity(name="aside", agent_role="seo")], actor="test")
 
-    engine.agent.behaviour = during("two", lambda: seen.append(engine.messages()))
-    activity_settled.connect(leave_something, dispatch_uid="test.leave_something")
+    engine.agent.behaviour = during("two", lambda: messages_seen.append(engine.messages()))
+    activity_settled.connect(submit_aside, dispatch_uid="test.leave_something")
     try:
         Flow(engine, acme, *CHAIN[:2])
         engine.drain()
     finally:
         activity_settled.disconnect(dispatch_uid="test.leave_something")
 
-    assert seen == [1]
-    assert passed == [True, False]
+    assert messages_seen == [1]
+    assert followed == [True, False]
 
 
-def test_the_slot_is_for_the_step_and_for_nothing_else_that_was_created_before_it(
-    engine: Engine, acme: Tenant, passed: list[bool], monkeypatch: pytest.MonkeyPatch
+def test_the_slot_is_not_passed_to_other_work_created_before_the_step(
+    engine: Engine, acme: Tenant, followed: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     advance = progression.advance
 
@@ -564,11 +569,11 @@ def test_the_slot_is_for_the_step_and_for_nothing_else_that_was_created_before_i
 
     assert sorted(call.name for call in engine.agent.calls) == ["aside", "one", "two"]
     assert flow.outcome == ("completed", 0)
-    assert not any(passed)
+    assert not any(followed)
 
 
-def test_a_step_that_follows_can_be_cancelled_like_any_other(
-    engine: Engine, acme: Tenant, passed: list[bool]
+def test_a_following_step_can_be_cancelled_during_its_call(
+    engine: Engine, acme: Tenant, followed: list[bool]
 ) -> None:
     def cancel() -> None:
         cancellation.cancel(acme.pk, flow.row("two").activity_id, actor="test")
@@ -577,17 +582,17 @@ def test_a_step_that_follows_can_be_cancelled_like_any_other(
     engine.agent.behaviour = during("two", cancel)
     engine.drain()
 
-    assert calls(engine) == ["one", "two"]
-    assert passed == [True, False]
+    assert steps_called(engine) == ["one", "two"]
+    assert followed == [True, False]
     assert flow.row("two").status == "failed"
 
 
-def test_a_step_whose_slot_was_taken_back_before_its_agent_is_called_runs_later(
+def test_a_step_whose_slot_was_withdrawn_before_the_call_runs_later(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetch, late = dispatch._Claims.fetch, []
 
-    def comes_late(self: Any) -> Any:
+    def fetch_late_once(self: Any) -> Any:
         if self.held[0].grant.activity_id == flow.row("two").activity_id and not late:
             late.append(self)
             with monkeypatch.context() as patched:
@@ -596,13 +601,13 @@ def test_a_step_whose_slot_was_taken_back_before_its_agent_is_called_runs_later(
                 return fetch(self)
         return fetch(self)
 
-    monkeypatch.setattr(dispatch._Claims, "fetch", comes_late)
+    monkeypatch.setattr(dispatch._Claims, "fetch", fetch_late_once)
     flow = Flow(engine, acme, *CHAIN)
     engine.drain()
     engine.make_due(acme)
     engine.drain()
 
     assert flow.outcome == ("completed", 0)
-    assert calls(engine) == ["one", "two", "three"]
+    assert steps_called(engine) == ["one", "two", "three"]
     assert len(late) == 1
     assert len(runs_of(engine, acme, flow, "two")) == 2

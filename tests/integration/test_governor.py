@@ -1,4 +1,4 @@
-"""The governor of a provider: what it lets begin, what it learns, and that all processes share it."""
+"""The governor of a provider: windows, learned limits, slots and the breaker, shared by all processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def governor(*, minute: float = 60.0, day: float = 86_400.0, **limits: float) ->
 
 
 def let_time_pass(seconds: float) -> None:
-    """The governor's clock is Redis's. Instead of waiting, all that it has noted becomes older."""
+    """Move everything that the governor has recorded back, because its clock is that of Redis."""
     client, shift = redis.client(), int(seconds * 1000)
     state, calls, _, *used = keys.of_provider("test")
     for field in (b"retry_at", b"open_until", b"probe_until"):
@@ -40,28 +40,28 @@ def let_time_pass(seconds: float) -> None:
         client.zincrby(calls, -shift, member)
     for name in used:
         part = (86_400_000 if name.endswith("day_tokens") else 60_000) / 100
-        found = client.hgetall(name)
+        amounts = client.hgetall(name)
         client.delete(name)
-        for slot, amount in found.items():
+        for slot, amount in amounts.items():
             client.hincrbyfloat(name, str(int(slot) - round(shift / part)), float(amount))
 
 
-def asked(guard: Governor, times: int, **fields: int) -> list[Answer]:
+def acquire_several(guard: Governor, times: int, **fields: int) -> list[Answer]:
     return [guard.acquire(call(**fields)) for _ in range(times)]
 
 
 # Windows
 
 
-def test_no_more_requests_begin_within_a_minute_than_the_limit():
-    answers = asked(governor(requests_per_minute=5), 7)
+def test_at_most_the_limit_of_requests_starts_within_a_minute():
+    answers = acquire_several(governor(requests_per_minute=5), 7)
 
     assert [answer.granted for answer in answers] == [True] * 5 + [False] * 2
     assert answers[-1].reason is Reason.REQUESTS
     assert answers[-1].wait_seconds == pytest.approx(60, abs=1.5)
 
 
-def test_what_was_used_leaves_the_window_when_it_is_a_minute_old_and_not_before():
+def test_a_request_leaves_the_window_after_a_minute():
     guard = governor(requests_per_minute=2)
     guard.acquire(call())
     let_time_pass(40)
@@ -84,7 +84,7 @@ def test_a_call_needs_room_in_every_dimension_and_takes_nothing_when_one_is_full
     assert guard.status().used == {"requests": 1, "input_tokens": 90, "output_tokens": 10, "day_tokens": 0}
 
 
-def test_the_tokens_of_a_day_are_counted_over_a_day():
+def test_daily_tokens_are_counted_over_a_day():
     guard = governor(tokens_per_day=1_000)
     guard.acquire(call(tokens_in=600, tokens_out=300))
     let_time_pass(3_600)
@@ -95,7 +95,7 @@ def test_the_tokens_of_a_day_are_counted_over_a_day():
     assert refused.wait_seconds == pytest.approx(23 * 3_600, rel=0.05)
 
 
-def test_a_call_larger_than_the_limit_waits_for_an_empty_window_and_is_not_stuck():
+def test_a_call_larger_than_the_limit_starts_in_an_empty_window():
     guard = governor(input_tokens_per_minute=100)
     guard.acquire(call(tokens_in=1))
 
@@ -105,7 +105,7 @@ def test_a_call_larger_than_the_limit_waits_for_an_empty_window_and_is_not_stuck
     assert not guard.acquire(call(tokens_in=1)).granted
 
 
-def test_what_was_reserved_and_not_used_comes_back_once():
+def test_unused_reservations_are_returned_once():
     guard, first = governor(input_tokens_per_minute=100), call(tokens_in=100)
     guard.acquire(first)
 
@@ -115,7 +115,7 @@ def test_what_was_reserved_and_not_used_comes_back_once():
     assert guard.status().used["input_tokens"] == 30
 
 
-def test_asking_twice_for_one_call_reserves_once():
+def test_acquiring_twice_for_one_call_reserves_once():
     guard, one = governor(requests_per_minute=5), call()
 
     assert guard.acquire(one).granted
@@ -123,10 +123,10 @@ def test_asking_twice_for_one_call_reserves_once():
     assert (guard.status().used["requests"], guard.status().under_way) == (1, 1)
 
 
-# What providers say
+# Reported limits
 
 
-def test_less_left_than_known_here_counts_until_the_providers_reset():
+def test_a_lower_remaining_quota_applies_until_the_reset():
     guard, one = governor(requests_per_minute=50), call()
     guard.acquire(one)
     guard.report(one, Outcome.OK, learned=ReportedLimits({"requests": 1}, {"requests": 20.0}))
@@ -134,18 +134,18 @@ def test_less_left_than_known_here_counts_until_the_providers_reset():
     assert guard.acquire(call()).granted
     assert guard.acquire(call()).wait_seconds == pytest.approx(20, abs=1.5)
     let_time_pass(22)
-    assert all(answer.granted for answer in asked(guard, 40))
+    assert all(answer.granted for answer in acquire_several(guard, 40))
 
 
-def test_more_left_than_known_here_changes_nothing():
+def test_a_higher_remaining_quota_changes_nothing():
     guard, one = governor(requests_per_minute=2), call()
     guard.acquire(one)
     guard.report(one, Outcome.OK, learned=ReportedLimits({"requests": 1_000}, {}))
 
-    assert [answer.granted for answer in asked(guard, 2)] == [True, False]
+    assert [answer.granted for answer in acquire_several(guard, 2)] == [True, False]
 
 
-def test_below_a_tenth_only_urgent_calls_begin_until_the_reset():
+def test_below_a_tenth_only_urgent_calls_start_until_the_reset():
     guard, one = governor(requests_per_minute=50, low_share=0.1), call()
     guard.acquire(one)
     guard.report(one, Outcome.OK, learned=ReportedLimits({"requests": 4}, {"requests": 30.0}))
@@ -156,21 +156,23 @@ def test_below_a_tenth_only_urgent_calls_begin_until_the_reset():
     assert guard.acquire(call()).granted
 
 
-def learns(guard: Governor, left: int, reset: float = 30.0, limit: int | None = None, **fields: int) -> None:
-    """One call whose answer says what is left."""
+def report_remaining(
+    guard: Governor, left: int, reset: float = 30.0, limit: int | None = None, **fields: int
+) -> None:
+    """Make one call whose answer reports the remaining quota."""
     one = call(**fields)
     assert guard.acquire(one).granted
-    told = ReportedLimits(
+    reported = ReportedLimits(
         {"requests": left}, {"requests": reset}, limits={"requests": limit} if limit else {}
     )
-    guard.report(one, Outcome.OK, learned=told)
+    guard.report(one, Outcome.OK, learned=reported)
 
 
-def test_a_limit_that_nobody_configured_is_learned_and_its_last_tenth_is_for_urgent_calls():
+def test_an_unconfigured_limit_is_learned_and_its_last_tenth_is_for_urgent_calls():
     guard = governor(low_share=0.1)
-    learns(guard, 9, limit=10)
+    report_remaining(guard, 9, limit=10)
 
-    assert [answer.granted for answer in asked(guard, 9)] == [True] * 8 + [False]
+    assert [answer.granted for answer in acquire_several(guard, 9)] == [True] * 8 + [False]
     assert guard.acquire(call(urgent=True)).granted
     refused = guard.acquire(call(urgent=True))
     assert (refused.granted, refused.reason) == (False, Reason.REQUESTS)
@@ -178,65 +180,67 @@ def test_a_limit_that_nobody_configured_is_learned_and_its_last_tenth_is_for_urg
     assert (guard.status().limits["requests"], guard.status().used["requests"]) == (10, 10)
 
 
-def test_what_others_have_used_of_a_learned_limit_counts_until_its_reset():
+def test_usage_by_others_of_a_learned_limit_counts_until_its_reset():
     guard = governor(low_share=0.1)
-    learns(guard, 1, reset=20.0, limit=10)
+    report_remaining(guard, 1, reset=20.0, limit=10)
 
     assert not guard.acquire(call()).granted
     let_time_pass(22)
-    assert [answer.granted for answer in asked(guard, 10)] == [True] * 9 + [False]
+    assert [answer.granted for answer in acquire_several(guard, 10)] == [True] * 9 + [False]
 
 
-def test_a_provider_that_tells_only_what_is_left_had_at_least_that():
+def test_a_limit_is_at_least_the_reported_remaining_quota():
     guard = governor(low_share=0.1)
-    learns(guard, 3)
+    report_remaining(guard, 3)
     assert guard.status().limits["requests"] == 4
 
-    learns(guard, 19)
+    report_remaining(guard, 19)
 
     assert guard.status().limits["requests"] == 20
 
 
-def test_a_limit_of_one_is_no_standstill():
+def test_a_limit_of_one_still_allows_one_call():
     guard = governor(low_share=0.1)
-    learns(guard, 1, reset=0.0, limit=1)
+    report_remaining(guard, 1, reset=0.0, limit=1)
 
-    assert [answer.granted for answer in asked(guard, 2)] == [True, False]
+    assert [answer.granted for answer in acquire_several(guard, 2)] == [True, False]
     let_time_pass(62)
     assert guard.acquire(call()).granted
 
 
-def test_what_comes_back_later_than_in_a_minute_is_counted_over_an_hour_or_a_day():
+def test_a_late_reset_makes_the_window_an_hour_or_a_day():
     guard = governor(low_share=0.1)
-    learns(guard, 4, reset=2_000.0, limit=5)
+    report_remaining(guard, 4, reset=2_000.0, limit=5)
 
-    assert [answer.granted for answer in asked(guard, 4)] == [True] * 3 + [False]
+    assert [answer.granted for answer in acquire_several(guard, 4)] == [True] * 3 + [False]
     assert guard.acquire(call()).wait_seconds == pytest.approx(2_000, rel=0.05)
     other = Governor("other", Profile(first_slots=50, low_share=0.1))
-    learns(other, 1, reset=40_000.0, limit=5)
+    report_remaining(other, 1, reset=40_000.0, limit=5)
     assert other.acquire(call()).wait_seconds == pytest.approx(40_000, rel=0.05)
 
 
-def test_calls_from_before_a_limit_was_known_are_counted_by_what_the_provider_says_alone():
+def test_calls_before_a_limit_was_learned_count_only_as_the_provider_reports():
     guard, early, silent = governor(), [call(tokens_in=5_000) for _ in range(3)], call(tokens_in=5_000)
     for each in (*early, silent):
         guard.acquire(each)
-    told = ReportedLimits({"input_tokens": 9_700}, {"input_tokens": 30.0}, limits={"input_tokens": 10_000})
+    reported = ReportedLimits(
+        {"input_tokens": 9_700}, {"input_tokens": 30.0}, limits={"input_tokens": 10_000}
+    )
     for each in early:
-        guard.report(each, Outcome.OK, input_tokens=100, output_tokens=1, learned=told)
+        guard.report(each, Outcome.OK, input_tokens=100, output_tokens=1, learned=reported)
     guard.report(silent, Outcome.OK, input_tokens=100, output_tokens=1)
 
     assert guard.status().used["input_tokens"] == 300
 
 
-def test_a_configured_limit_stays_what_it_is():
+def test_a_configured_limit_is_not_replaced_by_a_reported_one():
     guard = governor(requests_per_minute=3)
-    learns(guard, 999, limit=1_000)
+    report_remaining(guard, 999, limit=1_000)
 
-    assert [answer.granted for answer in asked(guard, 3)] == [True, True, False]
+    assert [answer.granted for answer in acquire_several(guard, 3)] == [True, True, False]
 
 
-def test_refusals_that_do_not_say_until_when_are_kept_away_from_for_longer_each_time():
+def test_consecutive_refusals_without_a_time_pause_for_longer_each_time():
     guard, waits = governor(first_slots=1), []
     for _ in range(4):
         one = call()
@@ -255,8 +259,8 @@ def test_refusals_that_do_not_say_until_when_are_kept_away_from_for_longer_each_
     assert guard.acquire(call()).wait_seconds == pytest.approx(1, abs=0.2)
 
 
-def test_moments_in_headers_are_measured_by_the_providers_own_clock():
-    said = read_limits(
+def test_times_in_headers_are_relative_to_the_clock_of_the_provider():
+    limits = read_limits(
         {
             "Date": "Fri, 01 May 2026 12:00:00 GMT",
             "anthropic-ratelimit-requests-limit": "10",
@@ -266,16 +270,16 @@ def test_moments_in_headers_are_measured_by_the_providers_own_clock():
         }
     )
 
-    assert said == ReportedLimits({"requests": 7}, {"requests": 30.0}, 12.0, {"requests": 10})
+    assert limits == ReportedLimits({"requests": 7}, {"requests": 30.0}, 12.0, {"requests": 10})
 
 
-def test_plain_headers_tell_of_requests():
-    said = read_limits({"RateLimit-Limit": "10", "RateLimit-Remaining": "7", "RateLimit-Reset": "30"})
+def test_generic_rate_limit_headers_apply_to_requests():
+    limits = read_limits({"RateLimit-Limit": "10", "RateLimit-Remaining": "7", "RateLimit-Reset": "30"})
 
-    assert said == ReportedLimits({"requests": 7}, {"requests": 30.0}, None, {"requests": 10})
+    assert limits == ReportedLimits({"requests": 7}, {"requests": 30.0}, None, {"requests": 10})
 
 
-def test_headers_of_both_families_are_read_and_nonsense_says_nothing():
+def test_headers_of_anthropic_and_openai_are_read_and_invalid_ones_are_ignored():
     from datetime import UTC, datetime
 
     now = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
@@ -317,7 +321,7 @@ def test_headers_of_both_families_are_read_and_nonsense_says_nothing():
 # Slots
 
 
-def test_slots_begin_with_two_and_grow_by_one_for_each_call_that_goes_well_up_to_the_most():
+def test_slots_grow_by_one_with_each_successful_call_up_to_the_maximum():
     guard = governor(first_slots=2, most_slots=4)
     first = [call(), call()]
     assert [guard.acquire(each).granted for each in (*first, call())] == [True, True, False]
@@ -326,10 +330,10 @@ def test_slots_begin_with_two_and_grow_by_one_for_each_call_that_goes_well_up_to
         guard.report(each, Outcome.OK)
 
     assert guard.status().slots == 4
-    assert [answer.granted for answer in asked(guard, 5)] == [True] * 4 + [False]
+    assert [answer.granted for answer in acquire_several(guard, 5)] == [True] * 4 + [False]
 
 
-def test_a_429_halves_the_slots_once_for_all_that_were_under_way_and_leaves_at_least_one():
+def test_a_429_halves_the_slots_once_for_concurrent_calls_and_leaves_at_least_one():
     guard = governor(first_slots=8)
     under_way = [call() for _ in range(8)]
     for each in under_way:
@@ -347,7 +351,7 @@ def test_a_429_halves_the_slots_once_for_all_that_were_under_way_and_leaves_at_l
     assert guard.status().slots == 1
 
 
-def test_retry_after_stops_every_call_until_then():
+def test_retry_after_holds_every_call_until_then():
     guard, one = governor(), call()
     guard.acquire(one)
     guard.report(one, Outcome.LIMITED, learned=ReportedLimits(retry_after=12.0))
@@ -360,7 +364,7 @@ def test_retry_after_stops_every_call_until_then():
     assert guard.acquire(call()).granted
 
 
-def test_a_refused_call_has_used_no_tokens():
+def test_a_refused_call_uses_no_tokens():
     guard, one = governor(input_tokens_per_minute=100), call(tokens_in=80)
     guard.acquire(one)
     guard.report(one, Outcome.LIMITED, input_tokens=80, output_tokens=0)
@@ -371,31 +375,31 @@ def test_a_refused_call_has_used_no_tokens():
 # Breaker
 
 
-def faulty(guard: Governor, times: int) -> None:
+def report_faults(guard: Governor, times: int) -> None:
     for _ in range(times):
         each = call()
         assert guard.acquire(each).granted
         guard.report(each, Outcome.FAULT)
 
 
-def test_five_faults_in_a_row_open_the_breaker_and_anything_else_in_between_does_not():
+def test_five_consecutive_faults_open_the_breaker():
     guard = governor()
     for between in (Outcome.OK, Outcome.LIMITED):
-        faulty(guard, 4)
-        well = call()
-        guard.acquire(well)
-        guard.report(well, between, learned=ReportedLimits(retry_after=0.0))
-    faulty(guard, 4)
+        report_faults(guard, 4)
+        other_call = call()
+        guard.acquire(other_call)
+        guard.report(other_call, between, learned=ReportedLimits(retry_after=0.0))
+    report_faults(guard, 4)
     assert guard.status().breaker == "closed"
 
-    faulty(guard, 1)
+    report_faults(guard, 1)
 
     assert guard.acquire(call(urgent=True)).reason is Reason.BREAKER
     assert guard.status().breaker == "open"
     assert guard.status().breaker_seconds == pytest.approx(60, abs=1)
 
 
-def test_no_number_of_429_opens_the_breaker():
+def test_429_answers_never_open_the_breaker():
     guard = governor()
     for _ in range(20):
         each = call()
@@ -405,9 +409,9 @@ def test_no_number_of_429_opens_the_breaker():
     assert guard.status().breaker == "closed"
 
 
-def test_after_the_cooldown_one_probe_goes_through_and_decides():
+def test_after_the_cooldown_one_probe_decides_about_the_breaker():
     guard = governor()
-    faulty(guard, 5)
+    report_faults(guard, 5)
     let_time_pass(61)
 
     probe = call()
@@ -420,13 +424,13 @@ def test_after_the_cooldown_one_probe_goes_through_and_decides():
     second = call()
     assert guard.acquire(second).granted
     guard.report(second, Outcome.OK)
-    assert all(answer.granted for answer in asked(guard, 5))
+    assert all(answer.granted for answer in acquire_several(guard, 5))
     assert guard.status().counts["opened"] == 2
 
 
-def test_a_probe_whose_process_died_is_followed_by_another():
+def test_a_probe_whose_process_died_is_replaced_after_its_deadline():
     guard = governor()
-    faulty(guard, 5)
+    report_faults(guard, 5)
     let_time_pass(61)
     guard.acquire(call(deadline=10))
 
@@ -435,9 +439,9 @@ def test_a_probe_whose_process_died_is_followed_by_another():
     assert guard.acquire(call()).granted
 
 
-def test_other_providers_are_untouched():
+def test_providers_do_not_affect_each_other():
     guard = governor(requests_per_minute=1)
-    faulty(Governor("another", guard.profile), 1)
+    report_faults(Governor("another", guard.profile), 1)
 
     assert guard.acquire(call()).granted
 
@@ -445,7 +449,7 @@ def test_other_providers_are_untouched():
 # Many processes
 
 
-def test_the_slot_of_a_dead_process_comes_back_after_its_lease_and_what_it_reserved_stays_spent():
+def test_the_slot_of_a_dead_process_is_freed_and_its_reservation_stays_used():
     guard = governor(first_slots=1, most_slots=1, requests_per_minute=10)
     lost = call(deadline=10)
     guard.acquire(lost)
@@ -458,7 +462,7 @@ def test_the_slot_of_a_dead_process_comes_back_after_its_lease_and_what_it_reser
     assert guard.status().used["requests"] == 2
 
 
-def test_threads_that_ask_at_once_never_exceed_slots_or_requests():
+def test_concurrent_threads_never_exceed_slots_or_requests():
     guard = governor(first_slots=7, most_slots=7, requests_per_minute=20)
     barrier = threading.Barrier(12)
 
@@ -477,8 +481,8 @@ def test_threads_that_ask_at_once_never_exceed_slots_or_requests():
         assert sum(pool.map(work, range(12))) == 20
 
 
-def test_of_ten_processes_that_are_killed_at_random_no_window_ever_holds_more_than_the_limit(tmp_path):
-    """Each notes in a file of its own when a call began. Windows of 300 ms, so that a second holds several."""
+def test_no_window_exceeds_the_limit_while_processes_are_killed(tmp_path):
+    """Each process writes the starts of its calls into a file. Windows last 300 ms, so that there are several in a second."""
     minute, limit, began = 0.3, 12, tmp_path
     guard = governor(minute=minute, requests_per_minute=limit)
     redis.client().ping()
@@ -486,7 +490,7 @@ def test_of_ten_processes_that_are_killed_at_random_no_window_ever_holds_more_th
     for number in range(10):
         child = os.fork()
         if child == 0:  # pragma: no cover - in the child
-            _ask_until_killed(guard, began / str(number))
+            _call_until_killed(guard, began / str(number))
         children.append(child)
     time.sleep(0.4)
     for child in children[:5]:
@@ -503,12 +507,12 @@ def test_of_ten_processes_that_are_killed_at_random_no_window_ever_holds_more_th
     assert at_most <= limit
 
 
-def _ask_until_killed(guard: Governor, file) -> None:  # pragma: no cover - in a child
+def _call_until_killed(guard: Governor, file) -> None:  # pragma: no cover - in a child
     with file.open("w", buffering=1) as out:
         while True:
             one = Call(f"{os.getpid()}-{next(_ids)}", 0.05)
             if guard.acquire(one).granted:
-                # The moment at which it was granted, by the clock that decides.
+                # The time of the grant by the clock of Redis.
                 began = redis.client().hget(keys.of_provider("test")[2], one.id)
                 if began:
                     out.write(f"{int(began.split()[0]) / 1000}\n")

@@ -1,6 +1,6 @@
-"""How much of what a provider allows the governor lets through: five minutes and more of a clock that only the test moves.
+"""How much of a provider's limit the governor uses, in simulated minutes.
 
-The provider counts a call when it arrives, which is later than its grant, and says what is left with the answer, which is later still.
+The provider counts a call when it arrives, later than its grant, and reports the remaining quota even later, in its answer.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ CLOCK = "test:clock"
 
 
 @pytest.fixture(autouse=True)
-def clock_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+def simulated_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ACQUIRE", "REPORT", "STATUS"):
         script: Script = getattr(governor, name)
         text = script.text.replace("redis.call('TIME')", f"redis.call('LRANGE', '{CLOCK}', 0, -1)")
         monkeypatch.setattr(governor, name, Script(script.name, text))
 
 
-def at(milliseconds: float) -> None:
-    """Let it be that late; the epoch is as good a beginning as any."""
+def set_time(milliseconds: float) -> None:
+    """Set the simulated time, in milliseconds."""
     seconds, rest = divmod(round(milliseconds) + 1_000_000_000, 1_000)
     redis.client().pipeline().delete(CLOCK).rpush(CLOCK, seconds, rest * 1_000).execute()
 
@@ -48,7 +48,7 @@ class Provider:
     served: list[float] = field(default_factory=list)
 
     def receive(self, now: float) -> ReportedLimits | None:
-        """What its headers say, or None for a 429."""
+        """The reported limits, or None for a 429."""
         while self.arrived and self.arrived[0] <= now - MINUTE_MS:
             self.arrived.popleft()
         if len(self.arrived) >= REQUESTS:
@@ -59,44 +59,43 @@ class Provider:
         return ReportedLimits({"requests": REQUESTS - len(self.arrived)}, {"requests": MINUTE_MS / 1_000})
 
 
-def played(provider: Provider, *, minutes: int, lag: tuple[int, int], work: tuple[int, int]) -> list[float]:
-    """Always somebody wants to call, with 20 callers, arrivals so many milliseconds late and answers that take so long.
-
-    Returns when calls began.
-    """
+def simulate(provider: Provider, *, minutes: int, lag: tuple[int, int], work: tuple[int, int]) -> list[float]:
+    """Let 20 callers call all the time, with these ranges of milliseconds for arrival and answer; return the starts of calls."""
     guard = Governor(
         "test", Profile(requests_per_minute=REQUESTS, input_tokens_per_minute=TOKENS, most_slots=25)
     )
     chance, numbers = random.Random(20260501), itertools.count()
     events: list[tuple[float, int, str, Call | None, ReportedLimits | None]] = []
 
-    def later(when: float, what: str, call: Call | None = None, told: ReportedLimits | None = None) -> None:
-        heapq.heappush(events, (when, next(numbers), what, call, told))
+    def schedule(
+        when: float, kind: str, call: Call | None = None, limits: ReportedLimits | None = None
+    ) -> None:
+        heapq.heappush(events, (when, next(numbers), kind, call, limits))
 
-    begun: list[float] = []
+    starts: list[float] = []
     for _ in range(20):
-        later(0.0, "ask")
+        schedule(0.0, "ask")
     while events and (event := heapq.heappop(events))[0] < minutes * MINUTE_MS:
-        now, number, what, call, told = event
-        at(now)
-        if what == "ask":
-            wanted = Call(f"call-{number}", 60.0, 1_000, 100)
-            answer = guard.acquire(wanted)
+        now, number, kind, call, limits = event
+        set_time(now)
+        if kind == "ask":
+            new_call = Call(f"call-{number}", 60.0, 1_000, 100)
+            answer = guard.acquire(new_call)
             if answer.granted:
-                begun.append(now)
-                later(now + chance.uniform(*lag), "arrive", wanted)
+                starts.append(now)
+                schedule(now + chance.uniform(*lag), "arrive", new_call)
             else:
-                later(now + answer.wait_seconds * 1_000 + chance.uniform(0, 50), "ask")
-        elif what == "arrive":
-            later(now + chance.uniform(*work), "end", call, provider.receive(now))
+                schedule(now + answer.wait_seconds * 1_000 + chance.uniform(0, 50), "ask")
+        elif kind == "arrive":
+            schedule(now + chance.uniform(*work), "end", call, provider.receive(now))
         else:
             assert call is not None
             guard.report(
-                call, Outcome.OK if told else Outcome.LIMITED, input_tokens=1_000, output_tokens=100,
-                learned=told or ReportedLimits(retry_after=1.0),
+                call, Outcome.OK if limits else Outcome.LIMITED, input_tokens=1_000, output_tokens=100,
+                learned=limits or ReportedLimits(retry_after=1.0),
             )  # fmt: skip
-            later(now, "ask")
-    return begun
+            schedule(now, "ask")
+    return starts
 
 
 @pytest.mark.parametrize(
@@ -107,12 +106,12 @@ def played(provider: Provider, *, minutes: int, lag: tuple[int, int], work: tupl
         pytest.param((20, 200), (2_000, 30_000), id="answers that take half a minute"),
     ],
 )
-def test_nine_tenths_of_the_allowed_begin_in_every_minute_and_almost_none_is_refused(lag, work):
+def test_nine_tenths_of_the_limit_are_used_and_almost_no_call_is_refused(lag, work):
     provider = Provider()
 
-    begun = played(provider, minutes=7, lag=lag, work=work)
+    starts = simulate(provider, minutes=7, lag=lag, work=work)
 
-    assert max(sum(at <= other < at + MINUTE_MS for other in begun) for at in begun) <= REQUESTS
-    whole = [at for at in provider.served if MINUTE_MS <= at < 6 * MINUTE_MS]
-    assert len(whole) >= 0.9 * 5 * REQUESTS
-    assert len([at for at in provider.refused if at >= MINUTE_MS]) <= 0.02 * len(whole)
+    assert max(sum(start <= other < start + MINUTE_MS for other in starts) for start in starts) <= REQUESTS
+    served = [moment for moment in provider.served if MINUTE_MS <= moment < 6 * MINUTE_MS]
+    assert len(served) >= 0.9 * 5 * REQUESTS
+    assert len([moment for moment in provider.refused if moment >= MINUTE_MS]) <= 0.02 * len(served)

@@ -1,4 +1,4 @@
-"""Hand-written statements are prepared once for each connection, and nobody notices that they are."""
+"""Hand-written SQL statements: parameters, rows, batching, and preparation once per connection."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from tenants.sql import Array, JsonArray, Statement
 def own_connection(database: None) -> Iterator[None]:
     connections[OWNER].close()
     yield
-    connections[OWNER].close()  # with it its temporary tables go
+    connections[OWNER].close()  # drops its temporary tables
 
 
-def _do(text: str) -> None:
+def _execute(text: str) -> None:
     with connections[OWNER].cursor() as cursor:
         cursor.execute(text)
 
 
-def test_rows_have_names_and_their_values_are_those_of_python() -> None:
-    asked = Statement(
-        "asked",
-        "SELECT %(number)s::int AS number, %(told)s::jsonb AS told, %(names)s::text[] AS names, '100%%' AS share -- of %(nobody)s\n",
+def test_rows_have_named_columns_with_python_values() -> None:
+    statement = Statement(
+        "types",
+        "SELECT %(number)s::int AS number, %(data)s::jsonb AS data, %(names)s::text[] AS names, '100%%' AS share -- of %(nobody)s\n",
     )
-    (row,) = asked.run({"number": 3, "told": Jsonb({"a": [1]}), "names": ["x", "y"]}, using=OWNER)
-    assert (row.number, row.told, row.names, row.share) == (3, {"a": [1]}, ["x", "y"], "100%")
+    (row,) = statement.run({"number": 3, "data": Jsonb({"a": [1]}), "names": ["x", "y"]}, using=OWNER)
+    assert (row.number, row.data, row.names, row.share) == (3, {"a": [1]}, ["x", "y"], "100%")
 
 
-def test_a_parameter_may_have_another_type_each_time() -> None:
-    asked = Statement("asked", "SELECT coalesce(%(value)s::numeric, -1)::text AS value")
-    found = [asked.run({"value": value}, using=OWNER)[0].value for value in (1, None, 2**40, 2**70, 1)]
-    assert found == ["1", "-1", str(2**40), str(2**70), "1"]
+def test_a_parameter_can_have_another_type_in_each_call() -> None:
+    statement = Statement("value", "SELECT coalesce(%(value)s::numeric, -1)::text AS value")
+    values = [statement.run({"value": value}, using=OWNER)[0].value for value in (1, None, 2**40, 2**70, 1)]
+    assert values == ["1", "-1", str(2**40), str(2**70), "1"]
 
 
-def test_what_a_statement_changes_is_undone_with_its_transaction() -> None:
-    _do("CREATE TEMPORARY TABLE noted (id int PRIMARY KEY)")
+def test_changes_of_a_statement_are_rolled_back_with_its_transaction() -> None:
+    _execute("CREATE TEMPORARY TABLE noted (id int PRIMARY KEY)")
     note = Statement("note", "INSERT INTO noted VALUES (%(id)s)")
     count = Statement("count", "SELECT count(*) AS found FROM noted")
     with transaction.atomic(using=OWNER):
@@ -51,9 +51,9 @@ def test_what_a_statement_changes_is_undone_with_its_transaction() -> None:
     assert count.run({}, using=OWNER)[0].found == 0
 
 
-def test_an_array_comes_back_as_it_was_given() -> None:
-    told = Statement(
-        "told",
+def test_an_array_is_returned_unchanged() -> None:
+    statement = Statement(
+        "arrays",
         "SELECT %(texts)s::text[] AS texts, %(ids)s::uuid[] AS ids, %(data)s::jsonb[] AS data, %(times)s::float8[] AS times",
     )
     texts = [
@@ -70,7 +70,7 @@ def test_an_array_comes_back_as_it_was_given() -> None:
         " ",
     ]
     ids = [uuid4(), None]
-    (row,) = told.run(
+    (row,) = statement.run(
         {"texts": Array(texts), "ids": Array(ids), "data": Array(['{"a": ["\\"x\\""]}', "null", None]), "times": Array([0.5, 86400.0])},
         using=OWNER,
     )  # fmt: skip
@@ -78,8 +78,8 @@ def test_an_array_comes_back_as_it_was_given() -> None:
     assert (row.data, row.times) == ([{"a": ['"x"']}, None, None], [0.5, 86400.0])
 
 
-def test_statements_that_do_the_same_with_lists_become_one_when_they_are_sent() -> None:
-    _do("CREATE TEMPORARY TABLE listed (id int, of text, place jsonb)")
+def test_equal_statements_with_lists_are_sent_as_one() -> None:
+    _execute("CREATE TEMPORARY TABLE listed (id int, of text, place jsonb)")
     add = Statement(
         "add",
         "INSERT INTO listed SELECT i, %(of)s, %(places)s::jsonb FROM unnest(%(ids)s::int[]) AS i RETURNING id, place",
@@ -103,7 +103,7 @@ def test_statements_that_do_the_same_with_lists_become_one_when_they_are_sent() 
     assert [(row.id, row.place) for row in late.fetch()] == [(4, [])]
 
 
-def test_lists_whose_values_cannot_be_written_leave_the_connection_as_it_was() -> None:
+def test_values_that_cannot_be_sent_leave_the_connection_usable() -> None:
     add = Statement("add", "SELECT name FROM unnest(%(names)s::text[]) AS name")
     with pytest.raises(Error, match="NUL"), transaction.atomic(using=OWNER):
         add.run_with_next({"names": ["\x00"]}, using=OWNER, lists=("names",))
@@ -112,15 +112,15 @@ def test_lists_whose_values_cannot_be_written_leave_the_connection_as_it_was() -
     assert [row.name for row in fine.fetch()] == ["x"]
 
 
-def test_outside_of_a_transaction_lists_are_sent_at_once() -> None:
+def test_lists_are_sent_at_once_outside_a_transaction() -> None:
     add = Statement("add", "SELECT name FROM unnest(%(names)s::text[]) AS name")
     assert [
         row.name for row in add.run_with_next({"names": ["x"]}, using=OWNER, lists=("names",)).fetch()
     ] == ["x"]
 
 
-def test_a_refused_statement_raises_the_error_of_django_and_may_be_run_again() -> None:
-    _do("CREATE TEMPORARY TABLE once (id int PRIMARY KEY)")
+def test_a_refused_statement_raises_an_error_of_django_and_can_be_run_again() -> None:
+    _execute("CREATE TEMPORARY TABLE once (id int PRIMARY KEY)")
     note = Statement("note", "INSERT INTO once VALUES (%(id)s) RETURNING id")
     for _ in range(2):
         with transaction.atomic(using=OWNER):
@@ -130,32 +130,32 @@ def test_a_refused_statement_raises_the_error_of_django_and_may_be_run_again() -
             transaction.set_rollback(True, using=OWNER)
 
 
-def test_a_table_that_got_a_column_meanwhile_is_an_error_only_once() -> None:
-    _do("CREATE TEMPORARY TABLE grown (id int); INSERT INTO grown VALUES (1)")
+def test_a_new_column_of_a_table_causes_an_error_only_once() -> None:
+    _execute("CREATE TEMPORARY TABLE grown (id int); INSERT INTO grown VALUES (1)")
     all_of_it = Statement("all", "SELECT * FROM grown")
     assert [row._asdict() for row in all_of_it.run({}, using=OWNER)] == [{"id": 1}]
-    _do("ALTER TABLE grown ADD COLUMN name text DEFAULT 'x'")
+    _execute("ALTER TABLE grown ADD COLUMN name text DEFAULT 'x'")
     with pytest.raises(Error, match="result type"):
         all_of_it.run({}, using=OWNER)
     assert [row._asdict() for row in all_of_it.run({}, using=OWNER)] == [{"id": 1, "name": "x"}]
 
 
-def test_a_statement_that_the_server_has_forgotten_is_prepared_again() -> None:
-    asked = Statement("asked", "SELECT %(value)s::int AS value, 'forgotten' AS name")
-    asked.run({"value": 1}, using=OWNER)
-    _do("DEALLOCATE ALL")
+def test_a_deallocated_statement_is_prepared_again() -> None:
+    statement = Statement("value", "SELECT %(value)s::int AS value, 'forgotten' AS name")
+    statement.run({"value": 1}, using=OWNER)
+    _execute("DEALLOCATE ALL")
     with pytest.raises(Error, match="does not exist"):
-        asked.run({"value": 1}, using=OWNER)
-    assert asked.run({"value": 2}, using=OWNER)[0].value == 2
+        statement.run({"value": 1}, using=OWNER)
+    assert statement.run({"value": 2}, using=OWNER)[0].value == 2
 
 
-def test_wrappers_see_the_statement_and_may_keep_it_from_the_server() -> None:
-    asked, seen = Statement("asked", "SELECT %(value)s::int AS value"), []
+def test_execute_wrappers_see_the_statement_and_can_stop_it() -> None:
+    statement, statements = Statement("value", "SELECT %(value)s::int AS value"), []
 
     def note(execute: object, sql: str, params: dict[str, int], many: bool, context: object) -> None:
-        seen.append((sql, params["value"]))
+        statements.append((sql, params["value"]))
         raise ConnectionError
 
     with connections[OWNER].execute_wrapper(note), pytest.raises(ConnectionError):
-        asked.run({"value": 1}, using=OWNER)
-    assert seen == [(asked.text, 1)]
+        statement.run({"value": 1}, using=OWNER)
+    assert statements == [(statement.text, 1)]

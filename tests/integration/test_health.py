@@ -1,4 +1,4 @@
-"""What machines ask: is the process alive, what can it do, and how things stand, whatever is broken behind it."""
+"""The health and metrics endpoints: liveness, readiness and figures, whatever server fails."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from tenants.models import Tenant
 from tests.counting import samples, scraped
 from tests.engine import Engine
 
-NOWHERE = 1  # a port where nobody listens
+NOWHERE = 1  # a port on which nothing listens
 
 
 @pytest.fixture(autouse=True)
 def fresh_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for the answer to what another test asked."""
+    """Replaces the probes, so that no test waits for those of another."""
     for module in (health, metrics):
         monkeypatch.setattr(
             module, "PROBES", tuple(Probe(probe.name, probe.question) for probe in module.PROBES)
@@ -47,8 +47,8 @@ def fresh_probes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def mute_server() -> Iterator[int]:
-    """A server that takes connections and never says a word; its port."""
+def silent_server() -> Iterator[int]:
+    """The port of a server that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0), backlog=50) as listening:
         yield listening.getsockname()[1]
 
@@ -61,7 +61,7 @@ def _redis_at(address: str) -> Iterator[None]:
 
 @pytest.fixture
 def without_postgresql(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """New connections lead nowhere. Probes make new ones, so that they tell about now."""
+    """Makes new connections fail; probes open new ones."""
     for alias in ("default", "system"):
         monkeypatch.setitem(connections.settings[alias], "PORT", str(NOWHERE))
 
@@ -76,7 +76,7 @@ def _figures(client: Client) -> dict[tuple[str, ...], float]:
     return samples(scraped(client))
 
 
-def test_the_process_says_that_it_lives_without_asking_any_server(client: Client) -> None:
+def test_the_liveness_check_uses_no_server(client: Client) -> None:
     """No database fixture: pytest would refuse any access to one."""
     answer = client.get("/healthz")
 
@@ -85,11 +85,11 @@ def test_the_process_says_that_it_lives_without_asking_any_server(client: Client
 
 
 @pytest.mark.parametrize("address", ["/healthz", "/readyz", "/metrics"])
-def test_what_machines_ask_can_only_be_read(address: str, client: Client) -> None:
+def test_health_and_metrics_can_only_be_read(address: str, client: Client) -> None:
     assert client.post(address).status_code == 405
 
 
-def test_everything_is_ready(engine: Engine, client: Client) -> None:
+def test_all_checks_are_ready(engine: Engine, client: Client) -> None:
     status, body = _ready(client)
 
     assert (status, body["status"]) == (200, "ready")
@@ -104,26 +104,28 @@ def test_everything_is_ready(engine: Engine, client: Client) -> None:
     assert all(check["milliseconds"] >= 0 for check in body["checks"].values())
 
 
-def test_a_part_of_upkeep_that_fails_or_hangs_is_named(engine: Engine, client: Client) -> None:
+def test_system_jobs_that_fail_or_hang_are_named(engine: Engine, client: Client) -> None:
     assert Leader().campaign()
-    well = job_records.JobReport("delays", "activities.outbox", 1.0, 5.0, finished=0.0)
-    failing = replace(well, name="deadlines", failures=3, error="LockNotAvailable")
-    job_records.write_jobs(1, [well, failing, replace(well, name="outputs", finished=40.0)], all_of_them=True)
+    healthy = job_records.JobReport("delays", "activities.outbox", 1.0, 5.0, finished=0.0)
+    failing = replace(healthy, name="deadlines", failures=3, error="LockNotAvailable")
+    job_records.write_jobs(
+        1, [healthy, failing, replace(healthy, name="outputs", finished=40.0)], all_of_them=True
+    )
 
     status, body = _ready(client)
 
     assert (status, body["status"]) == (200, "degraded")
     assert body["checks"]["upkeep"]["state"] == "failing"
     assert body["checks"]["upkeep"]["detail"] == "deadlines, outputs"
-    found = _figures(client)
-    assert found["system_job_up", "delays", "activities.outbox"] == 1
-    assert found["system_job_up", "deadlines", "activities.outbox"] == 0
-    assert found["system_job_up", "outputs", "activities.outbox"] == 0
-    assert found["system_job_failures", "deadlines"] == 3
-    assert found["leader_up",] == 1
+    figures = _figures(client)
+    assert figures["system_job_up", "delays", "activities.outbox"] == 1
+    assert figures["system_job_up", "deadlines", "activities.outbox"] == 0
+    assert figures["system_job_up", "outputs", "activities.outbox"] == 0
+    assert figures["system_job_failures", "deadlines"] == 3
+    assert figures["leader_up",] == 1
 
 
-def test_upkeep_that_nobody_does_makes_it_degraded_and_a_change_of_the_leader_does_not(
+def test_readiness_is_degraded_without_a_leader_but_not_during_a_change_of_the_leader(
     engine: Engine, client: Client
 ) -> None:
     assert Leader().campaign()
@@ -139,14 +141,16 @@ def test_upkeep_that_nobody_does_makes_it_degraded_and_a_change_of_the_leader_do
     assert _figures(client)["leader_up",] == 0
 
 
-def test_a_redis_that_was_wiped_makes_it_degraded(database: None, client: Client) -> None:
+def test_readiness_is_degraded_after_a_wipe_of_redis(database: None, client: Client) -> None:
     status, body = _ready(client)
 
     assert (status, body["status"]) == (200, "degraded")
     assert body["checks"]["admission"]["state"] == "closed"
 
 
-def test_without_redis_submissions_still_work_so_it_is_degraded(engine: Engine, client: Client) -> None:
+def test_readiness_is_degraded_without_redis_because_submissions_still_work(
+    engine: Engine, client: Client
+) -> None:
     with _redis_at(f"user:hunter2@127.0.0.1:{NOWHERE}"):
         answer = client.get("/readyz")
 
@@ -156,7 +160,7 @@ def test_without_redis_submissions_still_work_so_it_is_degraded(engine: Engine, 
     assert b"127.0.0.1" not in answer.content
 
 
-def test_without_mongodb_it_is_degraded(
+def test_readiness_is_degraded_without_mongodb(
     engine: Engine, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(health, "PROBES", _with(Probe("mongodb", _refuse)))
@@ -171,7 +175,7 @@ def test_without_mongodb_it_is_degraded(
     }
 
 
-def test_without_postgresql_it_is_unavailable(without_postgresql: None, client: Client) -> None:
+def test_readiness_is_unavailable_without_postgresql(without_postgresql: None, client: Client) -> None:
     status, body = _ready(client)
 
     assert (status, body["status"]) == (503, "unavailable")
@@ -179,7 +183,7 @@ def test_without_postgresql_it_is_unavailable(without_postgresql: None, client: 
     assert body["checks"]["redis"]["state"] == "ok"
 
 
-def test_a_database_behind_its_migrations_is_unavailable(engine: Engine, client: Client) -> None:
+def test_readiness_is_unavailable_with_unapplied_migrations(engine: Engine, client: Client) -> None:
     with connections[OWNER].cursor() as cursor:
         cursor.execute(
             "DELETE FROM django_migrations WHERE app = 'tenants' AND name = '0001_roles' RETURNING applied"
@@ -197,10 +201,8 @@ def test_a_database_behind_its_migrations_is_unavailable(engine: Engine, client:
     assert body["checks"]["migrations"] == {"state": "behind", "milliseconds": 0.0, "detail": "1 not applied"}
 
 
-def test_a_server_that_is_silent_keeps_nobody_waiting(
-    engine: Engine, client: Client, mute_server: int
-) -> None:
-    with _redis_at(f"127.0.0.1:{mute_server}"):
+def test_a_silent_redis_does_not_delay_readiness(engine: Engine, client: Client, silent_server: int) -> None:
+    with _redis_at(f"127.0.0.1:{silent_server}"):
         status, body = _ready(client)
 
     assert (status, body["status"]) == (200, "degraded")
@@ -209,10 +211,10 @@ def test_a_server_that_is_silent_keeps_nobody_waiting(
     assert body["checks"]["postgresql"]["state"] == "ok"
 
 
-def test_a_postgresql_that_is_silent_keeps_nobody_waiting(
-    engine: Engine, client: Client, monkeypatch: pytest.MonkeyPatch, mute_server: int
+def test_a_silent_postgresql_does_not_delay_readiness(
+    engine: Engine, client: Client, monkeypatch: pytest.MonkeyPatch, silent_server: int
 ) -> None:
-    monkeypatch.setitem(connections.settings["default"], "PORT", str(mute_server))
+    monkeypatch.setitem(connections.settings["default"], "PORT", str(silent_server))
 
     status, body = _ready(client)
 
@@ -221,26 +223,26 @@ def test_a_postgresql_that_is_silent_keeps_nobody_waiting(
     assert body["checks"]["redis"]["state"] == "ok"
 
 
-def test_a_question_that_hangs_has_one_thread_however_often_it_is_asked() -> None:
-    released, asked = threading.Event(), []
-    probe = Probe("hanging", lambda: asked.append(1) or released.wait())  # type: ignore[func-returns-value]
+def test_a_hanging_probe_occupies_one_thread_however_often_it_is_run() -> None:
+    released, calls = threading.Event(), []
+    probe = Probe("hanging", lambda: calls.append(1) or released.wait())  # type: ignore[func-returns-value]
 
     answers = [ask([probe], patience_seconds=0.01)["hanging"] for _ in range(5)]
 
     assert {answer.fault for answer in answers} == {"no answer"}
-    assert len(asked) == 1
+    assert len(calls) == 1
     released.set()
     assert ask([probe], patience_seconds=10)["hanging"].fault == ""
 
 
-def test_after_it_answered_a_question_is_asked_anew() -> None:
+def test_a_probe_that_answered_is_run_again() -> None:
     answers = iter([1, 2])
     probe = Probe("counting", lambda: next(answers))
 
     assert [ask([probe], patience_seconds=10)["counting"].value for _ in range(2)] == [1, 2]
 
 
-def test_metrics_count_what_waits_runs_and_works(
+def test_metrics_count_waiting_and_running_work_and_workers(
     engine: Engine, tenant: Tenant, other_tenant: Tenant, client: Client
 ) -> None:
     engine.agent.behaviour = lambda request: Accepted()
@@ -253,20 +255,20 @@ def test_metrics_count_what_waits_runs_and_works(
     with tenant_scope(tenant.pk):
         submit([NewActivity(name="decide", human_role="editor", is_approval_gate=True)], actor="test")
 
-    found = _figures(client)
+    figures = _figures(client)
 
-    assert found["queue_waiting", "urgent", "blog-writer"] == 2
-    assert found["queue_waiting", "background", "blog-writer"] == 1
-    assert found["queue_delayed", "normal", "blog-writer"] == 1
-    assert found["queue_waiting", "normal", "seo"] == 0
-    assert (found["queue_running", "qa"], found["queue_accepted", "qa"]) == (1, 1)
-    assert (found["workers", "qa"], found["worker_seats", "qa"]) == (1, 10)
-    assert found[("worker_processes",)] == 1
-    assert found["people_waiting", "approval"] == 1
-    assert found[("database_up",)] == found[("admission_open",)] == 1
+    assert figures["queue_waiting", "urgent", "blog-writer"] == 2
+    assert figures["queue_waiting", "background", "blog-writer"] == 1
+    assert figures["queue_delayed", "normal", "blog-writer"] == 1
+    assert figures["queue_waiting", "normal", "seo"] == 0
+    assert (figures["queue_running", "qa"], figures["queue_accepted", "qa"]) == (1, 1)
+    assert (figures["workers", "qa"], figures["worker_seats", "qa"]) == (1, 10)
+    assert figures[("worker_processes",)] == 1
+    assert figures["people_waiting", "approval"] == 1
+    assert figures[("database_up",)] == figures[("admission_open",)] == 1
 
 
-def test_metrics_tell_how_long_the_oldest_has_waited(engine: Engine, tenant: Tenant, client: Client) -> None:
+def test_metrics_include_the_oldest_wait(engine: Engine, tenant: Tenant, client: Client) -> None:
     engine.submit(tenant, "blog-writer")
     with connections[OWNER].cursor() as cursor:
         cursor.execute("UPDATE activities_wake SET created_at = created_at - interval '5 minutes'")
@@ -274,9 +276,7 @@ def test_metrics_tell_how_long_the_oldest_has_waited(engine: Engine, tenant: Ten
     assert 300 <= _figures(client)["queue_oldest_wait_seconds", "blog-writer"] < 360
 
 
-def test_a_retry_waits_from_the_end_of_its_delay_and_not_from_the_first_try(
-    engine: Engine, tenant: Tenant
-) -> None:
+def test_the_wait_of_a_retry_starts_at_the_end_of_its_delay(engine: Engine, tenant: Tenant) -> None:
     def fail(request: AgentRequest) -> AgentResult:
         raise RetryableAgentError("not yet")
 
@@ -295,23 +295,30 @@ def test_a_retry_waits_from_the_end_of_its_delay_and_not_from_the_first_try(
     assert 0 < roles["qa"].oldest_seconds < 60
 
 
-def test_metrics_see_workers_that_fell_silent_or_were_lost(engine: Engine, client: Client) -> None:
-    known = {"host": "elsewhere", "boot": "b", "pid": 1, "pid_started": 1, "roles": ["dev"], "concurrency": 4}
+def test_metrics_count_silent_and_lost_workers(engine: Engine, client: Client) -> None:
+    fields = {
+        "host": "elsewhere",
+        "boot": "b",
+        "pid": 1,
+        "pid_started": 1,
+        "roles": ["dev"],
+        "concurrency": 4,
+    }
     with system_scope():
         now = datetime.now(UTC)
-        WorkerProcess.objects.create(**known, beat_at=now - timedelta(minutes=5))
-        dead = [WorkerProcess.objects.create(**known, beat_at=now) for _ in range(2)]
+        WorkerProcess.objects.create(**fields, beat_at=now - timedelta(minutes=5))
+        dead = [WorkerProcess.objects.create(**fields, beat_at=now) for _ in range(2)]
     for worker in dead:
         recovery.declare_lost(worker)
 
-    found = _figures(client)
+    figures = _figures(client)
 
-    assert found[("workers_silent",)] == 1
-    assert found[("workers_lost_total",)] == 2
-    assert found["workers", "dev"] == 1, "the engine's own; the silent one does not count"
+    assert figures[("workers_silent",)] == 1
+    assert figures[("workers_lost_total",)] == 2
+    assert figures["workers", "dev"] == 1, "only the worker of the engine, not the silent one"
 
 
-def test_metrics_never_name_a_tenant(engine: Engine, tenant: Tenant, client: Client) -> None:
+def test_metrics_name_no_tenant(engine: Engine, tenant: Tenant, client: Client) -> None:
     engine.submit(tenant, "qa", count=3)
 
     text = client.get("/metrics").content.decode()
@@ -321,53 +328,53 @@ def test_metrics_never_name_a_tenant(engine: Engine, tenant: Tenant, client: Cli
     assert tenant.slug not in text
 
 
-def test_metrics_do_without_redis(engine: Engine, tenant: Tenant, client: Client) -> None:
+def test_metrics_work_without_redis(engine: Engine, tenant: Tenant, client: Client) -> None:
     engine.submit(tenant, "blog-writer")
 
     with _redis_at(f"127.0.0.1:{NOWHERE}"):
-        found = _figures(client)
+        figures = _figures(client)
 
-    assert found["queue_waiting", "normal", "blog-writer"] == 1
-    assert ("admission_open",) not in found
+    assert figures["queue_waiting", "normal", "blog-writer"] == 1
+    assert ("admission_open",) not in figures
 
 
-def test_metrics_without_postgresql_say_so_and_nothing_else_about_it(
+def test_metrics_without_postgresql_only_say_that_it_is_down(
     without_postgresql: None, client: Client
 ) -> None:
-    found = _figures(client)
+    figures = _figures(client)
 
-    assert found[("database_up",)] == 0
-    assert not [name for name, *_ in found if name.startswith("queue_")]
+    assert figures[("database_up",)] == 0
+    assert not [name for name, *_ in figures if name.startswith("queue_")]
 
 
-def test_metrics_show_the_last_check_of_the_invariants(engine: Engine, client: Client) -> None:
+def test_metrics_include_the_last_check_of_invariants(engine: Engine, client: Client) -> None:
     assert not [name for name, *_ in _figures(client) if name == "invariant_violations"]
     report = Report(held=["I01"])
     report.note("I04", 3, ("some-id",))
 
     invariants.store_outcome(report)
 
-    found = _figures(client)
-    assert (found["invariant_violations", "I01"], found["invariant_violations", "I04"]) == (0, 3)
-    assert found[("invariants_checked_timestamp_seconds",)] > 1_700_000_000
+    figures = _figures(client)
+    assert (figures["invariant_violations", "I01"], figures["invariant_violations", "I04"]) == (0, 3)
+    assert figures[("invariants_checked_timestamp_seconds",)] > 1_700_000_000
 
 
-def test_metrics_ask_a_fixed_number_of_questions(engine: Engine, tenant: Tenant) -> None:
+def test_figures_of_queues_take_a_fixed_number_of_statements(engine: Engine, tenant: Tenant) -> None:
     engine.submit(tenant, "qa", count=5)
     engine.submit(tenant, "dev", count=5)
-    asked = []
+    calls = []
 
     def count(execute: Any, *arguments: Any) -> Any:
-        asked.append(arguments[0])
+        calls.append(arguments[0])
         return execute(*arguments)
 
     with system_scope(), connections[SYSTEM].execute_wrapper(count):
         queue_stats.stats_of_queues()
 
-    assert len(asked) == 8
+    assert len(calls) == 8
 
 
-def test_a_tenant_sees_its_own_figures_alone(engine: Engine, tenant: Tenant, other_tenant: Tenant) -> None:
+def test_a_tenant_sees_only_its_own_figures(engine: Engine, tenant: Tenant, other_tenant: Tenant) -> None:
     engine.submit(tenant, "blog-writer", count=2)
     engine.submit(other_tenant, "blog-writer", count=5)
 
@@ -377,7 +384,7 @@ def test_a_tenant_sees_its_own_figures_alone(engine: Engine, tenant: Tenant, oth
     assert own["blog-writer"] == 2
 
 
-def test_a_web_process_refuses_a_database_that_does_not_keep_tenants_apart(
+def test_a_web_process_does_not_start_without_row_level_security(
     database: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(row_security, "faults", lambda tables: ["table x has no forced row-level security"])
@@ -386,13 +393,13 @@ def test_a_web_process_refuses_a_database_that_does_not_keep_tenants_apart(
         importlib.import_module("orchestrator.wsgi")
 
 
-def test_a_web_process_starts_while_postgresql_is_away(
+def test_a_web_process_starts_during_an_outage_of_postgresql(
     database: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(tables: list[str]) -> list[str]:
+    def fail(tables: list[str]) -> list[str]:
         raise OperationalError("connection refused")
 
-    monkeypatch.setattr(row_security, "faults", away)
+    monkeypatch.setattr(row_security, "faults", fail)
 
     assert callable(importlib.import_module("orchestrator.wsgi").application)
     del sys.modules["orchestrator.wsgi"]

@@ -1,4 +1,4 @@
-"""Runs that their agent has accepted wait without a worker: no seat, no thread, no connection, however many there are.
+"""Accepted runs need no worker: they occupy no seat, thread or connection, however many there are.
 
 `benchmarks/held_runs.py` does the same with thousands of runs and two worker processes.
 """
@@ -36,8 +36,8 @@ def two_seats(database: None) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def holding(two_seats: Engine, tenant: Tenant, settings: Any) -> Iterator[HttpReceiver]:
-    """An agent of `qa` that says 202 to whatever it gets; its tenant may have 40 runs of it. `dev` is done by a function."""
+def accepting_agent(two_seats: Engine, tenant: Tenant, settings: Any) -> Iterator[HttpReceiver]:
+    """An HTTP agent of `qa` that accepts everything, with up to 40 runs; `dev` is an inline function."""
     settings.ORCHESTRATOR_EGRESS_LOOPBACK_EXCEPT = frozenset()
     with http_receiver() as receiver:
         receiver.answer = lambda posted: (202, {}, b"{}")
@@ -46,8 +46,8 @@ def holding(two_seats: Engine, tenant: Tenant, settings: Any) -> Iterator[HttpRe
         yield receiver
 
 
-def used(scope: str) -> int:
-    """Slots that are taken, as admission counts them."""
+def used_slots(scope: str) -> int:
+    """The used slots of a scope in admission."""
     generation = client().get(keys.pointer()).decode()
     return int(client().hget(keys.generation(generation) + "used", scope) or 0)
 
@@ -63,48 +63,46 @@ def call_back(job: dict[str, Any], verb: str, body: dict[str, Any]) -> Any:
     return caller.post("/" + job["callback"]["url"].partition("//")[2].partition("/")[2] + f"{verb}/", body)
 
 
-def test_with_two_seats_twenty_times_as_many_runs_are_open_and_hold_no_seat_thread_or_lease(
-    two_seats: Engine, holding: HttpReceiver, tenant: Tenant
+def test_two_seats_start_forty_accepted_runs_that_hold_no_seat_thread_or_lease(
+    two_seats: Engine, accepting_agent: HttpReceiver, tenant: Tenant
 ) -> None:
     two_seats.submit(tenant, "qa")
-    two_seats.drain()  # what is opened once, is open
+    two_seats.drain()  # opens what is opened once
     threads = threading.active_count()
 
     two_seats.submit(tenant, "qa", count=RUNS - 1)
     two_seats.drain()
 
     runs = open_runs(tenant)
-    assert len(runs) == len(holding.posted) == RUNS
+    assert len(runs) == len(accepting_agent.posted) == RUNS
     assert all(run.accepted_at is not None and run.worker_id is None for run in runs)
-    assert used("seat:dev") == 0
+    assert used_slots("seat:dev") == 0
     assert two_seats.lease.active == 0
     assert threading.active_count() <= threads
 
 
-def test_beside_them_work_of_another_role_starts_at_once_and_work_of_the_same_role_as_far_as_its_cap_allows(
-    two_seats: Engine, holding: HttpReceiver, tenant: Tenant
+def test_accepted_runs_do_not_delay_other_roles_but_count_against_their_cap(
+    two_seats: Engine, accepting_agent: HttpReceiver, tenant: Tenant
 ) -> None:
     two_seats.submit(tenant, "qa", count=RUNS)
     two_seats.drain()
 
     (other,) = two_seats.submit(tenant, "dev")
     (over_the_cap,) = two_seats.submit(tenant, "qa")
-    assert two_seats.messages() == 1  # nothing had to end, and no time to pass
+    assert two_seats.messages() == 1  # nothing had to end first
     two_seats.drain()
 
     assert two_seats.status(tenant, other) == "done"
     assert two_seats.status(tenant, over_the_cap) == "created"
-    assert (
-        used(f"pair:{tenant.pk}:qa") == RUNS
-    )  # by design: what an agent has accepted counts against the caps
-    two_seats.serve(tenant, "qa", adapter="http", endpoint=holding.url, max_concurrency=RUNS + 1)
-    two_seats.submit(tenant, "seo")  # says to admission that there is something to do
+    assert used_slots(f"pair:{tenant.pk}:qa") == RUNS  # by design: accepted runs count against the caps
+    two_seats.serve(tenant, "qa", adapter="http", endpoint=accepting_agent.url, max_concurrency=RUNS + 1)
+    two_seats.submit(tenant, "seo")  # makes admission grant again
     two_seats.drain()
-    assert len(holding.posted) == RUNS + 1
+    assert len(accepting_agent.posted) == RUNS + 1
 
 
-def test_they_outlive_the_worker_that_started_them_and_all_end_by_their_callbacks(
-    two_seats: Engine, holding: HttpReceiver, tenant: Tenant
+def test_accepted_runs_survive_their_worker_and_end_by_callbacks(
+    two_seats: Engine, accepting_agent: HttpReceiver, tenant: Tenant
 ) -> None:
     two_seats.agent.behaviour = lambda request: Completed()
     started = two_seats.submit(tenant, "qa", count=RUNS)
@@ -112,7 +110,7 @@ def test_they_outlive_the_worker_that_started_them_and_all_end_by_their_callback
     leases.end()
     two_seats.lease = leases.begin(roles=two_seats.roles, concurrency=SEATS, watched=False)
 
-    jobs = [posted.json for posted in holding.posted]
+    jobs = [posted.json for posted in accepting_agent.posted]
     beats = [call_back(job, "heartbeat", {"progress": "on it"}) for job in jobs]
     ends = [call_back(job, "complete", {"output": {"content": "held"}}) for job in jobs]
 
@@ -120,5 +118,5 @@ def test_they_outlive_the_worker_that_started_them_and_all_end_by_their_callback
     assert {(end.status_code, end.json()["accepted"]) for end in ends} == {(200, True)}
     two_seats.drain()
     assert {two_seats.status(tenant, each) for each in started} == {"done"}
-    assert used(f"pair:{tenant.pk}:qa") == 0
+    assert used_slots(f"pair:{tenant.pk}:qa") == 0
     assert examine().violations == []

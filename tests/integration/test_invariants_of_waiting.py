@@ -1,4 +1,4 @@
-"""The checker, checked, on everything that waits, is decided, is handed on or has failed: each kind of damage is found and named."""
+"""Damage to waiting, decided, reassigned and failed work breaks exactly the expected invariants."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.engine import Engine
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("one_at_a_time")]
 
-#: No worker serves it, so its work stays where it is.
+#: No worker serves this role, so its work keeps waiting.
 UNSERVED = "blog-writer"
 SEVERAL = DecisionRules(
     quorum=2, voters=3, options=("long", "short"), asked_by="user:ines", self_approval=False
@@ -41,13 +41,13 @@ def _behave(request: AgentRequest) -> AgentResult:
 
 @dataclass
 class Waiting:
-    """Some of everything that waits, was decided, handed on, or has failed. All of it sound."""
+    """Creates intact work that waits, was decided, was reassigned, or has failed."""
 
     engine: Engine
     tenant: Tenant
 
     def token(self, **fields: Any) -> RunToken:
-        """The run of an agent that has accepted some work."""
+        """The run of an agent that has accepted its work."""
         self.engine.submit(self.tenant, "dev", params={"calls_back": True}, **fields)
         self.engine.drain()
         token = run_tokens.read(self.engine.agent.calls[-1].callback.token)
@@ -55,17 +55,17 @@ class Waiting:
         return token
 
     def call(self, tool: str, **arguments: Any) -> tuple[UUID, UUID]:
-        """The activity of an agent that calls the tool, and what comes of it."""
+        """Let an agent call the tool; return its activity and what the call created."""
         token = self.token()
         return token.activity_id, UUID(agent_tools.perform(token, tool, arguments).body["id"])
 
     def approval(self, *linked: UUID, rules: DecisionRules) -> UUID:
         with tenant_scope(self.tenant.pk):
             new = NewApproval(type="content_direction", title="Which way?", rules=rules)
-            asked = approvals.open_approval(self.tenant.pk, new, actor="user:ines", identity="user:ines")
+            approval = approvals.open_approval(self.tenant.pk, new, actor="user:ines", identity="user:ines")
             rows = activity_tree.lock(self.tenant.pk, linked)
-            approvals.link(self.tenant.pk, asked, list(rows.values()), actor="user:ines", may_hold=linked)
-        return asked
+            approvals.link(self.tenant.pk, approval, list(rows.values()), actor="user:ines", may_hold=linked)
+        return approval
 
 
 @pytest.fixture
@@ -91,13 +91,13 @@ def waiting(engine: Engine, tenant: Tenant) -> Waiting:
 
 
 def _decide(work: Waiting) -> None:
-    """A gate each way, an approval that one of two has voted for and that holds work, and one that has woken work."""
+    """Decide a gate in each way, leave an approval with one of two votes that holds work, and decide one that wakes work."""
     for decision in ("approve", "reject"):
         (draft,) = work.engine.submit(work.tenant, "qa", requires_approval=True)
         work.engine.drain()
         approvals.decide(work.tenant.pk, draft, decision, by=Voter("user:ines"), notes="because")
-    held, woken, runs = work.engine.submit(work.tenant, UNSERVED, count=3)
-    still_open = work.approval(held, runs, rules=SEVERAL)
+    held, woken, started = work.engine.submit(work.tenant, UNSERVED, count=3)
+    still_open = work.approval(held, started, rules=SEVERAL)
     approvals.approve(
         work.tenant.pk, still_open, actor=Voter("user:noa", identity="user:noa"), chosen_option="long"
     )
@@ -106,7 +106,7 @@ def _decide(work: Waiting) -> None:
 
 
 def _fail(work: Waiting) -> None:
-    """A failure that people were told of."""
+    """Let an activity fail permanently, with an alert and an escalation."""
     work.engine.submit(work.tenant, "qa", params={"fails": True})
     work.engine.drain()
     assert dead_letters.handle_waiting() == 1
@@ -116,24 +116,24 @@ def _broken(*, quiesced: bool = False) -> set[str]:
     return {violation.invariant for violation in invariants.check(quiesced=quiesced)}
 
 
-def test_everything_that_waits_is_sound(waiting: Waiting) -> None:
+def test_intact_waiting_work_breaks_no_invariant(waiting: Waiting) -> None:
     assert invariants.check(quiesced=True) == []
 
 
 OPEN = "status IN ('created', 'in_progress')"
 
-#: What is done to the rows, the invariants that it breaks, and nothing else.
+#: The invariants that are broken, and the statement that breaks exactly these.
 DAMAGE = {
     "held work lost its wake": (
         {"I08"},
         "UPDATE activities_wake w SET state = 'consumed' FROM activities_activity a"
         " WHERE a.id = w.activity_id AND a.status = 'awaiting_review' AND w.state = 'pending'",
     ),
-    "a blocker's resolution is gone": (
+    "the resolution of a blocker is missing": (
         {"I09"},
         f"UPDATE activities_activity SET parent_id = NULL, link_kind = NULL WHERE link_kind = 'resolution' AND {OPEN}",
     ),
-    "a resolution is open though nothing is blocked": (
+    "a resolution is open although nothing is blocked": (
         {"I04", "I09"},
         "UPDATE activities_activity SET status = 'done', finished_at = now() WHERE status = 'blocked'",
     ),
@@ -142,69 +142,69 @@ DAMAGE = {
         "UPDATE activities_activity SET link_kind = 'resolution', parent_id ="
         " (SELECT id FROM activities_activity WHERE status = 'blocked') WHERE name = 'work 0' AND agent_role = 'blog-writer'",
     ),
-    "the heir of a subtask is gone": (
+    "the successor of a subtask is missing": (
         {"I09", "I10"},
         "UPDATE activities_activity SET parent_id = NULL, link_kind = NULL WHERE agent_role = 'qa-engineer'",
     ),
-    "a subtask does not block though its parent waits for it": (
+    "a subtask is not blocking although its parent waits for it": (
         {"I09"},
         """UPDATE activities_activity SET metadata = '{"blocking": false}' WHERE name = 'part' AND status = 'reassigned'""",
     ),
-    "a subtask blocks though its parent does not wait": (
+    "a subtask is blocking although its parent does not wait": (
         {"I09"},
         "UPDATE activities_activity SET parent_id = (SELECT id FROM activities_activity WHERE status = 'blocked')"
         " WHERE link_kind = 'subtask'",
     ),
-    "a review is gone": (
+    "a review is missing": (
         {"I09"},
         "UPDATE activities_activity SET parent_id = NULL, link_kind = NULL WHERE link_kind = 'review'",
     ),
     "work is held by nothing": ({"I09"}, "DELETE FROM approval_linked_activities WHERE state = 'waiting'"),
-    "a link waits for what was handed on": (
+    "a link waits for a reassigned activity": (
         {"I09"},
         "UPDATE approval_linked_activities SET activity_id = (SELECT id FROM activities_activity"
         " WHERE status = 'reassigned' AND name = 'part') WHERE state = 'waiting' AND activity_id = (SELECT max(activity_id::text)::uuid"
         " FROM approval_linked_activities WHERE state = 'waiting')",
     ),
-    "work has two heirs": (
+    "work has two successors": (
         {"I10"},
         "UPDATE activities_activity SET link_kind = 'reassigned_from', parent_id = (SELECT id FROM activities_activity"
         " WHERE status = 'reassigned' AND name = 'part') WHERE status = 'approved' AND requires_approval",
     ),
-    "what was rejected is not made again": (
+    "rejected work has no revision": (
         {"I10"},
         "UPDATE activities_activity SET parent_id = NULL, link_kind = NULL WHERE link_kind = 'revision_of'",
     ),
-    "a failure left no dead letter": ({"I14"}, "DELETE FROM activities_deadletter"),
-    "a dead letter is open though the work goes on": (
+    "a failure has no dead letter": ({"I14"}, "DELETE FROM activities_deadletter"),
+    "a dead letter is open although the work continues": (
         {"I04", "I14"},
         "UPDATE activities_activity SET status = 'done' WHERE status = 'needs_review'",
     ),
-    "a failure counts as replayed though it was not": (
+    "a failure counts as replayed although it was not": (
         {"I14"},
         "UPDATE activities_deadletter SET state = 'replayed'",
     ),
-    "people were told of a failure and asked nothing": (
+    "a handled failure has no escalation": (
         {"I14"},
         "UPDATE activities_deadletter SET escalation_id = NULL",
     ),
-    "a dead letter names another question than its own": (
+    "a dead letter names a foreign escalation": (
         {"I14"},
         "UPDATE activities_deadletter SET escalation_id = (SELECT id FROM activities_activity WHERE link_kind = 'review')",
     ),
-    "an alert tells of a failure that nobody was asked about": (
+    "an alert names a failure without an escalation": (
         {"I14"},
         "UPDATE activities_deadletter SET escalation_id = NULL, handled_at = NULL",
     ),
-    "a decision has nobody who made it": (
+    "a decision names nobody": (
         {"I15"},
         "UPDATE activities_activity SET decided_by = NULL WHERE link_kind = 'approval' AND status = 'approved'",
     ),
-    "a gate and the work behind it were decided by different people": (
+    "a gate and its activity were decided by different people": (
         {"I15"},
         "UPDATE activities_activity SET decided_by = 'user:eve' WHERE link_kind = 'gate' AND status = 'approved'",
     ),
-    "a gate was decided and the work behind it was not": (
+    "a gate was decided and its activity was not": (
         {"I04", "I15"},
         "UPDATE activities_activity SET status = 'done' WHERE status = 'approved' AND requires_approval",
     ),
@@ -213,29 +213,29 @@ DAMAGE = {
         "UPDATE activities_activity SET status = 'approved', decided_by = 'user:noa', decided_at = now(), finished_at = now()"
         " WHERE link_kind = 'approval' AND status = 'in_progress'",
     ),
-    "enough have voted and nothing was decided": (
+    "enough people have voted and nothing was decided": (
         {"I15"},
         "INSERT INTO activities_vote (tenant_id, activity_id, voter, actor, decision, notes)"
         " SELECT tenant_id, activity_id, 'user:sam', actor, decision, notes FROM activities_vote",
     ),
-    "anyone who asked has voted": ({"I15"}, "UPDATE activities_vote SET voter = 'user:ines'"),
-    "an approval has no question": (
+    "the person who asked has voted": ({"I15"}, "UPDATE activities_vote SET voter = 'user:ines'"),
+    "an approval has no row of its own": (
         {"I15"},
         "DELETE FROM activities_approval WHERE id = (SELECT max(id::text)::uuid FROM activities_approval)",
     ),
-    "a link waits for an approval that was decided": (
+    "a link waits for a decided approval": (
         {"I15"},
         "UPDATE approval_linked_activities SET state = 'waiting' WHERE state = 'woken'",
     ),
-    "an approval has woken work before it was decided": (
+    "an approval has woken work before its decision": (
         {"I09", "I15"},
         "UPDATE approval_linked_activities SET state = 'woken' WHERE state = 'waiting'",
     ),
-    "what an approval has woken has no wake of it": (
+    "work that an approval has woken has no such wake": (
         {"I15"},
         "UPDATE activities_wake SET payload = payload - 'approval' WHERE payload ? 'approval'",
     ),
-    "a question came into being without a call": (
+    "a review exists without a tool call": (
         {"I25"},
         "DELETE FROM activities_toolcall WHERE tool = 'request_human_review'",
     ),
@@ -249,7 +249,7 @@ DAMAGE = {
         "INSERT INTO activities_toolcall (id, tenant_id, activity_id, run_id, tool, digest, arguments, answer)"
         " SELECT gen_random_uuid(), tenant_id, activity_id, run_id, tool, 'again', arguments, answer FROM activities_toolcall",
     ),
-    "work was handed back to a role that has had it": (
+    "work was reassigned to an earlier role": (
         {"I08", "I25"},
         "UPDATE activities_activity SET agent_role = 'dev', human_role = NULL, assignee_type = 'agent'"
         " WHERE human_role = 'editor' AND link_kind = 'reassigned_from'",
@@ -262,7 +262,7 @@ DAMAGE = {
         {"I30"},
         "UPDATE activities_deadline SET happened_at = CASE kind WHEN 'due' THEN at ELSE NULL END",
     ),
-    "people were reminded of what they had answered": (
+    "a reminder came after the answer": (
         {"I30"},
         "UPDATE activities_activity SET finished_at = now() - interval '1 hour'"
         " WHERE id IN (SELECT activity_id FROM activities_deadline)",
@@ -274,15 +274,15 @@ DAMAGE = {
 }
 
 
-def test_damage_is_found_and_named(waiting: Waiting) -> None:
-    found = {}
-    for what, (_, statement) in DAMAGE.items():
+def test_each_damage_breaks_exactly_the_expected_invariants(waiting: Waiting) -> None:
+    broken_by = {}
+    for damage, (_, statement) in DAMAGE.items():
         with damaged(statement) as changed:
-            assert all(changed), f"the damage must be done for the test to mean anything: {what}"
-            found[what] = _broken()
+            assert all(changed), f"the damage must be done for the test to mean anything: {damage}"
+            broken_by[damage] = _broken()
 
-    assert found == {what: broken for what, (broken, _) in DAMAGE.items()}
-    assert _broken() == set(), "what was damaged is as it was"
+    assert broken_by == {damage: broken for damage, (broken, _) in DAMAGE.items()}
+    assert _broken() == set(), "all damage was rolled back"
 
 
 LOWERED = {
@@ -294,18 +294,18 @@ LOWERED = {
 }
 
 
-def test_more_than_a_limit_allows_is_found(waiting: Waiting, settings: Any) -> None:
-    found = {}
+def test_exceeded_limits_break_their_invariant(waiting: Waiting, settings: Any) -> None:
+    broken_by = {}
     for limit, lowered in LOWERED.items():
         allowed = getattr(settings, limit)
         setattr(settings, limit, lowered)
-        found[limit] = _broken()
+        broken_by[limit] = _broken()
         setattr(settings, limit, allowed)
 
-    assert found == {key: {"I25"} for key in LOWERED}
+    assert broken_by == {key: {"I25"} for key in LOWERED}
 
 
-def test_deadlines_and_failures_that_are_forgotten_are_found_at_rest(waiting: Waiting) -> None:
+def test_forgotten_deadlines_and_failures_break_liveness(waiting: Waiting) -> None:
     for statement in (
         "UPDATE activities_deadline SET at = now() - interval '5 minutes' WHERE happened_at IS NULL",
         "UPDATE activities_deadletter SET handled_at = NULL, escalation_id = NULL, state = 'closed',"
@@ -317,23 +317,23 @@ def test_deadlines_and_failures_that_are_forgotten_are_found_at_rest(waiting: Wa
             assert "I19" in _broken(quiesced=True)
 
 
-def test_a_call_that_goes_on_after_its_work_was_put_aside_may_hold_its_slot(
+def test_a_call_that_continues_after_its_activity_was_suspended_may_hold_its_slot(
     engine: Engine, tenant: Tenant
 ) -> None:
-    found: list[set[str]] = []
+    broken_by: list[set[str]] = []
 
-    def put_aside_and_talk_on(request: AgentRequest) -> AgentResult:
+    def suspend_and_continue(request: AgentRequest) -> AgentResult:
         token = run_tokens.read(request.callback.token)
         assert token is not None
         agent_tools.perform(
             token, "report_blocker", {"type": "api_outage", "message": "The shop does not answer"}
         )
-        found.append(_broken(quiesced=True))
+        broken_by.append(_broken(quiesced=True))
         return Completed(Output(content="never mind"))
 
-    engine.agent.behaviour = put_aside_and_talk_on
+    engine.agent.behaviour = suspend_and_continue
     engine.serve(tenant)
     engine.submit(tenant, "dev")
     engine.drain()
 
-    assert found == [set()]
+    assert broken_by == [set()]

@@ -1,4 +1,4 @@
-"""Token buckets in Redis: what they allow, and what happens when they are asked twice or not answered."""
+"""Token buckets in Redis: limits, repeated calls, and failures of Redis."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.frozen import frozen_server, send_limits_to
 
 pytestmark = pytest.mark.usefixtures("database")
 
-SLOW = 0.001  # units per second: nothing comes back while a test runs
+SLOW = 0.001  # units per second: no refill while a test runs
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def bucket() -> Bucket:
 
 
 def let_time_pass(bucket: Bucket, seconds: float) -> None:
-    """The bucket's clock is Redis's, so instead of waiting we make its last use older."""
+    """Make the last use of the bucket older, because its clock is that of Redis."""
     redis.client().hincrby(keys.bucket(bucket.name), "at", -int(seconds * 1_000_000))
 
 
@@ -44,7 +44,7 @@ def test_taking_more_than_is_left_is_refused_and_takes_nothing(bucket):
     assert bucket.peek(2).allowed
 
 
-def test_a_refusal_says_when_enough_will_be_there():
+def test_a_refusal_says_when_enough_units_will_be_available():
     bucket = Bucket("test", rate=2, burst=10)
     bucket.take(10)
 
@@ -53,7 +53,7 @@ def test_a_refusal_says_when_enough_will_be_there():
     assert refused.retry_after == pytest.approx(2.0, abs=0.2)
 
 
-def test_what_was_taken_comes_back_at_the_rate_up_to_the_burst():
+def test_a_bucket_refills_at_its_rate_up_to_the_burst():
     bucket = Bucket("test", rate=1, burst=100)
     bucket.take(100)
 
@@ -81,13 +81,13 @@ def test_a_clock_that_was_set_back_does_not_stop_the_refill():
     bucket.take(100)
     let_time_pass(bucket, -3600)
 
-    bucket.take(50)  # refused, and notices
+    bucket.take(50)  # refused, which stores the new time
     let_time_pass(bucket, 60)
 
     assert bucket.take(50).allowed
 
 
-def test_a_take_that_is_repeated_under_its_id_takes_once(bucket):
+def test_a_repeated_take_with_the_same_id_takes_once(bucket):
     first = bucket.take(6, take_id="call-1")
     again = bucket.take(6, take_id="call-1")
 
@@ -103,7 +103,7 @@ def test_the_unused_part_of_a_take_is_given_back_once(bucket):
     assert bucket.peek().remaining == pytest.approx(9, abs=0.01)
 
 
-def test_what_was_used_above_the_estimate_is_charged_afterwards(bucket):
+def test_units_used_above_the_estimate_are_charged_afterwards(bucket):
     bucket.take(6, take_id="call-1")
 
     bucket.give_back(-7, take_id="call-1")
@@ -111,7 +111,7 @@ def test_what_was_used_above_the_estimate_is_charged_afterwards(bucket):
     assert bucket.peek().remaining == pytest.approx(-3, abs=0.01)
 
 
-def test_giving_back_never_fills_a_bucket_above_its_burst(bucket):
+def test_giving_back_does_not_fill_a_bucket_above_its_burst(bucket):
     bucket.take(2, take_id="call-1")
 
     bucket.give_back(50, take_id="call-1")
@@ -119,22 +119,22 @@ def test_giving_back_never_fills_a_bucket_above_its_burst(bucket):
     assert bucket.peek().remaining == 10
 
 
-def test_nothing_is_given_back_for_a_take_that_never_was(bucket):
+def test_nothing_is_given_back_for_an_unknown_take(bucket):
     bucket.take(6)
 
     assert not bucket.give_back(6, take_id="somebody-elses")
     assert bucket.peek().remaining == pytest.approx(4, abs=0.01)
 
 
-def test_looking_changes_nothing(bucket):
+def test_peeking_changes_nothing(bucket):
     bucket.take(4)
 
-    looks = [bucket.peek(1).remaining for _ in range(5)]
+    remaining = [bucket.peek(1).remaining for _ in range(5)]
 
-    assert looks == pytest.approx([6] * 5, abs=0.01)
+    assert remaining == pytest.approx([6] * 5, abs=0.01)
 
 
-def test_a_changed_limit_acts_on_the_next_take():
+def test_a_changed_limit_applies_to_the_next_take():
     Bucket("test", rate=SLOW, burst=10).take(1)
 
     lowered = Bucket("test", rate=SLOW, burst=3)
@@ -143,7 +143,7 @@ def test_a_changed_limit_acts_on_the_next_take():
     assert not lowered.take(1).allowed
 
 
-def test_many_at_once_never_get_more_than_the_burst():
+def test_concurrent_takes_get_at_most_the_burst():
     bucket = Bucket("test", rate=SLOW, burst=50)
 
     with ThreadPoolExecutor(max_workers=8) as pool:
@@ -152,18 +152,18 @@ def test_many_at_once_never_get_more_than_the_burst():
     assert allowed == 50
 
 
-def test_every_key_has_the_projects_prefix_and_goes_away_by_itself(bucket, settings):
+def test_every_key_has_the_prefix_and_expires(bucket, settings):
     bucket.take(1, take_id="call-1")
     bucket.give_back(1, take_id="call-1")
     bucket.take(1, take_id="call-2")
 
     client = redis.client()
-    found = list(client.scan_iter(match=f"{settings.ORCHESTRATOR_REDIS_PREFIX}*"))
-    assert len(found) == 2
-    assert all(client.ttl(key) > 0 for key in found)
+    limiter_keys = list(client.scan_iter(match=f"{settings.ORCHESTRATOR_REDIS_PREFIX}*"))
+    assert len(limiter_keys) == 2
+    assert all(client.ttl(key) > 0 for key in limiter_keys)
 
 
-def test_a_wiped_redis_is_a_full_bucket_and_its_scripts_are_sent_again(bucket):
+def test_after_a_wipe_of_redis_buckets_are_full_and_scripts_are_loaded_again(bucket):
     bucket.take(10)
 
     client = redis.client()
@@ -174,7 +174,7 @@ def test_a_wiped_redis_is_a_full_bucket_and_its_scripts_are_sent_again(bucket):
 
 
 @pytest.mark.parametrize(("rate", "burst"), [(0, 1), (-1, 1), (1, 0)])
-def test_a_bucket_that_could_never_fill_is_refused_at_once(rate, burst):
+def test_an_invalid_rate_or_burst_is_refused(rate, burst):
     with pytest.raises(ValueError, match="above 0"):
         Bucket("test", rate=rate, burst=burst)
 
@@ -184,16 +184,16 @@ def test_a_negative_cost_is_refused(bucket):
         bucket.take(-1)
 
 
-def test_a_frozen_redis_costs_the_timeout_once_and_is_reported(monkeypatch):
+def test_a_frozen_redis_raises_an_error_after_one_timeout(monkeypatch):
     with frozen_server() as server:
         send_limits_to(server, monkeypatch)
         with pytest.raises(LimiterUnavailable, match="TimeoutError"):
             Bucket("test", rate=1, burst=1, timeout_seconds=0.05).take()
 
-    assert len(server.accepted) == 1  # asked once: repeating after a timeout could take twice
+    assert len(server.accepted) == 1  # no repetition, which could take twice
 
 
-def test_a_redis_that_is_down_is_reported(settings):
+def test_an_unreachable_redis_raises_an_error(settings):
     with socket.create_server(("127.0.0.1", 0)) as free:
         settings.REDIS_URL = f"redis://127.0.0.1:{free.getsockname()[1]}/0"
 
@@ -201,7 +201,7 @@ def test_a_redis_that_is_down_is_reported(settings):
         Bucket("test", rate=1, burst=1).take()
 
 
-def test_a_connection_that_the_server_closed_is_replaced_without_anybody_noticing(bucket):
+def test_a_connection_that_the_server_closed_is_replaced_without_an_error(bucket):
     bucket.take()
     client = redis.client()
     before = client.client_id()
@@ -222,18 +222,18 @@ def test_a_breaker_stays_open_for_its_time_and_can_be_reset():
     assert not breaker.is_open()
 
 
-def test_clients_of_the_same_patience_share_their_connections_and_others_do_not():
+def test_clients_with_equal_timeouts_share_their_connections():
     assert redis.client() is redis.client()
     assert redis.client(timeout_seconds=0.05) is not redis.client()
 
 
-def test_a_forked_child_begins_with_connections_of_its_own():
+def test_a_forked_child_has_its_own_connections():
     parents, connection = redis.client(), redis.client().client_id()
 
     child = os.fork()
     if child == 0:
-        separate = redis.client() is not parents and redis.client().client_id() != connection
-        os._exit(0 if separate else 1)
+        has_own_connection = redis.client() is not parents and redis.client().client_id() != connection
+        os._exit(0 if has_own_connection else 1)
     _, status = os.waitpid(child, 0)
 
     assert os.waitstatus_to_exitcode(status) == 0

@@ -1,4 +1,4 @@
-"""Rates, the runaway guard and providers that are waited for, as limits of admission: what waits for them keeps its order."""
+"""Rates, the runaway guard and pauses of providers as limits of admission, which keep the order of waiting work."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def desk(database: None) -> Desk:
     return Desk()
 
 
-def passes(seconds: float) -> None:
-    """Let time pass: for admission everything that it has noted happened so much earlier."""
+def let_time_pass(seconds: float) -> None:
+    """Move everything that admission has recorded back by this time."""
     redis, base, ms = client(), keys.generation(GENERATION), int(seconds * 1000)
     for field, value in redis.hgetall(f"{base}tokens").items():
         tokens, at = value.decode().split("|")
@@ -36,7 +36,7 @@ def passes(seconds: float) -> None:
         redis.set(f"{base}alarm", int(alarm) - ms)
 
 
-def rate(desk: Desk, tenant: UUID, per_second: float, capacity: float) -> None:
+def set_rate(desk: Desk, tenant: UUID, per_second: float, capacity: float) -> None:
     desk.cap(f"rate:{tenant}:qa", f"{per_second}|{capacity}")  # type: ignore[arg-type]
 
 
@@ -44,53 +44,53 @@ def ids(items: list[Any]) -> list[UUID]:
     return [item.activity_id for item in items]
 
 
-def test_a_token_goes_to_the_most_urgent_that_waits_whatever_came_meanwhile(desk: Desk) -> None:
-    rate(desk, A, 1, 1)
+def test_the_next_token_goes_to_the_most_urgent_waiting_activity(desk: Desk) -> None:
+    set_rate(desk, A, 1, 1)
     desk.grants(offer())
     background = [offer(priority=20, waited=100 - number) for number in range(3)]
     urgent = [offer(priority=1, waited=number) for number in (2, 1)]
     assert desk.grants(*background, *urgent) == []
 
-    begun: list[Offer | Grant] = []
+    started: list[Offer | Grant] = []
     for _ in range(4):
-        passes(1)
-        begun += desk.grants(offer(priority=20))  # as fresh as can be, and the last in line
+        let_time_pass(1)
+        started += desk.grants(offer(priority=20))  # new, so the last in line
 
-    assert ids(begun) == ids([*urgent, *background[:2]])
+    assert ids(started) == ids([*urgent, *background[:2]])
 
 
-def test_starts_come_as_often_as_the_rate_says_and_those_of_others_are_not_held_up(desk: Desk) -> None:
-    rate(desk, A, 2, 3)
+def test_starts_follow_the_rate_of_the_tenant_without_delaying_others(desk: Desk) -> None:
+    set_rate(desk, A, 2, 3)
     first = desk.grants(*offers(10), *offers(10, B))
     assert [sum(grant.tenant_id == tenant for grant in first) for tenant in (A, B)] == [3, 10]
 
-    passes(0.4)
+    let_time_pass(0.4)
     assert desk.grants() == []
-    passes(0.1)
+    let_time_pass(0.1)
     assert len(desk.grants()) == 1
-    passes(60)
+    let_time_pass(60)
     assert len(desk.grants()) == 3
 
 
-def test_whoever_exchanges_is_told_once_when_the_next_token_is_due(desk: Desk) -> None:
-    rate(desk, A, 0.5, 1)
-    told = desk.grants(*offers(3))
+def test_one_exchange_returns_when_the_next_token_is_due(desk: Desk) -> None:
+    set_rate(desk, A, 0.5, 1)
+    first = desk.grants(*offers(3))
     again = desk.grants()
 
-    assert told.ask_again_seconds == pytest.approx(2, abs=0.1)  # type: ignore[attr-defined]
+    assert first.ask_again_seconds == pytest.approx(2, abs=0.1)  # type: ignore[attr-defined]
     assert again.ask_again_seconds is None  # type: ignore[attr-defined]
-    passes(2.001)
+    let_time_pass(2.001)
     assert desk.grants().ask_again_seconds == pytest.approx(2, abs=0.1)  # type: ignore[attr-defined]
 
 
-def test_nobody_has_to_ask_where_nothing_waits_for_a_token(desk: Desk) -> None:
-    rate(desk, A, 0.5, 1)
+def test_no_time_is_returned_if_nothing_waits_for_a_token(desk: Desk) -> None:
+    set_rate(desk, A, 0.5, 1)
 
     assert desk.grants(offer()).ask_again_seconds is None  # type: ignore[attr-defined]
 
 
-def test_a_grant_that_started_nothing_gives_its_token_to_who_is_first(desk: Desk) -> None:
-    rate(desk, A, 0.001, 1)
+def test_the_token_of_an_unused_grant_goes_to_the_next_in_line(desk: Desk) -> None:
+    set_rate(desk, A, 0.001, 1)
     (withdrawn,) = desk.grants(offer(priority=1))
     background, urgent = offer(priority=20, waited=500), offer(priority=1)
     desk.grants(background, urgent)
@@ -106,46 +106,46 @@ def test_a_grant_that_started_nothing_gives_its_token_to_who_is_first(desk: Desk
     )
 
 
-def test_a_rate_that_is_raised_or_taken_away_lets_go_at_once_and_a_cap_holds_beside_it(desk: Desk) -> None:
-    rate(desk, A, 0.001, 1)
+def test_a_raised_or_removed_rate_applies_at_once_and_caps_still_hold(desk: Desk) -> None:
+    set_rate(desk, A, 0.001, 1)
     desk.grants(*offers(20))
-    rate(desk, A, 1, 5)
-    passes(3)
+    set_rate(desk, A, 1, 5)
+    let_time_pass(3)
     assert len(desk.grants()) == 3
 
     desk.cap(f"pair:{A}:qa", 6)
-    passes(60)
+    let_time_pass(60)
     assert len(desk.grants()) == 2
     del desk.limits["caps"][f"rate:{A}:qa"]
     desk.cap(f"pair:{A}:qa", 100)
     assert len(desk.grants()) == 14
 
 
-def test_why_it_waits_for_a_token_is_told_with_the_time(desk: Desk) -> None:
-    rate(desk, A, 0.5, 1)
+def test_inspection_names_the_rate_and_when_the_token_is_due(desk: Desk) -> None:
+    set_rate(desk, A, 0.5, 1)
     late = offer(priority=20)
     desk.grants(offer(), late)
 
-    told = admission.inspect(late.activity_id)
+    state = admission.inspect(late.activity_id)
 
-    assert (told["at"], told["per_second"]) == (f"rate:{A}:qa", 0.5)
-    assert told["due"] == pytest.approx(2000, abs=100)
+    assert (state["at"], state["per_second"]) == (f"rate:{A}:qa", 0.5)
+    assert state["due"] == pytest.approx(2000, abs=100)
 
 
-def test_the_guard_lets_so_many_start_in_any_minute_of_all_tenants_together(desk: Desk) -> None:
+def test_the_guard_limits_the_starts_of_all_tenants_in_any_minute(desk: Desk) -> None:
     desk.cap("starts:qa", 4)
     assert len(desk.grants(*offers(3), *offers(3, B))) == 4
     urgent = offer(priority=1)
     assert desk.grants(urgent) == []
 
-    passes(59.5)
+    let_time_pass(59.5)
     assert desk.grants() == []
-    passes(0.6)
+    let_time_pass(0.6)
     granted = desk.grants()
     assert (len(granted), granted[0].activity_id) == (3, urgent.activity_id)
 
 
-def test_the_guard_forgets_what_started_nothing(desk: Desk) -> None:
+def test_the_guard_does_not_count_unused_grants(desk: Desk) -> None:
     desk.cap("starts:qa", 1)
     (first,) = desk.grants(*offers(3))
     desk.grants()
@@ -153,7 +153,7 @@ def test_the_guard_forgets_what_started_nothing(desk: Desk) -> None:
     assert len(exchange(Exchange(withdrawals=[first.activity_id]))) == 1
 
 
-def test_a_tenant_that_does_a_role_in_a_way_of_its_own_has_starts_of_its_own(desk: Desk) -> None:
+def test_a_tenant_with_its_own_adapter_has_its_own_limit_of_starts(desk: Desk) -> None:
     desk.cap("starts:qa", 2)
     desk.cap(f"starts:{B}:qa", "none")  # type: ignore[arg-type]
 
@@ -162,7 +162,7 @@ def test_a_tenant_that_does_a_role_in_a_way_of_its_own_has_starts_of_its_own(des
     assert len(granted) == 6
 
 
-def test_work_for_a_provider_that_is_waited_for_keeps_its_place_and_urgent_work_may_use_its_reserve(
+def test_work_for_a_pausing_provider_keeps_its_place_and_urgent_work_may_use_the_reserve(
     desk: Desk,
 ) -> None:
     refused, later, urgent = offer(waited=10), offer(), offer(priority=1)
@@ -173,25 +173,25 @@ def test_work_for_a_provider_that_is_waited_for_keeps_its_place_and_urgent_work_
 
     back = Exchange(releases=[Release(grant.activity_id, grant.grant)], offers=[later, refused], holds=[hold])
     assert exchange(back) == []
-    assert exchange(back) == []  # its answer was lost
-    told = admission.inspect(refused.activity_id)
+    assert exchange(back) == []  # a repetition, as after a lost answer
+    state = admission.inspect(refused.activity_id)
     (first,) = desk.grants(urgent)
     desk.grants(release=[first])
-    passes(30)
+    let_time_pass(30)
     (second,) = desk.grants()
 
-    assert (told["at"], told["code"], told["holder"]) == (f"hold:{A}:qa", "provider_limit", "openai at x")
+    assert (state["at"], state["code"], state["holder"]) == (f"hold:{A}:qa", "provider_limit", "openai at x")
     assert (first.activity_id, second.activity_id) == (urgent.activity_id, refused.activity_id)
 
 
-def test_nothing_is_left_behind_by_limits_over_time(desk: Desk) -> None:
-    rate(desk, A, 1, 2)
+def test_limits_over_time_leave_no_keys_behind(desk: Desk) -> None:
+    set_rate(desk, A, 1, 2)
     grants = desk.grants(*offers(4))
-    passes(1000)
+    let_time_pass(1000)
     desk.grants(release=[*grants, *desk.grants()])
-    left = {
+    remaining = {
         name.decode().removeprefix(keys.generation(GENERATION))
         for name in client().keys(f"{keys.pointer()}:*")
     }
 
-    assert not {"due", "holds"} & left
+    assert not {"due", "holds"} & remaining

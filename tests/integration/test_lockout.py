@@ -1,4 +1,4 @@
-"""Anyone who guesses passwords or tokens waits; whether what they guess at exists makes no difference."""
+"""Repeated wrong passwords and tokens are refused for a time, whether or not the account exists."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tenants.models import Tenant
 from tenants.models.audit import AuditEntry
 
 PASSWORD = "a long enough password"
-DOORS = ("/login/", "/admin/login/")
+LOGINS = ("/login/", "/admin/login/")
 
 
 @pytest.fixture
@@ -30,31 +30,29 @@ def ann(database: None) -> User:
 
 
 def attempt(
-    door: str = "/login/", name: str = "ann", password: str = "wrong", address: str = "198.51.100.7"
+    login: str = "/login/", name: str = "ann", password: str = "wrong", address: str = "198.51.100.7"
 ) -> Any:
-    return Client().post(door, {"username": name, "password": password}, REMOTE_ADDR=address)
+    return Client().post(login, {"username": name, "password": password}, REMOTE_ADDR=address)
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_after_five_failures_from_an_address_even_the_right_password_has_to_wait_there(
-    door: str, ann: User
-) -> None:
+@pytest.mark.parametrize("login", LOGINS)
+def test_after_five_failures_the_account_is_locked_for_that_address(login: str, ann: User) -> None:
     for _ in range(5):
-        assert attempt(door).status_code == 200
+        assert attempt(login).status_code == 200
 
-    refused = attempt(door, password=PASSWORD)
+    refused = attempt(login, password=PASSWORD)
 
     assert refused.status_code == 429
     assert 0 < int(refused["Retry-After"]) <= 180
     assert "sessionid" not in refused.cookies
-    assert attempt(DOORS[0], password=PASSWORD).status_code == 429, "the doors share their count"
-    assert attempt(door, name="ANN ", password=PASSWORD).status_code == 429
-    assert attempt(door, password=PASSWORD, address="203.0.113.1").status_code == 302, (
-        "nobody else is kept out"
+    assert attempt(LOGINS[0], password=PASSWORD).status_code == 429, "both logins share their count"
+    assert attempt(login, name="ANN ", password=PASSWORD).status_code == 429
+    assert attempt(login, password=PASSWORD, address="203.0.113.1").status_code == 302, (
+        "other addresses are not affected"
     )
 
 
-def test_guesses_from_ever_new_addresses_slow_strangers_down_and_concern_no_known_browser(ann: User) -> None:
+def test_guesses_from_many_addresses_slow_down_unknown_browsers_only(ann: User) -> None:
     known = Client()
     assert known.post("/login/", {"username": "ann", "password": PASSWORD}).status_code == 302
     known.post("/logout/")
@@ -64,16 +62,16 @@ def test_guesses_from_ever_new_addresses_slow_strangers_down_and_concern_no_know
     copied = Client()
     copied.cookies["orchestrator_device"] = "x" + known.cookies["orchestrator_device"].value
     forged = copied.post("/login/", {"username": "ann", "password": PASSWORD}, REMOTE_ADDR="203.0.113.2")
-    welcome = known.post("/login/", {"username": "ann", "password": PASSWORD}, REMOTE_ADDR="198.51.7.7")
+    known_again = known.post("/login/", {"username": "ann", "password": PASSWORD}, REMOTE_ADDR="198.51.7.7")
 
     assert statuses == [200] * 50 + [429]
     assert stranger.status_code == forged.status_code == 429
-    assert 0 < int(stranger["Retry-After"]) <= 10, "seconds, and no lock"
+    assert 0 < int(stranger["Retry-After"]) <= 10, "a short wait instead of a lock"
     assert "seconds" in stranger.content.decode()
-    assert welcome.status_code == 302
+    assert known_again.status_code == 302
 
 
-def test_a_known_browser_has_few_guesses_of_its_own_and_is_known_to_one_account_with_one_password(
+def test_a_known_browser_has_five_guesses_and_is_bound_to_account_and_password(
     ann: User,
 ) -> None:
     known = Client()
@@ -93,26 +91,26 @@ def test_a_known_browser_has_few_guesses_of_its_own_and_is_known_to_one_account_
     assert not login_throttle.find_device(request, "ann")
 
 
-def test_a_browser_that_signed_in_too_long_ago_is_a_stranger(ann: User, settings: Any) -> None:
+def test_a_browser_is_forgotten_after_some_time(ann: User, settings: Any) -> None:
     known = Client()
     known.post("/login/", {"username": "ann", "password": PASSWORD})
     request = HttpRequest()
     request.COOKIES["orchestrator_device"] = known.cookies["orchestrator_device"].value
     assert login_throttle.find_device(request, "ann")
 
-    settings.ORCHESTRATOR_LOGIN_DEVICE_SECONDS = -1  # whatever its age is, it is older
+    settings.ORCHESTRATOR_LOGIN_DEVICE_SECONDS = -1  # any age is above this
 
     assert not login_throttle.find_device(request, "ann")
 
 
-def test_all_addresses_of_a_network_of_ipv6_are_one(ann: User) -> None:
+def test_addresses_of_one_ipv6_network_count_together(ann: User) -> None:
     statuses = [attempt(address=f"2001:db8:1:2::{number}").status_code for number in range(1, 7)]
 
     assert statuses == [200] * 5 + [429]
     assert attempt(password=PASSWORD, address="2001:db8:1:3::1").status_code == 302
 
 
-def test_a_success_forgives_the_account(ann: User) -> None:
+def test_a_success_resets_the_count_of_the_account(ann: User) -> None:
     for _ in range(4):
         attempt()
     assert attempt(password=PASSWORD).status_code == 302
@@ -122,7 +120,7 @@ def test_a_success_forgives_the_account(ann: User) -> None:
     assert attempt(password=PASSWORD).status_code == 302
 
 
-def test_after_thirty_failures_an_address_has_to_wait_whomever_it_tries(ann: User) -> None:
+def test_after_thirty_failures_an_address_is_locked_for_all_accounts(ann: User) -> None:
     for number in range(30):
         assert attempt(name=f"user {number}").status_code == 200
 
@@ -136,12 +134,10 @@ def test_successes_do_not_count_against_an_address(ann: User, settings: Any) -> 
     assert [attempt(password=PASSWORD).status_code for _ in range(5)] == [302] * 5
 
 
-def test_a_name_that_nobody_has_is_answered_in_the_same_way_and_time(
+def test_an_unknown_name_gets_the_same_answer_in_the_same_time(
     ann: User, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        PBKDF2PasswordHasher, "iterations", 300_000
-    )  # far more work than the rest of an answer
+    monkeypatch.setattr(PBKDF2PasswordHasher, "iterations", 300_000)  # so that hashing dominates the time
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.PBKDF2PasswordHasher"]
     settings.ORCHESTRATOR_LOGIN_FAILURES_PER_ACCOUNT = settings.ORCHESTRATOR_LOGIN_FAILURES_PER_ADDRESS = (
         1_000
@@ -165,35 +161,35 @@ def test_a_name_that_nobody_has_is_answered_in_the_same_way_and_time(
         assert attempt(name=name).status_code == 429
 
 
-def test_attempts_at_the_same_moment_count_before_any_has_failed(database: None) -> None:
+def test_concurrent_attempts_count_before_they_have_failed(database: None) -> None:
     allowed = [login_throttle.sign_in_attempt("198.51.100.7", "ann").allowed for _ in range(20)]
 
     assert allowed.count(True) == 5
 
 
-def test_every_attempt_is_on_record(ann: User) -> None:
+def test_every_attempt_is_in_the_audit_trail(ann: User) -> None:
     attempt(name="eve\r\nroot signed in")
     attempt(password=PASSWORD)
     for _ in range(6):
         attempt()
 
     with system_scope():
-        found = list(AuditEntry.objects.filter(tenant=None).order_by("number"))
-    assert [(entry.operation, entry.outcome) for entry in found[:2]] == [
+        entries = list(AuditEntry.objects.filter(tenant=None).order_by("number"))
+    assert [(entry.operation, entry.outcome) for entry in entries[:2]] == [
         ("login.failed", "failed"),
         ("login.succeeded", "done"),
     ]
-    assert found[0].actor_name == "eve\\u000d\\u000aroot signed in"
-    assert (found[1].actor_kind, found[1].actor_name, found[1].ip) == ("user", "ann", "198.51.100.7")
-    assert found[-1].operation == "login.locked"
+    assert entries[0].actor_name == "eve\\u000d\\u000aroot signed in"
+    assert (entries[1].actor_kind, entries[1].actor_name, entries[1].ip) == ("user", "ann", "198.51.100.7")
+    assert entries[-1].operation == "login.locked"
 
 
-def test_without_redis_each_process_goes_on_counting(ann: User, monkeypatch: pytest.MonkeyPatch) -> None:
-    def away(*args: Any, **options: Any) -> Any:
+def test_without_redis_each_process_counts_by_itself(ann: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any, **options: Any) -> Any:
         raise LimiterUnavailable("away")
 
     limiter.breaker.reset()
-    monkeypatch.setattr(Bucket, "take", away)
+    monkeypatch.setattr(Bucket, "take", fail)
     monkeypatch.setattr(limiter, "_buckets", type(limiter._buckets)())
     try:
         statuses = [attempt().status_code for _ in range(7)]
@@ -207,7 +203,7 @@ def _call(secret: str, address: str = "198.51.100.7") -> Any:
     return APIClient().get("/api/v1/activities/", HTTP_AUTHORIZATION=f"Bearer {secret}", REMOTE_ADDR=address)
 
 
-def test_tokens_that_open_nothing_are_answered_429_after_a_while_and_good_ones_go_on(tenant: Tenant) -> None:
+def test_repeated_invalid_tokens_are_refused_with_429_and_valid_ones_still_work(tenant: Tenant) -> None:
     _, good = tokens.create(tenant, "viewer", "ci")
     statuses = [_call(f"orc_{number:043}").status_code for number in range(32)]
 
@@ -220,7 +216,7 @@ def test_tokens_that_open_nothing_are_answered_429_after_a_while_and_good_ones_g
     assert _call("orc_" + "y" * 43, address="203.0.113.1").status_code == 401
 
 
-def test_what_begins_like_a_token_is_counted_over_all_addresses(database: None) -> None:
+def test_guesses_with_the_same_token_prefix_count_over_all_addresses(database: None) -> None:
     statuses = [
         _call("orc_12345678" + f"{number:035}", f"198.51.100.{number}").status_code for number in range(7)
     ]

@@ -1,4 +1,4 @@
-"""Mailboxes that an agent consumes: what is told together, what alone, and what a failure or a kill loses, which is nothing."""
+"""Mailboxes of agents: which messages share a run, and that failures and kills lose none."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ BOX = "session-1"
 
 @pytest.fixture(autouse=True)
 def long_window(settings: Any) -> None:
-    """It ends when the test says so."""
+    """A window that ends only when the test ends it."""
     settings.ORCHESTRATOR_MAILBOX_WINDOW_MS = 3_600_000
 
 
-def say(tenant: Tenant, text: str, **fields: Any) -> Any:
+def post_message(tenant: Tenant, text: str, **fields: Any) -> Any:
     with tenant_scope(tenant.pk):
         posted = producer.post(
             tenant.pk, BOX, NewItem(text=text, agent_role="qa", **fields), actor="user:test"
@@ -41,7 +41,7 @@ def say(tenant: Tenant, text: str, **fields: Any) -> Any:
     return posted.item
 
 
-def told(request: Any) -> list[str]:
+def texts_of(request: Any) -> list[str]:
     return [wake["text"] for wake in request.wakes]
 
 
@@ -55,139 +55,137 @@ def states(tenant: Tenant) -> dict[str, str]:
         return dict(MailboxItem.objects.order_by("pk").values_list("text", "state"))
 
 
-def test_messages_within_the_window_are_one_run_that_lists_them_in_order(
-    engine: Engine, acme: Tenant
-) -> None:
+def test_messages_within_the_window_share_one_run_in_order(engine: Engine, acme: Tenant) -> None:
     for text in ("one", "two", "three"):
-        say(acme, text)
+        post_message(acme, text)
     assert engine.messages() == 0
 
     engine.make_due(acme)
     engine.drain()
 
     (call,) = engine.agent.calls
-    assert told(call) == ["one", "two", "three"]
+    assert texts_of(call) == ["one", "two", "three"]
     assert call.prompt.index("one") < call.prompt.index("two") < call.prompt.index("three")
     assert states(acme) == {"one": "done", "two": "done", "three": "done"}
 
 
-def test_items_of_different_scopes_are_told_by_different_runs(engine: Engine, acme: Tenant) -> None:
+def test_items_of_different_scopes_have_different_runs(engine: Engine, acme: Tenant) -> None:
     for text, scope in (("a1", "a" * 200), ("b1", "b"), ("a2", "a" * 200), ("none", ""), ("b2", "b")):
-        say(acme, text, scope_key=scope)
+        post_message(acme, text, scope_key=scope)
 
     engine.make_due(acme)
     engine.drain()
 
-    assert sorted(told(call) for call in engine.agent.calls) == [["a1", "a2"], ["b1", "b2"], ["none"]]
+    assert sorted(texts_of(call) for call in engine.agent.calls) == [["a1", "a2"], ["b1", "b2"], ["none"]]
     assert set(states(acme).values()) == {"done"}
 
 
-def test_twenty_messages_at_once_are_one_run(engine: Engine, acme: Tenant) -> None:
-    outcomes = at_once(*[partial(say, acme, f"m{number}") for number in range(20)])
+def test_twenty_messages_at_once_share_one_run(engine: Engine, acme: Tenant) -> None:
+    outcomes = at_once(*[partial(post_message, acme, f"m{number}") for number in range(20)])
     assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)]
 
     engine.make_due(acme)
     engine.drain()
 
     (call,) = engine.agent.calls
-    assert sorted(told(call)) == sorted(f"m{number}" for number in range(20))
+    assert sorted(texts_of(call)) == sorted(f"m{number}" for number in range(20))
     assert [wake["item"] for wake in call.wakes] == sorted(wake["item"] for wake in call.wakes)
 
 
-def test_messages_that_come_during_a_run_are_one_run_more(engine: Engine, acme: Tenant) -> None:
-    say(acme, "first")
+def test_messages_that_arrive_during_a_run_share_the_next_run(engine: Engine, acme: Tenant) -> None:
+    post_message(acme, "first")
 
-    def more(request: Any) -> Completed:
+    def post_more(request: Any) -> Completed:
         if len(engine.agent.calls) == 1:
             for text in ("second", "third"):
-                say(acme, text)
+                post_message(acme, text)
         return Completed(Output(content="ok"))
 
-    engine.agent.behaviour = more
+    engine.agent.behaviour = post_more
     engine.make_due(acme)
     engine.drain()
 
-    assert [told(call) for call in engine.agent.calls] == [["first"], ["second", "third"]]
+    assert [texts_of(call) for call in engine.agent.calls] == [["first"], ["second", "third"]]
     assert [activity.status for activity in activities_of(acme)] == ["done"]
     assert set(states(acme).values()) == {"done"}
 
 
-def test_a_message_that_comes_as_its_run_ends_is_told_by_another(engine: Engine, acme: Tenant) -> None:
-    """Of two at once, one finds the other's work: nothing lies between the end of one activity and the next."""
+def test_a_message_that_arrives_at_the_end_of_a_run_is_delivered_by_another(
+    engine: Engine, acme: Tenant
+) -> None:
+    """Posting and the end of a run happen at once, and no message is lost between them."""
     for number in range(5):
-        say(acme, f"a{number}")
+        post_message(acme, f"a{number}")
         engine.make_due(acme)
-        at_once(engine.drain, partial(say, acme, f"b{number}"))
+        at_once(engine.drain, partial(post_message, acme, f"b{number}"))
         engine.make_due(acme)
         engine.drain()
 
-    heard = [text for call in engine.agent.calls for text in told(call)]
-    assert sorted(heard) == sorted(f"{letter}{number}" for letter in "ab" for number in range(5))
+    delivered = [text for call in engine.agent.calls for text in texts_of(call)]
+    assert sorted(delivered) == sorted(f"{letter}{number}" for letter in "ab" for number in range(5))
     assert set(states(acme).values()) == {"done"}
 
 
-def test_a_task_notification_is_never_told_with_anything_else(engine: Engine, acme: Tenant) -> None:
-    say(acme, "one")
+def test_a_task_notification_has_a_run_of_its_own(engine: Engine, acme: Tenant) -> None:
+    post_message(acme, "one")
     for text in ("task a", "task b"):
-        say(acme, text, kind="task_notification")
-    say(acme, "two")
+        post_message(acme, text, kind="task_notification")
+    post_message(acme, "two")
 
     engine.make_due(acme)
     engine.drain()
 
-    assert sorted(told(call) for call in engine.agent.calls) == [["one", "two"], ["task a"], ["task b"]]
+    assert sorted(texts_of(call) for call in engine.agent.calls) == [["one", "two"], ["task a"], ["task b"]]
     assert "Work that you started has ended" in engine.agent.calls[-1].prompt + engine.agent.calls[0].prompt
 
 
 def test_runs_of_one_mailbox_never_overlap(engine: Engine, acme: Tenant, one_at_a_time: None) -> None:
     for text in ("task a", "task b"):
-        say(acme, text, kind="task_notification")
+        post_message(acme, text, kind="task_notification")
 
     assert engine.messages() == 1
     engine.drain()
     assert len(engine.agent.calls) == 2
 
 
-def test_the_conversation_is_continued(engine: Engine, acme: Tenant) -> None:
+def test_the_next_run_continues_the_session(engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = lambda request: Completed(Output(content="ok"), session_id="conversation-7")
     for text in ("one", "two"):
-        say(acme, text)
+        post_message(acme, text)
         engine.make_due(acme)
         engine.drain()
 
     assert [call.session_id for call in engine.agent.calls] == [None, "conversation-7"]
 
 
-def test_a_retryable_failure_tells_all_of_it_again_and_what_came_meanwhile(
-    engine: Engine, acme: Tenant
-) -> None:
-    say(acme, "one")
+def test_a_retry_delivers_all_messages_again_with_later_ones(engine: Engine, acme: Tenant) -> None:
+    post_message(acme, "one")
 
-    def once(request: Any) -> Completed:
+    def fail_once(request: Any) -> Completed:
         if len(engine.agent.calls) == 1:
             raise RetryableAgentError("not now")
         return Completed(Output(content="ok"))
 
-    engine.agent.behaviour = once
+    engine.agent.behaviour = fail_once
     engine.make_due(acme)
     engine.drain()
-    say(acme, "two")
+    post_message(acme, "two")
     assert states(acme) == {"one": "pending", "two": "pending"}
     engine.make_due(acme)
     engine.drain()
 
-    assert [told(call) for call in engine.agent.calls] == [["one"], ["one", "two"]]
+    assert [texts_of(call) for call in engine.agent.calls] == [["one"], ["one", "two"]]
     assert states(acme) == {"one": "done", "two": "done"}
 
 
 def test_a_killed_run_loses_no_item(engine: Engine, acme: Tenant, api: Callable[..., APIClient]) -> None:
-    say(acme, "one")
+    post_message(acme, "one")
     viewer = api("viewer")
 
     def item() -> Any:
         return viewer.get(f"/api/v1/mailboxes/{BOX}/items/").json()["results"][0]
 
-    def killed(request: Any) -> Completed:
+    def lose_the_worker(request: Any) -> Completed:
         claimed = item()
         assert (claimed["status"], claimed["run"]) == ("claimed", str(request.run_id))
         run = RunToken(request.tenant_id, request.activity_id, request.run_id, 1)
@@ -196,50 +194,52 @@ def test_a_killed_run_loses_no_item(engine: Engine, acme: Tenant, api: Callable[
         assert (item()["status"], item()["run"]) == ("pending", None)
         return Completed(Output(content="too late"))
 
-    engine.agent.behaviour = killed
+    engine.agent.behaviour = lose_the_worker
     engine.make_due(acme)
     engine.drain()
 
-    assert [told(call) for call in engine.agent.calls] == [["one"], ["one"]]
+    assert [texts_of(call) for call in engine.agent.calls] == [["one"], ["one"]]
     assert item()["status"] == "done"
 
 
-def test_a_final_failure_fails_what_was_told_and_not_what_came_later(engine: Engine, acme: Tenant) -> None:
-    say(acme, "poison")
+def test_a_permanent_failure_fails_the_delivered_messages_and_not_later_ones(
+    engine: Engine, acme: Tenant
+) -> None:
+    post_message(acme, "poison")
 
-    def poisoned(request: Any) -> Completed:
-        if "poison" in told(request):
-            say(acme, "later")
+    def fail_on_poison(request: Any) -> Completed:
+        if "poison" in texts_of(request):
+            post_message(acme, "later")
             raise PermanentAgentError("cannot")
         return Completed(Output(content="ok"))
 
-    engine.agent.behaviour = poisoned
+    engine.agent.behaviour = fail_on_poison
     engine.make_due(acme)
     engine.drain()
     engine.make_due(acme)
     engine.drain()
 
-    assert [told(call) for call in engine.agent.calls] == [["poison"], ["later"]]
+    assert [texts_of(call) for call in engine.agent.calls] == [["poison"], ["later"]]
     assert states(acme) == {"poison": "failed", "later": "done"}
 
 
-def test_a_retry_by_an_operator_tells_what_had_failed(engine: Engine, acme: Tenant) -> None:
+def test_a_retry_by_an_operator_delivers_the_failed_messages(engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = lambda request: (_ for _ in ()).throw(PermanentAgentError("cannot"))
-    say(acme, "one")
+    post_message(acme, "one")
     engine.make_due(acme)
     engine.drain()
     engine.agent.behaviour = lambda request: Completed(Output(content="ok"))
 
     cancellation.retry(acme.pk, activities_of(acme)[0].pk, actor="user:test")
-    engine.make_due(acme)  # when what is said in the same window has been collected
+    engine.make_due(acme)  # the end of the window
     engine.drain()
 
-    assert told(engine.agent.calls[-1]) == ["one"]
+    assert texts_of(engine.agent.calls[-1]) == ["one"]
     assert states(acme) == {"one": "done"}
 
 
-def test_cancelling_the_work_cancels_what_it_was_to_hear(engine: Engine, acme: Tenant) -> None:
-    say(acme, "one")
+def test_cancelling_the_activity_cancels_its_messages(engine: Engine, acme: Tenant) -> None:
+    post_message(acme, "one")
 
     cancellation.cancel(acme.pk, activities_of(acme)[0].pk, actor="user:test")
 
@@ -248,21 +248,21 @@ def test_cancelling_the_work_cancels_what_it_was_to_hear(engine: Engine, acme: T
     assert states(acme) == {"one": "cancelled"}
 
 
-def test_priority_becomes_the_band_of_the_run(engine: Engine, acme: Tenant) -> None:
+def test_the_priority_of_a_message_becomes_the_priority_of_its_run(engine: Engine, acme: Tenant) -> None:
     for priority in (0, 5, 9):
-        say(acme, f"p{priority}", priority=priority, kind="task_notification")
+        post_message(acme, f"p{priority}", priority=priority, kind="task_notification")
 
     assert [activity.priority for activity in activities_of(acme)] == [1, 10, 20]
 
 
-def test_an_urgent_message_lifts_the_waiting_work_of_its_session_above_what_came_before(
+def test_an_urgent_message_raises_the_priority_of_the_waiting_run_of_its_session(
     engine: Engine, acme: Tenant, api: Callable[..., APIClient], settings: Any, one_at_a_time: None
 ) -> None:
     settings.ORCHESTRATOR_MAILBOX_WINDOW_MS = 0
     engine.serve(acme, max_concurrency=1)
     (running,) = engine.submit(acme, "qa")
     message = engine.take()
-    say(acme, "later", priority=9)
+    post_message(acme, "later", priority=9)
     engine.submit(acme, "qa", count=5)
     address = f"/api/v1/mailboxes/{BOX}/items/"
 
@@ -273,41 +273,43 @@ def test_an_urgent_message_lifts_the_waiting_work_of_its_session_above_what_came
     tasks.run(**message)
     engine.drain()
 
-    begun = [call.activity_id for call in engine.agent.calls]
+    order = [call.activity_id for call in engine.agent.calls]
     (session,) = activities_of(acme)
-    assert (begun[:2], len(begun), session.priority) == ([running, session.pk], 7, 1)
-    assert told(engine.agent.calls[1]) == ["later", "now"]
+    assert (order[:2], len(order), session.priority) == ([running, session.pk], 7, 1)
+    assert texts_of(engine.agent.calls[1]) == ["later", "now"]
 
 
-def test_a_less_urgent_message_lowers_nothing(engine: Engine, acme: Tenant) -> None:
-    say(acme, "now", priority=0)
-    say(acme, "some time", priority=9)
+def test_a_less_urgent_message_does_not_lower_the_priority(engine: Engine, acme: Tenant) -> None:
+    post_message(acme, "now", priority=0)
+    post_message(acme, "some time", priority=9)
 
     assert [activity.priority for activity in activities_of(acme)] == [1]
 
 
-def test_a_message_for_later_waits_for_its_time_and_holds_up_nobody(engine: Engine, acme: Tenant) -> None:
-    say(acme, "tomorrow", run_after=datetime.now(UTC) + timedelta(days=1))
-    say(acme, "now")
+def test_a_delayed_message_waits_and_does_not_delay_others(engine: Engine, acme: Tenant) -> None:
+    post_message(acme, "tomorrow", run_after=datetime.now(UTC) + timedelta(days=1))
+    post_message(acme, "now")
     outbox.promote()
     relay.flush()
     engine.drain()
 
-    assert [told(call) for call in engine.agent.calls] == [["now"]]
+    assert [texts_of(call) for call in engine.agent.calls] == [["now"]]
     engine.make_due(acme)
     engine.drain()
-    assert told(engine.agent.calls[-1]) == ["tomorrow"]
+    assert texts_of(engine.agent.calls[-1]) == ["tomorrow"]
 
 
-def test_a_message_for_later_that_came_during_a_run_holds_up_no_retry(engine: Engine, acme: Tenant) -> None:
-    say(acme, "now")
+def test_a_delayed_message_that_arrives_during_a_run_does_not_delay_a_retry(
+    engine: Engine, acme: Tenant
+) -> None:
+    post_message(acme, "now")
     tomorrow = datetime.now(UTC) + timedelta(days=1)
 
-    def fails(request: Any) -> Completed:
-        say(acme, "tomorrow", run_after=tomorrow)
+    def post_and_fail(request: Any) -> Completed:
+        post_message(acme, "tomorrow", run_after=tomorrow)
         raise RetryableAgentError("not now")
 
-    engine.agent.behaviour = fails
+    engine.agent.behaviour = post_and_fail
     engine.make_due(acme)
     engine.drain()
     engine.agent.behaviour = lambda request: Completed(Output(content="ok"))
@@ -316,7 +318,7 @@ def test_a_message_for_later_that_came_during_a_run_holds_up_no_retry(engine: En
     outbox.promote()
     engine.drain()
 
-    assert [told(call) for call in engine.agent.calls] == [["now"], ["now"]]
+    assert [texts_of(call) for call in engine.agent.calls] == [["now"], ["now"]]
     engine.make_due(acme)
     engine.drain()
-    assert told(engine.agent.calls[-1]) == ["tomorrow"]
+    assert texts_of(engine.agent.calls[-1]) == ["tomorrow"]

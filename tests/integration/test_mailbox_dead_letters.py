@@ -1,4 +1,4 @@
-"""Items of mailboxes that fail for good are dead letters like other work: people hear of them, try them again or give them up."""
+"""Dead letters of mailbox items: alerts, retries, replays and dismissal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
 from tenants.models.events import FreshEvent
 from tests.integration.test_api_access import problem
-from tests.integration.test_mailboxes import BOX, end, say, statuses, take, texts
+from tests.integration.test_mailboxes import BOX, end_batch, post_item, statuses, take, texts
 
 LETTERS = "/api/v1/dead-letters/"
 
@@ -29,29 +29,29 @@ def client(api: Callable[..., APIClient]) -> APIClient:
     return api("operator")
 
 
-def letters(client: APIClient, **chosen: Any) -> list[Any]:
-    return list(client.get(LETTERS, chosen).json()["results"])
+def letters(client: APIClient, **filters: Any) -> list[Any]:
+    return list(client.get(LETTERS, filters).json()["results"])
 
 
-def failed(client: APIClient, *said: str, error: Any = "no such site") -> list[Any]:
-    """Items that have failed for good; as the list shows them."""
-    items = [say(client, text, max_attempts=1, is_coalescable=False) for text in said]
-    for _ in said:
-        assert end(client, take(client), "failed", error=error).status_code == 200
+def fail_items(client: APIClient, *texts_to_fail: str, error: Any = "no such site") -> list[Any]:
+    """Post items and let them fail permanently; return them as posted."""
+    items = [post_item(client, text, max_attempts=1, is_coalescable=False) for text in texts_to_fail]
+    for _ in texts_to_fail:
+        assert end_batch(client, take(client), "failed", error=error).status_code == 200
     return items
 
 
-def lose(client: APIClient, tenant: Tenant) -> None:
-    """A consumer takes what is due and dies; its lease is over."""
+def take_and_die(client: APIClient, tenant: Tenant) -> None:
+    """Take the due items, and let the lease expire."""
     batch = take(client)
     with tenant_scope(tenant.pk):
         MailboxBatch.objects.filter(pk=batch["batch_id"]).update(leased_until=Now())
 
 
-def test_an_item_that_failed_for_good_is_a_dead_letter_and_people_hear_of_it(
+def test_a_permanently_failed_item_is_a_dead_letter_with_an_alert_and_an_event(
     client: APIClient, tenant: Tenant
 ) -> None:
-    (item,) = failed(client, "hello")
+    (item,) = fail_items(client, "hello")
 
     (letter,) = letters(client, kind="mailbox_item")
     assert (letter["kind"], letter["activity"], letter["mailbox"], letter["mailbox_item"]) == (
@@ -70,23 +70,23 @@ def test_an_item_that_failed_for_good_is_a_dead_letter_and_people_hear_of_it(
     assert "session-1" in alert["title"]
     assert letters(client)[0]["handled_at"] is not None
     with tenant_scope(tenant.pk):
-        (told,) = FreshEvent.objects.filter(tenant_id=tenant.pk, kind="dead_letter").values_list(
+        (event,) = FreshEvent.objects.filter(tenant_id=tenant.pk, kind="dead_letter").values_list(
             "data", flat=True
         )
-    assert told["dead_letter"] == letter["id"]
+    assert event["dead_letter"] == letter["id"]
     assert invariants.check() == []
 
 
-def test_an_item_with_attempts_left_is_none(client: APIClient) -> None:
-    say(client, max_attempts=2)
-    end(client, take(client), "failed", error="busy")
+def test_an_item_with_attempts_left_is_no_dead_letter(client: APIClient) -> None:
+    post_item(client, max_attempts=2)
+    end_batch(client, take(client), "failed", error="busy")
 
     assert letters(client) == []
 
 
-def test_what_another_attempt_would_not_help_is_one_at_once(client: APIClient) -> None:
-    say(client, max_attempts=5)
-    end(client, take(client), "failed", error="nonsense", retryable=False)
+def test_an_item_that_is_not_retryable_is_a_dead_letter_at_once(client: APIClient) -> None:
+    post_item(client, max_attempts=5)
+    end_batch(client, take(client), "failed", error="nonsense", retryable=False)
 
     assert [letter["reason"] for letter in letters(client)] == ["permanent"]
 
@@ -96,11 +96,11 @@ def test_what_another_attempt_would_not_help_is_one_at_once(client: APIClient) -
     [(40, False), (19, False), (10, True), (70, True), (-60, True)],
     ids=["before it", "just before it", "after it", "before the batch was taken", "now"],
 )
-def test_a_lease_that_ends_when_nobody_leads_uses_up_no_attempt(
+def test_a_lease_that_expires_while_no_process_leads_uses_no_attempt(
     client: APIClient, tenant: Tenant, led_until: float, counts: bool
 ) -> None:
-    """Taken 60 s ago, and over for 20 s: anyone who takes the lead would have made it longer, if it was an outage."""
-    item = say(client, max_attempts=1)
+    """The batch was taken 60 s ago and its lease expired 20 s ago; after an outage a new leader would have extended it."""
+    item = post_item(client, max_attempts=1)
     batch = take(client)
     with tenant_scope(tenant.pk):
         MailboxBatch.objects.filter(pk=batch["batch_id"]).update(
@@ -114,18 +114,18 @@ def test_a_lease_that_ends_when_nobody_leads_uses_up_no_attempt(
 
     assert consumer.release_all_expired() == 1
 
-    found = client.get(f"{BOX}items/{item['id']}/").json()
-    assert (found["status"], found["attempts"]) == (("failed", 1) if counts else ("pending", 0))
+    item_now = client.get(f"{BOX}items/{item['id']}/").json()
+    assert (item_now["status"], item_now["attempts"]) == (("failed", 1) if counts else ("pending", 0))
     assert len(letters(client)) == counts
 
 
-def test_items_whose_consumers_died_too_often_are_given_up_though_nobody_takes_any_more(
+def test_items_of_dead_consumers_fail_although_no_other_consumer_takes(
     client: APIClient, tenant: Tenant
 ) -> None:
-    say(client, max_attempts=1)
-    lose(client, tenant)
+    post_item(client, max_attempts=1)
+    take_and_die(client, tenant)
     with system_scope():
-        assert consumer.list_expired().exists()  # what the system's job is hinted at by
+        assert consumer.list_expired().exists()  # this starts the background task
 
     assert consumer.release_all_expired() == 1
 
@@ -135,9 +135,9 @@ def test_items_whose_consumers_died_too_often_are_given_up_though_nobody_takes_a
     assert consumer.release_all_expired() == 0
 
 
-def test_failures_that_look_alike_are_together_whatever_mailbox_they_are_of(client: APIClient) -> None:
-    failed(client, "one", "two", error="no site 17")
-    (other,) = failed(client, "three", error="out of memory")
+def test_failures_with_equal_fingerprints_are_one_group(client: APIClient) -> None:
+    fail_items(client, "one", "two", error="no site 17")
+    (other,) = fail_items(client, "three", error="out of memory")
 
     groups = client.get(f"{LETTERS}groups/", {"kind": "mailbox_item"}).json()["results"]
 
@@ -145,25 +145,25 @@ def test_failures_that_look_alike_are_together_whatever_mailbox_they_are_of(clie
     assert groups[1]["example"]["mailbox_item"] == other["id"]
 
 
-def test_a_replay_lets_them_be_taken_again_with_all_their_attempts(client: APIClient) -> None:
-    failed(client, "one", "two")
-    chosen = {"filter": {"kind": "mailbox_item", "mailbox": "session-1"}}
+def test_replayed_items_are_taken_again_with_all_their_attempts(client: APIClient) -> None:
+    fail_items(client, "one", "two")
+    filters = {"filter": {"kind": "mailbox_item", "mailbox": "session-1"}}
 
-    dry = client.post(f"{LETTERS}replay/", {**chosen, "dry_run": True}, format="json").json()
+    dry = client.post(f"{LETTERS}replay/", {**filters, "dry_run": True}, format="json").json()
     assert (dry["count"], statuses(client)) == (2, {"one": "failed", "two": "failed"})
-    done = client.post(f"{LETTERS}replay/", chosen, format="json").json()
-    again = client.post(f"{LETTERS}replay/", chosen, format="json").json()
+    done = client.post(f"{LETTERS}replay/", filters, format="json").json()
+    again = client.post(f"{LETTERS}replay/", filters, format="json").json()
 
     assert (done["count"], again["count"]) == (2, 0)
     assert {letter["state"] for letter in letters(client)} == {"replayed"}
     batch = take(client)
     assert (texts(batch), batch["items"][0]["attempts"]) == (["one"], 1)
-    end(client, batch, "failed", error="no such site")
+    end_batch(client, batch, "failed", error="no such site")
     assert sorted(letter["state"] for letter in letters(client)) == ["open", "replayed", "replayed"]
 
 
-def test_a_replay_is_as_fast_as_is_wanted(client: APIClient) -> None:
-    failed(client, "one", "two", "three")
+def test_a_replay_has_the_requested_rate(client: APIClient) -> None:
+    fail_items(client, "one", "two", "three")
 
     done = client.post(
         f"{LETTERS}replay/", {"filter": {"state": "open"}, "per_second": 0.1}, format="json"
@@ -174,8 +174,8 @@ def test_a_replay_is_as_fast_as_is_wanted(client: APIClient) -> None:
     assert take(client) is None
 
 
-def test_one_is_tried_again_or_given_up_by_its_letter_or_by_itself(client: APIClient) -> None:
-    one, two, three, four = failed(client, "one", "two", "three", "four")
+def test_one_item_can_be_retried_or_cancelled_by_its_dead_letter_or_directly(client: APIClient) -> None:
+    one, two, three, four = fail_items(client, "one", "two", "three", "four")
     ids = {letter["mailbox_item"]: letter["id"] for letter in letters(client)}
 
     assert client.post(f"{LETTERS}{ids[one['id']]}/replay/").status_code == 200
@@ -192,12 +192,10 @@ def test_one_is_tried_again_or_given_up_by_its_letter_or_by_itself(client: APICl
     problem(client.post(f"{BOX}items/{four['id']}/retry/"), 409, "item_refused")
 
 
-def test_what_waits_can_be_cancelled_and_what_a_consumer_has_cannot(
-    client: APIClient, tenant: Tenant
-) -> None:
-    waits = say(client, "waits")
-    assert client.post(f"{BOX}items/{waits['id']}/cancel/").json()["status"] == "cancelled"
-    taken = say(client, "taken")
+def test_a_waiting_item_can_be_cancelled_and_a_taken_one_cannot(client: APIClient, tenant: Tenant) -> None:
+    waiting = post_item(client, "waits")
+    assert client.post(f"{BOX}items/{waiting['id']}/cancel/").json()["status"] == "cancelled"
+    taken = post_item(client, "taken")
     take(client)
 
     problem(client.post(f"{BOX}items/{taken['id']}/cancel/"), 409, "item_refused")
@@ -206,10 +204,10 @@ def test_what_waits_can_be_cancelled_and_what_a_consumer_has_cannot(
         assert MailboxItem.objects.get(pk=taken["id"]).state == "claimed"
 
 
-def test_the_letters_of_another_tenant_are_its_own(
+def test_dead_letters_of_another_tenant_are_inaccessible(
     client: APIClient, api: Callable[..., APIClient], other_tenant: Tenant
 ) -> None:
-    (item,) = failed(client, "secret")
+    (item,) = fail_items(client, "secret")
     stranger = api("operator", other_tenant)
 
     assert letters(stranger) == []

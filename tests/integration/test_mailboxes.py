@@ -1,4 +1,4 @@
-"""Mailboxes that consumers outside take from: batches, leases, attempts, and who may not."""
+"""Mailboxes with external consumers: batches, leases, attempts and access."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tenants.models import Tenant
 from tests.engine import at_once, eventually, somebody_waits_for_a_lock
 
 BOX = "/api/v1/mailboxes/session-1/"
-NOW = datetime(2026, 5, 1, tzinfo=UTC) + timedelta(days=3650)  # after whatever a test posts
+NOW = datetime(2026, 5, 1, tzinfo=UTC) + timedelta(days=3650)  # later than any item of a test
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def client(api: Callable[..., APIClient]) -> APIClient:
     return api("operator")
 
 
-def say(client: APIClient, text: str = "hello", **more: Any) -> Any:
+def post_item(client: APIClient, text: str = "hello", **more: Any) -> Any:
     answer = client.post(f"{BOX}items/", {"kind": "message", "text": text, **more}, format="json")
     assert answer.status_code in (200, 201), answer.content
     return answer.json()
@@ -42,8 +42,8 @@ def take(client: APIClient, **more: Any) -> Any:
     return answer.json() if answer.status_code == 200 else None
 
 
-def end(client: APIClient, batch: Any, how: str, **body: Any) -> Any:
-    return client.post(f"{BOX}batches/{batch['batch_id']}/{how}/", body, format="json")
+def end_batch(client: APIClient, batch: Any, outcome: str, **body: Any) -> Any:
+    return client.post(f"{BOX}batches/{batch['batch_id']}/{outcome}/", body, format="json")
 
 
 def texts(batch: Any) -> list[str]:
@@ -54,21 +54,21 @@ def statuses(client: APIClient) -> dict[str, str]:
     return {item["text"]: item["status"] for item in client.get(f"{BOX}items/").json()["results"]}
 
 
-def post_directly(tenant: Tenant, *said: str, **fields: Any) -> list[UUID]:
+def post_directly(tenant: Tenant, *texts_to_post: str, **fields: Any) -> list[UUID]:
     with tenant_scope(tenant.pk):
         return [
             producer.post(tenant.pk, "session-1", NewItem(text=text, **fields), actor="test").item.pk
-            for text in said
+            for text in texts_to_post
         ]
 
 
-def taken_at(tenant: Tenant, now: datetime, lease: float = 300, limit: int = 10) -> TakenBatch | None:
+def take_at(tenant: Tenant, now: datetime, lease: float = 300, limit: int = 10) -> TakenBatch | None:
     options = TakeOptions(consumer="c1", lease=timedelta(seconds=lease), window=timedelta(0), limit=limit)
     return consumer.take(tenant.pk, "session-1", options, now=lambda: now)
 
 
-def test_messages_are_taken_together_in_order_and_are_done_when_their_batch_is(client: APIClient) -> None:
-    posted = [say(client, text)["id"] for text in ("one", "two", "three")]
+def test_messages_are_taken_in_one_ordered_batch_and_are_done_with_it(client: APIClient) -> None:
+    posted = [post_item(client, text)["id"] for text in ("one", "two", "three")]
 
     batch = take(client)
 
@@ -76,7 +76,7 @@ def test_messages_are_taken_together_in_order_and_are_done_when_their_batch_is(c
     assert [item["id"] for item in batch["items"]] == posted
     assert (batch["merged_count"], batch["queue_length_after"], batch["fence"]) == (3, 0, 1)
     assert take(client) is None
-    done = end(client, batch, "completed", result={"said": "ok"})
+    done = end_batch(client, batch, "completed", result={"said": "ok"})
     assert (done.status_code, done.json()["state"], done.json()["result"]) == (
         200,
         "completed",
@@ -85,7 +85,7 @@ def test_messages_are_taken_together_in_order_and_are_done_when_their_batch_is(c
     assert set(statuses(client).values()) == {"done"}
 
 
-def test_the_same_message_said_again_is_one_item(client: APIClient) -> None:
+def test_a_repeated_message_is_one_item(client: APIClient) -> None:
     first = client.post(
         f"{BOX}items/", {"kind": "message", "text": "hi", "client_message_id": "m1"}, format="json"
     )
@@ -98,22 +98,22 @@ def test_the_same_message_said_again_is_one_item(client: APIClient) -> None:
     assert take(client)["merged_count"] == 1
 
 
-def test_the_same_message_said_at_the_same_moment_is_one_item(tenant: Tenant) -> None:
+def test_a_message_that_is_sent_several_times_at_once_is_one_item(tenant: Tenant) -> None:
     post_directly(tenant, "before")
     same = partial(post_directly, tenant, "hi", client_message_id="m1")
 
-    said = at_once(*[same] * 6)
+    posted = at_once(*[same] * 6)
 
-    assert len({item_ids[0] for item_ids in said}) == 1
+    assert len({item_ids[0] for item_ids in posted}) == 1
     with tenant_scope(tenant.pk):
         assert MailboxItem.objects.filter(client_message_id="m1").count() == 1
 
 
-def test_a_notification_and_what_may_not_be_joined_come_alone(client: APIClient) -> None:
-    say(client, "one")
+def test_notifications_and_items_that_must_not_be_joined_have_their_own_batch(client: APIClient) -> None:
+    post_item(client, "one")
     client.post(f"{BOX}items/", {"kind": "task_notification", "content": {"task_id": "t"}}, format="json")
-    say(client, "alone", is_coalescable=False)
-    say(client, "two")
+    post_item(client, "alone", is_coalescable=False)
+    post_item(client, "two")
 
     batches = [take(client) for _ in range(4)]
 
@@ -125,10 +125,10 @@ def test_a_notification_and_what_may_not_be_joined_come_alone(client: APIClient)
     assert batches[3] is None
 
 
-def test_items_of_one_scope_come_together_and_those_of_different_ones_never(client: APIClient) -> None:
+def test_a_batch_contains_items_of_one_scope_only(client: APIClient) -> None:
     for text, scope in (("a1", "a"), ("b1", "b"), ("none 1", ""), ("a2", "a"), ("b2", "b"), ("none 2", "")):
-        say(client, text, scope_key=scope)
-    say(client, "a3", scope_key="a", priority=9)
+        post_item(client, text, scope_key=scope)
+    post_item(client, "a3", scope_key="a", priority=9)
 
     batches = [take(client) for _ in range(4)]
 
@@ -137,9 +137,9 @@ def test_items_of_one_scope_come_together_and_those_of_different_ones_never(clie
     assert batches[3] is None
 
 
-def test_the_more_urgent_item_decides_and_the_limit_holds(client: APIClient) -> None:
+def test_urgent_items_are_taken_first_up_to_the_limit(client: APIClient) -> None:
     for text, priority in (("later", 7), ("b", 5), ("first", 0), ("c", 5)):
-        say(client, text, priority=priority)
+        post_item(client, text, priority=priority)
 
     first, second = take(client, limit=3), take(client, limit=3)
 
@@ -148,75 +148,75 @@ def test_the_more_urgent_item_decides_and_the_limit_holds(client: APIClient) -> 
     assert texts(second) == ["later"]
 
 
-def test_nothing_is_taken_before_its_time(client: APIClient, tenant: Tenant) -> None:
+def test_a_delayed_item_is_not_taken_before_its_time(client: APIClient, tenant: Tenant) -> None:
     due = datetime.now(UTC) + timedelta(hours=1)
-    say(client, "later", run_after=due.isoformat())
+    post_item(client, "later", run_after=due.isoformat())
 
     assert take(client) is None
-    found = taken_at(tenant, due)
-    assert found is not None
-    assert [item.text for item in found.items] == ["later"]
+    batch = take_at(tenant, due)
+    assert batch is not None
+    assert [item.text for item in batch.items] == ["later"]
 
 
-def test_others_join_within_the_window_of_the_first(tenant: Tenant) -> None:
-    """The taker waits as long as the first item is young; what comes meanwhile is in its batch."""
+def test_later_items_join_the_batch_within_the_window_of_the_first(tenant: Tenant) -> None:
+    """The consumer waits for the rest of the window, and items posted meanwhile are in its batch."""
     (first,) = post_directly(tenant, "one")
     with tenant_scope(tenant.pk):
-        born = MailboxItem.objects.get(pk=first).created_at
-    waited: list[float] = []
+        created_at = MailboxItem.objects.get(pk=first).created_at
+    pauses: list[float] = []
 
     def pause(seconds: float) -> None:
-        waited.append(round(seconds, 3))
+        pauses.append(round(seconds, 3))
         post_directly(tenant, "two")
 
     options = TakeOptions(
         consumer="c", lease=timedelta(minutes=5), window=timedelta(milliseconds=50), limit=10
     )
-    found = consumer.take(
-        tenant.pk, "session-1", options, now=lambda: born + timedelta(milliseconds=20), pause=pause
+    batch = consumer.take(
+        tenant.pk, "session-1", options, now=lambda: created_at + timedelta(milliseconds=20), pause=pause
     )
 
-    assert waited == [0.03]
-    assert found is not None
-    assert [item.text for item in found.items] == ["one", "two"]
+    assert pauses == [0.03]
+    assert batch is not None
+    assert [item.text for item in batch.items] == ["one", "two"]
 
 
-def test_two_takers_at_once_get_different_items(tenant: Tenant) -> None:
+def test_concurrent_consumers_get_different_items(tenant: Tenant) -> None:
     posted = post_directly(tenant, *(f"m{number}" for number in range(12)))
 
-    taken = at_once(*[partial(taken_at, tenant, NOW, limit=3)] * 6)
+    taken = at_once(*[partial(take_at, tenant, NOW, limit=3)] * 6)
 
-    batches = [found for found in taken if found is not None]
-    got = [item.pk for found in batches for item in found.items]
+    batches = [batch for batch in taken if batch is not None]
+    item_ids = [item.pk for batch in batches for item in batch.items]
     assert len(batches) == 4
-    assert sorted(got) == sorted(posted)
-    assert sorted(found.batch.fence for found in batches) == [1, 2, 3, 4]
+    assert sorted(item_ids) == sorted(posted)
+    assert sorted(batch.batch.fence for batch in batches) == [1, 2, 3, 4]
 
 
-def test_a_consumer_that_dies_gives_its_items_back_with_an_attempt_used_up(tenant: Tenant) -> None:
+def test_the_items_of_a_dead_consumer_are_taken_again_with_one_attempt_less(tenant: Tenant) -> None:
     post_directly(tenant, "one", max_attempts=2)
-    first = taken_at(tenant, NOW, lease=60)
+    first = take_at(tenant, NOW, lease=60)
     assert first is not None
-    assert taken_at(tenant, NOW + timedelta(seconds=59)) is None
+    assert take_at(tenant, NOW + timedelta(seconds=59)) is None
 
-    second = taken_at(tenant, NOW + timedelta(seconds=60), lease=60)
+    second = take_at(tenant, NOW + timedelta(seconds=60), lease=60)
 
     assert second is not None
     assert [(item.text, item.attempts) for item in second.items] == [("one", 2)]
     with tenant_scope(tenant.pk), pytest.raises(LeaseLost):
         consumer.complete_batch(tenant.pk, "session-1", first.batch.pk, result=None, now=NOW)
-    assert taken_at(tenant, NOW + timedelta(seconds=120)) is None  # its attempts are used up
+    assert take_at(tenant, NOW + timedelta(seconds=120)) is None  # no attempts left
     with tenant_scope(tenant.pk):
         item = MailboxItem.objects.get()
         assert (item.state, item.error["code"]) == ("failed", "lease_expired")
 
 
-def test_a_heartbeat_keeps_the_batch(tenant: Tenant) -> None:
+def test_a_heartbeat_extends_the_lease(tenant: Tenant) -> None:
     post_directly(tenant, "one")
-    batch = taken_at(tenant, NOW, lease=60)
+    batch = take_at(tenant, NOW, lease=60)
     assert batch is not None
 
-    for seconds in (60, 1):  # longer, never shorter
+    for seconds in (60, 1):  # a heartbeat never shortens the lease
         with tenant_scope(tenant.pk):
             consumer.extend_batch(
                 tenant.pk,
@@ -226,14 +226,14 @@ def test_a_heartbeat_keeps_the_batch(tenant: Tenant) -> None:
                 now=NOW + timedelta(seconds=50),
             )
 
-    assert taken_at(tenant, NOW + timedelta(seconds=100)) is None
-    assert taken_at(tenant, NOW + timedelta(seconds=110)) is not None
+    assert take_at(tenant, NOW + timedelta(seconds=100)) is None
+    assert take_at(tenant, NOW + timedelta(seconds=110)) is not None
 
 
-def test_a_heartbeat_for_a_batch_that_has_ended_is_refused_and_brings_nothing_back(tenant: Tenant) -> None:
+def test_a_heartbeat_for_an_ended_batch_is_refused(tenant: Tenant) -> None:
     post_directly(tenant, "one")
-    first = taken_at(tenant, NOW, lease=60)
-    second = taken_at(tenant, NOW + timedelta(seconds=60), lease=60)
+    first = take_at(tenant, NOW, lease=60)
+    second = take_at(tenant, NOW + timedelta(seconds=60), lease=60)
     assert first is not None
     assert second is not None
 
@@ -251,12 +251,12 @@ def test_a_heartbeat_for_a_batch_that_has_ended_is_refused_and_brings_nothing_ba
     assert (ended.state, ended.leased_until) == ("expired", first.batch.leased_until)
 
 
-def test_a_failed_batch_is_tried_again_after_a_delay_that_doubles(tenant: Tenant) -> None:
+def test_a_failed_batch_is_retried_after_a_doubling_delay(tenant: Tenant) -> None:
     post_directly(tenant, "one", max_attempts=4, backoff={"max_seconds": 3.0})
     now, delays = NOW, []
 
     for _ in range(3):
-        batch = taken_at(tenant, now)
+        batch = take_at(tenant, now)
         assert batch is not None
         with tenant_scope(tenant.pk):
             consumer.fail_batch(
@@ -265,30 +265,30 @@ def test_a_failed_batch_is_tried_again_after_a_delay_that_doubles(tenant: Tenant
             item = MailboxItem.objects.get()
         assert item.due_at is not None
         delays.append((item.due_at - now).total_seconds())
-        assert taken_at(tenant, item.due_at - timedelta(milliseconds=1)) is None
+        assert take_at(tenant, item.due_at - timedelta(milliseconds=1)) is None
         now = item.due_at
 
     assert [pytest.approx(base, rel=0.11) for base in (1, 2, 3)] == delays
 
 
-def test_what_cannot_be_tried_again_has_failed_at_once(client: APIClient) -> None:
-    say(client, "one")
+def test_a_batch_that_fails_permanently_is_not_retried(client: APIClient) -> None:
+    post_item(client, "one")
     batch = take(client)
 
-    answer = end(client, batch, "failed", error="broken", retryable=False)
-    again = end(client, batch, "failed", error="broken", retryable=False)
+    answer = end_batch(client, batch, "failed", error="broken", retryable=False)
+    again = end_batch(client, batch, "failed", error="broken", retryable=False)
 
     assert (answer.status_code, again.status_code) == (200, 200)
     assert answer.json()["error"] == {"message": "broken"}
     assert statuses(client) == {"one": "failed"}
-    late = end(client, batch, "completed")
+    late = end_batch(client, batch, "completed")
     assert (late.status_code, late.json()["code"]) == (409, "lease_lost")
 
 
-def test_a_mailbox_tells_how_it_stands(client: APIClient) -> None:
-    say(client, "one")
+def test_a_mailbox_shows_the_counts_of_its_items(client: APIClient) -> None:
+    post_item(client, "one")
     take(client)
-    say(client, "two")
+    post_item(client, "two")
 
     one = client.get(BOX).json()
     listed = client.get("/api/v1/mailboxes/").json()["results"]
@@ -300,15 +300,15 @@ def test_a_mailbox_tells_how_it_stands(client: APIClient) -> None:
     assert [item["text"] for item in pending] == ["two"]
 
 
-def test_that_time_passes_is_no_change_of_a_mailbox(client: APIClient) -> None:
-    say(client, "one")
-    seen = client.get(BOX)
+def test_the_etag_of_a_mailbox_does_not_change_with_time_alone(client: APIClient) -> None:
+    post_item(client, "one")
+    first = client.get(BOX)
 
-    later = client.get(BOX, headers={"If-None-Match": seen["ETag"]})
-    say(client, "two")
+    later = client.get(BOX, headers={"If-None-Match": first["ETag"]})
+    post_item(client, "two")
 
     assert later.status_code == 304
-    assert client.get(BOX)["ETag"] != seen["ETag"]
+    assert client.get(BOX)["ETag"] != first["ETag"]
 
 
 @pytest.mark.parametrize(
@@ -330,20 +330,20 @@ def test_an_error_names_its_path_in_the_answer(client: APIClient, body: Any, pat
     assert path in {fault["path"] for fault in answer.json()["errors"]}
 
 
-def test_a_full_mailbox_takes_no_more(client: APIClient, settings: Any) -> None:
+def test_a_full_mailbox_refuses_items(client: APIClient, settings: Any) -> None:
     settings.ORCHESTRATOR_MAILBOX_ITEMS = 2
-    say(client, "one")
-    say(client, "two")
+    post_item(client, "one")
+    post_item(client, "two")
 
     refused = client.post(f"{BOX}items/", {"kind": "message", "text": "three"}, format="json")
 
     assert (refused.status_code, refused.json()["code"]) == (429, "mailbox_full")
 
 
-def test_another_tenant_finds_nothing(
+def test_another_tenant_has_no_access_to_the_mailbox(
     client: APIClient, api: Callable[..., APIClient], other_tenant: Tenant
 ) -> None:
-    say(client, "one")
+    post_item(client, "one")
     batch = take(client)
     stranger = api("operator", other_tenant)
 
@@ -351,47 +351,47 @@ def test_another_tenant_finds_nothing(
         stranger.get(BOX),
         stranger.get(f"{BOX}items/"),
         stranger.post(f"{BOX}take/", {"consumer": "x"}, format="json"),
-        end(stranger, batch, "completed"),
-        end(stranger, batch, "heartbeat"),
-        end(stranger, {"batch_id": uuid4()}, "failed", error="x"),
+        end_batch(stranger, batch, "completed"),
+        end_batch(stranger, batch, "heartbeat"),
+        end_batch(stranger, {"batch_id": uuid4()}, "failed", error="x"),
     ]
 
     assert {answer.status_code for answer in answers} == {404}
     assert stranger.get("/api/v1/mailboxes/").json()["results"] == []
 
 
-def test_a_token_may_be_for_one_mailbox_and_takes_and_sees_nothing_of_the_others(
+def test_a_token_for_one_mailbox_has_no_access_to_others(
     client: APIClient, api: Callable[..., APIClient]
 ) -> None:
-    say(client, "one")
+    post_item(client, "one")
     other = BOX.replace("session-1", "session-2")
     client.post(f"{other}items/", {"kind": "message", "text": "two"}, format="json")
     theirs = client.post(f"{other}take/", {"consumer": "x"}, format="json").json()
-    puller = api("operator", scopes=["mailboxes:write:session-1"])
+    limited_client = api("operator", scopes=["mailboxes:write:session-1"])
 
-    assert texts(take(puller)) == ["one"]
-    assert puller.get(f"{BOX}items/").status_code == 200
+    assert texts(take(limited_client)) == ["one"]
+    assert limited_client.get(f"{BOX}items/").status_code == 200
     refused = [
-        puller.get(other),
-        puller.get(f"{other}items/"),
-        puller.post(f"{other}items/", {"kind": "message", "text": "x"}, format="json"),
-        puller.post(f"{other}take/", {"consumer": "x"}, format="json"),
-        puller.post(f"{other}batches/{theirs['batch_id']}/completed/", {}, format="json"),
-        puller.get("/api/v1/mailboxes/"),
-        puller.get("/api/v1/activities/"),
+        limited_client.get(other),
+        limited_client.get(f"{other}items/"),
+        limited_client.post(f"{other}items/", {"kind": "message", "text": "x"}, format="json"),
+        limited_client.post(f"{other}take/", {"consumer": "x"}, format="json"),
+        limited_client.post(f"{other}batches/{theirs['batch_id']}/completed/", {}, format="json"),
+        limited_client.get("/api/v1/mailboxes/"),
+        limited_client.get("/api/v1/activities/"),
     ]
     assert {answer.status_code for answer in refused} == {403}
-    # Under the own address, what is another mailbox's is not there.
-    assert end(puller, theirs, "completed").status_code == 404
-    assert end(puller, theirs, "heartbeat").status_code == 404
+    # Batches of another mailbox do not exist under its own address.
+    assert end_batch(limited_client, theirs, "completed").status_code == 404
+    assert end_batch(limited_client, theirs, "heartbeat").status_code == 404
 
     reader = api("operator", scopes=["mailboxes:read:session-1"])
     assert reader.get(BOX).status_code == 200
     assert reader.post(f"{BOX}take/", {"consumer": "x"}, format="json").status_code == 403
 
 
-def test_a_viewer_may_only_look(client: APIClient, api: Callable[..., APIClient]) -> None:
-    say(client, "one")
+def test_a_viewer_can_only_read(client: APIClient, api: Callable[..., APIClient]) -> None:
+    post_item(client, "one")
     viewer = api("viewer")
 
     assert viewer.get(f"{BOX}items/").status_code == 200
@@ -399,8 +399,8 @@ def test_a_viewer_may_only_look(client: APIClient, api: Callable[..., APIClient]
     assert viewer.post(f"{BOX}items/", {"kind": "message", "text": "x"}, format="json").status_code == 403
 
 
-def test_what_an_agent_consumes_nobody_takes(client: APIClient) -> None:
-    say(client, "one", agent_role="qa")
+def test_a_mailbox_of_an_agent_has_no_other_consumer(client: APIClient) -> None:
+    post_item(client, "one", agent_role="qa")
 
     taken = client.post(f"{BOX}take/", {"consumer": "x"}, format="json")
     other = client.post(f"{BOX}items/", {"kind": "message", "text": "x", "agent_role": "dev"}, format="json")
@@ -410,9 +410,9 @@ def test_what_an_agent_consumes_nobody_takes(client: APIClient) -> None:
     ] * 2
 
 
-def test_a_batch_that_has_ended_fails_no_more_and_its_items_stay_as_they_are(tenant: Tenant) -> None:
+def test_an_ended_batch_cannot_fail(tenant: Tenant) -> None:
     post_directly(tenant, "one")
-    batch = taken_at(tenant, NOW)
+    batch = take_at(tenant, NOW)
     assert batch is not None
     with tenant_scope(tenant.pk):
         consumer.complete_batch(tenant.pk, "session-1", batch.batch.pk, result=None, now=NOW)
@@ -425,72 +425,72 @@ def test_a_batch_that_has_ended_fails_no_more_and_its_items_stay_as_they_are(ten
     assert (item.state, item.error, ended.state) == ("done", None, "completed")
 
 
-def test_who_gives_back_what_the_dead_had_waits_for_a_consumer_that_is_just_done(tenant: Tenant) -> None:
-    """Both lock the mailbox first, in one order with anyone who takes."""
+def test_releasing_expired_batches_waits_for_a_consumer_that_is_completing(tenant: Tenant) -> None:
+    """Both lock the mailbox first, as taking a batch does."""
     post_directly(tenant, "one")
-    batch = taken_at(tenant, datetime.now(UTC), lease=0)
+    batch = take_at(tenant, datetime.now(UTC), lease=0)
     assert batch is not None
     locked = Event()
 
-    def is_done() -> None:
+    def complete() -> None:
         with tenant_scope(tenant.pk):
             Mailbox.objects.select_for_update().get(key="session-1")
             locked.set()
             eventually(somebody_waits_for_a_lock)
             consumer.complete_batch(tenant.pk, "session-1", batch.batch.pk, result=None, now=NOW)
 
-    def gives_back() -> int:
+    def release() -> int:
         assert locked.wait(20)
         return consumer.release_all_expired()
 
-    assert at_once(is_done, gives_back) == [None, 0]
+    assert at_once(complete, release) == [None, 0]
     with tenant_scope(tenant.pk):
         assert MailboxItem.objects.get().state == "done"
 
 
-def test_a_consumer_that_is_done_waits_for_who_gives_back_its_batch_and_is_told_that_it_came_too_late(
+def test_a_consumer_that_completes_while_its_batch_is_released_is_refused(
     tenant: Tenant,
 ) -> None:
     post_directly(tenant, "one")
-    batch = taken_at(tenant, NOW, lease=0)
+    batch = take_at(tenant, NOW, lease=0)
     assert batch is not None
     locked = Event()
 
-    def gives_back() -> int:
+    def release() -> int:
         with tenant_scope(tenant.pk):
             mailbox = Mailbox.objects.select_for_update().get(key="session-1")
             locked.set()
             eventually(somebody_waits_for_a_lock)
             return consumer.release_expired(mailbox, NOW)
 
-    def is_done() -> None:
+    def complete() -> None:
         assert locked.wait(20)
         with tenant_scope(tenant.pk):
             consumer.complete_batch(tenant.pk, "session-1", batch.batch.pk, result=None, now=NOW)
 
-    given_back, refusal = at_once(gives_back, is_done)
+    released, refusal = at_once(release, complete)
 
-    assert given_back == 1
+    assert released == 1
     assert isinstance(refusal, LeaseLost)
     with tenant_scope(tenant.pk):
         assert MailboxItem.objects.get().state == "pending"
 
 
-def test_a_mailbox_tells_which_consumer_has_how_much_of_it_and_since_when(client: APIClient) -> None:
+def test_a_mailbox_lists_its_consumers_with_the_number_and_times_of_their_items(client: APIClient) -> None:
     for text in ("one", "two", "three"):
-        say(client, text)
+        post_item(client, text)
     first = take(client, consumer="c2", limit=2)
     second = take(client, consumer="c1")
 
-    found = client.get(BOX).json()
-    assert [(each["consumer"], each["claimed"]) for each in found["consumers"]] == [("c2", 2), ("c1", 1)]
-    assert found["consumers"][0]["until"] == first["leased_until"]
-    assert found["consumers"][0]["since"] < found["consumers"][0]["until"]
+    mailbox = client.get(BOX).json()
+    assert [(each["consumer"], each["claimed"]) for each in mailbox["consumers"]] == [("c2", 2), ("c1", 1)]
+    assert mailbox["consumers"][0]["until"] == first["leased_until"]
+    assert mailbox["consumers"][0]["since"] < mailbox["consumers"][0]["until"]
     items = {item["text"]: item for item in client.get(f"{BOX}items/").json()["results"]}
     assert [items[text]["batch"] for text in ("one", "two", "three")] == [
         first["batch_id"], first["batch_id"], second["batch_id"]
     ]  # fmt: skip
     assert all(item["attempts"] == 1 and item["claimed_at"] for item in items.values())
 
-    end(client, first, "completed", result=None)
+    end_batch(client, first, "completed", result=None)
     assert [each["consumer"] for each in client.get(BOX).json()["consumers"]] == ["c1"]

@@ -1,6 +1,6 @@
-"""Whatever is sent to an operation that takes a body: refused with a status that says why, never a 500, and nothing is stored.
+"""Malformed bodies are refused by every operation with a 4xx status, never with 500.
 
-Generated from the OpenAPI document, so that an operation of tomorrow is tested without anybody thinking of it.
+The operations come from the OpenAPI document, so that new ones are tested as well.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def nested(depth: int) -> bytes:
     return b'{"a":' * depth + b"1" + b"}" * depth
 
 
-#: By what is wrong with them: bodies that no operation may take.
+#: Bodies that no operation may accept, by their fault.
 MALFORMED: dict[str, bytes] = {
     "nothing that is JSON": b"name=x",
     "cut off": b'{"name": "x"',
@@ -67,10 +67,10 @@ MALFORMED: dict[str, bytes] = {
     "single quotes": b"{'name': 'x'}",
     "an unknown member": b'{"__proto__": {"admin": true}, "no such member": 1}',
 }
-#: Of these, what is JSON: whether it is taken is decided by each operation.
-READ_BY_EACH = ("a list", "a text", "null", "a NUL", "an unknown member")
+#: Those that are valid JSON, so that the serializer of each operation must refuse them.
+VALID_JSON = ("a list", "a text", "null", "a NUL", "an unknown member")
 SHARES, SHARES_OF_VALUES = 8, 5
-#: Endings of values that some language somewhere would run, and shapes that nobody expects.
+#: Values of unexpected types, sizes and syntax.
 ODD_VALUES: list[Any] = [
     None, [], {}, -1, 2**63 - 1, 1e308, True, "", "x" * 20_001, {"$gt": ""}, [[[]]], "{{ 7*7 }}%s{0.__class__}", "\u202e\u2028\ufeff",
 ]  # fmt: skip
@@ -82,12 +82,12 @@ def world(api: Any, engine: Engine, tenant: Tenant) -> World:
 
 
 def _send(client: Any, method: str, place: str, raw: bytes, kind: str = JSON, **extra: Any) -> Any:
-    client.raise_request_exception = False  # a mistake of ours is an answer here, like any other
+    client.raise_request_exception = False  # an internal error is an answer here
     return client.generic(method.upper(), place, raw, kind, **extra)
 
 
-def sent(world: World, api: Any) -> Iterator[tuple[str, str, Any]]:
-    """Every operation that takes a body, and a function that sends one to it as its own caller."""
+def senders(world: World, api: Any) -> Iterator[tuple[str, str, Any]]:
+    """Every operation with a body, and a function that sends it a body with the right credential."""
     admin = api("admin", platform=True)
     for method, address in WITH_BODY:
         client = world.agent.client if address.startswith(CALLBACKS) else admin
@@ -95,26 +95,26 @@ def sent(world: World, api: Any) -> Iterator[tuple[str, str, Any]]:
         yield method, address, send
 
 
-def test_there_are_operations_to_try() -> None:
+def test_there_are_operations_with_bodies() -> None:
     assert len(WITH_BODY) > 55
 
 
-def test_no_malformed_body_is_taken_and_none_is_a_mistake_of_ours(api: Any, world: World) -> None:
-    """All are read by one parser, so each operation is tried with a share of them and with those that its own serializer has to refuse."""
+def test_malformed_bodies_are_refused_by_every_operation(api: Any, world: World) -> None:
+    """One parser reads them all, so each operation gets a share, and those that its own serializer must refuse."""
     wrong = []
-    for turn, (method, address, send) in enumerate(sent(world, api)):
+    for turn, (method, address, send) in enumerate(senders(world, api)):
         shares = {
             name: raw
             for place, (name, raw) in enumerate(MALFORMED.items())
             if place % SHARES == turn % SHARES
         }
-        for name, raw in {**shares, **{name: MALFORMED[name] for name in READ_BY_EACH}}.items():
+        for name, raw in {**shares, **{name: MALFORMED[name] for name in VALID_JSON}}.items():
             status = send(raw).status_code
             if (
                 status not in REFUSED
                 and not (name == "an unknown member" and _may_be_newer(address))
                 and not (
-                    name == "a list" and address.endswith("/rows/")  # rows come in one
+                    name == "a list" and address.endswith("/rows/")  # rows are a list
                 )
             ):
                 wrong.append((method, address, name, status))
@@ -123,12 +123,12 @@ def test_no_malformed_body_is_taken_and_none_is_a_mistake_of_ours(api: Any, worl
 
 
 def _may_be_newer(address: str) -> bool:
-    """Agents may be newer than we are; reports of theirs may say more than we know."""
+    """Reports of agents may have unknown members, because agents may be newer than the platform."""
     return address.startswith(CALLBACKS) and "tools" not in address
 
 
-def test_a_body_of_another_kind_or_encoding_is_refused_before_it_is_read(api: Any, world: World) -> None:
-    """One function looks at kind and encoding, so each operation is sent two of them."""
+def test_bodies_of_other_content_types_and_encodings_are_refused(api: Any, world: World) -> None:
+    """One function checks them, so each operation gets two."""
     form = b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\nb\r\n--x--\r\n'
     bomb = gzip.compress(b"0" * 1_000_000)
     entity = b"<!DOCTYPE a [<!ENTITY b SYSTEM 'file:///etc/passwd'>]><a>&b;</a>"
@@ -142,25 +142,25 @@ def test_a_body_of_another_kind_or_encoding_is_refused_before_it_is_read(api: An
         ("pickle", lambda send: send(b"\x80\x04.", "application/octet-stream")),
     ]
     wrong, turns = [], cycle(others)
-    for method, address, send in sent(world, api):
-        for name, sending in islice(turns, 2):
-            answer = sending(send)
+    for method, address, send in senders(world, api):
+        for name, send_other in islice(turns, 2):
+            answer = send_other(send)
             if answer.status_code not in (415, 404, 409):
                 wrong.append((method, address, name, answer.status_code))
 
-    # Rows of a dataset may also come as a file of their own kind.
+    # Rows of a dataset may also be a file of another type.
     assert [each for each in wrong if "datasets" not in each[1]] == []
     assert all(status in REFUSED for *_, status in wrong), wrong
 
 
-def test_a_body_above_the_limit_is_413_before_it_is_read(api: Any, world: World) -> None:
+def test_a_body_above_the_limit_is_refused_with_413(api: Any, world: World) -> None:
     wrong = []
-    for method, address, send in sent(world, api):
+    for method, address, send in senders(world, api):
         announced = send(b"{}", CONTENT_LENGTH="2000000000")
         if announced.status_code not in (413, 404, 409):
             wrong.append((method, address, "announced", announced.status_code))
         if "datasets" in address or "agent-runs" in address or "uploads" in address:
-            continue  # they have limits of their own, which tests of theirs know
+            continue  # these have other limits and their own tests
         large = send(b'{"a":"' + b"x" * 256 * 1024 + b'"}')
         if large.status_code not in (413, 404):
             wrong.append((method, address, "sent", large.status_code))
@@ -168,10 +168,10 @@ def test_a_body_above_the_limit_is_413_before_it_is_read(api: Any, world: World)
     assert wrong == []
 
 
-def test_a_repeated_key_is_refused_everywhere(api: Any, world: World) -> None:
-    """Of two values one would be shown and the other obeyed."""
+def test_a_repeated_key_is_refused_by_every_operation(api: Any, world: World) -> None:
+    """Otherwise one part of the program could use one value and another part the other."""
     not_refused = set()
-    for method, address, send in sent(world, api):
+    for method, address, send in senders(world, api):
         answer = send(b'{"name": "a", "name": "b"}')
         assert answer.status_code < 500
         if "twice" not in answer.content.decode():
@@ -180,11 +180,11 @@ def test_a_repeated_key_is_refused_everywhere(api: Any, world: World) -> None:
     assert not_refused == set()
 
 
-def test_no_value_of_any_shape_is_a_mistake_of_ours(api: Any, world: World) -> None:
-    """Each member that the document names. Each operation is sent a share of what nobody would send; `test_api_fuzz` makes up more."""
+def test_unexpected_values_cause_no_internal_error(api: Any, world: World) -> None:
+    """Each operation gets a share of the values in all documented members; `test_api_fuzz` generates more."""
     documents = {(method, address): operation for method, address, operation in operations()}
     wrong = []
-    for turn, (method, address, send) in enumerate(sent(world, api)):
+    for turn, (method, address, send) in enumerate(senders(world, api)):
         content = documents[method, address].get("requestBody", {}).get("content", {})
         names = {name for name, _ in members_of(content.get(JSON, {}).get("schema", {}))}
         for value in ODD_VALUES[turn % SHARES_OF_VALUES :: SHARES_OF_VALUES]:
@@ -204,7 +204,7 @@ TEMPLATES = [
 ]  # fmt: skip
 
 
-def test_what_looks_like_a_template_stays_text(api: Any, world: World, engine: Engine) -> None:
+def test_text_that_looks_like_a_template_is_not_evaluated(api: Any, world: World, engine: Engine) -> None:
     admin = api("admin")
     engine.agent.behaviour = lambda request: Completed(Output("done"))
     for text in TEMPLATES:
@@ -215,19 +215,19 @@ def test_what_looks_like_a_template_stays_text(api: Any, world: World, engine: E
             "params": {"a": text, text: [text]},
             "metadata": {"a": text},
         }
-        made = admin.post("/api/v1/activities/", body)
-        assert made.status_code == 201, made.content
+        created = admin.post("/api/v1/activities/", body)
+        assert created.status_code == 201, created.content
 
-        shown = admin.get(f"/api/v1/activities/{made.json()['id']}/").json()
+        stored = admin.get(f"/api/v1/activities/{created.json()['id']}/").json()
         engine.drain()
 
-        assert {name: shown[name] for name in ("name", "description", "params")} == {
+        assert {name: stored[name] for name in ("name", "description", "params")} == {
             "name": text, "description": text, "params": {"a": text, text: [text]},
         }  # fmt: skip
-        told = engine.agent.calls[-1]
-        assert (told.name, told.params["a"]) == (text, text)
-        assert text in told.prompt
-        assert "1787569" not in told.prompt
+        request = engine.agent.calls[-1]
+        assert (request.name, request.params["a"]) == (text, text)
+        assert text in request.prompt
+        assert "1787569" not in request.prompt
 
 
 CRON_BOMBS = [
@@ -238,22 +238,22 @@ CRON_BOMBS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("door", ["make", "preview"])
-def test_a_time_that_never_comes_or_costs_too_much_to_read_is_refused(
-    api: Any, world: World, door: str
+@pytest.mark.parametrize("operation", ["create", "preview"])
+def test_invalid_impossible_and_huge_cron_expressions_are_refused(
+    api: Any, world: World, operation: str
 ) -> None:
     admin = api("admin")
-    place = "/api/v1/schedules/" if door == "make" else "/api/v1/schedules/preview/"
+    place = "/api/v1/schedules/" if operation == "create" else "/api/v1/schedules/preview/"
     for number, cron in enumerate(CRON_BOMBS):
         answer = admin.post(place, schedule(name=f"n{number}", cron=cron))
 
-        refused = answer.status_code == 400 or (door == "preview" and answer.json()["errors"])
+        refused = answer.status_code == 400 or (operation == "preview" and answer.json()["errors"])
         assert refused, (cron[:40], answer.content[:300])
 
 
 @pytest.mark.parametrize("cron", CRON_BOMBS, ids=lambda cron: cron[:20])
-def test_refusing_a_time_takes_next_to_nothing(cron: str) -> None:
-    """Processor time of this thread, the best of three: what else the machine does is not in it."""
+def test_refusing_a_cron_expression_takes_almost_no_time(cron: str) -> None:
+    """Measures the processor time of this thread, best of three, so that other load does not count."""
     spent = []
     for _ in range(3):
         before = time.thread_time()

@@ -1,4 +1,4 @@
-"""docs/monitoring.md tells of every metric that /metrics exposes, and of no other."""
+"""docs/monitoring.md lists exactly the metrics that /metrics exposes."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def _documented() -> dict[str, tuple[str, set[str], str, str]]:
 
 
 @pytest.fixture
-def something_of_everything(engine: Engine, tenant: Tenant) -> Tenant:
-    """So much that every metric has a sample."""
+def sample_for_every_metric(engine: Engine, tenant: Tenant) -> Tenant:
+    """Creates data so that every metric has a sample."""
     engine.serve(tenant)
     engine.submit(tenant, "qa")
     engine.drain()
@@ -46,12 +46,12 @@ def something_of_everything(engine: Engine, tenant: Tenant) -> Tenant:
     engine.agent.behaviour = _refuse
     engine.submit(tenant, "qa")
     engine.drain()
-    engine.submit(tenant, "seo")  # granted, and nobody takes it
+    engine.submit(tenant, "seo")  # granted, but no worker takes it
     with tenant_scope(tenant.pk):
         submit([NewActivity(name="decide", human_role="editor", is_approval_gate=True)], actor="test")
-        twice = NewActivity(name="once", agent_role="dev", dedup_key="k")
-        submit([twice], actor="test")
-        submit([twice], actor="test")
+        duplicate = NewActivity(name="once", agent_role="dev", dedup_key="k")
+        submit([duplicate], actor="test")
+        submit([duplicate], actor="test")
         backlog.count_refused(tenant.pk, backlog.Reason.SHED, {"dev": 1})
     engine.serve(tenant, "blog-writer", adapter="openai", endpoint="http://127.0.0.1:13/v1")
     providers.note_call(providers.provider_of(settings_for(tenant.pk, "blog-writer").adapter))
@@ -74,7 +74,9 @@ def _refuse(request: object) -> None:
     raise AgentRateLimited("later", retry_after=60.0)
 
 
-def test_the_table_is_what_a_scrape_returns(something_of_everything: Tenant) -> None:
+def test_the_table_lists_the_metrics_of_a_scrape_with_type_and_labels(
+    sample_for_every_metric: Tenant,
+) -> None:
     families = scraped()
     exposed = {
         family.name + ("_total" if family.type == "counter" else ""): (
@@ -88,21 +90,21 @@ def test_the_table_is_what_a_scrape_returns(something_of_everything: Tenant) -> 
     assert exposed == {name: (kind, labels) for name, (kind, labels, _, _) in _documented().items()}
 
 
-def test_the_table_says_of_each_metric_what_the_scrape_says_of_it() -> None:
+def test_the_table_has_the_help_text_of_each_metric() -> None:
     assert {name: meaning for name, (_, _, meaning, _) in _documented().items()} == {
         declared.query_name: declared.text for declared in CATALOGUE.values()
     }
 
 
-def test_every_demand_of_the_specification_is_met_by_some_metric() -> None:
-    told = " ".join(demand for *_, demand in _documented().values())
+def test_every_required_figure_is_covered_by_a_metric() -> None:
+    demands = " ".join(demand for *_, demand in _documented().values())
 
     for demand in (
         "queue pending", "queue delayed", "queue stream length", "tasks enqueued, rate", "tasks completed, rate", "tasks failed, rate",
         "workers active", "workers dead", "task duration", "task wait", "task attempts", "jobs by queue and end state, total",
         "queue wait", "queue processing",
     ):  # fmt: skip
-        assert demand in told
+        assert demand in demands
 
 
 def test_no_metric_has_a_label_for_tenants() -> None:

@@ -1,4 +1,4 @@
-"""What the migrations have made is what the models say."""
+"""The tables that migrations created match the models."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def test_a_table_has_the_columns_keys_and_indexes_of_its_model(model: type[model
 
     fields = meta.local_concrete_fields
     assert columns == {field.column: (kind, field.null) for field, kind in zip(fields, kinds, strict=True)}
-    named = {each.name for each in (*meta.indexes, *meta.constraints)}
-    assert named <= constraints.keys()
+    names = {each.name for each in (*meta.indexes, *meta.constraints)}
+    assert names <= constraints.keys()
     keys = {
-        tuple(found["columns"]): found["foreign_key"]
-        for found in constraints.values()
-        if found["foreign_key"]
+        tuple(constraint["columns"]): constraint["foreign_key"]
+        for constraint in constraints.values()
+        if constraint["foreign_key"]
     }
     for field in fields:
         if isinstance(field, models.ForeignKey) and field.db_constraint:
@@ -69,14 +69,14 @@ def _state(**to: list[str]) -> ProjectState:
     return state
 
 
-def test_a_changed_model_and_those_that_point_to_it_are_rendered_again() -> None:
+def test_a_changed_model_and_those_that_refer_to_it_are_rendered_again() -> None:
     state = _state(tenant=[], work=["tenant"], run=["work", "tenant"], other=["tenant"], call=["run"])
     state.add_model(ModelState("a", "Subclass", [], bases=("a.Run",)))
 
-    def anew(name: str, **delay: bool) -> set[str]:
+    def affected(name: str, **delay: bool) -> set[str]:
         return {model for _, model in find_affected_models(state, "a", name, **delay)}
 
-    assert anew("other") == {"other"}
-    assert anew("work") == {"work", "run", "call", "subclass"}
-    assert anew("work", delay=True) == {"work", "run"}
-    assert anew("tenant") == {"tenant", "work", "run", "other", "call", "subclass"}
+    assert affected("other") == {"other"}
+    assert affected("work") == {"work", "run", "call", "subclass"}
+    assert affected("work", delay=True) == {"work", "run"}
+    assert affected("tenant") == {"tenant", "work", "run", "other", "call", "subclass"}

@@ -1,4 +1,4 @@
-"""The monthly job: one periodic task per active tenant, sent by beat, and made up for when it was not."""
+"""The monthly job: one periodic task per active tenant, sent by beat, with a background task for missed months."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.upkeep import carry_out
 
 __all__ = ("root",)
 
-# The planners' work is offered to admission, so there is one.
+# The engine provides admission, to which the planners' activities are offered.
 pytestmark = pytest.mark.usefixtures("engine", "monthly_jobs")
 
 THIS_MONTH = Month.of(datetime.now(UTC).date())
@@ -40,7 +40,7 @@ THIS_MONTH = Month.of(datetime.now(UTC).date())
 
 @pytest.fixture
 def make_deliverable() -> Callable[..., Deliverable]:
-    def made(tenant: Tenant, key: str = "blog", **fields: Any) -> Deliverable:
+    def make(tenant: Tenant, key: str = "blog", **fields: Any) -> Deliverable:
         versions.save(
             tenant.pk,
             {"key": "flow", "name": "Flow", "steps": [{"id": "a", "agent_role": "qa"}]},
@@ -51,11 +51,11 @@ def make_deliverable() -> Callable[..., Deliverable]:
         )
         return deliverable
 
-    return made
+    return make
 
 
 def jobs() -> dict[str, dict[str, str]]:
-    """The periodic tasks of the monthly job: what each is called with, by name."""
+    """The arguments of the periodic tasks of the monthly job, by name."""
     return {task.name: json.loads(task.kwargs) for task in PeriodicTask.objects.filter(task=monthly_job.TASK)}
 
 
@@ -69,15 +69,15 @@ def months_of(tenant: Tenant) -> list[date]:
 
 
 def make_due(tenant: Tenant, since: date = THIS_MONTH.starts_on) -> None:
-    """As if the deliverables had been active since the month before."""
+    """Make the deliverables due since this date."""
     with tenant_scope(tenant.pk):
         Deliverable.objects.update(next_on=since)
 
 
-# Kept in step with the tenants
+# Periodic tasks
 
 
-def test_a_new_tenant_has_its_job_at_the_first_of_each_month_in_utc(tenant: Tenant) -> None:
+def test_the_job_of_a_new_tenant_runs_on_the_first_of_each_month_in_utc(tenant: Tenant) -> None:
     task = task_of(tenant)
 
     assert (task.name, task.task, task.queue) == (
@@ -91,14 +91,14 @@ def test_a_new_tenant_has_its_job_at_the_first_of_each_month_in_utc(tenant: Tena
     assert task.last_run_at is not None
 
 
-def test_a_tenant_that_is_refused_leaves_no_job(tenant: Tenant) -> None:
+def test_a_refused_registration_leaves_no_job(tenant: Tenant) -> None:
     with pytest.raises(registration.SlugTaken):
         registration.register("acme")
 
     assert len(jobs()) == 1
 
 
-def test_switching_a_tenant_off_in_the_admin_takes_its_job_away_and_on_again_brings_it_back(
+def test_deactivating_a_tenant_in_the_admin_removes_its_job_until_it_is_active_again(
     tenant: Tenant, root: Client
 ) -> None:
     page = f"/admin/tenants/tenant/{tenant.pk}/change/"
@@ -112,7 +112,7 @@ def test_switching_a_tenant_off_in_the_admin_takes_its_job_away_and_on_again_bri
     assert jobs() == {"start-new-period: acme": {"tenant": str(tenant.pk)}}
 
 
-def test_beat_mends_what_is_not_in_step_and_leaves_the_rest_untouched(
+def test_repair_corrects_outdated_jobs_and_changes_no_others(
     tenant: Tenant, other_tenant: Tenant, make_tenant: Callable[..., Tenant]
 ) -> None:
     renamed, off, missing = make_tenant("before"), make_tenant("off"), make_tenant("missing")
@@ -121,8 +121,8 @@ def test_beat_mends_what_is_not_in_step_and_leaves_the_rest_untouched(
     with tenant_scope(off.pk):
         Tenant.objects.filter(pk=off.pk).update(is_active=False)
     task_of(missing).delete()
-    slept = datetime(2026, 1, 3, tzinfo=UTC)
-    PeriodicTask.objects.filter(pk=task_of(renamed).pk).update(last_run_at=slept, enabled=False)
+    last_run = datetime(2026, 1, 3, tzinfo=UTC)
+    PeriodicTask.objects.filter(pk=task_of(renamed).pk).update(last_run_at=last_run, enabled=False)
     PeriodicTask.objects.create(
         name="somebody else's", task="other.task", kwargs="{}", crontab=CrontabSchedule.objects.first()
     )
@@ -133,25 +133,23 @@ def test_beat_mends_what_is_not_in_step_and_leaves_the_rest_untouched(
     assert set(jobs()) == {f"start-new-period: {slug}" for slug in ("acme", "globex", "after", "missing")}
     assert (task_of(renamed).last_run_at, task_of(renamed).enabled) == (None, False)
     assert PeriodicTask.objects.filter(name="somebody else's").exists()
-    # A row that is written again would make beat forget when it ran last.
+    # Saving a row again would make beat forget when it last ran.
     assert (task_of(tenant).pk, task_of(tenant).date_changed) == (untouched.pk, untouched.date_changed)
     assert CrontabSchedule.objects.count() == 1
 
 
-def test_a_renamed_tenant_does_not_lose_the_month_that_beat_slept_through(tenant: Tenant) -> None:
-    slept = datetime(2026, 1, 3, tzinfo=UTC)
-    PeriodicTask.objects.update(last_run_at=slept)
+def test_the_job_of_a_renamed_tenant_keeps_its_last_run(tenant: Tenant) -> None:
+    last_run = datetime(2026, 1, 3, tzinfo=UTC)
+    PeriodicTask.objects.update(last_run_at=last_run)
     with tenant_scope(tenant.pk):
         Tenant.objects.update(slug="acme-2")
 
     monthly_job.repair()
 
-    assert (task_of(tenant).name, task_of(tenant).last_run_at) == ("start-new-period: acme-2", slept)
+    assert (task_of(tenant).name, task_of(tenant).last_run_at) == ("start-new-period: acme-2", last_run)
 
 
-def test_tenants_that_swap_their_names_swap_the_names_of_their_jobs(
-    tenant: Tenant, other_tenant: Tenant
-) -> None:
+def test_the_jobs_of_tenants_that_swap_slugs_swap_names(tenant: Tenant, other_tenant: Tenant) -> None:
     for owner, slug in ((tenant, "between"), (other_tenant, "acme"), (tenant, "globex")):
         with tenant_scope(owner.pk):
             Tenant.objects.filter(pk=owner.pk).update(slug=slug)
@@ -164,7 +162,7 @@ def test_tenants_that_swap_their_names_swap_the_names_of_their_jobs(
     }
 
 
-def test_several_beats_that_begin_at_once_beside_a_new_tenant_make_each_job_once(
+def test_concurrent_repairs_and_registrations_create_each_job_once(
     tenant: Tenant, other_tenant: Tenant
 ) -> None:
     PeriodicTask.objects.all().delete()
@@ -180,7 +178,7 @@ def test_several_beats_that_begin_at_once_beside_a_new_tenant_make_each_job_once
     assert CrontabSchedule.objects.count() == 1
 
 
-def test_beat_mends_the_jobs_when_it_begins(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beat_repairs_the_jobs_at_its_start(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     PeriodicTask.objects.all().delete()
     monkeypatch.setattr("activities.maintenance.begin", lambda: None)
 
@@ -189,37 +187,37 @@ def test_beat_mends_the_jobs_when_it_begins(tenant: Tenant, monkeypatch: pytest.
     assert len(jobs()) == 1
 
 
-# Beat sends it
+# Sending by beat
 
 
 def due(scheduler: type, now: datetime) -> list[str]:
-    """The jobs that a beat which begins at this time sends, in its first rounds."""
+    """The jobs that a beat started at this time sends in its first rounds."""
     with time_machine.travel(now, tick=False):
         beat = scheduler(app, lazy=True)
-        found = []
+        sent = []
         for _ in range(3):
             for entry in [*beat.schedule.values()]:
                 if entry.task == monthly_job.TASK and entry.is_due().is_due:
-                    found.append(entry.name)
+                    sent.append(entry.name)
                     beat._schedule[entry.name] = beat.reserve(entry)
         beat.sync()
-    return found
+    return sent
 
 
 @pytest.mark.parametrize(
     ("last", "now", "times"),
     [
-        # Midnight of the first, at every kind of end of a month.
+        # Midnight of the first, after months of different lengths.
         (datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 3, 31, 23, 59, 59, tzinfo=UTC), 0),
         (datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 4, 1, 0, 0, 0, tzinfo=UTC), 1),
         (datetime(2028, 2, 1, tzinfo=UTC), datetime(2028, 2, 29, 23, 59, 59, tzinfo=UTC), 0),
         (datetime(2028, 2, 1, tzinfo=UTC), datetime(2028, 3, 1, tzinfo=UTC), 1),
         (datetime(2026, 12, 1, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC), 1),
-        # It was down on the first, and is back at whatever hour; or was down for months.
+        # Beat was down on the first of the month or for months.
         (datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 4, 2, 10, 30, tzinfo=UTC), 1),
         (datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 4, 2, 15, tzinfo=UTC), 1),
         (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 6, 17, 12, tzinfo=UTC), 1),
-        # It is back for the second time.
+        # Beat has already sent this month's job.
         (datetime(2026, 4, 2, 10, tzinfo=UTC), datetime(2026, 4, 2, 11, tzinfo=UTC), 0),
     ],
 )
@@ -234,16 +232,16 @@ def test_beat_sends_the_job_once_a_month_however_late_it_is(
     assert (len(first), len(afterwards)) == (times, 0)
 
 
-def test_the_scheduler_that_ours_is_made_of_would_not_look_at_the_job_before_the_evening(
+def test_the_scheduler_of_the_library_would_send_a_late_job_only_in_the_evening(
     tenant: Tenant,
 ) -> None:
-    """The reason for ours. When this fails, `orchestrator.beat` can go."""
+    """This is the reason for our own scheduler; when this fails, `orchestrator.beat` can be removed."""
     PeriodicTask.objects.update(last_run_at=datetime(2026, 3, 1, tzinfo=UTC))
 
     assert due(DatabaseScheduler, datetime(2026, 4, 2, 10, 30, tzinfo=UTC)) == []
 
 
-def test_the_message_of_beat_starts_the_month_of_its_tenant(
+def test_the_task_of_beat_starts_the_month_of_its_tenant_once(
     tenant: Tenant,
     other_tenant: Tenant,
     make_deliverable: Callable[..., Deliverable],
@@ -261,29 +259,29 @@ def test_the_message_of_beat_starts_the_month_of_its_tenant(
     assert months_of(other_tenant) == []
 
 
-# It is made up for
+# Missed months
 
 
-def waiting() -> list[str]:
+def waiting_tasks() -> list[str]:
     return background_tasks._with_waiting_rows(["missed-periods"])
 
 
-def test_a_month_that_nobody_started_is_made_up_for(
+def test_a_missed_month_is_started_by_the_background_task(
     tenant: Tenant, other_tenant: Tenant, make_deliverable: Callable[..., Deliverable]
 ) -> None:
     make_deliverable(tenant)
     make_deliverable(other_tenant)
-    assert waiting() == []
+    assert waiting_tasks() == []
     make_due(tenant)
 
-    assert waiting() == ["missed-periods"]
+    assert waiting_tasks() == ["missed-periods"]
     carry_out("pipelines.start_missed_periods")
 
     assert (months_of(tenant), months_of(other_tenant)) == ([THIS_MONTH.starts_on], [])
-    assert waiting() == []
+    assert waiting_tasks() == []
 
 
-def test_what_is_paused_or_made_only_this_month_or_of_a_tenant_that_is_off_was_not_missed(
+def test_paused_and_new_deliverables_and_those_of_inactive_tenants_miss_no_month(
     tenant: Tenant, make_tenant: Callable[..., Tenant], make_deliverable: Callable[..., Deliverable]
 ) -> None:
     off = make_tenant("off", is_active=False)
@@ -293,25 +291,25 @@ def test_what_is_paused_or_made_only_this_month_or_of_a_tenant_that_is_off_was_n
     make_due(tenant)
     make_deliverable(tenant, "new")
 
-    assert waiting() == []
+    assert waiting_tasks() == []
     carry_out("pipelines.start_missed_periods")
 
     assert months_of(tenant) == months_of(off) == []
 
 
-def test_a_deliverable_that_wakes_up_is_due_from_the_next_month_on(
+def test_a_reactivated_deliverable_is_due_from_the_next_month(
     tenant: Tenant, make_deliverable: Callable[..., Deliverable]
 ) -> None:
     blog = make_deliverable(tenant, status="paused")
     make_due(tenant)
 
-    awake = deliverables.change(tenant.pk, blog.pk, {"status": "active"})
+    active = deliverables.change(tenant.pk, blog.pk, {"status": "active"})
 
-    assert awake.next_on == THIS_MONTH.following
-    assert waiting() == []
+    assert active.next_on == THIS_MONTH.following
+    assert waiting_tasks() == []
 
 
-def test_beat_is_given_some_time_before_a_month_counts_as_missed(
+def test_a_month_counts_as_missed_only_after_some_time(
     tenant: Tenant, make_deliverable: Callable[..., Deliverable], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_deliverable(tenant)
@@ -328,7 +326,7 @@ def test_beat_is_given_some_time_before_a_month_counts_as_missed(
     assert is_missed()
 
 
-def test_a_tenant_whose_month_cannot_be_started_does_not_keep_the_others_waiting(
+def test_a_tenant_whose_month_cannot_be_started_does_not_block_others(
     tenant: Tenant,
     other_tenant: Tenant,
     make_deliverable: Callable[..., Deliverable],
@@ -339,24 +337,24 @@ def test_a_tenant_whose_month_cannot_be_started_does_not_keep_the_others_waiting
         make_due(each)
     start = monthly_job.start_new_periods
 
-    def failing(tenant_id: Any, **more: Any) -> Any:
+    def fail_for_one_tenant(tenant_id: Any, **more: Any) -> Any:
         if tenant_id == tenant.pk:
             raise OperationalError("lock timeout")
         return start(tenant_id, **more)
 
-    monkeypatch.setattr(monthly_job, "start_new_periods", failing)
+    monkeypatch.setattr(monthly_job, "start_new_periods", fail_for_one_tenant)
 
     carry_out("pipelines.start_missed_periods")
 
     assert (months_of(tenant), months_of(other_tenant)) == ([], [THIS_MONTH.starts_on])
-    assert waiting() == ["missed-periods"]
+    assert waiting_tasks() == ["missed-periods"]
 
 
-def test_what_was_missed_is_found_by_its_index(
+def test_missed_months_are_read_by_index(
     tenant: Tenant, make_deliverable: Callable[..., Deliverable]
 ) -> None:
     make_deliverable(tenant)
-    # So many that the planner's choice does not hang on a page more or less.
+    # Enough rows that the planner's choice does not depend on a few pages.
     with tenant_scope(tenant.pk):
         Deliverable.objects.bulk_create(
             Deliverable(tenant_id=tenant.pk, key=f"later-{number}", name="Later") for number in range(3_000)
@@ -373,10 +371,10 @@ def test_what_was_missed_is_found_by_its_index(
     assert "Index Cond: (next_on <=" in plan
 
 
-# By hand
+# The command
 
 
-def test_the_command_starts_the_running_month_of_one_tenant_or_of_all(
+def test_the_command_starts_the_current_month_of_one_tenant_or_of_all(
     tenant: Tenant,
     other_tenant: Tenant,
     make_tenant: Callable[..., Tenant],
@@ -386,17 +384,17 @@ def test_the_command_starts_the_running_month_of_one_tenant_or_of_all(
     for each in (tenant, other_tenant):
         make_deliverable(each)
 
-    assert _said("--tenant", "acme") == ["acme: 1 started"]
-    assert _said() == ["acme: 0 started", "globex: 1 started"]
+    assert _output("--tenant", "acme") == ["acme: 1 started"]
+    assert _output() == ["acme: 0 started", "globex: 1 started"]
     assert months_of(tenant) == months_of(other_tenant) == [THIS_MONTH.starts_on]
 
 
-def test_the_command_refuses_a_tenant_that_is_not_there(database: None) -> None:
+def test_the_command_refuses_an_unknown_tenant(database: None) -> None:
     with pytest.raises(CommandError, match="no tenant 'nobody'"):
-        _said("--tenant", "nobody")
+        _output("--tenant", "nobody")
 
 
-def _said(*arguments: str) -> list[str]:
+def _output(*arguments: str) -> list[str]:
     out = io.StringIO()
     call_command("start_periods", *arguments, stdout=out)
     return out.getvalue().splitlines()

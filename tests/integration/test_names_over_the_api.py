@@ -1,4 +1,4 @@
-"""Names and keys that come over the API read as they are stored."""
+"""The API refuses names and keys with invisible characters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.tickers import body as schedule
     ],
     ids=["activity", "key", "step", "skill", "schedule"],
 )  # fmt: skip
-def test_a_name_that_does_not_read_as_it_is_stored_is_refused_by_its_path(
+def test_a_name_with_invisible_characters_is_refused_with_its_path(
     api: Any, tenant: Tenant, method: str, place: str, body: dict[str, Any], path: str
 ) -> None:
     refused = getattr(api("admin"), method)(f"/api/v1/{place}", body, format="json")

@@ -1,4 +1,4 @@
-"""Export and off-boarding: everything of a tenant goes along, everything of it goes away, and nobody else notices."""
+"""Export and off-boarding of a tenant: all its data is exported, all of it is deleted, and other tenants are unaffected."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ SECRET = "s3cret-canary-41d0"  # what the test looks for
 
 
 def populate(engine: Engine, tenant: Tenant, word: str) -> UUID:
-    """Something of a tenant in as many places as can be: one finished and one open activity, outputs in both stores, and so on."""
+    """Create data of a tenant in every store; return its open activity."""
     engine.serve(tenant)
     engine.agent.behaviour = lambda request: Completed(Output(f"{word} output", {"x": word}))
     engine.submit(tenant, description=word)
     engine.drain()
     outputs.copy_waiting()
-    done = engine.agent.calls[-1]
+    finished = engine.agent.calls[-1]
     run_logs.record(
-        RunToken(tenant.pk, done.activity_id, done.run_id, 1),
+        RunToken(tenant.pk, finished.activity_id, finished.run_id, 1),
         [LogLine("text", f"{word} said while it worked")],
     )
     engine.submit(tenant, description=word)
     engine.drain()
     later = timezone.now() + timedelta(days=1)
-    (open_one,) = engine.submit(
+    (open_activity,) = engine.submit(
         tenant, role="dev", description=f"{word} open", params={"x": word}, not_before=later
     )
     with tenant_scope(tenant.pk):
@@ -67,15 +67,15 @@ def populate(engine: Engine, tenant: Tenant, word: str) -> UUID:
             tenant=tenant, name=word, kind="webhook", target_sealed=f"{SECRET} of {word}", target_shown=word
         )
     fetched.keep_rows(tenant.pk, "prices", [{"x": word}])
-    written = transcripts.begin(tenant.pk, open_one, secrets=())
-    written.output(f"{word} printed\n".encode())
-    written.close()
-    return open_one
+    transcript = transcripts.begin(tenant.pk, open_activity, secrets=())
+    transcript.output(f"{word} printed\n".encode())
+    transcript.close()
+    return open_activity
 
 
 def rows_with(text: str) -> set[str]:
-    """Every table with a row that holds the text, whosever table it is."""
-    found = set()
+    """The tables, of whatever owner, with a row that contains the text."""
+    matches = set()
     with connections[SYSTEM].cursor() as cursor:
         cursor.execute(
             "SELECT relname FROM pg_class WHERE relkind IN ('r', 'p') AND relnamespace = 'public'::regnamespace"
@@ -83,12 +83,12 @@ def rows_with(text: str) -> set[str]:
         for (table,) in cursor.fetchall():
             cursor.execute(f'SELECT count(*) FROM "{table}" t WHERE t::text LIKE %s', [f"%{text}%"])
             if cursor.fetchone()[0]:
-                found.add(table)
-    return found
+                matches.add(table)
+    return matches
 
 
 def dump_of(tenant: Tenant) -> dict[str, str]:
-    """All rows of a tenant, by table, as one hash each."""
+    """All rows of a tenant as one text per table."""
     dump = {}
     with connections[SYSTEM].cursor() as cursor:
         for table in offboarding.tables():
@@ -101,16 +101,16 @@ def dump_of(tenant: Tenant) -> dict[str, str]:
 
 
 def keys_with(*texts: str) -> set[bytes]:
-    client, found = redis.client(), set()
+    client, matches = redis.client(), set()
     for key in client.scan_iter():
         whole = key + (client.dump(key) or b"")
-        found |= {key} if any(text.encode() in whole for text in texts) else set()
-    return found
+        matches |= {key} if any(text.encode() in whole for text in texts) else set()
+    return matches
 
 
 @pytest.fixture(autouse=True)
 def no_outputs_of_other_tests(database: None) -> None:
-    """Outputs stay in MongoDB until somebody deletes them, and tests that ran before have not."""
+    """Deletes the outputs that earlier tests have left in MongoDB."""
     database = outputs.collection().database
     for name in database.list_collection_names():
         database[name].delete_many({})
@@ -133,12 +133,12 @@ def command(*arguments: str) -> str:
 
 def export(tenant: Tenant, path: Path) -> tuple[dict[str, bytes], dict[str, Any]]:
     command("export_tenant", tenant.slug, "--to", str(path))
-    with zipfile.ZipFile(path) as found:
-        members = {name: found.read(name) for name in found.namelist()}
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
     return members, json.loads(members.pop("manifest.json"))
 
 
-def test_every_table_of_tenants_is_exported_or_left_out_with_a_reason(database: None) -> None:
+def test_every_table_with_tenants_is_exported_or_excluded_with_a_reason(database: None) -> None:
     tables = set(offboarding.tables())
 
     assert tables == set(offboarding.exported_columns()) | set(offboarding.NOT_EXPORTED)
@@ -147,7 +147,7 @@ def test_every_table_of_tenants_is_exported_or_left_out_with_a_reason(database: 
     assert set(offboarding.children_first()) == tables - set(offboarding.KEPT)
 
 
-def test_an_export_holds_everything_but_secrets(
+def test_an_export_contains_everything_except_secrets(
     engine: Engine, tenant: Tenant, other_tenant: Tenant, tmp_path: Path
 ) -> None:
     populate(engine, tenant, CANARY)
@@ -156,7 +156,7 @@ def test_an_export_holds_everything_but_secrets(
 
     members, manifest = export(tenant, tmp_path / "acme.zip")
 
-    everything = b"".join(members.values()).decode()
+    text = b"".join(members.values()).decode()
     assert set(members) == set(manifest["files"])
     for name, content in members.items():
         assert hashlib.sha256(content).hexdigest() == manifest["files"][name]["sha256"]
@@ -164,36 +164,36 @@ def test_an_export_holds_everything_but_secrets(
     assert {json.loads(line)["tenant_id"] for line in members["outputs.jsonl"].splitlines()} == {
         str(tenant.pk)
     }
-    assert f"{CANARY} printed" in everything
+    assert f"{CANARY} printed" in text
     assert f"{CANARY} output" in members["outputs.jsonl"].decode()
     assert f"{CANARY} said while it worked" in members["run_logs.jsonl"].decode()
     for hidden in (SECRET, token, tokens.hash_of(token), "globex", str(other_tenant.pk)):
-        assert hidden not in everything
+        assert hidden not in text
     assert manifest["columns_left_out"]["agents_agentconfig"] == ["auth_sealed", "signing_sealed"]
     assert (tmp_path / "acme.zip").stat().st_mode & 0o077 == 0
 
 
-def test_an_export_is_of_one_moment_while_the_tenant_works(
+def test_an_export_is_a_consistent_snapshot(
     engine: Engine, tenant: Tenant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.serve(tenant)
     engine.submit(tenant)
-    began = offboarding_export._take_snapshot
+    take_snapshot = offboarding_export._take_snapshot
 
-    def then_somebody_submits(tenant_id: UUID) -> None:
-        began(tenant_id)
+    def take_snapshot_then_submit(tenant_id: UUID) -> None:
+        take_snapshot(tenant_id)
         elsewhere(lambda: engine.submit(tenant, count=5))
 
-    monkeypatch.setattr(offboarding_export, "_take_snapshot", then_somebody_submits)
+    monkeypatch.setattr(offboarding_export, "_take_snapshot", take_snapshot_then_submit)
     members, manifest = export(tenant, tmp_path / "acme.zip")
 
     count = manifest["files"]["tables/activities_activity.jsonl"]["rows"]
-    first_look = members["tables/activities_activity.jsonl"].splitlines()
-    assert count == len(first_look) == 1
+    rows = members["tables/activities_activity.jsonl"].splitlines()
+    assert count == len(rows) == 1
     assert manifest["files"]["tables/activities_wake.jsonl"]["rows"] == 1
 
 
-def test_an_export_that_fails_leaves_no_file_and_none_is_overwritten(
+def test_a_failed_export_leaves_no_file_and_an_existing_one_is_not_overwritten(
     tenant: Tenant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "acme.zip"
@@ -213,7 +213,7 @@ def _fail(*arguments: Any) -> Any:
     raise OSError("the disk is full")
 
 
-def test_a_suspended_tenant_opens_nothing_and_starts_nothing(
+def test_a_suspended_tenant_can_neither_call_the_api_nor_start_work(
     engine: Engine, tenant: Tenant, api: Any
 ) -> None:
     engine.serve(tenant)
@@ -222,25 +222,25 @@ def test_a_suspended_tenant_opens_nothing_and_starts_nothing(
     (queued,) = engine.submit(tenant)
     assert client.get("/api/v1/activities/").status_code == 200
 
-    said = command("offboard_tenant", "acme")
+    output = command("offboard_tenant", "acme")
 
-    tokens._known.forget(tokens.hash_of(secret))  # as each process does within a second
+    tokens._known.forget(tokens.hash_of(secret))  # each process does this within a second
     assert client.get("/api/v1/activities/").status_code == 401
     assert engine.status(tenant, queued) == "cancelled"
     engine.drain()
     assert engine.agent.calls == []
-    assert "export_tenant acme" in said
+    assert "export_tenant acme" in output
     with system_scope():
         assert not Tenant.objects.get(pk=tenant.pk).is_active
         assert Activity.objects.filter(tenant=tenant).count() == 1, "nothing is deleted yet"
 
 
-def test_nothing_of_a_purged_tenant_is_left_and_the_other_is_untouched(
+def test_a_purge_leaves_nothing_of_the_tenant_and_does_not_change_others(
     engine: Engine, tenant: Tenant, other_tenant: Tenant
 ) -> None:
     populate(engine, tenant, CANARY)
     populate(engine, other_tenant, "globex-word")
-    _note_in_the_admin(tenant)
+    _add_admin_log_entry(tenant)
     with tenant_scope(tenant.pk):
         record(f"said {CANARY}", actor=NOBODY, tenant_id=tenant.pk)
     command("offboard_tenant", "acme")
@@ -250,13 +250,13 @@ def test_nothing_of_a_purged_tenant_is_left_and_the_other_is_untouched(
     command("offboard_tenant", "acme", "--purge", "--confirm", "acme")
 
     assert rows_with(CANARY) == set()
-    # What the platform remembers: the tombstone, and that this was done.
+    # The platform keeps a tombstone and the audit entry of the purge.
     assert rows_with(str(tenant.pk)) == {"tenants_departedtenant", "tenants_auditentry"}
     with system_scope():
         assert not AuditEntry.objects.filter(chain=tenant.pk).exists()
-        gone = AuditEntry.objects.get(operation="audit.forgotten")
-    assert (gone.tenant_id, gone.detail["slug"]) == (None, "acme")
-    assert gone.detail["entries"] == gone.detail["up_to"] >= 1
+        entry = AuditEntry.objects.get(operation="audit.forgotten")
+    assert (entry.tenant_id, entry.detail["slug"]) == (None, "acme")
+    assert entry.detail["entries"] == entry.detail["up_to"] >= 1
     assert keys_with(CANARY, str(tenant.pk)) == set()
     assert documents_with(CANARY) == documents_with(str(tenant.pk)) == 0
     assert transcripts.list_before(tenant.pk, float("inf")) == []
@@ -264,12 +264,16 @@ def test_nothing_of_a_purged_tenant_is_left_and_the_other_is_untouched(
     assert documents_with("globex-word") == documents
     assert fetched.read_cached_rows(other_tenant.pk, "prices") == [{"x": "globex-word"}]
     with system_scope():
-        stone = DepartedTenant.objects.get()
-    assert (stone.slug, stone.counts["activities_activity"], stone.counts["tenants_tenant"]) == ("acme", 3, 1)
-    assert stone.erased_at is not None
+        tombstone = DepartedTenant.objects.get()
+    assert (tombstone.slug, tombstone.counts["activities_activity"], tombstone.counts["tenants_tenant"]) == (
+        "acme",
+        3,
+        1,
+    )
+    assert tombstone.erased_at is not None
 
 
-def _note_in_the_admin(tenant: Tenant) -> None:
+def _add_admin_log_entry(tenant: Tenant) -> None:
     user = get_user_model().objects.create_user("sam")
     with tenant_scope(tenant.pk):
         Membership.objects.create(tenant=tenant, user=user)
@@ -283,7 +287,7 @@ def _note_in_the_admin(tenant: Tenant) -> None:
     )
 
 
-def test_a_purge_that_dies_half_way_is_finished_by_another(
+def test_a_purge_that_failed_half_way_is_completed_by_another(
     engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     populate(engine, tenant, CANARY)
@@ -304,7 +308,7 @@ def test_a_purge_that_dies_half_way_is_finished_by_another(
         command(*purge)
 
 
-def test_a_purge_needs_the_slug_twice(tenant: Tenant) -> None:
+def test_a_purge_requires_the_slug_as_confirmation(tenant: Tenant) -> None:
     for arguments in (("--purge",), ("--purge", "--confirm", "globex")):
         with pytest.raises(CommandError, match="cannot be undone"):
             command("offboard_tenant", "acme", *arguments)

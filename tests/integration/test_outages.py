@@ -1,4 +1,4 @@
-"""A server that goes away in the middle of healthy work costs time and nothing else."""
+"""An outage of PostgreSQL or Redis during healthy work delays it and loses nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from activities.execution import results
 from activities.maintenance import recovery
 from activities.models import Activity
 from activities.states import WakeReason
-from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output, Parked
+from agents import adapters, runner
+from agents.adapters import UNLINKED
+from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output, Parked, ToolCall
 from agents.exceptions import ServerAway
 from pipelines import versions
 from pipelines.models import PipelineRun, StepRun
@@ -33,82 +35,82 @@ from tests.spending import token_of
 
 
 @pytest.fixture(autouse=True)
-def _connections_anew() -> Iterator[None]:
+def _close_connections() -> Iterator[None]:
     yield
     connections.close_all()
 
 
 @contextmanager
 def before(statement: str, happen: Callable[[Any], None], *, times: int = 1) -> Iterator[list[int]]:
-    """Let something happen to the connection just before a statement of this text is sent; how often it did."""
-    done: list[int] = []
+    """Call `happen` with the connection just before this statement is sent; yields a list with an element per call."""
+    calls: list[int] = []
 
     def wrapper(execute: Any, sql: Any, parameters: Any, many: bool, context: Any) -> Any:
-        if sql == statement and len(done) < times:
-            done.append(1)
+        if sql == statement and len(calls) < times:
+            calls.append(1)
             happen(context["connection"].connection)
         return execute(sql, parameters, many, context)
 
     with connections[APP].execute_wrapper(wrapper):
-        yield done
+        yield calls
 
 
 @contextmanager
 def lost_answer(statement: str) -> Iterator[list[int]]:
-    """The transaction of a statement with this text is committed, and the answer to the commit never arrives."""
-    done: list[int] = []
+    """Commit the transaction of this statement, but lose the answer to the commit."""
+    calls: list[int] = []
     connection = connections[APP]
-    seen: list[int] = []
+    statements_seen: list[int] = []
 
     def wrapper(execute: Any, sql: Any, parameters: Any, many: bool, context: Any) -> Any:
         if statement in sql:
-            seen.append(1)
+            statements_seen.append(1)
         return execute(sql, parameters, many, context)
 
     commit = connection._commit
 
-    def committed() -> None:
+    def commit_and_lose_the_answer() -> None:
         commit()
-        if seen and not done:
-            done.append(1)
+        if statements_seen and not calls:
+            calls.append(1)
             connection.connection.close()
             raise InterfaceError("the connection is closed")
 
-    connection._commit = committed
+    connection._commit = commit_and_lose_the_answer
     try:
         with connection.execute_wrapper(wrapper):
-            yield done
+            yield calls
     finally:
         del connection._commit
 
 
-def silent_for_too_long(connection: Any) -> None:
-    """PostgreSQL ends the session, as it does when a client falls silent inside a transaction."""
+def end_idle_session(connection: Any) -> None:
+    """Let PostgreSQL end the session, as when a client is silent inside a transaction."""
     pid = connection.info.backend_pid
     connection.execute("SET idle_in_transaction_session_timeout = 1")
-    eventually(lambda: not _is_there(pid))
+    eventually(lambda: not _session_exists(pid))
 
 
-def ended_by_an_administrator(connection: Any) -> None:
+def terminate_session(connection: Any) -> None:
     pid = connection.info.backend_pid
     with connections[OWNER].cursor() as cursor:
         cursor.execute("SELECT pg_terminate_backend(%s)", [pid])
-    eventually(lambda: not _is_there(pid))
+    eventually(lambda: not _session_exists(pid))
 
 
-def only_to_be_read(connection: Any) -> None:
-    """As after a failover, when the old primary is a replica now."""
+def make_read_only(connection: Any) -> None:
+    """Make the transaction read-only, as after a failover to another primary."""
     connection.execute("SET TRANSACTION READ ONLY")
 
 
-def _is_there(pid: int) -> bool:
+def _session_exists(pid: int) -> bool:
     with connections[OWNER].cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", [pid])
         return bool(cursor.fetchone()[0])
 
 
-@pytest.mark.parametrize("outage", [silent_for_too_long, ended_by_an_administrator, only_to_be_read])
-def test_a_result_is_recorded_after_an_outage_of_any_kind(
+@pytest.mark.parametrize("outage", [end_idle_session, terminate_session, make_read_only])
+def test_a_result_is_recorded_after_an_outage(
     outage: Callable[[Any], None], engine: Engine, tenant: Tenant
 ) -> None:
     engine.serve(tenant, "qa")
@@ -117,14 +119,14 @@ def test_a_result_is_recorded_after_an_outage_of_any_kind(
     with before(transitions._finish.text, outage, times=3) as happened:
         engine.drain()
 
-    done = engine.get(tenant, activity)
-    assert (done.status, done.attempts, done.stalls, done.error, len(engine.agent.calls), len(happened)) == (
+    row = engine.get(tenant, activity)
+    assert (row.status, row.attempts, row.stalls, row.error, len(engine.agent.calls), len(happened)) == (
         "done", 1, 0, None, 1, 3,
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("outage", [silent_for_too_long, ended_by_an_administrator, only_to_be_read])
-def test_a_claim_is_made_after_an_outage_of_any_kind(
+@pytest.mark.parametrize("outage", [end_idle_session, terminate_session, make_read_only])
+def test_an_activity_is_claimed_after_an_outage(
     outage: Callable[[Any], None], engine: Engine, tenant: Tenant
 ) -> None:
     engine.serve(tenant, "qa")
@@ -136,7 +138,9 @@ def test_a_claim_is_made_after_an_outage_of_any_kind(
     assert (engine.status(tenant, activity), len(engine.agent.calls)) == ("done", 1)
 
 
-def test_a_result_whose_answer_was_lost_counts_once(engine: Engine, tenant: Tenant) -> None:
+def test_a_result_is_recorded_once_although_the_answer_to_its_commit_was_lost(
+    engine: Engine, tenant: Tenant
+) -> None:
     engine.serve(tenant, "qa")
     (activity,) = engine.submit(tenant)
 
@@ -148,7 +152,9 @@ def test_a_result_whose_answer_was_lost_counts_once(engine: Engine, tenant: Tena
     assert engine.status(tenant, activity) == "done"
 
 
-def test_an_acceptance_whose_answer_was_lost_keeps_its_slot(engine: Engine, tenant: Tenant) -> None:
+def test_an_accepted_run_keeps_its_slot_although_the_answer_to_its_commit_was_lost(
+    engine: Engine, tenant: Tenant
+) -> None:
     engine.serve(tenant, "qa", max_concurrency=1)
     engine.agent.behaviour = lambda request: Accepted()
     first, second = engine.submit(tenant, count=2)
@@ -160,12 +166,14 @@ def test_an_acceptance_whose_answer_was_lost_keeps_its_slot(engine: Engine, tena
     assert [engine.status(tenant, each) for each in (first, second)] == ["in_progress", "created"]
 
 
-def test_work_whose_parking_was_not_answered_waits_for_its_batch(engine: Engine, tenant: Tenant) -> None:
-    def is_being_done(request: object) -> AgentResult:
+def test_a_parked_run_waits_for_its_batch_although_the_answer_to_its_commit_was_lost(
+    engine: Engine, tenant: Tenant
+) -> None:
+    def die(request: object) -> AgentResult:
         raise Died
 
     engine.serve(tenant, "qa")
-    engine.agent.behaviour = is_being_done
+    engine.agent.behaviour = die
     (activity,) = engine.submit(tenant)
     with pytest.raises(Died):
         engine.deliver()
@@ -182,7 +190,7 @@ def test_work_whose_parking_was_not_answered_waits_for_its_batch(engine: Engine,
 
 @pytest.fixture
 def chain(engine: Engine, tenant: Tenant) -> PipelineRun:
-    """The run of two steps, one after the other, of which none has begun."""
+    """A run of two consecutive steps, neither of which has started."""
     engine.serve(tenant, "qa")
     steps = [{"id": "first", "agent_role": "qa"}, {"id": "second", "agent_role": "qa"}]
     versions.save(tenant.pk, {"key": "chain", "name": "Chain", "steps": steps}, actor="test")
@@ -201,15 +209,15 @@ def _outcome(run: PipelineRun) -> tuple[str, int, list[tuple[str, str]]]:
 DONE = ("completed", 0, [("first", "done"), ("second", "done")])
 
 
-def test_a_step_whose_end_was_recorded_and_its_answer_lost_settles_once(
+def test_a_step_settles_once_although_the_answer_to_its_commit_was_lost(
     engine: Engine, chain: PipelineRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As while others wait. What becomes of a step that follows at once is in `test_following_steps`.
+    # As while others wait. Steps that follow at once are tested in `test_following_steps`.
     monkeypatch.setattr(dispatch._Following, "may_begin", lambda self: False)
     with lost_answer(transitions._finish_of_step.text) as lost:
         engine.drain()
     settled = _outcome(chain)
-    # What was to be offered after the commit was lost with its answer.
+    # The offers that follow the commit were lost as well.
     monkeypatch.setattr(recovery, "YOUNG_SECONDS", 0.0)
     recovery.offer_forgotten()
     relay.flush()
@@ -221,8 +229,8 @@ def test_a_step_whose_end_was_recorded_and_its_answer_lost_settles_once(
     assert len(engine.agent.calls) == 2
 
 
-@pytest.mark.parametrize("outage", [silent_for_too_long, ended_by_an_administrator, only_to_be_read])
-def test_steps_go_on_after_an_outage_of_any_kind(
+@pytest.mark.parametrize("outage", [end_idle_session, terminate_session, make_read_only])
+def test_the_next_step_starts_after_an_outage(
     outage: Callable[[Any], None], engine: Engine, chain: PipelineRun
 ) -> None:
     with before(transitions._finish_of_step.text, outage, times=3) as happened:
@@ -232,28 +240,32 @@ def test_steps_go_on_after_an_outage_of_any_kind(
     assert _outcome(chain) == DONE
 
 
-def test_a_step_that_is_woken_during_its_call_settles_with_the_run_that_follows(
+def test_a_step_that_is_woken_during_its_call_settles_after_its_next_run(
     engine: Engine, tenant: Tenant, chain: PipelineRun
 ) -> None:
-    seen: list[tuple[str, int, list[tuple[str, str]]]] = []
+    outcomes: list[tuple[str, int, list[tuple[str, str]]]] = []
 
-    def woken_once(request: AgentRequest) -> AgentResult:
-        seen.append(_outcome(chain))
-        if len(seen) == 1:
+    def wake_during_first_call(request: AgentRequest) -> AgentResult:
+        outcomes.append(_outcome(chain))
+        if len(outcomes) == 1:
             with tenant_scope(tenant.pk):
                 activity = Activity.objects.select_for_update().get(pk=request.activity_id)
                 outbox.deliver_answer([activity], WakeReason.UNBLOCKED, payload={}, actor="test")
         return Completed(Output(content="x"))
 
-    engine.agent.behaviour = woken_once
+    engine.agent.behaviour = wake_during_first_call
     engine.drain()
 
-    waits = ("running", 2, [("first", "active"), ("second", "pending")])
-    assert seen == [waits, waits, ("running", 1, [("first", "done"), ("second", "active")])]
+    first_is_active = ("running", 2, [("first", "active"), ("second", "pending")])
+    assert outcomes == [
+        first_is_active,
+        first_is_active,
+        ("running", 1, [("first", "done"), ("second", "active")]),
+    ]
     assert _outcome(chain) == DONE
 
 
-def test_a_claim_whose_answer_was_lost_is_handed_back_at_once_and_is_nobodys_failure(
+def test_a_claim_whose_answer_was_lost_is_released_without_counting_as_a_failure(
     engine: Engine, tenant: Tenant
 ) -> None:
     engine.serve(tenant, "qa")
@@ -262,9 +274,9 @@ def test_a_claim_whose_answer_was_lost_is_handed_back_at_once_and_is_nobodys_fai
     with lost_answer(transitions._CLAIM.text) as lost:
         engine.drain()
 
-    given_back = engine.get(tenant, activity)
+    released = engine.get(tenant, activity)
     assert lost
-    assert (given_back.status, given_back.attempts, given_back.stalls) == ("created", 0, 0)
+    assert (released.status, released.attempts, released.stalls) == ("created", 0, 0)
     assert not engine.agent.calls
 
     engine.make_due(tenant)
@@ -273,14 +285,14 @@ def test_a_claim_whose_answer_was_lost_is_handed_back_at_once_and_is_nobodys_fai
     assert (engine.status(tenant, activity), len(engine.agent.calls)) == ("done", 1)
 
 
-def test_an_outage_between_claim_and_call_is_no_failure_of_the_agent(
+def test_an_outage_between_claim_and_call_does_not_count_as_an_attempt(
     engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.serve(tenant, "qa")
     (activity,) = engine.submit(tenant, max_attempts=1)
 
-    with monkeypatch.context() as broken:
-        broken.setattr(execution_request, "build", _ended)
+    with monkeypatch.context() as fail:
+        fail.setattr(execution_request, "build", _ended)
         engine.drain()
 
     waiting = engine.get(tenant, activity)
@@ -293,29 +305,25 @@ def test_an_outage_between_claim_and_call_is_no_failure_of_the_agent(
     assert engine.status(tenant, activity) == "done"
 
 
-def test_a_mistake_of_ours_is_still_shown_to_people(
+def test_an_internal_error_of_postgresql_fails_the_activity(
     engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.serve(tenant, "qa")
     (activity,) = engine.submit(tenant)
 
-    def broken(*arguments: Any) -> Any:
+    def fail(*arguments: Any) -> Any:
         with connections[APP].wrap_database_errors:
             raise errors.InternalError_("cache lookup failed")
 
-    monkeypatch.setattr(execution_request, "build", broken)
+    monkeypatch.setattr(execution_request, "build", fail)
     engine.drain()
 
     assert engine.get(tenant, activity).error["code"] == "internal_error"
 
 
-def test_a_tool_that_cannot_be_served_for_an_outage_is_no_crash_of_the_agent(
+def test_an_outage_during_a_tool_call_does_not_count_as_a_crash_of_the_agent(
     engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from agents import adapters, runner
-    from agents.adapters import UNLINKED
-    from agents.contracts import ToolCall
-
     class AsksForATool:
         def run(self, request: AgentRequest, *, link: Any) -> AgentResult:
             link.call_tool(ToolCall("request_review", {}, "1"))
@@ -330,16 +338,11 @@ def test_a_tool_that_cannot_be_served_for_an_outage_is_no_crash_of_the_agent(
 
     engine.serve(tenant, "qa")
     engine.submit(tenant)
-    asked: list[AgentRequest] = []
-    run_agent = runner.run_agent
-
-    def with_a_tool(request: AgentRequest, *, link: Any) -> AgentResult:
-        asked.append(request)
-        return run_agent(request, link=Cut())  # type: ignore[arg-type]
-
     monkeypatch.setattr(adapters, "get", lambda name: AsksForATool())
+    request = _request_of(engine, monkeypatch)
+
     with pytest.raises(ServerAway):
-        with_a_tool(_request_of(engine, monkeypatch), link=None)
+        runner.run_agent(request, link=Cut())  # type: ignore[arg-type]
 
 
 def _ended(*arguments: Any) -> Any:
@@ -347,7 +350,7 @@ def _ended(*arguments: Any) -> Any:
         raise errors.IdleInTransactionSessionTimeout("terminating connection")
 
 
-def test_programs_are_told_when_to_come_back(
+def test_the_api_answers_503_with_retry_after_during_an_outage(
     api: Callable[..., Any], database: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = api("admin")
@@ -361,7 +364,7 @@ def test_programs_are_told_when_to_come_back(
 @pytest.mark.parametrize(
     ("accept", "content"), [("text/html", b"The database does not answer"), ("*/*", b'"code":"unavailable"')]
 )
-def test_so_is_everybody_else_wherever_the_outage_is_noticed(
+def test_pages_answer_503_with_retry_after_during_an_outage(
     accept: str, content: bytes, database: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = Client(raise_request_exception=False)
@@ -375,28 +378,28 @@ def test_so_is_everybody_else_wherever_the_outage_is_noticed(
 
 
 def _request_of(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> AgentRequest:
-    """What a real run would ask of its agent."""
-    found: list[AgentRequest] = []
+    """The request of a real run to its agent."""
+    requests: list[AgentRequest] = []
 
-    def note(request: AgentRequest, *, link: Any) -> AgentResult:
-        found.append(request)
+    def record_request(request: AgentRequest, *, link: Any) -> AgentResult:
+        requests.append(request)
         return Completed(Output(content="noted"))
 
-    with monkeypatch.context() as noting:
-        noting.setattr(dispatch.runner, "run_agent", note)
+    with monkeypatch.context() as patched:
+        patched.setattr(dispatch.runner, "run_agent", record_request)
         engine.drain()
-    return found[0]
+    return requests[0]
 
 
-def test_a_result_is_kept_for_as_long_as_the_lease_and_no_longer(
+def test_recording_a_result_is_retried_until_the_lease_is_over(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tried = 0
+    attempts = 0
 
-    def away() -> None:
-        nonlocal tried
-        tried += 1
-        if tried == 3:
+    def fail_until_the_lease_is_over() -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 3:
             engine.lease.last_beat -= 1_000
         raise InterfaceError("connection already closed")
 
@@ -404,7 +407,7 @@ def test_a_result_is_kept_for_as_long_as_the_lease_and_no_longer(
     monkeypatch.setattr(results.time, "sleep", lambda seconds: None)
 
     with pytest.raises(InterfaceError):
-        results.persistently(away)
+        results.persistently(fail_until_the_lease_is_over)
 
-    assert tried == 3
+    assert attempts == 3
     assert leases.is_over()

@@ -116,7 +116,7 @@ def test_a_provider_recorded_without_its_address_is_not_probed(
     assert health.probe_failing() == 0
 
 
-def test_workers_are_told_to_probe_only_while_a_provider_fails(provider: Provider) -> None:
+def test_workers_get_hints_to_probe_only_while_a_provider_fails(provider: Provider) -> None:
     assert _reminded() == []
 
     platform_checks.announce_changes(AlertKind.BREAKER_OPEN, platform_checks.find_open_breakers())

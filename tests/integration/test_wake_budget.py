@@ -10,8 +10,7 @@ from uuid import UUID
 import pytest
 from django.db import connections
 
-from activities import cancellation, outbox, relay
-from activities import dead_letters as dead_letters_escalation
+from activities import cancellation, dead_letters, outbox, relay
 from activities.human_tasks import approvals
 from activities.models import Activity, Alert, DeadLetter
 from activities.states import WakeReason
@@ -202,7 +201,7 @@ def test_the_tenth_wake_without_progress_stops_the_activity_and_tells_people_its
     answer_reviews(engine, acme, activity_id, 9)
     assert engine.status(acme, activity_id) == "awaiting_review"
     answer_reviews(engine, acme, activity_id)
-    dead_letters_escalation.handle_waiting()
+    dead_letters.handle_waiting()
 
     stopped = engine.get(acme, activity_id)
     assert (stopped.status, stopped.error["code"]) == ("needs_review", "wake_budget")

@@ -360,7 +360,7 @@ def test_hanging_receivers_leave_room_for_other_webhooks_of_their_tenant(
 
 
 def count_claims(*endpoints: WebhookEndpoint) -> int:
-    """How many of six claims per webhook get a delivery; each claim must count what is being sent without the list of waiting webhooks."""
+    """How many of six claims per webhook succeed. They skip the list of waiting webhooks, so each must check the limits itself."""
     return sum(claim_delivery(endpoint.pk) is not None for _ in range(6) for endpoint in endpoints)
 
 
@@ -429,7 +429,6 @@ def test_a_webhook_that_is_paused_or_being_claimed_is_not_claimed(
 def test_a_sender_that_stopped_blocks_failing_webhooks_only_until_its_lease_ends(
     tenant: Tenant, other_tenant: Tenant, receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it claimed counts until its lease is over, and no longer."""
     monkeypatch.setattr(webhooks, "TROUBLED_AT_ONCE", 1)
     stopped, _ = webhook(tenant, f"{receiver.url}/first")
     webhook(other_tenant, f"{receiver.url}/second")
