@@ -1,6 +1,6 @@
-"""Processes to be frozen and killed, each doing one kind of background work for ever.
+"""Processes that tests freeze and kill, each doing one kind of background work for ever.
 
-They are forked from a process that has loaded everything, so that one is at work a moment after it was asked for.
+They are forked from a process that has loaded everything, so that they start at once.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _PROGRAM = "import sys, django; django.setup(); from tests import forking; forki
 
 
 class Forks:
-    """Starts processes that do the same work, and ends them."""
+    """Starts and kills processes that do the same work."""
 
     def __init__(self, parent: subprocess.Popen[str]) -> None:
         self.parent, self.alive = parent, list[int]()
 
     def start(self, argument: int = 0) -> int:
-        """The id of one more process. What the argument means is said at the work."""
+        """Start a process and return its id. The meaning of the argument depends on the work."""
         assert self.parent.stdin
         self.parent.stdin.write(f"{argument}\n")
         self.parent.stdin.flush()
-        self.alive.append(int(self.says()))
+        self.alive.append(int(self.read_line()))
         return self.alive[-1]
 
-    def says(self) -> str:
-        """The next line that one of them says, waited for."""
+    def read_line(self) -> str:
+        """Wait for the next line that one of the processes prints."""
         assert self.parent.stdout
         return self.parent.stdout.readline().strip()
 
@@ -49,14 +49,14 @@ class Forks:
 
 @contextmanager
 def forks(work: str, environment: dict[str, str]) -> Iterator[Forks]:
-    """Lets the block start processes that do the work of this name, in this environment. None outlives it."""
+    """Yield a starter of processes that do the work of this name, in this environment. All are killed at the end."""
     with subprocess.Popen(
         [sys.executable, "-c", _PROGRAM, work],
         env=environment, cwd=Path(__file__).parents[1], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as parent:  # fmt: skip
         started = Forks(parent)
         try:
-            assert started.says() == "ready"
+            assert started.read_line() == "ready"
             yield started
         finally:
             parent.kill()
@@ -65,7 +65,7 @@ def forks(work: str, environment: dict[str, str]) -> Iterator[Forks]:
 
 
 def lead(_: int) -> None:
-    """Do the upkeep of an installation, or stand by for it."""
+    """Lead the upkeep of an installation, or campaign for it."""
     maintenance.begin()
     while True:
         signal.pause()
@@ -77,8 +77,8 @@ def fire_schedules(_: int) -> None:
         time.sleep(0.02)
 
 
-def look_after_batches(stop_after: int) -> None:
-    """After so many answers the process stops in the middle of what it does, says so and waits to be killed; 0: never."""
+def process_batches(stop_after: int) -> None:
+    """Process provider batches. After this many answers print "stopped" and wait to be killed; 0: never."""
     if stop_after:
         _stop_after(stop_after)
     while True:
@@ -94,28 +94,28 @@ def _stop_after(answers: int) -> None:
     def counted(*arguments: object) -> None:
         settle(*arguments)  # type: ignore[arg-type]
         if next(numbers) == answers:
-            _say("stopped")
+            _print("stopped")
             signal.pause()
 
     provider_batches.settle_item = counted  # type: ignore[assignment]
 
 
 WORK: dict[str, Callable[[int], None]] = {
-    work.__name__: work for work in (lead, fire_schedules, look_after_batches)
+    work.__name__: work for work in (lead, fire_schedules, process_batches)
 }
 
 
 def serve(work: str) -> None:
-    """Fork a process that does the work for each line that comes in: the argument that it is given."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that were killed
-    _say("ready")
+    """Fork a process that does the work for each line of the input, which is its argument."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that killed processes leave no zombies
+    _print("ready")
     for line in sys.stdin:
         child = os.fork()
         if not child:
             WORK[work](int(line))
-        _say(str(child))
+        _print(str(child))
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()

@@ -1,6 +1,6 @@
-"""A whole installation of a test's own, in real processes: servers, web, workers, beats, sample agents.
+"""A whole installation for a test, in real processes: servers, web, workers, beats, sample agents.
 
-Times are shortened tenfold, so that a minute holds many deaths. Everything is done from outside: over HTTP and the command line.
+Times are a tenth of the defaults, so that many processes can be killed in a minute. Tests act only over HTTP and the command line.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SHORT_TIMES = {
     "ORCHESTRATOR_TICK_SECONDS": "0.3",
     "ORCHESTRATOR_REPUBLISH_SECONDS": "2",
 }
-# What pytest's own Django was told must not reach these processes.
+# The settings of pytest's own Django must not reach these processes.
 FOREIGN = (
     "DATABASE_URL",
     "REDIS_URL",
@@ -57,15 +57,15 @@ class Stack:
     agents: str
 
     def manage(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run `manage.py`, by the process that stands ready for commands if there is one by now."""
+        """Run `manage.py`, in the preloaded process if it is running."""
         ready = [sys.executable, "-S", "-E", preloaded.__file__, str(self.commands)]
         alone = [sys.executable, str(ROOT / "manage.py")]
-        done = subprocess.run(
+        process = subprocess.run(
             [*(ready if self.commands.exists() else alone), *arguments, "--skip-checks"],
             env=self.environment, cwd=ROOT, capture_output=True, text=True, timeout=180,
         )  # fmt: skip
-        assert not check or done.returncode == 0, done.stdout + done.stderr
-        return done
+        assert not check or process.returncode == 0, process.stdout + process.stderr
+        return process
 
     @property
     def commands(self) -> Path:
@@ -84,14 +84,14 @@ class Stack:
         )
 
     def _as(self, kind: str) -> dict[str, str]:
-        """Each process comes to Redis as the user of its kind, as it does in production."""
+        """Return the environment of a process that uses Redis as the user of its kind, as in production."""
         return {
             "REDIS_URL": embedded.redis_url_for(self.home, self.environment["REDIS_URL"], kind),
             "CELERY_BROKER_URL": embedded.redis_url_for(self.home, self.environment["REDIS_URL"], kind),
         }
 
     def refused_by_redis(self) -> list[dict[str, object]]:
-        """What a process was not allowed to do there since the server's start."""
+        """Return the commands that Redis refused since its start."""
         with redis.Redis.from_url(self.environment["REDIS_URL"]) as client:
             return [dict(entry) for entry in client.acl_log()]
 
@@ -124,9 +124,8 @@ def celery(*arguments: str) -> tuple[str, ...]:
 
 @contextmanager
 def running(*, workers: int, beats: int) -> Iterator[Stack]:
-    """Start everything on free ports; leave nothing behind. Wants this process's own database, which is copied (`django_db_setup`)."""
-    # Not pytest's tmp_path: each pytest that starts on this machine closes its parents to others, and PostgreSQL runs as another
-    # account when we are root.
+    """Start everything on free ports, and stop it at the end. Needs the database of this process, which it copies (`django_db_setup`)."""
+    # Not pytest's tmp_path, because pytest makes its parents private, and PostgreSQL runs as another account when we are root.
     with tempfile.TemporaryDirectory(prefix="orchestrator-stack-", ignore_cleanup_errors=True) as folder:
         Path(folder).chmod(0o755)
         with _running(ServiceHome(Path(folder) / "home"), workers=workers, beats=beats) as stack:
@@ -186,12 +185,16 @@ def _running(home: ServiceHome, *, workers: int, beats: int) -> Iterator[Stack]:
 
 
 def eventually(
-    condition: Callable[[], Any], seconds: float, told: Callable[[], str] = lambda: "", *, pause: float = 0.1
+    condition: Callable[[], Any],
+    seconds: float,
+    details: Callable[[], str] = lambda: "",
+    *,
+    pause: float = 0.1,
 ) -> None:
-    """Wait for it. `pause`: seconds between two looks; more where a look costs the installation more than a moment's work."""
+    """Wait until the condition is true. `pause`: seconds between two checks; more where a check costs the installation much."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"still not true after {seconds} s {told()}"
+        assert time.monotonic() < deadline, f"still not true after {seconds} s {details()}"
         time.sleep(pause)
 
 
@@ -202,8 +205,7 @@ def _free_port() -> int:
 
 
 def invariants(stack: Stack) -> tuple[int, Any]:
-    """The checker's verdict: its exit status, and what it found."""
-    checked = stack.manage("check_invariants", "--json", check=False)
-    return checked.returncode, json.loads(checked.stdout) if checked.stdout.strip().startswith(
-        ("{", "[")
-    ) else checked.stdout + checked.stderr
+    """Return the exit status of `check_invariants` and its result, or its output if that is no JSON."""
+    check = stack.manage("check_invariants", "--json", check=False)
+    is_json = check.stdout.strip().startswith(("{", "["))
+    return check.returncode, json.loads(check.stdout) if is_json else check.stdout + check.stderr

@@ -1,4 +1,4 @@
-"""Hundreds of pieces of work that can wait, while anyone who looks after their batches is killed twice: each result counts once."""
+"""Hundreds of results of provider batches count once each, though the process that handles the batches is killed twice."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ("engine",)
 pytestmark = [
     pytest.mark.acceptance,
     pytest.mark.timeout(300),
-    # Looked for and not loaded: every process of the suite reads this file.
+    # `find_spec` does not load it, because every process of the suite imports this file.
     pytest.mark.skipif(
         not find_spec("anthropic"), reason="pip install orchestrator[llm] for the adapter batch"
     ),
@@ -46,9 +46,9 @@ def provider(settings: Any) -> Iterator[FakeProvider]:
 
 
 def fails_once(unlucky: set[str]) -> Any:
-    """Every piece of work is answered by its name; these fail the first time."""
+    """Answer each activity by its name. Those in `unlucky` fail the first time."""
 
-    def answering(body: Mapping[str, Any]) -> Turn | str:
+    def answer(body: Mapping[str, Any]) -> Turn | str:
         name = body["messages"][0]["content"]
         ours = next((each for each in unlucky if f"{each}\n" in f"{name}\n"), None)
         if ours is None:
@@ -56,7 +56,7 @@ def fails_once(unlucky: set[str]) -> Any:
         unlucky.discard(ours)
         return "api_error"
 
-    return answering
+    return answer
 
 
 def test_each_batch_result_counts_once_though_the_process_that_handles_batches_is_killed_twice(
@@ -73,27 +73,27 @@ def test_each_batch_result_counts_once_though_the_process_that_handles_batches_i
     batches, began = provider.batches, datetime.now(UTC) - timedelta(minutes=1)
     batches.answering = fails_once({f"work {number}" for number in range(0, WORK, WORK // UNLUCKY)})
     batching.serve(engine, tenant, provider)
-    found = engine.submit(tenant, count=WORK, priority=20)
+    ids = engine.submit(tenant, count=WORK, priority=20)
     engine.drain()
 
-    with forks("look_after_batches", environment) as running:
+    with forks("process_batches", environment) as running:
         batches.held.set()
         first = running.start()
         eventually(lambda: batches.batches, 30)
-        running.kill(first)  # the provider has the batch, and nobody was told its name
+        running.kill(first)  # the provider has the batch, and the process did not get its name
         batches.held.clear()
         batches.released.set()
 
         second = running.start(SIZE + SIZE // 2)
-        assert running.says() == "stopped"
-        running.kill(second)  # some answers of a batch were taken in, and others not
+        assert running.read_line() == "stopped"
+        running.kill(second)  # some answers of a batch were stored, and others not
 
         running.start()
         eventually(lambda: count(tenant, "done") == WORK - UNLUCKY, 60)
         engine.make_due(tenant)
         engine.drain()
         eventually(lambda: count(tenant, "done") == WORK, 60)
-        # Seats are given back after the results are committed: anyone who looks after the batches may be at that still.
+        # Slots are released after the results are committed, which may still be going on.
         eventually(lambda: invariants.check(quiesced=True, since=began) == [], 30)
 
     sent = Counter(request["custom_id"] for request in batches.requests())
@@ -104,7 +104,7 @@ def test_each_batch_result_counts_once_though_the_process_that_handles_batches_i
         ends = Counter(ActivityEvent.objects.filter(verb="complete").values_list("activity_id", flat=True))
         tries = Counter(ActivityRun.objects.values_list("activity_id", flat=True))
         assert OutputSpool.objects.count() == WORK
-    assert ends == dict.fromkeys(found, 1)
+    assert ends == dict.fromkeys(ids, 1)
     assert Counter(tries.values()) == {1: WORK - UNLUCKY, 2: UNLUCKY}
     assert Counter(item.state for item in batching.items(tenant)) == {"answered": WORK, "failed": UNLUCKY}
     assert {batch.sendings for batch in batching.batches(tenant)} == {1}

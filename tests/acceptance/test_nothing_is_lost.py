@@ -1,4 +1,4 @@
-"""The promise: processes die, freeze and come back, Redis is wiped, PostgreSQL restarts, and every activity ends exactly once."""
+"""Processes die, freeze and come back, Redis is wiped, PostgreSQL restarts, and every activity ends exactly once."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def test_two_hundred_activities_each_end_exactly_once_through_crashes_and_outage
     clients = {slug: _tenant(stack, slug) for slug in TENANTS}
     ids = {slug: _submit(client) for slug, client in clients.items()}
 
-    _torment(stack, random.Random(20261121))
+    _inject_faults(stack, random.Random(20261121))
 
     eventually(lambda: _unsettled(clients) == 0, 120, lambda: str(_statuses(clients)), pause=1.0)
     assert _statuses(clients) == {"done": len(TENANTS) * len(ROLES) * EACH}
     for slug, client in clients.items():
         _each_has_one_accepted_result(client, ids[slug])
     _caps_were_kept(stack)
-    status, found = invariants(stack)
-    assert status == 0, found
+    status, result = invariants(stack)
+    assert status == 0, result
     assert stack.refused_by_redis() == []
     for client in clients.values():
         client.close()
@@ -80,8 +80,8 @@ def _submit(client: httpx2.Client) -> list[str]:
     return [item["id"] for item in answer.json()["results"]]
 
 
-def _torment(stack: Stack, dice: random.Random) -> None:
-    """About fifteen seconds of faults, each in the middle of the work."""
+def _inject_faults(stack: Stack, dice: random.Random) -> None:
+    """Inject faults for about fifteen seconds, during the work."""
     supervisor = stack.supervisor
     for number in range(6):
         time.sleep(dice.uniform(0.5, 1.2))
@@ -101,13 +101,13 @@ def _torment(stack: Stack, dice: random.Random) -> None:
             supervisor.kill(victim)
             stack.start_worker(victim)
     time.sleep(1.0)
-    for number in range(3):  # the watchdog ends a worker that was frozen with work in hand
+    for number in range(3):  # because the watchdog ends a worker that was frozen with runs
         if not supervisor.is_running(f"worker-{number}"):
             stack.start_worker(f"worker-{number}")
 
 
 def _wipe_redis(stack: Stack) -> None:
-    """Kill Redis and let it come back without its data."""
+    """Kill Redis and start it without its data."""
     pid = next(server.pid for server in embedded.status(stack.home) if server.name == "redis")
     os.kill(pid, signal.SIGKILL)
     for leftover in stack.home.path.rglob("appendonly*"):
@@ -139,15 +139,15 @@ def _unsettled(clients: dict[str, httpx2.Client]) -> int:
 
 
 def _all(client: httpx2.Client, path: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     following: str | None = f"{path}?limit=200"
     while following:
         answer = client.get(following)
         answer.raise_for_status()
         page = answer.json()
-        found += page["results"]
+        rows += page["results"]
         following = page["next"]
-    return found
+    return rows
 
 
 def _each_has_one_accepted_result(client: httpx2.Client, ids: list[str]) -> None:
@@ -159,7 +159,7 @@ def _each_has_one_accepted_result(client: httpx2.Client, ids: list[str]) -> None
 
 
 def _caps_were_kept(stack: Stack) -> None:
-    """What the agents themselves saw of each tenant and role at once."""
+    """Compare the caps with the simultaneous calls that the agents recorded for each tenant and role."""
     roles = stack.recorder()["roles"]
     assert set(roles) >= set(ROLES)
     for role in ROLES:

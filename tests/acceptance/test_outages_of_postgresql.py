@@ -1,4 +1,4 @@
-"""PostgreSQL falls silent for real processes: nobody waits for long, health is told all the time, and no work fails."""
+"""PostgreSQL stops answering real processes: no request waits for long, health checks keep answering, and no work fails."""
 
 from __future__ import annotations
 
@@ -23,17 +23,13 @@ from tests.network import Proxy, proxy_to
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 
-SOON_SECONDS = (
-    1.7  # most answers about health come within it; if they had no threads of their own, most would take four
-)
-# Web gives up after less than 10 s, everybody else after 31.5. What is between is for a machine that runs other tests.
+SOON_SECONDS = 1.7  # most health checks answer within it; without threads of their own most would take four
+# Web gives up after less than 10 s, all others after 31.5. The margin is for a machine that runs other tests.
 GIVEN_UP_SECONDS = 25.0
 READERS = 24  # three times the threads of web
-SILENT_SECONDS = (
-    18.0  # longer than PostgreSQL bears silence inside a transaction, shorter than a worker's lease
-)
-QUICK = 150  # activities under way when the network falls silent
-# As in production, and not as short as where workers are killed by the dozen.
+SILENT_SECONDS = 18.0  # longer than PostgreSQL tolerates an idle transaction, shorter than a worker's lease
+QUICK = 150  # open activities when the network falls silent
+# As in production, and not as short as for tests that kill many workers.
 LONG_TIMES = {
     "ORCHESTRATOR_HEARTBEAT_SECONDS": "5",
     "ORCHESTRATOR_LOST_AFTER_SECONDS": "45",
@@ -58,7 +54,7 @@ def proxy(stack: Stack) -> Iterator[Proxy]:
 
 @pytest.fixture(scope="module")
 def client(stack: Stack, proxy: Proxy) -> Iterator[httpx2.Client]:
-    """A tenant's, with one worker that reaches PostgreSQL through the proxy."""
+    """The client of a tenant, with one worker that reaches PostgreSQL through the proxy."""
     database = urlsplit(stack.environment["DATABASE_URL"])
     behind = database._replace(netloc=database.netloc.replace(f":{database.port}", f":{proxy.port}"))
     stack.supervisor.start(
@@ -77,29 +73,29 @@ def client(stack: Stack, proxy: Proxy) -> Iterator[httpx2.Client]:
 
 
 @dataclass
-class Asked:
-    """How one address answered: status codes and seconds."""
+class Poller:
+    """Polls one address and records status codes, seconds and Retry-After."""
 
     answers: list[tuple[int, float, str]] = field(default_factory=list)
 
-    def ask(self, address: str, ended: threading.Event, pause: float, headers: dict[str, str]) -> None:
+    def poll(self, address: str, ended: threading.Event, pause: float, headers: dict[str, str]) -> None:
         with httpx2.Client(timeout=60, trust_env=False, headers=headers) as asking:
             while not ended.is_set():
                 began = time.monotonic()
                 answer = asking.get(address)
-                told = answer.headers.get("Retry-After", "")
-                self.answers.append((answer.status_code, time.monotonic() - began, told))
+                retry_after = answer.headers.get("Retry-After", "")
+                self.answers.append((answer.status_code, time.monotonic() - began, retry_after))
                 ended.wait(pause)
 
     @property
     def usual(self) -> float:
-        """The seconds that one half of the answers took at most. Of a busy machine a single one may take any time."""
+        """The median of the seconds, because on a busy machine a single answer may take any time."""
         return median(seconds for _, seconds, _ in self.answers)
 
 
 @contextmanager
 def frozen(stack: Stack) -> Iterator[None]:
-    """PostgreSQL with all its processes, as a machine that is swapping, or a volume that hangs."""
+    """Freeze all processes of PostgreSQL, as on a machine that is swapping or whose volume hangs."""
     pid = next(server.pid for server in embedded.status(stack.home) if server.name == "postgres")
     processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
     for process in processes:
@@ -115,15 +111,15 @@ def test_web_reports_its_health_and_refuses_requests_in_time_while_postgresql_is
     stack: Stack, client: httpx2.Client
 ) -> None:
     ended, headers = threading.Event(), dict(client.headers)
-    health, ready, api = Asked(), Asked(), [Asked() for _ in range(READERS)]
+    health, ready, api = Poller(), Poller(), [Poller() for _ in range(READERS)]
     with ThreadPoolExecutor(READERS + 2) as pool:
         for each in api:
-            pool.submit(each.ask, f"{stack.web}/api/v1/activities/", ended, 0.25, headers)
+            pool.submit(each.poll, f"{stack.web}/api/v1/activities/", ended, 0.25, headers)
         eventually(lambda: all(len(each.answers) > 2 for each in api), 60)  # every thread has its connections
         warm = [len(each.answers) for each in api]
         with frozen(stack):
-            pool.submit(health.ask, f"{stack.web}/healthz", ended, 0.2, {})
-            pool.submit(ready.ask, f"{stack.web}/readyz", ended, 0.2, {})
+            pool.submit(health.poll, f"{stack.web}/healthz", ended, 0.2, {})
+            pool.submit(ready.poll, f"{stack.web}/readyz", ended, 0.2, {})
             ended.wait(12.0)
         eventually(lambda: client.get("/activities/").status_code == 200, 60)
         ended.set()
@@ -135,15 +131,15 @@ def test_web_reports_its_health_and_refuses_requests_in_time_while_postgresql_is
     assert health.usual < SOON_SECONDS
     assert ready.usual < SOON_SECONDS
     assert len(refused) > READERS
-    told = {(status, bool(retry_after)) for status, _, retry_after in refused}
-    # So many requests of one tenant may wait in a process; those that come then are refused at once.
-    assert (503, True) in told
-    assert told <= {(503, True), (429, True)}
+    statuses = {(status, bool(retry_after)) for status, _, retry_after in refused}
+    # The number of waiting requests of one tenant is limited; more are refused at once.
+    assert (503, True) in statuses
+    assert statuses <= {(503, True), (429, True)}
     assert max(seconds for _, seconds, _ in during) < GIVEN_UP_SECONDS
 
 
 def _behind(stack: Stack, name: str) -> list[psutil.Process]:
-    """The processes of PostgreSQL that serve connections of this process of ours and of its children."""
+    """Return the processes of PostgreSQL that serve connections of this process and its children."""
     server = next(server for server in embedded.status(stack.home) if server.name == "postgres")
     ours = psutil.Process(stack.supervisor.pid(name))
     ports = {
@@ -153,11 +149,11 @@ def _behind(stack: Stack, name: str) -> list[psutil.Process]:
         if connection.raddr
     }
     serving = psutil.Process(server.pid).children()
-    return [one for one in serving if any(f"({port})" in _told_by(one) for port in ports)]
+    return [one for one in serving if any(f"({port})" in _command_line(one) for port in ports)]
 
 
-def _told_by(process: psutil.Process) -> str:
-    """What it says it is; nothing when it has ended meanwhile."""
+def _command_line(process: psutil.Process) -> str:
+    """Return the command line; empty if the process has ended meanwhile."""
     with suppress(psutil.NoSuchProcess):
         return " ".join(process.cmdline())
     return ""
@@ -166,10 +162,10 @@ def _told_by(process: psutil.Process) -> str:
 def test_requests_to_hanging_postgresql_processes_are_refused_long_before_these_resume(
     stack: Stack, client: httpx2.Client
 ) -> None:
-    ended, api = threading.Event(), [Asked() for _ in range(WEB_THREADS)]
+    ended, api = threading.Event(), [Poller() for _ in range(WEB_THREADS)]
     with ThreadPoolExecutor(WEB_THREADS) as pool:
         for each in api:
-            pool.submit(each.ask, f"{stack.web}/api/v1/activities/", ended, 0.25, dict(client.headers))
+            pool.submit(each.poll, f"{stack.web}/api/v1/activities/", ended, 0.25, dict(client.headers))
         eventually(lambda: all(len(each.answers) > 2 for each in api), 60)
         hanging = _behind(stack, "web")
         assert hanging
@@ -187,8 +183,8 @@ def test_requests_to_hanging_postgresql_processes_are_refused_long_before_these_
 
     during = [answer for each, first in zip(api, hung, strict=True) for answer in each.answers[first:]]
     refused = {(status, bool(retry_after)) for status, _, retry_after in during if status != 200}
-    # Who had a hanging one is refused, or answered over another connection: both after the same wait.
-    assert max(seconds for _, seconds, _ in during) > 1.0, "somebody had a hanging one"
+    # A request on a hanging connection is refused, or answered over another connection, both after the same wait.
+    assert max(seconds for _, seconds, _ in during) > 1.0, "no request had a hanging connection"
     assert refused <= {(503, True)}
     assert max(seconds for _, seconds, _ in during) < GIVEN_UP_SECONDS
 
@@ -210,16 +206,16 @@ def test_work_continues_after_a_worker_was_cut_off_from_postgresql_for_a_while(
     eventually(lambda: _count(client, "done") >= QUICK, 60, lambda: str(_statuses(client)), pause=0.5)
     assert _statuses(client) == {"done": QUICK}
     assert stack.supervisor.is_running("worker"), "its lease was longer than the silence"
-    status, found = invariants(stack)
-    assert status == 0, found
+    status, result = invariants(stack)
+    assert status == 0, result
 
 
 def _statuses(client: httpx2.Client) -> dict[str, int]:
-    found = {
+    counts = {
         status: _count(client, status)
         for status in ("done", "created", "in_progress", "failed", "needs_review")
     }
-    return {status: count for status, count in found.items() if count}
+    return {status: count for status, count in counts.items() if count}
 
 
 def _count(client: httpx2.Client, status: str) -> int:

@@ -1,4 +1,4 @@
-"""Two schedulers, of which one is killed all the time: every nominal time fires exactly once."""
+"""Two schedulers, of which one is killed again and again, fire every nominal time exactly once."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ def test_a_thousand_nominal_times_fire_once_each_while_a_scheduler_is_killed_aga
         pass
 
     with tenant_scope(tenant.pk):
-        on_record = Firing.objects.for_tenant(tenant.pk).values_list("schedule_id", "nominal_at", "state")
-        times = {(schedule, nominal) for schedule, nominal, state in on_record if state == "fired"}
-        assert len(on_record) == len(times) == SCHEDULES * TIMES
+        recorded = Firing.objects.for_tenant(tenant.pk).values_list("schedule_id", "nominal_at", "state")
+        times = {(schedule, nominal) for schedule, nominal, state in recorded if state == "fired"}
+        assert len(recorded) == len(times) == SCHEDULES * TIMES
         assert {nominal for _, nominal in times} == {
             since + number * SECONDS for number in range(1, TIMES + 1)
         }
         assert ScheduleExecution.objects.for_tenant(tenant.pk).count() == SCHEDULES * TIMES
-        # Anyone who was killed between firing and expanding left work to anyone who looked next.
+        # A scheduler that was killed between firing and expanding left the expansion to the next one.
         assert ScheduleJob.objects.for_tenant(tenant.pk).count() == SCHEDULES * TIMES
     assert killed >= 5
 
 
 def _make_schedules(tenant: Tenant) -> datetime:
-    """All of them every second, from the second after the returned time on."""
+    """Create schedules that fire every second, from the second after the returned time on."""
     since = datetime.now(UTC).replace(microsecond=0) + SECONDS
     with tenant_scope(tenant.pk):
         Schedule.objects.bulk_create(

@@ -1,1 +1,1 @@
-"""Our containers on a real engine: `make compose-check` and `make cluster-check`. No test runs them, as they need podman and minutes."""
+"""Our containers on a real engine, by `make compose-check` and `make cluster-check`. They need podman and minutes, so no test runs them."""

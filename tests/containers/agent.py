@@ -1,6 +1,6 @@
-"""An HTTP agent for checks in containers: `python agent.py PORT`, with the standard library alone.
+"""An HTTP agent for checks in containers: `python agent.py PORT`, with the standard library only.
 
-A POST is a call of the orchestrator: it takes `params.seconds`, and answers with what it did. GET tells all calls so far.
+A POST is a call of the orchestrator: it takes `params.seconds` and returns a result. GET returns all calls so far.
 """
 
 import json

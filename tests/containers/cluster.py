@@ -1,6 +1,6 @@
 """Several hosts in one network: three with web, worker and beat each, one with the servers. Hosts are cut off and killed; nothing is lost.
 
-A host is a network of its own that its processes share: what is cut off loses every packet, as when a cable is pulled, so that
+A host is a network namespace that its processes share. A host that is cut off loses every packet, as when a cable is pulled, so its
 connections hang instead of being refused.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.containers import compose, outside
 from tests.containers.compose import HOST
-from tests.containers.engine import Engine, Teller, Trouble, wait
+from tests.containers.engine import Engine, Results, Trouble, wait
 from tests.containers.images import BASE, OURS, SERVERS, Images
 from tests.containers.outside import AGENT_PORT, Installation
 
@@ -30,15 +30,15 @@ READY_SECONDS, CUT_SECONDS, REST_SECONDS = 150.0, 45.0, 240.0
 LEADER = "SELECT host FROM activities_leaderlease WHERE expires_at > clock_timestamp()"
 
 
-def validate(tell: Teller) -> None:
-    """The hosts run what docker-compose.yml runs, so that is what is looked at."""
+def validate(tell: Results) -> None:
+    """Check docker-compose.yml, because the hosts run what it runs."""
     compose.validate(tell)
 
 
 class Cluster:
-    """Names of containers are `<project>_<host>_<process>`; `<project>_<host>` holds the network of a host."""
+    """Containers are named `<project>_<host>_<process>`; `<project>_<host>` holds the network of a host."""
 
-    def __init__(self, engine: Engine, tell: Teller) -> None:
+    def __init__(self, engine: Engine, tell: Results) -> None:
         self.engine, self.tell = engine, tell
         self.project = f"orchestrator-check-{os.getpid()}"
         self.password = secrets.token_hex(20)
@@ -57,7 +57,7 @@ class Cluster:
         )  # fmt: skip
 
     def add_host(self, host: str) -> None:
-        """A network with nothing in it but a process that waits."""
+        """Create the network of a host, with a container that only waits."""
         wait_for_ever = "import signal; signal.signal(15, lambda *_: exit(0)); signal.pause()"
         self.engine.podman(
             "run", "-d", "--pull=never", "--name", self.name_of(host), f"--hostname=host-{host}",
@@ -93,13 +93,13 @@ class Cluster:
         program = Path(outside.__file__).with_name("agent.py")
         mounted = (f"-v={program}:/agent.py:ro",)
         self._run("servers", "agent", "python3", "/agent.py", str(AGENT_PORT), options=mounted, image=BASE)
-        ready = partial(self._says, "postgres", "pg_isready", "-h", self.addresses["servers"])
+        ready = partial(self._succeeds, "postgres", "pg_isready", "-h", self.addresses["servers"])
         if not wait("PostgreSQL", 60, ready):
             raise Trouble(
                 f"PostgreSQL does not answer: {self.engine.logs(self.name_of('servers', 'postgres'))}"
             )
 
-    def _says(self, process: str, *command: str) -> bool:
+    def _succeeds(self, process: str, *command: str) -> bool:
         return self.engine.execute(self.name_of("servers", process), *command, check=False).returncode == 0
 
     @property
@@ -123,7 +123,7 @@ class Cluster:
         )
 
     def manage(self, *arguments: str) -> str:
-        """By a process of its own on the servers' host, which is never cut off."""
+        """Run manage.py in a new container on the host of the servers, which is never cut off."""
         return self.manage_of(*arguments).stdout
 
     def manage_of(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -138,9 +138,9 @@ class Cluster:
         ).stdout.strip()  # fmt: skip
 
     def leader(self) -> str | None:
-        """The host of the process that does the upkeep."""
-        named = self.sql(LEADER)
-        return next((host for host in HOSTS if named == f"host-{host}"), None)
+        """Return the host of the leader, or None."""
+        name = self.sql(LEADER)
+        return next((host for host in HOSTS if name == f"host-{host}"), None)
 
     def cut(self, host: str) -> None:
         self._filter(host, "-A")
@@ -156,7 +156,7 @@ class Cluster:
             )
 
     def kill(self, host: str) -> None:
-        """As a power failure: all processes at once, without a word to anybody."""
+        """Kill all processes of the host at once, as in a power failure, before any of them can send a packet."""
         self.cut(host)
         for process in PROCESSES:
             with suppress(ProcessLookupError):
@@ -164,21 +164,20 @@ class Cluster:
         self.heal(host)
 
     def calls(self) -> list[dict[str, Any]]:
-        status, raw = outside.asked(f"http://{self.addresses['servers']}:{AGENT_PORT}/")
+        status, raw = outside.send(f"http://{self.addresses['servers']}:{AGENT_PORT}/")
         if status != 200:
             raise Trouble(f"the agent does not answer: {status}")
-        found: list[dict[str, Any]] = json.loads(raw)["calls"]
-        return found
+        calls: list[dict[str, Any]] = json.loads(raw)["calls"]
+        return calls
 
     def is_ready(self, host: str) -> bool:
         return (
-            outside.asked(f"http://{self.addresses[host]}:{WEB_PORT}/readyz", headers={"Host": HOST})[0]
-            == 200
+            outside.send(f"http://{self.addresses[host]}:{WEB_PORT}/readyz", headers={"Host": HOST})[0] == 200
         )
 
 
-def run(engine: Engine, images: Images, tell: Teller, *, keep: bool) -> None:
-    """Adds what failed to `tell.failures`. Whatever happens, nothing stays behind unless `keep`."""
+def run(engine: Engine, images: Images, tell: Results, *, keep: bool) -> None:
+    """Add failed checks to `tell.failures`. Remove all containers at the end unless `keep`."""
     cluster = Cluster(engine, tell)
     images.stand_ins()
     images.ours()
@@ -192,7 +191,7 @@ def run(engine: Engine, images: Images, tell: Teller, *, keep: bool) -> None:
             engine.remove(cluster.project)
 
 
-def _go_through(cluster: Cluster, tell: Teller) -> None:
+def _go_through(cluster: Cluster, tell: Results) -> None:
     cluster.start_servers()
     cluster.manage("migrate", "-v0")
     tell(f"servers are up; hosts {', '.join(HOSTS)} with {', '.join(PROCESSES)} each are started")
@@ -213,7 +212,7 @@ def _go_through(cluster: Cluster, tell: Teller) -> None:
     site.use_agent(f"http://{cluster.addresses['servers']}:{AGENT_PORT}/run")
 
     first = [site.submit(f"before-{number}") for number in range(6)]
-    ended = site.ended(first, 120, tell)
+    ended = site.await_end(first, 120, tell)
     tell.check("three hosts do work together", set(ended.values()) == {outside.DONE}, ended)
     if not wait("a leader", 60, lambda: cluster.leader() is not None):
         raise Trouble("no host leads")
@@ -221,12 +220,12 @@ def _go_through(cluster: Cluster, tell: Teller) -> None:
     _at_rest(cluster, site, tell, everything)
 
 
-def _cut_off(cluster: Cluster, site: Installation, tell: Teller) -> list[str]:
-    """The host that leads is cut off while it works, and comes back."""
+def _cut_off(cluster: Cluster, site: Installation, tell: Results) -> list[str]:
+    """Cut off the host of the leader while it works, and reconnect it."""
     leader = cluster.leader() or HOSTS[0]
     others = [host for host in HOSTS if host != leader]
     work = [site.submit(f"cut-{number}", seconds=4) for number in range(12)]
-    wait("work under way", 60, lambda: any(call["mark"].startswith("cut-") for call in cluster.calls()))
+    wait("running work", 60, lambda: any(call["mark"].startswith("cut-") for call in cluster.calls()))
     tell(f"host {leader}, which leads, is cut off from everything")
     cluster.cut(leader)
     began = time.monotonic()
@@ -234,15 +233,15 @@ def _cut_off(cluster: Cluster, site: Installation, tell: Teller) -> list[str]:
     moved = wait("another leader", CUT_SECONDS, lambda: cluster.leader() in others)
     tell.check(f"another host leads after {time.monotonic() - began:.0f} s", moved, cluster.leader())
     answered = wait("the API", CUT_SECONDS, lambda: site.status(work[0]) != "unknown")
-    tell.check("the others' API answers", answered)
+    tell.check("the API of the other hosts answers", answered)
     meanwhile = [site.submit(f"meanwhile-{number}") for number in range(6)]
-    ended = site.ended(work + meanwhile, REST_SECONDS, tell)
+    ended = site.await_end(work + meanwhile, REST_SECONDS, tell)
     tell.check("all work ends while the host is away", set(ended.values()) == {outside.DONE}, ended)
     tell(f"host {leader} can be reached again")
     cluster.heal(leader)
-    for process in PROCESSES:  # what a service manager does with a process that ended itself
+    for process in PROCESSES:  # as a service manager does with a process that exited
         if not cluster.engine.runs(cluster.name_of(leader, process)):
-            tell(f"     its {process} had ended itself and is started again")
+            tell(f"     its {process} had exited and is restarted")
             cluster.start_process(leader, process)
     back = wait("the host", READY_SECONDS, partial(cluster.is_ready, leader))
     tell.check("the host that was away is ready again", back)
@@ -250,29 +249,30 @@ def _cut_off(cluster: Cluster, site: Installation, tell: Teller) -> list[str]:
     return work + meanwhile
 
 
-def _killed(cluster: Cluster, site: Installation, tell: Teller) -> list[str]:
-    """One host dies as a whole and stays away."""
+def _killed(cluster: Cluster, site: Installation, tell: Results) -> list[str]:
+    """Kill one host for the rest of the check."""
     victim = cluster.leader() or HOSTS[0]
     work = [site.submit(f"killed-{number}", seconds=4) for number in range(12)]
-    wait("work under way", 60, lambda: any(call["mark"].startswith("killed-") for call in cluster.calls()))
+    wait("running work", 60, lambda: any(call["mark"].startswith("killed-") for call in cluster.calls()))
     tell(f"host {victim} is killed, with everything on it")
     cluster.kill(victim)
     site.fronts = [front for front in site.fronts if cluster.addresses[victim] not in front]
-    ended = site.ended(work, REST_SECONDS, tell)
+    ended = site.await_end(work, REST_SECONDS, tell)
     tell.check("all work of a dead host is done by the others", set(ended.values()) == {outside.DONE}, ended)
     return work
 
 
-def _at_rest(cluster: Cluster, site: Installation, tell: Teller, everything: list[str]) -> None:
+def _at_rest(cluster: Cluster, site: Installation, tell: Results, everything: list[str]) -> None:
     wrong = {
         activity: status
-        for activity, status in site.ended(everything, 30, tell).items()
+        for activity, status in site.await_end(everything, 30, tell).items()
         if status != outside.DONE
     }
     tell.check(f"all {len(everything)} activities are completed, and stay so", not wrong, wrong)
     outputs = [site.api("GET", f"/activities/{activity}/output/")["content"] for activity in everything]
     tell.check("each has its own output", outputs == [f"done: {activity}" for activity in everything])
     again = len(cluster.calls()) - len({call["activity"] for call in cluster.calls()})
-    tell(f"     the agent was called {again} times anew, for work whose host was lost")
-    done = cluster.manage_of("check_invariants", check=False)
-    tell.check("every invariant holds", done.returncode == 0, (done.stdout + done.stderr)[-800:])
+    tell(f"     the agent was called {again} more times, for work whose host was lost")
+    invariants = cluster.manage_of("check_invariants", check=False)
+    output = (invariants.stdout + invariants.stderr)[-800:]
+    tell.check("every invariant holds", invariants.returncode == 0, output)

@@ -1,4 +1,4 @@
-"""docker-compose.yml in real containers: built, healthy, one activity from end to end, a killed worker, and what each login may do."""
+"""docker-compose.yml in real containers: build, health, one activity from end to end, a killed worker, and the rights of each login."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from tests.containers import outside
-from tests.containers.engine import ROOT, Engine, Teller, Trouble, free_ports, tails, wait
+from tests.containers.engine import ROOT, Engine, Results, Trouble, free_ports, tails, wait
 from tests.containers.images import BASE, Images
 from tests.containers.outside import AGENT_PORT, Installation
 
@@ -26,7 +26,7 @@ COMPOSE = "podman-compose==1.6.0"
 HOST = "orchestrator.check.example"
 PROCESSES = ("web", "worker", "system", "beat", "flower")
 HEALTHY_SECONDS, MIGRATE_SECONDS, TAKEN_OVER_SECONDS = 60.0, 300.0, 150.0
-MADE = {
+GENERATORS = {
     "SECRET_KEY": lambda: secrets.token_urlsafe(60),
     "FIELD_ENCRYPTION_KEYS": lambda: f"check:{secrets.token_hex(32)}",
     "ALLOWED_HOSTS": lambda: HOST,
@@ -36,33 +36,35 @@ MADE = {
 
 
 def services() -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = yaml.safe_load(FILE.read_text(encoding="utf-8"))["services"]
-    return found
+    declared: dict[str, dict[str, Any]] = yaml.safe_load(FILE.read_text(encoding="utf-8"))["services"]
+    return declared
 
 
-def made_up() -> dict[str, str]:
-    """A value for every variable that the file cannot do without, as an operator would write them into .env."""
+def random_variables() -> dict[str, str]:
+    """Return a random value for every required variable of the file, as an operator would write them into .env."""
     text = re.sub(r"^\s*#.*$", "", FILE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     needed = set(re.findall(r"\$\{(\w+):\?", text))
-    return {name: MADE.get(name, partial(secrets.token_hex, 20))() for name in sorted(needed)}
+    return {name: GENERATORS.get(name, partial(secrets.token_hex, 20))() for name in sorted(needed)}
 
 
-def filled_in(value: str, variables: dict[str, str]) -> str:
-    """As Compose writes the values of variables into a text: `${NAME:?complaint}`, `${NAME:-default}`, `$$`."""
-    whole = re.sub(
-        r"\$\{(\w+)(?::-([^}]*)|:\?[^}]*)?\}", lambda found: variables.get(found[1]) or found[2] or "", value
+def expand(value: str, variables: dict[str, str]) -> str:
+    """Expand variables in a text as Compose does: `${NAME:?error}`, `${NAME:-default}`, `$$`."""
+    expanded = re.sub(
+        r"\$\{(\w+)(?::-([^}]*)|:\?[^}]*)?\}", lambda match: variables.get(match[1]) or match[2] or "", value
     )
-    return whole.replace("$$", "$")
+    return expanded.replace("$$", "$")
 
 
-def validate(tell: Teller) -> None:
-    """What can be said of the file without an engine: each process would start with the values that it is given."""
+def validate(tell: Results) -> None:
+    """Check the file without an engine: each process would start with the values that it gets."""
     from orchestrator.settings.unsafe import faults
 
-    variables = made_up()
-    found = services()
+    variables = random_variables()
+    declared = services()
     tell.check(
-        "docker-compose.yml can be read and has every process", set(PROCESSES) <= set(found), sorted(found)
+        "docker-compose.yml can be read and has every process",
+        set(PROCESSES) <= set(declared),
+        sorted(declared),
     )
     documented = set(re.findall(r"^#?(\w+)=", (ROOT / ".env.example").read_text(), re.MULTILINE))
     tell.check(
@@ -70,24 +72,24 @@ def validate(tell: Teller) -> None:
         set(variables) <= documented,
         set(variables) - documented,
     )
-    for name, service in found.items():
+    for name, service in declared.items():
         if not str(service.get("image", "")).startswith("orchestrator"):
             continue
-        environment = {key: filled_in(str(value), variables) for key, value in service["environment"].items()}
-        command = [filled_in(part, variables) for part in service["command"]]
+        environment = {key: expand(str(value), variables) for key, value in service["environment"].items()}
+        command = [expand(part, variables) for part in service["command"]]
         wrong = faults(environment, command)
         tell.check(
             f"{name} would start in production with what the file gives it", not wrong, "; ".join(wrong)
         )
     unhealthy = [
         name
-        for name, service in found.items()
+        for name, service in declared.items()
         if service.get("restart") != "no" and "healthcheck" not in service
     ]
-    tell.check("every service that stays has a health check", not unhealthy, unhealthy)
+    tell.check("every long-running service has a health check", not unhealthy, unhealthy)
     reachable = [
         port
-        for service in found.values()
+        for service in declared.values()
         for port in service.get("ports", ())
         if not str(port).startswith("127.0.0.1:")
     ]
@@ -95,13 +97,13 @@ def validate(tell: Teller) -> None:
 
 
 class Composition:
-    """The services of the file under a name of our own, in stages, as `depends_on` says: not every podman heeds its conditions."""
+    """The services of the file as a project of our own, started in stages, because not every podman respects `depends_on`."""
 
-    def __init__(self, engine: Engine, folder: Path, tell: Teller) -> None:
+    def __init__(self, engine: Engine, folder: Path, tell: Results) -> None:
         self.engine, self.folder, self.tell = engine, folder, tell
         self.project = f"orchestrator-check-{os.getpid()}"
         self.ports = dict(zip(("PORT", "FLOWER_PORT"), free_ports(2), strict=True))
-        self.variables = made_up() | {name: str(port) for name, port in self.ports.items()}
+        self.variables = random_variables() | {name: str(port) for name, port in self.ports.items()}
         self.variables["AGENT_EGRESS_ALLOW"] = f"agents=agent:{AGENT_PORT}"
 
     def name_of(self, service: str) -> str:
@@ -119,14 +121,14 @@ class Composition:
         options = ["-p", self.project, "--env-file", str(environment), "-f", str(FILE)]
         return self.engine.call([*program, *options, *arguments], seconds=seconds).stdout
 
-    def start(self, *wanted: str) -> None:
-        self.call("up", "-d", "--no-deps", "--no-build", *wanted)
+    def start(self, *names: str) -> None:
+        self.call("up", "-d", "--no-deps", "--no-build", *names)
 
-    def stage(self, wanted: tuple[str, ...]) -> bool:
-        """Start services and wait until their own health checks say that they are well."""
-        self.start(*wanted)
+    def stage(self, names: tuple[str, ...]) -> bool:
+        """Start services and wait until their own health checks succeed."""
+        self.start(*names)
         well = True
-        for service in wanted:
+        for service in names:
             name = self.name_of(service)
             healthy = wait(
                 service,
@@ -143,7 +145,7 @@ class Composition:
         return f"{name} ended with {state.get('ExitCode')}:\n{self.engine.logs(name)}" if ended else ""
 
     def once(self, service: str) -> bool:
-        """Run a service that ends, to its end."""
+        """Run a service until it exits."""
         self.start(service)
         name = self.name_of(service)
         wait(
@@ -160,7 +162,7 @@ class Composition:
         return self.engine.execute(self.name_of("web"), "python", "manage.py", *arguments).stdout
 
     def start_agent(self) -> None:
-        """On the network of the file, where tenants' agents of the own network would be."""
+        """Start the agent on the network of the file, as an agent in the installation's own network."""
         program = Path(outside.__file__).with_name("agent.py")
         self.engine.podman(
             "run", "-d", "--pull=never", "--name", self.name_of("agent"), "--network", f"{self.network}:alias=agent",
@@ -171,14 +173,14 @@ class Composition:
         read = (
             f"import urllib.request as r; print(r.urlopen('http://127.0.0.1:{AGENT_PORT}/').read().decode())"
         )
-        found: list[dict[str, Any]] = json.loads(
+        calls: list[dict[str, Any]] = json.loads(
             self.engine.execute(self.name_of("agent"), "python3", "-c", read).stdout
         )["calls"]
-        return found
+        return calls
 
 
-def run(engine: Engine, images: Images, tell: Teller, *, keep: bool) -> None:
-    """Adds what failed to `tell.failures`. Whatever happens, nothing stays behind unless `keep`."""
+def run(engine: Engine, images: Images, tell: Results, *, keep: bool) -> None:
+    """Add failed checks to `tell.failures`. Remove all containers at the end unless `keep`."""
     with TemporaryDirectory() as temporary:
         composition = Composition(engine, Path(temporary), tell)
         try:
@@ -209,23 +211,23 @@ def run(engine: Engine, images: Images, tell: Teller, *, keep: bool) -> None:
 def _provide(composition: Composition, images: Images) -> None:
     variables = composition.variables
     images.servers(sorted({
-        filled_in(str(service["image"]), variables) for service in services().values() if "build" not in service
+        expand(str(service["image"]), variables) for service in services().values() if "build" not in service
     }))  # fmt: skip
     images.ours()
 
 
-def _go_through(composition: Composition, tell: Teller) -> None:
+def _go_through(composition: Composition, tell: Results) -> None:
     engine = composition.engine
     if not composition.stage(("postgres", "redis", "mongo")) or not composition.once("migrate"):
         return
     if not composition.stage(PROCESSES):
         return
     front = f"http://127.0.0.1:{composition.ports['PORT']}"
-    status, raw = outside.asked(f"{front}/readyz", headers={"Host": HOST})
+    status, raw = outside.send(f"{front}/readyz", headers={"Host": HOST})
     tell.check(
         "the site is ready at its published port, with every server", status == 200, f"{status} {raw[:300]!r}"
     )
-    status, _ = outside.asked(f"http://127.0.0.1:{composition.ports['FLOWER_PORT']}/")
+    status, _ = outside.send(f"http://127.0.0.1:{composition.ports['FLOWER_PORT']}/")
     tell.check("Flower asks for its login", status == 401, status)
 
     _least_privilege(composition, tell)
@@ -234,28 +236,29 @@ def _go_through(composition: Composition, tell: Teller) -> None:
     site.sign_in("check")
     site.use_agent(f"http://agent:{AGENT_PORT}/run")
     first = site.submit("one")
-    ended = site.ended([first], 90, tell)
+    ended = site.await_end([first], 90, tell)
     tell.check("an activity goes from the API to an agent and back", ended[first] == outside.DONE, ended)
     output = site.api("GET", f"/activities/{first}/output/") if ended[first] == outside.DONE else {}
-    tell.check("its output is kept", output.get("data") == {"mark": "one"}, output)
+    tell.check("its output is stored", output.get("data") == {"mark": "one"}, output)
     _kill_a_worker(composition, site, tell)
-    done = engine.podman(
+    invariants = engine.podman(
         "exec", composition.name_of("web"), "python", "manage.py", "check_invariants", check=False
     )
-    tell.check("every invariant holds", done.returncode == 0, (done.stdout + done.stderr)[-800:])
+    output = (invariants.stdout + invariants.stderr)[-800:]
+    tell.check("every invariant holds", invariants.returncode == 0, output)
 
 
-def _least_privilege(composition: Composition, tell: Teller) -> None:
-    """What a process that was taken over could do, tried from inside of its container."""
+def _least_privilege(composition: Composition, tell: Results) -> None:
+    """Try, from inside its container, what a compromised process could do."""
     engine, database = composition.engine, composition.name_of("postgres")
 
     def may_become(login: str, password: str, role: str) -> bool:
         at = "host=127.0.0.1 dbname=orchestrator connect_timeout=5"
-        done = engine.podman(
+        process = engine.podman(
             "exec", "-e", f"PGPASSWORD={composition.variables[password]}", database,
             "psql", f"{at} user={login}", "-Atc", f"SET ROLE {role}; SELECT current_user", check=False,
         )  # fmt: skip
-        return role in done.stdout
+        return role in process.stdout
 
     app, system = (
         ("orchestrator_app_login", "POSTGRES_APP_PASSWORD"),
@@ -274,12 +277,12 @@ def _least_privilege(composition: Composition, tell: Teller) -> None:
     )
     everything = [name for name in services() if engine.runs(composition.name_of(name))]
     secret = {value for name, value in composition.variables.items() if re.search("PASSWORD|KEY|AUTH", name)}
-    shown = [
+    exposed = [
         name
         for name in everything
         if any(value in _command_lines(engine, composition.name_of(name)) for value in secret)
     ]
-    tell.check("no secret stands in a command line", not shown, shown)
+    tell.check("no command line contains a secret", not exposed, exposed)
     writable = [
         name
         for name in everything
@@ -290,21 +293,22 @@ def _least_privilege(composition: Composition, tell: Teller) -> None:
     keyed = [
         name for name in everything if key in str(engine.inspect(composition.name_of(name))["Config"]["Env"])
     ]
-    tell.check("who opens no credentials has no key", set(keyed) == {"web", "worker", "system"}, keyed)
+    tell.check(
+        "a process that opens no credentials has no key", set(keyed) == {"web", "worker", "system"}, keyed
+    )
 
 
 def _command_lines(engine: Engine, container: str) -> str:
-    """Of the first process of a container and of those that it started."""
+    """Return the command lines of the first process of a container and of its children."""
     first = engine.pid(container)
-    found = [first, *(int(pid) for pid in Path(f"/proc/{first}/task/{first}/children").read_text().split())]
-    return " ".join(Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace") for pid in found)
+    pids = [first, *(int(pid) for pid in Path(f"/proc/{first}/task/{first}/children").read_text().split())]
+    return " ".join(Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace") for pid in pids)
 
 
-def _kill_a_worker(composition: Composition, site: Installation, tell: Teller) -> None:
+def _kill_a_worker(composition: Composition, site: Installation, tell: Results) -> None:
     engine, worker = composition.engine, composition.name_of("worker")
-    engine.podman(
-        "stop", "-t", "30", composition.name_of("system"), check=False
-    )  # so that `worker` alone can have it
+    # Then only `worker` can claim the activity.
+    engine.podman("stop", "-t", "30", composition.name_of("system"), check=False)
     activity = site.submit("survives", seconds=20)
     begun = wait(
         "the agent to be called",
@@ -321,11 +325,9 @@ def _kill_a_worker(composition: Composition, site: Installation, tell: Teller) -
     )
     tell("     the worker was killed while it waited for the agent")
     if not wait("a new worker", 20, lambda: engine.runs(worker)):
-        tell(
-            "     podman does not start it again by itself here (a service manager does that); started by hand"
-        )
+        tell("     podman does not restart it here (a service manager does); restarted by the check")
         composition.start("worker")
-    ended = site.ended([activity], TAKEN_OVER_SECONDS, tell)
+    ended = site.await_end([activity], TAKEN_OVER_SECONDS, tell)
     calls = [call for call in composition.calls() if call["activity"] == activity]
     tell.check("the work of a killed worker is taken over and ends", ended[activity] == outside.DONE, ended)
     tell.check(

@@ -1,4 +1,4 @@
-"""Podman with a storage of our own below `var/containers`: nothing of ours appears among the images and containers of the person."""
+"""Podman with its own storage below `var/containers`, apart from the images and containers of the user."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 HELPERS = ("/usr/libexec/podman", "/usr/lib/podman", "/usr/local/libexec/podman", "/usr/local/lib/podman")
-OPEN_FILES, PROCESSES = 20_000, 8_000  # what a container gets, unless the machine allows less
+OPEN_FILES, PROCESSES = 20_000, 8_000  # the limits of a container, unless the machine allows less
 
-#: What podman calls besides itself: how to tell that it is there, and what a distribution calls it.
+#: The programs that podman needs, and the packages of Debian that contain them.
 NEEDED = {
     "podman": ("podman", "podman"),
     "an OCI runtime": ("crun runc", "runc"),
@@ -30,11 +30,11 @@ NEEDED = {
 
 
 class Trouble(Exception):
-    """The check itself cannot go on; the message says what to do. Nothing is said about what was to be checked."""
+    """The check itself cannot continue, which tells nothing about what it checks. The message says what to do."""
 
 
-class Teller:
-    """Lines with the time since the start, and what was found so far."""
+class Results:
+    """Prints lines with the time since the start, and collects the failed checks."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
@@ -51,9 +51,9 @@ class Teller:
 
 
 def missing() -> list[str]:
-    """What is needed on this machine and not there, each with the package of Debian that has it."""
+    """Return what is missing on this machine, each with the package of Debian that contains it."""
     if not sys.platform.startswith("linux"):
-        return ["Linux: containers are run by podman on this very machine"]
+        return ["Linux, because podman runs the containers on this machine"]
     absent = [
         f"{what} (apt install {package})"
         for what, (programs, package) in NEEDED.items()
@@ -70,7 +70,7 @@ def _there(program: str) -> bool:
 
 
 class Engine:
-    """Calls podman. `settle` must have chosen how containers run before the first of them is started."""
+    """Calls podman. Call `settle` before the first container is started."""
 
     def __init__(self, folder: Path, tell: Callable[[str], None]) -> None:
         self.folder, self.tell = folder, tell
@@ -100,8 +100,8 @@ class Engine:
         )
 
     def settle(self, provide: Callable[[], str]) -> None:
-        """Find out how containers run here. `provide` puts an image into the storage and returns its name. Raises `Trouble`."""
-        said = ""
+        """Choose a storage driver and a runtime that work here, or raise `Trouble`. `provide` stores an image and returns its name."""
+        error = ""
         for driver in ("overlay", "vfs"):
             for runtime, cgroups in ((None, None), ("runc", "cgroupfs"), ("crun", "cgroupfs")):
                 if runtime and not shutil.which(runtime):
@@ -110,14 +110,14 @@ class Engine:
                 try:
                     image = provide()
                 except Trouble as trouble:
-                    said = str(trouble)
-                    break  # this way of storing does not work here
-                done = self.podman("run", "--rm", "--pull=never", image, "true", check=False, seconds=120)
-                if done.returncode == 0:
-                    self.tell(f"containers run with {runtime or 'the usual runtime'}, stored with {driver}")
+                    error = str(trouble)
+                    break  # because this storage driver does not work here
+                process = self.podman("run", "--rm", "--pull=never", image, "true", check=False, seconds=120)
+                if process.returncode == 0:
+                    self.tell(f"containers run with {runtime or 'the default runtime'}, stored with {driver}")
                     return
-                said = done.stderr.strip()[-400:]
-        raise Trouble(f"podman is here and cannot run a container: {said}")
+                error = process.stderr.strip()[-400:]
+        raise Trouble(f"podman is installed and cannot run a container: {error}")
 
     def podman(
         self, *arguments: str, check: bool = True, seconds: float = 300, feed: str | None = None
@@ -127,27 +127,27 @@ class Engine:
     def call(
         self, command: Sequence[str], *, check: bool = True, seconds: float = 300, feed: str | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Raises `Trouble` with the end of what it said, when it failed or took too long."""
+        """Run a command. Raise `Trouble` with the end of its output if it fails or takes too long."""
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 command, cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=seconds,
                 check=False, input=feed, stdin=subprocess.DEVNULL if feed is None else None,
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
             raise Trouble(f"`{' '.join(command[:6])} ...` took longer than {seconds:g} s") from error
-        if check and done.returncode:
-            said = (done.stderr.strip() or done.stdout.strip())[-1500:]
-            raise Trouble(f"`{' '.join(command[:6])} ...` ended with {done.returncode}: {said}")
-        return done
+        if check and process.returncode:
+            output = (process.stderr.strip() or process.stdout.strip())[-1500:]
+            raise Trouble(f"`{' '.join(command[:6])} ...` exited with {process.returncode}: {output}")
+        return process
 
     def has(self, image: str) -> bool:
         return self.podman("image", "exists", image, check=False).returncode == 0
 
     def inspect(self, container: str) -> dict[str, Any]:
-        """What podman knows of it; empty when there is none."""
-        done = self.podman("container", "inspect", container, check=False)
-        found: list[dict[str, Any]] = json.loads(done.stdout or "[]") if done.returncode == 0 else []
-        return found[0] if found else {}
+        """Return what podman knows of the container; empty if it does not exist."""
+        process = self.podman("container", "inspect", container, check=False)
+        entries: list[dict[str, Any]] = json.loads(process.stdout or "[]") if process.returncode == 0 else []
+        return entries[0] if entries else {}
 
     def runs(self, container: str) -> bool:
         return bool(self.inspect(container).get("State", {}).get("Running"))
@@ -156,35 +156,35 @@ class Engine:
         return int(self.inspect(container).get("State", {}).get("Pid") or 0)
 
     def logs(self, container: str, lines: int = 25) -> str:
-        done = self.podman("logs", "--tail", str(lines), container, check=False)
-        return (done.stdout + done.stderr).strip()
+        process = self.podman("logs", "--tail", str(lines), container, check=False)
+        return (process.stdout + process.stderr).strip()
 
     def execute(self, container: str, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         return self.podman("exec", container, *command, check=check)
 
     def is_healthy(self, container: str) -> bool:
-        """By the container's own health check, run now: no timer of podman runs them where there is no systemd."""
+        """Run the container's own health check, because podman has no timer for it without systemd."""
         return self.podman("healthcheck", "run", container, check=False, seconds=60).returncode == 0
 
     def remove(self, prefix: str) -> None:
-        """All containers, volumes and networks whose names begin so. Never fails."""
+        """Remove all containers, volumes and networks whose names have this prefix. Never fails."""
         for kind, options in (("container", ["--all"]), ("volume", []), ("network", [])):
             with suppress(Trouble):
-                named = self.podman(
+                listing = self.podman(
                     kind, "ls", *options, "--format", "{{.Names}}" if kind == "container" else "{{.Name}}"
                 )
-                mine = [name for name in named.stdout.split() if name.startswith(prefix)]
+                mine = [name for name in listing.stdout.split() if name.startswith(prefix)]
                 forced = ["--force", "--volumes", "--time", "0"] if kind == "container" else ["--force"]
                 if mine:
                     self.podman(kind, "rm", *forced, *mine, check=False)
 
 
 def wait(
-    what: str, seconds: float, is_so: Callable[[], bool], *, dead: Callable[[], str] = lambda: ""
+    what: str, seconds: float, condition: Callable[[], bool], *, dead: Callable[[], str] = lambda: ""
 ) -> bool:
-    """Whether it became so in time. `dead` gives a reason to stop waiting, raised as `Trouble`."""
+    """Wait for a condition and return whether it became true in time. `dead` returns a reason to raise `Trouble` instead."""
     deadline = time.monotonic() + seconds
-    while not is_so():
+    while not condition():
         if reason := dead():
             raise Trouble(f"waiting for {what}: {reason}")
         if time.monotonic() > deadline:

@@ -1,8 +1,7 @@
-"""The images that containers are made of: from a registry, or made on this machine where none can be reached.
+"""The images of the containers: from a registry, or built on this machine if no registry can be reached.
 
-What stands in has the name of the image that it stands in for, inside a storage of our own, so that Dockerfile and docker-compose.yml
-are used as they are. The servers are those of our wheels, PostgreSQL and Valkey of the same versions; MongoDB is a server of its
-protocol, here with logins.
+A stand-in has the name of the image that it replaces, in our own storage, so that Dockerfile and docker-compose.yml are used unchanged.
+The servers come from our wheels: PostgreSQL and Valkey of the same versions, and a server of MongoDB's protocol with logins.
 """
 
 from __future__ import annotations
@@ -28,22 +27,22 @@ PULL_SECONDS, BUILD_SECONDS = 120.0, 1200.0
 
 
 class Images:
-    """`source` is registry, stand-ins or auto: then stand-ins are made when the registry does not answer."""
+    """`source` is registry, stand-ins or auto, which builds stand-ins if the registry does not answer."""
 
     def __init__(self, engine: Engine, source: str, tell: Callable[[str], None]) -> None:
         self.engine, self.source, self.tell = engine, source, tell
 
     def base(self) -> str:
-        """The image that everything of ours begins with. Decides where all others come from."""
+        """Provide the base image of all our images. Decides the source of all others."""
         if self.engine.has(BASE):
             if self.source == "auto":
                 self.source = "stand-ins" if self._is_stand_in(BASE) else "registry"
             return BASE
-        if self.source != "stand-ins" and self._pulled(BASE):
+        if self.source != "stand-ins" and self._pull(BASE):
             self.source = "registry"
             return BASE
         if self.source == "registry":
-            raise Trouble(f"{BASE} cannot be pulled, and stand-ins were not asked for")
+            raise Trouble(f"{BASE} cannot be pulled, and stand-ins are not allowed")
         self.source = "stand-ins"
         self._import_base()
         return BASE
@@ -52,7 +51,7 @@ class Images:
         label = '{{index .Config.Labels "orchestrator.stand-in"}}'
         return self.engine.podman("image", "inspect", "-f", label, image, check=False).stdout.strip() == "yes"
 
-    def _pulled(self, image: str) -> bool:
+    def _pull(self, image: str) -> bool:
         self.tell(f"pulling {image}")
         try:
             return self.engine.podman("pull", "-q", image, check=False, seconds=PULL_SECONDS).returncode == 0
@@ -64,9 +63,9 @@ class Images:
         if not archive.exists():
             if not shutil.which("mmdebstrap"):
                 raise Trouble(
-                    f"no registry gives {BASE}, and no base can be made here: apt install mmdebstrap"
+                    f"no registry has {BASE}, and no base can be built here: apt install mmdebstrap"
                 )
-            self.tell("no registry: a base of Debian's packages is made (225 MB, about a minute)")
+            self.tell("no registry: building a base from Debian's packages (225 MB, about a minute)")
             draft = archive.with_suffix(".new.tar")
             packages = "python3,python3-venv,ca-certificates"
             self.engine.call(
@@ -74,31 +73,21 @@ class Images:
                  "--dpkgopt=path-exclude=/usr/share/doc/*", _codename(), str(draft)], seconds=BUILD_SECONDS,
             )  # fmt: skip
             draft.rename(archive)
-        # Its own PATH: an archive has none.
-        changes = [
-            f"--change=ENV PATH={part}"
-            for part in ("/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",)
-        ]
+        path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # set here because an archive has none
         self.engine.podman(
-            "import",
-            "-q",
-            "--change=LABEL orchestrator.stand-in=yes",
-            *changes,
-            str(archive),
-            BASE,
-            seconds=300,
-        )
+            "import", "-q", "--change=LABEL orchestrator.stand-in=yes", f"--change=ENV PATH={path}", str(archive), BASE, seconds=300
+        )  # fmt: skip
 
-    def servers(self, wanted: list[str]) -> None:
-        """Every image of `wanted` is in the storage afterwards."""
-        absent = [name for name in wanted if not self.engine.has(name)]
+    def servers(self, names: list[str]) -> None:
+        """Provide all these images in the storage."""
+        absent = [name for name in names if not self.engine.has(name)]
         if self.source == "registry":
-            failed = [name for name in absent if not self._pulled(name)]
+            failed = [name for name in absent if not self._pull(name)]
             if failed:
                 raise Trouble(f"not in the registry: {', '.join(failed)}")
             return
         self.stand_ins()
-        for name in wanted:
+        for name in names:
             kind = next((kind for kind in ("postgres", "valkey", "mongo") if kind in name), None)
             if kind is None:
                 raise Trouble(f"nothing can stand in for the image {name}")
@@ -108,19 +97,19 @@ class Images:
             )  # fmt: skip
 
     def stand_ins(self) -> None:
-        """One image with the servers of our wheels."""
+        """Build one image with the servers of our wheels."""
         versions = dict(
             re.findall(r"^([\w-]+)==([\w.]+)", (ROOT / "requirements/embedded.txt").read_text(), re.MULTILINE)
         )
         pinned = " ".join(f"{name}=={versions[name]}" for name in WHEELS)
         self.tell(
-            "the servers' stand-ins are built: PostgreSQL, Valkey and a server of MongoDB's protocol, from wheels"
+            "building stand-ins of the servers: PostgreSQL, Valkey and a server of MongoDB's protocol, from wheels"
         )
         self._build(SERVERS, STAND_INS / "Containerfile", STAND_INS, f"--build-arg=WHEELS={pinned}")
 
     def ours(self) -> None:
-        """From the Dockerfile, as it is."""
-        self.tell("our image is built from the Dockerfile")
+        """Build our image from the unchanged Dockerfile."""
+        self.tell("building our image from the Dockerfile")
         self._build(OURS, ROOT / "Dockerfile", ROOT)
 
     def _build(self, name: str, file: Path, context: Path, *more: str) -> None:
@@ -132,7 +121,7 @@ class Images:
 
 
 def _volumes(kind: str) -> str:
-    # Where the real images keep their data: docker-compose.yml mounts its volumes there.
+    # The data folders of the real images, where docker-compose.yml mounts its volumes.
     return {
         "postgres": "VOLUME /var/lib/postgresql\n",
         "valkey": "VOLUME /data\n",
@@ -141,7 +130,7 @@ def _volumes(kind: str) -> str:
 
 
 def _full(name: str) -> str:
-    """As podman would look for it."""
+    """Return the name with which podman looks for the image."""
     name = name.partition("@")[0]
     return f"docker.io/{name}" if "/" in name else f"docker.io/library/{name}"
 
@@ -159,23 +148,23 @@ def _codename() -> str:
 
 @contextmanager
 def _pip_of_this_machine() -> Iterator[list[str]]:
-    """Options of a build that let its pip find packages as ours does: the configuration, with the local folders and files it names."""
-    listed = subprocess.run(
+    """Yield the build options with which pip finds packages as ours does: its configuration and the local paths in it."""
+    listing = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
     ).stdout
-    given, places = {}, set()
-    for line in listed.splitlines():
+    options, paths = {}, set()
+    for line in listing.splitlines():
         key, _, value = line.partition("=")
         values = value.strip("'\"").replace("\\n", " ").split()
-        given[key.rpartition(".")[2]] = values
+        options[key.rpartition(".")[2]] = values
         for part in values:
             path = Path(unquote(urlsplit(part).path)) if part.startswith("file:") else Path(part)
             if path.is_absolute() and path.exists():
-                places.add(path)
-    # Folders rather than what lies in them: an index names files beside it.
+                paths.add(path)
+    # Folders instead of files, because an index refers to files next to it.
     folders = {
         Path("/", *path.parts[1:3]) if path.parts[1] == "opt" else path
-        for path in places
+        for path in paths
         if len(path.parts) > 2
     }
     with TemporaryDirectory() as temporary:
@@ -184,7 +173,7 @@ def _pip_of_this_machine() -> Iterator[list[str]]:
             "[global]",
             *(
                 f"{key} =\n  " + "\n  ".join(values) if len(values) > 1 else f"{key} = {values[0]}"
-                for key, values in given.items()
+                for key, values in options.items()
                 if values
             ),
         ]
@@ -193,4 +182,4 @@ def _pip_of_this_machine() -> Iterator[list[str]]:
             f"--volume={configuration}:/etc/pip.conf:ro",
             *(f"--volume={place}:{place}:ro" for place in sorted(folders)),
         ]
-        yield mounts if given else []
+        yield mounts if options else []

@@ -1,4 +1,4 @@
-"""An installation as its users see it: its API over HTTP, one agent, and work that is watched to its end."""
+"""An installation from outside: its API over HTTP, one agent, and work that is followed to its end."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ ENDED = {DONE, "needs_review", "reassigned", "cancelled"}
 ROLE, AGENT_PORT = "blog-writer", 9000
 
 
-def asked(
+def send(
     url: str, *, method: str = "GET", body: object = None, headers: dict[str, str] | None = None
 ) -> tuple[int, bytes]:
-    """Status and body, 0 when nothing answered. Knows no proxies."""
+    """Return status and body; the status is 0 without an answer. Uses no proxy."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(
         url, data=data, method=method, headers={"Content-Type": "application/json", **(headers or {})}
@@ -35,11 +35,11 @@ def asked(
 
 
 class Installation:
-    """`fronts` are the addresses of its web processes; the first that answers is asked."""
+    """`fronts` are the addresses of its web processes; a request goes to the first that accepts it."""
 
     def __init__(self, fronts: list[str], host: str, manage: Callable[..., str]) -> None:
         self.fronts, self.manage = fronts, manage
-        # As the proxy asks that ends TLS.
+        # As the proxy that terminates TLS sends requests.
         self.headers = {"Host": host, "X-Forwarded-Proto": "https"}
 
     def sign_in(self, tenant: str) -> None:
@@ -48,15 +48,15 @@ class Installation:
         self.headers["Authorization"] = f"Bearer {token}"
 
     def api(self, method: str, path: str, body: object = None, *, key: str = "") -> Any:
-        """What the API answers. Raises `Trouble` when no front accepts the request."""
-        said = ""
+        """Return the answer of the API. Raise `Trouble` if no front accepts the request."""
+        error = ""
         for front in self.fronts:
             headers = {**self.headers, **({"Idempotency-Key": key} if key else {})}
-            status, raw = asked(f"{front}/api/v1{path}", method=method, body=body, headers=headers)
+            status, raw = send(f"{front}/api/v1{path}", method=method, body=body, headers=headers)
             if 200 <= status < 300:
                 return json.loads(raw or b"null")
-            said = f"{front}{path}: {status} {raw[:400].decode('utf-8', 'replace')}"
-        raise Trouble(f"the API refused {method} {path}: {said}")
+            error = f"{front}{path}: {status} {raw[:400].decode('utf-8', 'replace')}"
+        raise Trouble(f"the API refused {method} {path}: {error}")
 
     def use_agent(self, endpoint: str) -> None:
         self.api(
@@ -81,21 +81,23 @@ class Installation:
         except Trouble:
             return "unknown"
 
-    def ended(self, activities: list[str], seconds: float, progress: Callable[[str], None]) -> dict[str, str]:
-        """Their statuses, once all have ended or the time is over."""
-        found: dict[str, str] = {}
-        began = told = time.monotonic()
+    def await_end(
+        self, activities: list[str], seconds: float, progress: Callable[[str], None]
+    ) -> dict[str, str]:
+        """Wait until all have ended or the time is over, and return their statuses."""
+        statuses: dict[str, str] = {}
+        began = reported = time.monotonic()
 
         def all_ended() -> bool:
-            nonlocal told
+            nonlocal reported
             for activity in activities:
-                if found.get(activity) not in ENDED:
-                    found[activity] = self.status(activity)
-            if time.monotonic() - told > 15:
-                told = time.monotonic()
-                done = sum(status in ENDED for status in found.values())
-                progress(f"     {done} of {len(activities)} have ended after {told - began:.0f} s")
-            return all(status in ENDED for status in found.values())
+                if statuses.get(activity) not in ENDED:
+                    statuses[activity] = self.status(activity)
+            if time.monotonic() - reported > 15:
+                reported = time.monotonic()
+                ended = sum(status in ENDED for status in statuses.values())
+                progress(f"     {ended} of {len(activities)} have ended after {reported - began:.0f} s")
+            return all(status in ENDED for status in statuses.values())
 
         wait("activities", seconds, all_ended)
-        return found
+        return statuses

@@ -1,1 +1,1 @@
-"""Requests that nobody would write, made from the OpenAPI schema and sent to the server in this process."""
+"""Random requests, generated from the OpenAPI schema and sent to the server in this process."""

@@ -1,4 +1,4 @@
-"""Requests that are right, by the name of their operation: for the tests that ask the same of all of them."""
+"""Valid requests by the name of their operation, for tests that go through all operations."""
 
 from __future__ import annotations
 
@@ -60,29 +60,29 @@ BODIES: dict[str, Any] = {
     "webhooks_update": {"url": "https://1.1.1.1/events", "description": "All"},
 }  # fmt: skip
 
-#: Below the address of an object, but not a change of what is read there.
+#: Operations below the address of an object that do not change the object.
 CHANGES_NOTHING_READ = {
-    "agents_check_create": "asks whether the agent answers",
-    "deliverables_start_period_create": "makes a period",
-    "mailboxes_batches_completed_create": "a batch is its consumer's by its lease, and is read nowhere",
+    "agents_check_create": "checks whether the agent answers",
+    "deliverables_start_period_create": "creates a period",
+    "mailboxes_batches_completed_create": "a batch belongs to its consumer by its lease, and cannot be read",
     "mailboxes_batches_failed_create": "the same",
     "mailboxes_batches_heartbeat_create": "the same",
-    "mailboxes_items_create": "makes an item",
-    "mailboxes_take_create": "makes a batch",
+    "mailboxes_items_create": "creates an item",
+    "mailboxes_take_create": "creates a batch",
     "notification_channels_test_create": "sends a message",
-    "pipelines_runs_create": "makes a run",
-    "providers_pause_create": "a provider is the platform's, and not an object of the tenant",
+    "pipelines_runs_create": "creates a run",
+    "providers_pause_create": "a provider belongs to the platform and is not an object of the tenant",
     "providers_resume_create": "the same",
-    "queues_pause_create": "a queue is a figure and not an object",
+    "queues_pause_create": "a queue has figures and is not an object",
     "queues_resume_create": "the same",
-    "schedules_run_create": "makes an execution",
+    "schedules_run_create": "creates an execution",
     "webhooks_deliveries_redeliver_create": "sends a message",
-    "tenant_pause_create": "the tenant is read nowhere",
+    "tenant_pause_create": "the tenant cannot be read",
     "tenant_resume_create": "the same",
     "webhooks_test_create": "sends a message",
 }
 
-#: What one world cannot do all of: one of these ends what the others need.
+#: Operations that cannot all succeed in one world, because each ends what others need.
 SUCCEEDS_ONLY_IN_A_STATE = {
     "activities_approve_create", "activities_complete_create", "activities_reassign_create", "activities_reject_create",
     "activities_resolve_create", "activities_retry_create", "activities_review_create", "activities_start_create",

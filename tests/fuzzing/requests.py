@@ -1,4 +1,4 @@
-"""Sends made-up requests of every operation to the server in this process, and notes which answers break what the schema says."""
+"""Sends generated requests of every operation to the server in this process, and records answers that violate the schema."""
 
 from __future__ import annotations
 
@@ -15,59 +15,59 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import Case, GenerationMode
 from schemathesis.core.failures import FailureGroup
 from schemathesis.openapi import from_dict
-from schemathesis.specs.openapi import checks as said
+from schemathesis.specs.openapi import checks as conformance
 
 from tests.fuzzing.world import Known, known_of
 
-#: What is looked at in every answer. Others say what a schema cannot: that a value is right by its form but names nothing.
+#: The checks of every answer. Other checks need what a schema does not say, such as whether a valid id exists.
 CHECKS = [
     schemathesis.checks.not_a_server_error,
-    said.status_code_conformance,
-    said.content_type_conformance,
-    said.response_headers_conformance,
-    said.response_schema_conformance,
+    conformance.status_code_conformance,
+    conformance.content_type_conformance,
+    conformance.response_headers_conformance,
+    conformance.response_schema_conformance,
 ]
 
 
-#: A stream does not end, so its page is asked for.
+#: Requests a page of events, because a stream does not end.
 PAGED = {"Accept": "application/json"}
 
 
 @dataclass
 class Findings:
-    """Answers that were not as promised; each kind once per operation."""
+    """Answers that violate the schema, each kind once per operation."""
 
-    found: dict[tuple[str, str], str] = field(default_factory=dict)
+    violations: dict[tuple[str, str], str] = field(default_factory=dict)
     requests: int = 0
     statuses: dict[int, int] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)
 
     def add(self, operation: str, error: Exception, case: Case, answer: Any) -> None:
         sent = f"{case.method} {case.formatted_path} {case.query} {case.body!r:.600}"
-        said = self.broken.pop() if answer.status_code == 500 and self.broken else answer.text[:400]
+        details = self.broken.pop() if answer.status_code == 500 and self.broken else answer.text[:400]
         key = (operation, f"{type(error).__name__}: {answer.status_code}")
-        self.found.setdefault(key, f"{operation}: {error}\n  {sent}\n  {said}")
+        self.violations.setdefault(key, f"{operation}: {error}\n  {sent}\n  {details}")
 
     def note(self, **kwargs: Any) -> None:
-        """Receives Django's signal that a request has raised."""
+        """Receive Django's signal that a request has raised an exception."""
         self.broken.append(traceback.format_exc()[-1500:])
 
 
 def fuzz(
     document: dict[str, Any], *, callers: Sequence[dict[str, str]], known: Known, examples: int,
-    wanted: Callable[[str], bool] = lambda _: True,
+    selects: Callable[[str], bool] = lambda _: True,
 ) -> Findings:  # fmt: skip
-    """Send `examples` well-formed and half as many malformed requests of every wanted operation. Equal from run to run. Of a single
-    example the malformed one goes to operations that take a body: what is wrong with a query is refused in one place.
+    """Send `examples` valid and half as many malformed requests of every selected operation, the same in every run. With a single
+    example only operations with a body get a malformed one, because one place refuses malformed queries.
 
-    Each is sent by every caller in turn, told by headers: to make a request up takes longer than to have it answered.
+    Every caller, given by headers, sends each request, because generating a request takes longer than answering it.
     """
     findings = Findings()
-    got_request_exception.connect(findings.note)  # as long as somebody holds the findings
+    got_request_exception.connect(findings.note)  # until the findings are garbage-collected
     api = from_dict(document)
     application = get_wsgi_application()
     for operation in _operations(api):
-        if wanted(operation.path):
+        if selects(operation.path):
             _fuzz_one(operation, GenerationMode.POSITIVE, examples, application, callers, known, findings)
             if operation.body or examples > 1:
                 malformed = (examples + 1) // 2
@@ -86,7 +86,7 @@ def _fuzz_one(
     operation: Any, mode: GenerationMode, count: int, application: Any, callers: Sequence[dict[str, str]], known: Known,
     findings: Findings,
 ) -> None:  # fmt: skip
-    there = known_of(known, operation.path)
+    existing = known_of(known, operation.path)
     paged = PAGED if operation.path.endswith("/events/") else {}
 
     @settings(
@@ -96,10 +96,10 @@ def _fuzz_one(
     @given(case=operation.as_strategy(generation_mode=mode))
     def send(case: Case) -> None:
         findings.requests += 1
-        if there and findings.requests % 4 and isinstance(case.path_parameters, dict):
+        if existing and findings.requests % 4 and isinstance(case.path_parameters, dict):
             case.path_parameters = {
                 **case.path_parameters,
-                **{k: v for k, v in there.items() if k in case.path_parameters},
+                **{k: v for k, v in existing.items() if k in case.path_parameters},
             }
         for headers in callers:
             answer = case.call(app=application, headers=headers | paged)
@@ -117,5 +117,5 @@ def _fuzz_one(
             raise
 
 
-def examples_wanted(default: int) -> int:
+def number_of_examples(default: int) -> int:
     return int(os.environ.get("FUZZ_EXAMPLES", default))

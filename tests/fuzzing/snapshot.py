@@ -1,6 +1,6 @@
-"""What clients rely on of the OpenAPI schema, as a file, and what a change of the schema would break.
+"""A snapshot of the parts of the OpenAPI schema that clients rely on, and the breaking changes between two snapshots.
 
-`python -m tests.fuzzing.snapshot` writes it again. More may always be offered; what is there stays, or is deprecated first.
+`python -m tests.fuzzing.snapshot` writes the file. Additions are always allowed; removals need a deprecation first.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ FILE = tree.ROOT / "docs" / "openapi-operations.json"
 Operations = dict[str, dict[str, Any]]
 
 
-def taken(document: dict[str, Any]) -> Operations:
-    """Of each operation: its address, parameters, and the members of its request and of its answers."""
+def snapshot_of(document: dict[str, Any]) -> Operations:
+    """Return the address, the parameters, and the members of the request and the answers of each operation."""
     return {
         operation["operationId"]: {
             "address": f"{method.upper()} {address}",
@@ -37,36 +37,36 @@ def taken(document: dict[str, Any]) -> Operations:
     }
 
 
-def broken(before: Operations, now: Operations) -> Iterator[str]:
-    """What a client of before would trip over."""
+def breaking_changes(before: Operations, now: Operations) -> Iterator[str]:
+    """Yield the changes that would break an existing client."""
     for name, old in before.items():
         new = now.get(name)
         if new is None or new["address"] != old["address"]:
-            yield f"{name}: {old['address']} is gone, or has another name or address"
+            yield f"{name}: {old['address']} was removed, or has another name or address"
             continue
         for kind in ("parameters", "request"):
             yield from (
                 f"{name}: {each} is no longer among {kind}" for each in old[kind].keys() - new[kind].keys()
             )
             needed = (each for each, required in new[kind].items() if required and not old[kind].get(each))
-            yield from (f"{name}: {each} of {kind} is needed from now on" for each in needed)
+            yield from (f"{name}: {each} of {kind} is now required" for each in needed)
         for status, members in old["answers"].items():
             lost = set(members) - set(new["answers"].get(status, ()))
             yield from (f"{name}: {each} is no longer in the answer {status}" for each in sorted(lost))
 
 
 def _members(document: dict[str, Any], body: dict[str, Any]) -> dict[str, bool]:
-    """The members of a body of JSON, and whether each is required; those of all alternatives together."""
+    """Return the members of a JSON body, including all alternatives, and whether each is required."""
     schemas = [kind.get("schema", {}) for kind in body.get("content", {}).values()]
-    found: dict[str, bool] = {}
+    members: dict[str, bool] = {}
     while schemas:
         schema = schemas.pop()
         if "$ref" in schema:
             schema = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
         schemas += [*schema.get("oneOf", ()), *schema.get("anyOf", ()), *schema.get("allOf", ())]
         required = schema.get("required", ())
-        found |= {name: name in required for name in schema.get("properties", {})}
-    return dict(sorted(found.items()))
+        members |= {name: name in required for name in schema.get("properties", {})}
+    return dict(sorted(members.items()))
 
 
 def main() -> None:
@@ -77,7 +77,7 @@ def main() -> None:
     from drf_spectacular.generators import SchemaGenerator
 
     document = SchemaGenerator().get_schema(request=None, public=True)
-    FILE.write_text(json.dumps(taken(document), indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    FILE.write_text(json.dumps(snapshot_of(document), indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A tenant that has one of everything, so that made-up requests meet objects and not only 404s."""
+"""A tenant that has one of everything, so that generated requests find objects and not only 404s."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ STEPS = [
     {"id": "a", "agent_role": "qa"},
     {"id": "b", "agent_role": "dev", "depends_on": ["a"], "requires_approval": True},
 ]
-#: By the beginning of an address, the longest first: the path parameters of what there is.
+#: The path parameters of existing objects, by the beginning of their addresses.
 Known = dict[str, dict[str, str]]
 
 
 def populate(client: Any, tenant: Tenant, engine: Engine) -> Known:
-    """Make one of everything."""
+    """Create one of everything and return its path parameters."""
 
-    def made(address: str, body: Any) -> Any:
+    def create(address: str, body: Any) -> Any:
         answer = client.post(f"{ROOT}{address}", body)
         assert answer.status_code < 300, (address, answer.content)
         return answer.json()
 
     engine.serve(tenant)
-    made("templates/", {"key": "t", "name": "T", "agent_role": "qa"})
-    made("pipelines/", {"key": "flow", "name": "Flow", "steps": STEPS})
-    run = made("pipelines/flow/runs/", {"params": {"topic": "x"}})
+    create("templates/", {"key": "t", "name": "T", "agent_role": "qa"})
+    create("pipelines/", {"key": "flow", "name": "Flow", "steps": STEPS})
+    run = create("pipelines/flow/runs/", {"params": {"topic": "x"}})
     engine.drain()
     (broken,) = failed(engine, tenant)
     activity = run["steps"][0]["activity"]
     attempt = client.get(f"{ROOT}activities/{activity}/runs/").json()["results"][0]["id"]
-    made(
+    create(
         "datasets/",
         {"name": "rows", "fields": {"id": "string", "n": "integer"}, "rows": [{"id": "x", "n": 1}]},
     )
-    skill = made("skills/", {"key": "tone", "name": "Tone", "content": "Be kind."})["key"]
-    deliverable = made("deliverables/", {"key": "blog", "name": "Blog", "pipelines": ["flow"]})["id"]
-    period = made(f"deliverables/{deliverable}/start-period/", {})["id"]
-    schedule = made("schedules/", schedule_body())["id"]
-    item = made("mailboxes/box/items/", {"kind": "message", "text": "Hello."})["id"]
-    taken = made("mailboxes/box/take/", {"consumer": "somebody", "window_ms": 0})["batch_id"]
-    webhook = made("webhooks/", {"url": "https://1.1.1.1/events"})["id"]
+    skill = create("skills/", {"key": "tone", "name": "Tone", "content": "Be kind."})["key"]
+    deliverable = create("deliverables/", {"key": "blog", "name": "Blog", "pipelines": ["flow"]})["id"]
+    period = create(f"deliverables/{deliverable}/start-period/", {})["id"]
+    schedule = create("schedules/", schedule_body())["id"]
+    item = create("mailboxes/box/items/", {"kind": "message", "text": "Hello."})["id"]
+    batch_of_items = create("mailboxes/box/take/", {"consumer": "somebody", "window_ms": 0})["batch_id"]
+    webhook = create("webhooks/", {"url": "https://1.1.1.1/events"})["id"]
     with tenant_scope(tenant.pk):
         delivery = WebhookDelivery.objects.create(
             tenant=tenant, endpoint_id=webhook, kind="webhook.test", state=WebhookDeliveryState.FAILED
@@ -70,19 +70,19 @@ def populate(client: Any, tenant: Tenant, engine: Engine) -> Known:
         "activities/": {"activity_id": activity, "run_id": attempt},
         "agent-configs/": {"role": "qa"},
         "agent-runs/": {"run_id": attempt, "key": skill, "tool": "report_blocker"},
-        "agents/": {"role": "scribe", "agent_role": "scribe", "id": made("agents/scribe/deployments/", version)["id"]},
+        "agents/": {"role": "scribe", "agent_role": "scribe", "id": create("agents/scribe/deployments/", version)["id"]},
         "alerts/": {"id": str(alert)},
-        "approvals/": {"id": made("approvals/", {"type": "content", "title": "May it?"})["id"]},
-        "budgets/": {"id": made("budgets/", {"name": "All", "cap": 5, "period": "day"})["id"]},
+        "approvals/": {"id": create("approvals/", {"type": "content", "title": "May it?"})["id"]},
+        "budgets/": {"id": create("budgets/", {"name": "All", "cap": 5, "period": "day"})["id"]},
         "batches/": {"id": str(batch)},
-        "bulk-jobs/": {"id": (job := made("activities/bulk/", bulk)["id"]), "job_id": job},
-        "channels/": {"id": made("channels/", {"kind": "ads", "name": "Ads"})["id"]},
+        "bulk-jobs/": {"id": (job := create("activities/bulk/", bulk)["id"]), "job_id": job},
+        "channels/": {"id": create("channels/", {"kind": "ads", "name": "Ads"})["id"]},
         "datasets/": {"name": "rows", "key": "x"},
         "dead-letters/": {"id": str(letter)},
         "deliverable-periods/": {"id": period, "period_id": period},
         "deliverables/": {"id": deliverable},
-        "mailboxes/": {"key": "box", "batch_id": taken, "item_id": item},
-        "notification-channels/": {"id": made("notification-channels/", {
+        "mailboxes/": {"key": "box", "batch_id": batch_of_items, "item_id": item},
+        "notification-channels/": {"id": create("notification-channels/", {
             "kind": "email", "name": "Ops", "target": "ops@example.com", "kinds": ["dead_letter"],
         })["id"]},
         "pipeline-runs/": {"id": run["id"], "run_id": run["id"]},
@@ -91,13 +91,13 @@ def populate(client: Any, tenant: Tenant, engine: Engine) -> Known:
         "queues/": {"role": "qa"},
         "schedules/": {"id": schedule, "schedule_id": schedule, "execution_id": str(execution)},
         "skills/": {"key": skill},
-        "subagents/": {"id": made("subagents/", {"subagent_type": "qa", "prompt": "Look."})["subagent_id"]},
+        "subagents/": {"id": create("subagents/", {"subagent_type": "qa", "prompt": "Look."})["subagent_id"]},
         "templates/": {"key": "t"},
         "webhooks/": {"id": webhook, "webhook_id": webhook, "delivery_id": str(delivery)},
     }  # fmt: skip
 
 
 def known_of(known: Known, path: str) -> dict[str, str] | None:
-    """The path parameters of the object that there is below this path of the schema."""
+    """Return the path parameters of the existing object for this path of the schema."""
     beginnings = [each for each in known if path.startswith(f"{ROOT}{each}")]
     return known[max(beginnings, key=len)] if beginnings else None

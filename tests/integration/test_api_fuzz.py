@@ -1,4 +1,4 @@
-"""Whatever is sent, by whomever: the answer is one that the OpenAPI schema promises, and never a 500."""
+"""Random requests of every operation get answers that match the OpenAPI schema, and never a 500."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tenants import tokens
 from tenants.models import Tenant
-from tests.fuzzing.requests import Findings, examples_wanted, fuzz
+from tests.fuzzing.requests import Findings, fuzz, number_of_examples
 from tests.fuzzing.world import Known
 from tests.integration.test_api_openapi import schema
 
@@ -27,17 +27,17 @@ def headers_of(tenant: Tenant, role: str, **more: Any) -> dict[str, str]:
     return {"Authorization": f"Bearer {tokens.create(tenant, role, role, **more)[1]}"}
 
 
-def nothing_was_found(findings: Findings) -> None:
-    print(findings.requests, findings.statuses)  # noqa: T201  # shown when it fails
-    assert not findings.found, "\n\n".join(findings.found.values())
+def assert_no_violations(findings: Findings) -> None:
+    print(findings.requests, findings.statuses)  # noqa: T201  # displayed when it fails
+    assert not findings.violations, "\n\n".join(findings.violations.values())
 
 
 def test_responses_to_a_viewer_and_an_admin_match_the_schema(world: Known, tenant: Tenant) -> None:
     callers = [headers_of(tenant, "viewer"), headers_of(tenant, "admin")]
 
-    findings = fuzz(schema(), callers=callers, known=world, examples=examples_wanted(1))
+    findings = fuzz(schema(), callers=callers, known=world, examples=number_of_examples(1))
 
-    nothing_was_found(findings)
+    assert_no_violations(findings)
     assert {200, 403, 404} <= findings.statuses.keys()
 
 
@@ -46,6 +46,6 @@ def test_responses_to_a_platform_admin_match_the_schema(world: Known, tenant: Te
         return path.startswith(("/api/v1/agents/", "/api/v1/platform-configs/", "/api/v1/skills/"))
 
     callers = [headers_of(tenant, "admin", platform=True)]
-    nothing_was_found(
-        fuzz(schema(), callers=callers, known=world, examples=examples_wanted(1), wanted=is_shared)
+    assert_no_violations(
+        fuzz(schema(), callers=callers, known=world, examples=number_of_examples(1), selects=is_shared)
     )

@@ -1,4 +1,4 @@
-"""What clients rely on stays: names of operations, members, and a long notice before anything goes."""
+"""Clients can rely on the names of operations and of members, and removals are announced long before."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rest_framework.response import Response
 from activities.models import Activity
 from tenants.api.documentation import deprecated
 from tenants.api.views import TenantView
-from tests.fuzzing.snapshot import FILE, broken, taken
+from tests.fuzzing.snapshot import FILE, breaking_changes, snapshot_of
 from tests.integration.test_api_openapi import schema
 
 BEFORE = json.loads(FILE.read_text(encoding="utf-8"))
@@ -24,21 +24,21 @@ SINCE, SUNSET = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 12, 1, tzinfo=U
 
 
 def test_nothing_that_clients_rely_on_was_removed(database: None) -> None:
-    """`python -m tests.fuzzing.snapshot` takes a change that is meant."""
-    assert list(broken(BEFORE, taken(schema()))) == []
+    """`python -m tests.fuzzing.snapshot` records an intended change."""
+    assert list(breaking_changes(BEFORE, snapshot_of(schema()))) == []
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda found: found.pop("activities_list"),
-        lambda found: found["activities_list"].update(address="GET /api/v1/works/"),
-        lambda found: found["activities_list"]["parameters"].pop("status"),
-        lambda found: found["activities_list"]["parameters"].update(status=True),
-        lambda found: found["templates_create"]["request"].pop("name"),
-        lambda found: found["templates_create"]["request"].update(colour=True),
-        lambda found: found["templates_create"]["answers"]["201"].remove("key"),
-        lambda found: found["templates_create"]["answers"].pop("201"),
+        lambda snapshot: snapshot.pop("activities_list"),
+        lambda snapshot: snapshot["activities_list"].update(address="GET /api/v1/works/"),
+        lambda snapshot: snapshot["activities_list"]["parameters"].pop("status"),
+        lambda snapshot: snapshot["activities_list"]["parameters"].update(status=True),
+        lambda snapshot: snapshot["templates_create"]["request"].pop("name"),
+        lambda snapshot: snapshot["templates_create"]["request"].update(colour=True),
+        lambda snapshot: snapshot["templates_create"]["answers"]["201"].remove("key"),
+        lambda snapshot: snapshot["templates_create"]["answers"].pop("201"),
     ],
 )
 def test_a_breaking_change_is_noticed(change: Any) -> None:
@@ -46,7 +46,7 @@ def test_a_breaking_change_is_noticed(change: Any) -> None:
 
     change(now)
 
-    assert list(broken(BEFORE, now))
+    assert list(breaking_changes(BEFORE, now))
 
 
 def test_additions_are_not_breaking_changes() -> None:
@@ -55,7 +55,7 @@ def test_additions_are_not_breaking_changes() -> None:
     now["templates_create"]["request"]["colour"] = False
     now["templates_create"]["answers"]["201"].append("colour")
 
-    assert list(broken(BEFORE, now)) == []
+    assert list(breaking_changes(BEFORE, now)) == []
 
 
 class OldView(TenantView):
@@ -73,17 +73,17 @@ urlpatterns = [path("api/old/", OldView.as_view())]
 
 
 @pytest.mark.urls("tests.integration.test_api_stability")
-@pytest.mark.parametrize("asked", ["", "?broken=1"])
-def test_a_deprecated_operation_names_the_day_of_its_removal(api: Any, tenant: Any, asked: str) -> None:
-    answer = api().get(f"/api/old/{asked}")
+@pytest.mark.parametrize("query", ["", "?broken=1"])
+def test_a_deprecated_operation_names_the_day_of_its_removal(api: Any, tenant: Any, query: str) -> None:
+    answer = api().get(f"/api/old/{query}")
 
-    assert answer.status_code == (404 if asked else 200)
+    assert answer.status_code == (404 if query else 200)
     assert answer["Deprecation"] == f"@{int(SINCE.timestamp())}"
     assert answer["Sunset"] == "Tue, 01 Dec 2026 00:00:00 GMT"
     assert answer["Link"] == '</api/v1/docs/#new>; rel="deprecation"'
 
 
-def test_no_removal_has_a_short_notice() -> None:
+def test_a_deprecation_with_a_short_notice_is_refused() -> None:
     with pytest.raises(ValueError, match="less than"):
         deprecated(since=SINCE, sunset=SINCE + timedelta(days=30))
     with pytest.raises(ValueError, match="offset"):

@@ -1,5 +1,5 @@
 """Pictures of every page of the console and of the admin, for docs/screens.md: `python -m tests.screenshots`, or `make screenshots`.
 
-Which pages there are is read from their navigation, so a page that is added is in the next pictures. Needs a Chromium on this machine and
-Python's playwright, which the project does not require.
+The pages are read from their navigation, so a new page is in the next pictures. Needs a Chromium on this machine and Python's
+playwright, which the project does not require.
 """

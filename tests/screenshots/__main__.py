@@ -1,5 +1,7 @@
-"""Command line: `python -m tests.screenshots [WORD ...]` takes pictures of the pages whose addresses hold one of the words, else of all.
-The word tutorial takes those of the tutorial in the browser."""
+"""Command line: `python -m tests.screenshots [WORD ...]` takes pictures of the pages whose addresses contain one of the words, or of all.
+
+The word `tutorial` takes those of the browser tutorial.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +23,17 @@ def main(words: list[str]) -> None:
         import django
 
         django.setup()
-        from tests.screenshots import document, taking, world  # these need the settings
+        from tests.screenshots import document, taking, world  # imported here because they need the settings
 
         with world.running(print) as scene:
-            taken = taking.everything(scene, document.FOLDER, words, print)
-            # Last, since the platform's pages would show its tenant's work too.
+            shots = taking.everything(scene, document.FOLDER, words, print)
+            # Last, because the pages of the platform would also show the work of its tenant.
             if not words or "tutorial" in words:
                 taking.tutorial(scene, document.OF_TUTORIAL, print)
         if not words:
-            document.clear_out(taken)
+            document.delete_others(shots)
         document.write()
-        print(f"{sum(len(shot.files) for shot in taken)} pictures in {document.FOLDER}")
+        print(f"{sum(len(shot.files) for shot in shots)} pictures in {document.FOLDER}")
 
 
 if __name__ == "__main__":

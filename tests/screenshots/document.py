@@ -1,4 +1,4 @@
-"""Writes docs/screens.md from the pictures that there are."""
+"""Writes docs/screens.md from the existing pictures."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ PAGE = tree.ROOT / "docs" / "screens.md"
 _SECTION = re.compile(r"(<!-- pictures: (\w+) -->\n).*?(<!-- end of \w+ -->)", re.DOTALL)
 
 
-def clear_out(taken: Iterable[Shot]) -> None:
-    """Delete pictures of pages that are gone."""
-    kept = {file.name for shot in taken for file in shot.files}
+def delete_others(shots: Iterable[Shot]) -> None:
+    """Delete pictures of pages that no longer exist."""
+    names = {file.name for shot in shots for file in shot.files}
     for file in FOLDER.glob("*.webp"):
-        if file.name not in kept:
+        if file.name not in names:
             file.unlink()
 
 
 def write() -> None:
-    """Renew the tables of the page."""
+    """Update the tables of the page."""
     text = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(renewed(text), encoding="utf-8")
+    PAGE.write_text(update_tables(text), encoding="utf-8")
 
 
-def renewed(text: str) -> str:
-    return _SECTION.sub(lambda found: f"{found[1]}{_table(found[2])}\n{found[3]}", text)
+def update_tables(text: str) -> str:
+    return _SECTION.sub(lambda section: f"{section[1]}{_table(section[2])}\n{section[3]}", text)
 
 
 def _table(area: str) -> str:
@@ -47,5 +47,5 @@ def _row(area: str, name: str) -> str:
 
 
 def _cell(words: str, look: str, file: str) -> str:
-    place = (Path("images") / "screens" / file).as_posix()
-    return f"[![{words}, {look}]({place})]({place})" if (FOLDER / file).exists() else ""
+    address = (Path("images") / "screens" / file).as_posix()
+    return f"[![{words}, {look}]({address})]({address})" if (FOLDER / file).exists() else ""

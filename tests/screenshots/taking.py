@@ -1,4 +1,4 @@
-"""Looks at every page with a real browser and keeps what it sees."""
+"""Opens every page in a real browser and takes pictures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OF_ONE = re.compile(r"/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}/(?:change/)?$")
 
 @dataclass(slots=True)
 class Shot:
-    """One page: where it is, what it is called, and the files in which it is shown."""
+    """One page: its address, its title, and the files of its pictures."""
 
     area: str
     address: str
@@ -36,17 +36,17 @@ class Shot:
 
     @property
     def name(self) -> str:
-        """What its files are called; one of many rows is only "one"."""
+        """The base name of its files. The id of a row is replaced by "one"."""
         path = OF_ONE.sub("/one/", urlsplit(self.address).path).strip("/")
         words = re.sub(r"[^a-z0-9]+", "-", path.removeprefix("admin/").lower()).strip("-")
         return f"{self.area}-{words if words and path != 'admin' else 'start'}"
 
 
 def everything(scene: Scene, folder: Path, words: list[str], tell: Callable[[str], None]) -> list[Shot]:
-    """Every page that the navigation leads to, and the first row of each that has rows, in every look."""
+    """Take pictures of every page of the navigation, and of the first row of each list, in every look."""
     from playwright.sync_api import sync_playwright
 
-    program = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
     if program is None:
         raise SystemExit("There is no Chromium on this machine.")
     folder.mkdir(parents=True, exist_ok=True)
@@ -54,21 +54,21 @@ def everything(scene: Scene, folder: Path, words: list[str], tell: Callable[[str
         browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
         try:
             shots = [shot for area in START for shot in _pages(browser, scene, area)]
-            wanted = [shot for shot in shots if not words or any(word in shot.address for word in words)]
+            selected = [shot for shot in shots if not words or any(word in shot.address for word in words)]
             for look in LOOKS:
-                tell(f"Taking {len(wanted)} pictures: {look}")
-                _take(browser, scene, wanted, look, folder)
+                tell(f"Taking {len(selected)} pictures: {look}")
+                _take(browser, scene, selected, look, folder)
         finally:
             browser.close()
-    return wanted
+    return selected
 
 
 def tutorial(scene: Scene, folder: Path, tell: Callable[[str], None]) -> list[Path]:
-    """The tutorial in the browser, done in a tenant of its own; a picture of each of its steps."""
+    """Do the browser tutorial in a new tenant, and take a picture of each of its steps."""
     from playwright.sync_api import sync_playwright
 
     tell("Doing the tutorial in the browser")
-    program = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
     files: list[Path] = []
     folder.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as driver:
@@ -77,11 +77,11 @@ def tutorial(scene: Scene, folder: Path, tell: Callable[[str], None]) -> list[Pa
         page.set_default_timeout(30_000)
         session = page.context.new_cdp_session(page)
 
-        def seen(step: str) -> None:
+        def take_picture(step: str) -> None:
             files.append(folder / f"{step}.webp")
             files[-1].write_bytes(_picture(session))
 
-        walk.walk(page, seen)
+        walk.walk(page, take_picture)
         browser.close()
     return files
 
@@ -123,14 +123,14 @@ def _take(browser: Any, scene: Scene, shots: list[Shot], look: str, folder: Path
 
 
 def _picture(session: Any) -> bytes:
-    """What is in sight, small enough."""
-    taken = b""
+    """Return a picture of the visible part of the page that is small enough."""
+    picture = b""
     for quality in QUALITIES:
         answer = session.send("Page.captureScreenshot", {"format": "webp", "quality": quality})
-        taken = base64.b64decode(answer["data"])
-        if len(taken) < LARGEST:
+        picture = base64.b64decode(answer["data"])
+        if len(picture) < LARGEST:
             break
-    return taken
+    return picture
 
 
 def _signed_in(browser: Any, scene: Scene, area: str, look: str, login: tuple[str, str] | None = None) -> Any:
@@ -153,7 +153,7 @@ def _signed_in(browser: Any, scene: Scene, area: str, look: str, login: tuple[st
 
 
 def _first_row(page: Any, scene: Scene, area: str) -> str:
-    """The first link to a single thing that the page itself has."""
+    """Return the first link to a row in the content of the page."""
     links = page.locator("main a[href], #content a[href], #result_list a[href]").evaluate_all(
         "links => links.map(link => link.getAttribute('href'))"
     )
@@ -164,7 +164,7 @@ def _first_row(page: Any, scene: Scene, area: str) -> str:
 
 
 def _path(scene: Scene, link: str) -> str:
-    """The address within the site, or nothing for one outside."""
+    """Return the address within the site, or an empty text for an external one."""
     parts = urlsplit(urljoin(scene.web, link))
     inside = parts.netloc == urlsplit(scene.web).netloc
     return (parts.path + (f"?{parts.query}" if parts.query else "")) if inside else ""
@@ -177,7 +177,7 @@ def _is_of(area: str, address: str) -> bool:
 
 
 def _title(page: Any) -> str:
-    """The heading of the page, else its title."""
+    """Return the heading of the page, or its title."""
     heading = page.locator("h1, h2").first
     text = heading.inner_text() if heading.count() else page.title()
     return " ".join(text.split())[:80] or page.title()

@@ -1,4 +1,4 @@
-"""The tutorial in the browser, step by step, as docs/tutorial-browser.md has it: done by a test, and shown in its pictures."""
+"""The browser tutorial of docs/tutorial-browser.md, step by step, for its test and its pictures."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ TEXT = (
     "first, asks the landlord, and sets a bowl of water beside the hive."
 )
 NOTES = "Make it shorter. Add a section about varroa mites with 150 words."
-WORKS_MILLISECONDS = 4_000  # that the agent takes, so that it can be watched
+WORKS_MILLISECONDS = 4_000  # the duration of the agent's work, so that it can be watched
 
-#: Called after each step with its name, for a picture.
-Seen = Callable[[str], None]
-
-
-def walk(page: Any, seen: Seen) -> None:
-    """Somebody who has signed in, in a tenant that has no pipeline yet."""
-    _makes_a_pipeline(page, seen)
-    _starts_it(page, seen)
-    _sends_it_back(page, seen)
-    _approves(page, seen)
-    _makes_a_schedule(page, seen)
+#: Called after each step with its name, to take a picture.
+TakePicture = Callable[[str], None]
 
 
-def _makes_a_pipeline(page: Any, seen: Seen) -> None:
+def walk(page: Any, take_picture: TakePicture) -> None:
+    """Do the tutorial as a person who has signed in, in a tenant without pipelines."""
+    _create_pipeline(page, take_picture)
+    _start_run(page, take_picture)
+    _request_changes(page, take_picture)
+    _approve(page, take_picture)
+    _create_schedule(page, take_picture)
+
+
+def _create_pipeline(page: Any, take_picture: TakePicture) -> None:
     _menu(page, "Pipelines")
     page.get_by_role("link", name="New pipeline").click()
     page.get_by_text("No errors").wait_for()
@@ -40,67 +40,66 @@ def _makes_a_pipeline(page: Any, seen: Seen) -> None:
     )
     page.get_by_text("Check", exact=True).click()
     page.get_by_text("No errors").wait_for()
-    seen("pipeline")
+    take_picture("pipeline")
     page.get_by_role("button", name="Save", exact=True).click()
     page.get_by_text("was added successfully").wait_for()
 
 
-def _starts_it(page: Any, seen: Seen) -> None:
+def _start_run(page: Any, take_picture: TakePicture) -> None:
     page.get_by_role("link", name="Console").click()
     _menu(page, "Pipelines")
     page.get_by_role("link", name="Start a run of City bees").click()
     page.get_by_label("Input", exact=True).fill(TEXT)
     page.get_by_label("Labels").fill("client: northern-press")
-    seen("start")
+    take_picture("start")
     page.get_by_role("button", name="Start the run").click()
     page.get_by_role("heading", name="Bees in the city for Northern Press").wait_for()
-    seen("run")
+    take_picture("run")
     page.locator("table").get_by_role("link", name="research").click()
     lines, ended = (
         page.get_by_text(re.compile(r"^I read \d+ words\.$")),
         page.get_by_role("link", name="Transcript"),
     )
-    lines.or_(
-        ended
-    ).first.wait_for()  # on a machine that is slow the agent may have ended before the page is there
-    seen("agent")
+    # On a slow machine the agent may have ended before the page is loaded.
+    lines.or_(ended).first.wait_for()
+    take_picture("agent")
 
 
-def _sends_it_back(page: Any, seen: Seen) -> None:
-    _opens_the_question(page, "brief")
-    seen("inbox")
+def _request_changes(page: Any, take_picture: TakePicture) -> None:
+    _open_question(page, "brief")
+    take_picture("inbox")
     page.get_by_label("Notes", exact=False).fill(NOTES)
     page.get_by_role("button", name="Request changes").click()
 
 
-def _approves(page: Any, seen: Seen) -> None:
-    _opens_the_question(page, "round 2")
+def _approve(page: Any, take_picture: TakePicture) -> None:
+    _open_question(page, "round 2")
     page.get_by_text("Changes since then").wait_for()
-    seen("revision")
+    take_picture("revision")
     page.get_by_role("button", name="Approve", exact=True).click()
     _menu(page, "Runs")
     page.get_by_role("link", name="Bees in the city for Northern Press").click()
     page.locator("h1 .good").wait_for()
-    seen("completed")
+    take_picture("completed")
 
 
-def _opens_the_question(page: Any, words: str) -> None:
+def _open_question(page: Any, words: str) -> None:
     _menu(page, "Inbox")
     page.locator("#rows").get_by_text(words, exact=False).first.click()
     page.locator("#answer").wait_for()
 
 
-def _makes_a_schedule(page: Any, seen: Seen) -> None:
+def _create_schedule(page: Any, take_picture: TakePicture) -> None:
     _menu(page, "Schedules")
     page.get_by_role("link", name="New schedule").click()
     page.get_by_label("Name").fill("City bees, every Monday")
     page.get_by_label("Starts").select_option(label="City bees")
     page.locator("select[name=when]").select_option(label="Every week")
     page.get_by_role("heading", name=re.compile("Monday")).wait_for()
-    seen("schedule")
+    take_picture("schedule")
     page.get_by_role("button", name="Create schedule").click()
     page.get_by_role("heading", name="City bees, every Monday").wait_for()
-    seen("scheduled")
+    take_picture("scheduled")
 
 
 def _menu(page: Any, name: str) -> None:

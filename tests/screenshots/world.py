@@ -1,6 +1,6 @@
-"""What the pictures show: an agency at work, with questions that are open, failures, budgets and schedules.
+"""The content of the pictures: an agency at work, with open questions, failures, budgets and schedules.
 
-It is the demonstration of `make demo`, stopped where people are asked, so that there is something to decide.
+It is the demonstration of `make demo`, stopped at the questions to people, so that there is something to decide.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ PATIENCE_SECONDS = 90.0
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Where it is, and who may look: a member of the tenant for the console, a superuser for the admin."""
+    """The address, and the logins: a member of the tenant for the console, a superuser for the admin."""
 
     web: str
     member: tuple[str, str]
     superuser: tuple[str, str]
-    newcomer: tuple[str, str]  # an admin of a tenant in which nothing has happened yet
+    newcomer: tuple[str, str]  # an admin of an empty tenant
 
 
 @contextmanager
 def running(tell: Callable[[str], None]) -> Iterator[Scene]:
-    """Everything up, with people's work in it."""
+    """Start everything, and fill it with the work of people."""
     stack = LocalStack(
         home=ServiceHome(settings.ORCHESTRATOR_HOME),
         port=find_free_port(settings.PORT),
@@ -54,7 +54,7 @@ def running(tell: Callable[[str], None]) -> Iterator[Scene]:
         with system_scope():
             _member(MEMBER, Tenant.objects.get(slug=TENANT))
         _member(NEWCOMER, registration.register("newsroom", name="Newsroom"))
-        _played(agency)
+        _play(agency)
         yield Scene(
             addresses.web, (MEMBER, PASSWORD), (ADMIN, addresses.admin_password), (NEWCOMER, PASSWORD)
         )
@@ -66,8 +66,8 @@ def _member(name: str, tenant: Tenant) -> None:
         Membership.objects.create(tenant=tenant, user=user, role=Role.ADMIN)
 
 
-def _played(agency: story.Agency) -> None:
-    """A run that is completed, one that waits for the editor after a rejection, and what people are asked besides."""
+def _play(agency: story.Agency) -> None:
+    """Play a run to its end, another up to the editor's second decision, and create other open questions."""
     text = read_input(DEFAULT_INPUT)
     api = agency.operator
     _settings(api)
@@ -99,11 +99,11 @@ def _settings(api: ApiClient) -> None:
 def _open_questions(agency: story.Agency, text: str) -> None:
     api = agency.operator
     run = api.post("/pipelines/content-brief/runs/", {"input": {"content": text}})
-    gate = _waited_for(lambda: _items(agency.editor, run["id"]))
+    gate = _wait_for(lambda: _items(agency.editor, run["id"]))
     agency.editor.post(f"/activities/{gate['id']}/reject/", {"notes": story.NOTE})
-    _waited_for(lambda: [item for item in _items(agency.editor, run["id"]) if item["id"] != gate["id"]])
+    _wait_for(lambda: [item for item in _items(agency.editor, run["id"]) if item["id"] != gate["id"]])
     story.begin_campaign(campaign := Campaign(api, agency.editor), text)
-    _waited_for(lambda: api.get("/activities/", parent=campaign.planner)["results"])
+    _wait_for(lambda: api.get("/activities/", parent=campaign.planner)["results"])
     api.post(
         "/activities/",
         {
@@ -123,7 +123,7 @@ def _open_questions(agency: story.Agency, text: str) -> None:
 
 
 def _failures(api: ApiClient) -> None:
-    """Work that failed for good, in two groups, work that waits, and a queue that is paused."""
+    """Create work that fails permanently, in two groups, work that waits, and a paused queue."""
     for role, message in (("seo", "Audit the shop"), ("qa", "Check the links")):
         api.put(f"/agent-configs/{role}/", {"endpoint": NOBODY_LISTENS, "retry": {"max_attempts": 1}})
         for page in ("front", "archive"):
@@ -134,18 +134,18 @@ def _failures(api: ApiClient) -> None:
     )
     api.post("/queues/dev/pause/")
     api.post("/activities/", {"name": "Mend the feed", "agent_role": "dev"})
-    _waited_for(lambda: len(api.get("/dead-letters/")["results"]) >= 4)
+    _wait_for(lambda: len(api.get("/dead-letters/")["results"]) >= 4)
 
 
 def _items(editor: ApiClient, run: str) -> list[dict[str, Any]]:
     return [item for item in editor.get("/inbox/")["results"] if item["pipeline_run"] == run]
 
 
-def _waited_for(look: Callable[[], Any]) -> Any:
-    """The first of what there is to be, once it is there."""
+def _wait_for(look: Callable[[], Any]) -> Any:
+    """Wait until there is a result, and return it, or the first of a list."""
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (found := look()):
+    while not (result := look()):
         if time.monotonic() > deadline:
-            raise TimeoutError("the world of the pictures did not become what it should be")
+            raise TimeoutError("the content of the pictures was not ready in time")
         time.sleep(0.2)
-    return found[0] if isinstance(found, list) else found
+    return result[0] if isinstance(result, list) else result

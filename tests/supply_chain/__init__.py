@@ -1,1 +1,1 @@
-"""Checks of what we depend on. They need registries, so no test runs them: `make audit` and `make sbom` do."""
+"""Checks of our dependencies. They need registries, so no test runs them: `make audit` and `make sbom` do."""

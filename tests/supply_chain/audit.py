@@ -1,7 +1,7 @@
-"""`make audit`: known vulnerabilities of what is pinned, risky code of ours, and secrets in the tree.
+"""`make audit`: known vulnerabilities of pinned packages, risky code of ours, and secrets in the tree.
 
-Exits 0 when all three say that nothing is wrong, 1 when one of them found something, and 2 when nothing was found but something could
-not be looked at, such as advisories on a machine without access to them.
+Exits 0 if all three find nothing, 1 if one of them finds something, and 2 if nothing was found but something could not be checked, such
+as advisories on a machine without access to them.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ APPS = ("orchestrator", "console", "pipelines", "activities", "agents", "tenants
 
 CLEAN, FOUND, UNKNOWN = 0, 1, 2
 BASELINE = ".secrets.baseline"
-LINES_MOVED = 3  # what detect-secrets-hook exits with when it found nothing new and rewrote line numbers
+LINES_MOVED = 3  # the exit status of detect-secrets-hook if it found nothing new and rewrote line numbers
 
 
 def vulnerabilities() -> int:
-    """Advisories about the packages of requirements/embedded.txt, in the versions that are pinned."""
+    """Look up advisories about the packages of requirements/embedded.txt, in the pinned versions."""
     options = ["--require-hashes", "--disable-pip", "--progress-spinner", "off", "-f", "json"]
-    ran = _run(PIP_AUDIT, "pip-audit", *options, "-r", "requirements/embedded.txt")
+    process = _run(PIP_AUDIT, "pip-audit", *options, "-r", "requirements/embedded.txt")
     try:
-        packages = json.loads(ran.stdout)["dependencies"]
+        packages = json.loads(process.stdout)["dependencies"]
     except (ValueError, KeyError):
-        return _unknown(f"advisories could not be asked: {ran.stderr.strip().splitlines()[-1:]}")
+        return _unknown(f"advisories could not be looked up: {process.stderr.strip().splitlines()[-1:]}")
     for package in packages:
         for advisory in package.get("vulns", ()):
             print(
@@ -47,26 +47,24 @@ def vulnerabilities() -> int:
 
 
 def risky_code() -> int:
-    """What bandit finds in the apps. The rules that are skipped, and why, are in pyproject.toml."""
-    return _told(_run(BANDIT, "bandit", "-q", "-c", "pyproject.toml", "-r", *APPS), "no finding")
+    """Run bandit on the apps. The skipped rules, with reasons, are in pyproject.toml."""
+    return _report(_run(BANDIT, "bandit", "-q", "-c", "pyproject.toml", "-r", *APPS), "no finding")
 
 
 def secrets() -> int:
-    """What looks like a secret in a file of git and is not in `.secrets.baseline`, which lists what was looked at.
+    """Look for secrets in files of git that are not in `.secrets.baseline`, which lists what was reviewed.
 
-    The scanner rewrites the list that it is given where lines have moved, and exits 3 then: it is given a copy.
+    The scanner rewrites the baseline when lines have moved, and exits 3 then, so it gets a copy.
     """
     files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    wanted = [
-        name for name in files.splitlines() if not name.startswith("requirements/") and name != BASELINE
-    ]
+    names = [name for name in files.splitlines() if not name.startswith("requirements/") and name != BASELINE]
     with tempfile.TemporaryDirectory() as folder:
         baseline = Path(folder, BASELINE)
         shutil.copy(ROOT / BASELINE, baseline)
-        ran = _run(SCANNER, "detect-secrets-hook", "--baseline", str(baseline), *wanted)
-    if ran.returncode == LINES_MOVED:
-        ran.returncode = 0
-    return _told(ran, f"{len(wanted)} files, nothing new")
+        process = _run(SCANNER, "detect-secrets-hook", "--baseline", str(baseline), *names)
+    if process.returncode == LINES_MOVED:
+        process.returncode = 0
+    return _report(process, f"{len(names)} files, nothing new")
 
 
 def _run(package: str, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -75,13 +73,13 @@ def _run(package: str, program: str, *arguments: str) -> subprocess.CompletedPro
     )
 
 
-def _told(ran: subprocess.CompletedProcess[str], nothing: str) -> int:
-    if ran.returncode == 0:
+def _report(process: subprocess.CompletedProcess[str], nothing: str) -> int:
+    if process.returncode == 0:
         print(f"  {nothing}")
         return CLEAN
-    if not ran.stdout.strip():
-        return _unknown(f"the tool could not be run: {ran.stderr.strip().splitlines()[-1:]}")
-    print(ran.stdout)
+    if not process.stdout.strip():
+        return _unknown(f"the tool could not be run: {process.stderr.strip().splitlines()[-1:]}")
+    print(process.stdout)
     return FOUND
 
 

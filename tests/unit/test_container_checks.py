@@ -9,11 +9,11 @@ import pytest
 
 from tests.containers import __main__ as command
 from tests.containers import compose, engine
-from tests.containers.engine import Teller
+from tests.containers.engine import Results
 
 
 def test_the_shipped_compose_file_passes_every_check_that_needs_no_engine() -> None:
-    tell = Teller()
+    tell = Results()
 
     compose.validate(tell)
 
@@ -40,7 +40,7 @@ def test_an_error_in_the_compose_file_is_reported(
     assert good in text
     (tmp_path / "docker-compose.yml").write_text(text.replace(good, bad), encoding="utf-8")
     monkeypatch.setattr(compose, "FILE", tmp_path / "docker-compose.yml")
-    tell = Teller()
+    tell = Results()
 
     compose.validate(tell)
 
@@ -54,13 +54,13 @@ def test_without_an_engine_the_check_names_what_is_missing_and_does_not_pass(
     monkeypatch.setattr(engine, "HELPERS", ())
     monkeypatch.setattr(sys, "argv", ["containers", "compose"])
 
-    assert command.main() == command.NOT_LOOKED_AT
+    assert command.main() == command.NOT_CHECKED
     output = capsys.readouterr().out
     assert "podman (apt install podman)" in output
-    assert "The configuration alone was checked" in output
+    assert "Only the configuration was checked" in output
 
 
 def test_variables_are_expanded_as_compose_does() -> None:
-    text = compose.filled_in("a ${ONE:?needed} ${TWO:-two} ${THREE:-} $$HOME", {"ONE": "1", "THREE": "3"})
+    text = compose.expand("a ${ONE:?needed} ${TWO:-two} ${THREE:-} $$HOME", {"ONE": "1", "THREE": "3"})
 
     assert text == "a 1 two 3 $HOME"

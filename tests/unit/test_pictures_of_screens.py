@@ -11,7 +11,7 @@ from tests.screenshots.taking import LARGEST, LOOKS, Shot
 def test_the_screens_page_shows_every_picture_that_exists() -> None:
     before = document.PAGE.read_text(encoding="utf-8")
 
-    assert before == document.renewed(before), "run: make screenshots"
+    assert before == document.update_tables(before), "run: make screenshots"
     assert [
         file.name for file in document.FOLDER.glob("*.webp") if f"screens/{file.name}" not in before
     ] == []

@@ -1,4 +1,4 @@
-"""A server of MongoDB's protocol that asks for logins (SCRAM-SHA-256) and lets each touch one database, as the real one is set up to.
+"""A server of MongoDB's protocol that requires logins (SCRAM-SHA-256) and gives each access to one database, as the real one does.
 
 Logins come from the environment of docker-compose.yml: MONGO_INITDB_ROOT_USERNAME with MONGO_INITDB_ROOT_PASSWORD may use every database,
 MONGO_APP_USERNAME with MONGO_APP_PASSWORD the one called `orchestrator`.
@@ -45,7 +45,7 @@ class Logins(NeoSQLiteHandler):
             if os.environ.get(name)
         }
         self.exchanges: dict[str, dict] = {}
-        self.known: dict[str, str | None] = {}  # by connection: the database that it may use, None for all
+        self.known: dict[str, str | None] = {}  # the database that each connection may use, None for all
 
     def handle_insert(self, msg):
         return self._guarded(msg, super().handle_insert)
@@ -65,7 +65,7 @@ class Logins(NeoSQLiteHandler):
         if command == "saslStart":
             return msg["request_id"], self._start(connection, body)
         if command == "saslContinue":
-            return msg["request_id"], self._go_on(connection, body)
+            return msg["request_id"], self._continue(connection, body)
         if command not in FREE:
             allowed = connection in self.known and self.known[connection] in {None, body.get("$db")}
             if not allowed:
@@ -82,17 +82,17 @@ class Logins(NeoSQLiteHandler):
         password, _ = self.users.get(user, (secrets.token_hex(), None))
         salt = hashlib.sha256(user.encode()).digest()[:28]
         nonce = fields["r"] + secrets.token_urlsafe(18)
-        told = f"r={nonce},s={base64.b64encode(salt).decode()},i={ITERATIONS}"
+        challenge = f"r={nonce},s={base64.b64encode(salt).decode()},i={ITERATIONS}"
         self.exchanges[connection] = {
             "user": user,
             "password": password,
             "salt": salt,
             "nonce": nonce,
-            "texts": f"{bare},{told}",
+            "texts": f"{bare},{challenge}",
         }
-        return {"ok": 1.0, "conversationId": 1, "done": False, "payload": told.encode()}
+        return {"ok": 1.0, "conversationId": 1, "done": False, "payload": challenge.encode()}
 
-    def _go_on(self, connection, body):
+    def _continue(self, connection, body):
         exchange = self.exchanges.get(connection)
         payload = bytes(body["payload"]).decode()
         if exchange is None:
@@ -106,9 +106,9 @@ class Logins(NeoSQLiteHandler):
         texts = f"{exchange['texts']},{without_proof}".encode()
         signature = hmac.digest(hashlib.sha256(client).digest(), texts, "sha256")
         expected = bytes(a ^ b for a, b in zip(client, signature, strict=True))
-        given = base64.b64decode(proof)
+        received = base64.b64decode(proof)
         if (
-            not hmac.compare_digest(given, expected)
+            not hmac.compare_digest(received, expected)
             or fields.get("r") != exchange["nonce"]
             or exchange["user"] not in self.users
         ):
