@@ -57,7 +57,14 @@ def expire(tenant_id: UUID, activity_id: UUID, *, actor: str) -> bool:
 
 
 def _cancel(activity: Activity, actor: str, reason: str) -> None:
-    _refuse_gate(activity)
+    # Without an open gate, the activity behind it could never be decided.
+    if activity.link_kind == LinkKind.GATE and activity.status in (Status.CREATED, Status.IN_PROGRESS):
+        raise TransitionRefused(
+            activity.pk,
+            "cancel",
+            activity.status,
+            f"Decide this gate, or cancel activity {activity.parent_id}, which waits behind it.",
+        )
     transitions.apply(
         activity.pk, "cancel", actor=actor, detail={"reason": reason}, cancel_reason=reason or None
     )
@@ -72,17 +79,6 @@ def _lock_activity(tenant_id: UUID, activity_id: UUID) -> Activity:
         return approvals.lock_concerned(tenant_id, activity)[activity_id]
     # Lock everything that this may end now, in order of ids, because the pipeline run is locked later.
     return activity_tree.lock_with_dependents(tenant_id, activity_id) or activity
-
-
-def _refuse_gate(activity: Activity) -> None:
-    """Raise `TransitionRefused` for an open gate, because the activity behind it could never be decided without it."""
-    if activity.link_kind == LinkKind.GATE and activity.status in (Status.CREATED, Status.IN_PROGRESS):
-        raise TransitionRefused(
-            activity.pk,
-            "cancel",
-            activity.status,
-            f"Decide this gate, or cancel activity {activity.parent_id}, which waits behind it.",
-        )
 
 
 def release_everything(

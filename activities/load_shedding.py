@@ -51,9 +51,10 @@ class Meter:
 
     def read(self) -> Load:
         groups = list(self._list_control_groups())
+        memory = psutil.virtual_memory()
         return Load(
             cpu=max([self._cpu_of_host(), *map(self._cpu_of_group, groups)]),
-            memory=max([_memory_of_host(), *map(_memory_of_group, groups)]),
+            memory=max([(1.0 - memory.available / memory.total), *map(_memory_of_group, groups)]),
         )
 
     def _cpu_of_host(self) -> float:
@@ -88,11 +89,6 @@ class Meter:
                 yield group
             if group == self.root:
                 return
-
-
-def _memory_of_host() -> float:
-    memory = psutil.virtual_memory()
-    return 1.0 - memory.available / memory.total
 
 
 def _memory_of_group(group: Path) -> float:

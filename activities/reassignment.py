@@ -68,17 +68,6 @@ def reassign_by_agent(
     """
     activity = suspension.live(run)
     suspension.refuse_unlisted(activity, agent_role)
-    _refuse_repeated_reassignment(activity, agent_role)
-    suspension.refuse_full_tree(activity_tree.tree_of(run.tenant_id, run.activity_id))
-    actor = f"run:{run.run_id}"
-    successor = _create_successor(
-        activity, reason=reason, agent_role=agent_role, human_role=human_role, actor=actor, run=run
-    )
-    cancellation.release_everything(run.tenant_id, run.activity_id, actor=actor)
-    return successor.pk
-
-
-def _refuse_repeated_reassignment(activity: Activity, agent_role: str | None) -> None:
     line = activity_tree.line_of(activity.tenant_id, activity)
     limit = settings.ORCHESTRATOR_REASSIGNMENTS
     if sum(member.link_kind == LinkKind.REASSIGNED_FROM for member in line) >= limit:
@@ -87,6 +76,13 @@ def _refuse_repeated_reassignment(activity: Activity, agent_role: str | None) ->
         raise ToolRefused(
             f"{agent_role} has had this work before; reassign it to another role or to a person."
         )
+    suspension.refuse_full_tree(activity_tree.tree_of(run.tenant_id, run.activity_id))
+    actor = f"run:{run.run_id}"
+    successor = _create_successor(
+        activity, reason=reason, agent_role=agent_role, human_role=human_role, actor=actor, run=run
+    )
+    cancellation.release_everything(run.tenant_id, run.activity_id, actor=actor)
+    return successor.pk
 
 
 def _create_successor(

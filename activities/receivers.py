@@ -54,7 +54,14 @@ def notify_waiting(sender: Any, *, activity: Any, **kwargs: Any) -> None:
     if activity.link_kind == LinkKind.APPROVAL:
         approvals.settle_links(activity)
     elif activity.link_kind == LinkKind.ESCALATION:
-        _close_dead_letter(activity)
+        # A cancelled escalation closes nothing.
+        if activity.status == Status.DONE and activity.parent_id is not None:
+            dead_letter_records.close(
+                activity.tenant_id,
+                activity.parent_id,
+                DeadLetterState.CLOSED,
+                actor=activity.decided_by or "engine",
+            )
     elif activity.link_kind != LinkKind.GATE and activity.parent_id is not None:
         _answer_parent(activity)
 
@@ -92,17 +99,6 @@ def _describe_end(ended: Any, origin: Origin) -> dict[str, Any]:
         if origin.kind == LinkKind.RESOLUTION
         else suspension.outcome_of_review(ended)
     )
-
-
-def _close_dead_letter(escalation: Any) -> None:
-    """Close the dead letter when a person has completed its escalation. A cancelled escalation closes nothing."""
-    if escalation.status == Status.DONE and escalation.parent_id is not None:
-        dead_letter_records.close(
-            escalation.tenant_id,
-            escalation.parent_id,
-            DeadLetterState.CLOSED,
-            actor=escalation.decided_by or "engine",
-        )
 
 
 # References from open work to agents, so that removing an agent shows what still needs it.

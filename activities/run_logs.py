@@ -142,7 +142,12 @@ def _append(run: RunToken, batch: _Batch) -> AppendResult:
     """Insert a batch after the last one. Raises `PyMongoError`, `LogKeyReused`."""
     documents = _documents()
     with pymongo.timeout(WRITE_SECONDS):
-        _make_index()
+        # This index makes the key of a batch unique. It is created here, so that nobody has to set it up.
+        if settings.MONGODB_URI not in _indexed:
+            _documents().create_index(
+                [("run_id", pymongo.ASCENDING), ("key", pymongo.ASCENDING)], unique=True, name="batch_once"
+            )
+            _indexed.add(settings.MONGODB_URI)
         for _ in range(TRIES):
             last = documents.find_one(_of_run(run.run_id), sort=[("_id", pymongo.DESCENDING)])
             if last is not None and last.get("full"):
@@ -485,15 +490,6 @@ def _document_id(run_id: UUID, number: int) -> str:
 def _documents() -> Collection[dict[str, Any]]:
     # A log need not survive the loss of the primary, so writes do not wait for other members of the replica set.
     return outputs.collection().database[COLLECTION].with_options(write_concern=pymongo.WriteConcern(w=1))
-
-
-def _make_index() -> None:
-    """Create the index that makes the key of a batch unique. Done here, so that nobody has to set it up."""
-    if settings.MONGODB_URI not in _indexed:
-        _documents().create_index(
-            [("run_id", pymongo.ASCENDING), ("key", pymongo.ASCENDING)], unique=True, name="batch_once"
-        )
-        _indexed.add(settings.MONGODB_URI)
 
 
 _indexed: set[str] = set()

@@ -173,7 +173,10 @@ def _notification(subagent: Subagent, ended: Any) -> NewItem:
         "description": subagent.description, "status": status, "output_file": output_file_of(subagent.pk),
     }  # fmt: skip
     result, error = _result_of(ended) if status == COMPLETED else None, getattr(ended, "error", None)
-    summary = _summary(subagent, status, result, error)
+    name = subagent.description or subagent.subagent_type
+    text = result if isinstance(result, str) else (error or {}).get("message") if error else None
+    line = " ".join(text.split()) if text else ""
+    summary = f"The task {name!r} is {status}." + (f" {line}" if line else "")[:LONGEST_SUMMARY]
     content |= {"summary": summary} | ({"result": result} if status == COMPLETED else {"error": error})
     return NewItem(
         kind=ItemKind.TASK_NOTIFICATION,
@@ -192,13 +195,6 @@ def _result_of(ended: Any) -> Any:
     if output is None:
         return None
     return output.content[:LONGEST_RESULT] if output.content is not None else output.data
-
-
-def _summary(subagent: Subagent, status: str, result: Any, error: Any) -> str:
-    name = subagent.description or subagent.subagent_type
-    text = result if isinstance(result, str) else (error or {}).get("message") if error else None
-    line = " ".join(text.split()) if text else ""
-    return f"The task {name!r} is {status}." + (f" {line}" if line else "")[:LONGEST_SUMMARY]
 
 
 # State: read from the subagent's activity, or its newest successor, and from the ledger.

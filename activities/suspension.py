@@ -98,12 +98,14 @@ def report_blocker(run: RunToken, *, blocker_type: str, message: str, channel_id
         # Seen at the start of the run, because somebody may have renewed the channel since then.
         runs = ActivityRun.objects.for_tenant(run.tenant_id)
         channels.expire(run.tenant_id, channel_id, seen_at=runs.get(pk=run.run_id).started_at)
+    # Whoever resolves the blocker: the `resolver_role` of the activity, or else operators.
+    role = (moved.metadata or {}).get("resolver_role")
     resolution = child_of(
         moved,
         LinkKind.RESOLUTION,
         name=message.splitlines()[0][:200],
         description=message,
-        human_role=_resolver_of(moved),
+        human_role=role if isinstance(role, str) and 0 < len(role) <= LONGEST_ROLE else DEFAULT_RESOLVER,
         priority=min(moved.priority, BANDS["gated"]),
         metadata={
             "blocker_type": blocker_type,
@@ -112,12 +114,6 @@ def report_blocker(run: RunToken, *, blocker_type: str, message: str, channel_id
         },
     )
     return submit([resolution], actor=f"run:{run.run_id}")[0].id
-
-
-def _resolver_of(blocked: Any) -> str:
-    """Return the human role that resolves the blocker: the `resolver_role` of the activity, or else operators."""
-    role = (blocked.metadata or {}).get("resolver_role")
-    return role if isinstance(role, str) and 0 < len(role) <= LONGEST_ROLE else DEFAULT_RESOLVER
 
 
 def resolve_blocker(tenant_id: UUID, activity_id: UUID, *, actor: str, note: str) -> Activity:
@@ -289,7 +285,11 @@ def create_subtask(
     parent = live(run)
     refuse_unlisted(parent, agent_role)
     tree = activity_tree.tree_of(run.tenant_id, run.activity_id)
-    _refuse_full_level(tree)
+    depth, limit = settings.ORCHESTRATOR_SUBTASK_DEPTH, settings.ORCHESTRATOR_SUBTASKS_PER_ACTIVITY
+    if tree.depth >= depth:
+        raise QuotaExceeded("depth", f"Subtasks may be nested at most {depth} deep.")
+    if tree.subtasks >= limit:
+        raise QuotaExceeded("subtasks", f"An activity may create at most {limit} subtasks.")
     refuse_full_tree(tree)
     subtask = child_of(
         parent,
@@ -309,33 +309,21 @@ def create_subtask(
     return submitted.id
 
 
-def _refuse_full_level(tree: Any) -> None:
-    depth, limit = settings.ORCHESTRATOR_SUBTASK_DEPTH, settings.ORCHESTRATOR_SUBTASKS_PER_ACTIVITY
-    if tree.depth >= depth:
-        raise QuotaExceeded("depth", f"Subtasks may be nested at most {depth} deep.")
-    if tree.subtasks >= limit:
-        raise QuotaExceeded("subtasks", f"An activity may create at most {limit} subtasks.")
-
-
 def refuse_unlisted(activity: Activity, agent_role: str | None) -> None:
     """Raise `ToolRefused` unless the agent of the activity may give work to the role. It may always give work to people."""
     if agent_role is None:
         return
-    roles = _allowed_roles(activity)
+    # The setting of its tenant, or else that of all tenants; by its name, or else by "*".
+    targets: Mapping[str, Sequence[str]] = settings.ORCHESTRATOR_HANDS_WORK_TO
+    names = [str(activity.agent_role), "*"]
+    if any("/" in key for key in targets):
+        names = [*(f"{activity.tenant.slug}/{name}" for name in names), *names]
+    roles = next((targets[name] for name in names if name in targets), ("*",))
     if agent_role in roles or "*" in roles or (RELATED in roles and _is_related(activity, agent_role)):
         return
     raise ToolRefused(
         f"{activity.agent_role} may not give work to {agent_role}. Do it yourself, or ask a person."
     )
-
-
-def _allowed_roles(activity: Activity) -> Sequence[str]:
-    """Return the roles to which this role may give work: its tenant's setting, or else that of all tenants; by its name, or else by "*"."""
-    targets: Mapping[str, Sequence[str]] = settings.ORCHESTRATOR_HANDS_WORK_TO
-    names = [str(activity.agent_role), "*"]
-    if any("/" in key for key in targets):
-        names = [*(f"{activity.tenant.slug}/{name}" for name in names), *names]
-    return next((targets[name] for name in names if name in targets), ("*",))
 
 
 def _is_related(activity: Activity, agent_role: str) -> bool:

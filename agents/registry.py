@@ -40,21 +40,16 @@ def reset_health(agent: Agent) -> None:
 # Its work stays: activities and runs store their role as text.
 
 
-def refuse_if_used(role: str) -> None:
-    """Raise `AgentInUse` if anything refers to the agent. The message names the references."""
-    if references := references_to(role):
-        raise AgentInUse(
-            f"The agent {role} cannot be deleted: it is needed by {references_in_words(references)}. "
-            "Change these first, or switch the agent off instead."
-        )
-
-
 def remove(role: str, *, revision: int) -> None:
     """Delete the agent at this revision. Raises `AgentInUse`, or `NotFound` when it was changed or deleted meanwhile.
 
     Uses the database role that sees all tenants, because settings of every tenant are deleted as well.
     """
-    refuse_if_used(role)
+    if references := references_to(role):
+        raise AgentInUse(
+            f"The agent {role} cannot be deleted: it is needed by {references_in_words(references)}. "
+            "Change these first, or switch the agent off instead."
+        )
     deleted, _ = Agent.objects.using(SYSTEM).filter(role=role, revision=revision).delete()
     if not deleted:
         raise NotFound("agent", role)

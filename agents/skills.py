@@ -151,7 +151,13 @@ def remove(run_id: UUID) -> None:
     folder = _folder_of(run_id)
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():
-        _restore_permissions(folder)
+        # Some tools protect their folders from deletion.
+        with suppress(OSError):
+            folder.chmod(OWN_ONLY)
+            for path, inner, _ in os.walk(folder):
+                for name in inner:
+                    if not os.path.islink(inner_path := os.path.join(path, name)):
+                        os.chmod(inner_path, OWN_ONLY)
         shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():
         logger.warning(
@@ -196,13 +202,3 @@ def _as_run_id(name: str) -> UUID | None:
     except ValueError:
         return None
     return run_id if str(run_id) == name else None
-
-
-def _restore_permissions(folder: Path) -> None:
-    """Make all folders writable again, because some tools protect their folders from deletion."""
-    with suppress(OSError):
-        folder.chmod(OWN_ONLY)
-        for path, inner, _ in os.walk(folder):
-            for name in inner:
-                if not os.path.islink(inner_path := os.path.join(path, name)):
-                    os.chmod(inner_path, OWN_ONLY)

@@ -47,7 +47,10 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
 
 
 def _act(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
-    action, address, seen = request.POST.get("deed", ""), f"/agents/{role}", _revision(request)
+    text = request.POST.get("revision", "")
+    if not text.isdecimal():
+        raise Refused(NOT_OFFERED, status=400)
+    action, address, seen = request.POST.get("deed", ""), f"/agents/{role}", int(text[:LONGEST_REVISION])
     if action == "roll_back":
         # If two people see the same version fail, the second must not roll back the version that the first one restored.
         reply = internal_api.call_api(request, visit.who, "POST", f"{address}/rollback/", version=seen)
@@ -77,14 +80,6 @@ def one(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
         raise Http404
     context = {"one": details, "may_deploy": visit.who.is_platform_admin}
     return render_page(request, visit, "console/agents/one.html", context)
-
-
-def _revision(request: HttpRequest) -> int:
-    """Return the revision of the role that the page displayed. Raises `Refused`."""
-    text = request.POST.get("revision", "")
-    if not text.isdecimal():
-        raise Refused(NOT_OFFERED, status=400)
-    return int(text[:LONGEST_REVISION])
 
 
 # The agents from a tenant's view: version in production, health, and the tenant's runs of the last day.

@@ -92,9 +92,10 @@ def page(
     def decorate(view: View) -> View:
         @wraps(view)
         def page_view(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-            visit = visit_of(request, here)
-            if visit is None:
+            who, tenants = acting(request)
+            if who is None:
                 return choose(request, here)
+            visit = PageContext(who, tenants, here)
             if least is not None and not visit.who.role.includes(least):
                 raise Http404
             if for_admins and not visit.who.role.includes(Role.ADMIN):
@@ -121,12 +122,6 @@ def page(
         return send_policy_with_scripts(never_cache(require_http_methods(allowed)(guarded)))
 
     return decorate
-
-
-def visit_of(request: HttpRequest, here: str) -> PageContext | None:
-    """Return the context; None if a superuser has not chosen a tenant, or the person belongs to none. Raises `Http404`."""
-    who, tenants = acting(request)
-    return None if who is None else PageContext(who, tenants, here)
 
 
 def choose(request: HttpRequest, here: str) -> HttpResponse:

@@ -447,20 +447,16 @@ def weeks_of(schedules: Sequence[tuple[Schedule, Timing]], *, now: datetime) -> 
     ]
     for schedule, plan in schedules[:MOST_SCHEDULES]:
         for day in days[today.weekday() :]:
-            _mark(day, schedule, plan, now)
+            begin = datetime(day.on.year, day.on.month, day.on.day, tzinfo=UTC)
+            after, until = max(begin - INSTANT, now), begin + DAY - INSTANT
+            times = list(islice(timing.times(plan, after=after, until=until), COUNTED + 1))
+            if times:
+                day.marks.append(Mark(schedule, f"{times[0]:%H:%M}", len(times)))
     for day in days:
         day.marks.sort(key=lambda mark: (mark.first, mark.schedule.name))
         day.others = max(0, len(day.marks) - NAMED)
         del day.marks[NAMED:]
     return [Week(days[start : start + 7]) for start in range(0, len(days), 7)]
-
-
-def _mark(day: Day, schedule: Schedule, plan: Timing, now: datetime) -> None:
-    begin = datetime(day.on.year, day.on.month, day.on.day, tzinfo=UTC)
-    after, until = max(begin - INSTANT, now), begin + DAY - INSTANT
-    times = list(islice(timing.times(plan, after=after, until=until), COUNTED + 1))
-    if times:
-        day.marks.append(Mark(schedule, f"{times[0]:%H:%M}", len(times)))
 
 
 # The form of a schedule: its times, time zone and target.

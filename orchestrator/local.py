@@ -86,7 +86,13 @@ class LocalStack:
         self.tell("Preparing the database")
         call_command("migrate", verbosity=0)
         password = self.home.secret("admin_password")
-        _ensure_admin(password)
+        users = get_user_model()
+        user, created = users.objects.get_or_create(
+            username=ADMIN, defaults={"is_staff": True, "is_superuser": True}
+        )
+        if created or not user.check_password(password):
+            user.set_password(password)
+            user.save(update_fields=["password"])
         connections.close_all()
         return password
 
@@ -154,13 +160,3 @@ def _wait_for(path: Path, supervisor: Supervisor) -> str:
             raise TimeoutError("the sample agents did not start in time")
         time.sleep(0.05)
     return path.read_text()
-
-
-def _ensure_admin(password: str) -> None:
-    users = get_user_model()
-    user, created = users.objects.get_or_create(
-        username=ADMIN, defaults={"is_staff": True, "is_superuser": True}
-    )
-    if created or not user.check_password(password):
-        user.set_password(password)
-        user.save(update_fields=["password"])

@@ -16,7 +16,6 @@ Lock order: activity, pipeline run, period.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -55,9 +54,18 @@ def recount(tenant_id: UUID, period_id: UUID) -> None:
     counts = Counter(dict(runs.values_list("status").annotate(Count("pk"))))
     status = _status(period, counts)
     problems = _problems(period, counts) if status != PeriodState.CANCELLED else []
-    reason = _join_problems(problems)
+    named = "; ".join(problems[:MOST_NAMED])
+    more = len(problems) - MOST_NAMED
+    reason = f"{named}; and {more} more." if more > 0 else f"{named}." if named else ""
     if reason and not period.at_risk and status != PeriodState.PLANNING:
-        _raise_alert(period, reason)
+        # Problems of a planner have their own alerts.
+        raise_alert(
+            period.tenant_id,
+            AlertKind.PERIOD_AT_RISK,
+            f"{period.deliverable.name} is at risk in {period.starts_on:%B %Y}",
+            body=reason,
+            facts={"period": period.pk, "deliverable": period.deliverable_id},
+        )
     DeliverablePeriod.objects.for_tenant(tenant_id).filter(pk=period_id).update(
         status=status,
         completed=counts[RunState.COMPLETED],
@@ -138,22 +146,5 @@ def _list_failed_steps(period: DeliverablePeriod) -> list[str]:
     return list(dict.fromkeys(problems))  # a step with many branches is one problem
 
 
-def _raise_alert(period: DeliverablePeriod, reason: str) -> None:
-    """Alert people when the period becomes at risk. Problems of a planner have their own alerts."""
-    raise_alert(
-        period.tenant_id,
-        AlertKind.PERIOD_AT_RISK,
-        f"{period.deliverable.name} is at risk in {period.starts_on:%B %Y}",
-        body=reason,
-        facts={"period": period.pk, "deliverable": period.deliverable_id},
-    )
-
-
 def _name_run(run: PipelineRun) -> str:
     return run.name or run.version.pipeline.key
-
-
-def _join_problems(problems: Sequence[str]) -> str:
-    named = "; ".join(problems[:MOST_NAMED])
-    more = len(problems) - MOST_NAMED
-    return f"{named}; and {more} more." if more > 0 else f"{named}." if named else ""

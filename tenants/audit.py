@@ -90,7 +90,7 @@ def record(
     `changes` and `detail` must be results of `changes_between` or `redact`. A tenant's entry needs its open scope, or one that may write
     its rows.
     """
-    source = current_origin()
+    source = _origin.get()
     APPEND.run(
         {
             "id": uuid7(),
@@ -179,10 +179,6 @@ class Origin:
 
 NOWHERE = Origin()
 _origin: ContextVar[Origin] = ContextVar("audit_origin", default=NOWHERE)
-
-
-def current_origin() -> Origin:
-    return _origin.get()
 
 
 @contextmanager

@@ -428,7 +428,11 @@ class ActivityTimeline(ViewSetMixin, ActivityPart):
         deadline may be in the future."""
         self.activity(activity_id)
         refuse_unknown(request, self)
-        return page_response(selectors.timeline(self.tenant_id, activity_id), request)
+        pages = MomentPagination()
+        page = pages.paginate_queryset(selectors.timeline(self.tenant_id, activity_id), request)
+        return pages.get_paginated_response(
+            [{"at": moment.at, "kind": moment.kind, **moment.facts} for moment in page]
+        )
 
 
 class ActivityWhy(ActivityPart):
@@ -470,12 +474,3 @@ def _range(moments: Sequence[Moment], cursor: Cursor | None, limit: int) -> tupl
     if not cursor.backwards:
         return place, place + limit
     return max(0, place - 1 - limit), max(0, place - 1)
-
-
-def page_response(moments: Sequence[Moment], request: Request) -> Response:
-    """Return the requested page of a timeline."""
-    pages = MomentPagination()
-    page = pages.paginate_queryset(moments, request)
-    return pages.get_paginated_response(
-        [{"at": moment.at, "kind": moment.kind, **moment.facts} for moment in page]
-    )

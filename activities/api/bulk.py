@@ -284,7 +284,12 @@ class BulkOfActivities(TenantView):
         conditions = body["filter"]
         matches = self._find(conditions)
         if body.get("dry_run"):
-            return Response(self._preview(matches))
+            newest = matches.order_by("-created_at", "-pk").only("id", "name", "status")[:SAMPLE]
+            sample = [
+                {"id": one.pk, "name": one.name, "status": one.status, "link": link_of(one.pk)}
+                for one in newest
+            ]
+            return Response({"dry_run": True, "count": matches.count(), "sample": sample})
         job = bulk_jobs.start(
             self.tenant_id,
             body["action"],
@@ -311,13 +316,6 @@ class BulkOfActivities(TenantView):
             raise InvalidRequest(errors)
         matches: QuerySet[Activity] = filters.qs
         return matches
-
-    def _preview(self, matches: QuerySet[Activity]) -> dict[str, Any]:
-        newest = matches.order_by("-created_at", "-pk").only("id", "name", "status")[:SAMPLE]
-        sample = [
-            {"id": one.pk, "name": one.name, "status": one.status, "link": link_of(one.pk)} for one in newest
-        ]
-        return {"dry_run": True, "count": matches.count(), "sample": sample}
 
 
 @describe_resource(many="Bulk jobs, newest first", one="One bulk job with its progress")

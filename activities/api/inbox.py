@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
-from uuid import UUID
 
 from django.db import transaction
 from django.db.models import QuerySet
@@ -106,14 +105,11 @@ class InboxViewSet(ListResource):
         items = read(DecisionsSerializer, request.data)["items"]
         # Take all locks first and in one order, because concurrent decisions about the same items could deadlock otherwise.
         lock_all(self.tenant_id, {item["id"] for item in items})
-        runs = self._pipeline_runs(items)
+        rows = Activity.objects.for_tenant(self.tenant_id).filter(pk__in=[item["id"] for item in items])
+        runs = dict(rows.values_list("pk", "pipeline_run_id"))
         order = sorted(range(len(items)), key=lambda index: (str(runs.get(items[index]["id"])), index))
         results = {index: self._result(items[index]) for index in order}
         return Response({"results": [results[index] for index in range(len(items))]})
-
-    def _pipeline_runs(self, items: Any) -> dict[UUID, UUID | None]:
-        rows = Activity.objects.for_tenant(self.tenant_id).filter(pk__in=[item["id"] for item in items])
-        return dict(rows.values_list("pk", "pipeline_run_id"))
 
     def _result(self, item: Mapping[str, Any]) -> dict[str, Any]:
         result = {"id": item["id"], "link": link_of(item["id"])}

@@ -619,10 +619,6 @@ class RunTool(RunView):
             raise NotFound(f"The tools are {', '.join(KINDS)}.", code="tool_not_available")
         run = self.caller.token
         reports.refuse_if_over(run)
-        answer = agent_tools.receive_call(run, tool, request.data, key=_key_of(request))
+        text = request.headers.get(HEADER)
+        answer = agent_tools.receive_call(run, tool, request.data, key="" if text is None else key_of(text))
         return Response({**answer.body, "duplicate": answer.repeated}, status=200 if answer.repeated else 201)
-
-
-def _key_of(request: Request) -> str:
-    text = request.headers.get(HEADER)
-    return "" if text is None else key_of(text)

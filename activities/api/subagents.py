@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -22,7 +21,7 @@ from activities.api.activities import transcript_response
 from activities.api.operations import ReasonSerializer
 from activities.execution import prompt
 from activities.models import ActivityRun, Subagent
-from activities.subagents import NewSubagent, SubagentState, output_file_of
+from activities.subagents import NewSubagent, output_file_of
 from agents import configuration
 from agents.command_line import transcripts
 from tenants.api.documentation import command, operation, posting
@@ -211,16 +210,13 @@ class SubagentTranscript(ViewSetMixin, TenantView):
             last = runs.order_by("-started_at").values_list("pk", flat=True).first()
         pieces = transcripts.read(self.tenant_id, last) if last else None
         if pieces is None:
-            pieces = self._output_or_error(state)
+            reference = state.activity.output_ref
+            output = outputs.read(self.tenant_id, reference) if reference else None
+            if output is not None:
+                text = output.content if output.content is not None else prompt.as_json(output.data)
+            elif state.activity.error:
+                text = str(state.activity.error.get("message", ""))
+            else:
+                raise NotFound(code="no_transcript")
+            pieces = iter([text.encode()])
         return transcript_response(pk, pieces)
-
-    def _output_or_error(self, state: SubagentState) -> Iterator[bytes]:
-        reference = state.activity.output_ref
-        output = outputs.read(self.tenant_id, reference) if reference else None
-        if output is not None:
-            text = output.content if output.content is not None else prompt.as_json(output.data)
-        elif state.activity.error:
-            text = str(state.activity.error.get("message", ""))
-        else:
-            raise NotFound(code="no_transcript")
-        return iter([text.encode()])

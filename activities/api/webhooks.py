@@ -134,7 +134,10 @@ class WebhookViewSet(VersionedResource):
             self.body = read(WebhookBodySerializer, request.data)
             # Before the transaction, because it resolves a host name.
             if not idempotency.is_repetition(request, self.principal):
-                _refuse_address(self.body["url"])
+                try:
+                    outbound.check_url(self.body["url"], purpose=outbound.WEBHOOKS)
+                except OutboundRefused as refusal:
+                    raise InvalidRequest([("url", str(refusal))]) from refusal
 
     @creation("Create a webhook", WebhookBodySerializer, WebhookWithSecretSerializer)
     def create(self, request: Request) -> Response:
@@ -204,13 +207,6 @@ class WebhookViewSet(VersionedResource):
     def _save(self, webhook: WebhookEndpoint) -> None:
         webhook.version += 1
         webhook.save()
-
-
-def _refuse_address(url: str) -> None:
-    try:
-        outbound.check_url(url, purpose=outbound.WEBHOOKS)
-    except OutboundRefused as refusal:
-        raise InvalidRequest([("url", str(refusal))]) from refusal
 
 
 def _with_secret(webhook: WebhookEndpoint, secret: str) -> dict[str, Any]:

@@ -94,7 +94,12 @@ def post(tenant_id: UUID, key: str, new: NewItem, *, actor: str, bounded: bool =
     if (earlier := _find_duplicate(mailbox, new)) is not None:
         return PostedItem(earlier, created=False)
     if bounded:
-        _refuse_when_full(mailbox)
+        limit = settings.ORCHESTRATOR_MAILBOX_ITEMS
+        waiting = MailboxItem.objects.for_tenant(mailbox.tenant_id).filter(
+            mailbox_id=mailbox.pk, state__in=(ItemState.PENDING, ItemState.CLAIMED)
+        )
+        if waiting.count() >= limit:
+            raise MailboxFull(f"{limit} items wait in the mailbox {mailbox.key} already.")
     item = _item(mailbox, new)
     MailboxItem.objects.for_tenant(tenant_id).bulk_create([item], ignore_conflicts=True)
     stored = MailboxItem.objects.for_tenant(tenant_id).filter(pk=item.pk).first()
@@ -112,15 +117,6 @@ def _find_duplicate(mailbox: Mailbox, new: NewItem) -> MailboxItem | None:
     items = MailboxItem.objects.for_tenant(mailbox.tenant_id).filter(mailbox_id=mailbox.pk)
     duplicate: MailboxItem | None = items.filter(client_message_id=new.client_message_id).first()
     return duplicate
-
-
-def _refuse_when_full(mailbox: Mailbox) -> None:
-    limit = settings.ORCHESTRATOR_MAILBOX_ITEMS
-    waiting = MailboxItem.objects.for_tenant(mailbox.tenant_id).filter(
-        mailbox_id=mailbox.pk, state__in=(ItemState.PENDING, ItemState.CLAIMED)
-    )
-    if waiting.count() >= limit:
-        raise MailboxFull(f"{limit} items wait in the mailbox {mailbox.key} already.")
 
 
 def _item(mailbox: Mailbox, new: NewItem) -> MailboxItem:

@@ -35,7 +35,10 @@ class BatchAdapter:
         wanted_by = min(request.deadline, request.wanted_by or request.deadline)
         leave_at = wanted_by - timedelta(seconds=settings.ORCHESTRATOR_BATCH_MARGIN_SECONDS)
         if request.at_once or request.priority < _batch_priority(request) or leave_at <= clock.now():
-            return _at_once(request, link)
+            # A run that may wait a day for its batch must not hold a worker for a day.
+            seconds = min(request.timeout_seconds, settings.ORCHESTRATOR_DEFAULT_TIMEOUT_SECONDS)
+            chosen = replace(request, settings=in_real_time(request.settings), timeout_seconds=seconds)
+            return AnthropicAdapter().run(chosen, link=link)
         messages = [{"role": "user", "content": request.prompt}]
         body = body_of(request, options, system=dialogue.system_of(request, options), messages=messages)
         return Parked(provider.key, model, body, leave_at)
@@ -46,10 +49,3 @@ def _batch_priority(request: AgentRequest) -> int:
     if isinstance(priority, bool) or not isinstance(priority, int) or not 1 <= priority <= LOWEST:
         raise ConfigurationError(f"The option batch_priority must be a whole number from 1 to {LOWEST}.")
     return priority
-
-
-def _at_once(request: AgentRequest, link: RunLink) -> AgentResult:
-    """A run that may wait a day for its batch must not hold a worker for a day."""
-    seconds = min(request.timeout_seconds, settings.ORCHESTRATOR_DEFAULT_TIMEOUT_SECONDS)
-    chosen = replace(request, settings=in_real_time(request.settings), timeout_seconds=seconds)
-    return AnthropicAdapter().run(chosen, link=link)

@@ -90,7 +90,10 @@ def error_of_refusal(
     secrets: Iterable[str] = (),
 ) -> AgentError:
     """Return the error for an answer that is not a result. With a status below 400, the type of error in the body decides."""
-    kinds = _kinds_of(body)
+    # The types and codes of the error, in either vendor's format.
+    inner = body.get("error") if isinstance(body, Mapping) else None
+    objects = [each for each in (inner, body) if isinstance(each, Mapping)]
+    kinds = [str(each[name]) for each in objects for name in ("type", "code") if each.get(name)]
     if status < 400:
         status = next((_STATUSES[kind] for kind in kinds if kind in _STATUSES), 500)
     hidden = [*secrets, *provider.headers.values(), *_keys_of(provider)]
@@ -111,13 +114,6 @@ def error_of_refusal(
 def _keys_of(provider: Provider) -> Iterator[str]:
     """Return the keys without the word `Bearer`."""
     return (value.removeprefix("Bearer ") for value in provider.headers.values())
-
-
-def _kinds_of(body: Any) -> list[str]:
-    """Return the types and codes of the error, in either vendor's format."""
-    inner = body.get("error") if isinstance(body, Mapping) else None
-    objects = [each for each in (inner, body) if isinstance(each, Mapping)]
-    return [str(each[name]) for each in objects for name in ("type", "code") if each.get(name)]
 
 
 def _unreachable(error: Exception, provider: Provider) -> AgentError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, ClassVar
 from uuid import UUID
@@ -371,6 +371,8 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
         """Must run in a `tenant_scope`."""
         own = config or AgentConfig(tenant_id=self.tenant_id, agent=agent, version=0)
         kind, platform = _type_of(own), scheduler_settings.current()
+        names = [name for name in PLAIN if getattr(own, name)]
+        names += ["auth"] if own.auth_sealed else []
         return {
             "role": agent.role,
             "adapter": own.adapter or agent.adapter,
@@ -390,7 +392,7 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
             "may_hold": own.may_hold,
             "enabled": agent.enabled and own.enabled,
             "paused": agent.paused or own.paused,
-            "own": _own_names(own),
+            "own": (names + (["enabled"] if not own.enabled else [])),
             "version": own.version,
         }
 
@@ -449,9 +451,3 @@ def _type_of(config: AgentConfig) -> str | None:
         return credentials.unseal(config.auth_sealed, context=context).get("type")
     except ConfigurationError:
         return "unreadable"  # The key is missing; the settings can still be read and replaced.
-
-
-def _own_names(config: AgentConfig) -> Sequence[str]:
-    names = [name for name in PLAIN if getattr(config, name)]
-    names += ["auth"] if config.auth_sealed else []
-    return names + (["enabled"] if not config.enabled else [])

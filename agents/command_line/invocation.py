@@ -112,9 +112,12 @@ def _credential(auth: Mapping[str, str]) -> str | None:
 
 def _values(request: AgentRequest, files: Path, work: Path, repository: str | None) -> dict[str, str | None]:
     """Return the values of the placeholders, and write the files of the prompt and the job."""
+    # The job is as HTTP agents receive it, but without the token, which is only in the environment.
+    job = orjson.loads(payload.encode_job(request))
+    job["callback"].pop("token")
     return {
         "prompt_file": str(_write_file(files / "prompt.txt", request.prompt.encode())),
-        "job_file": str(_write_file(files / "job.json", _job(request))),
+        "job_file": str(_write_file(files / "job.json", orjson.dumps(job))),
         "session_id": request.session_id,
         "model": request.settings.model,
         "max_turns": str(request.max_turns) if request.max_turns else None,
@@ -156,13 +159,6 @@ def _write_file(path: Path, content: bytes) -> Path:
     path.write_bytes(content)
     path.chmod(0o600)
     return path
-
-
-def _job(request: AgentRequest) -> bytes:
-    """Return the job as HTTP agents receive it, without the token, which is only in the environment."""
-    job = orjson.loads(payload.encode_job(request))
-    job["callback"].pop("token")
-    return orjson.dumps(job)
 
 
 def _fill_placeholders(chosen: Options, values: Mapping[str, str | None]) -> Iterator[str]:

@@ -179,19 +179,16 @@ class _RunningProcess:
             self.sample_at = now + max(SAMPLE_SECONDS, SAMPLE_COST * (time.monotonic() - now))
             self.watch.on_sample(self.meter.so_far())
         if self.stopped is None:
-            self._stop_if_due(now)
+            if now - self.started >= self.command.seconds:
+                self.stopped = OVERDUE
+            elif now - self.watched >= WATCH_SECONDS:
+                self.watched = now
+                self.stopped = self.watch.stop_reason()
+            if self.stopped is not None:
+                self.signal(signal.SIGTERM)
+                self.kill_at = now + self.command.grace_seconds
         elif self.kill_at is not None and now >= self.kill_at:
             self.signal(signal.SIGKILL)
-
-    def _stop_if_due(self, now: float) -> None:
-        if now - self.started >= self.command.seconds:
-            self.stopped = OVERDUE
-        elif now - self.watched >= WATCH_SECONDS:
-            self.watched = now
-            self.stopped = self.watch.stop_reason()
-        if self.stopped is not None:
-            self.signal(signal.SIGTERM)
-            self.kill_at = now + self.command.grace_seconds
 
     def _is_over(self) -> bool:
         if self.exited_at is None:

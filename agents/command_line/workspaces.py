@@ -113,7 +113,10 @@ def sweep() -> int:
                 facts = orjson.loads(os.pread(descriptor, 1_000_000, 0) or b"{}")
                 if "user" in facts:
                     users.end_left_behind(facts["user"][0])
-                _remove_recorded_worktree(facts)
+                if "worktree" in facts:
+                    ids = facts.get("user")
+                    user = OwnUser(ids[0], ids[1], tuple(ids[2:])) if ids else None
+                    _remove_worktree(Path(facts["repository"]), Path(facts["worktree"]), user)
             _remove(folder)
             swept += 1
             logger.warning("Left-over agent swept", extra={"action": "agent_swept", "run": folder.name})
@@ -127,7 +130,10 @@ def _take_lock(folder: Path) -> int | None:
     try:
         descriptor = os.open(folder / "trace.json", os.O_RDWR)
     except OSError:
-        _remove_if_old(folder)
+        # Without a file to lock, its worker has died, or is just creating it.
+        with suppress(OSError):
+            if time.time() - folder.stat().st_mtime > ABANDONED_SECONDS:
+                _remove(folder)
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -135,13 +141,6 @@ def _take_lock(folder: Path) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
-
-
-def _remove_if_old(folder: Path) -> None:
-    """Remove a folder without a file to lock if it is old: its worker has died, or is just creating it."""
-    with suppress(OSError):
-        if time.time() - folder.stat().st_mtime > ABANDONED_SECONDS:
-            _remove(folder)
 
 
 def _remove(folder: Path) -> None:
@@ -259,14 +258,6 @@ def repository_of(chosen: Options, params: Mapping[str, Any]) -> Path | None:
     if path not in {Path(os.path.realpath(allowed)) for allowed in settings.ORCHESTRATOR_CLI_REPOSITORIES}:
         raise invalid("repository", "is not among ORCHESTRATOR_CLI_REPOSITORIES")
     return path
-
-
-def _remove_recorded_worktree(facts: Mapping[str, Any]) -> None:
-    """Remove the working copy of a run whose worker was killed, as the worker had recorded it."""
-    if "worktree" in facts:
-        ids = facts.get("user")
-        user = OwnUser(ids[0], ids[1], tuple(ids[2:])) if ids else None
-        _remove_worktree(Path(facts["repository"]), Path(facts["worktree"]), user)
 
 
 def _remove_worktree(repository: Path, path: Path, user: OwnUser | None = None) -> None:

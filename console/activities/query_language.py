@@ -90,7 +90,9 @@ def _condition(token: re.Match[str]) -> Condition:
         return Condition("words", value, negated=negated)
     reader = FIELDS.get(field)
     if reader is None:
-        raise QueryError(_explain_unknown(field), token.start("field") + 1)
+        near = get_close_matches(field, FIELDS, n=1)
+        meant = f" Did you mean {near[0]}?" if near else f" Known fields: {', '.join(FIELDS)}."
+        raise QueryError(f"Unknown field {field}.{meant}", token.start("field") + 1)
     if not value:
         raise QueryError(f"{field}: a value is missing.", token.start("value") + 1)
     if operator and field not in COMPARED:
@@ -111,12 +113,6 @@ def _unquote(token: re.Match[str]) -> str:
     if len(value) < 2 or not value.endswith('"'):
         raise QueryError("The closing quotation mark is missing.", token.start("value") + 1)
     return value[1:-1]
-
-
-def _explain_unknown(field: str) -> str:
-    near = get_close_matches(field, FIELDS, n=1)
-    meant = f" Did you mean {near[0]}?" if near else f" Known fields: {', '.join(FIELDS)}."
-    return f"Unknown field {field}.{meant}"
 
 
 def _several(known: Callable[[str], frozenset[str]]) -> Callable[[str], tuple[str, ...]]:

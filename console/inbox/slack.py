@@ -114,7 +114,15 @@ def _decide_and_describe(press: Press, signature: str) -> tuple[str, bool]:
     tenant_id, item_id, version, content_ref = question
     try:
         with refuse_when_busy(), tenant_scope(tenant_id):
-            if not _is_first(tenant_id, signature):
+            # Of two concurrent equal requests the second waits for the first.
+            digest = hashlib.sha256(f"slack\n{signature}".encode()).hexdigest()
+            rows = IdempotentRequest.objects.for_tenant(tenant_id)
+            _, is_new = rows.get_or_create(
+                tenant_id=tenant_id,
+                digest=digest,
+                defaults={"request_digest": digest, "status_code": 200, "body": b""},
+            )
+            if not is_new:
                 return "", False  # a repeated request: the first one was answered
             who = members.member_of_slack(tenant_id, press.user)
             if who is None:
@@ -122,18 +130,6 @@ def _decide_and_describe(press: Press, signature: str) -> tuple[str, bool]:
             return _perform(who, item_id, version, content_ref, press)
     except Refused as refusal:
         return refusal.reason, False
-
-
-def _is_first(tenant_id: UUID, signature: str) -> bool:
-    """Return whether this request is new. Of two concurrent ones the second waits for the first."""
-    digest = hashlib.sha256(f"slack\n{signature}".encode()).hexdigest()
-    rows = IdempotentRequest.objects.for_tenant(tenant_id)
-    _, is_new = rows.get_or_create(
-        tenant_id=tenant_id,
-        digest=digest,
-        defaults={"request_digest": digest, "status_code": 200, "body": b""},
-    )
-    return bool(is_new)
 
 
 def _perform(who: Principal, item_id: UUID, version: int, content_ref: str, press: Press) -> tuple[str, bool]:

@@ -63,7 +63,10 @@ def page(request: HttpRequest, dataset: Dataset, context: dict[str, Any], *, don
     if request.method == "POST":
         try:
             if "store" in request.POST:
-                raw, name = _read_kept_file(request, dataset)
+                kept = read_kept(_owner(request, dataset), request.POST.get("kept", ""))
+                if kept is None:
+                    raise _RefusedUpload("The file has expired. Choose it again.")
+                raw, name = kept
                 filled = datasets.fill(dataset.tenant_id, dataset.pk, _read(raw, name), replace=replace)
                 return done(request, dataset, _summary(filled, "were"))
             page_context["preview"] = _preview(request, dataset, replace)
@@ -88,13 +91,6 @@ def _preview(request: HttpRequest, dataset: Dataset, replace: bool) -> Preview:
     rows = [[row.get(field) for field in names] for row in upload.rows[:FIRST_ROWS]]
     handle = keep(_owner(request, dataset), name, raw)
     return Preview(_summary(filled, "would be"), names, rows, len(upload.rows), handle)
-
-
-def _read_kept_file(request: HttpRequest, dataset: Dataset) -> tuple[bytes, str]:
-    kept = read_kept(_owner(request, dataset), request.POST.get("kept", ""))
-    if kept is None:
-        raise _RefusedUpload("The file has expired. Choose it again.")
-    return kept
 
 
 def _owner(request: HttpRequest, dataset: Dataset) -> str:

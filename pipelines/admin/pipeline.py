@@ -393,7 +393,7 @@ def _warn_if_scheduled(request: HttpRequest, pipeline: Pipeline) -> None:
 
 
 def _start_run(request: HttpRequest, pipeline: Pipeline, typed: str) -> None:
-    run = start_with_text(pipeline, typed, actor=actor_of(request))
+    run = start_run(pipeline.tenant_id, pipeline.key, NewRun(params=_params(typed)), actor=actor_of(request))
     messages.info(request, format_html("The run: {}", link_to(PipelineRun, run.pk, run.pk)))
 
 
@@ -470,11 +470,6 @@ class ParamsInvalid(PipelineError):
 
     code = "validation_failed"
     status = 400
-
-
-def start_with_text(pipeline: Pipeline, typed: str, *, actor: str) -> PipelineRun:
-    """Start a run of the newest version. Raises `ParamsInvalid`, and the errors of `start_run`."""
-    return start_run(pipeline.tenant_id, pipeline.key, NewRun(params=_params(typed)), actor=actor)
 
 
 def _params(typed: str) -> dict[str, Any]:

@@ -190,7 +190,12 @@ class ScheduleForm(forms.ModelForm):
         members["retry"] = {name: value for name, value in retry.items() if value not in (None, "")}
         policy = values.get("catch_up_policy") or "latest"
         members["catch_up"] = {"up_to": values.get("catch_up_most")} if policy == "up_to" else policy
-        return self._without_unused(members)
+        # The form always has the fields of both kinds of targets and of times.
+        other = {"agent": "pipeline", "pipeline": "agent_role"}.get(members.get("target_type", ""))
+        unused = {other} if other else set()
+        if members.get("repeat") == "once":
+            unused |= {"cron", "interval_ms", "end_at"}
+        return {name: value for name, value in members.items() if name not in unused}
 
     def field_of(self, path: str) -> str | None:
         """Return the field that displays an error, or None for the top of the form."""
@@ -202,14 +207,6 @@ class ScheduleForm(forms.ModelForm):
                 "catch_up_most" if self.cleaned_data.get("catch_up_policy") == "up_to" else "catch_up_policy"
             )
         return first if first in self.fields else None
-
-    def _without_unused(self, members: dict[str, Any]) -> dict[str, Any]:
-        """Drop the fields of the other kind of target and of times, because the form always has both."""
-        other = {"agent": "pipeline", "pipeline": "agent_role"}.get(members.get("target_type", ""))
-        unused = {other} if other else set()
-        if members.get("repeat") == "once":
-            unused |= {"cron", "interval_ms", "end_at"}
-        return {name: value for name, value in members.items() if name not in unused}
 
     def _moment(self, name: str) -> Any:
         """Convert a wall time of the chosen zone to a moment. An unchanged field keeps its exact value."""

@@ -372,7 +372,12 @@ class DatasetRows(LargeBodies, Versioned, TenantViewSet):
     def create(self, request: Request, name: str) -> Response:
         """The rows are JSON, CSV with a header, or a file of either. All rows are stored, or none if there is an error. Errors name their
         paths."""
-        replace = self._replaces(request)
+        self.query_parameters = (REPLACE,)
+        refuse_unknown(request, self)
+        text = request.query_params.get(REPLACE, "false")
+        if text not in ("true", "false"):
+            raise InvalidRequest([(REPLACE, "must be true or false")])
+        replace = text == "true"
         dataset = self._dataset(name)
         self.check_if_match(dataset.version)
         filled = datasets.fill(self.tenant_id, dataset.pk, read_rows(request.data), replace=replace)
@@ -391,11 +396,3 @@ class DatasetRows(LargeBodies, Versioned, TenantViewSet):
             rows = rows.select_for_update()
         dataset: Dataset = rows.filter(name=name).first_or_raise(NotFound("dataset", name))
         return dataset
-
-    def _replaces(self, request: Request) -> bool:
-        self.query_parameters = (REPLACE,)
-        refuse_unknown(request, self)
-        text = request.query_params.get(REPLACE, "false")
-        if text not in ("true", "false"):
-            raise InvalidRequest([(REPLACE, "must be true or false")])
-        return text == "true"

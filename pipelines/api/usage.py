@@ -129,7 +129,11 @@ class _Query:
 
     def __init__(self, request: Request) -> None:
         self._params, self._errors = request.query_params, list[tuple[str, str]]()
-        self.group_by = self._dimensions()
+        names = [name for name in self._params.get("group_by", "").split(",") if name]
+        unknown = [name for name in names if name not in DIMENSIONS]
+        if unknown or len(set(names)) < len(names):
+            self._errors.append(("group_by", f"must be some of {', '.join(DIMENSIONS)}, each once"))
+        self.group_by = [name for name in names if name in DIMENSIONS]
         self.first, self.last = self._day("from"), self._day("to")
         self.limit = self._limit()
         self.conditions = {DIMENSIONS[name]: self._value(name) for name in FILTERS if name in self._params}
@@ -147,13 +151,6 @@ class _Query:
         plain = [name for name in self.group_by if name not in renamed]
         groups = rows.values(*plain, **renamed).annotate(**money.FIGURES)
         return list(groups.order_by("-sum_cost_usd", *self.group_by)[: self.limit + 1])
-
-    def _dimensions(self) -> list[str]:
-        names = [name for name in self._params.get("group_by", "").split(",") if name]
-        unknown = [name for name in names if name not in DIMENSIONS]
-        if unknown or len(set(names)) < len(names):
-            self._errors.append(("group_by", f"must be some of {', '.join(DIMENSIONS)}, each once"))
-        return [name for name in names if name in DIMENSIONS]
 
     def _day(self, name: str) -> date | None:
         text = self._params.get(name)

@@ -98,23 +98,20 @@ class _Parser:
             self._options(len(head) + 1)
         if self.errors:
             return None
+        expand, gate = self.choices.get("expand"), self.choices.get("batch_gate")
         return DataSource(
             source=Source(source),
             table=table,
             filter=Filter(key, tuple(self.conditions)),
             fields=tuple(name for _, name in names),
-            options=self._build_options(),
+            options=Options(
+                batch_size=self.numbers.get("batchSize"),
+                stagger_ms=self.numbers.get("staggerDelay"),
+                expand=expand if isinstance(expand, Expand) else None,
+                batch_gate=gate if isinstance(gate, BatchGate) else None,
+                limit=self.numbers.get("limit"),
+            ),
             positions=(table_at, filter_at, *(position for position, _ in names)),
-        )
-
-    def _build_options(self) -> Options:
-        expand, gate = self.choices.get("expand"), self.choices.get("batch_gate")
-        return Options(
-            batch_size=self.numbers.get("batchSize"),
-            stagger_ms=self.numbers.get("staggerDelay"),
-            expand=expand if isinstance(expand, Expand) else None,
-            batch_gate=gate if isinstance(gate, BatchGate) else None,
-            limit=self.numbers.get("limit"),
         )
 
     def _name(self, position: int, name: str, pattern: re.Pattern[str], what: str) -> None:
@@ -300,16 +297,12 @@ def _conditions(pairs: _Pairs) -> list[Condition]:
     conditions: list[Condition] = []
     for field, value in _unique(pairs):
         if isinstance(value, _Pairs):
-            conditions.extend(_operators(field, value))
+            if not value:
+                raise JsonError(f"{quote_value(field)} must have an operator")
+            conditions.extend([_condition(field, name, operand) for name, operand in _unique(value)])
         else:
             conditions.append(Condition(field, Operator.EQ, _scalar(field, value)))
     return conditions
-
-
-def _operators(field: str, pairs: _Pairs) -> list[Condition]:
-    if not pairs:
-        raise JsonError(f"{quote_value(field)} must have an operator")
-    return [_condition(field, name, operand) for name, operand in _unique(pairs)]
 
 
 def _condition(field: str, name: str, operand: Any) -> Condition:

@@ -161,10 +161,6 @@ def read_json(raw: bytes) -> Upload:
         )
     except strict_json.StrictJSONError as error:
         raise BadUpload(f"The JSON cannot be read: {error}.") from error
-    return rows_in(data)
-
-
-def rows_in(data: Any) -> Upload:
     rows = data["rows"] if isinstance(data, dict) and data.keys() == {"rows"} else data
     if not isinstance(rows, list):
         raise BadUpload("The JSON must be a list of rows, or an object with the member rows.")

@@ -50,7 +50,10 @@ def follow_planner(activity: Any) -> None:
     if period is None or period.status != PeriodState.PLANNING or period.planner_activity_id != activity.id:
         return
     if activity.status in _GOOD:
-        _accept_answer(period, activity)
+        try:
+            _start_runs(period, _read(period, _answer_of(activity)), ACTOR)
+        except PlanInvalid as refusal:
+            _refuse_plan(period, activity.id, refusal.errors)
     elif successor := _successor(activity):
         _update(period, planner_activity_id=successor)
     period_counts.recount(period.tenant_id, period.pk)
@@ -125,13 +128,6 @@ def _retire_planner(tenant_id: UUID, activity_id: UUID, actor: str) -> None:
         cancellation.cancel(tenant_id, planning.pk, actor=actor, reason=_RETIRED)
     for question in activity_tree.open_children(tenant_id, planning.pk, (LinkKind.ESCALATION,)):
         cancellation.cancel(tenant_id, question.pk, actor=actor, reason=_RETIRED)
-
-
-def _accept_answer(period: DeliverablePeriod, activity: Any) -> None:
-    try:
-        _start_runs(period, _read(period, _answer_of(activity)), ACTOR)
-    except PlanInvalid as refusal:
-        _refuse_plan(period, activity.id, refusal.errors)
 
 
 def _answer_of(activity: Any) -> Any:

@@ -96,7 +96,15 @@ def _check_members(tenant_id: UUID, members: Any) -> CheckedSchedule:
     rest = {name: value for name, value in whole.items() if name not in ABOUT_WORK}
     reader = Reader(rest if members is whole else members, "", JsonCopier(form))
     when, columns = _times(reader, form)
-    columns |= _policies(reader)
+    columns |= {
+        "retry": _retry(reader),
+        "timeout_seconds": reader.count("timeout_seconds", low=1, high=DAY),
+        "priority": _priority(reader),
+        "catch_up": {"up_to": _catch_up(reader)},
+        "overlap": _one_of(reader, "overlap", Overlap.values) or Overlap.SKIP.value,
+        "after_once": _one_of(reader, "after_once", AfterOnce.values) or AfterOnce.DISABLE.value,
+        "enabled": reader.value("enabled") is None or reader.flag("enabled"),
+    }
     for name in MEMBERS:  # includes the members of the other reader
         reader.value(name)
     reader.refuse_other_keys()
@@ -134,18 +142,6 @@ def _times(reader: Reader, form: Errors) -> tuple[Timing | None, dict[str, Any]]
         "dst_gap": when.dst_gap.value,
         "dst_fold": when.dst_fold.value,
         **{name: getattr(when, name) for name in ("interval_ms", "timezone", "start_at", "end_at")},
-    }
-
-
-def _policies(reader: Reader) -> dict[str, Any]:
-    return {
-        "retry": _retry(reader),
-        "timeout_seconds": reader.count("timeout_seconds", low=1, high=DAY),
-        "priority": _priority(reader),
-        "catch_up": {"up_to": _catch_up(reader)},
-        "overlap": _one_of(reader, "overlap", Overlap.values) or Overlap.SKIP.value,
-        "after_once": _one_of(reader, "after_once", AfterOnce.values) or AfterOnce.DISABLE.value,
-        "enabled": reader.value("enabled") is None or reader.flag("enabled"),
     }
 
 

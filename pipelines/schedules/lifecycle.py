@@ -129,7 +129,12 @@ def _claim_execution(tenant_id: UUID, execution_id: UUID) -> ScheduleExecution |
         if execution is None or not _is_unexpanded(execution):
             return None
         if execution.touched_at is not None:
-            _count_try(execution)
+            # The expansion may be what kills the processes.
+            tries = execution.metadata.get("tries", 1) + 1
+            if tries > MOST_TRIES:
+                message = f"The expansion was interrupted {MOST_TRIES} times, so it is not retried."
+                raise ExpansionError([{"path": "params", "message": message}])
+            execution.metadata = {**execution.metadata, "tries": tries}
         if not _has_sources(execution.definition):
             plan = expansion.plan(tenant_id, execution.definition, starts_at=execution.started_at)
             _record(execution, list(plan.jobs()), recorded=0, waits_for_batches=False)
@@ -144,15 +149,6 @@ def _is_unexpanded(execution: ScheduleExecution) -> bool:
     if execution.status != ExecutionStatus.RUNNING or execution.expanded_at is not None:
         return False
     return execution.touched_at is None or execution.touched_at < clock.now() - PATIENCE
-
-
-def _count_try(execution: ScheduleExecution) -> None:
-    """Raise `ExpansionError` after too many tries, because the expansion may be what kills the processes."""
-    tries = execution.metadata.get("tries", 1) + 1
-    if tries > MOST_TRIES:
-        message = f"The expansion was interrupted {MOST_TRIES} times, so it is not retried."
-        raise ExpansionError([{"path": "params", "message": message}])
-    execution.metadata = {**execution.metadata, "tries": tries}
 
 
 def _has_sources(definition: Mapping[str, Any]) -> bool:
@@ -301,8 +297,11 @@ def settle_jobs(tenant_id: UUID, execution_id: UUID) -> UUID | None:
         execution = _lock_with_schedule(tenant_id, execution_id)
         if execution is None or execution.expanded_at is None or execution.finished_at is not None:
             return None
+        open_jobs = ScheduleJob.objects.for_tenant(tenant_id).filter(
+            execution_id=execution_id, state__in=OPEN
+        )
         for _ in range(BATCHES_AT_ONCE):
-            first = _first_open(execution)
+            first = open_jobs.order_by("batch").first()
             if first is None or not _start_jobs(execution, *_next_jobs(execution, first.batch)):
                 break
         if first is not None:
@@ -331,15 +330,6 @@ def _lock_with_schedule(tenant_id: UUID, execution_id: UUID) -> ScheduleExecutio
     if schedule_id is not None:
         list(Schedule.objects.for_tenant(tenant_id).filter(pk=schedule_id).select_for_update(of=("self",)))
     return executions.lock_execution(tenant_id, execution_id)
-
-
-def _first_open(execution: ScheduleExecution) -> ScheduleJob | None:
-    """Return a job of the earliest batch with jobs that have not ended, or None."""
-    rows = ScheduleJob.objects.for_tenant(execution.tenant_id).filter(
-        execution_id=execution.pk, state__in=OPEN
-    )
-    job: ScheduleJob | None = rows.order_by("batch").first()
-    return job
 
 
 def _next_jobs(execution: ScheduleExecution, batch: int) -> tuple[list[ScheduleJob], datetime]:
@@ -409,7 +399,15 @@ def _end(execution: ScheduleExecution) -> None:
         completed=Count("pk", filter=Q(pipeline_run_id__isnull=False, state=JobState.DONE)),
         cancelled=Count("pk", filter=Q(pipeline_run_id__isnull=False, state=JobState.CANCELLED)),
     )
-    execution.metadata = _final(execution.metadata, counts)
+    # Every batch has ended, and every run of a pipeline.
+    final = dict(execution.metadata)
+    if "batches" in final:
+        final["batches_done"] = final["batches"]
+    if "pipeline" in final:
+        failed = counts["runs"] - counts["completed"] - counts["cancelled"]
+        runs = {"completed": counts["completed"], "failed": failed, "cancelled": counts["cancelled"]}
+        final["pipeline"] = {**final["pipeline"], "runs": runs}
+    execution.metadata = final
     execution.jobs_created = counts["created"]
     execution.jobs_enqueued = counts["enqueued"]
     execution.jobs_failed = counts["failed"]
@@ -428,18 +426,6 @@ def _end(execution: ScheduleExecution) -> None:
     )  # fmt: skip
     if execution.status in (ExecutionStatus.FAILED, ExecutionStatus.PARTIAL):
         _raise_alert(execution, scheduler_settings.current())
-
-
-def _final(metadata: dict[str, Any], counts: dict[str, int]) -> dict[str, Any]:
-    """Return the final figures: every batch has ended, and every run of a pipeline."""
-    final = dict(metadata)
-    if "batches" in final:
-        final["batches_done"] = final["batches"]
-    if "pipeline" in final:
-        failed = counts["runs"] - counts["completed"] - counts["cancelled"]
-        runs = {"completed": counts["completed"], "failed": failed, "cancelled": counts["cancelled"]}
-        final["pipeline"] = {**final["pipeline"], "runs": runs}
-    return final
 
 
 def _status_of(execution: ScheduleExecution) -> str:

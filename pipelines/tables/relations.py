@@ -173,7 +173,13 @@ def relation_of(tenant_id: UUID, query: Query) -> Relation:
     # A dataset hides a declared table of the same name.
     if declared is not None and query.table is declared.shape:
         return _relation_of_table(tenant_id, declared)
-    return _dataset(tenant_id, query)
+    return Relation(
+        table=sql.Identifier("pipelines_datasetrow"),
+        selected=sql.SQL("data"),
+        columns={name: Column(kind, _FIELDS[kind], (name,)) for name, kind in query.table.fields.items()},
+        among=(sql.SQL("tenant_id = %s AND dataset_id = %s"), [tenant_id, dataset_of(tenant_id, query).pk]),
+        row_of=_row_of,
+    )
 
 
 #: A column, cast to its type. Ids are text, as in rows. Text is compared by code points, as everywhere.
@@ -225,16 +231,6 @@ def dataset_of(tenant_id: UUID, query: Query) -> Dataset:
 
 def shape_of(dataset: Dataset) -> Table:
     return Table({name: FieldType(kind) for name, kind in dataset.fields.items()})
-
-
-def _dataset(tenant_id: UUID, query: Query) -> Relation:
-    return Relation(
-        table=sql.Identifier("pipelines_datasetrow"),
-        selected=sql.SQL("data"),
-        columns={name: Column(kind, _FIELDS[kind], (name,)) for name, kind in query.table.fields.items()},
-        among=(sql.SQL("tenant_id = %s AND dataset_id = %s"), [tenant_id, dataset_of(tenant_id, query).pk]),
-        row_of=_row_of,
-    )
 
 
 def _row_of(values: Any) -> Row:

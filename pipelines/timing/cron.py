@@ -92,7 +92,7 @@ class Cron:
         day = first
         while day <= last:
             if day.month not in self._fields.months:
-                day = _next_month(day)
+                day = date(day.year + day.month // 12, day.month % 12 + 1, 1)
                 continue
             if self._fields.match_day(day):
                 yield day
@@ -159,7 +159,3 @@ def _simplify_span_of_one(span: re.Match[str]) -> str:
     """Return 5-5/2 as 5, because the library would treat it as 5/2."""
     first, last = (int(NUMBERS.get(end, end)) for end in span.groups())
     return str(first) if first == last else span[0]
-
-
-def _next_month(day: date) -> date:
-    return date(day.year + day.month // 12, day.month % 12 + 1, 1)

@@ -190,18 +190,14 @@ def _cron_in_words(text: str) -> str:
     cron = cron_of(text)
     described = _describe_cron(cron.text)
     if cron.days_are_alternatives:
-        described = _with_alternative_days(cron)
+        # Either day is enough, but the library says "on day 13 of the month, only on Friday".
+        minute, hour, day, _, _ = cron.text.split(" ")
+        by_day = _describe_cron(f"{minute} {hour} {day} * *")
+        by_weekday = _part(cron, DescriptionTypeEnum.DAYOFWEEK).removeprefix(", ").removeprefix("only ")
+        described = f"{by_day}, or {by_weekday}{_part(cron, DescriptionTypeEnum.MONTH)}"
     if cron.text.endswith(" * * *") and not cron.holds_every_hour and described.startswith("At "):
         described = f"Every day {described[:1].lower()}{described[1:]}"
     return described[:1].lower() + described[1:]
-
-
-def _with_alternative_days(cron: Cron) -> str:
-    """Describe days of which either is enough; the library says "on day 13 of the month, only on Friday"."""
-    minute, hour, day, _, _ = cron.text.split(" ")
-    by_day = _describe_cron(f"{minute} {hour} {day} * *")
-    by_weekday = _part(cron, DescriptionTypeEnum.DAYOFWEEK).removeprefix(", ").removeprefix("only ")
-    return f"{by_day}, or {by_weekday}{_part(cron, DescriptionTypeEnum.MONTH)}"
 
 
 def _describe_cron(text: str) -> str:

@@ -119,7 +119,7 @@ def body_of(problem: Problem, request: Any) -> dict[str, Any]:
         "request_id": getattr(request, "request_id", None),
     }
     if problem.errors:
-        body["errors"] = as_members(problem.errors)
+        body["errors"] = [{"path": path, "message": message} for path, message in problem.errors]
     return body
 
 
@@ -277,11 +277,6 @@ def extend_path(path: str, key: str | int) -> str:
     if key.isidentifier() and key.isascii() and len(key) <= 40:  # as `tenants.strict_json` writes paths
         return f"{path}.{key}" if path else key
     return f"{path}[{json.dumps(key[:40])}]"
-
-
-def as_members(errors: Iterable[FieldError]) -> list[dict[str, str]]:
-    """Return the errors as a problem's `errors`."""
-    return [{"path": path, "message": message} for path, message in errors]
 
 
 def _walk(path: str, detail: Any) -> Iterator[FieldError]:

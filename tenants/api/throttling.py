@@ -72,7 +72,11 @@ class TenantThrottle(BaseThrottle):
         if milliseconds < CHARGED_FROM_MS:
             _add_work(principal.tenant_id, milliseconds)
             return None
-        bucket = bucket_of_work(principal)
+        bucket = _bucket(
+            f"work:{principal.tenant_id}",
+            settings.ORCHESTRATOR_API_WORK_MS_RATE,
+            settings.ORCHESTRATOR_API_WORK_MS_BURST,
+        )
         try:
             decision = bucket.take(milliseconds)
         except LimiterUnavailable:
@@ -97,14 +101,6 @@ def note_work(principal: Principal | None, seconds: float) -> None:
 def _add_work(tenant_id: UUID, milliseconds: float) -> None:
     with _lock:
         _work[tenant_id] = _work.get(tenant_id, 0.0) + milliseconds
-
-
-def bucket_of_work(principal: Principal) -> Bucket:
-    return _bucket(
-        f"work:{principal.tenant_id}",
-        settings.ORCHESTRATOR_API_WORK_MS_RATE,
-        settings.ORCHESTRATOR_API_WORK_MS_BURST,
-    )
 
 
 def bucket_of_tenant(principal: Principal) -> Bucket:

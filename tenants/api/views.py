@@ -87,10 +87,6 @@ class TenantView(GenericAPIView):
     def before_transaction(self) -> None:
         """Do long computations that need no database, so that no transaction is open meanwhile. May raise to refuse the request."""
 
-    def answer_to_keep(self, data: Any) -> Any:
-        """Return the answer for repetitions under an Idempotency-Key: without the member `secret`, which is sent only once."""
-        return {**data, "secret": None} if isinstance(data, Mapping) and "secret" in data else data
-
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
         self._charged = caller_of(request)
@@ -174,7 +170,8 @@ class TenantView(GenericAPIView):
 
     def _body_to_keep(self, response: Any) -> bytes:
         data = getattr(response, "data", None)
-        answer = self.answer_to_keep(data)
+        # A secret is sent only once, so a repetition under an Idempotency-Key is answered without it.
+        answer = {**data, "secret": None} if isinstance(data, Mapping) and "secret" in data else data
         body: bytes = response.content if answer is data else dumps(answer)
         return body
 

@@ -48,7 +48,11 @@ class Command(BaseCommand):
             "waiting activities offered; those already in line keep their place", _offer_all, repairs=False
         )
         self._step("outputs copied to MongoDB", lambda: _repeat(outputs.copy_waiting))
-        self._print_summary()
+        for line in self.skipped:
+            self.stderr.write(f"skipped  {line}")
+        if self.skipped:
+            raise CommandError("Some steps need a server that does not answer; run this again when it does.")
+        self.stdout.write("Done." if self.repaired else "Nothing was lost.")
 
     def _step(self, kind: str, action: Callable[[], int], *, repairs: bool = True) -> None:
         try:
@@ -63,13 +67,6 @@ class Command(BaseCommand):
             self.repaired += count if repairs else 0
             if count:
                 self.stdout.write(f"{count:>7}  {kind}")
-
-    def _print_summary(self) -> None:
-        for line in self.skipped:
-            self.stderr.write(f"skipped  {line}")
-        if self.skipped:
-            raise CommandError("Some steps need a server that does not answer; run this again when it does.")
-        self.stdout.write("Done." if self.repaired else "Nothing was lost.")
 
 
 def _declare_lost(*, watch: bool) -> int:

@@ -38,7 +38,11 @@ class Command(Demonstration):
         self._play_campaign(console, campaign, text)
         stack.tell("A schedule makes a job from every row of a table")
         weekly = Weekly(agencies[0].operator)
-        self._play_schedule(console, weekly, text)
+        story.begin_weekly(weekly, text)
+        if self.verbose:
+            console.print(display.plan_of(weekly))
+        with self._screen(console, display.weekly_live(weekly)) as screen:
+            story.follow_weekly(weekly, lambda: screen.update(display.weekly_live(weekly)))
         folder = stack.home.path / "demo"
         folder.mkdir(parents=True, exist_ok=True)
         outputs = [_outputs(agency, folder) for agency in agencies]
@@ -72,13 +76,6 @@ class Command(Demonstration):
                 output = campaign.operator.get(f"/activities/{activity['id']}/output/")
                 title = f"{activity['name']} · {activity['status']}"
                 display.print_output(console, title, output.get("content") or "")
-
-    def _play_schedule(self, console: Console, weekly: Weekly, text: str) -> None:
-        story.begin_weekly(weekly, text)
-        if self.verbose:
-            console.print(display.plan_of(weekly))
-        with self._screen(console, display.weekly_live(weekly)) as screen:
-            story.follow_weekly(weekly, lambda: screen.update(display.weekly_live(weekly)))
 
     def _screen(self, console: Console, first: RenderableType) -> Live:
         """Return a live display. The summary replaces it, unless the command is verbose."""

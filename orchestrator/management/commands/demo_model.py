@@ -22,7 +22,7 @@ from rich.live import Live
 from agents.models import Agent
 from orchestrator.demo import display, story
 from orchestrator.demo.opening import Demonstration, agency_of, content_brief, find_free_port
-from orchestrator.demo.story import Agency, DemoFailed
+from orchestrator.demo.story import DemoFailed
 from orchestrator.local import Addresses, LocalStack
 from orchestrator.processes import ProcessSpec, Supervisor
 
@@ -156,15 +156,11 @@ class Command(Demonstration):
                 lambda: screen.update(display.live([agency])),
                 patience_seconds=PATIENCE_SECONDS,
             )
-        _print_results(console, agency)
-
-
-def _print_results(console: Console, agency: Agency) -> None:
-    work = [activity for activity in story.work_of(agency) if activity["output_ref"]]
-    outputs = {each["id"]: agency.operator.get(f"/activities/{each['id']}/output/") for each in work}
-    display.results(console, agency, outputs)
-    console.print(display.table([agency]))
-    console.print(f"{agency.name}: {'; '.join(agency.log)}")
-    console.print(display.usage_table(agency.operator.get("/usage/", group_by="role,model")))
-    agency.operator.close()
-    agency.editor.close()
+        work = [activity for activity in story.work_of(agency) if activity["output_ref"]]
+        outputs = {each["id"]: agency.operator.get(f"/activities/{each['id']}/output/") for each in work}
+        display.results(console, agency, outputs)
+        console.print(display.table([agency]))
+        console.print(f"{agency.name}: {'; '.join(agency.log)}")
+        console.print(display.usage_table(agency.operator.get("/usage/", group_by="role,model")))
+        agency.operator.close()
+        agency.editor.close()

@@ -10,8 +10,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from orchestrator.embedded import EmbeddedError, ServiceHome
-from orchestrator.local import ADMIN, Addresses, LocalStack, keep_alive
-from orchestrator.processes import Supervisor
+from orchestrator.local import ADMIN, LocalStack, keep_alive
 from orchestrator.processes.supervisor import SupervisorError
 
 
@@ -35,21 +34,20 @@ class Command(BaseCommand):
         )
         try:
             with stack.running() as (supervisor, addresses):
-                self._print_addresses(supervisor, addresses)
+                self._tell(f"ready: {addresses.web}")
+                self._tell(f"console: {addresses.web}/ (login {ADMIN}, password {addresses.admin_password})")
+                self._tell(
+                    f"admin: {addresses.web}/admin/ (the same login), API: {addresses.web}/api/v1/docs/"
+                )
+                self._tell(f"Flower: {addresses.flower} (login {addresses.flower_login})")
+                self._tell(
+                    f"sample agents: {addresses.agents}, logs: {supervisor.home.logs}, Ctrl-C stops everything"
+                )
                 while not stopped.wait(1.0):
                     keep_alive(supervisor, self._tell)
                 self._tell("Stopping; this takes up to ten seconds")
         except (EmbeddedError, SupervisorError) as error:
             raise CommandError(str(error)) from error
-
-    def _print_addresses(self, supervisor: Supervisor, addresses: Addresses) -> None:
-        self._tell(f"ready: {addresses.web}")
-        self._tell(f"console: {addresses.web}/ (login {ADMIN}, password {addresses.admin_password})")
-        self._tell(f"admin: {addresses.web}/admin/ (the same login), API: {addresses.web}/api/v1/docs/")
-        self._tell(f"Flower: {addresses.flower} (login {addresses.flower_login})")
-        self._tell(
-            f"sample agents: {addresses.agents}, logs: {supervisor.home.logs}, Ctrl-C stops everything"
-        )
 
     def _tell(self, text: str) -> None:
         self.stdout.write(text)
