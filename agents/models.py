@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 
 from agents import semantic_versions
 from tenants.identifiers import uuid7
-from tenants.models import TenantOwned
+from tenants.models import TenantOwned, index, unique
 from tenants.models.base import PlainNames
 
 ROLE_PATTERN = r"^[a-z0-9]+(-[a-z0-9]+)*$"
@@ -175,15 +175,9 @@ class AgentVersionDeployment(models.Model):
     class Meta:
         ordering = ("agent", "-deployed_at", "-id")
         constraints = (
-            models.UniqueConstraint(
-                fields=("agent",),
-                condition=models.Q(environment="production", replaced_at__isnull=True),
-                name="one_version_in_production",
-            ),
-            models.UniqueConstraint(
-                fields=("agent", "version", "environment"),
-                condition=models.Q(replaced_at__isnull=True),
-                name="version_once_per_environment",
+            unique("one_version_in_production", "agent", environment="production", replaced_at__isnull=True),
+            unique(
+                "version_once_per_environment", "agent", "version", "environment", replaced_at__isnull=True
             ),
         )
 
@@ -249,9 +243,7 @@ class AgentConfig(TenantOwned):
     version = models.PositiveIntegerField(default=1, editable=False)
 
     class Meta:
-        constraints = (
-            models.UniqueConstraint(fields=("tenant", "agent"), name="agent_config_once_per_tenant"),
-        )
+        constraints = (unique("agent_config_once_per_tenant", "tenant", "agent"),)
 
     def __str__(self) -> str:
         return f"settings of {self.agent_id}"
@@ -312,18 +304,14 @@ class AgentSession(TenantOwned):
 
     class Meta:
         constraints = (
-            models.UniqueConstraint(
-                fields=("tenant", "deliverable_id", "agent"),
-                condition=models.Q(ended_at__isnull=True),
-                name="one_live_session",
-            ),
+            unique("one_live_session", "tenant", "deliverable_id", "agent", ended_at__isnull=True),
             models.CheckConstraint(
                 condition=models.Q(ended_at__isnull=True, end_reason="")
                 | models.Q(ended_at__isnull=False, end_reason__in=EndReason.values),
                 name="session_ends_for_a_reason",
             ),
         )
-        indexes = (models.Index(fields=("tenant", "deliverable_id", "-id"), name="sessions_of_deliverable"),)
+        indexes = (index("sessions_of_deliverable", "tenant", "deliverable_id", "-id"),)
 
     def __str__(self) -> str:
         return f"{self.agent_id}: {self.external_session_id}"
@@ -369,7 +357,7 @@ class Skill(TenantOwned):
 
     class Meta:
         ordering = ("key",)
-        constraints = (models.UniqueConstraint(fields=("tenant", "key"), name="skill_key_once"),)
+        constraints = (unique("skill_key_once", "tenant", "key"),)
 
     def __str__(self) -> str:
         return self.key

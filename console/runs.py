@@ -407,7 +407,10 @@ def _chart(
 
 def find_run(tenant_id: UUID, run_id: UUID) -> PipelineRun:
     """Return a run. Raises `Http404`. In the caller's `tenant_scope`."""
-    return selectors.runs(tenant_id).filter(pk=run_id).first_or_raise(Http404())
+    run = selectors.runs(tenant_id).filter(pk=run_id).first()
+    if run is None:
+        raise Http404
+    return run
 
 
 def _steps(tenant_id: UUID, run: PipelineRun, rows: Sequence[StepRow]) -> list[Step]:

@@ -11,7 +11,7 @@ from django.db.models.functions import Now
 
 from activities import states
 from tenants.identifiers import uuid7
-from tenants.models import FOR_LISTS, TenantOwned, TenantPart
+from tenants.models import FOR_LISTS, TenantOwned, TenantPart, index, part_of, unique
 
 
 class AssigneeType(models.TextChoices):
@@ -65,15 +65,7 @@ class Activity(TenantOwned):
     input_ref = models.UUIDField(null=True, blank=True, help_text="The run whose output is the input.")
     output_ref = models.UUIDField(null=True, blank=True, help_text="The run whose output was accepted.")
 
-    parent = models.ForeignKey(
-        "self",
-        null=True,
-        blank=True,
-        on_delete=models.CASCADE,
-        related_name="children",
-        db_constraint=False,
-        db_index=False,
-    )
+    parent = part_of("self", "children", null=True, blank=True)
     link_kind = models.CharField(
         max_length=20, null=True, blank=True, choices=[(k.value, k.value) for k in states.LinkKind]
     )
@@ -97,14 +89,11 @@ class Activity(TenantOwned):
         null=True, blank=True, help_text="The schedule that it, or the run of its pipeline, comes from."
     )
 
-    mailbox = models.ForeignKey(
+    mailbox = part_of(
         "activities.Mailbox",
+        "+",
         null=True,
         blank=True,
-        on_delete=models.CASCADE,
-        related_name="+",
-        db_constraint=False,
-        db_index=False,
         help_text="The mailbox whose conversation it continues, instead of its deliverable's.",
     )
     agent_options = models.JSONField(
@@ -174,11 +163,13 @@ class Activity(TenantOwned):
     class Meta:
         verbose_name_plural = "activities"
         constraints = (
-            models.UniqueConstraint(fields=("tenant", "id"), name="activity_of_tenant"),
-            models.UniqueConstraint(
-                fields=("tenant", "dedup_key"),
-                condition=models.Q(dedup_key__isnull=False, indexed_status__in=_indexed_names(states.LIVE)),
-                name="activity_once_while_live",
+            unique("activity_of_tenant", "tenant", "id"),
+            unique(
+                "activity_once_while_live",
+                "tenant",
+                "dedup_key",
+                dedup_key__isnull=False,
+                indexed_status__in=_indexed_names(states.LIVE),
             ),
             # One activity per step, branch and round, so that a repeated progression starts a step only once. For other links the last
             # expression is null, which equals nothing. Also the index for the activities of a run or a step.
@@ -213,39 +204,29 @@ class Activity(TenantOwned):
             ),
         )
         indexes = (
-            models.Index(
-                fields=("tenant", "created_at", "id"), condition=FOR_LISTS, name="activities_by_time"
+            index("activities_by_time", "tenant", "created_at", "id", where=FOR_LISTS),
+            index(
+                "activities_not_done",
+                "tenant",
+                "indexed_status",
+                "created_at",
+                where=~models.Q(indexed_status=states.Status.DONE),
             ),
-            models.Index(
-                fields=("tenant", "indexed_status", "created_at"),
-                # For lists that filter by status. Not for `done`, the status of most activities, which the index by time serves.
-                condition=~models.Q(indexed_status=states.Status.DONE),
-                name="activities_not_done",
+            index("activity_of_schedule", "tenant", "schedule_id", "-created_at", schedule_id__isnull=False),
+            index("activity_of_period", "tenant", "period_id", "-created_at", period_id__isnull=False),
+            index(
+                "activities_that_expire",
+                "expires_at",
+                expires_at__isnull=False,
+                indexed_status__in=_indexed_names(states.EXPIRING),
             ),
-            models.Index(
-                fields=("tenant", "schedule_id", "-created_at"),
-                condition=models.Q(schedule_id__isnull=False),
-                name="activity_of_schedule",
-            ),
-            models.Index(
-                fields=("tenant", "period_id", "-created_at"),
-                condition=models.Q(period_id__isnull=False),
-                name="activity_of_period",
-            ),
-            models.Index(
-                fields=("expires_at",),
-                condition=models.Q(
-                    expires_at__isnull=False, indexed_status__in=_indexed_names(states.EXPIRING)
-                ),
-                name="activities_that_expire",
-            ),
-            models.Index(
-                fields=("parent",), condition=models.Q(parent__isnull=False), name="activity_children"
-            ),
-            models.Index(
-                fields=("tenant", "human_role"),
-                condition=models.Q(assignee_type="human", indexed_status=states.OPEN),
-                name="activities_of_inboxes",
+            index("activity_children", "parent", parent__isnull=False),
+            index(
+                "activities_of_inboxes",
+                "tenant",
+                "human_role",
+                assignee_type="human",
+                indexed_status=states.OPEN,
             ),
         )
 
@@ -269,13 +250,7 @@ class ActivityEvent(TenantPart):
     and the one before it, which is the claim's; `moves` returns both.
     """
 
-    activity = models.ForeignKey(
-        "activities.Activity",
-        on_delete=models.CASCADE,
-        related_name="events",
-        db_constraint=False,
-        db_index=False,
-    )
+    activity = part_of("activities.Activity", "events")
     seq = models.IntegerField()
     verb = models.CharField(max_length=24)
     source = models.CharField(max_length=20, null=True)
@@ -289,7 +264,7 @@ class ActivityEvent(TenantPart):
 
     class Meta:
         ordering = ("activity", "seq")
-        constraints = (models.UniqueConstraint(fields=("activity", "seq"), name="event_once"),)
+        constraints = (unique("event_once", "activity", "seq"),)
 
     def __str__(self) -> str:
         return f"{self.verb} -> {self.target}"

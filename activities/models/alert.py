@@ -7,7 +7,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from tenants.identifiers import uuid7
-from tenants.models import TenantOwned, TenantPart
+from tenants.models import TenantOwned, TenantPart, index, part_of, unique
 
 
 class AlertKind(models.TextChoices):
@@ -106,20 +106,12 @@ class Alert(TenantOwned):
 
     class Meta:
         constraints = (
-            models.UniqueConstraint(fields=("tenant", "id"), name="alert_of_tenant"),
-            models.UniqueConstraint(
-                fields=("tenant", "dedup_key"),
-                condition=models.Q(dedup_key__isnull=False),
-                name="alert_once_per_dedup_key",
-            ),
+            unique("alert_of_tenant", "tenant", "id"),
+            unique("alert_once_per_dedup_key", "tenant", "dedup_key", dedup_key__isnull=False),
         )
         indexes = (
-            models.Index(fields=("tenant", "-created_at", "-id"), name="alert_newest"),
-            models.Index(
-                fields=("tenant", "activity_id"),
-                condition=models.Q(activity_id__isnull=False),
-                name="alerts_of_activity",
-            ),
+            index("alert_newest", "tenant", "-created_at", "-id"),
+            index("alerts_of_activity", "tenant", "activity_id", activity_id__isnull=False),
         )
 
     def __str__(self) -> str:
@@ -176,16 +168,8 @@ class NotificationChannel(TenantOwned):
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
-        constraints = (
-            models.UniqueConstraint(fields=("tenant", "name"), name="notification_channel_named_once"),
-        )
-        indexes = (
-            models.Index(
-                fields=("digest_due_at",),
-                condition=models.Q(digest_due_at__isnull=False),
-                name="digests_due",
-            ),
-        )
+        constraints = (unique("notification_channel_named_once", "tenant", "name"),)
+        indexes = (index("digests_due", "digest_due_at", digest_due_at__isnull=False),)
 
     def __str__(self) -> str:
         return f"{self.name} ({self.kind})"
@@ -200,9 +184,7 @@ class AlertDelivery(TenantPart):
         editable=False,
         help_text="Also used as the `webhook-id` and the Message-ID.",
     )
-    alert = models.ForeignKey(
-        Alert, on_delete=models.CASCADE, related_name="deliveries", db_constraint=False, db_index=False
-    )
+    alert = part_of(Alert, "deliveries")
     channel_kind = models.CharField(max_length=8, choices=ChannelKind.choices)
     channel_id = models.UUIDField(null=True, blank=True, help_text="Empty for the platform's own channels.")
     channel_name = models.CharField(max_length=100, help_text="The channel's name when the alert was raised.")
@@ -231,21 +213,9 @@ class AlertDelivery(TenantPart):
             ),
         )
         indexes = (
-            models.Index(
-                fields=("channel_kind", "next_attempt_at"),
-                condition=models.Q(state__in=["pending", "sending"]),
-                name="deliveries_due",
-            ),
-            models.Index(
-                fields=("tenant", "channel_kind", "next_attempt_at", "id"),
-                condition=models.Q(state="pending"),
-                name="deliveries_in_turn",
-            ),
-            models.Index(
-                fields=("channel_kind",),
-                condition=models.Q(state="sending"),
-                name="deliveries_under_way",
-            ),
+            index("deliveries_due", "channel_kind", "next_attempt_at", state__in=["pending", "sending"]),
+            index("deliveries_in_turn", "tenant", "channel_kind", "next_attempt_at", "id", state="pending"),
+            index("deliveries_under_way", "channel_kind", state="sending"),
         )
 
     def __str__(self) -> str:

@@ -7,7 +7,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from tenants.identifiers import uuid7
-from tenants.models import TenantOwned, TenantPart
+from tenants.models import TenantOwned, TenantPart, index, part_of, unique
 
 
 class BatchState(models.TextChoices):
@@ -71,14 +71,8 @@ class ProviderBatch(TenantOwned):
     class Meta:
         verbose_name_plural = "provider batches"
         ordering = ("-id",)
-        constraints = (models.UniqueConstraint(fields=("tenant", "id"), name="batch_of_tenant"),)
-        indexes = (
-            models.Index(
-                fields=("due_at",),
-                condition=models.Q(state__in=["bound", "sending", "sent"]),
-                name="batches_due",
-            ),
-        )
+        constraints = (unique("batch_of_tenant", "tenant", "id"),)
+        indexes = (index("batches_due", "due_at", state__in=["bound", "sending", "sent"]),)
 
     def __str__(self) -> str:
         return f"{self.model}: {self.size} items"
@@ -88,26 +82,13 @@ class BatchItem(TenantPart):
     """One parked run. Its id is the `custom_id` of its request."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    activity = models.ForeignKey(
-        "activities.Activity",
-        on_delete=models.CASCADE,
-        related_name="batch_items",
-        db_constraint=False,
-        db_index=False,
-    )
+    activity = part_of("activities.Activity", "batch_items")
     run_id = models.UUIDField()
     fence = models.IntegerField()
     briefing = models.CharField(
         max_length=64, blank=True, default="", help_text="A digest of what the agent was told about its work."
     )
-    batch = models.ForeignKey(
-        ProviderBatch,
-        null=True,
-        on_delete=models.CASCADE,
-        related_name="items",
-        db_constraint=False,
-        db_index=False,
-    )
+    batch = part_of(ProviderBatch, "items", null=True)
     agent_role = models.CharField(max_length=63)
     provider = models.CharField(max_length=400)
     model = models.CharField(max_length=200)
@@ -123,21 +104,11 @@ class BatchItem(TenantPart):
 
     class Meta:
         ordering = ("-id",)
-        constraints = (models.UniqueConstraint(fields=("activity", "fence"), name="batch_item_once_per_run"),)
+        constraints = (unique("batch_item_once_per_run", "activity", "fence"),)
         indexes = (
-            models.Index(
-                fields=("tenant", "provider", "model", "id"),
-                condition=models.Q(state="collected"),
-                name="batch_items_collected",
-            ),
-            models.Index(
-                fields=("leave_at",),
-                condition=models.Q(state__in=["collected", "bound"]),
-                name="batch_items_leaving",
-            ),
-            models.Index(
-                fields=("batch",), condition=models.Q(batch__isnull=False), name="batch_items_of_batch"
-            ),
+            index("batch_items_collected", "tenant", "provider", "model", "id", state="collected"),
+            index("batch_items_leaving", "leave_at", state__in=["collected", "bound"]),
+            index("batch_items_of_batch", "batch", batch__isnull=False),
         )
 
     def __str__(self) -> str:

@@ -6,7 +6,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from tenants.identifiers import uuid7
-from tenants.models import TenantOwned, TenantPart
+from tenants.models import TenantOwned, TenantPart, index, part_of, unique
 
 
 class BulkAction(models.TextChoices):
@@ -55,12 +55,10 @@ class BulkJob(TenantOwned):
     finished_at = models.DateTimeField(null=True, editable=False)
 
     class Meta:
-        constraints = (models.UniqueConstraint(fields=("tenant", "id"), name="bulk_job_of_tenant"),)
+        constraints = (unique("bulk_job_of_tenant", "tenant", "id"),)
         indexes = (
-            models.Index(fields=("tenant", "-created_at", "-id"), name="bulk_job_newest"),
-            models.Index(
-                fields=("created_at",), condition=models.Q(status="running"), name="bulk_job_running"
-            ),
+            index("bulk_job_newest", "tenant", "-created_at", "-id"),
+            index("bulk_job_running", "created_at", status="running"),
         )
 
     def __str__(self) -> str:
@@ -71,9 +69,7 @@ class BulkItem(TenantPart):
     """One activity of a job. Its state changes in the transaction of the effect, so each is processed once."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    job = models.ForeignKey(
-        BulkJob, on_delete=models.CASCADE, related_name="items", db_constraint=False, db_index=False
-    )
+    job = part_of(BulkJob, "items")
     activity = models.ForeignKey(
         "activities.Activity", on_delete=models.CASCADE, related_name="+", db_constraint=False
     )
@@ -85,14 +81,10 @@ class BulkItem(TenantPart):
     ended_at = models.DateTimeField(null=True)
 
     class Meta:
-        constraints = (models.UniqueConstraint(fields=("job", "activity"), name="bulk_item_once"),)
+        constraints = (unique("bulk_item_once", "job", "activity"),)
         indexes = (
-            models.Index(
-                fields=("job", "alone", "activity"),
-                condition=models.Q(state="waiting"),
-                name="bulk_item_waiting",
-            ),
-            models.Index(fields=("job", "id"), name="bulk_item_of_job"),
+            index("bulk_item_waiting", "job", "alone", "activity", state="waiting"),
+            index("bulk_item_of_job", "job", "id"),
         )
 
     def __str__(self) -> str:

@@ -6,7 +6,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from tenants.identifiers import uuid7
-from tenants.models import TenantOwned
+from tenants.models import TenantOwned, index, part_of, unique
 
 
 class BurialReason(models.TextChoices):
@@ -35,15 +35,7 @@ class DeadLetter(TenantOwned):
     """
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    activity = models.ForeignKey(
-        "activities.Activity",
-        on_delete=models.CASCADE,
-        related_name="dead_letters",
-        db_constraint=False,
-        db_index=False,
-        null=True,
-        blank=True,
-    )
+    activity = part_of("activities.Activity", "dead_letters", null=True, blank=True)
     mailbox_item_id = models.UUIDField(null=True, blank=True)
     mailbox_key = models.CharField(max_length=200, blank=True, default="", db_default="")
     run_id = models.UUIDField(null=True, help_text="The run that failed last.")
@@ -67,13 +59,9 @@ class DeadLetter(TenantOwned):
 
     class Meta:
         constraints = (
-            models.UniqueConstraint(
-                fields=("activity",), condition=models.Q(state="open"), name="one_open_dead_letter"
-            ),
-            models.UniqueConstraint(
-                fields=("mailbox_item_id",),
-                condition=models.Q(state="open", mailbox_item_id__isnull=False),
-                name="one_open_dead_letter_of_item",
+            unique("one_open_dead_letter", "activity", state="open"),
+            unique(
+                "one_open_dead_letter_of_item", "mailbox_item_id", state="open", mailbox_item_id__isnull=False
             ),
             models.CheckConstraint(
                 condition=models.Q(activity__isnull=False) ^ models.Q(mailbox_item_id__isnull=False),
@@ -81,11 +69,9 @@ class DeadLetter(TenantOwned):
             ),
         )
         indexes = (
-            models.Index(fields=("tenant", "-created_at", "-id"), name="dead_letter_newest"),
-            models.Index(fields=("tenant", "fingerprint", "state"), name="dead_letter_groups"),
-            models.Index(
-                fields=("id",), condition=models.Q(handled_at__isnull=True), name="dead_letters_unhandled"
-            ),
+            index("dead_letter_newest", "tenant", "-created_at", "-id"),
+            index("dead_letter_groups", "tenant", "fingerprint", "state"),
+            index("dead_letters_unhandled", "id", handled_at__isnull=True),
         )
 
     def __str__(self) -> str:

@@ -8,7 +8,7 @@ from django.db.models.functions import Now
 
 from activities.models.activity import Activity
 from tenants.identifiers import uuid7
-from tenants.models import Membership, TenantPart
+from tenants.models import Membership, TenantPart, index, part_of, unique
 
 
 class Approval(TenantPart):
@@ -29,8 +29,8 @@ class Approval(TenantPart):
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
-        constraints = (models.UniqueConstraint(fields=("tenant", "id"), name="approval_of_tenant"),)
-        indexes = (models.Index(fields=("tenant", "-created_at", "-id"), name="approval_newest"),)
+        constraints = (unique("approval_of_tenant", "tenant", "id"),)
+        indexes = (index("approval_newest", "tenant", "-created_at", "-id"),)
 
     def __str__(self) -> str:
         return self.type.replace("_", " ")
@@ -45,16 +45,8 @@ class LinkState(models.TextChoices):
 class ApprovalLink(TenantPart):
     """An activity that an approval is about."""
 
-    approval = models.ForeignKey(
-        Approval, on_delete=models.CASCADE, related_name="links", db_constraint=False, db_index=False
-    )
-    activity = models.ForeignKey(
-        "activities.Activity",
-        on_delete=models.CASCADE,
-        related_name="approval_links",
-        db_constraint=False,
-        db_index=False,
-    )
+    approval = part_of(Approval, "links")
+    activity = part_of("activities.Activity", "approval_links")
     state = models.CharField(max_length=8, choices=LinkState.choices, default=LinkState.WAITING)
     reason = models.CharField(
         max_length=200, blank=True, default="", help_text="Why the activity was skipped."
@@ -63,8 +55,8 @@ class ApprovalLink(TenantPart):
     class Meta:
         db_table = "approval_linked_activities"
         ordering = ("approval", "activity")
-        constraints = (models.UniqueConstraint(fields=("approval", "activity"), name="linked_once"),)
-        indexes = (models.Index(fields=("activity", "state"), name="approvals_of_activity"),)
+        constraints = (unique("linked_once", "approval", "activity"),)
+        indexes = (index("approvals_of_activity", "activity", "state"),)
 
     def __str__(self) -> str:
         return f"{self.activity_id}: {self.state}"
@@ -73,13 +65,7 @@ class ApprovalLink(TenantPart):
 class Vote(TenantPart):
     """One person's vote on a question that several people must agree on."""
 
-    activity = models.ForeignKey(
-        "activities.Activity",
-        on_delete=models.CASCADE,
-        related_name="votes",
-        db_constraint=False,
-        db_index=False,
-    )
+    activity = part_of("activities.Activity", "votes")
     voter = models.CharField(
         max_length=100, help_text="The identity of the voter, so that nobody votes twice."
     )
@@ -91,7 +77,7 @@ class Vote(TenantPart):
 
     class Meta:
         ordering = ("at", "pk")
-        constraints = (models.UniqueConstraint(fields=("activity", "voter"), name="one_vote_each"),)
+        constraints = (unique("one_vote_each", "activity", "voter"),)
 
     def __str__(self) -> str:
         return f"{self.actor}: {self.decision}"
@@ -107,13 +93,7 @@ class Deadline(TenantPart):
     """An action at a time, unless a person has decided before. Each happens once."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    activity = models.ForeignKey(
-        "activities.Activity",
-        on_delete=models.CASCADE,
-        related_name="deadlines",
-        db_constraint=False,
-        db_index=False,
-    )
+    activity = part_of("activities.Activity", "deadlines")
     kind = models.CharField(max_length=10, choices=DeadlineKind.choices)
     at = models.DateTimeField()
     human_role = models.CharField(
@@ -126,12 +106,8 @@ class Deadline(TenantPart):
 
     class Meta:
         ordering = ("at", "pk")
-        constraints = (models.UniqueConstraint(fields=("activity", "kind", "at"), name="deadline_once"),)
-        indexes = (
-            models.Index(
-                fields=("at", "id"), condition=models.Q(happened_at__isnull=True), name="deadlines_ahead"
-            ),
-        )
+        constraints = (unique("deadline_once", "activity", "kind", "at"),)
+        indexes = (index("deadlines_ahead", "at", "id", happened_at__isnull=True),)
 
     def __str__(self) -> str:
         return f"{self.kind} at {self.at:%Y-%m-%d %H:%M}"
@@ -144,13 +120,7 @@ class HeldAnswer(TenantPart):
     """An answer that a person may still undo. The row is deleted when it takes effect, or stays with the reason why it could not."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    activity = models.ForeignKey(
-        "activities.Activity",
-        on_delete=models.CASCADE,
-        related_name="+",
-        db_constraint=False,
-        db_index=False,
-    )
+    activity = part_of("activities.Activity", "+")
     # PostgreSQL deletes the rows with the person, because the code that deletes a person may not see the rows of all tenants.
     user = models.ForeignKey(
         settings.AUTH_USER_MODEL,
@@ -173,10 +143,8 @@ class HeldAnswer(TenantPart):
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
-        constraints = (
-            models.UniqueConstraint(fields=("tenant", "user", "activity"), name="answer_held_once"),
-        )
-        indexes = (models.Index(fields=("due_at",), name="held_answers_due", condition=models.Q(refusal="")),)
+        constraints = (unique("answer_held_once", "tenant", "user", "activity"),)
+        indexes = (index("held_answers_due", "due_at", refusal=""),)
 
     def __str__(self) -> str:
         return f"{self.deed}: {self.activity_id}"
@@ -200,11 +168,9 @@ class SnoozedItem(TenantPart):
     class Meta:
         constraints = (
             # It begins with the activity, because the list checks for each item whether it is snoozed.
-            models.UniqueConstraint(
-                fields=("tenant", "activity", "membership"), name="snoozed_once_per_member"
-            ),
+            unique("snoozed_once_per_member", "tenant", "activity", "membership"),
         )
-        indexes = (models.Index(fields=("tenant", "membership"), name="snoozed_by_member"),)
+        indexes = (index("snoozed_by_member", "tenant", "membership"),)
 
     def __str__(self) -> str:
         return f"{self.activity_id} until {self.until:%Y-%m-%d %H:%M}"

@@ -8,7 +8,7 @@ from django.db.models.functions import Now
 
 from activities.models.activity import Activity
 from tenants.identifiers import uuid7
-from tenants.models import TenantOwned, TenantPart
+from tenants.models import TenantOwned, TenantPart, index, part_of, unique
 
 
 class ItemKind(models.TextChoices):
@@ -60,8 +60,8 @@ class Mailbox(TenantOwned):
     class Meta:
         verbose_name_plural = "mailboxes"
         constraints = (
-            models.UniqueConstraint(fields=("tenant", "key"), name="mailbox_once_per_key"),
-            models.UniqueConstraint(fields=("tenant", "id"), name="mailbox_of_tenant"),
+            unique("mailbox_once_per_key", "tenant", "key"),
+            unique("mailbox_of_tenant", "tenant", "id"),
         )
 
     def __str__(self) -> str:
@@ -72,9 +72,7 @@ class MailboxBatch(TenantPart):
     """Items that an external consumer took together, with their result."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    mailbox = models.ForeignKey(
-        Mailbox, on_delete=models.CASCADE, related_name="batches", db_constraint=False, db_index=False
-    )
+    mailbox = part_of(Mailbox, "batches")
     consumer = models.CharField(max_length=200)
     fence = models.BigIntegerField()
     state = models.CharField(max_length=10, choices=BatchState.choices, default=BatchState.OPEN)
@@ -88,16 +86,10 @@ class MailboxBatch(TenantPart):
     class Meta:
         verbose_name_plural = "mailbox batches"
         constraints = (
-            models.UniqueConstraint(fields=("tenant", "id"), name="mailbox_batch_of_tenant"),
-            models.UniqueConstraint(fields=("mailbox", "fence"), name="mailbox_batch_once_per_fence"),
+            unique("mailbox_batch_of_tenant", "tenant", "id"),
+            unique("mailbox_batch_once_per_fence", "mailbox", "fence"),
         )
-        indexes = (
-            models.Index(
-                fields=("mailbox", "leased_until"),
-                condition=models.Q(state="open"),
-                name="mailbox_open_batches",
-            ),
-        )
+        indexes = (index("mailbox_open_batches", "mailbox", "leased_until", state="open"),)
 
     def __str__(self) -> str:
         return f"{self.consumer}: {self.fence}"
@@ -107,9 +99,7 @@ class MailboxItem(TenantPart):
     """One message. An item for an agent has the id of the wake that delivers it."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    mailbox = models.ForeignKey(
-        Mailbox, on_delete=models.CASCADE, related_name="items", db_constraint=False, db_index=False
-    )
+    mailbox = part_of(Mailbox, "items")
     agent_role = models.CharField(max_length=63, null=True, blank=True)
     kind = models.CharField(max_length=20, choices=ItemKind.choices)
     content = models.JSONField(null=True, blank=True)
@@ -144,11 +134,7 @@ class MailboxItem(TenantPart):
 
     class Meta:
         constraints = (
-            models.UniqueConstraint(
-                fields=("mailbox", "client_message_id"),
-                condition=models.Q(client_message_id__isnull=False),
-                name="mailbox_item_once",
-            ),
+            unique("mailbox_item_once", "mailbox", "client_message_id", client_message_id__isnull=False),
             models.CheckConstraint(condition=models.Q(priority__range=(0, 9)), name="mailbox_priority_range"),
             models.CheckConstraint(
                 condition=~models.Q(kind="task_notification", is_coalescable=True),
@@ -156,22 +142,10 @@ class MailboxItem(TenantPart):
             ),
         )
         indexes = (
-            models.Index(fields=("mailbox", "-created_at", "-id"), name="mailbox_items_newest"),
-            models.Index(
-                fields=("mailbox", "priority", "id"),
-                condition=models.Q(state__in=["pending", "claimed"]),
-                name="mailbox_items_open",
-            ),
-            models.Index(
-                fields=("activity_id",),
-                condition=models.Q(activity_id__isnull=False),
-                name="mailbox_items_of_activity",
-            ),
-            models.Index(
-                fields=("batch_id",),
-                condition=models.Q(batch_id__isnull=False),
-                name="mailbox_items_of_batch",
-            ),
+            index("mailbox_items_newest", "mailbox", "-created_at", "-id"),
+            index("mailbox_items_open", "mailbox", "priority", "id", state__in=["pending", "claimed"]),
+            index("mailbox_items_of_activity", "activity_id", activity_id__isnull=False),
+            index("mailbox_items_of_batch", "batch_id", batch_id__isnull=False),
         )
 
     def __str__(self) -> str:
@@ -182,12 +156,8 @@ class Subagent(TenantPart):
     """An agent that works on one prompt in a conversation of its own. Its state is read from its activity and not stored here."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    activity = models.ForeignKey(
-        Activity, on_delete=models.CASCADE, related_name="+", db_constraint=False, db_index=False
-    )
-    conversation = models.ForeignKey(
-        Mailbox, on_delete=models.CASCADE, related_name="+", db_constraint=False, db_index=False
-    )
+    activity = part_of(Activity, "+")
+    conversation = part_of(Mailbox, "+")
     continues_id = models.UUIDField(
         null=True, blank=True, help_text="The earlier subagent whose conversation it continues."
     )
@@ -210,14 +180,16 @@ class Subagent(TenantPart):
 
     class Meta:
         constraints = (
-            models.UniqueConstraint(fields=("tenant", "activity"), name="subagent_of_activity"),
-            models.UniqueConstraint(
-                fields=("tenant", "parent_mailbox", "tool_call_id"),
-                condition=~models.Q(parent_mailbox="") & ~models.Q(tool_call_id=""),
-                name="subagent_once_per_call",
+            unique("subagent_of_activity", "tenant", "activity"),
+            unique(
+                "subagent_once_per_call",
+                "tenant",
+                "parent_mailbox",
+                "tool_call_id",
+                where=~models.Q(parent_mailbox="") & ~models.Q(tool_call_id=""),
             ),
         )
-        indexes = (models.Index(fields=("tenant", "-created_at", "-id"), name="subagents_newest"),)
+        indexes = (index("subagents_newest", "tenant", "-created_at", "-id"),)
 
     def __str__(self) -> str:
         return self.description or self.subagent_type

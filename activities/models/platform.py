@@ -6,7 +6,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from tenants.identifiers import uuid7
-from tenants.models import TenantOwned
+from tenants.models import TenantOwned, index, unique
 
 # The models in the first part of this module belong to no tenant.
 
@@ -76,7 +76,7 @@ class Counter(models.Model):
     total = models.FloatField(help_text="The sum of the observed values.")
 
     class Meta:
-        constraints = (models.UniqueConstraint(fields=("name", "role", "status", "le"), name="counted_once"),)
+        constraints = (unique("counted_once", "name", "role", "status", "le"),)
 
     def __str__(self) -> str:
         return f"{self.name}: {self.count}"
@@ -139,10 +139,8 @@ class FailuresInARow(TenantOwned):
 
     class Meta:
         verbose_name_plural = "failures in a row"
-        constraints = (
-            models.UniqueConstraint(fields=("tenant", "kind", "subject"), name="failures_once_per_subject"),
-        )
-        indexes = (models.Index(fields=("count",), name="failures_most"),)
+        constraints = (unique("failures_once_per_subject", "tenant", "kind", "subject"),)
+        indexes = (index("failures_most", "count"),)
 
     def __str__(self) -> str:
         return f"{self.kind} {self.subject}: {self.count}"
@@ -160,9 +158,7 @@ class RepeatedSubmissions(TenantOwned):
 
     class Meta:
         verbose_name_plural = "repeated submissions"
-        constraints = (
-            models.UniqueConstraint(fields=("tenant", "agent_role"), name="repetitions_once_per_role"),
-        )
+        constraints = (unique("repetitions_once_per_role", "tenant", "agent_role"),)
 
     def __str__(self) -> str:
         return f"{self.agent_role or 'people'}: {self.count}"
@@ -183,11 +179,7 @@ class TurnedAway(TenantOwned):
 
     class Meta:
         verbose_name_plural = "turned away"
-        constraints = (
-            models.UniqueConstraint(
-                fields=("tenant", "agent_role", "reason"), name="turned_away_once_per_role"
-            ),
-        )
+        constraints = (unique("turned_away_once_per_role", "tenant", "agent_role", "reason"),)
 
     def __str__(self) -> str:
         return f"{self.agent_role}, {self.reason}: {self.count}"

@@ -12,20 +12,14 @@ from django.db.models.functions import Now
 
 from activities import states
 from tenants.identifiers import uuid7
-from tenants.models import TenantPart
+from tenants.models import TenantPart, index, part_of, unique
 
 
 class ActivityRun(TenantPart):
     """One attempt of an agent. Its results count only while `fence` equals that of the activity."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    activity = models.ForeignKey(
-        "activities.Activity",
-        on_delete=models.CASCADE,
-        related_name="runs",
-        db_constraint=False,
-        db_index=False,
-    )
+    activity = part_of("activities.Activity", "runs")
     status = models.CharField(
         max_length=12,
         choices=[(s.value, s.value) for s in states.RunStatus],
@@ -70,18 +64,10 @@ class ActivityRun(TenantPart):
     class Meta:
         ordering = ("-started_at",)
         constraints = (
-            models.UniqueConstraint(
-                fields=("activity",), condition=models.Q(status="running"), name="one_live_run"
-            ),
-            models.UniqueConstraint(fields=("activity", "fence"), name="run_once_per_fence"),
+            unique("one_live_run", "activity", status="running"),
+            unique("run_once_per_fence", "activity", "fence"),
         )
-        indexes = (
-            models.Index(
-                fields=("worker_id",),
-                condition=models.Q(status="running", worker_id__isnull=False),
-                name="runs_of_worker",
-            ),
-        )
+        indexes = (index("runs_of_worker", "worker_id", status="running", worker_id__isnull=False),)
 
     def __str__(self) -> str:
         return f"attempt {self.attempt}"
@@ -138,9 +124,7 @@ class WorkerProcess(models.Model):
 
     class Meta:
         verbose_name_plural = "worker processes"
-        indexes = (
-            models.Index(fields=("id",), condition=models.Q(ended_at__isnull=True), name="live_workers"),
-        )
+        indexes = (index("live_workers", "id", ended_at__isnull=True),)
 
     def __str__(self) -> str:
         return f"{self.host}:{self.pid}"
@@ -155,13 +139,7 @@ class ToolCall(TenantPart):
     """A tool call of an agent during a run, with its answer. A repeated call is recognised by its digest and gets the same answer."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    activity = models.ForeignKey(
-        "activities.Activity",
-        on_delete=models.CASCADE,
-        related_name="tool_calls",
-        db_constraint=False,
-        db_index=False,
-    )
+    activity = part_of("activities.Activity", "tool_calls")
     run_id = models.UUIDField()
     tool = models.CharField(max_length=32)
     digest = models.CharField(
@@ -173,8 +151,8 @@ class ToolCall(TenantPart):
 
     class Meta:
         ordering = ("at", "pk")
-        constraints = (models.UniqueConstraint(fields=("run_id", "digest"), name="one_effect_per_call"),)
-        indexes = (models.Index(fields=("activity", "at"), name="tool_calls_of_activity"),)
+        constraints = (unique("one_effect_per_call", "run_id", "digest"),)
+        indexes = (index("tool_calls_of_activity", "activity", "at"),)
 
     def __str__(self) -> str:
         return self.tool.replace("_", " ")
@@ -184,13 +162,7 @@ class Wake(TenantPart):
     """A durable reason to run an activity, in the engine's outbox. A pending wake is never lost; a consumed one never runs again."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    activity = models.ForeignKey(
-        "activities.Activity",
-        on_delete=models.CASCADE,
-        related_name="wakes",
-        db_constraint=False,
-        db_index=False,
-    )
+    activity = part_of("activities.Activity", "wakes")
     reason = models.CharField(max_length=20, choices=[(r.value, r.value) for r in states.WakeReason])
     cause = models.CharField(max_length=12, default="wake", help_text="wake, retry, stall, replay, session")
     payload = models.JSONField(default=dict)
@@ -215,24 +187,12 @@ class Wake(TenantPart):
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
-        constraints = (
-            models.UniqueConstraint(
-                fields=("activity", "reason", "fingerprint"),
-                condition=models.Q(state="pending"),
-                name="equal_wakes_merge",
-            ),
-        )
+        constraints = (unique("equal_wakes_merge", "activity", "reason", "fingerprint", state="pending"),)
         indexes = (
-            models.Index(
-                fields=("due_at",),
-                condition=models.Q(state="pending", due_at__isnull=False),
-                name="wakes_due",
-            ),
+            index("wakes_due", "due_at", state="pending", due_at__isnull=False),
             # For wakes that may run at once. Queries for the pending wakes of one activity must use the index by activity instead.
-            models.Index(
-                fields=("id",), condition=models.Q(state="pending", due_at__isnull=True), name="wakes_ready"
-            ),
-            models.Index(fields=("activity", "state"), name="wakes_of_activity"),
+            index("wakes_ready", "id", state="pending", due_at__isnull=True),
+            index("wakes_of_activity", "activity", "state"),
         )
 
     def __str__(self) -> str:

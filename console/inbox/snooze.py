@@ -69,7 +69,9 @@ def end_snooze(who: Principal, item_id: UUID) -> str:
     """End the snooze of an item, if it has one, and return the item's name. Raises `Refused` and `Http404`."""
     with tenant_scope(who.tenant_id):
         items = Activity.objects.for_tenant(who.tenant_id).filter(pk=item_id, assignee_type="human")
-        name: str = items.values_list("name", flat=True).first_or_raise(Http404())
+        name: str | None = items.values_list("name", flat=True).first()
+        if name is None:
+            raise Http404
         _rows(who, _member(who)).filter(activity_id=item_id).delete()
     return name
 

@@ -191,7 +191,7 @@ class ScheduleForm(forms.ModelForm):
         policy = values.get("catch_up_policy") or "latest"
         members["catch_up"] = {"up_to": values.get("catch_up_most")} if policy == "up_to" else policy
         # The form always has the fields of both kinds of targets and of times.
-        other = {"agent": "pipeline", "pipeline": "agent_role"}.get(members.get("target_type", ""))
+        other = {"agent": "pipeline", "pipeline": "agent_role"}.get(str(members.get("target_type")))
         unused = {other} if other else set()
         if members.get("repeat") == "once":
             unused |= {"cron", "interval_ms", "end_at"}

@@ -243,7 +243,9 @@ class PipelineRunFilter(StrictFilterSet):
 
 def show_run(tenant_id: UUID, run_id: UUID) -> Any:
     """Return the run as the API shows it. Raises `NotFound`. Call it within a `tenant_scope`."""
-    run = selectors.runs(tenant_id).filter(pk=run_id).first_or_raise(NotFound("pipeline run", run_id))
+    run = selectors.runs(tenant_id).filter(pk=run_id).first()
+    if run is None:
+        raise NotFound("pipeline run", run_id)
     return _show_runs(tenant_id, [run], branches=selectors.MOST_BRANCHES)[0]
 
 

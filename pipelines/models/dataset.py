@@ -7,7 +7,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from tenants.identifiers import uuid7
-from tenants.models import TenantOwned, TenantPart
+from tenants.models import TenantOwned, TenantPart, index, part_of, unique
 
 NAME = RegexValidator(
     r"^(?!.*__)[A-Za-z][A-Za-z0-9_-]{0,62}\Z",
@@ -53,8 +53,8 @@ class Dataset(TenantOwned):
 
     class Meta:
         constraints = (
-            models.UniqueConstraint(fields=("tenant", "id"), name="dataset_of_tenant"),
-            models.UniqueConstraint(fields=("tenant", "name"), name="dataset_name_once"),
+            unique("dataset_of_tenant", "tenant", "id"),
+            unique("dataset_name_once", "tenant", "name"),
         )
 
     def __str__(self) -> str:
@@ -65,16 +65,14 @@ class DatasetRow(TenantPart):
     """One row. Its `key` is its field `id` as text, or a generated id if the table has none."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    dataset = models.ForeignKey(
-        Dataset, on_delete=models.CASCADE, related_name="rows", db_constraint=False, db_index=False
-    )
+    dataset = part_of(Dataset, "rows")
     key = models.CharField(max_length=200)
     data = models.JSONField()
 
     class Meta:
         ordering = ("dataset", "id")
-        constraints = (models.UniqueConstraint(fields=("dataset", "key"), name="row_once_per_key"),)
-        indexes = (models.Index(fields=("dataset", "id"), name="rows_in_order"),)
+        constraints = (unique("row_once_per_key", "dataset", "key"),)
+        indexes = (index("rows_in_order", "dataset", "id"),)
 
     def __str__(self) -> str:
         return self.key

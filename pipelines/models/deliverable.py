@@ -12,7 +12,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from tenants.identifiers import uuid7
-from tenants.models import TenantOwned
+from tenants.models import TenantOwned, index, unique
 
 from .pipeline import key_validator
 
@@ -102,12 +102,12 @@ class Deliverable(TenantOwned):
 
     class Meta:
         constraints = (
-            models.UniqueConstraint(fields=("tenant", "key"), name="deliverable_key_once_per_tenant"),
-            models.UniqueConstraint(fields=("tenant", "id"), name="deliverable_of_tenant"),
+            unique("deliverable_key_once_per_tenant", "tenant", "key"),
+            unique("deliverable_of_tenant", "tenant", "id"),
         )
         indexes = (
             # For the query for missed months, which runs every second over all tenants.
-            models.Index(fields=("next_on",), condition=models.Q(status="active"), name="deliverable_due"),
+            index("deliverable_due", "next_on", status="active"),
         )
 
     def __str__(self) -> str:
@@ -146,10 +146,10 @@ class DeliverablePeriod(TenantOwned):
     class Meta:
         constraints = (
             # A month starts once, however many jobs, beats and people start it at the same time.
-            models.UniqueConstraint(fields=("deliverable", "starts_on"), name="period_once_per_month"),
-            models.UniqueConstraint(fields=("tenant", "id"), name="period_of_tenant"),
+            unique("period_once_per_month", "deliverable", "starts_on"),
+            unique("period_of_tenant", "tenant", "id"),
         )
-        indexes = (models.Index(fields=("tenant", "-starts_on", "-id"), name="period_newest"),)
+        indexes = (index("period_newest", "tenant", "-starts_on", "-id"),)
 
     def __str__(self) -> str:
         return f"{self.starts_on:%Y-%m}"

@@ -7,7 +7,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from tenants.identifiers import uuid7
-from tenants.models import TenantOwned
+from tenants.models import TenantOwned, part_of, unique
 
 KEY_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,62}$"
 key_validator = RegexValidator(KEY_PATTERN, "Use lower-case letters, digits, - and _.")
@@ -32,9 +32,7 @@ class ActivityTemplate(TenantOwned):
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
-        constraints = (
-            models.UniqueConstraint(fields=("tenant", "key"), name="template_key_once_per_tenant"),
-        )
+        constraints = (unique("template_key_once_per_tenant", "tenant", "key"),)
 
     def __str__(self) -> str:
         return self.name
@@ -57,8 +55,8 @@ class Pipeline(TenantOwned):
 
     class Meta:
         constraints = (
-            models.UniqueConstraint(fields=("tenant", "key"), name="pipeline_key_once_per_tenant"),
-            models.UniqueConstraint(fields=("tenant", "id"), name="pipeline_of_tenant"),
+            unique("pipeline_key_once_per_tenant", "tenant", "key"),
+            unique("pipeline_of_tenant", "tenant", "id"),
         )
 
     def __str__(self) -> str:
@@ -71,9 +69,7 @@ class PipelineVersion(TenantOwned):
     bounded_as = "pipeline_versions"
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    pipeline = models.ForeignKey(
-        Pipeline, on_delete=models.CASCADE, related_name="versions", db_constraint=False, db_index=False
-    )
+    pipeline = part_of(Pipeline, "versions")
     number = models.PositiveIntegerField()
     definition = models.JSONField()
     digest = models.CharField(max_length=64)
@@ -83,8 +79,8 @@ class PipelineVersion(TenantOwned):
     class Meta:
         ordering = ("-number",)
         constraints = (
-            models.UniqueConstraint(fields=("pipeline", "number"), name="version_number_once"),
-            models.UniqueConstraint(fields=("tenant", "id"), name="pipeline_version_of_tenant"),
+            unique("version_number_once", "pipeline", "number"),
+            unique("pipeline_version_of_tenant", "tenant", "id"),
         )
 
     def __str__(self) -> str:

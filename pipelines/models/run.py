@@ -6,7 +6,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from tenants.identifiers import uuid7
-from tenants.models import FOR_LISTS, TenantOwned, TenantPart
+from tenants.models import FOR_LISTS, TenantOwned, TenantPart, index, part_of, unique
 
 
 class RunState(models.TextChoices):
@@ -93,28 +93,16 @@ class PipelineRun(TenantOwned):
 
     class Meta:
         constraints = (
-            models.UniqueConstraint(fields=("tenant", "id"), name="pipeline_run_of_tenant"),
+            unique("pipeline_run_of_tenant", "tenant", "id"),
             # Accepting the same plan twice starts nothing twice. Also the index for the runs of a period.
-            models.UniqueConstraint(
-                fields=("period", "plan_item"),
-                condition=models.Q(period__isnull=False),
-                name="plan_item_run_once",
-            ),
+            unique("plan_item_run_once", "period", "plan_item", period__isnull=False),
         )
         indexes = (
-            models.Index(
-                fields=("tenant", "-started_at", "-id"), condition=FOR_LISTS, name="pipeline_runs_listed"
+            index("pipeline_runs_listed", "tenant", "-started_at", "-id", where=FOR_LISTS),
+            index(
+                "pipeline_run_of_schedule", "tenant", "schedule_id", "-started_at", schedule_id__isnull=False
             ),
-            models.Index(
-                fields=("tenant", "schedule_id", "-started_at"),
-                condition=models.Q(schedule_id__isnull=False),
-                name="pipeline_run_of_schedule",
-            ),
-            models.Index(
-                fields=("tenant", "replay_of"),
-                condition=models.Q(replay_of__isnull=False),
-                name="pipeline_run_replays",
-            ),
+            index("pipeline_run_replays", "tenant", "replay_of", replay_of__isnull=False),
         )
 
     def __str__(self) -> str:
@@ -128,9 +116,7 @@ class StepRun(TenantPart):
     is then the whole step, without an activity of its own; it settles with the last of its branches.
     """
 
-    run = models.ForeignKey(
-        PipelineRun, on_delete=models.CASCADE, related_name="steps", db_constraint=False, db_index=False
-    )
+    run = part_of(PipelineRun, "steps")
     step = models.CharField(max_length=63)
     branch = models.IntegerField(default=0)
     position = models.IntegerField()
@@ -157,15 +143,11 @@ class StepRun(TenantPart):
 
     class Meta:
         ordering = ("run", "position", "branch")
-        constraints = (models.UniqueConstraint(fields=("run", "step", "branch"), name="step_once_per_run"),)
+        constraints = (unique("step_once_per_run", "run", "step", "branch"),)
         indexes = (
-            models.Index(
-                fields=("waits_until",),
-                condition=models.Q(waits_until__isnull=False),
-                name="step_waits_until",
-            ),
-            models.Index(fields=("run",), condition=models.Q(reason="evaluating"), name="step_evaluating"),
-            models.Index(fields=("run",), condition=models.Q(reason="backlog"), name="step_without_room"),
+            index("step_waits_until", "waits_until", waits_until__isnull=False),
+            index("step_evaluating", "run", reason="evaluating"),
+            index("step_without_room", "run", reason="backlog"),
         )
 
     def __str__(self) -> str:

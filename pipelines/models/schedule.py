@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 from pipelines import timing
 from pipelines.timing import DEFAULT_TIMEZONE, CatchUp, Timing
 from tenants.identifiers import uuid7
-from tenants.models import TenantOwned, TenantPart
+from tenants.models import TenantOwned, TenantPart, index, part_of, unique
 
 #: The columns of a schedule that decide when it runs.
 TIMING = (
@@ -120,21 +120,15 @@ class Schedule(TenantOwned):
 
     class Meta:
         constraints = (
-            models.UniqueConstraint(fields=("tenant", "id"), name="schedule_of_tenant"),
-            models.UniqueConstraint(fields=("tenant", "name"), name="schedule_name_once"),
+            unique("schedule_of_tenant", "tenant", "id"),
+            unique("schedule_name_once", "tenant", "name"),
             models.CheckConstraint(
                 condition=models.Q(target_type="agent", agent_role__isnull=False, pipeline__isnull=True)
                 | models.Q(target_type="pipeline", agent_role__isnull=True, pipeline__isnull=False),
                 name="schedule_has_one_target",
             ),
         )
-        indexes = (
-            models.Index(
-                fields=("next_run_at",),
-                condition=models.Q(enabled=True, next_run_at__isnull=False),
-                name="schedules_due",
-            ),
-        )
+        indexes = (index("schedules_due", "next_run_at", enabled=True, next_run_at__isnull=False),)
 
     def __str__(self) -> str:
         return self.name
@@ -175,9 +169,7 @@ class Firing(TenantPart):
     """One nominal time of a schedule, and its outcome. Each time is recorded once, however many schedulers are running."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    schedule = models.ForeignKey(
-        Schedule, on_delete=models.CASCADE, related_name="firings", db_constraint=False, db_index=False
-    )
+    schedule = part_of(Schedule, "firings")
     nominal_at = models.DateTimeField()
     last_at = models.DateTimeField(
         null=True,
@@ -190,7 +182,7 @@ class Firing(TenantPart):
 
     class Meta:
         ordering = ("-nominal_at",)
-        constraints = (models.UniqueConstraint(fields=("schedule", "nominal_at"), name="each_time_once"),)
+        constraints = (unique("each_time_once", "schedule", "nominal_at"),)
 
     def __str__(self) -> str:
         return f"{self.state} {self.nominal_at:%Y-%m-%d %H:%M}"
@@ -245,25 +237,17 @@ class ScheduleExecution(TenantOwned):
     class Meta:
         ordering = ("-started_at",)
         constraints = (
-            models.UniqueConstraint(fields=("tenant", "id"), name="execution_of_tenant"),
-            models.UniqueConstraint(
-                fields=("schedule", "nominal_at"),
-                condition=models.Q(nominal_at__isnull=False),
-                name="one_execution_per_time",
-            ),
-            models.UniqueConstraint(
-                fields=("schedule",), condition=models.Q(status="queued"), name="one_queued_execution"
-            ),
+            unique("execution_of_tenant", "tenant", "id"),
+            unique("one_execution_per_time", "schedule", "nominal_at", nominal_at__isnull=False),
+            unique("one_queued_execution", "schedule", status="queued"),
         )
         indexes = (
-            models.Index(fields=("tenant", "-started_at", "-id"), name="executions_newest"),
-            models.Index(fields=("schedule", "status"), name="executions_of_schedule"),
+            index("executions_newest", "tenant", "-started_at", "-id"),
+            index("executions_of_schedule", "schedule", "status"),
             # For the list of one schedule's executions; there may be one a minute for years.
-            models.Index(fields=("schedule", "-started_at", "-id"), name="executions_newest_of_one"),
+            index("executions_newest_of_one", "schedule", "-started_at", "-id"),
             # Includes cancelled executions whose jobs have not all ended yet.
-            models.Index(
-                fields=("id",), condition=models.Q(finished_at__isnull=True), name="executions_open"
-            ),
+            index("executions_open", "id", finished_at__isnull=True),
         )
 
     def __str__(self) -> str:
@@ -285,9 +269,7 @@ class ScheduleJob(TenantPart):
     """One set of parameters of an execution, and the state of its work. Recorded before any work starts."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    execution = models.ForeignKey(
-        ScheduleExecution, on_delete=models.CASCADE, related_name="jobs", db_constraint=False, db_index=False
-    )
+    execution = part_of(ScheduleExecution, "jobs")
     ordinal = models.IntegerField(
         help_text="Its position in the expansion, so that nothing is expanded twice."
     )
@@ -303,23 +285,11 @@ class ScheduleJob(TenantPart):
     class Meta:
         ordering = ("execution", "ordinal")
         constraints = (
-            models.UniqueConstraint(fields=("execution", "ordinal"), name="job_once_per_execution"),
-            models.UniqueConstraint(
-                fields=("activity_id",), condition=models.Q(activity_id__isnull=False), name="job_of_activity"
-            ),
-            models.UniqueConstraint(
-                fields=("pipeline_run_id",),
-                condition=models.Q(pipeline_run_id__isnull=False),
-                name="job_of_pipeline_run",
-            ),
+            unique("job_once_per_execution", "execution", "ordinal"),
+            unique("job_of_activity", "activity_id", activity_id__isnull=False),
+            unique("job_of_pipeline_run", "pipeline_run_id", pipeline_run_id__isnull=False),
         )
-        indexes = (
-            models.Index(
-                fields=("execution", "batch"),
-                condition=models.Q(state__in=["waiting", "enqueued"]),
-                name="jobs_open",
-            ),
-        )
+        indexes = (index("jobs_open", "execution", "batch", state__in=["waiting", "enqueued"]),)
 
     def __str__(self) -> str:
         return f"{self.ordinal}: {self.state}"

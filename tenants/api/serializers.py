@@ -18,6 +18,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from django.utils.dateparse import parse_datetime
+from drf_spectacular.drainage import set_override
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
@@ -219,7 +220,7 @@ class Computed(serializers.Field[Any, Any, Any, Any]):
     def __init__(self, kind: Any, compute: Callable[[Any], Any], **options: Any) -> None:
         super().__init__(read_only=True, **options)
         self.compute = compute
-        extend_schema_field(kind)(self)
+        set_override(self, "field", kind)
 
 
 class AmountField(Computed):

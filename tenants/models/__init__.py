@@ -22,6 +22,9 @@ from tenants.models.base import (
     TenantOwned,
     TenantPart,
     TenantQuerySet,
+    index,
+    part_of,
+    unique,
 )
 from tenants.models.events import (
     Event,

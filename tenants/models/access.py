@@ -7,7 +7,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from tenants.identifiers import uuid7
-from tenants.models.base import TenantOwned
+from tenants.models.base import TenantOwned, index, unique
 
 
 class Role(models.TextChoices):
@@ -42,13 +42,9 @@ class Membership(TenantOwned):
 
     class Meta:
         constraints = (
-            models.UniqueConstraint(fields=("tenant", "user"), name="membership_once_per_tenant"),
-            models.UniqueConstraint(
-                fields=("tenant", "slack_user"),
-                condition=~models.Q(slack_user=""),
-                name="slack_user_is_one_member",
-            ),
-            models.UniqueConstraint(fields=("tenant", "id"), name="membership_of_tenant"),
+            unique("membership_once_per_tenant", "tenant", "user"),
+            unique("slack_user_is_one_member", "tenant", "slack_user", where=~models.Q(slack_user="")),
+            unique("membership_of_tenant", "tenant", "id"),
         )
 
     def __str__(self) -> str:
@@ -184,16 +180,8 @@ class Channel(TenantOwned):
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
-        constraints = (
-            models.UniqueConstraint(fields=("tenant", "kind", "name"), name="channel_named_once_per_kind"),
-        )
-        indexes = (
-            models.Index(
-                fields=("expires_at",),
-                condition=models.Q(status="active", expires_at__isnull=False),
-                name="channels_that_expire",
-            ),
-        )
+        constraints = (unique("channel_named_once_per_kind", "tenant", "kind", "name"),)
+        indexes = (index("channels_that_expire", "expires_at", status="active", expires_at__isnull=False),)
 
     def __str__(self) -> str:
         return f"{self.name} ({self.kind})"
@@ -216,8 +204,8 @@ class IdempotentRequest(TenantOwned):
     created_at = models.DateTimeField(db_default=Now())
 
     class Meta:
-        constraints = (models.UniqueConstraint(fields=("tenant", "digest"), name="idempotency_key_once"),)
-        indexes = (models.Index(fields=("created_at",), name="idempotent_requests_by_age"),)
+        constraints = (unique("idempotency_key_once", "tenant", "digest"),)
+        indexes = (index("idempotent_requests_by_age", "created_at"),)
 
     def __str__(self) -> str:
         return f"{self.status_code} at {self.created_at:%Y-%m-%d %H:%M}"

@@ -7,7 +7,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from tenants.identifiers import uuid7
-from tenants.models.base import Tenant, TenantQuerySet
+from tenants.models.base import Tenant, TenantQuerySet, index, unique
 
 
 class AuditEntry(models.Model):
@@ -46,10 +46,8 @@ class AuditEntry(models.Model):
     class Meta:
         app_label = "tenants"
         verbose_name_plural = "audit entries"
-        constraints = (
-            models.UniqueConstraint(fields=("chain", "number"), name="audit_number_once_per_chain"),
-        )
-        indexes = (models.Index(fields=("tenant", "object_id"), name="audit_of_object"),)
+        constraints = (unique("audit_number_once_per_chain", "chain", "number"),)
+        indexes = (index("audit_of_object", "tenant", "object_id"),)
 
     def __str__(self) -> str:
         return f"{self.number}: {self.operation}"
@@ -78,11 +76,7 @@ class BreakGlass(models.Model):
     class Meta:
         app_label = "tenants"
         verbose_name_plural = "break glass"
-        indexes = (
-            models.Index(
-                fields=("user",), condition=models.Q(ended_at__isnull=True), name="glass_that_is_broken"
-            ),
-        )
+        indexes = (index("glass_that_is_broken", "user", ended_at__isnull=True),)
 
     def __str__(self) -> str:
         return f"{self.slug or 'all tenants'}: {self.reason}"

@@ -15,6 +15,36 @@ from tenants.identifiers import uuid7
 from tenants.plain_names import error_of_name
 
 
+def index(name: str, /, *fields: str, where: models.Q | None = None, **condition: Any) -> models.Index:
+    """Return an index; with conditions, one of the rows that meet them."""
+    return models.Index(fields=fields, name=name, condition=models.Q(**condition) if condition else where)
+
+
+def unique(
+    name: str, /, *fields: str, where: models.Q | None = None, **condition: Any
+) -> models.UniqueConstraint:
+    """Return a unique constraint; with conditions, one among the rows that meet them."""
+    return models.UniqueConstraint(
+        fields=fields, name=name, condition=models.Q(**condition) if condition else where
+    )
+
+
+def part_of(model: str | type[models.Model], related_name: str, **options: Any) -> Any:
+    """Return a key to the row that this one belongs to.
+
+    It has neither a constraint nor an index of its own, because the table has a composite key with the tenant, and indexes for its
+    queries.
+    """
+    return models.ForeignKey(
+        model,
+        on_delete=models.CASCADE,
+        related_name=related_name,
+        db_constraint=False,
+        db_index=False,
+        **options,
+    )
+
+
 class PlainNames:
     """Checks names and keys that people enter in forms by the rules of `tenants.plain_names`."""
 
@@ -179,9 +209,7 @@ class TenantPart(TenantOwned):
     """A row inside another tenant-owned row. Its composite key to that row already ties it to an existing tenant."""
 
     # Not indexed: rows are found through their parent, and each index would slow down every write of the hot path.
-    tenant = models.ForeignKey(
-        Tenant, on_delete=models.CASCADE, related_name="+", db_constraint=False, db_index=False
-    )
+    tenant = part_of(Tenant, "+")
 
     class Meta:
         abstract = True
@@ -206,7 +234,7 @@ class Pause(TenantOwned):
     paused_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
-        constraints = (models.UniqueConstraint(fields=("tenant", "kind", "subject"), name="paused_once"),)
+        constraints = (unique("paused_once", "tenant", "kind", "subject"),)
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"

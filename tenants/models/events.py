@@ -7,7 +7,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from tenants.identifiers import uuid7
-from tenants.models.base import Tenant, TenantOwned, TenantPart, TenantQuerySet
+from tenants.models.base import Tenant, TenantOwned, TenantPart, TenantQuerySet, index, part_of, unique
 
 
 class FreshEvent(TenantPart):
@@ -55,7 +55,7 @@ class Event(TenantPart):
     )
 
     class Meta:
-        constraints = (models.UniqueConstraint(fields=("tenant", "number"), name="event_numbered_once"),)
+        constraints = (unique("event_numbered_once", "tenant", "number"),)
 
     def __str__(self) -> str:
         return f"{self.number}: {self.kind}"
@@ -121,8 +121,8 @@ class WebhookEndpoint(TenantOwned):
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
-        constraints = (models.UniqueConstraint(fields=("tenant", "id"), name="webhook_of_tenant"),)
-        indexes = (models.Index(fields=("id",), condition=models.Q(enabled=True), name="webhooks_in_use"),)
+        constraints = (unique("webhook_of_tenant", "tenant", "id"),)
+        indexes = (index("webhooks_in_use", "id", enabled=True),)
 
     def __str__(self) -> str:
         return self.description or self.url
@@ -142,13 +142,7 @@ class WebhookDelivery(TenantPart):
     """The delivery of one event to one webhook. Its id is the `webhook-id` of every attempt."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    endpoint = models.ForeignKey(
-        WebhookEndpoint,
-        on_delete=models.CASCADE,
-        related_name="deliveries",
-        db_constraint=False,
-        db_index=False,
-    )
+    endpoint = part_of(WebhookEndpoint, "deliveries")
     event_number = models.BigIntegerField(null=True, help_text="Empty for a test, which is not an event.")
     kind = models.CharField(max_length=32)
     state = models.CharField(
@@ -171,22 +165,18 @@ class WebhookDelivery(TenantPart):
 
     class Meta:
         verbose_name_plural = "webhook deliveries"
-        constraints = (
-            models.UniqueConstraint(fields=("endpoint", "event_number"), name="event_once_per_webhook"),
-        )
+        constraints = (unique("event_once_per_webhook", "endpoint", "event_number"),)
         indexes = (
-            models.Index(
-                fields=("endpoint", "next_attempt_at", "id"),
-                condition=models.Q(state__in=["pending", "sending"]),
-                name="webhook_deliveries_due",
+            index(
+                "webhook_deliveries_due",
+                "endpoint",
+                "next_attempt_at",
+                "id",
+                state__in=["pending", "sending"],
             ),
-            models.Index(
-                fields=("tenant", "endpoint"),
-                condition=models.Q(state="sending"),
-                name="webhook_deliveries_under_way",
-            ),
-            models.Index(fields=("endpoint", "-created_at", "-id"), name="webhook_deliveries_newest"),
-            models.Index(fields=("created_at",), name="webhook_deliveries_by_age"),
+            index("webhook_deliveries_under_way", "tenant", "endpoint", state="sending"),
+            index("webhook_deliveries_newest", "endpoint", "-created_at", "-id"),
+            index("webhook_deliveries_by_age", "created_at"),
         )
 
     def __str__(self) -> str:

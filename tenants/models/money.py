@@ -10,7 +10,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from tenants.identifiers import uuid7
-from tenants.models.base import TenantOwned, TenantPart
+from tenants.models.base import TenantOwned, TenantPart, index, part_of, unique
 
 
 class BudgetUnit(models.TextChoices):
@@ -58,7 +58,7 @@ class UsageEntry(TenantPart):
 
     class Meta:
         verbose_name_plural = "usage entries"
-        indexes = (models.Index(fields=("tenant", "day", "agent_role"), name="usage_by_day_and_role"),)
+        indexes = (index("usage_by_day_and_role", "tenant", "day", "agent_role"),)
 
     def __str__(self) -> str:
         return f"{self.agent_role} on {self.day:%Y-%m-%d}"
@@ -112,16 +112,10 @@ class Budget(TenantOwned):
     deleted_at = models.DateTimeField(null=True, editable=False)
 
     class Meta:
-        constraints = (models.UniqueConstraint(fields=("tenant", "id"), name="budget_of_tenant"),)
+        constraints = (unique("budget_of_tenant", "tenant", "id"),)
         indexes = (
-            models.Index(
-                fields=("id",), condition=models.Q(waiting_since__isnull=False), name="budgets_waited_for"
-            ),
-            models.Index(
-                fields=("recount_at",),
-                condition=models.Q(recount_at__isnull=False),
-                name="budgets_to_recount",
-            ),
+            index("budgets_waited_for", "id", waiting_since__isnull=False),
+            index("budgets_to_recount", "recount_at", recount_at__isnull=False),
         )
 
     def __str__(self) -> str:
@@ -132,17 +126,15 @@ class Reservation(TenantPart):
     """What a budget reserves for a live run. It shrinks as the run reports, and is deleted when the run ends."""
 
     id = models.BigAutoField(primary_key=True)
-    budget = models.ForeignKey(
-        Budget, on_delete=models.CASCADE, related_name="reservations", db_constraint=False, db_index=False
-    )
+    budget = part_of(Budget, "reservations")
     run_id = models.UUIDField()
     activity_id = models.UUIDField()
     amount = _amount()
     reserved_at = models.DateTimeField(db_default=Now())
 
     class Meta:
-        constraints = (models.UniqueConstraint(fields=("run_id", "budget"), name="reserved_once_per_run"),)
-        indexes = (models.Index(fields=("budget",), name="reservations_of_budget"),)
+        constraints = (unique("reserved_once_per_run", "run_id", "budget"),)
+        indexes = (index("reservations_of_budget", "budget"),)
 
     def __str__(self) -> str:
         return f"{self.amount} for {self.run_id}"
@@ -152,19 +144,15 @@ class BudgetWait(TenantPart):
     """An activity that may not start until a budget has room for it."""
 
     id = models.BigAutoField(primary_key=True)
-    budget = models.ForeignKey(
-        Budget, on_delete=models.CASCADE, related_name="waits", db_constraint=False, db_index=False
-    )
+    budget = part_of(Budget, "waits")
     activity_id = models.UUIDField()
     amount = _amount(help_text="The amount that would be reserved for its run.")
     priority = models.SmallIntegerField()
     since = models.DateTimeField(db_default=Now())
 
     class Meta:
-        constraints = (
-            models.UniqueConstraint(fields=("tenant", "activity_id"), name="waits_for_one_budget"),
-        )
-        indexes = (models.Index(fields=("budget", "priority", "since"), name="waits_in_order"),)
+        constraints = (unique("waits_for_one_budget", "tenant", "activity_id"),)
+        indexes = (index("waits_in_order", "budget", "priority", "since"),)
 
     def __str__(self) -> str:
         return f"{self.activity_id} waits for {self.budget_id}"

@@ -9,7 +9,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from tenants.identifiers import uuid7
-from tenants.models.base import TenantOwned, TenantPart
+from tenants.models.base import TenantOwned, TenantPart, index, unique
 
 LONGEST_DAYS = 36_500
 
@@ -31,7 +31,7 @@ class RetentionPolicy(TenantOwned):
 
     class Meta:
         verbose_name_plural = "retention policies"
-        constraints = (models.UniqueConstraint(fields=("tenant", "kind"), name="one_policy_per_kind"),)
+        constraints = (unique("one_policy_per_kind", "tenant", "kind"),)
 
     def __str__(self) -> str:
         return f"{self.kind}: {'never' if self.days is None else self.days}"
@@ -50,7 +50,7 @@ class RetentionTally(TenantPart):
 
     class Meta:
         verbose_name_plural = "retention tallies"
-        constraints = (models.UniqueConstraint(fields=("tenant", "kind"), name="one_tally_per_kind"),)
+        constraints = (unique("one_tally_per_kind", "tenant", "kind"),)
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.deleted}"
@@ -69,7 +69,7 @@ class RetentionPass(models.Model):
 
     class Meta:
         verbose_name_plural = "retention passes"
-        indexes = (models.Index(fields=("due_at",), name="retention_due"),)
+        indexes = (index("retention_due", "due_at"),)
 
     def __str__(self) -> str:
         return self.kind
@@ -85,7 +85,7 @@ class ForgottenOutput(TenantPart):
     at = models.DateTimeField(db_default=Now())
 
     class Meta:
-        indexes = (models.Index(fields=("tenant", "at"), name="forgotten_outputs"),)
+        indexes = (index("forgotten_outputs", "tenant", "at"),)
 
     def __str__(self) -> str:
         return str(self.id)
