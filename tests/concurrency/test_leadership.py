@@ -630,12 +630,12 @@ def test_hanging_jobs_delay_no_other_job(
 ) -> None:
     settings.ORCHESTRATOR_TICK_SECONDS = 0.05  # type: ignore[attr-defined]
     free, done = threading.Event(), threading.Semaphore(0)
-    hanging = [job(f"hangs {number}", lambda: free.wait(30)) for number in range(3)]
+    hanging = [job(f"hangs {number}", lambda: free.wait(120)) for number in range(3)]
 
     with scheduler_with(monkeypatch, *hanging, job("continues", done.release)):
         try:
             for _ in range(3):
-                assert done.acquire(timeout=5)
+                assert done.acquire(timeout=30)
         finally:
             free.set()
 
@@ -677,9 +677,9 @@ def test_a_failing_job_is_retried_and_the_others_continue(
 
     with scheduler_with(monkeypatch, job("fails", fails), job("continues", done.release)):
         for _ in range(2):
-            assert tries.acquire(timeout=5)
+            assert tries.acquire(timeout=30)
         for _ in range(3):
-            assert done.acquire(timeout=5)
+            assert done.acquire(timeout=30)
         eventually(lambda: any(found.failures for found in read_jobs().jobs))
 
     (failing,) = [found for found in read_jobs().jobs if found.failures]

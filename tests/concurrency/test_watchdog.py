@@ -65,7 +65,7 @@ def test_a_worker_that_cannot_renew_its_lease_exits_if_it_has_runs(
             rows = WorkerProcess.objects.select_for_update().filter(pk__in=(first, second))
             assert len(rows) == 2  # the locks hold up their heartbeats from now on
 
-            assert busy.wait(12) == leases.EXIT_STATUS
+            assert busy.wait(60) == leases.EXIT_STATUS
 
             assert idle.poll() is None
         with pytest.raises(subprocess.TimeoutExpired):
@@ -84,7 +84,7 @@ def test_a_worker_that_was_declared_lost_exits_if_it_has_runs_and_else_takes_a_n
                 while not recovery.declare_lost(lost):
                     lost.refresh_from_db()  # it has beaten since
 
-        assert busy.wait(12) == leases.EXIT_STATUS
+        assert busy.wait(60) == leases.EXIT_STATUS
         with system_scope():
             living = WorkerProcess.objects.filter(ended_at=None)
             eventually(lambda: living.filter(pid=idle.pid).exclude(pk=second).exists())

@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from activities import cancellation, run_logs
+from activities import cancellation, outputs, run_logs
 from activities.execution import agent_tools
 from activities.models import Activity, ActivityRun
 from activities.schemas import arguments_of
@@ -226,8 +226,9 @@ def test_log_lines_of_an_agent_in_a_worker_are_cleaned_and_limited(
 
 
 def test_during_an_outage_of_mongodb_log_lines_are_buffered_up_to_a_limit(
-    run_with_link: Callable[[Work], Activity], tenant: Tenant, settings: Any
+    run_with_link: Callable[[Work], Activity], tenant: Tenant, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(outputs, "TIMEOUT_MS", 4_000)
     address, settings.MONGODB_URI = settings.MONGODB_URI, "mongodb://127.0.0.1:1/none?appname=link-away"
     settings.ORCHESTRATOR_RUN_LOG_BUFFER_BYTES = 360
     settings.ORCHESTRATOR_RUN_LOG_CALL_LINES = 2
@@ -238,7 +239,7 @@ def test_during_an_outage_of_mongodb_log_lines_are_buffered_up_to_a_limit(
         return done()
 
     activity = run_with_link(work)
-    assert (activity.status, time.monotonic() - began < 2) == ("done", True)
+    assert (activity.status, time.monotonic() - began < 4) == ("done", True)  # it has not waited for MongoDB
     assert not run_logs.here().flush()
 
     settings.MONGODB_URI = address

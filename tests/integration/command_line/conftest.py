@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from agents.adapters import cli
 from agents.command_line import processes
 
 
@@ -24,3 +25,4 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "SAMPLE_SECONDS", 0.05)
     monkeypatch.setattr(processes, "SAMPLE_COST", 2)
     monkeypatch.setattr(processes, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(cli, "REPORT_SECONDS", 0.05)

@@ -106,14 +106,23 @@ def test_limits_hold(tmp_path: Path) -> None:
     assert nice.output.content == str(os.nice(0) + 7)  # beyond our own
 
 
+def peak_of(link: Linked) -> int:
+    """The memory measured so far."""
+    peak: int = link.progress.get("resources", {}).get("peak_rss_bytes", 0)
+    return peak
+
+
 def test_what_was_used_is_noted_with_the_children(tmp_path: Path) -> None:
-    code = """
-        child = subprocess.Popen([sys.executable, "-S", "-c", "x = b'x' * (80 << 20); import time; time.sleep(0.4)"])
+    measured = tmp_path / "measured"
+    child = f"x = b'x' * (80 << 20); import os, time\nwhile not os.path.exists({str(measured)!r}): time.sleep(0.01)"
+    code = f"""
+        child = subprocess.Popen([sys.executable, "-S", "-c", {child!r}])
         until = time.process_time() + 0.2
         while time.process_time() < until: pass
         child.wait()
     """
     link = Linked()
+    link.stop = lambda: measured.touch() if peak_of(link) > 80 << 20 else None
 
     run(program(tmp_path, code), link)
 
@@ -128,7 +137,10 @@ def test_a_small_program_is_not_told_to_have_had_the_memory_of_its_worker(tmp_pa
     ballast = b"x" * (200 << 20)
     link = Linked()
 
-    run(program(tmp_path, "time.sleep(0.3)"), link)
+    measured = tmp_path / "measured"
+    link.stop = lambda: measured.touch() if peak_of(link) > 2 << 20 else None
+
+    run(program(tmp_path, f"while not os.path.exists({str(measured)!r}): time.sleep(0.01)"), link)
 
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10 > len(ballast)
     assert 2 << 20 < link.progress["resources"]["peak_rss_bytes"] < 100 << 20
@@ -205,13 +217,19 @@ def _fields(request: Any) -> dict[str, Any]:
 
 
 def test_sweeping_leaves_runs_of_living_workers_alone(tmp_path: Path) -> None:
-    code = "print(sys.stdin.read())"
-    swept: list[int] = []
-    link = Linked(stop=lambda: swept.append(workspaces.sweep()) and None)
+    swept = tmp_path / "swept"
+    numbers: list[int] = []
 
-    assert run(program(tmp_path, f"time.sleep(0.3); {code}"), link).output.content
-    assert swept
-    assert set(swept) == {0}
+    def sweep() -> None:
+        numbers.append(workspaces.sweep())
+        swept.touch()
+
+    code = f"""
+        while not os.path.exists({str(swept)!r}): time.sleep(0.01)
+        print(sys.stdin.read())
+    """
+    assert run(program(tmp_path, code), Linked(stop=sweep)).output.content
+    assert set(numbers) == {0}
 
 
 def test_a_program_that_answers_too_often_is_ended(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_many_are_dealt_with_and_their_progress_is_followed(asked: Questions, sc
 
     bulk_jobs.work()
 
-    screen.wait_for_selector("text=completed", timeout=4_000)
+    screen.wait_for_selector("text=completed", timeout=15_000)
     assert "3\ndone" in screen.inner_text(".figures")
 
 
@@ -264,7 +264,7 @@ def test_an_agent_is_watched_while_it_works_and_what_it_says_does_no_harm(
         "heartbeat",
         {"progress": {"percent": 90}, "usage": {"input_tokens": 1200, "output_tokens": 30, "model": "m-1"}},
     )
-    screen.wait_for_selector("#running >> text=1200 in, 30 out", timeout=6_000)
+    screen.wait_for_selector("#running >> text=1200 in, 30 out", timeout=15_000)
     assert screen.locator("progress").get_attribute("value") == "90"
     agent.post("complete", {"output": {"content": "Done."}})
 
