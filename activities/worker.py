@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -98,6 +99,13 @@ def drain() -> None:
     """Take no new work, because the process was told to stop; its runs may end."""
     leases.current().drain()
     activity_intake.update_admission()
+
+
+def finish_runs(*, is_cut_short: Callable[[], bool]) -> None:
+    """Wait for runs that threads outside of Celery's pool have taken over (`quick_work`). Celery has waited for those of its pool."""
+    lease = leases.current()
+    while lease.active and not is_cut_short():
+        time.sleep(0.1)
 
 
 def end() -> None:

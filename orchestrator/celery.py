@@ -242,9 +242,14 @@ def _serve_new_roles(serve: Callable[[Sequence[str]], None]) -> None:
     connections.close_all()
 
 
+def _ends_cold() -> bool:
+    """Return whether the grace period of SIGQUIT is over."""
+    return vars(state)["should_terminate"] not in (None, False)
+
+
 def _end_after_cold_shutdown() -> None:
     """End the process after the grace period of SIGQUIT. Celery would wait for the threads of its pool, which cannot be ended."""
-    while vars(state)["should_terminate"] in (None, False):  # set after the grace period
+    while not _ends_cold():
         time.sleep(0.2)
     time.sleep(LEAVE_SECONDS)
     logger.warning("Worker ends with unfinished runs", extra={"action": "cold_shutdown"})
@@ -285,6 +290,13 @@ def drain_worker(sender: Any = None, **kwargs: Any) -> None:
 
     if _roles:
         threading.Thread(target=activity_worker.drain, name="drain", daemon=True).start()
+
+
+@signals.worker_shutdown.connect
+def finish_runs(sender: Any = None, **kwargs: Any) -> None:
+    from activities import worker as activity_worker
+
+    activity_worker.finish_runs(is_cut_short=_ends_cold)
 
 
 @signals.worker_process_shutdown.connect

@@ -1,4 +1,4 @@
-"""A worker that gets SIGQUIT exits, even if the thread of a run does not end."""
+"""A worker that gets SIGTERM finishes its runs. One that gets SIGQUIT exits, even if the thread of a run does not end."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from orchestrator.celery import LEAVE_SECONDS, NOT_ENDED
 
@@ -43,5 +45,57 @@ def test_sigquit_ends_a_worker_whose_run_does_not_end(process_environment: dict[
             process.send_signal(signal.SIGQUIT)
 
             assert process.wait(LEAVE_SECONDS + 20) == NOT_ENDED
+        finally:
+            process.kill()
+
+
+#: A worker with a run in a thread that does not belong to Celery's pool. The run ends with the program's input.
+RELIEF = """
+import sys
+from uuid import uuid4
+from celery import signals
+from orchestrator.celery import app
+
+def run(run_id):
+    from activities import leases
+    with leases.current().holding(run_id):
+        print("under way", file=sys.__stdout__, flush=True)
+        sys.stdin.read()
+        print(leases.is_over(), file=sys.__stdout__, flush=True)
+
+@signals.worker_ready.connect(weak=False)
+def begin(**kwargs):
+    from activities import quick_work
+    quick_work._start("relief of a call", run, uuid4())
+
+@signals.worker_shutting_down.connect(weak=False)
+def note(**kwargs):
+    print("ending", file=sys.__stdout__, flush=True)
+
+app.worker_main(["worker", "--pool=threads", "-c", "1", "-Q", "agent__qa", "--without-gossip", "--without-mingle", "-n", "warm@%h"])
+"""
+
+
+def test_sigterm_waits_for_a_run_that_another_thread_has_taken_over(
+    process_environment: dict[str, str],
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", RELIEF],
+        env=process_environment, cwd=Path(__file__).parents[2], text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdin
+            assert process.stdout
+            assert any("under way" in line for line in process.stdout)
+
+            process.send_signal(signal.SIGTERM)
+            assert any("ending" in line for line in process.stdout)
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(3)
+            process.stdin.close()
+
+            assert process.stdout.read() == "False\n"  # its lease has lasted until then
+            assert process.wait(30) == 0
         finally:
             process.kill()
