@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 from django_celery_results.models import TaskResult
 
 from activities import dead_letters, outputs
 from activities.notifications.webhooks import deliver_waiting
-from agents import outbound
 from agents.contracts import Completed, Output
 from tenants import tokens
 from tenants.models import Tenant
 from tests.engine import Engine
 from tests.failed_work import failed
 from tests.integration.test_secrets_stay_in import documents, keys_and_values, log_text, tables
-from tests.receivers import HttpReceiver, http_receiver
+from tests.receivers import HttpReceiver
 
 PASSWORD, PROMPT, OUTPUT = "kanarie-password-51c9", "kanarie-prompt-88d2", "kanarie-output-17ab"
 CREDENTIAL, ERROR = "kanarie-credential-70ee", "kanarie-error-2f04"
-
-
-@pytest.fixture
-def receiver(settings: Any, database: None) -> Iterator[HttpReceiver]:
-    with http_receiver() as running:
-        settings.ORCHESTRATOR_EGRESS_ALLOW = (running.place,)
-        yield running
-    outbound.close_connections()
 
 
 def sign_in(password: str) -> Client:

@@ -80,9 +80,10 @@ def work(engine: Engine, tenant: Tenant, other_tenant: Tenant) -> Work:
 
 
 @pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def at_once(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
     """Lets `recover` continue at once, because no other process is working."""
     monkeypatch.setattr(rebuilding, "SETTLE_SECONDS", 0.0)
+    settings.ORCHESTRATOR_TICK_SECONDS = 0.0
 
 
 @pytest.fixture

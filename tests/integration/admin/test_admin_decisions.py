@@ -22,12 +22,6 @@ from tests.open_questions import asked, asking, links_of
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-@pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    return tenant
-
-
 def row(model: type, key: UUID) -> object:
     with system_scope():
         return model._default_manager.get(pk=key)  # type: ignore[attr-defined]

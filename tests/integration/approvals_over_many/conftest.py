@@ -10,12 +10,6 @@ from tests.engine import Engine
 
 
 @pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    return tenant
-
-
-@pytest.fixture
 def patient(engine: Engine, acme: Tenant) -> Tenant:
     """Agents accept their work, and report later."""
     engine.agent.behaviour = lambda request: Accepted()

@@ -23,12 +23,6 @@ pytestmark = pytest.mark.usefixtures("one_at_a_time")
 ROLE = "qa"
 
 
-@pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    return tenant
-
-
 def needs(tenant: Tenant) -> list[str]:
     return [need.words for need in overview(tenant.pk).needs]
 

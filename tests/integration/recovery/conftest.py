@@ -14,12 +14,6 @@ from tests.integration.recovery.losses import Died
 
 
 @pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    return tenant
-
-
-@pytest.fixture
 def killed_run(engine: Engine, acme: Tenant) -> ActivityRun:
     """A run whose worker died while the agent worked."""
 
