@@ -309,7 +309,7 @@ def _stop(activity: Any, reason: WakeReason, payload: Mapping[str, Any], actor: 
     transitions.end_run(tenant_id=activity.tenant_id, activity_id=activity.id, run_status="cancelled")
     dead_letter_records.record_dead_letter(moved, reason=BurialReason.WAKE_BUDGET, run_id=None, error=error)
     logger.warning(
-        "Woken without progress", extra={"action": "wake_budget_used", "activity": str(activity.id)}
+        "Activity was woken too often", extra={"action": "wake_budget_used", "activity": str(activity.id)}
     )
 
 

@@ -119,7 +119,7 @@ def warn_of_broken_references() -> None:
         broken = list_broken_references()
     except DatabaseError as error:
         logger.warning(
-            "References not checked",
+            "References could not be checked",
             extra={"action": "references_not_looked_at", "reason": type(error).__name__},
         )
         return

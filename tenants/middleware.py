@@ -130,7 +130,8 @@ class AdminMiddleware:
         is_refusal = isinstance(error.__cause__, psycopg.errors.InsufficientPrivilege)
         if request.path.startswith(ADMIN) and (is_refusal or isinstance(error, TenantOutOfSight)):
             logger.warning(
-                "A row was refused to the admin", extra={"action": "admin_refused", "path": request.path}
+                "The admin was denied access to a row",
+                extra={"action": "admin_refused", "path": request.path},
             )
             return defaults.permission_denied(request, PermissionDenied("This belongs to another tenant."))
         if request.path.startswith(ADMIN) and isinstance(error, TooManyOwned):

@@ -181,7 +181,8 @@ class RunPermission(BasePermission):
             return False
         if caller.token.run_id != view.kwargs["run_id"]:
             logger.warning(
-                "Token of another run", extra={"action": "run_token_misused", "run": str(caller.token.run_id)}
+                "Run token used for another run",
+                extra={"action": "run_token_misused", "run": str(caller.token.run_id)},
             )
             raise Http404
         return True

@@ -74,7 +74,7 @@ class Leader:
         if lease.epoch is None:
             self.epoch = 0
             if own_epoch:
-                logger.warning("Lead lost", extra={"action": "lead_lost", "epoch": own_epoch})
+                logger.warning("Leadership lost", extra={"action": "lead_lost", "epoch": own_epoch})
             return False
         # Counted from before the statement, so that the lease ends here before it ends in PostgreSQL.
         self.valid_until = started + settings.ORCHESTRATOR_LEADER_LEASE_SECONDS

@@ -195,7 +195,7 @@ class Scheduler:
         except LeadLost:
             error = "LeadLost"
             logger.warning(
-                "Job stopped, because its leader lost the lead",
+                "System job stopped, because its process is no longer the leader",
                 extra={"action": "job_fenced", "job": job.name},
             )
         except (redis.RedisError, Closed, mongodb.PyMongoError, LimiterUnavailable) as reason:

@@ -200,4 +200,6 @@ def _keep_work(tree: Worktree | None) -> None:
     try:
         tree.outcome()
     except AgentError as error:
-        logger.warning("Work of a failed run not kept", extra={"action": "work_lost", "reason": str(error)})
+        logger.warning(
+            "Work of a failed run could not be kept", extra={"action": "work_lost", "reason": str(error)}
+        )

@@ -426,7 +426,7 @@ def keep_record(request: AgentRequest) -> Iterator[Record]:
         )
     except OSError as error:
         facts = {"action": "no_transcript", "run": str(request.run_id), "error": type(error).__name__}
-        logger.warning("No transcript is kept", extra=facts)
+        logger.warning("The transcript cannot be stored", extra=facts)
         yield Record(None)
         return
     record = Record(transcript)

@@ -119,7 +119,10 @@ def sweep() -> int:
                     _remove_worktree(Path(facts["repository"]), Path(facts["worktree"]), user)
             _remove(folder)
             swept += 1
-            logger.warning("Left-over agent swept", extra={"action": "agent_swept", "run": folder.name})
+            logger.warning(
+                "Ended what an earlier agent had left running",
+                extra={"action": "agent_swept", "run": folder.name},
+            )
         finally:
             os.close(descriptor)
     return swept

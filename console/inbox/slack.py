@@ -171,5 +171,6 @@ def _respond(press: Press, words: str, is_closed: bool) -> None:
         backends.post(Target(press.answer_at), orjson.dumps(answer), seconds=ANSWER_SECONDS)
     except DeliveryProblem as problem:
         logger.warning(
-            "Slack was not answered", extra={"action": "slack_not_answered", "problem": str(problem)[:200]}
+            "Slack could not be answered",
+            extra={"action": "slack_not_answered", "problem": str(problem)[:200]},
         )

@@ -132,7 +132,7 @@ def _sync_safely(schedule: Schedule, slug: str) -> None:
     except Exception:
         # Continue with the others. This schedule fires without its task as well.
         logger.exception(
-            "Periodic task of a schedule not updated",
+            "Periodic task of a schedule could not be updated",
             extra={"action": "beat_row_not_kept", "schedule": str(schedule.pk)},
         )
 

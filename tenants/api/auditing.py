@@ -89,7 +89,7 @@ def record_refusal(view: Any, response: Any) -> None:
             )
     except DatabaseError as error:  # The answer stays the same, and the request log contains it too.
         logger.warning(
-            "Refusal not recorded", extra={"action": "audit_failed", "reason": type(error).__name__}
+            "Refusal could not be recorded", extra={"action": "audit_failed", "reason": type(error).__name__}
         )
 
 
