@@ -111,10 +111,22 @@ def one(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResponse:
 
 
 def _replay(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResponse:
-    new = replay_run(request, visit.who, run_id)
-    return redirect_with_success(
-        request, visit, reverse("console:run", args=[new]), "The run is being replayed from this step."
-    )
+    # Unchanged input is not sent.
+    sent = request.POST
+    step = step_of(request)
+    before = replay_form(visit.who.tenant_id, run_id, step)
+    content, data = _lines(sent.get("content", "")), _lines(sent.get("data", "")).strip()
+    body: dict[str, Any] = {"from_step": step}
+    if (content, data) not in ((before.content, before.data.strip()), ("", "")):
+        new_input = {"content": content or None, "data": _json(data)}
+        body["input"] = {name: value for name, value in new_input.items() if value is not None}
+    reply = call_api(request, visit.who, "POST", f"/pipeline-runs/{run_id}/replay/", body)
+    if reply.status == HTTPStatus.NOT_FOUND:
+        raise Http404
+    if not reply.ok:
+        raise refusal_of(reply)
+    address = reverse("console:run", args=[reply.data["id"]])
+    return redirect_with_success(request, visit, address, "The run is being replayed from this step.")
 
 
 @page("runs", act=_replay, least=Role.OPERATOR)
@@ -196,24 +208,6 @@ def _build_form(run: PipelineRun, step: str, content: str | None, data: Any, rem
 def step_of(request: HttpRequest) -> str:
     """Return the step to replay from, as the form or the address names it."""
     return (request.POST.get("from_step") or request.GET.get("step", "")).replace("\x00", "")
-
-
-def replay_run(request: HttpRequest, who: Principal, run_id: UUID) -> UUID:
-    """Start the replay and return the new run's id. Unchanged input is not sent. Raises `Refused` and `Http404`."""
-    sent = request.POST
-    step = step_of(request)
-    before = replay_form(who.tenant_id, run_id, step)
-    content, data = _lines(sent.get("content", "")), _lines(sent.get("data", "")).strip()
-    body: dict[str, Any] = {"from_step": step}
-    if (content, data) not in ((before.content, before.data.strip()), ("", "")):
-        new_input = {"content": content or None, "data": _json(data)}
-        body["input"] = {name: value for name, value in new_input.items() if value is not None}
-    reply = call_api(request, who, "POST", f"/pipeline-runs/{run_id}/replay/", body)
-    if reply.status == HTTPStatus.NOT_FOUND:
-        raise Http404
-    if not reply.ok:
-        raise refusal_of(reply)
-    return UUID(str(reply.data["id"]))
 
 
 def _json(text: str) -> Any:

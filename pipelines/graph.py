@@ -256,7 +256,10 @@ class _Consequences:
             if verdict is _Verdict.START:
                 self.start.append(step)
             elif verdict is _Verdict.SKIP:
-                self._mark_skipped(step)
+                if self._copy is None:
+                    self._copy = self.states = dict(self.states)
+                self._copy[step] = StepState.SKIPPED
+                self.skip.append(step)
                 for dependent in self.graph.dependents_of(step):
                     if dependent not in seen:
                         seen.add(dependent)
@@ -278,12 +281,6 @@ class _Consequences:
         if not states <= SETTLED:
             return _Verdict.WAIT
         return _Verdict.START if continues or not states or StepState.DONE in states else _Verdict.SKIP
-
-    def _mark_skipped(self, step: str) -> None:
-        if self._copy is None:
-            self._copy = self.states = dict(self.states)
-        self._copy[step] = StepState.SKIPPED
-        self.skip.append(step)
 
     def _failure_comes_from(self, step: str) -> bool:
         """Whether `step` failed, or was skipped under `fail` because of such a step before it."""

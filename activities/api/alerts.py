@@ -221,20 +221,17 @@ class NotificationChannelViewSet(VersionedResource):
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
         if self.action in ("create", "update"):
-            self._read_body(request)
-
-    def _read_body(self, request: Request) -> None:
-        """Validate the body. Must run before the transaction, because it resolves the host name of a target."""
-        new = self.action == "create"
-        self.body = read(NewChannelSerializer if new else ChangedChannelSerializer, request.data)
-        kind = self.body["kind"] if new else self._kind_of(self.kwargs["pk"])
-        if kind != ChannelKind.EMAIL and self.body.get("digest", Digest.OFF) != Digest.OFF:
-            raise InvalidRequest([("digest", "digests go to channels of the kind email")])
-        if "target" in self.body and not idempotency.is_repetition(request, self.principal):
-            try:
-                backends.check_target(kind, self.body["target"])
-            except InvalidTarget as error:
-                raise InvalidRequest([("target", str(error))]) from error
+            # Before the transaction, because it resolves the host name of a target.
+            new = self.action == "create"
+            self.body = read(NewChannelSerializer if new else ChangedChannelSerializer, request.data)
+            kind = self.body["kind"] if new else self._kind_of(self.kwargs["pk"])
+            if kind != ChannelKind.EMAIL and self.body.get("digest", Digest.OFF) != Digest.OFF:
+                raise InvalidRequest([("digest", "digests go to channels of the kind email")])
+            if "target" in self.body and not idempotency.is_repetition(request, self.principal):
+                try:
+                    backends.check_target(kind, self.body["target"])
+                except InvalidTarget as error:
+                    raise InvalidRequest([("target", str(error))]) from error
 
     @creation("Create a notification channel", NewChannelSerializer, NotificationChannelWithSecretSerializer)
     def create(self, request: Request) -> Response:

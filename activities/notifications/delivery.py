@@ -230,26 +230,7 @@ def _attempt_delivery(claim: Claim) -> DeliveryProblem | None:
 def _record_outcome(claim: Claim, problem: DeliveryProblem | None) -> None:
     if problem is None:
         _update(claim, state=DeliveryState.SENT, sent_at=Now(), last_error="")
-    else:
-        _record_problem(claim, problem)
-
-
-def _target_of(claim: Claim) -> Target:
-    if claim.channel_id is None:
-        target = backends.platform_target(claim.channel_kind)
-    elif claim.target_sealed is None:
-        target = None
-    else:
-        try:
-            target = backends.unseal_target(claim.tenant_id, claim.channel_id, claim.target_sealed)
-        except ConfigurationError as error:
-            raise Refused(str(error)) from error
-    if target is None:
-        raise Refused("The channel was removed or switched off.")
-    return target
-
-
-def _record_problem(claim: Claim, problem: DeliveryProblem) -> None:
+        return
     repeatable = claim.channel_kind == ChannelKind.WEBHOOK
     if isinstance(problem, Unclear) and not repeatable:
         state = DeliveryState.UNKNOWN
@@ -265,6 +246,21 @@ def _record_problem(claim: Claim, problem: DeliveryProblem) -> None:
     _update(claim, **changes)
     if isinstance(problem, NotDelivered) and problem.retry_after:
         _pause_channel(claim, timedelta(seconds=problem.retry_after))
+
+
+def _target_of(claim: Claim) -> Target:
+    if claim.channel_id is None:
+        target = backends.platform_target(claim.channel_kind)
+    elif claim.target_sealed is None:
+        target = None
+    else:
+        try:
+            target = backends.unseal_target(claim.tenant_id, claim.channel_id, claim.target_sealed)
+        except ConfigurationError as error:
+            raise Refused(str(error)) from error
+    if target is None:
+        raise Refused("The channel was removed or switched off.")
+    return target
 
 
 def _update(claim: Claim, **changes: Any) -> None:

@@ -125,24 +125,21 @@ class _RunningProcess:
 
     def follow(self) -> ProcessEnd:
         with selectors.DefaultSelector() as selector:
-            self._register(selector)
+            out, error, into = self.process.stdout, self.process.stderr, self.process.stdin
+            for pipe, hear in ((out, self.watch.on_output), (error, self.watch.on_error)):
+                assert pipe is not None  # noqa: S101 - Popen created both
+                os.set_blocking(pipe.fileno(), False)
+                selector.register(pipe.fileno(), selectors.EVENT_READ, hear)
+                self.reading.add(pipe.fileno())
+            if into is not None:
+                os.set_blocking(into.fileno(), False)
+                self.unsent = memoryview(self.command.prompt)
+                selector.register(into.fileno(), selectors.EVENT_WRITE)
             while not self._is_over():
                 for key, _ in selector.select(LOOK_SECONDS):
                     self._transfer(selector, key)
                 self._look()
         return self._reap()
-
-    def _register(self, selector: selectors.BaseSelector) -> None:
-        out, error, into = self.process.stdout, self.process.stderr, self.process.stdin
-        for pipe, hear in ((out, self.watch.on_output), (error, self.watch.on_error)):
-            assert pipe is not None  # noqa: S101 - Popen created both
-            os.set_blocking(pipe.fileno(), False)
-            selector.register(pipe.fileno(), selectors.EVENT_READ, hear)
-            self.reading.add(pipe.fileno())
-        if into is not None:
-            os.set_blocking(into.fileno(), False)
-            self.unsent = memoryview(self.command.prompt)
-            selector.register(into.fileno(), selectors.EVENT_WRITE)
 
     def _transfer(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
         if key.events & selectors.EVENT_WRITE:

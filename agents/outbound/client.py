@@ -191,23 +191,19 @@ def _answer(response: httpx2.Response, call: budget.Budget, max_bytes: int) -> O
     if 200 <= response.status_code < 300 and response.status_code != 202:
         if encoded:
             raise PermanentAgentError(_COMPRESSED, code="answer_encoded")
-        return OutboundResponse(response.status_code, headers, _read_body(response, max_bytes))
+        declared = response.headers.get("content-length", "")
+        if declared.isdecimal() and (len(declared) > 15 or int(declared) > max_bytes):
+            raise budget.too_large()
+        chunks, size = [], 0
+        for chunk in _chunks(response):
+            size += len(chunk)
+            if size > max_bytes:
+                raise budget.too_large()
+            chunks.append(chunk)
+        return OutboundResponse(response.status_code, headers, b"".join(chunks))
     call.shorten(EXCERPT_SECONDS)
     body, truncated = _beginning(response)
     return OutboundResponse(response.status_code, headers, b"" if encoded else body, truncated or encoded)
-
-
-def _read_body(response: httpx2.Response, max_bytes: int) -> bytes:
-    declared = response.headers.get("content-length", "")
-    if declared.isdecimal() and (len(declared) > 15 or int(declared) > max_bytes):
-        raise budget.too_large()
-    chunks, size = [], 0
-    for chunk in _chunks(response):
-        size += len(chunk)
-        if size > max_bytes:
-            raise budget.too_large()
-        chunks.append(chunk)
-    return b"".join(chunks)
 
 
 def _beginning(response: httpx2.Response) -> tuple[bytes, bool]:

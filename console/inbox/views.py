@@ -35,7 +35,11 @@ def list_items(request: HttpRequest, visit: PageContext) -> HttpResponse:
 
 def _answer(request: HttpRequest, visit: PageContext, item_id: UUID) -> HttpResponse:
     if "aside" in request.POST:
-        _snooze(request, visit, item_id)
+        version, zone = snooze.displayed_version(request.POST), _zone(visit)
+        moment = until(request.POST["aside"], request.POST.get("own", ""), clock.now(), zone)
+        row, back_at = snooze.snooze(visit.who, item_id, version=version, until=moment)
+        due = ", when it is due" if back_at < moment else ""
+        messages.success(request, f"Snoozed until {snooze.in_words(back_at, zone)}{due}: {row.name}")
     elif undo.is_held():
         # No message here: the page lists the answer as long as it can be undone.
         undo.hold(visit.who, item_id, request.POST)
@@ -88,14 +92,6 @@ def show_gone(request: HttpRequest, visit: PageContext) -> HttpResponse:
     return render(
         request, "console/inbox_gone.html", {"acting": visit.who, "gone": list_closed(visit.who, ids)}
     )
-
-
-def _snooze(request: HttpRequest, visit: PageContext, item_id: UUID) -> None:
-    version, zone = snooze.displayed_version(request.POST), _zone(visit)
-    moment = until(request.POST["aside"], request.POST.get("own", ""), clock.now(), zone)
-    row, back_at = snooze.snooze(visit.who, item_id, version=version, until=moment)
-    due = ", when it is due" if back_at < moment else ""
-    messages.success(request, f"Snoozed until {snooze.in_words(back_at, zone)}{due}: {row.name}")
 
 
 def _wants_item(request: HttpRequest) -> bool:

@@ -222,18 +222,14 @@ def follow_campaign(campaign: Campaign, redraw: Callable[[], None]) -> None:
     while not campaign.ended:
         if time.monotonic() > deadline:
             raise DemoFailed(f"The campaign does not progress: {campaign.log[-1:]}")
-        _refresh_campaign(campaign)
+        planner = campaign.operator.get(f"/activities/{campaign.planner}/")
+        related = campaign.operator.get("/activities/", parent=campaign.planner, limit=50)["results"]
+        campaign.activities = {activity["id"]: activity for activity in (planner, *related)}
         _answer_questions(campaign)
         redraw()
         time.sleep(POLL_SECONDS)
     if unfinished := [activity["name"] for activity in campaign.work if activity["status"] != "done"]:
         raise DemoFailed(f"The campaign failed: {', '.join(unfinished)} did not get done.")
-
-
-def _refresh_campaign(campaign: Campaign) -> None:
-    planner = campaign.operator.get(f"/activities/{campaign.planner}/")
-    related = campaign.operator.get("/activities/", parent=campaign.planner, limit=50)["results"]
-    campaign.activities = {activity["id"]: activity for activity in (planner, *related)}
 
 
 def _answer_questions(campaign: Campaign) -> None:

@@ -156,13 +156,6 @@ def ensure_running(
 
 def _launch(server: Server, port: int, *, durable: bool, save: Callable[[ServerRecord], None]) -> None:
     since = server.log.stat().st_size if server.log.exists() else 0
-    process = _spawn(server, port, durable=durable)
-    record = ServerRecord(port, server.url(port), durable, process)
-    save(record)
-    _wait_until_ready(server, record, since)
-
-
-def _spawn(server: Server, port: int, *, durable: bool) -> ProcessIdentity:
     launch = server.launch(port, durable=durable)
     with open_log(server.log) as log:
         child = subprocess.Popen(
@@ -178,7 +171,9 @@ def _spawn(server: Server, port: int, *, durable: bool) -> ProcessIdentity:
     # Before we reap our child, its pid cannot be reused.
     identity = ProcessIdentity.of(child.pid) or ProcessIdentity(child.pid, "ended")
     adopt(child)
-    return identity
+    record = ServerRecord(port, server.url(port), durable, identity)
+    save(record)
+    _wait_until_ready(server, record, since)
 
 
 def _wait_until_ready(server: Server, record: ServerRecord, since: int) -> None:

@@ -288,21 +288,17 @@ def read_conditions(text: str, start: int) -> tuple[list[Condition], int]:
         raise JsonError(f"is not valid JSON: {error.msg}", error.pos) from error
     except RecursionError as error:
         raise JsonError("is nested too deep") from error
-    return _conditions(data), end
-
-
-def _conditions(pairs: _Pairs) -> list[Condition]:
-    if not pairs:
+    if not data:
         raise JsonError("must have at least one condition")
     conditions: list[Condition] = []
-    for field, value in _unique(pairs):
+    for field, value in _unique(data):
         if isinstance(value, _Pairs):
             if not value:
                 raise JsonError(f"{quote_value(field)} must have an operator")
             conditions.extend([_condition(field, name, operand) for name, operand in _unique(value)])
         else:
             conditions.append(Condition(field, Operator.EQ, _scalar(field, value)))
-    return conditions
+    return conditions, end
 
 
 def _condition(field: str, name: str, operand: Any) -> Condition:

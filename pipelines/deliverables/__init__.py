@@ -56,20 +56,16 @@ def change(tenant_id: UUID, deliverable_id: UUID, values: Mapping[str, Any]) -> 
             **values, **due, version=F("version") + 1, updated_at=Now()
         )
         before.refresh_from_db()
-        _update_targets(before)
+        # Its periods that have not ended get its target.
+        periods = DeliverablePeriod.objects.for_tenant(before.tenant_id).filter(
+            deliverable_id=before.pk, status__in=(PeriodState.PLANNING, PeriodState.ACTIVE)
+        )
+        for period_id in list(periods.order_by("pk").values_list("pk", flat=True)):
+            period = period_counts.lock_periods(before.tenant_id).get(pk=period_id)
+            if period.target != before.target and period.ended_at is None:
+                periods.filter(pk=period_id).update(target=before.target)
+                period_counts.recount(before.tenant_id, period_id)
         return before
-
-
-def _update_targets(deliverable: Deliverable) -> None:
-    """Copy the deliverable's target to its periods that have not ended."""
-    periods = DeliverablePeriod.objects.for_tenant(deliverable.tenant_id).filter(
-        deliverable_id=deliverable.pk, status__in=(PeriodState.PLANNING, PeriodState.ACTIVE)
-    )
-    for period_id in list(periods.order_by("pk").values_list("pk", flat=True)):
-        period = period_counts.lock_periods(deliverable.tenant_id).get(pk=period_id)
-        if period.target != deliverable.target and period.ended_at is None:
-            periods.filter(pk=period_id).update(target=deliverable.target)
-            period_counts.recount(deliverable.tenant_id, period_id)
 
 
 def delete(tenant_id: UUID, deliverable_id: UUID) -> None:

@@ -172,7 +172,16 @@ def relation_of(tenant_id: UUID, query: Query) -> Relation:
     declared = TABLES.get(query.name)
     # A dataset hides a declared table of the same name.
     if declared is not None and query.table is declared.shape:
-        return _relation_of_table(tenant_id, declared)
+        return Relation(
+            table=declared.source if isinstance(declared.source, sql.Composable) else _table(declared.source),
+            selected=sql.SQL(", ").join([sql.Identifier(name) for name in declared.fields]),
+            columns={
+                name: Column(kind, _COLUMNS[kind].format(sql.Identifier(name)))
+                for name, kind in declared.fields.items()
+            },
+            among=(sql.SQL("tenant_id = %s"), [tenant_id]),
+            row_of=lambda values: dict(zip(declared.fields, map(_plain, values), strict=True)),
+        )
     return Relation(
         table=sql.Identifier("pipelines_datasetrow"),
         selected=sql.SQL("data"),
@@ -190,19 +199,6 @@ _COLUMNS = {
     FieldType.BOOLEAN: sql.SQL("{}"),
     FieldType.DATETIME: sql.SQL("{}"),
 }
-
-
-def _relation_of_table(tenant_id: UUID, table: DeclaredTable) -> Relation:
-    return Relation(
-        table=table.source if isinstance(table.source, sql.Composable) else _table(table.source),
-        selected=sql.SQL(", ").join([sql.Identifier(name) for name in table.fields]),
-        columns={
-            name: Column(kind, _COLUMNS[kind].format(sql.Identifier(name)))
-            for name, kind in table.fields.items()
-        },
-        among=(sql.SQL("tenant_id = %s"), [tenant_id]),
-        row_of=lambda values: dict(zip(table.fields, map(_plain, values), strict=True)),
-    )
 
 
 def _plain(value: Any) -> Any:
