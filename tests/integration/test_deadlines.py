@@ -105,11 +105,11 @@ def test_concurrent_processes_after_an_outage_process_every_deadline_once_and_in
     ids = [(activity_id, asked(acme, [activity_id], **RULES)) for activity_id in engine.submit(acme, count=5)]
     late = created_at(acme, ids[-1][1]) + timedelta(days=1)
 
-    passed = at_once(*[partial(deadlines.pass_due, late)] * 4)
+    counts = at_once(*[partial(deadlines.pass_due, late)] * 4)
     deadlines.pass_due(late)  # those that the four skipped because of locks
     engine.drain()
 
-    assert all(isinstance(count, int) for count in passed), passed
+    assert all(isinstance(count, int) for count in counts), counts
     with tenant_scope(acme.pk):
         raised = list(Alert.objects.order_by("pk").values_list("activity_id", "kind"))
     for activity_id, approval in ids:

@@ -83,12 +83,12 @@ def start(home: embedded.ServiceHome, *services: str, durable: bool = False) -> 
 
 def processes_in(home: embedded.ServiceHome) -> list[psutil.Process]:
     """Every process in the home's folder or with it on the command line, including zombies."""
-    found = []
+    processes = []
     for process in psutil.process_iter(["pid", "cwd", "cmdline"]):
         text = f"{process.info['cwd']} {process.info['cmdline']}"
         if process.pid != os.getpid() and str(home.path) in text:
-            found.append(process)
-    return found
+            processes.append(process)
+    return processes
 
 
 def pids(home: embedded.ServiceHome) -> dict[str, int | None]:
@@ -133,11 +133,11 @@ def write_everywhere(endpoints: embedded.Endpoints) -> None:
 
 def read_everywhere(endpoints: embedded.Endpoints) -> list[Any]:
     with redis.Redis.from_url(endpoints.redis_url) as client, documents(endpoints.mongodb_uri) as mongo:
-        found = mongo.get_default_database().kept.find_one({"_id": "kept"})
+        document = mongo.get_default_database().kept.find_one({"_id": "kept"})
         return [
             query(endpoints.database_url, "SELECT word FROM kept")[0][0],
             client.get("kept"),
-            found and found["word"],
+            document and document["word"],
         ]
 
 

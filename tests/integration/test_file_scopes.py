@@ -24,9 +24,9 @@ from tests.integration.test_admission import GENERATION, A, B, Desk, offer
 @pytest.fixture
 def desk(database: None) -> Desk:
     client().delete(keys.pointer())
-    found = Desk()
-    found.put(pools={"qa": "qa", "dev": "qa"}, **{f"pair__*__{role}": 100 for role in ("qa", "dev")})
-    return found
+    desk = Desk()
+    desk.put(pools={"qa": "qa", "dev": "qa"}, **{f"pair__*__{role}": 100 for role in ("qa", "dev")})
+    return desk
 
 
 def offer_on(*files: str, **more: Any) -> Offer:
@@ -348,5 +348,5 @@ def test_the_successor_of_reassigned_work_has_its_files(engine: Engine, acme: Te
     successor = reassignment.reassign(acme.pk, activity_id, actor="test", reason="other", agent_role="dev")
 
     with tenant_scope(acme.pk):
-        found = Activity.objects.get(pk=successor.pk)
-    assert (found.files, found.group_scope) == (["src/**"], "tenant")
+        activity = Activity.objects.get(pk=successor.pk)
+    assert (activity.files, activity.group_scope) == (["src/**"], "tenant")

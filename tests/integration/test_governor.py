@@ -494,24 +494,24 @@ def test_no_window_exceeds_the_limit_while_processes_are_killed(tmp_path):
             _call_until_killed(guard, began / str(number))
         children.append(child)
 
-    def noted() -> list[float]:
+    def read_starts() -> list[float]:
         # A line may be cut short by the end of its process, or not be complete yet.
         lines = [line for file in began.iterdir() for line in file.read_text().splitlines(keepends=True)]
         return sorted(float(line) for line in lines if line.endswith("\n"))
 
     try:
-        eventually(lambda: len(noted()) > limit)
+        eventually(lambda: len(read_starts()) > limit)
         for child in children[:5]:
             os.kill(child, signal.SIGKILL)
-        enough = len(noted()) + 3 * limit
-        eventually(lambda: len(noted()) > enough)
+        enough = len(read_starts()) + 3 * limit
+        eventually(lambda: len(read_starts()) > enough)
     finally:
         for child in children:
             os.kill(child, signal.SIGKILL)
         for child in children:
             os.waitpid(child, 0)
 
-    times = noted()
+    times = read_starts()
     at_most = max(sum(1 for other in times if start <= other < start + minute * 0.97) for start in times)
     assert at_most <= limit
 

@@ -184,9 +184,9 @@ def test_later_items_join_the_batch_within_the_window_of_the_first(tenant: Tenan
 def test_concurrent_consumers_get_different_items(tenant: Tenant) -> None:
     posted = post_directly(tenant, *(f"m{number}" for number in range(12)))
 
-    taken = at_once(*[partial(take_at, tenant, NOW, limit=3)] * 6)
+    outcomes = at_once(*[partial(take_at, tenant, NOW, limit=3)] * 6)
 
-    batches = [batch for batch in taken if batch is not None]
+    batches = [batch for batch in outcomes if batch is not None]
     item_ids = [item.pk for batch in batches for item in batch.items]
     assert len(batches) == 4
     assert sorted(item_ids) == sorted(posted)

@@ -77,14 +77,14 @@ def activity_of(acme: Tenant, **which: Any) -> Activity:
 
 
 def why(client: Any, activity_id: UUID | str) -> tuple[str | None, str | None]:
-    found = client.get(f"{ACTIVITIES}{activity_id}/why/").json()
-    return found["code"], found["holder"]
+    reason = client.get(f"{ACTIVITIES}{activity_id}/why/").json()
+    return reason["code"], reason["holder"]
 
 
 def make_hourly_schedule(acme: Tenant, client: Any, **fields: Any) -> Schedule:
-    made = post(client, "/schedules/", 201, **{**EVERY_HOUR, **fields})
+    created = post(client, "/schedules/", 201, **{**EVERY_HOUR, **fields})
     with tenant_scope(acme.pk):
-        return Schedule.objects.get(pk=made["id"])
+        return Schedule.objects.get(pk=created["id"])
 
 
 def test_a_paused_pipeline_starts_no_work_and_running_work_ends(

@@ -59,8 +59,8 @@ def test_a_run_lists_its_activity_wake_reason_outcome_session_and_worker(
 def post(client: APIClient, **body: Any) -> dict[str, Any]:
     answer = client.post(f"{BOX}items/", {"kind": "message", **body}, format="json")
     assert answer.status_code == 201, answer.content
-    found: dict[str, Any] = answer.json()
-    return found
+    item: dict[str, Any] = answer.json()
+    return item
 
 
 def test_an_item_has_the_documented_defaults_and_shows_its_status(acme: Tenant, api: Any) -> None:

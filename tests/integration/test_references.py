@@ -41,8 +41,8 @@ def flow(tenant: Tenant) -> Pipeline:
 def schedule(tenant: Tenant, name: str, **fields: Any) -> Schedule:
     with tenant_scope(tenant.pk):
         fields = {"target_type": "agent", "agent_role": "scribe", **fields}
-        made: Schedule = Schedule.objects.create(tenant=tenant, name=name, cron="0 8 * * *", **fields)
-    return made
+        created: Schedule = Schedule.objects.create(tenant=tenant, name=name, cron="0 8 * * *", **fields)
+    return created
 
 
 def references() -> set[str]:

@@ -160,9 +160,9 @@ def test_a_condition_is_evaluated_again(engine: Engine, tenant: Tenant) -> None:
 
 
 def gate_of(run: Flow) -> UUID:
-    found = run.row("gate").activity_id
-    assert found is not None
-    return found
+    activity_id = run.row("gate").activity_id
+    assert activity_id is not None
+    return activity_id
 
 
 def test_a_replayed_gate_needs_a_new_decision_and_its_rejection_revises_work_of_the_original(
@@ -206,8 +206,8 @@ def test_of_several_replays_at_once_one_is_created(engine: Engine, tenant: Tenan
         *[lambda: pipeline_replay.replay(tenant.pk, flow.id, from_step="b", actor="test") for _ in range(3)]
     )
 
-    created = [found for found in outcomes if isinstance(found, PipelineRun)]
-    refused = [found for found in outcomes if isinstance(found, ReplayUnderWay)]
+    created = [outcome for outcome in outcomes if isinstance(outcome, PipelineRun)]
+    refused = [outcome for outcome in outcomes if isinstance(outcome, ReplayUnderWay)]
     assert (len(created), len(refused)) == (1, 2)
     assert {error.problem_members["replay"] for error in refused} == {str(created[0].pk)}
     with tenant_scope(tenant.pk):
@@ -237,5 +237,5 @@ def test_a_run_is_replayed_over_http_with_the_usual_checks(
     assert second["Idempotency-Replayed"] == "true"
     assert second.json()["id"] == first.json()["id"]
     assert problem(client.post(place, body), 409, "replay_under_way")["replay"] == first.json()["id"]
-    found = client.get(f"{RUNS}?replay_of={flow.id}").json()["results"]
-    assert [run["id"] for run in found] == [first.json()["id"]]
+    replays = client.get(f"{RUNS}?replay_of={flow.id}").json()["results"]
+    assert [run["id"] for run in replays] == [first.json()["id"]]

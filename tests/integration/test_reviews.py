@@ -49,9 +49,9 @@ def test_a_review_is_listed_in_the_inbox_with_its_question_and_subject(
     assert (item["id"], item["kind"], item["human_role"]) == (str(review), "review", "editor")
     assert (item["description"], item["subject"]["status"]) == ("Is this the tone?", "awaiting_review")
     assert item["allowed_actions"] == ["start", "approve", "reject", "cancel"]
-    made = engine.get(acme, review)
-    assert made.input == {"content": "Dear bees", "data": None}
-    assert made.metadata == {"reviewed_activity_id": str(activity_id)}
+    review_activity = engine.get(acme, review)
+    assert review_activity.input == {"content": "Dear bees", "data": None}
+    assert review_activity.metadata == {"reviewed_activity_id": str(activity_id)}
     assert engine.status(acme, activity_id) == "awaiting_review"
 
 

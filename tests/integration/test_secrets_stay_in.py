@@ -175,14 +175,14 @@ def test_only_the_agent_receives_its_secret(
         "logs": log_text(caplog, capfd),
     }
     assert {name for name, text in places.items() if CANARY in text} == set()
-    known = {
+    expected = {
         "PostgreSQL": activity_id,
         "Redis": tenant.pk,
         "MongoDB": other,
         "pages": activity_id,
         "logs": "request_failed",
     }
-    assert [name for name, sign in known.items() if str(sign) not in places[name]] == [], (
+    assert [name for name, sign in expected.items() if str(sign) not in places[name]] == [], (
         "these places were searched"
     )
 

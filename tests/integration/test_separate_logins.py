@@ -71,14 +71,14 @@ def _connect(login: str, address: str) -> psycopg.Connection:
     ids=["app", "system", "owner"],
 )
 def test_a_login_may_take_only_its_own_roles(login: str, allowed: set[str], address: str) -> None:
-    taken = set()
+    roles_taken = set()
     with _connect(login, address) as connection:
         current_user = connection.execute("SELECT current_user").fetchone()
         assert current_user == (login,)
         for role in ({*ROLES, *LOGINS, urlsplit(servers.database_url("x")).username or ""}) - {login}:
             try:
                 connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(role)))
-                taken.add(role)
+                roles_taken.add(role)
             except psycopg.errors.InsufficientPrivilege:
                 pass
             connection.execute("RESET ROLE")
@@ -86,7 +86,7 @@ def test_a_login_may_take_only_its_own_roles(login: str, allowed: set[str], addr
             "SELECT rolsuper, rolcreaterole, rolcreatedb, rolreplication FROM pg_roles WHERE rolname = current_user"
         ).fetchone()
 
-    assert taken == allowed - {login}
+    assert roles_taken == allowed - {login}
     assert rights == (False, False, False, False)
 
 

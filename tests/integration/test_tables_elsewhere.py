@@ -121,14 +121,14 @@ def test_ten_thousand_rows_of_a_file_are_read_in_constant_memory(folder: Path, t
     make_dataset(tenant, "file")
     lines = "".join(f"T{place:05},true,{place},2024-01-01\n" for place in range(10_000))
     (folder / "ticker.csv").write_text(f"id,enabled,price,at\n{lines}", "utf-8")
-    found = values(tenant, "file:ticker:all:id?enabled=true")
+    result = values(tenant, "file:ticker:all:id?enabled=true")
 
     tracemalloc.start()
-    number = sum(1 for _ in found)
+    number = sum(1 for _ in result)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
 
-    assert number == found.count == 10_000
+    assert number == result.count == 10_000
     assert peak < 500_000
 
 
@@ -221,9 +221,9 @@ def test_rows_at_an_address_are_fetched_once_for_several_readings(answering: Any
     rows = [{"id": "A", "enabled": True}, {"id": "B", "enabled": False}, {"id": "C", "enabled": True}]
     server = answering(rows)
     make_dataset(tenant, "api", location=server.url)
-    found = values(tenant, "api:ticker:all:id?enabled=true&limit=5")
+    result = values(tenant, "api:ticker:all:id?enabled=true&limit=5")
 
-    assert (found.count, list(found), list(found)) == (2, ["A", "C"], ["A", "C"])
+    assert (result.count, list(result), list(result)) == (2, ["A", "C"], ["A", "C"])
     assert server.connections == 1
 
 

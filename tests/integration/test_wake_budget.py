@@ -89,10 +89,10 @@ def test_three_different_wakes_during_a_run_lead_to_one_more_run_that_carries_al
 
 
 def test_wakes_of_a_failed_attempt_are_part_of_the_next_attempt(engine: Engine, acme: Tenant) -> None:
-    def fails(request: AgentRequest) -> AgentResult:
+    def fail(request: AgentRequest) -> AgentResult:
         raise RetryableAgentError("not yet")
 
-    engine.agent.behaviour = fails
+    engine.agent.behaviour = fail
     (activity_id,) = engine.submit(acme, retry={"base_seconds": 0})
     record_wake(engine, acme, activity_id, "unblocked")
     engine.deliver()
@@ -115,11 +115,11 @@ def test_a_wake_that_is_repeated_during_its_run_reaches_the_next_run_once(
     (activity_id,) = engine.submit(acme, retry={"base_seconds": 0})
     record_wake(engine, acme, activity_id, "unblocked", note="x")
 
-    def fails(request: AgentRequest) -> AgentResult:
+    def fail(request: AgentRequest) -> AgentResult:
         record_wake(engine, acme, activity_id, "unblocked", note="x")
         raise RetryableAgentError("not yet")
 
-    engine.agent.behaviour = fails
+    engine.agent.behaviour = fail
     engine.deliver()
     engine.agent.behaviour = lambda request: Accepted()
     engine.make_due(acme)
@@ -244,10 +244,10 @@ def test_the_new_budget_of_a_retry_survives_a_failed_attempt(
     engine.drain()
     answer_reviews(engine, acme, activity_id, 3)
 
-    def fails(request: AgentRequest) -> AgentResult:
+    def fail(request: AgentRequest) -> AgentResult:
         raise RetryableAgentError("not yet")
 
-    engine.agent.behaviour = fails
+    engine.agent.behaviour = fail
     cancellation.retry(acme.pk, activity_id, actor="Ann")
     engine.deliver()
     engine.agent.behaviour = keeps_asking()

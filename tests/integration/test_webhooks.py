@@ -32,11 +32,11 @@ from tests.upkeep import carry_out
 
 def webhook(tenant: Tenant, url: str, **fields: Any) -> tuple[WebhookEndpoint, str]:
     """A webhook and its secret."""
-    made = WebhookEndpoint(tenant=tenant, url=url, **fields)
-    secret = webhooks.renew_secret(made)
+    endpoint = WebhookEndpoint(tenant=tenant, url=url, **fields)
+    secret = webhooks.renew_secret(endpoint)
     with tenant_scope(tenant.pk):
-        made.save(force_insert=True)
-    return made, secret
+        endpoint.save(force_insert=True)
+    return endpoint, secret
 
 
 def raise_events(tenant: Tenant, count: int = 1) -> None:

@@ -87,10 +87,10 @@ def test_a_retry_is_due_after_its_delay(
 ) -> None:
     engine.serve(tenant, retry={"base_seconds": 0.5, "max_attempts": 3, "jitter": 0})
 
-    def fails(request: object) -> Any:
+    def fail(request: object) -> Any:
         raise error
 
-    engine.agent.behaviour = fails
+    engine.agent.behaviour = fail
     (activity_id,) = engine.submit(tenant)
     engine.drain()
 
