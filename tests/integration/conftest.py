@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from activities import dispatch
 from activities.admission import scripts
+from activities.maintenance import invariants
 from agents import configuration, outbound
 from agents.contracts import Accepted
 from agents.models import Agent, AgentVersionDeployment
@@ -19,6 +20,7 @@ from tenants.models import Tenant
 from tenants.redis import SentCommand
 from tests import pages
 from tests.engine import Engine
+from tests.flows import Flow
 from tests.fuzzing.world import Known, populate
 from tests.receivers import HttpReceiver, http_receiver
 from tests.registry import registered
@@ -40,6 +42,13 @@ def acme(engine: Engine, tenant: Tenant) -> Tenant:
     """The tenant, for which the scripted agent does every role."""
     engine.serve(tenant)
     return tenant
+
+
+@pytest.fixture
+def start(engine: Engine, acme: Tenant) -> Iterator[Callable[..., Flow]]:
+    """`start(step, step, ..., params=...)`: a run of a pipeline of these steps. Checks the invariants at the end of the test."""
+    yield lambda *steps, **new: Flow(engine, acme, *steps, **new)
+    assert invariants.check() == []
 
 
 @pytest.fixture

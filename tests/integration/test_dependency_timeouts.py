@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -10,7 +10,6 @@ from django.db.models.functions import Now
 
 from activities import background_tasks, cancellation
 from activities.human_tasks import approvals
-from activities.maintenance import invariants
 from activities.models import Activity
 from agents.contracts import Accepted, AgentRequest, AgentResult
 from pipelines import waiting_steps
@@ -18,7 +17,7 @@ from pipelines.cancellation import cancel_run
 from pipelines.models import StepRun
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.engine import Engine, at_once
+from tests.engine import at_once
 from tests.flows import BROKEN, Flow, answering, step
 from tests.toolbox import Caller
 from tests.upkeep import carry_out
@@ -27,13 +26,6 @@ pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 Start = Callable[..., Flow]
 DAY = 86_400
-
-
-@pytest.fixture
-def start(engine: Engine, acme: Tenant) -> Iterator[Start]:
-    """`start(step, step, ..., params=...)`: a run of a pipeline of these steps. Checks the invariants at the end of the test."""
-    yield lambda *steps, **new: Flow(engine, acme, *steps, **new)
-    assert invariants.check() == []
 
 
 def fail_overdue_after(seconds: float) -> int:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from activities import cancellation, outputs, reassignment
 from activities.human_tasks import approvals, human_work
-from activities.maintenance import invariants
 from console.inbox import detail
 from pipelines import waiting_steps
 from pipelines.cancellation import cancel_run
 from pipelines.exceptions import ReservedParams
 from tenants.models import Tenant
-from tests.engine import Engine
 from tests.flows import BROKEN, Flow, step
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
@@ -24,13 +22,6 @@ Start = Callable[..., Flow]
 TOPICS = ["bees", "hives", "honey"]
 WRITE = step("write", "plan", for_each="steps.plan.data.topics")
 PLAN = {"topics": TOPICS}
-
-
-@pytest.fixture
-def start(engine: Engine, acme: Tenant) -> Iterator[Start]:
-    """`start(step, step, ..., params=...)`: a run of a pipeline of these steps. Checks the invariants at the end of the test."""
-    yield lambda *steps, **new: Flow(engine, acme, *steps, **new)
-    assert invariants.check() == []
 
 
 def write_about_item(request: Any) -> Any:
