@@ -15,14 +15,14 @@ from agents.contracts import AgentRequest
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
-from tests.integration.agent_runs.accepted_work import Agent, accepted
+from tests.integration.agent_runs.accepted_work import Agent, accept_work
 
 DIRECTION = {"type": "content_direction", "title": "Which direction?"}
 
 
 def asking(engine: Engine, tenant: Tenant, tool: str, body: Any, **fields: Any) -> tuple[UUID, UUID]:
     """An activity whose agent has accepted it and called the tool; its id, and that of what the tool made."""
-    activity_id, agent = accepted(engine, tenant, **fields)
+    activity_id, agent = accept_work(engine, tenant, **fields)
     return activity_id, called(agent, tool, body)
 
 

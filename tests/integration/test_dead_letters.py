@@ -27,7 +27,7 @@ from tenants.context import APP, system_scope, tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine, eventually
 from tests.failed_work import alerts_of, escalations_of, failed, failed_many, letters_of
-from tests.integration.agent_runs.accepted_work import Agent, accepted
+from tests.integration.agent_runs.accepted_work import Agent, accept_work
 from tests.integration.test_alerts import statements
 from tests.open_questions import asked, called, children
 from tests.upkeep import carry_out
@@ -84,7 +84,7 @@ def test_the_third_stall_is_a_dead_letter(engine: Engine, acme: Tenant) -> None:
 
 def test_a_dead_letter_is_created_even_with_an_absurd_cost(engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = lambda request: Accepted()
-    activity_id, agent = accepted(engine, acme)
+    activity_id, agent = accept_work(engine, acme)
     with tenant_scope(acme.pk):
         ActivityRun.objects.filter(activity_id=activity_id).update(usage={"cost_usd": "1e12"})
 
@@ -215,7 +215,7 @@ def test_work_that_was_retried_before_raises_no_alert(engine: Engine, acme: Tena
 
 def test_the_failure_of_a_subtask_wakes_its_parent_once(engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = lambda request: Accepted()
-    parent, agent = accepted(engine, acme)
+    parent, agent = accept_work(engine, acme)
     part = {"name": "part", "agent_role": "dev", "blocking": True}
     called(agent, "create_subtask", part)
     engine.drain()
@@ -374,7 +374,7 @@ def test_dismissing_cancels_the_activity_with_its_subtasks_approvals_and_escalat
     engine: Engine, acme: Tenant
 ) -> None:
     engine.agent.behaviour = lambda request: Accepted()
-    parent, agent = accepted(engine, acme)
+    parent, agent = accept_work(engine, acme)
     subtask = called(agent, "create_subtask", {"name": "part", "agent_role": "dev", "blocking": False})
     agent.post("fail", {"error": {"message": "no", "retryable": False}})
     approval = asked(acme, [parent])

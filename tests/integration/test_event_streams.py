@@ -33,7 +33,7 @@ from tenants.models.audit import BreakGlass
 from tests import servers
 from tests.cleaning import empty_redis
 from tests.engine import Engine, at_once, elsewhere, eventually
-from tests.integration.agent_runs.accepted_work import accepted
+from tests.integration.agent_runs.accepted_work import accept_work
 from tests.integration.test_events import raise_events
 from tests.streaming import Follower, read
 from tests.superusers import browser_of, seeing_all
@@ -121,8 +121,8 @@ def test_a_stream_announces_new_log_lines_which_are_not_stored_as_events(
     _, secret = token(tenant)
     engine.serve(tenant)
     engine.agent.behaviour = lambda request: Accepted()
-    activity_id, agent = accepted(engine, tenant)
-    _, other = accepted(engine, tenant)
+    activity_id, agent = accept_work(engine, tenant)
+    _, other = accept_work(engine, tenant)
     everything, this, kind, of_a_pipeline, theirs = (
         follow(secret),
         follow(secret, f"?activity={activity_id}"),

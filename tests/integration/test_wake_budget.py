@@ -19,7 +19,7 @@ from agents.exceptions import PermanentAgentError, RetryableAgentError
 from tenants.context import OWNER, tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine, at_once
-from tests.integration.agent_runs.accepted_work import Agent, accepted
+from tests.integration.agent_runs.accepted_work import Agent, accept_work
 from tests.open_questions import DIRECTION, asking, called, children, heard, wakes_of
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
@@ -72,7 +72,7 @@ def test_a_hundred_equal_wakes_are_one_row_and_one_run(engine: Engine, acme: Ten
 def test_three_different_wakes_during_a_run_lead_to_one_more_run_that_carries_all_three(
     engine: Engine, acme: Tenant
 ) -> None:
-    activity_id, agent = accepted(engine, acme)
+    activity_id, agent = accept_work(engine, acme)
     for number, reason in enumerate(("unblocked", "subtask_completed", "review_feedback")):
         record_wake(engine, acme, activity_id, reason, number=number)
         record_wake(engine, acme, activity_id, reason, number=number)
@@ -131,7 +131,7 @@ def test_a_wake_that_is_repeated_during_its_run_reaches_the_next_run_once(
 def test_a_retry_of_failed_work_carries_the_wakes_of_the_failed_run_and_later_ones(
     engine: Engine, acme: Tenant
 ) -> None:
-    activity_id, agent = accepted(engine, acme, max_attempts=1)
+    activity_id, agent = accept_work(engine, acme, max_attempts=1)
     record_wake(engine, acme, activity_id, "unblocked")
     agent.post("complete", {"output": {"content": "x"}})
     engine.drain()
@@ -149,7 +149,7 @@ def test_a_retry_of_failed_work_carries_the_wakes_of_the_failed_run_and_later_on
 
 @pytest.mark.parametrize("end", ["done", "cancelled", "failed"])
 def test_an_ended_activity_never_runs_again_whatever_wakes_it(engine: Engine, acme: Tenant, end: str) -> None:
-    activity_id, agent = accepted(engine, acme, max_attempts=1)
+    activity_id, agent = accept_work(engine, acme, max_attempts=1)
     if end == "done":
         agent.post("complete", {"output": {"content": "x"}})
     elif end == "failed":

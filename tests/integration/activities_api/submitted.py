@@ -1,4 +1,4 @@
-"""Bodies of submissions, and the faults that are found in them."""
+"""Bodies of submissions, and the faults that a response names."""
 
 from __future__ import annotations
 

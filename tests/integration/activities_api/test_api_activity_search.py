@@ -1,4 +1,4 @@
-"""Words are found in all that an activity says: its name and description, what its agent is given, and what it failed with."""
+"""Search looks for words in an activity's name, description, parameters, metadata and error."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.usefixtures("engine")
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def made(tenant: Tenant, *names: str, **fields: Any) -> None:
-    """Each a second after the one before."""
+def create(tenant: Tenant, *names: str, **fields: Any) -> None:
+    """Create an activity for each name, each a second after the one before."""
     with tenant_scope(tenant.pk):
         Activity.objects.bulk_create(
             Activity(
@@ -34,24 +34,24 @@ def made(tenant: Tenant, *names: str, **fields: Any) -> None:
         )  # fmt: skip
 
 
-def found(client: Any, search: str, **query: str) -> list[str]:
-    answer = client.get(ACTIVITIES, {"search": search, **query})
-    assert answer.status_code == 200, answer.content
-    return [one["name"] for one in answer.json()["results"]]
+def search_names(client: Any, search: str, **query: str) -> list[str]:
+    response = client.get(ACTIVITIES, {"search": search, **query})
+    assert response.status_code == 200, response.content
+    return [one["name"] for one in response.json()["results"]]
 
 
 @pytest.fixture
-def some(tenant: Tenant) -> None:
-    made(tenant, "Params", params={"order": {"number": 4711}, "shop": ["Bremen"]})
-    made(tenant, "Metadata", metadata={"ticket": "ABC-7", "note": 'the "old" one\nof 50% off'})
-    made(
+def activities(tenant: Tenant) -> None:
+    create(tenant, "Params", params={"order": {"number": 4711}, "shop": ["Bremen"]})
+    create(tenant, "Metadata", metadata={"ticket": "ABC-7", "note": 'the "old" one\nof 50% off'})
+    create(
         tenant,
         "Error",
         status="failed",
         finished_at=NOON,
         error={"code": "agent_error", "message": "Kontingent erschöpft"},
     )
-    made(tenant, "Text", description="Bremen, in the morning")
+    create(tenant, "Text", description="Bremen, in the morning")
 
 
 @in_one_test(
@@ -63,12 +63,12 @@ def some(tenant: Tenant) -> None:
     ],
 )  # fmt: skip
 def test_a_search_finds_words_in_params_metadata_and_errors(
-    api: Any, some: None, search: str, names: list[str]
+    api: Any, activities: None, search: str, names: list[str]
 ) -> None:
-    assert sorted(found(api(), search)) == names
+    assert sorted(search_names(api(), search)) == names
 
 
-def test_a_bulk_action_finds_what_the_list_finds(api: Any, some: None) -> None:
+def test_a_bulk_action_takes_the_same_search_as_the_list(api: Any, activities: None) -> None:
     body = {"action": "priority", "priority": "urgent", "filter": {"search": "4711"}, "dry_run": True}
 
     counted = api("operator").post(f"{ACTIVITIES}bulk/", body).json()
@@ -76,8 +76,8 @@ def test_a_bulk_action_finds_what_the_list_finds(api: Any, some: None) -> None:
     assert (counted["count"], [one["name"] for one in counted["sample"]]) == (1, ["Params"])
 
 
-def test_nothing_of_another_tenant_is_found(api: Any, some: None, other_tenant: Tenant) -> None:
-    made(
+def test_nothing_of_another_tenant_is_found(api: Any, activities: None, other_tenant: Tenant) -> None:
+    create(
         other_tenant,
         "Theirs",
         params={"order": 4711},
@@ -86,18 +86,22 @@ def test_nothing_of_another_tenant_is_found(api: Any, some: None, other_tenant: 
     )
 
     for word in ("4711", "Kontingent", "ABC-7"):
-        assert "Theirs" not in found(api(), word)
-        assert found(api(tenant=other_tenant), word) == ["Theirs"]
+        assert "Theirs" not in search_names(api(), word)
+        assert search_names(api(tenant=other_tenant), word) == ["Theirs"]
 
 
-def test_a_search_looks_at_the_newest_and_further_back_where_it_is_told_to(
+def test_a_search_covers_the_newest_activities_before_a_given_date(
     api: Any, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(selectors, "SEARCHED", 3)
-    made(tenant, *"abcdefg", params={"order": 4711})
+    create(tenant, *"abcdefg", params={"order": 4711})
 
-    assert found(api(), "4711") == ["g", "f", "e"]
-    assert found(api(), "4711", created_before=(NOON + timedelta(seconds=3)).isoformat()) == ["c", "b", "a"]
+    assert search_names(api(), "4711") == ["g", "f", "e"]
+    assert search_names(api(), "4711", created_before=(NOON + timedelta(seconds=3)).isoformat()) == [
+        "c",
+        "b",
+        "a",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -106,23 +110,23 @@ def test_a_search_looks_at_the_newest_and_further_back_where_it_is_told_to(
 def test_a_search_reads_by_index_no_more_than_its_bound(
     api: Any, tenant: Tenant, other_tenant: Tenant, monkeypatch: pytest.MonkeyPatch, query: str
 ) -> None:
-    """However many activities there are, of the tenant and of others, and when nothing is found."""
+    """This holds however many activities there are, of the tenant and of others, and when nothing matches."""
     bound = 100
     monkeypatch.setattr(selectors, "SEARCHED", bound)
     for each in (tenant, other_tenant):
-        made(each, *map(str, range(3_000)), params={"order": 4711})
+        create(each, *map(str, range(3_000)), params={"order": 4711})
     with connections["owner"].cursor() as cursor:
         cursor.execute("ANALYZE activities_activity")
 
-    with asked_of(APP) as asked:
+    with asked_of(APP) as queries:
         assert api().get(f"{ACTIVITIES}{query}").json()["results"] == []
 
-    (searched,) = [each for each in asked if "no-such-word" in str(each)]
+    (query_of_search,) = [each for each in queries if "no-such-word" in str(each)]
     with tenant_scope(tenant.pk):
-        assert read_from_end_to_end(*searched, more_than=0) == []
-        assert rows_read(*searched) <= 2 * (bound + 1)
+        assert read_from_end_to_end(*query_of_search, more_than=0) == []
+        assert rows_read(*query_of_search) <= 2 * (bound + 1)
 
 
-def test_a_search_that_is_too_long_or_holds_what_no_text_holds_is_refused(api: Any) -> None:
+def test_a_search_that_is_too_long_or_contains_nul_is_refused(api: Any) -> None:
     problem(api().get(f"{ACTIVITIES}?search={'a' * 201}"), 400, "validation_failed")
     problem(api().get(f"{ACTIVITIES}?search=a%00b"), 400, "validation_failed")

@@ -1,4 +1,4 @@
-"""Submitting over the API: what is kept, and what is refused by its path."""
+"""Submitting one activity over the API: what is stored, and which errors name which field."""
 
 from __future__ import annotations
 
@@ -26,37 +26,37 @@ CONTRACT = {
 }  # fmt: skip
 
 
-def test_a_submitted_activity_is_answered_in_full_with_its_place_and_its_version(api, tenant):
-    made = api("operator").post(
+def test_the_response_to_a_submission_is_the_whole_activity_with_its_address_and_version(api, tenant):
+    response = api("operator").post(
         ACTIVITIES, body(description="For bees", params={"topic": "bees"}, metadata={"ticket": 7})
     )
 
-    shown = made.json()
-    assert made.status_code == 201
-    assert set(shown) >= CONTRACT | {"version", "allowed_actions", "link"}
-    assert (shown["status"], shown["assignee_type"], shown["priority"], shown["round"]) == (
+    activity = response.json()
+    assert response.status_code == 201
+    assert set(activity) >= CONTRACT | {"version", "allowed_actions", "link"}
+    assert (activity["status"], activity["assignee_type"], activity["priority"], activity["round"]) == (
         "created",
         "agent",
         10,
         1,
     )
-    assert (shown["params"], shown["metadata"]) == ({"topic": "bees"}, {"ticket": 7})
-    assert shown["waiting_for"]["code"] == "queued"
-    assert shown["allowed_actions"] == ["reassign", "cancel"]
-    assert made["Location"] == shown["link"] == f"{ACTIVITIES}{shown['id']}/"
-    assert made["ETag"] == '"1"'
-    assert api("viewer").get(made["Location"]).json() == shown
+    assert (activity["params"], activity["metadata"]) == ({"topic": "bees"}, {"ticket": 7})
+    assert activity["waiting_for"]["code"] == "queued"
+    assert activity["allowed_actions"] == ["reassign", "cancel"]
+    assert response["Location"] == activity["link"] == f"{ACTIVITIES}{activity['id']}/"
+    assert response["ETag"] == '"1"'
+    assert api("viewer").get(response["Location"]).json() == activity
 
 
-def test_every_member_that_may_be_given_is_kept(api, tenant):
-    later = datetime.now(UTC) + timedelta(hours=1)
-    given = body(
-        priority=3, not_before=later.isoformat(), expires_at=(later + timedelta(hours=1)).isoformat(), dedup_key="k-1", group_key="site",
+def test_every_field_of_a_submission_is_stored(api, tenant):
+    start = datetime.now(UTC) + timedelta(hours=1)
+    fields = body(
+        priority=3, not_before=start.isoformat(), expires_at=(start + timedelta(hours=1)).isoformat(), dedup_key="k-1", group_key="site",
         deliverable=a_deliverable(tenant), input={"content": "text", "data": [1]}, max_attempts=7, timeout_seconds=90,
         requires_approval=True,
     )  # fmt: skip
 
-    shown = api().post(ACTIVITIES, given).json()
+    activity = api().post(ACTIVITIES, fields).json()
 
     for name in (
         "priority",
@@ -67,32 +67,36 @@ def test_every_member_that_may_be_given_is_kept(api, tenant):
         "timeout_seconds",
         "requires_approval",
     ):
-        assert shown[name] == given[name]
-    assert datetime.fromisoformat(shown["not_before"]) == later
-    assert shown["waiting_for"]["code"] == "not_before"
+        assert activity[name] == fields[name]
+    assert datetime.fromisoformat(activity["not_before"]) == start
+    assert activity["waiting_for"]["code"] == "not_before"
     with tenant_scope(tenant.pk):
         assert Activity.objects.get().input == {"content": "text", "data": [1]}
 
 
-def test_a_null_counts_as_not_given(api, tenant):
-    made = api().post(
+def test_a_null_counts_as_absent(api, tenant):
+    response = api().post(
         ACTIVITIES, body(description=None, priority=None, input=None, human_role=None, dedup_key=None)
     )
 
-    assert made.status_code == 201
-    assert made.json()["priority"] == 10
+    assert response.status_code == 201
+    assert response.json()["priority"] == 10
 
 
 def test_work_for_a_person_goes_to_the_inbox_and_waits_for_that_person(api, tenant):
-    shown = api().post(ACTIVITIES, {"name": "Read it", "human_role": "editor"}).json()
+    activity = api().post(ACTIVITIES, {"name": "Read it", "human_role": "editor"}).json()
 
-    assert (shown["assignee_type"], shown["human_role"], shown["agent_role"]) == ("human", "editor", None)
-    assert shown["waiting_for"]["code"] == "human"
-    assert shown["allowed_actions"] == ["reassign", "start", "complete", "cancel"]
+    assert (activity["assignee_type"], activity["human_role"], activity["agent_role"]) == (
+        "human",
+        "editor",
+        None,
+    )
+    assert activity["waiting_for"]["code"] == "human"
+    assert activity["allowed_actions"] == ["reassign", "start", "complete", "cancel"]
 
 
 @pytest.mark.parametrize(
-    ("given", "kept"),
+    ("fields", "stored"),
     [
         ({"priority": "urgent"}, 1), ({"priority": "background"}, 20), ({"priority": 20}, 20),
         ({"priority": 2, "priority_scale": "payload"}, 1), ({"priority": 0, "priority_scale": "payload"}, 10),
@@ -101,8 +105,8 @@ def test_work_for_a_person_goes_to_the_inbox_and_waits_for_that_person(api, tena
         ({"priority": 5, "priority_scale": "ticket"}, 10), ({"priority": 10, "priority_scale": "ticket"}, 20),
     ],
 )  # fmt: skip
-def test_a_priority_may_be_given_on_the_scale_that_the_caller_names(api, tenant, given, kept):
-    assert api().post(ACTIVITIES, body(**given)).json()["priority"] == kept
+def test_a_priority_is_read_on_the_scale_that_the_caller_names(api, tenant, fields, stored):
+    assert api().post(ACTIVITIES, body(**fields)).json()["priority"] == stored
 
 
 @pytest.mark.parametrize(("scale", "values"), [("ade", range(10)), ("ticket", range(1, 11))])
@@ -113,7 +117,7 @@ def test_a_scale_keeps_the_order_of_its_values(scale, values):
 
 
 @in_one_test(
-    ("given", "path"),
+    ("fields", "path"),
     [
         ({"name": ""}, "name"), ({"name": " \n"}, "name"), ({"name": "n" * 201}, "name"), ({"name": 5}, "name"),
         ({"name": None}, "name"), ({"agent_role": "no-such-role"}, "agent_role"), ({"agent_role": None}, "agent_role"),
@@ -134,18 +138,18 @@ def test_a_scale_keeps_the_order_of_its_values(scale, values):
         ({"requires_approval": 1}, "requires_approval"), ({"nmae": "x"}, "nmae"), ({"status": "done"}, "status"),
     ],
 )  # fmt: skip
-def test_whatever_is_wrong_is_named_by_its_path_and_nothing_is_created(api, tenant, given, path):
-    assert path in faults(api().post(ACTIVITIES, body(**given)))
+def test_every_error_names_its_field_and_nothing_is_created(api, tenant, fields, path):
+    assert path in faults(api().post(ACTIVITIES, body(**fields)))
     assert count(tenant) == 0
 
 
-def test_all_errors_of_an_answer_are_reported_at_once(api, tenant):
-    found = faults(api().post(ACTIVITIES, {"nmae": "x", "priority": "x", "params": 1, "timeout_seconds": 0}))
+def test_all_errors_are_reported_at_once(api, tenant):
+    errors = faults(api().post(ACTIVITIES, {"nmae": "x", "priority": "x", "params": 1, "timeout_seconds": 0}))
 
-    assert set(found) == {"name", "nmae", "priority", "params", "timeout_seconds"}
+    assert set(errors) == {"name", "nmae", "priority", "params", "timeout_seconds"}
 
 
-def test_without_anybody_to_do_it_work_is_refused(api, tenant):
+def test_work_without_a_role_is_refused(api, tenant):
     assert set(faults(api().post(ACTIVITIES, {"name": "x"}))) == {"agent_role"}
 
 
@@ -153,13 +157,13 @@ def test_without_anybody_to_do_it_work_is_refused(api, tenant):
     ("name", "value"),
     [("requires_approval", True), ("files", ["src/**"]), ("not_before", "2030-01-01T00:00:00Z")],
 )
-def test_what_is_for_the_work_of_agents_is_refused_for_people(api, tenant, name, value):
+def test_fields_for_agents_are_refused_for_people(api, tenant, name, value):
     assert set(faults(api().post(ACTIVITIES, {"name": "x", "human_role": "editor", name: value}))) == {name}
 
 
 @pytest.fixture
 def strict_role() -> Any:
-    """A role whose agent says what its parameters must be."""
+    """A role whose agent has a schema for its parameters."""
     site = {"type": "object", "properties": {"url": {"type": "string"}}}
     members = {"topic": {"type": "string"}, "sites": {"type": "array", "items": site}}
     schema = {"type": "object", "required": ["topic"], "properties": members}
@@ -170,7 +174,7 @@ def strict_role() -> Any:
     configuration.forget()
 
 
-def test_parameters_are_held_against_the_schema_of_the_agent(api, tenant, strict_role):
+def test_parameters_are_checked_against_the_schema_of_the_agent(api, tenant, strict_role):
     client = api()
 
     refused = client.post(
@@ -191,7 +195,7 @@ def test_parameters_are_held_against_the_schema_of_the_agent(api, tenant, strict
     "schema",
     [{"type": "nonsense"}, {"$ref": "http://127.0.0.1:9/schema"}, ["x"], {"properties": 5}, {"pattern": "("}],
 )
-def test_a_schema_that_is_none_stops_no_work_and_nothing_is_fetched(api, tenant, strict_role, schema):
+def test_an_invalid_schema_stops_no_work_and_fetches_nothing(api, tenant, strict_role, schema):
     Agent.objects.filter(role=strict_role).update(input_schema=schema)
     configuration.forget()
 
@@ -201,7 +205,7 @@ def test_a_schema_that_is_none_stops_no_work_and_nothing_is_fetched(api, tenant,
     )
 
 
-def test_the_output_of_an_activity_of_the_same_tenant_may_be_worked_on(api, tenant, engine: Engine):
+def test_an_output_of_the_same_tenant_can_be_the_input(api, tenant, engine: Engine):
     engine.serve(tenant)
     (done,) = engine.submit(tenant)
     engine.drain()
@@ -210,7 +214,7 @@ def test_the_output_of_an_activity_of_the_same_tenant_may_be_worked_on(api, tena
     assert api().post(ACTIVITIES, body(input_ref=reference)).json()["input_ref"] == reference
 
 
-def test_the_output_of_a_person_may_be_worked_on(api, tenant):
+def test_the_output_of_a_person_can_be_the_input(api, tenant):
     client = api()
     task = client.post(ACTIVITIES, {"name": "Write", "human_role": "editor"}).json()
     done = client.post(f"{task['link']}complete/", {"output": {"content": "text"}}).json()
@@ -218,7 +222,7 @@ def test_the_output_of_a_person_may_be_worked_on(api, tenant):
     assert client.post(ACTIVITIES, body(input_ref=done["output_ref"])).status_code == 201
 
 
-def test_an_output_of_another_tenant_reads_like_one_that_is_not_there(
+def test_an_output_of_another_tenant_is_refused_like_one_that_does_not_exist(
     api, tenant, other_tenant, engine: Engine
 ):
     engine.serve(other_tenant)
@@ -236,14 +240,14 @@ def test_an_output_of_another_tenant_reads_like_one_that_is_not_there(
     assert count(tenant) == 0
 
 
-def test_input_comes_from_one_place(api, tenant):
+def test_input_and_input_ref_exclude_each_other(api, tenant):
     assert "input_ref" in faults(api().post(ACTIVITIES, body(input={"content": "x"}, input_ref=str(uuid4()))))
 
 
-def test_work_put_off_is_not_offered_before_its_time(api, tenant):
-    later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+def test_the_wake_of_work_for_later_has_a_due_time(api, tenant):
+    start = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
 
-    api().post(ACTIVITIES, body(not_before=later))
+    api().post(ACTIVITIES, body(not_before=start))
 
     with tenant_scope(tenant.pk):
         assert Wake.objects.get().due_at is not None

@@ -1,4 +1,4 @@
-"""Equal and many submissions: dedup keys, bulk, repetitions, full backlogs."""
+"""Repeated and bulk submissions: dedup keys, lists, idempotency keys, full backlogs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.integration.test_api_access import problem
 pytestmark = pytest.mark.usefixtures("engine")
 
 
-def test_an_equal_live_activity_is_answered_instead_of_a_second_one(api, tenant):
+def test_a_dedup_key_of_a_live_activity_returns_it_instead_of_creating_another(api, tenant):
     client = api()
     first = client.post(ACTIVITIES, body(dedup_key="daily")).json()
 
@@ -35,18 +35,18 @@ def test_a_dedup_key_counts_within_its_tenant(api, tenant, other_tenant):
     assert api(tenant=tenant).post(ACTIVITIES, body(dedup_key="daily")).status_code == 201
 
 
-def test_many_are_created_in_one_request_each_with_what_became_of_it(api, tenant):
+def test_one_request_creates_many_activities_and_reports_on_each(api, tenant):
     client = api()
     client.post(ACTIVITIES, body(dedup_key="there"))
 
-    made = client.post(
+    response = client.post(
         ACTIVITIES,
         [body(name=f"n{n}") for n in range(3)]
         + [body(dedup_key="there"), body(dedup_key="x"), body(dedup_key="x")],
     )
 
-    results = made.json()["results"]
-    assert made.status_code == 201
+    results = response.json()["results"]
+    assert response.status_code == 201
     assert [(one["created"], one["deduplicated"]) for one in results] == [(True, False)] * 3 + [
         (False, True),
         (True, False),
@@ -57,7 +57,7 @@ def test_many_are_created_in_one_request_each_with_what_became_of_it(api, tenant
     assert client.get(results[0]["link"]).json()["name"] == "n0"
 
 
-def test_a_thousand_fit_into_one_request_and_one_more_does_not(api, tenant):
+def test_a_request_creates_at_most_a_thousand_activities(api, tenant):
     client = api()
 
     assert client.post(ACTIVITIES, [{"name": "x", "agent_role": "seo"}] * 1000).status_code == 201
@@ -65,10 +65,10 @@ def test_a_thousand_fit_into_one_request_and_one_more_does_not(api, tenant):
     assert "" in faults(client.post(ACTIVITIES, [{"name": "x", "agent_role": "seo"}] * 1001))
 
 
-def test_one_fault_among_many_refuses_them_all(api, tenant):
-    found = faults(api().post(ACTIVITIES, [body(), {"agent_role": "seo"}, body(priority=99), 5]))
+def test_one_error_in_a_list_refuses_the_whole_list(api, tenant):
+    errors = faults(api().post(ACTIVITIES, [body(), {"agent_role": "seo"}, body(priority=99), 5]))
 
-    assert set(found) == {"[1].name", "[2].priority", "[3]"}
+    assert set(errors) == {"[1].name", "[2].priority", "[3]"}
     assert count(tenant) == 0
 
 
@@ -91,7 +91,7 @@ def test_a_repetition_under_the_same_idempotency_key_creates_nothing_more(api, t
     assert count(tenant) == 1
 
 
-def test_a_full_backlog_is_429_until_there_is_room_and_other_roles_go_on(api, tenant, settings):
+def test_a_full_backlog_is_429_and_other_roles_still_accept_work(api, tenant, settings):
     settings.ORCHESTRATOR_MAX_BACKLOG = 2
     client = api()
     client.post(ACTIVITIES, [body(), body()])

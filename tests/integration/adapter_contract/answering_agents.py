@@ -1,4 +1,4 @@
-"""Agents of every kind that do what a test says, and what they are asked."""
+"""Agents behind three adapters that do what a test says and remember the request they received."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def a_request(settings: AdapterSettings, **changes: Any) -> AgentRequest:
 
 @dataclass
 class Behaviour:
-    """What an agent does, told to both kinds: the HTTP answer, and what the function returns or raises."""
+    """What an agent does: the response of an HTTP server or a program, and what a function returns or raises."""
 
     status: int = 200
     body: Any = None
@@ -57,11 +57,11 @@ class Behaviour:
 
 
 class Agent(Protocol):
-    """A running agent: make it behave, and get the settings that reach it."""
+    """A running agent. `behave` scripts it and returns the settings that reach it; `received` is its last request."""
 
     def behave(self, behaviour: Behaviour) -> AdapterSettings: ...
 
-    def told(self) -> dict[str, Any]: ...
+    def received(self) -> dict[str, Any]: ...
 
 
 class HttpAgent:
@@ -78,7 +78,7 @@ class HttpAgent:
         self._server.expect_request("/run").respond_with_handler(answer)
         return AdapterSettings("http", self._server.url_for("/run"))
 
-    def told(self) -> dict[str, Any]:
+    def received(self) -> dict[str, Any]:
         job = self._jobs[-1]
         return {
             "role": job["agent"],
@@ -101,7 +101,7 @@ class InlineAgent:
 
         return AdapterSettings("inline", place_function(run))
 
-    def told(self) -> dict[str, Any]:
+    def received(self) -> dict[str, Any]:
         request = self._requests[-1]
         return {
             "role": request.agent_role,
@@ -112,7 +112,7 @@ class InlineAgent:
 
 
 class CliAgent:
-    """A program that keeps its job in a file, prints an answer's body, and has exit codes for statuses."""
+    """A program that copies its job to a file, prints the body of an answer, and has exit codes for statuses."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -125,7 +125,7 @@ class CliAgent:
         slow = isinstance(behaviour.raises, TimeoutError)
         code = f"""
             import shutil
-            shutil.copy(sys.argv[1], {str(self._folder / "told")!r})
+            shutil.copy(sys.argv[1], {str(self._folder / "job")!r})
             time.sleep({10 if slow else 0})
             failed = {behaviour.status} != 200
             (sys.stderr if failed else sys.stdout).write(open({str(self._folder / "body")!r}).read())
@@ -141,8 +141,8 @@ class CliAgent:
         }
         return AdapterSettings("cli", options=options)
 
-    def told(self) -> dict[str, Any]:
-        job = json.loads((self._folder / "told").read_text())
+    def received(self) -> dict[str, Any]:
+        job = json.loads((self._folder / "job").read_text())
         return {
             "role": job["agent"],
             "params": job["params"],
@@ -151,8 +151,8 @@ class CliAgent:
         }
 
 
-def place_function(function: Callable[..., Any], module: str = "inline_agents.given") -> str:
-    """Make the function importable under a fresh name, as the installation's own functions are."""
+def place_function(function: Callable[..., Any], module: str = "inline_agents.placed") -> str:
+    """Make the function importable under a new name and return its endpoint."""
     name = f"run_{uuid4().hex}"
     home = sys.modules.setdefault(module, ModuleType(module))
     function.__module__ = module

@@ -50,5 +50,5 @@ def cli_agent(settings: Any, tmp_path: Path) -> CliAgent:
 
 @pytest.fixture(params=["http", "inline", "cli"])
 def agent(request: pytest.FixtureRequest) -> Agent:
-    chosen: Agent = request.getfixturevalue(f"{request.param}_agent")
-    return chosen
+    agent_of_kind: Agent = request.getfixturevalue(f"{request.param}_agent")
+    return agent_of_kind

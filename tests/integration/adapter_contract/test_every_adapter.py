@@ -1,4 +1,4 @@
-"""What holds for an agent however it is reached: what it is told, what counts as its result, and how it fails."""
+"""What holds for agents over HTTP, in Python and on the command line: their request, results and failures."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from tests.integration.adapter_contract.answering_agents import (
 API_KEY = "agents-own-key-0123456789"
 
 
-def test_an_agent_is_told_about_its_run(agent: Agent) -> None:
+def test_an_agent_receives_its_role_parameters_prompt_and_run(agent: Agent) -> None:
     request = a_request(agent.behave(Behaviour(body={"output": {}})))
 
     run_agent(request)
 
-    assert agent.told() == {
+    assert agent.received() == {
         "role": "seo",
         "params": {"keyword": "tea"},
         "prompt": "Write a title.\nKeep it short.",
@@ -56,16 +56,16 @@ def test_an_agent_is_told_about_its_run(agent: Agent) -> None:
 
 def test_text_is_returned_as_content(agent: Agent) -> None:
     text = "Grüße 🍵\n"
-    chosen = agent.behave(Behaviour(body={"output": {"content": text}}, returns=text))
+    settings = agent.behave(Behaviour(body={"output": {"content": text}}, returns=text))
 
-    assert run_agent(a_request(chosen)) == Completed(Output(content=text))
+    assert run_agent(a_request(settings)) == Completed(Output(content=text))
 
 
 def test_data_is_returned_as_data(agent: Agent) -> None:
     data = {"titles": ["a", "b"], "score": 0.5, "best": None}
-    chosen = agent.behave(Behaviour(body={"output": {"data": data}}, returns=Output(data=data)))
+    settings = agent.behave(Behaviour(body={"output": {"data": data}}, returns=Output(data=data)))
 
-    assert run_agent(a_request(chosen)) == Completed(Output(data=data))
+    assert run_agent(a_request(settings)) == Completed(Output(data=data))
 
 
 def test_usage_session_and_content_type_are_returned(agent: Agent) -> None:
@@ -74,57 +74,57 @@ def test_usage_session_and_content_type_are_returned(agent: Agent) -> None:
         "usage": {"input_tokens": 3, "output_tokens": 4, "cost_usd": 0.25, "model": "m"},
         "session_id": "s",
     }
-    chosen = agent.behave(Behaviour(body=answer, returns=answer))
+    settings = agent.behave(Behaviour(body=answer, returns=answer))
 
     expected = Completed(Output("<p>", None, "text/html"), Usage(3, 4, Decimal("0.25"), "m"), "s")
-    assert run_agent(a_request(chosen)) == expected
+    assert run_agent(a_request(settings)) == expected
 
 
 def test_an_agent_may_produce_nothing(agent: Agent) -> None:
-    chosen = agent.behave(Behaviour(body={"output": {}}, returns=None))
+    settings = agent.behave(Behaviour(body={"output": {}}, returns=None))
 
-    assert run_agent(a_request(chosen)) == Completed(Output())
+    assert run_agent(a_request(settings)) == Completed(Output())
 
 
 def test_an_agent_may_accept_and_answer_later(agent: Agent) -> None:
-    chosen = agent.behave(Behaviour(status=202, body="thanks, whatever \x00", returns=Accepted()))
+    settings = agent.behave(Behaviour(status=202, body="thanks, whatever \x00", returns=Accepted()))
 
-    assert run_agent(a_request(chosen)) == Accepted()
+    assert run_agent(a_request(settings)) == Accepted()
 
 
-def test_an_agent_may_name_its_conversation_when_it_accepts(agent: Agent) -> None:
-    chosen = agent.behave(Behaviour(status=202, body={"session_id": "s-1"}, returns=Accepted("s-1")))
+def test_an_agent_may_name_its_session_when_it_accepts(agent: Agent) -> None:
+    settings = agent.behave(Behaviour(status=202, body={"session_id": "s-1"}, returns=Accepted("s-1")))
 
-    assert run_agent(a_request(chosen)) == Accepted("s-1")
+    assert run_agent(a_request(settings)) == Accepted("s-1")
 
 
 @pytest.mark.parametrize(
     "body", [{}, [], "s-1", {"session_id": 7}, {"session_id": ""}, {"session_id": "x" * 201}]
 )
-def test_an_acceptance_is_one_whatever_stands_in_its_body(http_agent: HttpAgent, body: Any) -> None:
-    chosen = http_agent.behave(Behaviour(status=202, body=body))
+def test_a_202_is_an_acceptance_whatever_its_body_holds(http_agent: HttpAgent, body: Any) -> None:
+    settings = http_agent.behave(Behaviour(status=202, body=body))
 
-    assert run_agent(a_request(chosen)) == Accepted()
+    assert run_agent(a_request(settings)) == Accepted()
 
 
 @pytest.mark.parametrize(
     "answer", [Accepted("x" * 201), Accepted("a\x00b"), Completed(Output(), session_id="x" * 201)]
 )
-def test_a_conversation_that_could_not_be_stored_is_refused(
+def test_a_session_id_that_cannot_be_stored_is_refused(
     inline_agent: InlineAgent, answer: AgentResult
 ) -> None:
-    chosen = inline_agent.behave(Behaviour(returns=answer))
+    settings = inline_agent.behave(Behaviour(returns=answer))
 
     with pytest.raises(PermanentAgentError, match="session_id"):
-        run_agent(a_request(chosen))
+        run_agent(a_request(settings))
 
 
-def test_an_agent_may_not_know_the_conversation_that_it_shall_continue(agent: Agent) -> None:
+def test_an_agent_may_answer_that_the_session_is_invalid(agent: Agent) -> None:
     body = {"error": {"code": "session_invalid", "message": "gone"}}
-    chosen = agent.behave(Behaviour(status=410, body=body, raises=SessionInvalid("gone")))
+    settings = agent.behave(Behaviour(status=410, body=body, raises=SessionInvalid("gone")))
 
     with pytest.raises(PermanentAgentError) as caught:
-        run_agent(a_request(chosen, session_id="s-1"))
+        run_agent(a_request(settings, session_id="s-1"))
 
     assert caught.value.error_code == "session_invalid"
 
@@ -141,92 +141,92 @@ def test_an_agent_may_not_know_the_conversation_that_it_shall_continue(agent: Ag
         ({"content_type": "no type"}, "output.content_type"),
     ],
 )
-def test_an_output_that_could_not_be_stored_is_refused_for_good(
+def test_an_output_that_cannot_be_stored_fails_permanently(
     output: dict[str, Any], path: str, agent: Agent
 ) -> None:
-    chosen = agent.behave(Behaviour(body={"output": output}, returns={"output": output}))
+    settings = agent.behave(Behaviour(body={"output": output}, returns={"output": output}))
 
     with pytest.raises(PermanentAgentError) as caught:
-        run_agent(a_request(chosen))
+        run_agent(a_request(settings))
 
     assert caught.value.error_code == "invalid_agent_answer"
     assert path in str(caught.value)
     assert str(caught.value).isprintable()
 
 
-def test_an_output_that_is_nested_too_deep_is_refused_for_good(agent: Agent) -> None:
+def test_an_output_that_is_nested_too_deep_fails_permanently(agent: Agent) -> None:
     data: list[Any] = []
     for _ in range(100):
         data = [data]
-    chosen = agent.behave(Behaviour(body={"output": {"data": data}}, returns=Output(data=data)))
+    settings = agent.behave(Behaviour(body={"output": {"data": data}}, returns=Output(data=data)))
 
     with pytest.raises(PermanentAgentError, match="deeper"):
-        run_agent(a_request(chosen))
+        run_agent(a_request(settings))
 
 
-def test_an_output_above_the_limit_is_refused_for_good(agent: Agent) -> None:
+def test_an_output_above_the_limit_fails_permanently(agent: Agent) -> None:
     text = "x" * (MAX_BYTES + 1)
-    chosen = agent.behave(Behaviour(body={"output": {"content": text}}, returns=text))
+    settings = agent.behave(Behaviour(body={"output": {"content": text}}, returns=text))
 
     with pytest.raises(PermanentAgentError, match="larger"):
-        run_agent(a_request(chosen))
+        run_agent(a_request(settings))
 
 
-def test_a_crash_may_be_tried_again(agent: Agent) -> None:
-    chosen = agent.behave(Behaviour(status=500, body="boom", raises=ValueError("boom")))
+def test_a_crash_is_retryable(agent: Agent) -> None:
+    settings = agent.behave(Behaviour(status=500, body="boom", raises=ValueError("boom")))
 
     with pytest.raises(RetryableAgentError, match="boom") as caught:
-        run_agent(a_request(chosen))
+        run_agent(a_request(settings))
 
     assert not isinstance(caught.value, AgentRateLimited)
     assert caught.value.error_code in ("agent_error_status", "agent_crashed", "agent_failed")
 
 
-def test_a_rate_limit_is_told_with_its_delay(agent: Agent) -> None:
+def test_a_rate_limit_has_its_delay(agent: Agent) -> None:
     limited = AgentRateLimited("slow down", retry_after=7)
-    chosen = agent.behave(Behaviour(status=429, headers={"Retry-After": "7"}, raises=limited))
+    settings = agent.behave(Behaviour(status=429, headers={"Retry-After": "7"}, raises=limited))
 
     with pytest.raises(AgentRateLimited) as caught:
-        run_agent(a_request(chosen))
+        run_agent(a_request(settings))
 
     assert (caught.value.retry_after, caught.value.error_code) == (7, "rate_limited")
 
 
 def test_a_refusal_is_permanent(agent: Agent) -> None:
-    chosen = agent.behave(
+    settings = agent.behave(
         Behaviour(status=422, body="no such page", raises=PermanentAgentError("no such page"))
     )
 
     with pytest.raises(PermanentAgentError, match="no such page") as caught:
-        run_agent(a_request(chosen))
+        run_agent(a_request(settings))
 
     assert not caught.value.retryable
 
 
-def test_what_an_agent_says_about_its_failure_never_shows_our_secrets(
+def test_the_error_message_of_an_agent_never_contains_our_secrets(
     agent: Agent, caplog: pytest.LogCaptureFixture
 ) -> None:
     secret = webhook_signing.new_secret()
     basic = base64.b64encode(f"user:{API_KEY}".encode()).decode()
-    said = f"denied: {TOKEN} {API_KEY} {secret} {basic} \x1b[31m\u202e"
-    chosen = agent.behave(Behaviour(status=500, body=said, raises=ValueError(said)))
+    failure = f"denied: {TOKEN} {API_KEY} {secret} {basic} \x1b[31m\u202e"
+    settings = agent.behave(Behaviour(status=500, body=failure, raises=ValueError(failure)))
     auth = {"type": "basic", "username": "user", "password": API_KEY}
 
     with pytest.raises(AgentError) as caught:
-        run_agent(a_request(replace(chosen, auth=auth, signing_secrets=(secret,))))
+        run_agent(a_request(replace(settings, auth=auth, signing_secrets=(secret,))))
 
-    shown = str(caught.value) + caplog.text
-    assert "denied: [secret]" in shown
-    assert not any(hidden in shown for hidden in (TOKEN, API_KEY, secret, basic, "\x1b", "\u202e"))
+    message = str(caught.value) + caplog.text
+    assert "denied: [secret]" in message
+    assert not any(hidden in message for hidden in (TOKEN, API_KEY, secret, basic, "\x1b", "\u202e"))
 
 
 def test_an_agent_that_takes_too_long_may_be_tried_again(agent: Agent, httpserver: HTTPServer) -> None:
-    chosen = agent.behave(Behaviour(raises=TimeoutError("too long")))
-    if chosen.adapter == "http":
+    settings = agent.behave(Behaviour(raises=TimeoutError("too long")))
+    if settings.adapter == "http":
         httpserver.expect_request("/slow").respond_with_handler(lambda _: time.sleep(1) or Response("{}"))  # type: ignore[func-returns-value]
-        chosen = replace(chosen, endpoint=httpserver.url_for("/slow"))
+        settings = replace(settings, endpoint=httpserver.url_for("/slow"))
 
     with pytest.raises(RetryableAgentError) as caught:
-        run_agent(a_request(chosen, timeout_seconds=0.2))
+        run_agent(a_request(settings, timeout_seconds=0.2))
 
     assert caught.value.error_code == "agent_timeout"

@@ -53,7 +53,7 @@ CONTRACT_KEYS = {
 
 @pytest.fixture
 def received(http_agent: HttpAgent, httpserver: HTTPServer) -> Callable[[AgentRequest], Request]:
-    """Run a request and get it as the agent's server saw it."""
+    """Run a request and return it as the agent's server received it."""
 
     def run(request: AgentRequest) -> Request:
         endpoint = http_agent.behave(Behaviour(body={"output": {}})).endpoint
@@ -66,7 +66,7 @@ def received(http_agent: HttpAgent, httpserver: HTTPServer) -> Callable[[AgentRe
 Received = Callable[[AgentRequest], Request]
 
 
-def test_the_job_has_every_key_of_the_protocol_even_when_nothing_applies(received: Received) -> None:
+def test_the_job_has_every_key_of_the_protocol_even_without_values(received: Received) -> None:
     job = json.loads(received(a_request(AdapterSettings("http"))).data)
 
     assert set(job) == CONTRACT_KEYS
@@ -74,7 +74,7 @@ def test_the_job_has_every_key_of_the_protocol_even_when_nothing_applies(receive
     assert job["reviewer_notes"] is None
 
 
-def test_the_job_tells_all_that_the_request_knows(received: Received) -> None:
+def test_the_job_contains_every_field_of_the_request(received: Received) -> None:
     request = a_request(
         AdapterSettings("http", version="1.2.3"),
         deliverable_id=uuid4(),
@@ -145,7 +145,7 @@ def test_the_job_tells_all_that_the_request_knows(received: Received) -> None:
     }
 
 
-def test_a_job_that_is_no_json_is_refused_before_anything_is_sent(
+def test_a_job_that_cannot_be_json_is_refused_before_anything_is_sent(
     http_agent: HttpAgent, httpserver: HTTPServer
 ) -> None:
     request = a_request(http_agent.behave(Behaviour()), params={"a": object()})
@@ -160,10 +160,10 @@ def test_a_job_that_is_no_json_is_refused_before_anything_is_sent(
 def test_the_headers_name_the_job_the_run_and_the_wake(received: Received) -> None:
     request = a_request(AdapterSettings("http"))
 
-    seen = received(request)
+    request_received = received(request)
 
-    headers = seen.headers
-    assert (seen.method, seen.path) == ("POST", "/run")
+    headers = request_received.headers
+    assert (request_received.method, request_received.path) == ("POST", "/run")
     assert headers["X-Job-Id"] == str(request.activity_id)
     assert headers["X-Execution-Id"] == str(request.run_id)
     assert headers["Idempotency-Key"] == "wake-1"
@@ -176,11 +176,11 @@ def test_the_call_is_signed_with_every_secret_in_force(received: Received) -> No
     secrets = (webhook_signing.new_secret(), webhook_signing.new_secret())
     request = a_request(AdapterSettings("http", signing_secrets=secrets))
 
-    seen = received(request)
+    request_received = received(request)
 
-    assert seen.headers["webhook-id"] == str(request.run_id)
+    assert request_received.headers["webhook-id"] == str(request.run_id)
     for secret in secrets:
-        Webhook(secret).verify(seen.data, dict(seen.headers))
+        Webhook(secret).verify(request_received.data, dict(request_received.headers))
 
 
 @pytest.mark.parametrize(
@@ -220,10 +220,10 @@ def test_the_configured_credentials_are_sent(
 def test_credentials_that_cannot_work_are_a_configuration_error(
     auth: dict[str, Any], http_agent: HttpAgent, httpserver: HTTPServer
 ) -> None:
-    chosen = replace(http_agent.behave(Behaviour()), auth=auth)
+    settings = replace(http_agent.behave(Behaviour()), auth=auth)
 
     with pytest.raises(ConfigurationError):
-        run_agent(a_request(chosen))
+        run_agent(a_request(settings))
     assert not httpserver.log
 
 
@@ -247,24 +247,24 @@ def test_credentials_that_cannot_work_are_a_configuration_error(
         (599, RetryableAgentError, "agent_error_status"),
     ],
 )
-def test_every_status_has_its_meaning(
+def test_every_http_status_has_its_error(
     status: int, error: type[AgentError], code: str, http_agent: HttpAgent
 ) -> None:
-    chosen = http_agent.behave(Behaviour(status=status, headers={"Location": "http://127.0.0.1/"}))
+    settings = http_agent.behave(Behaviour(status=status, headers={"Location": "http://127.0.0.1/"}))
 
     with pytest.raises(AgentError) as caught:
-        run_agent(a_request(chosen))
+        run_agent(a_request(settings))
 
     assert isinstance(caught.value, error)
     assert (caught.value.error_code, caught.value.retryable) == (code, issubclass(error, RetryableAgentError))
     assert str(status) in str(caught.value)
 
 
-def test_an_unavailable_agent_may_say_when_to_come_back(http_agent: HttpAgent) -> None:
-    chosen = http_agent.behave(Behaviour(status=503, headers={"Retry-After": "9999"}))
+def test_a_retry_after_of_an_unavailable_agent_is_capped_at_an_hour(http_agent: HttpAgent) -> None:
+    settings = http_agent.behave(Behaviour(status=503, headers={"Retry-After": "9999"}))
 
     with pytest.raises(RetryableAgentError) as caught:
-        run_agent(a_request(chosen))
+        run_agent(a_request(settings))
 
     assert caught.value.retry_after == 3600
 
@@ -272,7 +272,7 @@ def test_an_unavailable_agent_may_say_when_to_come_back(http_agent: HttpAgent) -
 @pytest.mark.parametrize(
     "body", ["", "<html>", "[]", "null", '{"output": {}} x', b"\xff", "[" * 5_000, '{"output": NaN}']
 )
-def test_a_body_that_is_no_answer_is_refused_for_good(body: Any, http_agent: HttpAgent) -> None:
+def test_an_invalid_body_fails_permanently(body: Any, http_agent: HttpAgent) -> None:
     with pytest.raises(PermanentAgentError) as caught:
         run_agent(a_request(http_agent.behave(Behaviour(body=body))))
 
@@ -285,7 +285,7 @@ def test_a_role_without_endpoint_is_a_configuration_error(endpoint: str | None) 
         run_agent(a_request(AdapterSettings("http", endpoint)))
 
 
-def test_an_endpoint_inside_is_refused(httpserver: HTTPServer) -> None:
+def test_an_endpoint_on_the_internal_network_is_refused(httpserver: HTTPServer) -> None:
     httpserver.expect_request("/run").respond_with_json({"output": {"content": "secret"}})
 
     with pytest.raises(OutboundRefused):

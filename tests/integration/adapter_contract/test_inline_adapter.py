@@ -39,7 +39,7 @@ def test_the_samples_run() -> None:
     )
 
 
-def test_a_function_that_takes_the_link_is_given_it(settings: Any) -> None:
+def test_a_function_with_a_link_parameter_receives_the_link(settings: Any) -> None:
     settings.ORCHESTRATOR_INLINE_CALLABLES = ("inline_agents",)
     link = RecordingLink()
 
@@ -66,7 +66,7 @@ def test_a_function_that_takes_the_link_is_given_it(settings: Any) -> None:
         ({"output": "a"}, Output(data={"output": "a"})),
     ],
 )
-def test_short_forms_of_a_result_are_understood(
+def test_short_forms_of_a_result_are_accepted(
     returned: Any, output: Output, inline_agent: InlineAgent
 ) -> None:
     assert run_agent(a_request(inline_agent.behave(Behaviour(returns=returned)))) == Completed(output)
@@ -88,7 +88,7 @@ def test_short_forms_of_a_result_are_understood(
         {"when": datetime(2026, 1, 1, tzinfo=UTC)},
     ],
 )
-def test_other_results_are_refused_for_good(returned: Any, inline_agent: InlineAgent) -> None:
+def test_other_results_fail_permanently(returned: Any, inline_agent: InlineAgent) -> None:
     with pytest.raises(PermanentAgentError) as caught:
         run_agent(a_request(inline_agent.behave(Behaviour(returns=returned))))
 
@@ -122,12 +122,12 @@ def test_other_results_are_refused_for_good(returned: Any, inline_agent: InlineA
         "ägents.samples:echo",
     ],
 )
-def test_an_endpoint_that_is_no_listed_function_is_a_configuration_error(endpoint: str | None) -> None:
+def test_an_endpoint_that_is_not_a_listed_function_is_a_configuration_error(endpoint: str | None) -> None:
     with pytest.raises(ConfigurationError):
         run_agent(a_request(AdapterSettings("inline", endpoint)))
 
 
-def test_a_module_that_is_not_listed_is_not_even_imported() -> None:
+def test_a_module_that_is_not_listed_is_not_imported() -> None:
     sys.modules.pop("this", None)
 
     with pytest.raises(ConfigurationError, match="not among the functions"):
@@ -136,7 +136,7 @@ def test_a_module_that_is_not_listed_is_not_even_imported() -> None:
     assert "this" not in sys.modules
 
 
-def test_a_prefix_ends_at_a_dot(settings: Any) -> None:
+def test_a_listed_prefix_ends_at_a_dot(settings: Any) -> None:
     settings.ORCHESTRATOR_INLINE_CALLABLES = ("inline_agents",)
     endpoint = place_function(lambda request: None, "inline_agents_of_others")
 
@@ -146,8 +146,8 @@ def test_a_prefix_ends_at_a_dot(settings: Any) -> None:
 
 def test_a_function_that_a_listed_module_only_imported_is_refused(settings: Any) -> None:
     settings.ORCHESTRATOR_INLINE_CALLABLES = ("inline_agents",)
-    endpoint = place_function(lambda request: None, "inline_agents.given")
-    sys.modules["inline_agents.given"].__dict__["borrowed"] = json.dumps
+    endpoint = place_function(lambda request: None, "inline_agents.placed")
+    sys.modules["inline_agents.placed"].__dict__["borrowed"] = json.dumps
 
     with pytest.raises(ConfigurationError, match="not a function of that module"):
         run_agent(a_request(AdapterSettings("inline", endpoint.partition(":")[0] + ":borrowed")))
@@ -161,7 +161,7 @@ def test_a_single_function_can_be_listed(settings: Any) -> None:
         run_agent(a_request(AdapterSettings("inline", "agents.samples:echo")))
 
 
-def test_a_function_taken_off_the_list_is_refused_though_it_ran_before(settings: Any) -> None:
+def test_a_function_removed_from_the_list_is_refused_although_it_ran_before(settings: Any) -> None:
     request = a_request(AdapterSettings("inline", "agents.samples:noop"))
     run_agent(request)
 

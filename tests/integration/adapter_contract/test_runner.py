@@ -1,4 +1,4 @@
-"""The runner: how it finds adapters, and what it does about limits, cancellation and crashes."""
+"""The runner: how it finds adapters and treats time limits, cancellation and crashes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_an_adapter_whose_library_is_missing_is_a_configuration_error(
 
 
 @pytest.mark.parametrize("name", adapters.names())
-def test_an_adapter_is_made_once(name: str) -> None:
+def test_an_adapter_is_created_once(name: str) -> None:
     assert adapters.get(name) is adapters.get(name)
 
 
@@ -74,7 +74,7 @@ def test_a_shutdown_is_not_mistaken_for_a_failure_of_the_agent(inline_agent: Inl
         run_agent(a_request(AdapterSettings("inline", place_function(leave))))
 
 
-def test_a_function_that_overran_its_time_still_counts_and_is_logged(
+def test_a_result_after_the_timeout_counts_and_is_logged(
     inline_agent: InlineAgent, caplog: pytest.LogCaptureFixture
 ) -> None:
     request = a_request(inline_agent.behave(Behaviour(returns="late")), timeout_seconds=0)
@@ -103,32 +103,32 @@ def test_a_crash_is_logged_by_its_type_only(
     assert "private words" not in caplog.text
 
 
-def test_a_call_goes_on_while_nobody_knows_whether_it_was_cancelled(
+def test_a_call_continues_when_the_check_for_cancellation_fails(
     http_agent: HttpAgent,
     httpserver: HTTPServer,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(budget, "POLL_SECONDS", 0.05)
-    asked = threading.Event()
+    checked = threading.Event()
 
-    def answer_once_asked(request: Request) -> Response:
-        asked.wait(10)
+    def answer_after_the_check(request: Request) -> Response:
+        checked.wait(10)
         return Response(json.dumps({"output": {"content": "done"}}))
 
-    class Away(Unlinked):
+    class Unavailable(Unlinked):
         def stop_reason(self) -> str | None:
-            asked.set()
-            raise ConnectionError("the database is away")
+            checked.set()
+            raise ConnectionError("the database is unavailable")
 
-    httpserver.expect_request("/run").respond_with_handler(answer_once_asked)
+    httpserver.expect_request("/run").respond_with_handler(answer_after_the_check)
     request = a_request(AdapterSettings("http", httpserver.url_for("/run")))
 
-    assert run_agent(request, link=Away()) == Completed(Output("done"))
+    assert run_agent(request, link=Unavailable()) == Completed(Output("done"))
     assert "link_failed" in {record.__dict__.get("action") for record in caplog.records}
 
 
-def test_celerys_soft_time_limit_is_heard_while_asking_about_cancellation(
+def test_celerys_soft_time_limit_counts_during_the_check_for_cancellation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Asking:
@@ -172,7 +172,7 @@ def test_a_cancelled_run_ends_its_call(
     assert (caught.value.error_code, caught.value.retryable) == ("run_cancelled", False)
 
 
-def test_without_a_link_everything_goes_on_and_there_are_no_tools() -> None:
+def test_without_a_link_a_run_continues_and_has_no_tools() -> None:
     UNLINKED.saw_session("s-1")
 
     assert UNLINKED.stop_reason() is None

@@ -1,4 +1,4 @@
-"""A provider, and the subjects of the suite."""
+"""A model provider, and an agent behind each adapter."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.subjects import (
 
 @pytest.fixture
 def provider() -> Iterator[FakeProvider]:
-    """Anyone who has its key may call it."""
+    """A fake provider that accepts calls with its key."""
     with FakeProvider(key=KEY) as running:
         yield running
 
@@ -38,7 +38,7 @@ def provider() -> Iterator[FakeProvider]:
 def reachable(
     settings: Any, monkeypatch: pytest.MonkeyPatch, httpserver: HTTPServer, provider: FakeProvider
 ) -> Iterator[None]:
-    """The guard lets these two servers be called, and a cancelled call is noticed soon. Redis is left as it was."""
+    """Allow calls to the two test servers, and notice a cancelled call soon. Redis is emptied afterwards."""
     settings.ORCHESTRATOR_EGRESS_ALLOW = (f"{httpserver.host}:{httpserver.port}", provider.place)
     settings.ORCHESTRATOR_INLINE_CALLABLES = ("tests",)
     monkeypatch.setattr(budget, "POLL_SECONDS", 0.05)
@@ -50,7 +50,7 @@ def reachable(
 
 @pytest.fixture(params=ADAPTERS)
 def subject(request: pytest.FixtureRequest, httpserver: HTTPServer, provider: FakeProvider) -> Subject:
-    """Every adapter in turn."""
+    """An agent behind each adapter in turn."""
     if request.param == "a2a":
         pytest.importorskip("a2a", reason="pip install orchestrator[a2a] for the adapter a2a")
         return request.getfixturevalue("a2a_subject")  # type: ignore[no-any-return]
@@ -58,13 +58,13 @@ def subject(request: pytest.FixtureRequest, httpserver: HTTPServer, provider: Fa
         pytest.importorskip("anthropic", reason="pip install orchestrator[llm] for the adapter batch")
         return BatchSubject(provider)
     if request.param in ("anthropic", "openai"):
-        return model_of(request.param, provider)
+        return model_subject(request.param, provider)
     return HttpSubject(httpserver) if request.param == "http" else InlineSubject()
 
 
 @pytest.fixture
 def a2a_subject(settings: Any) -> Iterator[A2ASubject]:
-    """An agent of the Agent2Agent protocol, on a server of its own."""
+    """An agent of the Agent2Agent protocol on its own server."""
     from tests.a2a_agent import A2AAgent
 
     with A2AAgent() as agent:
@@ -74,10 +74,10 @@ def a2a_subject(settings: Any) -> Iterator[A2ASubject]:
 
 @pytest.fixture(params=["anthropic", "openai"])
 def model(request: pytest.FixtureRequest, provider: FakeProvider) -> ModelSubject:
-    """Every adapter of a model in turn."""
-    return model_of(request.param, provider)
+    """An agent behind each adapter for models in turn."""
+    return model_subject(request.param, provider)
 
 
-def model_of(name: str, provider: FakeProvider) -> ModelSubject:
+def model_subject(name: str, provider: FakeProvider) -> ModelSubject:
     pytest.importorskip(name, reason=f"pip install orchestrator[llm] for the adapter {name}")
     return AnthropicSubject(provider) if name == "anthropic" else OpenAISubject(provider)

@@ -1,4 +1,4 @@
-"""What the Agent2Agent adapter makes of an agent's task: words, results, questions, and tasks that outlive a run."""
+"""How the Agent2Agent adapter handles an agent's task: messages, results, questions, and tasks that outlive a run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.a2a_agent import A2AAgent, Turn, answers_at_once, ends, hangs, says
 from tests.linking import RecordingLink
 from tests.subjects import TOKEN, A2ASubject, a_request
 
-#: Two activities about one deliverable, which share their agent's conversation.
+#: Two activities for one deliverable, which share their agent's session.
 ONE, OTHER = {"activity_id": UUID(int=1)}, {"activity_id": UUID(int=2)}
 
 
@@ -45,14 +45,14 @@ def agent(a2a_subject: A2ASubject) -> A2AAgent:
 
 
 @pytest.fixture(autouse=True)
-def _looks_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(a2a, "FIRST_POLL_SECONDS", 0.01)
     monkeypatch.setattr(a2a, "MAX_POLL_SECONDS", 0.02)
 
 
 @pytest.fixture
 def plain_agent(settings: Any) -> Iterator[A2AAgent]:
-    """One that does not stream."""
+    """An agent that does not stream."""
     with A2AAgent(streaming=False) as running:
         settings.ORCHESTRATOR_EGRESS_ALLOW += (running.place,)
         yield running
@@ -67,8 +67,8 @@ def run(
     **changes: Any,
 ) -> AgentResult:
     changes = {**ONE, **changes}
-    reached = AdapterSettings("a2a", agent.url, auth or {}, options=options or {})
-    return run_agent(a_request(reached, **changes), link=link or RecordingLink())
+    settings_of_agent = AdapterSettings("a2a", agent.url, auth or {}, options=options or {})
+    return run_agent(a_request(settings_of_agent, **changes), link=link or RecordingLink())
 
 
 def completed(result: AgentResult) -> Completed:
@@ -81,8 +81,8 @@ def methods(agent: A2AAgent) -> list[str]:
 
 
 def session_of(link: RecordingLink) -> dict[str, str]:
-    told: dict[str, str] = json.loads(link.sessions[-1])
-    return told
+    session: dict[str, str] = json.loads(link.sessions[-1])
+    return session
 
 
 def test_people_read_what_an_agent_says_while_it_works(agent: A2AAgent) -> None:
@@ -105,7 +105,7 @@ def test_people_read_what_an_agent_says_while_it_works(agent: A2AAgent) -> None:
     assert result.output == Output("First line\nsecond line")
 
 
-def test_an_agent_that_does_not_stream_is_looked_at_until_it_is_done(plain_agent: A2AAgent) -> None:
+def test_an_agent_that_does_not_stream_is_polled_until_it_is_done(plain_agent: A2AAgent) -> None:
     result = completed(run(plain_agent))
 
     assert result.output.content == "Done."
@@ -113,7 +113,7 @@ def test_an_agent_that_does_not_stream_is_looked_at_until_it_is_done(plain_agent
     assert set(methods(plain_agent)[1:]) <= {"GetTask"}
 
 
-def test_an_agent_of_the_older_protocol_is_understood(settings: Any) -> None:
+def test_an_agent_of_protocol_version_0_3_can_be_called(settings: Any) -> None:
     with A2AAgent(version="0.3.0") as agent:
         settings.ORCHESTRATOR_EGRESS_ALLOW += (agent.place,)
         agent.turns = [says("Old, but good.", input_tokens=3)]
@@ -124,13 +124,13 @@ def test_an_agent_of_the_older_protocol_is_understood(settings: Any) -> None:
     assert (result.output.content, result.usage and result.usage.input_tokens) == ("Old, but good.", 3)
 
 
-def test_an_answer_without_a_task_is_the_result(agent: A2AAgent) -> None:
+def test_a_message_without_a_task_is_the_result(agent: A2AAgent) -> None:
     agent.turns = [answers_at_once(Part(text="Yes."))]
 
     assert completed(run(agent)).output == Output("Yes.")
 
 
-def test_data_and_files_are_told_as_data(agent: A2AAgent) -> None:
+def test_data_and_files_become_data_of_the_output(agent: A2AAgent) -> None:
     counted = Value()
     counted.struct_value.update({"words": 3, "share": 0.5})
     page = Part(url="https://cdn.example/page.png", media_type="image/png", filename="page.png")
@@ -154,7 +154,7 @@ def test_data_and_files_are_told_as_data(agent: A2AAgent) -> None:
     )
 
 
-def test_a_question_of_the_agent_is_asked_of_people_and_their_answer_continues_its_task(
+def test_a_question_of_the_agent_becomes_a_review_and_the_answer_continues_the_task(
     agent: A2AAgent,
 ) -> None:
     async def draft_and_ask(task: TaskUpdater, queue: EventQueue) -> None:
@@ -169,8 +169,8 @@ def test_a_question_of_the_agent_is_asked_of_people_and_their_answer_continues_i
         run(agent, session_id=first.session_id, idempotency_key="wake-2", prompt="Formal, please.")
     )
 
-    (asked,) = link.called
-    assert (asked.name, dict(asked.arguments)) == (
+    (call,) = link.called
+    assert (call.name, dict(call.arguments)) == (
         "request_human_review",
         {"question": "Formal or not?", "content": "A draft"},
     )
@@ -181,24 +181,25 @@ def test_a_question_of_the_agent_is_asked_of_people_and_their_answer_continues_i
     assert [message.parts[0].text for message in agent.heard][1] == "Formal, please."
 
 
-def test_an_answer_that_never_arrived_is_sent_again_and_one_that_has_is_not(agent: A2AAgent) -> None:
+def test_an_answer_to_the_agent_is_repeated_until_it_arrives_and_not_after_that(agent: A2AAgent) -> None:
     agent.turns = [ends(TaskState.TASK_STATE_INPUT_REQUIRED, "Which?"), says("That one.")]
     link = RecordingLink(lambda call: ToolAnswer({"stop": True}, stop=True))
-    asked = completed(run(agent, link))
-    woken = {"idempotency_key": "wake-2", "prompt": "The first."}
+    question = completed(run(agent, link))
+    wake = {"idempotency_key": "wake-2", "prompt": "The first."}
 
     agent.refusing = (503, {})
     with pytest.raises(RetryableAgentError):
-        run(agent, link, session_id=asked.session_id, **woken)  # it cannot even look for the task
+        # The agent refuses to look up the task.
+        run(agent, link, session_id=question.session_id, **wake)
     agent.refusing, agent.refused_methods = None, {"SendStreamingMessage": 503}
     with pytest.raises(RetryableAgentError):
-        run(agent, link, session_id=asked.session_id, **woken)
+        run(agent, link, session_id=question.session_id, **wake)
     agent.refused_methods = {}
     agent.hang_up_after = {"SendStreamingMessage": 1, "GetTask": 0}
     with pytest.raises(RetryableAgentError):
-        run(agent, link, session_id=link.sessions[-1], attempt=2, **woken)
+        run(agent, link, session_id=link.sessions[-1], attempt=2, **wake)
     agent.hang_up_after = {}
-    done = completed(run(agent, link, session_id=link.sessions[-1], attempt=3, **woken))
+    done = completed(run(agent, link, session_id=link.sessions[-1], attempt=3, **wake))
 
     assert done.output.content == "That one."
     assert len(link.called) == 1
@@ -206,20 +207,20 @@ def test_an_answer_that_never_arrived_is_sent_again_and_one_that_has_is_not(agen
     assert agent.cancelled == []
 
 
-def test_an_agent_that_lacks_an_authorisation_reports_a_blocker(agent: A2AAgent) -> None:
+def test_a_task_that_requires_authorisation_reports_a_blocker(agent: A2AAgent) -> None:
     agent.turns = [ends(TaskState.TASK_STATE_AUTH_REQUIRED, "Sign in to the shop.")]
     link = RecordingLink(lambda call: ToolAnswer({"stop": True}, stop=True))
 
     assert completed(run(agent, link)).output == Output()
 
-    (asked,) = link.called
-    assert (asked.name, dict(asked.arguments)) == (
+    (call,) = link.called
+    assert (call.name, dict(call.arguments)) == (
         "report_blocker",
         {"type": "agent_auth_required", "message": "Sign in to the shop."},
     )
 
 
-def test_a_question_that_nobody_can_be_asked_fails_with_the_reason(agent: A2AAgent) -> None:
+def test_a_question_without_anybody_to_answer_it_fails_with_the_reason(agent: A2AAgent) -> None:
     agent.turns = [ends(TaskState.TASK_STATE_INPUT_REQUIRED, "Which?")]
     refused = RecordingLink(lambda call: ToolAnswer({"message": "Nobody has this role."}, refused=True))
 
@@ -250,7 +251,7 @@ def test_a_question_that_nobody_can_be_asked_fails_with_the_reason(agent: A2AAge
         ),
     ],
 )
-def test_how_a_task_ended_says_whether_another_attempt_makes_sense(
+def test_the_final_state_of_a_task_decides_whether_it_is_retried(
     agent: A2AAgent, state: TaskState, kind: type[AgentError], code: str, text: str
 ) -> None:
     agent.turns = [ends(state, "No paper.")]
@@ -261,7 +262,7 @@ def test_how_a_task_ended_says_whether_another_attempt_makes_sense(
     assert (caught.value.error_code, str(caught.value)) == (code, text)
 
 
-def test_a_run_that_nobody_wants_any_more_cancels_the_task_at_the_agent(agent: A2AAgent) -> None:
+def test_a_cancelled_run_cancels_the_task_at_the_agent(agent: A2AAgent) -> None:
     agent.turns = [hangs()]
     link = RecordingLink()
     link.saw_session = lambda session: setattr(link, "reason", "It was cancelled.")  # type: ignore[method-assign]
@@ -273,7 +274,7 @@ def test_a_run_that_nobody_wants_any_more_cancels_the_task_at_the_agent(agent: A
     assert agent.cancelled == [agent.heard[0].task_id]
 
 
-def test_a_task_that_takes_too_long_is_cancelled_at_the_agent(agent: A2AAgent) -> None:
+def test_a_task_that_exceeds_its_timeout_is_cancelled_at_the_agent(agent: A2AAgent) -> None:
     agent.turns = [hangs()]
 
     with pytest.raises(RetryableAgentError, match=r"no complete answer within 2 s") as caught:
@@ -283,12 +284,12 @@ def test_a_task_that_takes_too_long_is_cancelled_at_the_agent(agent: A2AAgent) -
     assert agent.cancelled == [agent.heard[0].task_id]
 
 
-def test_a_connection_that_breaks_costs_no_work(agent: A2AAgent) -> None:
+def test_a_broken_connection_loses_no_work(agent: A2AAgent) -> None:
     agent.hang_up_after = {"SendStreamingMessage": 0}
     agent.turns = [says("All of it.")]
 
     with pytest.raises(RetryableAgentError) as caught:
-        run(agent)  # before the task has a name, nobody can know
+        run(agent)  # because the task has no id yet that could be looked up
 
     assert caught.value.error_code == "agent_unreachable"
     agent.hang_up_after = {"SendStreamingMessage": 1}
@@ -298,7 +299,7 @@ def test_a_connection_that_breaks_costs_no_work(agent: A2AAgent) -> None:
     assert "GetTask" in methods(agent)
 
 
-def test_an_agent_that_is_away_for_long_is_left_with_its_task_for_the_next_attempt(agent: A2AAgent) -> None:
+def test_the_next_attempt_continues_a_task_whose_agent_was_unreachable(agent: A2AAgent) -> None:
     agent.hang_up_after = {"SendStreamingMessage": 1, "GetTask": 0}
     agent.turns = [says("Late.")]
     link = RecordingLink()
@@ -316,7 +317,7 @@ def test_an_agent_that_is_away_for_long_is_left_with_its_task_for_the_next_attem
     assert (len(agent.heard), agent.cancelled) == (1, [])
 
 
-def test_a_task_that_ended_badly_is_begun_anew_with_another_message(agent: A2AAgent) -> None:
+def test_the_next_attempt_at_a_failed_task_starts_another_with_a_new_message_id(agent: A2AAgent) -> None:
     agent.turns = [ends(TaskState.TASK_STATE_FAILED), says("Better.")]
     link = RecordingLink()
     with pytest.raises(RetryableAgentError):
@@ -330,7 +331,7 @@ def test_a_task_that_ended_badly_is_begun_anew_with_another_message(agent: A2AAg
     assert len({message.context_id for message in agent.heard}) == 1
 
 
-def test_work_that_is_woken_goes_on_in_the_same_conversation(agent: A2AAgent) -> None:
+def test_a_later_wake_continues_in_the_same_context(agent: A2AAgent) -> None:
     agent.turns = [says("One."), says("Two.")]
 
     first = completed(run(agent))
@@ -343,7 +344,7 @@ def test_work_that_is_woken_goes_on_in_the_same_conversation(agent: A2AAgent) ->
     assert len({message.task_id for message in agent.heard}) == 2
 
 
-def test_a_task_of_an_earlier_reason_that_still_goes_on_is_cancelled_first(agent: A2AAgent) -> None:
+def test_an_unfinished_task_of_an_earlier_wake_is_cancelled_first(agent: A2AAgent) -> None:
     agent.turns = [hangs(), says("Now.")]
     agent.hang_up_after = {"SendStreamingMessage": 1, "GetTask": 0}
     link = RecordingLink()
@@ -357,7 +358,7 @@ def test_a_task_of_an_earlier_reason_that_still_goes_on_is_cancelled_first(agent
     assert second.output.content == "Now."
 
 
-def test_a_task_that_the_agent_has_forgotten_ends_the_session(agent: A2AAgent) -> None:
+def test_a_task_that_the_agent_no_longer_knows_invalidates_the_session(agent: A2AAgent) -> None:
     mine = a2a._short(str(ONE["activity_id"]))
 
     with pytest.raises(SessionInvalid):
@@ -365,11 +366,11 @@ def test_a_task_that_the_agent_has_forgotten_ends_the_session(agent: A2AAgent) -
 
 
 @pytest.mark.parametrize("session", ["s-1", '"text"', "[1]", '{"task": null}'])
-def test_a_session_of_another_adapter_is_no_session(agent: A2AAgent, session: str) -> None:
+def test_a_session_of_another_adapter_is_ignored(agent: A2AAgent, session: str) -> None:
     assert completed(run(agent, session_id=session)).output.content == "Done."
 
 
-def test_credentials_are_sent_with_every_call_and_secrets_are_not_shown(agent: A2AAgent) -> None:
+def test_credentials_are_sent_with_every_call_and_redacted_in_errors(agent: A2AAgent) -> None:
     run(agent, auth={"type": "bearer", "token": "the-agents-secret"})
 
     assert {headers.get("authorization") for _, headers in agent.calls} == {"Bearer the-agents-secret"}
@@ -387,23 +388,23 @@ def test_a_card_does_not_lead_credentials_to_another_host(agent: A2AAgent, setti
             run(agent, auth={"type": "bearer", "token": "the-agents-secret"})
 
         assert other.calls == []
-        assert completed(run(agent)).output.content == "Done."  # who has no credential loses none
+        assert completed(run(agent)).output.content == "Done."  # because there is no credential to leak
         assert len(other.heard) == 1
 
 
-def test_a_card_does_not_lead_past_the_guard(agent: A2AAgent) -> None:
+def test_a_card_cannot_lead_to_a_refused_address(agent: A2AAgent) -> None:
     agent.card.supported_interfaces[0].url = "http://169.254.169.254/latest/meta-data"
 
     with pytest.raises(OutboundRefused):
         run(agent)
 
 
-def test_the_token_of_the_callback_is_shared_where_the_role_says_so(agent: A2AAgent) -> None:
+def test_the_callback_token_is_shared_only_if_the_role_says_so(agent: A2AAgent) -> None:
     run(agent)
     run(agent, options={"share_callback": True})
 
-    kept, shared = (dict(message.metadata) for message in agent.heard)
-    assert "callback" not in kept
+    private, shared = (dict(message.metadata) for message in agent.heard)
+    assert "callback" not in private
     assert shared["callback"]["token"] == TOKEN
     with pytest.raises(ConfigurationError, match="share_callback must be true or false"):
         run(agent, options={"share_callback": "yes"})
@@ -419,14 +420,14 @@ def test_a_result_above_the_limit_is_refused(agent: A2AAgent, settings: Any) -> 
     assert caught.value.error_code == "answer_too_large"
 
 
-def test_a_way_to_be_called_that_is_not_known_is_named(agent: A2AAgent) -> None:
+def test_an_unknown_binding_is_a_configuration_error_that_names_the_known_ones(agent: A2AAgent) -> None:
     agent.card.supported_interfaces[0].protocol_binding = "GRPC"
 
     with pytest.raises(ConfigurationError, match=r"JSONRPC and HTTP\+JSON are"):
         run(agent)
 
 
-def test_an_endpoint_without_a_card_says_where_it_was_looked_for(agent: A2AAgent) -> None:
+def test_an_endpoint_without_a_card_fails_with_the_status(agent: A2AAgent) -> None:
     nowhere = AdapterSettings("a2a", f"{agent.url}/elsewhere")
 
     with pytest.raises(PermanentAgentError, match=r"status 404"):
@@ -435,7 +436,7 @@ def test_an_endpoint_without_a_card_says_where_it_was_looked_for(agent: A2AAgent
         run_agent(a_request(replace(nowhere, endpoint=None)))
 
 
-def test_rest_is_spoken_as_well(agent: A2AAgent) -> None:
+def test_the_rest_binding_works_as_well(agent: A2AAgent) -> None:
     agent.card.supported_interfaces[0].CopyFrom(
         AgentInterface(url=f"{agent.url}/rest", protocol_binding="HTTP+JSON", protocol_version="1.0")
     )
@@ -443,7 +444,7 @@ def test_rest_is_spoken_as_well(agent: A2AAgent) -> None:
     assert completed(run(agent)).output.content == "Done."
 
 
-def test_an_answer_that_is_compressed_is_refused(agent: A2AAgent) -> None:
+def test_a_compressed_answer_is_refused(agent: A2AAgent) -> None:
     agent.refusing = (200, {"Content-Encoding": "gzip"})
 
     with pytest.raises(PermanentAgentError) as caught:
@@ -452,13 +453,16 @@ def test_an_answer_that_is_compressed_is_refused(agent: A2AAgent) -> None:
     assert caught.value.error_code == "answer_encoded"
 
 
-def test_a_question_that_was_lost_with_its_run_is_asked_by_the_next_attempt(agent: A2AAgent) -> None:
+def test_the_next_attempt_asks_a_question_that_was_lost_with_its_run(agent: A2AAgent) -> None:
     agent.turns = [ends(TaskState.TASK_STATE_INPUT_REQUIRED, "Which?")]
 
-    def dies(call: ToolCall) -> ToolAnswer:
+    def fail_like_a_dead_worker(call: ToolCall) -> ToolAnswer:
         raise RuntimeError("the worker dies")
 
-    lost, link = RecordingLink(dies), RecordingLink(lambda call: ToolAnswer({"stop": True}, stop=True))
+    lost, link = (
+        RecordingLink(fail_like_a_dead_worker),
+        RecordingLink(lambda call: ToolAnswer({"stop": True}, stop=True)),
+    )
     with pytest.raises(RetryableAgentError):
         run(agent, lost)
 
@@ -469,7 +473,9 @@ def test_a_question_that_was_lost_with_its_run_is_asked_by_the_next_attempt(agen
 
 
 @pytest.mark.parametrize("turn", [hangs(), ends(TaskState.TASK_STATE_INPUT_REQUIRED, "Which?")])
-def test_the_task_of_other_work_about_the_same_deliverable_is_left_alone(agent: A2AAgent, turn: Turn) -> None:
+def test_the_task_of_another_activity_of_the_same_deliverable_is_not_touched(
+    agent: A2AAgent, turn: Turn
+) -> None:
     agent.turns = [turn, says("Mine.")]
     agent.hang_up_after = {"SendStreamingMessage": 1, "GetTask": 0}
     link = RecordingLink(lambda call: ToolAnswer({"stop": True}, stop=True))
@@ -484,15 +490,15 @@ def test_the_task_of_other_work_about_the_same_deliverable_is_left_alone(agent: 
     assert (theirs.context_id == mine.context_id, theirs.task_id == mine.task_id) == (True, False)
 
 
-def test_a_task_that_the_agent_loses_while_it_works_is_begun_anew(plain_agent: A2AAgent) -> None:
+def test_a_task_that_the_agent_loses_during_the_run_is_started_again(plain_agent: A2AAgent) -> None:
     plain_agent.turns = [hangs(), says("Again.")]
     link = RecordingLink()
 
-    def loses(session: str) -> None:
+    def lose_the_task(session: str) -> None:
         link.sessions.append(session)
         plain_agent.forgotten.add(json.loads(session)["task"])
 
-    link.saw_session = loses  # type: ignore[method-assign]
+    link.saw_session = lose_the_task  # type: ignore[method-assign]
     with pytest.raises(RetryableAgentError, match="has lost the task"):
         run(plain_agent, link)
     with pytest.raises(SessionInvalid):
@@ -500,22 +506,22 @@ def test_a_task_that_the_agent_loses_while_it_works_is_begun_anew(plain_agent: A
     assert completed(run(plain_agent, attempt=2)).output.content == "Again."
 
 
-def test_what_a_task_has_used_counts_once_for_each_message(agent: A2AAgent) -> None:
-    asks = ends(TaskState.TASK_STATE_INPUT_REQUIRED, "Which?", input_tokens=5)
-    fails = ends(TaskState.TASK_STATE_FAILED, "No.", input_tokens=7)
-    agent.turns = [asks, says("That one."), fails]
+def test_the_usage_of_a_task_is_counted_once_per_message(agent: A2AAgent) -> None:
+    input_required = ends(TaskState.TASK_STATE_INPUT_REQUIRED, "Which?", input_tokens=5)
+    failed = ends(TaskState.TASK_STATE_FAILED, "No.", input_tokens=7)
+    agent.turns = [input_required, says("That one."), failed]
     link = RecordingLink(lambda call: ToolAnswer({"stop": True}, stop=True))
 
-    asked = completed(run(agent, link))
-    answered = completed(run(agent, link, session_id=asked.session_id, idempotency_key="wake-2"))
+    question = completed(run(agent, link))
+    answered = completed(run(agent, link, session_id=question.session_id, idempotency_key="wake-2"))
     with pytest.raises(RetryableAgentError):
         run(agent, link, idempotency_key="wake-3")
 
-    assert (asked.usage and asked.usage.input_tokens, answered.usage) == (5, None)
+    assert (question.usage and question.usage.input_tokens, answered.usage) == (5, None)
     assert [each.input_tokens for each in link.told] == [5, 7]
 
 
-def test_a_long_question_is_shown_whole_with_what_there_is_so_far(agent: A2AAgent) -> None:
+def test_a_long_question_is_complete_in_the_content_of_the_review(agent: A2AAgent) -> None:
     async def draft_and_ask(task: TaskUpdater, queue: EventQueue) -> None:
         await task.add_artifact([Part(text="A draft")])
         await task.requires_input(task.new_agent_message([Part(text="Why? " * 500)]))
@@ -524,12 +530,12 @@ def test_a_long_question_is_shown_whole_with_what_there_is_so_far(agent: A2AAgen
     link = RecordingLink(lambda call: ToolAnswer({"stop": True}, stop=True))
     run(agent, link)
 
-    (asked,) = link.called
-    assert len(asked.arguments["question"]) == a2a.QUESTION_CHARACTERS
-    assert asked.arguments["content"] == "Why? " * 500 + "\n\nA draft"
+    (call,) = link.called
+    assert len(call.arguments["question"]) == a2a.QUESTION_CHARACTERS
+    assert call.arguments["content"] == "Why? " * 500 + "\n\nA draft"
 
 
-def test_text_without_a_space_is_shown_as_it_comes() -> None:
+def test_live_text_without_spaces_is_logged_in_pieces() -> None:
     link = RecordingLink()
     live = LiveText(link)
     for _ in range(LONGEST_WORD):

@@ -1,4 +1,4 @@
-"""The same sentences for every adapter that there is. What one cannot do is skipped with its reason."""
+"""What holds for every adapter. What an adapter cannot do is skipped with its reason."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def needs(subject: Subject, ability: str) -> None:
         pytest.skip(f"{subject.name}: {subject.cannot[ability]}")
 
 
-def test_every_adapter_is_a_subject_of_this_suite() -> None:
+def test_every_adapter_is_tested_here_or_elsewhere() -> None:
     assert sorted((*ADAPTERS, *TESTED_ELSEWHERE)) == sorted(adapters.names()) == sorted(Adapter.values)
 
 
@@ -45,28 +45,28 @@ def test_an_agent_is_started_with_its_prompt(subject: Subject) -> None:
     assert subject.prompts() == ["Write a title.\nKeep it short."]
 
 
-def test_what_an_agent_says_is_its_result(subject: Subject) -> None:
+def test_the_text_of_an_agent_is_its_output(subject: Subject) -> None:
     result = subject.run(Says("Grüße 🍵\nund mehr"))
 
     assert isinstance(result, Completed)
     assert result.output == Output("Grüße 🍵\nund mehr")
 
 
-def test_what_an_agent_used_is_told(subject: Subject) -> None:
+def test_the_usage_of_an_agent_is_part_of_the_result(subject: Subject) -> None:
     result = subject.run(Says("x", 11, 5))
 
     assert isinstance(result, Completed)
     assert result.usage == usage(11, 5)
 
 
-def test_an_agent_calls_a_tool_and_goes_on_with_its_answer(subject: Subject) -> None:
+def test_an_agent_calls_a_tool_and_continues_with_its_answer(subject: Subject) -> None:
     needs(subject, "tools")
     link = RecordingLink()
-    beside = {"name": "Pictures", "description": "Find two.", "human_role": "editor", "blocking": False}
+    subtask = {"name": "Pictures", "description": "Find two.", "human_role": "editor", "blocking": False}
 
-    result = subject.run(Calls("create_subtask", beside), Says("Done."), link=link)
+    result = subject.run(Calls("create_subtask", subtask), Says("Done."), link=link)
 
-    assert [(call.name, dict(call.arguments)) for call in link.called] == [("create_subtask", beside)]
+    assert [(call.name, dict(call.arguments)) for call in link.called] == [("create_subtask", subtask)]
     assert isinstance(result, Completed)
     assert result.output.content == "Done."
     assert result.usage == usage(12, 5)
@@ -75,20 +75,20 @@ def test_an_agent_calls_a_tool_and_goes_on_with_its_answer(subject: Subject) -> 
 
 def test_people_read_what_an_agent_says_and_does_while_it_works(subject: Subject) -> None:
     needs(subject, "log")
-    beside = {"name": "Pictures", "description": "Find two.", "human_role": "editor", "blocking": False}
+    subtask = {"name": "Pictures", "description": "Find two.", "human_role": "editor", "blocking": False}
     seen_at_the_call: list[tuple[str, str]] = []
 
-    def answering(call: ToolCall) -> ToolAnswer:
+    def answer(call: ToolCall) -> ToolAnswer:
         seen_at_the_call.extend(link.lines)
         return ToolAnswer({"id": "0190"})
 
-    link = RecordingLink(answering)
-    subject.run(Calls("create_subtask", beside), Says("Done.\nAll of it."), link=link)
+    link = RecordingLink(answer)
+    subject.run(Calls("create_subtask", subtask), Says("Done.\nAll of it."), link=link)
 
-    told = [(kind, line) for kind, text in link.lines for line in text.split("\n")]
-    call = ("tool_call", f"create_subtask {json.dumps(beside)}")
+    lines = [(kind, line) for kind, text in link.lines for line in text.split("\n")]
+    call = ("tool_call", f"create_subtask {json.dumps(subtask)}")
     assert seen_at_the_call == [("text", "I need this."), call]
-    assert told == [
+    assert lines == [
         ("text", "I need this."),
         call,
         ("tool_result", 'create_subtask: {"id": "0190"}'),
@@ -97,7 +97,7 @@ def test_people_read_what_an_agent_says_and_does_while_it_works(subject: Subject
     ]
 
 
-def test_nobody_reads_the_token_of_a_run_in_its_log(subject: Subject) -> None:
+def test_the_token_of_a_run_is_redacted_in_its_log(subject: Subject) -> None:
     needs(subject, "log")
     link = RecordingLink()
 
@@ -126,14 +126,10 @@ def test_a_blocker_or_a_review_ends_the_run_at_once_without_output(
     assert [call.name for call in link.called] == [tool]
 
 
-def test_a_refused_tool_is_told_to_the_agent_which_may_try_otherwise(subject: Subject) -> None:
+def test_an_agent_may_call_again_after_a_refused_tool_call(subject: Subject) -> None:
     needs(subject, "tools")
     answers = iter([ToolAnswer({"error": "unknown_role"}, refused=True), ToolAnswer({"id": "1"})])
-
-    def answering(call: ToolCall) -> ToolAnswer:
-        return next(answers)
-
-    link = RecordingLink(answering)
+    link = RecordingLink(lambda call: next(answers))
     wrong = {"name": "a", "description": "b", "agent_role": "nobody", "blocking": False}
 
     result = subject.run(
@@ -147,25 +143,25 @@ def test_a_refused_tool_is_told_to_the_agent_which_may_try_otherwise(subject: Su
     assert isinstance(result, Completed)
 
 
-def test_a_session_is_named_by_agents_that_have_one(subject: Subject) -> None:
+def test_the_result_names_the_session_of_agents_that_have_one(subject: Subject) -> None:
     result = subject.run(Says(), session_id="s-1")
 
     assert isinstance(result, Completed)
     assert result.session_id == subject.session()
 
 
-def test_a_run_that_nobody_wants_any_more_is_given_up(subject: Subject) -> None:
+def test_the_call_of_a_cancelled_run_ends(subject: Subject) -> None:
     needs(subject, "cancel")
     link = RecordingLink()
     threading.Timer(0.3, lambda: setattr(link, "reason", "The work was cancelled.")).start()
-    began = time.monotonic()
+    start = time.monotonic()
 
     with pytest.raises(AgentError) as caught:
         subject.run(Hangs(), link=link)
 
     assert caught.value.error_code == "run_cancelled"
     assert not caught.value.retryable
-    assert time.monotonic() - began < 10  # of the 20 of the run
+    assert time.monotonic() - start < 10  # because the run has 20
 
 
 def test_an_agent_that_takes_too_long_may_be_tried_again(subject: Subject) -> None:
@@ -178,7 +174,7 @@ def test_an_agent_that_takes_too_long_may_be_tried_again(subject: Subject) -> No
 
 
 @pytest.mark.parametrize("status", [500, 503, 529])
-def test_a_fault_that_may_pass_is_retryable(subject: Subject, status: int) -> None:
+def test_a_server_error_is_retryable(subject: Subject, status: int) -> None:
     with pytest.raises(RetryableAgentError) as caught:
         subject.run(Fails(status))
 
@@ -194,14 +190,14 @@ def test_a_refusal_is_permanent(subject: Subject, status: int) -> None:
     assert not caught.value.retryable
 
 
-def test_a_rate_limit_is_told_with_its_delay_and_uses_no_attempt(subject: Subject) -> None:
+def test_a_rate_limit_has_its_delay_and_uses_no_attempt(subject: Subject) -> None:
     with pytest.raises(AgentRateLimited) as caught:
         subject.run(Fails(429, 7))
 
     assert (caught.value.retry_after, caught.value.uses_attempt) == (7, False)
 
 
-def test_an_agent_that_cannot_be_reached_may_be_tried_again(subject: Subject, settings: Any) -> None:
+def test_an_unreachable_agent_is_retryable(subject: Subject, settings: Any) -> None:
     needs(subject, "unreachable")
     settings.ORCHESTRATOR_EGRESS_ALLOW = ("127.0.0.1:1",)
     nowhere = replace(subject.does(Says()), endpoint="http://127.0.0.1:1/run")

@@ -1,4 +1,4 @@
-"""The demonstration with a model on this machine, as far as it goes without the model."""
+"""The demonstration with a local model, as far as it can be tested without the model."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from orchestrator.management.commands import demo_model
 @pytest.fixture
 def roles(database: None) -> Any:
     demo_model.register_roles("http://127.0.0.1:9/v1")
-    configuration.forget()  # what another test asked for a moment ago
+    configuration.forget()  # because another test may have cached it
     yield
     Agent.objects.filter(role__startswith=demo_model.PREFIX).delete()
 
 
-def test_its_pipeline_and_its_roles_are_accepted(roles: None, api: Any, tenant: Any) -> None:
+def test_the_api_accepts_the_pipeline_and_roles_of_the_demonstration(
+    roles: None, api: Any, tenant: Any
+) -> None:
     pipeline = demo_model.with_model_roles(content_brief())
 
     answer = api("admin").put(f"/api/v1/pipelines/{demo_model.PIPELINE}/", pipeline, format="json")
@@ -36,21 +38,21 @@ def test_its_pipeline_and_its_roles_are_accepted(roles: None, api: Any, tenant: 
     )
 
 
-def test_its_options_make_sense(roles: None) -> None:
+def test_the_models_options_limit_it_to_one_call_without_tools(roles: None) -> None:
     options = Agent.objects.get(role=f"{demo_model.PREFIX}content-brief-writer").options
 
     assert not ModelOptions.of(options).tools
     assert profile_of(options["provider"], "openai", "127.0.0.1:9").most_slots == 1
 
 
-def test_without_the_model_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_model_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
     with pytest.raises(DemoFailed, match=r"requirements/model\.txt"):
         demo_model.model_server(1)
 
 
-def test_the_models_server_is_on_loopback_at_a_port_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_models_server_listens_on_loopback_at_the_chosen_port(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_model, "weights", lambda: Path("model.gguf"))
 
     spec = demo_model.model_server(12345)

@@ -1,4 +1,4 @@
-"""Every call to a provider goes through its governor: short waits are slept, long ones give the slot back, and everybody can see why."""
+"""Every call to a provider passes its governor. A run sleeps short waits; for long ones it gives its slot back, and the API says why."""
 
 from __future__ import annotations
 
@@ -31,38 +31,38 @@ from tests.linking import RecordingLink
 from tests.subjects import KEY, Calls, Fails, ModelSubject, Says, a_request
 
 
-def limited(model: ModelSubject, **limits: Any) -> AdapterSettings:
+def settings_with_limits(model: ModelSubject, **limits: Any) -> AdapterSettings:
     return model.settings(options={"provider": limits})
 
 
-def take(provider: Provider, number: int = 1) -> None:
-    """Somebody else, somewhere, is in the middle of calls."""
+def begin_calls(provider: Provider, number: int = 1) -> None:
+    """Have other callers begin so many calls."""
     for _ in range(number):
         assert provider.governor.acquire(Call(str(uuid4()), 60.0)).granted
 
 
-def faulty(provider: Provider, number: int) -> None:
+def report_faults(provider: Provider, number: int) -> None:
     for _ in range(number):
         call = Call(str(uuid4()), 60.0)
         assert provider.governor.acquire(call).granted
         provider.governor.report(call, Outcome.FAULT)
 
 
-def test_a_call_is_asked_for_and_told_with_what_it_used(model: ModelSubject) -> None:
+def test_the_governor_counts_a_call_with_its_usage(model: ModelSubject) -> None:
     settings = replace(model.does(Says("x", 500, 20)), options={"provider": "scale"})
 
     run_agent(a_request(settings))
 
-    standing = provider_of(settings).governor.status()
-    assert (standing.under_way, standing.used["requests"], standing.used["input_tokens"]) == (0, 1, 500)
-    assert (standing.used["day_tokens"], standing.counts) == (520, {"ok": 1})
+    status = provider_of(settings).governor.status()
+    assert (status.under_way, status.used["requests"], status.used["input_tokens"]) == (0, 1, 500)
+    assert (status.used["day_tokens"], status.counts) == (520, {"ok": 1})
 
 
-def test_no_call_beyond_the_limit_leaves_and_the_run_comes_back_without_using_an_attempt(
+def test_a_call_beyond_the_limit_is_not_sent_and_uses_no_attempt(
     model: ModelSubject,
 ) -> None:
-    settings = limited(model, requests_per_minute=2)
-    take(provider_of(settings), 2)
+    settings = settings_with_limits(model, requests_per_minute=2)
+    begin_calls(provider_of(settings), 2)
 
     with pytest.raises(AgentRateLimited) as caught:
         run_agent(a_request(settings))
@@ -79,13 +79,13 @@ def test_no_call_beyond_the_limit_leaves_and_the_run_comes_back_without_using_an
 
 
 @pytest.mark.parametrize(
-    "reason", list(governor.Reason)[1:], ids=[reason.value for reason in governor.Reason][1:]
+    "cause", list(governor.Reason)[1:], ids=[cause.value for cause in governor.Reason][1:]
 )
-def test_it_is_known_when_there_is_room_but_for_calls_that_may_end_at_any_time(
-    model: ModelSubject, reason: governor.Reason
+def test_the_wait_is_known_except_when_it_depends_on_other_calls(
+    model: ModelSubject, cause: governor.Reason
 ) -> None:
-    provider, no_patience = provider_of(limited(model, requests_per_minute=2)), 0.0
-    answer = governor.Answer(granted=False, reason=reason, wait_seconds=3.0)
+    provider, no_patience = provider_of(settings_with_limits(model, requests_per_minute=2)), 0.0
+    answer = governor.Answer(granted=False, reason=cause, wait_seconds=3.0)
 
     class Refusing(governor.Governor):
         def acquire(self, call: Call) -> governor.Answer:
@@ -98,10 +98,10 @@ def test_it_is_known_when_there_is_room_but_for_calls_that_may_end_at_any_time(
     ):
         raise AssertionError("it was called")
 
-    assert caught.value.room_is_timed is (reason is not governor.Reason.SLOTS)
+    assert caught.value.room_is_timed is (cause is not governor.Reason.SLOTS)
 
 
-def test_a_short_wait_is_slept(model: ModelSubject) -> None:
+def test_a_run_sleeps_through_a_short_wait(model: ModelSubject) -> None:
     settings = replace(model.does(Says()), options={"provider": {"first_slots": 1}})
     guard, other = provider_of(settings).governor, Call("other", 60.0)
     guard.acquire(other)
@@ -110,14 +110,14 @@ def test_a_short_wait_is_slept(model: ModelSubject) -> None:
     assert isinstance(run_agent(a_request(settings)), Completed)
 
 
-def test_a_run_that_waits_is_given_up_when_nobody_wants_it(
+def test_a_cancelled_run_stops_waiting_for_its_provider(
     model: ModelSubject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from agents.governor import calling
 
     monkeypatch.setattr(calling, "STOP_SECONDS", 0.05)
-    settings = limited(model, first_slots=1)
-    take(provider_of(settings))
+    settings = settings_with_limits(model, first_slots=1)
+    begin_calls(provider_of(settings))
 
     with pytest.raises(AgentError) as caught:
         run_agent(a_request(settings), link=RecordingLink(reason="The work was cancelled."))
@@ -125,7 +125,7 @@ def test_a_run_that_waits_is_given_up_when_nobody_wants_it(
     assert caught.value.error_code == "run_cancelled"
 
 
-def test_a_429_stops_the_others_until_its_retry_after(model: ModelSubject) -> None:
+def test_a_429_holds_all_callers_back_until_its_retry_after(model: ModelSubject) -> None:
     with pytest.raises(AgentRateLimited):
         model.run(Fails(429, 30))
 
@@ -136,17 +136,17 @@ def test_a_429_stops_the_others_until_its_retry_after(model: ModelSubject) -> No
     assert caught.value.retry_after == pytest.approx(30, abs=2)
 
 
-def test_a_429_in_the_middle_of_a_conversation_is_waited_for(model: ModelSubject) -> None:
-    beside = {"name": "a", "description": "b", "human_role": "editor", "blocking": False}
+def test_a_run_waits_for_a_429_in_the_middle_of_its_conversation(model: ModelSubject) -> None:
+    subtask = {"name": "a", "description": "b", "human_role": "editor", "blocking": False}
     link = RecordingLink()
 
-    result = model.run(Calls("create_subtask", beside), Fails(429, 0.2), Says("Done."), link=link)
+    result = model.run(Calls("create_subtask", subtask), Fails(429, 0.2), Says("Done."), link=link)
 
     assert isinstance(result, Completed)
     assert (result.output.content, len(link.called), len(model.bodies)) == ("Done.", 1, 3)
 
 
-def test_five_faults_open_the_breaker_for_this_provider_and_no_other(model: ModelSubject) -> None:
+def test_five_faults_open_the_breaker_of_this_provider_only(model: ModelSubject) -> None:
     model.provider.script(*[Fault(status=500)] * 5)
     for _ in range(5):
         with pytest.raises(RetryableAgentError):
@@ -162,25 +162,25 @@ def test_five_faults_open_the_breaker_for_this_provider_and_no_other(model: Mode
     assert isinstance(run_agent(a_request(another)), Completed)
 
 
-def test_whoever_leaves_a_provider_no_time_does_not_open_its_breaker_for_others(model: ModelSubject) -> None:
+def test_timeouts_of_runs_with_little_time_do_not_open_the_breaker(model: ModelSubject) -> None:
     model.provider.script(*[Fault("hang")] * 5)
     for _ in range(5):
         with pytest.raises(RetryableAgentError, match="within"):
             run_agent(a_request(model.settings(), timeout_seconds=0.1))
 
-    standing = provider_of(model.settings()).governor.status()
-    assert (standing.breaker, standing.faults_in_a_row, standing.counts) == ("closed", 0, {"other": 5})
+    status = provider_of(model.settings()).governor.status()
+    assert (status.breaker, status.faults_in_a_row, status.counts) == ("closed", 0, {"other": 5})
 
 
-def away() -> Any:
-    raise redis.ConnectionError("away")
+def raise_unavailable() -> Any:
+    raise redis.ConnectionError("unavailable")
 
 
-def test_while_redis_is_away_nothing_is_called_and_no_attempt_is_used(
+def test_without_redis_no_provider_is_called_and_no_attempt_is_used(
     model: ModelSubject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(governor.connections, "client", away)
+        patched.setattr(governor.connections, "client", raise_unavailable)
         with pytest.raises(AgentRateLimited) as caught:
             run_agent(a_request(model.settings()))
 
@@ -191,13 +191,13 @@ def test_while_redis_is_away_nothing_is_called_and_no_attempt_is_used(
     )
 
 
-def test_an_answer_is_kept_when_the_governor_cannot_be_told(
+def test_an_answer_counts_even_if_the_governor_cannot_be_updated(
     model: ModelSubject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
 
         def answer(body: Any) -> Turn:
-            patched.setattr(governor.connections, "client", away)
+            patched.setattr(governor.connections, "client", raise_unavailable)
             return Turn("Kept.")
 
         model.provider.default = answer
@@ -207,9 +207,9 @@ def test_an_answer_is_kept_when_the_governor_cannot_be_told(
     assert result.output.content == "Kept."
 
 
-def test_what_the_provider_says_is_left_holds_the_next_call_back(model: ModelSubject) -> None:
+def test_the_remaining_quota_in_a_response_holds_the_next_call_back(model: ModelSubject) -> None:
     model.provider.meter.limits = Limits(requests=1)
-    settings = limited(model, requests_per_minute=50)
+    settings = settings_with_limits(model, requests_per_minute=50)
     run_agent(a_request(settings))
 
     with pytest.raises(AgentRateLimited) as caught:
@@ -221,7 +221,7 @@ def test_what_the_provider_says_is_left_holds_the_next_call_back(model: ModelSub
 # Who shares what
 
 
-def test_state_is_shared_by_place_and_credential_and_names_no_secret() -> None:
+def test_the_state_of_a_provider_belongs_to_its_address_and_credential_and_contains_no_secret() -> None:
     one = AdapterSettings("openai", "https://models.example/v1", {"type": "bearer", "token": KEY}, "m")
     keys = {
         name: provider_of(each).key
@@ -239,7 +239,7 @@ def test_state_is_shared_by_place_and_credential_and_names_no_secret() -> None:
     assert not any(KEY in key for key in keys.values())
 
 
-def test_limits_come_from_the_role_before_the_place_before_the_adapter(settings: Any) -> None:
+def test_limits_of_the_role_precede_those_of_the_address_and_of_the_adapter(settings: Any) -> None:
     settings.ORCHESTRATOR_PROVIDER_LIMITS = {
         "openai": "free",
         "models.example:443": {"tier": "build", "most_slots": 3, "first_slots": 1},
@@ -256,8 +256,8 @@ def test_limits_come_from_the_role_before_the_place_before_the_adapter(settings:
 
 
 @pytest.fixture
-def modelled(engine: Engine, tenant: Tenant, provider: FakeProvider) -> Callable[..., Provider]:
-    """Let a model do the role qa for the tenant, under these limits."""
+def serve_model(engine: Engine, tenant: Tenant, provider: FakeProvider) -> Callable[..., Provider]:
+    """Return a function that gives the tenant's role qa to a model with these limits."""
     pytest.importorskip("openai")
 
     def serve(**limits: Any) -> Provider:
@@ -273,18 +273,18 @@ def modelled(engine: Engine, tenant: Tenant, provider: FakeProvider) -> Callable
     Agent.objects.filter(role="qa").update(options={}, instructions="")
 
 
-def why(api: Any, activity_id: UUID) -> dict[str, Any]:
+def waiting_for(api: Any, activity_id: UUID) -> dict[str, Any]:
     answer = api("viewer").get(f"/api/v1/activities/{activity_id}/why/").json()
     listed = api("viewer").get("/api/v1/activities/").json()["results"][0]["waiting_for"]
     assert (listed["code"], listed["holder"]) == (answer["code"], answer["holder"])
     return answer
 
 
-def test_a_model_does_an_activity(
-    engine: Engine, tenant: Tenant, modelled: Any, provider: FakeProvider
+def test_a_model_completes_an_activity(
+    engine: Engine, tenant: Tenant, serve_model: Any, provider: FakeProvider
 ) -> None:
     Agent.objects.filter(role="qa").update(instructions="You write titles.")
-    modelled()
+    serve_model()
     provider.script(Turn("A good title."))
     (activity_id,) = engine.submit(tenant)
 
@@ -298,9 +298,9 @@ def test_a_model_does_an_activity(
 
 
 def test_a_model_reports_a_blocker(
-    engine: Engine, tenant: Tenant, modelled: Any, provider: FakeProvider
+    engine: Engine, tenant: Tenant, serve_model: Any, provider: FakeProvider
 ) -> None:
-    modelled()
+    serve_model()
     provider.script(
         Turn("", (Use("report_blocker", {"type": "api_outage", "message": "The search is down."}),))
     )
@@ -313,39 +313,39 @@ def test_a_model_reports_a_blocker(
 
 
 @pytest.mark.parametrize("code", ["provider_limit", "breaker_open"])
-def test_why_names_the_provider_that_holds_work_back_and_no_attempt_is_used(
-    engine: Engine, tenant: Tenant, modelled: Any, provider: FakeProvider, api: Any, code: str
+def test_the_waiting_reason_names_the_provider_and_no_attempt_is_used(
+    engine: Engine, tenant: Tenant, serve_model: Any, provider: FakeProvider, api: Any, code: str
 ) -> None:
-    held = modelled(requests_per_minute=1 if code == "provider_limit" else 100)
+    provider_of_role = serve_model(requests_per_minute=1 if code == "provider_limit" else 100)
     if code == "breaker_open":
-        faulty(held, 5)
+        report_faults(provider_of_role, 5)
     else:
-        take(held)
+        begin_calls(provider_of_role)
     (activity_id,) = engine.submit(tenant, max_attempts=1)
 
     engine.deliver()
 
-    reason = why(api, activity_id)
-    assert (reason["code"], reason["holder"]) == (code, f"openai at {provider.place}")
+    cause = waiting_for(api, activity_id)
+    assert (cause["code"], cause["holder"]) == (code, f"openai at {provider.place}")
     assert engine.get(tenant, activity_id).attempts == 0
     assert provider.recorder.calls == []
 
 
-def test_providers_that_were_called_are_known_without_their_credentials(model: ModelSubject) -> None:
+def test_called_providers_are_listed_without_their_credentials(model: ModelSubject) -> None:
     model.run(Says())
 
-    (found,) = providers.list_known_providers()
+    (known,) = providers.list_known_providers()
 
-    assert (found.adapter, found.place, found.key) == (
+    assert (known.adapter, known.place, known.key) == (
         model.name,
         model.provider.place,
         provider_of(model.settings()).key,
     )
-    assert KEY not in repr(found)
+    assert KEY not in repr(known)
 
 
-def answered(settings: AdapterSettings, times: int, **changes: Any) -> list[bool]:
-    """Of so many calls, which were made; the others were held back here, or refused by the provider."""
+def calls_made(settings: AdapterSettings, times: int, **changes: Any) -> list[bool]:
+    """Return for each call whether it was made. The governor or the provider refused the others."""
     made = []
     for _ in range(times):
         try:
@@ -356,34 +356,34 @@ def answered(settings: AdapterSettings, times: int, **changes: Any) -> list[bool
     return made
 
 
-def test_a_provider_that_tells_what_is_left_is_not_drained_though_nobody_configured_its_limit(
+def test_a_limit_that_the_provider_reports_is_respected_without_configuration(
     model: ModelSubject,
 ) -> None:
     settings = model.does(*[Says("x", 1, 1)] * 12)
     model.provider.meter = Meter(Limits(requests=10))
 
-    made = answered(settings, 12, priority=10)
+    made = calls_made(settings, 12, priority=10)
 
     assert made == [True] * 9 + [False] * 3
     assert 429 not in model.provider.recorder.statuses()
     assert provider_of(settings).governor.status().limits["requests"] == 10
-    assert answered(settings, 2, priority=1) == [True, False]  # the last tenth is for what is urgent
+    assert calls_made(settings, 2, priority=1) == [True, False]  # because the last tenth is for urgent work
     assert 429 not in model.provider.recorder.statuses()
 
 
-def test_callers_at_once_learn_of_the_limit_before_they_drain_it(model: ModelSubject) -> None:
+def test_concurrent_callers_respect_a_limit_that_the_provider_reports(model: ModelSubject) -> None:
     settings = model.does(*[Says("x", 1, 1)] * 20)
     model.provider.meter = Meter(Limits(requests=10))
     barrier = threading.Barrier(4)
 
     def caller(number: int) -> int:
         barrier.wait()
-        return sum(answered(settings, 5, priority=10))
+        return sum(calls_made(settings, 5, priority=10))
 
-    began = time.monotonic()
+    start = time.monotonic()
     with ThreadPoolExecutor(4) as pool:
         made = sum(pool.map(caller, range(4)))
 
-    returned = math.ceil((time.monotonic() - began) / 6)  # ten a minute: one comes back every six seconds
-    assert 9 <= made <= 9 + returned
+    refilled = math.ceil((time.monotonic() - start) / 6)  # because ten a minute is one every six seconds
+    assert 9 <= made <= 9 + refilled
     assert 429 not in model.provider.recorder.statuses()

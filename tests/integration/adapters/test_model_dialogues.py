@@ -1,4 +1,4 @@
-"""What only adapters of models do: streams, JSON, caching, credentials, and whatever providers may get wrong."""
+"""What only adapters for models do: streams, JSON, caching, credentials, and faults of providers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from benchmarks.fake_provider import FakeProvider, Fault, Turn, Use
 from tests.linking import RecordingLink
 from tests.subjects import KEY, Calls, Fails, ModelSubject, Says, a_request
 
-BESIDE = {"name": "a", "description": "b", "human_role": "editor", "blocking": False}
+SUBTASK = {"name": "a", "description": "b", "human_role": "editor", "blocking": False}
 
 
 def output_of(result: AgentResult) -> Output:
@@ -41,25 +41,25 @@ def with_steps(model: ModelSubject, *steps: Turn | Fault, **options: Any) -> Ada
     return model.settings(options=options)
 
 
-def test_a_model_is_told_what_it_is_what_it_knows_and_which_tools_it_has(model: ModelSubject) -> None:
-    known = Skills(context=[ContextFile("The client", "They sell tea.")])
+def test_a_model_receives_its_instructions_context_files_and_tools(model: ModelSubject) -> None:
+    skills = Skills(context=[ContextFile("The client", "They sell tea.")])
 
-    model.run(Says(), skills=known)
+    model.run(Says(), skills=skills)
 
     body = model.bodies[0]
     system = body["system"][0]["text"] if model.name == "anthropic" else body["messages"][0]["content"]
     names = [each.get("name") or each["function"]["name"] for each in body["tools"]]
     (marker,) = set(re.findall(r"[0-9a-f]{16}", system))
-    told = f"<<context file {marker}>>\nThey sell tea.\n<<end of context file {marker}>>"
-    assert system == f"You write titles.\n\n## The client\n\n{told}\n\n{MATERIAL}"
+    section = f"<<context file {marker}>>\nThey sell tea.\n<<end of context file {marker}>>"
+    assert system == f"You write titles.\n\n## The client\n\n{section}\n\n{MATERIAL}"
     assert names == [definition.name for definition in DEFINITIONS]
     assert body["stream"] is True
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_an_answer_is_the_same_in_one_piece_and_in_many(model: ModelSubject, stream: bool) -> None:
+def test_a_streamed_answer_equals_one_in_one_piece(model: ModelSubject, stream: bool) -> None:
     turns = (
-        Turn("Let me see.", (Use("create_subtask", BESIDE),)),
+        Turn("Let me see.", (Use("create_subtask", SUBTASK),)),
         Turn("One two  three.", input_tokens=9, output_tokens=4),
     )
     link = RecordingLink()
@@ -67,26 +67,26 @@ def test_an_answer_is_the_same_in_one_piece_and_in_many(model: ModelSubject, str
     result = run_agent(a_request(with_steps(model, *turns, stream=stream)), link=link)
 
     assert output_of(result) == Output("One two  three.")
-    assert [dict(call.arguments) for call in link.called] == [BESIDE]
+    assert [dict(call.arguments) for call in link.called] == [SUBTASK]
     assert model.bodies[0].get("stream", False) is stream
 
 
-def test_the_whole_conversation_is_sent_again_with_the_answers_of_the_tools(model: ModelSubject) -> None:
-    use = Use("create_subtask", BESIDE, id="call-1")
+def test_the_next_request_repeats_the_conversation_with_the_results_of_tools(model: ModelSubject) -> None:
+    use = Use("create_subtask", SUBTASK, id="call-1")
     link = RecordingLink(lambda call: ToolAnswer({"error": "unknown_role"}, refused=True))
 
     run_agent(a_request(with_steps(model, Turn("Hm.", (use,)), Turn("Done."))), link=link)
 
-    said, answered = model.bodies[1]["messages"][-2:]
-    assert said["role"] == "assistant"
+    call, tool_result = model.bodies[1]["messages"][-2:]
+    assert call["role"] == "assistant"
     if model.name == "anthropic":
-        assert said["content"][-1] == {
+        assert call["content"][-1] == {
             "type": "tool_use",
             "id": "call-1",
             "name": "create_subtask",
-            "input": BESIDE,
+            "input": SUBTASK,
         }
-        assert answered["content"] == [
+        assert tool_result["content"] == [
             {
                 "type": "tool_result",
                 "tool_use_id": "call-1",
@@ -95,17 +95,21 @@ def test_the_whole_conversation_is_sent_again_with_the_answers_of_the_tools(mode
             }
         ]
     else:
-        assert json.loads(said["tool_calls"][0]["function"]["arguments"]) == BESIDE
-        assert answered == {"role": "tool", "tool_call_id": "call-1", "content": '{"error":"unknown_role"}'}
+        assert json.loads(call["tool_calls"][0]["function"]["arguments"]) == SUBTASK
+        assert tool_result == {
+            "role": "tool",
+            "tool_call_id": "call-1",
+            "content": '{"error":"unknown_role"}',
+        }
 
 
-def test_several_tools_at_once_are_called_in_order_and_none_after_the_one_that_ends_the_run(
+def test_several_tool_calls_run_in_order_until_one_ends_the_run(
     model: ModelSubject,
 ) -> None:
     uses = (
-        Use("create_subtask", BESIDE),
+        Use("create_subtask", SUBTASK),
         Use("report_blocker", {"type": "x", "message": "y"}),
-        Use("create_subtask", BESIDE),
+        Use("create_subtask", SUBTASK),
     )
     link = RecordingLink(lambda call: ToolAnswer({}, stop=call.name == "report_blocker"))
 
@@ -115,7 +119,7 @@ def test_several_tools_at_once_are_called_in_order_and_none_after_the_one_that_e
     assert output_of(result) == Output()
 
 
-def test_what_comes_from_the_cache_counts_as_used_and_is_asked_for(provider: FakeProvider) -> None:
+def test_cached_tokens_count_as_usage_and_the_cache_is_requested(provider: FakeProvider) -> None:
     pytest.importorskip("anthropic")
     settings = AdapterSettings("anthropic", provider.anthropic_url, {"type": "bearer", "token": KEY}, "m-1")
     provider.script(Turn("x", input_tokens=10, output_tokens=1, cache_written=100, cache_read=1000))
@@ -129,7 +133,7 @@ def test_what_comes_from_the_cache_counts_as_used_and_is_asked_for(provider: Fak
     assert body["system"][-1]["cache_control"] == body["tools"][-1]["cache_control"] == {"type": "ephemeral"}
 
 
-def test_a_server_that_counts_no_tokens_of_a_stream_is_counted_for(provider: FakeProvider) -> None:
+def test_tokens_of_a_stream_are_estimated_when_the_server_does_not_count_them(provider: FakeProvider) -> None:
     pytest.importorskip("openai")
     settings = AdapterSettings("openai", provider.openai_url, {"type": "bearer", "token": KEY}, "m-1")
     provider.script(Turn("A title of some words.", counting=False))
@@ -142,7 +146,7 @@ def test_a_server_that_counts_no_tokens_of_a_stream_is_counted_for(provider: Fak
     assert result.usage.input_tokens > 10
 
 
-def test_json_that_was_asked_for_becomes_data(model: ModelSubject) -> None:
+def test_json_output_becomes_data(model: ModelSubject) -> None:
     settings = with_steps(model, Turn('```json\n{"titles": ["a"], "score": 1}\n```'), output="json")
 
     assert output_of(run_agent(a_request(settings))) == Output(
@@ -150,14 +154,14 @@ def test_json_that_was_asked_for_becomes_data(model: ModelSubject) -> None:
     )
 
 
-def test_a_model_that_answers_no_json_is_asked_once_more(model: ModelSubject) -> None:
+def test_a_model_that_answers_without_json_is_asked_once_more(model: ModelSubject) -> None:
     settings = with_steps(model, Turn("Here you are: [1"), Turn("[1]"), output="json")
 
     assert output_of(run_agent(a_request(settings))).data == [1]
     assert "one JSON value" in model.bodies[1]["messages"][-1]["content"]
 
 
-def test_a_model_that_never_answers_json_fails_for_good(model: ModelSubject) -> None:
+def test_a_model_that_never_answers_with_json_fails_permanently(model: ModelSubject) -> None:
     settings = with_steps(model, Turn("No."), Turn("Still no."), output="json")
 
     with pytest.raises(InvalidAnswer):
@@ -176,7 +180,7 @@ def test_the_options_of_the_role_are_sent(model: ModelSubject) -> None:
     [{"max_tokens": 0}, {"max_tokens": "9"}, {"temperature": 3}, {"output": "xml"}, {"stream": 1}, {"provider": "huge"},
      {"provider": {"requests": 5}}, {"provider": {"requests_per_minute": 0}}, {"rounds": True}],
 )  # fmt: skip
-def test_options_that_make_no_sense_are_refused_before_anything_is_sent(
+def test_invalid_options_are_refused_before_anything_is_sent(
     model: ModelSubject, options: dict[str, Any]
 ) -> None:
     with pytest.raises(ConfigurationError):
@@ -185,7 +189,7 @@ def test_options_that_make_no_sense_are_refused_before_anything_is_sent(
     assert model.bodies == []
 
 
-def test_an_answer_that_was_cut_is_no_result_unless_that_is_allowed(model: ModelSubject) -> None:
+def test_a_truncated_answer_fails_unless_the_role_accepts_it(model: ModelSubject) -> None:
     with pytest.raises(PermanentAgentError, match="max_tokens") as caught:
         run_agent(a_request(with_steps(model, Turn("Half a", ended="length"))))
     allowed = with_steps(model, Turn("Half a", ended="length"), accept_truncated=True)
@@ -194,15 +198,15 @@ def test_an_answer_that_was_cut_is_no_result_unless_that_is_allowed(model: Model
     assert output_of(run_agent(a_request(allowed))).content == "Half a"
 
 
-def test_a_model_that_refuses_or_says_nothing_has_no_result(model: ModelSubject) -> None:
+def test_a_refusal_or_an_empty_answer_is_an_error(model: ModelSubject) -> None:
     for turn, code in ((Turn("No.", ended="refusal"), "model_refused"), (Turn(""), "empty_answer")):
         with pytest.raises(AgentError) as caught:
             run_agent(a_request(with_steps(model, turn)))
         assert caught.value.error_code == code
 
 
-def test_a_model_that_calls_tools_for_ever_is_stopped(model: ModelSubject) -> None:
-    model.provider.default = lambda body: Turn("", (Use("create_subtask", BESIDE),))
+def test_a_model_that_calls_tools_endlessly_is_stopped(model: ModelSubject) -> None:
+    model.provider.default = lambda body: Turn("", (Use("create_subtask", SUBTASK),))
 
     with pytest.raises(PermanentAgentError) as caught:
         run_agent(a_request(model.settings(options={"rounds": 3})), link=RecordingLink())
@@ -214,12 +218,12 @@ def test_a_run_whose_budget_is_used_up_calls_no_further_tool(model: ModelSubject
     link = RecordingLink(over_budget_at=2)
 
     with pytest.raises(AgentError, match="budget") as caught:
-        model.run(Calls("create_subtask", BESIDE), link=link)
+        model.run(Calls("create_subtask", SUBTASK), link=link)
 
     assert (caught.value.retryable, link.called) == (False, [])
 
 
-def test_arguments_that_are_no_json_object_are_told_to_the_model(provider: FakeProvider) -> None:
+def test_malformed_arguments_of_a_tool_are_reported_to_the_model(provider: FakeProvider) -> None:
     pytest.importorskip("openai")
     settings = AdapterSettings("openai", provider.openai_url, {"type": "bearer", "token": KEY}, "m-1")
     provider.script(Turn("", (Use("create_subtask", '{"name": "a'),)), Turn("Then without."))
@@ -232,9 +236,7 @@ def test_arguments_that_are_no_json_object_are_told_to_the_model(provider: FakeP
 
 @pytest.mark.parametrize("kind", ["disconnect", "malformed", "error"])
 @pytest.mark.parametrize("stream", [True, False])
-def test_an_answer_that_breaks_off_or_makes_no_sense_may_be_tried_again(
-    model: ModelSubject, kind: str, stream: bool
-) -> None:
+def test_a_broken_or_malformed_answer_is_retryable(model: ModelSubject, kind: str, stream: bool) -> None:
     if not stream and kind != "malformed":
         pytest.skip("only streams have a middle")
 
@@ -244,14 +246,14 @@ def test_an_answer_that_breaks_off_or_makes_no_sense_may_be_tried_again(
     assert caught.value.error_code in ("agent_unreachable", "provider_answer_invalid", "agent_error_status")
 
 
-def test_an_overload_in_the_middle_of_a_stream_may_be_tried_again(model: ModelSubject) -> None:
+def test_an_overload_in_the_middle_of_a_stream_is_retryable(model: ModelSubject) -> None:
     with pytest.raises(RetryableAgentError) as caught:
         run_agent(a_request(with_steps(model, Fault("error", type="overloaded_error"))))
 
     assert caught.value.error_code == "agent_error_status"
 
 
-def test_an_empty_account_is_not_waited_for(provider: FakeProvider) -> None:
+def test_an_exhausted_quota_is_permanent(provider: FakeProvider) -> None:
     pytest.importorskip("openai")
     settings = AdapterSettings("openai", provider.openai_url, {"type": "bearer", "token": KEY}, "m-1")
     provider.script(Fault(status=429, type="insufficient_quota"))
@@ -266,7 +268,9 @@ def test_an_empty_account_is_not_waited_for(provider: FakeProvider) -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_refused_credential_names_the_setting_and_not_the_key(model: ModelSubject, status: int) -> None:
+def test_the_error_of_a_refused_credential_names_the_setting_but_not_the_key(
+    model: ModelSubject, status: int
+) -> None:
     model.provider.script(Fault(status=status, message=f"bad key {KEY}"))
 
     with pytest.raises(ConfigurationError, match=r"\[secret\].*_API_KEY") as caught:
@@ -275,7 +279,7 @@ def test_a_refused_credential_names_the_setting_and_not_the_key(model: ModelSubj
     assert KEY not in str(caught.value)
 
 
-def test_a_key_is_sent_as_the_provider_wants_it_and_nothing_of_this_machine_besides(
+def test_only_the_configured_key_is_sent_and_nothing_from_the_environment(
     model: ModelSubject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "key-of-the-machine")
@@ -286,15 +290,15 @@ def test_a_key_is_sent_as_the_provider_wants_it_and_nothing_of_this_machine_besi
     model.run(Says())
 
     headers = model.provider.recorder.calls[0].headers
-    sent = {"anthropic": ("x-api-key", KEY), "openai": ("authorization", f"Bearer {KEY}")}[model.name]
-    assert headers[sent[0]] == sent[1]
+    expected_header = {"anthropic": ("x-api-key", KEY), "openai": ("authorization", f"Bearer {KEY}")}[
+        model.name
+    ]
+    assert headers[expected_header[0]] == expected_header[1]
     assert "of-the-machine" not in str(headers)
     assert "secret-header" not in str(headers)
 
 
-def test_the_platforms_key_goes_to_the_platforms_address_and_to_no_other(
-    model: ModelSubject, settings: Any
-) -> None:
+def test_the_platforms_key_is_sent_to_the_platforms_address_only(model: ModelSubject, settings: Any) -> None:
     settings.ANTHROPIC_API_KEY = settings.OPENAI_API_KEY = KEY
     settings.ANTHROPIC_BASE_URL, settings.OPENAI_BASE_URL = (
         model.provider.anthropic_url,
@@ -302,11 +306,11 @@ def test_the_platforms_key_goes_to_the_platforms_address_and_to_no_other(
     )
     model.provider.script(Turn("Mine."))
 
-    own = run_agent(a_request(model.settings(endpoint=None, auth={})))
+    response = run_agent(a_request(model.settings(endpoint=None, auth={})))
     with pytest.raises(ConfigurationError):
         run_agent(a_request(model.settings(auth={})))
 
-    assert output_of(own).content == "Mine."
+    assert output_of(response).content == "Mine."
     assert KEY not in str(model.provider.recorder.calls[1].headers)
 
 
@@ -321,7 +325,9 @@ def test_without_any_key_nothing_is_sent(model: ModelSubject, settings: Any) -> 
     "endpoint",
     ["https://10.0.0.5/v1", "http://127.0.0.1:2/v1", "https://169.254.169.254/", "file:///etc/passwd"],
 )
-def test_an_endpoint_does_not_lead_inside(model: ModelSubject, endpoint: str) -> None:
+def test_an_endpoint_of_a_model_on_the_internal_network_is_refused(
+    model: ModelSubject, endpoint: str
+) -> None:
     with pytest.raises(OutboundRefused):
         run_agent(a_request(model.settings(endpoint=endpoint)))
 
@@ -333,7 +339,7 @@ def test_a_redirect_is_not_followed_with_the_credential(model: ModelSubject) -> 
     assert len(model.bodies) == 1
 
 
-def test_without_its_library_an_adapter_says_how_to_install_it(
+def test_the_error_of_a_missing_library_says_how_to_install_it(
     model: ModelSubject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import sys
@@ -353,8 +359,8 @@ def test_a_role_without_a_model_cannot_run(model: ModelSubject) -> None:
         run_agent(a_request(model.settings(model=None)))
 
 
-def test_a_run_that_may_have_so_many_turns_ends_with_them(model: ModelSubject) -> None:
-    use = Use("create_subtask", BESIDE)
+def test_a_run_ends_after_its_maximum_number_of_turns(model: ModelSubject) -> None:
+    use = Use("create_subtask", SUBTASK)
     settings = with_steps(model, Turn("1", (use,)), Turn("2", (use,)), Turn("3"))
 
     with pytest.raises(PermanentAgentError, match="not done after 2 turns") as caught:
@@ -364,25 +370,25 @@ def test_a_run_that_may_have_so_many_turns_ends_with_them(model: ModelSubject) -
     assert len(model.bodies) == 2
 
 
-def test_a_dialogue_leaves_a_transcript_without_the_credential(
+def test_a_transcript_is_written_without_the_credential(
     model: ModelSubject, settings: Any, tmp_path: Path
 ) -> None:
     settings.ORCHESTRATOR_HOME = tmp_path
-    use = Use("create_subtask", BESIDE)
+    use = Use("create_subtask", SUBTASK)
     request = a_request(with_steps(model, Turn("Hm.", (use,)), Turn(f"Done, {KEY}.")))
 
     run_agent(request, link=RecordingLink(lambda call: ToolAnswer({"id": "7"})))
 
-    kept = transcripts.path_of(request.tenant_id, request.run_id).read_text()
-    lines = [json.loads(line) for line in kept.splitlines()]
+    transcript = transcripts.path_of(request.tenant_id, request.run_id).read_text()
+    lines = [json.loads(line) for line in transcript.splitlines()]
     assert [line["role"] for line in lines] == ["user", "assistant", "tool", "assistant"]
     assert lines[0]["content"] == request.prompt
-    assert lines[1]["tools"][0]["arguments"] == BESIDE
+    assert lines[1]["tools"][0]["arguments"] == SUBTASK
     assert lines[2]["content"] == {"id": "7"}
     assert lines[3]["content"] == "Done, [secret]."
 
 
-def test_a_disk_that_takes_no_transcript_ends_no_dialogue(
+def test_a_transcript_that_cannot_be_written_does_not_fail_the_run(
     model: ModelSubject, settings: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")

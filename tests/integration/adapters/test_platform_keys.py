@@ -1,4 +1,4 @@
-"""A key of the platform is spent on the roles and models that the platform allows to a tenant, and on nothing else."""
+"""The platform's key is used only for the roles and models that the platform allows a tenant."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def outcome(engine: Engine, tenant: Tenant, api: Any, provider: FakeProvider, **
     return engine.status(tenant, answer.json()["id"]), len(provider.recorder.calls)
 
 
-def chooses(api: Any, **own: Any) -> None:
-    """The tenant's admin has it otherwise than the registry."""
+def configure(api: Any, **own: Any) -> None:
+    """Override the registry's settings of the role as the tenant's admin."""
     answer = api("admin").put(CONFIG, own)
     assert answer.status_code == 200, answer.content
 
 
-def test_what_the_registry_says_is_paid_for(
+def test_the_platforms_key_pays_for_the_model_of_the_registry(
     engine: Engine, tenant: Tenant, api: Any, provider: FakeProvider
 ) -> None:
     assert outcome(engine, tenant, api, provider) == ("done", 1)
@@ -60,35 +60,35 @@ def test_what_the_registry_says_is_paid_for(
 @pytest.mark.parametrize(
     "own", [{"model": "m-dear"}, {"adapter": "anthropic", "model": "m-1"}], ids=["a model", "a provider"]
 )
-def test_what_a_tenant_chooses_is_not(
+def test_the_platforms_key_does_not_pay_for_a_model_that_the_tenant_chose(
     engine: Engine, tenant: Tenant, api: Any, provider: FakeProvider, own: dict[str, str]
 ) -> None:
-    chooses(api, **own)
+    configure(api, **own)
 
     assert outcome(engine, tenant, api, provider) == ("failed", 0)
 
 
-def test_nor_is_what_an_agent_chooses_for_its_subtask(
+def test_the_platforms_key_does_not_pay_for_a_model_that_an_agent_chose_for_its_subtask(
     engine: Engine, tenant: Tenant, provider: FakeProvider
 ) -> None:
     engine.serve(tenant, "qa")
     engine.agent.behaviour = lambda request: Accepted()
     provider.script(Turn("A good title."))
     _, agent = at_work(engine, tenant)
-    part = {"name": "Title", "description": "Of a page.", "agent_role": "seo", "blocking": False}
+    subtask = {"name": "Title", "description": "Of a page.", "agent_role": "seo", "blocking": False}
 
-    dear, usual = (agent.used("create_subtask", **part, **more) for more in ({"model": "m-dear"}, {}))
+    dear, usual = (agent.used("create_subtask", **subtask, **more) for more in ({"model": "m-dear"}, {}))
     engine.drain()
 
     assert (engine.status(tenant, dear), engine.status(tenant, usual)) == ("failed", "done")
     assert len(provider.recorder.calls) == 1
 
 
-def test_a_tenant_with_a_key_of_its_own_chooses_as_it_likes(
+def test_a_tenant_with_its_own_key_may_choose_any_model(
     engine: Engine, tenant: Tenant, api: Any, provider: FakeProvider, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_PLATFORM_KEYS_FOR = []
-    chooses(
+    configure(
         api, model="m-dear", endpoint=provider.openai_url, auth={"type": "bearer", "token": KEY}
     )  # fmt: skip
 
@@ -111,11 +111,11 @@ def test_a_tenant_with_a_key_of_its_own_chooses_as_it_likes(
         "no rule", "all", "by all three", "one of two", "another tenant", "another role", "another model", "no rule in full",
     ],
 )  # fmt: skip
-def test_the_operators_say_for_which_tenants_roles_and_models(
+def test_rules_name_the_tenants_roles_and_models_that_the_platforms_key_pays_for(
     engine: Engine, tenant: Tenant, api: Any, provider: FakeProvider, settings: Any, rules: Any, expected: Any
 ) -> None:
     settings.ORCHESTRATOR_PLATFORM_KEYS_FOR = rules
     configuration.forget()
-    chooses(api, model="m-dear")
+    configure(api, model="m-dear")
 
     assert outcome(engine, tenant, api, provider) == expected

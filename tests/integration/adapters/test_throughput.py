@@ -1,4 +1,4 @@
-"""Callers at once at the fake provider, and how it keeps its limits. What they cost: tests/integration/test_governor_throughput.py."""
+"""Concurrent callers of the fake provider, and how it enforces limits. Their cost: tests/integration/test_governor_throughput.py."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from benchmarks import throttling
 from benchmarks.fake_provider import FakeProvider, Fault, Limits, Turn
 
 
-def test_no_more_calls_are_under_way_than_there_are_slots(provider: FakeProvider, settings: Any) -> None:
+def test_no_more_calls_run_at_once_than_there_are_slots(provider: FakeProvider, settings: Any) -> None:
     """Twelve callers, three slots: the recorder never sees a fourth call, and nobody loses an attempt."""
     provider.work_seconds, provider.key = 0.02, None
     provider.default = lambda body: Turn("Fine.", input_tokens=1, output_tokens=1)
     chosen = AdapterSettings("openai", provider.openai_url, options={"provider": {"most_slots": 3}})
-    governed = provider_of(chosen)
+    limited_provider = provider_of(chosen)
     barrier = threading.Barrier(12)
 
     def caller(number: int) -> int:
         barrier.wait()
-        return _calls(governed, f"{number}", provider)
+        return _calls(limited_provider, f"{number}", provider)
 
     with ThreadPoolExecutor(12) as pool:
         assert sum(pool.map(caller, range(12))) == 36
     assert provider.recorder.most_at_once <= 3
 
 
-def _calls(governed: Any, name: str, provider: FakeProvider) -> int:
+def _calls(limited_provider: Any, name: str, provider: FakeProvider) -> int:
     from agents.governor import calling
 
-    made = 0
-    while made < 3:
+    done = 0
+    while done < 3:
         try:
-            with calling.govern_call(governed, Call(f"{name}-{made}", 30.0), patience_seconds=20.0):
+            with calling.govern_call(limited_provider, Call(f"{name}-{done}", 30.0), patience_seconds=20.0):
                 throttling.Client(provider).send()
-            made += 1
+            done += 1
         except AgentRateLimited:
             continue
-    return made
+    return done
 
 
-def test_the_fake_provider_counts_requests_and_tokens_and_says_when_to_come_back() -> None:
+def test_the_fake_provider_counts_requests_and_tokens_and_says_when_to_retry() -> None:
     with FakeProvider(limits=Limits(requests=3, input_tokens=100, minute_seconds=60)) as provider:
         meter = provider.meter
         assert [meter.admit(40), meter.admit(40)] == [None, None]
@@ -63,28 +63,28 @@ def test_the_fake_provider_counts_requests_and_tokens_and_says_when_to_come_back
         }
 
 
-def test_a_batch_has_a_result_for_each_request_and_fails_those_that_it_shall() -> None:
+def test_a_fake_batch_has_a_result_for_each_request_and_fails_as_scripted() -> None:
     with FakeProvider() as provider:
         batches = provider.batches
         batches.failing["b"] = 1
-        _, made = batches.create({"requests": [{"custom_id": name, "params": {}} for name in ("a", "b")]})
+        _, batch = batches.create({"requests": [{"custom_id": name, "params": {}} for name in ("a", "b")]})
         again = batches.create({"requests": [{"custom_id": "b", "params": {}}]})[1]
 
-        assert made["processing_status"] == "in_progress"
-        assert batches.results(made["id"])[0] == 404
-        assert batches.look(made["id"])[1]["request_counts"] == {
+        assert batch["processing_status"] == "in_progress"
+        assert batches.results(batch["id"])[0] == 404
+        assert batches.look(batch["id"])[1]["request_counts"] == {
             "processing": 0, "succeeded": 1, "errored": 1, "canceled": 0, "expired": 0,
         }  # fmt: skip
-        assert b'"errored"' in batches.results(made["id"])[1]
+        assert b'"errored"' in batches.results(batch["id"])[1]
         assert batches.look(again["id"])[1]["request_counts"]["succeeded"] == 1
         assert Fault().kind == "status"
 
 
 @pytest.mark.parametrize("way", throttling.ALL)
-def test_each_way_of_calling_that_is_compared_calls_as_it_says(
+def test_each_compared_way_of_calling_calls_as_described(
     way: str, settings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What benchmarks.providers compares, in a second: nothing is refused while the provider has room."""
+    """Runs what benchmarks.providers compares, in a second. Nothing is refused while the provider has capacity."""
     monkeypatch.setattr(throttling, "MINUTE_SECONDS", 5.0)
     at_once: list[int] = []
 

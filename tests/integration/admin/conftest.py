@@ -1,4 +1,4 @@
-"""A superuser's browser, and work for it to look at."""
+"""A superuser's browser, and work for it to display."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.browsing import BRIEF
 from tests.engine import Engine
 from tests.superusers import seeing_all
 
-# Otherwise the first request of a process does it, and what a test finds in the registry depends on the tests before it.
+# Registers all models now, because otherwise the first request does it and the content of the registry depends on earlier tests.
 admin.autodiscover()
 
 
 @pytest.fixture
 def root(database: None) -> Client:
-    """A browser in which a superuser has signed in who has broken the glass of all tenants."""
+    """The browser of a superuser with break-glass access to all tenants."""
     browser = Client()
     browser.force_login(seeing_all())
     return browser

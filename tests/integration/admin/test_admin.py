@@ -1,4 +1,4 @@
-"""The admin lets in whom it is for, opens every page, and changes nothing that the engine owns."""
+"""Who may enter the admin, that every page opens, and that rows of the engine cannot be changed there."""
 
 from __future__ import annotations
 
@@ -21,24 +21,22 @@ from tests.browsing import list_of, page_of
 pytestmark = pytest.mark.long
 
 OURS = {"tenants", "agents", "activities", "pipelines"}
-FOR_PROCESSES_ALONE = {"ConfigurationChange"}  # who has changed what is in the audit trail
+NOT_FOR_PEOPLE = {"ConfigurationChange"}  # because the audit trail shows who changed what
 
 
-def test_every_model_of_ours_is_in_the_admin() -> None:
+def test_every_model_of_the_project_is_in_the_admin() -> None:
     missing = [
         model.__name__
         for model in apps.get_models()
         if model._meta.app_label in OURS and not admin.site.is_registered(model)
     ]
 
-    assert set(missing) == FOR_PROCESSES_ALONE
+    assert set(missing) == NOT_FOR_PEOPLE
 
 
-def test_superusers_admins_of_a_tenant_and_staff_who_are_members_get_in(
-    tenant: Tenant, client: Client
-) -> None:
-    def person(name: str, role: str = "", **given: Any) -> User:
-        user = User.objects.create_user(name, password="a long password", **given)
+def test_staff_with_a_membership_and_admins_of_a_tenant_may_enter(tenant: Tenant, client: Client) -> None:
+    def person(name: str, role: str = "", **fields: Any) -> User:
+        user = User.objects.create_user(name, password="a long password", **fields)
         if role:
             with tenant_scope(tenant.pk):
                 Membership.objects.create(tenant=tenant, user=user, role=role)
@@ -57,23 +55,23 @@ def test_superusers_admins_of_a_tenant_and_staff_who_are_members_get_in(
         client.force_login(user)
         assert client.get("/admin/").status_code == status, user
         assert client.get(list_of(Activity)).status_code == status, user
-        entered = Client().post("/admin/login/", {"username": user.username, "password": "a long password"})
-        assert entered.status_code == (302 if status == 200 or user.is_staff else 200), user
+        login = Client().post("/admin/login/", {"username": user.username, "password": "a long password"})
+        assert login.status_code == (302 if status == 200 or user.is_staff else 200), user
 
 
 def test_staff_with_every_permission_see_no_model(database: None) -> None:
-    """Were the middleware ever left out, the admin itself would still refuse."""
+    """The admin refuses them even without its middleware."""
     staff = User.objects.create_user("staff", is_staff=True)
     staff.user_permissions.set(Permission.objects.all())
     request = type("Request", (), {"user": staff, "method": "GET"})()
 
-    seen = [
+    visible = [
         model.__name__
         for model, model_admin in admin.site._registry.items()
         if model_admin.has_module_permission(request) or model_admin.has_view_permission(request)
     ]
 
-    assert seen == []
+    assert visible == []
 
 
 def _all_rows() -> list[tuple[type, Any]]:
@@ -100,8 +98,8 @@ def test_every_page_can_be_opened(run: PipelineRun, failed: Activity, root: Clie
 
 def test_every_list_can_be_searched_and_filtered(run: PipelineRun, failed: Activity, root: Client) -> None:
     for model, model_admin in admin.site._registry.items():
-        asked = {"q": f"acme {run.pk}"} if model_admin.search_fields else {}
-        assert root.get(list_of(model), asked).status_code == 200, model
+        query = {"q": f"acme {run.pk}"} if model_admin.search_fields else {}
+        assert root.get(list_of(model), query).status_code == 200, model
     for situation in ("queued", "running", "people", "trouble"):
         assert (
             root.get(list_of(Activity), {"situation": situation, "tenant": "acme", "role": "qa"}).status_code
@@ -109,7 +107,7 @@ def test_every_list_can_be_searched_and_filtered(run: PipelineRun, failed: Activ
         )
 
 
-def test_what_the_engine_owns_can_neither_be_made_nor_changed_nor_deleted(
+def test_rows_of_the_engine_cannot_be_added_changed_or_deleted(
     run: PipelineRun, failed: Activity, root: Client
 ) -> None:
     owned = {
@@ -136,7 +134,7 @@ def test_what_the_engine_owns_can_neither_be_made_nor_changed_nor_deleted(
     assert tried == owned
 
 
-def test_nothing_is_fetched_from_outside(root: Client, waiting: Activity) -> None:
+def test_pages_load_nothing_from_other_hosts(root: Client, waiting: Activity) -> None:
     for page in ("/admin/", list_of(Activity), page_of(waiting), f"{list_of(Pipeline)}add/"):
         loaded = re.findall(
             r'<(?:script|link|img)[^>]+(?:src|href)="([^"]+)"', root.get(page).content.decode()
@@ -145,14 +143,14 @@ def test_nothing_is_fetched_from_outside(root: Client, waiting: Activity) -> Non
         assert [each for each in loaded if not each.startswith(("/", "data:"))] == []
 
 
-def test_a_page_makes_no_list_of_apps_that_it_does_not_show(
+def test_a_page_without_the_list_of_apps_does_not_build_it(
     root: Client, waiting: Activity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[str] = []
+    built: list[str] = []
     build = admin.site._build_app_dict
-    monkeypatch.setattr(admin.site, "_build_app_dict", lambda *given: made.append("made") or build(*given))
+    monkeypatch.setattr(admin.site, "_build_app_dict", lambda *args: built.append("list") or build(*args))
 
     for address in (list_of(Activity), page_of(waiting)):
         assert root.get(address).status_code == 200
 
-    assert made == []
+    assert built == []

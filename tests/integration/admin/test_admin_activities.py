@@ -1,4 +1,4 @@
-"""Activities in the admin: what they are, why they wait, what happened, and an operator's deeds."""
+"""Activities in the admin: their list and page, why they wait, what happened, and the actions of operators."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.browsing import act, list_of, page_of, told, words
 from tests.engine import Engine
 
 
-def test_the_list_shows_all_tenants_with_what_each_waits_for(
+def test_the_list_shows_activities_of_all_tenants_and_why_they_wait(
     waiting: Activity, engine: Engine, other_tenant: Tenant, root: Client
 ) -> None:
     engine.submit(other_tenant, "strategy-writer")
@@ -37,26 +37,28 @@ def test_the_list_shows_all_tenants_with_what_each_waits_for(
     assert "work 0 created globex smart_toystrategy-writer 10 queued" in text
 
 
-def test_a_filter_shows_one_tenants_rows(
+def test_the_list_can_be_filtered_by_tenant(
     waiting: Activity, engine: Engine, other_tenant: Tenant, root: Client
 ) -> None:
     engine.submit(other_tenant, "strategy-writer")
 
-    found = root.get(list_of(Activity), {"tenant": "globex"}).context["cl"].result_list
+    rows = root.get(list_of(Activity), {"tenant": "globex"}).context["cl"].result_list
 
-    assert {activity.tenant_id for activity in found} == {other_tenant.pk}
+    assert {activity.tenant_id for activity in rows} == {other_tenant.pk}
 
 
 def test_the_list_does_not_count_all_rows(waiting: Activity, root: Client) -> None:
-    with CaptureQueriesContext(connections[SYSTEM]) as asked:
+    with CaptureQueriesContext(connections[SYSTEM]) as queries:
         root.get(list_of(Activity))
 
     assert not [
-        query["sql"] for query in asked if "COUNT(" in query["sql"] and "activities_activity" in query["sql"]
+        query["sql"]
+        for query in queries
+        if "COUNT(" in query["sql"] and "activities_activity" in query["sql"]
     ]
 
 
-def test_an_activitys_page_tells_what_happened_and_why_it_waits(waiting: Activity, root: Client) -> None:
+def test_an_activitys_page_shows_what_happened_and_why_it_waits(waiting: Activity, root: Client) -> None:
     text = words(root.get(page_of(waiting)))
 
     assert "human - Somebody decides about the result. Held by reviewer." in text
@@ -65,7 +67,7 @@ def test_an_activitys_page_tells_what_happened_and_why_it_waits(waiting: Activit
     assert "bees" in text
 
 
-def test_what_agents_wrote_is_shown_as_text(failed: Activity, root: Client) -> None:
+def test_text_of_agents_is_escaped(failed: Activity, root: Client) -> None:
     page = root.get(page_of(failed)).content.decode()
 
     assert "The page <b>is</b> gone." not in page
@@ -81,16 +83,16 @@ def test_an_output_can_be_read(waiting: Activity, root: Client) -> None:
     assert page_of_output(UUID(int=1), waiting.pk).status_code == 404
 
 
-def test_a_button_asks_first_and_changes_nothing_by_itself(
+def test_a_button_asks_for_confirmation_before_it_changes_anything(
     waiting: Activity, engine: Engine, tenant: Tenant, root: Client
 ) -> None:
-    asked = root.get(f"/admin/activities/activity/{waiting.pk}/approve/")
+    question = root.get(f"/admin/activities/activity/{waiting.pk}/approve/")
 
-    assert "Notes for the record" in asked.content.decode()
+    assert "Notes for the record" in question.content.decode()
     assert engine.status(tenant, waiting.pk) == "awaiting_approval"
 
 
-def test_the_buttons_are_those_that_would_do_something(
+def test_only_buttons_that_apply_to_the_status_are_shown(
     waiting: Activity, failed: Activity, root: Client
 ) -> None:
     def buttons(activity: Activity) -> set[str]:
@@ -105,13 +107,13 @@ def test_the_buttons_are_those_that_would_do_something(
 
 
 @pytest.mark.parametrize("status", Status)
-def test_no_button_is_offered_for_what_has_ended_for_good(status: Status) -> None:
+def test_a_final_activity_has_no_buttons(status: Status) -> None:
     final = {"done", "approved", "rejected", "reassigned", "cancelled"}
 
     assert (possible_actions(Activity(status=status)) == set()) == (status in final)
 
 
-def test_approving_lets_the_work_go_on_under_the_operators_name(
+def test_an_approval_is_recorded_under_the_operators_name(
     waiting: Activity, engine: Engine, tenant: Tenant, root: Client
 ) -> None:
     answer = act(root, Activity, "approve_selected", waiting, confirmed="1", back="1", notes="fine")
@@ -124,7 +126,7 @@ def test_approving_lets_the_work_go_on_under_the_operators_name(
         assert LogEntry.objects.get(object_id=str(waiting.pk)).get_change_message() == "Approved. fine"
 
 
-def test_rejecting_needs_words_for_the_agent(
+def test_rejecting_needs_notes_for_the_agent(
     waiting: Activity, engine: Engine, tenant: Tenant, root: Client
 ) -> None:
     answer = act(root, Activity, "reject_selected", waiting, confirmed="1", notes="")
@@ -138,11 +140,11 @@ def test_rejecting_needs_words_for_the_agent(
         assert Activity.objects.get(parent=waiting, link_kind="revision_of").reviewer_notes == "shorter"
 
 
-def test_a_person_takes_over_what_an_agent_could_not_do(
+def test_failed_work_can_be_reassigned_to_a_person(
     failed: Activity, engine: Engine, tenant: Tenant, root: Client
 ) -> None:
-    asked = act(root, Activity, "reassign_selected", failed)
-    assert "report-writer" in asked.content.decode()
+    question = act(root, Activity, "reassign_selected", failed)
+    assert "report-writer" in question.content.decode()
 
     answer = act(
         root,
@@ -157,11 +159,11 @@ def test_a_person_takes_over_what_an_agent_could_not_do(
     assert told(answer) == ["Reassigned: work 0."]
     assert engine.status(tenant, failed.pk) == "reassigned"
     with tenant_scope(tenant.pk):
-        heir = Activity.objects.get(parent=failed, link_kind="reassigned_from")
-    assert (heir.human_role, heir.metadata["reassign_reason"]) == ("editor", "By hand this time.")
+        successor = Activity.objects.get(parent=failed, link_kind="reassigned_from")
+    assert (successor.human_role, successor.metadata["reassign_reason"]) == ("editor", "By hand this time.")
 
 
-def test_a_role_that_nobody_has_is_not_among_the_choices(
+def test_work_cannot_be_reassigned_to_a_role_without_an_agent(
     failed: Activity, engine: Engine, tenant: Tenant, root: Client
 ) -> None:
     act(root, Activity, "reassign_selected", failed, confirmed="1", choice="agent:nobody", notes="x")
@@ -169,10 +171,10 @@ def test_a_role_that_nobody_has_is_not_among_the_choices(
     assert engine.status(tenant, failed.pk) == "failed"
 
 
-def test_a_blocker_is_resolved_from_the_page_of_what_it_blocks(
+def test_a_blocker_can_be_resolved_from_the_blocked_activity(
     engine: Engine, tenant: Tenant, root: Client
 ) -> None:
-    def asks(request: AgentRequest) -> AgentResult:
+    def report_a_blocker(request: AgentRequest) -> AgentResult:
         run = RunToken(
             tenant.pk, request.activity_id, request.run_id, engine.get(tenant, request.activity_id).fence
         )
@@ -180,7 +182,7 @@ def test_a_blocker_is_resolved_from_the_page_of_what_it_blocks(
         return done()
 
     engine.serve(tenant)
-    engine.agent.behaviour = asks
+    engine.agent.behaviour = report_a_blocker
     (activity_id,) = engine.submit(tenant)
     engine.drain()
     blocked = engine.get(tenant, activity_id)
@@ -194,7 +196,7 @@ def test_a_blocker_is_resolved_from_the_page_of_what_it_blocks(
     assert engine.agent.calls[-1].wakes[0]["blocker_resolution"] == "It is up again."
 
 
-def test_each_row_is_done_by_itself_and_skipped_ones_say_why(
+def test_an_action_handles_each_row_separately_and_says_why_it_skipped_one(
     waiting: Activity, failed: Activity, engine: Engine, tenant: Tenant, root: Client
 ) -> None:
     approvals.approve(tenant.pk, waiting.pk, actor="user:mia")
@@ -213,7 +215,7 @@ def test_each_row_is_done_by_itself_and_skipped_ones_say_why(
     assert "Approved: work 0." in messages
 
 
-def test_rows_of_several_tenants_are_each_done_in_their_own(
+def test_one_action_handles_rows_of_several_tenants(
     engine: Engine, tenant: Tenant, other_tenant: Tenant, root: Client
 ) -> None:
     (ours,), (theirs,) = engine.submit(tenant, "blog-writer"), engine.submit(other_tenant, "blog-writer")
@@ -236,7 +238,7 @@ def test_rows_of_several_tenants_are_each_done_in_their_own(
     )
 
 
-def test_a_failed_activity_is_tried_again(
+def test_a_failed_activity_can_be_retried(
     failed: Activity, engine: Engine, tenant: Tenant, root: Client
 ) -> None:
     engine.agent.behaviour = lambda request: done()

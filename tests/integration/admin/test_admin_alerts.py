@@ -1,4 +1,4 @@
-"""Alerts, their deliveries and channels of both kinds in the admin: looked at, and acted on by the functions of the API."""
+"""Alerts, deliveries, notification channels and channels in the admin: their pages and actions."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def ads(tenant: Tenant) -> Channel:
         return Channel.objects.create(tenant=tenant, kind="google-ads", name="Ads")
 
 
-def again(row: Any) -> Any:
+def reloaded(row: Any) -> Any:
     with tenant_scope(row.tenant_id):
         return type(row).objects.get(pk=row.pk)
 
 
-def test_an_alert_is_shown_as_it_is(root: Client, alert: Alert) -> None:
+def test_an_alert_is_displayed_with_its_text_escaped(root: Client, alert: Alert) -> None:
     listed, page = root.get(list_of(Alert)), root.get(page_of(alert))
 
     assert "It &lt;b&gt;failed&lt;/b&gt;" in listed.content.decode()
@@ -55,32 +55,32 @@ def test_an_alert_is_shown_as_it_is(root: Client, alert: Alert) -> None:
     assert "attempts" in words(page)
 
 
-def test_an_alert_is_acknowledged_once(root: Client, alert: Alert) -> None:
-    asked = act(root, Alert, "acknowledge_selected", alert)
-    assert again(alert).acknowledged_by == ""
+def test_an_alert_is_acknowledged_after_a_confirmation(root: Client, alert: Alert) -> None:
+    question = act(root, Alert, "acknowledge_selected", alert)
+    assert reloaded(alert).acknowledged_by == ""
 
     done = act(root, Alert, "acknowledge_selected", alert, confirmed="1")
 
-    assert asked.status_code == 200
-    assert again(alert).acknowledged_by == "user:root"
+    assert question.status_code == 200
+    assert reloaded(alert).acknowledged_by == "user:root"
     assert told(done) == ["Acknowledged: It <b>failed</b>."]
 
 
-def test_a_delivery_that_failed_is_sent_again(root: Client, alert: Alert) -> None:
+def test_a_failed_delivery_can_be_sent_again_once(root: Client, alert: Alert) -> None:
     with tenant_scope(alert.tenant_id):
         delivery = AlertDelivery.objects.get()
         AlertDelivery.objects.update(state="failed", last_error="404")
 
     root.get(f"{list_of(AlertDelivery)}{delivery.pk}/send-again/")
-    untouched = again(delivery).state
+    untouched = reloaded(delivery).state
     act(root, AlertDelivery, "send_again_selected", delivery, confirmed="1")
     second = act(root, AlertDelivery, "send_again_selected", delivery, confirmed="1")
 
-    assert (untouched, again(delivery).state) == ("failed", "pending")
+    assert (untouched, reloaded(delivery).state) == ("failed", "pending")
     assert told(second)[-1] == "Skipped Ops: pending: It is still in progress, or has arrived."
 
 
-def test_a_channel_is_made_with_a_target_that_is_never_shown(root: Client, tenant: Tenant) -> None:
+def test_the_target_of_a_new_notification_channel_is_never_displayed(root: Client, tenant: Tenant) -> None:
     form = {
         "tenant": str(tenant.pk),
         "kind": "email",
@@ -91,11 +91,11 @@ def test_a_channel_is_made_with_a_target_that_is_never_shown(root: Client, tenan
 
     refused = root.post(f"{list_of(NotificationChannel)}add/", {**form, "new_target": "nobody"})
     missing = root.post(f"{list_of(NotificationChannel)}add/", form)
-    made = root.post(f"{list_of(NotificationChannel)}add/", {**form, "new_target": "ops@example.com"})
+    created = root.post(f"{list_of(NotificationChannel)}add/", {**form, "new_target": "ops@example.com"})
 
     assert "is not an email address" in words(refused)
     assert "Enter the target of the alerts" in words(missing)
-    assert made.status_code == 302
+    assert created.status_code == 302
     with tenant_scope(tenant.pk):
         channel = NotificationChannel.objects.get()
     assert (channel.kinds, channel.target_shown, backends.open_target(channel).address) == (
@@ -108,22 +108,24 @@ def test_a_channel_is_made_with_a_target_that_is_never_shown(root: Client, tenan
     assert channel.target_sealed not in page
 
 
-def test_a_target_is_kept_or_replaced(root: Client, mail: NotificationChannel) -> None:
-    kept = {"name": "Renamed", "enabled": "on"}
+def test_the_target_of_a_notification_channel_is_kept_or_replaced(
+    root: Client, mail: NotificationChannel
+) -> None:
+    fields = {"name": "Renamed", "enabled": "on"}
 
-    root.post(page_of(mail), kept)
-    renamed = again(mail)
-    root.post(page_of(mail), {**kept, "new_target": "lead@example.org"})
+    root.post(page_of(mail), fields)
+    renamed = reloaded(mail)
+    root.post(page_of(mail), {**fields, "new_target": "lead@example.org"})
 
     assert (renamed.name, renamed.version, backends.open_target(renamed).address) == (
         "Renamed",
         2,
         "ops@example.com",
     )
-    assert backends.open_target(again(mail)).address == "lead@example.org"
+    assert backends.open_target(reloaded(mail)).address == "lead@example.org"
 
 
-def test_a_test_is_sent_to_a_channel_that_is_on(root: Client, mail: NotificationChannel) -> None:
+def test_a_test_alert_is_sent_only_to_an_enabled_channel(root: Client, mail: NotificationChannel) -> None:
     act(root, NotificationChannel, "try_selected", mail, confirmed="1")
     with tenant_scope(mail.tenant_id):
         NotificationChannel.objects.update(enabled=False)
@@ -135,20 +137,20 @@ def test_a_test_is_sent_to_a_channel_that_is_on(root: Client, mail: Notification
     assert told(skipped)[-1] == "Skipped Ops (email): The channel is switched off."
 
 
-def test_a_channel_expires_and_comes_back_by_buttons(root: Client, ads: Channel) -> None:
+def test_a_channel_can_be_expired_reactivated_and_disabled(root: Client, ads: Channel) -> None:
     act(root, Channel, "expire_selected", ads, confirmed="1")
-    expired, page = again(ads).status, words(root.get(page_of(ads)))
+    expired, page = reloaded(ads).status, words(root.get(page_of(ads)))
     act(root, Channel, "reactivate_selected", ads, confirmed="1")
-    active = again(ads).status
+    active = reloaded(ads).status
     act(root, Channel, "disable_selected", ads, confirmed="1")
 
-    assert (expired, active, again(ads).status) == ("expired", "active", "disabled")
+    assert (expired, active, reloaded(ads).status) == ("expired", "active", "disabled")
     assert "expired" in page
     with tenant_scope(ads.tenant_id):
         assert Alert.objects.filter(kind="channel_expired").count() == 1
 
 
-def test_the_status_of_a_channel_is_not_typed(root: Client, ads: Channel) -> None:
+def test_the_form_cannot_change_the_status_of_a_channel(root: Client, ads: Channel) -> None:
     answer = root.post(
         page_of(ads),
         {
@@ -162,5 +164,5 @@ def test_the_status_of_a_channel_is_not_typed(root: Client, ads: Channel) -> Non
     )
 
     assert answer.status_code == 302
-    found = again(ads)
-    assert (found.name, found.status, found.version) == ("Renamed", "active", 2)
+    channel = reloaded(ads)
+    assert (channel.name, channel.status, channel.version) == ("Renamed", "active", 2)

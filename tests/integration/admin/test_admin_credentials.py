@@ -1,4 +1,4 @@
-"""Secrets in the admin go in or are shown once; and who may do what for which tenant."""
+"""Credentials, tokens, members and periodic tasks in the admin. Secrets are stored sealed or displayed once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SECRET = "sk-very-secret"
 
 @pytest.fixture
 def qa_agent() -> Any:
-    """The role of the registry, put back as migrations made it."""
+    """Restore the registered agent of the role qa after the test."""
     with system_scope():
         before = Agent.objects.get(role="qa")
     yield
@@ -38,7 +38,7 @@ def qa_agent() -> Any:
         before.save()
 
 
-def test_credentials_go_in_sealed_and_never_come_out(root: Client, qa_agent: None) -> None:
+def test_credentials_are_stored_sealed_and_never_displayed(root: Client, qa_agent: None) -> None:
     answer = _agent_form(root, auth=f'{{"type": "bearer", "token": "{SECRET}"}}')
 
     assert answer.status_code == 302
@@ -54,7 +54,7 @@ def test_credentials_go_in_sealed_and_never_come_out(root: Client, qa_agent: Non
     assert agent.auth_sealed not in page
 
 
-def test_credentials_stay_when_nothing_is_typed_and_go_when_asked(root: Client, qa_agent: None) -> None:
+def test_credentials_stay_unless_the_form_removes_them(root: Client, qa_agent: None) -> None:
     _agent_form(root, auth='{"type": "bearer", "token": "x"}')
     _agent_form(root, name="Another name")
     with system_scope():
@@ -66,16 +66,18 @@ def test_credentials_stay_when_nothing_is_typed_and_go_when_asked(root: Client, 
         assert Agent.objects.get(role="qa").auth_sealed == ""
 
 
-@in_one_test("typed", ["no json", '["a"]', '{"token": 5}', '{"token": {"a": "b"}}', SECRET])
-def test_credentials_that_are_none_are_refused_without_echo(typed: str, root: Client, qa_agent: None) -> None:
-    page = _agent_form(root, auth=typed).content.decode()
+@in_one_test("entered", ["no json", '["a"]', '{"token": 5}', '{"token": {"a": "b"}}', SECRET])
+def test_invalid_credentials_are_refused_without_repeating_them(
+    entered: str, root: Client, qa_agent: None
+) -> None:
+    page = _agent_form(root, auth=entered).content.decode()
 
     assert "Please correct the error" in page
     assert SECRET not in page
 
 
 @in_one_test(
-    ("field", "typed", "said"),
+    ("field", "entered", "error"),
     [
         ("may_hold", '{"pipelines": ["none"]}', "pipelines[0]: "),
         ("may_hold", '{"everyone": true}', "everyone: "),
@@ -87,54 +89,29 @@ def test_credentials_that_are_none_are_refused_without_echo(typed: str, root: Cl
         ("may_hold", "false", "must be an object"),
     ],
 )
-def test_objects_of_a_tenants_settings_are_held_to_what_the_api_holds_them_to(
-    field: str, typed: str, said: str, tenant: Tenant, root: Client
+def test_settings_of_a_role_are_validated_as_in_the_api(
+    field: str, entered: str, error: str, tenant: Tenant, root: Client
 ) -> None:
-    fields = {
-        "tenant": str(tenant.pk),
-        "agent": "qa",
-        "enabled": "on",
-        "retry": "{}",
-        "rate": "{}",
-        "backlog": "{}",
-    }
-
-    refused = root.post(f"{list_of(AgentConfig)}add/", {**fields, field: typed})
+    refused = root.post(f"{list_of(AgentConfig)}add/", _config_form(tenant, **{field: entered}))
 
     assert refused.status_code == 200
-    assert said in html.unescape(refused.content.decode())
+    assert error in html.unescape(refused.content.decode())
     with system_scope():
         assert not AgentConfig.objects.filter(tenant=tenant, agent="qa").exists()
 
 
-def test_what_a_role_may_hold_is_stored_as_the_api_stores_it(tenant: Tenant, root: Client) -> None:
-    fields = {
-        "tenant": str(tenant.pk),
-        "agent": "qa",
-        "enabled": "on",
-        "retry": "{}",
-        "rate": "{}",
-        "backlog": "{}",
-    }
-    typed = '{"everything": false, "roles": ["writer"], "groups": []}'
+def test_may_hold_is_stored_as_in_the_api(tenant: Tenant, root: Client) -> None:
+    entered = '{"everything": false, "roles": ["writer"], "groups": []}'
 
-    assert root.post(f"{list_of(AgentConfig)}add/", {**fields, "may_hold": typed}).status_code == 302
+    assert root.post(f"{list_of(AgentConfig)}add/", _config_form(tenant, may_hold=entered)).status_code == 302
 
     with system_scope():
         assert AgentConfig.objects.get().may_hold == {"roles": ["writer"]}
 
 
-def test_a_tenants_own_credentials_open_for_that_tenant_and_role_alone(tenant: Tenant, root: Client) -> None:
-    fields = {
-        "tenant": str(tenant.pk),
-        "agent": "qa",
-        "enabled": "on",
-        "retry": "{}",
-        "rate": "{}",
-        "auth": '{"token": "t"}',
-    }
-
-    assert root.post(f"{list_of(AgentConfig)}add/", fields).status_code == 302
+def test_a_tenants_own_credentials_are_sealed_for_that_tenant_and_role(tenant: Tenant, root: Client) -> None:
+    form = _config_form(tenant, auth='{"token": "t"}')
+    assert root.post(f"{list_of(AgentConfig)}add/", form).status_code == 302
 
     with system_scope():
         config = AgentConfig.objects.get()
@@ -178,16 +155,14 @@ def test_a_token_is_shown_once_and_works(tenant: Tenant, root: Client) -> None:
         {"name": "x", "role": "viewer", "scopes": "everything"},
     ],
 )
-def test_a_token_that_makes_no_sense_is_not_made(
-    fields: dict[str, str], tenant: Tenant, root: Client
-) -> None:
+def test_an_invalid_token_is_not_created(fields: dict[str, str], tenant: Tenant, root: Client) -> None:
     assert root.post(f"/admin/tenants/tenant/{tenant.pk}/create-token/", fields).status_code == 200
 
     with system_scope():
         assert not ApiToken.objects.exists()
 
 
-def test_a_revoked_token_opens_nothing(tenant: Tenant, root: Client) -> None:
+def test_a_revoked_token_is_refused(tenant: Tenant, root: Client) -> None:
     token, secret = tokens.create(tenant, "viewer", "reader")
     assert "reader" in root.get(f"/admin/tenants/apitoken/{token.pk}/revoke/").content.decode()
 
@@ -197,7 +172,7 @@ def test_a_revoked_token_opens_nothing(tenant: Tenant, root: Client) -> None:
         tokens.principal_of(secret)
 
 
-def test_a_member_is_added_with_human_roles_as_words(tenant: Tenant, root: Client) -> None:
+def test_a_member_can_be_added_with_human_roles(tenant: Tenant, root: Client) -> None:
     mia = User.objects.create_user("mia")
 
     answer = root.post(
@@ -210,28 +185,19 @@ def test_a_member_is_added_with_human_roles_as_words(tenant: Tenant, root: Clien
         assert Membership.objects.get().human_roles == ["editor", "legal"]
 
 
-def test_a_person_is_added_and_can_sign_in(tenant: Tenant, root: Client) -> None:
+def test_a_user_can_be_added_and_sign_in(tenant: Tenant, root: Client) -> None:
     password = "a long enough password"
-    made = {"username": "mia", "usable_password": "true", "password1": password, "password2": password}
+    person = {"username": "mia", "usable_password": "true", "password1": password, "password2": password}
 
-    assert root.post("/admin/auth/user/add/", made).status_code == 302
+    assert root.post("/admin/auth/user/add/", person).status_code == 302
 
     assert Client().login(username="mia", password=password)
 
 
-def test_a_periodic_task_is_added_in_the_theme(root: Client) -> None:
+def test_a_periodic_task_can_be_added(root: Client) -> None:
     with system_scope():
         every = IntervalSchedule.objects.create(every=1, period="hours")
-    task = {
-        "name": "hourly",
-        "task": beat.CHECK_TASK,
-        "enabled": "on",
-        "interval": str(every.pk),
-        "args": "[]",
-        "kwargs": "{}",
-        "headers": "{}",
-    }
-
+    task = _task_form(every)
     assert root.post("/admin/django_celery_beat/periodictask/add/", task).status_code == 302
 
     with system_scope():
@@ -242,24 +208,14 @@ def test_a_periodic_task_is_added_in_the_theme(root: Client) -> None:
 @pytest.mark.parametrize(
     "foreign",
     [{"task": "activities.run"}, {"task": "os.system"}, {"kwargs": '{"tenant": "x"}'}, {"args": "[1]"}],
-    ids=["a task of ours that is no tick", "a task of nobody", "arguments by name", "arguments"],
+    ids=["another task of the project", "an unknown task", "keyword arguments", "arguments"],
 )
 def test_a_periodic_task_that_would_never_be_sent_cannot_be_saved(
     root: Client, foreign: dict[str, str]
 ) -> None:
     with system_scope():
         every = IntervalSchedule.objects.create(every=1, period="hours")
-    task = {
-        "name": "hourly",
-        "task": beat.CHECK_TASK,
-        "enabled": "on",
-        "interval": str(every.pk),
-        "args": "[]",
-        "kwargs": "{}",
-        "headers": "{}",
-    }
-
-    answer = root.post("/admin/django_celery_beat/periodictask/add/", {**task, **foreign})
+    answer = root.post("/admin/django_celery_beat/periodictask/add/", _task_form(every, **foreign))
 
     assert answer.status_code == 200
     assert b"Beat sends only the system" in answer.content
@@ -267,15 +223,25 @@ def test_a_periodic_task_that_would_never_be_sent_cannot_be_saved(
         assert not PeriodicTask.objects.exists()
 
 
-def test_a_tenant_keeps_its_slug(tenant: Tenant, root: Client) -> None:
+def test_the_slug_of_a_tenant_cannot_be_changed(tenant: Tenant, root: Client) -> None:
     root.post(
         page_of(tenant),
         {"slug": "other", "name": "Acme Inc.", "is_active": "on", "weight": "2", "timezone": "UTC"},
     )
 
     with system_scope():
-        kept = Tenant.objects.get()
-    assert (kept.slug, kept.name, kept.weight) == ("acme", "Acme Inc.", 2)
+        row = Tenant.objects.get()
+    assert (row.slug, row.name, row.weight) == ("acme", "Acme Inc.", 2)
+
+
+def _task_form(every: IntervalSchedule, **fields: str) -> dict[str, str]:
+    form = {"name": "hourly", "task": beat.CHECK_TASK, "enabled": "on", "interval": str(every.pk)}
+    return {**form, "args": "[]", "kwargs": "{}", "headers": "{}", **fields}
+
+
+def _config_form(tenant: Tenant, **fields: str) -> dict[str, str]:
+    form = {"tenant": str(tenant.pk), "agent": "qa", "enabled": "on"}
+    return {**form, "retry": "{}", "rate": "{}", "backlog": "{}", **fields}
 
 
 def _agent_form(browser: Client, **fields: str) -> HttpResponse:
@@ -286,7 +252,7 @@ def _agent_form(browser: Client, **fields: str) -> HttpResponse:
     return browser.post(page, sent | fields)
 
 
-def test_the_button_that_sends_a_periodic_task_sends_ticks_alone(root: Client) -> None:
+def test_the_button_for_periodic_tasks_sends_only_allowed_tasks(root: Client) -> None:
     with system_scope():
         every = IntervalSchedule.objects.create(every=1, period="hours")
         row = PeriodicTask.objects.create(name="backdoor", task="activities.run", interval=every)

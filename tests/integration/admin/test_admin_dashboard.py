@@ -1,4 +1,4 @@
-"""The start of the admin says how things stand, as far as the reader may see, and leads to the console's pages; these lead back."""
+"""The start page of the admin shows the state of what the reader may see. It links to the console, whose pages link back."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST_QUERIES = 12
 
 @pytest.fixture
 def schedules(engine: Engine, tenant: Tenant, other_tenant: Tenant) -> tuple[Schedule, Schedule]:
-    """One of the own tenant, one of another, with two pieces of work in each tenant that nobody serves."""
+    """A schedule in each tenant, and two activities each of a role without workers."""
     for owner in (tenant, other_tenant):
         engine.submit(owner, "blog-writer", count=2)
     return make_schedule(tenant, "lion report"), make_schedule(other_tenant, "zebra report")
@@ -35,7 +35,7 @@ def schedules(engine: Engine, tenant: Tenant, other_tenant: Tenant) -> tuple[Sch
 
 @pytest.fixture
 def staff(schedules: tuple[Schedule, Schedule], tenant: Tenant) -> Client:
-    """A member of the own tenant alone, who may use the admin."""
+    """A staff member with a membership in one tenant."""
     user = User.objects.create_user("mia", password="a long password", is_staff=True)
     with tenant_scope(tenant.pk):
         Membership.objects.create(tenant=tenant, user=user, role="admin")
@@ -43,23 +43,23 @@ def staff(schedules: tuple[Schedule, Schedule], tenant: Tenant) -> Client:
 
 
 @pytest.fixture
-def blind(schedules: tuple[Schedule, Schedule]) -> Client:
-    """A superuser who is a member of no tenant, and has broken no glass."""
+def superuser(schedules: tuple[Schedule, Schedule]) -> Client:
+    """A superuser without memberships and without break-glass access."""
     return browser_of(User.objects.create_superuser("eve", "eve@example.com", "a long password"))
 
 
-def test_a_member_sees_the_work_and_the_schedules_of_their_tenants_alone(staff: Client) -> None:
+def test_a_member_sees_work_and_schedules_of_their_tenants_only(staff: Client) -> None:
     text = words(staff.get(START))
 
     assert "No worker serves blog-writer (2 waiting)." in text
     assert "lion report" in text
     assert "zebra" not in text
     assert "globex" not in text
-    assert "breaker" not in text  # of the platform's providers
+    assert "breaker" not in text  # because providers belong to the platform
 
 
-def test_a_superuser_sees_how_much_there_is_and_through_broken_glass_whose(blind: Client) -> None:
-    text = words(blind.get(START))
+def test_a_superuser_sees_counts_and_with_break_glass_access_the_rows_of_a_tenant(superuser: Client) -> None:
+    text = words(superuser.get(START))
 
     assert "No worker serves blog-writer (4 waiting)." in text
     assert "0 breakers open" in text
@@ -68,13 +68,13 @@ def test_a_superuser_sees_how_much_there_is_and_through_broken_glass_whose(blind
     assert "No schedule of the tenants that you see is due." in text
 
     break_glass.open_for(User.objects.get(username="eve"), "globex", "Their report is late, they say.")
-    text = words(blind.get(START))
+    text = words(superuser.get(START))
 
     assert "zebra report" in text
     assert "lion" not in text
 
 
-def test_what_it_shows_leads_to_the_console(schedules: tuple[Schedule, Schedule], root: Client) -> None:
+def test_the_start_page_links_to_the_console(schedules: tuple[Schedule, Schedule], root: Client) -> None:
     page = root.get(START).content.decode()
     links = {
         link.replace("&amp;", "&") for link in re.findall(r'href="(/(?!admin/|static/|api/)[^"]*)"', page)
@@ -92,7 +92,7 @@ def test_what_it_shows_leads_to_the_console(schedules: tuple[Schedule, Schedule]
     assert [link for link in links if root.get(link).status_code != 200] == []
 
 
-def test_it_costs_no_more_queries_than_a_page_may(root: Client, schedules: tuple[Schedule, Schedule]) -> None:
+def test_the_start_page_needs_few_queries(root: Client, schedules: tuple[Schedule, Schedule]) -> None:
     root.get(START)
     with (
         CaptureQueriesContext(connections[APP]) as own,
@@ -101,11 +101,11 @@ def test_it_costs_no_more_queries_than_a_page_may(root: Client, schedules: tuple
     ):
         root.get(START)
 
-    asked = [query["sql"] for query in (*own, *wide, *seen) if " FROM " in query["sql"]]
-    assert len(asked) <= MOST_QUERIES, asked
+    queries = [query["sql"] for query in (*own, *wide, *seen) if " FROM " in query["sql"]]
+    assert len(queries) <= MOST_QUERIES, queries
 
 
-def test_a_row_and_its_page_of_the_console_lead_to_each_other(
+def test_a_row_and_its_page_in_the_console_link_to_each_other(
     run: PipelineRun, tenant: Tenant, root: Client
 ) -> None:
     with tenant_scope(tenant.pk):
@@ -120,15 +120,17 @@ def test_a_row_and_its_page_of_the_console_lead_to_each_other(
     }
 
     for address, row in rows.items():
-        asked = "" if isinstance(row, Agent) else f"?tenant={tenant.slug}"
-        assert f'href="{address}{asked}"' in root.get(page_of(row)).content.decode(), address
+        query = "" if isinstance(row, Agent) else f"?tenant={tenant.slug}"
+        assert f'href="{address}{query}"' in root.get(page_of(row)).content.decode(), address
         assert f'href="{page_of(row)}"' in root.get(f"{address}?tenant={tenant.slug}").content.decode(), (
             address
         )
     assert f'href="/?tenant={tenant.slug}"' in root.get(page_of(tenant)).content.decode()
 
 
-def test_who_does_not_get_into_the_admin_is_not_led_there(tenant: Tenant, staff: Client) -> None:
+def test_the_console_links_to_the_admin_only_for_those_who_may_enter_it(
+    tenant: Tenant, staff: Client
+) -> None:
     with tenant_scope(tenant.pk):
         schedule = Schedule.objects.get(name="lion report")
     user = User.objects.create_user("ann", password="a long password")
@@ -137,4 +139,5 @@ def test_who_does_not_get_into_the_admin_is_not_led_there(tenant: Tenant, staff:
 
     assert "/admin/" not in browser_of(user).get(f"/schedules/{schedule.pk}/").content.decode()
     assert page_of(schedule) in staff.get(f"/schedules/{schedule.pk}/").content.decode()
-    assert "/admin/agents/" not in staff.get("/agents/qa/").content.decode()  # the registry is the platform's
+    # The registry belongs to the platform.
+    assert "/admin/agents/" not in staff.get("/agents/qa/").content.decode()

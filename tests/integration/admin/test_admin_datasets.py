@@ -1,4 +1,4 @@
-"""Datasets in the admin: declared, filled from files that are looked at first, and listed."""
+"""Datasets in the admin: declared, filled from files after a preview, and listed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ticker(tenant: Tenant) -> Dataset:
     return datasets.create(tenant.pk, Declaration("ticker", FIELDS, rows=Upload(rows)))
 
 
-def again(dataset: Dataset) -> Dataset:
+def reloaded(dataset: Dataset) -> Dataset:
     with tenant_scope(dataset.tenant_id):
         return Dataset.objects.get(pk=dataset.pk)
 
@@ -48,17 +48,21 @@ def upload(root: Client, dataset: Dataset, name: str, content: bytes, **more: st
     return root.post(place, {"file": SimpleUploadedFile(name, content), "look": "1", **more})
 
 
-def test_a_dataset_is_declared_listed_and_changed(root: Client, tenant: Tenant) -> None:
+def test_a_dataset_can_be_declared_listed_and_changed(root: Client, tenant: Tenant) -> None:
     added = root.post(f"{list_of(Dataset)}add/", {**FORM, "tenant": str(tenant.pk)})
     assert added.status_code == 302, words(added)
     with tenant_scope(tenant.pk):
-        made = Dataset.objects.get()
+        dataset = Dataset.objects.get()
 
-    changed = root.post(page_of(made), {**FORM, "fields": '{"id": "string"}', "description": "Shares"})
+    changed = root.post(page_of(dataset), {**FORM, "fields": '{"id": "string"}', "description": "Shares"})
 
     assert changed.status_code == 302, words(changed)
-    now = again(made)
-    assert (now.fields, now.description, now.version) == ({"id": "string"}, "Shares", 2)
+    reloaded_dataset = reloaded(dataset)
+    assert (reloaded_dataset.fields, reloaded_dataset.description, reloaded_dataset.version) == (
+        {"id": "string"},
+        "Shares",
+        2,
+    )
     assert "ticker acme Db id string 0" in words(root.get(list_of(Dataset)))
 
 
@@ -74,7 +78,7 @@ def test_a_dataset_is_declared_listed_and_changed(root: Client, tenant: Tenant) 
         ({"source": "api", "location": "https://127.0.0.1/"}, "is not a public address"),
     ],
 )
-def test_what_is_wrong_stands_in_the_form(
+def test_errors_are_shown_in_the_form(
     root: Client, tenant: Tenant, members: dict[str, str], fault: str
 ) -> None:
     refused = root.post(f"{list_of(Dataset)}add/", {**FORM, "tenant": str(tenant.pk), **members})
@@ -85,14 +89,14 @@ def test_what_is_wrong_stands_in_the_form(
         assert not Dataset.objects.exists()
 
 
-def test_fields_that_do_not_fit_the_rows_are_refused_with_the_row(root: Client, ticker: Dataset) -> None:
+def test_fields_that_do_not_match_the_rows_are_refused_with_the_row(root: Client, ticker: Dataset) -> None:
     refused = root.post(page_of(ticker), {**FORM, "fields": '{"id": "string", "price": "boolean"}'})
 
     assert "rows[0].price: must be true or false" in words(refused)
-    assert again(ticker).fields == FIELDS
+    assert reloaded(ticker).fields == FIELDS
 
 
-def test_the_first_rows_are_shown_as_text_and_all_of_them_listed(root: Client, ticker: Dataset) -> None:
+def test_the_first_rows_are_escaped_and_all_rows_are_listed(root: Client, ticker: Dataset) -> None:
     page = root.get(page_of(ticker)).content.decode()
     listed = root.get(f"{list_of(DatasetRow)}?dataset={ticker.pk}")
 
@@ -102,13 +106,13 @@ def test_the_first_rows_are_shown_as_text_and_all_of_them_listed(root: Client, t
     assert "AAPL" in words(listed)
 
 
-def test_a_file_is_looked_at_before_it_is_stored(root: Client, ticker: Dataset) -> None:
-    looked = upload(root, ticker, "rows.csv", b"id,price\nAAPL,2\nTSLA,3\n", replace="on")
+def test_a_file_is_previewed_before_it_is_stored(root: Client, ticker: Dataset) -> None:
+    preview = upload(root, ticker, "rows.csv", b"id,price\nAAPL,2\nTSLA,3\n", replace="on")
 
-    assert "1 rows would be added, 1 changed and 1 removed; 2 in all." in words(looked)
-    assert "TSLA" in words(looked)
+    assert "1 rows would be added, 1 changed and 1 removed; 2 in all." in words(preview)
+    assert "TSLA" in words(preview)
     assert len(keys(ticker)) == 2
-    stored = forms_of(looked)["upload_form"].send(root, ("store", "1"))
+    stored = forms_of(preview)["upload_form"].send(root, ("store", "1"))
     assert stored.status_code == 302, words(stored)
     assert keys(ticker) == ["AAPL", "TSLA"]
     assert told(stored) == ["1 rows were added, 1 changed and 1 removed; 2 in all."]
@@ -130,7 +134,7 @@ def test_a_file_is_looked_at_before_it_is_stored(root: Client, ticker: Dataset) 
         ("rows.xls", b"x", "must end with .csv or .json"),
     ],
 )
-def test_a_file_with_faults_is_refused_and_they_are_named(
+def test_a_file_with_errors_is_refused_and_the_errors_are_named(
     root: Client, ticker: Dataset, name: str, content: bytes, fault: str
 ) -> None:
     refused = upload(root, ticker, name, content)
@@ -139,7 +143,7 @@ def test_a_file_with_faults_is_refused_and_they_are_named(
     assert len(keys(ticker)) == 2
 
 
-def test_a_file_that_is_somebody_elses_or_gone_is_not_stored(root: Client, ticker: Dataset) -> None:
+def test_a_file_of_somebody_else_or_an_expired_file_is_not_stored(root: Client, ticker: Dataset) -> None:
     handle = admin_dataset.keep("somebody:else", "rows.csv", b"id\nX\n")
 
     refused = root.post(f"{list_of(Dataset)}{ticker.pk}/upload/", {"store": "1", "kept": handle})

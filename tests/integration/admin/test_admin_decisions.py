@@ -1,4 +1,4 @@
-"""Approvals and dead letters in the admin: what they show, and what their buttons do."""
+"""Approvals and dead letters in the admin: their pages and buttons."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.open_questions import asked, asking, links_of
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-def row(model: type, key: UUID) -> object:
+def row_of(model: type, key: UUID) -> object:
     with system_scope():
         return model._default_manager.get(pk=key)  # type: ignore[attr-defined]
 
 
-def test_an_approval_shows_its_question_its_votes_and_what_waits_for_it(
+def test_an_approval_shows_its_question_votes_and_waiting_activities(
     engine: Engine, acme: Tenant, root: Client
 ) -> None:
     (activity_id,) = engine.submit(acme)
@@ -36,28 +36,28 @@ def test_an_approval_shows_its_question_its_votes_and_what_waits_for_it(
         acme.pk, approval, actor=Voter("Ann", identity="user:1"), chosen_option="Hives", notes="<b>yes</b>"
     )
 
-    listed, page = words(root.get(list_of(Approval))), root.get(page_of(row(Approval, approval)))
+    listed, page = words(root.get(list_of(Approval))), root.get(page_of(row_of(Approval, approval)))
 
     assert "Which direction? acme content_direction pending 1 operator" in listed
-    shown = words(page)
-    assert "reviewer, 2 must agree, due " in shown
-    assert "Ann: approve Hives" in shown
-    assert "work 0 (awaiting_review): waiting" in shown
+    page_text = words(page)
+    assert "reviewer, 2 must agree, due " in page_text
+    assert "Ann: approve Hives" in page_text
+    assert "work 0 (awaiting_review): waiting" in page_text
     assert "<b>yes</b>" not in page.content.decode()
 
 
-def test_the_buttons_of_an_approval_decide_it_and_take_it_back(
+def test_the_buttons_of_an_approval_approve_reject_and_withdraw_it(
     engine: Engine, acme: Tenant, root: Client
 ) -> None:
     ids = engine.submit(acme, count=3)
-    rows = [row(Approval, asked(acme, [one])) for one in ids]
+    rows = [row_of(Approval, asked(acme, [one])) for one in ids]
 
     for verb, approval in zip(("approve", "reject", "withdraw"), rows, strict=True):
         act(root, Approval, f"{verb}_selected", approval, confirmed="1", notes="Because.")
 
     with system_scope():
-        found = [engine.get(acme, approval.pk) for approval in rows]  # type: ignore[attr-defined]
-    assert [(one.status, one.decided_by) for one in found] == [
+        decided = [engine.get(acme, approval.pk) for approval in rows]  # type: ignore[attr-defined]
+    assert [(one.status, one.decided_by) for one in decided] == [
         ("approved", "user:root"), ("rejected", "user:root"), ("cancelled", "user:root")
     ]  # fmt: skip
     assert {state for approval in rows for state, _ in links_of(acme, approval.pk).values()} == {"woken"}  # type: ignore[attr-defined]
@@ -65,7 +65,7 @@ def test_the_buttons_of_an_approval_decide_it_and_take_it_back(
     assert "user:root approved this at" in told(again)[-1]
 
 
-def test_a_link_to_a_button_changes_nothing(engine: Engine, acme: Tenant, root: Client) -> None:
+def test_opening_the_page_of_a_button_changes_nothing(engine: Engine, acme: Tenant, root: Client) -> None:
     approval = asked(acme)
 
     for verb in ("approve", "reject", "withdraw"):
@@ -74,9 +74,7 @@ def test_a_link_to_a_button_changes_nothing(engine: Engine, acme: Tenant, root: 
     assert engine.status(acme, approval) == "created"
 
 
-def test_a_letter_shows_its_failure_and_how_many_are_alike(
-    engine: Engine, acme: Tenant, root: Client
-) -> None:
+def test_a_dead_letter_shows_its_failure_and_similar_ones(engine: Engine, acme: Tenant, root: Client) -> None:
     failed(engine, acme, count=2)
     (first, second) = failed(engine, acme, "dev", count=2)
     dead_letters.handle_waiting()
@@ -91,7 +89,7 @@ def test_a_letter_shows_its_failure_and_how_many_are_alike(
     assert {letter.activity_id for letter in together.context["cl"].result_list} == {first, second}
 
 
-def test_a_replay_is_counted_first_and_then_done_once(engine: Engine, acme: Tenant, root: Client) -> None:
+def test_a_replay_shows_its_count_first_and_happens_once(engine: Engine, acme: Tenant, root: Client) -> None:
     ids = failed(engine, acme, count=3)
     letters = letters_of(acme, *ids)
 
@@ -106,7 +104,7 @@ def test_a_replay_is_counted_first_and_then_done_once(engine: Engine, acme: Tena
     assert "It was handled before" in told(again)[-1]
 
 
-def test_all_that_failed_alike_is_replayed_from_one_of_them(
+def test_similar_failures_are_replayed_together(
     engine: Engine, acme: Tenant, other_tenant: Tenant, root: Client
 ) -> None:
     engine.serve(other_tenant)
@@ -121,7 +119,7 @@ def test_all_that_failed_alike_is_replayed_from_one_of_them(
     assert engine.status(other_tenant, other[0]) == "failed"
 
 
-def test_giving_up_needs_a_reason(engine: Engine, acme: Tenant, root: Client) -> None:
+def test_dismissing_needs_a_reason(engine: Engine, acme: Tenant, root: Client) -> None:
     (activity_id,) = failed(engine, acme)
     letters = letters_of(acme, activity_id)
 
@@ -136,7 +134,7 @@ def test_giving_up_needs_a_reason(engine: Engine, acme: Tenant, root: Client) ->
     )
 
 
-def test_deadlines_and_tool_calls_are_shown(engine: Engine, acme: Tenant, root: Client) -> None:
+def test_deadlines_and_tool_calls_are_listed(engine: Engine, acme: Tenant, root: Client) -> None:
     engine.agent.behaviour = lambda request: Accepted()
     asking(engine, acme, "request_human_review", {"question": "Good?"})
     asked(acme, due_seconds=60, reminders=(Later(30),))

@@ -1,4 +1,4 @@
-"""Deliverables and their months in the admin."""
+"""Deliverables and their periods in the admin."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ PLAN = {"items": [{"pipeline": "flow", "name": "Bees"}, {"pipeline": "flow"}]}
 def blog(engine: Engine, tenant: Tenant) -> Deliverable:
     steps = [{"id": "a", "agent_role": "qa"}]
     versions.save(tenant.pk, {"key": "flow", "name": "Flow", "steps": steps}, actor="test")
-    made, _ = deliverables.create(tenant.pk, {"key": "blog", "name": "Blog", "pipelines": ["flow"]})
-    return made
+    deliverable, _ = deliverables.create(tenant.pk, {"key": "blog", "name": "Blog", "pipelines": ["flow"]})
+    return deliverable
 
 
 @pytest.fixture
@@ -39,12 +39,12 @@ def form(**members: Any) -> dict[str, Any]:
     return {"name": "Blog", "status": "active", "pipelines": '["flow"]', "params": "{}", **members}
 
 
-def again(tenant: Tenant, row: Any) -> Any:
+def reloaded(tenant: Tenant, row: Any) -> Any:
     with tenant_scope(tenant.pk):
         return type(row).objects.get(pk=row.pk)
 
 
-def test_a_deliverable_is_made_and_changed(tenant: Tenant, blog: Deliverable, root: Client) -> None:
+def test_a_deliverable_can_be_added_and_changed(tenant: Tenant, blog: Deliverable, root: Client) -> None:
     added = root.post(
         f"{list_of(Deliverable)}add/",
         form(tenant=str(tenant.pk), key="ads", name="Ads", params='{"tone": "loud"}'),
@@ -55,7 +55,7 @@ def test_a_deliverable_is_made_and_changed(tenant: Tenant, blog: Deliverable, ro
     with tenant_scope(tenant.pk):
         ads = Deliverable.objects.get(key="ads")
     assert (ads.name, ads.params, ads.version) == ("Ads", {"tone": "loud"}, 1)
-    now = again(tenant, blog)
+    now = reloaded(tenant, blog)
     assert (now.key, now.name, now.status, now.version) == ("blog", "News", "paused", 2)
     assert root.get(page_of(ads)).status_code == 200
 
@@ -67,32 +67,31 @@ def test_a_deliverable_is_made_and_changed(tenant: Tenant, blog: Deliverable, ro
         ("[1]", "Enter a list of keys"), ("[", "Enter a valid JSON"),
     ],
 )  # fmt: skip
-def test_pipelines_that_are_not_there_are_refused(
+def test_unknown_or_malformed_pipelines_are_refused(
     blog: Deliverable, tenant: Tenant, root: Client, pipelines: str, fault: str
 ) -> None:
     assert fault in words(root.post(page_of(blog), form(pipelines=pipelines)))
-    assert again(tenant, blog).version == 1
+    assert reloaded(tenant, blog).version == 1
 
 
-def test_the_running_month_is_started_by_a_button_once(
-    tenant: Tenant, blog: Deliverable, root: Client
-) -> None:
-    asked = root.get(f"/admin/pipelines/deliverable/{blog.pk}/start/")
+def test_the_button_starts_the_current_month_once(tenant: Tenant, blog: Deliverable, root: Client) -> None:
+    question = root.get(f"/admin/pipelines/deliverable/{blog.pk}/start/")
     for _ in range(2):
         act(root, Deliverable, "start_selected", blog, confirmed="1")
 
-    assert "Start the current month" in words(asked)
+    assert "Start the current month" in words(question)
     with tenant_scope(tenant.pk):
         assert DeliverablePeriod.objects.count() == Activity.objects.count() == 1
 
 
-def test_a_period_shows_how_it_goes(
+def test_a_period_shows_its_plan_faults_and_progress(
     tenant: Tenant, may: DeliverablePeriod, root: Client, engine: Engine
 ) -> None:
     with tenant_scope(tenant.pk):
         DeliverablePeriod.objects.update(plan_faults=[{"path": "items[0]", "message": "must be an object"}])
     before = words(root.get(page_of(may)))
-    deliverables.cancel_period(tenant.pk, may.pk, actor="ann")  # its planner is out of the way
+    # A planner at work could not be replaced.
+    deliverables.cancel_period(tenant.pk, may.pk, actor="ann")
     with tenant_scope(tenant.pk):
         DeliverablePeriod.objects.update(status="planning")
     deliverables.accept_plan(tenant.pk, may.pk, PLAN, actor="ann")
@@ -110,7 +109,7 @@ def test_a_period_shows_how_it_goes(
     assert "2026-05" in words(root.get(page_of(run)))
 
 
-def test_a_planner_at_work_is_not_asked_again_but_one_that_was_cancelled_is(
+def test_a_cancelled_planner_can_be_asked_again_but_not_one_at_work(
     tenant: Tenant, may: DeliverablePeriod, root: Client
 ) -> None:
     refused = act(root, DeliverablePeriod, "ask_again_selected", may, confirmed="1")
@@ -120,14 +119,16 @@ def test_a_planner_at_work_is_not_asked_again_but_one_that_was_cancelled_is(
 
     act(root, DeliverablePeriod, "ask_again_selected", may, confirmed="1")
 
-    assert again(tenant, may).planner_activity_id != may.planner_activity_id
-    assert not again(tenant, may).at_risk
+    assert reloaded(tenant, may).planner_activity_id != may.planner_activity_id
+    assert not reloaded(tenant, may).at_risk
 
 
-def test_a_period_is_cancelled_with_a_reason(tenant: Tenant, may: DeliverablePeriod, root: Client) -> None:
+def test_a_period_can_be_cancelled_with_a_reason(
+    tenant: Tenant, may: DeliverablePeriod, root: Client
+) -> None:
     act(root, DeliverablePeriod, "cancel_selected", may, confirmed="1", notes="No budget.")
 
-    assert again(tenant, may).status == "cancelled"
+    assert reloaded(tenant, may).status == "cancelled"
     with tenant_scope(tenant.pk):
         assert Activity.objects.get().cancel_reason == "No budget."
     assert "Cancel the period" not in words(root.get(page_of(may)))

@@ -1,4 +1,4 @@
-"""Budgets and the ledger in the admin: seen by superusers, changed by nobody."""
+"""Budgets and the usage ledger in the admin: superusers can read them, nobody can change them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.engine import Engine
 from tests.spending import accepted, capped, finished
 
 
-def test_budgets_and_entries_are_shown(root: Client, engine: Engine, tenant: Tenant) -> None:
+def test_budgets_and_usage_entries_are_displayed(root: Client, engine: Engine, tenant: Tenant) -> None:
     engine.serve(tenant)
     budget = capped(tenant, "5", agent_role="qa", name="Questions")
     run = accepted(engine, tenant)
@@ -30,22 +30,26 @@ def test_budgets_and_entries_are_shown(root: Client, engine: Engine, tenant: Ten
     assert "0.4" in words(root.get(list_of(UsageEntry), {"q": str(run.activity_id)}))
 
 
-def test_what_is_kept_and_who_waits_is_shown(root: Client, engine: Engine, tenant: Tenant) -> None:
+def test_reservations_and_waits_of_a_budget_are_displayed(
+    root: Client, engine: Engine, tenant: Tenant
+) -> None:
     engine.serve(tenant)
     budget = capped(tenant, "0.40", name="Little")
     run = accepted(engine, tenant)
-    (waits,) = engine.submit(tenant)
+    (waiting_id,) = engine.submit(tenant)
     engine.drain()
     with tenant_scope(tenant.pk):
-        kept, wait = budget.reservations.get(), budget.waits.get()
+        reservation, wait = budget.reservations.get(), budget.waits.get()
 
     assert str(run.run_id) in words(root.get(list_of(Reservation)))
-    assert str(waits) in words(root.get(list_of(BudgetWait)))
-    for row in (kept, wait):
+    assert str(waiting_id) in words(root.get(list_of(BudgetWait)))
+    for row in (reservation, wait):
         assert "Little" in words(root.get(page_of(row)))
 
 
-def test_neither_is_made_changed_or_deleted_here(root: Client, engine: Engine, tenant: Tenant) -> None:
+def test_budgets_and_usage_entries_cannot_be_added_changed_or_deleted(
+    root: Client, engine: Engine, tenant: Tenant
+) -> None:
     engine.serve(tenant)
     budget = capped(tenant)
     accepted(engine, tenant)

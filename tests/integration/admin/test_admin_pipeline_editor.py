@@ -1,4 +1,4 @@
-"""The editor of pipelines: what the server says to it, versions brought back, runs by hand, and the page as a person uses it."""
+"""The editor of pipelines: the server's checks, restored versions, manual runs, and the page in a real browser."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ CHECK = "/admin/pipelines/pipeline/check/"
 
 @pytest.fixture
 def pipeline(tenant: Tenant) -> Pipeline:
-    found: Pipeline = versions.save(tenant.pk, BRIEF, actor="test").pipeline
-    return found
+    saved: Pipeline = versions.save(tenant.pk, BRIEF, actor="test").pipeline
+    return saved
 
 
-def check(root: Client, tenant: Tenant | None, text: str, **given: str) -> dict[str, Any]:
-    answer = root.post(CHECK, {"text": text, "tenant": str(tenant.pk) if tenant else "", **given})
+def check(root: Client, tenant: Tenant | None, text: str, **fields: str) -> dict[str, Any]:
+    answer = root.post(CHECK, {"text": text, "tenant": str(tenant.pk) if tenant else "", **fields})
     assert answer.status_code == 200
     return dict(answer.json())
 
 
 def latest(pipeline: Pipeline) -> int:
     with tenant_scope(pipeline.tenant_id):
-        found: int = Pipeline.objects.get(pk=pipeline.pk).latest
-    return found
+        number: int = Pipeline.objects.get(pk=pipeline.pk).latest
+    return number
 
 
-# What the server says
+# The server's checks
 
 
-def test_a_definition_comes_back_in_both_forms_and_drawn_and_nothing_is_saved(
+def test_a_checked_definition_is_returned_as_data_text_and_picture_but_not_saved(
     tenant: Tenant, root: Client
 ) -> None:
     answer = check(root, tenant, json.dumps(BRIEF))
@@ -59,7 +59,7 @@ def test_a_definition_comes_back_in_both_forms_and_drawn_and_nothing_is_saved(
         assert not Pipeline.objects.filter().exists()
 
 
-def test_every_fault_comes_with_its_path_and_what_was_written_is_kept(tenant: Tenant, root: Client) -> None:
+def test_every_error_has_its_path_and_the_input_is_kept(tenant: Tenant, root: Client) -> None:
     steps = [
         {"id": "a", "agent_role": "nobody", "color": "red"},
         {"id": "b", "agent_role": "qa", "params": "{not json"},
@@ -91,7 +91,7 @@ def test_every_fault_comes_with_its_path_and_what_was_written_is_kept(tenant: Te
         ([{"id": "a", "agent_role": "qa", "when": "steps.b.data ="}], "steps[0].when"),
     ],
 )
-def test_faults_between_steps_are_named_as_well(
+def test_errors_between_steps_have_their_path(
     steps: list[dict[str, Any]], path: str, tenant: Tenant, root: Client
 ) -> None:
     faults = check(root, tenant, json.dumps({"key": "k", "name": "N", "steps": steps}))["faults"]
@@ -99,14 +99,14 @@ def test_faults_between_steps_are_named_as_well(
     assert any(fault["path"].startswith(path) for fault in faults), faults
 
 
-def test_text_that_cannot_be_read_has_no_list_of_steps(tenant: Tenant, root: Client) -> None:
+def test_text_that_cannot_be_parsed_has_no_list_of_steps(tenant: Tenant, root: Client) -> None:
     answer = check(root, tenant, "steps: [")
 
     assert (answer["definition"], answer["text"], answer["svg"]) == (None, None, None)
     assert "line " in answer["faults"][0]["message"]
 
 
-def test_without_a_tenant_it_is_asked_for(root: Client) -> None:
+def test_the_check_asks_for_a_missing_tenant(root: Client) -> None:
     answer = check(root, None, json.dumps(BRIEF))
 
     assert (answer["faults"], answer["svg"]) == ([], None)
@@ -121,7 +121,7 @@ def test_templates_of_the_tenant_are_offered(tenant: Tenant, other_tenant: Tenan
     assert check(root, tenant, json.dumps(BRIEF))["templates"] == ["mine"]
 
 
-def test_a_key_that_is_taken_or_changed_is_a_fault(tenant: Tenant, pipeline: Pipeline, root: Client) -> None:
+def test_a_key_that_is_taken_or_changed_is_an_error(tenant: Tenant, pipeline: Pipeline, root: Client) -> None:
     (taken,) = check(root, tenant, json.dumps(BRIEF))["faults"]
     (changed,) = check(root, tenant, json.dumps({**BRIEF, "key": "other"}), pipeline=str(pipeline.pk))[
         "faults"
@@ -131,25 +131,27 @@ def test_a_key_that_is_taken_or_changed_is_a_fault(tenant: Tenant, pipeline: Pip
     assert check(root, tenant, json.dumps(BRIEF), pipeline=str(pipeline.pk))["faults"] == []
 
 
-def test_hostile_text_is_drawn_as_text(tenant: Tenant, root: Client) -> None:
+def test_hostile_text_is_escaped_in_the_picture(tenant: Tenant, root: Client) -> None:
     hostile = {**BRIEF, "name": "</title><script>alert(1)</script>"}
 
     assert "<script" not in check(root, tenant, json.dumps(hostile))["svg"]
 
 
-def test_who_may_change_it_may_have_it_checked_and_only_by_posting(tenant: Tenant, root: Client) -> None:
+def test_only_those_who_may_change_a_pipeline_may_check_it_and_only_by_post(
+    tenant: Tenant, root: Client
+) -> None:
     guarded = Client(enforce_csrf_checks=True)
     guarded.force_login(User.objects.get(username="root"))
-    asked = {"text": json.dumps(BRIEF), "tenant": str(tenant.pk)}
+    fields = {"text": json.dumps(BRIEF), "tenant": str(tenant.pk)}
 
-    assert staff("mia", tenant, "admin").post(CHECK, asked).json()["faults"] == []
-    assert staff("vera", tenant, "viewer").post(CHECK, asked).status_code == 403
-    assert guarded.post(CHECK, asked).status_code == 403
+    assert staff("mia", tenant, "admin").post(CHECK, fields).json()["faults"] == []
+    assert staff("vera", tenant, "viewer").post(CHECK, fields).status_code == 403
+    assert guarded.post(CHECK, fields).status_code == 403
     assert root.get(CHECK).status_code == 405
     assert Client().post(CHECK).status_code == 302
 
 
-def test_of_another_tenant_it_tells_staff_nothing(tenant: Tenant, other_tenant: Tenant) -> None:
+def test_the_check_reveals_nothing_of_another_tenant(tenant: Tenant, other_tenant: Tenant) -> None:
     with tenant_scope(other_tenant.pk):
         ActivityTemplate.objects.create(tenant=other_tenant, key="theirs", name="theirs", agent_role="qa")
     mia = staff("mia", tenant, "admin")
@@ -194,7 +196,7 @@ def staff(name: str, tenant: Tenant, role: str) -> Client:
         "1_000",
     ],
 )
-def test_what_is_written_reads_back_as_it_was(value: str) -> None:
+def test_written_yaml_is_read_back_unchanged(value: str) -> None:
     data = {
         "key": "k",
         "steps": [{"id": "a", "params": {"x": value, "n": [1, 2.5, None, True], value or "k": {}}}],
@@ -221,14 +223,16 @@ def test_without_scripts_a_definition_can_be_checked_without_saving(pipeline: Pi
 # Versions, runs, schedules
 
 
-def test_a_former_version_becomes_the_newest_again(tenant: Tenant, pipeline: Pipeline, root: Client) -> None:
+def test_an_earlier_version_can_be_restored_as_the_newest(
+    tenant: Tenant, pipeline: Pipeline, root: Client
+) -> None:
     versions.save(tenant.pk, {**BRIEF, "name": "Worse"}, actor="test")
     with tenant_scope(tenant.pk):
         first = PipelineVersion.objects.get(number=1)
     address = f"/admin/pipelines/pipelineversion/{first.pk}/restore/"
     assert address in root.get(page_of(pipeline)).content.decode()
     assert "saves the definition again, as a new version" in words(root.get(address))
-    assert latest(pipeline) == 2, "a link changes nothing"
+    assert latest(pipeline) == 2, "opening the page changes nothing"
 
     act(root, PipelineVersion, "restore_selected", first, confirmed="1")
 
@@ -238,7 +242,7 @@ def test_a_former_version_becomes_the_newest_again(tenant: Tenant, pipeline: Pip
     assert (newest.digest, newest.created_by) == (first.digest, "user:root")
 
 
-def test_a_former_version_whose_agent_is_gone_is_not_brought_back(tenant: Tenant, root: Client) -> None:
+def test_an_earlier_version_whose_agent_is_gone_cannot_be_restored(tenant: Tenant, root: Client) -> None:
     with registered("scribe"):
         first = versions.save(
             tenant.pk, {"key": "k", "name": "N", "steps": [{"id": "a", "agent_role": "scribe"}]}, actor="test"
@@ -253,7 +257,7 @@ def test_a_former_version_whose_agent_is_gone_is_not_brought_back(tenant: Tenant
     assert latest(first.pipeline) == 2
 
 
-def test_a_run_is_started_by_hand_with_parameters(
+def test_a_run_can_be_started_with_parameters(
     tenant: Tenant, pipeline: Pipeline, engine: Any, root: Client
 ) -> None:
     assert "Parameters, as a JSON object" in words(root.get(f"/admin/pipelines/pipeline/{pipeline.pk}/run/"))
@@ -266,18 +270,18 @@ def test_a_run_is_started_by_hand_with_parameters(
     assert any(str(run.pk) in message for message in told(answer))
 
 
-@pytest.mark.parametrize("typed", ["[1]", "{", '"a"'])
-def test_parameters_that_are_no_object_start_nothing(
-    typed: str, tenant: Tenant, pipeline: Pipeline, root: Client
+@pytest.mark.parametrize("entered", ["[1]", "{", '"a"'])
+def test_parameters_that_are_not_an_object_start_nothing(
+    entered: str, tenant: Tenant, pipeline: Pipeline, root: Client
 ) -> None:
-    answer = act(root, Pipeline, "run_selected", pipeline, confirmed="1", notes=typed)
+    answer = act(root, Pipeline, "run_selected", pipeline, confirmed="1", notes=entered)
 
     assert "parameters" in told(answer)[-1]
     with tenant_scope(tenant.pk):
         assert not PipelineRun.objects.filter().exists()
 
 
-def test_a_pipeline_leads_to_its_runs_and_to_the_form_of_a_schedule(pipeline: Pipeline, root: Client) -> None:
+def test_a_pipeline_links_to_its_runs_and_to_the_form_of_a_schedule(pipeline: Pipeline, root: Client) -> None:
     runs = root.get(f"/admin/pipelines/pipeline/{pipeline.pk}/runs/")
     schedule = root.get(f"/admin/pipelines/pipeline/{pipeline.pk}/schedule/")
 
@@ -289,7 +293,7 @@ def test_a_pipeline_leads_to_its_runs_and_to_the_form_of_a_schedule(pipeline: Pi
         )
 
 
-def test_switching_off_a_pipeline_names_the_schedules_that_need_it(pipeline: Pipeline, root: Client) -> None:
+def test_disabling_a_pipeline_names_the_schedules_that_need_it(pipeline: Pipeline, root: Client) -> None:
     with tenant_scope(pipeline.tenant_id):
         Schedule.objects.create(
             tenant_id=pipeline.tenant_id,
@@ -304,7 +308,7 @@ def test_switching_off_a_pipeline_names_the_schedules_that_need_it(pipeline: Pip
     assert "Brief is switched off and still needed by schedules: Daily." in told(answer)
 
 
-def test_a_run_shows_its_branches_as_one_and_why_a_step_was_skipped(
+def test_a_run_shows_branches_as_one_node_and_why_a_step_was_skipped(
     tenant: Tenant, pipeline: Pipeline, engine: Any, root: Client
 ) -> None:
     run = submission.start_run(tenant.pk, "brief", submission.NewRun(), actor="test")
@@ -325,27 +329,27 @@ def test_a_run_shows_its_branches_as_one_and_why_a_step_was_skipped(
     assert root.get(branches).status_code == 200
 
 
-# As a person uses it
+# In a browser
 
 
 @pytest.fixture
 def page(pipeline: Pipeline, root: Client) -> Iterator[Any]:
-    """The page of the pipeline in a real browser. What a script complains of fails the test."""
-    complaints: list[str] = []
+    """The page of the pipeline in a real browser. An error of a script fails the test."""
+    script_errors: list[str] = []
     with served() as address, browser() as chromium:
         context = chromium.new_context(viewport={"width": 1400, "height": 1000})
         context.add_cookies([signed_in(User.objects.get(username="root"), address)])
-        opened = context.new_page()
-        opened.on("pageerror", lambda error: complaints.append(str(error)))
-        opened.set_default_timeout(10_000)
-        opened.goto(f"{address}{page_of(pipeline)}")
-        opened.get_by_text("No errors").wait_for()
-        yield opened
-    assert complaints == []
+        tab = context.new_page()
+        tab.on("pageerror", lambda error: script_errors.append(str(error)))
+        tab.set_default_timeout(10_000)
+        tab.goto(f"{address}{page_of(pipeline)}")
+        tab.get_by_text("No errors").wait_for()
+        yield tab
+    assert script_errors == []
 
 
 @pytest.mark.ui
-def test_steps_are_added_named_moved_and_saved_as_a_new_version(
+def test_steps_can_be_added_renamed_and_saved_as_a_new_version(
     page: Any, tenant: Tenant, pipeline: Pipeline
 ) -> None:
     page.get_by_role("button", name="Add a step").click()
@@ -374,7 +378,7 @@ def test_steps_are_added_named_moved_and_saved_as_a_new_version(
 
 
 @pytest.mark.ui
-def test_list_and_text_are_kept_in_step(page: Any) -> None:
+def test_the_list_of_steps_and_the_text_stay_equal(page: Any) -> None:
     area = page.locator("textarea[name=definition]")
     page.locator(".orc-step-list > li").nth(1).get_by_role("button", name="Remove the step").click()
     page.get_by_text("No errors").wait_for()
@@ -383,7 +387,7 @@ def test_list_and_text_are_kept_in_step(page: Any) -> None:
 
     area.fill("key: brief\nname: Brief\nsteps:\n  - {id: a, agent_role: nobody}\n")
     page.locator(".orc-faults").get_by_text('steps[0].agent_role: unknown role "nobody"').wait_for()
-    assert page.locator(".orc-picture").is_hidden(), "that of an older text stands beside no fault"
+    assert page.locator(".orc-picture").is_hidden(), "no outdated picture next to an error"
     page.get_by_role("tab", name="Steps").click()
     first = page.locator(".orc-step-list > li").nth(0)
     assert first.locator("[data-field=agent_role]").input_value() == "nobody"
@@ -393,12 +397,12 @@ def test_list_and_text_are_kept_in_step(page: Any) -> None:
     page.get_by_text("1 error").wait_for()
     assert page.get_by_role("tab", name="Steps").is_disabled(), "there is nothing to list"
 
-    area.fill("key: brief\nname: Brief\nsteps:\n  - {id: mended, agent_role: qa}\n")
+    area.fill("key: brief\nname: Brief\nsteps:\n  - {id: repaired, agent_role: qa}\n")
     page.get_by_text("No errors").wait_for()
-    assert page.locator(".orc-picture").get_by_text("mended", exact=True).is_visible()
+    assert page.locator(".orc-picture").get_by_text("repaired", exact=True).is_visible()
 
 
-def test_the_registry_of_the_editor_is_the_present_one(pipeline: Pipeline, root: Client) -> None:
+def test_the_editor_offers_the_enabled_roles(pipeline: Pipeline, root: Client) -> None:
     config = root.get(page_of(pipeline)).context["adminform"].form.fields["definition"].widget.config
 
     with system_scope():

@@ -1,4 +1,4 @@
-"""Pipelines in the admin: edited as text, version by version, and their runs as pictures."""
+"""Pipelines in the admin: edited as text in versions, and their runs as pictures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tenants.models import Tenant
 from tests.browsing import BRIEF, act, list_of, no_inlines, page_of, told
 
 
-def test_a_run_shows_where_its_steps_stand(run: PipelineRun, root: Client) -> None:
+def test_a_run_shows_the_status_of_its_steps(run: PipelineRun, root: Client) -> None:
     page = root.get(page_of(run)).content.decode()
 
     assert '<svg xmlns="http://www.w3.org/2000/svg" class="pipeline-picture"' in page
@@ -27,7 +27,7 @@ def test_a_run_shows_where_its_steps_stand(run: PipelineRun, root: Client) -> No
     )
 
 
-def test_a_run_is_cancelled_with_all_its_work(run: PipelineRun, tenant: Tenant, root: Client) -> None:
+def test_cancelling_a_run_cancels_its_activities(run: PipelineRun, tenant: Tenant, root: Client) -> None:
     act(root, PipelineRun, "cancel_selected", run, confirmed="1", notes="stop")
 
     with tenant_scope(tenant.pk):
@@ -36,7 +36,7 @@ def test_a_run_is_cancelled_with_all_its_work(run: PipelineRun, tenant: Tenant, 
     assert "Cancel the run" not in root.get(page_of(run)).content.decode()
 
 
-def test_a_pipeline_is_made_from_text(tenant: Tenant, root: Client) -> None:
+def test_a_pipeline_can_be_added_as_text(tenant: Tenant, root: Client) -> None:
     text = "key: fresh\nname: Fresh\nsteps:\n  - {id: one, agent_role: qa}\n"
 
     answer = root.post(
@@ -44,13 +44,13 @@ def test_a_pipeline_is_made_from_text(tenant: Tenant, root: Client) -> None:
     )
 
     assert answer.status_code == 302
-    made = _pipeline(tenant)
-    assert (made.key, made.name, made.latest, made.enabled) == ("fresh", "Fresh", 1, True)
+    pipeline = _pipeline(tenant)
+    assert (pipeline.key, pipeline.name, pipeline.latest, pipeline.enabled) == ("fresh", "Fresh", 1, True)
     with tenant_scope(tenant.pk):
         assert PipelineVersion.objects.get().created_by == "user:root"
 
 
-def test_every_fault_of_a_definition_is_named_by_its_path(
+def test_every_error_of_a_definition_is_shown_with_its_path(
     run: PipelineRun, tenant: Tenant, root: Client
 ) -> None:
     text = "key: brief\nname: Brief\nsteps:\n  - {id: a, agent_role: nobody}\n  - {id: b, agent_role: qa, depends_on: [c]}\n"
@@ -70,7 +70,7 @@ def test_every_fault_of_a_definition_is_named_by_its_path(
         ("key: other\nname: Other\nsteps:\n  - {id: a, agent_role: qa}\n", "key: must stay"),
     ],
 )
-def test_a_text_that_is_no_definition_of_this_pipeline_is_refused(
+def test_text_that_is_not_a_definition_of_this_pipeline_is_refused(
     text: str, fault: str, run: PipelineRun, tenant: Tenant, root: Client
 ) -> None:
     assert fault in _save(root, _pipeline(tenant), text).content.decode()
@@ -92,7 +92,9 @@ def test_a_changed_definition_is_a_new_version_and_an_equal_one_is_not(
         assert PipelineRun.objects.get(pk=run.pk).version.number == 1, "a run keeps its version"
 
 
-def test_of_two_editors_at_once_the_second_is_told(run: PipelineRun, tenant: Tenant, root: Client) -> None:
+def test_the_second_of_two_concurrent_edits_is_refused(
+    run: PipelineRun, tenant: Tenant, root: Client
+) -> None:
     pipeline = _pipeline(tenant)
     text = root.get(page_of(pipeline)).context["adminform"].form.initial["definition"]
     versions.save(tenant.pk, {**BRIEF, "name": "Theirs"}, actor="user:mia")
@@ -104,7 +106,7 @@ def test_of_two_editors_at_once_the_second_is_told(run: PipelineRun, tenant: Ten
     assert (_pipeline(tenant).latest, _pipeline(tenant).name) == (2, "Theirs")
 
 
-def test_a_pipeline_is_switched_off_from_the_list(run: PipelineRun, tenant: Tenant, root: Client) -> None:
+def test_a_pipeline_can_be_disabled_from_the_list(run: PipelineRun, tenant: Tenant, root: Client) -> None:
     act(root, Pipeline, "disable_selected", _pipeline(tenant))
 
     assert _pipeline(tenant).enabled is False

@@ -1,4 +1,4 @@
-"""The platform's settings of scheduling in the admin."""
+"""Settings of the platform, of tenants and of roles in the admin, and the system jobs."""
 
 from __future__ import annotations
 
@@ -29,23 +29,27 @@ PAGE = "/admin/agents/platformconfig/scheduler/change/"
 
 
 @pytest.fixture(autouse=True)
-def _forgotten(database: None) -> Any:
+def _empty_cache(database: None) -> Any:
     scheduler_settings.forget()
     yield
     scheduler_settings.forget()
 
 
+def form_at(root: Client, page: str, name: str) -> Any:
+    """The form of a page, which is sent to the address of the page."""
+    form = forms_of(root.get(page))[name]
+    form.action = page
+    return form
+
+
 def form(root: Client) -> Any:
     assert PAGE.encode() in root.get(reverse("admin:agents_platformconfig_changelist")).content
-    found = forms_of(root.get(PAGE))["platformconfig_form"]
-    found.action = PAGE  # it is sent to where it came from
-    return found
+    return form_at(root, PAGE, "platformconfig_form")
 
 
-def test_a_tenant_that_is_paused_while_its_form_is_open_stays_so(root: Client, tenant: Tenant) -> None:
+def test_saving_an_open_form_does_not_undo_that_a_tenant_was_paused(root: Client, tenant: Tenant) -> None:
     page = reverse("admin:tenants_tenant_change", args=[tenant.pk])
-    opened = forms_of(root.get(page))["tenant_form"]
-    opened.action = page
+    opened = form_at(root, page, "tenant_form")
     boss = Principal(tenant_id=tenant.pk, tenant="acme", role=Role.ADMIN, actor="user:boss")
     pausing.switch(boss, paused=True)
 
@@ -56,15 +60,14 @@ def test_a_tenant_that_is_paused_while_its_form_is_open_stays_so(root: Client, t
     assert (tenant.name, tenant.paused) == ("Acme & Co", True)
 
 
-def test_a_role_that_is_paused_while_its_settings_are_open_stays_so(
+def test_saving_an_open_form_does_not_undo_that_a_role_was_paused(
     root: Client, engine: Engine, tenant: Tenant
 ) -> None:
     engine.serve(tenant, "qa")
     with tenant_scope(tenant.pk):
         config = AgentConfig.objects.get(agent_id="qa")
     page = reverse("admin:agents_agentconfig_change", args=[config.pk])
-    opened = forms_of(root.get(page))["agentconfig_form"]
-    opened.action = page
+    opened = form_at(root, page, "agentconfig_form")
     with tenant_scope(tenant.pk):
         AgentConfig.objects.update(paused=True, version=config.version + 1)
 
@@ -74,8 +77,7 @@ def test_a_role_that_is_paused_while_its_settings_are_open_stays_so(
     with tenant_scope(tenant.pk):
         config.refresh_from_db()
         assert (config.paused, config.model) == (True, "")
-    again = forms_of(root.get(page))["agentconfig_form"]
-    again.action = page
+    again = form_at(root, page, "agentconfig_form")
     assert again.send(root, model="other", paused="on").status_code == 302
     with tenant_scope(tenant.pk):
         config.refresh_from_db()
@@ -86,33 +88,30 @@ def settings_of_qa(root: Client) -> tuple[AgentConfig, Any]:
     with system_scope():
         config = AgentConfig.objects.get(agent_id="qa")
     page = reverse("admin:agents_agentconfig_change", args=[config.pk])
-    opened = forms_of(root.get(page))["agentconfig_form"]
-    opened.action = page
-    return config, opened
+    return config, form_at(root, page, "agentconfig_form")
 
 
-def test_what_a_role_may_hold_is_granted_in_its_form_and_taken_back_by_emptying_the_field(
+def test_may_hold_is_set_in_the_form_of_a_role_and_cleared_by_emptying_the_field(
     root: Client, engine: Engine, tenant: Tenant
 ) -> None:
     engine.serve(tenant, "qa")
     pipeline = uuid4()
-    for typed, kept in (
+    for entered, stored in (
         (f'{{"roles": ["seo"], "pipelines": ["{str(pipeline).upper()}"]}}', {"roles": ["seo"], "pipelines": [str(pipeline)]}),
         ("", {}),
         ("null", {}),
     ):  # fmt: skip
         config, opened = settings_of_qa(root)
-        assert opened.send(root, may_hold=typed).status_code == 302
+        assert opened.send(root, may_hold=entered).status_code == 302
         with system_scope():
             config.refresh_from_db()
-        assert config.may_hold == kept
+        assert config.may_hold == stored
 
 
-def test_a_tenant_is_paused_and_let_go_on_in_its_form(root: Client, tenant: Tenant) -> None:
+def test_a_tenant_can_be_paused_and_resumed_in_its_form(root: Client, tenant: Tenant) -> None:
     page = reverse("admin:tenants_tenant_change", args=[tenant.pk])
     for sent, paused in (({"paused": "on"}, True), ({}, False)):
-        opened = forms_of(root.get(page))["tenant_form"]
-        opened.action = page
+        opened = form_at(root, page, "tenant_form")
         opened.fields.pop("paused", None)
         opened.fields |= {"paused": ["on"]} if sent else {}
         opened.send(root)
@@ -122,43 +121,45 @@ def test_a_tenant_is_paused_and_let_go_on_in_its_form(root: Client, tenant: Tena
 
 
 @pytest.mark.parametrize("switch", ["paused", "is_active"])
-def test_the_times_of_a_schedule_that_pass_until_the_form_is_saved_are_missed(
+def test_times_that_pass_before_the_form_is_saved_are_missed(
     root: Client, tenant: Tenant, switch: str
 ) -> None:
     schedule = make_schedule(tenant)
     page = reverse("admin:tenants_tenant_change", args=[tenant.pk])
-    noted = []
+    missed = []
 
     for is_stopped in (True, False, False):
-        opened = forms_of(root.get(page))["tenant_form"]
-        opened.action = page
-        ticked = {
+        tenant_form = forms_of(root.get(page))["tenant_form"]
+        tenant_form.action = page
+        switches = {
             "is_active": not (is_stopped and switch == "is_active"),
             "paused": is_stopped and switch == "paused",
         }
-        opened.fields = {name: value for name, value in opened.fields.items() if name not in ticked}
-        opened.fields |= {name: ["on"] for name, is_on in ticked.items() if is_on}
-        assert opened.send(root).status_code == 302
-        noted.append(again(schedule).missed_until)
+        tenant_form.fields = {
+            name: value for name, value in tenant_form.fields.items() if name not in switches
+        }
+        tenant_form.fields |= {name: ["on"] for name, is_on in switches.items() if is_on}
+        assert tenant_form.send(root).status_code == 302
+        missed.append(again(schedule).missed_until)
 
-    assert noted[0] is None
-    assert noted[1] is not None
-    assert noted[2] == noted[1], "it was not paused any more"
+    assert missed[0] is None
+    assert missed[1] is not None
+    assert missed[2] == missed[1], "saving without a pause changes nothing"
 
 
-def test_there_is_a_field_for_every_key_with_its_default_beside_it(root: Client) -> None:
-    shown = form(root)
+def test_every_setting_of_the_scheduler_has_a_field_that_shows_its_default(root: Client) -> None:
+    settings_form = form(root)
     page = root.get(PAGE).content.decode()
 
     for key in KEYS:
-        assert key.attribute in shown.fields or f'name="{key.attribute}"' in page, key.path
+        assert key.attribute in settings_form.fields or f'name="{key.attribute}"' in page, key.path
         assert key.path in page
     assert "Default: America/New_York." in page
     assert "Default: 300000." in page
     assert "Default: email, slack." in page
 
 
-def test_what_is_saved_holds_and_who_saved_it_is_on_record(root: Client) -> None:
+def test_saved_settings_take_effect_and_are_recorded_with_their_author(root: Client) -> None:
     saved = form(root).send(
         root,
         timezone="Europe/Rome",
@@ -184,43 +185,43 @@ def test_what_is_saved_holds_and_who_saved_it_is_on_record(root: Client) -> None
     assert scheduler_settings.current().notification_channels == ()
 
 
-def test_faults_stand_beside_their_fields_and_nothing_is_saved(root: Client) -> None:
+def test_errors_are_shown_at_their_fields_and_nothing_is_saved(root: Client) -> None:
     refused = form(root).send(root, timezone="Mars", max_sockets="0", check_interval_ms="1")
 
     page = refused.content.decode()
     assert refused.status_code == 200
-    for told in ("must be the name of a time zone", "from 1 to 10,000", "from 1,000 to"):
-        assert told in page
+    for error in ("must be the name of a time zone", "from 1 to 10,000", "from 1,000 to"):
+        assert error in page
     assert scheduler_settings.row().value == {}
 
 
-def test_who_has_not_seen_the_last_change_is_asked_to_look_again(root: Client) -> None:
-    old = form(root)
+def test_a_form_that_is_older_than_the_last_change_is_refused(root: Client) -> None:
+    stale = form(root)
     scheduler_settings.save({"enabled": False}, actor="somebody")
 
-    refused = old.send(root, batch_size="5")
+    refused = stale.send(root, batch_size="5")
 
     assert b"Somebody else has changed the settings meanwhile" in refused.content
     assert scheduler_settings.row().value == {"enabled": False}
 
 
-def test_the_row_is_neither_added_nor_deleted(root: Client) -> None:
+def test_the_row_of_settings_cannot_be_added_or_deleted(root: Client) -> None:
     form(root)
 
     assert root.get("/admin/agents/platformconfig/add/").status_code == 403
     assert root.post("/admin/agents/platformconfig/scheduler/delete/", {"post": "yes"}).status_code == 403
 
 
-def test_the_jobs_of_upkeep_are_shown_with_what_fails_hangs_or_waits(root: Client) -> None:
+def test_system_jobs_are_listed_with_their_state(root: Client) -> None:
     assert Leader().campaign()
-    well = job_records.JobReport(
+    report = job_records.JobReport(
         "delays", "activities.outbox", 1.0, 5.0, finished=0.0, duration=0.25, lag=0.5
     )
     jobs = {
-        "ok": well,
-        "late": replace(well, name="outputs", finished=40.0),
-        "failing": replace(well, name="deadlines", failures=3, error="LockNotAvailable"),
-        "waiting: OperationalError": replace(well, name="rates", error="OperationalError"),
+        "ok": report,
+        "late": replace(report, name="outputs", finished=40.0),
+        "failing": replace(report, name="deadlines", failures=3, error="LockNotAvailable"),
+        "waiting: OperationalError": replace(report, name="rates", error="OperationalError"),
     }
     job_records.write_jobs(1, list(jobs.values()), all_of_them=True)
 

@@ -1,4 +1,4 @@
-"""The registry in the admin: agents checked by the API's rules, versions by buttons, and nothing deleted that is needed."""
+"""The registry in the admin: agents are validated as in the API, versions are deployed by buttons, and agents in use stay."""
 
 from __future__ import annotations
 
@@ -53,13 +53,11 @@ def deploy(version: str, environment: str = "staging") -> AgentVersionDeployment
 
 
 def in_production() -> str:
-    found = deployments.in_production("scribe")
-    return found.version if found else ""
+    deployment = deployments.in_production("scribe")
+    return deployment.version if deployment else ""
 
 
-def test_an_agent_is_changed_without_touching_what_is_known_of_its_health(
-    scribe: Agent, root: Client
-) -> None:
+def test_changing_an_agent_keeps_its_health(scribe: Agent, root: Client) -> None:
     assert save(root, scribe, name="Better", retry='{"max_attempts": 2}').status_code == 302
 
     changed = now()
@@ -67,7 +65,7 @@ def test_an_agent_is_changed_without_touching_what_is_known_of_its_health(
     assert (changed.health, changed.health_failures) == ("healthy", 1)
 
 
-def test_of_two_who_edit_an_agent_at_once_the_second_is_told(scribe: Agent, root: Client) -> None:
+def test_the_second_of_two_concurrent_edits_of_an_agent_is_refused(scribe: Agent, root: Client) -> None:
     assert save(root, scribe, name="Mine", seen_revision="1").status_code == 302
 
     page = save(root, scribe, name="Theirs", seen_revision="1")
@@ -76,7 +74,7 @@ def test_of_two_who_edit_an_agent_at_once_the_second_is_told(scribe: Agent, root
     assert now().name == "Mine"
 
 
-def test_another_endpoint_makes_its_health_unknown(scribe: Agent, root: Client, settings: Any) -> None:
+def test_a_new_endpoint_resets_the_health_to_unknown(scribe: Agent, root: Client, settings: Any) -> None:
     settings.ORCHESTRATOR_EGRESS_ALLOW = ("127.0.0.1:9",)
 
     assert save(root, scribe, endpoint="http://127.0.0.1:9/").status_code == 302
@@ -97,7 +95,7 @@ def test_another_endpoint_makes_its_health_unknown(scribe: Agent, root: Client, 
         ("auth", '{"type": "oauth"}', "type: must be one of"),
     ],
 )
-def test_settings_that_could_not_work_are_refused_at_their_field(
+def test_invalid_settings_are_refused_at_their_field(
     field: str, value: str, fault: str, scribe: Agent, root: Client
 ) -> None:
     page = save(root, scribe, **{field: value})
@@ -109,11 +107,11 @@ def test_settings_that_could_not_work_are_refused_at_their_field(
     assert now().revision == 1
 
 
-def test_a_version_is_deployed_promoted_and_rolled_back_by_buttons(scribe: Agent, root: Client) -> None:
-    made = {"agent": "scribe", "version": "1.0.0", "environment": "production"}
-    assert root.post(f"{list_of(AgentVersionDeployment)}add/", made).status_code == 302
-    made |= {"version": "1.1.0", "environment": "staging"}
-    assert root.post(f"{list_of(AgentVersionDeployment)}add/", made).status_code == 302
+def test_a_version_can_be_deployed_promoted_and_rolled_back(scribe: Agent, root: Client) -> None:
+    fields = {"agent": "scribe", "version": "1.0.0", "environment": "production"}
+    assert root.post(f"{list_of(AgentVersionDeployment)}add/", fields).status_code == 302
+    fields |= {"version": "1.1.0", "environment": "staging"}
+    assert root.post(f"{list_of(AgentVersionDeployment)}add/", fields).status_code == 302
     staged = deployments.history("scribe")[0]
     assert (staged.deployed_by, in_production()) == ("user:root", "1.0.0")
 
@@ -121,7 +119,7 @@ def test_a_version_is_deployed_promoted_and_rolled_back_by_buttons(scribe: Agent
     promote = f"/admin/agents/agentversiondeployment/{staged.pk}/promote/"
     assert promote in page
     assert "This version will serve all tenants" in words(root.get(promote))
-    assert in_production() == "1.0.0", "a link changes nothing"
+    assert in_production() == "1.0.0", "opening the page changes nothing"
     act(root, AgentVersionDeployment, "promote_selected", staged, confirmed="1")
     assert in_production() == "1.1.0"
     again = act(root, AgentVersionDeployment, "promote_selected", staged, confirmed="1")
@@ -137,7 +135,7 @@ def test_a_version_is_deployed_promoted_and_rolled_back_by_buttons(scribe: Agent
 
 
 @pytest.mark.parametrize("version", ["1.0", "latest", "01.0.0"])
-def test_a_version_that_is_not_semantic_is_not_deployed(version: str, scribe: Agent, root: Client) -> None:
+def test_only_a_semantic_version_can_be_deployed(version: str, scribe: Agent, root: Client) -> None:
     page = root.post(
         f"{list_of(AgentVersionDeployment)}add/",
         {"agent": "scribe", "version": version, "environment": "staging"},
@@ -146,7 +144,7 @@ def test_a_version_that_is_not_semantic_is_not_deployed(version: str, scribe: Ag
     assert "must be a semantic version" in page.content.decode()
 
 
-def test_what_was_deployed_is_not_edited_and_not_deleted(scribe: Agent, root: Client) -> None:
+def test_a_deployment_cannot_be_changed_or_deleted(scribe: Agent, root: Client) -> None:
     row = deploy("1.0.0")
 
     assert root.post(page_of(row), {"version": "9.9.9"}).status_code == 403
@@ -156,7 +154,7 @@ def test_what_was_deployed_is_not_edited_and_not_deleted(scribe: Agent, root: Cl
     )
 
 
-def test_check_now_asks_a_worker(scribe: Agent, root: Client) -> None:
+def test_check_now_makes_the_health_check_due(scribe: Agent, root: Client) -> None:
     with system_scope():
         Agent.objects.filter(role="scribe").update(health_due_at="2030-01-01T00:00:00Z")
 
@@ -165,7 +163,7 @@ def test_check_now_asks_a_worker(scribe: Agent, root: Client) -> None:
     assert (now().health_due_at, now().health) == (None, "healthy")
 
 
-def test_an_agent_that_is_needed_cannot_be_deleted_and_is_switched_off_with_a_warning(
+def test_an_agent_in_use_cannot_be_deleted_and_is_disabled_with_a_warning(
     scribe: Agent, flow: None, root: Client
 ) -> None:
     address = f"{list_of(Agent)}scribe/delete/"
@@ -190,7 +188,7 @@ def test_an_agent_that_is_needed_cannot_be_deleted_and_is_switched_off_with_a_wa
     assert not now().enabled
 
 
-def test_one_that_nothing_needs_is_deleted_with_its_versions(scribe: Agent, root: Client) -> None:
+def test_an_unused_agent_is_deleted_with_its_versions(scribe: Agent, root: Client) -> None:
     deploy("1.0.0", "production")
 
     answer = root.post(f"{list_of(Agent)}scribe/delete/", {"post": "yes"})
@@ -210,7 +208,7 @@ def test_the_list_shows_version_and_health(scribe: Agent, root: Client) -> None:
 @pytest.mark.parametrize(
     "address", ["scribe/change/", "scribe/roll-back/", "scribe/check-now/", "scribe/delete/", ""]
 )
-def test_staff_of_a_tenant_sees_nothing_of_it(address: str, scribe: Agent, tenant: Tenant) -> None:
+def test_staff_of_a_tenant_cannot_open_the_registry(address: str, scribe: Agent, tenant: Tenant) -> None:
     mia = User.objects.create_user("mia", is_staff=True)
     with system_scope():
         Membership.objects.create(tenant=tenant, user=mia, role="admin")
@@ -221,23 +219,23 @@ def test_staff_of_a_tenant_sees_nothing_of_it(address: str, scribe: Agent, tenan
     assert browser.post(f"{list_of(Agent)}{address}", {}).status_code == 403
 
 
-@pytest.mark.parametrize(("adapter", "shown"), [("cli", "10"), ("inline", "no limit")])
+@pytest.mark.parametrize(("adapter", "limit"), [("cli", "10"), ("inline", "no limit")])
 def test_the_bound_of_the_runaway_guard_is_shown(
-    scribe: Agent, root: Client, adapter: str, shown: str
+    scribe: Agent, root: Client, adapter: str, limit: str
 ) -> None:
     Agent.objects.filter(pk=scribe.pk).update(adapter=adapter, options={})
 
-    assert f"Starts a minute for each worker {shown}" in words(root.get(page_of(scribe)))
+    assert f"Starts a minute for each worker {limit}" in words(root.get(page_of(scribe)))
 
 
-@pytest.mark.parametrize("typed", ["", "null", '""'], ids=["nothing", "null", "no text"])
-def test_a_setting_of_json_that_is_emptied_sets_nothing(scribe: Agent, root: Client, typed: str) -> None:
+@pytest.mark.parametrize("entered", ["", "null", '""'], ids=["empty", "null", "empty text"])
+def test_an_emptied_json_setting_is_stored_as_empty(scribe: Agent, root: Client, entered: str) -> None:
     with system_scope():
         Agent.objects.filter(role="scribe").update(retry={"max_attempts": 2}, options={"effort": "high"})
     form = forms_of(root.get(page_of(scribe)))["agent_form"]
     form.action = page_of(scribe)
 
-    answer = form.send(root, retry=typed, backlog=typed, options=typed)
+    answer = form.send(root, retry=entered, backlog=entered, options=entered)
 
     assert answer.status_code == 302, words(answer)
     assert (now().retry, now().backlog, now().options) == ({}, {}, {})

@@ -1,4 +1,4 @@
-"""The preview in the form of a schedule as somebody sees it who types: in a real browser."""
+"""The live preview in the form of a schedule, in a real browser."""
 
 from __future__ import annotations
 
@@ -32,23 +32,24 @@ def daily(engine: Engine, tenant: Tenant) -> Schedule:
 
 @pytest.fixture
 def screen(database: None) -> Iterator[Any]:
-    """A window in which a superuser has signed in. Whatever its console complains of fails the test."""
+    """The window of a superuser. An error in its console fails the test."""
     user = seeing_all()
-    complaints: list[str] = []
+    console_errors: list[str] = []
     with pages.browser() as chromium, pages.served() as address:
         window = chromium.new_context(base_url=address, viewport={"width": 1400, "height": 900})
         window.add_cookies([pages.signed_in(user, address)])
         page = window.new_page()
         page.on(
-            "console", lambda message: complaints.append(message.text) if message.type == "error" else None
+            "console",
+            lambda message: console_errors.append(message.text) if message.type == "error" else None,
         )
-        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("pageerror", lambda error: console_errors.append(str(error)))
         yield page
         pages.leave(window)
-    assert complaints == []
+    assert console_errors == []
 
 
-def test_the_preview_follows_what_is_filled_in_and_nothing_is_saved(daily: Schedule, screen: Any) -> None:
+def test_the_preview_follows_the_fields_without_saving(daily: Schedule, screen: Any) -> None:
     screen.goto(page_of(daily))
     screen.wait_for_selector(f"{ANSWER} >> text=12 jobs in 3 batches")
 

@@ -1,4 +1,4 @@
-"""Schedules in the admin: the list, the form with its preview, and what people do from there."""
+"""Schedules in the admin: the list, the form with its preview, and the actions."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def save(browser: Client, schedule: Schedule | None, **fields: Any) -> HttpRespo
     return browser.post(address, form(**fields) | no_inlines("executions", "firings"))
 
 
-def again(schedule: Schedule) -> Schedule:
+def reloaded(schedule: Schedule) -> Schedule:
     with tenant_scope(schedule.tenant_id):
         return Schedule.objects.get(pk=schedule.pk)
 
 
-def test_a_schedule_is_made_in_the_form(acme: Tenant, root: Client) -> None:
+def test_a_schedule_can_be_added(acme: Tenant, root: Client) -> None:
     answer = save(
         root,
         None,
@@ -64,34 +64,32 @@ def test_a_schedule_is_made_in_the_form(acme: Tenant, root: Client) -> None:
 
     assert answer.status_code == 302, words(answer)
     with tenant_scope(acme.pk):
-        made = Schedule.objects.get()
-    assert (made.name, made.cron, made.params, made.retry, made.timeout_seconds, made.created_by) == (
+        schedule = Schedule.objects.get()
+    assert (schedule.name, schedule.cron, schedule.params, schedule.retry, schedule.timeout_seconds, schedule.created_by) == (
         "Daily", "0 8 * * *", {"topic": "bees"}, {"max_attempts": 5}, 60, "user:root",
     )  # fmt: skip
-    assert made.next_run_at is not None
+    assert schedule.next_run_at is not None
 
 
-def test_the_form_shows_a_schedule_and_saves_it_unchanged(daily: Schedule, root: Client) -> None:
+def test_saving_an_unchanged_form_makes_no_new_version(daily: Schedule, root: Client) -> None:
     page = root.get(page_of(daily))
-    shown = page.context["adminform"].form.initial
-
-    answer = save(root, daily, params=shown and '{"tickerId": "db:ticker:all:id?batchSize=5"}', expected="1")
+    answer = save(root, daily, params='{"tickerId": "db:ticker:all:id?batchSize=5"}', expected="1")
 
     assert page.status_code == 200
     assert answer.status_code == 302, words(answer)
-    assert again(daily).version == 1
+    assert reloaded(daily).version == 1
 
 
-def test_times_are_those_of_the_schedules_zone(acme: Tenant, root: Client) -> None:
+def test_times_are_entered_in_the_zone_of_the_schedule(acme: Tenant, root: Client) -> None:
     save(root, None, tenant=str(acme.pk), repeat="once", cron="", start_at="2027-05-01T09:30:00")
     with tenant_scope(acme.pk):
-        made = Schedule.objects.get()
-    assert made.start_at == made.next_run_at == datetime(2027, 5, 1, 13, 30, tzinfo=UTC)
-    assert root.get(page_of(made)).context["adminform"].form.initial["start_at"] == "2027-05-01T09:30:00"
+        schedule = Schedule.objects.get()
+    assert schedule.start_at == schedule.next_run_at == datetime(2027, 5, 1, 13, 30, tzinfo=UTC)
+    assert root.get(page_of(schedule)).context["adminform"].form.initial["start_at"] == "2027-05-01T09:30:00"
 
     save(
         root,
-        made,
+        schedule,
         repeat="once",
         cron="",
         start_at="2027-05-01T09:30:00",
@@ -99,35 +97,39 @@ def test_times_are_those_of_the_schedules_zone(acme: Tenant, root: Client) -> No
         expected="1",
     )
 
-    assert again(made).start_at == datetime(2027, 5, 1, 7, 30, tzinfo=UTC), "what is seen is what is meant"
+    assert reloaded(schedule).start_at == datetime(2027, 5, 1, 7, 30, tzinfo=UTC), (
+        "the time is read in the zone of the form"
+    )
 
 
-def test_a_time_that_nobody_touched_stays_to_the_microsecond(acme: Tenant, root: Client) -> None:
+def test_an_unchanged_time_keeps_its_microseconds(acme: Tenant, root: Client) -> None:
     exact = "2027-05-01T13:30:00.123456+00:00"
-    made = editing.create(acme.pk, body(start_at=exact, params={}), actor="test")
+    schedule = editing.create(acme.pk, body(start_at=exact, params={}), actor="test")
 
-    save(root, made, start_at="2027-05-01T09:30:00", priority="3", expected="1")
+    save(root, schedule, start_at="2027-05-01T09:30:00", priority="3", expected="1")
 
-    assert (again(made).priority, again(made).start_at) == (3, datetime.fromisoformat(exact))
+    assert (reloaded(schedule).priority, reloaded(schedule).start_at) == (3, datetime.fromisoformat(exact))
 
 
-def test_every_member_of_a_schedule_survives_the_form(acme: Tenant, root: Client) -> None:
+def test_every_field_of_a_schedule_survives_the_form(acme: Tenant, root: Client) -> None:
     members = body(
         cron=None, interval_ms=90_000, timezone="Europe/Berlin", end_at="2030-01-01T00:00:00Z", dst_gap="skip", dst_fold="both",
         jitter_seconds=5, retry={"max_attempts": 4, "strategy": "fixed", "base_seconds": 1.5, "multiplier": 3, "max_seconds": 9,
         "jitter": 0.5}, timeout_seconds=70, priority=7, catch_up={"up_to": 5}, overlap="queue_one", after_once="delete",
         description="On bees.", params={"a": [1, {"b": "é"}]},
     )  # fmt: skip
-    made = editing.create(acme.pk, members, actor="test")
-    filled = _sent(root.get(page_of(made)).context["adminform"].form)
+    schedule = editing.create(acme.pk, members, actor="test")
+    filled = _sent(root.get(page_of(schedule)).context["adminform"].form)
 
-    answer = root.post(page_of(made), filled | no_inlines("executions", "firings"))
+    answer = root.post(page_of(schedule), filled | no_inlines("executions", "firings"))
 
     assert answer.status_code == 302, words(answer)
-    assert again(made).version == 1, "nothing has changed"
+    assert reloaded(schedule).version == 1, "nothing has changed"
 
 
-def test_faults_are_shown_at_their_fields_and_nothing_is_saved(daily: Schedule, root: Client) -> None:
+def test_errors_of_a_schedule_are_shown_at_their_fields_and_nothing_is_saved(
+    daily: Schedule, root: Client
+) -> None:
     answer = save(
         root, daily, cron="61 * * * *", params='{"a": "db:none:all:id"}', retry_base_seconds="9", retry_max_seconds="1",
         catch_up_policy="up_to", agent_role="qa", name="Daily",
@@ -137,10 +139,10 @@ def test_faults_are_shown_at_their_fields_and_nothing_is_saved(daily: Schedule, 
     assert answer.status_code == 200
     assert errors.keys() == {"cron", "params", "retry_max_seconds", "catch_up_most"}
     assert errors["params"] == ['params.a: character 4: unknown table "none"']
-    assert again(daily).version == 1
+    assert reloaded(daily).version == 1
 
 
-def test_a_name_that_is_taken_is_told_at_the_name(acme: Tenant, daily: Schedule, root: Client) -> None:
+def test_a_name_that_is_taken_is_refused_at_its_field(acme: Tenant, daily: Schedule, root: Client) -> None:
     answer = save(root, None, tenant=str(acme.pk))
 
     assert answer.context["adminform"].form.errors["name"] == ["There is a schedule 'Daily' already."]
@@ -160,27 +162,27 @@ def test_a_pipeline_of_another_tenant_is_unknown(
     assert list(answer.context["adminform"].form.errors) == ["pipeline"]
 
 
-def test_of_two_editors_at_once_the_second_is_told(daily: Schedule, root: Client) -> None:
+def test_the_second_of_two_concurrent_edits_is_refused(daily: Schedule, root: Client) -> None:
     editing.change(daily.tenant_id, daily.pk, {"priority": 3}, actor="user:mia")
 
     answer = save(root, daily, priority="5", expected="1")
 
     assert answer.status_code == 302
     assert "The schedule is now at version 2, not 1." in told(answer)[0]
-    assert again(daily).priority == 3
+    assert reloaded(daily).priority == 3
 
 
 def _sent(form: Any) -> dict[str, Any]:
-    """What a browser would send that shows the form and changes nothing."""
-    found = {}
-    for name in form.fields:
-        value = form[name].value()
-        if value not in (None, False):
-            found[name] = "on" if value is True else str(value)
-    return found
+    """What a browser sends when nobody changes the form."""
+    values = {name: form[name].value() for name in form.fields}
+    return {
+        name: "on" if value is True else str(value)
+        for name, value in values.items()
+        if value not in (None, False)
+    }
 
 
-def test_the_preview_tells_what_will_happen(daily: Schedule, root: Client) -> None:
+def test_the_preview_shows_times_and_jobs(daily: Schedule, root: Client) -> None:
     filled = form(schedule=str(daily.pk), params='{"tickerId": "db:ticker:all:id?batchSize=5"}')
 
     answer = root.post(PREVIEW, filled)
@@ -191,7 +193,7 @@ def test_the_preview_tells_what_will_happen(daily: Schedule, root: Client) -> No
     assert '"tickerId": &quot;T0&quot;' in text or "&quot;T0&quot;" in text
 
 
-def test_the_preview_names_every_fault(daily: Schedule, root: Client) -> None:
+def test_the_preview_shows_errors(daily: Schedule, root: Client) -> None:
     filled = form(schedule=str(daily.pk), params='{"tickerId": "db:tickr:all:id"}')
 
     text = words(root.post(PREVIEW, filled))
@@ -199,7 +201,7 @@ def test_the_preview_names_every_fault(daily: Schedule, root: Client) -> None:
     assert "params.tickerId : character 4: unknown table &quot;tickr&quot;, did you mean ticker?" in text
 
 
-def test_the_preview_waits_for_a_tenant_and_is_for_superusers(acme: Tenant, root: Client) -> None:
+def test_the_preview_needs_a_tenant_a_post_and_a_superuser(acme: Tenant, root: Client) -> None:
     User.objects.create_user("staff", password="a long password", is_staff=True)
     stranger = Client()
     stranger.login(username="staff", password="a long password")
@@ -209,7 +211,7 @@ def test_the_preview_waits_for_a_tenant_and_is_for_superusers(acme: Tenant, root
     assert stranger.post(PREVIEW, form()).status_code in (302, 403)
 
 
-def test_text_of_tenants_is_text_in_the_preview(daily: Schedule, root: Client) -> None:
+def test_text_of_tenants_is_escaped_in_the_preview(daily: Schedule, root: Client) -> None:
     filled = form(schedule=str(daily.pk), params='{"x": "<script>alert(1)</script>", "y": "db:<b>:all:id"}')
 
     page = root.post(PREVIEW, filled).content.decode()
@@ -219,7 +221,7 @@ def test_text_of_tenants_is_text_in_the_preview(daily: Schedule, root: Client) -
     assert "&lt;script&gt;" in page or "params.y" in page
 
 
-def test_the_list_tells_when_and_what_came_of_the_last_time(daily: Schedule, root: Client) -> None:
+def test_the_list_shows_the_next_times_and_the_last_result(daily: Schedule, root: Client) -> None:
     with tenant_scope(daily.tenant_id):
         ScheduleExecution.objects.create(
             tenant_id=daily.tenant_id, schedule=daily, schedule_name="Daily", definition={}, status="partial"
@@ -232,9 +234,9 @@ def test_the_list_tells_when_and_what_came_of_the_last_time(daily: Schedule, roo
     assert "partial" in text
 
 
-def test_it_is_switched_and_run_from_the_list(daily: Schedule, root: Client) -> None:
+def test_a_schedule_can_be_disabled_enabled_and_run_from_the_list(daily: Schedule, root: Client) -> None:
     act(root, Schedule, "disable_selected", daily)
-    assert (again(daily).enabled, again(daily).next_run_at) == (False, None)
+    assert (reloaded(daily).enabled, reloaded(daily).next_run_at) == (False, None)
 
     asked = act(root, Schedule, "run_selected", daily)
     assert "Its times do not change" in words(asked)
@@ -244,12 +246,14 @@ def test_it_is_switched_and_run_from_the_list(daily: Schedule, root: Client) -> 
     with tenant_scope(daily.tenant_id):
         execution = ScheduleExecution.objects.get()
     assert (execution.created_by, execution.jobs_created) == ("user:root", 12)
-    assert again(daily).enabled
+    assert reloaded(daily).enabled
     refused = act(root, Schedule, "run_selected", daily, confirmed="1")
     assert "has not ended" in told(refused)[-1]
 
 
-def test_executions_and_skipped_times_are_seen_and_cancelled(daily: Schedule, root: Client) -> None:
+def test_executions_and_skipped_times_are_shown_and_executions_can_be_cancelled(
+    daily: Schedule, root: Client
+) -> None:
     execution = system_jobs.run_now(daily.tenant_id, daily.pk, actor="test")
     with tenant_scope(daily.tenant_id):
         Firing.objects.create(
@@ -270,7 +274,7 @@ def test_executions_and_skipped_times_are_seen_and_cancelled(daily: Schedule, ro
         assert ScheduleExecution.objects.get().status == "cancelled"
 
 
-def test_deleting_keeps_the_executions(daily: Schedule, root: Client) -> None:
+def test_deleting_a_schedule_keeps_its_executions(daily: Schedule, root: Client) -> None:
     system_jobs.run_now(daily.tenant_id, daily.pk, actor="test")
 
     assert root.get(f"{page_of(daily).removesuffix('change/')}delete/").status_code == 200

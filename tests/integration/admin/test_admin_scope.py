@@ -1,4 +1,4 @@
-"""Anyone who uses the admin sees the tenants that they are members of; superusers the rest only after they have said why."""
+"""Users of the admin see the tenants of their memberships. Superusers see other tenants only with break-glass access."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def _member(tenant: Tenant, name: str, role: str = "admin", **fields: Any) -> Us
 
 
 @pytest.fixture
-def theirs(engine: Engine, tenant: Tenant, other_tenant: Tenant) -> list[Any]:
-    """Rows of all kinds of the other tenant, and a few of the own, whose names differ."""
+def foreign_rows(engine: Engine, tenant: Tenant, other_tenant: Tenant) -> list[Any]:
+    """Rows of every model in the other tenant, named "zebra"; rows named "lion" exist in the own tenant."""
     rows: list[Any] = []
     for owner, word in ((other_tenant, "zebra"), (tenant, "lion")):
         engine.serve(owner)
@@ -68,30 +68,30 @@ def theirs(engine: Engine, tenant: Tenant, other_tenant: Tenant) -> list[Any]:
 
 
 @pytest.fixture
-def staff(theirs: list[Any], tenant: Tenant) -> Client:
-    """An admin of the own tenant, with every permission that Django knows of."""
+def staff(foreign_rows: list[Any], tenant: Tenant) -> Client:
+    """An admin of the own tenant with every permission of Django."""
     user = _member(tenant, "mia")
     user.user_permissions.set(Permission.objects.all())
     return browser_of(user)
 
 
 @pytest.fixture
-def superuser(theirs: list[Any]) -> Client:
-    """A superuser who is a member of no tenant and has broken no glass."""
+def superuser(foreign_rows: list[Any]) -> Client:
+    """A superuser without memberships and without break-glass access."""
     return browser_of(User.objects.create_superuser("root", "root@example.com", "a long password"))
 
 
 def _shows_nothing(browser: Client, model: type, query: dict[str, str], other: Tenant) -> bool:
     answer = browser.get(list_of(model), query, follow=True)
     assert answer.status_code in (200, 403), (model, query)
-    shown = answer.content.decode()
-    for asked in (
+    content = answer.content.decode()
+    for part in (
         f'value="{other.pk}"',
         f"={other.pk}",
         f"%3D{other.pk}",
-    ):  # the filter itself stands on the page
-        shown = shown.replace(asked, "")
-    return not re.search("zebra[ -]", shown) and str(other.pk) not in shown
+    ):  # because the page repeats the filter of the query
+        content = content.replace(part, "")
+    return not re.search("zebra[ -]", content) and str(other.pk) not in content
 
 
 def test_lists_searches_and_filters_show_nothing_of_another_tenant(
@@ -99,20 +99,20 @@ def test_lists_searches_and_filters_show_nothing_of_another_tenant(
 ) -> None:
     owned = [model for model in admin.site._registry if is_owned(model)]
     queries = ({"q": "zebra"}, {"tenant": other_tenant.slug}, {"tenant__id__exact": str(other_tenant.pk)})
-    asked = [(model, {}) for model in owned] + [
+    requests = [(model, {}) for model in owned] + [
         (model, query) for model in (Activity, Pipeline, ApiToken) for query in queries
     ]
 
     assert len(owned) > 20
-    assert [each for each in asked if not _shows_nothing(staff, *each, other_tenant)] == []
+    assert [each for each in requests if not _shows_nothing(staff, *each, other_tenant)] == []
     assert "lion work" in words(staff.get(list_of(Activity)))
 
 
-def test_no_page_history_deletion_or_deed_reaches_a_row_of_another_tenant(
-    staff: Client, theirs: list[Any]
+def test_no_page_history_or_deletion_reaches_a_row_of_another_tenant(
+    staff: Client, foreign_rows: list[Any]
 ) -> None:
-    assert len({type(row) for row in theirs}) > 8
-    for row in theirs:
+    assert len({type(row) for row in foreign_rows}) > 8
+    for row in foreign_rows:
         page = page_of(row)
         base = f"{list_of(type(row))}{row.pk}/"
         for answer in (
@@ -128,9 +128,7 @@ def test_no_page_history_deletion_or_deed_reaches_a_row_of_another_tenant(
                 assert answer["Location"] == "/admin/", (row, answer["Location"])
 
 
-def test_actions_on_chosen_ids_leave_rows_of_another_tenant_alone(
-    staff: Client, other_tenant: Tenant
-) -> None:
+def test_actions_with_ids_of_another_tenant_change_nothing(staff: Client, other_tenant: Tenant) -> None:
     with system_scope():
         activity = Activity.objects.get(name="zebra work")
         token = ApiToken.objects.get(tenant=other_tenant)
@@ -148,23 +146,23 @@ def test_actions_on_chosen_ids_leave_rows_of_another_tenant_alone(
         assert not ApiToken.objects.filter(name="x").exists()
 
 
-def test_choices_and_autocomplete_offer_own_tenants_and_people_of_the_platform_to_nobody(
+def test_choices_and_autocomplete_offer_own_tenants_only_and_no_users(
     staff: Client, tenant: Tenant, other_tenant: Tenant
 ) -> None:
-    def offered(app: str, model: str, field: str) -> Any:
+    def choices(app: str, model: str, field: str) -> Any:
         query = {"app_label": app, "model_name": model, "field_name": field, "term": ""}
         return staff.get(reverse("admin:autocomplete"), query)
 
-    found = json.loads(offered("pipelines", "pipeline", "tenant").content)["results"]
-    assert [each["id"] for each in found] == [str(tenant.pk)]
-    assert offered("tenants", "membership", "user").status_code == 403
+    tenants = json.loads(choices("pipelines", "pipeline", "tenant").content)["results"]
+    assert [each["id"] for each in tenants] == [str(tenant.pk)]
+    assert choices("tenants", "membership", "user").status_code == 403
     form = staff.get(f"{list_of(Channel)}add/").content.decode()
     assert other_tenant.slug not in form
     assert str(other_tenant.pk) not in form
 
 
 @pytest.mark.parametrize("model", [Channel, Pipeline, AgentConfig])
-def test_a_form_with_the_id_of_another_tenant_makes_nothing_there(
+def test_a_form_with_the_id_of_another_tenant_creates_nothing_there(
     model: Any, staff: Client, other_tenant: Tenant
 ) -> None:
     with system_scope():
@@ -179,7 +177,7 @@ def test_a_form_with_the_id_of_another_tenant_makes_nothing_there(
         assert model.objects.filter(tenant=other_tenant).count() == before
 
 
-def test_helper_pages_of_forms_do_not_look_into_another_tenant(staff: Client, other_tenant: Tenant) -> None:
+def test_checking_a_definition_reveals_nothing_of_another_tenant(staff: Client, other_tenant: Tenant) -> None:
     checked = staff.post(
         "/admin/pipelines/pipeline/check/", {"text": json.dumps(BRIEF), "tenant": str(other_tenant.pk)}
     )
@@ -188,7 +186,7 @@ def test_helper_pages_of_forms_do_not_look_into_another_tenant(staff: Client, ot
     assert checked.json()["missing"].startswith("Choose the tenant")
 
 
-def test_a_member_who_only_looks_changes_nothing(theirs: list[Any], tenant: Tenant) -> None:
+def test_a_viewer_cannot_change_anything(foreign_rows: list[Any], tenant: Tenant) -> None:
     viewer = browser_of(_member(tenant, "vic", role="viewer"))
     with tenant_scope(tenant.pk):
         channel, token = Channel.objects.get(), ApiToken.objects.get(name="lion token")
@@ -207,7 +205,7 @@ def test_a_member_who_only_looks_changes_nothing(theirs: list[Any], tenant: Tena
         assert ApiToken.objects.get(pk=token.pk).revoked_at is None
 
 
-def test_a_membership_that_ends_acts_on_the_next_request(staff: Client, tenant: Tenant) -> None:
+def test_an_ended_membership_takes_effect_on_the_next_request(staff: Client, tenant: Tenant) -> None:
     assert staff.get(list_of(Activity)).status_code == 200
 
     with tenant_scope(tenant.pk):
@@ -217,15 +215,13 @@ def test_a_membership_that_ends_acts_on_the_next_request(staff: Client, tenant: 
 
 
 @pytest.mark.parametrize("model", [PeriodicTask, TaskResult, Agent, User, BreakGlass])
-def test_tables_of_the_platform_are_for_superusers(model: Any, staff: Client, superuser: Client) -> None:
+def test_tables_of_the_platform_are_for_superusers_only(model: Any, staff: Client, superuser: Client) -> None:
     assert staff.get(list_of(model)).status_code == 403
     assert staff.get(f"{list_of(model)}add/").status_code == 403
     assert superuser.get(list_of(model)).status_code == 200
 
 
-def test_a_superuser_sees_which_tenants_there_are_but_no_rows_of_theirs(
-    superuser: Client, other_tenant: Tenant
-) -> None:
+def test_a_superuser_sees_the_tenants_but_not_their_rows(superuser: Client, other_tenant: Tenant) -> None:
     assert "globex" in words(superuser.get(list_of(Tenant)))
     for model in (Activity, Pipeline, ApiToken, Channel, AuditEntry, Membership):
         answer = superuser.get(list_of(model))
@@ -238,7 +234,7 @@ def test_a_superuser_sees_which_tenants_there_are_but_no_rows_of_theirs(
     assert refused.status_code == 403
 
 
-def test_a_superuser_manages_tenants_and_people_without_breaking_any_glass(
+def test_a_superuser_manages_tenants_and_users_without_break_glass_access(
     superuser: Client, other_tenant: Tenant
 ) -> None:
     fields = {"slug": "hooli", "name": "Hooli", "is_active": "on", "weight": "2", "timezone": "UTC"}
@@ -255,25 +251,25 @@ def test_a_superuser_manages_tenants_and_people_without_breaking_any_glass(
 
     with system_scope():
         assert Tenant.objects.get(slug="globex").weight == 7
-        found = AuditEntry.objects.filter(actor_name="root").order_by("number")
-        assert [(entry.operation, entry.tenant_id) for entry in found] == [
+        entries = AuditEntry.objects.filter(actor_name="root").order_by("number")
+        assert [(entry.operation, entry.tenant_id) for entry in entries] == [
             ("admin tenants.tenant add", None),
             ("admin tenants.tenant change", None),
             ("admin auth.user add", None),
         ]
-        assert "a long enough one" not in json.dumps([entry.changes for entry in found])
+        assert "a long enough one" not in json.dumps([entry.changes for entry in entries])
 
 
-def test_broken_glass_shows_one_tenant_for_an_hour_and_all_of_it_is_on_record(
+def test_break_glass_access_opens_one_tenant_for_an_hour_and_is_audited(
     superuser: Client, tenant: Tenant, other_tenant: Tenant
 ) -> None:
     address = reverse("admin:break-glass")
-    for nonsense in (
+    for invalid in (
         {"tenant": "globex", "reason": "x"},
         {"tenant": "nobody", "reason": REASON},
         {"reason": REASON},
     ):
-        assert superuser.post(address, nonsense).status_code == 200
+        assert superuser.post(address, invalid).status_code == 200
     assert superuser.post(address, {"tenant": "globex", "reason": REASON}).status_code == 302
 
     page = superuser.get(list_of(Activity))
@@ -299,7 +295,7 @@ def test_broken_glass_shows_one_tenant_for_an_hour_and_all_of_it_is_on_record(
     assert entries[1].changes["name"] == ["zebra channel", "renamed"]
 
 
-def test_glass_whose_time_is_over_shows_nothing_and_its_end_is_on_record(
+def test_expired_break_glass_access_shows_nothing_and_its_end_is_audited(
     superuser: Client, other_tenant: Tenant
 ) -> None:
     superuser.post(reverse("admin:break-glass"), {"all_tenants": "on", "reason": REASON})
@@ -316,7 +312,9 @@ def test_glass_whose_time_is_over_shows_nothing_and_its_end_is_on_record(
         assert list(platform)[-2:] == ["break_glass.opened", "break_glass.expired"]
 
 
-def test_only_superusers_break_the_glass_and_nobody_anothers(staff: Client, superuser: Client) -> None:
+def test_only_superusers_open_break_glass_access_and_only_the_owner_ends_it(
+    staff: Client, superuser: Client
+) -> None:
     assert (
         staff.post(reverse("admin:break-glass"), {"all_tenants": "on", "reason": REASON}).status_code == 403
     )
@@ -328,8 +326,8 @@ def test_only_superusers_break_the_glass_and_nobody_anothers(staff: Client, supe
     assert tenant_admin_scope.of_user(root).everything
 
 
-def test_the_database_holds_a_request_to_its_sight(
-    theirs: list[Any], tenant: Tenant, other_tenant: Tenant
+def test_the_database_enforces_the_scope_of_the_admin(
+    foreign_rows: list[Any], tenant: Tenant, other_tenant: Tenant
 ) -> None:
     with admin_scope(reads={tenant.pk}, writes=(), platform=False):
         assert {row.tenant_id for row in Activity.objects.all()} == {tenant.pk}
@@ -341,7 +339,7 @@ def test_the_database_holds_a_request_to_its_sight(
         assert cursor.fetchone() == (0,)
 
 
-def test_a_menu_offers_what_its_reader_may_open(staff: Client) -> None:
+def test_the_menu_contains_only_pages_that_the_reader_may_open(staff: Client) -> None:
     page = staff.get("/admin/").content.decode()
     links = set(re.findall(r'href="(/admin/[a-z_]+/[a-z_]+/)"', page))
 
@@ -349,24 +347,22 @@ def test_a_menu_offers_what_its_reader_may_open(staff: Client) -> None:
     assert [link for link in links if staff.get(link).status_code != 200] == []
 
 
-def test_a_token_that_staff_make_changes_nothing_that_all_tenants_share(
-    tenant: Tenant, root: Client, staff: Client
-) -> None:
-    asked = {"name": "wide", "role": "admin", "platform": "on"}
+def test_staff_cannot_create_a_token_for_the_platform(tenant: Tenant, root: Client, staff: Client) -> None:
+    fields = {"name": "wide", "role": "admin", "platform": "on"}
 
-    staff.post(f"/admin/tenants/tenant/{tenant.pk}/create-token/", asked)
+    staff.post(f"/admin/tenants/tenant/{tenant.pk}/create-token/", fields)
     with system_scope():
         assert not ApiToken.objects.filter(name="wide", platform=True).exists()
 
-    root.post(f"/admin/tenants/tenant/{tenant.pk}/create-token/", asked)
+    root.post(f"/admin/tenants/tenant/{tenant.pk}/create-token/", fields)
     with system_scope():
         assert ApiToken.objects.filter(name="wide", platform=True).count() == 1
 
 
-def test_an_admin_of_a_tenant_who_is_no_staff_sees_that_tenant_alone(
-    theirs: list[Any], tenant: Tenant, other_tenant: Tenant
+def test_an_admin_of_a_tenant_without_staff_status_sees_that_tenant_only(
+    foreign_rows: list[Any], tenant: Tenant, other_tenant: Tenant
 ) -> None:
-    """They are an operator of the other tenant: the console is for that."""
+    """They are an operator of the other tenant, whose rows they see in the console only."""
     boss = _member(tenant, "boss", is_staff=False)
     _member(other_tenant, "boss", role="operator")
     browser = browser_of(boss)
@@ -380,7 +376,9 @@ def test_an_admin_of_a_tenant_who_is_no_staff_sees_that_tenant_alone(
     assert 'href="/admin/"' not in browser.get(f"/?tenant={other_tenant.slug}").content.decode()
 
 
-def test_what_an_admin_of_a_tenant_changes_stands_in_its_trail(theirs: list[Any], tenant: Tenant) -> None:
+def test_changes_by_an_admin_of_a_tenant_are_in_its_audit_trail(
+    foreign_rows: list[Any], tenant: Tenant
+) -> None:
     browser = browser_of(_member(tenant, "boss", is_staff=False))
     with tenant_scope(tenant.pk):
         channel = Channel.objects.get()
@@ -392,8 +390,8 @@ def test_what_an_admin_of_a_tenant_changes_stands_in_its_trail(theirs: list[Any]
     assert (entry.actor_name, entry.changes["name"]) == ("boss", ["lion channel", "renamed"])
 
 
-def test_members_are_arranged_in_the_console_where_a_tenant_keeps_an_admin(
-    theirs: list[Any], tenant: Tenant
+def test_an_admin_of_a_tenant_cannot_change_memberships_in_the_admin(
+    foreign_rows: list[Any], tenant: Tenant
 ) -> None:
     boss = _member(tenant, "boss", is_staff=False)
     browser = browser_of(boss)

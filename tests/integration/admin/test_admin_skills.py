@@ -1,4 +1,4 @@
-"""Skills and sessions in the platform's admin."""
+"""Skills and sessions in the admin."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def the_skill(tenant: Tenant) -> Skill:
         return Skill.objects.get()
 
 
-def test_a_skill_is_made_and_every_change_is_a_version(root: Client, tenant: Tenant, skill: Skill) -> None:
+def test_every_change_of_a_skill_is_a_new_version(root: Client, tenant: Tenant, skill: Skill) -> None:
     for content in ("Be kind.", "Be brief.", "Be both."):
-        # A browser sends back what the roles were, since their default is made again for each form.
+        # A browser sends the initial roles as well, because their default is a new list for each form.
         root.post(page_of(skill), form(tenant, content=content) | {"initial-roles": "qa,dev"})
 
     changed = the_skill(tenant)
@@ -44,7 +44,9 @@ def test_a_skill_is_made_and_every_change_is_a_version(root: Client, tenant: Ten
     assert changed.updated_at > skill.updated_at
 
 
-def test_the_key_of_a_skill_stays_and_must_be_one(root: Client, tenant: Tenant, skill: Skill) -> None:
+def test_the_key_of_a_skill_must_be_valid_and_cannot_change(
+    root: Client, tenant: Tenant, skill: Skill
+) -> None:
     root.post(page_of(skill), form(tenant, key="other", content="Be brief."))
     refused = root.post(f"{list_of(Skill)}add/", form(tenant, key="../tone"))
 
@@ -52,7 +54,7 @@ def test_the_key_of_a_skill_stays_and_must_be_one(root: Client, tenant: Tenant, 
     assert "such as tone-of-voice" in words(refused)
 
 
-def test_a_session_is_shown_with_why_it_ended_and_cannot_be_changed(root: Client, tenant: Tenant) -> None:
+def test_a_session_shows_why_it_ended_and_cannot_be_changed(root: Client, tenant: Tenant) -> None:
     deliverable = uuid7()
     with tenant_scope(tenant.pk):
         sessions.begin(tenant.pk, deliverable, "qa", "s-1", briefing="b" * 64)
@@ -60,10 +62,10 @@ def test_a_session_is_shown_with_why_it_ended_and_cannot_be_changed(root: Client
         sessions.begin(tenant.pk, deliverable, "qa", "s-2")
         ended = AgentSession.objects.get(external_session_id="s-1")
 
-    shown = words(root.get(page_of(ended)))
+    page = words(root.get(page_of(ended)))
 
-    assert "invalid" in shown
-    assert "b" * 64 in shown
+    assert "invalid" in page
+    assert "b" * 64 in page
     assert {"s-1", "s-2"} <= set(words(root.get(list_of(AgentSession))).split())
     assert "s-1" not in words(root.get(list_of(AgentSession), {"ended_at__isempty": "1"}))
     assert root.post(page_of(ended), {"end_reason": ""}).status_code == 403

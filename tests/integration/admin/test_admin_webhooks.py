@@ -1,4 +1,4 @@
-"""Events and webhooks in the admin: seen by superusers, changed by nobody, and no secret on any page."""
+"""Events and webhooks in the admin: superusers can read them, nobody can change them, and no page shows a secret."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from tests.browsing import list_of, page_of, words
 from tests.integration.test_webhooks import deliveries, raise_events, webhook
 
 
-def test_events_webhooks_and_deliveries_are_shown_and_not_changed(root: Client, tenant: Tenant) -> None:
+def test_events_webhooks_and_deliveries_are_displayed_without_secrets_and_cannot_be_changed(
+    root: Client, tenant: Tenant
+) -> None:
     endpoint, secret = webhook(tenant, "https://hooks.example.com/ours", description="Our board")
     raise_events(tenant)
     with tenant_scope(tenant.pk):

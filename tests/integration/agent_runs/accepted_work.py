@@ -1,4 +1,4 @@
-"""Work that its agent has accepted, and how the agent reports."""
+"""Work that an agent has accepted with 202, and the agent that reports on it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RESULT = {"output": {"content": "# Bees", "data": {"words": [1, 2.5, None]}, "co
 
 
 class Agent:
-    """What an agent has in hand: the address and the token that came with its job."""
+    """An agent as a client of the API: it knows the callback's address and token."""
 
     def __init__(self, request: AgentRequest, token: str = "") -> None:
         self.run_id = request.run_id
@@ -32,8 +32,8 @@ class Agent:
         return self.client.post(f"/{self.address}{verb}/", {} if body is None else body)
 
 
-def accepted(engine: Engine, acme: Tenant, **fields: Any) -> tuple[UUID, Agent]:
-    """An activity whose agent has accepted it."""
+def accept_work(engine: Engine, acme: Tenant, **fields: Any) -> tuple[UUID, Agent]:
+    """Submit an activity that its agent accepts; return its id and the agent."""
     (activity_id,) = engine.submit(acme, **fields)
     engine.drain()
     return activity_id, Agent(engine.agent.calls[-1])
@@ -43,8 +43,8 @@ def run_of(engine: Engine, acme: Tenant, activity_id: UUID) -> ActivityRun:
     return engine.runs(acme, activity_id)[-1]
 
 
-def over(response: Any, reason: str = "") -> None:
-    """The answer tells the agent to stop."""
+def assert_superseded(response: Any, reason: str = "") -> None:
+    """Assert that the response tells the agent to stop."""
     body = problem(response, 409, "run_superseded")
     assert body["stop"] is True
     assert reason in body["reason"]

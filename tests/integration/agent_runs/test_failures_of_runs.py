@@ -1,4 +1,4 @@
-"""An agent reports that it failed, or that it is still at it."""
+"""Agents report failures and heartbeats."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from activities import outbox
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
-from tests.integration.agent_runs.accepted_work import RESULT, Agent, accepted, over, run_of
+from tests.integration.agent_runs.accepted_work import RESULT, Agent, accept_work, assert_superseded, run_of
 from tests.integration.test_api_access import problem
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-def test_a_retryable_failure_is_tried_again_after_the_wait_that_was_asked_for(
-    engine: Engine, acme: Tenant
-) -> None:
-    activity_id, agent = accepted(engine, acme)
+def test_a_retryable_failure_is_retried_after_the_requested_delay(engine: Engine, acme: Tenant) -> None:
+    activity_id, agent = accept_work(engine, acme)
 
     answer = agent.post(
         "fail", {"error": {"message": "busy", "code": "overloaded", "retryable": True, "retry_after": 60}}
@@ -35,7 +33,7 @@ def test_a_retryable_failure_is_tried_again_after_the_wait_that_was_asked_for(
 
 
 def test_a_permanent_failure_is_final(engine: Engine, acme: Tenant) -> None:
-    activity_id, agent = accepted(engine, acme)
+    activity_id, agent = accept_work(engine, acme)
 
     agent.post("fail", {"error": {"message": "no such site"}})
 
@@ -47,8 +45,8 @@ def test_a_permanent_failure_is_final(engine: Engine, acme: Tenant) -> None:
     )
 
 
-def test_being_rate_limited_uses_up_no_attempt(engine: Engine, acme: Tenant) -> None:
-    activity_id, agent = accepted(engine, acme)
+def test_a_rate_limit_uses_no_attempt(engine: Engine, acme: Tenant) -> None:
+    activity_id, agent = accept_work(engine, acme)
 
     agent.post(
         "fail",
@@ -58,16 +56,16 @@ def test_being_rate_limited_uses_up_no_attempt(engine: Engine, acme: Tenant) -> 
     assert (engine.get(acme, activity_id).status, engine.get(acme, activity_id).attempts) == ("created", 0)
 
 
-def test_a_failure_that_comes_again_is_recognised_and_another_one_is_refused(
+def test_a_repeated_failure_is_a_duplicate_and_a_different_one_is_refused(
     engine: Engine, acme: Tenant
 ) -> None:
-    _, agent = accepted(engine, acme)
+    _, agent = accept_work(engine, acme)
     body = {"error": {"message": "busy", "retryable": True}}
     agent.post("fail", body)
 
     assert agent.post("fail", body).json() == {"accepted": True, "duplicate": True}
-    over(agent.post("fail", {"error": {"message": "else", "retryable": True}}), "failed already")
-    over(agent.post("complete", RESULT), "failed already")
+    assert_superseded(agent.post("fail", {"error": {"message": "else", "retryable": True}}), "failed already")
+    assert_superseded(agent.post("complete", RESULT), "failed already")
 
 
 @pytest.mark.parametrize(
@@ -79,10 +77,10 @@ def test_a_failure_that_comes_again_is_recognised_and_another_one_is_refused(
         ({"error": {"message": "x" * 2001}}, "error.message"), ({"error": {"message": "x", "trace": "y"}}, "error.trace"),
     ],
 )  # fmt: skip
-def test_a_failure_that_is_none_is_refused_by_path(
+def test_a_malformed_failure_is_refused_with_its_path(
     engine: Engine, acme: Tenant, body: Any, path: str
 ) -> None:
-    activity_id, agent = accepted(engine, acme)
+    activity_id, agent = accept_work(engine, acme)
 
     refused = problem(agent.post("fail", body), 400, "validation_failed")
 
@@ -90,30 +88,30 @@ def test_a_failure_that_is_none_is_refused_by_path(
     assert engine.status(acme, activity_id) == "in_progress"
 
 
-def test_a_heartbeat_is_counted_and_shows_how_far_the_work_is(api: Any, engine: Engine, acme: Tenant) -> None:
-    activity_id, agent = accepted(engine, acme)
+def test_a_heartbeat_is_counted_and_stores_progress_and_usage(api: Any, engine: Engine, acme: Tenant) -> None:
+    activity_id, agent = accept_work(engine, acme)
 
     first = agent.post("heartbeat", {"progress": {"done": 3}, "usage": {"input_tokens": 9}})
     second = agent.post("heartbeat")
 
     assert first.json() == second.json() == {"stop": False, "reason": None}
-    (shown,) = api("viewer").get(f"/api/v1/activities/{activity_id}/runs/").json()["results"]
-    assert (shown["beats"], shown["progress"], shown["usage"]["input_tokens"]) == (2, {"done": 3}, 9)
-    assert shown["accepted_at"]
+    (run,) = api("viewer").get(f"/api/v1/activities/{activity_id}/runs/").json()["results"]
+    assert (run["beats"], run["progress"], run["usage"]["input_tokens"]) == (2, {"done": 3}, 9)
+    assert run["accepted_at"]
 
 
-def test_a_heartbeat_tells_that_the_work_was_cancelled(api: Any, engine: Engine, acme: Tenant) -> None:
-    activity_id, agent = accepted(engine, acme)
+def test_a_heartbeat_of_cancelled_work_says_stop(api: Any, engine: Engine, acme: Tenant) -> None:
+    activity_id, agent = accept_work(engine, acme)
     api("operator").post(f"/api/v1/activities/{activity_id}/cancel/")
 
     assert agent.post("heartbeat").json() == {"stop": True, "reason": "The work was cancelled or reassigned."}
-    over(agent.post("complete", RESULT), "cancelled")
-    over(agent.post("fail", {"error": {"message": "x"}}), "cancelled")
+    assert_superseded(agent.post("complete", RESULT), "cancelled")
+    assert_superseded(agent.post("fail", {"error": {"message": "x"}}), "cancelled")
     assert engine.status(acme, activity_id) == "cancelled"
 
 
-def test_reports_of_a_run_that_another_one_took_over_from_are_refused(engine: Engine, acme: Tenant) -> None:
-    activity_id, first = accepted(engine, acme)
+def test_reports_of_a_superseded_run_are_refused(engine: Engine, acme: Tenant) -> None:
+    activity_id, first = accept_work(engine, acme)
     first.post("fail", {"error": {"message": "busy", "retryable": True}})
     engine.make_due(acme)
     engine.drain()
@@ -125,28 +123,28 @@ def test_reports_of_a_run_that_another_one_took_over_from_are_refused(engine: En
         first.get(),
         first.post("tools/report_blocker"),
     ):
-        over(answer)
+        assert_superseded(answer)
 
     assert engine.status(acme, activity_id) == "in_progress"
     assert second.post("complete", RESULT).json()["duplicate"] is False
 
 
-def test_a_usage_that_is_none_is_refused(engine: Engine, acme: Tenant) -> None:
-    _, agent = accepted(engine, acme)
+def test_a_malformed_usage_is_refused(engine: Engine, acme: Tenant) -> None:
+    _, agent = accept_work(engine, acme)
 
     refused = problem(agent.post("heartbeat", {"usage": {"output_tokens": "many"}}), 400, "validation_failed")
 
     assert refused["errors"][0]["path"] == "usage.output_tokens"
 
 
-def test_a_heartbeat_is_short(engine: Engine, acme: Tenant) -> None:
-    _, agent = accepted(engine, acme)
+def test_a_large_heartbeat_is_refused(engine: Engine, acme: Tenant) -> None:
+    _, agent = accept_work(engine, acme)
 
     problem(agent.post("heartbeat", {"progress": "x" * 40_000}), 413, "body_too_large")
 
 
-def test_a_wake_during_the_run_leads_to_another_run_after_its_result(engine: Engine, acme: Tenant) -> None:
-    activity_id, agent = accepted(engine, acme)
+def test_a_wake_during_a_run_leads_to_another_run_after_its_result(engine: Engine, acme: Tenant) -> None:
+    activity_id, agent = accept_work(engine, acme)
     with tenant_scope(acme.pk):
         outbox.record(engine.get(acme, activity_id), "unblocked", payload={"blocker_resolution": "fixed"})
 

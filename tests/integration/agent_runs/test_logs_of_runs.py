@@ -1,4 +1,4 @@
-"""An agent says what it does while it works: people read it line by line, and it costs the work nothing."""
+"""Logs of runs: agents add lines while they work, people read them, and a lost log never fails a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from activities import cancellation, outputs, run_logs
 from tenants.context import APP, SYSTEM
 from tenants.models import Tenant
 from tests.engine import Engine, at_once
-from tests.integration.agent_runs.accepted_work import RESULT, Agent, accepted, over, run_of
+from tests.integration.agent_runs.accepted_work import RESULT, Agent, accept_work, assert_superseded, run_of
 from tests.integration.test_api_access import problem
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
@@ -43,8 +43,8 @@ def texts(client: APIClient, activity_id: UUID, agent: Agent) -> list[str]:
     return [line["text"] for line in read(client, activity_id, agent)["results"]]
 
 
-def test_lines_are_read_in_their_order_by_who_follows(api: Any, engine: Engine, acme: Tenant) -> None:
-    activity_id, agent = accepted(engine, acme)
+def test_lines_are_read_in_order_and_from_a_cursor(api: Any, engine: Engine, acme: Tenant) -> None:
+    activity_id, agent = accept_work(engine, acme)
     before = datetime.now(UTC)
 
     answer = agent.post("log", {"lines": LINES})
@@ -69,33 +69,38 @@ def test_lines_are_read_in_their_order_by_who_follows(api: Any, engine: Engine, 
     assert read(api("viewer"), activity_id, agent, "?after=5")["results"] == []
 
 
-def test_pages_lead_to_every_line_wherever_batches_end(api: Any, engine: Engine, acme: Tenant) -> None:
-    activity_id, agent = accepted(engine, acme)
+def test_pages_contain_every_line_once_wherever_batches_end(api: Any, engine: Engine, acme: Tenant) -> None:
+    activity_id, agent = accept_work(engine, acme)
     for first in range(1, 16, 5):
         agent.post("log", lines(*map(str, range(first, first + 5))))
-    client, found = api(), []
+    client, texts_read = api(), []
 
     address: str | None = f"/api/v1/activities/{activity_id}/runs/{agent.run_id}/log/?limit=4"
     while address:
         page = client.get(address).json()
-        found += [line["text"] for line in page["results"]]
+        texts_read += [line["text"] for line in page["results"]]
         address = page["next"]
 
-    assert found == [str(number) for number in range(1, 16)]
+    assert texts_read == [str(number) for number in range(1, 16)]
 
 
-def test_what_comes_again_is_kept_once(api: Any, engine: Engine, acme: Tenant) -> None:
-    activity_id, agent = accepted(engine, acme)
+def test_repeated_lines_are_stored_once(api: Any, engine: Engine, acme: Tenant) -> None:
+    activity_id, agent = accept_work(engine, acme)
     agent.post("log", lines("one"))
 
     again = agent.post("log", lines("one"))
     agent.post("log", lines("two"))
     late = agent.post("log", lines("one"))
-    meant = agent.client.post(f"/{agent.address}log/", lines("one"), headers={"Idempotency-Key": "second"})
+    with_key = agent.client.post(f"/{agent.address}log/", lines("one"), headers={"Idempotency-Key": "second"})
     repeated = agent.client.post(f"/{agent.address}log/", lines("one"), headers={"Idempotency-Key": "second"})
     other = agent.client.post(f"/{agent.address}log/", lines("three"), headers={"Idempotency-Key": "second"})
 
-    assert [each.json()["duplicate"] for each in (again, late, meant, repeated)] == [True, True, False, True]
+    assert [each.json()["duplicate"] for each in (again, late, with_key, repeated)] == [
+        True,
+        True,
+        False,
+        True,
+    ]
     assert again.json() | {"duplicate": False} == {
         "accepted": 1,
         "dropped": 0,
@@ -107,22 +112,26 @@ def test_what_comes_again_is_kept_once(api: Any, engine: Engine, acme: Tenant) -
     assert texts(api(), activity_id, agent) == ["one", "two", "one"]
 
 
-def test_lines_that_come_at_once_all_get_a_number_of_their_own(
-    api: Any, engine: Engine, acme: Tenant
-) -> None:
-    activity_id, agent = accepted(engine, acme)
+def test_concurrent_lines_get_different_numbers(api: Any, engine: Engine, acme: Tenant) -> None:
+    activity_id, agent = accept_work(engine, acme)
     request = engine.agent.calls[-1]
 
-    def say(number: int) -> Any:
+    def add_lines(number: int) -> Any:
         return lambda: Agent(request).post("log", lines(f"{number} a", f"{number} b")).json()
 
-    answers = at_once(*(say(number) for number in range(4)), *(say(number) for number in range(4)))
+    answers = at_once(
+        *(add_lines(number) for number in range(4)), *(add_lines(number) for number in range(4))
+    )
 
     assert sorted(answer["duplicate"] for answer in answers) == [False] * 4 + [True] * 4
-    found = read(api(), activity_id, agent)["results"]
-    assert [line["number"] for line in found] == list(range(1, 9))
-    assert sorted(line["text"] for line in found) == sorted(f"{n} {part}" for n in range(4) for part in "ab")
-    assert all(one["text"][0] == other["text"][0] for one, other in zip(found[::2], found[1::2], strict=True))
+    log_lines = read(api(), activity_id, agent)["results"]
+    assert [line["number"] for line in log_lines] == list(range(1, 9))
+    assert sorted(line["text"] for line in log_lines) == sorted(
+        f"{n} {part}" for n in range(4) for part in "ab"
+    )
+    assert all(
+        one["text"][0] == other["text"][0] for one, other in zip(log_lines[::2], log_lines[1::2], strict=True)
+    )
 
 
 @pytest.mark.parametrize(
@@ -148,11 +157,11 @@ def test_lines_that_come_at_once_all_get_a_number_of_their_own(
         ({"lines": [{"kind": "text", "text": "a\x00b"}]}, ["lines[0].text"]),
     ],
 )  # fmt: skip
-def test_every_fault_is_named_by_its_path_and_nothing_is_kept(
+def test_malformed_lines_are_refused_with_their_paths_and_not_stored(
     api: Any, engine: Engine, acme: Tenant, settings: Any, body: Any, faults: list[str]
 ) -> None:
     settings.ORCHESTRATOR_RUN_LOG_LINE_BYTES, settings.ORCHESTRATOR_RUN_LOG_CALL_LINES = 100, 4
-    activity_id, agent = accepted(engine, acme)
+    activity_id, agent = accept_work(engine, acme)
 
     answer = agent.post("log", body)
 
@@ -161,22 +170,22 @@ def test_every_fault_is_named_by_its_path_and_nothing_is_kept(
     assert texts(api(), activity_id, agent) == []
 
 
-def test_a_call_that_is_too_large_is_refused(engine: Engine, acme: Tenant, settings: Any) -> None:
+def test_too_large_a_batch_of_lines_is_refused(engine: Engine, acme: Tenant, settings: Any) -> None:
     settings.ORCHESTRATOR_RUN_LOG_CALL_BYTES = 1_000
-    _, agent = accepted(engine, acme)
+    _, agent = accept_work(engine, acme)
 
     assert agent.post("log", lines("a" * 1_000)).status_code == 413
 
 
 @pytest.mark.parametrize("bound", ["lines", "bytes"])
-def test_a_log_that_is_full_says_how_much_it_has_not_kept_and_the_run_goes_on(
+def test_a_full_log_counts_dropped_lines_and_the_run_continues(
     api: Any, engine: Engine, acme: Tenant, settings: Any, bound: str
 ) -> None:
     if bound == "lines":
         settings.ORCHESTRATOR_RUN_LOG_LINES = 3
     else:
         settings.ORCHESTRATOR_RUN_LOG_BYTES = 30
-    activity_id, agent = accepted(engine, acme)
+    activity_id, agent = accept_work(engine, acme)
     agent.post("log", lines("a" * 10, "b" * 10))
 
     part = agent.post("log", lines("c" * 10, "d" * 10, "e"))
@@ -198,22 +207,24 @@ def test_a_log_that_is_full_says_how_much_it_has_not_kept_and_the_run_goes_on(
     assert agent.post("complete", RESULT).status_code == 200
 
 
-def test_who_is_over_is_told_to_stop_and_adds_nothing(api: Any, engine: Engine, acme: Tenant) -> None:
-    cancelled_id, cancelled = accepted(engine, acme)
+def test_an_ended_run_adds_no_lines_and_is_told_to_stop(api: Any, engine: Engine, acme: Tenant) -> None:
+    cancelled_id, cancelled = accept_work(engine, acme)
     cancelled.post("log", lines("before"))
     cancellation.cancel(acme.pk, cancelled_id, actor="test")
-    _, done = accepted(engine, acme)
-    done.post("complete", RESULT)
+    _, completed = accept_work(engine, acme)
+    completed.post("complete", RESULT)
 
-    over(cancelled.post("log", lines("after")), "cancelled")
-    over(done.post("log", lines("after")), "completed")
+    assert_superseded(cancelled.post("log", lines("after")), "cancelled")
+    assert_superseded(completed.post("log", lines("after")), "completed")
 
     assert texts(api(), cancelled_id, cancelled) == ["before"]
 
 
-def test_nobody_else_reads_a_log(api: Any, engine: Engine, acme: Tenant, other_tenant: Tenant) -> None:
-    activity_id, agent = accepted(engine, acme)
-    other_id, _ = accepted(engine, acme)
+def test_a_log_is_not_found_for_other_tenants_and_activities(
+    api: Any, engine: Engine, acme: Tenant, other_tenant: Tenant
+) -> None:
+    activity_id, agent = accept_work(engine, acme)
+    other_id, _ = accept_work(engine, acme)
     agent.post("log", lines("secret"))
 
     place = f"/api/v1/activities/{activity_id}/runs/{agent.run_id}/log/"
@@ -229,76 +240,74 @@ def test_nobody_else_reads_a_log(api: Any, engine: Engine, acme: Tenant, other_t
         assert api().get(f"{place}{query}").status_code == 400
 
 
-def test_a_line_costs_one_question_to_postgresql_and_no_write(engine: Engine, acme: Tenant) -> None:
-    _, agent = accepted(engine, acme)
+def test_a_line_takes_one_query_to_postgresql_and_no_write(engine: Engine, acme: Tenant) -> None:
+    _, agent = accept_work(engine, acme)
     agent.post("log", lines("warm"))
 
     with CaptureQueriesContext(connections[APP]) as own, CaptureQueriesContext(connections[SYSTEM]) as wide:
         for number in range(3):
             agent.post("log", lines(f"{number}"))
 
-    asked = [query["sql"] for query in (*own.captured_queries, *wide.captured_queries)]
-    assert sum('FROM "activities_activityrun"' in sql for sql in asked) == 3
-    assert [sql for sql in asked if sql.startswith(("INSERT", "UPDATE", "DELETE"))] == []
+    queries = [query["sql"] for query in (*own.captured_queries, *wide.captured_queries)]
+    assert sum('FROM "activities_activityrun"' in sql for sql in queries) == 3
+    assert [sql for sql in queries if sql.startswith(("INSERT", "UPDATE", "DELETE"))] == []
 
 
 @pytest.fixture
-def mongodb_comes_and_goes(settings: Any) -> Iterator[Any]:
-    """`away()` and `back()`. While it is away nobody waits for long."""
-    there, away = settings.MONGODB_URI, "mongodb://127.0.0.1:1/none?appname=logs-away"
-    meanwhile = pytest.MonkeyPatch()
+def mongodb_switch(settings: Any) -> Iterator[Any]:
+    """Call `stop()` and `start()`. While MongoDB is stopped, timeouts are short."""
+    working, unreachable = settings.MONGODB_URI, "mongodb://127.0.0.1:1/none?appname=logs-away"
+    patch = pytest.MonkeyPatch()
 
     class Switch:
-        def away(self) -> None:
-            settings.MONGODB_URI = away
-            meanwhile.setattr(run_logs, "WRITE_SECONDS", 0.2)
-            meanwhile.setattr(outputs, "READ_SECONDS", 0.2)
+        def stop(self) -> None:
+            settings.MONGODB_URI = unreachable
+            patch.setattr(run_logs, "WRITE_SECONDS", 0.2)
+            patch.setattr(outputs, "READ_SECONDS", 0.2)
 
-        def back(self) -> None:
-            settings.MONGODB_URI = there
-            meanwhile.undo()
+        def start(self) -> None:
+            settings.MONGODB_URI = working
+            patch.undo()
 
     yield Switch()
-    meanwhile.undo()
-    settings.MONGODB_URI = away
+    patch.undo()
+    settings.MONGODB_URI = unreachable
     outputs.collection().database.client.close()
 
 
-def test_without_mongodb_lines_are_dropped_and_counted_and_the_work_is_done(
-    api: Any, engine: Engine, acme: Tenant, mongodb_comes_and_goes: Any
+def test_without_mongodb_lines_are_dropped_and_counted_and_the_run_completes(
+    api: Any, engine: Engine, acme: Tenant, mongodb_switch: Any
 ) -> None:
-    activity_id, agent = accepted(engine, acme)
+    activity_id, agent = accept_work(engine, acme)
     agent.post("log", lines("one"))
-    mongodb_comes_and_goes.away()
+    mongodb_switch.stop()
 
     answers = [agent.post("log", lines("two", "three")), agent.post("log", lines("four"))]
     address = f"/api/v1/activities/{activity_id}/runs/{agent.run_id}/log/"
-    unread = api().get(address)
-    mongodb_comes_and_goes.back()
+    unavailable = api().get(address)
+    mongodb_switch.start()
     agent.post("log", lines("five"))
 
     assert [(a.status_code, a.json()["accepted"], a.json()["dropped"]) for a in answers] == [
         (200, 0, 2), (200, 0, 1),
     ]  # fmt: skip
-    problem(unread, 503, "output_unavailable")
-    found = read(api(), activity_id, agent)["results"]
-    assert [line["text"] for line in found] == [
+    problem(unavailable, 503, "output_unavailable")
+    log_lines = read(api(), activity_id, agent)["results"]
+    assert [line["text"] for line in log_lines] == [
         "one", "3 lines were not kept: the store of logs did not answer.", "five",
     ]  # fmt: skip
-    assert found[1]["kind"] == "note"
+    assert log_lines[1]["kind"] == "note"
     assert agent.post("complete", RESULT).status_code == 200
     assert engine.status(acme, activity_id) == "done"
 
 
-def test_a_heartbeat_is_dated_and_the_run_says_when_its_time_is_over(
-    api: Any, engine: Engine, acme: Tenant
-) -> None:
-    activity_id, agent = accepted(engine, acme)
+def test_a_run_shows_its_last_heartbeat_and_its_deadline(api: Any, engine: Engine, acme: Tenant) -> None:
+    activity_id, agent = accept_work(engine, acme)
     client = api()
 
     def run() -> Any:
-        (shown,) = client.get(f"/api/v1/activities/{activity_id}/runs/").json()["results"]
-        return shown
+        (only_run,) = client.get(f"/api/v1/activities/{activity_id}/runs/").json()["results"]
+        return only_run
 
     assert run()["last_heartbeat_at"] is None
     agent.post("heartbeat", {"progress": {"percent": 10}})
@@ -307,5 +316,5 @@ def test_a_heartbeat_is_dated_and_the_run_says_when_its_time_is_over(
 
     assert first is not None
     assert run()["last_heartbeat_at"] > first
-    lasts = datetime.fromisoformat(run()["deadline"]) - datetime.fromisoformat(run()["accepted_at"])
-    assert lasts.total_seconds() == run_of(engine, acme, activity_id).timeout_seconds
+    time_left = datetime.fromisoformat(run()["deadline"]) - datetime.fromisoformat(run()["accepted_at"])
+    assert time_left.total_seconds() == run_of(engine, acme, activity_id).timeout_seconds

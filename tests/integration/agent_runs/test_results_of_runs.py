@@ -1,4 +1,4 @@
-"""An agent reports a result: it counts once, and what is none is refused."""
+"""Agents report results: each counts once, and malformed ones are refused."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from pipelines import versions
 from pipelines.submission import NewRun, start_run
 from tenants.models import Tenant
 from tests.engine import Engine, at_once
-from tests.integration.agent_runs.accepted_work import RESULT, Agent, accepted, run_of
+from tests.integration.agent_runs.accepted_work import RESULT, Agent, accept_work, run_of
 from tests.integration.test_api_access import problem
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-def test_a_completed_run_completes_its_activity_and_gives_its_slot_back(engine: Engine, acme: Tenant) -> None:
+def test_a_completed_run_completes_its_activity_and_frees_its_slot(engine: Engine, acme: Tenant) -> None:
     engine.serve(acme, "qa", max_concurrency=1)
-    activity_id, agent = accepted(engine, acme)
+    activity_id, agent = accept_work(engine, acme)
     (waiting,) = engine.submit(acme)
 
     answer = agent.post(
@@ -50,24 +50,24 @@ def test_a_completed_run_completes_its_activity_and_gives_its_slot_back(engine: 
     assert engine.status(acme, waiting) == "in_progress"
 
 
-def test_the_history_says_which_run_reported(api: Any, engine: Engine, acme: Tenant) -> None:
-    activity_id, agent = accepted(engine, acme)
+def test_the_timeline_names_the_run_that_reported(api: Any, engine: Engine, acme: Tenant) -> None:
+    activity_id, agent = accept_work(engine, acme)
     agent.post("complete", RESULT)
 
-    moments = api().get(f"/api/v1/activities/{activity_id}/timeline/").json()["results"]
+    entries = api().get(f"/api/v1/activities/{activity_id}/timeline/").json()["results"]
 
-    assert [m["actor"] for m in moments if m.get("verb") == "complete"] == [f"run:{agent.run_id}"]
+    assert [m["actor"] for m in entries if m.get("verb") == "complete"] == [f"run:{agent.run_id}"]
 
 
 def test_a_result_that_needs_an_approval_waits_for_it(engine: Engine, acme: Tenant) -> None:
-    activity_id, agent = accepted(engine, acme, requires_approval=True)
+    activity_id, agent = accept_work(engine, acme, requires_approval=True)
 
     agent.post("complete", RESULT)
 
     assert engine.status(acme, activity_id) == "awaiting_approval"
 
 
-def test_a_result_moves_its_pipeline_on(engine: Engine, acme: Tenant) -> None:
+def test_a_result_starts_the_next_step_of_its_pipeline(engine: Engine, acme: Tenant) -> None:
     steps = [{"id": "a", "agent_role": "qa"}, {"id": "b", "agent_role": "qa"}]
     versions.save(acme.pk, {"key": "two", "name": "Two", "steps": steps}, actor="test")
     start_run(acme.pk, "two", NewRun(), actor="test")
@@ -80,14 +80,14 @@ def test_a_result_moves_its_pipeline_on(engine: Engine, acme: Tenant) -> None:
     assert (engine.agent.calls[-1].input or {})["content"] == "# Bees"
 
 
-def test_a_result_may_come_before_our_own_call_has_returned(engine: Engine, acme: Tenant) -> None:
+def test_a_result_may_arrive_before_the_call_of_the_agent_returns(engine: Engine, acme: Tenant) -> None:
     answers = []
 
-    def hasty(request: AgentRequest) -> Accepted:
+    def report_early(request: AgentRequest) -> Accepted:
         answers.append(Agent(request).post("complete", RESULT))
         return Accepted()
 
-    engine.agent.behaviour = hasty
+    engine.agent.behaviour = report_early
     (activity_id,) = engine.submit(acme)
     engine.drain()
 
@@ -97,8 +97,8 @@ def test_a_result_may_come_before_our_own_call_has_returned(engine: Engine, acme
     assert exchange(Exchange()) == []
 
 
-def test_a_result_that_comes_again_is_recognised(engine: Engine, acme: Tenant) -> None:
-    activity_id, agent = accepted(engine, acme)
+def test_a_repeated_result_is_a_duplicate(engine: Engine, acme: Tenant) -> None:
+    activity_id, agent = accept_work(engine, acme)
     agent.post("complete", RESULT)
 
     again = agent.post("complete", RESULT)
@@ -113,8 +113,8 @@ def test_a_result_that_comes_again_is_recognised(engine: Engine, acme: Tenant) -
     assert len(engine.runs(acme, activity_id)) == 1
 
 
-def test_of_five_equal_results_at_once_one_counts(engine: Engine, acme: Tenant) -> None:
-    activity_id, agent = accepted(engine, acme)
+def test_one_of_five_concurrent_equal_results_counts(engine: Engine, acme: Tenant) -> None:
+    activity_id, agent = accept_work(engine, acme)
 
     answers = at_once(*[lambda: agent.post("complete", RESULT) for _ in range(5)])
 
@@ -123,10 +123,8 @@ def test_of_five_equal_results_at_once_one_counts(engine: Engine, acme: Tenant) 
     assert engine.status(acme, activity_id) == "done"
 
 
-def test_another_result_of_a_completed_run_is_refused_and_the_first_stands(
-    engine: Engine, acme: Tenant
-) -> None:
-    _, agent = accepted(engine, acme)
+def test_a_different_second_result_is_refused(engine: Engine, acme: Tenant) -> None:
+    _, agent = accept_work(engine, acme)
     agent.post("complete", RESULT)
 
     refused = problem(agent.post("complete", {"output": {"content": "other"}}), 409, "already_completed")
@@ -146,10 +144,10 @@ def test_another_result_of_a_completed_run_is_refused_and_the_first_stands(
         ({"output": {}, "usage": {"input_tokens": -1}}, "usage.input_tokens"), ({"output": {}, "session_id": ""}, "session_id"),
     ],
 )  # fmt: skip
-def test_a_result_that_is_none_is_refused_by_path_and_the_run_goes_on(
+def test_a_malformed_result_is_refused_with_its_path_and_the_run_continues(
     engine: Engine, acme: Tenant, body: Any, path: str
 ) -> None:
-    activity_id, agent = accepted(engine, acme)
+    activity_id, agent = accept_work(engine, acme)
 
     refused = problem(agent.post("complete", body), 400, "validation_failed")
 
@@ -158,16 +156,16 @@ def test_a_result_that_is_none_is_refused_by_path_and_the_run_goes_on(
     assert agent.post("complete", RESULT).status_code == 200
 
 
-def test_members_that_we_do_not_know_are_ignored(engine: Engine, acme: Tenant) -> None:
-    _, agent = accepted(engine, acme)
+def test_unknown_fields_of_a_result_are_ignored(engine: Engine, acme: Tenant) -> None:
+    _, agent = accept_work(engine, acme)
 
     assert agent.post("complete", {**RESULT, "confidence": 0.9}).status_code == 200
 
 
-def test_outputs_have_a_largest_size_however_they_are_written(
+def test_the_largest_output_is_measured_without_json_escapes(
     engine: Engine, acme: Tenant, settings: Any
 ) -> None:
-    _, agent = accepted(engine, acme)
+    _, agent = accept_work(engine, acme)
     limit = settings.ORCHESTRATOR_MAX_OUTPUT_BYTES
     largest = "\u00e9" * ((limit - 4) // 2)
 

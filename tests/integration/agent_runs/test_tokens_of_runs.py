@@ -1,4 +1,4 @@
-"""Whose reports are believed: the token of a run opens this run and nothing else."""
+"""The token of a run authorises reports on this run and nothing else."""
 
 from __future__ import annotations
 
@@ -12,21 +12,19 @@ from activities import run_tokens
 from activities.run_tokens import RunToken
 from tenants.models import Tenant
 from tests.engine import Engine
-from tests.integration.agent_runs.accepted_work import RESULT, Agent, accepted, over
+from tests.integration.agent_runs.accepted_work import RESULT, Agent, accept_work, assert_superseded
 from tests.integration.test_api_access import problem
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-def forged(text: str) -> str:
+def forge(text: str) -> str:
     return text[:-1] + ("A" if text[-1] != "A" else "B")
 
 
 @pytest.mark.parametrize("verb", ["", "heartbeat", "complete", "fail", "tools/report_blocker"])
-def test_without_the_runs_own_token_nobody_is_heard(
-    api: Any, engine: Engine, acme: Tenant, verb: str
-) -> None:
-    activity_id, agent = accepted(engine, acme)
+def test_only_the_token_of_the_run_is_accepted(api: Any, engine: Engine, acme: Tenant, verb: str) -> None:
+    activity_id, agent = accept_work(engine, acme)
     request = engine.agent.calls[-1]
     user = api("admin")._credentials["HTTP_AUTHORIZATION"].partition(" ")[2]
     foreign_key = signing.dumps(
@@ -40,13 +38,13 @@ def test_without_the_runs_own_token_nobody_is_heard(
         answer = stranger.post(verb, RESULT) if verb else stranger.get()
         return int(problem(answer, 401, "not_authenticated" if token is None else "invalid_token")["status"])
 
-    assert {status(token) for token in (None, user, "", forged(request.callback.token), foreign_key)} == {401}
+    assert {status(token) for token in (None, user, "", forge(request.callback.token), foreign_key)} == {401}
     assert engine.status(acme, activity_id) == "in_progress"
 
 
-def test_a_token_opens_its_own_run_alone(engine: Engine, acme: Tenant) -> None:
-    first_id, first = accepted(engine, acme)
-    second_id, second = accepted(engine, acme)
+def test_a_token_does_not_open_another_run(engine: Engine, acme: Tenant) -> None:
+    first_id, first = accept_work(engine, acme)
+    second_id, second = accept_work(engine, acme)
 
     first.address = second.address
 
@@ -60,8 +58,8 @@ def test_a_token_opens_its_own_run_alone(engine: Engine, acme: Tenant) -> None:
     assert {engine.status(acme, first_id), engine.status(acme, second_id)} == {"in_progress"}
 
 
-def test_a_run_token_opens_nothing_else(engine: Engine, acme: Tenant) -> None:
-    activity_id, agent = accepted(engine, acme)
+def test_a_run_token_does_not_open_the_rest_of_the_api(engine: Engine, acme: Tenant) -> None:
+    activity_id, agent = accept_work(engine, acme)
 
     for address in (
         "/api/v1/activities/",
@@ -73,10 +71,10 @@ def test_a_run_token_opens_nothing_else(engine: Engine, acme: Tenant) -> None:
     problem(agent.client.post(f"/api/v1/activities/{activity_id}/approve/", {}), 401, "invalid_token")
 
 
-def test_a_token_of_another_fence_or_tenant_changes_nothing(
+def test_a_token_with_a_wrong_fence_tenant_or_activity_is_refused(
     engine: Engine, acme: Tenant, other_tenant: Tenant
 ) -> None:
-    activity_id, agent = accepted(engine, acme)
+    activity_id, agent = accept_work(engine, acme)
     request = engine.agent.calls[-1]
 
     for token in (
@@ -90,11 +88,11 @@ def test_a_token_of_another_fence_or_tenant_changes_nothing(
             stranger.post("complete", RESULT),
             stranger.post("fail", {"error": {"message": "x"}}),
         ):
-            over(answer)
+            assert_superseded(answer)
     assert engine.status(acme, activity_id) == "in_progress"
 
 
-def test_tools_that_do_not_exist_are_404_and_say_so(engine: Engine, acme: Tenant) -> None:
-    _, agent = accepted(engine, acme)
+def test_an_unknown_tool_is_404(engine: Engine, acme: Tenant) -> None:
+    _, agent = accept_work(engine, acme)
 
     problem(agent.post("tools/launch_rocket", {"name": "x"}), 404, "tool_not_available")

@@ -1,4 +1,4 @@
-"""Channels of a tenant, alerts for them, and what became of each delivery."""
+"""Notification channels of a tenant, alerts for them, and the state of their deliveries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def channel_of(tenant: Tenant, kind: str, address: str, name: str = "") -> Notif
     return channel
 
 
-def raised(tenant: Tenant, title: str = "It failed", **fields: Any) -> UUID:
+def make_alert(tenant: Tenant, title: str = "It failed", **fields: Any) -> UUID:
     with tenant_scope(tenant.pk):
         alert_id = raise_alert(tenant.pk, "dead_letter", title, **fields)
     assert alert_id is not None
@@ -36,21 +36,21 @@ def deliveries(tenant: Tenant) -> list[AlertDelivery]:
 
 
 def the_delivery(tenant: Tenant) -> AlertDelivery:
-    (found,) = deliveries(tenant)
-    return found
+    (delivery,) = deliveries(tenant)
+    return delivery
 
 
 def states(tenant: Tenant) -> list[str]:
-    return [found.state for found in deliveries(tenant)]
+    return [delivery.state for delivery in deliveries(tenant)]
 
 
 def make_due(tenant: Tenant) -> None:
-    """Let every wait be over, also that for a deliverer that died."""
+    """Make every delivery due, also those of a deliverer that died."""
     with tenant_scope(tenant.pk):
         AlertDelivery.objects.update(next_attempt_at=Now(), claimed_at=Now() - timedelta(minutes=5))
 
 
-def wait_of(found: AlertDelivery) -> float:
-    with tenant_scope(found.tenant_id):
-        now = AlertDelivery.objects.annotate(now=Now()).values_list("now", flat=True).get(pk=found.pk)
-    return float((found.next_attempt_at - now).total_seconds())
+def wait_of(delivery: AlertDelivery) -> float:
+    with tenant_scope(delivery.tenant_id):
+        now = AlertDelivery.objects.annotate(now=Now()).values_list("now", flat=True).get(pk=delivery.pk)
+    return float((delivery.next_attempt_at - now).total_seconds())

@@ -1,4 +1,4 @@
-"""Receivers of alerts that a test can see into."""
+"""Receivers of alerts whose messages a test can read."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.receivers import HttpReceiver, MailReceiver, http_receiver, mail_rece
 
 
 @pytest.fixture(autouse=True)
-def closed_world(settings: Any) -> Iterator[None]:
-    """No channel of the platform, and nothing may be called, unless the test says so."""
+def no_outside_world(settings: Any) -> Iterator[None]:
+    """The platform has no channel, and no address may be called unless the test allows it."""
     settings.SLACK_WEBHOOK_URL = settings.ALERT_EMAIL = settings.EMAIL_URL = ""
     settings.ORCHESTRATOR_EGRESS_ALLOW = ()
     yield

@@ -1,4 +1,4 @@
-"""Deliverers of alerts: several at once, in turn, and dying half-way."""
+"""Deliverers of alerts: several at once, fair between tenants, and killed during a delivery."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tenants.models import Tenant
 from tests.engine import at_once, elsewhere
 from tests.integration.alert_delivery.channels import (
     channel_of,
+    make_alert,
     make_due,
-    raised,
     states,
     the_delivery,
     wait_of,
@@ -32,24 +32,24 @@ from tests.upkeep import carry_out
 
 
 class Died(BaseException):
-    """Ends a deliverer in the middle of its work: nothing of ours catches it."""
+    """Ends a deliverer in the middle of its work. No code of the project catches it."""
 
 
 def test_two_deliverers_at_once_send_each_alert_once(tenant: Tenant, receiver: HttpReceiver) -> None:
     for number in range(10):
         channel_of(tenant, "slack", f"{receiver.url}/{number}", name=f"slack {number}")
-    raised(tenant)
+    make_alert(tenant)
 
-    tried = at_once(*[lambda: deliver_waiting("slack")] * 4)
+    sent = at_once(*[lambda: deliver_waiting("slack")] * 4)
 
-    assert sum(tried) == 10
+    assert sum(sent) == 10
     assert sorted(posted.path for posted in receiver.posted) == [f"/hook/{number}" for number in range(10)]
     assert set(states(tenant)) == {"sent"}
 
 
-def test_what_somebody_is_about_to_claim_is_left_to_them(tenant: Tenant) -> None:
+def test_a_delivery_that_another_deliverer_is_claiming_is_skipped(tenant: Tenant) -> None:
     channel_of(tenant, "slack", "https://hooks.example.com/x")
-    raised(tenant)
+    make_alert(tenant)
 
     with transaction.atomic(using=SYSTEM):
         mine = delivery._claim_delivery("slack", tenant.pk)
@@ -58,14 +58,12 @@ def test_what_somebody_is_about_to_claim_is_left_to_them(tenant: Tenant) -> None
     assert (mine.id, theirs) == (the_delivery(tenant).pk, None)
 
 
-def test_a_slow_receiver_holds_one_deliverer_and_not_its_neighbours(
-    tenant: Tenant, receiver: HttpReceiver
-) -> None:
+def test_a_slow_channel_does_not_hold_up_other_channels(tenant: Tenant, receiver: HttpReceiver) -> None:
     slow = channel_of(tenant, "slack", f"{receiver.url}/slow", name="slow")
     for _ in range(3):
-        raised(tenant)
+        make_alert(tenant)
     channel_of(tenant, "slack", f"{receiver.url}/quick", name="quick")
-    raised(tenant)
+    make_alert(tenant)
     with tenant_scope(tenant.pk):
         first = AlertDelivery.objects.filter(channel_id=slow.pk).order_by("pk").first()
         assert first is not None
@@ -77,10 +75,10 @@ def test_a_slow_receiver_holds_one_deliverer_and_not_its_neighbours(
     assert [posted.path for posted in receiver.posted] == ["/hook/quick"]
 
 
-def test_alerts_of_one_channel_arrive_in_their_order(tenant: Tenant, receiver: HttpReceiver) -> None:
+def test_alerts_of_a_channel_arrive_in_order(tenant: Tenant, receiver: HttpReceiver) -> None:
     channel_of(tenant, "slack", receiver.url)
     for number in range(5):
-        raised(tenant, f"alert {number}")
+        make_alert(tenant, f"alert {number}")
 
     deliver_waiting("slack")
 
@@ -89,16 +87,16 @@ def test_alerts_of_one_channel_arrive_in_their_order(tenant: Tenant, receiver: H
     ]
 
 
-def test_tenants_take_turns(
+def test_deliveries_of_tenants_alternate(
     tenant: Tenant, other_tenant: Tenant, receiver: HttpReceiver, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_DELIVERY_THREADS = 1
     for owner in (tenant, other_tenant):
         channel_of(owner, "slack", f"{receiver.url}/{owner.slug}")
     for _ in range(5):
-        raised(tenant)
+        make_alert(tenant)
     for _ in range(2):
-        raised(other_tenant)
+        make_alert(other_tenant)
 
     deliver_waiting("slack")
 
@@ -106,19 +104,19 @@ def test_tenants_take_turns(
     assert order == ["acme", "globex", "acme", "globex", "acme", "acme", "acme"]
 
 
-def test_slow_receivers_of_a_tenant_cost_only_that_tenant(
+def test_slow_receivers_of_a_tenant_delay_only_that_tenant(
     tenant: Tenant, other_tenant: Tenant, receiver: HttpReceiver, settings: Any
 ) -> None:
-    """The slow ones answer only when the other tenant has its alert, so a deliverer that waits for them fails."""
+    """Slow receivers answer only after the other tenant has its alert, so a deliverer that waits for them fails."""
     settings.ORCHESTRATOR_DELIVERY_TENANT_LANE = 3
-    arrived, most = threading.Event(), []
+    arrived, sending_at_once = threading.Event(), []
 
     def answer(posted: Posted) -> Any:
         if posted.path.endswith("/quick"):
             arrived.set()
         else:
             with tenant_scope(tenant.pk):
-                most.append(AlertDelivery.objects.filter(state="sending").count())
+                sending_at_once.append(AlertDelivery.objects.filter(state="sending").count())
             connections.close_all()
             assert arrived.wait(10)
         return 200, {}, b""
@@ -126,36 +124,36 @@ def test_slow_receivers_of_a_tenant_cost_only_that_tenant(
     receiver.answer = answer
     for number in range(6):
         channel_of(tenant, "slack", f"{receiver.url}/{number}", name=f"slack {number}")
-    raised(tenant)
+    make_alert(tenant)
     channel_of(other_tenant, "slack", f"{receiver.url}/quick")
-    raised(other_tenant)
+    make_alert(other_tenant)
 
     assert sum(at_once(*[lambda: deliver_waiting("slack")] * 2)) == 7
 
-    assert max(most) == 3
+    assert max(sending_at_once) == 3
     assert set(states(tenant)) == {"sent"}
 
 
-def test_one_message_sends_so_many_and_leaves_the_rest(tenant: Tenant, receiver: HttpReceiver) -> None:
+def test_a_deliverer_sends_at_most_its_limit(tenant: Tenant, receiver: HttpReceiver) -> None:
     channel_of(tenant, "slack", receiver.url)
     for _ in range(5):
-        raised(tenant)
+        make_alert(tenant)
 
     assert (deliver_waiting("slack", limit=3), deliver_waiting("slack", limit=3)) == (3, 2)
 
 
-def test_a_deliverer_gives_others_their_turn_in_time(
+def test_a_deliverer_stops_after_its_time(
     tenant: Tenant, receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delivery, "SECONDS_AT_ONCE", 0.0)
     channel_of(tenant, "slack", receiver.url)
-    raised(tenant)
+    make_alert(tenant)
 
     assert deliver_waiting("slack") == 0
 
 
 @pytest.mark.parametrize(("kind", "after", "times"), [("slack", "unknown", 1), ("webhook", "sent", 2)])
-def test_a_deliverer_that_is_killed_between_sending_and_marking_repeats_only_what_is_recognised(
+def test_a_deliverer_killed_before_it_records_a_delivery_repeats_only_webhooks(
     tenant: Tenant,
     receiver: HttpReceiver,
     process_environment: dict[str, str],
@@ -163,9 +161,9 @@ def test_a_deliverer_that_is_killed_between_sending_and_marking_repeats_only_wha
     after: str,
     times: int,
 ) -> None:
-    """A real process, and a real SIGKILL, at the moment at which the receiver has the whole message."""
+    """Kills a real process with SIGKILL at the moment when the receiver has the whole message."""
     channel_of(tenant, kind, receiver.url)
-    raised(tenant)
+    make_alert(tenant)
     code = f"import django; django.setup(); from activities.notifications.delivery import deliver_waiting; deliver_waiting({kind!r})"
     environment = {**process_environment, "AGENT_EGRESS_ALLOW": receiver.place}
     victim = subprocess.Popen([sys.executable, "-c", code], env=environment)
@@ -176,25 +174,25 @@ def test_a_deliverer_that_is_killed_between_sending_and_marking_repeats_only_wha
 
     receiver.answer = kill
     assert victim.wait(60) == -signal.SIGKILL
-    left = the_delivery(tenant)
+    interrupted = the_delivery(tenant)
     receiver.answers((200, {}, b""))
     deliver_waiting(kind)
     too_early = the_delivery(tenant)
     make_due(tenant)
     deliver_waiting(kind)
 
-    assert (left.state, left.attempts) == ("sending", 1)
-    assert 290 < wait_of(left) <= 300
+    assert (interrupted.state, interrupted.attempts) == ("sending", 1)
+    assert 290 < wait_of(interrupted) <= 300
     assert too_early.state == "sending"
     assert (states(tenant), len(receiver.posted)) == ([after], times)
     assert len({posted.headers.get("webhook-id") for posted in receiver.posted}) == 1
 
 
-def test_mail_of_a_deliverer_that_died_is_unknown(
+def test_the_state_of_mail_from_a_dead_deliverer_is_unknown(
     tenant: Tenant, mails: MailReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     channel_of(tenant, "email", "ops@example.com")
-    raised(tenant)
+    make_alert(tenant)
 
     def die(*arguments: Any, **changes: Any) -> None:
         raise Died
@@ -210,9 +208,11 @@ def test_mail_of_a_deliverer_that_died_is_unknown(
     assert "ended before it recorded" in the_delivery(tenant).last_error
 
 
-def test_a_webhook_that_kills_every_deliverer_is_given_up(tenant: Tenant, receiver: HttpReceiver) -> None:
+def test_a_webhook_that_kills_every_deliverer_fails_after_eight_attempts(
+    tenant: Tenant, receiver: HttpReceiver
+) -> None:
     channel_of(tenant, "webhook", receiver.url)
-    raised(tenant)
+    make_alert(tenant)
     with tenant_scope(tenant.pk):
         AlertDelivery.objects.update(state=DeliveryState.SENDING, attempts=8)
     make_due(tenant)
@@ -224,28 +224,26 @@ def test_a_webhook_that_kills_every_deliverer_is_given_up(tenant: Tenant, receiv
 
 @pytest.mark.parametrize("kind", ["slack", "webhook"])
 @pytest.mark.parametrize(("status", "state"), [(200, "sent"), (500, "pending"), (404, "failed")])
-def test_a_deliverer_that_was_taken_for_dead_still_knows_best(
+def test_the_result_of_a_deliverer_that_timed_out_still_counts(
     tenant: Tenant, receiver: HttpReceiver, kind: str, status: int, state: str
 ) -> None:
     channel_of(tenant, kind, receiver.url)
-    raised(tenant)
+    make_alert(tenant)
 
-    def taken_for_dead(posted: Posted) -> Any:
+    def time_out_meanwhile(posted: Posted) -> Any:
         elsewhere(lambda: (make_due(tenant), delivery._end_interrupted(kind)))
         return status, {}, b"at last"
 
-    receiver.answer = taken_for_dead
+    receiver.answer = time_out_meanwhile
 
     deliver_waiting(kind, limit=1)
 
     assert (states(tenant), len(receiver.posted)) == ([state], 1)
 
 
-def test_a_deliverer_that_was_taken_for_dead_says_nothing_about_a_later_claim(
-    tenant: Tenant, receiver: HttpReceiver
-) -> None:
+def test_a_late_result_does_not_change_a_later_claim(tenant: Tenant, receiver: HttpReceiver) -> None:
     channel_of(tenant, "webhook", receiver.url)
-    raised(tenant)
+    make_alert(tenant)
     late = delivery._claim_delivery("webhook", tenant.pk)
     make_due(tenant)
     delivery._end_interrupted("webhook")
@@ -257,9 +255,9 @@ def test_a_deliverer_that_was_taken_for_dead_says_nothing_about_a_later_claim(
     assert states(tenant) == ["sending"]
 
 
-def test_somebody_may_have_it_sent_again(tenant: Tenant, receiver: HttpReceiver) -> None:
+def test_a_failed_delivery_can_be_sent_again(tenant: Tenant, receiver: HttpReceiver) -> None:
     channel_of(tenant, "slack", receiver.url)
-    raised(tenant)
+    make_alert(tenant)
     receiver.answers((404, {}, b""), (200, {}, b""))
     deliver_waiting("slack")
 
@@ -271,10 +269,10 @@ def test_somebody_may_have_it_sent_again(tenant: Tenant, receiver: HttpReceiver)
     assert not delivery.send_again(the_delivery(tenant))
 
 
-def test_no_transaction_is_open_while_a_receiver_thinks(tenant: Tenant, receiver: HttpReceiver) -> None:
+def test_no_transaction_is_open_during_a_call_of_a_receiver(tenant: Tenant, receiver: HttpReceiver) -> None:
     channel_of(tenant, "slack", receiver.url)
-    raised(tenant)
-    open_ones: list[int] = []
+    make_alert(tenant)
+    open_transactions: list[int] = []
 
     def count() -> None:
         with connections[OWNER].cursor() as cursor:
@@ -282,22 +280,22 @@ def test_no_transaction_is_open_while_a_receiver_thinks(tenant: Tenant, receiver
                 "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND xact_start IS NOT NULL"
                 " AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
             )
-            open_ones.append(cursor.fetchone()[0])
+            open_transactions.append(cursor.fetchone()[0])
 
-    def look(posted: Posted) -> Any:
+    def count_and_answer(posted: Posted) -> Any:
         elsewhere(count)
         return 200, {}, b""
 
-    receiver.answer = look
+    receiver.answer = count_and_answer
 
     deliver_waiting("slack")
 
-    assert open_ones == [0]
+    assert open_transactions == [0]
 
 
-def test_the_task_of_the_queue_sends(tenant: Tenant, receiver: HttpReceiver) -> None:
+def test_the_task_delivers_alerts_once(tenant: Tenant, receiver: HttpReceiver) -> None:
     channel_of(tenant, "webhook", receiver.url)
-    raised(tenant)
+    make_alert(tenant)
 
     carry_out("alerts.deliver", kind="webhook")
     carry_out("alerts.deliver", kind="webhook")
@@ -305,10 +303,10 @@ def test_the_task_of_the_queue_sends(tenant: Tenant, receiver: HttpReceiver) -> 
     assert (states(tenant), len(receiver.posted)) == (["sent"], 1)
 
 
-def test_what_waits_is_found_by_an_index(tenant: Tenant) -> None:
-    """Among many that were sent. Asking costs every keeper one such look per second."""
+def test_waiting_deliveries_are_selected_by_an_index(tenant: Tenant) -> None:
+    """Many were sent before. The leader runs this query every second."""
     channel_of(tenant, "slack", "https://hooks.example.com/x")
-    alert_id = raised(tenant)
+    alert_id = make_alert(tenant)
     with transaction.atomic(using=OWNER), connections[OWNER].cursor() as cursor:
         cursor.execute(
             "INSERT INTO activities_alertdelivery (id, tenant_id, alert_id, channel_kind, channel_id, channel_name, state, attempts,"

@@ -1,4 +1,4 @@
-"""Deliveries that go wrong: what is tried again, what may have arrived, and what is given up."""
+"""Deliveries that fail: which are retried, which may have arrived, and which fail permanently."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tenants.models import Tenant
 from tests.integration.alert_delivery.channels import (
     channel_of,
     deliveries,
+    make_alert,
     make_due,
-    raised,
     states,
     the_delivery,
     wait_of,
@@ -26,11 +26,11 @@ from tests.receivers import HttpReceiver, Posted
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 408, 425, 429])
-def test_what_certainly_did_not_arrive_is_tried_again(
+def test_a_delivery_that_certainly_did_not_arrive_is_retried(
     tenant: Tenant, receiver: HttpReceiver, status: int
 ) -> None:
     channel_of(tenant, "slack", receiver.url)
-    raised(tenant)
+    make_alert(tenant)
     receiver.answers((status, {}, b"not now"), (200, {}, b"ok"))
 
     deliver_waiting("slack")
@@ -48,11 +48,11 @@ def test_what_certainly_did_not_arrive_is_tried_again(
 
 
 @pytest.mark.parametrize("status", [301, 400, 401, 403, 404, 410])
-def test_what_the_receiver_does_not_want_is_given_up(
+def test_a_delivery_that_the_receiver_refuses_fails(
     tenant: Tenant, receiver: HttpReceiver, status: int
 ) -> None:
     channel_of(tenant, "slack", receiver.url)
-    raised(tenant)
+    make_alert(tenant)
     receiver.answers((status, {"Location": "/elsewhere"}, b"no_service"))
 
     deliver_waiting("slack")
@@ -62,9 +62,11 @@ def test_what_the_receiver_does_not_want_is_given_up(
     assert len(receiver.posted) == 1
 
 
-def test_after_eight_tries_it_is_given_up_and_the_delays_grow(tenant: Tenant, receiver: HttpReceiver) -> None:
+def test_a_delivery_fails_after_eight_attempts_with_growing_delays(
+    tenant: Tenant, receiver: HttpReceiver
+) -> None:
     channel_of(tenant, "slack", receiver.url)
-    raised(tenant)
+    make_alert(tenant)
     receiver.answers((500, {}, b""))
     waits = []
 
@@ -78,30 +80,34 @@ def test_after_eight_tries_it_is_given_up_and_the_delays_grow(tenant: Tenant, re
     assert max(waits[:7]) <= 3600 * 1.1
 
 
-def test_the_receivers_wish_to_be_left_alone_holds_for_all_that_goes_there(
+def test_a_retry_after_delays_every_delivery_to_that_receiver(
     tenant: Tenant, other_tenant: Tenant, receiver: HttpReceiver, settings: Any
 ) -> None:
-    settings.ORCHESTRATOR_DELIVERY_THREADS = 1  # so that the platform's channel is the first
+    settings.ORCHESTRATOR_DELIVERY_THREADS = 1  # so that the platform's channel comes first
     settings.SLACK_WEBHOOK_URL = receiver.url
-    raised(tenant)
-    raised(other_tenant)
+    make_alert(tenant)
+    make_alert(other_tenant)
     channel_of(tenant, "slack", receiver.url)
-    raised(tenant)
+    make_alert(tenant)
     receiver.answers((429, {"Retry-After": "120"}, b""), (200, {}, b"ok"))
 
-    tried = deliver_waiting("slack")
+    attempts = deliver_waiting("slack")
 
     waiting = [
-        found for found in [*deliveries(tenant), *deliveries(other_tenant)] if found.channel_id is None
+        delivery
+        for delivery in [*deliveries(tenant), *deliveries(other_tenant)]
+        if delivery.channel_id is None
     ]
-    assert {found.state for found in waiting} == {"pending"}
-    assert all(118 < wait_of(found) <= 120.5 for found in waiting)
-    assert (tried, len(receiver.posted)) == (2, 2)  # the third went to the tenant's own channel
+    assert {delivery.state for delivery in waiting} == {"pending"}
+    assert all(118 < wait_of(delivery) <= 120.5 for delivery in waiting)
+    assert (attempts, len(receiver.posted)) == (2, 2)  # because the third went to the tenant's own channel
 
 
-def test_slack_is_not_told_twice_what_it_may_have_heard(tenant: Tenant, receiver: HttpReceiver) -> None:
+def test_a_message_that_slack_may_have_received_is_not_repeated(
+    tenant: Tenant, receiver: HttpReceiver
+) -> None:
     channel_of(tenant, "slack", receiver.url)
-    raised(tenant)
+    make_alert(tenant)
     receiver.answers(None)
 
     deliver_waiting("slack")
@@ -112,9 +118,9 @@ def test_slack_is_not_told_twice_what_it_may_have_heard(tenant: Tenant, receiver
     assert len(receiver.posted) == 1
 
 
-def test_a_webhook_is_told_again_under_the_same_id(tenant: Tenant, receiver: HttpReceiver) -> None:
+def test_a_webhook_is_repeated_with_the_same_id(tenant: Tenant, receiver: HttpReceiver) -> None:
     channel_of(tenant, "webhook", receiver.url)
-    raised(tenant)
+    make_alert(tenant)
     receiver.answers(None, (200, {}, b""))
 
     deliver_waiting("webhook")
@@ -127,44 +133,42 @@ def test_a_webhook_is_told_again_under_the_same_id(tenant: Tenant, receiver: Htt
     assert states(tenant) == ["sent"]
 
 
-def test_a_receiver_that_says_nothing_may_have_heard(
+def test_a_delivery_to_a_silent_receiver_is_unknown(
     tenant: Tenant, receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("activities.notifications.backends.SECONDS", 0.5)
     channel_of(tenant, "slack", receiver.url)
-    raised(tenant)
-    over = threading.Event()
+    make_alert(tenant)
+    finished = threading.Event()
 
-    def say_nothing(posted: Posted) -> None:
-        over.wait(60)
+    def keep_silent(posted: Posted) -> None:
+        finished.wait(60)
 
-    receiver.answer = say_nothing
+    receiver.answer = keep_silent
 
-    while (
-        not receiver.posted
-    ):  # a busy machine may take all the time before anything is sent, and then it is tried again
+    while not receiver.posted:  # because a busy machine may reach the timeout before anything is sent
         make_due(tenant)
         deliver_waiting("slack")
-    over.set()
+    finished.set()
 
     assert states(tenant) == ["unknown"]
 
 
-def test_a_receiver_that_is_away_has_heard_nothing(
+def test_a_delivery_to_an_unreachable_receiver_is_retried(
     tenant: Tenant, receiver: HttpReceiver, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_EGRESS_ALLOW += ("127.0.0.1:1",)
     channel_of(tenant, "slack", "http://127.0.0.1:1/x")
-    raised(tenant)
+    make_alert(tenant)
 
     deliver_waiting("slack")
 
     assert states(tenant) == ["pending"]
 
 
-def test_a_long_answer_is_an_answer(tenant: Tenant, receiver: HttpReceiver) -> None:
+def test_a_long_response_of_a_receiver_counts(tenant: Tenant, receiver: HttpReceiver) -> None:
     channel_of(tenant, "slack", receiver.url)
-    raised(tenant)
+    make_alert(tenant)
     receiver.answers((200, {}, b"x" * 100_000))
 
     deliver_waiting("slack")
@@ -172,11 +176,11 @@ def test_a_long_answer_is_an_answer(tenant: Tenant, receiver: HttpReceiver) -> N
     assert states(tenant) == ["sent"]
 
 
-def test_an_address_that_may_not_be_called_any_more_is_not(
+def test_an_address_that_is_no_longer_allowed_is_not_called(
     tenant: Tenant, receiver: HttpReceiver, settings: Any
 ) -> None:
     channel_of(tenant, "webhook", receiver.url)
-    raised(tenant)
+    make_alert(tenant)
     settings.ORCHESTRATOR_EGRESS_ALLOW = ()
 
     deliver_waiting("webhook")
@@ -185,9 +189,9 @@ def test_an_address_that_may_not_be_called_any_more_is_not(
     assert "https://" in the_delivery(tenant).last_error
 
 
-def test_an_error_never_shows_the_secret_part_of_a_target(tenant: Tenant, receiver: HttpReceiver) -> None:
+def test_an_error_never_contains_the_secret_part_of_a_target(tenant: Tenant, receiver: HttpReceiver) -> None:
     channel_of(tenant, "slack", receiver.url)
-    raised(tenant)
+    make_alert(tenant)
     receiver.answers((404, {}, f"nothing at {receiver.url}".encode()))
 
     deliver_waiting("slack")
@@ -195,16 +199,16 @@ def test_an_error_never_shows_the_secret_part_of_a_target(tenant: Tenant, receiv
     assert "/hook" not in the_delivery(tenant).last_error
 
 
-@pytest.mark.parametrize("change", ["deleted", "switched off", "key lost"])
-def test_a_channel_that_is_gone_is_not_used(
+@pytest.mark.parametrize("change", ["deleted", "disabled", "key lost"])
+def test_a_deleted_disabled_or_unreadable_channel_is_not_used(
     tenant: Tenant, receiver: HttpReceiver, settings: Any, change: str
 ) -> None:
     channel = channel_of(tenant, "webhook", receiver.url)
-    raised(tenant)
+    make_alert(tenant)
     with tenant_scope(tenant.pk):
         if change == "deleted":
             NotificationChannel.objects.filter(pk=channel.pk).delete()
-        elif change == "switched off":
+        elif change == "disabled":
             NotificationChannel.objects.filter(pk=channel.pk).update(enabled=False)
         else:
             settings.FIELD_ENCRYPTION_KEYS = ["other:" + "1" * 64]
@@ -214,12 +218,12 @@ def test_a_channel_that_is_gone_is_not_used(
     assert (states(tenant), receiver.posted) == (["failed"], [])
 
 
-def test_a_mistake_of_ours_holds_up_no_other_alert(
+def test_an_internal_error_does_not_hold_up_other_alerts(
     tenant: Tenant, receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     channel_of(tenant, "slack", receiver.url)
-    raised(tenant, "breaks")
-    raised(tenant, "fine")
+    make_alert(tenant, "breaks")
+    make_alert(tenant, "fine")
     payload = backends.slack_payload
 
     def broken(message: Any) -> Any:
@@ -232,11 +236,11 @@ def test_a_mistake_of_ours_holds_up_no_other_alert(
     assert (states(tenant), len(receiver.posted)) == (["unknown", "sent"], 1)
 
 
-def test_a_mistake_of_ours_before_anything_is_sent_is_tried_again(
+def test_an_internal_error_before_sending_is_retried(
     tenant: Tenant, receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     channel_of(tenant, "slack", receiver.url)
-    raised(tenant)
+    make_alert(tenant)
 
     def broken(claim: Any) -> Any:
         raise KeyError("kind")

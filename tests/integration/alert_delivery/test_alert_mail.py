@@ -1,4 +1,4 @@
-"""Mail servers that refuse, keep silent or are away."""
+"""Mail servers that refuse, break off or are unreachable."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from activities.notifications.delivery import deliver_waiting
 from tenants.models import Tenant
-from tests.integration.alert_delivery.channels import channel_of, make_due, raised, states, the_delivery
+from tests.integration.alert_delivery.channels import channel_of, make_alert, make_due, states, the_delivery
 from tests.receivers import MailReceiver
 
 
@@ -23,11 +23,11 @@ from tests.receivers import MailReceiver
         ("EHLO", "421 busy", "pending"),
     ],
 )
-def test_a_mail_server_that_refuses_is_asked_again_only_if_it_may_change_its_mind(
+def test_only_temporary_refusals_of_a_mail_server_are_retried(
     tenant: Tenant, mails: MailReceiver, verb: str, reply: str, state: str
 ) -> None:
     channel_of(tenant, "email", "ops@example.com")
-    raised(tenant)
+    make_alert(tenant)
     mails.refusals = {verb: reply, **({"HELO": reply} if verb == "EHLO" else {})}
 
     deliver_waiting("email")
@@ -39,7 +39,7 @@ def test_a_mail_server_that_refuses_is_asked_again_only_if_it_may_change_its_min
 
 def test_a_mail_that_was_not_confirmed_is_not_sent_again(tenant: Tenant, mails: MailReceiver) -> None:
     channel_of(tenant, "email", "ops@example.com")
-    raised(tenant)
+    make_alert(tenant)
     mails.breaks_after_text = True
 
     deliver_waiting("email")
@@ -49,11 +49,11 @@ def test_a_mail_that_was_not_confirmed_is_not_sent_again(tenant: Tenant, mails: 
     assert (states(tenant), len(mails.mails)) == (["unknown"], 1)
 
 
-def test_a_mail_that_was_taken_counts_however_the_server_says_goodbye(
+def test_an_accepted_mail_counts_whatever_the_server_answers_to_quit(
     tenant: Tenant, mails: MailReceiver
 ) -> None:
     channel_of(tenant, "email", "ops@example.com")
-    raised(tenant)
+    make_alert(tenant)
     mails.refusals = {"QUIT": "221 " + "bye " * 3000}  # longer than a line may be
 
     deliver_waiting("email")
@@ -61,21 +61,21 @@ def test_a_mail_that_was_taken_counts_however_the_server_says_goodbye(
     assert (states(tenant), len(mails.mails)) == (["sent"], 1)
 
 
-def test_a_mail_server_that_is_away_is_tried_again(
+def test_a_mail_to_an_unreachable_server_is_retried(
     tenant: Tenant, mails: MailReceiver, settings: Any
 ) -> None:
     settings.EMAIL_PORT = 1
     channel_of(tenant, "email", "ops@example.com")
-    raised(tenant)
+    make_alert(tenant)
 
     deliver_waiting("email")
 
     assert states(tenant) == ["pending"]
 
 
-def test_without_a_mail_server_mail_fails_saying_so(tenant: Tenant) -> None:
+def test_without_a_mail_server_mail_fails_and_the_error_names_the_setting(tenant: Tenant) -> None:
     channel_of(tenant, "email", "ops@example.com")
-    raised(tenant)
+    make_alert(tenant)
 
     deliver_waiting("email")
 

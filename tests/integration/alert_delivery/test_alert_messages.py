@@ -1,4 +1,4 @@
-"""What is sent of an alert: to Slack, by mail and to webhooks."""
+"""Messages of alerts: to Slack, by mail and to webhooks."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from activities.notifications.delivery import deliver_waiting
 from agents import webhook_signing
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.integration.alert_delivery.channels import channel_of, raised, states, the_delivery
+from tests.integration.alert_delivery.channels import channel_of, make_alert, states, the_delivery
 from tests.receivers import HttpReceiver, MailReceiver
 
 
-def test_slack_gets_the_alert_and_where_it_comes_from(tenant: Tenant, receiver: HttpReceiver) -> None:
+def test_a_message_to_slack_contains_the_alert_its_kind_and_tenant(
+    tenant: Tenant, receiver: HttpReceiver
+) -> None:
     channel_of(tenant, "slack", receiver.url)
-    raised(tenant, "It failed", body="Three times.", severity="critical")
+    make_alert(tenant, "It failed", body="Three times.", severity="critical")
 
     assert deliver_waiting("slack") == 1
 
@@ -48,7 +50,7 @@ def test_text_of_agents_forms_neither_links_nor_mentions_in_slack(
     tenant: Tenant, receiver: HttpReceiver, text: str
 ) -> None:
     channel_of(tenant, "slack", receiver.url)
-    raised(tenant, text, body=text)
+    make_alert(tenant, text, body=text)
 
     deliver_waiting("slack")
 
@@ -59,19 +61,19 @@ def test_text_of_agents_forms_neither_links_nor_mentions_in_slack(
     assert (posted.json["mrkdwn"], posted.json["parse"], posted.json["link_names"]) == (False, "none", False)
 
 
-def test_text_in_slack_stays_readable() -> None:
+def test_escaped_text_in_slack_stays_readable() -> None:
     assert backends.inert("a < b & c > d, mail me") == "a &lt; b &amp; c &gt; d, mail me"
     assert backends.inert("see https://x.example").replace("\u200b", "") == "see https://x.example"
 
 
-def test_the_platforms_slack_gets_a_link_that_only_shows(
+def test_a_message_to_the_platforms_slack_links_to_the_page_of_the_alert(
     tenant: Tenant, receiver: HttpReceiver, settings: Any
 ) -> None:
     settings.SLACK_WEBHOOK_URL, settings.ORCHESTRATOR_PUBLIC_URL = (
         receiver.url,
         "https://orchestrator.example.com/",
     )
-    alert_id = raised(tenant)
+    alert_id = make_alert(tenant)
 
     deliver_waiting("slack")
 
@@ -80,10 +82,10 @@ def test_the_platforms_slack_gets_a_link_that_only_shows(
     assert text.endswith(f"\n<https://orchestrator.example.com{page}>")
 
 
-def test_mail_is_plain_text_with_an_id_of_its_own(tenant: Tenant, mails: MailReceiver, settings: Any) -> None:
+def test_mail_is_plain_text_with_a_message_id(tenant: Tenant, mails: MailReceiver, settings: Any) -> None:
     settings.ORCHESTRATOR_PUBLIC_URL = "https://orchestrator.example.com"
     channel_of(tenant, "email", "ops@example.com, lead@example.com")
-    raised(tenant, "It failed\r\nBcc: everybody@example.com", body="<b>Three</b> times.")
+    make_alert(tenant, "It failed\r\nBcc: everybody@example.com", body="<b>Three</b> times.")
 
     assert deliver_waiting("email") == 1
 
@@ -98,7 +100,7 @@ def test_mail_is_plain_text_with_an_id_of_its_own(tenant: Tenant, mails: MailRec
     assert states(tenant) == ["sent"]
 
 
-def test_a_channel_with_an_odd_name_can_be_tried(tenant: Tenant, mails: MailReceiver) -> None:
+def test_a_name_of_a_channel_cannot_add_headers_to_a_test_mail(tenant: Tenant, mails: MailReceiver) -> None:
     channel = channel_of(tenant, "email", "ops@example.com", name="Ops\nBcc: everybody@example.com")
     with tenant_scope(tenant.pk):
         try_channel(channel, actor="user:ann")
@@ -110,18 +112,20 @@ def test_a_channel_with_an_odd_name_can_be_tried(tenant: Tenant, mails: MailRece
     assert mails.recipients == [["ops@example.com"]]
 
 
-def test_the_platforms_mail_goes_to_every_address(tenant: Tenant, mails: MailReceiver, settings: Any) -> None:
+def test_mail_to_the_platform_goes_to_every_address(
+    tenant: Tenant, mails: MailReceiver, settings: Any
+) -> None:
     settings.ALERT_EMAIL = "ops@example.com,night@example.com"
-    raised(tenant)
+    make_alert(tenant)
 
     deliver_waiting("email")
 
     assert mails.recipients == [["ops@example.com", "night@example.com"]]
 
 
-def test_a_webhook_is_signed_and_says_what_programs_need(tenant: Tenant, receiver: HttpReceiver) -> None:
+def test_a_webhook_is_signed_and_contains_the_alert(tenant: Tenant, receiver: HttpReceiver) -> None:
     channel = channel_of(tenant, "webhook", receiver.url)
-    alert_id = raised(tenant, facts={"attempts": 3})
+    alert_id = make_alert(tenant, facts={"attempts": 3})
 
     deliver_waiting("webhook")
 
@@ -136,7 +140,7 @@ def test_a_webhook_is_signed_and_says_what_programs_need(tenant: Tenant, receive
     )
 
 
-def test_a_renewed_secret_signs_beside_the_one_before(tenant: Tenant, receiver: HttpReceiver) -> None:
+def test_the_previous_secret_still_signs_after_a_renewal(tenant: Tenant, receiver: HttpReceiver) -> None:
     channel = channel_of(tenant, "webhook", receiver.url)
     (before,) = backends.open_target(channel).secrets
     new = backends.renew_secret(channel)
@@ -144,7 +148,7 @@ def test_a_renewed_secret_signs_beside_the_one_before(tenant: Tenant, receiver: 
     newest = backends.open_target(channel).secrets[0]
     with tenant_scope(tenant.pk):
         channel.save()
-    raised(tenant)
+    make_alert(tenant)
 
     deliver_waiting("webhook")
 

@@ -1,4 +1,4 @@
-"""A world in which nothing may be called unless the test says so."""
+"""No address may be called unless the test allows it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agents import outbound
 
 
 @pytest.fixture(autouse=True)
-def closed_world(settings: Any) -> Iterator[None]:
+def no_outside_world(settings: Any) -> Iterator[None]:
     settings.SLACK_WEBHOOK_URL = settings.ALERT_EMAIL = settings.EMAIL_URL = ""
     settings.ORCHESTRATOR_EGRESS_ALLOW = ()
     yield

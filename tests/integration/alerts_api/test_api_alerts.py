@@ -1,4 +1,4 @@
-"""Alerts over the API: shown, narrowed, acknowledged."""
+"""Alerts over the API: lists, filters, details and acknowledgements."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from tenants.identifiers import uuid7
 from tenants.models import Tenant
 from tests.answers import problem
 from tests.engine import at_once
-from tests.integration.alerts_api.raising import ALERTS, made, raised
+from tests.integration.alerts_api.raising import ALERTS, make_alert, make_channel
 
 
-def listed(client: Any, query: str = "") -> list[str]:
+def titles(client: Any, query: str = "") -> list[str]:
     return [alert["title"] for alert in client.get(f"{ALERTS}{query}").json()["results"]]
 
 
-def test_an_alert_is_shown_with_what_became_of_its_deliveries(
+def test_an_alert_is_returned_with_the_state_of_its_deliveries(
     api: Any, tenant: Tenant, settings: Any
 ) -> None:
     settings.ALERT_EMAIL = "platform@example.com"
-    channel = made(api())
+    channel = make_channel(api())
     activity = uuid7()
-    alert_id = raised(tenant, body="Three times.", activity_id=activity, facts={"attempts": 3})
+    alert_id = make_alert(tenant, body="Three times.", activity_id=activity, facts={"attempts": 3})
     deliver_waiting("email")
 
     answer = api("viewer").get(f"{ALERTS}{alert_id}/")
 
-    found = answer.json()
-    (delivery,) = found.pop("deliveries")
-    assert found | {"created_at": ""} == {
+    alert = answer.json()
+    (delivery,) = alert.pop("deliveries")
+    assert alert | {"created_at": ""} == {
         "id": str(alert_id), "kind": "dead_letter", "severity": "warning", "title": "It failed", "body": "Three times.",
         "activity": str(activity), "facts": {"attempts": 3}, "created_at": "", "acknowledged_at": None, "acknowledged_by": None,
     }  # fmt: skip
@@ -41,32 +41,32 @@ def test_an_alert_is_shown_with_what_became_of_its_deliveries(
     assert answer["ETag"]
 
 
-def test_alerts_are_listed_newest_first_and_narrowed(api: Any, tenant: Tenant) -> None:
+def test_alerts_are_listed_newest_first_and_can_be_filtered(api: Any, tenant: Tenant) -> None:
     activity = uuid7()
-    raised(tenant, title="first", activity_id=activity)
-    raised(tenant, "plan_invalid", "second", severity="critical")
-    raised(tenant, title="third")
+    make_alert(tenant, title="first", activity_id=activity)
+    make_alert(tenant, "plan_invalid", "second", severity="critical")
+    make_alert(tenant, title="third")
     client = api("reviewer")
-    client.post(f"{ALERTS}{raised(tenant, title='seen')}/acknowledge/")
+    client.post(f"{ALERTS}{make_alert(tenant, title='seen')}/acknowledge/")
 
-    assert listed(client) == ["seen", "third", "second", "first"]
-    assert listed(client, "?kind=plan_invalid") == ["second"]
-    assert listed(client, "?severity=critical") == ["second"]
-    assert listed(client, f"?activity={activity}") == ["first"]
-    assert listed(client, "?acknowledged=true") == ["seen"]
-    assert listed(client, "?acknowledged=false&search=ir") == ["third", "first"]
-    assert listed(client, "?ordering=created_at&limit=2") == ["first", "second"]
+    assert titles(client) == ["seen", "third", "second", "first"]
+    assert titles(client, "?kind=plan_invalid") == ["second"]
+    assert titles(client, "?severity=critical") == ["second"]
+    assert titles(client, f"?activity={activity}") == ["first"]
+    assert titles(client, "?acknowledged=true") == ["seen"]
+    assert titles(client, "?acknowledged=false&search=ir") == ["third", "first"]
+    assert titles(client, "?ordering=created_at&limit=2") == ["first", "second"]
 
 
 @pytest.mark.parametrize(
     "query", ["kind=dead_leter", "severity=bad", "activity=1", "acknowledged=perhaps", "titel=x"]
 )
-def test_a_filter_that_means_nothing_is_refused(api: Any, query: str) -> None:
+def test_invalid_filters_of_alerts_are_refused(api: Any, query: str) -> None:
     problem(api("viewer").get(f"{ALERTS}?{query}"), 400, "validation_failed")
 
 
-def test_the_first_to_acknowledge_is_named(api: Any, tenant: Tenant) -> None:
-    place = f"{ALERTS}{raised(tenant)}/"
+def test_an_alert_names_who_acknowledged_it_first(api: Any, tenant: Tenant) -> None:
+    place = f"{ALERTS}{make_alert(tenant)}/"
     first, second = api("reviewer", name="first"), api("operator", name="second")
 
     one, two = first.post(f"{place}acknowledge/"), second.post(f"{place}acknowledge/")
@@ -76,8 +76,8 @@ def test_the_first_to_acknowledge_is_named(api: Any, tenant: Tenant) -> None:
     assert one.json()["acknowledged_at"] == two.json()["acknowledged_at"] is not None
 
 
-def test_of_ten_who_acknowledge_at_once_one_is_named(api: Any, tenant: Tenant) -> None:
-    place = f"{ALERTS}{raised(tenant)}/acknowledge/"
+def test_of_ten_concurrent_acknowledgements_one_counts(api: Any, tenant: Tenant) -> None:
+    place = f"{ALERTS}{make_alert(tenant)}/acknowledge/"
     clients = [api("reviewer", name=f"person {number}") for number in range(10)]
 
     answers = at_once(*[lambda client=client: client.post(place) for client in clients])
@@ -86,8 +86,8 @@ def test_of_ten_who_acknowledge_at_once_one_is_named(api: Any, tenant: Tenant) -
     assert len({answer.json()["acknowledged_by"] for answer in answers}) == 1
 
 
-def test_a_viewer_only_looks(api: Any, tenant: Tenant) -> None:
-    place = f"{ALERTS}{raised(tenant)}/"
+def test_acknowledging_needs_a_reviewer_and_takes_no_fields(api: Any, tenant: Tenant) -> None:
+    place = f"{ALERTS}{make_alert(tenant)}/"
 
     problem(api("viewer").post(f"{place}acknowledge/"), 403, "forbidden")
     problem(api("admin").delete(place), 405, "method_not_allowed")

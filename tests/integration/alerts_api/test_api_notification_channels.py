@@ -1,4 +1,4 @@
-"""Channels of alerts over the API: what goes in never comes out; made, renewed, tried, removed."""
+"""Notification channels over the API: targets are never returned; channels are created, changed, tested and removed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agents import webhook_signing
 from tenants.context import tenant_scope
 from tenants.models import IdempotentRequest, Tenant
 from tests.answers import problem
-from tests.integration.alerts_api.raising import ALERTS, CHANNELS, MAIL, made, raised
+from tests.integration.alerts_api.raising import ALERTS, CHANNELS, MAIL, make_alert, make_channel
 from tests.receivers import HttpReceiver, http_receiver
 
 
@@ -25,11 +25,11 @@ def receiver(settings: Any) -> Iterator[HttpReceiver]:
         yield running
 
 
-def test_a_target_goes_in_and_never_comes_out(api: Any, receiver: HttpReceiver) -> None:
+def test_a_target_is_stored_but_never_returned(api: Any, receiver: HttpReceiver) -> None:
     admin = api()
 
-    channel = made(admin, kind="slack", target=f"{receiver.url}/T000/B000/secret")
-    mail = made(admin, name="Mail", target="ops@example.com, lead@example.org")
+    channel = make_channel(admin, kind="slack", target=f"{receiver.url}/T000/B000/secret")
+    mail = make_channel(admin, name="Mail", target="ops@example.com, lead@example.org")
 
     assert channel["target"] == receiver.place
     assert mail["target"] == "o…@example.com, l…@example.org"
@@ -39,12 +39,12 @@ def test_a_target_goes_in_and_never_comes_out(api: Any, receiver: HttpReceiver) 
 
 
 def test_a_target_is_sealed_for_its_own_channel(api: Any, tenant: Tenant) -> None:
-    first, second = made(api(), name="first"), made(api(), name="second")
+    first, second = make_channel(api(), name="first"), make_channel(api(), name="second")
     with tenant_scope(tenant.pk):
         one, two = (NotificationChannel.objects.get(pk=channel["id"]) for channel in (first, second))
         NotificationChannel.objects.filter(pk=two.pk).update(target_sealed=one.target_sealed)
         assert "ops@example.com" not in one.target_sealed
-        raised(tenant)
+        make_alert(tenant)
 
     deliver_waiting("email")
 
@@ -53,7 +53,7 @@ def test_a_target_is_sealed_for_its_own_channel(api: Any, tenant: Tenant) -> Non
     assert "encrypted for another row" in moved.last_error
 
 
-def test_the_secret_of_a_webhook_is_shown_once(api: Any, tenant: Tenant, receiver: HttpReceiver) -> None:
+def test_the_secret_of_a_webhook_is_returned_once(api: Any, tenant: Tenant, receiver: HttpReceiver) -> None:
     admin, body = api(), {**MAIL, "kind": "webhook", "target": receiver.url}
     key = {"Idempotency-Key": "one"}
 
@@ -65,13 +65,13 @@ def test_the_secret_of_a_webhook_is_shown_once(api: Any, tenant: Tenant, receive
     with tenant_scope(tenant.pk):
         assert first.json()["secret"] not in bytes(IdempotentRequest.objects.get().body).decode()
     assert "secret" not in admin.get(f"{CHANNELS}{first.json()['id']}/").json()
-    raised(tenant)
+    make_alert(tenant)
     deliver_waiting("webhook")
     (posted,) = receiver.posted
     assert webhook_signing.verify(headers=posted.headers, body=posted.body, secrets=[first.json()["secret"]])
 
 
-def test_a_repetition_is_answered_though_the_target_would_be_refused_by_now(
+def test_a_repeated_request_gets_its_first_response_although_the_target_is_no_longer_allowed(
     api: Any, receiver: HttpReceiver, settings: Any
 ) -> None:
     client, key = api(), {"Idempotency-Key": "once"}
@@ -80,26 +80,28 @@ def test_a_repetition_is_answered_though_the_target_would_be_refused_by_now(
     settings.ORCHESTRATOR_EGRESS_ALLOW = ()
 
     again = client.post(CHANNELS, body, format="json", headers=key)
-    anew = client.post(CHANNELS, {**body, "name": "other"}, format="json")
+    refused = client.post(CHANNELS, {**body, "name": "other"}, format="json")
 
     assert (again.status_code, again.json()["id"]) == (201, first.json()["id"])
-    assert (anew.status_code, anew.json()["errors"][0]["path"]) == (400, "target")
+    assert (refused.status_code, refused.json()["errors"][0]["path"]) == (400, "target")
 
 
-def test_a_secret_is_renewed_with_an_overlap(api: Any, tenant: Tenant, receiver: HttpReceiver) -> None:
+def test_the_old_secret_stays_valid_for_a_while_after_a_renewal(
+    api: Any, tenant: Tenant, receiver: HttpReceiver
+) -> None:
     admin = api()
-    channel = made(admin, kind="webhook", target=receiver.url)
+    channel = make_channel(admin, kind="webhook", target=receiver.url)
     place = f"{CHANNELS}{channel['id']}/"
 
     renewed = admin.post(f"{place}renew-secret/").json()
 
     assert (renewed["version"], renewed["secret"] == channel["secret"]) == (2, False)
-    raised(tenant)
+    make_alert(tenant)
     deliver_waiting("webhook")
     (posted,) = receiver.posted
     for secret in (channel["secret"], renewed["secret"]):
         assert webhook_signing.verify(headers=posted.headers, body=posted.body, secrets=[secret])
-    mail = made(admin, name="Mail")
+    mail = make_channel(admin, name="Mail")
     assert mail["secret"] is None
     problem(admin.post(f"{CHANNELS}{mail['id']}/renew-secret/"), 409, "not_a_webhook")
 
@@ -119,17 +121,17 @@ def test_a_secret_is_renewed_with_an_overlap(api: Any, tenant: Tenant, receiver:
         ("email", ",".join(f"a{number}@example.com" for number in range(21))),
     ],
 )
-def test_a_target_that_nothing_could_be_sent_to_is_refused(api: Any, kind: str, target: str) -> None:
-    found = problem(
+def test_an_invalid_target_is_refused(api: Any, kind: str, target: str) -> None:
+    refused = problem(
         api().post(CHANNELS, {**MAIL, "kind": kind, "target": target}, format="json"),
         400,
         "validation_failed",
     )
 
-    assert [fault["path"] for fault in found["errors"]] == ["target"]
+    assert [fault["path"] for fault in refused["errors"]] == ["target"]
 
 
-def test_every_fault_of_a_channel_is_named(api: Any) -> None:
+def test_every_error_of_a_notification_channel_is_named(api: Any) -> None:
     body = {
         "kind": "pigeon",
         "name": "",
@@ -138,9 +140,9 @@ def test_every_fault_of_a_channel_is_named(api: Any) -> None:
         "secret": "x",
     }
 
-    found = problem(api().post(CHANNELS, body, format="json"), 400, "validation_failed")
+    refused = problem(api().post(CHANNELS, body, format="json"), 400, "validation_failed")
 
-    assert {fault["path"] for fault in found["errors"]} == {
+    assert {fault["path"] for fault in refused["errors"]} == {
         "kind",
         "name",
         "target",
@@ -152,12 +154,12 @@ def test_every_fault_of_a_channel_is_named(api: Any) -> None:
 
 def test_a_change_keeps_the_target_unless_there_is_a_new_one(api: Any, tenant: Tenant) -> None:
     admin = api()
-    place = f"{CHANNELS}{made(admin, kinds=['dead_letter'], enabled=False)['id']}/"
+    place = f"{CHANNELS}{make_channel(admin, kinds=['dead_letter'], enabled=False)['id']}/"
 
-    kept = admin.put(place, {"name": "Renamed"}, format="json", headers={"If-Match": '"1"'})
+    renamed = admin.put(place, {"name": "Renamed"}, format="json", headers={"If-Match": '"1"'})
     new = admin.put(place, {"name": "Renamed", "target": "lead@example.org"}, format="json")
 
-    assert kept.json() | {"created_at": "", "id": ""} == {
+    assert renamed.json() | {"created_at": "", "id": ""} == {
         "id": "", "kind": "email", "name": "Renamed", "target": "o…@example.com", "kinds": [], "enabled": True, "version": 2,
         "digest": "off", "digest_hour": None, "digest_day": None, "digest_roles": [], "created_at": "",
     }  # fmt: skip
@@ -173,36 +175,36 @@ def test_a_change_keeps_the_target_unless_there_is_a_new_one(api: Any, tenant: T
     problem(admin.put(place, {"name": "x", "kind": "slack"}, format="json"), 400, "validation_failed")
 
 
-def test_channels_are_listed_and_narrowed(api: Any) -> None:
+def test_channels_are_listed_and_can_be_filtered(api: Any) -> None:
     admin = api()
     for name, enabled in (("on", True), ("off", False)):
-        made(admin, name=name, enabled=enabled)
+        make_channel(admin, name=name, enabled=enabled)
 
-    def found(query: str) -> list[str]:
+    def names(query: str) -> list[str]:
         return [channel["name"] for channel in admin.get(f"{CHANNELS}?{query}").json()["results"]]
 
-    assert found("") == ["off", "on"]
-    assert found("ordering=-name") == ["on", "off"]
-    assert (found("enabled=true"), found("enabled=false"), found("kind=slack")) == (["on"], ["off"], [])
+    assert names("") == ["off", "on"]
+    assert names("ordering=-name") == ["on", "off"]
+    assert (names("enabled=true"), names("enabled=false"), names("kind=slack")) == (["on"], ["off"], [])
     problem(admin.get(f"{CHANNELS}?enabled=perhaps"), 400, "validation_failed")
     problem(admin.get(f"{CHANNELS}?kind=pigeon"), 400, "validation_failed")
 
 
-def test_a_channels_name_is_taken_once(api: Any, other_tenant: Tenant) -> None:
+def test_the_name_of_a_channel_is_unique_within_its_tenant(api: Any, other_tenant: Tenant) -> None:
     admin = api()
-    made(admin)
-    other = made(admin, name="Other")
+    make_channel(admin)
+    other = make_channel(admin, name="Other")
 
     problem(admin.post(CHANNELS, MAIL, format="json"), 409, "already_exists")
     problem(admin.put(f"{CHANNELS}{other['id']}/", {"name": "Ops"}, format="json"), 409, "already_exists")
-    made(api(tenant=other_tenant))
+    make_channel(api(tenant=other_tenant))
 
 
-def test_a_channel_whose_key_is_lost_gets_a_new_target_and_a_new_secret(
+def test_a_channel_whose_encryption_key_is_lost_accepts_a_new_target_and_secret(
     api: Any, tenant: Tenant, receiver: HttpReceiver, settings: Any
 ) -> None:
     admin = api()
-    place = f"{CHANNELS}{made(admin, kind='webhook', target=receiver.url)['id']}/"
+    place = f"{CHANNELS}{make_channel(admin, kind='webhook', target=receiver.url)['id']}/"
     settings.FIELD_ENCRYPTION_KEYS = ["other:" + "1" * 64]
 
     problem(admin.post(f"{place}renew-secret/"), 409, "target_unreadable")
@@ -210,25 +212,25 @@ def test_a_channel_whose_key_is_lost_gets_a_new_target_and_a_new_secret(
     secret = admin.post(f"{place}renew-secret/").json()["secret"]
 
     assert put.status_code == 200
-    raised(tenant)
+    make_alert(tenant)
     deliver_waiting("webhook")
     (posted,) = receiver.posted
     assert webhook_signing.verify(headers=posted.headers, body=posted.body, secrets=[secret])
 
 
-def test_there_may_be_only_so_many_channels(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_notification_channels_is_limited(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("activities.api.alerts.MOST_CHANNELS", 2)
     admin = api()
-    made(admin, name="first")
-    made(admin, name="second")
+    make_channel(admin, name="first")
+    make_channel(admin, name="second")
 
     problem(admin.post(CHANNELS, MAIL, format="json"), 409, "too_many_notification_channels")
 
 
-def test_a_removed_channel_is_told_nothing_more(api: Any, tenant: Tenant) -> None:
+def test_a_removed_channel_receives_nothing_more(api: Any, tenant: Tenant) -> None:
     admin = api()
-    place = f"{CHANNELS}{made(admin)['id']}/"
-    raised(tenant)
+    place = f"{CHANNELS}{make_channel(admin)['id']}/"
+    make_alert(tenant)
 
     assert admin.delete(place, headers={"If-Match": '"1"'}).status_code == 204
 
@@ -239,35 +241,39 @@ def test_a_removed_channel_is_told_nothing_more(api: Any, tenant: Tenant) -> Non
     assert (delivery.state, delivery.channel_name) == ("failed", "Ops")
 
 
-def test_a_test_goes_to_this_channel_alone(
+def test_a_test_is_sent_to_the_tested_channel_only(
     api: Any, tenant: Tenant, receiver: HttpReceiver, settings: Any
 ) -> None:
     settings.SLACK_WEBHOOK_URL = f"{receiver.url}/platform"
     admin = api(name="ann")
-    tried = made(admin, name="tried", kind="slack", target=f"{receiver.url}/tried", kinds=["plan_invalid"])
-    made(admin, name="other", kind="slack", target=f"{receiver.url}/other")
+    tested = make_channel(
+        admin, name="tried", kind="slack", target=f"{receiver.url}/tried", kinds=["plan_invalid"]
+    )
+    make_channel(admin, name="other", kind="slack", target=f"{receiver.url}/other")
 
-    answer = admin.post(f"{CHANNELS}{tried['id']}/test/")
+    answer = admin.post(f"{CHANNELS}{tested['id']}/test/")
     deliver_waiting("slack")
 
     assert (answer.status_code, answer.json()["deliveries"][0]["state"]) == (202, "pending")
     assert [posted.path for posted in receiver.posted] == ["/hook/tried"]
     assert "A test of the channel tried" in receiver.posted[0].json["text"]
-    found = admin.get(f"{ALERTS}{answer.json()['id']}/").json()
-    assert (found["kind"], found["deliveries"][0]["state"]) == ("test", "sent")
+    alert = admin.get(f"{ALERTS}{answer.json()['id']}/").json()
+    assert (alert["kind"], alert["deliveries"][0]["state"]) == ("test", "sent")
 
 
-def test_a_channel_that_is_switched_off_cannot_be_tried(api: Any) -> None:
+def test_a_disabled_channel_cannot_be_tested(api: Any) -> None:
     admin = api()
 
     problem(
-        admin.post(f"{CHANNELS}{made(admin, enabled=False)['id']}/test/"), 409, "notification_channel_off"
+        admin.post(f"{CHANNELS}{make_channel(admin, enabled=False)['id']}/test/"),
+        409,
+        "notification_channel_off",
     )
 
 
-def test_a_test_that_is_repeated_is_one(api: Any, tenant: Tenant) -> None:
+def test_a_repeated_test_is_sent_once(api: Any, tenant: Tenant) -> None:
     admin = api()
-    place = f"{CHANNELS}{made(admin)['id']}/test/"
+    place = f"{CHANNELS}{make_channel(admin)['id']}/test/"
 
     answers = [admin.post(place, headers={"Idempotency-Key": "one"}) for _ in range(3)]
 
@@ -277,8 +283,8 @@ def test_a_test_that_is_repeated_is_one(api: Any, tenant: Tenant) -> None:
 
 
 @pytest.mark.parametrize("role", ["viewer", "reviewer", "operator"])
-def test_only_admins_say_where_alerts_go(api: Any, role: str) -> None:
-    place = f"{CHANNELS}{made(api())['id']}/"
+def test_only_admins_change_notification_channels(api: Any, role: str) -> None:
+    place = f"{CHANNELS}{make_channel(api())['id']}/"
     client = api(role)
 
     assert client.get(place).status_code == 200

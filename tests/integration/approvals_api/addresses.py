@@ -1,4 +1,4 @@
-"""Where approvals and the inbox are."""
+"""Addresses of approvals and the inbox."""
 
 from __future__ import annotations
 

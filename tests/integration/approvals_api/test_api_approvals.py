@@ -1,4 +1,4 @@
-"""Approvals over the API: shown, decided, taken back, by those who may."""
+"""Approvals over the API: details, lists, decisions and withdrawals, and who may do what."""
 
 from __future__ import annotations
 
@@ -21,62 +21,64 @@ pytestmark = [pytest.mark.long, pytest.mark.usefixtures("one_at_a_time")]
 QUESTION = {"type": "brand_direction", "title": "Which brand?"}
 
 
-def asked(client: Any, *activities: UUID, **members: Any) -> dict[str, Any]:
+def request_approval(client: Any, *activities: UUID, **members: Any) -> dict[str, Any]:
     body = {**QUESTION, "activity_ids": [str(one) for one in activities], **members}
     answer = client.post(APPROVALS, body)
     assert answer.status_code == 201, answer.json()
-    found: dict[str, Any] = answer.json()
-    return found
+    approval: dict[str, Any] = answer.json()
+    return approval
 
 
-def of(approval: dict[str, Any], verb: str = "") -> str:
+def address_of(approval: dict[str, Any], verb: str = "") -> str:
     return f"{APPROVALS}{approval['id']}/{verb + '/' if verb else ''}"
 
 
-def test_an_approval_shows_the_question_and_what_hangs_on_it(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_an_approval_contains_its_question_rules_and_linked_activities(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
     (activity_id,) = engine.submit(acme)
 
-    made = api("operator", name="Ops").post(
+    response = api("operator", name="Ops").post(
         APPROVALS,
         {
             **QUESTION, "description": "Pick one.", "options": ["a", "b"], "activity_ids": [str(activity_id)],
             "human_role": "editor", "due_seconds": 60, "on_timeout": "approve", "quorum": 2, "voters": 3,
         },
     )  # fmt: skip
-    shown = made.json()
+    approval = response.json()
 
-    assert (made.status_code, made["Location"]) == (201, f"{APPROVALS}{shown['id']}/")
-    assert {name: shown[name] for name in ("type", "title", "description", "options", "status", "human_role")} == {
+    assert (response.status_code, response["Location"]) == (201, f"{APPROVALS}{approval['id']}/")
+    assert {name: approval[name] for name in ("type", "title", "description", "options", "status", "human_role")} == {
         "type": "brand_direction", "title": "Which brand?", "description": "Pick one.", "options": ["a", "b"],
         "status": "pending", "human_role": "editor",
     }  # fmt: skip
-    assert (shown["requested_by"], shown["quorum"], shown["voters"], shown["votes"]) == (
+    assert (approval["requested_by"], approval["quorum"], approval["voters"], approval["votes"]) == (
         "token:Ops",
         2,
         3,
         [],
     )
-    assert (shown["on_timeout"], shown["self_approval"], shown["decided_by"], shown["notes"]) == (
+    assert (approval["on_timeout"], approval["self_approval"], approval["decided_by"], approval["notes"]) == (
         "approve", False, None, None
     )  # fmt: skip
-    assert shown["due_at"]
-    (link,) = shown["links"]
+    assert approval["due_at"]
+    (link,) = approval["links"]
     assert (link["activity"], link["name"], link["status"], link["state"], link["reason"]) == (
         str(activity_id), "work 0", "awaiting_review", "waiting", ""
     )  # fmt: skip
-    seen = api("viewer").get(made["Location"])
-    assert (seen.json(), seen["ETag"]) == (shown, f'"{shown["version"]}"')
+    current = api("viewer").get(response["Location"])
+    assert (current.json(), current["ETag"]) == (approval, f'"{approval["version"]}"')
 
 
-def test_a_decision_answers_with_what_it_woke_and_what_it_skipped(
+def test_the_response_to_a_decision_lists_woken_and_skipped_activities(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     first, second = engine.submit(acme, count=2)
-    approval = asked(api("operator"), first, second, options=["a", "b"])
+    approval = request_approval(api("operator"), first, second, options=["a", "b"])
     api("operator").post(f"/api/v1/activities/{second}/cancel/")
 
     decided = api("reviewer", name="Ann").post(
-        of(approval, "decide"), {"decision": "approved", "notes": "Good.", "chosen_option": "a"}
+        address_of(approval, "decide"), {"decision": "approved", "notes": "Good.", "chosen_option": "a"}
     )
 
     body = decided.json()
@@ -84,7 +86,7 @@ def test_a_decision_answers_with_what_it_woke_and_what_it_skipped(
     assert (body["chosen_option"], body["notes"]) == ("a", "Good.")
     assert (body["woken"], body["skipped"]) == ([str(first)], [str(second)])
     late = problem(
-        api("reviewer", name="Bob").post(of(approval, "decide"), {"decision": "rejected"}),
+        api("reviewer", name="Bob").post(address_of(approval, "decide"), {"decision": "rejected"}),
         409,
         "already_decided",
     )
@@ -95,19 +97,19 @@ def test_a_decision_answers_with_what_it_woke_and_what_it_skipped(
     )
 
 
-@pytest.mark.parametrize("way", ["decide", "approve", "inbox"])
-def test_who_approves_must_choose_where_options_are_offered(
-    api: Any, engine: Engine, acme: Tenant, way: str
+@pytest.mark.parametrize("route", ["decide", "approve", "inbox"])
+def test_an_approval_needs_an_option_where_options_are_offered(
+    api: Any, engine: Engine, acme: Tenant, route: str
 ) -> None:
     (activity_id,) = engine.submit(acme)
-    approval = asked(api("operator"), activity_id, options=["calm", "loud"])
+    approval = request_approval(api("operator"), activity_id, options=["calm", "loud"])
     client = api("reviewer", name="Ann")
 
-    if way == "decide":
+    if route == "decide":
         refused = problem(
-            client.post(of(approval, "decide"), {"decision": "approved"}), 400, "validation_failed"
+            client.post(address_of(approval, "decide"), {"decision": "approved"}), 400, "validation_failed"
         )
-    elif way == "approve":
+    elif route == "approve":
         address = f"/api/v1/activities/{approval['id']}/approve/"
         refused = problem(client.post(address), 400, "validation_failed")
     else:
@@ -117,79 +119,87 @@ def test_who_approves_must_choose_where_options_are_offered(
     assert refused["errors"] == [
         {"path": "chosen_option", "message": "must be one of the options: 'calm', 'loud'"}
     ]
-    assert client.get(of(approval)).json()["status"] == "pending"
+    assert client.get(address_of(approval)).json()["status"] == "pending"
     assert engine.status(acme, activity_id) == "awaiting_review"
 
 
-@pytest.mark.parametrize("way", ["decide", "approve", "inbox"])
-def test_every_way_to_decide_does_the_same(api: Any, engine: Engine, acme: Tenant, way: str) -> None:
+@pytest.mark.parametrize("route", ["decide", "approve", "inbox"])
+def test_every_route_to_decide_has_the_same_effect(
+    api: Any, engine: Engine, acme: Tenant, route: str
+) -> None:
     (activity_id,) = engine.submit(acme)
-    approval = asked(api("operator"), activity_id)
+    approval = request_approval(api("operator"), activity_id)
     client = api("reviewer", name="Ann")
 
-    if way == "decide":
-        client.post(of(approval, "decide"), {"decision": "approved", "notes": "ok"})
-    elif way == "approve":
+    if route == "decide":
+        client.post(address_of(approval, "decide"), {"decision": "approved", "notes": "ok"})
+    elif route == "approve":
         client.post(f"/api/v1/activities/{approval['id']}/approve/", {"notes": "ok"})
     else:
         item = {"id": approval["id"], "decision": "approved", "notes": "ok"}
         client.post(f"{INBOX}decide/", {"items": [item]})
 
-    seen = client.get(of(approval)).json()
-    assert (seen["status"], seen["decided_by"], seen["notes"]) == ("approved", "token:Ann", "ok")
+    current = client.get(address_of(approval)).json()
+    assert (current["status"], current["decided_by"], current["notes"]) == ("approved", "token:Ann", "ok")
     assert links_of(acme, UUID(approval["id"])) == {activity_id: ("woken", "")}
 
 
-def test_one_voice_of_several_leaves_it_pending_and_is_shown(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_one_vote_of_a_quorum_leaves_an_approval_pending_and_is_listed(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
     asker, ann = api("operator", name="Asker"), api("reviewer", name="Ann", person="Ann")
-    approval = asked(asker, quorum=2, voters=3)
+    approval = request_approval(asker, quorum=2, voters=3)
 
-    first = ann.post(of(approval, "decide"), {"decision": "approved", "notes": "yes"})
+    first = ann.post(address_of(approval, "decide"), {"decision": "approved", "notes": "yes"})
 
     assert (first.status_code, first.json()["status"]) == (200, "pending")
     (vote,) = first.json()["votes"]
     assert (vote["by"], vote["decision"], vote["notes"]) == ("token:Ann", "approved", "yes")
-    again = problem(ann.post(of(approval, "decide"), {"decision": "rejected"}), 409, "already_voted")
+    again = problem(ann.post(address_of(approval, "decide"), {"decision": "rejected"}), 409, "already_voted")
     assert (again["decided_by"], again["decision"]) == ("token:Ann", "approve")
-    problem(asker.post(of(approval, "decide"), {"decision": "approved"}), 403, "forbidden")
-    last = api("reviewer", person="Bob").post(of(approval, "decide"), {"decision": "approved"})
+    problem(asker.post(address_of(approval, "decide"), {"decision": "approved"}), 403, "forbidden")
+    last = api("reviewer", person="Bob").post(address_of(approval, "decide"), {"decision": "approved"})
     assert last.json()["status"] == "approved"
 
 
-def test_a_decision_is_bound_to_what_was_shown_votes_included(api: Any, engine: Engine, acme: Tenant) -> None:
-    approval = asked(api("operator"), quorum=3)
-    api("reviewer", person="a").post(of(approval, "decide"), {"decision": "approved"})
-    seen = api("reviewer").get(of(approval))["ETag"]
-    api("reviewer", person="b").post(of(approval, "decide"), {"decision": "approved"})
+def test_a_decision_with_the_version_before_the_last_vote_is_refused(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    approval = request_approval(api("operator"), quorum=3)
+    api("reviewer", person="a").post(address_of(approval, "decide"), {"decision": "approved"})
+    current = api("reviewer").get(address_of(approval))["ETag"]
+    api("reviewer", person="b").post(address_of(approval, "decide"), {"decision": "approved"})
 
     third = api("reviewer", person="c")
-    stale = third.post(of(approval, "decide"), {"decision": "approved"}, headers={"If-Match": seen})
+    stale = third.post(
+        address_of(approval, "decide"), {"decision": "approved"}, headers={"If-Match": current}
+    )
 
     problem(stale, 412, "precondition_failed")
-    now = third.get(of(approval))["ETag"]
-    fresh = third.post(of(approval, "decide"), {"decision": "approved"}, headers={"If-Match": now})
+    now = third.get(address_of(approval))["ETag"]
+    fresh = third.post(address_of(approval, "decide"), {"decision": "approved"}, headers={"If-Match": now})
     assert fresh.json()["status"] == "approved"
 
 
-def test_who_asked_or_an_operator_takes_it_back(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_only_operators_withdraw_an_approval(api: Any, engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme)
-    approval = asked(api("operator", name="Ops"), activity_id)
+    approval = request_approval(api("operator", name="Ops"), activity_id)
 
-    problem(api("reviewer").post(of(approval, "withdraw")), 403, "forbidden")
-    taken = api("operator").post(of(approval, "withdraw"), {"reason": "not needed"}).json()
+    problem(api("reviewer").post(address_of(approval, "withdraw")), 403, "forbidden")
+    withdrawn = api("operator").post(address_of(approval, "withdraw"), {"reason": "not needed"}).json()
 
-    assert (taken["status"], taken["notes"], taken["woken"]) == (
+    assert (withdrawn["status"], withdrawn["notes"], withdrawn["woken"]) == (
         "withdrawn",
         "not needed",
         [str(activity_id)],
     )
     late = problem(
-        api("reviewer").post(of(approval, "decide"), {"decision": "approved"}), 409, "already_decided"
+        api("reviewer").post(address_of(approval, "decide"), {"decision": "approved"}), 409, "already_decided"
     )
     assert late["decision"] == "withdrawn"
 
 
-def test_unknown_and_foreign_activities_are_refused_by_their_place(
+def test_unknown_activities_and_those_of_other_tenants_are_refused_with_their_path(
     api: Any, engine: Engine, acme: Tenant, other_tenant: Tenant
 ) -> None:
     engine.serve(other_tenant)
@@ -212,7 +222,7 @@ def test_unknown_and_foreign_activities_are_refused_by_their_place(
         ({"escalation": [{"after_seconds": 5}]}, "escalation"), ({"unknown": 1}, "unknown"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_question_is_named_by_its_path(
+def test_an_invalid_approval_is_refused_with_its_path(
     api: Any, engine: Engine, acme: Tenant, members: Any, path: str
 ) -> None:
     refused = problem(api("operator").post(APPROVALS, {**QUESTION, **members}), 400, "validation_failed")
@@ -220,23 +230,23 @@ def test_what_is_wrong_with_a_question_is_named_by_its_path(
     assert path in [fault["path"] for fault in refused["errors"]]
 
 
-def test_the_list_is_narrowed_by_type_status_role_and_activity(
+def test_approvals_can_be_filtered_by_type_status_role_and_activity(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     (activity_id,) = engine.submit(acme)
     client = api("operator")
-    about = asked(client, activity_id, type="content_direction")
-    for_editor = asked(client, human_role="editor")
-    decided = asked(client)
-    client.post(of(decided, "decide"), {"decision": "rejected", "notes": "no"})
+    about = request_approval(client, activity_id, type="content_direction")
+    for_editor = request_approval(client, human_role="editor")
+    decided = request_approval(client)
+    client.post(address_of(decided, "decide"), {"decision": "rejected", "notes": "no"})
 
-    def found(query: str) -> list[str]:
+    def ids(query: str) -> list[str]:
         return [one["id"] for one in client.get(f"{APPROVALS}?{query}").json()["results"]]
 
-    assert found("") == [decided["id"], for_editor["id"], about["id"]]
-    assert found("type=content_direction") == found(f"activity={activity_id}") == [about["id"]]
-    assert found("human_role=editor") == [for_editor["id"]]
-    assert (found("status=rejected"), found("status=pending")) == (
+    assert ids("") == [decided["id"], for_editor["id"], about["id"]]
+    assert ids("type=content_direction") == ids(f"activity={activity_id}") == [about["id"]]
+    assert ids("human_role=editor") == [for_editor["id"]]
+    assert (ids("status=rejected"), ids("status=pending")) == (
         [decided["id"]],
         [for_editor["id"], about["id"]],
     )
@@ -244,19 +254,19 @@ def test_the_list_is_narrowed_by_type_status_role_and_activity(
 
 
 @pytest.mark.parametrize(("role", "verb"), [("viewer", "decide"), ("viewer", "withdraw"), ("reviewer", "")])
-def test_each_role_may_do_what_is_its_own(
+def test_viewers_cannot_decide_and_reviewers_cannot_request(
     api: Any, engine: Engine, acme: Tenant, role: str, verb: str
 ) -> None:
-    approval = asked(api("operator"))
+    approval = request_approval(api("operator"))
 
     if verb:
         body: Any = {"decision": "approved"} if verb == "decide" else {}
-        problem(api(role).post(of(approval, verb), body), 403, "forbidden")
+        problem(api(role).post(address_of(approval, verb), body), 403, "forbidden")
     else:
         problem(api(role).post(APPROVALS, QUESTION), 403, "forbidden")
 
 
-def test_an_activity_that_is_no_approval_is_none_here(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_a_gate_is_not_found_among_approvals(api: Any, engine: Engine, acme: Tenant) -> None:
     engine.submit(acme, requires_approval=True)
     engine.drain()
     (gate,) = api().get(f"{INBOX}?gate=true").json()["results"]
@@ -266,14 +276,14 @@ def test_an_activity_that_is_no_approval_is_none_here(api: Any, engine: Engine, 
     assert engine.status(acme, UUID(gate["id"])) == "created"
 
 
-def test_many_gets_on_every_link_change_nothing(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_get_requests_on_every_link_change_nothing(api: Any, engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme)
-    approval = asked(api("operator"), activity_id, due_seconds=60, on_timeout="approve")
+    approval = request_approval(api("operator"), activity_id, due_seconds=60, on_timeout="approve")
     client = api("admin")
-    links = [of(approval), approval["links"][0]["link"], APPROVALS, INBOX]
+    links = [address_of(approval), approval["links"][0]["link"], APPROVALS, INBOX]
     links += [
-        of(approval, "decide"),
-        of(approval, "withdraw"),
+        address_of(approval, "decide"),
+        address_of(approval, "withdraw"),
         f"/api/v1/activities/{approval['id']}/approve/",
     ]
 
@@ -307,7 +317,7 @@ def test_a_hundred_items_are_decided_in_one_call_with_a_result_each(
 ) -> None:
     gates = engine.submit(acme, count=98, requires_approval=True)
     engine.drain()
-    approval = asked(api("operator"))
+    approval = request_approval(api("operator"))
     items = [{"id": str(one), "decision": "approved"} for one in gates]
     items += [
         {"id": approval["id"], "decision": "rejected", "notes": "no"},
@@ -323,11 +333,11 @@ def test_a_hundred_items_are_decided_in_one_call_with_a_result_each(
     assert results[-1]["problem"]["code"] == "not_found"
 
 
-def test_an_item_of_a_bulk_that_changed_since_it_was_shown_is_left_alone(
+def test_an_item_of_a_bulk_decision_with_an_old_version_is_skipped(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     client = api("reviewer")
-    changed, same = (asked(api("operator")) for _ in "12")
+    changed, same = (request_approval(api("operator")) for _ in "12")
     client.post(f"/api/v1/activities/{changed['id']}/start/")
 
     items = [{"id": one["id"], "decision": "approved", "version": 1} for one in (changed, same)]

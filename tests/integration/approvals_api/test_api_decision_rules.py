@@ -1,4 +1,4 @@
-"""Questions that other requests bring along, with their rules."""
+"""Decision rules of questions that are created with other requests."""
 
 from __future__ import annotations
 
@@ -17,22 +17,24 @@ from tests.open_questions import children
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-def test_a_persons_item_takes_the_same_members_as_an_approval(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_a_gate_for_a_person_takes_the_same_rules_as_an_approval(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
     body = {
         "name": "Sign", "human_role": "editor", "is_approval_gate": True, "quorum": 2, "voters": 3,
         "due_seconds": 60, "on_timeout": "reject", "options": ["a", "b"], "reminders": [30],
     }  # fmt: skip
     asker = api("operator", name="Asker")
 
-    made = asker.post("/api/v1/activities/", body).json()
+    task = asker.post("/api/v1/activities/", body).json()
 
-    assert made["due_at"]
-    problem(asker.post(f"/api/v1/activities/{made['id']}/approve/"), 403, "forbidden")
+    assert task["due_at"]
+    problem(asker.post(f"/api/v1/activities/{task['id']}/approve/"), 403, "forbidden")
     for name in ("Ann", "Bob"):
         api("reviewer", name=name, person=name).post(
-            f"/api/v1/activities/{made['id']}/approve/", {"chosen_option": "b"}
+            f"/api/v1/activities/{task['id']}/approve/", {"chosen_option": "b"}
         )
-    decided = engine.get(acme, UUID(made["id"]))
+    decided = engine.get(acme, UUID(task["id"]))
     assert (decided.status, decided.chosen_option) == ("approved", "b")
 
 
@@ -45,7 +47,7 @@ def test_a_persons_item_takes_the_same_members_as_an_approval(api: Any, engine: 
         ({"agent_role": "qa", "is_approval_gate": True}, "is_approval_gate"),
     ],
 )
-def test_members_that_would_mean_nothing_are_refused(
+def test_rules_without_a_meaning_are_refused(
     api: Any, engine: Engine, acme: Tenant, members: Any, path: str
 ) -> None:
     refused = problem(
@@ -55,7 +57,7 @@ def test_members_that_would_mean_nothing_are_refused(
     assert path in [fault["path"] for fault in refused["errors"]]
 
 
-def test_the_gate_of_submitted_work_has_the_rules_that_came_with_it(
+def test_the_gate_of_submitted_work_has_the_rules_of_the_submission(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     body = {"name": "x", "agent_role": "qa", "requires_approval": True, "quorum": 2, "due_seconds": 60}
@@ -73,7 +75,7 @@ def test_the_gate_of_submitted_work_has_the_rules_that_came_with_it(
     assert engine.status(acme, work) == "approved"
 
 
-def test_who_starts_a_pipeline_run_has_no_voice_where_a_step_says_so(
+def test_a_step_can_forbid_approval_by_whoever_started_the_run(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     step = {"id": "sign", "human_role": "editor", "is_approval_gate": True, "self_approval": False}
@@ -88,7 +90,7 @@ def test_who_starts_a_pipeline_run_has_no_voice_where_a_step_says_so(
     assert other.post(f"/api/v1/activities/{gate['id']}/approve/").status_code == 200
 
 
-def test_a_repeated_submission_is_counted_for_the_platform_without_its_tenant(
+def test_repeated_submissions_are_counted_in_a_metric_without_their_tenant(
     api: Any, client: Any, engine: Engine, acme: Tenant
 ) -> None:
     body = {"name": "x", "agent_role": "qa", "dedup_key": "once"}

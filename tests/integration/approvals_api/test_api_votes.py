@@ -1,4 +1,4 @@
-"""Votes are people's: one each, whatever they come with, and none of a token that nobody stands behind."""
+"""Votes belong to people: each has one, whichever token or session they use. A token without a person has none."""
 
 from __future__ import annotations
 
@@ -39,48 +39,48 @@ def voters(tenant: Tenant, approval: Any) -> list[str]:
 
 
 @pytest.fixture
-def committee(acme: Tenant) -> UUID:
-    """A question that two of three people must agree to."""
+def quorum_question(acme: Tenant) -> UUID:
+    """An approval for which two of three people must agree."""
     return asked(acme, quorum=2, voters=3)
 
 
-def test_several_tokens_of_one_person_and_their_session_are_one_vote(
-    api: Any, engine: Engine, acme: Tenant, committee: UUID
+def test_all_tokens_and_sessions_of_a_person_share_one_vote(
+    api: Any, engine: Engine, acme: Tenant, quorum_question: UUID
 ) -> None:
     first, second = api("admin", person="ann"), api("operator", person="ann")
     ann = User.objects.get(username="ann")
     session = APIClient()
     session.force_login(ann)
 
-    assert decide(first, committee).status_code == 200
-    problem(decide(second, committee), 409, "already_voted")
-    problem(decide(second, committee, NO), 409, "already_voted")
-    problem(decide(session, committee), 409, "already_voted")
+    assert decide(first, quorum_question).status_code == 200
+    problem(decide(second, quorum_question), 409, "already_voted")
+    problem(decide(second, quorum_question, NO), 409, "already_voted")
+    problem(decide(session, quorum_question), 409, "already_voted")
 
-    assert voters(acme, committee) == [f"user:{ann.pk}"]
-    assert engine.status(acme, committee) == "in_progress"
-    assert decide(api("reviewer", person="bob"), committee).json()["status"] == "approved"
+    assert voters(acme, quorum_question) == [f"user:{ann.pk}"]
+    assert engine.status(acme, quorum_question) == "in_progress"
+    assert decide(api("reviewer", person="bob"), quorum_question).json()["status"] == "approved"
 
 
-def test_a_token_that_nobody_stands_behind_has_no_vote_and_is_told_what_to_do(
-    api: Any, engine: Engine, acme: Tenant, committee: UUID
+def test_a_token_without_a_person_has_no_vote_and_learns_how_to_get_one(
+    api: Any, engine: Engine, acme: Tenant, quorum_question: UUID
 ) -> None:
     robots = [api("admin", name=f"robot {number}") for number in range(3)]
 
     for robot in robots:
         for body in (YES, NO):
-            told = problem(decide(robot, committee, body), 403, "person_required")
-            assert "create_token --user" in told["detail"]
-        problem(robot.post(f"/api/v1/activities/{committee}/approve/"), 403, "person_required")
-        (result,) = robot.post(f"{INBOX}decide/", {"items": [{"id": str(committee), **YES}]}).json()[
+            refusal = problem(decide(robot, quorum_question, body), 403, "person_required")
+            assert "create_token --user" in refusal["detail"]
+        problem(robot.post(f"/api/v1/activities/{quorum_question}/approve/"), 403, "person_required")
+        (result,) = robot.post(f"{INBOX}decide/", {"items": [{"id": str(quorum_question), **YES}]}).json()[
             "results"
         ]
         assert result["problem"]["code"] == "person_required"
 
-    assert (voters(acme, committee), engine.status(acme, committee)) == ([], "created")
+    assert (voters(acme, quorum_question), engine.status(acme, quorum_question)) == ([], "created")
 
 
-def test_a_token_that_nobody_stands_behind_decides_what_takes_one_decision(
+def test_a_token_without_a_person_may_decide_alone_where_no_quorum_is_needed(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     approval = asked(acme, identity="user:0")
@@ -89,7 +89,7 @@ def test_a_token_that_nobody_stands_behind_decides_what_takes_one_decision(
 
 
 @pytest.mark.parametrize("asks_with", ["token", "session"])
-def test_who_asks_has_no_say_in_whatever_form_they_come_where_the_rule_says_so(
+def test_without_self_approval_the_requester_cannot_decide_with_any_credential(
     api: Any, engine: Engine, acme: Tenant, asks_with: str
 ) -> None:
     token, other_token, session = api("admin", person="ann"), api("admin", person="ann"), APIClient()
@@ -105,28 +105,28 @@ def test_who_asks_has_no_say_in_whatever_form_they_come_where_the_rule_says_so(
     assert decide(api("reviewer", person="bob"), approval).json()["status"] == "approved"
 
 
-def test_where_several_must_agree_who_asks_has_no_vote_unless_the_question_says_so(
+def test_with_a_quorum_the_requester_has_no_vote_unless_self_approval_is_set(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     asker, same = api("operator", person="ann"), api("admin", person="ann")
     body = {"type": "budget", "title": "May I?", "quorum": 2}
     strict = asker.post("/api/v1/approvals/", body).json()
-    open_ = asker.post("/api/v1/approvals/", {**body, "self_approval": True}).json()
+    permissive = asker.post("/api/v1/approvals/", {**body, "self_approval": True}).json()
 
-    assert (strict["self_approval"], open_["self_approval"]) == (False, True)
+    assert (strict["self_approval"], permissive["self_approval"]) == (False, True)
     problem(decide(same, strict["id"]), 403, "forbidden")
-    assert decide(same, open_["id"]).status_code == 200
+    assert decide(same, permissive["id"]).status_code == 200
 
 
-def test_who_is_no_member_any_more_has_no_vote_and_their_token_goes_on(
-    api: Any, engine: Engine, acme: Tenant, committee: UUID
+def test_a_former_member_has_no_vote_but_their_token_stays_valid(
+    api: Any, engine: Engine, acme: Tenant, quorum_question: UUID
 ) -> None:
     client = api("admin", person="ann")
     with tenant_scope(acme.pk):
         Membership.objects.filter(user__username="ann").delete()
     tokens._known.clear()
 
-    problem(decide(client, committee), 403, "person_required")
+    problem(decide(client, quorum_question), 403, "person_required")
 
     assert client.get(INBOX).status_code == 200
     with connections[OWNER].cursor() as cursor:
@@ -135,7 +135,7 @@ def test_who_is_no_member_any_more_has_no_vote_and_their_token_goes_on(
     assert client.get(INBOX).status_code == 200
 
 
-def test_a_token_that_a_person_makes_is_that_persons(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_a_token_created_by_a_person_belongs_to_that_person(api: Any, engine: Engine, acme: Tenant) -> None:
     api("admin", person="ann")
     ann = User.objects.get(username="ann")
     principal = members.principal_of(ann)
@@ -145,7 +145,7 @@ def test_a_token_that_a_person_makes_is_that_persons(api: Any, engine: Engine, a
     assert tokens.principal_of(secret).credential != principal.credential
 
 
-def test_the_command_makes_a_token_of_a_member_which_cannot_do_more_than_they(
+def test_the_command_creates_a_token_for_a_member_with_at_most_their_role(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     api("reviewer", person="ann")
@@ -160,7 +160,7 @@ def test_the_command_makes_a_token_of_a_member_which_cannot_do_more_than_they(
         call_command("create_token", tenant=acme.slug, role="viewer", user="bob")
 
 
-def test_a_token_of_a_person_decides_what_their_human_roles_are_asked(
+def test_a_token_of_a_person_decides_questions_to_their_human_roles_only(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     client = api("reviewer", person="ann")
@@ -172,51 +172,51 @@ def test_a_token_of_a_person_decides_what_their_human_roles_are_asked(
 
 
 @pytest.mark.parametrize("kind", ["an agent's review", "an approval"])
-def test_an_approval_over_work_under_a_question_to_three_of_five_does_not_answer_that(
+def test_an_approval_does_not_answer_another_question_about_the_same_work(
     api: Any, engine: Engine, acme: Tenant, kind: str
 ) -> None:
-    operator, committee = api("operator"), {"quorum": 3, "voters": 5}
+    operator, rules = api("operator"), {"quorum": 3, "voters": 5}
     engine.agent.behaviour = lambda request: Accepted()
     body = {"type": "budget", "title": "May it be published?"}
     if kind == "an approval":
         (work,) = engine.submit(acme)
         about = {"activity_ids": [str(work)]}
-        asked_of_many = UUID(operator.post("/api/v1/approvals/", {**body, **about, **committee}).json()["id"])
+        quorum_id = UUID(operator.post("/api/v1/approvals/", {**body, **about, **rules}).json()["id"])
     else:
         work, agent = at_work(engine, acme)
         about = {"activity_ids": [str(work)]}
-        asked_of_many = agent.used("request_human_review", question="May it be published?")
-        with tenant_scope(acme.pk):  # as it was asked when a question of an agent could have rules
-            Activity.objects.filter(pk=asked_of_many).update(decision_rules=committee)
+        quorum_id = agent.used("request_human_review", question="May it be published?")
+        with tenant_scope(acme.pk):  # as stored by versions in which a question of an agent could have rules
+            Activity.objects.filter(pk=quorum_id).update(decision_rules=rules)
     own = operator.post("/api/v1/approvals/", {**body, **about}).json()["id"]
 
     assert decide(operator, own).json()["status"] == "approved"
 
-    assert (engine.status(acme, asked_of_many), engine.status(acme, work)) == ("created", "awaiting_review")
+    assert (engine.status(acme, quorum_id), engine.status(acme, work)) == ("created", "awaiting_review")
     for number, person in enumerate(("ann", "bob", "cleo")):
         assert not_woken(engine, work), f"{number} of 3 have agreed"
-        voted = api("reviewer", person=person).post(f"/api/v1/activities/{asked_of_many}/approve/")
+        voted = api("reviewer", person=person).post(f"/api/v1/activities/{quorum_id}/approve/")
         assert voted.status_code == 200
-    assert len(voters(acme, asked_of_many)) == 3
-    assert engine.status(acme, asked_of_many) == "approved"
+    assert len(voters(acme, quorum_id)) == 3
+    assert engine.status(acme, quorum_id) == "approved"
     answers = [wake["outcome"] for wake in woken(engine, work).wakes if wake["reason"] == "review_approved"]
     assert answers == ["approved", "approved"]
 
 
-def test_a_vote_that_was_once_given_with_a_token_of_nobody_does_not_count(
-    api: Any, engine: Engine, acme: Tenant, committee: UUID
+def test_old_votes_of_tokens_without_a_person_do_not_count(
+    api: Any, engine: Engine, acme: Tenant, quorum_question: UUID
 ) -> None:
     with tenant_scope(acme.pk):
         for number in range(2):
             Vote.objects.create(
                 tenant_id=acme.pk,
-                activity_id=committee,
+                activity_id=quorum_question,
                 voter=f"token:{number}",
                 actor="robot",
                 decision="approve",
             )
 
-    decide(api("reviewer", person="ann"), committee)
-    assert engine.status(acme, committee) == "in_progress"
-    decide(api("reviewer", person="bob"), committee)
-    assert engine.status(acme, committee) == "approved"
+    decide(api("reviewer", person="ann"), quorum_question)
+    assert engine.status(acme, quorum_question) == "in_progress"
+    decide(api("reviewer", person="bob"), quorum_question)
+    assert engine.status(acme, quorum_question) == "approved"

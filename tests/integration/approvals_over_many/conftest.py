@@ -1,4 +1,4 @@
-"""Tenants whose agents ask for approvals."""
+"""Tenants whose agents request approvals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.engine import Engine
 
 
 @pytest.fixture
-def patient(engine: Engine, acme: Tenant) -> Tenant:
-    """Agents accept their work, and report later."""
+def accepting(engine: Engine, acme: Tenant) -> Tenant:
+    """A tenant whose agents accept their work and report later."""
     engine.agent.behaviour = lambda request: Accepted()
     return acme

@@ -1,4 +1,4 @@
-"""Work starts when all its reasons to wait are over, its time and every question about it among them, and hears of everything at once."""
+"""Work starts when every reason to wait is over: delays, budgets, pauses and open questions. Its run receives all wakes at once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine, at_once, eventually, somebody_waits_for_a_lock
 from tests.flows import Flow, step
-from tests.integration.agent_runs.accepted_work import RESULT, Agent, accepted
+from tests.integration.agent_runs.accepted_work import RESULT, Agent, accept_work
 from tests.open_questions import DIRECTION, asked, asking, called, children, heard, links_of, wakes_of
 from tests.spending import capped, token_of
 
@@ -37,77 +37,77 @@ pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 ACTIVITIES, APPROVALS = "/api/v1/activities/", "/api/v1/approvals/"
 TOMORROW = timedelta(days=1)
-PATIENT = {"strategy": "fixed", "base_seconds": 300.0, "jitter": 0.0}
+RETRY_LATER = {"strategy": "fixed", "base_seconds": 300.0, "jitter": 0.0}
 FAULT = {"error": {"code": "busy", "message": "503", "retryable": True}}
 
 
-def submitted(client: Any, **fields: Any) -> UUID:
+def submit(client: Any, **fields: Any) -> UUID:
     answer = client.post(ACTIVITIES, {"name": "Write", "agent_role": "qa", **fields})
     assert answer.status_code == 201, answer.json()
     return UUID(answer.json()["id"])
 
 
-def question(client: Any, *about: UUID) -> UUID:
+def request_approval(client: Any, *about: UUID) -> UUID:
     body = {**DIRECTION, "activity_ids": [str(one) for one in about]}
     answer = client.post(APPROVALS, body)
     assert answer.status_code == 201, answer.json()
     return UUID(answer.json()["id"])
 
 
-def decided(client: Any, approval: UUID, decision: str = "approved", notes: str = "Go on") -> Any:
+def decide(client: Any, approval: UUID, decision: str = "approved", notes: str = "Go on") -> Any:
     answer = client.post(f"{APPROVALS}{approval}/decide/", {"decision": decision, "notes": notes})
     assert answer.status_code == 200, answer.json()
     return answer.json()
 
 
 def reasons(engine: Engine, activity_id: UUID) -> list[list[str]]:
-    """Of each run, why it was started."""
+    """The wake reasons of each run."""
     return [[wake["reason"] for wake in wakes] for wakes in heard(engine, activity_id)]
 
 
-def come_to_rest(engine: Engine) -> None:
-    """Whatever is due is offered again, and what may begin is done."""
+def settle(engine: Engine) -> None:
+    """Offer again whatever is due, and run whatever may start."""
     outbox.promote()
     recovery.offer_forgotten()
     relay.grant_waiting()
     engine.drain()
 
 
-def time_passes(engine: Engine, tenant: Tenant) -> None:
-    """Every delay is over, and what that allows is done."""
+def pass_delays(engine: Engine, tenant: Tenant) -> None:
+    """End every delay, and run whatever may start."""
     engine.make_due(tenant)
-    come_to_rest(engine)
+    settle(engine)
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_too_young(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_minimum_age(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "YOUNG_SECONDS", 0.0)
 
 
-# Its time.
+# Delays, budgets, rates and pauses.
 
 
-def test_a_decision_on_work_for_later_is_kept_until_its_time_and_told_in_its_only_run(
+def test_a_decision_on_work_for_later_reaches_its_only_run_at_its_time(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     client = api("operator")
-    work = submitted(client, not_before=(datetime.now(UTC) + TOMORROW).isoformat())
-    approval = question(client, work)
+    work = submit(client, not_before=(datetime.now(UTC) + TOMORROW).isoformat())
+    approval = request_approval(client, work)
 
-    settled = decided(client, approval)
-    come_to_rest(engine)
+    response = decide(client, approval)
+    settle(engine)
 
-    assert settled["woken"] == [str(work)]
+    assert response["woken"] == [str(work)]
     assert engine.agent.calls == []
     assert client.get(f"{ACTIVITIES}{work}/").json()["status"] == "created"
     assert client.get(f"{ACTIVITIES}{work}/why/").json()["code"] == "not_before"
-    time_passes(engine, acme)
+    pass_delays(engine, acme)
     assert reasons(engine, work) == [["new_task", "review_approved"]]
     assert client.get(f"{ACTIVITIES}{work}/").json()["status"] == "done"
     assert check(quiesced=True) == []
 
 
-def test_a_month_of_work_in_two_pipelines_under_one_direction_starts_on_its_dates(
+def test_a_decision_on_delayed_work_of_two_pipelines_does_not_start_it_early(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     client = api("operator")
@@ -120,20 +120,20 @@ def test_a_month_of_work_in_two_pipelines_under_one_direction_starts_on_its_date
         start_run(acme.pk, key, NewRun(not_before=datetime.now(UTC) + TOMORROW), actor="test")
     with tenant_scope(acme.pk):
         firsts = list(Activity.objects.filter(step="write").values_list("pk", flat=True))
-    approval = question(client, *firsts)
+    approval = request_approval(client, *firsts)
 
-    decided(client, approval)
-    come_to_rest(engine)
+    decide(client, approval)
+    settle(engine)
     before = len(engine.agent.calls)
-    time_passes(engine, acme)
+    pass_delays(engine, acme)
 
     assert (len(firsts), before) == (2, 0)
     assert [reasons(engine, first) for first in firsts] == [[["new_task", "review_approved"]]] * 2
     assert len(engine.agent.calls) == 4
 
 
-def failing_first(engine: Engine, fault: Exception) -> None:
-    """The agent fails once, and does everything afterwards."""
+def fail_first(engine: Engine, fault: Exception) -> None:
+    """Let the agent fail its first call and complete every later one."""
 
     def behaviour(request: AgentRequest) -> AgentResult:
         if len(engine.agent.calls) == 1:
@@ -146,115 +146,116 @@ def failing_first(engine: Engine, fault: Exception) -> None:
 @pytest.mark.parametrize(
     "fault", [RetryableAgentError("503", code="busy"), AgentRateLimited("429", retry_after=300.0)]
 )
-def test_a_decision_during_a_retry_delay_is_told_with_the_next_attempt(
+def test_a_decision_during_a_retry_delay_reaches_the_next_attempt(
     api: Any, engine: Engine, acme: Tenant, fault: Exception
 ) -> None:
-    engine.serve(acme, retry=PATIENT)
-    failing_first(engine, fault)
+    engine.serve(acme, retry=RETRY_LATER)
+    fail_first(engine, fault)
     client = api("operator")
-    work = submitted(client)
+    work = submit(client)
     engine.drain()
-    approval = question(client, work)
+    approval = request_approval(client, work)
     assert client.get(f"{ACTIVITIES}{work}/").json()["status"] == "awaiting_review"
 
-    decided(client, approval)
-    come_to_rest(engine)
+    decide(client, approval)
+    settle(engine)
 
     assert len(engine.agent.calls) == 1, "the delay is not over"
     assert client.get(f"{ACTIVITIES}{work}/why/").json()["code"] in ("retry_delay", "provider_limit")
-    time_passes(engine, acme)
+    pass_delays(engine, acme)
     assert reasons(engine, work) == [["new_task"], ["new_task", "review_approved"]]
     assert engine.status(acme, work) == "done"
 
 
-def test_what_comes_during_a_run_that_fails_waits_for_the_retry_as_well(
-    engine: Engine, patient: Tenant
-) -> None:
-    engine.serve(patient, retry=PATIENT)
-    activity_id, agent = accepted(engine, patient)
-    approval = asked(patient, [activity_id])
-    approvals.approve(patient.pk, approval, actor="Ann")
+def test_a_wake_during_a_failing_run_waits_for_the_retry(engine: Engine, accepting: Tenant) -> None:
+    engine.serve(accepting, retry=RETRY_LATER)
+    activity_id, agent = accept_work(engine, accepting)
+    approval = asked(accepting, [activity_id])
+    approvals.approve(accepting.pk, approval, actor="Ann")
 
     agent.post("fail", FAULT)
-    come_to_rest(engine)
+    settle(engine)
 
     assert len(engine.agent.calls) == 1
-    first, second = wakes_of(patient, activity_id)
+    first, second = wakes_of(accepting, activity_id)
     assert first.due_at is not None
-    assert second.due_at == first.due_at  # or it would be offered, granted and refused again and again
-    time_passes(engine, patient)
+    # Otherwise it would be offered, granted and refused repeatedly.
+    assert second.due_at == first.due_at
+    pass_delays(engine, accepting)
     assert reasons(engine, activity_id) == [["new_task"], ["new_task", "review_approved"]]
 
 
-def test_what_waits_for_money_waits_for_it_after_a_decision_too(engine: Engine, acme: Tenant) -> None:
+def test_work_that_waits_for_its_budget_still_does_after_a_decision(engine: Engine, acme: Tenant) -> None:
     budget = capped(acme, cap="0.01")
     (activity_id,) = engine.submit(acme)
     engine.drain()
     approval = asked(acme, [activity_id])
     approvals.approve(acme.pk, approval, actor="Ann")
-    come_to_rest(engine)
+    settle(engine)
 
     assert engine.agent.calls == []
     assert wait_reasons.why(acme.pk, activity_id).code == "budget"
     with tenant_scope(acme.pk):
         type(budget).objects.filter(pk=budget.pk).update(cap=10)
     budgets.release_where_room()
-    come_to_rest(engine)
+    settle(engine)
     assert reasons(engine, activity_id) == [["new_task", "review_approved"]]
     assert engine.status(acme, activity_id) == "done"
 
 
-def test_a_message_to_a_session_that_waits_for_money_is_heard_when_there_is_some(
+def test_messages_to_a_session_that_waits_for_its_budget_arrive_together_later(
     engine: Engine, acme: Tenant, settings: Any
 ) -> None:
-    settings.ORCHESTRATOR_MAILBOX_WINDOW_MS = 0  # or its end would still be waited for, on a fast machine
+    settings.ORCHESTRATOR_MAILBOX_WINDOW_MS = (
+        0  # because a fast machine would still wait for the end of the window
+    )
     budget = capped(acme, cap="0.01")
     with tenant_scope(acme.pk):
         open_mailbox(acme.pk, "chat", agent_role="qa")
         post(acme.pk, "chat", NewItem(text="one"), actor="test")
-    time_passes(engine, acme)
+    pass_delays(engine, acme)
     with tenant_scope(acme.pk):
         post(acme.pk, "chat", NewItem(text="two"), actor="test")
         type(budget).objects.filter(pk=budget.pk).update(cap=10)
     budgets.release_where_room()
-    come_to_rest(engine)
+    settle(engine)
 
     assert [[wake["text"] for wake in call.wakes] for call in engine.agent.calls] == [["one", "two"]]
 
 
-def test_a_rate_holds_what_a_decision_lets_go(engine: Engine, acme: Tenant) -> None:
+def test_a_rate_still_applies_after_a_decision(engine: Engine, acme: Tenant) -> None:
     engine.serve(acme, "qa", rate={"per_second": 0.01, "capacity": 1})
     first, second = engine.submit(acme, count=2)
     approval = asked(acme, [first, second])
     approvals.approve(acme.pk, approval, actor="Ann")
 
     engine.drain()
-    come_to_rest(engine)
+    settle(engine)
 
     assert len(engine.agent.calls) == 1, "one start each 100 s"
-    (waits,) = {first, second} - {call.activity_id for call in engine.agent.calls}
-    later = asked(acme, [waits])
+    (waiting,) = {first, second} - {call.activity_id for call in engine.agent.calls}
+    later = asked(acme, [waiting])
     approvals.approve(acme.pk, later, actor="Ann")
-    come_to_rest(engine)
+    settle(engine)
     assert len(engine.agent.calls) == 1
 
 
 @pytest.mark.parametrize("whose", ["role", "tenant"])
-def test_a_pause_holds_what_a_decision_lets_go(engine: Engine, acme: Tenant, whose: str) -> None:
+def test_a_pause_still_applies_after_a_decision(engine: Engine, acme: Tenant, whose: str) -> None:
     (activity_id,) = engine.submit(acme)
     approval = asked(acme, [activity_id])
-    paused(acme, whose, True)
+    set_paused(acme, whose, True)
 
     approvals.approve(acme.pk, approval, actor="Ann")
-    come_to_rest(engine)
+    settle(engine)
 
     assert (engine.agent.calls, wait_reasons.why(acme.pk, activity_id).code) == ([], "paused")
-    paused(acme, whose, False)
-    come_to_rest(engine)
+    set_paused(acme, whose, False)
+    settle(engine)
     assert reasons(engine, activity_id) == [["new_task", "review_approved"]]
 
 
-def paused(tenant: Tenant, whose: str, is_paused: bool) -> None:
+def set_paused(tenant: Tenant, whose: str, is_paused: bool) -> None:
     with tenant_scope(tenant.pk):
         if whose == "tenant":
             type(tenant).objects.filter(pk=tenant.pk).update(paused=is_paused)
@@ -264,165 +265,161 @@ def paused(tenant: Tenant, whose: str, is_paused: bool) -> None:
     limits.refresh()
 
 
-def test_held_work_that_expires_meanwhile_never_starts_though_an_answer_is_first(
-    engine: Engine, acme: Tenant
-) -> None:
+def test_work_that_expired_before_the_answer_never_starts(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme)
     approval = asked(acme, [activity_id])
-    expires(acme, activity_id)
+    set_expiry(acme, activity_id)
 
     approvals.approve(acme.pk, approval, actor="Ann")
-    come_to_rest(engine)
+    settle(engine)
     recovery.expire_stale()
 
     assert engine.agent.calls == []
     assert engine.get(acme, activity_id).cancel_reason == "expired"
 
 
-def test_held_work_ends_when_it_expires_and_nobody_is_asked_about_it_any_more(
-    engine: Engine, acme: Tenant
-) -> None:
+def test_held_work_that_expires_closes_the_questions_about_it_alone(engine: Engine, acme: Tenant) -> None:
     held, other = engine.submit(acme, count=2)
-    alone, both = asked(acme, [held]), asked(acme, [held, other])
-    expires(acme, held)
+    alone, shared = asked(acme, [held]), asked(acme, [held, other])
+    set_expiry(acme, held)
 
     assert recovery.expire_stale() == 1
 
     assert engine.get(acme, held).cancel_reason == "expired"
-    assert (engine.status(acme, alone), engine.status(acme, both)) == ("cancelled", "created")
+    assert (engine.status(acme, alone), engine.status(acme, shared)) == ("cancelled", "created")
     assert engine.status(acme, other) == "awaiting_review"
     assert recovery.expire_stale() == 0
 
 
-ASKS = {
+ARGUMENTS_OF_TOOLS = {
     "report_blocker": {"type": "api_down", "message": "503"},
     "request_human_review": {"question": "Is this the tone?"},
     "create_subtask": {"name": "part", "agent_role": "ba", "blocking": True},
 }
 
 
-@pytest.mark.parametrize("tool", ASKS)
-def test_work_that_waits_for_an_answer_ends_with_its_question_when_it_expires(
-    engine: Engine, patient: Tenant, tool: str
+@pytest.mark.parametrize("tool", ARGUMENTS_OF_TOOLS)
+def test_expired_work_ends_together_with_its_own_question(
+    engine: Engine, accepting: Tenant, tool: str
 ) -> None:
-    work, asked_for = asking(engine, patient, tool, ASKS[tool])
-    expires(patient, work)
+    work, question = asking(engine, accepting, tool, ARGUMENTS_OF_TOOLS[tool])
+    set_expiry(accepting, work)
 
     assert recovery.expire_stale() == 1
 
-    assert engine.get(patient, work).cancel_reason == "expired"
-    assert engine.get(patient, asked_for).cancel_reason == "obsolete"
+    assert engine.get(accepting, work).cancel_reason == "expired"
+    assert engine.get(accepting, question).cancel_reason == "obsolete"
 
 
-def test_what_runs_or_waits_for_its_gate_outlives_its_time(engine: Engine, patient: Tenant) -> None:
-    gated, first = accepted(engine, patient, requires_approval=True)
+def test_running_work_and_work_at_its_gate_do_not_expire(engine: Engine, accepting: Tenant) -> None:
+    gated, first = accept_work(engine, accepting, requires_approval=True)
     first.post("complete", RESULT)
-    running, second = accepted(engine, patient)
-    expires(patient, gated)
-    expires(patient, running)
+    running, second = accept_work(engine, accepting)
+    set_expiry(accepting, gated)
+    set_expiry(accepting, running)
 
     assert recovery.expire_stale() == 0
 
-    assert engine.status(patient, gated) == "awaiting_approval"
+    assert engine.status(accepting, gated) == "awaiting_approval"
     assert second.post("complete", RESULT).status_code == 200
-    assert engine.status(patient, running) == "done"
+    assert engine.status(accepting, running) == "done"
 
 
-def test_work_that_got_more_time_while_it_was_looked_at_does_not_expire(engine: Engine, acme: Tenant) -> None:
+def test_work_whose_expiry_was_extended_does_not_expire(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme)
-    expires(acme, activity_id, in_seconds=60)
+    set_expiry(acme, activity_id, in_seconds=60)
 
     assert not cancellation.expire(acme.pk, activity_id, actor="recovery")
 
     assert engine.status(acme, activity_id) == "created"
 
 
-def test_a_revision_waits_for_what_people_are_still_asked_about_the_rejected_work(
-    api: Any, engine: Engine, patient: Tenant
+def test_a_revision_waits_for_open_questions_about_the_rejected_work(
+    api: Any, engine: Engine, accepting: Tenant
 ) -> None:
-    work, agent = accepted(engine, patient, requires_approval=True)
+    work, agent = accept_work(engine, accepting, requires_approval=True)
     client = api("operator")
-    first, second = question(client, work), question(client, work)
+    first, second = request_approval(client, work), request_approval(client, work)
     agent.post("complete", RESULT)
 
-    gate = children(patient, work, "gate")[0].pk
+    gate = children(accepting, work, "gate")[0].pk
     assert client.post(f"{ACTIVITIES}{gate}/reject/", {"notes": "Shorter"}).status_code == 200
-    come_to_rest(engine)
+    settle(engine)
 
-    (revision,) = children(patient, work, "revision_of")
-    assert engine.status(patient, revision.pk) == "awaiting_review"
+    (revision,) = children(accepting, work, "revision_of")
+    assert engine.status(accepting, revision.pk) == "awaiting_review"
     assert reasons(engine, revision.pk) == []
-    decided(client, first)
-    come_to_rest(engine)
+    decide(client, first)
+    settle(engine)
     assert reasons(engine, revision.pk) == []
-    decided(client, second)
-    come_to_rest(engine)
+    decide(client, second)
+    settle(engine)
     assert reasons(engine, revision.pk) == [["rejection", "review_approved", "review_approved"]]
-    assert links_of(patient, first) == {
+    assert links_of(accepting, first) == {
         work: ("skipped", "A revision has taken its place."),
         revision.pk: ("woken", ""),
     }
     assert check() == []
 
 
-def test_work_that_a_gate_sends_back_waits_for_what_people_are_still_asked_about_it(
-    api: Any, engine: Engine, patient: Tenant
+def test_a_revision_after_a_separate_gate_waits_for_open_questions(
+    api: Any, engine: Engine, accepting: Tenant
 ) -> None:
     steps = [
         {"id": "write", "agent_role": "qa"},
         {"id": "look", "human_role": "editor", "is_approval_gate": True, "depends_on": ["write"]},
     ]
-    versions.save(patient.pk, {"key": "looked-at", "name": "Looked at", "steps": steps}, actor="test")
-    run = start_run(patient.pk, "looked-at", NewRun(), actor="test")
+    versions.save(accepting.pk, {"key": "looked-at", "name": "Looked at", "steps": steps}, actor="test")
+    run = start_run(accepting.pk, "looked-at", NewRun(), actor="test")
     engine.drain()
-    with tenant_scope(patient.pk):
+    with tenant_scope(accepting.pk):
         work = Activity.objects.get(pipeline_run_id=run.pk).pk
     client = api("operator")
-    open_question = question(client, work)
+    open_question = request_approval(client, work)
     Agent(engine.agent.calls[-1]).post("complete", RESULT)
-    with tenant_scope(patient.pk):
+    with tenant_scope(accepting.pk):
         gate = Activity.objects.get(pipeline_run_id=run.pk, step="look").pk
 
     assert client.post(f"{ACTIVITIES}{gate}/reject/", {"notes": "Shorter"}).status_code == 200
-    come_to_rest(engine)
+    settle(engine)
 
-    (revision,) = children(patient, work, "revision_of")
+    (revision,) = children(accepting, work, "revision_of")
     assert reasons(engine, revision.pk) == []
-    decided(client, open_question)
-    come_to_rest(engine)
+    decide(client, open_question)
+    settle(engine)
     assert reasons(engine, revision.pk) == [["rejection", "review_approved"]]
 
 
-def test_work_that_is_sent_back_while_the_question_about_it_is_answered_is_not_held_for_ever(
-    engine: Engine, patient: Tenant
+def test_a_rejection_during_the_last_answer_leaves_no_revision_held(
+    engine: Engine, accepting: Tenant
 ) -> None:
     flow = Flow(
-        engine, patient, step("write"), step("look", "write", human_role="editor", is_approval_gate=True)
+        engine, accepting, step("write"), step("look", "write", human_role="editor", is_approval_gate=True)
     )
     engine.drain()
     work = flow.only(step="write").pk
-    open_question = asked(patient, [work])
+    open_question = asked(accepting, [work])
     Agent(engine.agent.calls[-1]).post("complete", RESULT)
-    gate, answered = flow.only(step="look").pk, threading.Event()
+    gate, answer_written = flow.only(step="look").pk, threading.Event()
 
     def answer() -> None:
-        with tenant_scope(patient.pk):
-            approvals.approve(patient.pk, open_question, actor="Bob")
-            answered.set()
+        with tenant_scope(accepting.pk):
+            approvals.approve(accepting.pk, open_question, actor="Bob")
+            answer_written.set()
             eventually(somebody_waits_for_a_lock, seconds=60)
 
-    def send_back() -> None:
-        assert answered.wait(60)
-        approvals.reject(patient.pk, gate, actor="Ann", notes="Shorter")
+    def reject() -> None:
+        assert answer_written.wait(60)
+        approvals.reject(accepting.pk, gate, actor="Ann", notes="Shorter")
 
-    assert at_once(answer, send_back) == [None, None]
-    come_to_rest(engine)
+    assert at_once(answer, reject) == [None, None]
+    settle(engine)
 
-    (revision,) = children(patient, work, "revision_of")
+    (revision,) = children(accepting, work, "revision_of")
     assert reasons(engine, revision.pk) == [["rejection"]]
 
 
-def expires(tenant: Tenant, activity_id: UUID, *, in_seconds: float = -1.0) -> None:
+def set_expiry(tenant: Tenant, activity_id: UUID, *, in_seconds: float = -1.0) -> None:
     with tenant_scope(tenant.pk):
         Activity.objects.filter(pk=activity_id).update(expires_at=Now() + timedelta(seconds=in_seconds))
 
@@ -430,31 +427,31 @@ def expires(tenant: Tenant, activity_id: UUID, *, in_seconds: float = -1.0) -> N
 # Several questions.
 
 
-def test_work_under_several_approvals_starts_when_all_are_answered_and_hears_all_answers_in_order(
+def test_work_starts_after_all_its_approvals_and_receives_their_answers_in_order(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     client = api("operator")
-    work = submitted(client)
-    first, second, third = (question(client, work) for _ in range(3))
+    work = submit(client)
+    first, second, third = (request_approval(client, work) for _ in range(3))
     assert client.get(f"{ACTIVITIES}{work}/why/").json()["holder"].count("Which direction?") == 3
 
-    decided(client, second, "rejected", "Not like this")
-    decided(client, first)
-    come_to_rest(engine)
+    decide(client, second, "rejected", "Not like this")
+    decide(client, first)
+    settle(engine)
     assert client.get(f"{ACTIVITIES}{work}/").json()["status"] == "awaiting_review"
     assert engine.agent.calls == []
     answer = client.post(f"{APPROVALS}{third}/withdraw/", {"reason": "no need"})
-    come_to_rest(engine)
+    settle(engine)
 
     assert answer.json()["woken"] == [str(work)]
     assert reasons(engine, work) == [["new_task", "review_feedback", "review_approved", "review_feedback"]]
-    told = [wake.get("outcome") for wake in heard(engine, work)[0]]
-    assert told == [None, "rejected", "approved", "withdrawn"]
+    received = [wake.get("outcome") for wake in heard(engine, work)[0]]
+    assert received == [None, "rejected", "approved", "withdrawn"]
     assert [links_of(acme, one)[work] for one in (first, second, third)] == [("woken", "")] * 3
     assert engine.status(acme, work) == "done"
 
 
-def test_one_that_nobody_answers_in_time_is_an_answer_of_several(engine: Engine, acme: Tenant) -> None:
+def test_an_expired_approval_counts_as_one_of_several_answers(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme)
     timed = asked(acme, [activity_id], due_seconds=60, on_timeout="reject")
     other = asked(acme, [activity_id])
@@ -462,30 +459,30 @@ def test_one_that_nobody_answers_in_time_is_an_answer_of_several(engine: Engine,
         (due,) = Deadline.objects.filter(activity_id=timed)
 
     deadlines.pass_due(due.at)
-    come_to_rest(engine)
+    settle(engine)
     assert (engine.agent.calls, engine.status(acme, other)) == ([], "created")
     approvals.approve(acme.pk, other, actor="Ann")
-    come_to_rest(engine)
+    settle(engine)
 
     assert [wake.get("outcome") for wake in heard(engine, activity_id)[0]] == [None, "expired", "approved"]
 
 
 @pytest.mark.parametrize("order", ["review first", "approval first"])
-def test_an_agents_own_review_and_an_operators_approval_are_both_waited_for(
-    engine: Engine, patient: Tenant, order: str
+def test_work_waits_for_its_own_review_and_for_an_operators_approval(
+    engine: Engine, accepting: Tenant, order: str
 ) -> None:
-    activity_id, agent = accepted(engine, patient)
+    activity_id, agent = accept_work(engine, accepting)
     review = called(agent, "request_human_review", {"question": "May I?"})
-    approval = asked(patient, [activity_id])
+    approval = asked(accepting, [activity_id])
     steps = [review, approval] if order == "review first" else [approval, review]
 
-    approvals.approve(patient.pk, steps[0], actor="Ann")
-    come_to_rest(engine)
-    assert engine.status(patient, activity_id) == "awaiting_review"
-    assert engine.status(patient, steps[1]) == "created", "no answer closes another question"
-    why = wait_reasons.why(patient.pk, activity_id)
-    approvals.approve(patient.pk, steps[1], actor="Bob")
-    come_to_rest(engine)
+    approvals.approve(accepting.pk, steps[0], actor="Ann")
+    settle(engine)
+    assert engine.status(accepting, activity_id) == "awaiting_review"
+    assert engine.status(accepting, steps[1]) == "created", "an answer does not close another question"
+    why = wait_reasons.why(accepting.pk, activity_id)
+    approvals.approve(accepting.pk, steps[1], actor="Bob")
+    settle(engine)
 
     assert (why.code, why.holder) == (
         "human",
@@ -495,209 +492,216 @@ def test_an_agents_own_review_and_an_operators_approval_are_both_waited_for(
     assert len(heard(engine, activity_id)) == 2
 
 
-def test_an_agents_own_approval_is_not_answered_by_that_of_others(engine: Engine, patient: Tenant) -> None:
-    activity_id, agent = accepted(engine, patient)
-    approval = asked(patient, [activity_id])
+def test_an_agents_own_approval_is_not_answered_by_another_approval(
+    engine: Engine, accepting: Tenant
+) -> None:
+    activity_id, agent = accept_work(engine, accepting)
+    approval = asked(accepting, [activity_id])
     own = called(agent, "create_approval", DIRECTION)
 
-    approvals.approve(patient.pk, approval, actor="Ann")
-    assert (engine.status(patient, activity_id), engine.status(patient, own)) == (
+    approvals.approve(accepting.pk, approval, actor="Ann")
+    assert (engine.status(accepting, activity_id), engine.status(accepting, own)) == (
         "awaiting_review",
         "created",
     )
-    approvals.approve(patient.pk, own, actor="Bob")
-    come_to_rest(engine)
+    approvals.approve(accepting.pk, own, actor="Bob")
+    settle(engine)
 
     assert [wake["approval"] for wake in heard(engine, activity_id)[1]] == [str(approval), str(own)]
 
 
-# Decisions that find the work busy with something else.
+# Decisions while the work is blocked, running or ended.
 
 
-def test_a_decision_while_the_work_is_blocked_is_told_with_the_run_after_it(
-    api: Any, engine: Engine, patient: Tenant
+def test_a_decision_during_a_blocker_reaches_the_next_run(
+    api: Any, engine: Engine, accepting: Tenant
 ) -> None:
     client = api("operator")
-    activity_id, agent = accepted(engine, patient)
-    approval = question(client, activity_id)
+    activity_id, agent = accept_work(engine, accepting)
+    approval = request_approval(client, activity_id)
     called(agent, "report_blocker", {"type": "api_outage", "message": "It is down"})
 
-    settled = decided(client, approval)
-    come_to_rest(engine)
-    assert (settled["woken"], settled["skipped"]) == ([str(activity_id)], [])
+    response = decide(client, approval)
+    settle(engine)
+    assert (response["woken"], response["skipped"]) == ([str(activity_id)], [])
     assert client.get(f"{ACTIVITIES}{activity_id}/").json()["status"] == "blocked"
     assert len(engine.agent.calls) == 1
     client.post(f"{ACTIVITIES}{activity_id}/resolve/", {"note": "It is up"})
-    come_to_rest(engine)
+    settle(engine)
 
     assert reasons(engine, activity_id) == [["new_task"], ["review_approved", "unblocked"]]
 
 
-def test_what_is_unblocked_before_the_decision_waits_for_it(engine: Engine, patient: Tenant) -> None:
-    activity_id, agent = accepted(engine, patient)
+def test_unblocked_work_still_waits_for_its_approval(engine: Engine, accepting: Tenant) -> None:
+    activity_id, agent = accept_work(engine, accepting)
     resolution = called(agent, "report_blocker", {"type": "api_outage", "message": "It is down"})
-    approval = asked(patient, [activity_id])
-    both = wait_reasons.why(patient.pk, activity_id)
+    approval = asked(accepting, [activity_id])
+    reason_before = wait_reasons.why(accepting.pk, activity_id)
 
-    suspension.resolve_blocker(patient.pk, resolution, actor="Ann", note="It is up")
-    come_to_rest(engine)
-    assert (engine.status(patient, activity_id), len(engine.agent.calls)) == ("awaiting_review", 1)
-    approvals.approve(patient.pk, approval, actor="Ann")
-    come_to_rest(engine)
+    suspension.resolve_blocker(accepting.pk, resolution, actor="Ann", note="It is up")
+    settle(engine)
+    assert (engine.status(accepting, activity_id), len(engine.agent.calls)) == ("awaiting_review", 1)
+    approvals.approve(accepting.pk, approval, actor="Ann")
+    settle(engine)
 
-    assert both.code == "human"
-    assert both.detail == "Somebody removes the blocker. It continues when all 2 open requests are done."
+    assert reason_before.code == "human"
+    assert (
+        reason_before.detail
+        == "Somebody removes the blocker. It continues when all 2 open requests are done."
+    )
     assert reasons(engine, activity_id) == [["new_task"], ["unblocked", "review_approved"]]
 
 
-def test_a_decision_during_a_run_leads_to_exactly_one_run_more(
-    api: Any, engine: Engine, patient: Tenant
+def test_decisions_during_a_run_lead_to_exactly_one_more_run(
+    api: Any, engine: Engine, accepting: Tenant
 ) -> None:
     client = api("operator")
-    activity_id, agent = accepted(engine, patient)
-    first, second = question(client, activity_id), question(client, activity_id)
-    assert agent.post("heartbeat").json()["stop"] is False, "a run that is under way goes on"
+    activity_id, agent = accept_work(engine, accepting)
+    first, second = request_approval(client, activity_id), request_approval(client, activity_id)
+    assert agent.post("heartbeat").json()["stop"] is False, "a running run continues"
 
-    settled = [decided(client, one) for one in (first, second)]
+    responses = [decide(client, one) for one in (first, second)]
     agent.post("complete", RESULT)
-    come_to_rest(engine)
+    settle(engine)
 
-    assert [one["woken"] for one in settled] == [[str(activity_id)]] * 2
+    assert [one["woken"] for one in responses] == [[str(activity_id)]] * 2
     assert reasons(engine, activity_id) == [["new_task"], ["review_approved", "review_approved"]]
     Agent(engine.agent.calls[-1]).post("complete", RESULT)
-    come_to_rest(engine)
-    assert (len(engine.agent.calls), engine.status(patient, activity_id)) == (2, "done")
+    settle(engine)
+    assert (len(engine.agent.calls), engine.status(accepting, activity_id)) == (2, "done")
     assert check() == []
 
 
-def test_what_ends_for_good_before_the_decision_is_listed_as_skipped(
-    api: Any, engine: Engine, patient: Tenant
+def test_work_that_ended_before_the_decision_is_listed_as_skipped(
+    api: Any, engine: Engine, accepting: Tenant
 ) -> None:
     client = api("operator")
-    activity_id, agent = accepted(engine, patient)
-    approval = question(client, activity_id)
+    activity_id, agent = accept_work(engine, accepting)
+    approval = request_approval(client, activity_id)
     agent.post("complete", RESULT)
 
-    settled = decided(client, approval)
-    come_to_rest(engine)
+    response = decide(client, approval)
+    settle(engine)
 
-    assert (settled["woken"], settled["skipped"]) == ([], [str(activity_id)])
-    assert links_of(patient, approval)[activity_id] == ("skipped", "It was done and did not wait for this.")
+    assert (response["woken"], response["skipped"]) == ([], [str(activity_id)])
+    assert links_of(accepting, approval)[activity_id] == ("skipped", "It was done and did not wait for this.")
     assert len(engine.agent.calls) == 1
 
 
-@pytest.mark.parametrize("again", ["fails", "is lost", "is woken meanwhile"])
-def test_no_run_begins_while_a_question_is_open_however_the_one_before_has_ended(
-    engine: Engine, patient: Tenant, again: str
+@pytest.mark.parametrize("ending", ["fails", "is lost", "is woken meanwhile"])
+def test_no_run_starts_while_a_question_is_open_however_the_last_one_ended(
+    engine: Engine, accepting: Tenant, ending: str
 ) -> None:
-    activity_id, agent = accepted(engine, patient)
-    approval = asked(patient, [activity_id])
-    if again == "fails":
+    activity_id, agent = accept_work(engine, accepting)
+    approval = asked(accepting, [activity_id])
+    if ending == "fails":
         agent.post("fail", FAULT)
-    elif again == "is lost":
-        results.record_stalled(token_of(patient, activity_id))
+    elif ending == "is lost":
+        results.record_stalled(token_of(accepting, activity_id))
     else:
-        earlier = asked(patient, [activity_id])
-        approvals.approve(patient.pk, earlier, actor="Ann")
+        earlier = asked(accepting, [activity_id])
+        approvals.approve(accepting.pk, earlier, actor="Ann")
         agent.post("complete", RESULT)
 
-    time_passes(engine, patient)
-    assert (engine.status(patient, activity_id), len(engine.agent.calls)) == ("awaiting_review", 1)
-    approvals.approve(patient.pk, approval, actor="Ann")
-    come_to_rest(engine)
+    pass_delays(engine, accepting)
+    assert (engine.status(accepting, activity_id), len(engine.agent.calls)) == ("awaiting_review", 1)
+    approvals.approve(accepting.pk, approval, actor="Ann")
+    settle(engine)
 
     assert len(engine.agent.calls) == 2
     assert heard(engine, activity_id)[1][-1]["approval"] == str(approval)
     assert check() == []
 
 
-def test_what_has_failed_hears_of_a_decision_when_it_is_tried_again(engine: Engine, acme: Tenant) -> None:
-    failing_first(engine, PermanentAgentError("no", code="no"))
+def test_failed_work_receives_a_decision_when_it_is_retried(engine: Engine, acme: Tenant) -> None:
+    fail_first(engine, PermanentAgentError("no", code="no"))
     (activity_id,) = engine.submit(acme)
     engine.drain()
     approval = asked(acme, [activity_id])
     still_open = asked(acme, [activity_id])
 
     approvals.approve(acme.pk, approval, actor="Ann")
-    come_to_rest(engine)
+    settle(engine)
     assert links_of(acme, approval)[activity_id] == (
         "skipped", "It has failed. If it is retried, it starts with the answer.",
     )  # fmt: skip
     cancellation.retry(acme.pk, activity_id, actor="Ann")
-    come_to_rest(engine)
+    settle(engine)
     assert (engine.status(acme, activity_id), len(engine.agent.calls)) == ("awaiting_review", 1)
     approvals.approve(acme.pk, still_open, actor="Ann")
-    come_to_rest(engine)
+    settle(engine)
 
     assert reasons(engine, activity_id) == [["new_task"], ["new_task", "review_approved", "review_approved"]]
 
 
-def test_cancelling_held_work_withdraws_what_only_it_waited_for(engine: Engine, acme: Tenant) -> None:
+def test_cancelling_held_work_closes_questions_about_it_alone(engine: Engine, acme: Tenant) -> None:
     first, second = engine.submit(acme, count=2, not_before=datetime.now(UTC) + TOMORROW)
     about_one, about_both = asked(acme, [first]), asked(acme, [first, second])
 
     cancellation.cancel(acme.pk, first, actor="Ann")
     approvals.approve(acme.pk, about_both, actor="Ann")
-    time_passes(engine, acme)
+    pass_delays(engine, acme)
 
     assert (engine.status(acme, about_one), engine.status(acme, first)) == ("cancelled", "cancelled")
     assert (reasons(engine, first), reasons(engine, second)) == ([], [["new_task", "review_approved"]])
 
 
-def test_an_heir_hears_what_was_decided_before_and_waits_for_the_rest_and_for_its_time(
+def test_a_successor_receives_earlier_decisions_and_waits_for_open_ones_and_its_time(
     engine: Engine, acme: Tenant
 ) -> None:
     (activity_id,) = engine.submit(acme, not_before=datetime.now(UTC) + TOMORROW)
     first, second = asked(acme, [activity_id]), asked(acme, [activity_id])
     approvals.approve(acme.pk, first, actor="Ann")
 
-    heir = reassignment.reassign(acme.pk, activity_id, actor="Ann", reason="better", agent_role="dev")
-    come_to_rest(engine)
-    assert engine.status(acme, heir.pk) == "awaiting_review"
+    successor = reassignment.reassign(acme.pk, activity_id, actor="Ann", reason="better", agent_role="dev")
+    settle(engine)
+    assert engine.status(acme, successor.pk) == "awaiting_review"
     approvals.approve(acme.pk, second, actor="Ann")
-    come_to_rest(engine)
+    settle(engine)
     assert engine.agent.calls == []
-    time_passes(engine, acme)
+    pass_delays(engine, acme)
 
-    assert reasons(engine, heir.pk) == [["new_task", "review_approved", "review_approved"]]
-    assert engine.status(acme, heir.pk) == "done"
+    assert reasons(engine, successor.pk) == [["new_task", "review_approved", "review_approved"]]
+    assert engine.status(acme, successor.pk) == "done"
     assert check(quiesced=True) == []
 
 
-def test_an_heir_that_a_question_holds_is_not_even_granted(engine: Engine, acme: Tenant) -> None:
+def test_a_successor_that_a_question_holds_gets_no_grant(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme)
     asked(acme, [activity_id])
     relay.flush()
 
-    with relay.collecting() as told:  # its offer and the withdrawal of that, in one go
+    with relay.collecting() as offers:  # its offer and the withdrawal of that, in one exchange
         reassignment.reassign(acme.pk, activity_id, actor="Ann", reason="better", agent_role="dev")
 
-    assert exchange(told) == []
+    assert exchange(offers) == []
 
 
-def test_work_that_is_offered_again_after_a_withdrawal_is_granted(engine: Engine, acme: Tenant) -> None:
+def test_work_that_is_offered_again_after_a_withdrawal_gets_a_grant(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme)
     relay.flush()
-    with relay.collecting() as told:
+    with relay.collecting() as offers:
         approval = asked(acme, [activity_id])
         approvals.approve(acme.pk, approval, actor="Ann")
         approvals.approve(acme.pk, asked(acme, [activity_id]), actor="Ann")
 
-    assert [grant.activity_id for grant in exchange(told)] == [activity_id]
+    assert [grant.activity_id for grant in exchange(offers)] == [activity_id]
 
 
-def test_two_last_answers_at_once_start_the_work_once(engine: Engine, acme: Tenant) -> None:
+def test_concurrent_answers_start_the_work_once(engine: Engine, acme: Tenant) -> None:
     ids = engine.submit(acme, count=5)
     questions = [asked(acme, ids) for _ in range(4)]
 
     outcomes = at_once(*(partial(approvals.approve, acme.pk, one, actor="Ann") for one in questions))
-    come_to_rest(engine)
+    settle(engine)
 
     assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)]
     assert [reasons(engine, one) for one in ids] == [[["new_task", *["review_approved"] * 4]]] * 5
 
 
-def test_the_prompt_of_a_first_run_after_an_approval_says_one_thing(engine: Engine, acme: Tenant) -> None:
+def test_the_prompt_of_a_first_run_after_an_approval_does_not_contradict_itself(
+    engine: Engine, acme: Tenant
+) -> None:
     (activity_id,) = engine.submit(acme)
     approvals.approve(acme.pk, asked(acme, [activity_id]), actor="Ann")
     engine.drain()
@@ -707,10 +711,10 @@ def test_the_prompt_of_a_first_run_after_an_approval_says_one_thing(engine: Engi
     assert "complete the task" not in request.prompt
 
 
-# Each guard alone.
+# One guard each.
 
 
-def test_answers_to_some_of_many_questions_are_no_wakes_and_use_up_no_budget_of_wakes(
+def test_answers_before_the_last_one_do_not_use_the_wake_budget(
     engine: Engine, acme: Tenant, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_WAKE_BUDGET = 3
@@ -719,15 +723,13 @@ def test_answers_to_some_of_many_questions_are_no_wakes_and_use_up_no_budget_of_
 
     for one in questions:
         approvals.approve(acme.pk, one, actor="Ann")
-    come_to_rest(engine)
+    settle(engine)
 
     assert engine.status(acme, activity_id) == "done"
     assert reasons(engine, activity_id) == [["new_task", *["review_approved"] * 5]]
 
 
-def test_what_was_granted_is_not_claimed_while_one_of_its_wakes_is_put_off(
-    engine: Engine, acme: Tenant
-) -> None:
+def test_granted_work_is_not_claimed_while_one_of_its_wakes_is_delayed(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme)
     message = engine.take()
     with tenant_scope(acme.pk):
@@ -742,7 +744,7 @@ def test_what_was_granted_is_not_claimed_while_one_of_its_wakes_is_put_off(
     assert (engine.agent.calls, engine.status(acme, activity_id)) == ([], "created")
 
 
-def test_what_comes_while_a_wake_is_put_off_is_put_off_with_it(engine: Engine, acme: Tenant) -> None:
+def test_a_wake_during_a_delay_is_delayed_as_well(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme, not_before=datetime.now(UTC) + TOMORROW)
 
     with tenant_scope(acme.pk):
@@ -753,29 +755,25 @@ def test_what_comes_while_a_wake_is_put_off_is_put_off_with_it(engine: Engine, a
     assert second.due_at == first.due_at
 
 
-def test_what_a_decision_lets_go_comes_before_work_that_nobody_had_to_decide_about(
-    api: Any, engine: Engine, tenant: Tenant
-) -> None:
+def test_decided_work_precedes_work_without_a_question(api: Any, engine: Engine, tenant: Tenant) -> None:
     engine.serve(tenant, "qa", max_concurrency=1)
     client = api("operator")
-    first, held, urgent = submitted(client), submitted(client), submitted(client, priority=1)
-    approval, other = question(client, held), question(client, urgent)
-    last = submitted(client)
+    first, held, urgent = submit(client), submit(client), submit(client, priority=1)
+    approval, other = request_approval(client, held), request_approval(client, urgent)
+    last = submit(client)
 
-    decided(client, approval)
-    decided(client, other)
-    come_to_rest(engine)
+    decide(client, approval)
+    decide(client, other)
+    settle(engine)
 
     assert [call.activity_id for call in engine.agent.calls] == [first, urgent, held, last]
     assert [engine.get(tenant, each).priority for each in (first, urgent, held, last)] == [10, 1, 5, 10]
     with tenant_scope(tenant.pk):
-        told = ActivityEvent.objects.get(activity_id=held, verb="reschedule")
-    assert told.detail == {"changes": {"priority": [10, 5]}, "reason": "decided"}
+        event = ActivityEvent.objects.get(activity_id=held, verb="reschedule")
+    assert event.detail == {"changes": {"priority": [10, 5]}, "reason": "decided"}
 
 
-def test_steps_behind_a_decision_come_before_others_unless_their_author_says_otherwise(
-    engine: Engine, acme: Tenant
-) -> None:
+def test_steps_after_a_decision_get_priority_unless_they_set_their_own(engine: Engine, acme: Tenant) -> None:
     flow = Flow(
         engine,
         acme,
@@ -792,6 +790,6 @@ def test_steps_behind_a_decision_come_before_others_unless_their_author_says_oth
     flow.drain()
 
     with tenant_scope(acme.pk):
-        found = Activity.objects.filter(pipeline_run_id=flow.id, link_kind=None)
-        priorities = dict(found.values_list("step", "priority"))
+        activities = Activity.objects.filter(pipeline_run_id=flow.id, link_kind=None)
+        priorities = dict(activities.values_list("step", "priority"))
     assert priorities == {"draft": 15, "publish": 5, "archive": 20, "thank": 15}

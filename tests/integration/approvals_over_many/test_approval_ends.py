@@ -1,4 +1,4 @@
-"""An agent that asked wakes once, however and whenever its question ends."""
+"""An agent that requested an approval wakes once, however and whenever the approval ends."""
 
 from __future__ import annotations
 
@@ -34,54 +34,52 @@ pytestmark = pytest.mark.usefixtures("one_at_a_time")
         ("cancel", "review_feedback", "withdrawn", "Nice"),
     ],
 )
-def test_an_agent_wakes_with_the_outcome_however_its_question_ends(
-    engine: Engine, patient: Tenant, end: str, reason: str, outcome: str, feedback: str
+def test_an_agent_wakes_with_the_outcome_of_its_approval(
+    engine: Engine, accepting: Tenant, end: str, reason: str, outcome: str, feedback: str
 ) -> None:
-    activity_id, approval = asking(engine, patient, "create_approval", DIRECTION)
+    activity_id, approval = asking(engine, accepting, "create_approval", DIRECTION)
 
     if end == "approve":
-        approvals.approve(patient.pk, approval, actor="Ann", notes="Nice")
+        approvals.approve(accepting.pk, approval, actor="Ann", notes="Nice")
     elif end == "reject":
-        approvals.reject(patient.pk, approval, actor="Ann", notes="Nice")
+        approvals.reject(accepting.pk, approval, actor="Ann", notes="Nice")
     elif end == "withdraw":
-        approvals.withdraw(patient.pk, approval, by=voter("Ann"), reason="Nice")
+        approvals.withdraw(accepting.pk, approval, by=voter("Ann"), reason="Nice")
     else:
-        cancellation.cancel(patient.pk, approval, actor="Ann", reason="Nice")
+        cancellation.cancel(accepting.pk, approval, actor="Ann", reason="Nice")
     engine.drain()
 
     assert len(heard(engine, activity_id)) == 2
-    said = told(engine.agent.calls[-1])
-    assert (said["reason"], said["outcome"], said["reviewer_feedback"]) == (reason, outcome, feedback)
-    assert (said["approval"], said["approval_type"], said["title"]) == (
+    wake = told(engine.agent.calls[-1])
+    assert (wake["reason"], wake["outcome"], wake["reviewer_feedback"]) == (reason, outcome, feedback)
+    assert (wake["approval"], wake["approval_type"], wake["title"]) == (
         str(approval), "content_direction", "Which direction?"
     )  # fmt: skip
-    assert said["review_approved"] is (end == "approve")
-    assert links_of(patient, approval) == {activity_id: ("woken", "")}
+    assert wake["review_approved"] is (end == "approve")
+    assert links_of(accepting, approval) == {activity_id: ("woken", "")}
 
 
-def test_the_chosen_option_reaches_the_agent_and_is_part_of_the_feedback(
-    engine: Engine, patient: Tenant
-) -> None:
-    _, approval = asking(engine, patient, "create_approval", {**DIRECTION, "options": ["Honey", "Hives"]})
+def test_the_chosen_option_is_part_of_the_wake_and_the_feedback(engine: Engine, accepting: Tenant) -> None:
+    _, approval = asking(engine, accepting, "create_approval", {**DIRECTION, "options": ["Honey", "Hives"]})
 
-    approvals.approve(patient.pk, approval, actor="Ann", notes="Go on", chosen_option="Hives")
+    approvals.approve(accepting.pk, approval, actor="Ann", notes="Go on", chosen_option="Hives")
     engine.drain()
 
-    said = told(engine.agent.calls[-1])
-    assert (said["chosen_option"], said["reviewer_feedback"]) == ("Hives", "Go on\n\nChosen option: Hives")
+    wake = told(engine.agent.calls[-1])
+    assert (wake["chosen_option"], wake["reviewer_feedback"]) == ("Hives", "Go on\n\nChosen option: Hives")
 
 
 @pytest.mark.parametrize("option", ["c", None])
-def test_an_approval_without_one_of_the_options_is_refused_and_decides_nothing(
-    engine: Engine, patient: Tenant, option: str | None
+def test_an_approval_without_a_valid_option_is_refused_and_decides_nothing(
+    engine: Engine, accepting: Tenant, option: str | None
 ) -> None:
-    activity_id, approval = asking(engine, patient, "create_approval", {**DIRECTION, "options": ["a", "b"]})
+    activity_id, approval = asking(engine, accepting, "create_approval", {**DIRECTION, "options": ["a", "b"]})
 
     with pytest.raises(SubmissionInvalid, match="must be one of the options: 'a', 'b'"):
-        approvals.approve(patient.pk, approval, actor="Ann", chosen_option=option)
+        approvals.approve(accepting.pk, approval, actor="Ann", chosen_option=option)
 
-    assert engine.status(patient, approval) == "created"
-    assert engine.status(patient, activity_id) == "awaiting_review"
+    assert engine.status(accepting, approval) == "created"
+    assert engine.status(accepting, activity_id) == "awaiting_review"
 
 
 def test_a_rejection_and_a_default_outcome_choose_no_option(engine: Engine, acme: Tenant) -> None:
@@ -91,21 +89,21 @@ def test_a_rejection_and_a_default_outcome_choose_no_option(engine: Engine, acme
     approvals.reject(acme.pk, rejected, actor="Ann", notes="Neither.")
     deadlines.pass_due(clock.now() + timedelta(seconds=61))
 
-    assert [engine.status(acme, one) for one in (rejected, expired)] == ["rejected", "approved"]
+    assert [engine.status(acme, approval) for approval in (rejected, expired)] == ["rejected", "approved"]
     with pytest.raises(AlreadyDecided, match="Ann rejected this at"):
         approvals.approve(acme.pk, rejected, actor="Bob")
 
 
-def test_a_decision_during_the_call_that_asked_wakes_once_after_it(engine: Engine, acme: Tenant) -> None:
-    def asks_and_is_answered(request: AgentRequest) -> AgentResult:
+def test_a_decision_during_the_requesting_call_wakes_once_after_it(engine: Engine, acme: Tenant) -> None:
+    def request_and_answer_at_once(request: AgentRequest) -> AgentResult:
         if request.wake_reason == "new_task":
             approval = called(Agent(request), "create_approval", DIRECTION)
             elsewhere(lambda: approvals.approve(acme.pk, approval, actor="Ann"))
             relay.flush()
-            assert engine.take() is None, "the next run must not begin while this call is going"
+            assert engine.take() is None, "the next run must not start during this call"
         return Completed(Output(content=request.wake_reason))
 
-    engine.agent.behaviour = asks_and_is_answered
+    engine.agent.behaviour = request_and_answer_at_once
     (activity_id,) = engine.submit(acme)
 
     engine.drain()
@@ -115,15 +113,15 @@ def test_a_decision_during_the_call_that_asked_wakes_once_after_it(engine: Engin
     assert [run.ended_by_tool for run in engine.runs(acme, activity_id)] == ["create_approval", ""]
 
 
-def test_a_decision_before_the_agents_own_202_has_come_wakes_once(engine: Engine, acme: Tenant) -> None:
-    def asks_before_it_accepts(request: AgentRequest) -> AgentResult:
+def test_a_decision_before_the_agents_202_wakes_once(engine: Engine, acme: Tenant) -> None:
+    def answer_before_accepting(request: AgentRequest) -> AgentResult:
         if request.wake_reason == "new_task":
             approval = called(Agent(request), "create_approval", DIRECTION)
             elsewhere(lambda: approvals.reject(acme.pk, approval, actor="Ann", notes="no"))
             return Accepted()
         return Completed(Output(content="x"))
 
-    engine.agent.behaviour = asks_before_it_accepts
+    engine.agent.behaviour = answer_before_accepting
     (activity_id,) = engine.submit(acme)
 
     engine.drain()
@@ -132,7 +130,7 @@ def test_a_decision_before_the_agents_own_202_has_come_wakes_once(engine: Engine
     assert engine.status(acme, activity_id) == "done"
 
 
-def test_only_who_asked_and_operators_take_an_approval_back(engine: Engine, acme: Tenant) -> None:
+def test_only_the_requester_and_operators_withdraw_an_approval(engine: Engine, acme: Tenant) -> None:
     approval = asked(acme, identity="user:Ann")
 
     with pytest.raises(DecisionForbidden, match="operator requested this"):
@@ -145,7 +143,7 @@ def test_only_who_asked_and_operators_take_an_approval_back(engine: Engine, acme
         approvals.withdraw(acme.pk, approval, by=voter("Bob"))
 
 
-def test_what_was_decided_cannot_be_taken_back(engine: Engine, acme: Tenant) -> None:
+def test_a_decided_approval_cannot_be_withdrawn(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme)
     approval = asked(acme, [activity_id])
     approvals.approve(acme.pk, approval, actor="Ann")

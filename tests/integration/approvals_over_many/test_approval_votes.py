@@ -1,4 +1,4 @@
-"""Several must agree."""
+"""Approvals that need several votes."""
 
 from __future__ import annotations
 
@@ -42,9 +42,7 @@ def test_two_of_three_must_agree_and_nobody_votes_twice(engine: Engine, acme: Te
         approvals.approve(acme.pk, approval, actor=voter("Dan"))
 
 
-def test_it_is_rejected_as_soon_as_those_who_are_left_cannot_make_up_the_quorum(
-    engine: Engine, acme: Tenant
-) -> None:
+def test_an_approval_is_rejected_once_its_quorum_is_out_of_reach(engine: Engine, acme: Tenant) -> None:
     approval = asked(acme, quorum=2, voters=3)
 
     approvals.reject(acme.pk, approval, actor=voter("Ann"), notes="no")
@@ -53,19 +51,19 @@ def test_it_is_rejected_as_soon_as_those_who_are_left_cannot_make_up_the_quorum(
     assert engine.status(acme, approval) == "rejected"
 
 
-def test_one_yes_of_three_is_enough_where_the_quorum_is_one_and_one_no_is_not(
+def test_with_a_quorum_of_one_an_approval_suffices_and_a_rejection_does_not(
     engine: Engine, acme: Tenant
 ) -> None:
     approval = asked(acme, quorum=1, voters=3)
 
     approvals.reject(acme.pk, approval, actor=voter("Ann"), notes="no")
-    still = engine.status(acme, approval)
+    status_before = engine.status(acme, approval)
     approvals.approve(acme.pk, approval, actor=voter("Bob"))
 
-    assert (still, engine.status(acme, approval)) == ("in_progress", "approved")
+    assert (status_before, engine.status(acme, approval)) == ("in_progress", "approved")
 
 
-def test_the_option_with_the_most_votes_is_chosen_and_of_equal_ones_the_first(
+def test_the_option_with_the_most_votes_wins_and_of_equal_ones_the_first(
     engine: Engine, acme: Tenant
 ) -> None:
     most = asked(acme, quorum=3, options=("a", "b"))
@@ -92,7 +90,7 @@ def test_a_default_outcome_needs_no_votes(engine: Engine, acme: Tenant) -> None:
 
 
 @pytest.mark.parametrize("quorum", [1, 2])
-def test_who_asks_may_answer_only_where_it_is_allowed(engine: Engine, acme: Tenant, quorum: int) -> None:
+def test_the_requester_may_answer_only_with_self_approval(engine: Engine, acme: Tenant, quorum: int) -> None:
     allowed = asked(acme, quorum=quorum, identity="user:Ann")
     refused = asked(acme, quorum=quorum, identity="user:Ann", self_approval=False)
 

@@ -1,4 +1,4 @@
-"""One question over many activities: each that waits hears of the decision."""
+"""One approval over many activities: every waiting one receives the decision."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_one_decision_wakes_fifty_activities_of_five_pipelines_each_with_the_opt
     approval = asked(acme, [*waiting, ended], options=("Honey", "Hives"))
     engine.drain()
     cancellation.cancel(acme.pk, ended, actor="Ann")
-    assert engine.agent.calls == [], "nothing that is held may start"
+    assert engine.agent.calls == [], "held work must not start"
 
     approvals.approve(acme.pk, approval, actor="Ann", chosen_option="Honey")
     engine.drain()
@@ -45,14 +45,14 @@ def test_one_decision_wakes_fifty_activities_of_five_pipelines_each_with_the_opt
     assert {call.activity_id for call in engine.agent.calls} == set(waiting)
     assert len(engine.agent.calls) == 50
     assert {told(call)["chosen_option"] for call in engine.agent.calls} == {"Honey"}
-    found = links_of(acme, approval)
-    assert [found.pop(ended)] == [("skipped", "It was cancelled or reassigned.")]
-    assert set(found.values()) == {("woken", "")}
+    links = links_of(acme, approval)
+    assert [links.pop(ended)] == [("skipped", "It was cancelled or reassigned.")]
+    assert set(links.values()) == {("woken", "")}
     with tenant_scope(acme.pk):
         assert {PipelineRun.objects.get(pk=run.pk).status for run in runs} == {"completed"}
 
 
-def test_what_has_been_granted_already_and_is_then_held_does_not_start(engine: Engine, acme: Tenant) -> None:
+def test_granted_work_that_an_approval_then_holds_does_not_start(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme)
     message = engine.take()
     approval = asked(acme, [activity_id])
@@ -66,45 +66,45 @@ def test_what_has_been_granted_already_and_is_then_held_does_not_start(engine: E
     assert [wake["reason"] for wake in heard(engine, activity_id)[0]] == ["new_task", "review_approved"]
 
 
-def test_an_approval_that_nothing_waits_for_any_more_is_closed(engine: Engine, acme: Tenant) -> None:
+def test_an_approval_without_waiting_work_is_closed(engine: Engine, acme: Tenant) -> None:
     ids = engine.submit(acme, count=2)
     approval = asked(acme, ids)
 
     cancellation.cancel(acme.pk, ids[0], actor="Ann")
-    still = engine.status(acme, approval)
+    status_before = engine.status(acme, approval)
     cancellation.cancel(acme.pk, ids[1], actor="Ann")
 
-    assert (still, engine.status(acme, approval)) == ("created", "cancelled")
+    assert (status_before, engine.status(acme, approval)) == ("created", "cancelled")
     with pytest.raises(TransitionRefused, match=r"cancelled: obsolete \(Ann, 20.+Z\); it waits"):
         approvals.approve(acme.pk, approval, actor="Ann")
 
 
-def test_an_heir_waits_for_what_others_asked_about_the_work(engine: Engine, acme: Tenant) -> None:
+def test_a_successor_waits_for_approvals_about_the_reassigned_work(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme)
     approval = asked(acme, [activity_id])
 
-    heir = reassignment.reassign(acme.pk, activity_id, actor="Ann", reason="better", agent_role="dev")
+    successor = reassignment.reassign(acme.pk, activity_id, actor="Ann", reason="better", agent_role="dev")
     engine.drain()
-    assert (engine.status(acme, heir.pk), engine.agent.calls) == ("awaiting_review", [])
+    assert (engine.status(acme, successor.pk), engine.agent.calls) == ("awaiting_review", [])
     approvals.approve(acme.pk, approval, actor="Ann")
     engine.drain()
 
-    assert engine.status(acme, heir.pk) == "done"
+    assert engine.status(acme, successor.pk) == "done"
     assert links_of(acme, approval) == {
         activity_id: ("skipped", "It was cancelled or reassigned."),
-        heir.pk: ("woken", ""),
+        successor.pk: ("woken", ""),
     }
 
 
-def test_asking_and_deciding_cost_as_many_statements_for_fifty_activities_as_for_five(
+def test_requesting_and_deciding_take_equally_many_statements_for_fifty_activities_as_for_five(
     engine: Engine, acme: Tenant
 ) -> None:
     def costs(count: int) -> tuple[int, int]:
-        made: list[UUID] = []
+        created: list[UUID] = []
         ids = engine.submit(acme, count=count)
         return (
-            statements(lambda: made.append(asked(acme, ids))),
-            statements(lambda: approvals.approve(acme.pk, made[0], actor="Ann")),
+            statements(lambda: created.append(asked(acme, ids))),
+            statements(lambda: approvals.approve(acme.pk, created[0], actor="Ann")),
         )
 
     assert costs(5) == costs(50)

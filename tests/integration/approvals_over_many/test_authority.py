@@ -1,7 +1,7 @@
-"""Who may change which answer: random questions about random work, and everybody who might try to answer them, against an oracle.
+"""Who may answer which question: random questions about random work, and attempts by everybody, compared with an oracle.
 
-An agent never does, nor a viewer, nor a token without a person where people are counted; no answer touches another question; and work that
-several questions hold starts when the last of them is answered, and not before.
+Agents, viewers and, where votes count, tokens without a person cannot answer. No answer changes another question. Work that several
+questions hold starts after the last answer, and not before.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ACTIVITIES, APPROVALS, INBOX = "/api/v1/activities/", "/api/v1/approvals/", "/ap
 
 @dataclass(frozen=True)
 class Who:
-    """Somebody who tries. A token that nobody stands behind has no person; agents and the deadline have no role."""
+    """Somebody who attempts an answer. A token without a person has none; agents and the deadline have no role."""
 
     role: str = ""
     person: str = ""
@@ -62,17 +62,17 @@ WHO = {
     "agent": Who(),
     "deadline": Who(),
 }
-WRONG_DOOR = 3  # an address that is not that of the question
-ASKERS = ("ann", "ann's token", "bob", "bob's token", "robot")
+WRONG_ROUTE = 3  # an address of something else
+REQUESTERS = ("ann", "ann's token", "bob", "bob's token", "robot")
 
 
 @dataclass
 class Question:
-    """One question as the oracle knows it, and what has been said so far. `about` is which work it holds."""
+    """A question in the oracle with its answers so far. `about` names the work that it holds."""
 
     kind: str
     about: frozenset[str]
-    asked_by: str = "robot"
+    requested_by: str = "robot"
     human_role: str = "reviewer"
     quorum: int = 1
     voters: int | None = None
@@ -81,20 +81,20 @@ class Question:
     status: str = "open"
     votes: dict[str, str] = field(default_factory=dict)
     id: UUID | None = None
-    work: UUID | None = None  # that waits behind a gate
+    work: UUID | None = None  # the work behind a gate
 
-    # The oracle: plain rules, told apart from how the product finds them.
+    # The oracle: plain rules, independent of the product's code.
 
     @property
     def is_voted_on(self) -> bool:
         return self.quorum > 1 or (self.voters or 1) > 1
 
     @property
-    def asker_may_decide(self) -> bool:
+    def requester_may_decide(self) -> bool:
         return not self.is_voted_on if self.self_approval is None else self.self_approval
 
     def may_decide(self, name: str) -> bool:
-        who, asker = WHO[name], WHO[self.asked_by]
+        who, requester = WHO[name], WHO[self.requested_by]
         if self.status != "open" or who.role not in ("reviewer", "operator", "admin"):
             return False
         if self.kind == "blocker":
@@ -105,18 +105,19 @@ class Question:
             and self.human_role not in (*who.human_roles, "reviewer")
         ):
             return False
-        is_the_asker = not who.person or who.person == asker.person  # as far as anybody can tell
-        if self.kind != "review" and not self.asker_may_decide and is_the_asker:
+        # A token without a person may be the requester's.
+        is_requester = not who.person or who.person == requester.person
+        if self.kind != "review" and not self.requester_may_decide and is_requester:
             return False
         return not self.is_voted_on or bool(who.person and who.person not in self.votes)
 
-    def hears(self, name: str, decision: str, door: int) -> None:
-        """What comes of an attempt."""
+    def apply(self, name: str, decision: str, route: int) -> None:
+        """Apply an attempt."""
         if name == "deadline":
-            self.time_is_over()
+            self.expire()
         elif decision == "withdraw":
             self.withdraw(name)
-        elif door != WRONG_DOOR and (self.kind, decision) != ("blocker", "rejected"):
+        elif route != WRONG_ROUTE and (self.kind, decision) != ("blocker", "rejected"):
             self.decide(name, decision)
 
     def decide(self, name: str, decision: str) -> None:
@@ -126,8 +127,8 @@ class Question:
             self.status = decision
             return
         self.votes[WHO[name].person] = decision
-        said = list(self.votes.values())
-        yes, no = said.count("approved"), said.count("rejected")
+        votes = list(self.votes.values())
+        yes, no = votes.count("approved"), votes.count("rejected")
         if yes >= self.quorum:
             self.status = "approved"
         elif no >= (self.quorum if self.voters is None else self.voters - self.quorum + 1):
@@ -137,7 +138,7 @@ class Question:
         if self.kind == "approval" and self.status == "open" and WHO[name].role in ("operator", "admin"):
             self.status = "cancelled"
 
-    def time_is_over(self) -> None:
+    def expire(self) -> None:
         if self.status == "open" and self.on_timeout in ("approve", "reject"):
             self.status = {"approve": "approved", "reject": "rejected"}[self.on_timeout]
         elif self.status == "open" and self.on_timeout == "escalate":
@@ -145,21 +146,21 @@ class Question:
 
 
 def runs_of(work: str, questions: list[Question], *, is_over: bool = False) -> int:
-    """How often its agent has been called by now."""
+    """How often the agent of this work has been called."""
     about = [question for question in questions if work in question.about]
     held = any(question.status == "open" for question in about)
     if work == "held":
         return 0 if held else 1
-    if work == "running":  # goes on, and hears afterwards of what was answered meanwhile
+    if work == "running":  # its run continues, and the next one receives the answers
         return 2 if is_over and not held and about else 1
-    return 1 if held else 2  # in review, blocked: the blocker and the review are questions as well
+    return 1 if held else 2  # the blocker and the review are questions as well
 
 
-# How the questions, and those who try, come into being.
+# Strategies for questions and attempts.
 
 SUBSETS = st.frozensets(st.sampled_from(["held", "running", "blocked", "in review"]), max_size=4)
 RULES: dict[str, Any] = {
-    "asked_by": st.sampled_from(ASKERS),
+    "requested_by": st.sampled_from(REQUESTERS),
     "human_role": st.sampled_from(["reviewer", "legal", "editor"]),
     "quorum": st.integers(1, 3),
     "voters": st.sampled_from([None, 3, 5]),
@@ -175,13 +176,13 @@ STEP = st.tuples(
     st.sampled_from(list(WHO)),
     st.integers(0, 4),  # which question, modulo their number
     st.sampled_from(["approved", "approved", "rejected", "withdraw"]),
-    st.integers(0, WRONG_DOOR),  # by which address
+    st.integers(0, WRONG_ROUTE),  # by which address
 )
 
 
 @dataclass
 class World:
-    """The product itself: its work, the clients, and the addresses by which they try."""
+    """The product: its work, the clients, and the addresses that they use."""
 
     engine: Engine
     tenant: Tenant
@@ -193,16 +194,16 @@ class World:
     def post(self, name: str, address: str, body: Any) -> Any:
         return self.clients[name].post(address, body, format="json")
 
-    def submitted(self, name: str, work: str, **more: Any) -> UUID:
+    def submit(self, name: str, work: str, **more: Any) -> UUID:
         answer = self.post(name, ACTIVITIES, {"name": work, "agent_role": "qa", **more})
         assert answer.status_code == 201, answer.json()
         return UUID(answer.json()["id"])
 
-    def begin(self, asked: list[dict[str, Any]]) -> None:
+    def begin(self, drawn: list[dict[str, Any]]) -> None:
         self.engine.agent.calls.clear()
         for name in ("running", "blocked", "in review"):
-            self.works[name] = self.submitted("robot", name)
-        self.come_to_rest()
+            self.works[name] = self.submit("robot", name)
+        self.settle()
         tools = {name: caller_of(self.engine, work) for name, work in self.works.items()}
         blocker = tools["blocked"].used("report_blocker", type="api_outage", message="It is down.")
         review = tools["in review"].used("request_human_review", question="May I?", human_role="legal")
@@ -210,8 +211,8 @@ class World:
             Question("blocker", frozenset({"blocked"}), id=blocker),
             Question("review", frozenset({"in review"}), human_role="legal", id=review),
         ]
-        self.works["held"] = self.submitted("robot", "held")
-        for one in asked:
+        self.works["held"] = self.submit("robot", "held")
+        for one in drawn:
             self.ask(Question(**one))
         self.engine.drain()
         for question in self.questions:
@@ -221,22 +222,22 @@ class World:
                     question.id = gates.values_list("pk", flat=True).get()
 
     def ask(self, question: Question) -> None:
-        given = {
+        options = {
             name: getattr(question, name) for name in ("quorum", "voters", "self_approval", "on_timeout")
         }
-        rules = {"due_seconds": 3600} | {name: value for name, value in given.items() if value is not None}
+        rules = {"due_seconds": 3600} | {name: value for name, value in options.items() if value is not None}
         self.questions.append(question)
         if question.kind == "gate":
-            question.work = self.submitted(question.asked_by, "gated", requires_approval=True, **rules)
+            question.work = self.submit(question.requested_by, "gated", requires_approval=True, **rules)
             return
         about = [str(self.works[name]) for name in sorted(question.about)]
         body = {"type": "budget", "title": "Go on?", "activity_ids": about, "human_role": question.human_role}
-        answer = self.post(question.asked_by, APPROVALS, {**body, **rules})
+        answer = self.post(question.requested_by, APPROVALS, {**body, **rules})
         assert answer.status_code == 201, answer.json()
         question.id = UUID(answer.json()["id"])
 
-    def attempt(self, name: str, question: Question, decision: str, door: int) -> None:
-        """Somebody tries; whatever the answer is, what it has changed is looked at afterwards."""
+    def attempt(self, name: str, question: Question, decision: str, route: int) -> None:
+        """Attempt an answer. The test compares the effect afterwards, whatever the response is."""
         if name == "deadline":
             with tenant_scope(self.tenant.pk):
                 rows = Deadline.objects.filter(activity_id=question.id, happened_at=None)
@@ -244,33 +245,33 @@ class World:
             deadlines.pass_due()
             return
         if name == "agent":
-            named = [str(one) for one in self.works.values()]
-            self.stranger.use("create_approval", type="budget", title="Go on?", activity_ids=named)
-        self.post(name, *self.request(question, decision, door))
+            ids = [str(one) for one in self.works.values()]
+            self.stranger.use("create_approval", type="budget", title="Go on?", activity_ids=ids)
+        self.post(name, *self.request(question, decision, route))
 
-    def request(self, question: Question, decision: str, door: int) -> tuple[str, Any]:
+    def request(self, question: Question, decision: str, route: int) -> tuple[str, Any]:
         work = question.work or self.works[min(question.about, default="held")]
         if decision == "withdraw":
             return f"{APPROVALS}{question.id}/withdraw/", {}
-        if door == WRONG_DOOR and question.kind == "gate":
+        if route == WRONG_ROUTE and question.kind == "gate":
             return f"{APPROVALS}{question.id}/decide/", {"decision": decision, "notes": "So."}
         verb = {"approved": "approve", "rejected": "reject"}[decision]
-        if door == WRONG_DOOR:
+        if route == WRONG_ROUTE:
             return f"{ACTIVITIES}{work}/{verb}/", {"notes": "So."}
-        if door == 2:
-            said = "resolved" if (question.kind, decision) == ("blocker", "approved") else decision
-            return f"{INBOX}decide/", {"items": [{"id": str(question.id), "decision": said, "notes": "So."}]}
-        address = f"{ACTIVITIES}{question.id if door == 0 or question.kind == 'approval' else work}/"
+        if route == 2:
+            value = "resolved" if (question.kind, decision) == ("blocker", "approved") else decision
+            return f"{INBOX}decide/", {"items": [{"id": str(question.id), "decision": value, "notes": "So."}]}
+        address = f"{ACTIVITIES}{question.id if route == 0 or question.kind == 'approval' else work}/"
         if question.kind == "review":
             return f"{address}review/", {"approved": decision == "approved", "feedback": "So."}
         if question.kind == "blocker":
             return (f"{address}resolve/", {"note": "So."}) if verb == "approve" else (f"{address}reject/", {"notes": "So."})  # fmt: skip
-        if question.kind == "approval" and door == 0:
+        if question.kind == "approval" and route == 0:
             return f"{APPROVALS}{question.id}/decide/", {"decision": decision, "notes": "So."}
         return f"{address}{verb}/", {"notes": "So."}
 
-    def seen(self) -> list[tuple[str, set[str]]]:
-        """Of each question, how it stands and whose votes it has."""
+    def states(self) -> list[tuple[str, set[str]]]:
+        """Return the status and the voters of each question."""
         ids = [question.id for question in self.questions]
         with tenant_scope(self.tenant.pk):
             status = dict(Activity.objects.filter(pk__in=ids).values_list("pk", "status"))
@@ -282,13 +283,13 @@ class World:
         ]
 
     def end(self) -> None:
-        """Nothing of it occupies a seat in the examples that follow."""
+        """Cancel all work, so that it occupies no seat in later examples."""
         for work in self.works.values():
             with suppress(TransitionRefused):
                 cancellation.cancel(self.tenant.pk, work, actor="test")
 
-    def come_to_rest(self) -> dict[str, int]:
-        """How often each agent has been called when everything that may run has run."""
+    def settle(self) -> dict[str, int]:
+        """Run everything that may run, and return how often each agent was called."""
         self.engine.drain()
         return self.runs()
 
@@ -298,7 +299,7 @@ class World:
 
 @pytest.fixture
 def clients(api: Any, acme: Tenant, settings: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Everybody of `WHO`, with their session or a token."""
+    """A client for everybody in `WHO`, with a session or a token."""
     settings.ORCHESTRATOR_LOGIN_FAILURES_PER_ACCOUNT = 10_000
     settings.ORCHESTRATOR_LOGIN_FAILURES_PER_ADDRESS = 10_000
     settings.ORCHESTRATOR_TOOL_CALLS_PER_RUN = 10_000
@@ -308,17 +309,17 @@ def clients(api: Any, acme: Tenant, settings: Any, monkeypatch: pytest.MonkeyPat
     with tenant_scope(acme.pk):
         Membership.objects.filter(user__username="cleo").update(human_roles=["legal"])
     tokens._known.clear()
-    made = {}
+    by_name: dict[str, Any] = {}
     for name, who in WHO.items():
         if who.is_session:
-            made[name] = APIClient()
-            made[name].force_login(User.objects.get(username=who.person))
+            by_name[name] = APIClient()
+            by_name[name].force_login(User.objects.get(username=who.person))
         elif who.role:
-            made[name] = api(who.role, name=name, **({"person": who.person} if who.person else {}))
-    return made
+            by_name[name] = api(who.role, name=name, **({"person": who.person} if who.person else {}))
+    return by_name
 
 
-def test_only_who_may_answer_a_question_changes_it_and_work_starts_with_the_last_answer(
+def test_only_authorised_answers_count_and_work_starts_after_the_last_one(
     engine: Engine, acme: Tenant, clients: dict[str, Any]
 ) -> None:
     engine.agent.behaviour = lambda request: Accepted()
@@ -327,26 +328,26 @@ def test_only_who_may_answer_a_question_changes_it_and_work_starts_with_the_last
     engine.agent.behaviour = lambda request: in_two_runs(engine, request)
     users = {user.username: f"user:{user.pk}" for user in User.objects.all()}
 
-    def follow(world: World, asked: list[dict[str, Any]], steps: list[tuple[str, int, str, int]]) -> None:
-        world.begin(asked)
-        for name, number, decision, door in steps:
+    def follow(world: World, drawn: list[dict[str, Any]], steps: list[tuple[str, int, str, int]]) -> None:
+        world.begin(drawn)
+        for name, number, decision, route in steps:
             question = world.questions[number % len(world.questions)]
-            world.attempt(name, question, decision, door)
-            question.hears(name, decision, door)
+            world.attempt(name, question, decision, route)
+            question.apply(name, decision, route)
             expected = [(one.status, {users[voter] for voter in one.votes}) for one in world.questions]
-            assert world.seen() == expected, (name, question, decision, door)
+            assert world.states() == expected, (name, question, decision, route)
             runs = {work: runs_of(work, world.questions) for work in world.works}
-            assert world.come_to_rest() == runs, (name, question, decision, door)
+            assert world.settle() == runs, (name, question, decision, route)
         caller_of(engine, world.works["running"]).post("complete", OUTPUT)
         runs = {work: runs_of(work, world.questions, is_over=True) for work in world.works}
-        assert world.come_to_rest() == runs
+        assert world.settle() == runs
 
     @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
-    @given(asked=QUESTIONS, steps=st.lists(STEP, min_size=4, max_size=12))
-    def holds(asked: list[dict[str, Any]], steps: list[tuple[str, int, str, int]]) -> None:
+    @given(drawn=QUESTIONS, steps=st.lists(STEP, min_size=4, max_size=12))
+    def holds(drawn: list[dict[str, Any]], steps: list[tuple[str, int, str, int]]) -> None:
         world = World(engine, acme, clients, stranger)
         try:
-            follow(world, asked, steps)
+            follow(world, drawn, steps)
         finally:
             world.end()
 
@@ -354,7 +355,7 @@ def test_only_who_may_answer_a_question_changes_it_and_work_starts_with_the_last
 
 
 def in_two_runs(engine: Engine, request: AgentRequest) -> AgentResult:
-    """The agent takes its work first, and does it when it is called again; what has no second call is done at once."""
+    """Accept at the first call and complete at the second. Work without a second call is completed at once."""
     is_first = len(calls_of(engine, request.activity_id)) == 1
     return (
         Accepted() if is_first and request.name not in ("held", "gated") else Completed(Output(content="x"))

@@ -1,4 +1,4 @@
-"""Who votes in these tests."""
+"""Voters of these tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work that is blocked, the agent that said so, and the question to a person."""
+"""Blocked work, its agent, and the resolution that a person is asked for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.toolbox import (
 DOWN = {"type": "api_outage", "message": "The rank tracker is down.\nSince noon."}
 
 
-def blocked(engine: Engine, acme: Tenant, **fields: Any) -> tuple[UUID, Caller, UUID]:
-    """A blocked activity, the agent that reported the blocker, and the resolution that people are asked for."""
+def block_work(engine: Engine, acme: Tenant, **fields: Any) -> tuple[UUID, Caller, UUID]:
+    """Block an activity; return its id, the agent that reported the blocker, and the id of the resolution."""
     activity_id, agent = at_work(engine, acme, **fields)
     return activity_id, agent, agent.used("report_blocker", **DOWN)

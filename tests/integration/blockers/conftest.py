@@ -1,4 +1,4 @@
-"""A tenant whose agents meet with blockers."""
+"""A tenant whose agents accept their work and report blockers."""
 
 from __future__ import annotations
 

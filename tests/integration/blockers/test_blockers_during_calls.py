@@ -1,4 +1,4 @@
-"""The call of the agent that is blocked goes on, and so does what happens meanwhile."""
+"""Blockers that an agent reports during its call, which goes on afterwards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Out
 from agents.exceptions import PermanentAgentError, RetryableAgentError
 from tenants.models import Tenant
 from tests.engine import Engine, elsewhere
-from tests.integration.blockers.blocked_work import DOWN, blocked
+from tests.integration.blockers.blocked_work import DOWN, block_work
 from tests.toolbox import (
     OUTPUT,
     Caller,
@@ -25,10 +25,10 @@ from tests.toolbox import (
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-def while_called(
+def script_first_call(
     engine: Engine, meanwhile: Callable[[Caller], None], then: Callable[[], AgentResult]
 ) -> None:
-    """The agent's first call does `meanwhile` and then ends; every later one accepts."""
+    """Let the agent's first call do `meanwhile` and then end; every later call accepts."""
 
     def behaviour(request: AgentRequest) -> AgentResult:
         if len(engine.agent.calls) > 1:
@@ -39,23 +39,23 @@ def while_called(
     engine.agent.behaviour = behaviour
 
 
-def raised(error: Exception) -> AgentResult:
+def fail(error: Exception) -> AgentResult:
     raise error
 
 
 ENDS: dict[str, Callable[[], AgentResult]] = {
     "result": lambda: Completed(Output("never mind")),
     "202": Accepted,
-    "error": lambda: raised(PermanentAgentError("gave up")),
-    "passing error": lambda: raised(RetryableAgentError("gave up")),
+    "error": lambda: fail(PermanentAgentError("gave up")),
+    "retryable error": lambda: fail(RetryableAgentError("gave up")),
 }
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_however_the_call_ends_after_the_blocker_the_work_stays_blocked(
-    engine: Engine, acme: Tenant, end: str
-) -> None:
-    while_called(engine, lambda agent: elsewhere(lambda: agent.used("report_blocker", **DOWN)), ENDS[end])
+def test_work_stays_blocked_however_the_call_ends(engine: Engine, acme: Tenant, end: str) -> None:
+    script_first_call(
+        engine, lambda agent: elsewhere(lambda: agent.used("report_blocker", **DOWN)), ENDS[end]
+    )
 
     (activity_id,) = engine.submit(acme)
     engine.drain()
@@ -66,11 +66,11 @@ def test_however_the_call_ends_after_the_blocker_the_work_stays_blocked(
     assert (waiting.error, run.error) == (None, None)
 
 
-def test_a_result_after_the_blocker_leaves_its_session_and_its_usage_and_nothing_else(
+def test_only_session_and_usage_of_a_result_after_the_blocker_are_stored(
     engine: Engine, acme: Tenant
 ) -> None:
     result = Completed(Output("never mind"), Usage(input_tokens=5, output_tokens=7), session_id="s-1")
-    while_called(
+    script_first_call(
         engine, lambda agent: elsewhere(lambda: agent.used("report_blocker", **DOWN)), lambda: result
     )
 
@@ -83,7 +83,7 @@ def test_a_result_after_the_blocker_leaves_its_session_and_its_usage_and_nothing
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_what_is_resolved_during_the_call_runs_exactly_once_more_and_after_it(
+def test_work_resolved_during_the_call_runs_exactly_once_more_after_it(
     api: Any, engine: Engine, acme: Tenant, end: str
 ) -> None:
     ready: list[int] = []
@@ -93,7 +93,7 @@ def test_what_is_resolved_during_the_call_runs_exactly_once_more_and_after_it(
         elsewhere(lambda: api("reviewer").post(of(agent.activity_id, "resolve"), {"note": "Up."}))
         ready.append(engine.messages())
 
-    while_called(engine, meanwhile, ENDS[end])
+    script_first_call(engine, meanwhile, ENDS[end])
     (activity_id,) = engine.submit(acme)
     assert engine.deliver()
 
@@ -103,19 +103,17 @@ def test_what_is_resolved_during_the_call_runs_exactly_once_more_and_after_it(
     assert engine.status(acme, activity_id) == "in_progress"
 
 
-def test_a_second_delivery_during_the_call_starts_nothing_although_the_work_was_resolved(
-    api: Any, engine: Engine, acme: Tenant
-) -> None:
+def test_a_second_delivery_during_the_call_starts_nothing(api: Any, engine: Engine, acme: Tenant) -> None:
     calls: list[int] = []
 
     def meanwhile(agent: Caller) -> None:
         elsewhere(lambda: agent.used("report_blocker", **DOWN))
-        elsewhere(lambda: tasks.run(**message))  # finds the work blocked
+        elsewhere(lambda: tasks.run(**message))  # the work is blocked
         elsewhere(lambda: api("reviewer").post(of(agent.activity_id, "resolve"), {"note": "Up."}))
-        elsewhere(lambda: tasks.run(**message))  # finds it ready
+        elsewhere(lambda: tasks.run(**message))  # the work is ready
         calls.append(len(engine.agent.calls) + engine.messages())
 
-    while_called(engine, meanwhile, ENDS["result"])
+    script_first_call(engine, meanwhile, ENDS["result"])
     (activity_id,) = engine.submit(acme)
     message = engine.take()
     assert message is not None
@@ -126,7 +124,7 @@ def test_a_second_delivery_during_the_call_starts_nothing_although_the_work_was_
     assert len(engine.runs(acme, activity_id)) == 2
 
 
-def test_a_redis_that_is_wiped_during_the_call_does_not_start_the_work_beside_it(
+def test_a_wiped_redis_does_not_start_the_work_during_the_call(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     ready: list[int] = []
@@ -137,7 +135,7 @@ def test_a_redis_that_is_wiped_during_the_call_does_not_start_the_work_beside_it
         elsewhere(lambda: api("reviewer").post(of(agent.activity_id, "resolve"), {"note": "Up."}))
         ready.append(engine.messages())
 
-    while_called(engine, meanwhile, ENDS["result"])
+    script_first_call(engine, meanwhile, ENDS["result"])
     (activity_id,) = engine.submit(acme)
     assert engine.deliver()
 
@@ -145,7 +143,7 @@ def test_a_redis_that_is_wiped_during_the_call_does_not_start_the_work_beside_it
     assert woken(engine, activity_id).wake_reason == "unblocked"
 
 
-def test_what_was_resolved_and_cancelled_during_the_call_does_not_run_again(
+def test_work_resolved_and_cancelled_during_the_call_does_not_run_again(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     def meanwhile(agent: Caller) -> None:
@@ -153,18 +151,18 @@ def test_what_was_resolved_and_cancelled_during_the_call_does_not_run_again(
         elsewhere(lambda: api("reviewer").post(of(agent.activity_id, "resolve"), {"note": "Up."}))
         elsewhere(lambda: cancellation.cancel(acme.pk, agent.activity_id, actor="test"))
 
-    while_called(engine, meanwhile, ENDS["result"])
+    script_first_call(engine, meanwhile, ENDS["result"])
     (activity_id,) = engine.submit(acme)
     engine.drain()
 
     assert (engine.status(acme, activity_id), len(engine.agent.calls)) == ("cancelled", 1)
     engine.serve(acme, "qa", max_concurrency=1)
     engine.submit(acme)
-    assert engine.drain() == 1  # its slot is free
+    assert engine.drain() == 1  # because its slot is free
 
 
-def test_an_agent_that_put_its_work_aside_is_told_to_stop(engine: Engine, acme: Tenant) -> None:
-    activity_id, agent, _ = blocked(engine, acme)
+def test_an_agent_that_suspended_its_work_is_told_to_stop(engine: Engine, acme: Tenant) -> None:
+    activity_id, agent, _ = block_work(engine, acme)
 
     beat = agent.post("heartbeat", {"progress": "still here"}).json()
     late = agent.post("complete", {**OUTPUT, "session_id": "s-1", "usage": {"input_tokens": 3}})
@@ -182,10 +180,10 @@ def test_an_agent_that_put_its_work_aside_is_told_to_stop(engine: Engine, acme: 
     assert engine.status(acme, activity_id) == "blocked"
 
 
-def test_a_late_result_of_the_run_that_was_put_aside_does_not_touch_the_next_one(
+def test_a_late_result_of_a_suspended_run_does_not_change_the_next_run(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
-    activity_id, agent, _ = blocked(engine, acme)
+    activity_id, agent, _ = block_work(engine, acme)
     api("reviewer").post(of(activity_id, "resolve"), {"note": "Up."})
     woken(engine, activity_id)
 

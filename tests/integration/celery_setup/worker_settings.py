@@ -1,4 +1,4 @@
-"""The settings of the product, for a worker whose death is to be noticed within seconds."""
+"""The settings of the product for a worker whose death must be noticed within seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of programs, and the failures that come of them."""
+"""Runs programs, successfully or with a failure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(
     return result
 
 
-def failing(
+def run_and_fail(
     command: list[Any], link: Linked | None = None, *, changes: dict[str, Any] | None = None, **options: Any
 ) -> AgentError:
     with pytest.raises(AgentError) as caught:

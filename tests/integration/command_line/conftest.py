@@ -1,4 +1,4 @@
-"""A home for the files of programs, and looks at them in quick succession."""
+"""A home for the files of programs, and short intervals between checks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def home(settings: Any, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "WATCH_SECONDS", 0.05)
     monkeypatch.setattr(processes, "SAMPLE_SECONDS", 0.05)
     monkeypatch.setattr(processes, "SAMPLE_COST", 2)

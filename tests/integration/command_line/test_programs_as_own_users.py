@@ -1,4 +1,4 @@
-"""Where the worker may switch, each run has a user of its own: tried with real programs, by a worker that is root."""
+"""A worker that is root runs each program as its own user. Tested with real programs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(not users.may_switch(), reason="only root can sw
 FIRST, LAST = 47_000, 47_099
 PASSWORD = "hunter2-of-the-database"
 
-#: What a hostile program does first: it asks every process of the machine for its environment, and its worker for its memory.
+#: What a hostile program tries first: it reads the environment of every process, and the memory of its worker.
 LOOK = """
 for process in /proc/[0-9]*; do
     [ "$(stat -c %u $process 2>/dev/null)" = "$(id -u)" ] && continue
@@ -43,56 +43,59 @@ tr '\\n' ' ' < found
 
 @pytest.fixture(autouse=True)
 def home(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where other users can go to, unlike pytest's own folders."""
+    """A home that other users can enter, unlike pytest's folders."""
     folder = Path(tempfile.mkdtemp(prefix="own-users-"))
     folder.chmod(0o755)
     settings.ORCHESTRATOR_HOME = folder / "home"
     settings.ORCHESTRATOR_CLI_COMMANDS = ("sh",)
     settings.ORCHESTRATOR_CLI_SHARED_USER = False
     settings.ORCHESTRATOR_CLI_USERS = (FIRST, LAST)
-    monkeypatch.setattr(users, "forbid_inspection", lambda: None)  # what is tried here must hold without it
+    monkeypatch.setattr(users, "forbid_inspection", lambda: None)  # because the users alone must suffice
     yield folder
     shutil.rmtree(folder)
 
 
-def says(script: str, request: AgentRequest | None = None, link: Linked | None = None, **options: Any) -> str:
-    wanted = request or a_request({})
-    given = a_request(
+def run_script(
+    script: str, request: AgentRequest | None = None, link: Linked | None = None, **options: Any
+) -> str:
+    template = request or a_request({})
+    own = a_request(
         {"command": ["sh", "-c", script], **options},
-        tenant_id=wanted.tenant_id, agent_role=wanted.agent_role, run_id=uuid4(), activity_id=wanted.activity_id, params=wanted.params,
+        tenant_id=template.tenant_id, agent_role=template.agent_role, run_id=uuid4(), activity_id=template.activity_id,
+        params=template.params,
     )  # fmt: skip
-    result = run_agent(given, link=link or Linked())
+    result = run_agent(own, link=link or Linked())
     assert isinstance(result, Completed)
     return str(result.output.content).strip()
 
 
-def test_a_program_reads_no_environment_but_its_own(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
-    # A process of the worker's user that has a password, and the run of another role, which has a token.
-    held = home / "held"
+def test_a_program_can_read_only_its_own_environment(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    # The secrets: a password of a process of the worker's user, and the token of a run of another role.
+    pipe = home / "pipe"
     other = subprocess.Popen(["sleep", "60"], env={"DATABASE_URL": PASSWORD, "PATH": os.environ["PATH"]})
     try:
         with ThreadPoolExecutor(1) as pool:
-            os.mkfifo(held)
-            held.chmod(0o666)
-            beside = pool.submit(says, f"read line < {held}")
-            with held.open("w"):  # opens once that run reads
+            os.mkfifo(pipe)
+            pipe.chmod(0o666)
+            other_run = pool.submit(run_script, f"read line < {pipe}")
+            with pipe.open("w"):  # blocks until that run reads
                 as_root = ["sh", "-c", LOOK.replace("$(id -u)", "nobody")]
-                seen = subprocess.run(as_root, capture_output=True, text=True, check=False, cwd=home)
-                told = says(LOOK)
+                seen_by_root = subprocess.run(as_root, capture_output=True, text=True, check=False, cwd=home)
+                printed = run_script(LOOK)
             with pytest.raises(AgentError):
-                beside.result()
+                other_run.result()
     finally:
         other.kill()
         other.wait()
 
-    assert f"/proc/{other.pid}/environ" in seen.stdout  # root sees it, so there was something to see
-    assert seen.stdout.count("environ") >= 2
-    assert told == ""
+    assert f"/proc/{other.pid}/environ" in seen_by_root.stdout  # because root sees the secrets
+    assert seen_by_root.stdout.count("environ") >= 2
+    assert printed == ""
 
 
-def test_each_run_has_a_number_that_no_other_has_and_no_way_back() -> None:
+def test_each_run_has_its_own_user_and_cannot_gain_privileges() -> None:
     script = "id -u; id -g; id -G; grep NoNewPrivs /proc/self/status; touch x && stat -c %u x"
-    runs = [says(script).split() for _ in range(3)]
+    runs = [run_script(script).split() for _ in range(3)]
 
     assert len({run[0] for run in runs}) == 3
     for uid, gid, groups, *rest in runs:
@@ -102,9 +105,9 @@ def test_each_run_has_a_number_that_no_other_has_and_no_way_back() -> None:
         assert rest == ["NoNewPrivs:", "1", uid]
 
 
-def test_runs_at_once_have_different_users_and_one_home_if_they_are_of_one_role(home: Path) -> None:
+def test_concurrent_runs_of_a_role_have_different_users_and_share_a_home(home: Path) -> None:
     request = a_request({})
-    says(
+    run_script(
         "umask 077; echo earlier > $HOME/note; mkdir -m 700 $HOME/inner; echo deep > $HOME/inner/note",
         request,
     )
@@ -114,111 +117,111 @@ def test_runs_at_once_have_different_users_and_one_home_if_they_are_of_one_role(
         link = Linked()
         link.log = lambda kind, text: together.wait(20) if text == "here" else None  # type: ignore[method-assign, assignment]
         script = f"echo here; sleep 0.5; cat $HOME/note $HOME/inner/note; id -u; echo {name} > $HOME/{name}"
-        return says(script, request, link).split()
+        return run_script(script, request, link).split()
 
     with ThreadPoolExecutor(2) as pool:
         one, two = pool.map(both, ("one", "two"))
 
     assert one[1:3] == two[1:3] == ["earlier", "deep"]
     assert one[3] != two[3]
-    assert says("cat $HOME/one $HOME/two", request).split() == ["one", "two"]
+    assert run_script("cat $HOME/one $HOME/two", request).split() == ["one", "two"]
 
 
-def test_the_home_of_another_role_and_the_files_of_another_run_are_closed(
+def test_a_program_cannot_read_the_home_of_another_role_or_files_of_another_run(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared = home / "tmp"
     shared.mkdir()
     shared.chmod(0o1777)
     monkeypatch.setattr(users, "SHARED_FOLDERS", (str(shared),))
-    says(
+    run_script(
         f"umask 000; echo mine > $HOME/secret; mkdir {shared}/a; echo mine > {shared}/b; ln -s /etc {shared}/c; echo"
     )
     folder = home / "home" / "agents"
 
-    told = says(
+    printed = run_script(
         f"cat {folder}/homes/*/*/secret {folder}/homes/*/dev/secret; ls {folder}/homes {folder}/runs {folder}/users; echo end"
     )
 
-    assert told == "end"
+    assert printed == "end"
     assert list(shared.iterdir()) == []
 
 
-def test_what_hides_from_its_session_and_its_environment_is_ended_with_the_run() -> None:
-    uid = says("env -i setsid sh -c 'sleep 300 & sleep 300' > /dev/null 2>&1 < /dev/null & sleep 0.3; id -u")
+def test_processes_that_leave_their_session_and_environment_end_with_the_run() -> None:
+    uid = run_script(
+        "env -i setsid sh -c 'sleep 300 & sleep 300' > /dev/null 2>&1 < /dev/null & sleep 0.3; id -u"
+    )
 
     assert [each for each in psutil.process_iter() if _lives_as(int(uid), each)] == []
 
 
 def _lives_as(uid: int, process: psutil.Process) -> bool:
-    """Whether it is one of this user. Others come and go meanwhile."""
+    """Return whether a process belongs to this user. Others may end during the check."""
     with suppress(psutil.NoSuchProcess):
         return uid in process.uids() and process.status() != "zombie"
     return False
 
 
 def test_a_program_may_open_its_output_by_name() -> None:
-    assert says("echo said > /dev/stdout; echo too > /dev/stderr") == "said"
+    assert run_script("echo said > /dev/stdout; echo too > /dev/stderr") == "said"
 
 
-def test_links_in_a_home_lead_a_later_run_nowhere(home: Path) -> None:
+def test_links_in_a_home_do_not_change_files_outside_it(home: Path) -> None:
     request, target = a_request({}), home / "of-the-worker"
     target.write_text("x")
     target.chmod(0o600)
-    says(f"ln -s {target} $HOME/link; ln -s {home} $HOME/folder", request)
+    run_script(f"ln -s {target} $HOME/link; ln -s {home} $HOME/folder", request)
 
-    says("true; echo", request)
+    run_script("true; echo", request)
 
     assert (target.stat().st_uid, target.stat().st_mode & 0o777) == (0, 0o600)
     assert home.stat().st_uid == 0
 
 
-def test_when_all_numbers_are_taken_no_program_is_started(settings: Any) -> None:
+def test_no_program_starts_without_a_free_user(settings: Any) -> None:
     settings.ORCHESTRATOR_CLI_USERS, request = (FIRST, FIRST), a_request({})
-    with ExitStack() as held:
+    with ExitStack() as stack:
         from agents.command_line import invocation
 
-        held.enter_context(users.allocate(invocation.home_of(request)))
+        stack.enter_context(users.allocate(invocation.home_of(request)))
         with pytest.raises(ConfigurationError, match="ORCHESTRATOR_CLI_USERS"):
-            says("echo started", request)
-    assert says("echo started", request) == "started"
+            run_script("echo started", request)
+    assert run_script("echo started", request) == "started"
 
 
-def test_the_home_of_the_worker_is_refused() -> None:
+def test_the_home_of_the_worker_cannot_be_used() -> None:
     with pytest.raises(ConfigurationError, match="home"):
-        says("echo", home="worker")
+        run_script("echo", home="worker")
 
 
-def test_what_a_dead_worker_left_running_is_ended_by_its_user(home: Path) -> None:
+def test_processes_of_a_dead_worker_are_ended_by_their_user(home: Path) -> None:
     from agents.command_line import invocation, workspaces
 
     request = a_request({})
     with users.allocate(invocation.home_of(request)) as user:
         entered = workspaces.create_workspace(request.run_id, user)
         trace = entered.__enter__()
-        left = subprocess.Popen(["sleep", "300"], user=user.uid, group=user.gid, extra_groups=[], env={})
+        orphan = subprocess.Popen(["sleep", "300"], user=user.uid, group=user.gid, extra_groups=[], env={})
         assert workspaces.sweep() == 0
-        os.close(
-            trace.descriptor
-        )  # as the kernel does when the worker dies; below, the user's lock goes as well
+        # As the kernel does when the worker dies; the user's lock is released below.
+        os.close(trace.descriptor)
         trace.descriptor = os.open("/dev/null", os.O_RDONLY)
-        psutil.Process(left.pid).suspend()
-        assert (
-            workspaces.sweep() == 1
-        )  # another run has the number, as far as the locks say: its processes are left alone
-        assert left.poll() is None
-    left.wait(5)
+        psutil.Process(orphan.pid).suspend()
+        # Because the lock says that another run has the number, its processes are left alone.
+        assert workspaces.sweep() == 1
+        assert orphan.poll() is None
+    orphan.wait(5)
 
 
-def test_a_run_works_on_a_repository_of_its_group(home: Path, settings: Any) -> None:
+def test_a_run_can_work_on_a_repository_of_its_group(home: Path, settings: Any) -> None:
     repository = home / "web"
     repository.mkdir()
 
     def git(*arguments: str) -> str:
-        told = subprocess.run(
+        printed = subprocess.run(
             ["git", "-C", str(repository), *arguments], check=True, capture_output=True, text=True
         )
-        return told.stdout.strip()
+        return printed.stdout.strip()
 
     git("init", "--quiet", "--shared=group", "--initial-branch=main")
     git(
@@ -238,8 +241,8 @@ def test_a_run_works_on_a_repository_of_its_group(home: Path, settings: Any) -> 
     request = a_request({})
     commit = "git -c user.name=B -c user.email=b@localhost -c safe.directory='*' commit --quiet --allow-empty -m Own; id -u"
 
-    says("echo one > notes.txt; id -G", request, repository=str(repository))
-    says(f"cat notes.txt; {commit}", request, repository=str(repository))
+    run_script("echo one > notes.txt; id -G", request, repository=str(repository))
+    run_script(f"cat notes.txt; {commit}", request, repository=str(repository))
 
     branch = f"orchestrator/{request.activity_id}"
     assert json.loads(json.dumps(git("log", "--format=%s", branch))).split("\n")[0] == "Own"
@@ -248,11 +251,13 @@ def test_a_run_works_on_a_repository_of_its_group(home: Path, settings: Any) -> 
     assert workspaces.HARMLESS["core.hooksPath"] == "/dev/null"
 
 
-def test_a_repository_that_is_not_open_to_a_group_is_told_in_words_of_git(home: Path, settings: Any) -> None:
+def test_a_repository_that_is_closed_to_the_group_fails_with_the_error_of_git(
+    home: Path, settings: Any
+) -> None:
     repository = home / "web"
     subprocess.run(["git", "init", "--quiet", str(repository)], check=True)
     repository.chmod(0o700)
     settings.ORCHESTRATOR_CLI_REPOSITORIES = (str(repository),)
 
     with pytest.raises(AgentError, match=r"git .* failed"):
-        says("echo", repository=str(repository))
+        run_script("echo", repository=str(repository))

@@ -1,4 +1,4 @@
-"""How a program ends, with all that it has started; what stays of it."""
+"""How a program ends with all its processes, and what remains of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agents.exceptions import (
 )
 from agents.runner import run_agent
 from tests.engine import eventually
-from tests.integration.command_line.calls import STREAM, failing, run
+from tests.integration.command_line.calls import STREAM, run, run_and_fail
 from tests.programs import NOTE_KEEPER, Linked, a_request, processes_of, program
 
 FAMILY = """
@@ -32,9 +32,7 @@ FAMILY = """
 
 
 @pytest.mark.parametrize("stubborn", [False, True])
-def test_a_program_that_nobody_waits_for_any_more_is_ended_with_all_that_it_started(
-    tmp_path: Path, stubborn: bool
-) -> None:
+def test_a_cancelled_run_ends_its_program_with_all_its_processes(tmp_path: Path, stubborn: bool) -> None:
     code = ("signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" if stubborn else "") + "time.sleep(60)"
     link = Linked()
     link.stop = lambda: "cancelled" if link.sessions else None
@@ -52,35 +50,36 @@ def test_a_program_that_nobody_waits_for_any_more_is_ended_with_all_that_it_star
     eventually(lambda: not processes_of(request.run_id))
 
 
-def test_a_program_that_takes_too_long_is_ended(tmp_path: Path) -> None:
-    began = time.monotonic()
+def test_a_program_that_exceeds_its_timeout_is_ended(tmp_path: Path) -> None:
+    start = time.monotonic()
 
-    error = failing(program(tmp_path, "time.sleep(60)"), changes={"timeout_seconds": 0.3})
+    error = run_and_fail(program(tmp_path, "time.sleep(60)"), changes={"timeout_seconds": 0.3})
 
     assert (error.error_code, error.retryable) == ("agent_timeout", True)
-    assert time.monotonic() - began < 30  # of its 60
+    assert time.monotonic() - start < 30  # because the program sleeps 60
 
 
-def test_a_report_of_usage_may_be_answered_with_the_end_of_the_run(tmp_path: Path) -> None:
+def test_a_usage_report_over_budget_ends_the_run(tmp_path: Path) -> None:
     code = "say(message={'id': 1, 'usage': {'output_tokens': 5}})\ntime.sleep(60)".replace("\n", "\n        ")
     link = Linked(stop_spending=lambda usage: "The budget is used up.")
 
-    assert "budget" in str(failing(program(tmp_path, code.replace("\n        ", "\n")), link, **STREAM))
+    assert "budget" in str(run_and_fail(program(tmp_path, code.replace("\n        ", "\n")), link, **STREAM))
 
 
-def test_what_a_program_leaves_running_is_ended_with_it(tmp_path: Path) -> None:
+def test_processes_that_a_program_leaves_running_are_ended(tmp_path: Path) -> None:
     code = """
         subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"])
         print("done")
     """
-    request, began = a_request({"command": program(tmp_path, code)}), time.monotonic()
+    request, start = a_request({"command": program(tmp_path, code)}), time.monotonic()
 
     assert run_agent(request) == Completed(Output("done"))
     eventually(lambda: not processes_of(request.run_id))
-    assert time.monotonic() - began < 30  # of 60: the child had the other end of its output
+    # The child, which has the other end of the output, sleeps 60.
+    assert time.monotonic() - start < 30
 
 
-def test_who_is_in_a_session_outside_of_our_container_is_nobody_of_ours(
+def test_processes_in_an_unknown_session_are_not_killed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with subprocess.Popen(["sleep", "60"]) as bystander:
@@ -96,14 +95,14 @@ def test_who_is_in_a_session_outside_of_our_container_is_nobody_of_ours(
         bystander.kill()
 
 
-def test_limits_hold(tmp_path: Path) -> None:
-    memory = failing(program(tmp_path, "x = bytearray(600 << 20)"), limits={"memory_mb": 400})
-    processor = failing(program(tmp_path, "while True: pass"), limits={"cpu_seconds": 1})
+def test_limits_apply(tmp_path: Path) -> None:
+    memory = run_and_fail(program(tmp_path, "x = bytearray(600 << 20)"), limits={"memory_mb": 400})
+    processor = run_and_fail(program(tmp_path, "while True: pass"), limits={"cpu_seconds": 1})
     nice = run(program(tmp_path, "print(os.nice(0))"), limits={"nice": 7})
 
     assert "MemoryError" in str(memory)
     assert processor.error_code == "agent_killed"
-    assert nice.output.content == str(os.nice(0) + 7)  # beyond our own
+    assert nice.output.content == str(os.nice(0) + 7)  # relative to our own
 
 
 def peak_of(link: Linked) -> int:
@@ -112,7 +111,7 @@ def peak_of(link: Linked) -> int:
     return peak
 
 
-def test_what_was_used_is_noted_with_the_children(tmp_path: Path) -> None:
+def test_resources_include_those_of_children(tmp_path: Path) -> None:
     measured = tmp_path / "measured"
     child = f"x = b'x' * (80 << 20); import os, time\nwhile not os.path.exists({str(measured)!r}): time.sleep(0.01)"
     code = f"""
@@ -126,14 +125,14 @@ def test_what_was_used_is_noted_with_the_children(tmp_path: Path) -> None:
 
     run(program(tmp_path, code), link)
 
-    used = link.progress["resources"]
-    assert used["peak_rss_bytes"] > 80 << 20
-    assert used["cpu_seconds"] >= 0.2
-    assert used["processes"] >= 2
+    resources = link.progress["resources"]
+    assert resources["peak_rss_bytes"] > 80 << 20
+    assert resources["cpu_seconds"] >= 0.2
+    assert resources["processes"] >= 2
 
 
-def test_a_small_program_is_not_told_to_have_had_the_memory_of_its_worker(tmp_path: Path) -> None:
-    """The kernel's own account of a program begins with the fork, when it is as large as who started it."""
+def test_the_memory_of_a_small_program_excludes_that_of_its_worker(tmp_path: Path) -> None:
+    """The kernel counts from the fork, when a program is as large as its parent."""
     ballast = b"x" * (200 << 20)
     link = Linked()
 
@@ -146,7 +145,7 @@ def test_a_small_program_is_not_told_to_have_had_the_memory_of_its_worker(tmp_pa
     assert 2 << 20 < link.progress["resources"]["peak_rss_bytes"] < 100 << 20
 
 
-def test_a_flood_of_output_costs_constant_memory_and_is_kept_up_to_its_bound(
+def test_a_flood_of_output_takes_constant_memory_and_is_truncated_in_the_transcript(
     settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.ORCHESTRATOR_TRANSCRIPT_MAX_BYTES = 10_000
@@ -164,12 +163,12 @@ def test_a_flood_of_output_costs_constant_memory_and_is_kept_up_to_its_bound(
     finally:
         tracemalloc.stop()
 
-    kept = transcripts.path_of(request.tenant_id, request.run_id).read_bytes()
-    assert len(kept) < 10_200
-    assert b"more bytes were printed" in kept
+    transcript = transcripts.path_of(request.tenant_id, request.run_id).read_bytes()
+    assert len(transcript) < 10_200
+    assert b"more bytes were printed" in transcript
 
 
-def test_a_transcript_holds_what_was_printed_and_no_secret(tmp_path: Path) -> None:
+def test_a_transcript_contains_the_output_without_secrets(tmp_path: Path) -> None:
     code = """
         print("one " + os.environ["K"][:8], end="", flush=True); time.sleep(0.05); print(os.environ["K"][8:])
         print("careful", file=sys.stderr)
@@ -186,13 +185,13 @@ def test_a_transcript_holds_what_was_printed_and_no_secret(tmp_path: Path) -> No
     assert transcripts.read(request.tenant_id, request.run_id) is None
 
 
-def test_no_file_of_a_run_stays(tmp_path: Path, home: Path) -> None:
+def test_all_files_of_a_run_are_removed(tmp_path: Path, home: Path) -> None:
     run(program(tmp_path, "open('left', 'w').write('x'); os.mkdir('d'); os.chmod('d', 0)"))
 
     assert list((home / "agents" / "runs").iterdir()) == []
 
 
-def test_the_sample_agent_goes_on_with_its_conversation(tmp_path: Path) -> None:
+def test_the_sample_agent_continues_its_session(tmp_path: Path) -> None:
     options = {
         "command": NOTE_KEEPER,
         "resume": ["--resume", "{session_id}"],
@@ -216,7 +215,7 @@ def _fields(request: Any) -> dict[str, Any]:
     return {name: getattr(request, name) for name in request.__dataclass_fields__}
 
 
-def test_sweeping_leaves_runs_of_living_workers_alone(tmp_path: Path) -> None:
+def test_sweeping_does_not_touch_runs_of_living_workers(tmp_path: Path) -> None:
     swept = tmp_path / "swept"
     numbers: list[int] = []
 
@@ -232,26 +231,26 @@ def test_sweeping_leaves_runs_of_living_workers_alone(tmp_path: Path) -> None:
     assert set(numbers) == {0}
 
 
-def test_a_program_that_answers_too_often_is_ended(tmp_path: Path) -> None:
+def test_a_program_that_exceeds_its_turns_is_ended(tmp_path: Path) -> None:
     code = """
         for number in range(100):
             say(type="assistant", message={"id": f"m{number // 2}", "content": []})
             time.sleep(0.05)
     """
-    error = failing(program(tmp_path, code), changes={"max_turns": 2}, **STREAM)
+    error = run_and_fail(program(tmp_path, code), changes={"max_turns": 2}, **STREAM)
 
     assert isinstance(error, PermanentAgentError)
     assert error.error_code == "max_turns"
 
 
-def test_a_program_may_be_told_how_many_turns_it_has(tmp_path: Path) -> None:
+def test_the_command_may_contain_the_number_of_turns(tmp_path: Path) -> None:
     command = [*program(tmp_path, "print(sys.argv[1:])"), ["--max-turns", "{max_turns}"]]
 
     assert run(command, changes={"max_turns": 7}).output.content == "['--max-turns', '7']"
     assert run(command).output.content == "[]"
 
 
-def test_a_program_that_says_that_it_ran_out_of_turns_has_failed_for_that(tmp_path: Path) -> None:
+def test_a_program_that_reports_exhausted_turns_fails_with_that_code(tmp_path: Path) -> None:
     code = 'say(type="result", subtype="error_max_turns", is_error=True)\nsys.exit(1)'
 
-    assert failing(program(tmp_path, code), **STREAM).error_code == "max_turns"
+    assert run_and_fail(program(tmp_path, code), **STREAM).error_code == "max_turns"

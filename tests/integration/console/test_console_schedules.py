@@ -339,7 +339,7 @@ def test_what_stands_in_a_field_that_does_not_fit_is_no_fault(tenant: Tenant, bo
     assert one_named(tenant, "Mine").cron == "0 9 * * *"
 
 
-def test_a_name_that_is_taken_is_told_at_the_name(tenant: Tenant, boss: Person) -> None:
+def test_a_name_that_is_taken_is_refused_at_its_field(tenant: Tenant, boss: Person) -> None:
     make_schedule(tenant, "Mine")
 
     form = forms_of(boss.get(f"{SCHEDULES}new/"))["edit"]

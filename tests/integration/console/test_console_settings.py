@@ -279,7 +279,7 @@ def test_what_is_wrong_with_a_token_stands_at_its_field(tenant: Tenant, boss: Pe
         assert not ApiToken.objects.exists()
 
 
-def test_a_revoked_token_opens_nothing(tenant: Tenant, boss: Person) -> None:
+def test_a_revoked_token_is_refused(tenant: Tenant, boss: Person) -> None:
     token, secret = tokens.create(tenant, "viewer", "old")
     form = forms_of(boss.get(f"{SETTINGS}tokens/"))["tokens"]
 

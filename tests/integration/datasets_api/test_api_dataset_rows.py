@@ -1,4 +1,4 @@
-"""Rows of a dataset: added, replaced, read page by page, and given as files."""
+"""Rows of a dataset: added, replaced, read in pages, and uploaded as files."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 
 from tests.answers import problem
-from tests.integration.datasets_api.ticker import AAPL, ROWS, TICKER, faults, make
+from tests.integration.datasets_api.ticker import AAPL, ROWS, TICKER, faults, make_dataset
 
 
 def keys(client: Any) -> list[str]:
     return [row["key"] for row in client.get(ROWS).json()["results"]]
 
 
-def test_rows_are_added_changed_and_left_by_their_id(api: Any) -> None:
+def test_rows_are_added_changed_and_kept_by_their_id(api: Any) -> None:
     client = api()
-    make(client, rows=[AAPL])
+    make_dataset(client, rows=[AAPL])
 
     filled = client.post(ROWS, {"rows": [{**AAPL, "price": 2}, {"id": "MSFT"}]})
     again = client.post(ROWS, [{**AAPL, "price": 2.0}, {"id": "MSFT"}])
@@ -28,9 +28,9 @@ def test_rows_are_added_changed_and_left_by_their_id(api: Any) -> None:
     assert client.get(TICKER)["ETag"] == filled["ETag"] == '"2"'
 
 
-def test_replacing_removes_what_is_not_given_and_keeps_the_place_of_what_is(api: Any) -> None:
+def test_replacing_removes_missing_rows_and_keeps_the_order_of_the_others(api: Any) -> None:
     client = api()
-    make(client, rows=[{"id": name} for name in "abc"])
+    make_dataset(client, rows=[{"id": name} for name in "abc"])
 
     replaced = client.post(f"{ROWS}?replace=true", {"rows": [{"id": name} for name in "dca"]})
 
@@ -41,16 +41,16 @@ def test_replacing_removes_what_is_not_given_and_keeps_the_place_of_what_is(api:
 
 def test_rows_without_an_id_are_added_and_replaced_in_their_order(api: Any) -> None:
     client = api()
-    make(client, fields={"city": "string"}, rows=[{"city": "Rome"}, {"city": "Oslo"}])
+    make_dataset(client, fields={"city": "string"}, rows=[{"city": "Rome"}, {"city": "Oslo"}])
 
     assert client.post(ROWS, {"rows": [{"city": "Rome"}]}).json()["rows"] == 3
     assert client.post(f"{ROWS}?replace=true", {"rows": [{"city": "Bern"}]}).json()["removed"] == 2
     assert [row["data"] for row in client.get(ROWS).json()["results"]] == [{"city": "Bern"}]
 
 
-def test_nothing_is_stored_when_anything_is_wrong_and_every_fault_has_its_path(api: Any) -> None:
+def test_rows_with_errors_are_refused_with_every_path_and_nothing_is_stored(api: Any) -> None:
     client = api()
-    make(client, rows=[AAPL])
+    make_dataset(client, rows=[AAPL])
     rows = [
         {"id": "a"},
         {"id": "b", "enabled": "yes"},
@@ -61,26 +61,33 @@ def test_nothing_is_stored_when_anything_is_wrong_and_every_fault_has_its_path(a
         {"id": "n" * 201},
     ]
 
-    found = faults(client.post(ROWS, {"rows": rows}))
+    errors = faults(client.post(ROWS, {"rows": rows}))
 
-    assert found.keys() == {"rows[1].enabled", "rows[2]", "rows[3].id", "rows[4]", "rows[5].id", "rows[6].id"}
-    assert found["rows[1].enabled"] == "must be true or false"
+    assert errors.keys() == {
+        "rows[1].enabled",
+        "rows[2]",
+        "rows[3].id",
+        "rows[4]",
+        "rows[5].id",
+        "rows[6].id",
+    }
+    assert errors["rows[1].enabled"] == "must be true or false"
     assert keys(client) == ["AAPL"]
 
 
-def test_faults_are_named_up_to_a_number_that_somebody_reads(api: Any) -> None:
+def test_at_most_fifty_errors_of_rows_are_listed(api: Any) -> None:
     client = api()
-    make(client)
+    make_dataset(client)
 
-    found = problem(client.post(ROWS, {"rows": [{}] * 1_000}), 400, "invalid_rows")["errors"]
+    errors = problem(client.post(ROWS, {"rows": [{}] * 1_000}), 400, "invalid_rows")["errors"]
 
-    assert len(found) == 51
-    assert "first 50" in found[-1]["message"]
+    assert len(errors) == 51
+    assert "first 50" in errors[-1]["message"]
 
 
-def test_pages_of_rows_follow_each_other(api: Any) -> None:
+def test_pages_of_rows_follow_one_another(api: Any) -> None:
     client = api()
-    make(client, rows=[{"id": f"{place:03}"} for place in range(25)])
+    make_dataset(client, rows=[{"id": f"{place:03}"} for place in range(25)])
     viewer, seen, address = api("viewer"), [], f"{ROWS}?limit=10"
 
     while address:
@@ -92,9 +99,9 @@ def test_pages_of_rows_follow_each_other(api: Any) -> None:
     problem(viewer.get(f"{ROWS}?enabled=true"), 400, "validation_failed")
 
 
-def test_a_row_is_deleted_by_its_key_whatever_is_in_it(api: Any) -> None:
+def test_a_row_is_deleted_by_its_key_whatever_characters_it_has(api: Any) -> None:
     client = api()
-    make(client, rows=[{"id": "a/b"}, {"id": "ü x"}, {"id": "c"}])
+    make_dataset(client, rows=[{"id": "a/b"}, {"id": "ü x"}, {"id": "c"}])
 
     assert client.delete(f"{ROWS}a%2Fb/").status_code == 204
     assert client.delete(f"{ROWS}%C3%BC%20x/").status_code == 204
@@ -102,9 +109,9 @@ def test_a_row_is_deleted_by_its_key_whatever_is_in_it(api: Any) -> None:
     assert keys(client) == ["c"]
 
 
-def test_csv_is_read_with_its_types(api: Any) -> None:
+def test_values_of_csv_get_the_types_of_their_fields(api: Any) -> None:
     client = api()
-    make(client)
+    make_dataset(client)
     text = '\ufeffid,enabled,price,createdAt\r\n"A ""B"", C",TRUE,1.50,2024-01-01T00:00:00+02:00\r\n\r\n=1+1,,,\r\n'
 
     filled = client.generic("POST", ROWS, text.encode(), "text/csv")
@@ -121,7 +128,7 @@ def test_csv_is_read_with_its_types(api: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "error"),
     [
         ("\n", "line 1 must name the fields"),
         ("id,id\n1,2\n", "line 1 names the field 'id' twice"),
@@ -131,18 +138,18 @@ def test_csv_is_read_with_its_types(api: Any) -> None:
         ("id\n" + "x" * 140_000 + "\n", "line 2"),
     ],
 )
-def test_a_csv_that_cannot_be_read_names_its_line(api: Any, text: Any, told: str) -> None:
+def test_the_error_of_an_unreadable_csv_names_the_line(api: Any, text: Any, error: str) -> None:
     client = api()
-    make(client)
+    make_dataset(client)
 
     refused = client.generic("POST", ROWS, text.encode() if isinstance(text, str) else text, "text/csv")
 
-    assert told in problem(refused, 400, "invalid_file")["detail"]
+    assert error in problem(refused, 400, "invalid_file")["detail"]
 
 
-def test_a_value_of_a_csv_is_named_by_path_and_line(api: Any) -> None:
+def test_the_error_of_a_csv_value_names_path_and_line(api: Any) -> None:
     client = api()
-    make(client)
+    make_dataset(client)
 
     refused = client.generic("POST", ROWS, 'id,price\n"a\nb",1\nc,much\n,1\n', "text/csv")
 
@@ -164,9 +171,9 @@ def test_a_value_of_a_csv_is_named_by_path_and_line(api: Any) -> None:
         ("R.JSON", b'{"rows": [{"id": "x"}]}'),
     ],
 )
-def test_a_file_in_a_form_is_read_by_its_name(api: Any, name: str, content: bytes) -> None:
+def test_an_uploaded_file_is_read_by_the_ending_of_its_name(api: Any, name: str, content: bytes) -> None:
     client = api()
-    make(client)
+    make_dataset(client)
 
     filled = client.post(
         f"{ROWS}?replace=true", {"file": SimpleUploadedFile(name, content)}, format="multipart"
@@ -176,18 +183,18 @@ def test_a_file_in_a_form_is_read_by_its_name(api: Any, name: str, content: byte
     assert keys(client) == ["x"]
 
 
-def test_a_form_without_a_file_of_rows_is_refused(api: Any) -> None:
+def test_a_form_without_a_valid_file_is_refused(api: Any) -> None:
     client = api()
-    make(client)
+    make_dataset(client)
 
     assert faults(client.post(ROWS, {"other": "1"}, format="multipart"), "validation_failed").keys() == {
         "file",
         "other",
     }
-    odd = SimpleUploadedFile("rows.exe", b"MZ")
-    assert faults(client.post(ROWS, {"file": odd}, format="multipart"), "validation_failed").keys() == {
-        "file"
-    }
+    program_file = SimpleUploadedFile("rows.exe", b"MZ")
+    assert faults(
+        client.post(ROWS, {"file": program_file}, format="multipart"), "validation_failed"
+    ).keys() == {"file"}
     problem(
         client.post(ROWS, {"file": SimpleUploadedFile("a.json", b"{")}, format="multipart"),
         400,

@@ -1,4 +1,4 @@
-"""Datasets over the API: declared, changed, deleted; who may, how often, how much."""
+"""Datasets over the API: declared, changed and deleted; permissions, repetitions and limits."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pipelines.models import Dataset, DatasetRow, Schedule
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
-from tests.integration.datasets_api.ticker import AAPL, DATASETS, FIELDS, ROWS, TICKER, faults, make
+from tests.integration.datasets_api.ticker import AAPL, DATASETS, FIELDS, ROWS, TICKER, faults, make_dataset
 
 
-def test_a_dataset_is_made_with_rows_listed_read_changed_and_deleted(api: Any) -> None:
+def test_a_dataset_can_be_created_with_rows_listed_changed_and_deleted(api: Any) -> None:
     client = api()
 
-    made = make(client, rows=[AAPL], description="Shares")
+    dataset = make_dataset(client, rows=[AAPL], description="Shares")
 
-    assert made["row_count"] == 1
-    assert made["fields"] == FIELDS
-    assert (made["source"], made["location"], made["description"]) == ("db", "", "Shares")
-    assert client.get(TICKER).json() == made
-    assert client.get(DATASETS).json()["results"] == [made]
+    assert dataset["row_count"] == 1
+    assert dataset["fields"] == FIELDS
+    assert (dataset["source"], dataset["location"], dataset["description"]) == ("db", "", "Shares")
+    assert client.get(TICKER).json() == dataset
+    assert client.get(DATASETS).json()["results"] == [dataset]
     changed = client.patch(TICKER, {"description": "Stocks"})
     assert (changed.status_code, changed.json()["description"]) == (200, "Stocks")
     put = client.put(TICKER, {"fields": {**FIELDS, "sector": "string"}})
@@ -35,7 +35,7 @@ def test_a_dataset_is_made_with_rows_listed_read_changed_and_deleted(api: Any) -
     problem(client.get(ROWS), 404, "not_found")
 
 
-def test_every_fault_of_a_declaration_is_named_by_its_path(api: Any) -> None:
+def test_every_error_of_a_declaration_has_its_path(api: Any) -> None:
     client = api()
     body = {
         "name": "a b",
@@ -61,7 +61,7 @@ def test_every_fault_of_a_declaration_is_named_by_its_path(api: Any) -> None:
 @pytest.mark.parametrize(
     "name", ["../etc/passwd", "a/b", "a.csv", "x; DROP TABLE y", "field__in", "", "-", "ü", "a" * 64]
 )
-def test_a_name_that_could_mean_anything_else_is_refused(api: Any, name: str) -> None:
+def test_an_invalid_name_of_a_dataset_is_refused(api: Any, name: str) -> None:
     answer = api().post(DATASETS, {"name": name, "fields": FIELDS})
 
     assert answer.status_code == 400
@@ -78,15 +78,15 @@ def test_a_name_that_could_mean_anything_else_is_refused(api: Any, name: str) ->
         "https://[::1]/",
     ],
 )
-def test_an_address_inside_is_refused_when_it_is_saved(api: Any, location: str) -> None:
+def test_an_internal_address_is_refused_when_it_is_saved(api: Any, location: str) -> None:
     answer = api().post(DATASETS, {"name": "x", "source": "api", "location": location, "fields": FIELDS})
 
     assert faults(answer, "invalid_dataset").keys() == {"location"}
 
 
-def test_a_name_belongs_to_one_dataset_and_never_changes(api: Any) -> None:
+def test_the_name_of_a_dataset_is_unique_and_cannot_change(api: Any) -> None:
     client = api()
-    make(client)
+    make_dataset(client)
 
     problem(
         client.post(DATASETS, {"name": "ticker", "source": "cache", "fields": FIELDS}), 409, "already_exists"
@@ -95,9 +95,9 @@ def test_a_name_belongs_to_one_dataset_and_never_changes(api: Any) -> None:
     assert faults(client.put(TICKER, body), "validation_failed").keys() == {"name", "source"}
 
 
-def test_changed_fields_must_fit_the_rows(api: Any) -> None:
+def test_changed_fields_must_match_the_rows(api: Any) -> None:
     client = api()
-    make(
+    make_dataset(
         client, fields={"id": "string", "x": "string", "y": "integer"}, rows=[{"id": "a", "x": "one", "y": 1}]
     )
 
@@ -112,8 +112,8 @@ def test_changed_fields_must_fit_the_rows(api: Any) -> None:
 
 def test_a_dataset_that_schedules_read_is_not_deleted(api: Any, tenant: Tenant) -> None:
     client = api()
-    make(client)
-    make(client, name="user")
+    make_dataset(client)
+    make_dataset(client, name="user")
     with tenant_scope(tenant.pk):
         for name, text in (
             ("Nightly", "db:ticker:all:id?enabled=true"),
@@ -137,7 +137,7 @@ def test_a_dataset_that_schedules_read_is_not_deleted(api: Any, tenant: Tenant) 
 
 
 def test_only_admins_write_and_everybody_reads(api: Any) -> None:
-    make(api(), rows=[AAPL])
+    make_dataset(api(), rows=[AAPL])
     operator = api("operator")
 
     for answer in (
@@ -148,8 +148,8 @@ def test_only_admins_write_and_everybody_reads(api: Any) -> None:
     assert api("viewer").get(ROWS).json()["results"][0]["key"] == "AAPL"
 
 
-def test_another_tenants_dataset_is_not_there(api: Any, other_tenant: Tenant) -> None:
-    make(api(), rows=[AAPL])
+def test_a_dataset_of_another_tenant_is_not_found(api: Any, other_tenant: Tenant) -> None:
+    make_dataset(api(), rows=[AAPL])
     other = api(tenant=other_tenant)
 
     for answer in (
@@ -157,12 +157,12 @@ def test_another_tenants_dataset_is_not_there(api: Any, other_tenant: Tenant) ->
         other.post(ROWS, {"rows": [AAPL]}), other.delete(f"{ROWS}AAPL/"),
     ):  # fmt: skip
         problem(answer, 404, "not_found")
-    assert make(other)["row_count"] == 0
+    assert make_dataset(other)["row_count"] == 0
 
 
 def test_a_repeated_call_with_its_key_takes_effect_once(api: Any) -> None:
     client = api()
-    make(client, fields={"city": "string"})
+    make_dataset(client, fields={"city": "string"})
 
     for body, kind in (('{"rows": [{"city": "Rome"}]}', "application/json"), ("city\nOslo\n", "text/csv")):
         answers = [client.generic("POST", ROWS, body, kind, HTTP_IDEMPOTENCY_KEY=kind) for _ in range(2)]
@@ -175,9 +175,9 @@ def test_a_repeated_call_with_its_key_takes_effect_once(api: Any) -> None:
     assert client.get(TICKER).json()["row_count"] == 2
 
 
-def test_nobody_changes_what_they_have_not_seen(api: Any) -> None:
+def test_a_change_with_an_old_version_is_refused(api: Any) -> None:
     client = api()
-    make(client)
+    make_dataset(client)
     stale = client.get(TICKER)["ETag"]
     client.post(ROWS, {"rows": [AAPL]}, HTTP_IF_MATCH=stale)
 
@@ -189,9 +189,9 @@ def test_nobody_changes_what_they_have_not_seen(api: Any) -> None:
     assert client.get(TICKER).json()["row_count"] == 1
 
 
-def test_limits_are_told(api: Any, settings: Any) -> None:
+def test_limits_of_datasets_have_their_errors(api: Any, settings: Any) -> None:
     client = api()
-    make(client)
+    make_dataset(client)
     settings.ORCHESTRATOR_DATASET_ROWS_PER_CALL, settings.ORCHESTRATOR_DATASET_ROWS = 2, 3
     settings.ORCHESTRATOR_DATASET_BODY_BYTES, settings.ORCHESTRATOR_DATASETS_PER_TENANT = 2_000, 1
 
@@ -204,9 +204,9 @@ def test_limits_are_told(api: Any, settings: Any) -> None:
     problem(client.post(DATASETS, {"name": "second", "fields": FIELDS}), 409, "too_many_datasets")
 
 
-def test_ten_thousand_rows_in_one_call(api: Any, tenant: Tenant) -> None:
+def test_one_call_can_add_ten_thousand_rows(api: Any, tenant: Tenant) -> None:
     client = api()
-    make(client)
+    make_dataset(client)
 
     filled = client.post(ROWS, {"rows": [{"id": f"{place:05}", "enabled": True} for place in range(10_000)]})
 
@@ -216,9 +216,9 @@ def test_ten_thousand_rows_in_one_call(api: Any, tenant: Tenant) -> None:
         assert list(ids[:3]) == ["00000", "00001", "00002"]
 
 
-def test_rows_of_a_cache_are_kept_for_a_while(api: Any, tenant: Tenant) -> None:
+def test_rows_of_a_cache_are_stored_outside_postgresql(api: Any, tenant: Tenant) -> None:
     client = api()
-    make(client, source="cache", rows=[AAPL])
+    make_dataset(client, source="cache", rows=[AAPL])
 
     filled = client.post(ROWS, {"rows": [{"id": "MSFT"}]})
 
@@ -231,10 +231,10 @@ def test_rows_of_a_cache_are_kept_for_a_while(api: Any, tenant: Tenant) -> None:
         assert Dataset.objects.for_tenant(tenant.pk).count() == 1
 
 
-def test_rows_of_a_file_are_not_written_here(api: Any) -> None:
+def test_rows_of_a_file_cannot_be_changed_over_the_api(api: Any) -> None:
     client = api()
-    made = make(client, source="file")
+    dataset = make_dataset(client, source="file")
 
-    assert made["row_count"] is None
+    assert dataset["row_count"] is None
     problem(client.post(ROWS, {"rows": [AAPL]}), 409, "rows_elsewhere")
     problem(client.delete(f"{ROWS}AAPL/"), 409, "rows_elsewhere")

@@ -1,4 +1,4 @@
-"""A dataset over the API, and the faults that are found in its rows."""
+"""A dataset over the API, and the errors that a response names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FIELDS = {"id": "string", "enabled": "boolean", "price": "number", "createdAt": 
 AAPL = {"id": "AAPL", "enabled": True, "price": 1.5, "createdAt": "2024-01-01"}
 
 
-def make(client: Any, **members: Any) -> dict[str, Any]:
+def make_dataset(client: Any, **members: Any) -> dict[str, Any]:
     answer = client.post(DATASETS, {"name": "ticker", "fields": FIELDS, **members})
     assert answer.status_code == 201, answer.content
     return answer.json()

@@ -1,4 +1,4 @@
-"""Gates are decided over the API: once, by people, about what they have seen."""
+"""Decisions about gates over the API: each gate is decided once, in the version that was read."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import pytest
 
 from tenants.models import Tenant
 from tests.engine import Engine, at_once
-from tests.integration.decisions_api.questions import ACTIVITIES, gated, gates, of
+from tests.integration.decisions_api.questions import ACTIVITIES, address_of, gates, submit_gated
 from tests.integration.test_api_access import problem
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-def test_what_waits_for_an_approval_is_in_the_inbox_with_what_it_is_about(
+def test_a_gate_is_in_the_inbox_with_the_work_that_it_is_about(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
-    (waiting,) = gated(engine, acme)
+    (waiting,) = submit_gated(engine, acme)
 
     (gate,) = gates(api("viewer"))
 
@@ -34,42 +34,48 @@ def test_what_waits_for_an_approval_is_in_the_inbox_with_what_it_is_about(
     assert gate["waiting_for"]["code"] == "human"
 
 
-@pytest.mark.parametrize("asked", ["gate", "waiting"])
-def test_an_approval_settles_the_gate_and_what_waits_behind_it(
-    api: Any, engine: Engine, acme: Tenant, asked: str
+@pytest.mark.parametrize("target", ["gate", "waiting"])
+def test_an_approval_settles_the_gate_and_its_work(
+    api: Any, engine: Engine, acme: Tenant, target: str
 ) -> None:
-    (waiting,) = gated(engine, acme)
+    (waiting,) = submit_gated(engine, acme)
     client = api("reviewer", name="Ann")
     (gate,) = gates(client)
 
     approved = client.post(
-        of(gate["id"] if asked == "gate" else waiting, "approve"), {"notes": "good", "chosen_option": "b"}
+        address_of(gate["id"] if target == "gate" else waiting, "approve"),
+        {"notes": "good", "chosen_option": "b"},
     )
 
     assert approved.status_code == 200
-    shown = approved.json()
-    assert (shown["status"], shown["decided_by"], shown["reviewer_notes"], shown["chosen_option"]) == (
+    activity = approved.json()
+    assert (
+        activity["status"],
+        activity["decided_by"],
+        activity["reviewer_notes"],
+        activity["chosen_option"],
+    ) == (
         "approved",
         "token:Ann",
         "good",
         "b",
     )
-    assert shown["decided_at"]
+    assert activity["decided_at"]
     assert engine.status(acme, waiting) == engine.status(acme, UUID(gate["id"])) == "approved"
     assert gates(client) == []
 
 
 def test_an_approval_needs_no_body(api: Any, engine: Engine, acme: Tenant) -> None:
-    (waiting,) = gated(engine, acme)
+    (waiting,) = submit_gated(engine, acme)
 
-    assert api("reviewer").post(of(waiting, "approve")).status_code == 200
+    assert api("reviewer").post(address_of(waiting, "approve")).status_code == 200
 
 
-def test_a_rejection_sends_the_work_back_with_the_notes(api: Any, engine: Engine, acme: Tenant) -> None:
-    (waiting,) = gated(engine, acme)
+def test_a_rejection_creates_a_revision_with_the_notes(api: Any, engine: Engine, acme: Tenant) -> None:
+    (waiting,) = submit_gated(engine, acme)
     client = api("reviewer")
 
-    rejected = client.post(of(waiting, "reject"), {"notes": "Shorter."})
+    rejected = client.post(address_of(waiting, "reject"), {"notes": "Shorter."})
 
     assert (rejected.status_code, rejected.json()["status"]) == (200, "rejected")
     (revision,) = client.get(f"{ACTIVITIES}?parent={waiting}&agent_role=qa").json()["results"]
@@ -84,23 +90,23 @@ def test_a_rejection_sends_the_work_back_with_the_notes(api: Any, engine: Engine
 def test_a_rejection_without_notes_is_refused_at_their_path(
     api: Any, engine: Engine, acme: Tenant, body: dict[str, Any]
 ) -> None:
-    (waiting,) = gated(engine, acme)
+    (waiting,) = submit_gated(engine, acme)
 
-    refused = problem(api("reviewer").post(of(waiting, "reject"), body), 400, "validation_failed")
+    refused = problem(api("reviewer").post(address_of(waiting, "reject"), body), 400, "validation_failed")
 
     assert [fault["path"] for fault in refused["errors"]] == ["notes"]
     assert engine.status(acme, waiting) == "awaiting_approval"
 
 
 @pytest.mark.parametrize("verb", ["approve", "reject"])
-def test_a_decision_that_comes_too_late_names_the_one_that_counts(
+def test_a_late_decision_learns_who_decided_first_and_how(
     api: Any, engine: Engine, acme: Tenant, verb: str
 ) -> None:
-    (waiting,) = gated(engine, acme)
-    first = api("reviewer", name="Ann").post(of(waiting, "approve")).json()
+    (waiting,) = submit_gated(engine, acme)
+    first = api("reviewer", name="Ann").post(address_of(waiting, "approve")).json()
 
     refused = problem(
-        api("reviewer", name="Bob").post(of(waiting, verb), {"notes": "no"}), 409, "already_decided"
+        api("reviewer", name="Bob").post(address_of(waiting, verb), {"notes": "no"}), 409, "already_decided"
     )
 
     assert (refused["decided_by"], refused["decision"], refused["decided_at"]) == (
@@ -111,47 +117,54 @@ def test_a_decision_that_comes_too_late_names_the_one_that_counts(
     assert "token:Ann approved this at" in refused["detail"]
 
 
-def test_of_many_contrary_decisions_at_once_one_counts_and_the_others_learn_which(
+def test_one_of_many_concurrent_decisions_counts_and_the_others_name_it(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
-    (waiting,) = gated(engine, acme)
+    (waiting,) = submit_gated(engine, acme)
     clients = [(api("reviewer", name=f"r{number}"), ["approve", "reject"][number % 2]) for number in range(8)]
 
     answers = at_once(
-        *[lambda c=client, v=verb: c.post(of(waiting, v), {"notes": "x"}) for client, verb in clients]
+        *[lambda c=client, v=verb: c.post(address_of(waiting, v), {"notes": "x"}) for client, verb in clients]
     )
 
-    won = [answer for answer in answers if answer.status_code == 200]
-    assert len(won) == 1
+    successes = [answer for answer in answers if answer.status_code == 200]
+    assert len(successes) == 1
     assert {answer.json()["decided_by"] for answer in answers if answer.status_code == 409} == {
-        won[0].json()["decided_by"]
+        successes[0].json()["decided_by"]
     }
 
 
-def test_nothing_to_decide_is_409_and_says_what_is(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_a_decision_without_a_gate_is_409_and_names_the_status(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
     (running,) = engine.submit(acme)
 
-    refused = problem(api("reviewer").post(of(running, "approve")), 409, "transition_refused")
+    refused = problem(api("reviewer").post(address_of(running, "approve")), 409, "transition_refused")
 
     assert "created" in refused["detail"]
 
 
 @pytest.mark.parametrize("verb", ["approve", "reject"])
-def test_a_decision_about_what_has_changed_since_is_412_and_does_nothing(
+def test_a_decision_with_an_old_version_is_412_and_changes_nothing(
     api: Any, engine: Engine, acme: Tenant, verb: str
 ) -> None:
-    (waiting,) = gated(engine, acme)
+    (waiting,) = submit_gated(engine, acme)
     client = api("reviewer")
     (gate,) = gates(client)
-    seen = client.get(of(gate["id"]))["ETag"]
-    client.post(of(gate["id"], "start"))
+    old_version = client.get(address_of(gate["id"]))["ETag"]
+    client.post(address_of(gate["id"], "start"))
 
     problem(
-        client.post(of(gate["id"], verb), {"notes": "x"}, headers={"If-Match": seen}),
+        client.post(address_of(gate["id"], verb), {"notes": "x"}, headers={"If-Match": old_version}),
         412,
         "precondition_failed",
     )
 
     assert engine.status(acme, waiting) == "awaiting_approval"
-    now = client.get(of(gate["id"]))["ETag"]
-    assert client.post(of(gate["id"], verb), {"notes": "x"}, headers={"If-Match": now}).status_code == 200
+    current_version = client.get(address_of(gate["id"]))["ETag"]
+    assert (
+        client.post(
+            address_of(gate["id"], verb), {"notes": "x"}, headers={"If-Match": current_version}
+        ).status_code
+        == 200
+    )

@@ -1,4 +1,4 @@
-"""The inbox: what is open, narrowed, and decided in bulk."""
+"""The inbox over the API: open items, filters and bulk decisions."""
 
 from __future__ import annotations
 
@@ -13,18 +13,25 @@ from tenants.context import tenant_scope
 from tenants.models import Membership, Tenant
 from tests.cases import in_one_test
 from tests.engine import Engine, at_once
-from tests.integration.decisions_api.questions import DECIDE, INBOX, a_task, gated, gates, of
+from tests.integration.decisions_api.questions import (
+    DECIDE,
+    INBOX,
+    address_of,
+    create_task,
+    gates,
+    submit_gated,
+)
 from tests.integration.test_api_access import problem
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-def test_the_inbox_holds_what_is_open_the_most_urgent_first(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_the_inbox_lists_open_items_by_urgency(api: Any, engine: Engine, acme: Tenant) -> None:
     client = api()
-    low, high, done = a_task(client, priority=20), a_task(client, priority=1), a_task(client)
-    client.post(of(done, "complete"))
-    client.post(of(low, "start"))
-    gated(engine, acme)
+    low, high, done = create_task(client, priority=20), create_task(client, priority=1), create_task(client)
+    client.post(address_of(done, "complete"))
+    client.post(address_of(low, "start"))
+    submit_gated(engine, acme)
 
     items = api("viewer").get(INBOX).json()["results"]
 
@@ -32,22 +39,22 @@ def test_the_inbox_holds_what_is_open_the_most_urgent_first(api: Any, engine: En
     assert [item["kind"] for item in items] == ["task", "gate", "task"]
 
 
-def test_the_inbox_can_be_narrowed(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_the_inbox_can_be_filtered(api: Any, engine: Engine, acme: Tenant) -> None:
     client = api()
-    editors, lawyers = a_task(client), a_task(client, human_role="lawyer", name="Contract")
+    editors, lawyers = create_task(client), create_task(client, human_role="lawyer", name="Contract")
 
-    def found(**query: Any) -> list[str]:
+    def ids(**query: Any) -> list[str]:
         return [item["id"] for item in client.get(INBOX, query).json()["results"]]
 
-    assert found(human_role="lawyer") == [lawyers] == found(search="contract")
-    assert found(gate="true") == []
-    assert set(found(mine="true")) == {editors, lawyers}
+    assert ids(human_role="lawyer") == [lawyers] == ids(search="contract")
+    assert ids(gate="true") == []
+    assert set(ids(mine="true")) == {editors, lawyers}
     problem(client.get(f"{INBOX}?status=done"), 400, "validation_failed")
 
 
-def test_a_person_may_ask_for_what_is_theirs(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_a_person_can_list_the_items_of_their_roles(api: Any, engine: Engine, acme: Tenant) -> None:
     client = api()
-    editors, _ = a_task(client), a_task(client, human_role="lawyer")
+    editors, _ = create_task(client), create_task(client, human_role="lawyer")
     user = User.objects.create_user("ann")
     with tenant_scope(acme.pk):
         Membership.objects.create(tenant=acme, user=user, role="reviewer", human_roles=["editor"])
@@ -58,13 +65,11 @@ def test_a_person_may_ask_for_what_is_theirs(api: Any, engine: Engine, acme: Ten
     assert len(ann.get(INBOX).json()["results"]) == 2
 
 
-def test_many_gates_are_decided_in_one_call_each_with_its_result(
-    api: Any, engine: Engine, acme: Tenant
-) -> None:
-    waiting = gated(engine, acme, 4)
+def test_one_call_decides_many_gates_with_a_result_each(api: Any, engine: Engine, acme: Tenant) -> None:
+    waiting = submit_gated(engine, acme, 4)
     client = api("reviewer", name="Ann")
     first, second, third, _ = gates(client)
-    client.post(of(third["id"], "approve"))
+    client.post(address_of(third["id"], "approve"))
     items = [
         {"id": first["id"], "decision": "approved", "notes": "good"},
         {"id": second["id"], "decision": "rejected", "notes": "Shorter."},
@@ -90,7 +95,7 @@ def test_many_gates_are_decided_in_one_call_each_with_its_result(
 
 def test_a_hundred_decisions_fit_into_one_call(api: Any, engine: Engine, acme: Tenant) -> None:
     engine.serve(acme, "qa", max_concurrency=100)
-    gated(engine, acme, 100)
+    submit_gated(engine, acme, 100)
     client = api("reviewer")
     items = [
         {"id": gate["id"], "decision": "approved"}
@@ -102,10 +107,8 @@ def test_a_hundred_decisions_fit_into_one_call(api: Any, engine: Engine, acme: T
     assert [result["ok"] for result in results] == [True] * 100
 
 
-def test_bulk_decisions_about_the_same_gates_at_once_leave_one_decision_each(
-    api: Any, engine: Engine, acme: Tenant
-) -> None:
-    gated(engine, acme, 6)
+def test_concurrent_bulk_decisions_decide_each_gate_once(api: Any, engine: Engine, acme: Tenant) -> None:
+    submit_gated(engine, acme, 6)
     items = [{"id": gate["id"], "decision": "approved"} for gate in gates(api())]
     clients = [api("reviewer", name=f"r{number}") for number in range(3)]
 
@@ -117,8 +120,8 @@ def test_bulk_decisions_about_the_same_gates_at_once_leave_one_decision_each(
     )
 
     assert [answer.status_code for answer in answers] == [200] * 3
-    won = [result["id"] for answer in answers for result in answer.json()["results"] if result["ok"]]
-    assert sorted(won) == sorted(item["id"] for item in items)
+    decided = [result["id"] for answer in answers for result in answer.json()["results"] if result["ok"]]
+    assert sorted(decided) == sorted(item["id"] for item in items)
 
 
 @in_one_test(
@@ -130,7 +133,7 @@ def test_bulk_decisions_about_the_same_gates_at_once_leave_one_decision_each(
         ({"items": [{"id": str(UUID(int=1)), "decision": "approved", "x": 1}]}, "items[0].x"), ({"items": 5}, "items"),
     ],
 )  # fmt: skip
-def test_a_bulk_decision_that_is_none_is_refused_by_path(
+def test_a_malformed_bulk_decision_is_refused_with_its_path(
     api: Any, engine: Engine, acme: Tenant, body: Any, path: str
 ) -> None:
     refused = problem(api("reviewer").post(DECIDE, body), 400, "validation_failed")
@@ -138,10 +141,10 @@ def test_a_bulk_decision_that_is_none_is_refused_by_path(
     assert path in [fault["path"] for fault in refused["errors"]]
 
 
-def test_the_inbox_of_another_tenant_is_empty_and_its_gates_are_not_there(
+def test_another_tenant_cannot_see_or_decide_a_gate(
     api: Any, engine: Engine, acme: Tenant, other_tenant: Tenant
 ) -> None:
-    (waiting,) = gated(engine, acme)
+    (waiting,) = submit_gated(engine, acme)
     client = api("reviewer", tenant=other_tenant)
 
     (result,) = client.post(DECIDE, {"items": [{"id": str(waiting), "decision": "approved"}]}).json()[

@@ -1,4 +1,4 @@
-"""Tasks of people, and what operators do to work, over the API."""
+"""Tasks of people, and actions of operators on activities, over the API."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from agents.exceptions import PermanentAgentError
 from tenants.models import Tenant
 from tests.cases import in_one_test
 from tests.engine import Engine
-from tests.integration.decisions_api.questions import a_task, gated, gates, of
+from tests.integration.decisions_api.questions import address_of, create_task, gates, submit_gated
 from tests.integration.test_api_access import problem
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-def test_a_task_is_taken_up_and_completed_with_an_output(api: Any, engine: Engine, acme: Tenant) -> None:
-    task = a_task(api("operator"))
+def test_a_task_can_be_claimed_and_completed_with_an_output(api: Any, engine: Engine, acme: Tenant) -> None:
+    task = create_task(api("operator"))
     client = api("reviewer", name="Ann")
 
-    started = client.post(of(task, "start")).json()
+    started = client.post(address_of(task, "start")).json()
     done = client.post(
-        of(task, "complete"),
+        address_of(task, "complete"),
         {"output": {"content": "Fine", "data": {"ok": True}, "content_type": "text/plain"}, "note": "Read."},
     )
 
@@ -34,36 +34,38 @@ def test_a_task_is_taken_up_and_completed_with_an_output(api: Any, engine: Engin
         ["reassign", "complete", "cancel"],
     )
     assert (done.status_code, done.json()["status"], done.json()["decided_by"]) == (200, "done", "token:Ann")
-    output = client.get(of(task, "output")).json()
+    output = client.get(address_of(task, "output")).json()
     assert (output["content"], output["data"], output["content_type"]) == ("Fine", {"ok": True}, "text/plain")
 
 
-def test_a_task_may_be_completed_at_once_and_without_an_output(
+def test_a_task_can_be_completed_at_once_and_without_an_output(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
-    task = a_task(api("operator"))
+    task = create_task(api("operator"))
 
-    assert api("reviewer").post(of(task, "complete")).json()["status"] == "done"
-    again = problem(api("reviewer", name="Bob").post(of(task, "complete")), 409, "already_decided")
-    assert again["detail"].startswith("token:reviewer of acme completed this at")
-    problem(api("reviewer").post(of(task, "start")), 409, "transition_refused")
+    assert api("reviewer").post(address_of(task, "complete")).json()["status"] == "done"
+    refused = problem(api("reviewer", name="Bob").post(address_of(task, "complete")), 409, "already_decided")
+    assert refused["detail"].startswith("token:reviewer of acme completed this at")
+    problem(api("reviewer").post(address_of(task, "start")), 409, "transition_refused")
 
 
-def test_a_gate_is_decided_and_not_completed(api: Any, engine: Engine, acme: Tenant) -> None:
-    gated(engine, acme)
+def test_a_gate_cannot_be_completed(api: Any, engine: Engine, acme: Tenant) -> None:
+    submit_gated(engine, acme)
     (gate,) = gates(api())
 
     assert (
         "approve or reject"
-        in problem(api().post(of(gate["id"], "complete")), 409, "transition_refused")["detail"]
+        in problem(api().post(address_of(gate["id"], "complete")), 409, "transition_refused")["detail"]
     )
 
 
 @pytest.mark.parametrize("verb", ["start", "complete"])
-def test_an_agents_work_is_not_a_persons(api: Any, engine: Engine, acme: Tenant, verb: str) -> None:
-    (one,) = engine.submit(acme)
+def test_the_work_of_an_agent_cannot_be_claimed_or_completed(
+    api: Any, engine: Engine, acme: Tenant, verb: str
+) -> None:
+    (activity_id,) = engine.submit(acme)
 
-    problem(api().post(of(one, verb)), 409, "transition_refused")
+    problem(api().post(address_of(activity_id, verb)), 409, "transition_refused")
 
 
 @in_one_test(
@@ -74,20 +76,20 @@ def test_an_agents_work_is_not_a_persons(api: Any, engine: Engine, acme: Tenant,
         ("cancel", {"reason": 5}, "reason"), ("cancel", {"why": "x"}, "why"), ("retry", {"x": 1}, "x"), ("approve", {"note": "x"}, "note"),
     ],
 )  # fmt: skip
-def test_what_a_body_may_not_hold_is_named_by_its_path(
+def test_unknown_or_malformed_fields_of_an_action_are_refused_with_their_path(
     api: Any, engine: Engine, acme: Tenant, verb: str, body: Any, path: str
 ) -> None:
-    task = a_task(api())
+    task = create_task(api())
 
-    refused = problem(api().post(of(task, verb), body), 400, "validation_failed")
+    refused = problem(api().post(address_of(task, verb), body), 400, "validation_failed")
 
     assert path in [fault["path"] for fault in refused["errors"]]
 
 
-def test_what_waits_and_is_cancelled_never_starts(api: Any, engine: Engine, acme: Tenant) -> None:
-    (one,) = engine.submit(acme)
+def test_cancelled_waiting_work_never_starts(api: Any, engine: Engine, acme: Tenant) -> None:
+    (activity_id,) = engine.submit(acme)
 
-    cancelled = api("operator").post(of(one, "cancel"), {"reason": "not needed"})
+    cancelled = api("operator").post(address_of(activity_id, "cancel"), {"reason": "not needed"})
     engine.drain()
 
     assert (cancelled.status_code, cancelled.json()["status"], cancelled.json()["cancel_reason"]) == (
@@ -96,40 +98,38 @@ def test_what_waits_and_is_cancelled_never_starts(api: Any, engine: Engine, acme
         "not needed",
     )
     assert engine.agent.calls == []
-    problem(api("operator").post(of(one, "cancel")), 409, "transition_refused")
+    problem(api("operator").post(address_of(activity_id, "cancel")), 409, "transition_refused")
 
 
-def test_cancelling_what_waits_for_an_approval_takes_the_question_back(
-    api: Any, engine: Engine, acme: Tenant
-) -> None:
-    (waiting,) = gated(engine, acme)
+def test_cancelling_work_at_its_gate_closes_the_gate(api: Any, engine: Engine, acme: Tenant) -> None:
+    (waiting,) = submit_gated(engine, acme)
 
-    api("operator").post(of(waiting, "cancel"))
+    api("operator").post(address_of(waiting, "cancel"))
 
     assert gates(api()) == []
 
 
-def test_a_gate_is_not_cancelled_alone(api: Any, engine: Engine, acme: Tenant) -> None:
-    (waiting,) = gated(engine, acme)
+def test_a_gate_cannot_be_cancelled_alone(api: Any, engine: Engine, acme: Tenant) -> None:
+    (waiting,) = submit_gated(engine, acme)
     (gate,) = gates(api())
 
-    refused = problem(api("operator").post(of(gate["id"], "cancel")), 409, "transition_refused")
+    refused = problem(api("operator").post(address_of(gate["id"], "cancel")), 409, "transition_refused")
 
     assert str(waiting) in refused["detail"]
-    assert api("reviewer").post(of(waiting, "approve")).status_code == 200
+    assert api("reviewer").post(address_of(waiting, "approve")).status_code == 200
 
 
-def test_failed_work_is_tried_again_with_all_its_attempts(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_failed_work_can_be_retried_with_all_its_attempts(api: Any, engine: Engine, acme: Tenant) -> None:
     def broken(request: object) -> Completed:
         raise PermanentAgentError("no")
 
     answer, engine.agent.behaviour = engine.agent.behaviour, broken
-    (one,) = engine.submit(acme)
+    (activity_id,) = engine.submit(acme)
     engine.drain()
     engine.agent.behaviour = answer
 
-    failed = api().get(of(one)).json()
-    again = api("operator").post(of(one, "retry"))
+    failed = api().get(address_of(activity_id)).json()
+    response = api("operator").post(address_of(activity_id, "retry"))
     engine.drain()
 
     assert (failed["status"], failed["allowed_actions"], failed["error"]["message"]) == (
@@ -137,31 +137,35 @@ def test_failed_work_is_tried_again_with_all_its_attempts(api: Any, engine: Engi
         ["reassign", "retry", "cancel"],
         "no",
     )
-    assert (again.status_code, again.json()["status"], again.json()["attempts"]) == (200, "created", 0)
-    assert engine.status(acme, one) == "done"
-    problem(api("operator").post(of(one, "retry")), 409, "transition_refused")
+    assert (response.status_code, response.json()["status"], response.json()["attempts"]) == (
+        200,
+        "created",
+        0,
+    )
+    assert engine.status(acme, activity_id) == "done"
+    problem(api("operator").post(address_of(activity_id, "retry")), 409, "transition_refused")
 
 
-def test_what_an_agent_is_at_work_on_can_be_cancelled(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_running_work_can_be_cancelled(api: Any, engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = lambda request: Accepted()
-    (one,) = engine.submit(acme)
+    (activity_id,) = engine.submit(acme)
     engine.drain()
 
-    assert api("operator").post(of(one, "cancel")).json()["status"] == "cancelled"
-    assert [run.status for run in engine.runs(acme, one)] == ["cancelled"]
+    assert api("operator").post(address_of(activity_id, "cancel")).json()["status"] == "cancelled"
+    assert [run.status for run in engine.runs(acme, activity_id)] == ["cancelled"]
 
 
 @pytest.mark.parametrize("verb", ["approve", "reject", "start", "complete", "cancel", "retry"])
-def test_a_change_is_offered_to_its_own_tenant_alone(
+def test_actions_on_work_of_another_tenant_are_not_found(
     api: Any, engine: Engine, acme: Tenant, other_tenant: Tenant, verb: str
 ) -> None:
-    (waiting,) = gated(engine, acme)
+    (waiting,) = submit_gated(engine, acme)
     client = api(tenant=other_tenant)
     body = {"reject": {"notes": "x"}, "complete": {"output": {"content": "x"}}}.get(verb, {})
 
-    problem(client.post(of(waiting, verb), body), 404, "not_found")
-    problem(client.post(of(waiting, verb), body, headers={"If-Match": "*"}), 404, "not_found")
-    problem(client.post(of(uuid4(), verb), body), 404, "not_found")
+    problem(client.post(address_of(waiting, verb), body), 404, "not_found")
+    problem(client.post(address_of(waiting, verb), body, headers={"If-Match": "*"}), 404, "not_found")
+    problem(client.post(address_of(uuid4(), verb), body), 404, "not_found")
     assert engine.status(acme, waiting) == "awaiting_approval"
 
 
@@ -172,20 +176,20 @@ def test_a_change_is_offered_to_its_own_tenant_alone(
         ("complete", "viewer", "reviewer"), ("cancel", "reviewer", "operator"), ("retry", "reviewer", "operator"),
     ],
 )  # fmt: skip
-def test_each_change_names_the_role_that_it_needs(
+def test_each_action_names_the_role_that_it_needs(
     api: Any, engine: Engine, acme: Tenant, verb: str, too_low: str, needed: str
 ) -> None:
-    task = a_task(api())
+    task = create_task(api())
 
-    assert problem(api(too_low).post(of(task, verb), {}), 403, "forbidden")["required_role"] == needed
-    assert api(needed).post(of(task, verb), {}).status_code != 403
+    assert problem(api(too_low).post(address_of(task, verb), {}), 403, "forbidden")["required_role"] == needed
+    assert api(needed).post(address_of(task, verb), {}).status_code != 403
 
 
 @pytest.mark.parametrize("verb", ["start", "complete", "cancel"])
-def test_every_change_honours_if_match(api: Any, engine: Engine, acme: Tenant, verb: str) -> None:
-    client, task = api(), a_task(api())
+def test_every_action_honours_if_match(api: Any, engine: Engine, acme: Tenant, verb: str) -> None:
+    client, task = api(), create_task(api())
 
-    problem(client.post(of(task, verb), {}, headers={"If-Match": '"9"'}), 412, "precondition_failed")
+    problem(client.post(address_of(task, verb), {}, headers={"If-Match": '"9"'}), 412, "precondition_failed")
 
-    changed = client.post(of(task, verb), {}, headers={"If-Match": '"1"'})
+    changed = client.post(address_of(task, verb), {}, headers={"If-Match": '"1"'})
     assert (changed.status_code, changed["ETag"]) == (200, '"2"')

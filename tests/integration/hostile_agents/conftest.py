@@ -1,4 +1,4 @@
-"""A tenant whose agents are hostile, and callers whom no failure locks out."""
+"""A tenant whose agents are hostile, without lockouts after failed requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def acme(engine: Engine, tenant: Tenant) -> Tenant:
 
 
 @pytest.fixture(autouse=True)
-def nobody_is_locked_out(settings: Any) -> None:
-    """So that each refusal is of the token itself, and not because so many came before it."""
+def no_lockout(settings: Any) -> None:
+    """Make each refusal depend on the token itself and not on the number of failures before it."""
     settings.ORCHESTRATOR_LOGIN_FAILURES_PER_ACCOUNT = 10_000
     settings.ORCHESTRATOR_LOGIN_FAILURES_PER_ADDRESS = 10_000

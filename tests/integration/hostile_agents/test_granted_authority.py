@@ -1,4 +1,4 @@
-"""A role whose questions may hold the work of others: only where a person has granted it, and without any other right."""
+"""Roles whose questions may hold the work of others, which an admin must have granted. The grant gives no other right."""
 
 from __future__ import annotations
 
@@ -28,102 +28,103 @@ def grant(api: Any, **scope: Any) -> None:
     configuration.forget()
 
 
-def asked(agent: Caller, **arguments: Any) -> dict[str, Any]:
+def request_approval(agent: Caller, **arguments: Any) -> dict[str, Any]:
     answer = agent.use("create_approval", **QUESTION, **arguments)
     assert answer.status_code == 201, answer.content
-    found: dict[str, Any] = answer.json()
-    return found
+    body: dict[str, Any] = answer.json()
+    return body
 
 
-def later(engine: Engine, tenant: Tenant, role: str = "seo", **fields: Any) -> UUID:
-    """Work that waits, since nobody has taken it up yet."""
-    (made,) = engine.submit(tenant, role, **fields)
-    return made
+def submit_waiting(engine: Engine, tenant: Tenant, role: str = "seo", **fields: Any) -> UUID:
+    """Submit work that waits, because no message of it is delivered yet."""
+    (activity_id,) = engine.submit(tenant, role, **fields)
+    return activity_id
 
 
-def refused(answer: dict[str, Any]) -> dict[str, str]:
+def reasons(answer: dict[str, Any]) -> dict[str, str]:
     return {one.get("id") or one["name"]: one["reason"] for one in answer["not_held"]}
 
 
-def test_a_granted_role_holds_the_waiting_work_of_a_scope_and_one_decision_wakes_all_of_it(
+def test_a_granted_role_holds_waiting_work_of_a_scope_until_one_decision(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     grant(api, roles=["seo"], groups=["shop"])
     activity_id, agent = at_work(engine, acme)
-    first, second = later(engine, acme), later(engine, acme)
-    grouped, other = later(engine, acme, "dev", group_key="shop"), later(engine, acme, "dev")
+    first, second = submit_waiting(engine, acme), submit_waiting(engine, acme)
+    grouped, other = (
+        submit_waiting(engine, acme, "dev", group_key="shop"),
+        submit_waiting(engine, acme, "dev"),
+    )
 
-    answer = asked(agent, scope={"roles": ["seo", "dev"], "groups": ["shop"]})
+    answer = request_approval(agent, scope={"roles": ["seo", "dev"], "groups": ["shop"]})
 
     assert set(answer["held"]) == {str(first), str(second), str(grouped)}
-    assert refused(answer) == {"dev": "Your role is not allowed to hold it."}
+    assert reasons(answer) == {"dev": "Your role is not allowed to hold it."}
     assert (answer["status"], answer["stop"]) == ("in_progress", False)
     assert engine.status(acme, activity_id) == "in_progress"
     assert all(not_woken(engine, one) for one in (first, second, grouped))
     assert engine.status(acme, other) == "in_progress"
     decision = {"decision": "approved", "chosen_option": "calm"}
     assert api("admin").post(f"/api/v1/approvals/{answer['id']}/decide/", decision).status_code == 200
-    told = woken(engine, first)
-    assert (told.wake_reason, told.wake_context["chosen_option"]) == ("review_approved", "calm")
+    request = woken(engine, first)
+    assert (request.wake_reason, request.wake_context["chosen_option"]) == ("review_approved", "calm")
     assert {engine.status(acme, one) for one in (first, second, grouped)} == {"in_progress"}
 
 
-def test_without_a_grant_a_scope_holds_nothing_and_nobody_is_asked(
-    api: Any, engine: Engine, acme: Tenant
-) -> None:
+def test_without_a_grant_a_scope_holds_nothing(api: Any, engine: Engine, acme: Tenant) -> None:
     _, agent = at_work(engine, acme)
-    waiting = later(engine, acme)
+    waiting = submit_waiting(engine, acme)
 
-    answer = asked(agent, scope={"roles": ["seo"]})
+    answer = request_approval(agent, scope={"roles": ["seo"]})
 
     assert (answer["id"], answer["held"]) == (None, [])
-    assert refused(answer) == {"seo": "Your role is not allowed to hold it."}
+    assert reasons(answer) == {"seo": "Your role is not allowed to hold it."}
     assert engine.status(acme, waiting) == "created"
     assert api().get("/api/v1/approvals/").json()["results"] == []
 
 
-def test_a_grant_reaches_what_is_named_by_its_id_and_nothing_beyond_it(
+def test_a_grant_applies_to_named_ids_within_its_scope_only(
     api: Any, engine: Engine, acme: Tenant, other_tenant: Tenant
 ) -> None:
     engine.serve(other_tenant)
     grant(api, roles=["seo"])
     _, agent = at_work(engine, acme)
-    granted, other = later(engine, acme), later(engine, acme, "dev")
-    foreign = later(engine, other_tenant)
+    granted, other = submit_waiting(engine, acme), submit_waiting(engine, acme, "dev")
+    foreign = submit_waiting(engine, other_tenant)
 
-    answer = asked(agent, activity_ids=[str(one) for one in (granted, other, foreign, uuid4())])
+    answer = request_approval(agent, activity_ids=[str(one) for one in (granted, other, foreign, uuid4())])
 
     assert answer["held"] == [str(granted)]
     assert len(answer["not_held"]) == 3
-    assert set(refused(answer).values()) == {"It does not belong to this run's work."}
+    assert set(reasons(answer).values()) == {"It does not belong to this run's work."}
 
 
-def test_everything_is_all_agents_work_of_the_tenant_and_what_runs_is_told_with_its_reason(
+def test_a_grant_of_everything_covers_waiting_work_of_the_tenant_only(
     api: Any, engine: Engine, acme: Tenant, other_tenant: Tenant
 ) -> None:
     engine.serve(other_tenant)
     grant(api, everything=True)
     running, _ = at_work(engine, acme, "dev")
     _, agent = at_work(engine, acme)
-    waiting, foreign = later(engine, acme, "dev"), later(engine, other_tenant, "dev")
+    waiting, foreign = submit_waiting(engine, acme, "dev"), submit_waiting(engine, other_tenant, "dev")
 
-    answer = asked(agent, scope={"roles": ["dev"]})
+    answer = request_approval(agent, scope={"roles": ["dev"]})
 
     assert answer["held"] == [str(waiting)]
-    assert refused(answer) == {str(running): "It is in_progress."}
+    assert reasons(answer) == {str(running): "It is in_progress."}
     assert engine.status(other_tenant, foreign) == "created"
 
 
-def test_what_somebody_else_has_asked_about_is_still_to_be_answered(
+def test_work_under_another_question_still_waits_for_its_answer(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     grant(api, roles=["seo"])
-    waiting = later(engine, acme)
+    waiting = submit_waiting(engine, acme)
     body = {"type": "budget", "title": "Go on?", "activity_ids": [str(waiting)]}
     first = api("operator").post("/api/v1/approvals/", body).json()["id"]
     _, agent = at_work(engine, acme)
 
-    second = asked(agent, scope={"roles": ["seo"]})
+    second = request_approval(agent, scope={"roles": ["seo"]})
 
     assert second["held"] == [str(waiting)]
     decision = {"decision": "approved", "chosen_option": "calm"}
@@ -135,12 +136,12 @@ def test_what_somebody_else_has_asked_about_is_still_to_be_answered(
     assert woken(engine, waiting).wake_reason == "review_approved"
 
 
-def test_a_call_that_is_repeated_holds_nothing_more(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_a_repeated_call_holds_no_further_work(api: Any, engine: Engine, acme: Tenant) -> None:
     grant(api, roles=["seo"])
     _, agent = at_work(engine, acme)
-    first = later(engine, acme)
-    answer = asked(agent, scope={"roles": ["seo"]})
-    second = later(engine, acme)
+    first = submit_waiting(engine, acme)
+    answer = request_approval(agent, scope={"roles": ["seo"]})
+    second = submit_waiting(engine, acme)
 
     again = agent.use("create_approval", **QUESTION, scope={"roles": ["seo"]}).json()
 
@@ -148,13 +149,13 @@ def test_a_call_that_is_repeated_holds_nothing_more(api: Any, engine: Engine, ac
     assert engine.status(acme, second) == "created"
 
 
-def test_a_scope_that_holds_more_than_an_agent_may_hold_at_once_is_refused_as_a_whole(
+def test_a_scope_above_the_limit_is_refused_as_a_whole(
     api: Any, engine: Engine, acme: Tenant, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_LINKS_PER_AGENT_APPROVAL = 2
     grant(api, roles=["seo"])
     _, agent = at_work(engine, acme)
-    waiting = [later(engine, acme) for _ in range(3)]
+    waiting = [submit_waiting(engine, acme) for _ in range(3)]
 
     refusal = agent.use("create_approval", **QUESTION, scope={"roles": ["seo"]})
 
@@ -162,20 +163,20 @@ def test_a_scope_that_holds_more_than_an_agent_may_hold_at_once_is_refused_as_a_
     assert {engine.status(acme, one) for one in waiting} == {"created"}
 
 
-def test_work_that_has_ended_is_of_no_scope_and_counts_towards_no_bound(
+def test_ended_work_belongs_to_no_scope_and_counts_towards_no_limit(
     api: Any, engine: Engine, acme: Tenant, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_LINKS_PER_AGENT_APPROVAL = 1
     grant(api, roles=["seo"])
     _, agent = at_work(engine, acme)
-    ended = later(engine, acme)
+    ended = submit_waiting(engine, acme)
     assert (
         api("operator").post(f"/api/v1/activities/{ended}/cancel/", {"reason": "Never mind"}).status_code
         == 200
     )
-    waiting = later(engine, acme)
+    waiting = submit_waiting(engine, acme)
 
-    answer = asked(agent, scope={"roles": ["seo"]})
+    answer = request_approval(agent, scope={"roles": ["seo"]})
 
     assert (answer["held"], answer["not_held"]) == ([str(waiting)], [])
 
@@ -184,9 +185,11 @@ def test_work_that_has_ended_is_of_no_scope_and_counts_towards_no_bound(
     ("scope", "path"),
     [({}, "scope"), ({"roles": "seo"}, "scope.roles"), ({"pipelines": ["flow"]}, "scope.pipelines[0]"),
      ({"everything": True}, "scope.everything")],
-    ids=["empty", "no list", "a key", "everything"],
+    ids=["empty", "not a list", "a key", "everything"],
 )  # fmt: skip
-def test_a_scope_names_what_it_means(engine: Engine, acme: Tenant, scope: Any, path: str) -> None:
+def test_a_malformed_scope_is_refused_with_its_path(
+    engine: Engine, acme: Tenant, scope: Any, path: str
+) -> None:
     _, agent = at_work(engine, acme)
 
     answer = agent.use("create_approval", **QUESTION, scope=scope)
@@ -194,7 +197,7 @@ def test_a_scope_names_what_it_means(engine: Engine, acme: Tenant, scope: Any, p
     assert [fault["path"] for fault in problem(answer, 400, "validation_failed")["errors"]] == [path]
 
 
-def test_only_admins_grant_and_what_is_granted_is_read_by_the_letter(api: Any, acme: Tenant) -> None:
+def test_only_admins_grant_and_a_malformed_grant_is_refused(api: Any, acme: Tenant) -> None:
     assert api("operator").put(GRANT, {"may_hold": {"everything": True}}).status_code == 403
     broken = api("admin").put(GRANT, {"may_hold": {"pipelines": ["flow"], "all": True}})
     assert {fault["path"] for fault in problem(broken, 400, "validation_failed")["errors"]} == {

@@ -1,4 +1,4 @@
-"""A run token opens its run alone, and a tool is about nothing else, whatever it names."""
+"""A run token authorises its own run only, and a tool affects nothing else, whatever its arguments name."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ def elsewhere(api: Any, engine: Engine, other_tenant: Tenant) -> World:
     return World(engine, other_tenant, api("admin", other_tenant))
 
 
-#: Bodies with which somebody decides, configures or starts something.
-DEEDS: list[dict[str, Any]] = [
+#: Bodies of requests that decide, configure or start something.
+BODIES: list[dict[str, Any]] = [
     {},
     {"notes": "fine", "decision": "approved", "approved": True, "note": "done", "reason": "x"},
 ]
 
 
-def test_the_token_of_a_run_opens_no_operation_but_those_of_its_run(
+def test_a_run_token_opens_no_other_operation_of_the_api(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Approving, rejecting, resolving, configuring and scheduling among them."""
-    before, tried = snapshot(world.tenant), 0
+    """This includes approving, rejecting, resolving, configuring and scheduling."""
+    before, requests = snapshot(world.tenant), 0
 
     for method, address, _ in operations():
         if address.startswith(CALLBACKS):
             continue
-        for body in DEEDS if method in ("post", "put", "patch") else [None]:
+        for body in BODIES if method in ("post", "put", "patch") else [None]:
             answer = getattr(world.agent.client, method)(world.at(address), body)
             assert answer.status_code == 401, (method, address, answer.content)
-            tried += 1
+            requests += 1
 
-    assert tried > 130
+    assert requests > 130
     assert changed(before, snapshot(world.tenant)) == set()
 
 
-def test_the_token_of_a_run_opens_no_page_and_no_stream(world: World) -> None:
+def test_a_run_token_opens_no_page_and_no_stream(world: World) -> None:
     for address in ("/", "/inbox/", "/admin/", "/admin/activities/activity/", "/api/v1/events/"):
         answer = world.agent.client.get(address)
         assert answer.status_code in (301, 302, 401, 403, 404), (address, answer.status_code)
@@ -64,10 +64,10 @@ def test_the_token_of_a_run_opens_no_page_and_no_stream(world: World) -> None:
             assert "login" in answer["Location"]
 
 
-def test_a_run_token_at_another_run_finds_nothing_and_changes_nothing(
+def test_a_run_token_does_not_find_or_change_another_run(
     engine: Engine, world: World, elsewhere: World
 ) -> None:
-    """A run of the same tenant, one of another tenant, and one that nobody has: the same answer."""
+    """The response is the same for runs of the same tenant, of another tenant, and unknown runs."""
     _, sibling = at_work(engine, world.tenant)
     before = snapshot(world.tenant), snapshot(elsewhere.tenant)
     answers = set()
@@ -89,7 +89,7 @@ def test_a_run_token_at_another_run_finds_nothing_and_changes_nothing(
     )
 
 
-def test_what_is_no_token_opens_nothing(world: World) -> None:
+def test_malformed_tokens_are_refused(world: World) -> None:
     good = world.agent.request.callback.token
     for text in (
         "",
@@ -107,8 +107,8 @@ def test_what_is_no_token_opens_nothing(world: World) -> None:
         assert client.use("report_blocker", **CALLS["report_blocker"]).status_code == 401
 
 
-#: Members that would widen what a call is about, if anybody listened to them.
-WIDER = [
+#: Fields that would widen the effect of a call if they were accepted.
+WIDENING_FIELDS = [
     "activity", "activity_id", "tenant", "tenant_id", "tenantId", "run", "run_id", "parent", "parent_id", "deliverable", "deliverable_id",
     "pipeline_run", "pipeline_run_id", "actor", "decided_by", "status", "approved", "fence", "token", "user", "user_id", "requested_by",
     "priority", "output_ref", "link_kind", "metadata", "is_approval_gate", "decision_rules",
@@ -116,14 +116,14 @@ WIDER = [
 
 
 @pytest.mark.parametrize("tool", CALLS)
-def test_a_tool_takes_no_member_that_says_whose_or_about_what(
+def test_tools_refuse_fields_that_name_other_work_or_tenants(
     engine: Engine, acme: Tenant, other_tenant: Tenant, tool: str
 ) -> None:
     _, victim = at_work(engine, acme)
     _, agent = at_work(engine, acme)
     before = snapshot(acme)
 
-    for member in WIDER:
+    for member in WIDENING_FIELDS:
         for value in (str(victim.activity_id), str(other_tenant.pk)):
             body = problem(agent.use(tool, **CALLS[tool], **{member: value}), 400, "validation_failed")
             assert [fault["path"] for fault in body["errors"]] == [member]
@@ -131,10 +131,10 @@ def test_a_tool_takes_no_member_that_says_whose_or_about_what(
     assert changed(before, snapshot(acme)) == set()
 
 
-def test_ids_of_others_in_a_tool_are_refused_whatever_they_are(
+def test_foreign_ids_in_arguments_of_tools_are_refused_alike(
     engine: Engine, world: World, elsewhere: World
 ) -> None:
-    """Of another tenant, of another kind, or of nobody: the same answer for all, and nothing happens but that the call is on record."""
+    """The response is the same for ids of another tenant, of another kind and unknown ones. Only the call is recorded."""
     _, agent = at_work(engine, world.tenant)
     foreign = [value for name, value in elsewhere.ids.items() if _is_id(value)]
     kinds = [
@@ -145,8 +145,8 @@ def test_ids_of_others_in_a_tool_are_refused_whatever_they_are(
     before = snapshot(world.tenant), snapshot(elsewhere.tenant)
 
     for value in (*foreign, *kinds, str(uuid4()), str(elsewhere.agent.activity_id)):
-        asked = agent.use("create_approval", **CALLS["create_approval"], activity_ids=[value])
-        answer = asked.json()
+        response = agent.use("create_approval", **CALLS["create_approval"], activity_ids=[value])
+        answer = response.json()
         assert (answer["id"], answer["held"], answer["not_held"]) == (
             None, [], [{"id": value, "reason": agent_tools.NOT_OWN}],
         )  # fmt: skip
@@ -162,7 +162,7 @@ def _is_id(value: str) -> bool:
     return len(value) == 36 and value.count("-") == 4
 
 
-def test_a_channel_of_another_tenant_does_not_expire_by_a_blocker(
+def test_a_blocker_does_not_expire_a_channel_of_another_tenant(
     engine: Engine, acme: Tenant, elsewhere: World
 ) -> None:
     _, agent = at_work(engine, acme)
@@ -176,13 +176,13 @@ def test_a_channel_of_another_tenant_does_not_expire_by_a_blocker(
 
 
 @pytest.mark.parametrize("verb", ["complete", "heartbeat"])
-def test_a_report_is_about_its_run_whatever_else_it_says(
+def test_a_report_affects_its_run_only_whatever_fields_it_has(
     engine: Engine, world: World, elsewhere: World, verb: str
 ) -> None:
-    """Reports may say more than we know, and none of it is listened to."""
+    """Unknown fields of reports are ignored."""
     _, victim = at_work(engine, world.tenant)
     before = snapshot(elsewhere.tenant)
-    more = {name: str(victim.activity_id) for name in WIDER} | {
+    more = {name: str(victim.activity_id) for name in WIDENING_FIELDS} | {
         "tenant_id": str(elsewhere.tenant.pk),
         "status": "approved",
     }
@@ -199,17 +199,17 @@ def test_a_report_is_about_its_run_whatever_else_it_says(
     assert changed(before, snapshot(elsewhere.tenant)) == set()
 
 
-NO_USAGES: list[Any] = [
+INVALID_USAGES: list[Any] = [
     {"input_tokens": -1}, {"input_tokens": 1.5}, {"output_tokens": "many"}, {"cost_usd": -0.01}, {"cost_usd": "NaN"},
     {"cost_usd": "Infinity"}, {"cost_usd": "1e400"}, {"input_tokens": 2**63}, {"cost_usd": [1]}, {"model": {"a": 1}}, [], "x",
 ]  # fmt: skip
 
 
-def test_a_usage_that_cannot_be_is_refused_and_not_counted(engine: Engine, acme: Tenant) -> None:
+def test_impossible_usage_is_refused_and_not_counted(engine: Engine, acme: Tenant) -> None:
     activity_id, agent = at_work(engine, acme)
     before = snapshot(acme)
 
-    for usage in NO_USAGES:
+    for usage in INVALID_USAGES:
         for verb, body in (("heartbeat", {"usage": usage}), ("complete", {**OUTPUT, "usage": usage})):
             assert agent.post(verb, body).status_code == 400, (verb, usage)
 
@@ -217,27 +217,27 @@ def test_a_usage_that_cannot_be_is_refused_and_not_counted(engine: Engine, acme:
     assert engine.status(acme, activity_id) == "in_progress"
 
 
-def test_what_waits_for_a_decision_is_what_was_shown(api: Any, engine: Engine, acme: Tenant) -> None:
-    """Neither its agent nor a late answer changes an output that people look at; who decides about another one is told."""
+def test_an_output_that_awaits_approval_cannot_change(api: Any, engine: Engine, acme: Tenant) -> None:
+    """Neither the agent nor a late report changes an output that awaits approval. A decision with another version is refused."""
     activity_id, agent = at_work(engine, acme, requires_approval=True)
     agent.post("complete", OUTPUT)
     reviewer, place = api("reviewer"), f"/api/v1/activities/{activity_id}/"
-    shown, output = reviewer.get(place), reviewer.get(f"{place}output/").json()
+    activity, output = reviewer.get(place), reviewer.get(f"{place}output/").json()
 
-    changed_ = agent.post("complete", {"output": {"content": "# Wasps"}})
+    second_result = agent.post("complete", {"output": {"content": "# Wasps"}})
     agent.post("heartbeat", {"progress": {"text": "# Wasps"}})
     agent.post("fail", {"error": {"message": "never mind", "retryable": True}})
 
-    problem(changed_, 409, "already_completed")
+    problem(second_result, 409, "already_completed")
     assert reviewer.get(f"{place}output/").json() == output
     stale = reviewer.post(of(activity_id, "approve"), {}, headers={"If-Match": '"1"'})
     problem(stale, 412, "precondition_failed")
-    kept = reviewer.post(of(activity_id, "approve"), {}, headers={"If-Match": shown["ETag"]})
-    assert kept.status_code == 200, kept.content
+    approved = reviewer.post(of(activity_id, "approve"), {}, headers={"If-Match": activity["ETag"]})
+    assert approved.status_code == 200, approved.content
 
 
-def test_what_an_agent_asked_for_is_not_answered_by_what_the_agent_made(engine: Engine, acme: Tenant) -> None:
-    """A subtask of an agent cannot close the review that its parent waits for: only people's doors lead there."""
+def test_a_subtask_cannot_answer_the_review_of_its_parent(engine: Engine, acme: Tenant) -> None:
+    """A subtask of an agent cannot answer the review that its parent waits for."""
     activity_id, agent = at_work(engine, acme)
     agent.used("create_subtask", name="helper", agent_role="dev", blocking=False)
     review = agent.used("request_human_review", question="May I?")
@@ -250,8 +250,8 @@ def test_what_an_agent_asked_for_is_not_answered_by_what_the_agent_made(engine: 
                 client.post(of(review, verb), {"approved": True, "notes": "x", "note": "x"}).status_code
                 == 401
             )
-    helped = helper.use("create_approval", **CALLS["create_approval"], activity_ids=[str(activity_id)])
-    assert helped.json()["held"] == []
+    response = helper.use("create_approval", **CALLS["create_approval"], activity_ids=[str(activity_id)])
+    assert response.json()["held"] == []
 
     assert engine.status(acme, review) == "created"
     assert engine.status(acme, activity_id) == "awaiting_review"

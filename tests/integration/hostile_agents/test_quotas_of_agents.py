@@ -1,4 +1,4 @@
-"""What agents may ask for: so much and no more."""
+"""Quotas of what agents may request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.toolbox import at_work, child, count_of, of
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-def test_one_blocker_of_a_kind_is_open_and_not_more(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_only_one_blocker_of_a_type_is_open(api: Any, engine: Engine, acme: Tenant) -> None:
     activity_id, agent = at_work(engine, acme)
     agent.used("report_blocker", **CALLS["report_blocker"])
 
@@ -29,7 +29,7 @@ def test_one_blocker_of_a_kind_is_open_and_not_more(api: Any, engine: Engine, ac
     assert count_of(acme) == 2
 
 
-def test_an_agent_asks_about_fifty_activities_at_once_and_not_more(engine: Engine, acme: Tenant) -> None:
+def test_an_approval_of_an_agent_links_at_most_fifty_activities(engine: Engine, acme: Tenant) -> None:
     page = uuid4()
     _, agent = at_work(engine, acme, deliverable_id=page)
     ids = list(map(str, engine.submit(acme, "ba", count=51, deliverable_id=page)))
@@ -54,7 +54,9 @@ def test_an_agent_asks_about_fifty_activities_at_once_and_not_more(engine: Engin
         ("reassign_task", "reason", 2_000),
     ],
 )  # fmt: skip
-def test_texts_have_a_longest_length(engine: Engine, acme: Tenant, tool: str, member: str, most: int) -> None:
+def test_texts_of_agents_have_a_maximum_length(
+    engine: Engine, acme: Tenant, tool: str, member: str, most: int
+) -> None:
     _, agent = at_work(engine, acme)
 
     refused = problem(agent.use(tool, **{**CALLS[tool], member: "x" * (most + 1)}), 400, "validation_failed")
@@ -71,7 +73,7 @@ ASKING = [
 
 
 @pytest.mark.parametrize(("tool", "arguments"), ASKING, ids=[tool for tool, _ in ASKING])
-def test_agents_of_a_role_fill_the_inbox_so_far_and_no_further(
+def test_open_items_of_a_role_in_the_inbox_are_limited(
     api: Any,
     engine: Engine,
     acme: Tenant,
@@ -83,10 +85,10 @@ def test_agents_of_a_role_fill_the_inbox_so_far_and_no_further(
     settings.ORCHESTRATOR_OPEN_ITEMS_PER_AGENT = 2
     engine.serve(other_tenant)
     _, first = at_work(engine, acme)
-    asked = [first.used("create_subtask", name=name, human_role="editor", blocking=False) for name in "ab"]
+    tasks = [first.used("create_subtask", name=name, human_role="editor", blocking=False) for name in "ab"]
     activity_id, agent = at_work(engine, acme)
-    _, of_another_role = at_work(engine, acme, "dev")
-    _, of_another_tenant = at_work(engine, other_tenant)
+    _, other_role_agent = at_work(engine, acme, "dev")
+    _, other_tenant_agent = at_work(engine, other_tenant)
     before = count_of(acme)
 
     refused = problem(agent.use(tool, **arguments), 429, "quota_exceeded")
@@ -96,21 +98,21 @@ def test_agents_of_a_role_fill_the_inbox_so_far_and_no_further(
         before,
         "in_progress",
     )
-    assert of_another_role.use(tool, **arguments).status_code == 201
-    assert of_another_tenant.use(tool, **arguments).status_code == 201
+    assert other_role_agent.use(tool, **arguments).status_code == 201
+    assert other_tenant_agent.use(tool, **arguments).status_code == 201
     assert agent.use("create_subtask", name="x", agent_role="dev", blocking=False).status_code == 201
-    assert api().post(of(asked[0], "complete"), {}).status_code == 200
+    assert api().post(of(tasks[0], "complete"), {}).status_code == 200
     assert agent.use(tool, key="again", **arguments).status_code == 201
 
 
-def test_a_question_that_is_open_already_is_not_asked_twice(engine: Engine, acme: Tenant) -> None:
+def test_an_open_question_is_not_asked_twice(engine: Engine, acme: Tenant) -> None:
     page = uuid4()
     _, agent = at_work(engine, acme, deliverable_id=page)
     ids = list(map(str, engine.submit(acme, "ba", count=2, deliverable_id=page)))
     approval = {**CALLS["create_approval"], "activity_ids": ids}
     task = {"name": "Look", "description": "There.", "human_role": "editor", "blocking": False}
 
-    made = {
+    ids_by_tool = {
         tool: {agent.use(tool, key=f"{number}", **arguments).json()["id"] for number in range(4)}
         for tool, arguments in (("create_approval", approval), ("create_subtask", task))
     }
@@ -120,14 +122,14 @@ def test_a_question_that_is_open_already_is_not_asked_twice(engine: Engine, acme
         agent.use("create_approval", **{**approval, "title": "And this?"}).json()["id"],
     }
 
-    assert [len(found) for found in made.values()] == [1, 1]
-    assert len(others - made["create_approval"] - made["create_subtask"]) == 3
+    assert [len(ids_of_tool) for ids_of_tool in ids_by_tool.values()] == [1, 1]
+    assert len(others - ids_by_tool["create_approval"] - ids_by_tool["create_subtask"]) == 3
     with tenant_scope(acme.pk):
         assert Activity.objects.filter(assignee_type="human").count() == 5
         assert ToolCall.objects.count() == 11
 
 
-def test_every_refusal_is_written_down_once(
+def test_every_refusal_is_logged_once(
     engine: Engine, acme: Tenant, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings.ORCHESTRATOR_OPEN_ITEMS_PER_AGENT = 0
@@ -137,8 +139,8 @@ def test_every_refusal_is_written_down_once(
     agent.use("report_blocker", type="x", message="y", channel_id=str(uuid4()))
     agent.use("request_human_review", question="May I?")
 
-    told = [record for record in caplog.records if getattr(record, "action", "") == "tool_refused"]
-    assert [(record.tool, record.code) for record in told] == [  # type: ignore[attr-defined]
+    refusals = [record for record in caplog.records if getattr(record, "action", "") == "tool_refused"]
+    assert [(record.tool, record.code) for record in refusals] == [  # type: ignore[attr-defined]
         ("create_approval", "quota_exceeded"), ("report_blocker", "tool_refused"), ("request_human_review", "quota_exceeded"),
     ]  # fmt: skip
-    assert {record.run for record in told} == {str(agent.run_id)}  # type: ignore[attr-defined]
+    assert {record.run for record in refusals} == {str(agent.run_id)}  # type: ignore[attr-defined]

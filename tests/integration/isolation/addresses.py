@@ -1,4 +1,4 @@
-"""What the addresses of the API are filled with: a tenant's own ids, found by asking the tenant's own lists."""
+"""Fills the addresses of the API with ids of a tenant, which are read from the tenant's own lists."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tests.integration.isolation import sending
 from tests.integration.isolation.surface import Operation
 from tests.integration.isolation.world import API, World
 
-# The same for all tenants, so nothing about a tenant can be told from them.
+# Values that all tenants share, which therefore reveal nothing about a tenant.
 SHARED = {"role": "qa", "agent_role": "qa", "tool": "report_blocker", "deployments": str(uuid4())}
-# What lists call an id that they do not call "id".
+# Lists whose id field is not called "id".
 NAMES_OF_IDS = {"subagents": "subagent_id"}
-# What fields and filters call the things of a list, where that is not the beginning of the list's name.
-CALLED = {
+# Names in fields and filters for items of a list, where these do not begin like the name of the list.
+NAMES_OF_ITEMS = {
     "activities": "parent",
     "batches": "batch",
     "deliverable-periods": "period",
@@ -24,64 +24,64 @@ CALLED = {
 
 
 class Things:
-    """The ids of one tenant, by the address of the list that they are in."""
+    """The ids of one tenant by the address of their list."""
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self._found: dict[str, str] = {}
+        self._ids: dict[str, str] = {}
 
     def value(self, place: str, parameter: str) -> str:
-        """What stands for the parameter after this (filled) beginning of an address."""
+        """Return the value of the parameter that follows this filled beginning of an address."""
         segment = place.rstrip("/").rpartition("/")[2]
         if parameter in SHARED or segment in SHARED:
             return SHARED.get(parameter) or SHARED[segment]
         if not parameter.endswith("id"):
             return self.world.word
         if unlisted := self._unlisted(place):
-            self._found[place] = unlisted
-        if place not in self._found:
+            self._ids[place] = unlisted
+        if place not in self._ids:
             answer = self.world.admin.get(f"{place}?limit=1", headers={"Accept": sending.ACCEPT})
             results = answer.json().get("results") if answer.status_code == 200 else None
             assert results, (
-                f"{place} lists nothing of the tenant, so {parameter} cannot be tried: {answer.content!r}"
+                f"{place} lists nothing of the tenant, so {parameter} cannot be tested: {answer.content!r}"
             )
-            self._found[place] = str(results[0][NAMES_OF_IDS.get(segment, "id")])
-        return self._found[place]
+            self._ids[place] = str(results[0][NAMES_OF_IDS.get(segment, "id")])
+        return self._ids[place]
 
     def _unlisted(self, place: str) -> str | None:
-        """An id that no list tells of, or for which another than the newest of the list is wanted."""
+        """Return an id that is not the newest of its list, or is in no list."""
         run = self.world.live_run
         if place.startswith(f"{API}mailboxes/") and place.endswith("/batches/"):
             return self.world.mailbox_batch
         return {f"{API}agent-runs/": str(run.pk), f"{API}activities/": str(run.activity_id)}.get(place)
 
     def all_ids(self) -> dict[str, str]:
-        """Every id found so far, by the list it is in; each once."""
-        return {place: found for place, found in self._found.items() if place.count("/") == 4}
+        """Return every known id by its list, without nested lists."""
+        return {place: each for place, each in self._ids.items() if place.count("/") == 4}
 
 
-def tried(operation: Operation, mine: Things, theirs: Things) -> list[tuple[str, str]]:
-    """Addresses with at least one id of theirs, each with the same that has ids of nowhere instead: all mixtures with mine."""
+def foreign_addresses(operation: Operation, mine: Things, theirs: Things) -> list[tuple[str, str]]:
+    """Pair each address with at least one foreign id with the same address with unknown ids, for all mixtures with own ids."""
     pairs = []
-    for chosen in product((False, True), repeat=len(operation.parameters)):
-        found, nowhere, foreign = operation.address, operation.address, False
-        for parameter, is_theirs in zip(operation.parameters, chosen, strict=True):
-            before = found.partition("{")[0]
+    for choice in product((False, True), repeat=len(operation.parameters)):
+        address, nowhere, foreign = operation.address, operation.address, False
+        for parameter, is_theirs in zip(operation.parameters, choice, strict=True):
+            before = address.partition("{")[0]
             value = (theirs if is_theirs else mine).value(
                 _owned(before, theirs if is_theirs else mine, operation), parameter
             )
             shared = value in SHARED.values()
             foreign |= is_theirs and not shared
-            found = found.replace(f"{{{parameter}}}", value)
+            address = address.replace(f"{{{parameter}}}", value)
             absent = value if shared or not is_theirs else _nowhere(value, theirs.world)
             nowhere = nowhere.replace(f"{{{parameter}}}", absent)
-        if foreign and (found, nowhere) not in pairs:
-            pairs.append((found, nowhere))
+        if foreign and (address, nowhere) not in pairs:
+            pairs.append((address, nowhere))
     return pairs
 
 
 def own(operation: Operation, things: Things) -> str:
-    """The address with the tenant's own ids."""
+    """Return the address filled with the tenant's own ids."""
     address = operation.address
     for parameter in operation.parameters:
         address = address.replace(f"{{{parameter}}}", things.value(address.partition("{")[0], parameter))
@@ -89,7 +89,7 @@ def own(operation: Operation, things: Things) -> str:
 
 
 def _owned(before: str, things: Things, operation: Operation) -> str:
-    """The list in which the owner finds the next id: under a parent of the owner's, anyone who's parent is in the address."""
+    """Return the list of the owner that contains the next id, under the owner's own parents."""
     address, place = operation.address, ""
     depth = before.count("/")
     for parameter in operation.parameters:
@@ -108,12 +108,12 @@ NOWHERE_WORD = "cedarco-word"
 
 
 def candidates(theirs: Things, path: Any) -> list[str]:
-    """Ids of theirs that a field or filter of this name may mean: those whose list sounds like it, or else all."""
+    """Return the foreign ids that a field of this name may mean: those of a list with a similar name, or else all."""
     name = "".join(str(step) for step in path).lower().replace("_", "-")
     known = theirs.all_ids()
-    alike = [found for place, found in known.items() if _sounds_like(place.split("/")[3], name)]
-    return alike or list(known.values())
+    similar = [each for place, each in known.items() if _sounds_like(place.split("/")[3], name)]
+    return similar or list(known.values())
 
 
 def _sounds_like(things: str, name: str) -> bool:
-    return things.rstrip("s")[:6] in name or CALLED.get(things, things) in name
+    return things.rstrip("s")[:6] in name or NAMES_OF_ITEMS.get(things, things) in name

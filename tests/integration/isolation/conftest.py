@@ -1,4 +1,4 @@
-"""One tenant that is to be kept from another, for all the tests of a module."""
+"""The other tenant, which the tests of a module share."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from tests.integration.isolation.world import World
 
 @dataclass(frozen=True)
 class Other:
-    """The other tenant, where its things are, and what it had when it was left alone."""
+    """The other tenant, its ids, and digests of its data before the tests."""
 
     world: World
     things: Things
-    had: dict[str, Any]
+    before: dict[str, Any]
 
     def changed(self) -> set[str]:
-        """Where something of its is not as it was."""
-        has = traces.of(self.world.tenant.pk)
-        return {place for place in self.had | has if self.had.get(place) != has.get(place)}
+        """Return the places where its data has changed."""
+        now = traces.digests(self.world.tenant.pk)
+        return {place for place in self.before | now if self.before.get(place) != now.get(place)}
 
 
 @pytest.fixture(autouse=True)
-def patient(settings: Any) -> None:
-    """Thousands of tries with what opens nothing come from one address here; being locked out would hide what they find."""
+def no_lockout(settings: Any) -> None:
+    """Switch lockouts off, because thousands of failing requests come from one address here."""
     settings.ORCHESTRATOR_LOGIN_FAILURES_PER_ADDRESS = settings.ORCHESTRATOR_LOGIN_FAILURES_PER_ACCOUNT = (
         1_000_000
     )
@@ -50,25 +50,25 @@ def empty(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def other(empty: None) -> Other:
     built = world.build("birchco", "birchco-word", "quartz-b-91c2")
-    things = found(built)
-    return Other(built, things, traces.of(built.tenant.pk))
+    things = ids_of(built)
+    return Other(built, things, traces.digests(built.tenant.pk))
 
 
-def found(built: World) -> Things:
-    """Its ids, all looked up before anything is tried: asking for them leaves a trace, as the last use of a token."""
+def ids_of(built: World) -> Things:
+    """Look up all ids before the tests, because reading them changes data such as the last use of a token."""
     things = Things(built)
     for operation in operations():
-        with suppress(AssertionError):  # the test of the operation fails with it
+        with suppress(AssertionError):  # because the test of that operation fails with the same error
             addresses.own(operation, things)
     return things
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The sweep keeps its order, also where tests are shuffled: what removes things comes last."""
+    """Keep the order of the sweep even if tests are shuffled, because operations that delete come last."""
     places = [place for place, item in enumerate(items) if item.path.name == "test_sweep.py"]
-    for place, item in zip(places, sorted((items[place] for place in places), key=_turn), strict=True):
+    for place, item in zip(places, sorted((items[place] for place in places), key=_order), strict=True):
         items[place] = item
 
 
-def _turn(item: Any) -> tuple[str, int]:
+def _order(item: Any) -> tuple[str, int]:
     return item.callspec.params["layers"], inspect.unwrap(item.function).__code__.co_firstlineno

@@ -1,4 +1,4 @@
-"""A row in every table of a tenant, made from what Django knows of the table, so that tables of tomorrow are filled as well."""
+"""Creates a row in every table of a tenant from Django's models, so that new tables are filled as well."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def tenant_models() -> list[type[models.Model]]:
 
 
 def fill(tenant_id: UUID, word: str, canary: str) -> None:
-    """Give each table without a row of the tenant one, with the words in its texts. Parents come before their children."""
-    waiting = [model for model in tenant_models() if not _rows(model, tenant_id)]
+    """Create a row in each empty table of the tenant, with the words in its texts. Parents come before their children."""
+    empty = [model for model in tenant_models() if not _first_row(model, tenant_id)]
     for _ in range(3):
-        waiting = [model for model in waiting if not _filled(model, tenant_id, word, canary)]
+        empty = [model for model in empty if not _create_row(model, tenant_id, word, canary)]
 
 
-def _rows(model: Any, tenant_id: UUID) -> Any:
+def _first_row(model: Any, tenant_id: UUID) -> Any:
     with tenant_scope(tenant_id):
         return model._default_manager.filter(tenant_id=tenant_id).first()
 
 
-def _filled(model: Any, tenant_id: UUID, word: str, canary: str) -> bool:
+def _create_row(model: Any, tenant_id: UUID, word: str, canary: str) -> bool:
     with tenant_scope(tenant_id):
         values: dict[str, Any] = {"tenant_id": tenant_id}
         for each in model._meta.concrete_fields:
@@ -47,18 +47,18 @@ def _filled(model: Any, tenant_id: UUID, word: str, canary: str) -> bool:
         try:
             with transaction.atomic(using=APP):
                 model._default_manager.create(**values)
-        except Exception:  # noqa: BLE001 - a parent is not there yet, or a rule of the table; the catalogue's test names it
+        except Exception:  # noqa: BLE001 - a parent is missing, or a rule of the table failed; the test of the catalogue names the table
             return False
     return True
 
 
 def _value(each: Any, tenant_id: UUID, word: str, canary: str) -> Any:
-    """What a row of the tenant holds there, or None to leave it to the default."""
+    """Return the value of a field, or None to use its default."""
     if each.is_relation:
         parent = each.related_model
         owned = any(other.name == "tenant" for other in parent._meta.concrete_fields)
-        found = parent._default_manager.filter(**({"tenant_id": tenant_id} if owned else {})).first()
-        return getattr(found, each.target_field.attname) if found else None
+        parent_row = parent._default_manager.filter(**({"tenant_id": tenant_id} if owned else {})).first()
+        return getattr(parent_row, each.target_field.attname) if parent_row else None
     if isinstance(each, models.AutoField | models.BooleanField):
         return None
     if isinstance(each, models.CharField | models.TextField):

@@ -1,4 +1,4 @@
-"""Asking, and comparing two answers as closely as somebody outside could."""
+"""Sends requests, and compares two responses as closely as an outsider could."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from tenants import tokens
 from tenants.context import APP, SYSTEM
 
 IDS = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{32}")
-# Of the caller's own things, which change between two requests.
+# Versions of the caller's own objects, which change between two requests.
 VERSIONS = re.compile(r'"version":\d+|^(W/)?"\d+"$')
 TIMES = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)")
 WAITS = re.compile(r'(?<=_seconds":)\d+\.\d+')
-SECRETS = re.compile(r"whsec_[A-Za-z0-9+/]+=*")  # made again for each request that asks for one
-# They count requests and bytes of moments, not what there is; a length changes with the digits of a wait.
+SECRETS = re.compile(r"whsec_[A-Za-z0-9+/]+=*")  # generated for each request
+# Headers that depend on the moment and not on the data. The length changes with the digits of a wait.
 UNCOMPARED = re.compile(r"ratelimit|retry-after|x-request-id|date|content-length", re.IGNORECASE)
-# A page where there is a choice between a page and a stream.
+# Asks for a page where a page and a stream are possible.
 ACCEPT = "application/json, */*;q=0.1"
-# What a fault of ours would give away.
+# What an internal error would reveal.
 INSIDES = re.compile(
     r"Traceback|psycopg|pymongo|django\.|\bSELECT .+ FROM\b|\bINSERT INTO\b|site-packages|\.py\b|line \d+, in |"
     r"/(home|root|tmp|usr|work|srv)/|orc_[A-Za-z0-9_-]{43}|PostgreSQL|row-level security"
@@ -44,23 +44,23 @@ class Answer:
     def whole(self) -> str:
         return "\n".join((self.body, *map(str, self.headers)))
 
-    def seen(self, *words: str) -> tuple[Any, ...]:
-        """What is left of the answer when ids, times and the words that were sent read the same everywhere."""
+    def normalized(self, *words: str) -> tuple[Any, ...]:
+        """Return the response with ids, times and the words of the request replaced by constants."""
 
-        def even(text: str) -> str:
+        def replace_varying(text: str) -> str:
             for word in words:
                 text = text.replace(word, "WORD")
             text = WAITS.sub("SECONDS", SECRETS.sub("SECRET", text))
             return VERSIONS.sub("VERSION", TIMES.sub("TIME", IDS.sub("ID", text)))
 
-        headers = tuple((name, even(value)) for name, value in self.headers)
-        return self.status, even(self.body), headers
+        headers = tuple((name, replace_varying(value)) for name, value in self.headers)
+        return self.status, replace_varying(self.body), headers
 
 
-def unknown() -> None:
-    """Forget what a process keeps for a while, so that the next request looks it up, as any of two that are compared has to."""
-    for kept in (tokens._known, wait_reasons._recent, budgets._averages):
-        kept.clear()
+def clear_caches() -> None:
+    """Clear the caches of the process, so that both compared requests look everything up."""
+    for cache in (tokens._known, wait_reasons._recent, budgets._averages):
+        cache.clear()
     configuration.forget()
     scheduler_settings.forget()
 
@@ -70,20 +70,20 @@ def ask(client: Any, method: str, address: str, body: Any = None, **headers: str
     with counted() as statements:
         answer = client.generic(method.upper(), address, headers={"Accept": ACCEPT, **headers}, **sent)
     content = b"".join(answer.streaming_content) if answer.streaming else answer.content
-    kept = tuple(sorted((name, value) for name, value in answer.items() if not UNCOMPARED.search(name)))
-    return Answer(answer.status_code, content.decode(errors="replace"), kept, len(statements))
+    compared = tuple(sorted((name, value) for name, value in answer.items() if not UNCOMPARED.search(name)))
+    return Answer(answer.status_code, content.decode(errors="replace"), compared, len(statements))
 
 
 @contextmanager
 def counted() -> Iterator[list[str]]:
-    """The statements that go to PostgreSQL meanwhile."""
-    found: list[str] = []
+    """Collect the statements that go to PostgreSQL meanwhile."""
+    statements: list[str] = []
 
     def count(execute: Any, sql: Any, *rest: Any) -> Any:
-        found.append(str(sql))
+        statements.append(str(sql))
         return execute(sql, *rest)
 
     with ExitStack() as stack:
         for alias in (APP, SYSTEM):
             stack.enter_context(connections[alias].execute_wrapper(count))
-        yield found
+        yield statements

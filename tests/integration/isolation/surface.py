@@ -1,4 +1,4 @@
-"""The API as its own schema tells it: what can be asked, where ids go, and bodies that are taken."""
+"""The API as its schema describes it: operations, places for ids, and minimal bodies."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.integration.test_api_openapi import schema as whole
 
 LONGEST_NAME = 500
 METHODS = ("get", "post", "put", "patch", "delete")
-# Bodies of which the schema says too little for one to be made from it.
+# Bodies for operations whose schema does not suffice to generate one.
 STEPS = [{"id": "a", "agent_role": "qa"}]
-OPEN = {
+BODIES = {
     "/api/v1/pipelines/": {"key": "$word", "name": "$word", "steps": [{"id": "a", "template": "$word"}]},
     "/api/v1/pipelines/{key}/": {"name": "x", "steps": STEPS},
     "/api/v1/mailboxes/{key}/items/": {"kind": "message", "text": "$word"},
@@ -23,10 +23,10 @@ OPEN = {
     "/api/v1/webhooks/{id}/": {"url": "https://93.184.216.34/hook"},
     "/api/v1/activities/{id}/reassign/": {"reason": "x", "human_role": "editor"},
 }
-# They make what the address names, if it is not there yet.
-MAKE_WHAT_IS_NAMED = {"/api/v1/mailboxes/{key}/items/"}
-# What the caller tried is in the caller's own trail, each try under its own word and with its own outcome.
-TELLS_OF_TRIES = {("/api/v1/audit/", "object")}
+# Operations that create the object that the address names if it does not exist.
+CREATE_BY_NAME = {"/api/v1/mailboxes/{key}/items/"}
+# Filters over the caller's own audit trail, which contains each of the caller's requests.
+RECORDS_OF_REQUESTS = {("/api/v1/audit/", "object")}
 Path = tuple[str | int, ...]
 
 
@@ -45,51 +45,51 @@ class Operation:
         return f"{self.method.upper()} {self.address.removeprefix('/api/v1/')}"
 
     @property
-    def makes_by_name(self) -> bool:
-        """Whether a name in the address that is not there is made, for the caller."""
-        return self.method == "put" or (self.method == "post" and self.address in MAKE_WHAT_IS_NAMED)
+    def creates_by_name(self) -> bool:
+        """Return whether the operation creates an object under the name in its address."""
+        return self.method == "put" or (self.method == "post" and self.address in CREATE_BY_NAME)
 
     def body(self, word: str) -> Any:
-        """The least that the schema takes."""
+        """Return a minimal body that the schema accepts."""
         if self.content is None:
             return None
-        return _filled(OPEN[self.address], word) if self.address in OPEN else least(self.content, word)
+        return _filled(BODIES[self.address], word) if self.address in BODIES else least(self.content, word)
 
     def places(self) -> Iterator[tuple[Path, str]]:
-        """Where in the body there is room for an id or a name, and whether it is a "uuid" or a "word"."""
+        """Yield the paths in the body that take an id or a name, and whether it is a "uuid" or a "word"."""
         if self.content is not None:
             yield from _places(self.content, ())
 
 
 @cache
 def operations() -> list[Operation]:
-    """Reading first, then what a run's agent may do while it runs; what makes or removes things last, since then others are there."""
-    found = [
-        _operation(method, address, told)
+    """Return reading operations first, then those of a run's agent. Those that create or delete come last, because others need the data."""
+    every = [
+        _operation(method, address, description)
         for address, methods in whole()["paths"].items()
-        for method, told in methods.items()
+        for method, description in methods.items()
         if method in METHODS
     ]
-    return sorted(found, key=_turn)
+    return sorted(every, key=_order)
 
 
-def _turn(each: Operation) -> tuple[bool, bool, int, bool, bool]:
-    makes = each.makes_by_name and "201" in each.statuses
+def _order(each: Operation) -> tuple[bool, bool, int, bool, bool]:
+    makes = each.creates_by_name and "201" in each.statuses
     agents = -len(each.parameters) if each.of_runs else 0
     return each.method != "get", not each.of_runs, agents, each.method == "delete", makes
 
 
-def _operation(method: str, address: str, told: dict[str, Any]) -> Operation:
+def _operation(method: str, address: str, description: dict[str, Any]) -> Operation:
     queries = tuple(
         (each["name"], str(each["schema"].get("format") or each["schema"].get("type")))
-        for each in told.get("parameters", ())
+        for each in description.get("parameters", ())
         if each["in"] == "query"
     )
-    content = told.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
-    schemes = {name for choice in told.get("security", ()) for name in choice}
+    content = description.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
+    schemes = {name for choice in description.get("security", ()) for name in choice}
     return Operation(
         method, address, tuple(re.findall(r"\{(\w+)\}", address)), queries, content,
-        schemes == {"run_token"}, frozenset(told["responses"]),
+        schemes == {"run_token"}, frozenset(description["responses"]),
     )  # fmt: skip
 
 
@@ -100,7 +100,7 @@ def resolved(schema: Any) -> Any:
 
 
 def kinds(schema: Any) -> list[Any]:
-    """The schema's alternatives but null."""
+    """Return the schema's alternatives without null."""
     schema = resolved(schema)
     for key in ("oneOf", "anyOf"):
         if key in schema:
@@ -112,7 +112,7 @@ def kinds(schema: Any) -> list[Any]:
 
 
 def least(schema: Any, word: str) -> Any:
-    """The smallest value that fits, with the word where a text must be."""
+    """Return the smallest valid value, with the word for required texts."""
     (kind, *_) = kinds(schema)
     types = kind.get("type", "object")
     first = types if isinstance(types, str) else types[0]
@@ -159,7 +159,7 @@ def _places(schema: Any, path: Path, depth: int = 0) -> Iterator[tuple[Path, str
 
 
 def _may_name(kind: Any) -> bool:
-    """Whether it is an id or short enough for a name; what people write at length names nothing."""
+    """Return whether the text may be an id or a name, which long texts are not."""
     return (
         "enum" not in kind
         and kind.get("format") in {None, "uuid"}
@@ -168,13 +168,13 @@ def _may_name(kind: Any) -> bool:
 
 
 def put(body: Any, path: Path, value: Any) -> Any:
-    """A copy of the body with the value at the place; lists and objects on the way are made."""
+    """Return a copy of the body with the value at the path. Missing lists and objects are created."""
     if not path:
         return value
     step, *rest = path
     if isinstance(step, int):
         inner = body[0] if isinstance(body, list) and body else {}
         return [put(inner, tuple(rest), value)]
-    made = deepcopy(body) if isinstance(body, dict) else {}
-    made[step] = put(made.get(step), tuple(rest), value)
-    return made
+    copy = deepcopy(body) if isinstance(body, dict) else {}
+    copy[step] = put(copy.get(step), tuple(rest), value)
+    return copy

@@ -1,4 +1,4 @@
-"""What PostgreSQL's catalogue says about every table of a tenant, so that tables of tomorrow are tested as well."""
+"""Rules for every table of a tenant, read from PostgreSQL's catalogue, so that new tables are tested as well."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tenants.models import Tenant
 from tests.integration.isolation import traces
 from tests.integration.isolation.conftest import Other
 
-# Table to the reason why the two tenants of the sweep have no row in it.
+# Tables in which the tenants of the sweep have no row, with the reason.
 WITHOUT_ROWS: dict[str, str] = {}
-# Unique without a tenant: index to the reason why nobody outside can choose the value.
-CHOSEN_BY_NOBODY = {
+# Unique indexes without a tenant, with the reason why nobody outside can choose the value.
+UNIQUE_WITHOUT_TENANT = {
     "tenants_apitoken_secret_hash_key": "the digest of 256 random bits of ours",
     "job_of_activity": "the id of the activity that was made for the job",
     "job_of_pipeline_run": "the id of the run that was made for the job",
@@ -31,7 +31,7 @@ CHOSEN_BY_NOBODY = {
     "one_effect_per_call": "the run is the one whose token was presented",
 }
 
-#: Functions of the owner's, each with what it lets the application do that its own rights do not.
+#: Functions with the owner's rights, each with what it lets the application do beyond its own rights.
 WORKS_AS_OWNER = {
     "audit_append": "numbers and chains the entry that is being written, and nothing else",
     "audit_forget": "takes the chain of a tenant that has left away; the role of requests may not call it",
@@ -48,18 +48,18 @@ def rows(sql: str, alias: str = SYSTEM, **values: Any) -> list[Any]:
 
 
 def test_the_sweep_has_a_row_in_every_table_of_a_tenant(other: Other) -> None:
-    empty = [table for table in traces.tables() if not other.had[table]]
+    empty = [table for table in traces.tables() if not other.before[table]]
 
     assert [table for table in empty if table not in WITHOUT_ROWS] == []
     assert [table for table in WITHOUT_ROWS if table not in empty] == []
     assert len(traces.tables()) > 35
 
 
-def test_every_unique_rule_about_what_people_choose_is_one_tenants_own(database: None) -> None:
-    """Otherwise "it is taken" would tell what another tenant has. An id of ours is chosen by nobody, and a column that refers to
-    another table of the tenant brings the tenant along.
+def test_unique_indexes_on_chosen_values_include_the_tenant(database: None) -> None:
+    """Otherwise an error about a taken value would reveal what another tenant has. A column with a reference to another table of
+    the tenant implies the tenant.
     """
-    found = rows(
+    indexes = rows(
         """SELECT c.relname, array_agg(a.attname::text ORDER BY a.attnum),
              bool_or(a.attname = 'tenant_id' OR EXISTS (SELECT FROM pg_constraint f
                WHERE f.contype = 'f' AND f.conrelid = i.indrelid AND a.attnum = ANY(f.conkey)
@@ -72,13 +72,15 @@ def test_every_unique_rule_about_what_people_choose_is_one_tenants_own(database:
         tables=traces.tables(),
     )
 
-    open_to_all = {index: columns for index, columns, is_own in found if not is_own}
-    assert {index: columns for index, columns in open_to_all.items() if index not in CHOSEN_BY_NOBODY} == {}
-    assert set(CHOSEN_BY_NOBODY) == set(open_to_all)
-    assert len(found) > 30
+    open_to_all = {index: columns for index, columns, is_own in indexes if not is_own}
+    assert {
+        index: columns for index, columns in open_to_all.items() if index not in UNIQUE_WITHOUT_TENANT
+    } == {}
+    assert set(UNIQUE_WITHOUT_TENANT) == set(open_to_all)
+    assert len(indexes) > 30
 
 
-def test_the_primary_keys_of_a_tenants_tables_are_ids_of_ours(database: None) -> None:
+def test_primary_keys_of_a_tenants_tables_are_generated_ids(database: None) -> None:
     kinds = rows(
         """SELECT i.indrelid::regclass::text, a.attname, a.atttypid::regtype::text FROM pg_index i
            JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey)
@@ -110,8 +112,8 @@ def test_the_applications_role_has_no_way_around_the_policies(database: None) ->
     assert rows("SELECT has_schema_privilege('orchestrator_app', 'public', 'CREATE')") == [(False,)]
 
 
-def test_nothing_in_the_database_reads_tables_with_the_rights_of_another(database: None) -> None:
-    """Views and functions can work as their owner, for whom the policies of the application do not count."""
+def test_only_listed_functions_and_no_views_run_with_the_owners_rights(database: None) -> None:
+    """Views and functions could run as their owner, to whom the policies of the application do not apply."""
     views = rows(
         """SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('v', 'm')
              AND NOT coalesce(reloptions::text ~ 'security_invoker=(true|on)', false)"""
@@ -124,15 +126,15 @@ def test_nothing_in_the_database_reads_tables_with_the_rights_of_another(databas
     assert {name for (name,) in functions} == WORKS_AS_OWNER.keys()
 
 
-def test_functions_of_the_owners_look_at_the_callers_temporary_tables_last(database: None) -> None:
-    """Otherwise a temporary table with the name of one of ours, and a trigger on it, would work with the owner's rights. PostgreSQL
-    looks there first unless `pg_temp` is named, also where ours are named.
+def test_functions_with_the_owners_rights_search_temporary_tables_last(database: None) -> None:
+    """Otherwise a temporary table with the name of a real one, and a trigger on it, would run with the owner's rights. PostgreSQL
+    searches temporary tables first unless the path names `pg_temp`.
     """
     paths = {
         name: [part.strip() for part in (path or "").split(",")]
         for name, path in rows(
             """SELECT p.oid::regprocedure::text,
-                 (SELECT substr(said, 13) FROM unnest(p.proconfig) said WHERE starts_with(said, 'search_path='))
+                 (SELECT substr(setting, 13) FROM unnest(p.proconfig) setting WHERE starts_with(setting, 'search_path='))
                FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
                WHERE p.prosecdef AND n.nspname NOT IN ('pg_catalog', 'information_schema')"""
         )
@@ -142,7 +144,9 @@ def test_functions_of_the_owners_look_at_the_callers_temporary_tables_last(datab
     assert len(paths) == len(WORKS_AS_OWNER)
 
 
-def test_a_temporary_table_of_the_callers_gets_no_row_of_the_owners(tenant: Tenant) -> None:
+def test_a_function_with_the_owners_rights_does_not_use_a_temporary_table_of_the_caller(
+    tenant: Tenant,
+) -> None:
     with tenant_scope(tenant.pk), transaction.atomic(using=APP), connections[APP].cursor() as cursor:
         cursor.execute("CREATE TEMP TABLE tenants_usageentry (LIKE public.tenants_usageentry) ON COMMIT DROP")
         cursor.execute("GRANT ALL ON tenants_usageentry TO PUBLIC")
@@ -163,7 +167,7 @@ FORCED = "ALTER TABLE newcomer ENABLE ROW LEVEL SECURITY; ALTER TABLE newcomer F
 
 @contextmanager
 def newcomer(rules: str) -> Iterator[None]:
-    """A table of tenants that no model and no list tells of."""
+    """A table of tenants that no model and no list contains."""
     with connections[OWNER].cursor() as cursor:
         cursor.execute(f"CREATE TABLE newcomer (id uuid, tenant_id uuid); {rules}")
         try:
@@ -185,7 +189,7 @@ def newcomer(rules: str) -> Iterator[None]:
     ],
     ids=["nothing", "no-policy", "not-forced", "no-check", "open-policy", "a-second-open-policy", "truncate"],
 )
-def test_a_new_table_that_is_not_kept_apart_fails_the_check_and_the_start(database: None, rules: str) -> None:
+def test_a_new_table_without_isolation_fails_the_check_and_the_start(database: None, rules: str) -> None:
     with newcomer(rules):
         with pytest.raises(SystemCheckError, match="table newcomer"):
             call_command("check", databases=[APP])
@@ -193,14 +197,14 @@ def test_a_new_table_that_is_not_kept_apart_fails_the_check_and_the_start(databa
             row_security.refuse_unsafe_database(row_security.tenant_tables())
 
 
-def test_a_new_table_that_is_kept_apart_passes(database: None) -> None:
+def test_a_new_table_with_isolation_passes(database: None) -> None:
     with newcomer(f"{FORCED} CREATE POLICY p ON newcomer {ISOLATED}"):
         call_command("check", databases=[APP])
         row_security.refuse_unsafe_database(row_security.tenant_tables())
 
 
 @pytest.mark.parametrize("role", ["orchestrator_system", "the owner"])
-def test_nothing_starts_under_a_role_that_could_see_everything(database: None, role: str) -> None:
+def test_no_process_starts_under_a_role_that_bypasses_isolation(database: None, role: str) -> None:
     with connections[APP].cursor() as cursor:
         cursor.execute("RESET ROLE" if role == "the owner" else f"SET ROLE {role}")
         if role == "the owner":

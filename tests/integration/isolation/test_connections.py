@@ -1,4 +1,4 @@
-"""Connections are used by one tenant after another; none remembers for whom it worked last, whatever went wrong."""
+"""Connections serve one tenant after another. None remembers the last tenant, whatever went wrong."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ pytestmark = [
     pytest.mark.urls("tests.integration.isolation.test_connections"),
 ]
 
-REQUESTS, FEWER, CONNECTIONS = 400, 60, 2
-LOST = 25  # of them, at most
-EVERY = 15  # so many requests to one that breaks
+REQUESTS, FEWER_REQUESTS, CONNECTIONS = 400, 60, 2
+LOST = 25  # at most so many connections are lost
+EVERY = 15  # one of so many requests breaks
 FAILING = "/failing/"
 NAMES_SEEN = "SELECT coalesce(string_agg(DISTINCT name, ','), '') FROM activities_activity"
 
 
 class Failing(TenantView):
-    """Reads, writes and then breaks, in the way that is asked for."""
+    """Reads, writes and then fails in the requested way."""
 
     queryset = Activity.objects
 
@@ -54,7 +54,7 @@ class Failing(TenantView):
             if way == "database":
                 cursor.execute("SELECT 1 / 0")
         if way == "lost":
-            connections[APP].connection.pgconn.finish()  # as if the network had gone
+            connections[APP].connection.pgconn.finish()  # as if the network were lost
         raise ZeroDivisionError
 
 
@@ -66,7 +66,7 @@ urlpatterns = [
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """What broke is logged with all its frames, which takes longer than everything else here."""
+    """Switch logging off, because logging tracebacks takes longer than everything else here."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
@@ -74,7 +74,7 @@ def quiet() -> Iterator[None]:
 
 @pytest.fixture
 def both(api: Any, tenant: Tenant, other_tenant: Tenant) -> dict[str, APIClient]:
-    """A client for each of two tenants, which have an activity of their name each."""
+    """A client for each of two tenants, whose activities have the name of the tenant."""
     clients = {}
     for owner in (tenant, other_tenant):
         with tenant_scope(owner.pk):
@@ -84,14 +84,14 @@ def both(api: Any, tenant: Tenant, other_tenant: Tenant) -> dict[str, APIClient]
     return clients
 
 
-def seen_without_a_tenant() -> str:
+def names_without_a_tenant() -> str:
     with connections[APP].cursor() as cursor:
         cursor.execute(NAMES_SEEN)
         return str(cursor.fetchone()[0])
 
 
 def ask(client: APIClient, kind: str) -> tuple[int, set[str]]:
-    """The status, and the names of the activities that were told."""
+    """Return the status and the names of the returned activities."""
     if kind in {"exception", "database", "lost"}:
         return client.post(f"{FAILING}{kind}/", {}).status_code, set()
     if kind == "refused":
@@ -103,8 +103,8 @@ def ask(client: APIClient, kind: str) -> tuple[int, set[str]]:
 EXPECTED = {"list": 200, "search": 200, "refused": 400, "exception": 500, "database": 400, "lost": 500}
 
 
-def mixed(clients: dict[str, APIClient], processes: set[int]) -> Callable[[int], list[str]]:
-    """`one(number)`: a request of either tenant, and what was wrong with its answer or with the connection after it."""
+def mixed_requests(clients: dict[str, APIClient], processes: set[int]) -> Callable[[int], list[str]]:
+    """Return a function that sends a request of either tenant and returns what was wrong with its response or its connection."""
     chance, lock = random.Random(20), Lock()
     breaking = cycle(["exception", "database", "lost"])
     kinds = [
@@ -118,40 +118,45 @@ def mixed(clients: dict[str, APIClient], processes: set[int]) -> Callable[[int],
         client = APIClient(raise_request_exception=False)
         client.credentials(**clients[slug]._credentials)
         status, names = ask(client, kind)
-        left = seen_without_a_tenant()
+        remaining = names_without_a_tenant()
         with lock, connections[APP].cursor() as cursor:
             cursor.execute("SELECT pg_backend_pid()")
             processes.add(cursor.fetchone()[0])
         wrong = [f"{kind}: {status}"] if status != EXPECTED[kind] else []
-        wrong += [f"{slug} was told of {names}"] if names - {slug} else []
-        wrong += [f"after {slug} the connection shows {left}"] if left else []
-        return wrong + ([f"{slug} was told of nothing"] if kind == "list" and names != {slug} else [])
+        wrong += [f"{slug} received {names}"] if names - {slug} else []
+        wrong += [f"after {slug} the connection shows {remaining}"] if remaining else []
+        return wrong + ([f"{slug} received nothing"] if kind == "list" and names != {slug} else [])
 
     return one
 
 
-def test_mixed_requests_on_two_connections_that_stay_open_leak_nothing(both: dict[str, APIClient]) -> None:
+def test_mixed_requests_on_two_persistent_connections_leak_nothing(both: dict[str, APIClient]) -> None:
     processes: set[int] = set()
-    each_of_them = Barrier(CONNECTIONS)
+    both_threads = Barrier(CONNECTIONS)
 
     def end(_: int) -> None:
-        each_of_them.wait(30)  # or one thread could end twice, and the other's connection stay
+        # Otherwise one thread could run both calls, and the connection of the other would stay.
+        both_threads.wait(30)
         connections.close_all()
 
     with ThreadPoolExecutor(CONNECTIONS) as threads:
-        wrong = [fault for faults in threads.map(mixed(both, processes), range(FEWER)) for fault in faults]
+        wrong = [
+            fault
+            for faults in threads.map(mixed_requests(both, processes), range(FEWER_REQUESTS))
+            for fault in faults
+        ]
         list(threads.map(end, range(CONNECTIONS)))
 
     assert wrong == []
-    assert len(processes) <= CONNECTIONS + LOST  # each lost one was replaced
+    assert len(processes) <= CONNECTIONS + LOST  # because each lost connection was replaced
 
 
 @contextmanager
 def pooled() -> Iterator[None]:
-    """Django's own pool: threads take one of two connections for each request and give it back."""
+    """Use Django's own pool, from which threads take one of two connections for each request."""
     connections[APP].close()
-    kept = connections.settings[APP]
-    changed = deepcopy(kept)
+    original = connections.settings[APP]
+    changed = deepcopy(original)
     changed["CONN_MAX_AGE"] = 0
     changed["OPTIONS"]["pool"] = {"min_size": CONNECTIONS, "max_size": CONNECTIONS, "timeout": 30}
     connections.settings[APP] = changed
@@ -160,15 +165,14 @@ def pooled() -> Iterator[None]:
         yield
     finally:
         connections[APP].close()
-        connections[APP].pool.wait(
-            30
-        )  # for what is to replace a lost one: a pool that ends would forget it half made
+        # A pool that closes would abandon the replacement of a lost connection.
+        connections[APP].pool.wait(30)
         connections[APP].close_pool()
-        connections.settings[APP] = kept
+        connections.settings[APP] = original
         del connections[APP]
 
 
-def test_hundreds_of_mixed_requests_on_a_pool_of_two_that_more_threads_share_leak_nothing(
+def test_mixed_requests_of_four_threads_on_a_pool_of_two_leak_nothing(
     both: dict[str, APIClient],
 ) -> None:
     pytest.importorskip("psycopg_pool")
@@ -181,7 +185,7 @@ def test_hundreds_of_mixed_requests_on_a_pool_of_two_that_more_threads_share_lea
             connections.close_all()  # as the end of a request does
 
     with pooled(), ThreadPoolExecutor(4) as threads:
-        request = mixed(both, processes)
+        request = mixed_requests(both, processes)
         wrong = [fault for faults in threads.map(one, range(REQUESTS)) for fault in faults]
 
     assert wrong == []
@@ -189,42 +193,40 @@ def test_hundreds_of_mixed_requests_on_a_pool_of_two_that_more_threads_share_lea
 
 
 @pytest.mark.parametrize("way", ["exception", "database", "lost"])
-def test_after_a_request_that_broke_in_the_middle_the_next_sees_nothing_of_its_tenant(
+def test_the_request_after_a_failed_one_sees_nothing_of_its_tenant(
     both: dict[str, APIClient], way: str
 ) -> None:
     before = ask(both["acme"], "list")
 
     assert ask(both["acme"], way) == (EXPECTED[way], set())
 
-    assert seen_without_a_tenant() == ""
+    assert names_without_a_tenant() == ""
     assert ask(both["globex"], "list") == (200, {"globex"})
     assert ask(both["acme"], "list") == before
 
 
-def test_a_connection_that_is_given_back_in_a_transaction_forgets_its_tenant(
-    tenant: Tenant, both: Any
-) -> None:
-    """As after a thread that died half-way: anyone who comes next rolls back or begins with nothing."""
+def test_a_connection_returned_in_a_transaction_forgets_its_tenant(tenant: Tenant, both: Any) -> None:
+    """This is the state after a thread that died in a transaction."""
     set_tenant(tenant.pk)
-    assert seen_without_a_tenant() == "acme"
+    assert names_without_a_tenant() == "acme"
 
     connections[APP].connection.rollback()
 
-    assert seen_without_a_tenant() == ""
+    assert names_without_a_tenant() == ""
     assert ask(both["globex"], "list") == (200, {"globex"})
 
 
-SHOWN = "SELECT coalesce(current_setting('app.tenant_id', true), '') AS tenant"
+CURRENT_TENANT = "SELECT coalesce(current_setting('app.tenant_id', true), '') AS tenant"
 
 
 def _by_a_cursor() -> str:
     with connections[APP].cursor() as cursor:
-        cursor.execute(SHOWN)
+        cursor.execute(CURRENT_TENANT)
         return str(cursor.fetchone()[0])
 
 
 def _by_hand() -> str:
-    return str(Statement("shown", SHOWN).run({}, using=APP)[0].tenant)
+    return str(Statement("current_tenant", CURRENT_TENANT).run({}, using=APP)[0].tenant)
 
 
 def _in_a_savepoint() -> str:
@@ -235,7 +237,7 @@ def _in_a_savepoint() -> str:
 @pytest.mark.parametrize(
     "look", [_by_a_cursor, _by_hand, _in_a_savepoint], ids=["cursor", "by_hand", "savepoint"]
 )
-def test_whatever_comes_first_in_a_transaction_it_sees_its_tenant(
+def test_the_first_statement_of_a_transaction_sees_its_tenant(
     tenant: Tenant, look: Callable[[], str]
 ) -> None:
     with tenant_scope(tenant.pk):
@@ -244,7 +246,7 @@ def test_whatever_comes_first_in_a_transaction_it_sees_its_tenant(
         assert look() == ""
 
 
-def _left(tenant: Tenant, way: str) -> None:
+def _leave(tenant: Tenant, way: str) -> None:
     with suppress(ZeroDivisionError), tenant_scope(tenant.pk):
         if way == "error":
             raise ZeroDivisionError
@@ -252,10 +254,10 @@ def _left(tenant: Tenant, way: str) -> None:
 
 @pytest.mark.parametrize("way", ["end", "error"])
 @pytest.mark.parametrize("look", [_by_a_cursor, _by_hand], ids=["cursor", "by_hand"])
-def test_a_tenant_of_whom_nothing_was_asked_is_forgotten_with_the_transaction(
+def test_an_unused_tenant_is_forgotten_with_the_transaction(
     tenant: Tenant, look: Callable[[], str], way: str
 ) -> None:
-    _left(tenant, way)
+    _leave(tenant, way)
     with transaction.atomic(using=APP):
         assert look() == ""
     assert look() == ""
@@ -266,7 +268,7 @@ def test_a_tenant_of_whom_nothing_was_asked_is_forgotten_with_the_transaction(
     [BoundedConnection.commit, BoundedConnection.rollback, lambda raw: raw.set_autocommit(False)],
     ids=["commit", "rollback", "taken_from_a_pool"],
 )
-def test_a_connection_forgets_a_tenant_of_whom_nothing_was_asked_in_each_way_of_leaving_a_transaction(
+def test_an_unused_tenant_is_forgotten_in_each_way_of_leaving_a_transaction(
     tenant: Tenant, leave: Callable[[BoundedConnection], None]
 ) -> None:
     connections[APP].ensure_connection()
@@ -275,13 +277,13 @@ def test_a_connection_forgets_a_tenant_of_whom_nothing_was_asked_in_each_way_of_
     try:
         assert raw.begins_with(f"SET LOCAL app.tenant_id = '{tenant.pk}'".encode())
         leave(raw)
-        assert raw.execute(SHOWN).fetchone() == ("",)
+        assert raw.execute(CURRENT_TENANT).fetchone() == ("",)
     finally:
         raw.rollback()
         raw.set_autocommit(True)
 
 
-def test_a_connection_that_ends_before_the_first_statement_of_a_transaction_is_an_error_of_the_server(
+def test_a_connection_lost_before_the_first_statement_is_an_operational_error(
     tenant: Tenant,
 ) -> None:
     for look in (_by_a_cursor, _by_hand):
@@ -289,9 +291,9 @@ def test_a_connection_that_ends_before_the_first_statement_of_a_transaction_is_a
         pid = _backend()
         with connections[OWNER].cursor() as cursor:
             cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
-        with pytest.raises(OperationalError) as refused, tenant_scope(tenant.pk):
+        with pytest.raises(OperationalError) as error, tenant_scope(tenant.pk):
             look()
-        assert outages.is_away(refused.value)
+        assert outages.is_away(error.value)
         with tenant_scope(tenant.pk):
             assert look() == str(tenant.pk)
 
@@ -302,107 +304,107 @@ def _backend() -> int:
         return int(cursor.fetchone()[0])
 
 
-ADDED = Statement("added", "INSERT INTO noted (number) VALUES (%(number)s) RETURNING number")
+ADD = Statement("add", "INSERT INTO numbers (number) VALUES (%(number)s) RETURNING number")
 
 
 @pytest.fixture
-def noted() -> Iterator[Callable[[], list[int]]]:
-    """What was committed to a table of numbers, one of a kind each, in the order in which they came."""
+def numbers() -> Iterator[Callable[[], list[int]]]:
+    """Create a table of unique numbers, and return a function that reads the committed ones in order."""
     with connections[OWNER].cursor() as cursor:
-        cursor.execute("CREATE TABLE noted (place int GENERATED ALWAYS AS IDENTITY, number int UNIQUE)")
-        cursor.execute("GRANT ALL ON noted TO PUBLIC")
+        cursor.execute("CREATE TABLE numbers (place int GENERATED ALWAYS AS IDENTITY, number int UNIQUE)")
+        cursor.execute("GRANT ALL ON numbers TO PUBLIC")
 
     def read() -> list[int]:
         with connections[OWNER].cursor() as cursor:
-            cursor.execute("SELECT number FROM noted ORDER BY place")
+            cursor.execute("SELECT number FROM numbers ORDER BY place")
             return [number for (number,) in cursor.fetchall()]
 
     yield read
     with connections[OWNER].cursor() as cursor:
-        cursor.execute("DROP TABLE noted")
+        cursor.execute("DROP TABLE numbers")
 
 
 def _add(number: int) -> Rows:
-    return ADDED.run_with_next({"number": number}, using=APP)
+    return ADD.run_with_next({"number": number}, using=APP)
 
 
-def test_a_statement_that_goes_with_the_commit_takes_no_round_trip_of_its_own(
-    tenant: Tenant, noted: Callable[[], list[int]]
+def test_a_statement_sent_with_the_commit_takes_no_extra_round_trip(
+    tenant: Tenant, numbers: Callable[[], list[int]]
 ) -> None:
     with tenant_scope(tenant.pk):
-        _add(1)  # from now on it is prepared
+        _add(1)  # to have the statement prepared
     pgconn = connections[APP].connection.pgconn
-    with tempfile.TemporaryFile() as traced:
-        pgconn.trace(traced.fileno())
+    with tempfile.TemporaryFile() as trace_file:
+        pgconn.trace(trace_file.fileno())
         try:
             with tenant_scope(tenant.pk):
                 two, three = _add(2), _add(3)
         finally:
             pgconn.untrace()
-        traced.seek(0)
-        round_trips = traced.read().count(b"ReadyForQuery")
+        trace_file.seek(0)
+        round_trips = trace_file.read().count(b"ReadyForQuery")
 
     assert round_trips == 1
-    assert noted() == [1, 2, 3]
+    assert numbers() == [1, 2, 3]
     assert [two.fetch(), three.fetch()] == [[(2,)], [(3,)]]
 
 
 @pytest.mark.parametrize(
     "look", [_by_a_cursor, _by_hand, _in_a_savepoint], ids=["cursor", "by_hand", "savepoint"]
 )
-def test_a_statement_that_goes_with_the_next_goes_before_it(
-    tenant: Tenant, noted: Callable[[], list[int]], look: Callable[[], str]
+def test_a_deferred_statement_runs_before_the_next_one(
+    tenant: Tenant, numbers: Callable[[], list[int]], look: Callable[[], str]
 ) -> None:
     with tenant_scope(tenant.pk):
         _add(1)
         assert look() == str(tenant.pk)
-        ADDED.run({"number": 2}, using=APP)
+        ADD.run({"number": 2}, using=APP)
         _add(3)
-        ADDED.run({"number": 4}, using=APP)
+        ADD.run({"number": 4}, using=APP)
 
-    assert noted() == [1, 2, 3, 4]
+    assert numbers() == [1, 2, 3, 4]
 
 
-def test_whoever_asks_for_the_rows_of_a_statement_that_was_not_sent_sends_it(
-    tenant: Tenant, noted: Callable[[], list[int]]
+def test_fetching_rows_of_a_deferred_statement_sends_it(
+    tenant: Tenant, numbers: Callable[[], list[int]]
 ) -> None:
     with suppress(ZeroDivisionError), tenant_scope(tenant.pk):
         assert _add(1).fetch() == [(1,)]
         raise ZeroDivisionError
 
-    assert noted() == []
-    assert _add(2).fetch() == [(2,)]  # no transaction to wait for
-    assert noted() == [2]
+    assert numbers() == []
+    assert _add(2).fetch() == [(2,)]  # because there is no transaction to wait for
+    assert numbers() == [2]
 
 
-def test_a_transaction_that_is_undone_forgets_what_was_to_go_with_its_commit(
-    tenant: Tenant, noted: Callable[[], list[int]]
+def test_a_rolled_back_transaction_drops_its_deferred_statements(
+    tenant: Tenant, numbers: Callable[[], list[int]]
 ) -> None:
     with suppress(ZeroDivisionError), tenant_scope(tenant.pk):
         lost = _add(1)
         raise ZeroDivisionError
     with tenant_scope(tenant.pk):
-        ADDED.run({"number": 2}, using=APP)
+        ADD.run({"number": 2}, using=APP)
 
-    assert noted() == [2]
+    assert numbers() == [2]
     with pytest.raises(LookupError):
         lost.fetch()
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["prepared", "new"])
-def test_an_error_of_what_goes_with_the_commit_undoes_the_transaction_and_the_connection_goes_on(
-    tenant: Tenant, noted: Callable[[], list[int]], known: bool
+@pytest.mark.parametrize("is_prepared", [True, False], ids=["prepared", "new"])
+def test_an_error_of_a_deferred_statement_rolls_back_and_keeps_the_connection(
+    tenant: Tenant, numbers: Callable[[], list[int]], is_prepared: bool
 ) -> None:
-    if not known:
+    if not is_prepared:
         connections[APP].close()
     with tenant_scope(tenant.pk):
         _add(1)
-    kept: list[Rows] = []
+    results: list[Rows] = []
 
     def add_one_twice() -> None:
         with tenant_scope(tenant.pk):
             _add(2)
-            kept.extend([_add(1), _add(3)])
+            results.extend([_add(1), _add(3)])
 
     with pytest.raises(IntegrityError):
         add_one_twice()
@@ -410,14 +412,14 @@ def test_an_error_of_what_goes_with_the_commit_undoes_the_transaction_and_the_co
         assert _by_hand() == str(tenant.pk)
         _add(4)
 
-    assert noted() == [1, 4]
-    for rows in kept:
+    assert numbers() == [1, 4]
+    for rows in results:
         with pytest.raises(LookupError):
             rows.fetch()
 
 
-def test_a_connection_that_ends_before_the_commit_is_an_error_of_the_server(
-    tenant: Tenant, noted: Callable[[], list[int]]
+def test_a_connection_lost_before_the_commit_is_an_operational_error(
+    tenant: Tenant, numbers: Callable[[], list[int]]
 ) -> None:
     pid = _backend()
 
@@ -427,23 +429,23 @@ def test_a_connection_that_ends_before_the_commit_is_an_error_of_the_server(
             with connections[OWNER].cursor() as cursor:
                 cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
 
-    with pytest.raises(OperationalError) as refused:
+    with pytest.raises(OperationalError) as error:
         add_to_a_lost_connection()
     with tenant_scope(tenant.pk):
         _add(2)
 
-    assert outages.is_away(refused.value)
-    assert noted() == [2]
+    assert outages.is_away(error.value)
+    assert numbers() == [2]
 
 
-def test_a_table_whose_columns_change_breaks_one_statement_that_goes_with_the_commit(
-    tenant: Tenant, noted: Callable[[], list[int]]
+def test_a_changed_table_breaks_a_prepared_deferred_statement_only_once(
+    tenant: Tenant, numbers: Callable[[], list[int]]
 ) -> None:
-    every = Statement("every", "SELECT * FROM noted")
+    every = Statement("every", "SELECT * FROM numbers")
     with tenant_scope(tenant.pk):
         every.run_with_next({}, using=APP)
     with connections[OWNER].cursor() as cursor:
-        cursor.execute("ALTER TABLE noted ADD more int")
+        cursor.execute("ALTER TABLE numbers ADD more int")
     with pytest.raises(NotSupportedError), tenant_scope(tenant.pk):
         every.run_with_next({}, using=APP)
     with tenant_scope(tenant.pk):

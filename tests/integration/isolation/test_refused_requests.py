@@ -1,4 +1,4 @@
-"""What every operation of the API refuses, anyone who asks: tokens in addresses, scopes that are missing, operators for values."""
+"""Requests that every operation of the API refuses: tokens in addresses, missing scopes, and operators instead of values."""
 
 from __future__ import annotations
 
@@ -15,19 +15,25 @@ from tenants.context import SYSTEM
 from tests.cases import in_one_test
 from tests.integration.isolation import addresses, sending, world
 from tests.integration.isolation.addresses import Things
-from tests.integration.isolation.conftest import found
+from tests.integration.isolation.conftest import ids_of
 from tests.integration.isolation.sending import INSIDES, Answer
-from tests.integration.isolation.surface import MAKE_WHAT_IS_NAMED, TELLS_OF_TRIES, Operation, operations, put
+from tests.integration.isolation.surface import (
+    CREATE_BY_NAME,
+    RECORDS_OF_REQUESTS,
+    Operation,
+    operations,
+    put,
+)
 from tests.integration.isolation.world import World
 
 pytestmark = pytest.mark.long
 
 OPERATOR = {"$gt": ""}
-WRITTEN = json.dumps(OPERATOR)
-IGNORED = {("GET providers/", "limit")}  # a handful, always in one page
+OPERATOR_TEXT = json.dumps(OPERATOR)
+IGNORED = {("GET providers/", "limit")}  # because they always fit into one page
 
 
-every = in_one_test("operation", operations(), ids=lambda operation: operation.name)
+for_every_operation = in_one_test("operation", operations(), ids=lambda operation: operation.name)
 
 
 @pytest.fixture(scope="module")
@@ -37,15 +43,15 @@ def mine(empty: None) -> World:
 
 @pytest.fixture(scope="module")
 def things(mine: World) -> Things:
-    return found(mine)
+    return ids_of(mine)
 
 
-def bearing(mine: World, *scopes: str) -> APIClient:
+def client_with_scopes(mine: World, *scopes: str) -> APIClient:
     _, secret = tokens.create(mine.tenant, "admin", "scoped", scopes=scopes)
-    return with_token(secret)
+    return client_with_token(secret)
 
 
-def with_token(secret: str) -> APIClient:
+def client_with_token(secret: str) -> APIClient:
     client = APIClient()
     client.credentials(HTTP_AUTHORIZATION=f"Bearer {secret}")
     return client
@@ -53,16 +59,19 @@ def with_token(secret: str) -> APIClient:
 
 @pytest.fixture(scope="module")
 def scoped(mine: World) -> dict[str, APIClient]:
-    return {"reads": bearing(mine, "read"), "elsewhere": bearing(mine, "elsewhere:write")}
+    return {
+        "read": client_with_scopes(mine, "read"),
+        "elsewhere": client_with_scopes(mine, "elsewhere:write"),
+    }
 
 
-def harmless(answer: Answer, asked: Any) -> Answer:
-    assert answer.status < 500, (asked, answer.body)
-    assert answer.status < 400 or not INSIDES.search(answer.whole), (asked, answer.body)
+def harmless(answer: Answer, request: Any) -> Answer:
+    assert answer.status < 500, (request, answer.body)
+    assert answer.status < 400 or not INSIDES.search(answer.whole), (request, answer.body)
     return answer
 
 
-@every
+@for_every_operation
 def test_a_token_in_the_address_is_refused(operation: Operation, mine: World, things: Things) -> None:
     client = mine.agent if operation.of_runs else mine.admin
     secret = f"orc_{'a' * 43}"
@@ -74,48 +83,53 @@ def test_a_token_in_the_address_is_refused(operation: Operation, mine: World, th
     assert secret not in answer.whole
 
 
-@every
-def test_a_token_does_no_more_than_its_scopes(
+@for_every_operation
+def test_a_token_can_do_no_more_than_its_scopes_allow(
     operation: Operation, mine: World, things: Things, scoped: dict[str, APIClient]
 ) -> None:
     address, body = addresses.own(operation, things), operation.body(mine.word)
     refused = 401 if operation.of_runs else 403
 
     assert sending.ask(scoped["elsewhere"], operation.method, address, body).status == refused
-    reads = sending.ask(scoped["reads"], operation.method, address, body)
-    assert (reads.status == refused) == (operation.of_runs or operation.method != "get"), reads.body
+    response = sending.ask(scoped["read"], operation.method, address, body)
+    assert (response.status == refused) == (operation.of_runs or operation.method != "get"), response.body
 
 
-@every
-def test_an_operator_is_no_id_and_no_filter(operation: Operation, mine: World, things: Things) -> None:
+@for_every_operation
+def test_an_operator_instead_of_an_id_or_a_filter_is_refused(
+    operation: Operation, mine: World, things: Things
+) -> None:
     client = mine.agent if operation.of_runs else mine.admin
     address, body = addresses.own(operation, things), operation.body(mine.word)
 
     place = operation.address
     for parameter in operation.parameters:
-        place = place.replace(f"{{{parameter}}}", quote(WRITTEN, safe=""))
-    if operation.parameters and operation.address not in MAKE_WHAT_IS_NAMED:
+        place = place.replace(f"{{{parameter}}}", quote(OPERATOR_TEXT, safe=""))
+    if operation.parameters and operation.address not in CREATE_BY_NAME:
         answer = harmless(sending.ask(client, operation.method, place, body), place)
         assert answer.status in {400, 401, 403, 404}, (place, answer.body)
     if operation.method != "get":
         return
     for name, kind in operation.queries:
-        given = f"{address}?{name}={quote(WRITTEN)}"
-        answer = harmless(sending.ask(client, "get", given), given)
+        address_with_filter = f"{address}?{name}={quote(OPERATOR_TEXT)}"
+        answer = harmless(sending.ask(client, "get", address_with_filter), address_with_filter)
         if kind != "string" and (operation.name, name) not in IGNORED:
-            assert answer.status == 400, (given, answer.body)
-        elif (operation.address, name) not in TELLS_OF_TRIES:
+            assert answer.status == 400, (address_with_filter, answer.body)
+        elif (operation.address, name) not in RECORDS_OF_REQUESTS:
             as_text = sending.ask(client, "get", f"{address}?{name}={addresses.NOWHERE_WORD}")
             assert (
-                answer.seen(quote(WRITTEN)) == as_text.seen(addresses.NOWHERE_WORD) or answer.status == 400
-            ), given
+                answer.normalized(quote(OPERATOR_TEXT)) == as_text.normalized(addresses.NOWHERE_WORD)
+                or answer.status == 400
+            ), address_with_filter
     for name, _ in operation.queries[:1]:
         nested = harmless(sending.ask(client, "get", f"{address}?{name}[$gt]="), name)
         assert nested.status == 400 or "limit" not in dict(operation.queries), (name, nested.body)
 
 
-@every
-def test_an_operator_is_no_value_in_a_body(operation: Operation, mine: World, things: Things) -> None:
+@for_every_operation
+def test_an_operator_instead_of_a_value_in_a_body_is_refused(
+    operation: Operation, mine: World, things: Things
+) -> None:
     if operation.content is None:
         return
     client = mine.agent if operation.of_runs else mine.admin
@@ -126,7 +140,7 @@ def test_an_operator_is_no_value_in_a_body(operation: Operation, mine: World, th
         assert 400 <= answer.status < 500, (path, answer.status, answer.body)
 
 
-def test_nothing_of_the_table_of_tokens_opens_the_door(mine: World) -> None:
+def test_no_value_in_the_table_of_tokens_works_as_a_token(mine: World) -> None:
     with connections[SYSTEM].cursor() as cursor:
         cursor.execute("SELECT to_jsonb(t) FROM tenants_apitoken t")
         dump = [json.loads(row) if isinstance(row, str) else row for (row,) in cursor.fetchall()]
@@ -135,9 +149,9 @@ def test_nothing_of_the_table_of_tokens_opens_the_door(mine: World) -> None:
 
     assert len(dump) >= 4
     for value in values:
-        client = with_token(value.encode().decode("latin-1", "replace"))
+        client = client_with_token(value.encode().decode("latin-1", "replace"))
         assert sending.ask(client, "get", "/api/v1/activities/").status == 401, value
 
 
-def test_a_token_is_believed_for_less_than_two_seconds_after_it_was_looked_up() -> None:
+def test_a_token_is_cached_for_less_than_two_seconds() -> None:
     assert tokens._known._seconds < 2

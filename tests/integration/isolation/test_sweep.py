@@ -1,8 +1,8 @@
-"""Every operation of the API, tried by one tenant on what belongs to another: nothing is shown, changed, or told to exist.
+"""Sends every operation of the API as one tenant with ids of another: no response shows or reveals the other's data, and none changes it.
 
-The operations, their ids, filters and bodies come from the OpenAPI schema, so those of tomorrow are tried as well. All is done
-three times: as it runs; with the filter of queries switched off, so that row-level security stands alone; and under a role that
-bypasses row-level security, so that the filter does.
+The operations, ids, filters and bodies come from the OpenAPI schema, so new ones are tested as well. Everything runs three times:
+with both layers of isolation; with row-level security alone, without the filters of queries; and with these filters alone, under a
+role that bypasses row-level security.
 """
 
 from __future__ import annotations
@@ -19,35 +19,34 @@ from tenants.models import Role, TenantQuerySet
 from tests.cases import Check, in_one_test
 from tests.integration.isolation import addresses, sending, world
 from tests.integration.isolation.addresses import NOWHERE_WORD, Things
-from tests.integration.isolation.conftest import Other
-from tests.integration.isolation.conftest import found as found_of
+from tests.integration.isolation.conftest import Other, ids_of
 from tests.integration.isolation.sending import INSIDES, Answer
-from tests.integration.isolation.surface import TELLS_OF_TRIES, Operation, operations, put
+from tests.integration.isolation.surface import RECORDS_OF_REQUESTS, Operation, operations, put
 from tests.integration.isolation.world import NOBODY, World
 
 pytestmark = pytest.mark.long
 
 BOTH, ROWS, QUERIES = "both layers", "row security alone", "queries alone"
-NOTHING_YET = {"no_transcript", "no_output", "no_input"}
+EMPTY_CODES = {"no_transcript", "no_output", "no_input"}
 NOWHERE = "00000000-0000-7000-8000-00000000dead"
 
 
 def each(condition: Callable[[Operation], Any] = lambda operation: True) -> Callable[[Check], Check]:
-    """The operations for which it holds, one after the other in one test, each named that fails. After each the other tenant has what
-    it had; with one layer alone that is looked at when all are over.
+    """Run a test for each operation that meets the condition, and name those that fail. With both layers the other tenant's data is
+    compared after each operation, with one layer alone at the end.
     """
-    chosen = [operation for operation in operations() if condition(operation)]
+    selected = [operation for operation in operations() if condition(operation)]
 
-    def made(check: Check) -> Check:
+    def decorate(check: Check) -> Check:
         @wraps(check)
-        def tried(operation: Operation, layers: str, other: Other, **rest: Any) -> None:
+        def run_check(operation: Operation, layers: str, other: Other, **rest: Any) -> None:
             check(operation=operation, layers=layers, other=other, **rest)
             if operation.method != "get" and layers == BOTH:
                 assert other.changed() == set()
 
-        return in_one_test("operation", chosen, ids=lambda operation: operation.name)(tried)
+        return in_one_test("operation", selected, ids=lambda operation: operation.name)(run_check)
 
-    return made
+    return decorate
 
 
 @pytest.fixture(scope="module", params=[BOTH, ROWS, QUERIES])
@@ -64,84 +63,86 @@ def layers(request: pytest.FixtureRequest, other: Other) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def mine(layers: str) -> World:
-    """Who asks. A new one each time, as asking changes what it has."""
+    """The tenant that sends the requests. It is new for each run, because requests change its data."""
     return world.build(f"alderco-{layers.partition(' ')[0]}", "alderco-word", "quartz-a-91c2")
 
 
 @pytest.fixture(scope="module")
 def things(mine: World) -> Things:
-    return found_of(mine)
+    return ids_of(mine)
 
 
 def callers(operation: Operation, mine: World, layers: str) -> dict[str, Any]:
-    """Who may do the most, who may do the least, and who may do nothing."""
+    """Return clients with the most, with the least and without any permission."""
     roles = [Role.ADMIN, Role.VIEWER, NOBODY] if layers == BOTH else [Role.ADMIN]
-    found = {role: mine.clients[role] for role in roles}
-    return {"the agent of a run": mine.agent, **found} if operation.of_runs else found
+    by_role = {role: mine.clients[role] for role in roles}
+    return {"the agent of a run": mine.agent, **by_role} if operation.of_runs else by_role
 
 
-def silent(answer: Answer, theirs: World, asked: Any) -> None:
-    """The answer shows nothing of theirs, and nothing of our insides."""
-    assert theirs.canary not in answer.whole, f"{asked} is answered with what belongs to another tenant"
-    assert str(theirs.tenant.pk) not in answer.whole, asked
-    assert answer.status < 500, (asked, answer.body)
+def assert_reveals_nothing(answer: Answer, theirs: World, request: Any) -> None:
+    """Assert that the response contains no data of the other tenant and no internals."""
+    assert theirs.canary not in answer.whole, f"the response to {request} contains data of another tenant"
+    assert str(theirs.tenant.pk) not in answer.whole, request
+    assert answer.status < 500, (request, answer.body)
     if answer.status >= 400:
-        assert not INSIDES.search(answer.whole), (asked, answer.body)
+        assert not INSIDES.search(answer.whole), (request, answer.body)
 
 
-def same(
-    ask: Any, theirs: World, foreign: Any, nowhere: Any, layers: str, asked: dict[str, Answer] | None = None
+def compare(
+    ask: Any, theirs: World, foreign: Any, nowhere: Any, layers: str, known: dict[str, Answer] | None = None
 ) -> Answer:
-    """Ask for both; anyone who asks cannot tell them apart. What the first request changed may be what the second tells of,
-    so a difference counts if it is there the other way round as well. `asked`: what is nowhere is asked for once for all that
-    are compared with it.
+    """Send the request with a foreign and with an unknown value, and assert that the responses are equal. Because the first request
+    may change the response to the second, a difference counts only if it is there in the other order as well. `known` keeps
+    responses for unknown values, which are requested once.
     """
-    told = (theirs.word, NOWHERE_WORD)
+    words = (theirs.word, NOWHERE_WORD)
     if layers == BOTH:
-        ask = afresh(ask)
-    asked = {} if asked is None else asked
-    absent = asked.get(repr(nowhere)) or asked.setdefault(repr(nowhere), ask(nowhere))
-    found = ask(foreign)
-    silent(found, theirs, foreign)
-    if found.seen(*told) != absent.seen(*told) or (layers == BOTH and found.statements != absent.statements):
+        ask = without_caches(ask)
+    known = {} if known is None else known
+    absent = known.get(repr(nowhere)) or known.setdefault(repr(nowhere), ask(nowhere))
+    answer = ask(foreign)
+    assert_reveals_nothing(answer, theirs, foreign)
+    if answer.normalized(*words) != absent.normalized(*words) or (
+        layers == BOTH and answer.statements != absent.statements
+    ):
         again = ask(nowhere)
-        found = found if found.seen(*told) == again.seen(*told) else ask(foreign)
-        assert found.seen(*told) == again.seen(*told), (foreign, nowhere)
-        if layers == BOTH and found.statements != again.statements:
+        answer = answer if answer.normalized(*words) == again.normalized(*words) else ask(foreign)
+        assert answer.normalized(*words) == again.normalized(*words), (foreign, nowhere)
+        if layers == BOTH and answer.statements != again.statements:
             counts = [(ask(nowhere).statements, ask(foreign).statements) for _ in range(3)]
             absent_takes, foreign_takes = (set(each) for each in zip(*counts, strict=True))
             assert absent_takes & foreign_takes, (foreign, "statements", counts)
-    return found
+    return answer
 
 
-def afresh(ask: Any) -> Any:
-    """Each time as if nobody had asked before, for statements to be counted."""
+def without_caches(ask: Any) -> Any:
+    """Clear the caches before each request, so that the numbers of statements can be compared."""
 
-    def asking(what: Any) -> Answer:
-        sending.unknown()
-        answer: Answer = ask(what)
+    def ask_without_caches(request: Any) -> Answer:
+        sending.clear_caches()
+        answer: Answer = ask(request)
         return answer
 
-    return asking
+    return ask_without_caches
 
 
 @each(lambda each: each.parameters)
-def test_ids_of_another_tenant_in_the_address_lead_nowhere(
+def test_ids_of_another_tenant_in_the_address_are_not_found(
     layers: str, operation: Operation, mine: World, things: Things, other: Other
 ) -> None:
     theirs = other.world
     body = operation.body(mine.word)
 
     for role, client in callers(operation, mine, layers).items():
-        for foreign, nowhere in addresses.tried(operation, things, other.things):
+        for foreign, nowhere in addresses.foreign_addresses(operation, things, other.things):
 
             def ask(address: str, client: Any = client) -> Answer:
                 return sending.ask(client, operation.method, address, body)
 
-            answer = same(ask, theirs, foreign, nowhere, layers)
-            made = operation.makes_by_name and answer.status in {200, 201}
+            answer = compare(ask, theirs, foreign, nowhere, layers)
+            created = operation.creates_by_name and answer.status in {200, 201}
             allowed = {404, 401 if role == NOBODY or operation.of_runs else 403}
-            assert made or answer.status in allowed, (role, foreign, answer.status, answer.body)
+            assert created or answer.status in allowed, (role, foreign, answer.status, answer.body)
 
 
 @each(lambda each: each.method == "get")
@@ -156,24 +157,24 @@ def test_filters_find_nothing_of_another_tenant(
         return sending.ask(client, operation.method, f"{address}?{query}")
 
     plain = ask("")
-    silent(plain, theirs, address)
-    # Or what others are refused would be refused to everybody.
-    assert plain.status == 200 or any(code in plain.body for code in NOTHING_YET), (address, plain.body)
-    asked: dict[str, Answer] = {}
+    assert_reveals_nothing(plain, theirs, address)
+    # Otherwise the refusals below would prove nothing.
+    assert plain.status == 200 or any(code in plain.body for code in EMPTY_CODES), (address, plain.body)
+    known: dict[str, Answer] = {}
     for name, kind in operation.queries:
         ids = addresses.candidates(other.things, name) if kind == "uuid" else []
         for foreign in ids:
-            same(ask, theirs, f"{name}={foreign}", f"{name}={NOWHERE}", layers, asked)
-        if (operation.address, name) in TELLS_OF_TRIES:
-            silent(ask(f"{name}={theirs.word}"), theirs, (address, name))
+            compare(ask, theirs, f"{name}={foreign}", f"{name}={NOWHERE}", layers, known)
+        if (operation.address, name) in RECORDS_OF_REQUESTS:
+            assert_reveals_nothing(ask(f"{name}={theirs.word}"), theirs, (address, name))
         elif kind in {"string", "array"}:
-            same(ask, theirs, f"{name}={theirs.word}", f"{name}={NOWHERE_WORD}", layers)
-    if layers == BOTH:  # refused before anything is looked for, whichever layer would keep it
-        silent(ask("ordering=-tenant__apitoken__secret_hash"), theirs, address)
+            compare(ask, theirs, f"{name}={theirs.word}", f"{name}={NOWHERE_WORD}", layers)
+    if layers == BOTH:  # because it is refused before any query, independently of the layers
+        assert_reveals_nothing(ask("ordering=-tenant__apitoken__secret_hash"), theirs, address)
 
 
 @each(lambda each: each.content is not None)
-def test_bodies_that_name_what_belongs_to_another_tenant_reach_nothing(
+def test_ids_of_another_tenant_in_a_body_have_no_effect(
     layers: str, operation: Operation, mine: World, things: Things, other: Other
 ) -> None:
     theirs = other.world
@@ -183,22 +184,22 @@ def test_bodies_that_name_what_belongs_to_another_tenant_reach_nothing(
     def ask(body: Any) -> Answer:
         return sending.ask(client, operation.method, address, body)
 
-    asked: dict[str, Answer] = {}
+    known: dict[str, Answer] = {}
     for path, kind in operation.places():
         if operation.of_runs and kind == "word":
-            continue  # what an agent says may end its run, and a second word then finds it over
+            continue  # because the report of an agent may end its run before the second request
         names = addresses.candidates(other.things, path) if kind == "uuid" else [theirs.word]
         for foreign in names:
             nowhere = NOWHERE if kind == "uuid" else NOWHERE_WORD
-            same(ask, theirs, put(least, path, foreign), put(least, path, nowhere), layers, asked)
+            compare(ask, theirs, put(least, path, foreign), put(least, path, nowhere), layers, known)
     if isinstance(least, dict):
-        given = {**least, "tenant": str(theirs.tenant.pk), "tenantId": str(theirs.tenant.pk)}
-        answer = ask(given)
+        body = {**least, "tenant": str(theirs.tenant.pk), "tenantId": str(theirs.tenant.pk)}
+        answer = ask(body)
         assert theirs.canary not in answer.whole
 
 
 @each()
-def test_without_an_id_nothing_of_another_tenant_is_shown(
+def test_responses_without_foreign_ids_show_nothing_of_another_tenant(
     layers: str, operation: Operation, mine: World, things: Things, other: Other
 ) -> None:
     theirs = other.world
@@ -206,4 +207,4 @@ def test_without_an_id_nothing_of_another_tenant_is_shown(
 
     for role, client in callers(operation, mine, layers).items():
         answer = sending.ask(client, operation.method, address, body)
-        silent(answer, theirs, (role, address))
+        assert_reveals_nothing(answer, theirs, (role, address))

@@ -1,4 +1,4 @@
-"""What a tenant has, as digests: of its rows in every table, its documents in MongoDB and its keys in Redis."""
+"""Digests of a tenant's data: its rows in every table, its documents in MongoDB and its keys in Redis."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from activities import outputs
 from tenants.context import SYSTEM
 from tenants.redis import client
 
-FOR_GOOD = -1  # what Redis answers for a key that does not expire
+NO_EXPIRY = -1  # what Redis returns for a key that does not expire
 TABLES = """
     SELECT c.relname FROM pg_class c
     JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'tenant_id' AND NOT a.attisdropped
@@ -24,19 +24,19 @@ TABLES = """
 
 @lru_cache(maxsize=1)
 def tables() -> list[str]:
-    """Every table with a tenant's rows, from PostgreSQL's catalogue."""
+    """Return every table with rows of tenants, from PostgreSQL's catalogue."""
     with connections[SYSTEM].cursor() as cursor:
         cursor.execute(TABLES)
         return [name for (name,) in cursor.fetchall()]
 
 
-def of(tenant_id: UUID) -> dict[str, Any]:
-    """Name of a place to the digest of what the tenant has there. Two equal answers: nothing has changed in between."""
+def digests(tenant_id: UUID) -> dict[str, Any]:
+    """Return a digest of the tenant's data for each place. Equal results mean that nothing has changed."""
     return {**_rows(tenant_id), "MongoDB": _documents(tenant_id), "Redis": _keys(tenant_id)}
 
 
 def _rows(tenant_id: UUID) -> dict[str, Any]:
-    """By a prepared statement: planning a question about a hundred tables takes longer than answering it."""
+    """Use a prepared statement, because planning a query about a hundred tables takes longer than running it."""
     with connections[SYSTEM].cursor() as cursor:
         cursor.execute("SELECT FROM pg_prepared_statements WHERE name = 'traces'")
         if not cursor.rowcount:
@@ -49,15 +49,15 @@ def _rows(tenant_id: UUID) -> dict[str, Any]:
 
 
 def _documents(tenant_id: UUID) -> str:
-    found = outputs.collection().find({"tenant_id": str(tenant_id)}).sort("_id")
-    return hashlib.sha256(repr(list(found)).encode()).hexdigest()
+    documents = outputs.collection().find({"tenant_id": str(tenant_id)}).sort("_id")
+    return hashlib.sha256(repr(list(documents)).encode()).hexdigest()
 
 
 def _keys(tenant_id: UUID) -> dict[bytes, str]:
-    """Keys that bear the tenant's id, and what is in them; not those that go by themselves after a while."""
+    """Return digests of the keys with the tenant's id that do not expire."""
     redis = client()
     names = sorted(
         {key for form in (str(tenant_id), tenant_id.hex) for key in redis.scan_iter(f"*{form}*", 1000)}
     )
-    dumped = {name: redis.dump(name) for name in names if redis.pttl(name) == FOR_GOOD}
-    return {name: hashlib.sha256(value).hexdigest() for name, value in dumped.items() if value is not None}
+    dumps = {name: redis.dump(name) for name in names if redis.pttl(name) == NO_EXPIRY}
+    return {name: hashlib.sha256(value).hexdigest() for name, value in dumps.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Two tenants with the same kinds of data, told apart by words: what the proof of isolation is carried out on."""
+"""Tenants with the same kinds of data and different words, on which isolation is proved."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ NOBODY = "nobody"
 
 @dataclass
 class World:
-    """A tenant with everything that a tenant can have.
+    """A tenant with every kind of data.
 
-    `word` names its things wherever a name may be chosen, and may be sent to the API by others; `canary` is in
-    every text of its, and nobody else may ever be shown it.
+    `word` is its name for everything that can be named, and other tenants may send it to the API. `canary` is in all of its
+    texts, and no other tenant may ever receive it.
     """
 
     tenant: Tenant
@@ -54,84 +54,84 @@ class World:
 
 
 def build(slug: str, word: str, canary: str) -> World:
-    """A new tenant that has everything."""
+    """Create a tenant with every kind of data."""
     engine = Engine(["qa", "dev", "activity-planner"])
     try:
-        return _built(engine, World(registration.register(slug, f"{word} {canary}"), word, canary))
+        return _fill(engine, World(registration.register(slug, f"{word} {canary}"), word, canary))
     finally:
         engine.close()
 
 
-def _built(engine: Engine, world: World) -> World:
-    """Filled over the API where it has a door, and the rest of its tables row by row."""
+def _fill(engine: Engine, world: World) -> World:
+    """Fill the tenant over the API where that is possible, and the other tables row by row."""
     for role in ROLES:
         _, secret = tokens.create(world.tenant, role, f"{role} {world.text()}")
-        world.clients[role] = _bearing(secret)
+        world.clients[role] = _client_with_token(secret)
     world.clients[NOBODY] = APIClient()
-    _work(world, engine)
-    _things(world)
-    _people(world)
-    _batches(world)
-    _live_run(world, engine)
+    _add_work(world, engine)
+    _add_settings(world)
+    _add_member(world)
+    _add_batch(world)
+    _add_live_run(world, engine)
     while log.number(world.tenant.pk):
         pass
-    _totals(world)
+    _add_totals(world)
     filling.fill(world.tenant.pk, world.word, world.canary)
     return world
 
 
-def _bearing(secret: str) -> APIClient:
+def _client_with_token(secret: str) -> APIClient:
     client = APIClient()
     client.credentials(HTTP_AUTHORIZATION=f"Bearer {secret}")
     return client
 
 
-def _made(world: World, place: str, body: Any = None, **headers: str) -> Any:
+def _post(world: World, place: str, body: Any = None, **headers: str) -> Any:
     answer = world.admin.post(f"{API}{place}/", {} if body is None else body, headers=headers)
     assert answer.status_code in {200, 201, 202}, (place, answer.status_code, answer.content)
     return answer.json()
 
 
-def _work(world: World, engine: Engine) -> None:
+def _add_work(world: World, engine: Engine) -> None:
     engine.serve(world.tenant)
     engine.agent.behaviour = lambda request: Completed(
         Output(content=world.text(), data={"found": world.canary})
     )
     text, word = world.text(), world.word
-    _made(world, "templates", {"key": word, "name": text, "agent_role": "qa", "params": {"tone": text}})
+    _post(world, "templates", {"key": word, "name": text, "agent_role": "qa", "params": {"tone": text}})
     steps = [{"id": "a", "agent_role": "qa", "name": text, "requires_approval": True}]
-    _made(world, "pipelines", {"key": word, "name": text, "description": text, "steps": steps})
-    _made(world, f"pipelines/{word}/runs", {"params": {"topic": text}}, **{"Idempotency-Key": "once"})
+    _post(world, "pipelines", {"key": word, "name": text, "description": text, "steps": steps})
+    _post(world, f"pipelines/{word}/runs", {"params": {"topic": text}}, **{"Idempotency-Key": "once"})
     own = {"params": {"brief": text}, "dedup_key": word}
-    _made(world, "activities", {"name": text, "agent_role": "qa", **own})
-    _made(world, "activities", {"name": text, "human_role": word})
-    _conversations(world)
+    _post(world, "activities", {"name": text, "agent_role": "qa", **own})
+    _post(world, "activities", {"name": text, "human_role": word})
+    _add_conversations(world)
     engine.drain()
     failed(engine, world.tenant, count=2)
 
 
-def _things(world: World) -> None:
+def _add_settings(world: World) -> None:
     text, word = world.text(), world.word
     activity = world.admin.get(f"{API}activities/?limit=1").json()["results"][0]["id"]
     dataset = {"name": word, "description": text, "fields": {"id": "string"}, "rows": [{"id": word}]}
-    _made(world, "datasets", dataset)
-    _made(world, "skills", {"key": word, "name": text, "description": text, "content": text})
+    _post(world, "datasets", dataset)
+    _post(world, "skills", {"key": word, "name": text, "description": text, "content": text})
     deliverable = {"key": word, "name": text, "description": text, "pipelines": [word]}
-    made = _made(world, "deliverables", deliverable)
-    _made(world, f"deliverables/{made['id']}/start-period")
-    _made(world, "budgets", {"name": text, "cap": "25.50", "period": "month"})
-    _made(world, "channels", {"kind": word, "name": text, "details": {"account": world.canary}})
+    created = _post(world, "deliverables", deliverable)
+    _post(world, f"deliverables/{created['id']}/start-period")
+    _post(world, "budgets", {"name": text, "cap": "25.50", "period": "month"})
+    _post(world, "channels", {"kind": word, "name": text, "details": {"account": world.canary}})
     mail = {"kind": "email", "name": text[:100], "target": f"{world.canary}@example.com"}
-    _made(world, "notification-channels", mail)
-    _made(world, "webhooks", {"url": f"https://93.184.216.34/{word}", "description": text})
+    _post(world, "notification-channels", mail)
+    _post(world, "webhooks", {"url": f"https://93.184.216.34/{word}", "description": text})
     question = {"type": "other", "title": text, "description": text, "activity_ids": [activity]}
-    _made(world, "approvals", {**question, "human_role": word})
+    _post(world, "approvals", {**question, "human_role": word})
     schedule = {"name": text, "repeat": "repeating", "cron": "0 8 * * *", "target_type": "agent"}
-    made = _made(world, "schedules", {**schedule, "agent_role": "qa", "enabled": True})
-    _made(world, f"schedules/{made['id']}/run")
+    created = _post(world, "schedules", {**schedule, "agent_role": "qa", "enabled": True})
+    _post(world, f"schedules/{created['id']}/run")
 
 
-def _people(world: World) -> None:
+def _add_member(world: World) -> None:
     user = User.objects.create_user(f"member-{world.tenant.slug}")
     with tenant_scope(world.tenant.pk):
         Membership.objects.create(
@@ -139,20 +139,20 @@ def _people(world: World) -> None:
         )
 
 
-def _conversations(world: World) -> None:
-    """Something said to an agent and taken by it, and a subagent that tells this conversation of its end."""
+def _add_conversations(world: World) -> None:
+    """A message that an agent has taken, and a subagent whose result goes to the same mailbox."""
     text, word = world.text(), world.word
-    said = {"kind": "message", "text": text, "content": {"note": text}}
-    _made(world, f"mailboxes/{word}/items", {**said, "client_message_id": word})
-    taken = _made(world, f"mailboxes/{word}/take", {"consumer": text})
+    message = {"kind": "message", "text": text, "content": {"note": text}}
+    _post(world, f"mailboxes/{word}/items", {**message, "client_message_id": word})
+    taken = _post(world, f"mailboxes/{word}/take", {"consumer": text})
     world.mailbox_batch = taken["batch_id"]
-    _made(world, f"mailboxes/{word}/items", said)
-    asked = {"subagent_type": "qa", "prompt": text, "description": text, "parent_mailbox": word}
-    _made(world, "subagents", asked)
+    _post(world, f"mailboxes/{word}/items", message)
+    subagent = {"subagent_type": "qa", "prompt": text, "description": text, "parent_mailbox": word}
+    _post(world, "subagents", subagent)
 
 
-def _batches(world: World) -> None:
-    """A batch that a model provider has, with one item."""
+def _add_batch(world: World) -> None:
+    """A batch with one item that was sent to a model provider."""
     tenant = world.tenant.pk
     at = {"agent_role": "qa", "provider": f"{world.word}|{world.canary}:443|digest", "model": world.text()}
     with tenant_scope(tenant):
@@ -171,8 +171,8 @@ def _batches(world: World) -> None:
         )  # fmt: skip
 
 
-def _totals(world: World) -> None:
-    """What is left of old entries of the ledger, which the application itself may not write."""
+def _add_totals(world: World) -> None:
+    """Totals of old entries of the ledger, which the application itself cannot write."""
     with transaction.atomic(using=OWNER), connections[OWNER].cursor() as cursor:
         cursor.execute("SELECT set_config('app.tenant_id', %s, true)", [str(world.tenant.pk)])
         cursor.execute(
@@ -182,18 +182,18 @@ def _totals(world: World) -> None:
         )
 
 
-def _live_run(world: World, engine: Engine) -> None:
-    """A run that its agent has accepted and not ended, and a client that holds its token."""
-    asked: list[AgentRequest] = []
+def _add_live_run(world: World, engine: Engine) -> None:
+    """A live run that its agent has accepted, and a client with its token."""
+    requests: list[AgentRequest] = []
 
     def accept(request: AgentRequest) -> Accepted:
-        asked.append(request)
+        requests.append(request)
         return Accepted()
 
     engine.agent.behaviour = accept
     engine.submit(world.tenant, "qa", params={"brief": world.text()})
     engine.drain()
     with tenant_scope(world.tenant.pk):
-        run = ActivityRun.objects.get(pk=asked[-1].run_id)
+        run = ActivityRun.objects.get(pk=requests[-1].run_id)
     token = RunToken(world.tenant.pk, run.activity_id, run.pk, run.fence)
-    world.live_run, world.agent = run, _bearing(run_tokens.issue(token).token)
+    world.live_run, world.agent = run, _client_with_token(run_tokens.issue(token).token)

@@ -1,4 +1,4 @@
-"""Assistants of people and agents: the official SDK's own client, and whose token it asks with."""
+"""Assistants of people and agents: the official SDK's client with a token."""
 
 from __future__ import annotations
 
@@ -16,45 +16,45 @@ from orchestrator.mcp.api import Access
 from orchestrator.mcp.server import server
 
 
-class Asker:
-    """Somebody's assistant: each call is a connection of the SDK's client to a server of its own in this process."""
+class Assistant:
+    """An assistant. Each call connects the SDK's client to a new server in this process."""
 
-    def __init__(self, who: Access) -> None:
-        self.access = who
+    def __init__(self, access: Access) -> None:
+        self.access = access
 
     def tools(self) -> dict[str, Any]:
-        async def listed(client: Client) -> Any:
+        async def list_tools(client: Client) -> Any:
             return await client.list_tools()
 
-        return {tool.name: tool for tool in self._with(listed).tools}
+        return {tool.name: tool for tool in self._with(list_tools).tools}
 
     def call(self, tool: str, **arguments: Any) -> CallToolResult:
-        async def called(client: Client) -> Any:
+        async def call_tool(client: Client) -> Any:
             return await client.call_tool(tool, arguments)
 
-        found: CallToolResult = self._with(called)
-        return found
+        result: CallToolResult = self._with(call_tool)
+        return result
 
     def use(self, tool: str, **arguments: Any) -> Any:
-        """The answer of a call that must succeed."""
+        """Return the content of a call that must succeed."""
         result = self.call(tool, **arguments)
         assert not result.is_error, text_of(result)
         return result.structured_content
 
-    def refused(self, tool: str, **arguments: Any) -> Any:
-        """The error of a call that must fail, with its text as `text`."""
+    def use_refused(self, tool: str, **arguments: Any) -> Any:
+        """Return the error of a call that must fail, with its text as `text`."""
         result = self.call(tool, **arguments)
         assert result.is_error, result.structured_content
         return {**result.structured_content["error"], "text": text_of(result)}
 
     def _with(self, action: Callable[[Client], Any]) -> Any:
-        return asyncio.run(asked(server(lambda _: self.access, instructions=""), action))
+        return asyncio.run(run_with_client(server(lambda _: self.access, instructions=""), action))
 
 
-async def asked(of: Any, action: Callable[[Client], Any]) -> Any:
-    """What the action gets from a server. An error of the protocol comes as itself, not in a group of those of the connection."""
+async def run_with_client(server_or_transport: Any, action: Callable[[Client], Any]) -> Any:
+    """Return the action's result. An error of the protocol is raised itself, not in an exception group of the connection."""
     refusal: MCPError | None = None
-    async with Client(of) as client:
+    async with Client(server_or_transport) as client:
         try:
             return await action(client)
         except MCPError as error:
@@ -66,5 +66,5 @@ def text_of(result: CallToolResult) -> str:
     return "\n".join(getattr(each, "text", "") for each in result.content)
 
 
-def of_run(site: str, request: AgentRequest) -> Access:
+def access_of_run_request(site: str, request: AgentRequest) -> Access:
     return api.access_of_run(site, str(request.run_id), request.callback.token)

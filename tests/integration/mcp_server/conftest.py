@@ -1,4 +1,4 @@
-"""The MCP server before the real application, asked by the official SDK's own client."""
+"""The MCP server in front of the real application, called by the official SDK's client."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.live import live
 from tests.questions import Questions
 
 if TYPE_CHECKING:
-    from tests.integration.mcp_server.assistants import Asker
+    from tests.integration.mcp_server.assistants import Assistant
 
 if importlib.util.find_spec("mcp") is None:
     collect_ignore_glob = ["test_*.py"]  # pip install orchestrator[mcp]; requirements/dev.txt has it
@@ -31,21 +31,21 @@ def site(database: None) -> Iterator[str]:
 
 @pytest.fixture
 def token_of(request: pytest.FixtureRequest, database: None) -> Callable[..., str]:
-    """`token_of(role, tenant)`: a personal token; without a tenant for the fixture `tenant`."""
+    """`token_of(role, tenant)` creates a personal token, by default for the fixture `tenant`."""
 
-    def made(role: str = "admin", tenant: Tenant | None = None, **token: Any) -> str:
+    def create_token(role: str = "admin", tenant: Tenant | None = None, **token: Any) -> str:
         owner = tenant or request.getfixturevalue("tenant")
         return tokens.create(owner, role, f"{role} of {owner.slug}", **token)[1]
 
-    return made
+    return create_token
 
 
 @pytest.fixture
-def person(site: str, token_of: Callable[..., str]) -> Callable[..., Asker]:
-    """`person(role, tenant)`: an assistant with the personal token of such a person."""
-    from tests.integration.mcp_server.assistants import Asker
+def person(site: str, token_of: Callable[..., str]) -> Callable[..., Assistant]:
+    """`person(role, tenant)` returns an assistant with the personal token of such a person."""
+    from tests.integration.mcp_server.assistants import Assistant
 
-    return lambda *which, **more: Asker(api.access_of_person(site, token_of(*which, **more)))
+    return lambda *which, **more: Assistant(api.access_of_person(site, token_of(*which, **more)))
 
 
 @pytest.fixture
@@ -61,14 +61,14 @@ def questions(engine: Engine, tenant: Tenant) -> Questions:
 
 
 @pytest.fixture
-def at_work(engine: Engine, acme: Tenant, site: str) -> Callable[..., tuple[Any, Asker]]:
-    """`at_work(**fields)`: an activity whose agent has accepted it, and that agent with the token of the run."""
+def at_work(engine: Engine, acme: Tenant, site: str) -> Callable[..., tuple[Any, Assistant]]:
+    """`at_work(**fields)` returns an activity that its agent has accepted, and that agent with the token of the run."""
 
-    from tests.integration.mcp_server.assistants import Asker, of_run
+    from tests.integration.mcp_server.assistants import Assistant, access_of_run_request
 
-    def accepted(**fields: Any) -> tuple[Any, Asker]:
+    def accept_work(**fields: Any) -> tuple[Any, Assistant]:
         (activity_id,) = engine.submit(acme, **fields)
         engine.drain()
-        return activity_id, Asker(of_run(site, engine.agent.calls[-1]))
+        return activity_id, Assistant(access_of_run_request(site, engine.agent.calls[-1]))
 
-    return accepted
+    return accept_work

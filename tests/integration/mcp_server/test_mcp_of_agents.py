@@ -1,4 +1,4 @@
-"""An agent does its work with the tools of the MCP server, and its token opens its own run and nothing else."""
+"""Agents work with the tools of the MCP server. Their token authorises their own run only."""
 
 from __future__ import annotations
 
@@ -14,21 +14,19 @@ from activities import cancellation
 from orchestrator.mcp.api import access_of_person, access_of_run
 from tenants.models import Tenant
 from tests.engine import Engine
-from tests.integration.mcp_server.assistants import Asker, of_run
+from tests.integration.mcp_server.assistants import Assistant, access_of_run_request
 from tests.integration.tools.calling import CALLS, LEAVES, every_tool
 
-AtWork = Callable[..., tuple[Any, Asker]]
+AtWork = Callable[..., tuple[Any, Assistant]]
 
 
-def test_an_agent_is_offered_its_tools_and_none_of_those_of_people(at_work: AtWork) -> None:
+def test_an_agent_has_its_own_tools_and_none_of_people(at_work: AtWork) -> None:
     _, agent = at_work()
 
-    offered = agent.tools()
+    tools = agent.tools()
 
-    assert set(CALLS) | {"get_job", "report_progress", "log", "complete", "fail", "read_skill"} == set(
-        offered
-    )
-    assert all(tool.input_schema["additionalProperties"] is False for tool in offered.values())
+    assert set(CALLS) | {"get_job", "report_progress", "log", "complete", "fail", "read_skill"} == set(tools)
+    assert all(tool.input_schema["additionalProperties"] is False for tool in tools.values())
 
 
 @every_tool
@@ -46,7 +44,7 @@ def test_each_of_the_five_tools_has_its_effect(
     assert (again["id"], again["duplicate"]) == (answer["id"], True)
 
 
-def test_what_ends_the_run_is_told_in_words(at_work: AtWork) -> None:
+def test_the_text_of_a_tool_that_ends_the_run_says_so(at_work: AtWork) -> None:
     _, agent = at_work()
 
     result = agent.call("request_human_review", question="Is this the tone?")
@@ -54,7 +52,7 @@ def test_what_ends_the_run_is_told_in_words(at_work: AtWork) -> None:
     assert "This run is over: end now." in result.content[0].text  # type: ignore[union-attr]
 
 
-def test_the_job_is_told_without_the_token(at_work: AtWork, engine: Engine) -> None:
+def test_the_job_contains_no_token(at_work: AtWork, engine: Engine) -> None:
     activity_id, agent = at_work(params={"limit": 3}, input={"content": "Notes about bees", "data": None})
 
     job = agent.use("get_job")
@@ -68,7 +66,7 @@ def test_the_job_is_told_without_the_token(at_work: AtWork, engine: Engine) -> N
     assert engine.agent.calls[-1].callback.token.partition(":")[0] not in json.dumps(job)
 
 
-def test_an_agent_reports_and_completes(at_work: AtWork, engine: Engine, acme: Tenant) -> None:
+def test_an_agent_reports_progress_and_completes(at_work: AtWork, engine: Engine, acme: Tenant) -> None:
     activity_id, agent = at_work()
 
     beat = agent.use("report_progress", message="Half of it", percent=50, usage={"input_tokens": 7})
@@ -80,23 +78,25 @@ def test_an_agent_reports_and_completes(at_work: AtWork, engine: Engine, acme: T
     assert engine.status(acme, activity_id) == "done"
 
 
-def test_what_an_agent_logs_is_read_by_people(
+def test_lines_that_an_agent_logs_are_in_the_log_of_its_run(
     at_work: AtWork, api: Callable[..., Any], engine: Engine, acme: Tenant
 ) -> None:
     activity_id, agent = at_work()
 
-    kept = agent.use("log", lines=[{"kind": "text", "text": "Counting."}, {"kind": "note", "text": "Two."}])
+    response = agent.use(
+        "log", lines=[{"kind": "text", "text": "Counting."}, {"kind": "note", "text": "Two."}]
+    )
 
     run = engine.runs(acme, activity_id)[-1]
-    read = api().get(f"/api/v1/activities/{activity_id}/runs/{run.pk}/log/").json()
-    assert kept["accepted"] == 2
-    assert [(line["kind"], line["text"]) for line in read["results"]] == [
+    log = api().get(f"/api/v1/activities/{activity_id}/runs/{run.pk}/log/").json()
+    assert response["accepted"] == 2
+    assert [(line["kind"], line["text"]) for line in log["results"]] == [
         ("text", "Counting."),
         ("note", "Two."),
     ]
 
 
-def test_an_agent_fails_for_good(at_work: AtWork, engine: Engine, acme: Tenant) -> None:
+def test_an_agent_reports_a_permanent_failure(at_work: AtWork, engine: Engine, acme: Tenant) -> None:
     activity_id, agent = at_work()
 
     agent.use("fail", message="There are no bees.", code="no_bees")
@@ -109,43 +109,43 @@ def test_a_cancelled_run_is_told_to_stop(at_work: AtWork, acme: Tenant) -> None:
     cancellation.cancel(acme.pk, activity_id, actor="test")
 
     beat = agent.use("report_progress", message="On my way")
-    refused = agent.refused("complete", content="# Bees")
+    refused = agent.use_refused("complete", content="# Bees")
 
     assert beat["stop"] is True
     assert (refused["status"], refused["code"], refused["stop"]) == (409, "run_superseded", True)
     assert "Stop working on it" in refused["text"]
 
 
-def test_the_token_of_a_run_opens_no_other_run(
+def test_the_token_of_a_run_is_refused_for_another_run(
     at_work: AtWork, engine: Engine, acme: Tenant, site: str
 ) -> None:
     mine_id, mine = at_work()
     other_id, _ = at_work()
     other = engine.agent.calls[-1]
 
-    stolen = Asker(access_of_run(site, str(other.run_id), mine.access.token))
-    refused = stolen.refused("complete", content="mine now")
+    stolen = Assistant(access_of_run(site, str(other.run_id), mine.access.token))
+    refused = stolen.use_refused("complete", content="mine now")
 
     assert refused["status"] == 404
     assert engine.status(acme, other_id) == engine.status(acme, mine_id) == "in_progress"
 
 
-def test_the_token_of_a_run_opens_nothing_that_is_of_people(at_work: AtWork, site: str) -> None:
+def test_the_token_of_a_run_is_refused_for_tools_of_people(at_work: AtWork, site: str) -> None:
     _, agent = at_work()
 
-    refused = Asker(access_of_person(site, agent.access.token)).refused("inbox")
+    refused = Assistant(access_of_person(site, agent.access.token)).use_refused("inbox")
 
     assert refused["status"] == 401
     assert agent.access.token not in refused["text"]
 
 
-def test_faults_are_named_by_their_path(at_work: AtWork, engine: Engine, acme: Tenant) -> None:
+def test_errors_of_arguments_have_their_path(at_work: AtWork, engine: Engine, acme: Tenant) -> None:
     activity_id, agent = at_work()
 
-    by_schema = agent.refused(
+    by_schema = agent.use_refused(
         "create_subtask", name="x", description="y", blocking="yes", due_at="2030-01-01"
     )
-    by_api = agent.refused("create_subtask", name="x", description="y", blocking=True)
+    by_api = agent.use_refused("create_subtask", name="x", description="y", blocking=True)
 
     assert {fault["path"] for fault in by_schema["errors"]} == {"blocking", ""}
     assert "due_at" in by_schema["text"]
@@ -155,10 +155,10 @@ def test_faults_are_named_by_their_path(at_work: AtWork, engine: Engine, acme: T
 
 
 @pytest.mark.parametrize("key", ["../complete", "..", "a/b", "%2e%2e", "", "a\x00", "?x=1"])
-def test_the_key_of_a_skill_leads_to_no_other_address(at_work: AtWork, key: str) -> None:
+def test_the_key_of_a_skill_cannot_change_the_address(at_work: AtWork, key: str) -> None:
     _, agent = at_work()
 
-    refused = agent.refused("read_skill", key=key)
+    refused = agent.use_refused("read_skill", key=key)
 
     assert refused["code"] == "invalid_arguments"
 
@@ -168,29 +168,29 @@ def test_the_key_of_a_skill_leads_to_no_other_address(at_work: AtWork, key: str)
     [{"data": "\ud800"}, {"data": {"a": "\x00"}}, {"data": 2**70}, {"content": "\ud800"}],
     ids=["surrogate", "nul", "huge number", "surrogate text"],
 )
-def test_what_cannot_be_kept_is_refused_and_the_run_goes_on(
+def test_results_that_cannot_be_stored_are_refused_and_the_run_continues(
     at_work: AtWork, engine: Engine, acme: Tenant, hostile: dict[str, Any]
 ) -> None:
     activity_id, agent = at_work()
 
-    refused = agent.refused("complete", **hostile)
+    refused = agent.use_refused("complete", **hostile)
 
     assert refused["status"] == 400
     assert engine.status(acme, activity_id) == "in_progress"
 
 
-def test_a_tool_that_is_not_there_is_an_error_of_the_protocol(at_work: AtWork) -> None:
+def test_an_unknown_tool_is_an_error_of_the_protocol(at_work: AtWork) -> None:
     _, agent = at_work()
 
     with pytest.raises(MCPError, match="There is no tool confirm_decision"):
         agent.call("confirm_decision", id=str(uuid4()), decision="approve", confirmation="x")
 
 
-def test_an_orchestrator_that_is_away_is_told_as_such(at_work: AtWork, engine: Engine) -> None:
+def test_an_unreachable_orchestrator_is_reported(at_work: AtWork, engine: Engine) -> None:
     at_work()
-    away = Asker(of_run("http://127.0.0.1:9", engine.agent.calls[-1]))
+    unreachable = Assistant(access_of_run_request("http://127.0.0.1:9", engine.agent.calls[-1]))
 
-    refused = away.refused("complete", content="# Bees")
+    refused = unreachable.use_refused("complete", content="# Bees")
 
     assert refused["code"] == "unreachable"
     assert "is unknown" in refused["text"]

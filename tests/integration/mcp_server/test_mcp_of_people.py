@@ -1,4 +1,4 @@
-"""A person's assistant lists, shows, decides in two steps and submits, with the person's own rights and for their own tenant."""
+"""A person's assistant reads, submits, and decides in two steps, with the rights of the person and in their tenant only."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tenants.models import Tenant
 from tenants.models.audit import AuditEntry
 from tests.engine import Engine
 from tests.flows import Flow, step
-from tests.integration.mcp_server.assistants import Asker
+from tests.integration.mcp_server.assistants import Assistant
 from tests.questions import Questions
 from tests.scheduling import make_schedule
 
-Person = Callable[..., Asker]
+Person = Callable[..., Assistant]
 
 
 def status(item: Activity) -> str:
@@ -32,14 +32,16 @@ def status(item: Activity) -> str:
         return str(Activity.objects.get(pk=item.pk).status)
 
 
-def shown(person: Asker, item: Activity, decision: str = "approve", **more: Any) -> dict[str, Any]:
-    """The arguments with which the decision that was shown is confirmed."""
+def show_decision(
+    person: Assistant, item: Activity, decision: str = "approve", **more: Any
+) -> dict[str, Any]:
+    """Show a decision and return the arguments that confirm it."""
     answer = person.use("show_decision", id=str(item.pk), decision=decision, **more)
     return {"id": str(item.pk), "decision": decision, **more, "confirmation": answer["confirmation"]}
 
 
-def test_a_person_is_offered_none_of_the_tools_of_agents(person: Person, tenant: Tenant) -> None:
-    offered = person().tools()
+def test_a_person_has_none_of_the_tools_of_agents(person: Person, tenant: Tenant) -> None:
+    tools = person().tools()
 
     assert {
         "inbox",
@@ -51,13 +53,13 @@ def test_a_person_is_offered_none_of_the_tools_of_agents(person: Person, tenant:
         "runs",
         "schedules",
         "spend",
-    } <= set(offered)
-    assert not {"complete", "report_blocker", "get_job"} & set(offered)
-    changing = {name for name, tool in offered.items() if not tool.annotations.read_only_hint}
+    } <= set(tools)
+    assert not {"complete", "report_blocker", "get_job"} & set(tools)
+    changing = {name for name, tool in tools.items() if not tool.annotations.read_only_hint}
     assert changing == {"confirm_decision", "submit", "start_run"}
 
 
-def test_the_inbox_lists_and_an_item_shows_what_is_to_be_judged(person: Person, questions: Questions) -> None:
+def test_an_item_of_the_inbox_contains_what_is_to_be_decided(person: Person, questions: Questions) -> None:
     gate = questions.gate("# Bees\n\nBees fly far.")
     review = questions.review("Is the tone right?", "Dear *customer*")
 
@@ -74,7 +76,7 @@ def test_the_inbox_lists_and_an_item_shows_what_is_to_be_judged(person: Person, 
     )
 
 
-def test_an_approval_shows_its_options_and_what_hangs_on_it(person: Person, questions: Questions) -> None:
+def test_an_approval_contains_its_options_and_links(person: Person, questions: Questions) -> None:
     item = questions.approval(options=("Warm", "Sober"), linked=2)
 
     about = person().use("item", id=str(item.pk))["approval"]
@@ -92,25 +94,25 @@ def test_pages_of_the_inbox_follow_one_another(person: Person, questions: Questi
     assert second["next_cursor"] is None
 
 
-def test_showing_decides_nothing_and_confirming_decides(person: Person, questions: Questions) -> None:
+def test_a_decision_takes_effect_when_it_is_confirmed(person: Person, questions: Questions) -> None:
     gate = questions.gate()
     anna = person("reviewer")
 
-    confirmed = shown(anna, gate, "approve", notes="Fine.")
+    confirmed = show_decision(anna, gate, "approve", notes="Fine.")
     before = status(gate)
     answer = anna.use("confirm_decision", **confirmed)
 
     assert (before, status(gate), answer["status"]) == ("created", "approved", "approved")
 
 
-def test_a_rejection_sends_the_work_back_with_its_notes(
+def test_a_rejection_needs_notes_which_reach_the_agent(
     person: Person, questions: Questions, engine: Engine
 ) -> None:
     gate = questions.gate()
     anna = person("reviewer")
 
-    without = anna.refused("confirm_decision", **shown(anna, gate, "reject"))
-    anna.use("confirm_decision", **shown(anna, gate, "reject", notes="Less honey."))
+    without = anna.use_refused("confirm_decision", **show_decision(anna, gate, "reject"))
+    anna.use("confirm_decision", **show_decision(anna, gate, "reject", notes="Less honey."))
     engine.drain()
 
     assert [fault["path"] for fault in without["errors"]] == ["items[0].notes"]
@@ -121,27 +123,27 @@ def test_a_rejection_sends_the_work_back_with_its_notes(
     ("kind", "decision", "after"),
     [("blocker", "resolve", "done"), ("task", "complete", "done"), ("review", "approve", "approved")],
 )
-def test_other_items_are_answered_in_their_own_way(
+def test_blockers_tasks_and_reviews_have_their_own_decisions(
     person: Person, questions: Questions, kind: str, decision: str, after: str
 ) -> None:
     item = getattr(questions, kind)()
 
     anna = person()
-    anna.use("confirm_decision", **shown(anna, item, decision, notes="Done."))
+    anna.use("confirm_decision", **show_decision(anna, item, decision, notes="Done."))
 
     assert status(item) == after
 
 
-def test_a_decision_is_refused_when_the_item_has_changed_since_it_was_shown(
+def test_a_decision_about_an_item_that_changed_is_refused(
     person: Person, questions: Questions, tenant: Tenant
 ) -> None:
     gate = questions.gate()
     anna = person("reviewer")
-    confirmed = shown(anna, gate)
+    confirmed = show_decision(anna, gate)
     with tenant_scope(tenant.pk):
         Activity.objects.filter(pk=gate.pk).update(version=gate.version + 1)
 
-    refused = anna.refused("confirm_decision", **confirmed)
+    refused = anna.use_refused("confirm_decision", **confirmed)
 
     assert refused["status"] == 412
     assert "has changed since it was shown" in refused["text"]
@@ -153,10 +155,10 @@ def test_a_decision_that_somebody_else_made_first_is_refused(
 ) -> None:
     gate = questions.gate()
     anna = person("reviewer")
-    confirmed = shown(anna, gate)
+    confirmed = show_decision(anna, gate)
     approvals.reject(tenant.pk, gate.pk, actor="user:ben", notes="No.")
 
-    refused = anna.refused("confirm_decision", **confirmed)
+    refused = anna.use_refused("confirm_decision", **confirmed)
 
     assert refused["status"] in (409, 412)
     assert status(gate) == "rejected"
@@ -167,46 +169,49 @@ def test_a_decision_that_somebody_else_made_first_is_refused(
     [{"decision": "reject"}, {"notes": "Something else."}, {"chosen_option": "Warm"}, {"id": None}],
     ids=["decision", "notes", "option", "item"],
 )
-def test_a_confirmation_serves_for_no_other_answer_or_item(
+def test_a_confirmation_is_valid_for_its_decision_and_item_only(
     person: Person, questions: Questions, other: dict[str, Any]
 ) -> None:
     gate, another = questions.gate(), questions.gate(name="Another")
     anna = person("reviewer")
-    confirmed = {**shown(anna, gate, notes="Fine."), **other}
+    confirmed = {**show_decision(anna, gate, notes="Fine."), **other}
     confirmed["id"] = confirmed["id"] or str(another.pk)
 
-    refused = anna.refused("confirm_decision", **confirmed)
+    refused = anna.use_refused("confirm_decision", **confirmed)
 
     assert refused["code"] == "not_confirmed"
     assert (status(gate), status(another)) == ("created", "created")
 
 
-def test_a_confirmation_serves_for_no_other_person(person: Person, questions: Questions) -> None:
+def test_a_confirmation_is_valid_for_its_person_only(person: Person, questions: Questions) -> None:
     gate = questions.gate()
-    confirmed = shown(person("reviewer"), gate)
+    confirmed = show_decision(person("reviewer"), gate)
 
-    refused = person("reviewer").refused("confirm_decision", **confirmed)
+    refused = person("reviewer").use_refused("confirm_decision", **confirmed)
 
     assert (refused["code"], status(gate)) == ("not_confirmed", "created")
 
 
 @pytest.mark.parametrize(
-    "made_up", ["yes", "1-000000000000-" + 32 * "0", 100 * "9", "1-0-0", "\u0661-000000000000-" + 32 * "0"]
+    "confirmation",
+    ["yes", "1-000000000000-" + 32 * "0", 100 * "9", "1-0-0", "\u0661-000000000000-" + 32 * "0"],
 )
-def test_a_confirmation_cannot_be_made_up(person: Person, questions: Questions, made_up: str) -> None:
+def test_a_forged_confirmation_is_refused(person: Person, questions: Questions, confirmation: str) -> None:
     gate = questions.gate()
 
-    refused = person().refused("confirm_decision", id=str(gate.pk), decision="approve", confirmation=made_up)
+    refused = person().use_refused(
+        "confirm_decision", id=str(gate.pk), decision="approve", confirmation=confirmation
+    )
 
     assert (refused["code"], status(gate)) == ("not_confirmed", "created")
 
 
-def test_a_decision_that_is_confirmed_again_and_at_once_is_made_once(
+def test_a_repeated_or_concurrent_confirmation_decides_once(
     person: Person, questions: Questions, tenant: Tenant
 ) -> None:
     gate = questions.gate()
     anna = person("reviewer")
-    confirmed = shown(anna, gate)
+    confirmed = show_decision(anna, gate)
 
     with ThreadPoolExecutor(2) as pool:
         results = list(pool.map(lambda _: anna.call("confirm_decision", **confirmed), range(2)))
@@ -219,82 +224,82 @@ def test_a_decision_that_is_confirmed_again_and_at_once_is_made_once(
         assert moves.count() == 1
 
 
-def test_a_viewer_may_look_and_not_decide(person: Person, questions: Questions) -> None:
+def test_a_viewer_cannot_decide(person: Person, questions: Questions) -> None:
     gate = questions.gate()
     viewer = person("viewer")
 
-    refused = viewer.refused("confirm_decision", **shown(viewer, gate))
+    refused = viewer.use_refused("confirm_decision", **show_decision(viewer, gate))
 
     assert (refused["status"], status(gate)) == (403, "created")
     assert "required role: reviewer" in refused["text"]
 
 
-def test_what_belongs_to_another_tenant_is_not_there(
+def test_objects_of_another_tenant_are_not_found(
     person: Person, questions: Questions, other_tenant: Tenant
 ) -> None:
     gate = questions.gate()
     stranger, mine = person("admin", other_tenant), person()
-    confirmed = shown(mine, gate)
+    confirmed = show_decision(mine, gate)
 
     refusals = [
-        stranger.refused(tool, id=str(gate.pk), **more)
+        stranger.use_refused(tool, id=str(gate.pk), **more)
         for tool, more in (
             ("item", {}), ("why", {}), ("activity", {}), ("output", {}), ("input", {}), ("show_decision", {"decision": "approve"}),
         )
     ]  # fmt: skip
 
     assert {refused["status"] for refused in refusals} == {404}
-    assert stranger.refused("confirm_decision", **confirmed)["code"] == "not_confirmed"
+    assert stranger.use_refused("confirm_decision", **confirmed)["code"] == "not_confirmed"
     assert stranger.use("inbox")["results"] == []
     assert status(gate) == "created"
 
 
-def test_work_of_an_agent_is_nothing_that_can_be_decided(person: Person, questions: Questions) -> None:
+def test_the_work_of_an_agent_cannot_be_decided(person: Person, questions: Questions) -> None:
     gate = questions.gate()
 
-    refused = person().refused("show_decision", id=str(gate.parent_id), decision="approve")
+    refused = person().use_refused("show_decision", id=str(gate.parent_id), decision="approve")
 
     assert refused["code"] == "not_an_item"
 
 
-def test_a_wrong_token_is_told_as_such_and_not_repeated(site: str, tenant: Tenant) -> None:
+def test_a_wrong_token_is_refused_without_repeating_it(site: str, tenant: Tenant) -> None:
     secret = "orc_" + 43 * "x"
 
-    refused = Asker(api.access_of_person(site, secret)).refused("inbox")
+    refused = Assistant(api.access_of_person(site, secret)).use_refused("inbox")
 
     assert refused["status"] == 401
     assert secret not in json.dumps(refused)
 
 
-def test_work_is_submitted_once_under_its_key_and_says_why_it_waits(
+def test_a_repeated_submission_with_its_key_creates_one_activity(
     person: Person, tenant: Tenant, engine: Engine
 ) -> None:
     anna = person("operator")
-    wanted = {
+    arguments = {
         "name": "Count the bees",
         "agent_role": "qa",
         "params": {"hive": 3},
         "idempotency_key": "hive-3",
     }
 
-    first, again = anna.use("submit", **wanted), anna.use("submit", **wanted)
+    first, again = anna.use("submit", **arguments), anna.use("submit", **arguments)
 
     assert first["id"] == again["id"]
     assert anna.use("why", id=first["id"])["code"]
     assert anna.use("activity", id=first["id"])["params"] == {"hive": 3}
 
 
-def test_faults_of_submitted_work_are_named_by_their_path(person: Person, tenant: Tenant) -> None:
+def test_errors_of_a_submission_have_their_path(person: Person, tenant: Tenant) -> None:
     anna = person("operator")
 
-    by_api = anna.refused("submit", name="x", agent_role="no-such-role")
-    by_schema = anna.refused("submit", name="", agent_role=3, when="now")
+    by_api = anna.use_refused("submit", name="x", agent_role="no-such-role")
+    by_schema = anna.use_refused("submit", name="", agent_role=3, when="now")
 
     assert "agent_role" in {fault["path"] for fault in by_api["errors"]}
     assert {"name", "agent_role", ""} == {fault["path"] for fault in by_schema["errors"]}
 
 
-def test_a_long_output_is_read_piece_by_piece(person: Person, questions: Questions) -> None:
+def test_a_long_output_is_read_in_pieces(person: Person, questions: Questions) -> None:
     long = "".join(f"{number:09d}\n" for number in range(LONGEST_TEXT // 10 + 700))
     gate = questions.gate(long)
 
@@ -305,7 +310,7 @@ def test_a_long_output_is_read_piece_by_piece(person: Person, questions: Questio
     assert (first["characters"], rest["next_offset"]) == (len(long), None)
 
 
-def test_runs_are_started_listed_and_shown(person: Person, engine: Engine, tenant: Tenant) -> None:
+def test_runs_can_be_started_listed_and_read(person: Person, engine: Engine, tenant: Tenant) -> None:
     engine.serve(tenant)
     Flow(engine, tenant, step("a"), step("b", "a"))
     anna = person("operator")
@@ -319,30 +324,28 @@ def test_runs_are_started_listed_and_shown(person: Person, engine: Engine, tenan
     }
     assert [each["step"] for each in anna.use("run", id=started["id"])["steps"]] == ["a", "b"]
     named = anna.use("start_run", pipeline="flow", name="Bees", labels={"client": "acme"})
-    for narrowed in ({"label": "client:acme"}, {"search": "bees"}):
-        (found,) = anna.use("runs", **narrowed)["results"]
-        assert (found["id"], found["name"], found["labels"]) == (named["id"], "Bees", {"client": "acme"})
-        assert (found["waits_for"], found["cost_usd"]) == (["qa"], "0")
+    for filters in ({"label": "client:acme"}, {"search": "bees"}):
+        (run,) = anna.use("runs", **filters)["results"]
+        assert (run["id"], run["name"], run["labels"]) == (named["id"], "Bees", {"client": "acme"})
+        assert (run["waits_for"], run["cost_usd"]) == (["qa"], "0")
     assert [row["key"] for row in anna.use("pipelines")["results"]] == ["flow"]
 
 
-def test_schedules_and_spending_are_told(person: Person, engine: Engine, tenant: Tenant) -> None:
+def test_schedules_and_spending_can_be_read(person: Person, engine: Engine, tenant: Tenant) -> None:
     schedule = make_schedule(tenant, cron="30 6 * * 1-5", timezone="Europe/Berlin")
     anna = person()
 
-    listed = anna.use("schedules")["results"]
+    rows = anna.use("schedules")["results"]
     one = anna.use("schedule", id=str(schedule.pk), count=3)
     spent = anna.use("spend", group_by=["role", "day"], **{"from": "2026-01-01"})
 
-    assert [row["id"] for row in listed] == [str(schedule.pk)]
+    assert [row["id"] for row in rows] == [str(schedule.pk)]
     assert len(one["preview"]["fires_at"]) == 3
     assert (spent["usage"]["group_by"], spent["budgets"]) == (["role", "day"], [])
     assert {row["role"] for row in anna.use("agents", limit=200)["results"]} >= {"qa", "dev"}
 
 
-def test_what_was_done_stands_in_the_audit_trail_under_the_persons_token(
-    person: Person, tenant: Tenant
-) -> None:
+def test_actions_are_in_the_audit_trail_under_the_persons_token(person: Person, tenant: Tenant) -> None:
     person("operator").use("submit", name="Count the bees", agent_role="qa")
 
     with tenant_scope(tenant.pk):
@@ -351,15 +354,15 @@ def test_what_was_done_stands_in_the_audit_trail_under_the_persons_token(
     assert rows == {("POST /activities/", "token", "operator of acme", "done")}
 
 
-def test_the_key_of_confirmations_is_of_this_process_alone(
+def test_a_confirmation_is_valid_in_its_process_only(
     person: Person, questions: Questions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = questions.gate()
     anna = person("reviewer")
-    confirmed = shown(anna, gate)
+    confirmed = show_decision(anna, gate)
     monkeypatch.setattr(people_tools, "_KEY", b"another process")
 
-    refused = anna.refused("confirm_decision", **confirmed)
+    refused = anna.use_refused("confirm_decision", **confirmed)
 
     assert (refused["code"], status(gate)) == ("not_confirmed", "created")
 
@@ -367,22 +370,22 @@ def test_the_key_of_confirmations_is_of_this_process_alone(
 @pytest.mark.parametrize(
     "hostile", ["../usage", "x" * 5_000, "\x00", "' or 1=1", "01890a5d-ac96-774b-bcce-b302099a8057/../"]
 )
-def test_an_id_leads_to_no_other_address(person: Person, tenant: Tenant, hostile: str) -> None:
-    refused = person().refused("activity", id=hostile)
+def test_an_id_cannot_change_the_address(person: Person, tenant: Tenant, hostile: str) -> None:
+    refused = person().use_refused("activity", id=hostile)
 
     assert refused["code"] == "invalid_arguments"
 
 
 @pytest.mark.parametrize("cursor", ["nonsense", "&limit=1", "%00"])
-def test_a_made_up_cursor_is_refused_by_the_api(person: Person, tenant: Tenant, cursor: str) -> None:
-    assert person().refused("inbox", cursor=cursor)["status"] == 400
+def test_an_invalid_cursor_is_refused(person: Person, tenant: Tenant, cursor: str) -> None:
+    assert person().use_refused("inbox", cursor=cursor)["status"] == 400
 
 
-def test_ids_are_ids_however_they_are_written(person: Person, questions: Questions) -> None:
+def test_ids_may_be_in_upper_case(person: Person, questions: Questions) -> None:
     gate = questions.gate()
     anna = person()
 
-    confirmed = shown(anna, gate)
+    confirmed = show_decision(anna, gate)
     confirmed["id"] = str(UUID(confirmed["id"])).upper()
     anna.use("confirm_decision", **confirmed)
 

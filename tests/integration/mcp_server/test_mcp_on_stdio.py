@@ -1,4 +1,4 @@
-"""`python -m orchestrator.mcp` as a host of assistants starts it: by its environment, over standard input and output."""
+"""`python -m orchestrator.mcp` as hosts of assistants start it: configured by its environment, over standard input and output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestrator.mcp import server as serving
 from orchestrator.mcp.api import InvalidAccess, access_from_environment
 from tenants.models import Tenant
 from tests.engine import Engine, elsewhere
-from tests.integration.mcp_server.assistants import Asker
+from tests.integration.mcp_server.assistants import Assistant
 from tests.questions import Questions
 
 pytestmark = pytest.mark.long
@@ -32,13 +32,13 @@ MODULE = ["-I", "-m", "orchestrator.mcp"]
 
 
 def on_stdio(environment: dict[str, str], action: Callable[[Client], Any], *options: str) -> Any:
-    started = StdioServerParameters(command=sys.executable, args=[*MODULE, *options], env=environment)
+    parameters = StdioServerParameters(command=sys.executable, args=[*MODULE, *options], env=environment)
 
-    async def connected() -> Any:
-        async with Client(started) as client:
+    async def run_action() -> Any:
+        async with Client(parameters) as client:
             return await action(client)
 
-    return asyncio.run(connected())
+    return asyncio.run(run_action())
 
 
 def run(environment: dict[str, str], *options: str, **more: Any) -> subprocess.CompletedProcess[str]:
@@ -51,16 +51,16 @@ def test_a_person_decides_over_standard_input_and_output(
     site: str, token_of: Callable[..., str], questions: Questions
 ) -> None:
     gate = questions.gate()
-    wanted = {"id": str(gate.pk), "decision": "approve"}
+    arguments = {"id": str(gate.pk), "decision": "approve"}
 
-    async def decided(client: Client) -> Any:
-        shown = await client.call_tool("show_decision", wanted)
-        confirmation = shown.structured_content["confirmation"]
-        return await client.call_tool("confirm_decision", {**wanted, "confirmation": confirmation})
+    async def decide(client: Client) -> Any:
+        question = await client.call_tool("show_decision", arguments)
+        confirmation = question.structured_content["confirmation"]
+        return await client.call_tool("confirm_decision", {**arguments, "confirmation": confirmation})
 
-    made = on_stdio({"ORCHESTRATOR_URL": site, "ORCHESTRATOR_TOKEN": token_of("reviewer")}, decided)
+    decision = on_stdio({"ORCHESTRATOR_URL": site, "ORCHESTRATOR_TOKEN": token_of("reviewer")}, decide)
 
-    assert made.structured_content["status"] == "approved"
+    assert decision.structured_content["status"] == "approved"
 
 
 @pytest.mark.parametrize(
@@ -70,33 +70,40 @@ def test_a_person_decides_over_standard_input_and_output(
         ("ORCHESTRATOR_URL", "ORCHESTRATOR_TOKEN"),
     ],
 )
-def test_an_agent_is_known_by_its_callback_url(
-    site: str, at_work: Callable[..., tuple[Any, Asker]], engine: Engine, acme: Tenant, names: tuple[str, str]
+def test_an_agent_is_recognised_by_its_callback_url(
+    site: str,
+    at_work: Callable[..., tuple[Any, Assistant]],
+    engine: Engine,
+    acme: Tenant,
+    names: tuple[str, str],
 ) -> None:
     activity_id, _ = at_work()
     request = engine.agent.calls[-1]
     address = f"{site}/api/v1/agent-runs/{request.run_id}/"
 
-    async def completed(client: Client) -> Any:
+    async def complete(client: Client) -> Any:
         return await client.call_tool("complete", {"content": "# Bees"})
 
-    done = on_stdio(dict(zip(names, (address, request.callback.token), strict=True)), completed)
+    done = on_stdio(dict(zip(names, (address, request.callback.token), strict=True)), complete)
 
     assert done.structured_content["accepted"] is True
     assert engine.status(acme, activity_id) == "done"
 
 
-def test_only_the_tools_that_are_named_are_offered() -> None:
+def test_only_the_named_tools_are_offered() -> None:
     environment = {
         "ORCHESTRATOR_URL": f"http://127.0.0.1:9/api/v1/agent-runs/{RUN}/",
         "ORCHESTRATOR_TOKEN": "t",
     }
 
-    async def listed(client: Client) -> Any:
+    async def list_tools(client: Client) -> Any:
         return [tool.name for tool in (await client.list_tools()).tools]
 
-    assert on_stdio(environment, listed, "--tools", "get_job,report_blocker") == ["get_job", "report_blocker"]
-    without_end = on_stdio(environment, listed, "--no-end")
+    assert on_stdio(environment, list_tools, "--tools", "get_job,report_blocker") == [
+        "get_job",
+        "report_blocker",
+    ]
+    without_end = on_stdio(environment, list_tools, "--no-end")
     assert "report_blocker" in without_end
     assert not {"complete", "fail"} & set(without_end)
 
@@ -115,7 +122,7 @@ def test_neither_django_nor_celery_nor_settings_are_loaded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment", "options", "told"),
+    ("environment", "options", "error"),
     [
         ({}, [], "ORCHESTRATOR_URL and ORCHESTRATOR_TOKEN must be set"),
         ({"ORCHESTRATOR_URL": "https://host"}, [], "ORCHESTRATOR_TOKEN must be set"),
@@ -129,24 +136,24 @@ def test_neither_django_nor_celery_nor_settings_are_loaded() -> None:
         ({"ORCHESTRATOR_URL": "https://host"}, ["--http", "0", "--host", "0.0.0.0"], "--allow-host"),
     ],
 )
-def test_what_is_missing_is_told_on_standard_error_and_nothing_else(
+def test_missing_settings_are_reported_on_standard_error_only(
     environment: dict[str, str],
     options: list[str],
-    told: str,
+    error: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In this process; that a process of its own ends in the same way is seen below."""
+    """This runs in the test's process; the next test starts a real one."""
     monkeypatch.setattr(os, "environ", dict(environment))
 
     status = command_line.main(options)
 
-    said = capsys.readouterr()
-    assert (status, said.out) == (2, "")
-    assert told in said.err
+    output = capsys.readouterr()
+    assert (status, output.out) == (2, "")
+    assert error in output.err
 
 
-def test_files_of_the_folder_that_it_is_started_in_are_not_run(tmp_path: Path) -> None:
+def test_files_in_the_working_directory_are_not_imported(tmp_path: Path) -> None:
     (tmp_path / "orchestrator").mkdir()
     for name in ("mcp.py", "orchestrator/__init__.py", "json.py"):
         (tmp_path / name).write_text("raise SystemExit('hostile code')")
@@ -158,7 +165,7 @@ def test_files_of_the_folder_that_it_is_started_in_are_not_run(tmp_path: Path) -
     assert "Traceback" not in done.stderr
 
 
-def test_it_serves_over_http_until_it_is_told_to_end(site: str, token_of: Callable[..., str]) -> None:
+def test_the_server_runs_over_http_until_it_is_terminated(site: str, token_of: Callable[..., str]) -> None:
     environment = {"PATH": os.environ["PATH"], "ORCHESTRATOR_URL": site, "ORCHESTRATOR_TOKEN": token_of()}
     process = subprocess.Popen(
         [sys.executable, *MODULE, "--http", "0"],
@@ -180,9 +187,9 @@ def test_it_serves_over_http_until_it_is_told_to_end(site: str, token_of: Callab
     assert "not used with --http" in errors
 
 
-def test_an_agent_that_has_reported_stays_alive_while_it_thinks(
+def test_heartbeats_continue_between_calls_after_the_first_report(
     site: str,
-    at_work: Callable[..., tuple[Any, Asker]],
+    at_work: Callable[..., tuple[Any, Assistant]],
     engine: Engine,
     acme: Tenant,
     monkeypatch: pytest.MonkeyPatch,
@@ -193,19 +200,21 @@ def test_an_agent_that_has_reported_stays_alive_while_it_thinks(
     def beats() -> int:
         return int(engine.runs(acme, activity_id)[-1].beats)
 
-    async def thinking() -> None:
+    async def work_slowly() -> None:
         async with anyio.create_task_group() as tasks:
-            heart = serving._Heartbeat(tasks.start_soon)
-            of_agent = serving.server(lambda _: agent.access, instructions="", on_progress=heart.begin)
-            async with Client(of_agent) as client:
+            heartbeat = serving._Heartbeat(tasks.start_soon)
+            agent_server = serving.server(
+                lambda _: agent.access, instructions="", on_progress=heartbeat.begin
+            )
+            async with Client(agent_server) as client:
                 await client.call_tool("report_progress", {"message": "Thinking"})
                 deadline = time.monotonic() + 20
                 while await asyncio.to_thread(elsewhere, beats) < 4:
                     assert time.monotonic() < deadline
                 await client.call_tool("complete", {"content": "# Bees"})
-                # The end of the run ends the beating: only then is the group left.
+                # The task group exits only after the heartbeats have ended with the run.
 
-    asyncio.run(thinking())
+    asyncio.run(work_slowly())
 
     assert engine.status(acme, activity_id) == "done"
 
@@ -217,7 +226,7 @@ def test_an_agent_that_has_reported_stays_alive_while_it_thinks(
         "https://host:99999", "https://[::1",
     ],
 )  # fmt: skip
-def test_a_token_is_sent_to_no_address_that_is_not_plainly_one(address: str) -> None:
+def test_an_invalid_address_is_refused_before_the_token_is_sent(address: str) -> None:
     with pytest.raises(InvalidAccess) as caught:
         access_from_environment({"ORCHESTRATOR_URL": address, "ORCHESTRATOR_TOKEN": "orc_secret"})
 
@@ -225,7 +234,7 @@ def test_a_token_is_sent_to_no_address_that_is_not_plainly_one(address: str) -> 
 
 
 @pytest.mark.parametrize("token", ["", "a b", "a\nX-Evil: 1", "ä", "x" * 9_000])
-def test_what_cannot_be_a_token_is_not_sent(token: str) -> None:
+def test_an_invalid_token_is_not_sent(token: str) -> None:
     with pytest.raises(InvalidAccess):
         access_from_environment({"ORCHESTRATOR_URL": "https://host", "ORCHESTRATOR_TOKEN": token})
 
@@ -233,21 +242,21 @@ def test_what_cannot_be_a_token_is_not_sent(token: str) -> None:
 @pytest.mark.parametrize(
     "address", ["https://host", "https://host/", "https://host/api/v1", "https://host/api/v1/"]
 )
-def test_the_address_may_have_the_path_of_the_api(address: str) -> None:
-    found = access_from_environment({"ORCHESTRATOR_URL": address, "ORCHESTRATOR_TOKEN": "t"})
+def test_the_address_may_include_the_path_of_the_api(address: str) -> None:
+    access = access_from_environment({"ORCHESTRATOR_URL": address, "ORCHESTRATOR_TOKEN": "t"})
 
-    assert found == api.Access("https://host/api/v1/", "t")
-    assert "t'" not in repr(found)
+    assert access == api.Access("https://host/api/v1/", "t")
+    assert "t'" not in repr(access)
 
 
-def test_of_a_runs_token_and_a_persons_the_one_that_opens_less_is_used() -> None:
+def test_the_token_of_a_run_precedes_the_token_of_a_person() -> None:
     callback = f"https://host/api/v1/agent-runs/{RUN}/"
-    both = {
+    environment = {
         "ORCHESTRATOR_URL": "https://host",
         "ORCHESTRATOR_TOKEN": "person",
         "ORCHESTRATOR_CALLBACK_URL": callback,
     }
 
-    found = access_from_environment({**both, "ORCHESTRATOR_CALLBACK_TOKEN": "run"})
+    access = access_from_environment({**environment, "ORCHESTRATOR_CALLBACK_TOKEN": "run"})
 
-    assert found == api.Access(callback, "run", of_run=True)
+    assert access == api.Access(callback, "run", of_run=True)

@@ -1,4 +1,4 @@
-"""Over HTTP every client brings a token of its own, and neither pages in a browser nor the server's own environment open anything."""
+"""Over HTTP each client sends its own token. Pages in a browser and the environment of the server give no access."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tenants.context import tenant_scope
 from tenants.models import ApiToken, Tenant
 from tests.cases import in_one_test
 from tests.engine import Engine
-from tests.integration.mcp_server.assistants import Asker, asked, text_of
+from tests.integration.mcp_server.assistants import Assistant, run_with_client, text_of
 from tests.questions import Questions
 
 LIST = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
@@ -33,35 +33,35 @@ HEADERS = {"Accept": "application/json, text/event-stream", "Content-Type": "app
 
 @pytest.fixture
 def address(site: str) -> Iterator[str]:
-    """Where the MCP server answers, in a thread of the test's process."""
+    """The address of an MCP server in a thread of the test's process."""
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
-    served = uvicorn.Server(
+    http_server = uvicorn.Server(
         uvicorn.Config(
             server.application(site, Binding("127.0.0.1", port)), log_level="warning", lifespan="on"
         )
     )
-    thread = threading.Thread(target=served.run, kwargs={"sockets": [listening]})
+    thread = threading.Thread(target=http_server.run, kwargs={"sockets": [listening]})
     thread.start()
-    while not served.started:
+    while not http_server.started:
         assert thread.is_alive()
         time.sleep(0.01)
     yield f"http://127.0.0.1:{port}/mcp"
-    served.should_exit = True
+    http_server.should_exit = True
     thread.join(timeout=20)
     assert not thread.is_alive()
 
 
 def call(address: str, headers: dict[str, str], tool: str, /, **arguments: Any) -> CallToolResult:
-    """A call of the SDK's own client with these headers."""
+    """Call a tool with the SDK's client and these headers."""
 
-    async def called() -> Any:
+    async def call_with_headers() -> Any:
         async with httpx2.AsyncClient(headers=headers) as client:
             transport = streamable_http_client(address, http_client=client)
-            return await asked(transport, lambda connected: connected.call_tool(tool, arguments))
+            return await run_with_client(transport, lambda connected: connected.call_tool(tool, arguments))
 
-    found: CallToolResult = asyncio.run(called())
-    return found
+    result: CallToolResult = asyncio.run(call_with_headers())
+    return result
 
 
 def bearer(token: str, **more: str) -> dict[str, str]:
@@ -72,7 +72,7 @@ def post(address: str, **headers: str) -> httpx2.Response:
     return httpx2.post(address, json=LIST, headers={**HEADERS, **headers}, timeout=30)
 
 
-def test_each_client_sees_what_its_own_token_opens(
+def test_each_client_sees_the_data_of_its_own_token(
     address: str, token_of: Callable[..., str], questions: Questions, other_tenant: Tenant
 ) -> None:
     gate = questions.gate()
@@ -84,22 +84,22 @@ def test_each_client_sees_what_its_own_token_opens(
     assert theirs.structured_content["results"] == []
 
 
-def test_a_decision_is_shown_and_confirmed_over_http(
+def test_a_decision_can_be_shown_and_confirmed_over_http(
     address: str, token_of: Callable[..., str], questions: Questions
 ) -> None:
     gate, anna, ben = questions.gate(), bearer(token_of("reviewer")), bearer(token_of("reviewer"))
-    wanted = {"id": str(gate.pk), "decision": "approve"}
-    shown = call(address, anna, "show_decision", **wanted).structured_content
+    arguments = {"id": str(gate.pk), "decision": "approve"}
+    question = call(address, anna, "show_decision", **arguments).structured_content
 
-    stolen = call(address, ben, "confirm_decision", **wanted, confirmation=shown["confirmation"])
-    made = call(address, anna, "confirm_decision", **wanted, confirmation=shown["confirmation"])
+    stolen = call(address, ben, "confirm_decision", **arguments, confirmation=question["confirmation"])
+    decision = call(address, anna, "confirm_decision", **arguments, confirmation=question["confirmation"])
 
     assert stolen.structured_content["error"]["code"] == "not_confirmed"
-    assert made.structured_content["status"] == "approved", text_of(made)
+    assert decision.structured_content["status"] == "approved", text_of(decision)
 
 
-def test_an_agent_names_its_run_and_gets_its_tools(
-    address: str, at_work: Callable[..., tuple[Any, Asker]], engine: Engine, acme: Tenant
+def test_an_agent_names_its_run_in_a_header(
+    address: str, at_work: Callable[..., tuple[Any, Assistant]], engine: Engine, acme: Tenant
 ) -> None:
     activity_id, _ = at_work()
     request = engine.agent.calls[-1]
@@ -123,7 +123,7 @@ def test_an_agent_names_its_run_and_gets_its_tools(
     ],
     ids=["none", "empty", "basic", "wrong", "wrong for a run", "no run"],
 )
-def test_without_a_good_token_not_even_the_tools_are_told(
+def test_without_a_valid_token_the_tools_are_not_listed(
     address: str,
     tenant: Tenant,
     monkeypatch: pytest.MonkeyPatch,
@@ -138,8 +138,8 @@ def test_without_a_good_token_not_even_the_tools_are_told(
     assert "orc_x" not in answer.text
 
 
-def test_a_run_and_a_person_do_not_take_one_anothers_place(
-    address: str, at_work: Callable[..., tuple[Any, Asker]], engine: Engine, token_of: Callable[..., str]
+def test_tokens_of_runs_and_of_people_are_not_interchangeable(
+    address: str, at_work: Callable[..., tuple[Any, Assistant]], engine: Engine, token_of: Callable[..., str]
 ) -> None:
     at_work()
     request = engine.agent.calls[-1]
@@ -150,7 +150,7 @@ def test_a_run_and_a_person_do_not_take_one_anothers_place(
     assert (as_person.status_code, as_run.status_code) == (401, 401)
 
 
-def test_a_token_that_is_revoked_opens_nothing_any_more(
+def test_a_revoked_token_is_no_longer_accepted(
     address: str, token_of: Callable[..., str], tenant: Tenant
 ) -> None:
     secret = token_of()
@@ -194,7 +194,7 @@ def test_a_body_that_is_too_large_is_refused(address: str, token_of: Callable[..
 
 
 @in_one_test("body", [b"", b"[]", b"{", b"\xff\xfe", b"[" * 50_000, json.dumps(MISCALLED).encode()])
-def test_hostile_messages_are_answered_and_the_server_goes_on(
+def test_malformed_messages_do_not_stop_the_server(
     address: str, token_of: Callable[..., str], body: bytes
 ) -> None:
     headers = {**HEADERS, **bearer(token_of())}

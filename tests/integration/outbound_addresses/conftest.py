@@ -1,4 +1,4 @@
-"""Names and listeners of a world in which nothing may be called."""
+"""No address may be called. Names resolve as the test says, and no internal listener may be reached."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.outside import HOSTILE_URLS, Listener, Names, controlled_names
 
 
 @pytest.fixture(autouse=True)
-def closed_world(settings: Any) -> Iterator[None]:
+def no_outside_world(settings: Any) -> Iterator[None]:
     settings.ORCHESTRATOR_EGRESS_ALLOW = settings.ORCHESTRATOR_EGRESS_DENY = ()
     settings.ORCHESTRATOR_EGRESS_CA_FILE = None
     yield
@@ -28,7 +28,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[Names]:
 
 @pytest.fixture(autouse=True)
 def listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[Listener]:
-    """Something inside, at a port that the rules allow. Whatever a test does, nobody may come to it."""
+    """An internal server at an allowed port. No test may connect to it."""
     listening = Listener()
     monkeypatch.setattr(policy, "PORTS", policy.PORTS | {listening.port})
     yield listening

@@ -1,4 +1,4 @@
-"""Members of the bodies that the API describes."""
+"""Fields of request bodies in the OpenAPI schema."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.integration.test_api_openapi import schema
 
 
 def members_of(part: Any, seen: frozenset[str] = frozenset()) -> Iterator[tuple[str, Any]]:
-    """The members of a body's schema, those of its parts included."""
+    """Yield the fields of a body's schema, including nested ones."""
     if "$ref" in part:
         name = part["$ref"].rpartition("/")[2]
         if name not in seen:

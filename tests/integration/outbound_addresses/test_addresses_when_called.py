@@ -1,4 +1,4 @@
-"""What was saved all the same is judged again when it is called."""
+"""Stored addresses are checked again at each call."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def _call_model(adapter: str) -> Callable[[str], Any]:
     return call
 
 
-def _look_at_health(url: str) -> Any:
+def _check_health(url: str) -> Any:
     finding = health.call_agent(Agent(role="x", health_url=url), "")
     if not finding.reachable:
         raise AgentError(finding.detail)
 
 
-def _look_at_endpoint(url: str) -> Any:
+def _check_endpoint(url: str) -> Any:
     finding = health.call_agent(Agent(role="x"), url)
     if not finding.reachable:
         raise AgentError(finding.detail)
@@ -57,7 +57,7 @@ def _read_rows(url: str) -> Any:
 
 
 def _send_event(url: str) -> Any:
-    """It never raises: what came of an attempt is kept with the delivery."""
+    """Raise for a failed delivery, because posting itself never raises."""
     outcome = webhook_posting.post(url, {}, message_id="m", secrets=["whsec_" + 8 * "QUJD"])
     assert not outcome.was_accepted
     raise AgentError(outcome.error)
@@ -67,8 +67,8 @@ CALLS: dict[str, Callable[[str], Any]] = {
     "agent": _call_http,
     "model": _call_model("openai"),
     "other model": _call_model("anthropic"),
-    "health": _look_at_health,
-    "health of an endpoint": _look_at_endpoint,
+    "health": _check_health,
+    "health of an endpoint": _check_endpoint,
     "alert": lambda url: backends.post(backends.Target(url), b"{}"),
     "data source": _read_rows,
     "event": _send_event,
@@ -76,10 +76,10 @@ CALLS: dict[str, Callable[[str], Any]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_what_was_saved_all_the_same_is_refused_when_it_is_called(
+def test_a_stored_hostile_address_is_refused_when_it_is_called(
     monkeypatch: pytest.MonkeyPatch, hostile: tuple[str, ...], name: str
 ) -> None:
-    """As from a row that is older than a rule, or was written past it."""
+    """Such a row may be older than a rule, or written around it."""
     connected: list[Any] = []
     monkeypatch.setattr(transport, "_connect", lambda *place: connected.append(place))
 
@@ -90,7 +90,7 @@ def test_what_was_saved_all_the_same_is_refused_when_it_is_called(
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_name_that_leads_inside_once_it_was_checked_is_not_followed(
+def test_a_name_that_becomes_internal_after_the_check_is_refused(
     monkeypatch: pytest.MonkeyPatch, names: Names, listener: Listener, name: str
 ) -> None:
     names.flips[GOOD_NAME] = ["127.0.0.1"]
@@ -103,10 +103,10 @@ def test_a_name_that_leads_inside_once_it_was_checked_is_not_followed(
     assert names.asked == [GOOD_NAME, GOOD_NAME]
 
 
-def test_a_name_is_not_asked_again_between_judging_and_connecting(
+def test_a_name_is_resolved_once_per_call(
     monkeypatch: pytest.MonkeyPatch, names: Names, listener: Listener
 ) -> None:
-    """The name flips after the first question of the call itself: the judged address is what is connected to."""
+    """The name changes after its first lookup, and the call still connects to the checked address."""
     names.flips[GOOD_NAME] = ["127.0.0.1"]
     connected: list[Any] = []
 
@@ -126,19 +126,19 @@ def test_a_name_is_not_asked_again_between_judging_and_connecting(
 
 
 def test_every_call_has_a_deadline_and_a_cap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What they do is tested with the client; that nobody calls without them, here."""
+    """Their effects are tested with the client."""
     bounds: list[tuple[float, int]] = []
 
     class Stopped(BaseException):
-        """Nothing of ours catches it."""
+        """No code of the project catches it."""
 
-    def budgeted(seconds: float, max_bytes: int, *more: Any, **options: Any) -> Any:
+    def record_bounds(seconds: float, max_bytes: int, *more: Any, **options: Any) -> Any:
         bounds.append((seconds, max_bytes))
         raise Stopped
 
-    monkeypatch.setattr("agents.outbound.budget.call_budget", budgeted)
-    monkeypatch.setattr("agents.outbound.call_budget", budgeted)
-    assert outbound_client.budget.call_budget is budgeted
+    monkeypatch.setattr("agents.outbound.budget.call_budget", record_bounds)
+    monkeypatch.setattr("agents.outbound.call_budget", record_bounds)
+    assert outbound_client.budget.call_budget is record_bounds
 
     for call in CALLS.values():
         with pytest.raises(Stopped):

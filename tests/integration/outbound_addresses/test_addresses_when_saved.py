@@ -1,4 +1,4 @@
-"""No address that may not be called comes in by any door, nor does a door stay unknown."""
+"""Forbidden addresses are refused by every endpoint and form that stores addresses, and every such place is known here."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def root(database: None) -> Client:
     return browser
 
 
-def test_the_list_has_more_spellings_than_anybody_needs_to_get_in() -> None:
+def test_the_list_of_hostile_addresses_is_long() -> None:
     assert len(HOSTILE_URLS) > 100
 
 
 @dataclass(frozen=True)
-class Door:
-    """Where an address is entered: the request that enters it, and the member that it is."""
+class AddressField:
+    """A field of a request that stores an address."""
 
     method: str
     address: str
@@ -49,43 +49,47 @@ class Door:
     body: Mapping[str, Any]
 
 
-DOORS = {
-    "config": Door("put", "/api/v1/agent-configs/qa/", "endpoint", {"adapter": "http"}),
-    "config, model": Door(
+ADDRESS_FIELDS = {
+    "config": AddressField("put", "/api/v1/agent-configs/qa/", "endpoint", {"adapter": "http"}),
+    "config, model": AddressField(
         "put", "/api/v1/agent-configs/qa/", "endpoint", {"adapter": "openai", "model": "m"}
     ),
-    "config, other model": Door(
+    "config, other model": AddressField(
         "put", "/api/v1/agent-configs/qa/", "endpoint", {"adapter": "anthropic", "model": "m"}
     ),
-    "agent": Door("post", "/api/v1/agents/", "endpoint", {"role": "scout", "name": "Scout"}),
-    "agent, model": Door(
+    "agent": AddressField("post", "/api/v1/agents/", "endpoint", {"role": "scout", "name": "Scout"}),
+    "agent, model": AddressField(
         "post", "/api/v1/agents/", "endpoint", {"role": "scout", "name": "Scout", "adapter": "openai"}
     ),
-    "agent, health": Door("post", "/api/v1/agents/", "health_url", {"role": "scout", "name": "Scout"}),
-    "agent, replaced": Door("put", "/api/v1/agents/scribe/", "endpoint", {"name": "Scribe"}),
-    "agent, changed": Door("patch", "/api/v1/agents/scribe/", "endpoint", {}),
-    "agent, health changed": Door("patch", "/api/v1/agents/scribe/", "health_url", {}),
-    "deployment": Door(
+    "agent, health": AddressField(
+        "post", "/api/v1/agents/", "health_url", {"role": "scout", "name": "Scout"}
+    ),
+    "agent, replaced": AddressField("put", "/api/v1/agents/scribe/", "endpoint", {"name": "Scribe"}),
+    "agent, changed": AddressField("patch", "/api/v1/agents/scribe/", "endpoint", {}),
+    "agent, health changed": AddressField("patch", "/api/v1/agents/scribe/", "health_url", {}),
+    "deployment": AddressField(
         "post",
         "/api/v1/agents/scribe/deployments/",
         "endpoint",
         {"version": "1.0.0", "environment": "staging"},
     ),
-    "webhook": Door("post", "/api/v1/notification-channels/", "target", {"kind": "webhook", "name": "w"}),
-    "slack": Door("post", "/api/v1/notification-channels/", "target", {"kind": "slack", "name": "s"}),
-    "webhook of events": Door("post", "/api/v1/webhooks/", "url", {}),
-    "webhook of events, changed": Door("put", "/api/v1/webhooks/{hook}/", "url", {}),
-    "data source": Door(
+    "webhook": AddressField(
+        "post", "/api/v1/notification-channels/", "target", {"kind": "webhook", "name": "w"}
+    ),
+    "slack": AddressField("post", "/api/v1/notification-channels/", "target", {"kind": "slack", "name": "s"}),
+    "webhook of events": AddressField("post", "/api/v1/webhooks/", "url", {}),
+    "webhook of events, changed": AddressField("put", "/api/v1/webhooks/{hook}/", "url", {}),
+    "data source": AddressField(
         "post", "/api/v1/datasets/", "location", {"name": "x", "source": "api", "fields": {"id": "string"}}
     ),
-    "data source, changed": Door("patch", "/api/v1/datasets/rates/", "location", {}),
+    "data source, changed": AddressField("patch", "/api/v1/datasets/rates/", "location", {}),
 }
-WHOLE = "config"
+FULL_LIST = "config"
 
 
 @pytest.fixture
 def scribe(database: None) -> Iterator[Agent]:
-    """An agent of the registry; one called `scout` may come into being beside it."""
+    """A registered agent. A test may create another one named `scout`."""
     with registered("scribe") as agent:
         yield agent
     with system_scope():
@@ -117,33 +121,33 @@ def addresses_in_the_database() -> set[str]:
         }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", DOORS)
-def test_no_door_lets_an_address_in_that_may_not_be_called(
+@pytest.mark.parametrize("name", ADDRESS_FIELDS)
+def test_no_endpoint_accepts_a_forbidden_address(
     api: Any, scribe: Agent, rates: Dataset, hook: WebhookEndpoint, hostile: tuple[str, ...], name: str
 ) -> None:
-    door, client = DOORS[name], api("admin", platform=True)
+    field, client = ADDRESS_FIELDS[name], api("admin", platform=True)
     before = addresses_in_the_database()
 
-    # One door gets the whole list; the others, which ask the same function, the worst of it.
-    for url in hostile if name == WHOLE else (*hostile[::40], *hostile[-4:]):
-        answer = getattr(client, door.method)(
-            door.address.replace("{hook}", str(hook.pk)), {**door.body, door.member: url}
+    # One field gets the whole list. The others, which use the same function, get a part of it.
+    for url in hostile if name == FULL_LIST else (*hostile[::40], *hostile[-4:]):
+        answer = getattr(client, field.method)(
+            field.address.replace("{hook}", str(hook.pk)), {**field.body, field.member: url}
         )
 
         assert answer.status_code == 400, (url, answer.content)
-        assert door.member in [fault["path"] for fault in answer.json()["errors"]], (url, answer.content)
+        assert field.member in [fault["path"] for fault in answer.json()["errors"]], (url, answer.content)
     assert addresses_in_the_database() == before
 
 
-@pytest.mark.parametrize("name", DOORS)
-def test_the_same_door_lets_a_public_address_in(
+@pytest.mark.parametrize("name", ADDRESS_FIELDS)
+def test_every_endpoint_accepts_a_public_address(
     api: Any, scribe: Agent, rates: Dataset, hook: WebhookEndpoint, name: str
 ) -> None:
-    """So that the refusals above are about the address and nothing else."""
-    door, client = DOORS[name], api("admin", platform=True)
+    """This proves that the refusals above are about the address."""
+    field, client = ADDRESS_FIELDS[name], api("admin", platform=True)
 
-    answer = getattr(client, door.method)(
-        door.address.replace("{hook}", str(hook.pk)), {**door.body, door.member: GOOD_URL}
+    answer = getattr(client, field.method)(
+        field.address.replace("{hook}", str(hook.pk)), {**field.body, field.member: GOOD_URL}
     )
 
     assert answer.status_code in (200, 201), answer.content
@@ -167,14 +171,16 @@ FORMS: dict[str, tuple[Any, str, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_no_form_of_the_admin_lets_such_an_address_in(
+def test_no_form_of_the_admin_accepts_a_forbidden_address(
     root: Client, tenant: Tenant, scribe: Agent, hostile: tuple[str, ...], name: str
 ) -> None:
-    model, field, filled = FORMS[name]
+    model, field, other_fields = FORMS[name]
     before = addresses_in_the_database()
 
-    for url in hostile[:1] + hostile[-3:]:  # the rules are the API's; here it is proved that they are asked
-        answer = root.post(f"{list_of(model)}add/", {"tenant": str(tenant.pk), **filled, field: url})
+    for url in (
+        hostile[:1] + hostile[-3:]
+    ):  # because the rules are those of the API, a few addresses prove that they apply
+        answer = root.post(f"{list_of(model)}add/", {"tenant": str(tenant.pk), **other_fields, field: url})
 
         assert answer.status_code == 200, url
         assert answer.context["adminform"].form.errors.get(field), (
@@ -182,31 +188,31 @@ def test_no_form_of_the_admin_lets_such_an_address_in(
             answer.context["adminform"].form.errors,
         )
     assert addresses_in_the_database() == before
-    kept = root.post(f"{list_of(model)}add/", {"tenant": str(tenant.pk), **filled, field: GOOD_URL})
-    assert kept.status_code == 302, kept.context["adminform"].form.errors
+    accepted = root.post(f"{list_of(model)}add/", {"tenant": str(tenant.pk), **other_fields, field: GOOD_URL})
+    assert accepted.status_code == 302, accepted.context["adminform"].form.errors
 
 
-#: A name that sounds like an address, in a column or in the body of a request.
-SOUNDS = re.compile(
+#: Names of columns and fields that suggest an address.
+SUGGESTS_ADDRESS = re.compile(
     r"(^|_)(url|uri|endpoint|address|location|target|webhook|href|link|host|hostname|site|domain|proxy)(_|$)",
     re.I,
 )
-#: Columns that hold an address which is called, all of them entered through a door above.
+#: Columns with an address that is called. All of them are set through a field above.
 GUARDED_COLUMNS = {
     "agents.Agent.endpoint", "agents.Agent.health_url", "agents.AgentVersionDeployment.endpoint", "agents.AgentConfig.endpoint",
     "activities.NotificationChannel.target_sealed", "pipelines.Dataset.location", "tenants.WebhookEndpoint.url",
 }  # fmt: skip
-#: Columns that only sound like one, with what they hold.
-NO_ADDRESSES = {
+#: Columns whose name only suggests an address, with what they hold.
+OTHER_COLUMNS = {
     "activities.Activity.link_kind": "how an activity belongs to its parent",
-    "activities.NotificationChannel.target_shown": "host and port, to be recognised; nobody calls it",
-    "activities.ActivityEvent.target": "the status that an activity came to",
+    "activities.NotificationChannel.target_shown": "host and port for display; never called",
+    "activities.ActivityEvent.target": "the status after an event",
     "activities.LeaderLease.host": "the name of a machine, written by the process that leads",
     "activities.WorkerProcess.host": "the name of a machine, written by its worker",
     "pipelines.Schedule.target_type": "agent or pipeline",
 }
-#: Members of request bodies that only sound like one.
-NO_ADDRESS_MEMBERS = {
+#: Fields of request bodies whose name only suggests an address.
+OTHER_FIELDS = {
     "target_type": "agent or pipeline",
 }
 
@@ -219,38 +225,41 @@ def _own_columns() -> Iterator[tuple[str, models.Field[Any, Any]]]:
 
 
 def test_every_column_that_may_hold_an_address_is_known() -> None:
-    """A new one fails here until it has a door in `DOORS` or `FORMS`, or a reason why nobody calls it."""
+    """A new column fails here until it is in `ADDRESS_FIELDS` or `FORMS`, or has a reason why it is never called."""
     found = {
         name
         for name, column in _own_columns()
         if isinstance(column, models.URLField)
-        or (isinstance(column, (models.CharField, models.TextField)) and SOUNDS.search(column.name))
+        or (isinstance(column, (models.CharField, models.TextField)) and SUGGESTS_ADDRESS.search(column.name))
     }
 
-    assert found - NO_ADDRESSES.keys() == GUARDED_COLUMNS
-    assert found >= NO_ADDRESSES.keys()
+    assert found - OTHER_COLUMNS.keys() == GUARDED_COLUMNS
+    assert found >= OTHER_COLUMNS.keys()
 
 
-def test_every_member_of_a_body_that_may_be_an_address_has_a_door() -> None:
+def test_every_field_of_a_body_that_may_be_an_address_is_tested() -> None:
     entered = {
-        (door.method, re.sub(r"/(qa|scribe|rates|\{hook\})/", "/{}/", door.address), door.member)
-        for door in DOORS.values()
+        (field.method, re.sub(r"/(qa|scribe|rates|\{hook\})/", "/{}/", field.address), field.member)
+        for field in ADDRESS_FIELDS.values()
     }
-    doors = {(address, member) for _, address, member in entered}
+    known = {(address, member) for _, address, member in entered}
     found = set()
     for _, address, operation in operations():
         content = operation.get("requestBody", {}).get("content", {})
         for name, member in members_of(content.get("application/json", {}).get("schema", {})):
-            sounds = SOUNDS.search(name) and member.get("type", "string") in ("string", ["string", "null"])
-            if (sounds or member.get("format") in ("uri", "url")) and name not in NO_ADDRESS_MEMBERS:
+            is_similar = SUGGESTS_ADDRESS.search(name) and member.get("type", "string") in (
+                "string",
+                ["string", "null"],
+            )
+            if (is_similar or member.get("format") in ("uri", "url")) and name not in OTHER_FIELDS:
                 found.add((re.sub(r"\{\w+\}", "{}", address), name))
 
-    # A replacement takes the same members as what made the thing, through the same serializer and check.
-    twins = {
+    # A replacement uses the same serializer and check as the creation.
+    replacements = {
         ("/api/v1/notification-channels/{}/", "target"),
         ("/api/v1/datasets/{}/", "location"),
         ("/api/v1/agents/{}/", "health_url"),
         ("/api/v1/webhooks/{}/", "url"),
     }
-    assert found <= doors | twins, f"no door in DOORS for {found - doors - twins}"
+    assert found <= known | replacements, f"not in ADDRESS_FIELDS: {found - known - replacements}"
     assert {member for _, member in found} == {"endpoint", "health_url", "target", "location", "url"}

@@ -1,4 +1,4 @@
-"""A world in which only the servers of the test may be called."""
+"""Only the servers of the test may be called."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.integration.outbound_client.peers import Behaviour, Serve, Server
 
 
 @pytest.fixture(autouse=True)
-def closed_world(settings: Any) -> Iterator[None]:
-    """Nothing may be called unless the test says so."""
+def no_outside_world(settings: Any) -> Iterator[None]:
+    """No address may be called unless the test allows it."""
     settings.ORCHESTRATOR_EGRESS_ALLOW = ()
     settings.ORCHESTRATOR_EGRESS_DENY = ()
     settings.ORCHESTRATOR_EGRESS_CA_FILE = None
@@ -25,7 +25,7 @@ def closed_world(settings: Any) -> Iterator[None]:
 
 @pytest.fixture
 def serve(settings: Any) -> Iterator[Serve]:
-    """Starts servers that may be called."""
+    """Return a function that starts servers which may be called."""
     servers: list[Server] = []
 
     def start(behaviour: Behaviour, *, allowed: bool = True, context: ssl.SSLContext | None = None) -> Server:
@@ -41,7 +41,7 @@ def serve(settings: Any) -> Iterator[Serve]:
 
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
-    """A name service under the test's control."""
+    """A table of names that the test controls."""
     table: dict[str, list[str]] = {}
 
     def getaddrinfo(host: str, *arguments: Any, **options: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Servers that do what a test says on each connection."""
+"""Servers with scripted behaviour on each connection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Behaviour = Callable[[socket.socket], None]
 
 
 class Server:
-    """A listener that behaves as a function of the accepted connection says. Counts connections."""
+    """A listener that runs a function on each accepted connection, and counts connections."""
 
     def __init__(self, behaviour: Behaviour, context: ssl.SSLContext | None = None) -> None:
         self.connections = 0
@@ -62,18 +62,18 @@ def post(
 
 
 def read_request(connection: socket.socket) -> tuple[bytes, bytes]:
-    """One whole request: its head and its body. Raises OSError when the client has gone."""
+    """Return head and body of one request. Raise OSError if the client has gone."""
     received = b""
     while b"\r\n\r\n" not in received:
-        received += some_of(connection)
+        received += receive(connection)
     head, _, body = received.partition(b"\r\n\r\n")
     length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0] or 0)
     while len(body) < length:
-        body += some_of(connection)
+        body += receive(connection)
     return head, body
 
 
-def some_of(connection: socket.socket) -> bytes:
+def receive(connection: socket.socket) -> bytes:
     data = connection.recv(65536)
     if not data:
         raise ConnectionResetError
@@ -95,8 +95,8 @@ def ok(body: bytes, *headers: str) -> bytes:
     return "\r\n".join(lines).encode() + body
 
 
-def until_gone(connection: socket.socket, data: bytes) -> None:
-    """Send the same bytes again and again until the client hangs up."""
+def send_until_closed(connection: socket.socket, data: bytes) -> None:
+    """Send the same bytes repeatedly until the client hangs up."""
     while True:
         connection.sendall(data)
         time.sleep(0.01)
@@ -106,13 +106,13 @@ def dripping(start: bytes, drop: bytes) -> Behaviour:
     def behave(connection: socket.socket) -> None:
         read_request(connection)
         connection.sendall(start)
-        until_gone(connection, drop)
+        send_until_closed(connection, drop)
 
     return behave
 
 
 def silent(connection: socket.socket) -> None:
-    """Takes everything and never says a word."""
+    """Read everything and never answer."""
     while connection.recv(65536):
         pass
 

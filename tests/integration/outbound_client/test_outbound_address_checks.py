@@ -1,4 +1,4 @@
-"""Which addresses are called: judged at the call, and connected to as they were judged."""
+"""Addresses are checked at the call, and the connection goes to the checked address."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_an_address_that_is_not_allowed_is_never_connected_to(
     assert server.connections == 0
 
 
-def test_a_name_that_points_inside_after_it_was_checked_is_refused_at_the_call(
+def test_a_name_that_points_inside_after_the_check_is_refused_at_the_call(
     serve: Serve, names: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = serve(answering(ok(b"secret")), allowed=False)
@@ -56,7 +56,7 @@ def test_a_name_that_points_inside_after_it_was_checked_is_refused_at_the_call(
     assert server.connections == 0
 
 
-def test_a_name_with_one_good_and_one_bad_address_is_refused_whole(
+def test_a_name_with_one_forbidden_address_is_refused(
     serve: Serve, names: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = serve(answering(ok(b"secret")), allowed=False)
@@ -68,26 +68,26 @@ def test_a_name_with_one_good_and_one_bad_address_is_refused_whole(
     assert server.connections == 0
 
 
-def test_the_name_is_resolved_once_and_the_judged_address_is_connected_to(
+def test_the_name_is_resolved_once_and_the_checked_address_is_used(
     serve: Serve, names: dict[str, list[str]], settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = serve(answering(ok(b"1")))
     settings.ORCHESTRATOR_EGRESS_ALLOW = (f"agent.internal:{server.port}",)
     names["agent.internal"] = ["127.0.0.1"]
-    asked: list[str] = []
-    look_up = socket.getaddrinfo
+    resolved: list[str] = []
+    original = socket.getaddrinfo
 
-    def listening(host: str, *arguments: Any, **options: Any) -> Any:
-        asked.append(host)
-        return look_up(host, *arguments, **options)
+    def record_name(host: str, *arguments: Any, **options: Any) -> Any:
+        resolved.append(host)
+        return original(host, *arguments, **options)
 
-    monkeypatch.setattr(socket, "getaddrinfo", listening)
+    monkeypatch.setattr(socket, "getaddrinfo", record_name)
 
     assert post(f"http://agent.internal:{server.port}/").body == b"1"
-    assert asked == ["agent.internal"]
+    assert resolved == ["agent.internal"]
 
 
-def test_only_https_and_the_ports_of_the_web_are_called_even_at_public_addresses(
+def test_public_addresses_are_called_by_https_at_allowed_ports_only(
     serve: Serve, names: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = serve(answering(ok(b"1")), allowed=False)
@@ -117,12 +117,12 @@ def test_the_next_address_is_tried_when_the_first_does_not_answer(
 ) -> None:
     server = serve(answering(ok(b"1")))
     settings.ORCHESTRATOR_EGRESS_ALLOW = (f"agent.internal:{server.port}",)
-    names["agent.internal"] = ["127.0.0.2", "127.0.0.1"]  # nobody listens on the first
+    names["agent.internal"] = ["127.0.0.2", "127.0.0.1"]  # because nothing listens on the first
 
     assert post(f"http://agent.internal:{server.port}/").body == b"1"
 
 
-def test_a_place_taken_off_the_allow_list_is_refused_though_its_connection_is_still_open(
+def test_an_address_removed_from_the_allow_list_is_refused_despite_an_open_connection(
     serve: Serve, settings: Any
 ) -> None:
     server = serve(answering(ok(b"1"), times=2))
@@ -134,7 +134,7 @@ def test_a_place_taken_off_the_allow_list_is_refused_though_its_connection_is_st
         post(server.url)
 
 
-def test_nothing_goes_out_without_a_budget(serve: Serve) -> None:
+def test_no_request_is_sent_without_a_call_budget(serve: Serve) -> None:
     server = serve(answering(ok(b"1")))
 
     with pytest.raises(RuntimeError, match="call_budget"):
@@ -152,6 +152,6 @@ def test_a_library_with_its_own_client_is_guarded_by_the_transport(serve: Serve)
             library.get("http://127.0.0.1:1/")
 
 
-def test_sockets_of_this_machine_are_never_opened(tmp_path: Path) -> None:
+def test_unix_sockets_are_never_opened(tmp_path: Path) -> None:
     with pytest.raises(OutboundRefused):
         transport.GuardedBackend(policy.current()).connect_unix_socket(str(tmp_path / "socket"))

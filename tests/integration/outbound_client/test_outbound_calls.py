@@ -1,4 +1,4 @@
-"""Calls to the outside: what is sent and returned, connections, and failures."""
+"""Outbound calls: what is sent and returned, connections, and failures."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from agents.exceptions import (
 from tests.integration.outbound_client.peers import Behaviour, Serve, answering, ok, post, read_request
 
 
-def test_a_call_carries_its_headers_and_body_and_returns_status_headers_and_body(serve: Serve) -> None:
-    seen: list[tuple[bytes, bytes]] = []
+def test_a_call_sends_headers_and_body_and_returns_status_headers_and_body(serve: Serve) -> None:
+    requests: list[tuple[bytes, bytes]] = []
 
     def behave(connection: socket.socket) -> None:
-        seen.append(read_request(connection))
+        requests.append(read_request(connection))
         connection.sendall(b"HTTP/1.1 201 Created\r\nX-Place: Here\r\nContent-Length: 2\r\n\r\nhi")
 
     server = serve(behave)
@@ -31,7 +31,7 @@ def test_a_call_carries_its_headers_and_body_and_returns_status_headers_and_body
     response = post(server.url + "?x=1", headers={"X-Job-Id": "7"}, body=b"[1]")
 
     assert response == outbound.OutboundResponse(201, {"x-place": "Here", "content-length": "2"}, b"hi")
-    head, body = seen[0]
+    head, body = requests[0]
     assert head.startswith(b"POST /run?x=1 HTTP/1.1\r\n")
     lines = head.lower().split(b"\r\n")
     assert b"x-job-id: 7" in lines
@@ -47,7 +47,7 @@ def test_calls_share_a_connection(serve: Serve) -> None:
     assert server.connections == 1
 
 
-def test_threads_share_the_client_and_never_get_each_others_answers(serve: Serve) -> None:
+def test_threads_that_share_the_client_get_their_own_answers(serve: Serve) -> None:
     def echo(connection: socket.socket) -> None:
         while True:
             connection.sendall(ok(read_request(connection)[1]))
@@ -62,7 +62,7 @@ def test_threads_share_the_client_and_never_get_each_others_answers(serve: Serve
     assert server.connections <= 8
 
 
-def test_a_connection_that_the_server_closed_meanwhile_is_not_used_again(serve: Serve) -> None:
+def test_a_connection_that_the_server_closed_is_not_reused(serve: Serve) -> None:
     closed = threading.Event()
 
     def behave(connection: socket.socket) -> None:
@@ -112,15 +112,15 @@ def test_cookies_of_one_answer_are_not_sent_with_the_next_call(serve: Serve) -> 
 
 
 def test_a_redirect_is_returned_and_not_followed(serve: Serve) -> None:
-    hidden = serve(answering(ok(b"secret")))
+    target = serve(answering(ok(b"secret")))
     server = serve(
-        answering(f"HTTP/1.1 302 Found\r\nLocation: {hidden.url}\r\nContent-Length: 0\r\n\r\n".encode())
+        answering(f"HTTP/1.1 302 Found\r\nLocation: {target.url}\r\nContent-Length: 0\r\n\r\n".encode())
     )
 
     response = post(server.url)
 
-    assert (response.status, response.headers["location"]) == (302, hidden.url)
-    assert hidden.connections == 0
+    assert (response.status, response.headers["location"]) == (302, target.url)
+    assert target.connections == 0
 
 
 def test_proxies_and_credentials_of_the_environment_are_ignored(
@@ -146,7 +146,7 @@ def test_proxies_and_credentials_of_the_environment_are_ignored(
         answering(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000 + b"\r\n\r\n"),
     ],
 )
-def test_a_broken_conversation_is_retryable(behave: Behaviour, serve: Serve) -> None:
+def test_a_broken_response_is_retryable(behave: Behaviour, serve: Serve) -> None:
     server = serve(behave)
 
     with pytest.raises(RetryableAgentError) as caught:
@@ -155,9 +155,9 @@ def test_a_broken_conversation_is_retryable(behave: Behaviour, serve: Serve) -> 
     assert caught.value.error_code == "agent_unreachable"
 
 
-def test_a_server_that_is_not_there_is_retryable_and_named_without_its_path(settings: Any) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        port = gone.getsockname()[1]
+def test_an_unreachable_server_is_retryable_and_named_without_its_path(settings: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed_server:
+        port = closed_server.getsockname()[1]
     settings.ORCHESTRATOR_EGRESS_ALLOW = (f"127.0.0.1:{port}",)
 
     with pytest.raises(RetryableAgentError) as caught:

@@ -1,4 +1,4 @@
-"""A call ends at its deadline, or when its run is cancelled, whatever the server does."""
+"""A call ends at its deadline or when its run is cancelled, whatever the server does."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def _wait(event: threading.Event) -> None:
 @pytest.mark.parametrize("slow", list(SLOW))
 def test_a_slow_answer_ends_at_the_deadline(slow: str, serve: Serve) -> None:
     server = serve(SLOW[slow])
-    started = time.monotonic()
+    start = time.monotonic()
 
     with pytest.raises(RetryableAgentError) as caught:
         post(server.url, seconds=0.4)
 
     assert caught.value.error_code == "agent_timeout"
-    assert time.monotonic() - started < 15  # of the 20 that the other side keeps it
+    assert time.monotonic() - start < 15  # because the server waits 20
 
 
-def test_a_receiver_that_does_not_read_ends_at_the_deadline(serve: Serve) -> None:
+def test_a_request_that_the_server_does_not_read_ends_at_the_deadline(serve: Serve) -> None:
     hold = threading.Event()
     server = serve(lambda connection: _wait(hold))
 
@@ -44,73 +44,75 @@ def test_a_receiver_that_does_not_read_ends_at_the_deadline(serve: Serve) -> Non
     assert caught.value.error_code == "agent_timeout"
 
 
-def test_a_name_service_that_does_not_answer_ends_at_the_deadline(
+def test_a_lookup_without_an_answer_ends_at_the_deadline(
     settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hold = threading.Event()
     settings.ORCHESTRATOR_EGRESS_ALLOW = ("agent.internal:80",)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *rest, **more: _wait(hold))
 
-    started = time.monotonic()
+    start = time.monotonic()
 
     with pytest.raises(RetryableAgentError, match=r"agent\.internal was not resolved in time"):
-        post("http://agent.internal:80/", seconds=1.5)  # a busy machine needs a while to come to the question
+        # A busy machine needs time to reach the lookup.
+        post("http://agent.internal:80/", seconds=1.5)
 
     hold.set()
-    assert time.monotonic() - started < 15  # of the 20 that the other side keeps it
+    assert time.monotonic() - start < 15  # because the server waits 20
 
 
-def test_a_connection_attempt_that_gets_no_reply_ends_at_the_deadline(serve: Serve, settings: Any) -> None:
+def test_a_connection_attempt_without_a_reply_ends_at_the_deadline(serve: Serve, settings: Any) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
         port = full.getsockname()[1]
         settings.ORCHESTRATOR_EGRESS_ALLOW = (f"127.0.0.1:{port}",)
-        waiting = [socket.socket() for _ in range(4)]  # nobody accepts, so the queue is full after the first
+        # Because nobody accepts, the queue is full after the first.
+        waiting = [socket.socket() for _ in range(4)]
         for one in waiting:
             one.setblocking(False)
             one.connect_ex(("127.0.0.1", port))
 
-        started = time.monotonic()
+        start = time.monotonic()
 
         with pytest.raises(RetryableAgentError) as caught:
             post(f"http://127.0.0.1:{port}/", seconds=0.4)
 
         assert caught.value.error_code == "agent_timeout"
-        assert time.monotonic() - started < transport.CONNECT_SECONDS
+        assert time.monotonic() - start < transport.CONNECT_SECONDS
         for one in waiting:
             one.close()
 
 
-def test_a_cancelled_run_lets_go_of_a_silent_server(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cancelled_run_ends_a_call_to_a_silent_server(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(budget, "POLL_SECONDS", 0.05)
     server = serve(SLOW["silent"])
-    asked: list[int] = []
+    checks: list[int] = []
 
-    def cancelled() -> bool:
-        asked.append(1)
-        return len(asked) == 3
+    def is_cancelled() -> bool:
+        checks.append(1)
+        return len(checks) == 3
 
     with pytest.raises(AgentError) as caught:
-        post(server.url, cancelled=cancelled)
+        post(server.url, cancelled=is_cancelled)
 
     assert caught.value.error_code == "run_cancelled"
     assert not caught.value.retryable
-    assert len(asked) == 3
+    assert len(checks) == 3
 
 
-def test_a_dripping_server_does_not_make_us_ask_at_every_drop(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cancellation_is_not_checked_at_every_chunk(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "POLL_SECONDS", 0.2)
     server = serve(SLOW["dripping body"])
-    asked: list[int] = []
+    checks: list[int] = []
 
     with pytest.raises(RetryableAgentError):
-        post(server.url, seconds=0.7, cancelled=lambda: bool(asked.append(1)))  # type: ignore[func-returns-value]
+        post(server.url, seconds=0.7, cancelled=lambda: bool(checks.append(1)))  # type: ignore[func-returns-value]
 
-    assert 1 <= len(asked) <= 3
+    assert 1 <= len(checks) <= 3
 
 
-def test_nobody_is_asked_about_cancellation_during_a_quick_call(serve: Serve) -> None:
+def test_cancellation_is_not_checked_during_a_quick_call(serve: Serve) -> None:
     server = serve(answering(ok(b"1")))
 
-    assert post(server.url, cancelled=lambda: pytest.fail("asked")).body == b"1"
+    assert post(server.url, cancelled=lambda: pytest.fail("checked")).body == b"1"

@@ -1,4 +1,4 @@
-"""Answers that are too long, compressed or endless."""
+"""Responses that are too long, compressed or endless."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_an_answer_of_exactly_the_limit_is_returned(serve: Serve) -> None:
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1;" + b"e" * 4000 + b"\r\nx\r\n"),
     ],
 )
-def test_a_flood_beside_the_body_is_cut_off_too(start: bytes, endless: bytes, serve: Serve) -> None:
+def test_a_flood_outside_the_body_is_cut_off(start: bytes, endless: bytes, serve: Serve) -> None:
     server = serve(dripping(start, endless))
 
     with pytest.raises(PermanentAgentError) as caught:
@@ -63,7 +63,7 @@ def test_a_compressed_answer_is_refused(encoding: str, serve: Serve) -> None:
     assert caught.value.error_code == "answer_encoded"
 
 
-def test_an_answer_that_says_identity_is_returned(serve: Serve) -> None:
+def test_an_answer_with_identity_encoding_is_returned(serve: Serve) -> None:
     server = serve(answering(ok(b"1", "Content-Encoding: Identity")))
 
     assert post(server.url).body == b"1"
@@ -77,15 +77,15 @@ def test_the_status_counts_even_if_the_body_never_ends(
 
     server = serve(dripping(b"HTTP/1.1 %d Status\r\nContent-Length: 99999\r\n\r\nsorry" % status, b"."))
 
-    started = time.monotonic()
+    start_time = time.monotonic()
     response = post(server.url, seconds=30)
 
-    assert time.monotonic() - started < 20  # of the 30 that it might have waited
+    assert time.monotonic() - start_time < 20  # because the deadline is 30
     assert (response.status, response.truncated) == (status, True)
     assert response.body.startswith(b"sorry")
 
 
-def test_only_the_beginning_of_an_errors_body_is_kept(serve: Serve) -> None:
+def test_only_the_beginning_of_an_error_body_is_returned(serve: Serve) -> None:
     server = serve(answering(b"HTTP/1.1 500 Oops\r\nContent-Length: 50000\r\n\r\n" + b"x" * 50_000))
 
     response = post(server.url, max_bytes=1000)

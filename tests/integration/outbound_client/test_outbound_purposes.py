@@ -1,4 +1,4 @@
-"""What operators exempt for one purpose is closed for all others, also where connections to it are open."""
+"""An exception for one purpose does not apply to others, even over open connections."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from tests.integration.outbound_client.peers import Serve, answering, ok
 OTHERS = (outbound.WEBHOOKS, outbound.DATA_SOURCES, outbound.NOTIFICATIONS)
 
 
-def called(url: str, purpose: str) -> int:
+def call(url: str, purpose: str) -> int:
     return outbound.send(
         "GET", url, headers={}, deadline_seconds=5.0, max_bytes=1_000, purpose=purpose
     ).status
 
 
-def test_a_place_for_agents_is_closed_for_everything_else(serve: Serve, settings: Any) -> None:
+def test_an_address_for_agents_is_refused_for_other_purposes(serve: Serve, settings: Any) -> None:
     server = serve(answering(ok(b"secret")), allowed=False)
     settings.ORCHESTRATOR_EGRESS_ALLOW = (f"agents=127.0.0.1:{server.port}",)
     url = f"http://127.0.0.1:{server.port}/"
 
-    assert called(url, policy.AGENTS) == 200
+    assert call(url, policy.AGENTS) == 200
     for purpose in OTHERS:
         with pytest.raises(OutboundRefused):
             outbound.check_url(url, purpose=purpose)
         with pytest.raises(OutboundRefused):
-            called(url, purpose)
+            call(url, purpose)
 
     assert server.connections == 1
 
 
-def test_a_name_that_is_exempt_for_agents_leads_nobody_else_inside(
+def test_a_name_for_agents_is_refused_for_other_purposes(
     serve: Serve, settings: Any, names: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = serve(answering(ok(b"secret")), allowed=False)
@@ -45,20 +45,20 @@ def test_a_name_that_is_exempt_for_agents_leads_nobody_else_inside(
     monkeypatch.setattr(policy, "PORTS", frozenset({server.port}))
     settings.ORCHESTRATOR_EGRESS_ALLOW = (f"agents=agents.internal:{server.port}",)
 
-    assert called(f"http://agents.internal:{server.port}/", policy.AGENTS) == 200
+    assert call(f"http://agents.internal:{server.port}/", policy.AGENTS) == 200
     for purpose in OTHERS:
         with pytest.raises(OutboundRefused):
-            called(f"https://agents.internal:{server.port}/", purpose)
+            call(f"https://agents.internal:{server.port}/", purpose)
 
     assert server.connections == 1
 
 
 @pytest.mark.parametrize("purpose", policy.PURPOSES)
-def test_an_entry_without_a_purpose_holds_for_all(serve: Serve, purpose: str) -> None:
-    assert called(f"http://127.0.0.1:{serve(answering(ok(b''))).port}/", purpose) == 200
+def test_an_entry_without_a_purpose_applies_to_all(serve: Serve, purpose: str) -> None:
+    assert call(f"http://127.0.0.1:{serve(answering(ok(b''))).port}/", purpose) == 200
 
 
-def test_a_purpose_that_there_is_not_is_a_fault(settings: Any) -> None:
+def test_an_unknown_purpose_is_a_configuration_error(settings: Any) -> None:
     settings.ORCHESTRATOR_EGRESS_ALLOW = ("agent=agents.internal:8080",)
 
     with pytest.raises(ImproperlyConfigured, match="data-sources"):

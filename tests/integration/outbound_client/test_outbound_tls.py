@@ -1,4 +1,4 @@
-"""TLS: the name that was given counts, whatever address was judged."""
+"""TLS verifies the name in the address, while the connection goes to the checked IP address."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.integration.outbound_client.peers import SLOW, Serve, answering, ok, 
 
 
 class Authority:
-    """A certificate authority of our own."""
+    """A certificate authority for tests."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -70,19 +70,19 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path)
 
 
-def test_the_original_name_is_used_for_tls_while_the_judged_address_is_connected_to(
+def test_tls_uses_the_original_name_while_connecting_to_the_checked_address(
     serve: Serve, names: dict[str, list[str]], settings: Any, authority: Authority
 ) -> None:
     context = authority.context_for("agent.example")
-    asked: list[str | None] = []
-    context.sni_callback = lambda connection, name, _: asked.append(name)
+    server_names: list[str | None] = []
+    context.sni_callback = lambda connection, name, _: server_names.append(name)
     server = serve(answering(ok(json.dumps("hello").encode())), context=context)
     settings.ORCHESTRATOR_EGRESS_ALLOW = (f"agent.example:{server.port}",)
     settings.ORCHESTRATOR_EGRESS_CA_FILE = authority.file
     names["agent.example"] = ["127.0.0.1"]
 
     assert post(f"https://agent.example:{server.port}/").body == b'"hello"'
-    assert asked == ["agent.example"]
+    assert server_names == ["agent.example"]
 
 
 @pytest.mark.parametrize("trusted", [True, False])
@@ -102,7 +102,7 @@ def test_a_wrong_or_unknown_certificate_ends_the_call(
     assert caught.value.error_code == "agent_unreachable"
 
 
-def test_a_handshake_that_never_ends_is_bound_by_the_deadline(serve: Serve) -> None:
+def test_a_handshake_that_never_ends_ends_at_the_deadline(serve: Serve) -> None:
     server = serve(SLOW["silent"])
 
     with pytest.raises(RetryableAgentError) as caught:

@@ -1,4 +1,4 @@
-"""A tenant with a deliverable, and its month of May."""
+"""A tenant with a deliverable, and its period in May."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def acme(engine: Engine, tenant: Tenant) -> Tenant:
 @pytest.fixture
 def blog(acme: Tenant) -> Deliverable:
     """An active deliverable whose planner answers with `PLAN`."""
-    made, _ = deliverables.create(
+    deliverable, _ = deliverables.create(
         acme.pk, {"key": "blog", "name": "Blog", "pipelines": ["flow"], "params": {"tone": "calm"}}
     )
-    return made
+    return deliverable
 
 
 @pytest.fixture
 def may(engine: Engine, acme: Tenant, blog: Deliverable) -> DeliverablePeriod:
-    """A period whose planner has not begun."""
+    """A period whose planner has not started."""
     engine.agent.behaviour = answering(PLAN)
     (period,) = deliverables.start_new_periods(acme.pk, today=MAY)
     return period

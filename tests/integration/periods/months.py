@@ -1,4 +1,4 @@
-"""A month of a deliverable: its planner, its runs and how it stands."""
+"""The period of a deliverable: its planner, runs, figures and risk."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def save(tenant: Tenant, key: str, *steps: dict[str, Any], **more: Any) -> None:
 
 
 def answering(*plans: Any, failing: str = "") -> Callable[[Any], Completed]:
-    """The planner answers with one plan after the other, everybody else with a sentence. The run named `failing` fails."""
-    left = list(plans)
+    """Let the planner return one plan after the other, and other agents a text. The step named `failing` fails."""
+    remaining = list(plans)
 
     def behaviour(request: Any) -> Completed:
         if request.agent_role == "activity-planner":
-            return Completed(Output(data=left.pop(0) if len(left) > 1 else left[0]))
+            return Completed(Output(data=remaining.pop(0) if len(remaining) > 1 else remaining[0]))
         if failing and failing == request.pipeline_step:
             raise PermanentAgentError("No such page.")
         return Completed(Output(content="done"))
@@ -38,23 +38,23 @@ def answering(*plans: Any, failing: str = "") -> Callable[[Any], Completed]:
     return behaviour
 
 
-def again(tenant: Tenant, period: DeliverablePeriod) -> DeliverablePeriod:
+def reloaded(tenant: Tenant, period: DeliverablePeriod) -> DeliverablePeriod:
     with tenant_scope(tenant.pk):
         return DeliverablePeriod.objects.get(pk=period.pk)
 
 
-def figures(tenant: Tenant, period: DeliverablePeriod) -> tuple[str, int, int, int, int]:
-    now = again(tenant, period)
-    return now.status, now.planned, now.completed, now.failed, now.cancelled
+def counts(tenant: Tenant, period: DeliverablePeriod) -> tuple[str, int, int, int, int]:
+    row = reloaded(tenant, period)
+    return row.status, row.planned, row.completed, row.failed, row.cancelled
 
 
 def risk(tenant: Tenant, period: DeliverablePeriod) -> tuple[bool, str]:
-    now = again(tenant, period)
-    return now.at_risk, now.at_risk_reason
+    row = reloaded(tenant, period)
+    return row.at_risk, row.at_risk_reason
 
 
 def planner(tenant: Tenant, period: DeliverablePeriod) -> Activity:
-    """The activity that the period names as its planner now."""
+    """Return the current planner activity of the period."""
     with tenant_scope(tenant.pk):
         return Activity.objects.get(pk=DeliverablePeriod.objects.get(pk=period.pk).planner_activity_id)
 
@@ -64,7 +64,7 @@ def runs(tenant: Tenant, period: DeliverablePeriod) -> list[PipelineRun]:
         return list(PipelineRun.objects.filter(period=period).order_by("plan_item"))
 
 
-def of_step(tenant: Tenant, run: PipelineRun, step: str) -> Activity:
+def activity_of_step(tenant: Tenant, run: PipelineRun, step: str) -> Activity:
     with tenant_scope(tenant.pk):
         return Activity.objects.get(pipeline_run_id=run.pk, step=step, link_kind=None)
 
@@ -74,8 +74,8 @@ def count(tenant: Tenant, model: Any, **which: Any) -> int:
         return model.objects.filter(**which).count()
 
 
-def impatiently(tenant: Tenant, change: Any, *arguments: Any) -> Exception | None:
-    """What comes of a change by somebody who does not wait for locks."""
+def change_without_waiting(tenant: Tenant, change: Any, *arguments: Any) -> Exception | None:
+    """Make a change that does not wait for locks; return its error, if any."""
     try:
         with tenant_scope(tenant.pk):
             with connections["default"].cursor() as cursor:

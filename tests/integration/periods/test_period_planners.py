@@ -1,4 +1,4 @@
-"""The planner comes to nothing: it is asked again, or people plan in its place."""
+"""Planners that fail: they are asked again, or people provide the plan."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from pipelines.exceptions import PeriodNotPlanning, PlannerAtWork
 from pipelines.models import DeliverablePeriod
 from tenants.models import Tenant
 from tests.engine import Engine, at_once
-from tests.integration.periods.months import PLAN, answering, count, figures, planner, risk, runs
+from tests.integration.periods.months import PLAN, answering, count, counts, planner, risk, runs
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-def test_a_planner_that_fails_puts_the_period_at_risk_until_it_is_tried_again(
+def test_a_failed_planner_puts_the_period_at_risk_until_it_is_retried(
     engine: Engine, acme: Tenant, may: DeliverablePeriod
 ) -> None:
     def fail(request: Any) -> Completed:
@@ -42,10 +42,10 @@ def test_a_planner_that_fails_puts_the_period_at_risk_until_it_is_tried_again(
     assert risk(acme, may) == (False, "")
     engine.agent.behaviour = answering(PLAN)
     engine.drain()
-    assert figures(acme, may) == ("completed", 2, 2, 0, 0)
+    assert counts(acme, may) == ("completed", 2, 2, 0, 0)
 
 
-def test_the_planner_is_asked_again_only_when_it_has_come_to_nothing(
+def test_only_a_planner_that_ended_without_a_plan_can_be_asked_again(
     engine: Engine, acme: Tenant, may: DeliverablePeriod
 ) -> None:
     with pytest.raises(PlannerAtWork):
@@ -54,17 +54,17 @@ def test_the_planner_is_asked_again_only_when_it_has_come_to_nothing(
     cancellation.cancel(acme.pk, first.pk, actor="user:ann")
     assert risk(acme, may) == (True, "The planner's activity is cancelled, and there is no plan.")
 
-    asked = deliverables.ask_again(acme.pk, may.pk, actor="user:ann")
+    period = deliverables.ask_again(acme.pk, may.pk, actor="user:ann")
 
-    assert asked.planner_activity_id not in (None, first.pk)
+    assert period.planner_activity_id not in (None, first.pk)
     assert risk(acme, may) == (False, "")
     engine.drain()
-    assert figures(acme, may) == ("completed", 2, 2, 0, 0)
+    assert counts(acme, may) == ("completed", 2, 2, 0, 0)
     with pytest.raises(PeriodNotPlanning):
         deliverables.ask_again(acme.pk, may.pk, actor="user:ann")
 
 
-def test_asking_again_closes_what_is_left_of_the_planner_that_failed(
+def test_asking_again_cancels_the_failed_planner(
     engine: Engine, acme: Tenant, may: DeliverablePeriod
 ) -> None:
     def fail(request: Any) -> Completed:
@@ -81,7 +81,7 @@ def test_asking_again_closes_what_is_left_of_the_planner_that_failed(
     assert risk(acme, may) == (False, "")
 
 
-def test_of_two_who_ask_again_at_once_one_is_told_that_it_plans(
+def test_one_of_two_concurrent_requests_asks_the_planner_again(
     engine: Engine, acme: Tenant, may: DeliverablePeriod
 ) -> None:
     cancellation.cancel(acme.pk, may.planner_activity_id, actor="user:ann")
@@ -92,7 +92,7 @@ def test_of_two_who_ask_again_at_once_one_is_told_that_it_plans(
     assert count(acme, Activity, agent_role="activity-planner") == 2
 
 
-def test_a_person_gives_the_plan_and_is_no_longer_asked_for_one(
+def test_a_plan_by_a_person_closes_the_escalation(
     engine: Engine, acme: Tenant, may: DeliverablePeriod, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_MAX_ROUNDS = 1
@@ -102,58 +102,56 @@ def test_a_person_gives_the_plan_and_is_no_longer_asked_for_one(
     with pytest.raises(PlanInvalid):
         deliverables.accept_plan(acme.pk, may.pk, {"items": [{}]}, actor="user:ann")
     assert count(acme, Activity, link_kind="escalation", status="created") == 1
-    taken = deliverables.accept_plan(acme.pk, may.pk, PLAN, actor="user:ann")
+    period = deliverables.accept_plan(acme.pk, may.pk, PLAN, actor="user:ann")
 
-    assert (taken.status, taken.planned, taken.at_risk) == ("active", 2, False)
+    assert (period.status, period.planned, period.at_risk) == ("active", 2, False)
     assert {run.created_by for run in runs(acme, may)} == {"user:ann"}
     assert count(acme, Activity, link_kind="escalation", status="cancelled") == 1
     with pytest.raises(PeriodNotPlanning):
         deliverables.accept_plan(acme.pk, may.pk, PLAN, actor="user:ann")
 
 
-def test_a_plan_that_another_agent_was_given_to_do_is_taken_up(
-    engine: Engine, acme: Tenant, may: DeliverablePeriod
-) -> None:
+def test_the_plan_of_a_successor_is_accepted(engine: Engine, acme: Tenant, may: DeliverablePeriod) -> None:
     engine.take()
     reassignment.reassign(
         acme.pk, may.planner_activity_id, actor="user:ann", reason="Ask Dev.", agent_role="dev"
     )
-    heir = planner(acme, may)
+    successor = planner(acme, may)
     engine.agent.behaviour = lambda request: Completed(Output(data=PLAN))
 
     engine.drain()
 
-    assert (heir.agent_role, heir.parent_id) == ("dev", may.planner_activity_id)
-    assert figures(acme, may) == ("completed", 2, 2, 0, 0)
+    assert (successor.agent_role, successor.parent_id) == ("dev", may.planner_activity_id)
+    assert counts(acme, may) == ("completed", 2, 2, 0, 0)
 
 
-def test_a_plan_that_a_person_was_given_to_do_is_taken_up_from_the_person(
+def test_the_plan_of_a_person_with_the_reassigned_work_is_accepted(
     engine: Engine, acme: Tenant, may: DeliverablePeriod
 ) -> None:
     reassignment.reassign(
         acme.pk, may.planner_activity_id, actor="user:ann", reason="Bob knows.", human_role="editor"
     )
-    heir = planner(acme, may)
-    assert heir.assignee_type == "human"
+    successor = planner(acme, may)
+    assert successor.assignee_type == "human"
 
     deliverables.accept_plan(acme.pk, may.pk, PLAN, actor="user:bob")
 
-    assert engine.status(acme, heir.pk) == "cancelled"
-    assert figures(acme, may)[:2] == ("active", 2)
+    assert engine.status(acme, successor.pk) == "cancelled"
+    assert counts(acme, may)[:2] == ("active", 2)
 
 
-def test_a_person_who_approves_instead_of_planning_leaves_the_period_at_risk(
+def test_completing_reassigned_planning_without_a_plan_puts_the_period_at_risk(
     engine: Engine, acme: Tenant, may: DeliverablePeriod
 ) -> None:
     reassignment.reassign(
         acme.pk, may.planner_activity_id, actor="user:ann", reason="Bob knows.", human_role="editor"
     )
-    heir = planner(acme, may)
+    successor = planner(acme, may)
 
-    if heir.is_approval_gate:
-        approvals.approve(acme.pk, heir.pk, actor="user:bob")
+    if successor.is_approval_gate:
+        approvals.approve(acme.pk, successor.pk, actor="user:bob")
     else:
-        human_work.complete(acme.pk, heir.pk, actor="user:bob")
+        human_work.complete(acme.pk, successor.pk, actor="user:bob")
 
     assert risk(acme, may) == (True, "The plan was refused.")
     assert count(acme, Alert, kind="plan_invalid") == 1

@@ -1,4 +1,4 @@
-"""A plan is taken up, or goes back to the planner with all of its faults."""
+"""A plan is accepted, or returned to the planner with all its errors."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.engine import Engine, at_once, elsewhere
 from tests.integration.periods.months import (
     MAY,
     PLAN,
-    again,
+    activity_of_step,
     answering,
+    change_without_waiting,
     count,
-    figures,
-    impatiently,
-    of_step,
+    counts,
     planner,
+    reloaded,
     risk,
     runs,
     save,
@@ -37,7 +37,7 @@ from tests.integration.periods.months import (
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-def test_a_plan_starts_one_run_for_each_item_with_what_the_item_says(
+def test_a_plan_starts_one_run_for_each_item_with_its_settings(
     engine: Engine, acme: Tenant, blog: Deliverable, may: DeliverablePeriod
 ) -> None:
     save(acme, "own", {"id": "only", "agent_role": "qa"}, params={"city": "Oslo", "tone": "loud"})
@@ -58,36 +58,36 @@ def test_a_plan_starts_one_run_for_each_item_with_what_the_item_says(
     )  # fmt: skip
     assert third.params == {"city": "Oslo", "tone": "calm"}
     assert {run.deliverable_id for run in (first, second, third)} == {blog.pk}
-    assert figures(acme, may) == ("active", 3, 0, 0, 0)
-    assert of_step(acme, first, "only").deliverable_id == blog.pk
+    assert counts(acme, may) == ("active", 3, 0, 0, 0)
+    assert activity_of_step(acme, first, "only").deliverable_id == blog.pk
     engine.drain()
-    assert figures(acme, may) == ("completed", 3, 3, 0, 0)
-    assert again(acme, may).ended_at is not None
+    assert counts(acme, may) == ("completed", 3, 3, 0, 0)
+    assert reloaded(acme, may).ended_at is not None
 
 
-def test_a_run_that_is_not_to_start_yet_waits_while_the_others_begin(
+def test_an_item_for_later_waits_while_the_others_start(
     engine: Engine, acme: Tenant, blog: Deliverable
 ) -> None:
     far = datetime.now(UTC).date() + timedelta(days=400)
     (period,) = deliverables.start_new_periods(acme.pk, today=far)
-    begins = {"pipeline": "flow", "not_before": f"{far}T08:00:00Z"}
-    engine.agent.behaviour = answering({"items": [begins, {"pipeline": "flow"}]})
+    delayed = {"pipeline": "flow", "not_before": f"{far}T08:00:00Z"}
+    engine.agent.behaviour = answering({"items": [delayed, {"pipeline": "flow"}]})
 
     engine.drain()
 
-    later, now = runs(acme, period)
-    assert (later.status, now.status) == ("running", "completed")
-    waiting = of_step(acme, later, "a")
+    later, first = runs(acme, period)
+    assert (later.status, first.status) == ("running", "completed")
+    waiting = activity_of_step(acme, later, "a")
     assert (waiting.status, waiting.not_before) == (
         "created",
         datetime(far.year, far.month, far.day, 8, tzinfo=UTC),
     )
     engine.make_due(acme)
     engine.drain()
-    assert figures(acme, period) == ("completed", 2, 2, 0, 0)
+    assert counts(acme, period) == ("completed", 2, 2, 0, 0)
 
 
-def test_a_plan_that_is_announced_twice_starts_its_runs_once(
+def test_a_plan_that_is_processed_twice_starts_its_runs_once(
     engine: Engine, acme: Tenant, may: DeliverablePeriod
 ) -> None:
     engine.deliver()
@@ -105,11 +105,11 @@ def _follow(tenant: Tenant, activity: Activity) -> None:
         deliverables.follow_planner(activity)
 
 
-def test_an_activity_that_only_says_it_plans_a_period_changes_nothing(
+def test_an_activity_with_forged_metadata_does_not_plan_a_period(
     engine: Engine, acme: Tenant, may: DeliverablePeriod, other_tenant: Tenant
 ) -> None:
     engine.serve(other_tenant)
-    engine.take()  # the planner's message
+    engine.take()  # removes the planner's message
     for forger in (acme, other_tenant):
         engine.submit(forger, "qa", metadata={"deliverable_period": str(may.pk)})
     engine.submit(acme, "qa", metadata={"deliverable_period": ["no", "id"]})
@@ -118,10 +118,10 @@ def test_an_activity_that_only_says_it_plans_a_period_changes_nothing(
     engine.drain()
 
     assert count(acme, Activity, agent_role="qa", status="done") == 2
-    assert (runs(acme, may), again(acme, may).status) == ([], "planning")
+    assert (runs(acme, may), reloaded(acme, may).status) == ([], "planning")
 
 
-def test_a_plan_with_faults_goes_back_to_the_planner_with_all_of_them(
+def test_a_plan_with_errors_is_rejected_with_all_of_them(
     engine: Engine, acme: Tenant, may: DeliverablePeriod
 ) -> None:
     broken = {"items": [{"pipeline": "flop"}, {"pipeline": "flow", "priority": 99}]}
@@ -132,7 +132,9 @@ def test_a_plan_with_faults_goes_back_to_the_planner_with_all_of_them(
     revision = planner(acme, may)
     assert (revision.round, revision.link_kind, revision.status) == (2, "revision_of", "created")
     assert "- items[1].priority: must be from 1 to 20" in revision.reviewer_notes
-    assert again(acme, may).plan_faults == [{"path": "items[1].priority", "message": "must be from 1 to 20"}]
+    assert reloaded(acme, may).plan_faults == [
+        {"path": "items[1].priority", "message": "must be from 1 to 20"}
+    ]
     assert risk(acme, may) == (False, "")
     engine.drain()
     wakes = [call.wake_reason for call in engine.agent.calls if call.agent_role == "activity-planner"]
@@ -140,12 +142,12 @@ def test_a_plan_with_faults_goes_back_to_the_planner_with_all_of_them(
     assert (
         'items[0].pipeline: unknown pipeline "flop", did you mean flow?' in planner(acme, may).reviewer_notes
     )
-    assert figures(acme, may) == ("completed", 2, 2, 0, 0)
-    assert again(acme, may).plan_faults == []
+    assert counts(acme, may) == ("completed", 2, 2, 0, 0)
+    assert reloaded(acme, may).plan_faults == []
 
 
 @pytest.mark.parametrize("answer", [Output(content="Here is my plan."), Output(data=[1]), Output(data="x")])
-def test_an_answer_that_is_no_plan_goes_back_too(
+def test_an_output_that_is_not_a_plan_is_rejected(
     engine: Engine, acme: Tenant, may: DeliverablePeriod, answer: Output
 ) -> None:
     engine.agent.behaviour = lambda request: Completed(answer)
@@ -164,14 +166,14 @@ def test_an_answer_that_is_no_plan_goes_back_too(
     ],
     ids=["bare", "fenced as json", "fenced"],
 )
-def test_a_plan_that_a_model_gives_as_text_is_taken_up(
+def test_a_plan_in_the_text_of_a_model_is_accepted(
     engine: Engine, acme: Tenant, may: DeliverablePeriod, content: str
 ) -> None:
     engine.agent.behaviour = lambda request: Completed(Output(content=content))
 
     engine.drain()
 
-    assert figures(acme, may) == ("completed", 1, 1, 0, 0)
+    assert counts(acme, may) == ("completed", 1, 1, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -183,9 +185,9 @@ def test_a_plan_that_a_model_gives_as_text_is_taken_up(
         ('```json\n{"items": [{"pipeline": "flop"}]}\n```', "unknown pipeline"),
         ("[1]", "must be an object"),
     ],
-    ids=["broken", "a member twice", "two blocks", "unknown pipeline", "a list"],
+    ids=["broken", "a repeated field", "two blocks", "unknown pipeline", "a list"],
 )
-def test_text_that_holds_no_plan_goes_back_with_what_is_wrong(
+def test_text_without_a_valid_plan_is_rejected_with_the_reason(
     engine: Engine, acme: Tenant, may: DeliverablePeriod, content: str, fault: str
 ) -> None:
     engine.agent.behaviour = lambda request: Completed(Output(content=content))
@@ -196,12 +198,12 @@ def test_text_that_holds_no_plan_goes_back_with_what_is_wrong(
     assert runs(acme, may) == []
 
 
-def test_data_counts_before_text(engine: Engine, acme: Tenant, may: DeliverablePeriod) -> None:
+def test_data_precedes_text(engine: Engine, acme: Tenant, may: DeliverablePeriod) -> None:
     engine.agent.behaviour = lambda request: Completed(Output(data=PLAN, content='{"items": []}'))
 
     engine.drain()
 
-    assert figures(acme, may) == ("completed", 2, 2, 0, 0)
+    assert counts(acme, may) == ("completed", 2, 2, 0, 0)
 
 
 @pytest.mark.parametrize(("target", "planned"), [(None, 4), (3, 3), (40, 40)], ids=["none", "few", "many"])
@@ -218,11 +220,11 @@ def test_the_sample_planner_plans_as_many_runs_as_the_target_says(
     engine.make_due(acme)
     engine.drain()
 
-    assert figures(acme, period) == ("completed", planned, planned, 0, 0)
+    assert counts(acme, period) == ("completed", planned, planned, 0, 0)
     assert risk(acme, period) == (False, "")
 
 
-def test_the_work_of_a_period_is_found_by_it_and_by_its_pipeline_and_template(
+def test_activities_can_be_filtered_by_period_pipeline_and_template(
     api: Any, engine: Engine, acme: Tenant, blog: Deliverable
 ) -> None:
     template = {"key": "draft", "name": "Draft", "agent_role": "qa", "requires_approval": True}
@@ -233,34 +235,36 @@ def test_the_work_of_a_period_is_found_by_it_and_by_its_pipeline_and_template(
     engine.submit(acme, "qa")
     engine.drain()
 
-    def found(**which: Any) -> list[dict[str, Any]]:
+    def activities(**which: Any) -> list[dict[str, Any]]:
         query = "&".join(f"{name}={value}" for name, value in which.items())
         return list(api().get(f"/api/v1/activities/?{query}").json()["results"])
 
     (run,) = runs(acme, period)
-    assert sorted(one["name"] for one in found(period=period.pk)) == [
+    assert sorted(one["name"] for one in activities(period=period.pk)) == [
         "Approve: Draft",
         "Draft",
         "Plan May 2026: Blog",
     ]
-    assert {one["period"] for one in found(period=period.pk)} == {str(period.pk)}
-    assert {one["template"] for one in found(pipeline_run=run.pk)} == {"draft"}
-    (drafted,) = found(template="draft", assignee_type="agent")
+    assert {one["period"] for one in activities(period=period.pk)} == {str(period.pk)}
+    assert {one["template"] for one in activities(pipeline_run=run.pk)} == {"draft"}
+    (drafted,) = activities(template="draft", assignee_type="agent")
     assert (drafted["step"], drafted["period"]) == ("a", str(period.pk))
     pipeline = api().get("/api/v1/pipelines/flow/").json()["id"]
-    assert {one["id"] for one in found(pipeline=pipeline)} == {
-        one["id"] for one in found(pipeline_run=run.pk)
+    assert {one["id"] for one in activities(pipeline=pipeline)} == {
+        one["id"] for one in activities(pipeline_run=run.pk)
     }
 
-    # A revision takes the place of what it revises.
+    # A revision belongs to the same template and period.
     assert api("admin").post(f"{drafted['link']}reject/", {"notes": "Longer."}).status_code == 200
-    assert [one["round"] for one in found(template="draft", period=period.pk, assignee_type="agent")] == [
+    assert [
+        one["round"] for one in activities(template="draft", period=period.pk, assignee_type="agent")
+    ] == [
         2,
         1,
     ]
 
 
-def test_after_too_many_rounds_people_are_asked_and_told_once(
+def test_too_many_rounds_escalate_once_with_one_alert(
     engine: Engine, acme: Tenant, may: DeliverablePeriod, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_MAX_ROUNDS = 3
@@ -281,7 +285,7 @@ def test_after_too_many_rounds_people_are_asked_and_told_once(
     assert alert.facts == {"period": str(may.pk), "deliverable": str(may.deliverable_id)}
 
 
-def test_a_pipeline_that_was_switched_off_meanwhile_is_a_fault_of_the_plan(
+def test_a_disabled_pipeline_is_an_error_of_the_plan(
     engine: Engine, acme: Tenant, may: DeliverablePeriod
 ) -> None:
     with tenant_scope(acme.pk):
@@ -292,27 +296,27 @@ def test_a_pipeline_that_was_switched_off_meanwhile_is_a_fault_of_the_plan(
     assert 'items[0].pipeline: unknown pipeline "flow"' in planner(acme, may).reviewer_notes
 
 
-def test_a_pipeline_cannot_be_switched_off_between_the_look_at_the_plan_and_its_start(
+def test_a_pipeline_cannot_be_disabled_between_check_and_start_of_a_plan(
     engine: Engine, acme: Tenant, may: DeliverablePeriod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start, tried = planning._start_runs, []
+    start_runs, errors = planning._start_runs, []
 
-    def switch_off(tenant_id: UUID) -> None:
+    def disable(tenant_id: UUID) -> None:
         Pipeline.objects.for_tenant(tenant_id).update(enabled=False)
 
     def meanwhile(*args: Any) -> None:
-        tried.append(elsewhere(partial(impatiently, acme, switch_off)))
-        start(*args)
+        errors.append(elsewhere(partial(change_without_waiting, acme, disable)))
+        start_runs(*args)
 
     monkeypatch.setattr(planning, "_start_runs", meanwhile)
 
     engine.deliver()
 
-    assert "lock timeout" in str(tried[0])
-    assert figures(acme, may)[:2] == ("active", 2)
+    assert "lock timeout" in str(errors[0])
+    assert counts(acme, may)[:2] == ("active", 2)
 
 
-def test_a_plan_that_gives_an_agent_what_it_would_not_take_is_sent_back(
+def test_a_plan_with_invalid_parameters_for_an_agent_is_rejected(
     engine: Engine, acme: Tenant, blog: Deliverable, may: DeliverablePeriod
 ) -> None:
     save(acme, "strict", {"id": "only", "agent_role": "dev"})
@@ -328,7 +332,7 @@ def test_a_plan_that_gives_an_agent_what_it_would_not_take_is_sent_back(
         Agent.objects.filter(role="dev").update(input_schema=None)
         configuration.forget()
 
-    assert again(acme, may).plan_faults == [
+    assert reloaded(acme, may).plan_faults == [
         {"path": "items[1].params.words", "message": "step only: 'many' is not of type 'integer'"}
     ]
     assert runs(acme, may) == []

@@ -1,4 +1,4 @@
-"""How a month goes: its figures, what puts it at risk, and calling it off."""
+"""Progress of a period: its counts, its risks, and its cancellation."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.engine import Engine, at_once
 from tests.integration.periods.months import (
     MAY,
     PLAN,
-    again,
+    activity_of_step,
     answering,
     count,
-    figures,
-    of_step,
+    counts,
     planner,
+    reloaded,
     risk,
     runs,
     save,
@@ -38,25 +38,25 @@ from tests.integration.periods.months import (
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-def test_a_run_that_fails_is_counted_and_puts_the_period_at_risk(
+def test_a_failed_run_is_counted_and_puts_the_period_at_risk(
     engine: Engine, acme: Tenant, may: DeliverablePeriod
 ) -> None:
     engine.agent.behaviour = answering(PLAN, failing="b")
 
     engine.drain()
 
-    assert figures(acme, may) == ("completed", 2, 0, 2, 0)
+    assert counts(acme, may) == ("completed", 2, 0, 2, 0)
     assert risk(acme, may) == (True, "Bees failed; Honey failed.")
     assert count(acme, Alert, kind="period_at_risk") == 1
 
 
-def test_a_period_that_cannot_reach_its_target_any_more_is_at_risk(
+def test_a_period_that_cannot_reach_its_target_is_at_risk(
     engine: Engine, acme: Tenant, blog: Deliverable
 ) -> None:
     deliverables.change(acme.pk, blog.pk, {"target": 2})
     engine.agent.behaviour = answering(PLAN)
     (period,) = deliverables.start_new_periods(acme.pk, today=MAY)
-    engine.deliver()  # the planner
+    engine.deliver()  # runs the planner
     assert risk(acme, period) == (False, "")
     bees, _ = runs(acme, period)
 
@@ -67,11 +67,11 @@ def test_a_period_that_cannot_reach_its_target_any_more_is_at_risk(
     deliverables.change(acme.pk, blog.pk, {"target": 1})
     assert risk(acme, period) == (False, "")
     engine.drain()
-    assert figures(acme, period) == ("completed", 2, 1, 0, 1)
+    assert counts(acme, period) == ("completed", 2, 1, 0, 1)
     assert risk(acme, period) == (False, "")
 
 
-def test_a_plan_of_fewer_runs_than_the_target_puts_the_period_at_risk_at_once(
+def test_a_plan_below_the_target_puts_the_period_at_risk(
     engine: Engine, acme: Tenant, blog: Deliverable
 ) -> None:
     deliverables.change(acme.pk, blog.pk, {"target": 3})
@@ -81,12 +81,12 @@ def test_a_plan_of_fewer_runs_than_the_target_puts_the_period_at_risk_at_once(
     engine.deliver()
 
     assert risk(acme, period) == (True, "2 of 3 runs can be completed at most.")
-    (asked,) = [call for call in engine.agent.calls if call.agent_role == "activity-planner"]
-    assert asked.params["period"]["target"] == 3
-    assert "At least 3 runs should be completed." in asked.prompt
+    (request,) = [call for call in engine.agent.calls if call.agent_role == "activity-planner"]
+    assert request.params["period"]["target"] == 3
+    assert "At least 3 runs should be completed." in request.prompt
 
 
-def test_a_run_that_is_tried_again_and_recovers_takes_the_flag_away(
+def test_a_run_that_recovers_after_a_retry_ends_the_risk(
     engine: Engine, acme: Tenant, may: DeliverablePeriod
 ) -> None:
     engine.agent.behaviour = answering(PLAN, failing="b")
@@ -94,20 +94,20 @@ def test_a_run_that_is_tried_again_and_recovers_takes_the_flag_away(
     engine.agent.behaviour = answering(PLAN)
     bees, honey = runs(acme, may)
 
-    cancellation.retry(acme.pk, of_step(acme, bees, "b").pk, actor="user:ann")
+    cancellation.retry(acme.pk, activity_of_step(acme, bees, "b").pk, actor="user:ann")
 
-    assert figures(acme, may) == ("active", 2, 0, 1, 0)
-    assert again(acme, may).ended_at is None
+    assert counts(acme, may) == ("active", 2, 0, 1, 0)
+    assert reloaded(acme, may).ended_at is None
     engine.drain()
-    assert figures(acme, may) == ("completed", 2, 1, 1, 0)
+    assert counts(acme, may) == ("completed", 2, 1, 1, 0)
     assert risk(acme, may) == (True, "Honey failed.")
-    cancellation.retry(acme.pk, of_step(acme, honey, "b").pk, actor="user:ann")
+    cancellation.retry(acme.pk, activity_of_step(acme, honey, "b").pk, actor="user:ann")
     assert risk(acme, may) == (False, "")
     engine.drain()
-    assert figures(acme, may) == ("completed", 2, 2, 0, 0)
+    assert counts(acme, may) == ("completed", 2, 2, 0, 0)
 
 
-def test_a_dead_letter_on_the_critical_path_flags_the_period_while_its_run_goes_on(
+def test_a_dead_letter_on_the_critical_path_puts_the_period_at_risk(
     engine: Engine, acme: Tenant, blog: Deliverable
 ) -> None:
     save(
@@ -119,15 +119,15 @@ def test_a_dead_letter_on_the_critical_path_flags_the_period_while_its_run_goes_
 
     engine.drain()
 
-    assert figures(acme, period) == ("active", 1, 0, 0, 0)
+    assert counts(acme, period) == ("active", 1, 0, 0, 0)
     assert risk(acme, period) == (True, "flow failed at bad.")
     (run,) = runs(acme, period)
-    cancellation.retry(acme.pk, of_step(acme, run, "bad").pk, actor="user:ann")
+    cancellation.retry(acme.pk, activity_of_step(acme, run, "bad").pk, actor="user:ann")
     assert risk(acme, period) == (False, "")
 
 
 @pytest.mark.parametrize("policy", ["continue", "skip"])
-def test_a_dead_letter_that_its_run_can_do_without_flags_nothing(
+def test_a_dead_letter_that_its_run_tolerates_is_no_risk(
     engine: Engine, acme: Tenant, blog: Deliverable, policy: str
 ) -> None:
     save(
@@ -139,12 +139,12 @@ def test_a_dead_letter_that_its_run_can_do_without_flags_nothing(
 
     engine.drain()
 
-    assert figures(acme, period) == ("completed", 1, 1, 0, 0)
+    assert counts(acme, period) == ("completed", 1, 1, 0, 0)
     assert risk(acme, period) == (False, "")
     assert count(acme, Alert, kind="period_at_risk") == 0
 
 
-def test_the_last_runs_of_a_period_that_end_at_once_complete_it(
+def test_concurrent_ends_of_the_last_runs_complete_the_period(
     engine: Engine, acme: Tenant, blog: Deliverable
 ) -> None:
     save(acme, "flow", {"id": "only", "human_role": "editor"})
@@ -152,46 +152,46 @@ def test_the_last_runs_of_a_period_that_end_at_once_complete_it(
     for attempt in range(3):
         (period,) = deliverables.start_new_periods(acme.pk, today=date(2026, 5 + attempt, 1))
         engine.drain()
-        tasks = [of_step(acme, run, "only").pk for run in runs(acme, period)]
+        tasks = [activity_of_step(acme, run, "only").pk for run in runs(acme, period)]
         finish = [partial(human_work.complete, acme.pk, task, actor="user:ann") for task in tasks[:4]]
         cancel = [partial(cancel_run, acme.pk, run.pk, actor="user:ann") for run in runs(acme, period)[4:]]
 
         outcomes = at_once(*finish, *cancel)
 
         assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)]
-        assert figures(acme, period) == ("completed", 6, 4, 0, 2)
+        assert counts(acme, period) == ("completed", 6, 4, 0, 2)
 
 
-def test_a_run_that_is_cancelled_is_counted_and_the_last_one_completes_the_period(
+def test_cancelled_runs_are_counted_and_the_last_one_completes_the_period(
     engine: Engine, acme: Tenant, may: DeliverablePeriod
 ) -> None:
     engine.deliver()
     bees, honey = runs(acme, may)
 
     cancel_run(acme.pk, bees.pk, actor="user:ann")
-    assert figures(acme, may) == ("active", 2, 0, 0, 1)
+    assert counts(acme, may) == ("active", 2, 0, 0, 1)
     cancel_run(acme.pk, honey.pk, actor="user:ann")
 
-    assert figures(acme, may) == ("completed", 2, 0, 0, 2)
+    assert counts(acme, may) == ("completed", 2, 0, 0, 2)
 
 
-def test_counting_again_changes_nothing(engine: Engine, acme: Tenant, may: DeliverablePeriod) -> None:
+def test_a_recount_changes_nothing(engine: Engine, acme: Tenant, may: DeliverablePeriod) -> None:
     engine.agent.behaviour = answering(PLAN, failing="b")
     engine.drain()
-    before = again(acme, may)
+    before = reloaded(acme, may)
 
     with tenant_scope(acme.pk):
         period_counts.recount(acme.pk, may.pk)
         period_counts.recount(acme.pk, may.pk)
 
-    after = again(acme, may)
+    after = reloaded(acme, may)
     assert {f.name: getattr(after, f.attname) for f in after._meta.fields} == {
         f.name: getattr(before, f.attname) for f in before._meta.fields
     }
     assert count(acme, Alert, kind="period_at_risk") == 1
 
 
-def test_a_reason_names_three_troubles_and_counts_the_rest(
+def test_a_reason_names_three_failures_and_counts_the_rest(
     engine: Engine, acme: Tenant, may: DeliverablePeriod
 ) -> None:
     items = [{"pipeline": "flow", "name": f"Run {number}"} for number in range(5)]
@@ -202,20 +202,22 @@ def test_a_reason_names_three_troubles_and_counts_the_rest(
     assert risk(acme, may) == (True, "Run 0 failed; Run 1 failed; Run 2 failed; and 2 more.")
 
 
-def test_cancelling_a_period_ends_its_planner(engine: Engine, acme: Tenant, may: DeliverablePeriod) -> None:
+def test_cancelling_a_period_cancels_its_planner(
+    engine: Engine, acme: Tenant, may: DeliverablePeriod
+) -> None:
     deliverables.cancel_period(acme.pk, may.pk, actor="user:ann", reason="No budget.")
 
     engine.drain()
 
     assert planner(acme, may).status == "cancelled"
-    assert figures(acme, may) == ("cancelled", 0, 0, 0, 0)
+    assert counts(acme, may) == ("cancelled", 0, 0, 0, 0)
     assert risk(acme, may) == (False, "")
-    assert again(acme, may).ended_at is not None
+    assert reloaded(acme, may).ended_at is not None
     with pytest.raises(PeriodNotPlanning):
         deliverables.ask_again(acme.pk, may.pk, actor="user:ann")
 
 
-def test_cancelling_a_period_cancels_its_runs_and_keeps_what_they_did(
+def test_cancelling_a_period_cancels_its_runs_once(
     engine: Engine, acme: Tenant, may: DeliverablePeriod
 ) -> None:
     engine.deliver()
@@ -225,8 +227,8 @@ def test_cancelling_a_period_cancels_its_runs_and_keeps_what_they_did(
     deliverables.cancel_period(acme.pk, may.pk, actor="user:ann")
     deliverables.cancel_period(acme.pk, may.pk, actor="user:ann")
 
-    assert figures(acme, may) == ("cancelled", 2, 0, 0, 2)
-    assert of_step(acme, honey, "a").status == "cancelled"
+    assert counts(acme, may) == ("cancelled", 2, 0, 0, 2)
+    assert activity_of_step(acme, honey, "a").status == "cancelled"
 
 
 def test_cancelling_a_period_while_its_plan_arrives_leaves_nothing_running(
@@ -244,31 +246,31 @@ def test_cancelling_a_period_while_its_plan_arrives_leaves_nothing_running(
         )
 
         assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)]
-        assert again(acme, period).status == "cancelled"
+        assert reloaded(acme, period).status == "cancelled"
         assert not [run for run in runs(acme, period) if run.status == "running"]
         engine.drain()
 
 
-def test_a_completed_period_is_not_cancelled(engine: Engine, acme: Tenant, may: DeliverablePeriod) -> None:
+def test_a_completed_period_cannot_be_cancelled(engine: Engine, acme: Tenant, may: DeliverablePeriod) -> None:
     engine.drain()
 
     with pytest.raises(PeriodEnded, match="completed"):
         deliverables.cancel_period(acme.pk, may.pk, actor="user:ann")
 
 
-def test_a_run_without_a_period_asks_nothing_of_periods(engine: Engine, acme: Tenant) -> None:
-    asked: list[str] = []
+def test_a_run_without_a_period_takes_no_queries_about_periods(engine: Engine, acme: Tenant) -> None:
+    queries: list[str] = []
 
     def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
-        asked.append(sql)
+        queries.append(sql)
         return execute(sql, params, many, context)
 
     start_run(acme.pk, "flow", NewRun(), actor="test")
     with connections["default"].execute_wrapper(note):
         engine.drain()
 
-    assert asked
-    assert not [sql for sql in asked if "deliverableperiod" in sql]
+    assert queries
+    assert not [sql for sql in queries if "deliverableperiod" in sql]
     relay.flush()
 
 

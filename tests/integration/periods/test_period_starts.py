@@ -1,4 +1,4 @@
-"""A month begins: every active deliverable gets its period and its planner the work, once."""
+"""Periods start once for every active deliverable, with work for the planner."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pipelines.models import Deliverable, DeliverablePeriod, Pipeline
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine, at_once, elsewhere
-from tests.integration.periods.months import MAY, PLAN, answering, count, figures, impatiently, save
+from tests.integration.periods.months import MAY, PLAN, answering, change_without_waiting, count, counts, save
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-def test_a_month_gives_every_active_deliverable_a_period_and_its_planner_the_work(
+def test_every_active_deliverable_gets_a_period_and_its_planner_work(
     engine: Engine, acme: Tenant, blog: Deliverable
 ) -> None:
     deliverables.create(acme.pk, {"key": "ads", "name": "Ads", "pipelines": ["flow"]})
@@ -35,18 +35,18 @@ def test_a_month_gives_every_active_deliverable_a_period_and_its_planner_the_wor
     }
     with tenant_scope(acme.pk):
         assert {p.deliverable.key for p in DeliverablePeriod.objects.all()} == {"blog", "ads"}
-        asked = Activity.objects.get(deliverable_id=blog.pk)
-        wake = Wake.objects.get(activity=asked)
+        planning = Activity.objects.get(deliverable_id=blog.pk)
+        wake = Wake.objects.get(activity=planning)
     period = next(p for p in started if p.deliverable_id == blog.pk)
-    assert (asked.agent_role, asked.pk, wake.reason) == (
+    assert (planning.agent_role, planning.pk, wake.reason) == (
         "activity-planner",
         period.planner_activity_id,
         "scheduled",
     )
-    assert asked.dedup_key == f"{acme.pk}:{period.pk}:scheduled"
+    assert planning.dedup_key == f"{acme.pk}:{period.pk}:scheduled"
 
 
-def test_the_planner_is_told_what_it_may_plan_with_and_how_the_last_month_went(
+def test_the_planner_receives_the_pipelines_and_the_last_period(
     engine: Engine, acme: Tenant, blog: Deliverable
 ) -> None:
     save(acme, "flow", {"id": "a", "agent_role": "qa"}, params={"city": "Oslo"}, description="Writes.")
@@ -61,34 +61,34 @@ def test_the_planner_is_told_what_it_may_plan_with_and_how_the_last_month_went(
     deliverables.start_new_periods(acme.pk, today=MAY)
     engine.drain()
 
-    told = [call.params for call in engine.agent.calls if call.agent_role == "activity-planner"]
-    assert told[0]["last_period"] is None
-    assert told[1]["last_period"] == {
+    requests = [call.params for call in engine.agent.calls if call.agent_role == "activity-planner"]
+    assert requests[0]["last_period"] is None
+    assert requests[1]["last_period"] == {
         "starts_on": "2026-04-01", "ends_on": "2026-04-30", "status": "completed", "target": None, "planned": 2,
             "completed": 2, "failed": 0,
         "cancelled": 0, "at_risk": False, "at_risk_reason": "",
     }  # fmt: skip
-    assert told[1]["deliverable"] == {
+    assert requests[1]["deliverable"] == {
         "key": "blog", "name": "Blog", "description": "On bees.", "params": {"tone": "calm"},
     }  # fmt: skip
-    assert told[1]["pipelines"] == [
+    assert requests[1]["pipelines"] == [
         {"key": "flow", "name": "Flow", "description": "Writes.",
          "params": {"type": "object", "properties": {"city": {"type": "string", "default": "Oslo"}}}}
     ]  # fmt: skip
-    assert told[1]["plan_schema"]["required"] == ["items"]
+    assert requests[1]["plan_schema"]["required"] == ["items"]
 
 
-def test_starting_a_month_again_starts_nothing(engine: Engine, acme: Tenant, may: DeliverablePeriod) -> None:
-    again_ = deliverables.start_new_periods(acme.pk, today=date(2026, 5, 31))
+def test_starting_periods_again_starts_nothing(engine: Engine, acme: Tenant, may: DeliverablePeriod) -> None:
+    second = deliverables.start_new_periods(acme.pk, today=date(2026, 5, 31))
     engine.drain()
-    afterwards = deliverables.start_new_periods(acme.pk, today=MAY)
+    third = deliverables.start_new_periods(acme.pk, today=MAY)
 
-    assert (again_, afterwards) == ([], [])
+    assert (second, third) == ([], [])
     assert count(acme, Activity, agent_role="activity-planner") == 1
-    assert figures(acme, may) == ("completed", 2, 2, 0, 0)
+    assert counts(acme, may) == ("completed", 2, 2, 0, 0)
 
 
-def test_ten_who_start_a_month_at_once_start_it_once(engine: Engine, acme: Tenant) -> None:
+def test_ten_concurrent_starts_start_each_period_once(engine: Engine, acme: Tenant) -> None:
     for number in range(5):
         deliverables.create(acme.pk, {"key": f"d{number}", "name": f"D{number}", "pipelines": ["flow"]})
 
@@ -99,7 +99,7 @@ def test_ten_who_start_a_month_at_once_start_it_once(engine: Engine, acme: Tenan
     assert count(acme, Activity, agent_role="activity-planner") == 5
 
 
-def test_starting_by_hand_and_by_the_job_at_once_starts_it_once(
+def test_a_concurrent_manual_and_automatic_start_start_one_period(
     engine: Engine, acme: Tenant, blog: Deliverable
 ) -> None:
     by_hand = partial(deliverables.start_period, acme.pk, blog.pk, today=MAY, actor="user:ann")
@@ -110,7 +110,7 @@ def test_starting_by_hand_and_by_the_job_at_once_starts_it_once(
     assert count(acme, DeliverablePeriod) == count(acme, Activity) == 1
 
 
-def test_a_start_that_dies_half_way_leaves_nothing_and_is_repeated(
+def test_a_start_that_dies_leaves_nothing_and_can_be_repeated(
     engine: Engine, acme: Tenant, blog: Deliverable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def die(*args: Any, **kwargs: Any) -> None:
@@ -126,20 +126,20 @@ def test_a_start_that_dies_half_way_leaves_nothing_and_is_repeated(
     assert count(acme, Activity) == 1
 
 
-def test_a_start_looks_neither_at_other_tenants_nor_at_those_switched_off(
+def test_a_start_ignores_other_and_inactive_tenants(
     engine: Engine, acme: Tenant, blog: Deliverable, other_tenant: Tenant, make_tenant: Any
 ) -> None:
-    asleep = make_tenant("asleep", is_active=False)
-    deliverables.create(asleep.pk, {"key": "blog", "name": "Blog", "pipelines": ["flow"]})
+    inactive = make_tenant("inactive", is_active=False)
+    deliverables.create(inactive.pk, {"key": "blog", "name": "Blog", "pipelines": ["flow"]})
     deliverables.create(other_tenant.pk, {"key": "blog", "name": "Blog", "pipelines": ["flow"]})
 
-    started = {each.slug: deliverables.start_new_periods(each.pk, today=MAY) for each in (acme, asleep)}
+    started = {each.slug: deliverables.start_new_periods(each.pk, today=MAY) for each in (acme, inactive)}
 
-    assert {slug: len(found) for slug, found in started.items()} == {"acme": 1, "asleep": 0}
+    assert {slug: len(periods) for slug, periods in started.items()} == {"acme": 1, "inactive": 0}
     assert count(other_tenant, DeliverablePeriod) == 0
 
 
-def test_starting_by_hand_what_is_paused_is_refused_unless_it_has_begun(
+def test_a_paused_deliverable_can_be_started_only_if_its_period_exists(
     engine: Engine, acme: Tenant, blog: Deliverable, may: DeliverablePeriod
 ) -> None:
     deliverables.change(acme.pk, blog.pk, {"status": "paused"})
@@ -152,7 +152,7 @@ def test_starting_by_hand_what_is_paused_is_refused_unless_it_has_begun(
         start(today=date(2026, 6, 1))
 
 
-def test_deleting_a_deliverable_while_its_month_starts_loses_neither(
+def test_deleting_a_deliverable_during_its_start_leaves_both_or_none(
     engine: Engine, acme: Tenant, blog: Deliverable
 ) -> None:
     outcomes = at_once(
@@ -165,15 +165,17 @@ def test_deleting_a_deliverable_while_its_month_starts_loses_neither(
     assert count(acme, DeliverablePeriod) == count(acme, Deliverable) == len(errors)
 
 
-def test_what_gets_its_month_can_be_neither_paused_nor_deleted_in_between(
+def test_a_deliverable_cannot_be_paused_or_deleted_during_its_start(
     engine: Engine, acme: Tenant, blog: Deliverable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create, tried = starting._create, []
+    create, errors = starting._create, []
 
     def meanwhile(*args: Any) -> Any:
-        tried.append(elsewhere(partial(impatiently, acme, deliverables.delete, blog.pk)))
-        tried.append(
-            elsewhere(partial(impatiently, acme, deliverables.change, blog.pk, {"status": "paused"}))
+        errors.append(elsewhere(partial(change_without_waiting, acme, deliverables.delete, blog.pk)))
+        errors.append(
+            elsewhere(
+                partial(change_without_waiting, acme, deliverables.change, blog.pk, {"status": "paused"})
+            )
         )
         return create(*args)
 
@@ -182,4 +184,4 @@ def test_what_gets_its_month_can_be_neither_paused_nor_deleted_in_between(
     started = deliverables.start_new_periods(acme.pk, today=MAY)
 
     assert len(started) == 1
-    assert ["lock timeout" in str(error) for error in tried] == [True, True]
+    assert ["lock timeout" in str(error) for error in errors] == [True, True]

@@ -1,4 +1,4 @@
-"""Definitions of pipelines, and the faults that are found in them."""
+"""Definitions of pipelines, and the paths of errors in a response."""
 
 from __future__ import annotations
 

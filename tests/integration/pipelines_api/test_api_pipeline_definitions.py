@@ -1,4 +1,4 @@
-"""Pipelines and templates over the API: made, changed by versions, refused with every fault."""
+"""Pipelines and templates over the API: created, changed in versions, and refused with every error."""
 
 from __future__ import annotations
 
@@ -21,28 +21,33 @@ from tests.integration.test_api_access import problem
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-def test_a_pipeline_is_made_and_shown_with_its_definition_and_versions(api: Any, acme: Tenant) -> None:
-    made = api("admin").post(PIPELINES, definition(description="Two steps", params={"city": "Oslo"}))
+def test_a_created_pipeline_is_returned_with_its_definition_and_versions(api: Any, acme: Tenant) -> None:
+    response = api("admin").post(PIPELINES, definition(description="Two steps", params={"city": "Oslo"}))
 
-    shown = made.json()
-    assert made.status_code == 201
-    assert (shown["key"], shown["name"], shown["version"], shown["enabled"]) == ("flow", "Flow", 1, True)
-    assert [(step["id"], step["depends_on"]) for step in shown["definition"]["steps"]] == [
+    pipeline = response.json()
+    assert response.status_code == 201
+    assert (pipeline["key"], pipeline["name"], pipeline["version"], pipeline["enabled"]) == (
+        "flow",
+        "Flow",
+        1,
+        True,
+    )
+    assert [(step["id"], step["depends_on"]) for step in pipeline["definition"]["steps"]] == [
         ("a", []),
         ("b", ["a"]),
     ]
-    assert [(version["version"], version["created_by"]) for version in shown["versions"]] == [
+    assert [(version["version"], version["created_by"]) for version in pipeline["versions"]] == [
         (1, "token:admin of acme")
     ]
-    assert (made["Location"], made["ETag"]) == (f"{PIPELINES}flow/", '"1"')
-    assert api("viewer").get(made["Location"]).json() == shown
-    assert api("viewer").put(made["Location"], definition(name="Newer")).status_code == 403
-    changed = api("admin", name="another").put(made["Location"], definition(name="Newer")).json()
-    assert (changed["id"], changed["created_by"]) == (shown["id"], "token:admin of acme")
-    assert UUID(shown["id"])
+    assert (response["Location"], response["ETag"]) == (f"{PIPELINES}flow/", '"1"')
+    assert api("viewer").get(response["Location"]).json() == pipeline
+    assert api("viewer").put(response["Location"], definition(name="Newer")).status_code == 403
+    changed = api("admin", name="another").put(response["Location"], definition(name="Newer")).json()
+    assert (changed["id"], changed["created_by"]) == (pipeline["id"], "token:admin of acme")
+    assert UUID(pipeline["id"])
 
 
-def test_making_the_same_pipeline_twice_is_409_and_makes_no_version(api: Any, acme: Tenant) -> None:
+def test_creating_an_existing_pipeline_is_409_and_makes_no_version(api: Any, acme: Tenant) -> None:
     client = api()
     client.post(PIPELINES, definition())
 
@@ -52,7 +57,7 @@ def test_making_the_same_pipeline_twice_is_409_and_makes_no_version(api: Any, ac
     assert client.get(f"{PIPELINES}flow/").json()["name"] == "Flow"
 
 
-def test_a_put_makes_a_new_version_and_the_first_one_makes_the_pipeline(api: Any, acme: Tenant) -> None:
+def test_a_put_creates_the_pipeline_or_a_new_version(api: Any, acme: Tenant) -> None:
     client = api()
 
     first = client.put(f"{PIPELINES}flow/", definition())
@@ -69,7 +74,7 @@ def test_a_put_with_another_key_than_its_address_is_refused(api: Any, acme: Tena
 
 
 @pytest.mark.parametrize("condition", ['"1"', "*", '"7", "1"'])
-def test_a_put_on_the_version_that_was_read_is_made(api: Any, acme: Tenant, condition: str) -> None:
+def test_a_put_on_the_current_version_succeeds(api: Any, acme: Tenant, condition: str) -> None:
     client = api()
     client.post(PIPELINES, definition())
 
@@ -81,7 +86,7 @@ def test_a_put_on_the_version_that_was_read_is_made(api: Any, acme: Tenant, cond
 @pytest.mark.parametrize(
     ("key", "condition"), [("flow", '"2"'), ("flow", 'W/"1"'), ("none", '"1"'), ("none", "*")]
 )
-def test_a_put_on_anything_else_is_412_and_makes_nothing(
+def test_a_put_on_another_version_is_412_and_changes_nothing(
     api: Any, acme: Tenant, key: str, condition: str
 ) -> None:
     client = api()
@@ -97,7 +102,7 @@ def test_a_put_on_anything_else_is_412_and_makes_nothing(
         assert PipelineVersion.objects.count() == 1
 
 
-def test_of_several_who_change_the_same_version_at_once_one_wins(api: Any, acme: Tenant) -> None:
+def test_one_of_several_concurrent_changes_of_a_version_succeeds(api: Any, acme: Tenant) -> None:
     clients = [api(name=f"n{number}") for number in range(4)]
     clients[0].post(PIPELINES, definition())
 
@@ -124,7 +129,7 @@ def test_of_several_who_change_the_same_version_at_once_one_wins(api: Any, acme:
     ],
 )  # fmt: skip
 @in_one_test("method", ["post", "put"])
-def test_every_fault_of_a_definition_is_named_by_its_path(
+def test_every_error_of_a_definition_is_shown_with_its_path(
     api: Any, acme: Tenant, method: str, broken: Any, path: str
 ) -> None:
     client, body = api(), definition(**broken)
@@ -141,7 +146,7 @@ def test_a_repeated_key_in_a_definition_is_refused(api: Any, acme: Tenant) -> No
     problem(api().generic("POST", PIPELINES, raw, content_type="application/json"), 400, "invalid_json")
 
 
-def test_definitions_come_as_json_alone(api: Any, acme: Tenant) -> None:
+def test_definitions_are_accepted_as_json_only(api: Any, acme: Tenant) -> None:
     answer = api().generic("PUT", f"{PIPELINES}flow/", EXAMPLE.read_bytes(), content_type="application/yaml")
 
     assert answer.status_code == 415
@@ -152,18 +157,18 @@ def test_pipelines_are_listed_by_key_without_their_definitions(api: Any, acme: T
     for key in ("b", "a"):
         client.post(PIPELINES, definition(key))
 
-    found = client.get(PIPELINES).json()["results"]
+    rows = client.get(PIPELINES).json()["results"]
 
-    assert [pipeline["key"] for pipeline in found] == ["a", "b"]
-    assert "definition" not in found[0]
+    assert [pipeline["key"] for pipeline in rows] == ["a", "b"]
+    assert "definition" not in rows[0]
     assert [
         pipeline["key"] for pipeline in client.get(f"{PIPELINES}?search=b&enabled=true").json()["results"]
     ] == ["b"]
 
 
-def test_a_template_is_made_used_and_changed(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_a_template_can_be_created_used_and_changed(api: Any, engine: Engine, acme: Tenant) -> None:
     client = api("admin")
-    made = client.post(
+    response = client.post(
         TEMPLATES,
         {
             "key": "write",
@@ -174,11 +179,11 @@ def test_a_template_is_made_used_and_changed(api: Any, engine: Engine, acme: Ten
         },
     )
     client.post(PIPELINES, {"key": "flow", "name": "Flow", "steps": [{"id": "a", "template": "write"}]})
-    changed = client.put(made["Location"], {"name": "Write", "agent_role": "dev"})
+    changed = client.put(response["Location"], {"name": "Write", "agent_role": "dev"})
     run = client.post(f"{PIPELINES}flow/runs/").json()
 
-    assert (made.status_code, made["Location"]) == (201, f"{TEMPLATES}write/")
-    assert made.json().keys() == {
+    assert (response.status_code, response["Location"]) == (201, f"{TEMPLATES}write/")
+    assert response.json().keys() == {
         "key", "name", "description", "agent_role", "human_role", "requires_approval", "is_approval_gate", "params", "retry",
         "timeout_seconds", "created_at",
     }  # fmt: skip
@@ -192,7 +197,7 @@ def test_a_template_is_made_used_and_changed(api: Any, engine: Engine, acme: Ten
     assert [template["key"] for template in api("viewer").get(TEMPLATES).json()["results"]] == ["write"]
 
 
-def test_a_template_of_a_key_that_is_taken_is_409(api: Any, acme: Tenant) -> None:
+def test_a_template_with_an_existing_key_is_409(api: Any, acme: Tenant) -> None:
     client = api()
     client.post(TEMPLATES, {"key": "write", "name": "Write", "agent_role": "qa"})
 
@@ -201,18 +206,20 @@ def test_a_template_of_a_key_that_is_taken_is_409(api: Any, acme: Tenant) -> Non
     )
 
 
-def test_a_template_that_has_changed_since_it_was_read_is_not_replaced(api: Any, acme: Tenant) -> None:
+def test_a_template_with_an_old_version_is_not_replaced(api: Any, acme: Tenant) -> None:
     client = api()
-    seen = client.post(TEMPLATES, {"key": "write", "name": "Write", "agent_role": "qa"})["ETag"]
-    now = client.put(f"{TEMPLATES}write/", {"name": "Better", "agent_role": "qa"}, headers={"If-Match": seen})
+    old_version = client.post(TEMPLATES, {"key": "write", "name": "Write", "agent_role": "qa"})["ETag"]
+    changed = client.put(
+        f"{TEMPLATES}write/", {"name": "Better", "agent_role": "qa"}, headers={"If-Match": old_version}
+    )
 
-    assert now.status_code == 200
+    assert changed.status_code == 200
     problem(
-        client.put(f"{TEMPLATES}write/", {"name": "Worse"}, headers={"If-Match": seen}),
+        client.put(f"{TEMPLATES}write/", {"name": "Worse"}, headers={"If-Match": old_version}),
         412,
         "precondition_failed",
     )
-    assert client.get(f"{TEMPLATES}write/")["ETag"] == now["ETag"]
+    assert client.get(f"{TEMPLATES}write/")["ETag"] == changed["ETag"]
 
 
 @in_one_test(
@@ -225,19 +232,17 @@ def test_a_template_that_has_changed_since_it_was_read_is_not_replaced(api: Any,
         ({"colour": "red"}, "colour"),
     ],
 )  # fmt: skip
-def test_a_template_that_could_not_work_is_refused_by_path(
-    api: Any, acme: Tenant, body: Any, path: str
-) -> None:
+def test_an_invalid_template_is_refused_with_its_path(api: Any, acme: Tenant, body: Any, path: str) -> None:
     assert path in paths(api().post(TEMPLATES, {"key": "write", "name": "Write", **body}))
 
 
-def test_conditions_that_would_take_too_long_are_refused_unread(
+def test_conditions_that_are_too_long_together_are_refused_before_parsing(
     api: Any, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def read(text: str) -> Any:
-        raise AssertionError(f"read: {text}")
+    def refuse_to_parse(text: str) -> Any:
+        raise AssertionError(f"parsed: {text}")
 
-    monkeypatch.setattr(syntax, "_parser", lambda: SimpleNamespace(parse=read))
+    monkeypatch.setattr(syntax, "_parser", lambda: SimpleNamespace(parse=refuse_to_parse))
     steps = [
         {
             "id": f"s{number}",
@@ -254,20 +259,20 @@ def test_conditions_that_would_take_too_long_are_refused_unread(
     assert "22,500 tokens" in fault["message"]
 
 
-def test_each_different_condition_is_read_once_and_before_a_transaction_is_opened(
+def test_each_distinct_condition_is_parsed_once_and_outside_a_transaction(
     api: Any, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parser, read = syntax._parser(), list[tuple[str, bool]]()
+    parser, parsed = syntax._parser(), list[tuple[str, bool]]()
 
     def note(text: str) -> Any:
-        read.append((text, connections[APP].in_atomic_block))
+        parsed.append((text, connections[APP].in_atomic_block))
         return parser.parse(text)
 
     monkeypatch.setattr(syntax, "_parser", lambda: SimpleNamespace(parse=note))
     texts = [f"params.once_{number} == {number}" for number in range(150)]
     steps = [{"id": f"s{number}", "agent_role": "qa", "when": texts[number % 150]} for number in range(1_500)]
 
-    made = api("admin").put(f"{PIPELINES}flow/", {"name": "Many", "steps": steps})
+    response = api("admin").put(f"{PIPELINES}flow/", {"name": "Many", "steps": steps})
 
-    assert made.status_code == 201
-    assert sorted(read) == sorted((text, False) for text in texts)
+    assert response.status_code == 201
+    assert sorted(parsed) == sorted((text, False) for text in texts)

@@ -1,4 +1,4 @@
-"""Runs of pipelines over the API: started, listed, drawn, cancelled; and who may do so."""
+"""Runs of pipelines over the API: start, lists, picture, cancellation, replay, and permissions."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from tests.integration.test_api_access import problem
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-def test_a_started_run_is_shown_with_its_steps(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_a_started_run_is_returned_with_its_steps(api: Any, engine: Engine, acme: Tenant) -> None:
     client = api("operator")
     api("admin").post(PIPELINES, definition(params={"city": "Oslo"}))
-    given = {
+    body = {
         "params": {"topic": "bees"},
         "priority": "gated",
         "input": {"content": "begin"},
         "deliverable": a_deliverable(acme),
     }
 
-    started = client.post(f"{PIPELINES}flow/runs/", given)
+    started = client.post(f"{PIPELINES}flow/runs/", body)
 
     run = started.json()
     assert started.status_code == 201
     assert started["Location"] == f"{RUNS}{run['id']}/"
     assert (run["pipeline"], run["version"], run["status"], run["priority"]) == ("flow", 1, "running", 5)
-    assert (run["params"], run["deliverable"]) == ({"city": "Oslo", "topic": "bees"}, given["deliverable"])
+    assert (run["params"], run["deliverable"]) == ({"city": "Oslo", "topic": "bees"}, body["deliverable"])
     first, second = run["steps"]
     assert (first["step"], first["name"], first["status"], first["round"], first["needs"]) == (
         "a",
@@ -65,7 +65,7 @@ def test_a_started_run_is_shown_with_its_steps(api: Any, engine: Engine, acme: T
     assert [(step["status"], step["activity_status"]) for step in ended["steps"]] == [("done", "done")] * 2
 
 
-def test_a_run_keeps_the_version_that_it_began_with(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_a_run_keeps_the_version_that_it_started_with(api: Any, engine: Engine, acme: Tenant) -> None:
     client = api()
     client.post(PIPELINES, definition())
     run = client.post(f"{PIPELINES}flow/runs/").json()
@@ -82,7 +82,7 @@ def test_a_run_keeps_the_version_that_it_began_with(api: Any, engine: Engine, ac
     assert client.post(f"{PIPELINES}flow/runs/").json()["version"] == 2
 
 
-def test_starting_what_is_not_there_is_404_and_what_is_switched_off_409(api: Any, acme: Tenant) -> None:
+def test_starting_an_unknown_pipeline_is_404_and_a_disabled_one_409(api: Any, acme: Tenant) -> None:
     client = api()
     client.post(PIPELINES, definition())
     with tenant_scope(acme.pk):
@@ -102,7 +102,7 @@ def test_starting_what_is_not_there_is_404_and_what_is_switched_off_409(api: Any
         ({"input": "text"}, "input"), ({"input": {"txt": "x"}}, "input.txt"), ({"parms": {}}, "parms"),
     ],
 )  # fmt: skip
-def test_what_a_run_may_not_be_given_is_named_by_its_path(
+def test_invalid_fields_of_a_start_are_refused_with_their_path(
     api: Any, acme: Tenant, body: Any, path: str
 ) -> None:
     client = api()
@@ -111,7 +111,7 @@ def test_what_a_run_may_not_be_given_is_named_by_its_path(
     assert path in paths(client.post(f"{PIPELINES}flow/runs/", body))
 
 
-def test_a_repeated_start_under_one_idempotency_key_starts_one_run(api: Any, acme: Tenant) -> None:
+def test_a_repeated_start_with_its_idempotency_key_starts_one_run(api: Any, acme: Tenant) -> None:
     client = api()
     client.post(PIPELINES, definition())
 
@@ -123,38 +123,38 @@ def test_a_repeated_start_under_one_idempotency_key_starts_one_run(api: Any, acm
     assert len(client.get(RUNS).json()["results"]) == 1
 
 
-def test_runs_are_listed_newest_first_and_narrowed_as_asked(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_runs_are_listed_newest_first_and_can_be_filtered(api: Any, engine: Engine, acme: Tenant) -> None:
     client = api()
     client.post(PIPELINES, definition("one"))
     client.post(PIPELINES, definition("two"))
     done = client.post(f"{PIPELINES}one/runs/").json()["id"]
     engine.drain()
-    going = client.post(f"{PIPELINES}two/runs/").json()["id"]
+    running = client.post(f"{PIPELINES}two/runs/").json()["id"]
 
-    def found(**query: Any) -> list[str]:
+    def ids(**query: Any) -> list[str]:
         return [run["id"] for run in client.get(RUNS, query).json()["results"]]
 
-    assert found() == [going, done]
-    assert found(pipeline="one") == found(status="completed") == [done]
-    assert found(status="running") == found(version="1", pipeline="two") == [going]
+    assert ids() == [running, done]
+    assert ids(pipeline="one") == ids(status="completed") == [done]
+    assert ids(status="running") == ids(version="1", pipeline="two") == [running]
     problem(client.get(f"{RUNS}?status=odd"), 400, "validation_failed")
     problem(client.get(f"{RUNS}?colour=red"), 400, "validation_failed")
 
 
-def test_runs_are_told_apart_by_their_subject_and_their_labels(
+def test_runs_have_names_and_labels_and_can_be_filtered_by_them(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     client = api()
     client.post(PIPELINES, definition(subject="{{ topic }} for {{ client }}", params={"client": "Acme"}))
 
-    def started(**body: Any) -> Any:
+    def start(**body: Any) -> Any:
         return client.post(f"{PIPELINES}flow/runs/", body).json()
 
-    bees = started(params={"topic": "Bees"}, labels={"client": "acme", "quarter": "q3"})
-    named = started(params={"topic": "Wasps"}, name="All about wasps", labels={"client": "Other: one"})
-    plain = started(params={"topic": "Ants"})
+    bees = start(params={"topic": "Bees"}, labels={"client": "acme", "quarter": "q3"})
+    named = start(params={"topic": "Wasps"}, name="All about wasps", labels={"client": "Other: one"})
+    plain = start(params={"topic": "Ants"})
 
-    def found(**query: Any) -> list[str]:
+    def ids(**query: Any) -> list[str]:
         return [run["id"] for run in client.get(RUNS, query).json()["results"]]
 
     assert [run["name"] for run in (bees, named, plain)] == [
@@ -163,14 +163,14 @@ def test_runs_are_told_apart_by_their_subject_and_their_labels(
         "Ants for Acme",
     ]
     assert (bees["labels"], plain["labels"]) == ({"client": "acme", "quarter": "q3"}, {})
-    assert found(label="client:acme") == found(label="quarter") == [bees["id"]]
-    assert found(label="client") == [named["id"], bees["id"]]
-    assert found(label="client:Other: one") == found(search="ABOUT wasps") == [named["id"]]
-    assert found(label="client:nobody") == found(search="wasps", label="quarter") == []
+    assert ids(label="client:acme") == ids(label="quarter") == [bees["id"]]
+    assert ids(label="client") == [named["id"], bees["id"]]
+    assert ids(label="client:Other: one") == ids(search="ABOUT wasps") == [named["id"]]
+    assert ids(label="client:nobody") == ids(search="wasps", label="quarter") == []
     problem(client.get(RUNS, {"search": "x" * 201}), 400, "validation_failed")
 
 
-def test_a_run_tells_whom_it_waits_for_and_what_it_has_cost(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_a_run_shows_whom_it_waits_for_and_its_cost(api: Any, engine: Engine, acme: Tenant) -> None:
     client = api()
     steps = [{"id": "write", "agent_role": "qa", "requires_approval": True}]
     client.post(PIPELINES, {"key": "flow", "name": "Flow", "steps": steps})
@@ -179,9 +179,9 @@ def test_a_run_tells_whom_it_waits_for_and_what_it_has_cost(api: Any, engine: En
     engine.agent.behaviour = lambda request: Completed(Output("Bees"), Usage(cost_usd=Decimal("0.25")))
     engine.drain()
 
-    (listed,), shown = client.get(RUNS).json()["results"], client.get(run["link"]).json()
+    (listed,), single = client.get(RUNS).json()["results"], client.get(run["link"]).json()
 
-    for each in (listed, shown):
+    for each in (listed, single):
         assert (each["waits_for"], each["cost_usd"]) == (["people: reviewer"], "0.25")
 
 
@@ -196,13 +196,11 @@ def test_a_replay_keeps_name_and_labels(api: Any, engine: Engine, acme: Tenant) 
     assert (again["name"], again["labels"]) == ("Bees", {"client": "acme"})
 
 
-def test_several_runs_are_cancelled_or_replayed_each_by_itself(
-    api: Any, engine: Engine, acme: Tenant
-) -> None:
+def test_a_bulk_action_handles_each_run_separately(api: Any, engine: Engine, acme: Tenant) -> None:
     client = api("operator")
     api("admin").post(PIPELINES, definition())
 
-    def started() -> str:
+    def start() -> str:
         return str(client.post(f"{PIPELINES}flow/runs/").json()["id"])
 
     def fail(request: AgentRequest) -> Completed:
@@ -211,24 +209,24 @@ def test_several_runs_are_cancelled_or_replayed_each_by_itself(
     def bulk(action: str, *ids: str) -> Any:
         return client.post(f"{RUNS}bulk/", {"action": action, "ids": list(ids)}).json()
 
-    fine = started()
+    fine = start()
     engine.drain()
     engine.agent.behaviour = fail
-    failed = started()
+    failed = start()
     engine.drain()
-    going, nowhere = started(), str(uuid4())
+    running, unknown = start(), str(uuid4())
 
-    cancelled = bulk("cancel", going, failed, nowhere, going)
-    replayed = bulk("replay", failed, fine, nowhere)
+    cancelled = bulk("cancel", running, failed, unknown, running)
+    replayed = bulk("replay", failed, fine, unknown)
 
-    assert cancelled["done"] == [{"id": going, "run": going}]
-    assert [(left["id"], left["code"]) for left in cancelled["left_alone"]] == [
-        (failed, "run_ended"), (nowhere, "not_found"),
+    assert cancelled["done"] == [{"id": running, "run": running}]
+    assert [(skipped["id"], skipped["code"]) for skipped in cancelled["left_alone"]] == [
+        (failed, "run_ended"), (unknown, "not_found"),
     ]  # fmt: skip
     (done,) = replayed["done"]
     assert client.get(f"{RUNS}{done['run']}/").json()["replay_of"] == failed == done["id"]
-    assert [(left["id"], left["code"]) for left in replayed["left_alone"]] == [
-        (fine, "nothing_failed"), (nowhere, "not_found"),
+    assert [(skipped["id"], skipped["code"]) for skipped in replayed["left_alone"]] == [
+        (fine, "nothing_failed"), (unknown, "not_found"),
     ]  # fmt: skip
 
 
@@ -240,17 +238,17 @@ def test_several_runs_are_cancelled_or_replayed_each_by_itself(
         ({"action": "cancel", "ids": [str(uuid4()) for _ in range(51)]}, "ids"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_done_to_several_runs_is_named_by_its_path(
+def test_an_invalid_bulk_action_is_refused_with_its_path(
     api: Any, acme: Tenant, body: Any, path: str
 ) -> None:
     assert path in paths(api("operator").post(f"{RUNS}bulk/", body))
 
 
-def test_a_page_of_runs_costs_the_same_whatever_is_on_it(api: Any, acme: Tenant) -> None:
+def test_a_page_of_runs_takes_the_same_number_of_statements_whatever_is_on_it(api: Any, acme: Tenant) -> None:
     client = api()
 
     def statements() -> int:
-        """Of the page alone: what is kept for a second is asked for by one of the requests."""
+        """Return the smallest number of several requests, because one of them refreshes a cache of one second."""
         counts = []
         for _ in range(4):
             with CaptureQueriesContext(connections[APP]) as captured:
@@ -268,9 +266,7 @@ def test_a_page_of_runs_costs_the_same_whatever_is_on_it(api: Any, acme: Tenant)
     assert statements() == few <= 8
 
 
-def test_a_cancelled_run_is_cancelled_with_all_that_is_under_way(
-    api: Any, engine: Engine, acme: Tenant
-) -> None:
+def test_cancelling_a_run_cancels_its_unfinished_activities(api: Any, engine: Engine, acme: Tenant) -> None:
     client = api("operator")
     api().post(PIPELINES, definition())
     run = client.post(f"{PIPELINES}flow/runs/").json()
@@ -286,7 +282,7 @@ def test_a_cancelled_run_is_cancelled_with_all_that_is_under_way(
     assert engine.agent.calls == []
 
 
-def test_what_has_ended_is_not_cancelled(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_an_ended_run_cannot_be_cancelled(api: Any, engine: Engine, acme: Tenant) -> None:
     client = api()
     client.post(PIPELINES, definition())
     run = client.post(f"{PIPELINES}flow/runs/").json()
@@ -300,18 +296,20 @@ def test_cancelling_honours_if_match(api: Any, engine: Engine, acme: Tenant) -> 
     client = api()
     client.post(PIPELINES, definition())
     run = client.post(f"{PIPELINES}flow/runs/").json()
-    seen = client.get(run["link"])["ETag"]
+    old_version = client.get(run["link"])["ETag"]
     engine.deliver()
 
-    problem(client.post(f"{run['link']}cancel/", {}, headers={"If-Match": seen}), 412, "precondition_failed")
+    problem(
+        client.post(f"{run['link']}cancel/", {}, headers={"If-Match": old_version}),
+        412,
+        "precondition_failed",
+    )
 
     now = client.get(run["link"])["ETag"]
     assert client.post(f"{run['link']}cancel/", {}, headers={"If-Match": now}).status_code == 200
 
 
-def test_a_run_is_drawn_as_a_picture_that_fetches_and_runs_nothing(
-    api: Any, engine: Engine, acme: Tenant
-) -> None:
+def test_the_picture_of_a_run_loads_and_executes_nothing(api: Any, engine: Engine, acme: Tenant) -> None:
     def broken(request: Any) -> Completed:
         raise PermanentAgentError("no")
 
@@ -332,13 +330,13 @@ def test_a_run_is_drawn_as_a_picture_that_fetches_and_runs_nothing(
     assert "<script" not in text
 
 
-def test_a_picture_that_there_is_not_is_a_problem_even_to_who_accepts_pictures_alone(
+def test_a_missing_picture_is_a_problem_even_for_clients_that_accept_pictures_only(
     api: Any, acme: Tenant
 ) -> None:
     problem(api().get(f"{RUNS}{uuid4()}/picture/", headers={"Accept": "image/svg+xml"}), 404, "not_found")
 
 
-def test_what_belongs_to_another_tenant_is_not_there(api: Any, acme: Tenant, other_tenant: Tenant) -> None:
+def test_objects_of_another_tenant_are_not_found(api: Any, acme: Tenant, other_tenant: Tenant) -> None:
     owner, stranger = api(tenant=acme), api(tenant=other_tenant)
     owner.post(PIPELINES, definition())
     owner.post(TEMPLATES, {"key": "write", "name": "Write", "agent_role": "qa"})
@@ -355,7 +353,7 @@ def test_what_belongs_to_another_tenant_is_not_there(api: Any, acme: Tenant, oth
     assert owner.get(f"{PIPELINES}flow/").json()["name"] == "Flow"
 
 
-def test_each_change_needs_its_role(api: Any, acme: Tenant) -> None:
+def test_each_change_of_pipelines_needs_its_role(api: Any, acme: Tenant) -> None:
     def needed(role: str, method: str, address: str) -> str:
         return str(problem(getattr(api(role), method)(address, {}), 403, "forbidden")["required_role"])
 

@@ -1,4 +1,4 @@
-"""Pipelines from files."""
+"""The command that loads pipelines from files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_pipeline_file_is_loaded_as_a_new_version(acme: Tenant) -> None:
         assert set(PipelineVersion.objects.values_list("created_by", flat=True)) == {"command:load_pipeline"}
 
 
-def test_with_several_tenants_one_must_be_named(acme: Tenant, other_tenant: Tenant) -> None:
+def test_with_several_tenants_the_command_needs_a_name(acme: Tenant, other_tenant: Tenant) -> None:
     with pytest.raises(CommandError, match="acme, globex"):
         load(str(EXAMPLE))
     with pytest.raises(CommandError, match="no tenant 'nobody'"):
@@ -37,17 +37,17 @@ def test_with_several_tenants_one_must_be_named(acme: Tenant, other_tenant: Tena
     assert load(str(EXAMPLE), "--tenant", "globex").startswith("pipeline content-brief")
 
 
-def test_every_fault_of_a_file_has_a_line_of_its_own(acme: Tenant, tmp_path: Path) -> None:
-    file, complaints = tmp_path / "broken.yaml", io.StringIO()
+def test_every_error_of_a_file_is_on_its_own_line(acme: Tenant, tmp_path: Path) -> None:
+    file, errors = tmp_path / "broken.yaml", io.StringIO()
     file.write_text(
         "key: flow\nname: Flow\nsteps:\n  - id: a\n    agent_role: none\n  - id: a\n    agent_role: qa\n    colour: red\n"
     )
 
     with pytest.raises(SystemExit) as ended:
-        call_command("load_pipeline", str(file), stderr=complaints)
+        call_command("load_pipeline", str(file), stderr=errors)
 
     assert ended.value.code == 1
-    assert [line.partition(":")[0] for line in complaints.getvalue().splitlines()] == [
+    assert [line.partition(":")[0] for line in errors.getvalue().splitlines()] == [
         "steps[0].agent_role",
         "steps[1].colour",
         "steps[1].id",
@@ -56,23 +56,23 @@ def test_every_fault_of_a_file_has_a_line_of_its_own(acme: Tenant, tmp_path: Pat
         assert not PipelineRun.objects.filter().exists()
 
 
-@pytest.mark.parametrize(("content", "complaint"), [(None, "cannot be read"), (b"\xff\xfe\xff", "not UTF-8")])
-def test_a_file_that_cannot_be_read_is_named(
-    acme: Tenant, tmp_path: Path, content: bytes | None, complaint: str
+@pytest.mark.parametrize(("content", "error"), [(None, "cannot be read"), (b"\xff\xfe\xff", "not UTF-8")])
+def test_an_unreadable_file_is_reported(
+    acme: Tenant, tmp_path: Path, content: bytes | None, error: str
 ) -> None:
     file = tmp_path / "flow.yaml"
     if content is not None:
         file.write_bytes(content)
 
-    with pytest.raises(CommandError, match=complaint):
+    with pytest.raises(CommandError, match=error):
         load(str(file))
 
 
-def test_a_file_that_is_no_yaml_says_where(acme: Tenant, tmp_path: Path) -> None:
-    file, complaints = tmp_path / "flow.yaml", io.StringIO()
+def test_the_error_of_a_malformed_file_names_the_line(acme: Tenant, tmp_path: Path) -> None:
+    file, errors = tmp_path / "flow.yaml", io.StringIO()
     file.write_text("key: [")
 
     with pytest.raises(SystemExit):
-        call_command("load_pipeline", str(file), stderr=complaints)
+        call_command("load_pipeline", str(file), stderr=errors)
 
-    assert "line 2" in complaints.getvalue()
+    assert "line 2" in errors.getvalue()

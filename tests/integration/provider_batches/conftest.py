@@ -1,4 +1,4 @@
-"""A provider, and work of a role that waits for its batches."""
+"""A model provider, and work of a role that waits for its batches."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def provider(settings: Any) -> Iterator[FakeProvider]:
 
 
 @pytest.fixture
-def batched(engine: Engine, tenant: Tenant, provider: FakeProvider) -> Callable[..., list[UUID]]:
-    """`batched(3)`: so much low work, started and waiting for a batch."""
+def submit_batched(engine: Engine, tenant: Tenant, provider: FakeProvider) -> Callable[..., list[UUID]]:
+    """`submit_batched(3)` submits so many activities of low priority, which start and wait for a batch."""
     batching.serve(engine, tenant, provider)
 
-    def made(count: int = 1, **fields: Any) -> list[UUID]:
-        found = engine.submit(tenant, count=count, **{"priority": LOW, **fields})
+    def submit(count: int = 1, **fields: Any) -> list[UUID]:
+        ids = engine.submit(tenant, count=count, **{"priority": LOW, **fields})
         engine.drain()
-        return found
+        return ids
 
-    return made
+    return submit

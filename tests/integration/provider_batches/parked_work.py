@@ -1,4 +1,4 @@
-"""Work that waits for a batch, and what became of it."""
+"""Status and outputs of work that waits for a batch."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ LOW, NORMAL = 20, 10
 
 def content(tenant: Tenant, engine: Engine, activity_id: UUID) -> str | None:
     reference = engine.get(tenant, activity_id).output_ref
-    found = outputs.read(tenant.pk, reference) if reference else None
-    return found.content if found else None
+    output = outputs.read(tenant.pk, reference) if reference else None
+    return output.content if output else None
 
 
-def statuses(engine: Engine, tenant: Tenant, found: list[UUID]) -> list[str]:
-    return [engine.status(tenant, each) for each in found]
+def statuses(engine: Engine, tenant: Tenant, ids: list[UUID]) -> list[str]:
+    return [engine.status(tenant, each) for each in ids]

@@ -1,4 +1,4 @@
-"""What a provider may do to a batch, and what people see of it."""
+"""Faults and limits of providers, and what operators see of batches."""
 
 from __future__ import annotations
 
@@ -19,51 +19,51 @@ from tests.engine import Engine
 from tests.integration.provider_batches.parked_work import statuses
 
 
-def test_a_batch_whose_answer_was_lost_is_found_again_and_not_sent_twice(
-    engine: Engine, tenant: Tenant, provider: FakeProvider, batched: Callable[..., list[UUID]]
+def test_a_batch_whose_response_was_lost_is_found_and_not_sent_twice(
+    engine: Engine, tenant: Tenant, provider: FakeProvider, submit_batched: Callable[..., list[UUID]]
 ) -> None:
     provider.batches.lost = 1
-    found = batched(3)
+    ids = submit_batched(3)
 
     batching.look_after(tenant, turns=3)
 
     assert len(provider.batches.batches) == 1
-    assert statuses(engine, tenant, found) == ["done"] * 3
+    assert statuses(engine, tenant, ids) == ["done"] * 3
     assert [batch.sendings for batch in batching.batches(tenant)] == [1]
 
 
-def test_a_batch_that_the_provider_does_not_have_is_sent_again_and_that_is_counted(
-    engine: Engine, tenant: Tenant, provider: FakeProvider, batched: Callable[..., list[UUID]]
+def test_a_batch_that_the_provider_does_not_have_is_sent_again_and_counted(
+    engine: Engine, tenant: Tenant, provider: FakeProvider, submit_batched: Callable[..., list[UUID]]
 ) -> None:
     provider.batches.refusals.append(Fault(status=529))
-    found = batched(3)
+    ids = submit_batched(3)
 
     batching.look_after(tenant, turns=4)
 
     assert len(provider.batches.batches) == 1
     assert [batch.sendings for batch in batching.batches(tenant)] == [2]
-    assert statuses(engine, tenant, found) == ["done"] * 3
+    assert statuses(engine, tenant, ids) == ["done"] * 3
 
 
-def test_somebody_elses_batch_is_not_taken_for_ours(
-    engine: Engine, tenant: Tenant, provider: FakeProvider, batched: Callable[..., list[UUID]]
+def test_a_batch_of_another_client_is_not_used(
+    engine: Engine, tenant: Tenant, provider: FakeProvider, submit_batched: Callable[..., list[UUID]]
 ) -> None:
     provider.batches.refusals.append(Fault(status=529))
-    found = batched(3)
+    ids = submit_batched(3)
     provider.batches.create({"requests": [{"custom_id": f"theirs-{number}"} for number in range(3)]})
 
     batching.look_after(tenant, turns=6)
 
     (batch,) = batching.batches(tenant)
     assert (batch.state, batch.not_ours) == ("ended", ["msgbatch_1"])
-    assert statuses(engine, tenant, found) == ["done"] * 3
+    assert statuses(engine, tenant, ids) == ["done"] * 3
 
 
-def test_a_provider_that_has_enough_gets_the_batch_later(
-    engine: Engine, tenant: Tenant, provider: FakeProvider, batched: Callable[..., list[UUID]]
+def test_a_rate_limited_batch_is_sent_later(
+    engine: Engine, tenant: Tenant, provider: FakeProvider, submit_batched: Callable[..., list[UUID]]
 ) -> None:
     provider.batches.refusals.append(Fault(status=429, retry_after="40"))
-    batched(3)
+    submit_batched(3)
 
     provider_batches.bind_items()
     provider_batches.advance_due()
@@ -73,38 +73,38 @@ def test_a_provider_that_has_enough_gets_the_batch_later(
     assert timedelta(seconds=30) < batch.due_at - datetime.now(UTC) <= timedelta(seconds=40)
 
 
-def test_a_provider_that_limits_batches_still_answers_calls(
-    engine: Engine, tenant: Tenant, provider: FakeProvider, batched: Callable[..., list[UUID]]
+def test_a_rate_limit_of_batches_does_not_limit_calls(
+    engine: Engine, tenant: Tenant, provider: FakeProvider, submit_batched: Callable[..., list[UUID]]
 ) -> None:
     provider.batches.refusals.append(Fault(status=429, retry_after="40"))
-    batched(3)
+    submit_batched(3)
     provider_batches.bind_items()
     provider_batches.advance_due()
 
     with tenant_scope(tenant.pk):
-        called = providers.provider_of(configuration.settings_for(tenant.pk, batching.ROLE).adapter)
-    batches = Governor(f"{called.key}|batches", Profile())
+        provider_of_role = providers.provider_of(configuration.settings_for(tenant.pk, batching.ROLE).adapter)
+    batches = Governor(f"{provider_of_role.key}|batches", Profile())
     assert 30 < batches.status().retry_seconds <= 40
-    assert called.governor.status().retry_seconds == 0
-    assert called.governor.acquire(Call(id="now", deadline_seconds=5)).granted
+    assert provider_of_role.governor.status().retry_seconds == 0
+    assert provider_of_role.governor.acquire(Call(id="now", deadline_seconds=5)).granted
 
 
-def test_a_batch_that_is_refused_fails_its_items_for_good(
-    engine: Engine, tenant: Tenant, provider: FakeProvider, batched: Callable[..., list[UUID]]
+def test_a_refused_batch_fails_its_items_permanently(
+    engine: Engine, tenant: Tenant, provider: FakeProvider, submit_batched: Callable[..., list[UUID]]
 ) -> None:
     provider.batches.refusals.append(Fault(status=400))
-    found = batched(3)
+    ids = submit_batched(3)
 
     batching.look_after(tenant)
 
-    assert statuses(engine, tenant, found) == ["failed"] * 3
+    assert statuses(engine, tenant, ids) == ["failed"] * 3
     assert [batch.state for batch in batching.batches(tenant)] == ["refused"]
 
 
-def test_a_role_that_is_done_otherwise_by_now_takes_its_work_with_it(
-    engine: Engine, tenant: Tenant, provider: FakeProvider, batched: Callable[..., list[UUID]]
+def test_work_of_a_role_with_a_new_adapter_leaves_its_batch(
+    engine: Engine, tenant: Tenant, provider: FakeProvider, submit_batched: Callable[..., list[UUID]]
 ) -> None:
-    found = batched(3)
+    ids = submit_batched(3)
     batching.look_after(tenant)
     engine.serve(tenant, batching.ROLE)
 
@@ -112,7 +112,7 @@ def test_a_role_that_is_done_otherwise_by_now_takes_its_work_with_it(
     engine.make_due(tenant)
     engine.drain()
 
-    assert statuses(engine, tenant, found) == ["done"] * 3
+    assert statuses(engine, tenant, ids) == ["done"] * 3
     assert len(engine.agent.calls) == 3
 
 
@@ -120,10 +120,10 @@ def test_operators_see_batches_and_items_of_their_tenant_only(
     engine: Engine,
     tenant: Tenant,
     other_tenant: Tenant,
-    batched: Callable[..., list[UUID]],
+    submit_batched: Callable[..., list[UUID]],
     api: Callable[..., Any],
 ) -> None:
-    found = batched(4)
+    ids = submit_batched(4)
     batching.look_after(tenant)
 
     (batch,) = api("operator").get("/api/v1/batches/").json()["results"]
@@ -138,7 +138,7 @@ def test_operators_see_batches_and_items_of_their_tenant_only(
         "msgbatch_1",
     )
     assert one["provider"].startswith("anthropic at 127.0.0.1:")
-    assert {item["activity"] for item in waiting + bound} == set(map(str, found))
+    assert {item["activity"] for item in waiting + bound} == set(map(str, ids))
     stranger = api("operator", other_tenant)
     assert stranger.get("/api/v1/batches/").json()["results"] == []
     assert stranger.get("/api/v1/batch-items/").json()["results"] == []

@@ -1,4 +1,4 @@
-"""When a batch goes out, and what is in it."""
+"""When a batch is sent, and which items it contains."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.engine import Engine, at_once
 from tests.integration.provider_batches.parked_work import LOW
 
 
-def test_a_batch_goes_out_when_it_is_full(
-    engine: Engine, tenant: Tenant, provider: FakeProvider, batched: Callable[..., list[UUID]]
+def test_a_batch_is_sent_when_it_is_full(
+    engine: Engine, tenant: Tenant, provider: FakeProvider, submit_batched: Callable[..., list[UUID]]
 ) -> None:
-    batched(7)
+    submit_batched(7)
 
     batching.look_after(tenant)
 
@@ -27,23 +27,31 @@ def test_a_batch_goes_out_when_it_is_full(
     assert len([item for item in batching.items(tenant) if item.state == "collected"]) == 1
 
 
-def test_a_batch_that_is_not_full_goes_out_when_its_oldest_has_waited_enough(
-    engine: Engine, tenant: Tenant, provider: FakeProvider, batched: Callable[..., list[UUID]], settings: Any
+def test_a_batch_is_sent_when_its_oldest_item_is_old_enough(
+    engine: Engine,
+    tenant: Tenant,
+    provider: FakeProvider,
+    submit_batched: Callable[..., list[UUID]],
+    settings: Any,
 ) -> None:
-    batched(2)
+    submit_batched(2)
     batching.look_after(tenant)
-    early = len(provider.batches.batches)
+    sent_before = len(provider.batches.batches)
     batching.let_time_pass(tenant, created_at=timedelta(seconds=settings.ORCHESTRATOR_BATCH_AGE_SECONDS + 1))
 
     batching.look_after(tenant)
 
-    assert (early, [len(batch.requests) for batch in provider.batches.batches.values()]) == (0, [2])
+    assert (sent_before, [len(batch.requests) for batch in provider.batches.batches.values()]) == (0, [2])
 
 
-def test_a_batch_holds_no_more_bytes_than_it_may(
-    engine: Engine, tenant: Tenant, provider: FakeProvider, batched: Callable[..., list[UUID]], settings: Any
+def test_the_bytes_of_a_batch_are_limited(
+    engine: Engine,
+    tenant: Tenant,
+    provider: FakeProvider,
+    submit_batched: Callable[..., list[UUID]],
+    settings: Any,
 ) -> None:
-    batched(3)
+    submit_batched(3)
     settings.ORCHESTRATOR_BATCH_MAX_BYTES = max(item.bytes for item in batching.items(tenant)) * 2
 
     provider_batches.bind_items()
@@ -57,9 +65,9 @@ def test_models_and_tenants_do_not_share_batches(
     tenant: Tenant,
     other_tenant: Tenant,
     provider: FakeProvider,
-    batched: Callable[..., list[UUID]],
+    submit_batched: Callable[..., list[UUID]],
 ) -> None:
-    batched(3)
+    submit_batched(3)
     batching.serve(engine, tenant, provider, "dev", model="m-2")
     batching.serve(engine, other_tenant, provider)
     engine.submit(tenant, "dev", count=3, priority=LOW)
@@ -72,10 +80,10 @@ def test_models_and_tenants_do_not_share_batches(
     assert [(batch.model, batch.size) for batch in batching.batches(other_tenant)] == [("m-1", 3)]
 
 
-def test_two_who_gather_at_once_bind_every_item_once(
-    engine: Engine, tenant: Tenant, batched: Callable[..., list[UUID]]
+def test_concurrent_gathering_binds_every_item_once(
+    engine: Engine, tenant: Tenant, submit_batched: Callable[..., list[UUID]]
 ) -> None:
-    batched(12)
+    submit_batched(12)
 
     at_once(*[provider_batches.bind_items] * 3)
     provider_batches.bind_items()

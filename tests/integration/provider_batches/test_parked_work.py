@@ -1,4 +1,4 @@
-"""Which work waits for a batch, what waiting means for it, and what leaves early."""
+"""Which work waits for a batch, how it waits, and which work leaves early."""
 
 from __future__ import annotations
 
@@ -29,54 +29,54 @@ def paths(provider: FakeProvider) -> Counter[str]:
     return Counter(call.path for call in provider.recorder.calls)
 
 
-def test_low_work_is_parked_and_holds_no_slot(
-    engine: Engine, tenant: Tenant, provider: FakeProvider, batched: Callable[..., list[UUID]]
+def test_work_of_low_priority_is_parked_and_holds_no_slot(
+    engine: Engine, tenant: Tenant, provider: FakeProvider, submit_batched: Callable[..., list[UUID]]
 ) -> None:
-    found = batched(12)  # the role has five slots for this tenant
+    ids = submit_batched(12)  # because the role has five slots for this tenant
 
-    assert statuses(engine, tenant, found) == ["in_progress"] * 12
-    assert {run.worker_id for each in found for run in engine.runs(tenant, each)} == {None}
+    assert statuses(engine, tenant, ids) == ["in_progress"] * 12
+    assert {run.worker_id for each in ids for run in engine.runs(tenant, each)} == {None}
     assert provider.recorder.calls == []
     assert invariants.check(quiesced=True, since=datetime.now(UTC) - timedelta(hours=1)) == []
 
 
-def test_admission_that_was_built_anew_gives_parked_work_no_slot(
-    engine: Engine, tenant: Tenant, batched: Callable[..., list[UUID]]
+def test_rebuilt_admission_gives_parked_work_no_slot(
+    engine: Engine, tenant: Tenant, submit_batched: Callable[..., list[UUID]]
 ) -> None:
-    batched(12)
+    submit_batched(12)
 
     rebuilding.rebuild()
-    (urgent,) = batched(1, priority=NORMAL)
+    (urgent,) = submit_batched(1, priority=NORMAL)
 
     assert engine.status(tenant, urgent) == "done"
     assert rebuilding.SlotAudit().compare() == (Exchange(), [])
 
 
-def test_more_urgent_work_is_done_at_once(
-    engine: Engine, tenant: Tenant, provider: FakeProvider, batched: Callable[..., list[UUID]]
+def test_work_of_higher_priority_is_done_at_once(
+    engine: Engine, tenant: Tenant, provider: FakeProvider, submit_batched: Callable[..., list[UUID]]
 ) -> None:
-    (found,) = batched(1, priority=NORMAL)
+    (activity_id,) = submit_batched(1, priority=NORMAL)
 
-    assert engine.status(tenant, found) == "done"
+    assert engine.status(tenant, activity_id) == "done"
     assert list(paths(provider)) == ["/v1/messages"]
 
 
-def test_a_role_may_say_from_which_priority_on_its_work_can_wait(
-    engine: Engine, tenant: Tenant, batched: Callable[..., list[UUID]]
+def test_a_role_may_set_the_priority_from_which_work_waits(
+    engine: Engine, tenant: Tenant, submit_batched: Callable[..., list[UUID]]
 ) -> None:
     with batching.with_options(batch_priority=NORMAL):
-        (found,) = batched(1, priority=NORMAL)
+        (activity_id,) = submit_batched(1, priority=NORMAL)
 
-    assert [item.activity_id for item in batching.items(tenant)] == [found]
+    assert [item.activity_id for item in batching.items(tenant)] == [activity_id]
 
 
-def test_an_option_that_is_no_priority_is_named(
-    engine: Engine, tenant: Tenant, batched: Callable[..., list[UUID]]
+def test_an_invalid_batch_priority_is_a_configuration_error(
+    engine: Engine, tenant: Tenant, submit_batched: Callable[..., list[UUID]]
 ) -> None:
     with batching.with_options(batch_priority="low"):
-        (found,) = batched(1)
+        (activity_id,) = submit_batched(1)
 
-    failed = engine.get(tenant, found)
+    failed = engine.get(tenant, activity_id)
     assert failed.error is not None
     assert (failed.error["code"], "batch_priority" in failed.error["message"]) == (
         "agent_misconfigured",
@@ -85,56 +85,60 @@ def test_an_option_that_is_no_priority_is_named(
 
 
 @pytest.mark.parametrize("moment", ["expires_at", "timeout_seconds"])
-def test_work_that_is_wanted_soon_does_not_wait(
-    engine: Engine, tenant: Tenant, batched: Callable[..., list[UUID]], moment: str
+def test_work_with_little_time_does_not_wait(
+    engine: Engine, tenant: Tenant, submit_batched: Callable[..., list[UUID]], moment: str
 ) -> None:
     soon = datetime.now(UTC) + timedelta(minutes=20) if moment == "expires_at" else 600
 
-    (found,) = batched(1, **{moment: soon})
+    (activity_id,) = submit_batched(1, **{moment: soon})
 
-    assert engine.status(tenant, found) == "done"
+    assert engine.status(tenant, activity_id) == "done"
 
 
-def test_a_run_that_waits_for_a_batch_may_take_a_day(
-    engine: Engine, tenant: Tenant, batched: Callable[..., list[UUID]]
+def test_a_run_that_waits_for_a_batch_has_a_timeout_of_a_day(
+    engine: Engine, tenant: Tenant, submit_batched: Callable[..., list[UUID]]
 ) -> None:
-    (found,) = batched(1)
+    (activity_id,) = submit_batched(1)
 
-    (run,) = engine.runs(tenant, found)
+    (run,) = engine.runs(tenant, activity_id)
     assert (run.timeout_seconds, run.parked) == (86_400, True)
     assert recovery.end_overdue_runs() == 0
-    assert engine.get(tenant, found).max_attempts == 5
+    assert engine.get(tenant, activity_id).max_attempts == 5
 
 
-def test_work_of_a_group_keeps_its_group_waiting(
-    engine: Engine, tenant: Tenant, batched: Callable[..., list[UUID]]
+def test_parked_work_still_blocks_its_group(
+    engine: Engine, tenant: Tenant, submit_batched: Callable[..., list[UUID]]
 ) -> None:
-    found = batched(2, group_key="one-at-a-time")
+    ids = submit_batched(2, group_key="one-at-a-time")
 
-    assert sorted(statuses(engine, tenant, found)) == ["created", "in_progress"]
+    assert sorted(statuses(engine, tenant, ids)) == ["created", "in_progress"]
 
 
-def test_what_waits_for_a_batch_says_so(
-    engine: Engine, tenant: Tenant, batched: Callable[..., list[UUID]]
+def test_the_waiting_reason_of_parked_work_is_the_batch(
+    engine: Engine, tenant: Tenant, submit_batched: Callable[..., list[UUID]]
 ) -> None:
-    (found,) = batched(1)
+    (activity_id,) = submit_batched(1)
 
-    collected = why(tenant.pk, found)
+    collected = why(tenant.pk, activity_id)
     with tenant_scope(tenant.pk):
-        listed = explain_many(tenant.pk, [engine.get(tenant, found)])[found]
+        listed = explain_many(tenant.pk, [engine.get(tenant, activity_id)])[activity_id]
 
     assert (collected.code, listed.code) == ("batch", "batch")
     assert "1 of 3" in collected.detail
 
 
 @pytest.mark.parametrize("sent", [False, True])
-def test_work_that_is_wanted_soon_by_now_goes_on_at_once_and_its_late_answer_counts_for_nothing(
-    engine: Engine, tenant: Tenant, provider: FakeProvider, batched: Callable[..., list[UUID]], sent: bool
+def test_work_that_leaves_its_batch_runs_at_once_and_ignores_the_late_answer(
+    engine: Engine,
+    tenant: Tenant,
+    provider: FakeProvider,
+    submit_batched: Callable[..., list[UUID]],
+    sent: bool,
 ) -> None:
-    (found, *_) = batched(3, expires_at=datetime.now(UTC) + timedelta(hours=5))
+    (activity_id, *_) = submit_batched(3, expires_at=datetime.now(UTC) + timedelta(hours=5))
     if sent:
         batching.look_after(tenant)
-    first = batching.items(tenant, found)[0]
+    first = batching.items(tenant, activity_id)[0]
     with tenant_scope(tenant.pk):
         type(first).objects.filter(pk=first.pk).update(leave_at=datetime.now(UTC))
 
@@ -145,16 +149,16 @@ def test_work_that_is_wanted_soon_by_now_goes_on_at_once_and_its_late_answer_cou
     batching.let_time_pass(tenant, created_at=timedelta(days=1))
     batching.look_after(tenant, turns=2)
 
-    assert content(tenant, engine, found) == "All right."
-    assert batching.items(tenant, found)[0].state == "moved"
-    assert [len(engine.runs(tenant, found)), paths(provider)["/v1/messages"]] == [2, 1]
+    assert content(tenant, engine, activity_id) == "All right."
+    assert batching.items(tenant, activity_id)[0].state == "moved"
+    assert [len(engine.runs(tenant, activity_id)), paths(provider)["/v1/messages"]] == [2, 1]
     assert sorted(item.state for item in batching.items(tenant)) == ["answered", "answered", "moved"]
 
 
 def test_cancelled_work_is_not_sent(
-    engine: Engine, tenant: Tenant, provider: FakeProvider, batched: Callable[..., list[UUID]]
+    engine: Engine, tenant: Tenant, provider: FakeProvider, submit_batched: Callable[..., list[UUID]]
 ) -> None:
-    first, *_ = batched(4)
+    first, *_ = submit_batched(4)
     cancellation.cancel(tenant.pk, first, actor="test")
 
     batching.look_after(tenant)
@@ -163,36 +167,36 @@ def test_cancelled_work_is_not_sent(
     assert batching.items(tenant, first)[0].state == "dropped"
 
 
-def test_work_that_is_cancelled_during_its_call_waits_for_no_batch(engine: Engine, tenant: Tenant) -> None:
-    def is_being_done(request: object) -> Completed:
+def test_work_cancelled_during_its_call_is_not_parked(engine: Engine, tenant: Tenant) -> None:
+    def die(request: object) -> Completed:
         raise Died
 
     engine.serve(tenant)
-    engine.agent.behaviour = is_being_done
-    (found,) = engine.submit(tenant)
+    engine.agent.behaviour = die
+    (activity_id,) = engine.submit(tenant)
     with pytest.raises(Died):
         engine.deliver()
-    run = token_of(tenant, found)
-    cancellation.cancel(tenant.pk, found, actor="Ann")
+    run = token_of(tenant, activity_id)
+    cancellation.cancel(tenant.pk, activity_id, actor="Ann")
 
     parked = Parked(provider="p", model="m", body={}, leave_at=datetime.now(UTC) + timedelta(hours=5))
     with pytest.raises(RunSuperseded):
-        provider_batches.park(run, parked, engine.get(tenant, found))
+        provider_batches.park(run, parked, engine.get(tenant, activity_id))
 
     assert batching.items(tenant) == []
 
 
-def test_a_batch_that_nobody_wants_any_more_is_cancelled_at_its_provider(
-    engine: Engine, tenant: Tenant, provider: FakeProvider, batched: Callable[..., list[UUID]]
+def test_a_batch_of_cancelled_work_is_cancelled_at_the_provider(
+    engine: Engine, tenant: Tenant, provider: FakeProvider, submit_batched: Callable[..., list[UUID]]
 ) -> None:
     provider.batches.polls_until_done = 99
-    found = batched(3)
+    ids = submit_batched(3)
     batching.look_after(tenant)
-    for each in found:
+    for each in ids:
         cancellation.cancel(tenant.pk, each, actor="test")
 
     batching.look_after(tenant)
 
-    (there,) = provider.batches.batches.values()
-    assert there.cancelled
+    (batch_at_provider,) = provider.batches.batches.values()
+    assert batch_at_provider.cancelled
     assert [batch.state for batch in batching.batches(tenant)] == ["ended"]

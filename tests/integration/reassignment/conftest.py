@@ -1,4 +1,4 @@
-"""A tenant whose agents hand their work on."""
+"""A tenant whose agents accept their work and may reassign it."""
 
 from __future__ import annotations
 

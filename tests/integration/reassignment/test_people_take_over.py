@@ -1,4 +1,4 @@
-"""A person takes over, and decisions go to other people."""
+"""Work that is reassigned to people, and decisions that are reassigned to other people."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
 from tests.engine import Engine
-from tests.integration.reassignment.heirs import TO_AGENT, TO_PERSON, heir_of
+from tests.integration.reassignment.successors import TO_AGENT, TO_PERSON, successor_of
 from tests.toolbox import (
     OUTPUT,
     Caller,
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
 @pytest.mark.parametrize("verb", ["complete", "approve"])
-def test_a_person_who_takes_over_does_it_or_approves_what_is_there(
+def test_a_person_completes_or_approves_reassigned_work(
     api: Any, engine: Engine, acme: Tenant, verb: str
 ) -> None:
     activity_id, agent = at_work(engine, acme)
@@ -48,36 +48,38 @@ def test_a_person_who_takes_over_does_it_or_approves_what_is_there(
     assert engine.status(acme, activity_id) == "reassigned"
 
 
-def test_a_person_may_hand_it_back_to_an_agent(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_reassigned_work_can_return_to_an_agent(api: Any, engine: Engine, acme: Tenant) -> None:
     activity_id, agent = at_work(engine, acme, requires_approval=True)
     agent.used("reassign_task", **TO_PERSON)
-    heir = heir_of(acme, activity_id)
+    successor = successor_of(acme, activity_id)
 
-    back = (
-        api("operator").post(of(heir.pk, "reassign"), {"agent_role": "seo", "reason": "Thought so."}).json()
+    returned = (
+        api("operator")
+        .post(of(successor.pk, "reassign"), {"agent_role": "seo", "reason": "Thought so."})
+        .json()
     )
     engine.drain()
-    caller_of(engine, UUID(back["id"])).post("complete", OUTPUT)
+    caller_of(engine, UUID(returned["id"])).post("complete", OUTPUT)
 
-    assert engine.status(acme, UUID(back["id"])) == "awaiting_approval"
+    assert engine.status(acme, UUID(returned["id"])) == "awaiting_approval"
 
 
-def test_the_rules_for_the_gate_behind_an_agents_work_are_not_those_of_the_person_who_takes_it_over(
+def test_decision_rules_of_a_gate_do_not_apply_to_the_person_with_the_work(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
-    """Else a due time for the approval would approve what nobody has done."""
+    """Otherwise a due time for the approval would approve work that nobody has done."""
     rules = {"due_seconds": 60, "on_timeout": "approve"}
     activity_id, agent = at_work(engine, acme, requires_approval=True, decision_rules=rules)
     agent.used("reassign_task", **TO_PERSON)
-    heir = heir_of(acme, activity_id)
-    assert (heir.decision_rules, heir.due_at) == (None, None)
+    successor = successor_of(acme, activity_id)
+    assert (successor.decision_rules, successor.due_at) == (None, None)
 
-    back = api("operator").post(of(heir.pk, "reassign"), TO_AGENT).json()
+    returned = api("operator").post(of(successor.pk, "reassign"), TO_AGENT).json()
 
-    assert back["decision_rules"] == rules
+    assert returned["decision_rules"] == rules
 
 
-def test_what_people_decide_goes_to_other_people_and_stays_a_decision(
+def test_a_gate_can_be_reassigned_to_people_only_and_stays_a_gate(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     client = api("operator")
@@ -92,22 +94,26 @@ def test_what_people_decide_goes_to_other_people_and_stays_a_decision(
     (gate,) = client.get("/api/v1/inbox/").json()["results"]
 
     refused = problem(client.post(of(gate["id"], "reassign"), TO_AGENT), 409, "transition_refused")
-    heir = client.post(of(gate["id"], "reassign"), {"human_role": "boss", "reason": "Yours."}).json()
+    successor = client.post(of(gate["id"], "reassign"), {"human_role": "boss", "reason": "Yours."}).json()
 
     assert "only people decide" in refused["detail"]
-    assert (heir["human_role"], heir["is_approval_gate"], "complete" in heir["allowed_actions"]) == (
+    assert (
+        successor["human_role"],
+        successor["is_approval_gate"],
+        "complete" in successor["allowed_actions"],
+    ) == (
         "boss",
         True,
         False,
     )
-    problem(client.post(of(heir["id"], "complete")), 409, "transition_refused")
-    assert client.post(of(heir["id"], "approve")).status_code == 200
+    problem(client.post(of(successor["id"], "complete")), 409, "transition_refused")
+    assert client.post(of(successor["id"], "approve")).status_code == 200
     with tenant_scope(acme.pk):
         assert PipelineRun.objects.get(pk=run.pk).status == "completed"
 
 
 @pytest.mark.parametrize("tool", ["request_human_review", "create_approval"])
-def test_a_question_is_answered_by_whoever_is_asked(
+def test_a_question_of_an_agent_cannot_be_reassigned(
     api: Any, engine: Engine, acme: Tenant, tool: str
 ) -> None:
     _, agent = at_work(engine, acme)

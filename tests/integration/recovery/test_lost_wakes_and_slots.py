@@ -48,9 +48,8 @@ def test_work_that_was_never_offered_is_offered_by_recovery(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as dying:
-        dying.setattr(
-            "activities.relay.hand_over", lambda what: None
-        )  # the process ends right after its commit
+        # The process ends right after its commit.
+        dying.setattr("activities.relay.hand_over", lambda what: None)
         (activity_id,) = engine.submit(acme)
     assert engine.messages() == 0
     monkeypatch.setattr("activities.maintenance.recovery.YOUNG_SECONDS", 0.0)

@@ -1,4 +1,4 @@
-"""The sample agents, started once for all tests of this folder."""
+"""The sample agents, started once for all tests in this folder."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.sample_agents.desk import ARTICLE, TEXT_AGENTS, Agents, Json, running
+from tests.integration.sample_agents.desk import ARTICLE, TEXT_AGENTS, Agents, Json, run_agents
 
 
 @pytest.fixture(scope="session")
 def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
-    with running(TEXT_AGENTS, tmp_path_factory.mktemp("text")) as started:
-        yield started
+    with run_agents(TEXT_AGENTS, tmp_path_factory.mktemp("text")) as agents_server:
+        yield agents_server
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The sample agents as processes, and a desk that takes the reports of accepted work."""
+"""The sample agents as processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Json = dict[str, Any]
 
 
 class Agents:
-    """A running server of agents."""
+    """A client of a running server of agents."""
 
     def __init__(self, client: httpx2.Client) -> None:
         self.client = client
@@ -35,38 +35,39 @@ class Agents:
         return self.client.post(f"/{role}", json=job)
 
     def output(self, role: str, **job: Any) -> Json:
-        """The output of a job that succeeds."""
+        """Return the output of a job that must succeed."""
         response = self.post(role, **job)
         assert response.status_code == 200, response.text
         output: Json = response.json()["output"]
         return output
 
-    def recorded(self, role: str) -> Json:
+    def record_of(self, role: str) -> Json:
         record: Json = self.client.get("/recorder").json()["roles"][role]
         return record
 
     def statuses(self, good: str, wrong: str) -> list[int]:
-        """Answers to: a good signature, a wrong secret, a changed body, an old one, a later version, none."""
+        """Return the statuses for a valid signature, a wrong secret, a changed body, an old, an unknown and a missing signature."""
         body, past = json.dumps({"params": {"text": SMALL_TEXT}}), datetime.now(UTC) - timedelta(minutes=6)
-        tries = [(signed(good, body), body), (signed(wrong, body), body), (signed(good, body), body + " ")]
+        requests = [(sign(good, body), body), (sign(wrong, body), body), (sign(good, body), body + " ")]
         future = {
-            **signed(good, body),
-            "webhook-signature": signed(good, body)["webhook-signature"].replace("v1", "v2"),
+            **sign(good, body),
+            "webhook-signature": sign(good, body)["webhook-signature"].replace("v1", "v2"),
         }
-        tries += [(signed(good, body, past), body), (future, body), ({}, body)]
+        requests += [(sign(good, body, past), body), (future, body), ({}, body)]
         return [
-            self.client.post("/site-auditor", headers=head, content=text).status_code for head, text in tries
+            self.client.post("/site-auditor", headers=head, content=text).status_code
+            for head, text in requests
         ]
 
 
-def signed(secret: str, body: str, sent_at: datetime | None = None) -> dict[str, str]:
+def sign(secret: str, body: str, sent_at: datetime | None = None) -> dict[str, str]:
     at = sent_at or datetime.now(UTC)
     stamp = {"webhook-id": "msg_1", "webhook-timestamp": str(int(at.timestamp()))}
     return {**stamp, "webhook-signature": Webhook(secret).sign("msg_1", at, body)}
 
 
 @contextmanager
-def running(command: Sequence[str], folder: Path, *options: str) -> Iterator[Agents]:
+def run_agents(command: Sequence[str], folder: Path, *options: str) -> Iterator[Agents]:
     ready_file = folder / "url"
     process = subprocess.Popen([*command, "--port", "0", "--ready-file", str(ready_file), *options], cwd=ROOT)
     try:

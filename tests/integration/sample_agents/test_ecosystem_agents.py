@@ -1,6 +1,6 @@
-"""The sample agents made with other people's frameworks, each as the role of a tenant, with a provider on this machine behind it.
+"""The sample agents that are written with other frameworks, each as the role of a tenant, with a local provider.
 
-They live in an environment of their own, made by `make ecosystem-check`: one of the frameworks brings a package `agents`.
+They need their own environment from `make ecosystem-check`, because one of the frameworks has a package `agents`.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="make ecosystem-chec
 
 @pytest.fixture
 def provider() -> Iterator[FakeProvider]:
-    with FakeProvider(key=KEY) as running:
-        yield running
+    with FakeProvider(key=KEY) as run_agents:
+        yield run_agents
 
 
 @pytest.fixture
-def started(provider: FakeProvider, tmp_path: Path, settings: Any) -> Iterator[Callable[[str], str]]:
-    """Start one of them; where it is reached."""
+def start_agent(provider: FakeProvider, tmp_path: Path, settings: Any) -> Iterator[Callable[[str], str]]:
+    """Return a function that starts one of them and returns its address."""
     programs = []
 
     def start(name: str) -> str:
         ready = tmp_path / "ready"
-        own = {
+        environment = {
             "HOME": str(tmp_path),
             "PATH": os.environ["PATH"],
             "IS_SANDBOX": "1",
@@ -59,7 +59,7 @@ def started(provider: FakeProvider, tmp_path: Path, settings: Any) -> Iterator[C
             "--ready-file",
             ready,
         ]
-        programs.append(subprocess.Popen(command, env=own, cwd=tmp_path))
+        programs.append(subprocess.Popen(command, env=environment, cwd=tmp_path))
         eventually(lambda: ready.exists() and ready.read_text())
         address = ready.read_text()
         settings.ORCHESTRATOR_EGRESS_ALLOW = (address.removeprefix("http://"),)
@@ -73,18 +73,23 @@ def started(provider: FakeProvider, tmp_path: Path, settings: Any) -> Iterator[C
 
 
 @pytest.mark.parametrize("name", ["openai_agents", "langgraph_agent", "claude_agent"])
-def test_an_agent_of_the_ecosystem_does_the_work_of_a_role(
-    name: str, provider: FakeProvider, started: Callable[[str], str], engine: Engine, tenant: Tenant, api: Any
+def test_an_agent_with_another_framework_does_the_work_of_a_role(
+    name: str,
+    provider: FakeProvider,
+    start_agent: Callable[[str], str],
+    engine: Engine,
+    tenant: Tenant,
+    api: Any,
 ) -> None:
     provider.script(Turn("Bees fly far.", input_tokens=11, output_tokens=5))
-    engine.serve(tenant, "qa", endpoint=started(name), adapter="http", model="m-1")
+    engine.serve(tenant, "qa", endpoint=start_agent(name), adapter="http", model="m-1")
 
     (activity_id,) = engine.submit(tenant, params={"topic": "bees"})
     engine.drain()
 
     assert engine.status(tenant, activity_id) == "done"
-    told = api("viewer").get(f"/api/v1/activities/{activity_id}/output/").json()
-    assert told["content"] == "Bees fly far."
+    output = api("viewer").get(f"/api/v1/activities/{activity_id}/output/").json()
+    assert output["content"] == "Bees fly far."
     with tenant_scope(tenant.pk):
         usage = ActivityRun.objects.get(activity_id=activity_id).usage
     assert (usage["input_tokens"], usage["output_tokens"]) == (11, 5)
@@ -92,17 +97,19 @@ def test_an_agent_of_the_ecosystem_does_the_work_of_a_role(
 
 
 @pytest.mark.parametrize("name", ["langgraph_agent", "claude_agent"])
-def test_its_conversation_goes_on_with_more_work_about_the_same_deliverable(
-    name: str, provider: FakeProvider, started: Callable[[str], str], engine: Engine, tenant: Tenant
+def test_its_session_continues_with_more_work_for_the_same_deliverable(
+    name: str, provider: FakeProvider, start_agent: Callable[[str], str], engine: Engine, tenant: Tenant
 ) -> None:
     provider.script(Turn("Bees fly far."), Turn("They bring honey."))
-    engine.serve(tenant, "qa", endpoint=started(name), adapter="http", model="m-1")
+    engine.serve(tenant, "qa", endpoint=start_agent(name), adapter="http", model="m-1")
     report = uuid4()
 
     for topic in ("bees", "honey"):
         engine.submit(tenant, params={"topic": topic}, deliverable_id=report)
         engine.drain()
 
-    said = [turn["role"] for turn in provider.recorder.calls[-1].body["messages"] if turn["role"] != "system"]
-    assert said == ["user", "assistant", "user"]
+    roles = [
+        turn["role"] for turn in provider.recorder.calls[-1].body["messages"] if turn["role"] != "system"
+    ]
+    assert roles == ["user", "assistant", "user"]
     assert "Bees fly far." in str(provider.recorder.calls[-1].body["messages"])

@@ -1,4 +1,4 @@
-"""The sample agents keep to the protocol: refusals, failures on request, accepted work, signatures."""
+"""The sample agents follow the protocol: refusals, requested failures, accepted work and signatures."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from tests.integration.sample_agents.desk import (
     TEXT_AGENTS,
     Agents,
     Json,
-    running,
-    signed,
+    run_agents,
+    sign,
 )
 
 NODE_AUDITOR = ("node", "examples/agents/node_auditor/agent.js")
@@ -43,12 +43,12 @@ SECRETS = [f"whsec_{b64encode(letter * 24).decode()}" for letter in (b"a", b"b",
 def node_auditor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
     if shutil.which("node") is None:
         pytest.skip("node is not installed; the auditor in JavaScript needs Node 20")
-    with running(NODE_AUDITOR, tmp_path_factory.mktemp("node"), "--secret", SECRETS[0]) as started:
-        yield started
+    with run_agents(NODE_AUDITOR, tmp_path_factory.mktemp("node"), "--secret", SECRETS[0]) as auditor:
+        yield auditor
 
 
-class Desk:
-    """The orchestrator's side of a callback: keeps what is reported, and answers as the test wants."""
+class CallbackServer:
+    """The orchestrator's side of a callback, which records reports and answers as scripted."""
 
     def __init__(self) -> None:
         self.reports: Queue[tuple[str, str, Json]] = Queue()
@@ -77,27 +77,27 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Iterator[Desk]:
-    desk = Desk()
-    methods = {"do_POST": lambda request: desk.take(request), "log_message": lambda *_: None}
+def callback_server() -> Iterator[CallbackServer]:
+    callback_server = CallbackServer()
+    methods = {"do_POST": lambda request: callback_server.take(request), "log_message": lambda *_: None}
     handler = type("Handler", (BaseHTTPRequestHandler,), methods)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        desk.callback["url"] = f"http://127.0.0.1:{server.server_port}/api/v1/agent-runs/42/"
+        callback_server.callback["url"] = f"http://127.0.0.1:{server.server_port}/api/v1/agent-runs/42/"
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield desk
+        yield callback_server
         server.shutdown()
 
 
 @pytest.mark.parametrize(
     "body", ["", "{", "[]", b"\xff", "[" * 100_000, '{"input": "x"}', '{"params": {"text": 5}}']
 )
-def test_malformed_body_is_a_400_problem_document(agents: Agents, body: str | bytes) -> None:
+def test_a_malformed_body_is_a_400_problem_document(agents: Agents, body: str | bytes) -> None:
     response = agents.client.post("/keyword-researcher", content=body)
 
     assert (response.status_code, response.json()["code"]) == (400, "malformed_request")
 
 
-def test_wrong_address_method_and_size_are_refused(agents: Agents) -> None:
+def test_a_wrong_address_method_or_size_is_refused(agents: Agents) -> None:
     connection = HTTPConnection(agents.client.base_url.host, agents.client.base_url.port)
     connection.putrequest("POST", "/report-writer")
     connection.putheader("Content-Length", "99999999")
@@ -113,7 +113,7 @@ def test_wrong_address_method_and_size_are_refused(agents: Agents) -> None:
     connection.close()
 
 
-def test_failures_on_request_have_the_statuses_of_the_protocol(agents: Agents) -> None:
+def test_requested_failures_have_the_statuses_of_the_protocol(agents: Agents) -> None:
     def answer(fail: Any) -> httpx2.Response:
         params = {"text": "Bees fly.", "fail": fail, "retry_after": 7}
         return agents.post("report-writer", job_id="flaky", params=params)
@@ -123,14 +123,16 @@ def test_failures_on_request_have_the_statuses_of_the_protocol(agents: Agents) -
     assert (answer("rate_limit").status_code, answer("rate_limit").headers["Retry-After"]) == (429, "7")
 
 
-def test_accepted_job_sends_heartbeats_and_then_the_result_with_its_token(agents: Agents, desk: Desk) -> None:
+def test_an_accepted_job_sends_heartbeats_and_the_result_with_its_token(
+    agents: Agents, callback_server: CallbackServer
+) -> None:
     params = {"text": SMALL_TEXT, "mode": "async", "delay_ms": 30, "heartbeat_ms": 20}
 
-    accepted = agents.post("site-auditor", params=params, callback=desk.callback)
+    accepted = agents.post("site-auditor", params=params, callback=callback_server.callback)
 
-    reports = [desk.report()]
+    reports = [callback_server.report()]
     while reports[-1][0] == "heartbeat/":
-        reports.append(desk.report())
+        reports.append(callback_server.report())
 
     assert accepted.status_code == 202
     assert (reports[-1][0], len(reports) >= 3) == ("complete/", True)
@@ -138,38 +140,50 @@ def test_accepted_job_sends_heartbeats_and_then_the_result_with_its_token(agents
     assert reports[-1][2]["output"]["data"]["words"] == 9
     percents = [body["progress"]["percent"] for verb, _, body in reports if verb == "heartbeat/"]
     assert (percents[0], percents == sorted(percents), 0 < percents[-1] <= 100) == (0, True, True)
-    assert desk.logged == ["I read 15 words.", "I write it down."]
+    assert callback_server.logged == ["I read 15 words.", "I write it down."]
 
 
 @pytest.mark.parametrize("answer", [(200, {"stop": True}), (409, {"stop": True}), (401, {})])
-def test_accepted_job_that_is_told_to_stop_ends_unfinished(agents: Agents, desk: Desk, answer: Any) -> None:
+def test_an_accepted_job_that_is_told_to_stop_reports_nothing_more(
+    agents: Agents, callback_server: CallbackServer, answer: Any
+) -> None:
     agents.client.delete("/recorder")
-    desk.answers.put(answer)
-    agents.post("site-auditor", params={"text": SMALL_TEXT, "mode": "async"}, callback=desk.callback)
+    callback_server.answers.put(answer)
+    agents.post(
+        "site-auditor", params={"text": SMALL_TEXT, "mode": "async"}, callback=callback_server.callback
+    )
 
-    while agents.recorded("site-auditor")["running"]:
+    while agents.record_of("site-auditor")["running"]:
         time.sleep(0.01)
 
-    assert [desk.report()[0], desk.reports.qsize(), agents.recorded("site-auditor")["failed"]] == [
+    assert [
+        callback_server.report()[0],
+        callback_server.reports.qsize(),
+        agents.record_of("site-auditor")["failed"],
+    ] == [
         "heartbeat/",
         0,
         1,
     ]
 
 
-def test_accepted_job_without_text_is_reported_as_failed_for_good(agents: Agents, desk: Desk) -> None:
-    agents.post("report-writer", params={"mode": "async"}, callback=desk.callback)
+def test_an_accepted_job_without_text_fails_permanently(
+    agents: Agents, callback_server: CallbackServer
+) -> None:
+    agents.post("report-writer", params={"mode": "async"}, callback=callback_server.callback)
 
-    (first, _, _), (second, _, body) = desk.report(), desk.report()
+    (first, _, _), (second, _, body) = callback_server.report(), callback_server.report()
 
     assert (first, second, body["error"]["retryable"]) == ("heartbeat/", "fail/", False)
 
 
-def test_report_is_repeated_until_the_orchestrator_takes_it(agents: Agents, desk: Desk) -> None:
-    desk.answers.put((503, {}))
-    agents.post("report-writer", params={"text": "Bees fly.", "mode": "async"}, callback=desk.callback)
+def test_a_report_is_repeated_until_it_is_accepted(agents: Agents, callback_server: CallbackServer) -> None:
+    callback_server.answers.put((503, {}))
+    agents.post(
+        "report-writer", params={"text": "Bees fly.", "mode": "async"}, callback=callback_server.callback
+    )
 
-    assert [desk.report()[0] for _ in range(3)] == ["heartbeat/", "heartbeat/", "complete/"]
+    assert [callback_server.report()[0] for _ in range(3)] == ["heartbeat/", "heartbeat/", "complete/"]
 
 
 @pytest.mark.parametrize("callback", [None, {"url": "file:///etc/passwd"}, {"url": "http://[", "token": "t"}])
@@ -179,22 +193,22 @@ def test_accepting_needs_a_usable_callback(agents: Agents, callback: Json | None
     assert (response.status_code, "callback" in response.json()["detail"]) == (400, True)
 
 
-def test_recorder_sees_how_many_run_at_once_and_which_execution_came_twice(
-    agents: Agents, desk: Desk
+def test_the_recorder_counts_concurrent_and_repeated_executions(
+    agents: Agents, callback_server: CallbackServer
 ) -> None:
     agents.client.delete("/recorder")
-    desk.may_answer.clear()
-    job: Json = {"params": {"text": "Bees fly.", "mode": "async"}, "callback": desk.callback}
+    callback_server.may_answer.clear()
+    job: Json = {"params": {"text": "Bees fly.", "mode": "async"}, "callback": callback_server.callback}
     for tenant, run in (("a", "run-1"), ("a", "run-2"), ("b", "run-3"), ("b", "run-3")):
         agents.client.post(
             "/report-writer", json={**job, "tenant_id": tenant}, headers={"X-Execution-Id": run}
         )
-    during = agents.recorded("report-writer")
+    during = agents.record_of("report-writer")
 
-    desk.may_answer.set()
-    verbs = [desk.report()[0] for _ in range(8)]
+    callback_server.may_answer.set()
+    verbs = [callback_server.report()[0] for _ in range(8)]
 
-    after = agents.recorded("report-writer")
+    after = agents.record_of("report-writer")
     assert (during["running"], during["max_running_by_tenant"]) == (4, {"a": 2, "b": 2})
     assert (verbs.count("complete/"), after["running"], after["finished"], after["max_running"]) == (
         4,
@@ -205,34 +219,34 @@ def test_recorder_sees_how_many_run_at_once_and_which_execution_came_twice(
     assert after["duplicates"] == {"run-3": 2}
 
 
-def test_with_secrets_only_requests_signed_with_one_of_them_are_taken(tmp_path: Path) -> None:
-    with running(TEXT_AGENTS, tmp_path, "--secret", SECRETS[0], "--secret", SECRETS[1]) as strict:
+def test_with_secrets_only_signed_requests_are_accepted(tmp_path: Path) -> None:
+    with run_agents(TEXT_AGENTS, tmp_path, "--secret", SECRETS[0], "--secret", SECRETS[1]) as strict:
         assert strict.statuses(SECRETS[0], SECRETS[2]) == [200, 401, 401, 401, 401, 401]
         assert strict.statuses(SECRETS[1], SECRETS[2]) == [200, 401, 401, 401, 401, 401]
 
 
-def test_auditor_in_javascript_checks_signatures_and_agrees_with_the_other(
+def test_the_auditor_in_javascript_checks_signatures_and_computes_the_same_figures(
     node_auditor: Agents, agents: Agents
 ) -> None:
     assert node_auditor.statuses(SECRETS[0], SECRETS[2]) == [200, 401, 401, 401, 401, 401]
     for text in (SMALL_TEXT, ARTICLE):
-        ours = agents.output("site-auditor", input={"content": text})["data"]
+        python_data = agents.output("site-auditor", input={"content": text})["data"]
         body = json.dumps({"input": {"content": text}})
-        response = node_auditor.client.post("/site-auditor", headers=signed(SECRETS[0], body), content=body)
-        theirs = response.json()["output"]["data"]
-        assert [theirs[name] for name in MEASURES] == [ours[name] for name in MEASURES]
+        response = node_auditor.client.post("/site-auditor", headers=sign(SECRETS[0], body), content=body)
+        node_data = response.json()["output"]["data"]
+        assert [node_data[name] for name in MEASURES] == [python_data[name] for name in MEASURES]
 
 
 @pytest.mark.parametrize(("body", "status"), [("{}", 422), ("[]", 400), ('{"input": {"content": 5}}', 400)])
-def test_auditor_in_javascript_refuses_what_it_cannot_read(
+def test_the_auditor_in_javascript_refuses_malformed_input(
     node_auditor: Agents, body: str, status: int
 ) -> None:
-    response = node_auditor.client.post("/site-auditor", headers=signed(SECRETS[0], body), content=body)
+    response = node_auditor.client.post("/site-auditor", headers=sign(SECRETS[0], body), content=body)
 
     assert (response.status_code, response.headers["Content-Type"]) == (status, "application/problem+json")
 
 
-def test_agent_of_the_readme_has_40_lines_and_works(tmp_path: Path) -> None:
+def test_the_agent_in_the_readme_has_at_most_40_lines_and_works(tmp_path: Path) -> None:
     code = README.partition("```python\n")[2].partition("```")[0]
     (tmp_path / "own.py").write_text(code)
     job = {"input": {"content": "bees"}, "wake_reason": "rejection", "reviewer_notes": "louder"}
@@ -247,7 +261,7 @@ def test_agent_of_the_readme_has_40_lines_and_works(tmp_path: Path) -> None:
     assert answer["output"]["content"] == "BEES\n\nThe reviewer said: louder"
 
 
-def test_pipeline_file_is_accepted_and_forks_after_the_approved_brief() -> None:
+def test_the_example_pipeline_is_valid_and_forks_after_the_brief() -> None:
     text = (ROOT / "examples/pipelines/content-brief.yaml").read_text()
 
     pipeline = parse(load(text, filename="content-brief.yaml"), known_roles=ROLES, known_templates=())
@@ -257,7 +271,7 @@ def test_pipeline_file_is_accepted_and_forks_after_the_approved_brief() -> None:
     assert needs[2:] == [("outline", ("brief",), False), ("audit", ("brief",), False)]
 
 
-def test_server_prints_its_address_and_ends_quietly_when_told() -> None:
+def test_the_server_prints_its_address_and_terminates_cleanly() -> None:
     pipe = subprocess.PIPE
     with subprocess.Popen(
         [*TEXT_AGENTS, "--port", "0"], cwd=ROOT, stdout=pipe, stderr=pipe, text=True

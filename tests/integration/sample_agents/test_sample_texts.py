@@ -1,4 +1,4 @@
-"""What the sample agents make of an article: keywords, briefs, drafts, audits and summaries."""
+"""What the sample agents produce from an article: keywords, briefs, drafts, audits and summaries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Review = Callable[..., Json]
 
 @pytest.fixture(scope="module")
 def review(agents: Agents, keywords: Json) -> Review:
-    """Sends a brief back with notes, and returns the next one."""
+    """Return a function that rejects a brief with notes and returns the revised one."""
 
     def reject(notes: str, **job: Any) -> Json:
         rejection = {"wake_reason": "rejection", "reviewer_notes": notes, **job}
@@ -32,15 +32,15 @@ def headings(brief: Json) -> list[str]:
     return [section["heading"] for section in brief["data"]["outline"]]
 
 
-def test_keywords_are_the_phrases_that_the_article_is_about(keywords: Json) -> None:
-    found = {item["phrase"]: item for item in keywords["data"]["keywords"]}
+def test_keywords_are_the_main_phrases_of_the_article(keywords: Json) -> None:
+    by_phrase = {item["phrase"]: item for item in keywords["data"]["keywords"]}
 
-    assert {"hives", "wild bees", "urban beekeeping", "city honey", "honey harvest"} <= found.keys()
-    assert found["urban beekeeping"]["count"] == ARTICLE.lower().count("urban beekeeping") == 3
-    scores = [item["score"] for item in found.values()]
+    assert {"hives", "wild bees", "urban beekeeping", "city honey", "honey harvest"} <= by_phrase.keys()
+    assert by_phrase["urban beekeeping"]["count"] == ARTICLE.lower().count("urban beekeeping") == 3
+    scores = [item["score"] for item in by_phrase.values()]
     assert scores == sorted(scores, reverse=True)
-    assert not {"the", "and", "them", "which"} & found.keys()
-    assert f"| {next(iter(found))} |" in keywords["content"]
+    assert not {"the", "and", "them", "which"} & by_phrase.keys()
+    assert f"| {next(iter(by_phrase))} |" in keywords["content"]
 
 
 def test_positions_of_a_keyword_are_offsets_in_the_text_that_was_sent(keywords: Json) -> None:
@@ -49,13 +49,13 @@ def test_positions_of_a_keyword_are_offsets_in_the_text_that_was_sent(keywords: 
     assert [ARTICLE[start : start + 9] for start in phrase["positions"]] == ["wild bees"] * 4
 
 
-def test_text_may_come_as_a_parameter_and_the_number_of_keywords_be_limited(agents: Agents) -> None:
+def test_text_and_a_limit_of_keywords_can_be_parameters(agents: Agents) -> None:
     output = agents.output("keyword-researcher", params={"text": ARTICLE, "limit": 3})
 
     assert len(output["data"]["keywords"]) == 3
 
 
-def test_brief_has_title_audience_angle_and_an_outline_of_the_keywords(brief: Json, keywords: Json) -> None:
+def test_a_brief_has_title_audience_angle_and_an_outline_of_the_keywords(brief: Json, keywords: Json) -> None:
     data, phrases = brief["data"], {item["phrase"] for item in keywords["data"]["keywords"]}
 
     assert data["title"] == "Urban beekeeping: honey from the rooftops"
@@ -67,7 +67,7 @@ def test_brief_has_title_audience_angle_and_an_outline_of_the_keywords(brief: Js
     assert all(f"**H2: {heading}**" in brief["content"] for heading in headings(brief))
 
 
-def test_settings_of_the_step_win_over_what_is_derived(agents: Agents, keywords: Json) -> None:
+def test_parameters_of_the_step_override_derived_values(agents: Agents, keywords: Json) -> None:
     params = {"title": "Roof honey", "audience": "Tenants", "angle": "What it costs", "words": 500}
 
     data = agents.output("content-brief-writer", input=keywords, params=params)["data"]
@@ -99,22 +99,22 @@ def test_settings_of_the_step_win_over_what_is_derived(agents: Agents, keywords:
         ("Move the conclusion to the front.", "outline.0.heading", "Conclusion"),
     ],
 )
-def test_a_reviewers_wish_is_granted(
+def test_a_request_of_a_reviewer_changes_the_brief(
     note: str, place: str, expected: Any, brief: Json, review: Review
 ) -> None:
-    def found(part: Any) -> Any:
+    def value_at(part: Any) -> Any:
         for key in place.split("."):
             part = part[int(key) if key.isdigit() else key]
         return part
 
     revised = review(note, prompt=f"Your output:\n{brief['content']}\nReviewer: {note}")
 
-    assert (found(revised["data"]), found(brief["data"]) != expected) == (expected, True)
+    assert (value_at(revised["data"]), value_at(brief["data"]) != expected) == (expected, True)
     assert [change["acted"] for change in revised["data"]["changes"]] == [True]
     assert f"“{note}” → " in revised["content"]
 
 
-def test_every_sentence_of_the_notes_is_answered_also_those_that_were_not_understood(review: Review) -> None:
+def test_every_sentence_of_the_notes_is_answered(review: Review) -> None:
     revised = review(
         "Good start. Title is too weak. Nice pictures would help!\n- Drop zebras\n- shorter, add law"
     )
@@ -125,25 +125,25 @@ def test_every_sentence_of_the_notes_is_answered_also_those_that_were_not_unders
     assert revised["content"].count("**not acted on:**") == 4
 
 
-def test_rejected_brief_is_the_one_in_the_prompt_or_in_the_session_or_made_anew(
+def test_a_revision_starts_from_the_brief_in_the_prompt_or_session_or_a_new_one(
     agents: Agents, keywords: Json, review: Review
 ) -> None:
     job = {"job_id": "job-1", "input": keywords, "params": {"title": "Mine"}}
     first = agents.post("content-brief-writer", **job).json()
 
-    shown = review("shorter", prompt=first["output"]["content"])
-    remembered = review("shorter", job_id="job-1", session_id=first["session_id"])
+    from_prompt = review("shorter", prompt=first["output"]["content"])
+    from_session = review("shorter", job_id="job-1", session_id=first["session_id"])
     unknown = review("shorter", job_id="job-1", session_id="lost in a restart")
 
-    assert [output["data"]["title"] == "Mine" for output in (shown, remembered, unknown)] == [
+    assert [output["data"]["title"] == "Mine" for output in (from_prompt, from_session, unknown)] == [
         True,
         True,
         False,
     ]
-    assert [output["data"]["words"] for output in (shown, remembered, unknown)] == [630] * 3
+    assert [output["data"]["words"] for output in (from_prompt, from_session, unknown)] == [630] * 3
 
 
-def test_a_second_review_builds_on_the_first_and_its_word_limit_holds(review: Review) -> None:
+def test_a_second_review_keeps_the_changes_of_the_first(review: Review) -> None:
     once = review("Max 500 words. Title: Second try")
 
     twice = review("Add a section on law", prompt=once["content"])
@@ -152,7 +152,7 @@ def test_a_second_review_builds_on_the_first_and_its_word_limit_holds(review: Re
     assert "Law" in headings(twice)
 
 
-def test_article_follows_the_approved_brief_in_the_words_of_the_source(agents: Agents, brief: Json) -> None:
+def test_an_article_follows_the_brief_with_sentences_of_the_source(agents: Agents, brief: Json) -> None:
     article = agents.output("blog-writer", input=brief)
 
     sections = article["data"]["sections"]
@@ -165,9 +165,7 @@ def test_article_follows_the_approved_brief_in_the_words_of_the_source(agents: A
     assert f"## {headings(brief)[1]}" in article["content"]
 
 
-def test_article_covers_what_the_reviewer_asked_for_and_says_what_the_source_lacks(
-    agents: Agents, review: Review
-) -> None:
+def test_an_article_covers_requests_and_says_what_the_source_lacks(agents: Agents, review: Review) -> None:
     notes = "Mention the insurer. Mention robots. Don't mention wild bees. Add a section about varroa mites."
     article = agents.output("blog-writer", input=review(notes))
 
@@ -179,14 +177,14 @@ def test_article_covers_what_the_reviewer_asked_for_and_says_what_the_source_lac
     assert "one treatment against varroa mites" in article["content"].partition("## Varroa mites")[2]
 
 
-def test_audit_of_a_small_text_agrees_with_the_figures_computed_by_hand(agents: Agents) -> None:
+def test_the_audit_of_a_small_text_matches_figures_computed_by_hand(agents: Agents) -> None:
     data = agents.output("site-auditor", input={"content": SMALL_TEXT})["data"]
 
     # 206.835 - 1.015 * 9 / 2 - 84.6 * 10 / 9 is 108.3; 0.39 * 9 / 2 + 11.8 * 10 / 9 - 15.59 is -0.7.
     assert [data[name] for name in MEASURES] == [2, 9, 10, 108.3, -0.7]
 
 
-def test_audit_finds_long_sentences_passives_and_repeated_words(agents: Agents) -> None:
+def test_an_audit_finds_long_sentences_passives_and_repeated_words(agents: Agents) -> None:
     text = f"The hive was quickly opened by Dr. Bee. We saw the the queen. {'And so on ' * 9}it went."
 
     data = agents.output("site-auditor", input={"content": text})["data"]
@@ -198,9 +196,7 @@ def test_audit_finds_long_sentences_passives_and_repeated_words(agents: Agents) 
     assert [item["words"] for item in data["long_sentences"]] == [29]
 
 
-def test_audit_measures_the_source_and_its_coverage_of_the_briefs_keywords(
-    agents: Agents, brief: Json
-) -> None:
+def test_an_audit_measures_the_source_and_its_coverage_of_keywords(agents: Agents, brief: Json) -> None:
     data = agents.output("site-auditor", input=brief)["data"]
 
     assert data["sentences"] == 50
@@ -209,7 +205,7 @@ def test_audit_measures_the_source_and_its_coverage_of_the_briefs_keywords(
     assert (coverage["wild bees"]["count"], coverage["wild bees"]["in_opening"]) == (4, False)
 
 
-def test_summary_consists_of_sentences_of_the_text_in_their_order(agents: Agents) -> None:
+def test_a_summary_consists_of_sentences_of_the_text_in_order(agents: Agents) -> None:
     data = agents.output("report-writer", input={"content": ARTICLE}, params={"sentences": 4})["data"]
 
     places = [ARTICLE_LINE.index(item["sentence"]) for item in data["summary"]]
@@ -249,17 +245,17 @@ def test_any_text_with_a_word_in_it_gets_a_result(agents: Agents, role: str, kin
 def test_a_megabyte_is_read_to_its_end(agents: Agents) -> None:
     text = (ARTICLE * 200)[:1_000_000]
 
-    found = agents.output("keyword-researcher", input={"content": text})["data"]["keywords"]
+    found_keywords = agents.output("keyword-researcher", input={"content": text})["data"]["keywords"]
 
-    counts = {each["phrase"]: each["count"] for each in found}
+    counts = {each["phrase"]: each["count"] for each in found_keywords}
     assert counts["urban beekeeping"] == text.lower().count("urban beekeeping")
 
 
-def test_every_wish_that_the_readme_names_is_understood(review: Review) -> None:
+def test_every_request_in_the_readme_is_understood(review: Review) -> None:
     block = README.partition("it says there too.\n\n")[2].partition("\n\n")[0]
-    wishes = re.split(r"\s{3,}", block.strip())
+    requests = re.split(r"\s{3,}", block.strip())
 
-    changes = [change for wish in wishes for change in review(wish)["data"]["changes"]]
+    changes = [change for request in requests for change in review(request)["data"]["changes"]]
 
-    assert len(wishes) == len(changes) == 12
+    assert len(requests) == len(changes) == 12
     assert [change["sentence"] for change in changes if not change["acted"]] == []

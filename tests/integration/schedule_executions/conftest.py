@@ -1,4 +1,4 @@
-"""A tenant whose schedules fire."""
+"""A tenant with agents, and default settings of the scheduler."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.engine import Engine
 
 
 @pytest.fixture(autouse=True)
-def _served(engine: Engine, tenant: Tenant) -> Iterator[None]:
+def _served_tenant(engine: Engine, tenant: Tenant) -> Iterator[None]:
     engine.serve(tenant)
     scheduler_settings.forget()
     yield

@@ -1,4 +1,4 @@
-"""An expansion that is cut off goes on without doubles; people are told of executions that failed."""
+"""Interrupted expansions continue without duplicates, and failed executions raise alerts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.scheduling import (
 )
 
 
-def failing(request: Any) -> AgentResult:
+def fail(request: Any) -> AgentResult:
     raise PermanentAgentError("there is no data", code="no_data")
 
 
@@ -41,7 +41,7 @@ def configure(**value: Any) -> None:
 
 
 class Killed(BaseException):
-    """As if the process had been killed."""
+    """Ends an expansion as if the process were killed."""
 
 
 @pytest.fixture
@@ -53,35 +53,35 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 def die_at_page(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     record, pages = lifecycle._record, iter(range(1, 100))
 
-    def recording(*args: Any, **kwargs: Any) -> None:
+    def die_or_record(*args: Any, **kwargs: Any) -> None:
         if next(pages) == number:
             raise Killed
         record(*args, **kwargs)
 
-    monkeypatch.setattr(lifecycle, "_record", recording)
+    monkeypatch.setattr(lifecycle, "_record", die_or_record)
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_an_expansion_that_was_cut_off_goes_on_without_doubles_though_rows_came_and_went(
+def test_an_interrupted_expansion_continues_without_duplicates_although_rows_changed(
     tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tickers(tenant, 10, weight=1.5)
     schedule = make_schedule(
         tenant, params={"ticker": "db:ticker:all:id?batchSize=3&staggerDelay=100", "share": 100.0, "n": 1e16}
     )
-    (begun,) = firing.fire(tenant.pk, schedule.pk, now=FIRST)
+    (execution_id,) = firing.fire(tenant.pk, schedule.pk, now=FIRST)
     with monkeypatch.context() as patched:
         die_at_page(patched, 2)
         with pytest.raises(Killed):
-            lifecycle.expand(tenant.pk, begun)
-    cut_off = [job.params["ticker"] for job in jobs(tenant)]
+            lifecycle.expand(tenant.pk, execution_id)
+    recorded_before = [job.params["ticker"] for job in jobs(tenant)]
     with tenant_scope(tenant.pk):
         DatasetRow.objects.filter(key__in=["T00001", "T00008"]).delete()
 
     system_jobs.advance_executions()
 
     rows = jobs(tenant)
-    assert cut_off == ["T00000", "T00001", "T00002", "T00003"]
+    assert recorded_before == ["T00000", "T00001", "T00002", "T00003"]
     assert [job.params["ticker"] for job in rows] == [f"T{n:05}" for n in range(10) if n != 8]
     assert [job.ordinal for job in rows] == list(range(9))
     assert [job.batch for job in rows] == [n // 3 for n in range(9)]
@@ -91,12 +91,12 @@ def test_an_expansion_that_was_cut_off_goes_on_without_doubles_though_rows_came_
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_two_that_expand_the_same_execution_at_once_record_each_job_once(tenant: Tenant) -> None:
+def test_concurrent_expansions_record_each_job_once(tenant: Tenant) -> None:
     tickers(tenant, 40)
     schedule = make_schedule(tenant, params={"ticker": "db:ticker:all:id?staggerDelay=0"})
-    (begun,) = firing.fire(tenant.pk, schedule.pk, now=FIRST)
+    (execution_id,) = firing.fire(tenant.pk, schedule.pk, now=FIRST)
 
-    at_once(*[lambda: lifecycle.expand(tenant.pk, begun)] * 3)
+    at_once(*[lambda: lifecycle.expand(tenant.pk, execution_id)] * 3)
     system_jobs.advance_executions()
 
     assert sorted(job.params["ticker"] for job in jobs(tenant)) == [f"T{n:05}" for n in range(40)]
@@ -105,26 +105,26 @@ def test_two_that_expand_the_same_execution_at_once_record_each_job_once(tenant:
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_an_expansion_that_is_cut_off_again_and_again_is_given_up(
+def test_an_expansion_that_is_interrupted_repeatedly_fails(
     tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tickers(tenant, 10)
     schedule = make_schedule(tenant, params={"ticker": "db:ticker:all:id?staggerDelay=0"})
-    (begun,) = firing.fire(tenant.pk, schedule.pk, now=FIRST)
+    (execution_id,) = firing.fire(tenant.pk, schedule.pk, now=FIRST)
     for _ in range(lifecycle.MOST_TRIES):
         with monkeypatch.context() as patched:
             die_at_page(patched, 1)
             with pytest.raises(Killed):
-                lifecycle.expand(tenant.pk, begun)
+                lifecycle.expand(tenant.pk, execution_id)
 
     system_jobs.advance_executions()
 
-    found = execution(tenant)
-    assert found.status == "failed"
-    assert "interrupted" in found.errors[0]["message"]
+    failed = execution(tenant)
+    assert failed.status == "failed"
+    assert "interrupted" in failed.errors[0]["message"]
 
 
-def test_an_expansion_under_way_is_left_to_whoever_is_at_it(tenant: Tenant) -> None:
+def test_an_expansion_in_progress_is_not_taken_over(tenant: Tenant) -> None:
     tickers(tenant, 3)
     schedule = make_schedule(tenant, params={"ticker": "db:ticker:all:id"})
     firing.fire(tenant.pk, schedule.pk, now=FIRST)
@@ -136,67 +136,69 @@ def test_an_expansion_under_way_is_left_to_whoever_is_at_it(tenant: Tenant) -> N
     assert (execution(tenant).status, jobs(tenant)) == ("running", [])
 
 
-def test_cancelling_during_the_expansion_ends_it(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancelling_ends_a_running_expansion(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     tickers(tenant, 12)
     monkeypatch.setattr(lifecycle, "PAGE", 4)
     schedule = make_schedule(tenant, params={"ticker": "db:ticker:all:id?staggerDelay=0"})
-    (begun,) = firing.fire(tenant.pk, schedule.pk, now=FIRST)
+    (execution_id,) = firing.fire(tenant.pk, schedule.pk, now=FIRST)
     record = lifecycle._record
 
-    def recording(found: ScheduleExecution, page: Any, *, recorded: int, waits_for_batches: bool) -> None:
-        record(found, page, recorded=recorded, waits_for_batches=waits_for_batches)
+    def record_and_cancel(
+        row: ScheduleExecution, page: Any, *, recorded: int, waits_for_batches: bool
+    ) -> None:
+        record(row, page, recorded=recorded, waits_for_batches=waits_for_batches)
         if recorded:
-            at_work.mark_cancelled(found, actor="ann", reason="enough")
+            at_work.mark_cancelled(row, actor="ann", reason="enough")
 
-    monkeypatch.setattr(lifecycle, "_record", recording)
-    lifecycle.expand(tenant.pk, begun)
+    monkeypatch.setattr(lifecycle, "_record", record_and_cancel)
+    lifecycle.expand(tenant.pk, execution_id)
 
     assert statuses(tenant) == ["cancelled"]
     assert [job.state for job in jobs(tenant)] == ["cancelled"] * 8
 
 
-def channel(tenant: Tenant, kind: str) -> None:
+def add_channel(tenant: Tenant, kind: str) -> None:
     with tenant_scope(tenant.pk):
         NotificationChannel.objects.create(tenant=tenant, kind=kind, name=kind, target_sealed="x")
 
 
-def told(tenant: Tenant) -> list[str]:
+def channels_with_alerts(tenant: Tenant) -> list[str]:
     with tenant_scope(tenant.pk):
         rows = AlertDelivery.objects.for_tenant(tenant.pk).filter(alert__kind="schedule_failed")
         return sorted(rows.values_list("channel_kind", flat=True))
 
 
-def test_a_failed_execution_is_told_once_over_the_channels_that_the_settings_name(
+def test_a_failed_execution_raises_one_alert_on_the_configured_channels(
     engine: Engine, tenant: Tenant
 ) -> None:
     for kind in ("slack", "email", "webhook"):
-        channel(tenant, kind)
+        add_channel(tenant, kind)
     configure(monitoring={"notification_channels": ["email"]})
     schedule = make_schedule(tenant)
-    engine.agent.behaviour = failing
+    engine.agent.behaviour = fail
     fire(schedule, FIRST)
     engine.drain()
     statuses(tenant)
 
     cancellation.retry(tenant.pk, jobs(tenant)[0].activity_id, actor="ann")
     engine.drain()
-    again = statuses(tenant)
+    statuses_after_retry = statuses(tenant)
 
     with tenant_scope(tenant.pk):
         alert = Alert.objects.get(kind="schedule_failed")
-    assert again == ["failed"]
+    assert statuses_after_retry == ["failed"]
     assert alert.title == "The schedule refresh has failed"
     assert alert.body == "1 of 1 jobs failed.\nthere is no data"
     assert alert.facts["execution"] == str(execution(tenant).pk)
-    assert told(tenant) == ["email", "webhook"]
+    assert channels_with_alerts(tenant) == ["email", "webhook"]
 
 
 @pytest.mark.parametrize("settings", [{"enabled": False}, {"notify_on_failure": False}])
-def test_nobody_is_told_when_the_settings_say_so(
+def test_the_settings_can_switch_alerts_of_executions_off(
     engine: Engine, tenant: Tenant, settings: dict[str, bool]
 ) -> None:
     configure(monitoring=settings)
-    engine.agent.behaviour = failing
+    engine.agent.behaviour = fail
     fire(make_schedule(tenant), FIRST)
     engine.drain()
 
@@ -205,7 +207,7 @@ def test_nobody_is_told_when_the_settings_say_so(
         assert not Alert.objects.filter(kind="schedule_failed").exists()
 
 
-def test_a_success_or_a_cancellation_is_told_to_nobody(engine: Engine, tenant: Tenant) -> None:
+def test_a_successful_or_cancelled_execution_raises_no_alert(engine: Engine, tenant: Tenant) -> None:
     fire(make_schedule(tenant, "one"), FIRST)
     engine.drain()
     fire(make_schedule(tenant, "two"), FIRST)

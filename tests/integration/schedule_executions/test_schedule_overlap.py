@@ -1,4 +1,4 @@
-"""A time comes while the execution before it goes on, and executions that are called off."""
+"""A schedule fires while its last execution runs, and cancelled executions."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from tests.scheduling import (
 )
 
 
-def begin_waiting(engine: Engine, tenant: Tenant, status: str) -> None:
-    """The activity that is there waits for a person."""
+def wait_for_a_person(engine: Engine, tenant: Tenant, status: str) -> None:
+    """Make the only activity wait for a person."""
     if status == "awaiting_approval":
         with tenant_scope(tenant.pk):
             Activity.objects.for_tenant(tenant.pk).update(requires_approval=True)
@@ -42,12 +42,12 @@ def begin_waiting(engine: Engine, tenant: Tenant, status: str) -> None:
 
 
 @pytest.mark.parametrize("status", ["awaiting_approval", "blocked", "awaiting_review"])
-def test_what_waits_for_a_person_is_under_way_so_the_next_time_is_skipped(
+def test_an_execution_that_waits_for_a_person_makes_the_next_time_skipped(
     engine: Engine, tenant: Tenant, status: str
 ) -> None:
     schedule = make_schedule(tenant, overlap="skip")
     fire(schedule, FIRST)
-    begin_waiting(engine, tenant, status)
+    wait_for_a_person(engine, tenant, status)
 
     fire(schedule, SECOND)
 
@@ -58,12 +58,12 @@ def test_what_waits_for_a_person_is_under_way_so_the_next_time_is_skipped(
 
 
 @pytest.mark.parametrize("status", ["awaiting_approval", "blocked"])
-def test_one_waits_until_what_is_under_way_has_ended_and_further_ones_are_skipped(
+def test_one_time_is_queued_until_the_execution_ends_and_further_ones_are_skipped(
     engine: Engine, tenant: Tenant, status: str
 ) -> None:
     schedule = make_schedule(tenant, overlap="queue_one")
     fire(schedule, FIRST)
-    begin_waiting(engine, tenant, status)
+    wait_for_a_person(engine, tenant, status)
     fire(schedule, SECOND)
     fire(schedule, THIRD)
     before = (statuses(tenant), states(schedule), len(jobs(tenant)))
@@ -77,7 +77,7 @@ def test_one_waits_until_what_is_under_way_has_ended_and_further_ones_are_skippe
     assert statuses(tenant) == ["failed", "success"]
 
 
-def test_without_an_execution_under_way_nothing_is_skipped(engine: Engine, tenant: Tenant) -> None:
+def test_no_time_is_skipped_after_the_last_execution_ended(engine: Engine, tenant: Tenant) -> None:
     schedule = make_schedule(tenant, overlap="skip")
 
     for time in (FIRST, SECOND):
@@ -88,7 +88,7 @@ def test_without_an_execution_under_way_nothing_is_skipped(engine: Engine, tenan
     assert states(schedule) == ["fired", "fired"]
 
 
-def test_a_new_time_calls_off_what_is_under_way(engine: Engine, tenant: Tenant) -> None:
+def test_a_new_time_cancels_the_running_execution(engine: Engine, tenant: Tenant) -> None:
     schedule = make_schedule(tenant, overlap="cancel_running")
     fire(schedule, FIRST)
 
@@ -112,7 +112,7 @@ def test_a_new_time_calls_off_what_is_under_way(engine: Engine, tenant: Tenant) 
         ("cancel_running", ["skipped", "skipped", "fired"]),
     ],
 )
-def test_times_that_are_caught_up_on_together_overlap_as_well(
+def test_the_overlap_policy_applies_to_times_that_are_caught_up_together(
     tenant: Tenant, overlap: str, expected: list[str]
 ) -> None:
     schedule = make_schedule(tenant, overlap=overlap, catch_up={"up_to": 3})
@@ -122,9 +122,7 @@ def test_times_that_are_caught_up_on_together_overlap_as_well(
     assert states(schedule) == expected
 
 
-def test_one_that_was_left_waiting_begins_though_nobody_ended_before_it(
-    engine: Engine, tenant: Tenant
-) -> None:
+def test_a_queued_execution_starts_if_no_execution_is_running(engine: Engine, tenant: Tenant) -> None:
     schedule = make_schedule(tenant, overlap="queue_one")
     fire(schedule, FIRST)
     fire(schedule, SECOND)
@@ -134,7 +132,7 @@ def test_one_that_was_left_waiting_begins_though_nobody_ended_before_it(
     assert statuses(tenant) == ["running"]
 
 
-def test_a_cancelled_execution_starts_no_further_job_and_ends_those_at_work(
+def test_a_cancelled_execution_starts_no_jobs_and_cancels_running_ones(
     engine: Engine, tenant: Tenant
 ) -> None:
     tickers(tenant, 4)
@@ -149,12 +147,12 @@ def test_a_cancelled_execution_starts_no_further_job_and_ends_those_at_work(
     assert statuses(tenant) == ["cancelled"]
     assert {job.state for job in jobs(tenant)} == {"cancelled"}
     assert engine.agent.calls == []
-    found = execution(tenant)
-    assert (found.jobs_failed, found.metadata["cancelled"]["by"]) == (4, "ann")
-    assert found.finished_at is not None
+    cancelled = execution(tenant)
+    assert (cancelled.jobs_failed, cancelled.metadata["cancelled"]["by"]) == (4, "ann")
+    assert cancelled.finished_at is not None
 
 
-def test_what_a_cancellation_left_at_work_is_ended_by_the_errand(
+def test_an_interrupted_cancellation_is_finished_by_the_system_job(
     tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tickers(tenant, 3)
@@ -163,20 +161,20 @@ def test_what_a_cancellation_left_at_work_is_ended_by_the_errand(
     )
     fire(schedule, FIRST)
     with monkeypatch.context() as patched:
-        patched.setattr(at_work, "close_jobs", lambda *_: None)  # The process dies.
+        patched.setattr(at_work, "close_jobs", lambda *_: None)  # as if the process died
         at_work.cancel(tenant.pk, execution(tenant).pk, actor="ann")
-    left = (execution(tenant).status, execution(tenant).finished_at)
+    interrupted = (execution(tenant).status, execution(tenant).finished_at)
 
     system_jobs.advance_executions()
 
-    assert left == ("cancelled", None)
+    assert interrupted == ("cancelled", None)
     assert statuses(tenant) == ["cancelled"]
     with tenant_scope(tenant.pk):
         assert set(PipelineRun.objects.values_list("status", flat=True)) == {"cancelled"}
     assert execution(tenant).finished_at is not None
 
 
-def test_one_that_waits_can_be_called_off_and_its_time_says_so(tenant: Tenant) -> None:
+def test_a_queued_execution_can_be_cancelled_and_its_time_counts_as_skipped(tenant: Tenant) -> None:
     schedule = make_schedule(tenant, overlap="queue_one")
     fire(schedule, FIRST)
     fire(schedule, SECOND)
@@ -187,16 +185,16 @@ def test_one_that_waits_can_be_called_off_and_its_time_says_so(tenant: Tenant) -
     assert states(schedule) == ["fired", "skipped"]
 
 
-def test_what_has_ended_or_is_not_ours_cannot_be_called_off(
+def test_an_ended_execution_or_one_of_another_tenant_cannot_be_cancelled(
     engine: Engine, tenant: Tenant, other_tenant: Tenant
 ) -> None:
     schedule = make_schedule(tenant)
     fire(schedule, FIRST)
-    found = execution(tenant)
+    row = execution(tenant)
 
     with pytest.raises(at_work.NotFound):
-        at_work.cancel(other_tenant.pk, found.pk, actor="eve")
+        at_work.cancel(other_tenant.pk, row.pk, actor="eve")
     engine.drain()
     statuses(tenant)
     with pytest.raises(at_work.ExecutionEnded):
-        at_work.cancel(tenant.pk, found.pk, actor="ann")
+        at_work.cancel(tenant.pk, row.pk, actor="ann")

@@ -1,4 +1,4 @@
-"""Agents that name their conversations, and what is on record of these."""
+"""Agents that name their sessions, and the recorded sessions."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ REPORT = uuid4()  # a deliverable
 
 
 def naming(*ids: str) -> Callable[[AgentRequest], AgentResult]:
-    """An agent whose runs name these conversations, one after another; the last one from then on."""
-    left = list(ids)
+    """Let the agent name these sessions one after another, and the last one from then on."""
+    remaining = list(ids)
 
     def behave(request: AgentRequest) -> AgentResult:
-        return Completed(Output("done"), session_id=left.pop(0) if len(left) > 1 else left[0])
+        return Completed(Output("done"), session_id=remaining.pop(0) if len(remaining) > 1 else remaining[0])
 
     return behave
 
 
 def run(engine: Engine, tenant: Tenant, role: str = "qa", **fields: Any) -> AgentRequest:
-    """One more activity about the report; what its agent was asked."""
+    """Run one more activity for the report and return the request to its agent."""
     engine.submit(tenant, role, **{"deliverable_id": REPORT, **fields})
     engine.drain()
     return engine.agent.calls[-1]
@@ -38,7 +38,7 @@ def heartbeat(request: AgentRequest, **body: Any) -> Any:
 
 
 def history(tenant: Tenant) -> list[tuple[str, str]]:
-    """All conversations of a tenant with why they ended, oldest first."""
+    """Return all sessions of a tenant with their end reasons, oldest first."""
     with tenant_scope(tenant.pk):
         rows = AgentSession.objects.order_by("created_at", "pk")
         return list(rows.values_list("external_session_id", "end_reason"))

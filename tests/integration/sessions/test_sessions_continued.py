@@ -1,4 +1,4 @@
-"""A conversation is continued by revisions and wakes of its deliverable and role."""
+"""Revisions and wakes continue the session of their deliverable and role."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.integration.sessions.conversations import REPORT, history, naming, ru
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-def test_a_revision_continues_the_conversation_of_what_was_rejected(engine: Engine, acme: Tenant) -> None:
+def test_a_revision_continues_the_session_of_the_rejected_work(engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = naming("s-1")
     (activity_id,) = engine.submit(acme, deliverable_id=REPORT, requires_approval=True)
     engine.drain()
@@ -34,8 +34,8 @@ def test_a_revision_continues_the_conversation_of_what_was_rejected(engine: Engi
     ]
 
 
-def test_a_wake_continues_the_conversation(engine: Engine, acme: Tenant) -> None:
-    def woken(request: AgentRequest) -> AgentResult:
+def test_a_wake_continues_the_session(engine: Engine, acme: Tenant) -> None:
+    def wake_during_first_call(request: AgentRequest) -> AgentResult:
         if len(engine.agent.calls) == 1:
             elsewhere(lambda: wake(request))
         return Completed(Output("done"), session_id="s-1")
@@ -46,12 +46,12 @@ def test_a_wake_continues_the_conversation(engine: Engine, acme: Tenant) -> None
                 engine.get(acme, request.activity_id), "unblocked", payload={"blocker_resolution": "x"}
             )
 
-    engine.agent.behaviour = woken
+    engine.agent.behaviour = wake_during_first_call
 
     assert run(engine, acme).session_id == "s-1"
 
 
-def test_a_conversation_belongs_to_its_deliverable_role_and_tenant(
+def test_a_session_belongs_to_its_deliverable_role_and_tenant(
     engine: Engine, acme: Tenant, other_tenant: Tenant
 ) -> None:
     engine.serve(other_tenant)
@@ -70,14 +70,14 @@ def test_a_conversation_belongs_to_its_deliverable_role_and_tenant(
     assert [request.session_id for request in strangers] == [None] * 4
 
 
-def test_an_agent_without_conversations_leaves_nothing_behind(engine: Engine, acme: Tenant) -> None:
+def test_an_agent_without_sessions_records_none(engine: Engine, acme: Tenant) -> None:
     run(engine, acme)
 
     assert run(engine, acme).session_id is None
     assert history(acme) == []
 
 
-def test_every_run_records_its_conversation(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_every_run_records_its_session(api: Any, engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = naming("s-1")
     first = run(engine, acme)
     unrelated = run(engine, acme, deliverable_id=None)
@@ -89,13 +89,11 @@ def test_every_run_records_its_conversation(api: Any, engine: Engine, acme: Tena
     failed = run(engine, acme)
 
     for request in (first, unrelated, failed):
-        (shown,) = api().get(f"/api/v1/activities/{request.activity_id}/runs/").json()["results"]
-        assert shown["session_id"] == "s-1"
+        (row,) = api().get(f"/api/v1/activities/{request.activity_id}/runs/").json()["results"]
+        assert row["session_id"] == "s-1"
 
 
-def test_the_job_that_is_told_again_names_the_conversation_that_was_given(
-    engine: Engine, acme: Tenant
-) -> None:
+def test_the_job_names_the_session_that_the_run_started_with(engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = naming("s-1")
     run(engine, acme)
     engine.agent.behaviour = lambda request: Accepted()

@@ -1,4 +1,4 @@
-"""A conversation that its agent does not know any more costs one fresh start."""
+"""Sessions that the agent no longer knows: the work starts once more without a session."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
 def forgetful(engine: Engine, known: str = "s-2") -> Callable[[AgentRequest], AgentResult]:
-    """An agent that knows this conversation alone."""
+    """Let the agent know only this session."""
 
     def behave(request: AgentRequest) -> AgentResult:
         if request.session_id not in (None, known):
@@ -34,7 +34,9 @@ def forgetful(engine: Engine, known: str = "s-2") -> Callable[[AgentRequest], Ag
     return behave
 
 
-def test_an_invalid_conversation_costs_one_fresh_start_and_no_attempt(engine: Engine, acme: Tenant) -> None:
+def test_an_invalid_session_leads_to_one_fresh_start_and_uses_no_attempt(
+    engine: Engine, acme: Tenant
+) -> None:
     engine.agent.behaviour = naming("s-1")
     run(engine, acme)
     engine.agent.behaviour = forgetful(engine)
@@ -48,7 +50,7 @@ def test_an_invalid_conversation_costs_one_fresh_start_and_no_attempt(engine: En
     assert [each.status for each in engine.runs(acme, request.activity_id)] == ["failed", "completed"]
 
 
-def test_an_invalid_conversation_that_a_callback_reports_costs_one_fresh_start(
+def test_an_invalid_session_reported_by_callback_leads_to_one_fresh_start(
     engine: Engine, acme: Tenant
 ) -> None:
     engine.agent.behaviour = naming("s-1")
@@ -68,9 +70,7 @@ def test_an_invalid_conversation_that_a_callback_reports_costs_one_fresh_start(
     assert history(acme) == [("s-1", "invalid")]
 
 
-def test_the_same_complaint_without_a_conversation_is_a_failure_like_any_other(
-    engine: Engine, acme: Tenant
-) -> None:
+def test_the_same_error_without_a_session_is_an_ordinary_failure(engine: Engine, acme: Tenant) -> None:
     def complain(request: AgentRequest) -> AgentResult:
         raise SessionInvalid("I never remember anything.")
 
@@ -86,16 +86,16 @@ def test_the_same_complaint_without_a_conversation_is_a_failure_like_any_other(
 
 
 @pytest.mark.parametrize("retryable", [False, True])
-def test_an_agent_that_begins_a_conversation_only_to_disown_it_uses_up_its_attempts(
+def test_an_agent_that_disowns_its_new_sessions_uses_attempts(
     engine: Engine, acme: Tenant, retryable: bool
 ) -> None:
-    def fickle(request: AgentRequest) -> AgentResult:
+    def name_and_disown(request: AgentRequest) -> AgentResult:
         heartbeat(request, session_id=f"s-{len(engine.agent.calls)}")
         if retryable:
             raise RetryableAgentError("Not that one.", code="session_invalid")
         raise SessionInvalid("Not that one.")
 
-    engine.agent.behaviour = fickle
+    engine.agent.behaviour = name_and_disown
     (activity_id,) = engine.submit(acme, deliverable_id=REPORT, retry={"max_attempts": 3})
     for _ in range(6):
         engine.drain()
@@ -105,7 +105,7 @@ def test_an_agent_that_begins_a_conversation_only_to_disown_it_uses_up_its_attem
     assert len(engine.agent.calls) == (3 if retryable else 1)
 
 
-def test_two_runs_that_disown_the_same_conversation_each_begin_anew(engine: Engine, acme: Tenant) -> None:
+def test_two_runs_that_disown_the_same_session_each_start_again(engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = naming("s-1")
     run(engine, acme)
     engine.agent.behaviour = lambda request: Accepted()
@@ -119,16 +119,16 @@ def test_two_runs_that_disown_the_same_conversation_each_begin_anew(engine: Engi
     assert [call.session_id for call in engine.agent.calls[1:]] == ["s-1", "s-1", None, None]
 
 
-def test_a_failure_of_another_kind_leaves_the_conversation_as_it_is(engine: Engine, acme: Tenant) -> None:
+def test_another_failure_keeps_the_session(engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = naming("s-1")
     run(engine, acme)
 
-    def limited(request: AgentRequest) -> AgentResult:
+    def limit_once(request: AgentRequest) -> AgentResult:
         if len(engine.agent.calls) == 2:
             raise AgentRateLimited("slow down", retry_after=1)
         return Completed(Output("done"))
 
-    engine.agent.behaviour = limited
+    engine.agent.behaviour = limit_once
     run(engine, acme)
     engine.make_due(acme)
     engine.drain()
@@ -137,7 +137,7 @@ def test_a_failure_of_another_kind_leaves_the_conversation_as_it_is(engine: Engi
     assert live(acme) == ["s-1"]
 
 
-def test_a_conversation_ends_once(acme: Tenant) -> None:
+def test_a_session_ends_once(acme: Tenant) -> None:
     def end() -> bool:
         with tenant_scope(acme.pk):
             return sessions.end(acme.pk, REPORT, "qa", "s-1", EndReason.INVALID)
@@ -148,19 +148,21 @@ def test_a_conversation_ends_once(acme: Tenant) -> None:
     assert sorted(at_once(end, end, end)) == [False, False, True]
 
 
-def test_the_token_of_a_callback_remembers_what_its_run_was_told(engine: Engine, acme: Tenant) -> None:
+def test_the_callback_token_contains_the_session_and_briefing_of_the_run(
+    engine: Engine, acme: Tenant
+) -> None:
     engine.agent.behaviour = naming("s-1")
-    told = [run_tokens.read(run(engine, acme).callback.token) for _ in range(2)]
+    tokens = [run_tokens.read(run(engine, acme).callback.token) for _ in range(2)]
 
     with tenant_scope(acme.pk):
-        kept = AgentSession.objects.get()
-    assert [(token.session_id, token.briefing) for token in told if token] == [
-        ("", kept.briefing),
-        ("s-1", kept.briefing),
+        session = AgentSession.objects.get()
+    assert [(token.session_id, token.briefing) for token in tokens if token] == [
+        ("", session.briefing),
+        ("s-1", session.briefing),
     ]
 
 
-def test_a_token_from_before_conversations_were_in_it_still_opens_its_run(acme: Tenant) -> None:
+def test_a_token_of_an_older_version_without_a_session_is_valid(acme: Tenant) -> None:
     ids = [uuid4() for _ in range(3)]
     older = signing.dumps([*map(str, ids), 7], salt="orchestrator.agent-run")
 

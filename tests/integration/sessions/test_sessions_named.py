@@ -1,4 +1,4 @@
-"""A conversation is known as soon as its agent names it, and outlives the worker."""
+"""A session is known as soon as its agent names it, and survives the worker."""
 
 from __future__ import annotations
 
@@ -20,45 +20,34 @@ from werkzeug import Request, Response
 from activities import suspension
 from activities.execution import results
 from activities.maintenance import recovery
-from activities.models import WorkerProcess
 from activities.run_tokens import RunToken
 from agents import outbound
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output
 from agents.models import AgentSession
-from tenants.context import system_scope, tenant_scope
+from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine, elsewhere, eventually
 from tests.integration.agent_runs.accepted_work import RESULT, Agent
+from tests.integration.recovery.losses import Died, lose
 from tests.integration.sessions.conversations import REPORT, heartbeat, history, live, naming, run
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 ROOT = Path(__file__).resolve().parents[3]
 
 
-class Died(BaseException):
-    """Ends a worker in the middle of its work, as SIGKILL would: nothing of ours catches it."""
-
-
-def lose(engine: Engine) -> None:
-    """Declare the engine's own worker lost, and hand its runs on."""
-    with system_scope():
-        assert recovery.declare_lost(WorkerProcess.objects.get(pk=engine.lease.worker_id))
-    engine.lease.beat()
-    recovery.reclaim_runs_of_ended_workers()
-
-
-def test_a_conversation_named_in_a_heartbeat_outlives_the_worker(engine: Engine, acme: Tenant) -> None:
-    def killed(request: AgentRequest) -> AgentResult:
+def test_a_session_named_in_a_heartbeat_survives_the_worker(engine: Engine, acme: Tenant) -> None:
+    def name_session_and_die(request: AgentRequest) -> AgentResult:
         assert heartbeat(request, session_id="s-1").status_code == 200
         raise Died
 
-    engine.agent.behaviour = killed
+    engine.agent.behaviour = name_session_and_die
     engine.submit(acme, deliverable_id=REPORT)
     with pytest.raises(Died):
         engine.deliver()
     engine.agent.behaviour = naming("s-1")
 
     lose(engine)
+    recovery.reclaim_runs_of_ended_workers()
     engine.drain()
 
     assert [call.session_id for call in engine.agent.calls] == [None, "s-1"]
@@ -66,26 +55,26 @@ def test_a_conversation_named_in_a_heartbeat_outlives_the_worker(engine: Engine,
 
 
 @pytest.mark.usefixtures("tenant")
-def test_after_sigkill_the_next_run_continues_the_same_conversation(
+def test_after_sigkill_the_next_run_continues_the_session(
     engine: Engine, acme: Tenant, httpserver: HTTPServer, process_environment: dict[str, str], settings: Any
 ) -> None:
     jobs: list[dict[str, Any]] = []
-    named, over = threading.Event(), threading.Event()
+    session_named, finished = threading.Event(), threading.Event()
 
     def answer(request: Request) -> Response:
         jobs.append(dict(request.get_json()))
         if len(jobs) > 1:
             return Response('{"output": {}, "session_id": "s-1"}')
         _post(jobs[0]["callback"], "heartbeat", {"session_id": "s-1"})
-        named.set()
-        over.wait(30)
+        session_named.set()
+        finished.wait(30)
         return Response(status=500)
 
     httpserver.expect_request("/agent").respond_with_handler(answer)
     settings.ORCHESTRATOR_EGRESS_ALLOW = (f"{httpserver.host}:{httpserver.port}",)
     engine.serve(acme, "qa", adapter="http", endpoint=httpserver.url_for("/agent"))
     (activity_id,) = engine.submit(acme, deliverable_id=REPORT)
-    engine.messages()  # it is on its queue
+    engine.messages()  # publishes it
     command = [
         sys.executable,
         "-m",
@@ -102,10 +91,10 @@ def test_after_sigkill_the_next_run_continues_the_same_conversation(
     with subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as worker:
-        assert named.wait(60)
+        assert session_named.wait(60)
         os.kill(worker.pid, signal.SIGKILL)
-    over.set()
-    eventually(lambda: _taken_over(engine, acme, activity_id))
+    finished.set()
+    eventually(lambda: _declare_lost(engine, acme, activity_id))
     engine.drain()
 
     assert [job["session_id"] for job in jobs] == [None, "s-1"]
@@ -123,8 +112,8 @@ def _post(callback: dict[str, str], verb: str, body: Any) -> None:
         connections.close_all()
 
 
-def _taken_over(engine: Engine, tenant: Tenant, activity_id: UUID) -> bool:
-    """Let recovery see that the process is gone; whether its run is given up for lost."""
+def _declare_lost(engine: Engine, tenant: Tenant, activity_id: UUID) -> bool:
+    """Let recovery see that the process is gone; return whether its run is stalled."""
     watch = recovery.LivenessWatch()
     for worker in [watch.find_lost(), watch.find_lost()][-1]:
         recovery.declare_lost(worker)
@@ -132,8 +121,8 @@ def _taken_over(engine: Engine, tenant: Tenant, activity_id: UUID) -> bool:
     return engine.runs(tenant, activity_id)[0].status == "stalled"
 
 
-@pytest.mark.parametrize("early", [False, True], ids=["then the callback", "after the callback"])
-def test_a_conversation_named_with_the_acceptance_is_known(engine: Engine, acme: Tenant, early: bool) -> None:
+@pytest.mark.parametrize("early", [False, True], ids=["before the callback", "after the callback"])
+def test_a_session_named_with_the_acceptance_is_known(engine: Engine, acme: Tenant, early: bool) -> None:
     def accept(request: AgentRequest) -> AgentResult:
         if early:
             elsewhere(lambda: Agent(request).post("complete", RESULT))
@@ -143,11 +132,11 @@ def test_a_conversation_named_with_the_acceptance_is_known(engine: Engine, acme:
     request = run(engine, acme)
 
     assert live(acme) == ["s-1"]
-    (shown,) = engine.runs(acme, request.activity_id)
-    assert (shown.session_id, shown.status) == ("s-1", "completed" if early else "running")
+    (row,) = engine.runs(acme, request.activity_id)
+    assert (row.session_id, row.status) == ("s-1", "completed" if early else "running")
 
 
-def test_a_conversation_named_by_the_callback_is_known(engine: Engine, acme: Tenant) -> None:
+def test_a_session_named_by_the_callback_is_known(engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = lambda request: Accepted()
 
     Agent(run(engine, acme)).post("complete", {**RESULT, "session_id": "s-1"})
@@ -156,10 +145,10 @@ def test_a_conversation_named_by_the_callback_is_known(engine: Engine, acme: Ten
 
 
 @pytest.mark.parametrize("how", ["in its answer", "in a callback", "in a heartbeat"])
-def test_an_agent_that_put_its_work_aside_goes_on_with_the_conversation_that_it_named_afterwards(
+def test_suspended_work_continues_with_the_session_named_after_the_suspension(
     engine: Engine, acme: Tenant, how: str
 ) -> None:
-    def put_aside(request: AgentRequest) -> AgentResult:
+    def report_blocker(request: AgentRequest) -> AgentResult:
         blocker = {"type": "missing_integration", "message": "The blog refuses our token."}
         assert elsewhere(lambda: Agent(request).post("tools/report_blocker", blocker)).status_code < 300
         if how == "in its answer":
@@ -169,7 +158,7 @@ def test_an_agent_that_put_its_work_aside_goes_on_with_the_conversation_that_it_
         assert elsewhere(lambda: Agent(request).post(verb, body)).status_code == 200
         return Completed(Output("not wanted"))
 
-    engine.agent.behaviour = put_aside
+    engine.agent.behaviour = report_blocker
     request = run(engine, acme)
     engine.agent.behaviour = naming("s-1")
 
@@ -183,8 +172,8 @@ def test_an_agent_that_put_its_work_aside_goes_on_with_the_conversation_that_it_
 
 
 @pytest.mark.parametrize("how", ["in its answer", "with its acceptance", "in a heartbeat", "in a callback"])
-def test_a_run_that_was_taken_over_names_nothing_any_more(engine: Engine, acme: Tenant, how: str) -> None:
-    def lost_meanwhile(request: AgentRequest) -> AgentResult:
+def test_a_superseded_run_cannot_name_a_session(engine: Engine, acme: Tenant, how: str) -> None:
+    def lose_run_meanwhile(request: AgentRequest) -> AgentResult:
         if len(engine.agent.calls) > 1:
             return Completed(Output("done"), session_id="s-2")
         elsewhere(lambda: results.record_stalled(RunToken(acme.pk, request.activity_id, request.run_id, 1)))
@@ -195,16 +184,14 @@ def test_a_run_that_was_taken_over_names_nothing_any_more(engine: Engine, acme: 
         late = "s-late" if how in ("in its answer", "with its acceptance") else None
         return Accepted(late) if how == "with its acceptance" else Completed(Output("late"), session_id=late)
 
-    engine.agent.behaviour = lost_meanwhile
+    engine.agent.behaviour = lose_run_meanwhile
     run(engine, acme)
 
     assert history(acme) == [("s-2", "")]
 
 
 @pytest.mark.parametrize("session_id", ["", 5, "x" * 201, ["s-1"]])
-def test_a_conversation_that_could_not_be_kept_is_refused(
-    engine: Engine, acme: Tenant, session_id: Any
-) -> None:
+def test_an_invalid_session_id_is_refused(engine: Engine, acme: Tenant, session_id: Any) -> None:
     engine.agent.behaviour = lambda request: Accepted()
     agent = Agent(run(engine, acme))
 
@@ -214,7 +201,7 @@ def test_a_conversation_that_could_not_be_kept_is_refused(
     assert history(acme) == []
 
 
-def test_naming_it_again_changes_nothing(engine: Engine, acme: Tenant) -> None:
+def test_naming_the_same_session_again_changes_nothing(engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = lambda request: Accepted()
     agent = Agent(run(engine, acme))
     agent.post("heartbeat", {"session_id": "s-1"})

@@ -1,4 +1,4 @@
-"""One conversation of a deliverable and role is live; another takes its place."""
+"""A deliverable and role have one live session; a new one replaces it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.integration.sessions.conversations import REPORT, history, live, nami
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-def test_another_conversation_takes_the_place_of_the_one_before(engine: Engine, acme: Tenant) -> None:
+def test_a_new_session_replaces_the_last_one(engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = naming("s-1", "s-2")
     run(engine, acme)
     run(engine, acme)
@@ -29,7 +29,9 @@ def test_another_conversation_takes_the_place_of_the_one_before(engine: Engine, 
     assert run(engine, acme).session_id == "s-2"
 
 
-def test_of_many_that_are_named_at_once_one_is_live_and_all_are_kept(engine: Engine, acme: Tenant) -> None:
+def test_of_many_sessions_named_at_once_one_is_live_and_all_are_recorded(
+    engine: Engine, acme: Tenant
+) -> None:
     def name(number: int) -> None:
         with tenant_scope(acme.pk):
             sessions.begin(acme.pk, REPORT, "qa", f"s-{number}")
@@ -41,7 +43,7 @@ def test_of_many_that_are_named_at_once_one_is_live_and_all_are_kept(engine: Eng
     assert sorted(session for session, _ in history(acme)) == [f"s-{number}" for number in range(10)]
 
 
-def test_the_same_one_named_by_many_at_once_is_one(engine: Engine, acme: Tenant) -> None:
+def test_a_session_named_concurrently_is_recorded_once(engine: Engine, acme: Tenant) -> None:
     def name() -> None:
         with tenant_scope(acme.pk):
             sessions.begin(acme.pk, REPORT, "qa", "s-1")
@@ -50,9 +52,7 @@ def test_the_same_one_named_by_many_at_once_is_one(engine: Engine, acme: Tenant)
     assert history(acme) == [("s-1", "")]
 
 
-def test_two_runs_that_name_different_ones_at_once_end_both_and_leave_one_live(
-    engine: Engine, acme: Tenant
-) -> None:
+def test_concurrent_runs_with_different_sessions_leave_one_live(engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = lambda request: Accepted()
     agents = [Agent(run(engine, acme)) for _ in range(6)]
 
@@ -67,17 +67,17 @@ def test_two_runs_that_name_different_ones_at_once_end_both_and_leave_one_live(
     assert len(live(acme)) == 1
 
 
-def test_the_database_itself_allows_one_that_is_live_and_an_end_with_its_reason_alone(acme: Tenant) -> None:
+def test_the_database_allows_one_live_session_and_requires_end_and_reason_together(acme: Tenant) -> None:
     fields: dict[str, Any] = {
         "tenant": acme,
         "deliverable_id": REPORT,
         "agent_id": "qa",
         "external_session_id": "s",
     }
-    faulty: list[dict[str, Any]] = [{}, {"ended_at": Now()}, {"end_reason": "invalid"}]
+    invalid_fields: list[dict[str, Any]] = [{}, {"ended_at": Now()}, {"end_reason": "invalid"}]
     with tenant_scope(acme.pk):
         AgentSession.objects.create(**fields)
 
-    for wrong in faulty:
+    for invalid in invalid_fields:
         with pytest.raises(IntegrityError), tenant_scope(acme.pk):
-            AgentSession.objects.create(**fields, **wrong)
+            AgentSession.objects.create(**fields, **invalid)

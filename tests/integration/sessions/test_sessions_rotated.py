@@ -1,4 +1,4 @@
-"""An agent that is told to be something else begins again."""
+"""A change of instructions, model or skills ends the session."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CHANGES: dict[str, Callable[[Tenant], None]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_an_agent_that_is_told_to_be_something_else_begins_anew(
+def test_a_change_of_the_briefing_starts_a_new_session(
     engine: Engine, acme: Tenant, change: Callable[[Tenant], None]
 ) -> None:
     engine.agent.behaviour = naming("s-1", "s-1", "s-2")
@@ -67,7 +67,7 @@ def test_an_agent_that_is_told_to_be_something_else_begins_anew(
     ],
     ids=["limits", "a skill of others", "a skill that is off"],
 )
-def test_what_an_agent_is_not_told_does_not_end_its_conversation(
+def test_other_changes_keep_the_session(
     engine: Engine, acme: Tenant, change: Callable[[Tenant], None]
 ) -> None:
     engine.agent.behaviour = naming("s-1")
@@ -78,8 +78,10 @@ def test_what_an_agent_is_not_told_does_not_end_its_conversation(
     assert run(engine, acme).session_id == "s-1"
 
 
-@pytest.mark.parametrize("change", ["a new version", "made again", "removed"])
-def test_a_skill_that_is_another_by_now_begins_anew(engine: Engine, acme: Tenant, change: str) -> None:
+@pytest.mark.parametrize("change", ["a new version", "recreated", "removed"])
+def test_a_changed_recreated_or_removed_skill_starts_a_new_session(
+    engine: Engine, acme: Tenant, change: str
+) -> None:
     add_skill(acme)
     engine.agent.behaviour = naming("s-1", "s-2")
     run(engine, acme)
@@ -89,20 +91,18 @@ def test_a_skill_that_is_another_by_now_begins_anew(engine: Engine, acme: Tenant
             Skill.objects.update(version=2)
         else:
             Skill.objects.all().delete()
-    if change == "made again":
-        add_skill(acme, content="Be brief.")  # in its first version, as the other one was
+    if change == "recreated":
+        add_skill(acme, content="Be brief.")  # because it has version 1 like the deleted one
 
     assert run(engine, acme).session_id is None
 
 
-def test_instructions_that_change_during_a_run_end_what_the_run_has_begun(
-    engine: Engine, acme: Tenant
-) -> None:
-    def changed_meanwhile(request: AgentRequest) -> AgentResult:
+def test_instructions_that_change_during_a_run_end_its_session(engine: Engine, acme: Tenant) -> None:
+    def change_meanwhile(request: AgentRequest) -> AgentResult:
         elsewhere(lambda: configure(acme, instructions="You are something else."))
         return Completed(Output("done"), session_id="s-1")
 
-    engine.agent.behaviour = changed_meanwhile
+    engine.agent.behaviour = change_meanwhile
     run(engine, acme)
     engine.agent.behaviour = naming("s-2")
 
@@ -110,9 +110,7 @@ def test_instructions_that_change_during_a_run_end_what_the_run_has_begun(
     assert history(acme) == [("s-1", "instructions_changed"), ("s-2", "")]
 
 
-def test_instructions_that_change_before_the_callback_end_what_the_run_has_begun(
-    engine: Engine, acme: Tenant
-) -> None:
+def test_instructions_that_change_before_the_callback_end_its_session(engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = lambda request: Accepted()
     agent = Agent(run(engine, acme))
 
@@ -123,9 +121,7 @@ def test_instructions_that_change_before_the_callback_end_what_the_run_has_begun
     assert history(acme) == [("s-1", "instructions_changed")]
 
 
-def test_a_run_that_goes_on_with_an_ended_conversation_does_not_bring_it_back(
-    engine: Engine, acme: Tenant
-) -> None:
+def test_a_run_with_an_ended_session_does_not_revive_it(engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = naming("s-1")
     run(engine, acme)
     engine.agent.behaviour = lambda request: Accepted()
@@ -140,7 +136,7 @@ def test_a_run_that_goes_on_with_an_ended_conversation_does_not_bring_it_back(
     assert history(acme) == [("s-1", "instructions_changed"), ("s-2", "")]
 
 
-def test_an_agent_that_uses_the_same_id_for_ever_begins_anew_under_it(engine: Engine, acme: Tenant) -> None:
+def test_an_agent_with_one_session_id_starts_again_under_it(engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = naming("report-42")
     run(engine, acme)
     configure(acme, instructions="You are something else.")
@@ -152,7 +148,7 @@ def test_an_agent_that_uses_the_same_id_for_ever_begins_anew_under_it(engine: En
     assert run(engine, acme).session_id == "report-42"
 
 
-def test_a_conversation_from_before_instructions_were_known_goes_on(engine: Engine, acme: Tenant) -> None:
+def test_a_session_without_a_recorded_briefing_continues(engine: Engine, acme: Tenant) -> None:
     with tenant_scope(acme.pk):
         sessions.begin(acme.pk, REPORT, "qa", "s-old")
     engine.agent.behaviour = naming("s-old")

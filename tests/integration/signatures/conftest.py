@@ -1,4 +1,4 @@
-"""A tenant whose agents may have to sign."""
+"""A tenant whose agents accept their work and may have to sign reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where signing secrets are renewed, and those that are in force."""
+"""Signing secrets in force, and the address that renews them."""
 
 from __future__ import annotations
 

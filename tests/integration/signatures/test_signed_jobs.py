@@ -1,4 +1,4 @@
-"""What we send is signed with the secrets of a tenant and role, which admins renew."""
+"""Jobs are signed with the secrets of their tenant and role, which admins renew."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def receiver(settings: Any) -> Iterator[HttpReceiver]:
     outbound.close_connections()
 
 
-def test_a_job_as_it_arrives_is_signed_as_the_public_library_wants_it(
+def test_a_job_has_a_signature_that_the_public_library_accepts(
     engine: Engine, tenant: Tenant, receiver: HttpReceiver
 ) -> None:
     engine.serve(tenant, adapter="http", endpoint=receiver.url)
@@ -52,15 +52,13 @@ def test_a_job_as_it_arrives_is_signed_as_the_public_library_wants_it(
             Webhook(secrets_of(tenant)[0]).verify(body, headers)
 
 
-def test_no_two_tenants_and_no_two_roles_have_a_secret_in_common(
-    engine: Engine, acme: Tenant, other_tenant: Tenant
-) -> None:
-    found = [secrets_of(tenant, role) for tenant in (acme, other_tenant) for role in ("qa", "dev")]
+def test_tenants_and_roles_share_no_secret(engine: Engine, acme: Tenant, other_tenant: Tenant) -> None:
+    all_secrets = [secrets_of(tenant, role) for tenant in (acme, other_tenant) for role in ("qa", "dev")]
 
-    assert len({secret for secrets in found for secret in secrets}) == sum(map(len, found)) == 4
+    assert len({secret for secrets in all_secrets for secret in secrets}) == sum(map(len, all_secrets)) == 4
 
 
-def test_a_new_secret_signs_beside_the_one_before_and_the_third_puts_an_end_to_the_first(
+def test_the_two_newest_secrets_sign(
     api: Any, engine: Engine, tenant: Tenant, receiver: HttpReceiver
 ) -> None:
     engine.serve(tenant, adapter="http", endpoint=receiver.url)
@@ -78,18 +76,18 @@ def test_a_new_secret_signs_beside_the_one_before_and_the_third_puts_an_end_to_t
 
     first, second = receiver.posted
 
-    def opens(secret: str, posted: Any) -> bool:
+    def is_valid(secret: str, posted: Any) -> bool:
         try:
             Webhook(secret).verify(posted.body, posted.headers)
         except WebhookVerificationError:
             return False
         return True
 
-    assert [opens(secret, first) for secret in secrets] == [True, True, False]
-    assert [opens(secret, second) for secret in secrets] == [False, True, True]
+    assert [is_valid(secret, first) for secret in secrets] == [True, True, False]
+    assert [is_valid(secret, second) for secret in secrets] == [False, True, True]
 
 
-def test_a_secret_is_told_once_and_kept_sealed(api: Any, acme: Tenant) -> None:
+def test_a_secret_is_returned_once_and_stored_sealed(api: Any, acme: Tenant) -> None:
     admin = api()
 
     first = admin.post(f"{CONFIGS}qa/rotate-secret/", headers={"Idempotency-Key": "k"})
@@ -105,9 +103,7 @@ def test_a_secret_is_told_once_and_kept_sealed(api: Any, acme: Tenant) -> None:
     assert secret not in admin.get(f"{CONFIGS}qa/").content.decode()
 
 
-def test_a_renewal_changes_nothing_else_and_survives_a_change_of_the_settings(
-    api: Any, tenant: Tenant
-) -> None:
+def test_a_renewed_secret_is_kept_by_a_change_of_the_settings(api: Any, tenant: Tenant) -> None:
     admin = api()
     before = admin.put(
         f"{CONFIGS}qa/", {"max_concurrency": 3, "auth": {"type": "bearer", "token": "t"}}
@@ -124,11 +120,11 @@ def test_a_renewal_changes_nothing_else_and_survives_a_change_of_the_settings(
 @pytest.mark.parametrize(
     ("role", "status"), [("viewer", 403), ("reviewer", 403), ("operator", 403), ("admin", 200)]
 )
-def test_only_admins_renew(api: Any, acme: Tenant, role: str, status: int) -> None:
+def test_only_admins_renew_secrets(api: Any, acme: Tenant, role: str, status: int) -> None:
     assert api(role).post(f"{CONFIGS}qa/rotate-secret/").status_code == status
 
 
-def test_a_renewal_is_the_tenants_own(api: Any, acme: Tenant, other_tenant: Tenant) -> None:
+def test_a_renewal_affects_its_own_tenant_only(api: Any, acme: Tenant, other_tenant: Tenant) -> None:
     before = secrets_of(acme)
 
     secret = api(tenant=other_tenant).post(f"{CONFIGS}qa/rotate-secret/").json()["secret"]
@@ -141,10 +137,10 @@ def test_a_renewal_is_the_tenants_own(api: Any, acme: Tenant, other_tenant: Tena
     problem(stale, 412, "precondition_failed")
 
 
-def test_a_secret_whose_key_is_gone_is_not_replaced_by_a_derived_one(
+def test_a_secret_that_cannot_be_decrypted_is_not_replaced_by_a_derived_one(
     api: Any, tenant: Tenant, settings: Any
 ) -> None:
-    """Anyone who signs with what nobody told him would be let in."""
+    """Otherwise a secret that the tenant does not know would be accepted."""
     api().post(f"{CONFIGS}qa/rotate-secret/")
     settings.FIELD_ENCRYPTION_KEYS = ["other:" + "1" * 64]
 
@@ -153,7 +149,7 @@ def test_a_secret_whose_key_is_gone_is_not_replaced_by_a_derived_one(
     problem(api().post(f"{CONFIGS}qa/rotate-secret/"), 409, "secret_unreadable")
 
 
-def test_secrets_are_not_written_to_pages_or_logs(
+def test_secrets_are_not_in_pages_or_logs(
     api: Any, engine: Engine, acme: Tenant, caplog: pytest.LogCaptureFixture
 ) -> None:
     from django.contrib.auth.models import User

@@ -1,4 +1,4 @@
-"""What agents send: signatures are checked, and a report counts once."""
+"""Signatures of reports are checked, and a report counts once."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
 @pytest.fixture
-def signing(engine: Engine) -> Iterator[None]:
-    """Agents of the role qa must sign what they report."""
+def signatures_required(engine: Engine) -> Iterator[None]:
+    """Agents of the role qa must sign their reports."""
     Agent.objects.filter(role="qa").update(options={"signed_callbacks": True})
     configuration.forget()
     yield
@@ -35,7 +35,7 @@ def signing(engine: Engine) -> Iterator[None]:
     configuration.forget()
 
 
-class Signing:
+class SigningAgent:
     """An agent that signs with the public library."""
 
     def __init__(self, agent: Caller, secret: str) -> None:
@@ -51,42 +51,45 @@ class Signing:
         }
 
     def post(self, verb: str, body: Any, *, signed: Any = None, **more: Any) -> Any:
-        """`signed` is the body that the signature is made of, when that is another."""
+        """Post a signed report. `signed` is the body to sign if it differs."""
         extra = more.pop("extra", {})
         raw = orjson.dumps(body)
         headers = self.headers(orjson.dumps(signed) if signed is not None else raw, **more)
-        return self.sent(verb, raw, {**headers, **extra})
+        return self.send(verb, raw, {**headers, **extra})
 
-    def sent(self, verb: str, raw: bytes, headers: dict[str, str]) -> Any:
+    def send(self, verb: str, raw: bytes, headers: dict[str, str]) -> Any:
         place = f"/{self.agent.address}{verb}/" if verb else f"/{self.agent.address}"
         if not verb:
             return self.agent.client.get(place, headers=headers)
         return self.agent.client.generic("POST", place, raw, "application/json", headers=headers)
 
 
-def signing_agent(engine: Engine, tenant: Tenant) -> Signing:
+def start_signing_agent(engine: Engine, tenant: Tenant) -> SigningAgent:
     _, agent = at_work(engine, tenant)
-    return Signing(agent, secrets_of(tenant)[0])
+    return SigningAgent(agent, secrets_of(tenant)[0])
 
 
-def test_who_signs_is_let_in_with_either_secret(
-    api: Any, engine: Engine, acme: Tenant, signing: None
+def test_a_report_signed_with_either_secret_is_accepted(
+    api: Any, engine: Engine, acme: Tenant, signatures_required: None
 ) -> None:
-    agent = signing_agent(engine, acme)
+    agent = start_signing_agent(engine, acme)
     old = agent.secret
     new = api().post(f"{CONFIGS}qa/rotate-secret/").json()["secret"]
 
     for secret in (old, new):
-        assert Signing(agent.agent, secret).post("heartbeat", {}).status_code == 200
+        assert SigningAgent(agent.agent, secret).post("heartbeat", {}).status_code == 200
     api().post(f"{CONFIGS}qa/rotate-secret/")
-    problem(Signing(agent.agent, old).post("heartbeat", {}), 401, "invalid_signature")
-    assert Signing(agent.agent, new).post("complete", OUTPUT).json() == {"accepted": True, "duplicate": False}
+    problem(SigningAgent(agent.agent, old).post("heartbeat", {}), 401, "invalid_signature")
+    assert SigningAgent(agent.agent, new).post("complete", OUTPUT).json() == {
+        "accepted": True,
+        "duplicate": False,
+    }
 
 
-def test_agents_that_must_sign_get_nowhere_with_the_token_alone(
-    engine: Engine, acme: Tenant, signing: None
+def test_where_signatures_are_required_the_token_alone_is_refused(
+    engine: Engine, acme: Tenant, signatures_required: None
 ) -> None:
-    agent = signing_agent(engine, acme)
+    agent = start_signing_agent(engine, acme)
 
     for answer in (
         agent.agent.post("complete", OUTPUT),
@@ -98,17 +101,17 @@ def test_agents_that_must_sign_get_nowhere_with_the_token_alone(
         problem(answer, 401, "invalid_signature")
 
     assert engine.status(acme, agent.agent.activity_id) == "in_progress"
-    assert agent.sent("", b"", agent.headers(b"")).json()["execution_id"] == str(agent.agent.run_id)
+    assert agent.send("", b"", agent.headers(b"")).json()["execution_id"] == str(agent.agent.run_id)
 
 
-@pytest.mark.parametrize("must", [True, False], ids=["must sign", "may sign"])
-def test_a_signature_that_does_not_fit_is_401_and_nothing_happens(
-    engine: Engine, acme: Tenant, other_tenant: Tenant, request: Any, must: bool
+@pytest.mark.parametrize("is_required", [True, False], ids=["must sign", "may sign"])
+def test_an_invalid_signature_is_401_and_nothing_happens(
+    engine: Engine, acme: Tenant, other_tenant: Tenant, request: Any, is_required: bool
 ) -> None:
-    """Also where the token alone would do: anyone who signs is held to it."""
-    if must:
-        request.getfixturevalue("signing")
-    agent = signing_agent(engine, acme)
+    """This holds where the token alone suffices as well: a signature that is present must be valid."""
+    if is_required:
+        request.getfixturevalue("signatures_required")
+    agent = start_signing_agent(engine, acme)
     raw = orjson.dumps(OUTPUT)
     good = agent.headers(raw)
     signature = good["webhook-signature"]
@@ -125,115 +128,115 @@ def test_a_signature_that_does_not_fit_is_401_and_nothing_happens(
     wrong = {
         "old": agent.headers(raw, age=310), "future": agent.headers(raw, age=-310), "another body": agent.headers(raw + b" "),
         "no signature": {name: value for name, value in good.items() if name != "webhook-signature"},
-        **{whose: Signing(agent.agent, secret).headers(raw) for whose, secret in others.items()},
+        **{whose: SigningAgent(agent.agent, secret).headers(raw) for whose, secret in others.items()},
         **{what: {**good, **headers} for what, headers in changed.items()},
     }  # fmt: skip
 
     for what, headers in wrong.items():
-        answer = agent.sent("complete", raw, headers)
+        answer = agent.send("complete", raw, headers)
         assert answer.status_code == 401, (what, answer.content)
         problem(answer, 401, "invalid_signature")
 
     assert engine.status(acme, agent.agent.activity_id) == "in_progress"
 
 
-def test_a_report_that_comes_again_gets_the_first_outcome_and_has_no_effect(
-    engine: Engine, acme: Tenant, signing: None
+def test_a_repeated_signed_report_is_a_duplicate(
+    engine: Engine, acme: Tenant, signatures_required: None
 ) -> None:
-    agent = signing_agent(engine, acme)
+    agent = start_signing_agent(engine, acme)
     raw = orjson.dumps(OUTPUT)
     headers = agent.headers(raw)
 
-    answers = [agent.sent("complete", raw, headers).json() for _ in range(3)]
+    answers = [agent.send("complete", raw, headers).json() for _ in range(3)]
 
     assert answers == [{"accepted": True, "duplicate": number > 0} for number in range(3)]
 
 
-def test_a_tool_call_that_comes_again_has_one_effect_whatever_key_it_is_given(
-    engine: Engine, acme: Tenant, signing: None
+def test_a_repeated_signed_tool_call_has_one_effect_whatever_its_key(
+    engine: Engine, acme: Tenant, signatures_required: None
 ) -> None:
-    """The key is no part of what is signed, so anyone who repeats a message must not choose another."""
-    agent = signing_agent(engine, acme)
+    """The key is not signed, so a repeated message must not be able to choose another one."""
+    agent = start_signing_agent(engine, acme)
     body = {"name": "Look", "agent_role": "ba", "blocking": False}
     raw = orjson.dumps(body)
     headers = agent.headers(raw)
-    first = agent.sent("tools/create_subtask", raw, headers)
+    first = agent.send("tools/create_subtask", raw, headers)
 
-    again = agent.sent("tools/create_subtask", raw, headers)
-    other = agent.sent("tools/create_subtask", raw, {**headers, "Idempotency-Key": "other"})
+    again = agent.send("tools/create_subtask", raw, headers)
+    other = agent.send("tools/create_subtask", raw, {**headers, "Idempotency-Key": "other"})
 
     assert (first.status_code, again.json()) == (201, {**first.json(), "duplicate": True})
     problem(other, 401, "webhook_id_reused")
     assert count_of(acme) == 2
 
 
-def test_a_heartbeat_that_comes_again_is_no_sign_of_life_and_counts_nothing(
-    engine: Engine, acme: Tenant, signing: None
+def test_a_repeated_signed_heartbeat_does_not_count(
+    engine: Engine, acme: Tenant, signatures_required: None
 ) -> None:
-    agent = signing_agent(engine, acme)
+    agent = start_signing_agent(engine, acme)
     raw = orjson.dumps({"progress": {"done": 1}})
     headers = agent.headers(raw)
-    agent.sent("heartbeat", raw, headers)
+    agent.send("heartbeat", raw, headers)
     agent.post("heartbeat", {"progress": {"done": 2}})
     (before,) = engine.runs(acme, agent.agent.activity_id)
 
-    again = agent.sent("heartbeat", raw, headers)
+    again = agent.send("heartbeat", raw, headers)
 
     (after,) = engine.runs(acme, agent.agent.activity_id)
     assert (again.status_code, again.json()) == (200, {"stop": False, "reason": None})
     assert (after.beats, after.progress) == (before.beats, before.progress) == (2, {"done": 2})
 
 
-def test_a_report_is_of_no_use_at_another_address_or_for_another_run(
-    engine: Engine, acme: Tenant, signing: None
+def test_a_signed_report_is_refused_at_another_address_or_run(
+    engine: Engine, acme: Tenant, signatures_required: None
 ) -> None:
-    """The secret is that of all runs of the role; the memory tells them apart."""
-    agent, other = signing_agent(engine, acme), signing_agent(engine, acme)
+    """All runs of the role share the secret, so the message id must belong to one run."""
+    agent, other = start_signing_agent(engine, acme), start_signing_agent(engine, acme)
     raw = orjson.dumps({"output": {"content": "x"}})
     headers = agent.headers(raw)
-    assert agent.sent("complete", raw, headers).status_code == 200
+    assert agent.send("complete", raw, headers).status_code == 200
 
-    problem(other.sent("complete", raw, headers), 401, "webhook_id_reused")
-    problem(other.sent("heartbeat", raw, headers), 401, "webhook_id_reused")
+    problem(other.send("complete", raw, headers), 401, "webhook_id_reused")
+    problem(other.send("heartbeat", raw, headers), 401, "webhook_id_reused")
 
     assert engine.status(acme, other.agent.activity_id) == "in_progress"
 
 
-def test_an_old_report_is_refused_though_it_came_before(
-    engine: Engine, acme: Tenant, signing: None, monkeypatch: pytest.MonkeyPatch
+def test_an_old_report_is_refused_although_it_was_accepted_before(
+    engine: Engine, acme: Tenant, signatures_required: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agent = signing_agent(engine, acme)
+    agent = start_signing_agent(engine, acme)
     raw = orjson.dumps(OUTPUT)
     headers = agent.headers(raw, age=290)
-    assert agent.sent("complete", raw, headers).status_code == 200
+    assert agent.send("complete", raw, headers).status_code == 200
     now = time.time()
     monkeypatch.setattr("agents.webhook_signing.time.time", lambda: now + 20)
 
-    problem(agent.sent("complete", raw, headers), 401, "invalid_signature")
+    problem(agent.send("complete", raw, headers), 401, "invalid_signature")
 
 
-def test_reports_are_remembered_for_longer_than_they_count() -> None:
+def test_reports_are_remembered_for_longer_than_they_are_valid() -> None:
     assert reports.REMEMBERED_SECONDS > 2 * 300
 
 
-def test_while_redis_is_away_signed_reports_are_taken_and_the_database_knows_them_again(
-    engine: Engine, acme: Tenant, signing: None, monkeypatch: pytest.MonkeyPatch
+def test_without_redis_signed_reports_are_accepted_and_duplicates_recognised(
+    engine: Engine, acme: Tenant, signatures_required: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agent = signing_agent(engine, acme)
+    agent = start_signing_agent(engine, acme)
 
-    def away(*arguments: Any) -> str:
-        raise redis.ConnectionError("away")
+    def fail(*arguments: Any) -> str:
+        raise redis.ConnectionError("unavailable")
 
-    monkeypatch.setattr(reports, "first_report_with", away)
+    monkeypatch.setattr(reports, "first_report_with", fail)
     raw = orjson.dumps(OUTPUT)
     headers = agent.headers(raw)
 
-    answers = [agent.sent("complete", raw, headers).json() for _ in range(2)]
+    answers = [agent.send("complete", raw, headers).json() for _ in range(2)]
 
     assert answers == [{"accepted": True, "duplicate": False}, {"accepted": True, "duplicate": True}]
 
 
-def test_agents_that_need_not_sign_may_report_as_ever(engine: Engine, acme: Tenant) -> None:
+def test_agents_without_required_signatures_report_with_the_token(engine: Engine, acme: Tenant) -> None:
     _, agent = at_work(engine, acme)
 
     assert agent.post("complete", OUTPUT).json() == {"accepted": True, "duplicate": False}

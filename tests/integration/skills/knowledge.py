@@ -1,4 +1,4 @@
-"""Skills of a tenant, and runs that are told of them."""
+"""Skills of a tenant, and runs that receive them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TONE = {"key": "tone", "name": "Tone", "description": "How we sound.", "content"
 CLIENT = {"key": "client", "name": "Acme", "content": "# Acme\n\nSells tea.", "kind": "context"}
 
 
-def add(tenant: Tenant, **fields: Any) -> Skill:
+def add_skill(tenant: Tenant, **fields: Any) -> Skill:
     with tenant_scope(tenant.pk):
         skill = Skill.objects.create(tenant=tenant, **{**TONE, **fields})
     configuration.forget()

@@ -1,4 +1,4 @@
-"""Skills as files, where the agent can read files; they go with the run."""
+"""Skills as files for agents that can read files. They are removed with the run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ from agents.exceptions import InputUnavailable
 from agents.skills import Knowledge, KnownSkill
 from tenants.models import Tenant
 from tests.engine import Engine
-from tests.integration.skills.knowledge import CLIENT, add, run
+from tests.integration.recovery.losses import Died
+from tests.integration.skills.knowledge import CLIENT, add_skill, run
 
 ROOT, NOBODY = 0, 65534
 
@@ -40,35 +41,31 @@ def files_of(folder: Path) -> dict[str, str]:
     return {str(file.relative_to(folder)): file.read_text() for file in folder.rglob("*") if file.is_file()}
 
 
-def test_an_agent_here_finds_its_skills_as_files_that_are_gone_afterwards(
+def test_a_local_agent_finds_its_skills_as_files_during_its_run(
     engine: Engine, acme: Tenant, home: Path
 ) -> None:
-    add(acme, **CLIENT)
-    add(acme)
-    found: dict[str, Any] = {}
+    add_skill(acme, **CLIENT)
+    add_skill(acme)
+    contents: dict[str, Any] = {}
 
-    def look(request: AgentRequest) -> AgentResult:
+    def read_files(request: AgentRequest) -> AgentResult:
         assert request.skills_dir is not None
-        found.update(
+        contents.update(
             files_of(request.skills_dir),
             folder=request.skills_dir,
             mode=request.skills_dir.stat().st_mode & 0o777,
         )
         return Completed(Output("done"))
 
-    engine.agent.behaviour = look
+    engine.agent.behaviour = read_files
     request = run(engine, acme)
 
-    assert (found.pop("folder"), found.pop("mode")) == (home / "runs" / str(request.run_id), 0o700)
-    (told,) = json.loads(found.pop("manifest.json"))
-    assert (told["key"], told["path"], told["description"]) == ("tone", "tone/SKILL.md", "How we sound.")
-    assert found == {"CONTEXT.md": "# Acme\n\n# Acme\n\nSells tea.\n", "tone/SKILL.md": "Be kind.\n"}
+    assert (contents.pop("folder"), contents.pop("mode")) == (home / "runs" / str(request.run_id), 0o700)
+    (entry,) = json.loads(contents.pop("manifest.json"))
+    assert (entry["key"], entry["path"], entry["description"]) == ("tone", "tone/SKILL.md", "How we sound.")
+    assert contents == {"CONTEXT.md": "# Acme\n\n# Acme\n\nSells tea.\n", "tone/SKILL.md": "Be kind.\n"}
     assert request.skills.manifest[0].path == "tone/SKILL.md"
     assert list((home / "runs").iterdir()) == []
-
-
-class Died(BaseException):
-    """Ends a worker as SIGKILL would, but for what Python itself still does."""
 
 
 @pytest.mark.parametrize("error", [ValueError, InputUnavailable, Died, SystemExit])
@@ -76,9 +73,9 @@ def test_files_are_removed_however_the_call_ends(home: Path, error: type[BaseExc
     request, knowledge = a_request(), Knowledge(skills=(a_skill(),))
 
     def call() -> None:
-        with skills.write_files(request, knowledge) as told:
-            assert told.skills_dir is not None
-            assert told.skills_dir.is_dir()
+        with skills.write_files(request, knowledge) as request_with_files:
+            assert request_with_files.skills_dir is not None
+            assert request_with_files.skills_dir.is_dir()
             raise error("no")
 
     with pytest.raises(error, match="no"):
@@ -100,17 +97,17 @@ def a_skill(key: str = "tone") -> KnownSkill:
 
 
 @pytest.mark.parametrize("adapter", ["http", "anthropic", "openai", "batch"])
-def test_agents_elsewhere_get_no_files(home: Path, adapter: str) -> None:
+def test_remote_agents_get_no_files(home: Path, adapter: str) -> None:
     request = a_request(adapter)
 
-    with skills.write_files(request, Knowledge(skills=(a_skill(),))) as told:
-        assert told is request
+    with skills.write_files(request, Knowledge(skills=(a_skill(),))) as request_with_files:
+        assert request_with_files is request
 
     assert not (home / "runs").exists()
 
 
 @pytest.mark.parametrize("key", ["..", "../../tone", "/etc", "a/b", "", ".", "tone\n", "Tone"])
-def test_a_key_that_leads_elsewhere_is_never_made_a_folder(home: Path, key: str) -> None:
+def test_an_invalid_key_never_becomes_a_folder(home: Path, key: str) -> None:
     request = a_request()
 
     with pytest.raises(ValidationError), skills.write_files(request, Knowledge(skills=(a_skill(key),))):
@@ -119,10 +116,10 @@ def test_a_key_that_leads_elsewhere_is_never_made_a_folder(home: Path, key: str)
     assert [path.name for path in home.rglob("*")] == ["runs"]
 
 
-def test_files_that_cannot_be_written_delay_the_run_and_use_up_no_attempt(
+def test_files_that_cannot_be_written_delay_the_run_without_using_an_attempt(
     engine: Engine, acme: Tenant, home: Path
 ) -> None:
-    add(acme)
+    add_skill(acme)
     (home / "runs").write_text("in the way")
 
     (activity_id,) = engine.submit(acme, max_attempts=1)
@@ -140,28 +137,28 @@ def test_files_that_cannot_be_written_delay_the_run_and_use_up_no_attempt(
     assert engine.status(acme, activity_id) == "done"
 
 
-def test_what_an_agent_leaves_in_the_folder_goes_with_it_and_nothing_beyond(home: Path) -> None:
-    kept = home / "kept"
-    kept.mkdir()
-    (kept / "file").write_text("mine")
+def test_files_that_an_agent_adds_are_removed_and_nothing_outside(home: Path) -> None:
+    outside = home / "outside"
+    outside.mkdir()
+    (outside / "file").write_text("mine")
 
-    with skills.write_files(a_request(), Knowledge(skills=(a_skill(),))) as told:
-        assert told.skills_dir is not None
-        (told.skills_dir / "link").symlink_to(kept)
-        (told.skills_dir / "deep" / "deeper").mkdir(parents=True)
-        (told.skills_dir / "deep" / "deeper" / "file").write_text("x")
+    with skills.write_files(a_request(), Knowledge(skills=(a_skill(),))) as request_with_files:
+        assert request_with_files.skills_dir is not None
+        (request_with_files.skills_dir / "link").symlink_to(outside)
+        (request_with_files.skills_dir / "deep" / "deeper").mkdir(parents=True)
+        (request_with_files.skills_dir / "deep" / "deeper" / "file").write_text("x")
 
     assert list((home / "runs").iterdir()) == []
-    assert (kept / "file").read_text() == "mine"
+    assert (outside / "file").read_text() == "mine"
 
 
-def test_folders_that_an_agent_has_protected_are_removed_as_well(home: Path) -> None:
+def test_protected_folders_of_an_agent_are_removed(home: Path) -> None:
     with (
-        bound_by_permissions(home),
-        skills.write_files(a_request(), Knowledge(skills=(a_skill(),))) as told,
+        without_root(home),
+        skills.write_files(a_request(), Knowledge(skills=(a_skill(),))) as request_with_files,
     ):
-        assert told.skills_dir is not None
-        inner = told.skills_dir / "cache" / "inner"
+        assert request_with_files.skills_dir is not None
+        inner = request_with_files.skills_dir / "cache" / "inner"
         inner.mkdir(parents=True)
         (inner / "file").write_text("x")
         inner.chmod(0o500)
@@ -173,8 +170,8 @@ def test_folders_that_an_agent_has_protected_are_removed_as_well(home: Path) -> 
 
 
 @contextmanager
-def bound_by_permissions(home: Path) -> Iterator[None]:
-    """Root may delete anything: as root, go on as an account that owns nothing but what it makes in the folder."""
+def without_root(home: Path) -> Iterator[None]:
+    """Continue as an unprivileged account if the test runs as root, because root may delete anything."""
     account = os.geteuid()
     if account != ROOT:
         yield
@@ -189,10 +186,10 @@ def bound_by_permissions(home: Path) -> Iterator[None]:
         os.seteuid(account)
 
 
-def test_what_a_killed_worker_left_behind_is_removed_when_a_worker_starts(
+def test_files_of_a_killed_worker_are_removed_when_a_worker_starts(
     engine: Engine, acme: Tenant, home: Path
 ) -> None:
-    add(acme)
+    add_skill(acme)
     engine.agent.behaviour = lambda request: Accepted()
     live = run(engine, acme).run_id
     ended = run(engine, acme)
@@ -206,13 +203,13 @@ def test_what_a_killed_worker_left_behind_is_removed_when_a_worker_starts(
     worker.begin(roles=["qa"], concurrency=1)
     worker.end()
 
-    left = {path.name for path in (home / "runs").iterdir()}
-    assert str(live) in left
-    assert "notes" in left
-    assert len(left) == 3
+    remaining = {path.name for path in (home / "runs").iterdir()}
+    assert str(live) in remaining
+    assert "notes" in remaining
+    assert len(remaining) == 3
 
 
-def test_a_worker_starts_where_there_never_were_any_files(database: None) -> None:
+def test_a_worker_starts_without_any_files(database: None) -> None:
     worker.remove_leftover_files()
 
     assert skills.list_leftover_runs() == set()

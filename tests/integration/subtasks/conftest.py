@@ -1,4 +1,4 @@
-"""A tenant whose agents ask for parts of their work."""
+"""A tenant whose agents accept their work and create subtasks."""
 
 from __future__ import annotations
 

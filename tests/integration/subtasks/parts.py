@@ -1,4 +1,4 @@
-"""A parent that waits for a part of its work, and the ways in which the part may end."""
+"""A parent that waits for its subtask, and the ways in which the subtask may end."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ PART = {
 TASK = {"name": "Look it up", "human_role": "editor", "blocking": True}
 
 
-def waiting(engine: Engine, acme: Tenant, **part: Any) -> tuple[UUID, UUID]:
-    """An activity that waits for its subtask, and the subtask, whose agent is at work."""
+def start_waiting_parent(engine: Engine, acme: Tenant, **part: Any) -> tuple[UUID, UUID]:
+    """Start an activity that waits for a subtask; return both ids. The agent of the subtask is at work."""
     parent, agent = at_work(engine, acme)
     subtask = agent.used("create_subtask", **{**PART, **part})
     engine.drain()

@@ -1,4 +1,4 @@
-"""However a subtask ends, its parent wakes once and learns how."""
+"""However a subtask ends, its parent wakes once with the outcome."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ from activities.states import LinkKind
 from agents.contracts import Accepted, Completed, Output
 from tenants.models import Tenant
 from tests.engine import Engine
-from tests.integration.subtasks.parts import PART, TASK, complete, fail, require_approval, waiting
+from tests.integration.subtasks.parts import (
+    PART,
+    TASK,
+    complete,
+    fail,
+    require_approval,
+    start_waiting_parent,
+)
 from tests.toolbox import (
     at_work,
     caller_of,
@@ -30,31 +37,31 @@ from tests.toolbox import (
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-def test_the_parent_goes_on_with_what_its_subtask_produced(engine: Engine, acme: Tenant) -> None:
-    parent, subtask = waiting(engine, acme)
+def test_the_parent_continues_with_the_output_of_its_subtask(engine: Engine, acme: Tenant) -> None:
+    parent, subtask = start_waiting_parent(engine, acme)
 
     complete(engine, subtask)
 
-    told = woken(engine, parent)
-    assert (told.wake_reason, told.attempt) == ("subtask_completed", 1)
-    (wake,) = told.wakes
-    produced = engine.get(acme, subtask).output_ref
+    request = woken(engine, parent)
+    assert (request.wake_reason, request.attempt) == ("subtask_completed", 1)
+    (wake,) = request.wakes
+    output_ref = engine.get(acme, subtask).output_ref
     assert wake == {
         "reason": "subtask_completed", "subtask": str(subtask), "subtask_name": "Look it up", "subtask_outcome": "done",
-        "subtask_output_ref": str(produced), "subtask_error": None, "subtask_notes": None, "subtask_ended_by": str(subtask),
+        "subtask_output_ref": str(output_ref), "subtask_error": None, "subtask_notes": None, "subtask_ended_by": str(subtask),
     }  # fmt: skip
     stored = outputs.read(acme.pk, UUID(wake["subtask_output_ref"]))
     assert stored is not None
     assert stored.content == "# Bees"
     job = caller_of(engine, parent).job().json()
     assert (job["wake_reason"], job["subtask_name"], job["subtask_output_ref"]) == (
-        "subtask_completed", "Look it up", str(produced),
+        "subtask_completed", "Look it up", str(output_ref),
     )  # fmt: skip
     complete(engine, parent)
     assert engine.status(acme, parent) == "done"
 
 
-def test_a_worker_that_gets_the_result_itself_wakes_the_parent_too(engine: Engine, acme: Tenant) -> None:
+def test_a_result_of_the_call_itself_wakes_the_parent(engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = lambda request: (
         Completed(Output("found")) if request.agent_role == "dev" else Accepted()
     )
@@ -64,7 +71,9 @@ def test_a_worker_that_gets_the_result_itself_wakes_the_parent_too(engine: Engin
     assert woken(engine, parent).wakes[0]["subtask_outcome"] == "done"
 
 
-def test_a_persons_part_wakes_with_what_the_person_wrote(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_a_completed_task_of_a_person_wakes_the_parent_with_the_output(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
     parent, agent = at_work(engine, acme)
     task = agent.used("create_subtask", **TASK)
     client = api("reviewer", name="Ann")
@@ -102,22 +111,22 @@ def lost_three_times(engine: Engine, acme: Tenant, subtask: UUID) -> None:
 @pytest.mark.parametrize(
     ("end", "code"), [(failed, "broken"), (exhausted, "broken"), (lost_three_times, "stalled")]
 )
-def test_a_subtask_that_fails_for_good_wakes_its_parent_with_the_error(
+def test_a_permanently_failed_subtask_wakes_its_parent_with_the_error(
     engine: Engine, acme: Tenant, end: Callable[[Engine, Tenant, UUID], None], code: str
 ) -> None:
-    parent, subtask = waiting(engine, acme)
+    parent, subtask = start_waiting_parent(engine, acme)
 
     end(engine, acme, subtask)
 
     engine.drain()
-    (_, told) = calls_of(engine, parent)
-    (wake,) = told.wakes
+    (_, request) = calls_of(engine, parent)
+    (wake,) = request.wakes
     assert (wake["subtask_outcome"], wake["subtask_error"]["code"]) == ("failed", code)
     assert wake["subtask_output_ref"] is None
 
 
-def test_a_subtask_that_is_tried_again_by_itself_wakes_nobody_yet(engine: Engine, acme: Tenant) -> None:
-    parent, subtask = waiting(engine, acme)
+def test_a_subtask_before_its_retry_does_not_wake_its_parent(engine: Engine, acme: Tenant) -> None:
+    parent, subtask = start_waiting_parent(engine, acme)
 
     fail(engine, subtask, retryable=True)
 
@@ -128,10 +137,8 @@ def test_a_subtask_that_is_tried_again_by_itself_wakes_nobody_yet(engine: Engine
     assert woken(engine, parent).wakes[0]["subtask_outcome"] == "done"
 
 
-def test_a_subtask_that_is_cancelled_wakes_its_parent_with_the_reason(
-    api: Any, engine: Engine, acme: Tenant
-) -> None:
-    parent, subtask = waiting(engine, acme)
+def test_a_cancelled_subtask_wakes_its_parent_with_the_reason(api: Any, engine: Engine, acme: Tenant) -> None:
+    parent, subtask = start_waiting_parent(engine, acme)
 
     api("operator").post(of(subtask, "cancel"), {"reason": "Too dear."})
 
@@ -139,10 +146,10 @@ def test_a_subtask_that_is_cancelled_wakes_its_parent_with_the_reason(
     assert (wake["subtask_outcome"], wake["subtask_notes"]) == ("cancelled", "Too dear.")
 
 
-def test_a_subtask_with_a_revision_answers_once_and_by_its_revision(
+def test_a_subtask_with_a_revision_wakes_its_parent_once_after_the_revision(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
-    parent, subtask = waiting(engine, acme)
+    parent, subtask = start_waiting_parent(engine, acme)
     require_approval(acme, subtask)
     complete(engine, subtask)
     client = api("reviewer")
@@ -165,11 +172,11 @@ def test_a_subtask_with_a_revision_answers_once_and_by_its_revision(
     )  # fmt: skip
 
 
-def test_a_subtask_that_is_rejected_for_the_last_time_wakes_with_the_notes(
+def test_a_finally_rejected_subtask_wakes_its_parent_with_the_notes(
     api: Any, engine: Engine, acme: Tenant, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_MAX_ROUNDS = 1
-    parent, subtask = waiting(engine, acme)
+    parent, subtask = start_waiting_parent(engine, acme)
     require_approval(acme, subtask)
     complete(engine, subtask)
 
@@ -180,53 +187,53 @@ def test_a_subtask_that_is_rejected_for_the_last_time_wakes_with_the_notes(
 
 
 @pytest.mark.parametrize("by", ["operator", "agent"])
-def test_a_subtask_that_is_handed_to_another_agent_still_answers(
-    api: Any, engine: Engine, acme: Tenant, by: str
-) -> None:
-    parent, subtask = waiting(engine, acme)
+def test_a_reassigned_subtask_wakes_its_parent(api: Any, engine: Engine, acme: Tenant, by: str) -> None:
+    parent, subtask = start_waiting_parent(engine, acme)
     body = {"agent_role": "seo", "reason": "Yours."}
 
     if by == "operator":
-        heir = UUID(api("operator").post(of(subtask, "reassign"), body).json()["id"])
+        successor = UUID(api("operator").post(of(subtask, "reassign"), body).json()["id"])
     else:
-        heir = caller_of(engine, subtask).used("reassign_task", **body)
+        successor = caller_of(engine, subtask).used("reassign_task", **body)
     assert not_woken(engine, parent)
-    complete(engine, heir)
+    complete(engine, successor)
 
     (wake,) = woken(engine, parent).wakes
     assert (wake["subtask"], wake["subtask_outcome"], wake["subtask_ended_by"]) == (
         str(subtask),
         "done",
-        str(heir),
+        str(successor),
     )
 
 
 @pytest.mark.parametrize(
     ("verb", "outcome"), [("complete", "done"), ("approve", "approved"), ("reject", "rejected")]
 )
-def test_a_subtask_that_a_person_takes_over_answers_by_that_person(
+def test_a_subtask_reassigned_to_a_person_wakes_its_parent(
     api: Any, engine: Engine, acme: Tenant, verb: str, outcome: str
 ) -> None:
-    parent, subtask = waiting(engine, acme)
+    parent, subtask = start_waiting_parent(engine, acme)
     client = api("operator")
-    heir = client.post(of(subtask, "reassign"), {"human_role": "editor", "reason": "Tricky."}).json()["id"]
+    successor = client.post(of(subtask, "reassign"), {"human_role": "editor", "reason": "Tricky."}).json()[
+        "id"
+    ]
     bodies = {
         "complete": {"output": {"content": "By hand."}},
         "approve": {},
         "reject": {"notes": "Cannot be done."},
     }
 
-    assert client.post(of(heir, verb), bodies[verb]).status_code == 200
+    assert client.post(of(successor, verb), bodies[verb]).status_code == 200
 
     (wake,) = woken(engine, parent).wakes
     assert (wake["subtask_outcome"], wake["subtask"]) == (outcome, str(subtask))
     assert (wake["subtask_output_ref"] is not None) == (verb == "complete")
 
 
-def test_a_subtask_that_is_handed_on_three_times_and_revised_answers_once(
+def test_a_subtask_that_is_reassigned_and_revised_wakes_its_parent_once(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
-    parent, subtask = waiting(engine, acme)
+    parent, subtask = start_waiting_parent(engine, acme)
     client, current = api("operator"), subtask
     require_approval(acme, subtask)
     for role in ("seo", "qa", "dev"):

@@ -1,4 +1,4 @@
-"""Ends that nobody waits for any more, and the end of a parent, which ends its tree."""
+"""Late ends of subtasks, and the cancellation of a parent, which cancels its tree."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ from activities.states import LinkKind
 from agents.contracts import Accepted, AgentRequest, AgentResult
 from tenants.models import Tenant
 from tests.engine import Engine, elsewhere
-from tests.integration.subtasks.parts import PART, TASK, complete, fail, require_approval, waiting
+from tests.integration.subtasks.parts import (
+    PART,
+    TASK,
+    complete,
+    fail,
+    require_approval,
+    start_waiting_parent,
+)
 from tests.toolbox import (
     OUTPUT,
     Caller,
@@ -30,10 +37,10 @@ from tests.toolbox import (
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-def test_a_failed_subtask_that_is_tried_again_does_not_wake_a_parent_that_went_on(
+def test_a_retried_subtask_does_not_wake_a_parent_that_continued(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
-    parent, subtask = waiting(engine, acme)
+    parent, subtask = start_waiting_parent(engine, acme)
     fail(engine, subtask)
     woken(engine, parent)
 
@@ -46,10 +53,8 @@ def test_a_failed_subtask_that_is_tried_again_does_not_wake_a_parent_that_went_o
     assert caller_of(engine, parent).post("complete", OUTPUT).json()["accepted"] is True
 
 
-def test_a_failed_subtask_that_is_tried_again_is_not_taken_for_the_next_one(
-    api: Any, engine: Engine, acme: Tenant
-) -> None:
-    parent, first = waiting(engine, acme)
+def test_a_retried_subtask_does_not_count_as_the_next_one(api: Any, engine: Engine, acme: Tenant) -> None:
+    parent, first = start_waiting_parent(engine, acme)
     fail(engine, first)
     woken(engine, parent)
     second = caller_of(engine, parent).used("create_subtask", **{**PART, "name": "Ask somebody"})
@@ -64,7 +69,7 @@ def test_a_failed_subtask_that_is_tried_again_is_not_taken_for_the_next_one(
     assert woken(engine, parent).wakes[0]["subtask_name"] == "Ask somebody"
 
 
-def test_an_end_that_is_told_twice_wakes_once(engine: Engine, acme: Tenant) -> None:
+def test_a_repeated_end_of_a_subtask_wakes_once(engine: Engine, acme: Tenant) -> None:
     parent, agent = at_work(engine, acme)
     subtask = agent.used("create_subtask", **PART)
     message = engine.take()
@@ -80,7 +85,7 @@ def test_an_end_that_is_told_twice_wakes_once(engine: Engine, acme: Tenant) -> N
     assert len(wakes_of(acme, parent)) == 2
 
 
-def test_a_subtask_that_ends_during_its_parents_call_wakes_it_once_and_after_the_call(
+def test_a_subtask_that_ends_during_its_parents_call_wakes_it_once_afterwards(
     engine: Engine, acme: Tenant
 ) -> None:
     ready: list[int] = []
@@ -101,50 +106,50 @@ def test_a_subtask_that_ends_during_its_parents_call_wakes_it_once_and_after_the
     assert woken(engine, parent).wake_reason == "subtask_completed"
 
 
-def test_cancelling_the_parent_cancels_everything_that_was_asked_for_its_sake(
-    api: Any, engine: Engine, acme: Tenant
-) -> None:
+def test_cancelling_the_parent_cancels_its_whole_tree(api: Any, engine: Engine, acme: Tenant) -> None:
     parent, agent = at_work(engine, acme)
     idle = agent.used("create_subtask", **{**PART, "blocking": False, "name": "idle"})
     task = agent.used("create_subtask", **{**TASK, "blocking": False})
     subtask = agent.used("create_subtask", **PART)
     engine.drain()
-    below = caller_of(engine, subtask).used("create_subtask", **{**PART, "agent_role": "seo"})
+    nested = caller_of(engine, subtask).used("create_subtask", **{**PART, "agent_role": "seo"})
     engine.drain()
-    resolution = caller_of(engine, below).used("report_blocker", type="x", message="y")
+    resolution = caller_of(engine, nested).used("report_blocker", type="x", message="y")
     worker = caller_of(engine, idle)
 
     api("operator").post(of(parent, "cancel"), {"reason": "Enough."})
 
-    for one in (idle, task, subtask, below, resolution):
+    for one in (idle, task, subtask, nested, resolution):
         assert (engine.status(acme, one), engine.get(acme, one).cancel_reason) == ("cancelled", "obsolete")
     assert worker.post("heartbeat").json()["stop"] is True
     over(worker.post("complete", OUTPUT))
     assert engine.drain() == 0
 
 
-def test_cancelling_the_parent_reaches_heirs_and_revisions_and_what_ended_parts_had_asked_for(
+def test_cancelling_the_parent_reaches_successors_revisions_and_nested_subtasks(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     client = api("operator")
     parent, agent = at_work(engine, acme)
-    handed_on, revised, ended = (
+    reassigned, revised, ended = (
         agent.used("create_subtask", **{**PART, "name": name, "blocking": False}) for name in ("a", "b", "c")
     )
     engine.drain()
-    heir = UUID(client.post(of(handed_on, "reassign"), {"agent_role": "seo", "reason": "x"}).json()["id"])
+    successor = UUID(
+        client.post(of(reassigned, "reassign"), {"agent_role": "seo", "reason": "x"}).json()["id"]
+    )
     require_approval(acme, revised)
     complete(engine, revised)
     client.post(of(revised, "reject"), {"notes": "x"})
     revision = child(acme, revised, LinkKind.REVISION_OF).pk
-    left = caller_of(engine, ended).used("create_subtask", **{**PART, "blocking": False})
+    orphan = caller_of(engine, ended).used("create_subtask", **{**PART, "blocking": False})
     complete(engine, ended)
     engine.drain()
 
     client.post(of(parent, "cancel"))
 
-    assert [engine.status(acme, one) for one in (heir, revision, left)] == ["cancelled"] * 3
-    assert [engine.status(acme, one) for one in (handed_on, revised, ended)] == [
+    assert [engine.status(acme, one) for one in (successor, revision, orphan)] == ["cancelled"] * 3
+    assert [engine.status(acme, one) for one in (reassigned, revised, ended)] == [
         "reassigned",
         "rejected",
         "done",
@@ -153,11 +158,11 @@ def test_cancelling_the_parent_reaches_heirs_and_revisions_and_what_ended_parts_
 
 def test_slots_of_cancelled_subtasks_are_free_again(api: Any, engine: Engine, acme: Tenant) -> None:
     engine.serve(acme, "dev", max_concurrency=1)
-    parent, _ = waiting(engine, acme)
-    (behind,) = engine.submit(acme, "dev")
+    parent, _ = start_waiting_parent(engine, acme)
+    (waiting_id,) = engine.submit(acme, "dev")
     assert engine.drain() == 0
 
     api("operator").post(of(parent, "cancel"))
     engine.drain()
 
-    assert engine.status(acme, behind) == "in_progress"
+    assert engine.status(acme, waiting_id) == "in_progress"

@@ -1,4 +1,4 @@
-"""What a subtask is, and what bounds a tree of them."""
+"""What a subtask contains, and the limits of a tree of subtasks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from activities.states import LinkKind
 from tenants.models import Tenant
 from tests.answers import problem
 from tests.engine import Engine
-from tests.integration.subtasks.parts import PART, complete, fail, waiting
+from tests.integration.subtasks.parts import PART, complete, fail, start_waiting_parent
 from tests.toolbox import (
     OUTPUT,
     Caller,
@@ -28,35 +28,36 @@ from tests.toolbox import (
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-def test_a_subtask_is_work_of_its_own_for_its_parents_deliverable_and_priority(
-    engine: Engine, acme: Tenant
-) -> None:
+def test_a_subtask_has_its_own_role_and_the_priority_of_its_parent(engine: Engine, acme: Tenant) -> None:
     parent, agent = at_work(engine, acme, priority=5)
 
     agent.used("create_subtask", **PART)
 
-    part = child(acme, parent, LinkKind.SUBTASK)
-    assert (part.name, part.description, part.agent_role, part.params) == (
+    subtask = child(acme, parent, LinkKind.SUBTASK)
+    assert (subtask.name, subtask.description, subtask.agent_role, subtask.params) == (
         "Look it up", "Where do bees live?", "dev", {"limit": 5},
     )  # fmt: skip
-    assert (part.priority, part.metadata, part.status) == (5, {"blocking": True}, "created")
+    assert (subtask.priority, subtask.metadata, subtask.status) == (5, {"blocking": True}, "created")
     engine.drain()
-    (call,) = calls_of(engine, part.pk)
+    (call,) = calls_of(engine, subtask.pk)
     assert (call.wake_reason, call.params, call.agent_role) == ("new_task", {"limit": 5}, "dev")
 
 
-def test_while_a_subtask_blocks_its_parent_holds_no_slot(engine: Engine, acme: Tenant) -> None:
+def test_a_parent_holds_no_slot_while_a_subtask_blocks_it(engine: Engine, acme: Tenant) -> None:
     engine.serve(acme, "qa", max_concurrency=1)
     parent, agent = at_work(engine, acme)
-    (behind,) = engine.submit(acme)
+    (waiting_id,) = engine.submit(acme)
 
     agent.used("create_subtask", **PART)
     engine.drain()
 
-    assert (engine.status(acme, parent), engine.status(acme, behind)) == ("awaiting_subtask", "in_progress")
+    assert (engine.status(acme, parent), engine.status(acme, waiting_id)) == (
+        "awaiting_subtask",
+        "in_progress",
+    )
 
 
-def test_a_subtask_that_does_not_block_leaves_its_parent_at_work(engine: Engine, acme: Tenant) -> None:
+def test_a_subtask_that_does_not_block_lets_its_parent_continue(engine: Engine, acme: Tenant) -> None:
     parent, agent = at_work(engine, acme)
 
     answer = agent.use("create_subtask", **{**PART, "blocking": False}).json()
@@ -71,15 +72,15 @@ def test_a_subtask_that_does_not_block_leaves_its_parent_at_work(engine: Engine,
 
 
 @pytest.mark.parametrize("end", [complete, fail])
-def test_the_end_of_one_that_does_not_block_is_not_taken_for_the_one_that_does(
+def test_the_end_of_another_subtask_does_not_wake_a_blocked_parent(
     engine: Engine, acme: Tenant, end: Callable[[Engine, UUID], None]
 ) -> None:
     parent, agent = at_work(engine, acme)
-    idle = agent.used("create_subtask", **{**PART, "blocking": False})
+    independent = agent.used("create_subtask", **{**PART, "blocking": False})
     subtask = agent.used("create_subtask", **PART)
     engine.drain()
 
-    end(engine, idle)
+    end(engine, independent)
 
     assert not_woken(engine, parent)
     assert engine.status(acme, parent) == "awaiting_subtask"
@@ -87,7 +88,7 @@ def test_the_end_of_one_that_does_not_block_is_not_taken_for_the_one_that_does(
     assert woken(engine, parent).wakes[0]["subtask"] == str(subtask)
 
 
-def test_subtasks_are_nested_three_deep_and_not_deeper(engine: Engine, acme: Tenant) -> None:
+def test_subtasks_can_be_nested_three_deep(engine: Engine, acme: Tenant) -> None:
     current, agent = at_work(engine, acme)
     for role in ("dev", "seo", "qa"):
         current = agent.used("create_subtask", **{**PART, "agent_role": role})
@@ -100,18 +101,18 @@ def test_subtasks_are_nested_three_deep_and_not_deeper(engine: Engine, acme: Ten
     assert (engine.status(acme, current), count_of(acme)) == ("in_progress", 4)
 
 
-def test_an_heir_is_as_deep_as_what_it_replaces(
+def test_a_successor_has_the_depth_of_the_work_that_it_replaces(
     api: Any, engine: Engine, acme: Tenant, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_SUBTASK_DEPTH = 1
-    _, subtask = waiting(engine, acme)
-    heir = caller_of(engine, subtask).used("reassign_task", agent_role="seo", reason="x")
+    _, subtask = start_waiting_parent(engine, acme)
+    successor = caller_of(engine, subtask).used("reassign_task", agent_role="seo", reason="x")
     engine.drain()
 
-    problem(caller_of(engine, heir).use("create_subtask", **PART), 429, "quota_exceeded")
+    problem(caller_of(engine, successor).use("create_subtask", **PART), 429, "quota_exceeded")
 
 
-def test_an_activity_has_five_subtasks_and_not_more(engine: Engine, acme: Tenant) -> None:
+def test_an_activity_has_at_most_five_subtasks(engine: Engine, acme: Tenant) -> None:
     parent, agent = at_work(engine, acme)
     for number in range(5):
         agent.used("create_subtask", **{**PART, "name": str(number), "blocking": False})
@@ -125,7 +126,7 @@ def test_an_activity_has_five_subtasks_and_not_more(engine: Engine, acme: Tenant
 @pytest.mark.parametrize(
     "more", [("create_subtask", PART), ("reassign_task", {"agent_role": "seo", "reason": "x"})]
 )
-def test_a_full_tree_takes_no_more_members(
+def test_the_size_of_a_tree_is_limited(
     engine: Engine, acme: Tenant, settings: Any, more: tuple[str, dict[str, Any]]
 ) -> None:
     settings.ORCHESTRATOR_ACTIVITIES_PER_TREE = 3

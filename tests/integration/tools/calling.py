@@ -1,4 +1,4 @@
-"""A call of each tool, and what it means for the work of the agent."""
+"""Arguments for each tool, and the status that it leads to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "create_approval": {"type": "content_direction", "title": "Which way?", "options": ["Honey", "Hives"]},
     "reassign_task": {"human_role": "editor", "reason": "Needs a person."},
 }
-#: Where each leaves the activity of the agent.
+#: The status of the agent's activity after each call.
 LEAVES = {
     "report_blocker": "blocked", "create_subtask": "awaiting_subtask", "request_human_review": "awaiting_review",
     "create_approval": "awaiting_review", "reassign_task": "reassigned",

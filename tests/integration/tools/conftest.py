@@ -1,4 +1,4 @@
-"""A tenant whose agents call tools."""
+"""A tenant whose agents accept their work and call tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose call of a tool it is, what it may name, and how many there may be."""
+"""Who may call tools, with which arguments, and how often."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
 @every_tool
-def test_the_token_of_another_run_opens_nothing(engine: Engine, acme: Tenant, tool: str) -> None:
+def test_the_token_of_another_run_is_refused(engine: Engine, acme: Tenant, tool: str) -> None:
     _, mine = at_work(engine, acme)
     _, other = at_work(engine, acme)
 
@@ -32,7 +32,7 @@ def test_the_token_of_another_run_opens_nothing(engine: Engine, acme: Tenant, to
 
 
 @every_tool
-def test_tools_are_for_agents_alone(api: Any, engine: Engine, acme: Tenant, tool: str) -> None:
+def test_only_agents_call_tools(api: Any, engine: Engine, acme: Tenant, tool: str) -> None:
     _, agent = at_work(engine, acme)
     address = f"/{agent.address}tools/{tool}/"
 
@@ -43,7 +43,7 @@ def test_tools_are_for_agents_alone(api: Any, engine: Engine, acme: Tenant, tool
 
 
 @pytest.mark.parametrize("verb", ["approve", "reject", "review", "resolve", "cancel", "reassign", "complete"])
-def test_an_agent_can_ask_and_never_decide(engine: Engine, acme: Tenant, verb: str) -> None:
+def test_an_agent_cannot_decide_its_own_question(engine: Engine, acme: Tenant, verb: str) -> None:
     _, agent = at_work(engine, acme)
     item = agent.used("request_human_review", question="Good?")
 
@@ -53,7 +53,7 @@ def test_an_agent_can_ask_and_never_decide(engine: Engine, acme: Tenant, verb: s
     assert engine.status(acme, item) == "created"
 
 
-def test_a_tool_that_is_none_is_not_there(engine: Engine, acme: Tenant) -> None:
+def test_an_unknown_tool_is_not_found(engine: Engine, acme: Tenant) -> None:
     _, agent = at_work(engine, acme)
 
     problem(agent.use("approve_everything", a=1), 404, "tool_not_available")
@@ -79,7 +79,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("tool", WRONG)
-def test_what_is_wrong_with_a_call_is_named_by_its_path_and_nothing_happens(
+def test_an_invalid_call_is_refused_with_its_path_and_nothing_happens(
     engine: Engine, acme: Tenant, tool: str
 ) -> None:
     activity_id, agent = at_work(engine, acme)
@@ -91,7 +91,7 @@ def test_what_is_wrong_with_a_call_is_named_by_its_path_and_nothing_happens(
     assert agent.use(tool, **CALLS[tool]).status_code == 201
 
 
-def test_a_member_that_is_null_counts_as_left_out(engine: Engine, acme: Tenant) -> None:
+def test_a_null_argument_counts_as_absent(engine: Engine, acme: Tenant) -> None:
     activity_id, agent = at_work(engine, acme)
 
     agent.used("reassign_task", assignee_type="agent", agent_role="dev", human_role=None, reason="Yours.")
@@ -99,20 +99,20 @@ def test_a_member_that_is_null_counts_as_left_out(engine: Engine, acme: Tenant) 
     assert child(acme, activity_id).agent_role == "dev"
 
 
-def test_a_run_calls_so_many_tools_and_not_more(engine: Engine, acme: Tenant, settings: Any) -> None:
+def test_the_number_of_tool_calls_of_a_run_is_limited(engine: Engine, acme: Tenant, settings: Any) -> None:
     settings.ORCHESTRATOR_TOOL_CALLS_PER_RUN = 3
     activity_id, agent = at_work(engine, acme)
-    aside = {"agent_role": "ba", "blocking": False}
-    first = [agent.use("create_subtask", name=f"part {n}", **aside).json() for n in range(3)]
+    subtask = {"agent_role": "ba", "blocking": False}
+    first = [agent.use("create_subtask", name=f"part {n}", **subtask).json() for n in range(3)]
 
     refused = problem(agent.use("report_blocker", **CALLS["report_blocker"]), 429, "quota_exceeded")
 
     assert refused["quota"] == "tool_calls"
     assert engine.status(acme, activity_id) == "in_progress"
-    assert agent.use("create_subtask", name="part 0", **aside).json() == {**first[0], "duplicate": True}
+    assert agent.use("create_subtask", name="part 0", **subtask).json() == {**first[0], "duplicate": True}
 
 
-def test_a_call_that_was_refused_uses_up_nothing(engine: Engine, acme: Tenant, settings: Any) -> None:
+def test_a_refused_call_does_not_count(engine: Engine, acme: Tenant, settings: Any) -> None:
     settings.ORCHESTRATOR_TOOL_CALLS_PER_RUN = 1
     _, agent = at_work(engine, acme)
     for _ in range(3):
@@ -121,7 +121,9 @@ def test_a_call_that_was_refused_uses_up_nothing(engine: Engine, acme: Tenant, s
     assert agent.use("report_blocker", **CALLS["report_blocker"]).status_code == 201
 
 
-def test_each_run_may_call_anew(api: Any, engine: Engine, acme: Tenant, settings: Any) -> None:
+def test_each_run_has_its_own_limit_of_tool_calls(
+    api: Any, engine: Engine, acme: Tenant, settings: Any
+) -> None:
     settings.ORCHESTRATOR_TOOL_CALLS_PER_RUN = 1
     activity_id, agent = at_work(engine, acme)
     agent.used("report_blocker", **CALLS["report_blocker"])
@@ -132,7 +134,7 @@ def test_each_run_may_call_anew(api: Any, engine: Engine, acme: Tenant, settings
 
 
 @pytest.mark.parametrize("tool", ["create_subtask", "reassign_task"])
-def test_a_full_backlog_refuses_more_work_for_its_role_and_still_answers_repetitions(
+def test_a_full_backlog_refuses_new_work_but_answers_repeated_calls(
     engine: Engine, acme: Tenant, settings: Any, tool: str
 ) -> None:
     arguments = {**CALLS[tool], "human_role": None, "agent_role": "ba"}
@@ -151,21 +153,24 @@ def test_a_full_backlog_refuses_more_work_for_its_role_and_still_answers_repetit
     assert engine.status(acme, activity_id) == LEAVES[tool]
 
 
-def test_tool_calls_and_what_they_made_are_the_tenants_own(
+def test_another_tenant_cannot_see_or_change_the_result_of_a_tool_call(
     api: Any, engine: Engine, acme: Tenant, other_tenant: Tenant
 ) -> None:
     activity_id, agent = at_work(engine, acme)
-    made = agent.used("report_blocker", **CALLS["report_blocker"])
+    resolution = agent.used("report_blocker", **CALLS["report_blocker"])
 
-    for part in ("", "timeline/", "why/"):
-        problem(api(tenant=other_tenant).get(f"/api/v1/activities/{made}/{part}"), 404, "not_found")
+    for page in ("", "timeline/", "why/"):
+        problem(api(tenant=other_tenant).get(f"/api/v1/activities/{resolution}/{page}"), 404, "not_found")
     for verb, body in (
         ("resolve", {"note": "x"}),
         ("cancel", {}),
         ("reassign", {"human_role": "x", "reason": "y"}),
     ):
-        for named in (made, activity_id):
-            problem(api(tenant=other_tenant).post(of(named, verb), body), 404, "not_found")
+        for target in (resolution, activity_id):
+            problem(api(tenant=other_tenant).post(of(target, verb), body), 404, "not_found")
     with tenant_scope(other_tenant.pk):
         assert (ToolCall.objects.count(), Activity.objects.count()) == (0, 0)
-    assert (engine.status(acme, activity_id), engine.status(acme, UUID(str(made)))) == ("blocked", "created")
+    assert (engine.status(acme, activity_id), engine.status(acme, UUID(str(resolution)))) == (
+        "blocked",
+        "created",
+    )

@@ -1,4 +1,4 @@
-"""One call of a tool has one effect, as long as its run is live."""
+"""A tool call has one effect, and only while its run is live."""
 
 from __future__ import annotations
 
@@ -29,33 +29,33 @@ def tool_calls(tenant: Tenant) -> list[ToolCall]:
         return list(ToolCall.objects.for_tenant(tenant.pk).order_by("at"))
 
 
-def test_these_are_all_tools() -> None:
+def test_every_tool_is_tested() -> None:
     assert set(NAMES) == set(CALLS)
 
 
 @every_tool
-def test_a_call_leaves_the_work_where_the_tool_says_and_is_on_record(
+def test_a_call_leads_to_the_status_of_its_tool_and_is_recorded(
     engine: Engine, acme: Tenant, tool: str
 ) -> None:
     activity_id, agent = at_work(engine, acme)
 
     answer = agent.use(tool, **CALLS[tool])
 
-    made = child(acme, activity_id)
-    about = {"held": [str(activity_id)], "not_held": []} if tool == "create_approval" else {}
+    created = child(acme, activity_id)
+    extra_fields = {"held": [str(activity_id)], "not_held": []} if tool == "create_approval" else {}
     assert (answer.status_code, answer.json()) == (
-        201, {"id": str(made.pk), "status": LEAVES[tool], "stop": True, "duplicate": False, **about},
+        201, {"id": str(created.pk), "status": LEAVES[tool], "stop": True, "duplicate": False, **extra_fields},
     )  # fmt: skip
     assert engine.status(acme, activity_id) == LEAVES[tool]
     (run,) = engine.runs(acme, activity_id)
     assert (run.status, run.ended_by_tool) == ("completed", tool)
     (call,) = tool_calls(acme)
-    assert (call.tool, call.run_id, call.answer["id"]) == (tool, agent.run_id, str(made.pk))
+    assert (call.tool, call.run_id, call.answer["id"]) == (tool, agent.run_id, str(created.pk))
 
 
 @every_tool
 @pytest.mark.parametrize("key", ["", "k-1"])
-def test_a_repeated_call_gets_the_first_answer_and_has_no_second_effect(
+def test_a_repeated_call_gets_the_first_response_and_has_no_effect(
     engine: Engine, acme: Tenant, tool: str, key: str
 ) -> None:
     _, agent = at_work(engine, acme)
@@ -68,19 +68,19 @@ def test_a_repeated_call_gets_the_first_answer_and_has_no_second_effect(
     assert (count_of(acme), len(tool_calls(acme))) == (2, 1)
 
 
-def test_another_key_means_another_call(engine: Engine, acme: Tenant) -> None:
+def test_calls_with_different_keys_are_different(engine: Engine, acme: Tenant) -> None:
     _, agent = at_work(engine, acme)
-    aside = {"name": "Look it up", "agent_role": "ba", "blocking": False}
+    subtask = {"name": "Look it up", "agent_role": "ba", "blocking": False}
 
-    first, second = (agent.use("create_subtask", key=key, **aside) for key in ("a", "b"))
+    first, second = (agent.use("create_subtask", key=key, **subtask) for key in ("a", "b"))
 
     assert (first.status_code, second.status_code) == (201, 201)
     assert first.json()["id"] != second.json()["id"]
-    assert agent.use("create_subtask", key="a", **aside).json() == {**first.json(), "duplicate": True}
+    assert agent.use("create_subtask", key="a", **subtask).json() == {**first.json(), "duplicate": True}
     assert count_of(acme) == 3
 
 
-def test_two_different_calls_without_a_key_are_two(engine: Engine, acme: Tenant) -> None:
+def test_different_calls_without_a_key_are_different(engine: Engine, acme: Tenant) -> None:
     _, agent = at_work(engine, acme)
 
     answers = [agent.use("create_subtask", name=name, agent_role="ba", blocking=False) for name in "ab"]
@@ -88,7 +88,7 @@ def test_two_different_calls_without_a_key_are_two(engine: Engine, acme: Tenant)
     assert [(answer.status_code, answer.json()["stop"]) for answer in answers] == [(201, False)] * 2
 
 
-def test_a_key_that_was_used_for_another_call_is_refused(engine: Engine, acme: Tenant) -> None:
+def test_a_key_of_another_call_is_refused(engine: Engine, acme: Tenant) -> None:
     _, agent = at_work(engine, acme)
     agent.use("create_subtask", key="a", name="one", agent_role="ba", blocking=False)
 
@@ -99,13 +99,13 @@ def test_a_key_that_was_used_for_another_call_is_refused(engine: Engine, acme: T
 
 
 @pytest.mark.parametrize("key", ["x" * 256, "with\ttab"])
-def test_a_key_that_is_none_is_refused(engine: Engine, acme: Tenant, key: str) -> None:
+def test_an_invalid_key_is_refused(engine: Engine, acme: Tenant, key: str) -> None:
     _, agent = at_work(engine, acme)
 
     problem(agent.use("report_blocker", key=key, **CALLS["report_blocker"]), 400, "invalid_idempotency_key")
 
 
-def test_keys_that_differ_at_their_end_alone_are_two(engine: Engine, acme: Tenant) -> None:
+def test_keys_that_differ_in_their_last_character_are_different(engine: Engine, acme: Tenant) -> None:
     _, agent = at_work(engine, acme)
     keys = ["x" * 254 + end for end in "ab"]
 
@@ -118,7 +118,7 @@ def test_keys_that_differ_at_their_end_alone_are_two(engine: Engine, acme: Tenan
 
 @every_tool
 @pytest.mark.parametrize("end", ["completed", "failed", "cancelled", "lost"])
-def test_after_the_run_a_tool_does_nothing_and_tells_the_agent_to_stop(
+def test_a_tool_call_after_the_run_does_nothing_and_says_stop(
     engine: Engine, acme: Tenant, tool: str, end: str
 ) -> None:
     activity_id, agent = at_work(engine, acme)
@@ -135,14 +135,14 @@ def test_after_the_run_a_tool_does_nothing_and_tells_the_agent_to_stop(
     before = (count_of(acme), engine.status(acme, activity_id))
 
     over(agent.use(tool, **CALLS[tool]))
-    over(agent.use(tool, nonsense=True))  # That comes first: there is nothing to mend in the call.
+    over(agent.use(tool, nonsense=True))  # because the end of the run precedes errors of the call
 
     assert (count_of(acme), engine.status(acme, activity_id)) == before
     assert tool_calls(acme) == []
 
 
 @every_tool
-def test_after_one_tool_has_ended_the_run_another_does_nothing(
+def test_a_tool_call_after_one_that_ended_the_run_does_nothing(
     engine: Engine, acme: Tenant, tool: str
 ) -> None:
     _, agent = at_work(engine, acme)
@@ -153,9 +153,7 @@ def test_after_one_tool_has_ended_the_run_another_does_nothing(
     assert count_of(acme) == 2
 
 
-def test_the_token_of_a_run_that_was_superseded_moves_nothing_of_the_next_one(
-    engine: Engine, acme: Tenant
-) -> None:
+def test_the_token_of_a_superseded_run_does_not_affect_the_next_run(engine: Engine, acme: Tenant) -> None:
     activity_id, old = at_work(engine, acme)
     (run,) = engine.runs(acme, activity_id)
     results.record_stalled(RunToken(acme.pk, activity_id, run.pk, run.fence))
@@ -168,10 +166,8 @@ def test_the_token_of_a_run_that_was_superseded_moves_nothing_of_the_next_one(
     assert caller_of(engine, activity_id).use("report_blocker", **CALLS["report_blocker"]).status_code == 201
 
 
-def test_a_run_that_is_superseded_between_the_look_and_the_lock_does_nothing_for_the_next_one(
-    engine: Engine, acme: Tenant
-) -> None:
-    """A tool that lets the run go on writes nothing that would notice."""
+def test_a_run_superseded_before_the_lock_has_no_effect(engine: Engine, acme: Tenant) -> None:
+    """A tool that does not end the run writes no row that would detect it."""
     activity_id, _ = at_work(engine, acme)
     (run,) = engine.runs(acme, activity_id)
     stale = RunToken(acme.pk, activity_id, run.pk, run.fence)
@@ -184,16 +180,16 @@ def test_a_run_that_is_superseded_between_the_look_and_the_lock_does_nothing_for
     assert count_of(acme) == 1
 
 
-def test_nothing_that_a_tool_did_stays_when_it_is_refused_half_way(
+def test_a_tool_call_that_is_refused_late_leaves_nothing(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The resolution has been made by the time the run turns out to be over."""
+    """The resolution exists already when the run turns out to be over."""
     activity_id, agent = at_work(engine, acme)
 
-    def gone(*arguments: Any, **more: Any) -> None:
+    def raise_superseded(*arguments: Any, **more: Any) -> None:
         raise RunSuperseded(agent.run_id)
 
-    monkeypatch.setattr("activities.models.ToolCall.objects.create", gone)
+    monkeypatch.setattr("activities.models.ToolCall.objects.create", raise_superseded)
     over(agent.use("report_blocker", **CALLS["report_blocker"]))
     monkeypatch.undo()
 
@@ -202,18 +198,18 @@ def test_nothing_that_a_tool_did_stays_when_it_is_refused_half_way(
 
 
 @pytest.mark.parametrize("report", ["complete", "tools/report_blocker"])
-def test_a_report_that_met_another_in_the_database_is_tried_again(
+def test_a_report_that_meets_a_deadlock_is_retried(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch, report: str
 ) -> None:
     _, agent = at_work(engine, acme)
-    lock, met = activity_tree.lock, iter([True])
+    lock, deadlocks = activity_tree.lock, iter([True])
 
-    def meets_another(*arguments: Any) -> Any:
-        if next(met, False):
+    def deadlock_once(*arguments: Any) -> Any:
+        if next(deadlocks, False):
             raise OperationalError("deadlock detected") from DeadlockDetected()
         return lock(*arguments)
 
-    monkeypatch.setattr(activity_tree, "lock", meets_another)
+    monkeypatch.setattr(activity_tree, "lock", deadlock_once)
     answer = agent.post(report, OUTPUT if report == "complete" else CALLS["report_blocker"])
 
     assert answer.status_code in (200, 201), answer.content

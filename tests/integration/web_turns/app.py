@@ -1,4 +1,4 @@
-"""An application that says who asks, how many do so at once, and computes or waits for as long as it is told."""
+"""An application that counts concurrent requests of each tenant, and waits or computes as requested."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tenants import turns
 
 _lock = threading.Lock()
 _gates = {"shut": threading.Event()}
-_here: Counter[str] = Counter()
+_running: Counter[str] = Counter()
 
 
 def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -22,26 +22,26 @@ def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> 
     if tenant.isdigit():
         turns.belongs_to(UUID(int=int(tenant)))
     with _lock:
-        _here[tenant] += 1
-        at_once = _here[tenant]
+        _running[tenant] += 1
+        at_once = _running[tenant]
     try:
-        asked = parse_qs(environ["QUERY_STRING"])
+        query = parse_qs(environ["QUERY_STRING"])
         match environ["PATH_INFO"]:
             case "/wait":
                 _gates["shut"].wait(30)
             case "/open":
                 _gates["shut"].set()
             case "/compute":
-                until = time.thread_time() + float(asked["seconds"][0])
+                until = time.thread_time() + float(query["seconds"][0])
                 while time.thread_time() < until:
                     sum(range(1000))
             case "/waiting":
-                at_once = _here[asked["tenant"][0]]
+                at_once = _running[query["tenant"][0]]
             case "/body":
                 at_once = len(environ["wsgi.input"].read())
     finally:
         with _lock:
-            _here[tenant] -= 1
+            _running[tenant] -= 1
     body = str(at_once).encode()
     start_response("200 OK", [("Content-Length", str(len(body)))])
     return [body]

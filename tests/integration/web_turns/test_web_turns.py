@@ -1,4 +1,4 @@
-"""A real web process: tenants take its threads in turn, and clients that are slow to ask hold none."""
+"""A real web process: tenants share its threads fairly, and slow clients hold no thread."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ THREADS = 8
 
 @pytest.fixture
 def web() -> Iterator[int]:
-    """The port of a process with 8 threads, as it is started everywhere."""
+    """The port of a web process with 8 threads, started as in production."""
     port = server.keep_or_choose_port(None)
     command = [
         sys.executable, "-m", "gunicorn", "tests.integration.web_turns.app:application", "--no-control-socket",
@@ -67,7 +67,7 @@ def ask(port: int, path: str, tenant: str, timeout: float = 20) -> tuple[int, st
         connection.close()
 
 
-def test_however_many_requests_of_a_tenant_wait_another_one_is_answered(web: int) -> None:
+def test_waiting_requests_of_one_tenant_do_not_hold_up_another(web: int) -> None:
     for tenant in (NOISY, QUIET):
         ask(web, "/", tenant)
     with ThreadPoolExecutor(30) as clients:
@@ -81,7 +81,7 @@ def test_however_many_requests_of_a_tenant_wait_another_one_is_answered(web: int
         assert {each.result()[0] for each in waiting} == {200}
 
 
-def test_threads_are_left_for_whoever_comes_when_a_tenant_alone_holds_all(web: int) -> None:
+def test_a_newcomer_is_answered_although_one_tenant_uses_all_threads(web: int) -> None:
     ask(web, "/", NOISY)
     with ThreadPoolExecutor(20) as clients:
         waiting = [clients.submit(ask, web, "/wait", NOISY) for _ in range(20)]
@@ -93,7 +93,7 @@ def test_threads_are_left_for_whoever_comes_when_a_tenant_alone_holds_all(web: i
         assert {each.result()[0] for each in waiting} == {200}
 
 
-def test_beside_others_a_tenant_that_computes_much_does_so_once_at_a_time(web: int) -> None:
+def test_a_tenant_that_computes_much_gets_one_thread_while_others_are_active(web: int) -> None:
     for tenant in (NOISY, QUIET):
         ask(web, "/", tenant)
     ask(web, "/compute?seconds=0.8", NOISY)
@@ -104,7 +104,7 @@ def test_beside_others_a_tenant_that_computes_much_does_so_once_at_a_time(web: i
         assert {each.result() for each in answers} == {(200, "1")}
 
 
-def test_a_line_that_is_too_long_is_answered_429_at_once(web: int) -> None:
+def test_a_full_queue_of_requests_is_answered_429_at_once(web: int) -> None:
     for tenant in (NOISY, QUIET):
         ask(web, "/", tenant)
     count = THREADS + MOST_WAITING + 20
@@ -119,17 +119,17 @@ def test_a_line_that_is_too_long_is_answered_429_at_once(web: int) -> None:
     assert statuses.count(429) <= 24
 
 
-def test_a_thousand_clients_that_never_end_their_head_hold_up_nobody(web: int) -> None:
-    with ExitStack() as open_ones:
+def test_a_thousand_incomplete_requests_do_not_hold_up_others(web: int) -> None:
+    with ExitStack() as stack:
         for _ in range(1000):
-            client = open_ones.enter_context(socket.create_connection(("127.0.0.1", web), timeout=10))
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", web), timeout=10))
             client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n")
-        began = time.monotonic()
+        start = time.monotonic()
         assert ask(web, "/", QUIET) == (200, "1")
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - start < 5
 
 
-def test_a_head_that_comes_in_pieces_is_read_as_a_whole(web: int) -> None:
+def test_a_request_head_in_pieces_is_read(web: int) -> None:
     with socket.create_connection(("127.0.0.1", web), timeout=10) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for piece in (b"GET / HT", b"TP/1.1\r\nHo", b"st: x\r\nAuthorization: Bea", b"rer 5\r\n\r", b"\n"):
@@ -140,16 +140,16 @@ def test_a_head_that_comes_in_pieces_is_read_as_a_whole(web: int) -> None:
         assert client.recv(4096).startswith(b"HTTP/1.1 200")
 
 
-def test_requests_sent_without_waiting_for_answers_are_all_answered(web: int) -> None:
+def test_pipelined_requests_are_all_answered(web: int) -> None:
     one = b"POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"
     with socket.create_connection(("127.0.0.1", web), timeout=10) as client:
         client.sendall(one * 3)
-        said = b""
-        while said.count(b"HTTP/1.1 200") < 3 or not said.endswith(b"\r\n\r\n3"):
-            said += client.recv(4096)
+        received = b""
+        while received.count(b"HTTP/1.1 200") < 3 or not received.endswith(b"\r\n\r\n3"):
+            received += client.recv(4096)
 
 
-def test_a_client_that_goes_in_the_middle_of_its_head_leaves_nothing_behind(web: int) -> None:
+def test_clients_that_disconnect_in_their_request_head_leave_nothing_behind(web: int) -> None:
     for _ in range(50):
         with socket.create_connection(("127.0.0.1", web), timeout=10) as client:
             client.sendall(b"GET / HTTP/1.1\r\n")

@@ -1,4 +1,4 @@
-"""How providers stand, on the API and in the admin: everybody sees what concerns them, and nobody a credential."""
+"""The status of providers in the API and the admin. Nobody sees a credential."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENDPOINT = f"https://{PLACE}/v1"
 
 
 @pytest.fixture(autouse=True)
-def a_fresh_memory(database: None) -> Iterator[None]:
+def empty_cache(database: None) -> Iterator[None]:
     configuration.forget()
     yield
     configuration.forget()
@@ -39,12 +39,12 @@ def shared() -> Iterator[Provider]:
     Agent.objects.filter(role="seo").update(
         adapter="openai", endpoint=ENDPOINT, model="m", auth_sealed=sealed
     )
-    yield called(provider_of(AdapterSettings("openai", ENDPOINT, auth)))
+    yield record_call(provider_of(AdapterSettings("openai", ENDPOINT, auth)))
     Agent.objects.filter(role="seo").update(**before)
 
 
-def called(provider: Provider) -> Provider:
-    """It was called once, and went well."""
+def record_call(provider: Provider) -> Provider:
+    """Record one successful call."""
     providers._noted.clear()
     providers.note_call(provider)
     call = Call("one", 60.0)
@@ -53,7 +53,7 @@ def called(provider: Provider) -> Provider:
     return provider
 
 
-def own_credential(tenant: Tenant, key: str) -> Provider:
+def call_with_own_credential(tenant: Tenant, key: str) -> Provider:
     auth = {"type": "bearer", "token": key}
     with tenant_scope(tenant.pk):
         sealed = credentials.seal(auth, context=credentials.config_context(tenant.pk, "qa"))
@@ -65,42 +65,42 @@ def own_credential(tenant: Tenant, key: str) -> Provider:
             model="m",
             auth_sealed=sealed,
         )
-    return called(provider_of(AdapterSettings("anthropic", "https://models.example", auth)))
+    return record_call(provider_of(AdapterSettings("anthropic", "https://models.example", auth)))
 
 
-def listed(client: Any) -> list[dict[str, Any]]:
+def list_providers(client: Any) -> list[dict[str, Any]]:
     answer = client.get(PROVIDERS)
     assert answer.status_code == 200, answer.content
-    found: list[dict[str, Any]] = answer.json()["results"]
-    return found
+    rows: list[dict[str, Any]] = answer.json()["results"]
+    return rows
 
 
-def test_a_tenant_sees_of_a_shared_provider_how_it_stands_and_no_figures(
+def test_a_tenant_sees_the_state_of_a_shared_provider_but_no_figures(
     api: Any, tenant: Tenant, shared: Provider
 ) -> None:
-    (found,) = listed(api("viewer"))
+    (row,) = list_providers(api("viewer"))
 
-    assert (found["adapter"], found["place"], found["roles"], found["state"]) == (
+    assert (row["adapter"], row["place"], row["roles"], row["state"]) == (
         "openai",
         PLACE,
         ["seo"],
         "ready",
     )
-    assert [found[name] for name in ("under_way", "slots", "used", "limits", "counts")] == [None] * 5
+    assert [row[name] for name in ("under_way", "slots", "used", "limits", "counts")] == [None] * 5
 
 
-def test_a_tenant_sees_the_figures_of_its_own_credential_and_others_see_nothing_of_it(
+def test_a_tenant_sees_the_figures_of_its_own_credential_and_no_other_tenant_does(
     api: Any, tenant: Tenant, other_tenant: Tenant
 ) -> None:
-    own_credential(tenant, "tenants-own-key")
+    call_with_own_credential(tenant, "tenants-own-key")
 
-    (found,) = listed(api("viewer"))
+    (row,) = list_providers(api("viewer"))
 
-    assert (found["roles"], found["counts"]) == (["qa"], {"ok": 1})
-    assert listed(api("admin", other_tenant)) == []
+    assert (row["roles"], row["counts"]) == (["qa"], {"ok": 1})
+    assert list_providers(api("admin", other_tenant)) == []
 
 
-def test_an_open_breaker_is_seen_by_whoever_calls_the_provider(
+def test_tenants_that_call_a_provider_see_its_open_breaker(
     api: Any, tenant: Tenant, shared: Provider
 ) -> None:
     for number in range(5):
@@ -108,36 +108,36 @@ def test_an_open_breaker_is_seen_by_whoever_calls_the_provider(
         shared.governor.acquire(call)
         shared.governor.report(call, Outcome.FAULT)
 
-    (found,) = listed(api("viewer"))
+    (row,) = list_providers(api("viewer"))
 
-    assert found["state"] == "breaker_open"
-    assert 50 < found["breaker_seconds"] <= 60
+    assert row["state"] == "breaker_open"
+    assert 50 < row["breaker_seconds"] <= 60
 
 
-def test_the_platform_sees_all_of_them_with_their_figures_and_no_credential(
+def test_platform_admins_see_all_providers_with_figures_and_no_credential(
     api: Any, tenant: Tenant, other_tenant: Tenant, shared: Provider
 ) -> None:
-    own_credential(other_tenant, "tenants-own-key")
+    call_with_own_credential(other_tenant, "tenants-own-key")
 
-    found = listed(api("admin", tenant, platform=True))
+    rows = list_providers(api("admin", tenant, platform=True))
 
-    assert [(each["adapter"], each["counts"]) for each in found] == [
+    assert [(each["adapter"], each["counts"]) for each in rows] == [
         ("anthropic", {"ok": 1}),
         ("openai", {"ok": 1}),
     ]
-    assert "key" not in str(found).replace("tokens", "")
+    assert "key" not in str(rows).replace("tokens", "")
 
 
 def test_an_unknown_parameter_is_refused(api: Any, tenant: Tenant) -> None:
     problem(api("viewer").get(f"{PROVIDERS}?adapter=openai"), 400, "validation_failed")
 
 
-def test_a_role_that_leads_nowhere_is_not_listed(api: Any, tenant: Tenant, settings: Any) -> None:
+def test_a_role_without_a_provider_is_not_listed(api: Any, tenant: Tenant, settings: Any) -> None:
     settings.ANTHROPIC_API_KEY = ""
     with tenant_scope(tenant.pk):
         AgentConfig.objects.create(tenant=tenant, agent_id="qa", adapter="anthropic")
 
-    assert listed(api("viewer")) == []
+    assert list_providers(api("viewer")) == []
 
 
 def test_the_platforms_credential_does_not_follow_a_tenant_to_another_adapter(
@@ -152,13 +152,13 @@ def test_the_platforms_credential_does_not_follow_a_tenant_to_another_adapter(
     assert (chosen.adapter, chosen.endpoint, chosen.auth) == ("anthropic", None, {})
 
 
-def test_a_tenant_may_choose_a_models_adapter_without_an_endpoint(api: Any, tenant: Tenant) -> None:
+def test_a_tenant_may_choose_the_adapter_of_a_model_without_an_endpoint(api: Any, tenant: Tenant) -> None:
     answer = api("admin").put("/api/v1/agent-configs/qa/", {"adapter": "anthropic", "model": "m-1"})
 
     assert answer.status_code == 200, answer.content
 
 
-def test_the_admin_shows_them_to_superusers_alone(shared: Provider) -> None:
+def test_the_admin_lists_providers_for_superusers_only(shared: Provider) -> None:
     root, staff = Client(), Client()
     root.force_login(User.objects.create_superuser("root", "root@example.com", "a long password"))
     staff.force_login(User.objects.create_user("staff", is_staff=True))

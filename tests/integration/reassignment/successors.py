@@ -1,4 +1,4 @@
-"""Work that was handed on, and agents whose work fails."""
+"""Reassigned work, and agents whose work fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TO_AGENT = {"agent_role": "dev", "reason": "Yours."}
 TO_PERSON = {"assignee_type": "human", "human_role": "editor", "reason": "Tricky."}
 
 
-def heir_of(acme: Tenant, activity_id: UUID) -> Activity:
+def successor_of(acme: Tenant, activity_id: UUID) -> Activity:
     return child(acme, activity_id, LinkKind.REASSIGNED_FROM)
 
 

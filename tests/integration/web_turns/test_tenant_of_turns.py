@@ -1,4 +1,4 @@
-"""The application tells the process whose request it was, by whichever door it came, and gives way before it opens a transaction."""
+"""The application reports the tenant of each request to its process, and yields its thread before a transaction."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tenants.context import tenant_scope
 from tenants.models import Membership, Tenant
 from tenants.turns import Turn, Turns
 from tests.engine import Engine
-from tests.integration.agent_runs.accepted_work import accepted
+from tests.integration.agent_runs.accepted_work import accept_work
 
 
 @contextmanager
-def a_turn() -> Iterator[Turn[str]]:
+def begin_turn() -> Iterator[Turn[str]]:
     process: Turns[str] = Turns(8, 2)
     process.wait(b"GET / HTTP/1.1\r\nAuthorization: Bearer x\r\n\r\n", "request")
     turn = process.take()
@@ -37,17 +37,17 @@ def test_a_request_to_the_api_belongs_to_the_tenant_of_its_token(
     api: Callable[..., APIClient], tenant: Tenant, other_tenant: Tenant
 ) -> None:
     client = api(tenant=other_tenant)
-    with a_turn() as turn:
+    with begin_turn() as turn:
         assert client.get("/api/v1/activities/", headers={"X-Tenant": tenant.slug}).status_code == 200
 
     assert turn.tenant == str(other_tenant.pk)
 
 
-def test_a_request_with_a_wrong_token_belongs_to_nobody(
+def test_a_request_with_a_wrong_token_belongs_to_no_tenant(
     api: Callable[..., APIClient], tenant: Tenant
 ) -> None:
     client = APIClient(headers={"Authorization": "Bearer orc_wrong"})
-    with a_turn() as turn:
+    with begin_turn() as turn:
         assert client.get("/api/v1/activities/", headers={"X-Tenant": tenant.slug}).status_code == 401
 
     assert turn.tenant is None
@@ -56,50 +56,52 @@ def test_a_request_with_a_wrong_token_belongs_to_nobody(
 def test_a_report_belongs_to_the_tenant_of_its_run(engine: Engine, tenant: Tenant) -> None:
     engine.serve(tenant)
     engine.agent.behaviour = lambda request: Accepted()
-    _, agent = accepted(engine, tenant)
-    with a_turn() as turn:
+    _, agent = accept_work(engine, tenant)
+    with begin_turn() as turn:
         assert agent.get().status_code == 200
 
     assert turn.tenant == str(tenant.pk)
 
 
-def test_a_page_belongs_to_the_tenant_that_it_shows(client: Client, tenant: Tenant) -> None:
+def test_a_page_belongs_to_the_tenant_that_it_displays(client: Client, tenant: Tenant) -> None:
     ann = User.objects.create_user("ann")
     with tenant_scope(tenant.pk):
         Membership.objects.create(tenant=tenant, user=ann, role="viewer")
     client.force_login(ann)
-    with a_turn() as turn:
+    with begin_turn() as turn:
         assert client.get("/inbox/").status_code == 200
 
     assert turn.tenant == str(tenant.pk)
 
 
-def test_a_request_gives_way_before_each_expression_and_before_its_transaction(
+def test_a_request_yields_before_each_expression_and_its_transaction(
     api: Callable[..., APIClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from django.db import connection
 
-    given: list[bool] = []
-    monkeypatch.setattr(Turns, "give_way", lambda *_: given.append(connection.in_atomic_block))
+    yielded_in_transaction: list[bool] = []
+    monkeypatch.setattr(
+        Turns, "give_way", lambda *_: yielded_in_transaction.append(connection.in_atomic_block)
+    )
     steps: list[dict[str, Any]] = [
         {"id": f"s{number}", "agent_role": "qa", "when": f"params.a{number} == 1"} for number in range(5)
     ]
     client, depth = api(), connection.in_atomic_block
-    with a_turn():
+    with begin_turn():
         answer = client.put("/api/v1/pipelines/p/", {"name": "P", "steps": steps}, format="json")
 
     assert answer.status_code == 201
-    assert given == [depth] * 6
+    assert yielded_in_transaction == [depth] * 6
 
 
-def test_a_body_that_does_not_come_in_time_is_not_waited_for() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        timely = _DeadlineSocket(ours, time.monotonic() + 0.05)
-        theirs.send(b"x")
-        assert timely.recv(10) == b"x"
+def test_a_late_body_raises_a_timeout() -> None:
+    own_end, other_end = socket.socketpair()
+    with own_end, other_end:
+        deadline_socket = _DeadlineSocket(own_end, time.monotonic() + 0.05)
+        other_end.send(b"x")
+        assert deadline_socket.recv(10) == b"x"
         with pytest.raises(TimeoutError):
-            timely.recv(10)
+            deadline_socket.recv(10)
         with pytest.raises(TimeoutError):
-            timely.recv(10)
-        assert ours.gettimeout() is None
+            deadline_socket.recv(10)
+        assert own_end.gettimeout() is None

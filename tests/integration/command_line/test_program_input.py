@@ -1,4 +1,4 @@
-"""What a program is given: its prompt, its environment, its conversation; and nothing of a shell."""
+"""What a program receives: its prompt, arguments, environment and session, without a shell."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from agents.exceptions import (
 )
 from agents.runner import run_agent
 from tenants import tracing
-from tests.integration.command_line.calls import failing, run
+from tests.integration.command_line.calls import run, run_and_fail
 from tests.programs import KEY, TOKEN, a_request, program
 from tests.tracing import collected, traceparent
 
 SHELL_WORDS = "; rm -rf / && $(echo) `id` | '\" > x\n--help"
 
 
-def test_what_a_program_prints_is_the_output(tmp_path: Path) -> None:
+def test_the_standard_output_of_a_program_is_its_output(tmp_path: Path) -> None:
     assert run(program(tmp_path, "print('Grüße,', sys.stdin.read())")).output == Output(
         "Grüße, Count the bees. Then rest."
     )
 
 
-def test_the_prompt_may_come_as_a_file_and_the_job_beside_it_without_the_token(tmp_path: Path) -> None:
+def test_prompt_and_job_may_be_files_and_the_job_has_no_token(tmp_path: Path) -> None:
     code = """
         job = json.load(open(sys.argv[2]))
         print(json.dumps({"output": {"data": [open(sys.argv[1]).read(), job["params"], job["callback"], sys.argv[3:]]}}))
@@ -53,7 +53,7 @@ def test_the_prompt_may_come_as_a_file_and_the_job_beside_it_without_the_token(t
     ]
 
 
-def test_no_text_from_outside_reaches_a_shell_or_becomes_an_option(tmp_path: Path) -> None:
+def test_text_from_outside_reaches_no_shell_and_becomes_no_option(tmp_path: Path) -> None:
     command = [
         *program(tmp_path, "print(json.dumps({'output': {'data': [sys.argv[1:], sys.stdin.read()]}}))"),
         "{role}",
@@ -63,13 +63,16 @@ def test_no_text_from_outside_reaches_a_shell_or_becomes_an_option(tmp_path: Pat
     for bad in ("--dangerous", "a b", "$(id)", "x\ny"):
         request = a_request({"command": [*command, "{model}"]})
         settings = type(request.settings)("cli", model=bad, options=request.settings.options)
-        assert isinstance(failing([*command, "{model}"], changes={"settings": settings}), ConfigurationError)
         assert isinstance(
-            failing(command, changes={"session_id": bad}, resume=["--resume", "{session_id}"]), SessionInvalid
+            run_and_fail([*command, "{model}"], changes={"settings": settings}), ConfigurationError
+        )
+        assert isinstance(
+            run_and_fail(command, changes={"session_id": bad}, resume=["--resume", "{session_id}"]),
+            SessionInvalid,
         )
 
 
-def test_the_environment_is_what_was_allowed_and_nothing_else(
+def test_the_environment_contains_only_allowed_variables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgres://secret")
@@ -84,12 +87,12 @@ def test_the_environment_is_what_was_allowed_and_nothing_else(
         variables={"CI": "1"},
     ).output.data
 
-    ours = {name: value for name, value in environment.items() if name.startswith("ORCHESTRATOR_")}
-    assert ours.keys() == {
+    own = {name: value for name, value in environment.items() if name.startswith("ORCHESTRATOR_")}
+    assert own.keys() == {
         "ORCHESTRATOR_RUN_ID", "ORCHESTRATOR_ACTIVITY_ID", "ORCHESTRATOR_AGENT_ROLE", "ORCHESTRATOR_CALLBACK_URL",
         "ORCHESTRATOR_CALLBACK_TOKEN", "ORCHESTRATOR_DEADLINE",
     }  # fmt: skip
-    assert environment.keys() - ours.keys() <= {
+    assert environment.keys() - own.keys() <= {
         "PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR", "HOME", "TMPDIR", "HTTPS_PROXY", "CI", "MODEL_KEY",
     }  # fmt: skip
     assert (environment["MODEL_KEY"], environment["ORCHESTRATOR_CALLBACK_TOKEN"]) == (KEY, TOKEN)
@@ -102,15 +105,17 @@ def test_a_program_can_continue_the_trace_of_its_run(tmp_path: Path) -> None:
 
     untraced = run(command, variables={"TRACEPARENT": "none"}).output.content
     with collected() as spans, tracing.span("run dev"):
-        told = run(command, variables={"TRACEPARENT": "00-of-somebody-else-00"}).output.content
+        traceparent_of_program = run(
+            command, variables={"TRACEPARENT": "00-of-somebody-else-00"}
+        ).output.content
 
     (agent,) = spans.named("agent dev")
     assert untraced == "none"
-    assert told is not None
-    assert told.startswith(traceparent(agent)[:-2])
+    assert traceparent_of_program is not None
+    assert traceparent_of_program.startswith(traceparent(agent)[:-2])
 
 
-def test_sessions_of_tenants_are_kept_apart_and_those_of_a_tenant_are_found_again(tmp_path: Path) -> None:
+def test_each_tenant_has_its_own_home_which_persists(tmp_path: Path) -> None:
     command = program(tmp_path, "print(os.environ['HOME'])")
     one, other = a_request({"command": command}), a_request({"command": command})
     homes = [run_agent(request).output.content for request in (one, other, one)]  # type: ignore[union-attr]
@@ -120,7 +125,7 @@ def test_sessions_of_tenants_are_kept_apart_and_those_of_a_tenant_are_found_agai
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "error"),
     [
         ({}, "must be a list"),
         ({"command": ["/bin/sh", "-c", "id"]}, "not among the programs"),
@@ -134,22 +139,22 @@ def test_sessions_of_tenants_are_kept_apart_and_those_of_a_tenant_are_found_agai
         ({"command": [sys.executable], "repository": "/"}, "not among ORCHESTRATOR_CLI_REPOSITORIES"),
     ],
 )  # fmt: skip
-def test_what_operators_have_set_is_read_by_the_letter(options: dict[str, Any], says: str) -> None:
-    with pytest.raises(ConfigurationError, match=says):
+def test_invalid_options_of_a_program_are_a_configuration_error(options: dict[str, Any], error: str) -> None:
+    with pytest.raises(ConfigurationError, match=error):
         run_agent(a_request(options))
 
 
-def test_a_program_that_is_not_installed_is_a_matter_of_configuration(settings: Any, tmp_path: Path) -> None:
-    odd = tmp_path / "no-program"
-    odd.write_text("#!/no/such/interpreter\n")
-    odd.chmod(0o755)
-    settings.ORCHESTRATOR_CLI_COMMANDS = ("no-such-program", str(odd))
+def test_a_missing_program_is_a_configuration_error(settings: Any, tmp_path: Path) -> None:
+    script = tmp_path / "no-program"
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o755)
+    settings.ORCHESTRATOR_CLI_COMMANDS = ("no-such-program", str(script))
 
-    assert isinstance(failing(["no-such-program"]), ConfigurationError)
-    assert isinstance(failing([str(odd)]), ConfigurationError)
+    assert isinstance(run_and_fail(["no-such-program"]), ConfigurationError)
+    assert isinstance(run_and_fail([str(script)]), ConfigurationError)
 
 
-def test_a_program_is_told_how_to_start_the_tools_of_its_run_and_not_its_token(tmp_path: Path) -> None:
+def test_a_program_receives_the_configuration_of_its_tools_without_the_token(tmp_path: Path) -> None:
     pytest.importorskip("mcp", reason="pip install orchestrator[mcp]")
     code = """
         config = open(sys.argv[1]).read()
@@ -168,7 +173,7 @@ def test_a_program_is_told_how_to_start_the_tools_of_its_run_and_not_its_token(t
     assert mode == "600"
 
 
-def test_a_program_is_not_told_of_the_tools_unless_its_operator_says_so(tmp_path: Path) -> None:
+def test_a_program_receives_no_tools_unless_its_options_say_so(tmp_path: Path) -> None:
     command = [*program(tmp_path, "print(len(sys.argv))"), ["--mcp-config", "{mcp_config}"]]
 
     assert run(command).output.content == "1"

@@ -1,4 +1,4 @@
-"""The job of a run is told again, exactly as long as the run is live."""
+"""An agent can read the job of its run as long as the run is live."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pipelines import versions
 from pipelines.submission import NewRun, start_run
 from tenants.models import Tenant
 from tests.engine import Engine
-from tests.integration.agent_runs.accepted_work import RESULT, Agent, accepted, over
+from tests.integration.agent_runs.accepted_work import RESULT, Agent, accept_work, assert_superseded
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-def test_the_job_is_told_again_as_it_was(engine: Engine, acme: Tenant) -> None:
-    _, agent = accepted(
+def test_the_job_is_returned_as_it_was_sent(engine: Engine, acme: Tenant) -> None:
+    _, agent = accept_work(
         engine,
         acme,
         params={"topic": "bees"},
@@ -30,25 +30,25 @@ def test_the_job_is_told_again_as_it_was(engine: Engine, acme: Tenant) -> None:
         priority=4,
         deliverable_id=uuid4(),
     )
-    told = orjson.loads(orjson.dumps(job_of(engine.agent.calls[-1]), default=str))
+    sent = orjson.loads(orjson.dumps(job_of(engine.agent.calls[-1]), default=str))
 
-    again = agent.get()
+    response = agent.get()
 
-    assert again.status_code == 200
-    job = again.json()
-    assert job.keys() == told.keys()
-    varying = {"prompt", "deadline", "callback"}  # the token says when it was made, too
-    assert [run_tokens.read(one["callback"]["token"]) for one in (job, told)] == [
-        run_tokens.read(told["callback"]["token"])
+    assert response.status_code == 200
+    job = response.json()
+    assert job.keys() == sent.keys()
+    varying = {"prompt", "deadline", "callback"}  # because the token contains its time of issue
+    assert [run_tokens.read(one["callback"]["token"]) for one in (job, sent)] == [
+        run_tokens.read(sent["callback"]["token"])
     ] * 2
-    assert job["callback"]["url"] == told["callback"]["url"]
+    assert job["callback"]["url"] == sent["callback"]["url"]
     assert {name: job[name] for name in job if name not in varying} == {
-        name: told[name] for name in told if name not in varying
+        name: sent[name] for name in sent if name not in varying
     }
     assert "bees" in job["prompt"]
 
 
-def test_the_job_of_a_revision_holds_the_notes_and_the_joined_outputs(
+def test_the_job_of_a_revision_contains_the_notes_and_the_outputs_of_earlier_steps(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     engine.agent.behaviour = lambda request: Completed(Output(f"{request.name} v{request.attempt}"))
@@ -64,24 +64,24 @@ def test_the_job_of_a_revision_holds_the_notes_and_the_joined_outputs(
     api().post(f"/api/v1/activities/{gate['parent']}/reject/", {"notes": "Shorter."})
     outputs.copy_waiting()
     engine.drain()
-    told = engine.agent.calls[-1]
+    request = engine.agent.calls[-1]
 
-    job = Agent(told).get().json()
+    job = Agent(request).get().json()
 
     assert (job["wake_reason"], job["reviewer_notes"], job["rejection_ref"]) == (
         "rejection",
         "Shorter.",
-        str(told.wake_context["rejection_ref"]),
+        str(request.wake_context["rejection_ref"]),
     )
-    assert {step: given["content"] for step, given in job["input"]["steps"].items()} == {
+    assert {step: output["content"] for step, output in job["input"]["steps"].items()} == {
         "a": "a v1",
         "b": "b v1",
     }
     assert "c v1" in job["prompt"]
 
 
-def test_the_job_of_a_run_that_has_ended_is_not_told_again(engine: Engine, acme: Tenant) -> None:
-    _, agent = accepted(engine, acme)
+def test_the_job_of_an_ended_run_is_refused(engine: Engine, acme: Tenant) -> None:
+    _, agent = accept_work(engine, acme)
     agent.post("complete", RESULT)
 
-    over(agent.get(), "completed already")
+    assert_superseded(agent.get(), "completed already")

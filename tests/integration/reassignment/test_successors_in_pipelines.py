@@ -1,4 +1,4 @@
-"""The heir of a step moves its pipeline run on."""
+"""Successors of steps continue their pipeline run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
 from tests.engine import Engine
-from tests.integration.reassignment.heirs import TO_AGENT, TO_PERSON, fail
+from tests.integration.reassignment.successors import TO_AGENT, TO_PERSON, fail
 from tests.toolbox import (
     OUTPUT,
     Caller,
@@ -32,8 +32,8 @@ from tests.toolbox import (
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-def piped(engine: Engine, acme: Tenant) -> tuple[PipelineRun, Caller]:
-    """A run of three steps, the first of which is at work."""
+def start_three_steps(engine: Engine, acme: Tenant) -> tuple[PipelineRun, Caller]:
+    """Start a run of three steps; return it and the agent of the first step."""
     steps = [
         {"id": "a", "agent_role": "qa"},
         {"id": "b", "agent_role": "qa"},
@@ -45,54 +45,54 @@ def piped(engine: Engine, acme: Tenant) -> tuple[PipelineRun, Caller]:
     return run, Caller(engine.agent.calls[-1])
 
 
-def run_now(acme: Tenant, run: PipelineRun) -> tuple[str, dict[str, str]]:
+def statuses_of(acme: Tenant, run: PipelineRun) -> tuple[str, dict[str, str]]:
     with tenant_scope(acme.pk):
         steps = dict(StepRun.objects.filter(run_id=run.pk).values_list("step", "status"))
         return PipelineRun.objects.get(pk=run.pk).status, steps
 
 
 @pytest.mark.parametrize("by", ["agent", "operator"])
-def test_the_heir_of_a_step_moves_its_run_on(api: Any, engine: Engine, acme: Tenant, by: str) -> None:
-    run, agent = piped(engine, acme)
+def test_the_successor_of_a_step_continues_its_run(api: Any, engine: Engine, acme: Tenant, by: str) -> None:
+    run, agent = start_three_steps(engine, acme)
 
     if by == "agent":
-        heir = agent.used("reassign_task", **TO_AGENT)
+        successor = agent.used("reassign_task", **TO_AGENT)
     else:
-        heir = UUID(api("operator").post(of(agent.activity_id, "reassign"), TO_AGENT).json()["id"])
-    assert run_now(acme, run) == ("running", {"a": "active", "b": "pending", "c": "pending"})
+        successor = UUID(api("operator").post(of(agent.activity_id, "reassign"), TO_AGENT).json()["id"])
+    assert statuses_of(acme, run) == ("running", {"a": "active", "b": "pending", "c": "pending"})
     engine.drain()
-    caller_of(engine, heir).post("complete", OUTPUT)
+    caller_of(engine, successor).post("complete", OUTPUT)
     engine.drain()
 
-    following = engine.agent.calls[-1]
-    assert (following.pipeline_step, (following.input or {})["content"]) == ("b", "# Bees")
-    assert run_now(acme, run) == ("running", {"a": "done", "b": "active", "c": "pending"})
+    next_call = engine.agent.calls[-1]
+    assert (next_call.pipeline_step, (next_call.input or {})["content"]) == ("b", "# Bees")
+    assert statuses_of(acme, run) == ("running", {"a": "done", "b": "active", "c": "pending"})
 
 
 @pytest.mark.parametrize("to", [TO_AGENT, TO_PERSON], ids=["agent", "person"])
-def test_the_heir_of_a_failed_step_opens_its_run_again(
+def test_the_successor_of_a_failed_step_reopens_its_run(
     api: Any, engine: Engine, acme: Tenant, to: dict[str, str]
 ) -> None:
-    run, agent = piped(engine, acme)
+    run, agent = start_three_steps(engine, acme)
     fail(agent)
-    assert run_now(acme, run) == ("failed", {"a": "failed", "b": "skipped", "c": "skipped"})
+    assert statuses_of(acme, run) == ("failed", {"a": "failed", "b": "skipped", "c": "skipped"})
     client = api("operator")
 
-    heir = UUID(client.post(of(agent.activity_id, "reassign"), to).json()["id"])
-    assert run_now(acme, run) == ("running", {"a": "active", "b": "pending", "c": "pending"})
+    successor = UUID(client.post(of(agent.activity_id, "reassign"), to).json()["id"])
+    assert statuses_of(acme, run) == ("running", {"a": "active", "b": "pending", "c": "pending"})
     if to is TO_AGENT:
         engine.drain()
-        caller_of(engine, heir).post("complete", OUTPUT)
+        caller_of(engine, successor).post("complete", OUTPUT)
     else:
-        client.post(of(heir, "complete"), {"output": {"content": "By hand."}})
+        client.post(of(successor, "complete"), {"output": {"content": "By hand."}})
     for _ in "bc":
         engine.drain()
         Caller(engine.agent.calls[-1]).post("complete", OUTPUT)
 
-    assert run_now(acme, run) == ("completed", {"a": "done", "b": "done", "c": "done"})
+    assert statuses_of(acme, run) == ("completed", {"a": "done", "b": "done", "c": "done"})
 
 
-def test_a_gate_that_sends_back_what_a_person_had_taken_over_asks_that_person_again(
+def test_a_gate_that_rejects_the_work_of_a_person_asks_that_role_again(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     client = api("operator")
@@ -103,43 +103,41 @@ def test_a_gate_that_sends_back_what_a_person_had_taken_over_asks_that_person_ag
     versions.save(acme.pk, {"key": "gated", "name": "Gated", "steps": steps}, actor="test")
     run = start_run(acme.pk, "gated", NewRun(), actor="test")
     engine.drain()
-    heir = Caller(engine.agent.calls[-1]).used("reassign_task", **TO_PERSON)
-    client.post(of(heir, "complete"), {"output": {"content": "By hand."}})
+    successor = Caller(engine.agent.calls[-1]).used("reassign_task", **TO_PERSON)
+    client.post(of(successor, "complete"), {"output": {"content": "By hand."}})
     gate = next(
         item for item in client.get("/api/v1/inbox/").json()["results"] if item["human_role"] == "boss"
     )
 
     assert client.post(of(gate["id"], "reject"), {"notes": "Shorter."}).status_code == 200
 
-    (again,) = client.get("/api/v1/inbox/").json()["results"]
-    assert (again["human_role"], again["round"], again["reviewer_notes"]) == ("editor", 2, "Shorter.")
-    client.post(of(again["id"], "complete"), {"output": {"content": "Short."}})
+    (task,) = client.get("/api/v1/inbox/").json()["results"]
+    assert (task["human_role"], task["round"], task["reviewer_notes"]) == ("editor", 2, "Shorter.")
+    client.post(of(task["id"], "complete"), {"output": {"content": "Short."}})
     (gate,) = client.get("/api/v1/inbox/").json()["results"]
     client.post(of(gate["id"], "approve"))
-    assert run_now(acme, run)[0] == "completed"
+    assert statuses_of(acme, run)[0] == "completed"
 
 
-def test_the_heir_of_a_revision_is_told_what_was_rejected_and_why(
-    api: Any, engine: Engine, acme: Tenant
-) -> None:
+def test_the_successor_of_a_revision_receives_the_rejection(api: Any, engine: Engine, acme: Tenant) -> None:
     activity_id, agent = at_work(engine, acme, requires_approval=True)
     agent.post("complete", OUTPUT)
     api("reviewer").post(of(activity_id, "reject"), {"notes": "Shorter."})
     engine.drain()
     revision = child(acme, activity_id, LinkKind.REVISION_OF).pk
 
-    heir = caller_of(engine, revision).used("reassign_task", **TO_AGENT)
+    successor = caller_of(engine, revision).used("reassign_task", **TO_AGENT)
 
-    told = woken(engine, heir)
-    assert (told.wake_reason, told.wakes[0]["reviewer_notes"]) == ("rejection", "Shorter.")
-    assert told.wakes[0]["rejection_ref"] == str(agent.run_id)
-    assert engine.get(acme, heir).round == 2
+    request = woken(engine, successor)
+    assert (request.wake_reason, request.wakes[0]["reviewer_notes"]) == ("rejection", "Shorter.")
+    assert request.wakes[0]["rejection_ref"] == str(agent.run_id)
+    assert engine.get(acme, successor).round == 2
 
 
-def test_nothing_is_handed_on_in_a_run_that_was_cancelled(api: Any, engine: Engine, acme: Tenant) -> None:
-    """Anyone who cancelled it has not seen the successor, so that nobody would ever stop it."""
-    run, agent = piped(engine, acme)
-    with tenant_scope(acme.pk):  # as far as a cancellation has come that was interrupted
+def test_work_of_a_cancelled_run_cannot_be_reassigned(api: Any, engine: Engine, acme: Tenant) -> None:
+    """The cancellation would miss a successor that is created after it."""
+    run, agent = start_three_steps(engine, acme)
+    with tenant_scope(acme.pk):  # the state of an interrupted cancellation
         PipelineRun.objects.filter(pk=run.pk).update(status="cancelled")
 
     problem(api("operator").post(of(agent.activity_id, "reassign"), TO_AGENT), 409, "transition_refused")
@@ -149,16 +147,14 @@ def test_nothing_is_handed_on_in_a_run_that_was_cancelled(api: Any, engine: Engi
     assert engine.status(acme, agent.activity_id) == "cancelled"
 
 
-def test_a_revision_that_is_asked_for_in_a_run_that_was_cancelled_is_cancelled_with_it(
-    api: Any, engine: Engine, acme: Tenant
-) -> None:
+def test_a_revision_in_a_cancelled_run_is_cancelled(api: Any, engine: Engine, acme: Tenant) -> None:
     steps = [{"id": "a", "agent_role": "qa", "requires_approval": True}]
     versions.save(acme.pk, {"key": "one", "name": "One", "steps": steps}, actor="test")
     run = start_run(acme.pk, "one", NewRun(), actor="test")
     engine.drain()
     agent = Caller(engine.agent.calls[-1])
     agent.post("complete", OUTPUT)
-    with tenant_scope(acme.pk):  # as far as a cancellation has come that was interrupted
+    with tenant_scope(acme.pk):  # the state of an interrupted cancellation
         PipelineRun.objects.filter(pk=run.pk).update(status="cancelled")
 
     api("reviewer").post(of(agent.activity_id, "reject"), {"notes": "Shorter."})

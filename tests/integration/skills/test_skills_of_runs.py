@@ -1,4 +1,4 @@
-"""What a run is told of its tenant's skills, and what it reads of them."""
+"""The skills that a run receives with its job, and those that its agent reads."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from agents.contracts import (
 from agents.payload import job_of
 from tenants.models import Tenant
 from tests.engine import Engine
-from tests.integration.agent_runs.accepted_work import RESULT, Agent, over
-from tests.integration.skills.knowledge import CLIENT, TONE, add, read, run
+from tests.integration.agent_runs.accepted_work import RESULT, Agent, assert_superseded
+from tests.integration.skills.knowledge import CLIENT, TONE, add_skill, read, run
 from tests.integration.test_api_access import problem
 
 
 @pytest.fixture
 def remote(engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The agent of the role qa is somewhere else: it is called over HTTP, as far as the engine knows."""
+    """Make the agent of the role qa look like one that is called over HTTP."""
 
-    class Elsewhere:
+    class RemoteAdapter:
         def run(self, request: AgentRequest, *, link: RunLink) -> AgentResult:
             return engine.agent(request)
 
     engine.serve(acme, "qa", adapter="http", endpoint="http://127.0.0.1:9/agent")
-    monkeypatch.setattr("agents.adapters.get", lambda name: Elsewhere())
+    monkeypatch.setattr("agents.adapters.get", lambda name: RemoteAdapter())
 
 
 @pytest.mark.usefixtures("remote")
-def test_an_agent_elsewhere_is_told_the_context_and_where_its_skills_are(
+def test_a_remote_agent_receives_the_context_and_addresses_of_its_skills(
     engine: Engine, acme: Tenant
 ) -> None:
-    add(acme, **CLIENT)
-    add(acme, version=3)
-    add(acme, key="layout", roles=["dev"])
-    add(acme, key="old", enabled=False)
+    add_skill(acme, **CLIENT)
+    add_skill(acme, version=3)
+    add_skill(acme, key="layout", roles=["dev"])
+    add_skill(acme, key="old", enabled=False)
 
     request = run(engine, acme)
 
@@ -59,9 +59,9 @@ def test_an_agent_elsewhere_is_told_the_context_and_where_its_skills_are(
 
 
 @pytest.mark.usefixtures("remote")
-def test_the_job_that_is_told_again_has_the_same_skills(engine: Engine, acme: Tenant) -> None:
-    add(acme, **CLIENT)
-    add(acme)
+def test_the_job_that_is_read_again_has_the_same_skills(engine: Engine, acme: Tenant) -> None:
+    add_skill(acme, **CLIENT)
+    add_skill(acme)
     engine.agent.behaviour = lambda request: Accepted()
     request = run(engine, acme)
 
@@ -70,7 +70,7 @@ def test_the_job_that_is_told_again_has_the_same_skills(engine: Engine, acme: Te
     assert job["skills"] == job_of(request)["skills"]
 
 
-def test_instructions_are_told_with_every_task(engine: Engine, acme: Tenant) -> None:
+def test_instructions_are_part_of_every_job(engine: Engine, acme: Tenant) -> None:
     engine.serve(acme, "qa", instructions="You test thoroughly.")
 
     request = run(engine, acme)
@@ -80,22 +80,22 @@ def test_instructions_are_told_with_every_task(engine: Engine, acme: Tenant) -> 
     assert "Instructions" not in run(engine, acme, "dev").prompt
 
 
-def test_a_tenant_knows_its_own_skills_alone(engine: Engine, acme: Tenant, other_tenant: Tenant) -> None:
-    add(other_tenant)
-    add(other_tenant, **CLIENT)
+def test_a_run_receives_skills_of_its_tenant_only(engine: Engine, acme: Tenant, other_tenant: Tenant) -> None:
+    add_skill(other_tenant)
+    add_skill(other_tenant, **CLIENT)
 
     assert job_of(run(engine, acme))["skills"] == {"context": [], "manifest": []}
 
 
-def test_a_tenant_without_skills_pays_nothing_for_them(engine: Engine, acme: Tenant) -> None:
+def test_a_tenant_without_skills_takes_no_queries_for_them(engine: Engine, acme: Tenant) -> None:
     run(engine, acme)
     statements: list[str] = []
 
-    def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+    def record_statement(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
         statements.append(sql)
         return execute(sql, params, many, context)
 
-    with connections["default"].execute_wrapper(note):
+    with connections["default"].execute_wrapper(record_statement):
         run(engine, acme)
 
     assert not [sql for sql in statements if "agents_skill" in sql]
@@ -103,15 +103,15 @@ def test_a_tenant_without_skills_pays_nothing_for_them(engine: Engine, acme: Ten
 
 
 @pytest.fixture
-def asking(engine: Engine, acme: Tenant) -> Agent:
-    """An agent at work, which may ask for its skills."""
-    add(acme, version=4)
+def agent(engine: Engine, acme: Tenant) -> Agent:
+    """An agent at work that may read its skills."""
+    add_skill(acme, version=4)
     engine.agent.behaviour = lambda request: Accepted()
     return Agent(run(engine, acme))
 
 
-def test_an_agent_reads_a_skill_with_the_token_of_its_run(asking: Agent) -> None:
-    answer = read(asking)
+def test_an_agent_reads_a_skill_with_the_token_of_its_run(agent: Agent) -> None:
+    answer = read(agent)
 
     assert answer.json() == {**TONE, "version": 4}
     assert answer["ETag"] == '"4"'
@@ -120,18 +120,18 @@ def test_an_agent_reads_a_skill_with_the_token_of_its_run(asking: Agent) -> None
 @pytest.mark.parametrize(
     "fields",
     [{"roles": ["dev"]}, {"enabled": False}, {"kind": "context"}],
-    ids=["of others", "off", "no skill"],
+    ids=["of another role", "disabled", "context"],
 )
-def test_what_an_agent_may_not_know_is_not_there(asking: Agent, acme: Tenant, fields: dict[str, Any]) -> None:
-    add(acme, **{"key": "secret", **fields})
+def test_other_skills_are_not_found(agent: Agent, acme: Tenant, fields: dict[str, Any]) -> None:
+    add_skill(acme, **{"key": "secret", **fields})
 
-    problem(read(asking, "secret"), 404, "not_found")
-    problem(read(asking, "no-such"), 404, "not_found")
+    problem(read(agent, "secret"), 404, "not_found")
+    problem(read(agent, "no-such"), 404, "not_found")
 
 
-def test_skills_are_read_while_the_run_is_live_and_by_nobody_else(api: Any, asking: Agent) -> None:
-    problem(api("admin").get(f"/{asking.address}skills/tone/"), 401, "invalid_token")
+def test_skills_are_readable_with_the_token_of_a_live_run_only(api: Any, agent: Agent) -> None:
+    problem(api("admin").get(f"/{agent.address}skills/tone/"), 401, "invalid_token")
 
-    asking.post("complete", RESULT)
+    agent.post("complete", RESULT)
 
-    over(read(asking), "completed already")
+    assert_superseded(read(agent), "completed already")

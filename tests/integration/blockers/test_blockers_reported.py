@@ -1,4 +1,4 @@
-"""A blocker puts the work aside and asks a person."""
+"""Reporting a blocker suspends the work and asks a person."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tenants.context import tenant_scope
 from tenants.models import Channel, Tenant
 from tests.answers import problem
 from tests.engine import Engine
-from tests.integration.blockers.blocked_work import DOWN, blocked
+from tests.integration.blockers.blocked_work import DOWN, block_work
 from tests.toolbox import (
     at_work,
     child,
@@ -23,13 +23,13 @@ from tests.toolbox import (
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-def a_channel(tenant: Tenant) -> Channel:
+def create_channel(tenant: Tenant) -> Channel:
     with tenant_scope(tenant.pk):
         channel: Channel = Channel.objects.create(tenant=tenant, kind="instagram", name="Bees")
         return channel
 
 
-def test_a_blocker_puts_the_work_aside_and_asks_a_person(engine: Engine, acme: Tenant) -> None:
+def test_a_blocker_suspends_the_work_and_asks_a_person(engine: Engine, acme: Tenant) -> None:
     activity_id, agent = at_work(engine, acme, priority=10)
 
     answer = agent.use("report_blocker", **DOWN)
@@ -54,7 +54,7 @@ def test_a_blocker_puts_the_work_aside_and_asks_a_person(engine: Engine, acme: T
     }  # fmt: skip
 
 
-def test_what_is_blocked_holds_no_slot(engine: Engine, acme: Tenant) -> None:
+def test_blocked_work_holds_no_slot(engine: Engine, acme: Tenant) -> None:
     engine.serve(acme, "qa", max_concurrency=1)
     _, agent = at_work(engine, acme)
     (waiting,) = engine.submit(acme)
@@ -67,18 +67,18 @@ def test_what_is_blocked_holds_no_slot(engine: Engine, acme: Tenant) -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "asked"), [("devops", "devops"), ("", "operator"), ("x" * 64, "operator"), (7, "operator"), ({}, "operator")]
+    ("resolver_role", "expected"), [("devops", "devops"), ("", "operator"), ("x" * 64, "operator"), (7, "operator"), ({}, "operator")]
 )  # fmt: skip
-def test_the_activity_may_name_who_removes_its_blockers(
-    engine: Engine, acme: Tenant, named: Any, asked: str
+def test_metadata_of_the_activity_may_name_the_role_that_resolves_blockers(
+    engine: Engine, acme: Tenant, resolver_role: Any, expected: str
 ) -> None:
-    activity_id, _, _ = blocked(engine, acme, metadata={"resolver_role": named})
+    activity_id, _, _ = block_work(engine, acme, metadata={"resolver_role": resolver_role})
 
-    assert child(acme, activity_id).human_role == asked
+    assert child(acme, activity_id).human_role == expected
 
 
-def test_a_channel_whose_authorisation_is_gone_expires(engine: Engine, acme: Tenant) -> None:
-    channel = a_channel(acme)
+def test_a_blocker_for_lost_authorisation_expires_the_channel(engine: Engine, acme: Tenant) -> None:
+    channel = create_channel(acme)
     activity_id, agent = at_work(engine, acme)
 
     agent.used(
@@ -90,8 +90,8 @@ def test_a_channel_whose_authorisation_is_gone_expires(engine: Engine, acme: Ten
     assert child(acme, activity_id).metadata["channel_id"] == str(channel.pk)
 
 
-def test_another_blocker_does_not_expire_the_channel_that_it_names(engine: Engine, acme: Tenant) -> None:
-    channel = a_channel(acme)
+def test_another_type_of_blocker_does_not_expire_its_channel(engine: Engine, acme: Tenant) -> None:
+    channel = create_channel(acme)
     _, agent = at_work(engine, acme)
 
     agent.used(
@@ -102,9 +102,9 @@ def test_another_blocker_does_not_expire_the_channel_that_it_names(engine: Engin
         assert Channel.objects.get(pk=channel.pk).status == "active"
 
 
-def test_a_channel_that_was_mended_since_the_run_began_stays_as_it_is(engine: Engine, acme: Tenant) -> None:
-    """What the agent knows is older."""
-    channel = a_channel(acme)
+def test_a_channel_that_was_reactivated_during_the_run_stays_active(engine: Engine, acme: Tenant) -> None:
+    """The agent's knowledge is older."""
+    channel = create_channel(acme)
     activity_id, agent = at_work(engine, acme)
     channels.expire(acme.pk, channel.pk)
     channels.reactivate(acme.pk, channel.pk)
@@ -117,10 +117,10 @@ def test_a_channel_that_was_mended_since_the_run_began_stays_as_it_is(engine: En
 
 
 @pytest.mark.parametrize("whose", ["other", "nobody"])
-def test_a_channel_that_is_not_the_tenants_is_refused_and_nothing_happens(
+def test_a_channel_of_another_tenant_is_refused_and_nothing_happens(
     engine: Engine, acme: Tenant, other_tenant: Tenant, whose: str
 ) -> None:
-    channel_id = a_channel(other_tenant).pk if whose == "other" else uuid4()
+    channel_id = create_channel(other_tenant).pk if whose == "other" else uuid4()
     activity_id, agent = at_work(engine, acme)
 
     answer = agent.use("report_blocker", type="channel_auth_expired", message="x", channel_id=str(channel_id))

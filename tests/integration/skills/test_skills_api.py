@@ -1,4 +1,4 @@
-"""Skills are made, changed and deleted by admins, each change counted."""
+"""Skills over the API: admins create, change and delete them, and each change is a version."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ def paths(response: Any) -> set[str]:
     return {fault["path"] for fault in problem(response, 400, "validation_failed")["errors"]}
 
 
-def test_a_skill_is_made_read_changed_and_deleted(api: Any, tenant: Tenant) -> None:
+def test_a_skill_can_be_created_read_changed_and_deleted(api: Any, tenant: Tenant) -> None:
     client = api()
 
-    made = client.post(SKILLS, TONE)
+    created = client.post(SKILLS, TONE)
     changed = client.put(
         f"{SKILLS}tone/", {**without_key(TONE), "content": "Be brief.", "roles": ["qa", "dev", "qa"]}
     )
-    read = client.get(f"{SKILLS}tone/")
+    current = client.get(f"{SKILLS}tone/")
     deleted = client.delete(f"{SKILLS}tone/")
 
-    assert (made.status_code, made["Location"], made["ETag"]) == (201, f"{SKILLS}tone/", '"1"')
+    assert (created.status_code, created["Location"], created["ETag"]) == (201, f"{SKILLS}tone/", '"1"')
     assert {
         **TONE,
         "kind": "skill",
         "roles": [],
         "enabled": True,
         "version": 1,
-    }.items() <= made.json().items()
+    }.items() <= created.json().items()
     assert (changed.json()["roles"], changed.json()["version"]) == (["dev", "qa"], 2)
-    assert changed.json()["updated_at"] > made.json()["updated_at"]
-    assert read.json() == changed.json()
+    assert changed.json()["updated_at"] > created.json()["updated_at"]
+    assert current.json() == changed.json()
     assert (deleted.status_code, deleted.content) == (204, b"")
     problem(client.get(f"{SKILLS}tone/"), 404, "not_found")
 
@@ -50,7 +50,7 @@ def without_key(body: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in body.items() if name != "key"}
 
 
-def test_putting_what_is_there_already_is_no_new_version(api: Any, tenant: Tenant) -> None:
+def test_putting_an_equal_skill_makes_no_new_version(api: Any, tenant: Tenant) -> None:
     client = api()
     client.post(SKILLS, TONE)
 
@@ -59,16 +59,21 @@ def test_putting_what_is_there_already_is_no_new_version(api: Any, tenant: Tenan
     assert (again.status_code, again.json()["version"]) == (200, 1)
 
 
-def test_what_a_put_leaves_out_is_emptied(api: Any, tenant: Tenant) -> None:
+def test_fields_missing_in_a_put_get_their_defaults(api: Any, tenant: Tenant) -> None:
     client = api()
     client.post(SKILLS, {**TONE, "kind": "context", "roles": ["qa"], "enabled": False})
 
-    shown = client.put(f"{SKILLS}tone/", {"name": "Tone", "content": "Be kind."}).json()
+    changed = client.put(f"{SKILLS}tone/", {"name": "Tone", "content": "Be kind."}).json()
 
-    assert (shown["description"], shown["kind"], shown["roles"], shown["enabled"]) == ("", "skill", [], True)
+    assert (changed["description"], changed["kind"], changed["roles"], changed["enabled"]) == (
+        "",
+        "skill",
+        [],
+        True,
+    )
 
 
-def test_the_list_leaves_the_texts_out_and_can_be_narrowed(api: Any, tenant: Tenant) -> None:
+def test_the_list_has_no_texts_and_can_be_filtered(api: Any, tenant: Tenant) -> None:
     client = api()
     for body in (
         TONE,
@@ -100,7 +105,7 @@ def test_the_list_leaves_the_texts_out_and_can_be_narrowed(api: Any, tenant: Ten
         ({"enabled": "yes"}, "enabled"), ({"version": 3}, "version"),
     ],
 )  # fmt: skip
-def test_a_skill_that_is_none_is_refused_by_path(
+def test_an_invalid_skill_is_refused_with_its_path(
     api: Any, tenant: Tenant, changes: dict[str, Any], path: str
 ) -> None:
     assert path in paths(api().post(SKILLS, {**TONE, **changes}))
@@ -108,7 +113,7 @@ def test_a_skill_that_is_none_is_refused_by_path(
         assert not Skill.objects.exists()
 
 
-def test_a_key_is_taken_once(api: Any, tenant: Tenant) -> None:
+def test_the_key_of_a_skill_is_unique(api: Any, tenant: Tenant) -> None:
     clients = [api(name=f"n{number}") for number in range(4)]
 
     answers = at_once(*[lambda c=client: c.post(SKILLS, TONE) for client in clients])
@@ -117,7 +122,7 @@ def test_a_key_is_taken_once(api: Any, tenant: Tenant) -> None:
     problem(clients[0].post(SKILLS, {**TONE, "name": "Another"}), 409, "already_exists")
 
 
-def test_there_may_not_be_any_number_of_skills(api: Any, tenant: Tenant) -> None:
+def test_the_number_of_skills_is_limited(api: Any, tenant: Tenant) -> None:
     with tenant_scope(tenant.pk):
         Skill.objects.bulk_create(
             Skill(tenant=tenant, **{**TONE, "key": f"s{number}"}) for number in range(MOST_SKILLS)
@@ -126,7 +131,7 @@ def test_there_may_not_be_any_number_of_skills(api: Any, tenant: Tenant) -> None
     problem(api().post(SKILLS, TONE), 409, "too_many_skills")
 
 
-def test_what_has_changed_since_it_was_read_is_not_changed_or_deleted(api: Any, tenant: Tenant) -> None:
+def test_a_skill_with_an_old_version_cannot_be_changed_or_deleted(api: Any, tenant: Tenant) -> None:
     client = api()
     client.post(SKILLS, TONE)
     body = without_key(TONE)
@@ -143,7 +148,7 @@ def test_what_has_changed_since_it_was_read_is_not_changed_or_deleted(api: Any, 
     assert client.delete(f"{SKILLS}tone/", headers={"If-Match": '"2"'}).status_code == 204
 
 
-def test_changes_at_once_are_counted_one_by_one(api: Any, tenant: Tenant) -> None:
+def test_concurrent_changes_are_separate_versions(api: Any, tenant: Tenant) -> None:
     client = api()
     client.post(SKILLS, TONE)
     clients = [api(name=f"n{number}") for number in range(5)]
@@ -158,7 +163,7 @@ def test_changes_at_once_are_counted_one_by_one(api: Any, tenant: Tenant) -> Non
     assert client.get(f"{SKILLS}tone/").json()["version"] == 6
 
 
-def test_of_two_who_delete_it_at_once_the_second_finds_nothing(api: Any, tenant: Tenant) -> None:
+def test_one_of_concurrent_deletions_succeeds(api: Any, tenant: Tenant) -> None:
     clients = [api(name=f"n{number}") for number in range(3)]
     clients[0].post(SKILLS, TONE)
 
@@ -167,7 +172,7 @@ def test_of_two_who_delete_it_at_once_the_second_finds_nothing(api: Any, tenant:
     assert sorted(answer.status_code for answer in answers) == [204, 404, 404]
 
 
-def test_only_an_admin_of_the_tenant_changes_skills(api: Any, tenant: Tenant, other_tenant: Tenant) -> None:
+def test_only_admins_of_the_tenant_change_skills(api: Any, tenant: Tenant, other_tenant: Tenant) -> None:
     api().post(SKILLS, TONE)
     stranger = api(tenant=other_tenant)
 

@@ -1,4 +1,4 @@
-"""How the output of a program is understood."""
+"""How the output of a program is read."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from agents.exceptions import (
     RetryableAgentError,
     SessionInvalid,
 )
-from tests.integration.command_line.calls import STREAM, failing, run
+from tests.integration.command_line.calls import STREAM, run, run_and_fail
 from tests.programs import Linked, program
 
 
-def test_a_session_is_told_at_first_sight_and_usage_as_it_grows(tmp_path: Path) -> None:
+def test_session_and_usage_are_reported_while_the_program_runs(tmp_path: Path) -> None:
     code = """
         say(type="system", session_id="s-1")
         for number in (1, 1, 2):
@@ -39,7 +39,7 @@ def test_a_session_is_told_at_first_sight_and_usage_as_it_grows(tmp_path: Path) 
     assert link.usages == [Usage(5, 2, None, "m"), Usage(10, 4, None, "m"), total]
 
 
-def test_events_of_another_kind_of_coding_agent_are_understood() -> None:
+def test_events_of_a_second_kind_of_coding_agent_are_read() -> None:
     link = Linked()
     events = output.Events(link, lambda reason: None)
     for event in (
@@ -54,7 +54,7 @@ def test_events_of_another_kind_of_coding_agent_are_understood() -> None:
     assert link.sessions == ["t-1"]
 
 
-def test_people_read_what_a_program_tells_while_it_works(tmp_path: Path) -> None:
+def test_events_of_a_program_become_lines_of_the_log(tmp_path: Path) -> None:
     code = """
         import os, sys
         def message(role, *blocks):
@@ -83,7 +83,7 @@ def test_people_read_what_a_program_tells_while_it_works(tmp_path: Path) -> None
     ]
 
 
-def test_what_a_program_prints_as_text_is_read_line_by_line(tmp_path: Path) -> None:
+def test_printed_text_becomes_lines_of_the_log(tmp_path: Path) -> None:
     link = Linked()
 
     run(program(tmp_path, "print('one'); print('two', end='')"), link)
@@ -101,7 +101,7 @@ def test_events_may_come_in_pieces_of_any_size(size: int) -> None:
     assert events.close().result == Completed(Output("Grüße", [1]), None, "s-1")
 
 
-def test_an_event_without_end_costs_no_memory_and_the_next_one_is_read() -> None:
+def test_an_endless_event_takes_no_memory_and_the_next_one_is_read() -> None:
     events = output.Events(Linked(), lambda reason: None)
     for _ in range(100):
         events.feed(b"x" * 100_000)
@@ -111,7 +111,7 @@ def test_an_event_without_end_costs_no_memory_and_the_next_one_is_read() -> None
     assert events.close().result == Completed(Output("ok"))
 
 
-def test_the_closing_object_of_a_coding_agent_is_understood_as_json(tmp_path: Path) -> None:
+def test_the_final_object_of_a_coding_agent_is_accepted_as_json(tmp_path: Path) -> None:
     code = (
         "say(type='result', result='Done.', session_id='s-1', usage={'input_tokens': 1, 'output_tokens': 2})"
     )
@@ -133,26 +133,27 @@ def test_the_closing_object_of_a_coding_agent_is_understood_as_json(tmp_path: Pa
         ("say(type='result', output={'content': 5})", STREAM, PermanentAgentError, "invalid_agent_answer"),
     ],
 )  # fmt: skip
-def test_every_end_has_its_meaning(
+def test_every_exit_of_a_program_has_its_error(
     tmp_path: Path, code: str, options: dict[str, Any], expected: type, error_code: str
 ) -> None:
-    error = failing(program(tmp_path, code), **options)
+    error = run_and_fail(program(tmp_path, code), **options)
 
     assert type(error) in (expected, *expected.__subclasses__())
     assert error.retryable == (expected is RetryableAgentError)
     assert error.error_code == error_code
 
 
-def test_a_conversation_that_the_program_does_not_know_is_said_to_be_invalid(tmp_path: Path) -> None:
+def test_a_session_that_the_program_does_not_know_is_invalid(tmp_path: Path) -> None:
     command, pattern = program(tmp_path, "sys.exit('No conversation found')"), "no conversation found"
 
     assert isinstance(
-        failing(command, session_invalid=pattern, changes={"session_id": "s-1"}), SessionInvalid
+        run_and_fail(command, session_invalid=pattern, changes={"session_id": "s-1"}), SessionInvalid
     )
-    assert type(failing(command, session_invalid=pattern)) is RetryableAgentError  # it was given none
+    # The program received no session.
+    assert type(run_and_fail(command, session_invalid=pattern)) is RetryableAgentError
 
 
-def test_a_failure_is_shown_without_secrets(tmp_path: Path) -> None:
-    error = failing(program(tmp_path, "sys.exit('bad key ' + os.environ['K'])"), credential_variable="K")
+def test_the_error_of_a_program_contains_no_secrets(tmp_path: Path) -> None:
+    error = run_and_fail(program(tmp_path, "sys.exit('bad key ' + os.environ['K'])"), credential_variable="K")
 
     assert "bad key [secret]" in str(error)

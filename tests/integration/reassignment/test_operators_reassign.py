@@ -1,4 +1,4 @@
-"""From where an operator may hand work on."""
+"""In which statuses operators may reassign work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
 from tests.engine import Engine
-from tests.integration.reassignment.heirs import TO_AGENT, TO_PERSON, fail, heir_of
+from tests.integration.reassignment.successors import TO_AGENT, TO_PERSON, fail, successor_of
 from tests.toolbox import (
     OUTPUT,
     at_work,
@@ -39,12 +39,12 @@ def running(engine: Engine, acme: Tenant) -> UUID:
 
 
 def asking(tool: str, **arguments: Any) -> Callable[[Engine, Tenant], UUID]:
-    def waiting(engine: Engine, acme: Tenant) -> UUID:
+    def suspended(engine: Engine, acme: Tenant) -> UUID:
         activity_id, agent = at_work(engine, acme)
         agent.used(tool, **arguments)
         return activity_id
 
-    return waiting
+    return suspended
 
 
 def failed(engine: Engine, acme: Tenant) -> UUID:
@@ -53,7 +53,7 @@ def failed(engine: Engine, acme: Tenant) -> UUID:
     return activity_id
 
 
-def given_to_people(engine: Engine, acme: Tenant) -> UUID:
+def failed_and_escalated(engine: Engine, acme: Tenant) -> UUID:
     from activities import dead_letters
 
     activity_id = failed(engine, acme)
@@ -61,42 +61,45 @@ def given_to_people(engine: Engine, acme: Tenant) -> UUID:
     return activity_id
 
 
-FROM: dict[str, Callable[[Engine, Tenant], UUID]] = {
+WORK_BY_STATUS: dict[str, Callable[[Engine, Tenant], UUID]] = {
     "created": created,
     "in_progress": running,
     "blocked": asking("report_blocker", type="x", message="y"),
     "awaiting_subtask": asking("create_subtask", name="part", agent_role="ba", blocking=True),
     "awaiting_review": asking("request_human_review", question="?"),
     "failed": failed,
-    "needs_review": given_to_people,
+    "needs_review": failed_and_escalated,
 }
 
 
-@pytest.mark.parametrize("status", FROM)
+@pytest.mark.parametrize("status", WORK_BY_STATUS)
 @pytest.mark.parametrize("to", [TO_AGENT, TO_PERSON], ids=["agent", "person"])
-def test_an_operator_hands_on_whatever_is_not_decided_or_done(
+def test_an_operator_can_reassign_work_in_any_unfinished_status(
     api: Any, engine: Engine, acme: Tenant, status: str, to: dict[str, str]
 ) -> None:
-    activity_id = FROM[status](engine, acme)
+    activity_id = WORK_BY_STATUS[status](engine, acme)
     assert engine.status(acme, activity_id) == status
-    asked = [one.pk for one in children(acme, activity_id)]
+    questions = [one.pk for one in children(acme, activity_id)]
 
     answer = api("operator", name="Ann").post(of(activity_id, "reassign"), to)
 
     assert answer.status_code == 201, answer.content
-    heir = heir_of(acme, activity_id)
-    assert (answer.json()["id"], answer["Location"]) == (str(heir.pk), f"/api/v1/activities/{heir.pk}/")
+    successor = successor_of(acme, activity_id)
+    assert (answer.json()["id"], answer["Location"]) == (
+        str(successor.pk),
+        f"/api/v1/activities/{successor.pk}/",
+    )
     assert engine.status(acme, activity_id) == "reassigned"
-    for one in asked:
+    for one in questions:
         assert (engine.status(acme, one), engine.get(acme, one).cancel_reason) == ("cancelled", "obsolete")
     assert not_woken(engine, activity_id)
     if to is TO_AGENT:
-        assert len(calls_of(engine, heir.pk)) == 1
-        caller_of(engine, heir.pk).post("complete", OUTPUT)
-        assert engine.status(acme, heir.pk) == "done"
+        assert len(calls_of(engine, successor.pk)) == 1
+        caller_of(engine, successor.pk).post("complete", OUTPUT)
+        assert engine.status(acme, successor.pk) == "done"
 
 
-def test_an_agent_whose_work_was_taken_away_is_told_to_stop(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_an_agent_whose_work_was_reassigned_is_told_to_stop(api: Any, engine: Engine, acme: Tenant) -> None:
     activity_id, agent = at_work(engine, acme)
 
     api("operator").post(of(activity_id, "reassign"), TO_AGENT)
@@ -106,8 +109,8 @@ def test_an_agent_whose_work_was_taken_away_is_told_to_stop(api: Any, engine: En
     over(agent.use("report_blocker", type="x", message="y"))
 
 
-def test_handing_on_what_had_failed_closes_its_dead_letter(api: Any, engine: Engine, acme: Tenant) -> None:
-    activity_id = given_to_people(engine, acme)
+def test_reassigning_failed_work_closes_its_dead_letter(api: Any, engine: Engine, acme: Tenant) -> None:
+    activity_id = failed_and_escalated(engine, acme)
 
     api("operator").post(of(activity_id, "reassign"), TO_AGENT)
 
@@ -116,7 +119,7 @@ def test_handing_on_what_had_failed_closes_its_dead_letter(api: Any, engine: Eng
 
 
 @pytest.mark.parametrize("status", ["awaiting_approval", "done", "cancelled", "reassigned"])
-def test_what_is_decided_or_done_is_not_handed_on(
+def test_finished_work_and_work_at_its_gate_cannot_be_reassigned(
     api: Any, engine: Engine, acme: Tenant, status: str
 ) -> None:
     client = api("operator")
@@ -139,7 +142,7 @@ def test_what_is_decided_or_done_is_not_handed_on(
     [({"agent_role": "dev"}, "reason"), ({"reason": "x"}, "agent_role"), ({"agent_role": "none-such", "reason": "x"}, "agent_role"),
      ({"assignee_type": "agent", "human_role": "x", "reason": "x"}, "assignee_type")],
 )  # fmt: skip
-def test_what_is_wrong_with_handing_on_is_named_by_its_path(
+def test_an_invalid_reassignment_is_refused_with_its_path(
     api: Any, engine: Engine, acme: Tenant, body: dict[str, Any], path: str
 ) -> None:
     refused = problem(api().post(of(created(engine, acme), "reassign"), body), 400, "validation_failed")
@@ -147,5 +150,5 @@ def test_what_is_wrong_with_handing_on_is_named_by_its_path(
     assert [fault["path"] for fault in refused["errors"]] == [path]
 
 
-def test_only_operators_hand_on(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_only_operators_reassign(api: Any, engine: Engine, acme: Tenant) -> None:
     problem(api("reviewer").post(of(created(engine, acme), "reassign"), TO_AGENT), 403, "forbidden")
