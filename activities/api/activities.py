@@ -170,11 +170,13 @@ class ActivityViewSet(DecisionActions, OperationActions, VersionedResource):
             OpenApiExample(
                 "For an agent",
                 {"name": "Check the order", "agent_role": "qa", "params": {"order": 4711}},
+                summary="Work for an agent",
                 request_only=True,
             ),
             OpenApiExample(
                 "A question to a person",
                 {"name": "May it go out?", "human_role": "editor", "is_approval_gate": True},
+                summary="A decision by a person",
                 request_only=True,
             ),
         ],

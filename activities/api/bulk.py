@@ -262,6 +262,7 @@ class BulkOfActivities(TenantView):
             OpenApiExample(
                 "How many there are",
                 {"action": "cancel", "filter": {"status": ["created"]}, "dry_run": True},
+                summary="First a dry run",
                 request_only=True,
             ),
             OpenApiExample(
@@ -273,6 +274,7 @@ class BulkOfActivities(TenantView):
                     "agent_role": "dev",
                     "reason": "Busy.",
                 },
+                summary="Then the action, with the count of the dry run",
                 request_only=True,
             ),
         ],

@@ -369,6 +369,7 @@ class RunReplay(DigestEtag, TenantView):
             OpenApiExample(
                 "On other input",
                 {"from_step": "brief", "input": {"content": "Shorter."}},
+                summary="From one step, with another input",
                 request_only=True,
             )
         ],
