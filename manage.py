@@ -1,43 +1,7 @@
 #!/usr/bin/env python
 """Command line of the project: `manage.py help` lists what there is."""
 
-import os
-import sys
-
-# These start the embedded servers themselves when no server is configured, and stop what they started.
-STARTS_SERVICES = {"up", "demo", "demo_model"}
-DEMONSTRATIONS = {"demo", "demo_model"}
-
-
-def main() -> None:
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "orchestrator.settings.local")
-    if len(sys.argv) > 1 and sys.argv[1] in STARTS_SERVICES and not {"-h", "--help"} & set(sys.argv):
-        if sys.argv[1] in DEMONSTRATIONS:
-            _check_input()
-        os.environ["ORCHESTRATOR_START_SERVICES"] = "1"
-    from django.core.exceptions import ImproperlyConfigured
-    from django.core.management import execute_from_command_line
-
-    from orchestrator.embedded import EmbeddedError
-
-    try:
-        execute_from_command_line(sys.argv)
-    except (ImproperlyConfigured, EmbeddedError) as error:
-        # Settings are read before any command could say in one line what is missing.
-        if "--traceback" in sys.argv:
-            raise
-        sys.exit(str(error))
-
-
-def _check_input() -> None:
-    """Exit if the text to work on cannot be used, before the servers are started."""
-    from orchestrator.demo.input_text import InputRefused, check_argument
-
-    try:
-        check_argument(sys.argv[2:])
-    except InputRefused as error:
-        sys.exit(str(error))
-
+from orchestrator.command import main
 
 if __name__ == "__main__":
     main()

@@ -18,6 +18,7 @@ from agents.models import Agent
 from orchestrator import embedded
 from orchestrator.embedded import ServiceHome
 from orchestrator.embedded.errors import HomeBusy
+from orchestrator.example_files import EXAMPLES
 from orchestrator.processes import ProcessSpec, Supervisor, standard_processes
 from orchestrator.processes.supervisor import require_free
 
@@ -107,13 +108,13 @@ class LocalStack:
         argv = (
             sys.executable,
             "-m",
-            "examples.agents.text_agents",
+            "text_agents",
             "--port",
             "0",
             "--ready-file",
             str(ready),
         )
-        supervisor.start(ProcessSpec("agents", argv))
+        supervisor.start(ProcessSpec("agents", argv, {"PYTHONPATH": str(EXAMPLES / "agents")}))
         url = _wait_for(ready, supervisor)
         path = self.home.path / "agents.last"
         last = path.read_text() if path.exists() else ""

@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+from orchestrator.example_files import EXAMPLES
+
 DEFAULT_INPUT = EXAMPLES / "input" / "urban-beekeeping.md"
 LONGEST_INPUT = 150_000  # Bytes; larger texts do not fit into one request.
 

@@ -15,10 +15,11 @@ from django.contrib.auth import get_user_model
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from rich.console import Console
 
-from orchestrator.demo.input_text import DEFAULT_INPUT, EXAMPLES, InputRefused, read_input
+from orchestrator.demo.input_text import DEFAULT_INPUT, InputRefused, read_input
 from orchestrator.demo.story import Agency, ApiClient, ApiRefused, DemoFailed
 from orchestrator.embedded import EmbeddedError, ServiceHome
 from orchestrator.embedded.server import is_free
+from orchestrator.example_files import EXAMPLES
 from orchestrator.local import ADMIN, Addresses, LocalStack, stop_servers
 from orchestrator.processes import Supervisor
 from orchestrator.processes.supervisor import SupervisorError

@@ -30,7 +30,7 @@ UNREACHABLE = embedded.Endpoints(
 )
 
 BASE_DIR = Path(__file__).resolve().parent.parent.parent
-HOME = Path(os.environ.get("ORCHESTRATOR_HOME") or BASE_DIR / "var").resolve()
+HOME = embedded.ServiceHome.from_environment().path
 
 
 def endpoints() -> embedded.Endpoints:

@@ -58,6 +58,11 @@ def test_the_licence_and_the_readme_that_the_project_names_exist() -> None:
     assert "Apache License" in (tree.ROOT / "LICENSE").read_text(encoding="utf-8")
 
 
+def test_the_wheel_has_the_command_of_manage_py() -> None:
+    assert _project()["project"]["scripts"] == {"orchestrator": "orchestrator.command:main"}
+    assert "from orchestrator.command import main" in (tree.ROOT / "manage.py").read_text(encoding="utf-8")
+
+
 def test_a_built_wheel_holds_every_file_that_is_needed(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
@@ -71,4 +76,7 @@ def test_a_built_wheel_holds_every_file_that_is_needed(tmp_path: Path) -> None:
 
     assert set(_data()) - names == set()
     assert {str(module) for module in tree.modules()} - names == set()
+    assert "orchestrator/examples/agents/text_agents/__main__.py" in names
+    assert "orchestrator/examples/pipelines/content-brief.yaml" in names
+    assert "orchestrator/examples/input/urban-beekeeping.md" in names
     assert not {name for name in names if name.startswith(("tests/", "docs/", "examples/", "var/"))}

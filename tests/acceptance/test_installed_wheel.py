@@ -1,0 +1,40 @@
+"""An installed wheel does what a checkout does: `orchestrator demo` runs to its end in an empty folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from tests.architecture import tree
+
+RUN = "import sys; from orchestrator.command import main; sys.argv[0] = 'orchestrator'; main()"
+SERVERS = (
+    "DATABASE_URL", "REDIS_URL", "MONGODB_URI", "CELERY_BROKER_URL", "DJANGO_SETTINGS_MODULE", "ORCHESTRATOR_HOME"
+)  # fmt: skip
+
+
+def test_the_demonstration_runs_from_a_wheel_and_keeps_its_files_in_the_working_directory(
+    tmp_path: Path,
+) -> None:
+    build = (sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path))
+    subprocess.run(build, cwd=tree.ROOT, check=True, capture_output=True)
+    site, folder = tmp_path / "site", tmp_path / "empty"
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        wheel.extractall(site)
+    folder.mkdir()
+    environment = {name: value for name, value in os.environ.items() if name not in SERVERS}
+
+    ended = subprocess.run(
+        [sys.executable, "-c", RUN, "demo"],
+        cwd=folder,
+        env={**environment, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+    assert (ended.returncode, "Done in" in ended.stdout) == (0, True), ended.stdout[-2_000:] + ended.stderr
+    assert any((folder / "var" / "demo").iterdir())
