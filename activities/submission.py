@@ -46,7 +46,7 @@ ASKED_BY = "asked_by"
 class Beginning:
     """Common table expressions that go before a submission, in the same statement.
 
-    They must define `begun` (pipeline_run_id, step, round). Only items whose step is in `begun` are created, in that round. Their
+    They must define `begun` (id, round). Only the items in `begun` are created, in that round. Their
     parameters are lists, and their names must differ from those of `submit.sql`.
     """
 
@@ -73,7 +73,7 @@ def _statement(beginning: str, *, is_claimed: bool = False) -> Statement:
         parts = {
             "beginning": f"{beginning}, ",
             "round": "begun.round",
-            "begun": "JOIN begun USING (pipeline_run_id, step)",
+            "begun": "JOIN begun USING (id)",
         }
     return _SUBMIT.with_parts(parts | (_CLAIMED if is_claimed else _UNCLAIMED))
 

@@ -1,6 +1,5 @@
 -- Creates activities with their first event and, for agents, their first wake. For any number.
--- Of steps of a run only those are created that begin in the same statement: they are in `begun` (pipeline_run_id, step, round), see
--- `submission.Beginning`.
+-- Of steps of a run only those are created that begin in the same statement: they are in `begun` (id, round), see `submission.Beginning`.
 -- Parameters  tenant, actor, rows: jsonb array of objects with the columns below
 -- Returns     id, created_at, group_key of each created activity. A missing one collided with a live dedup key or an existing step.
 -- Parts       beginning, begun, round: of the steps that begin. The others are those of `submit_claimed.sql` if the statement also claims the
