@@ -608,6 +608,7 @@ class _Following:
         row, role = self._before.row, self._before.role
         return (
             row.step is not None
+            and (row.pipeline_id, row.step) not in LAST_STEPS
             and not (role.budgeted or OTHERS_WAIT.is_set() or tracing.is_on())
             # The group of such work depends on its parameters, which are not known yet.
             and role.adapter.adapter != "cli"
@@ -632,6 +633,7 @@ class _Following:
     def _claiming(self) -> Iterator[None]:
         with reserving(self._activity_id) as reservation:
             yield
+        self._note_last(not reservation.begun)
         if self._slot is None or not self._is_expected(reservation.begun):
             return
         grant = self._slot.grant_so_far()
@@ -643,6 +645,13 @@ class _Following:
                 self._holding.enter_context(self._lease.holding(self._run_id))
                 self._was_claimed = True
                 self._claims = _begin_claims([held], reservation)
+
+    def _note_last(self, is_last: bool) -> None:
+        step = (self._before.row.pipeline_id, self._before.row.step)
+        if not is_last:
+            LAST_STEPS.discard(step)
+        elif len(LAST_STEPS) < MOST_LAST_STEPS:
+            LAST_STEPS.add(step)
 
     def _is_expected(self, begun: Sequence[NewActivity]) -> bool:
         """Whether exactly one step began, and it needs exactly the slot that was requested."""
@@ -844,4 +853,7 @@ EXCHANGING = Combining(together=_exchange_shared, alone=_exchange_alone)
 RECORDING = Combining(together=_record_shared, alone=_record_alone)
 #: Set while other work waits, according to the last answer of admission. Then no step follows immediately.
 OTHERS_WAIT = threading.Event()
+#: Steps (pipeline, name) whose last end began no other step. Admission is not asked to pass their slots on.
+LAST_STEPS: set[tuple[UUID | None, str | None]] = set()
+MOST_LAST_STEPS = 10_000
 QUICK_WORK = QuickWork(begin=partial(_run_and_continue, alone=True), relieve=_relieve)

@@ -7,7 +7,7 @@
 -- part: columns
 -- What a run needs of its activity `a`.
 a.id, a.tenant_id, a.name, a.description, a.agent_role, a.priority, a.params, a.input, a.input_ref,
-a.deliverable_id, a.pipeline_run_id, a.step, a.fence, a.attempts, a.timeout_seconds, a.expires_at, a.due_at, a.group_key, a.files,
+a.deliverable_id, a.pipeline_run_id, a.pipeline_id, a.step, a.fence, a.attempts, a.timeout_seconds, a.expires_at, a.due_at, a.group_key, a.files,
 a.requires_approval, a.link_kind, a.version, a.mailbox_id, a.agent_options
 
 -- part: session

@@ -996,6 +996,17 @@ local function leave_seat(id, slot)
     end
 end
 
+-- Charges the tenant for the time that the run took, instead of the expected time.
+local function settle_charge(tenant, role, slot, unused)
+    local actual = slot.started > 0 and (now - slot.started) / 1000 or 0
+    charge(role, tenant, actual - slot.charged)
+    if slot.started > 0 and not unused then
+        local name = tenant .. "|" .. role
+        local before = number("durations", name, actual)
+        set_field("durations", name, string.format("%.4f", before * 0.8 + actual * 0.2))
+    end
+end
+
 -- Releases every slot, unless `grant` is not the holder's: a late worker cannot release the slots of others.
 local function release(id, grant, unused)
     local slot = read_slot(id)
@@ -1025,13 +1036,7 @@ local function release(id, grant, unused)
     for _, scope in ipairs(lane_scopes(parts)) do
         unpark(scope)
     end
-    local actual = slot.started > 0 and (now - slot.started) / 1000 or 0
-    charge(parts.role, parts.tenant, actual - slot.charged)
-    if slot.started > 0 and not unused then
-        local name = parts.tenant .. "|" .. parts.role
-        local before = number("durations", name, actual)
-        set_field("durations", name, string.format("%.4f", before * 0.8 + actual * 0.2))
-    end
+    settle_charge(parts.tenant, parts.role, slot, unused)
     if was_full then
         -- The time during which its own limit held it back earns no credit either.
         raise(domain_of(parts.role), parts.tenant, parts.band, floor_of("role", parts.role, parts.band))
@@ -1216,9 +1221,13 @@ end
 
 local to_start, startable = 0, {} -- number of grants of these roles that are started immediately, for the caller
 
+local function new_grant()
+    return generation .. "-" .. redis.call("INCR", key("grants"))
+end
+
 local function take(id, role, tenant, first)
     local waiter, pool, started = dequeue(id, first), pool_of(role), 0
-    local grant = generation .. "-" .. redis.call("INCR", key("grants"))
+    local grant = new_grant()
     if to_start > 0 and startable[role] then
         to_start, started = to_start - 1, 1
     end
