@@ -220,17 +220,12 @@ class ActivityViewSet(DecisionActions, OperationActions, VersionedResource):
         return producer.open_mailbox(self.tenant_id, attrs["mailbox"]).pk if "mailbox" in attrs else None
 
     def _refuse_unknown_ids(self, items: Sequence[NewActivity], *, single: bool) -> None:
-        errors: list[FieldError] = []
-        for kind, name, column in (
-            ("deliverable", "deliverable", "deliverable_id"),
-            ("output", "input_ref", "input_ref"),
-        ):
-            ids = {
-                name if single else f"[{index}].{name}": getattr(item, column)
-                for index, item in enumerate(items)
-            }
-            errors += owned_ids.errors_of(self.tenant_id, kind, ids)
-        if errors:
+        # A deliverable may be one of the caller's own system, so its id is not checked.
+        ids = {
+            "input_ref" if single else f"[{index}].input_ref": item.input_ref
+            for index, item in enumerate(items)
+        }
+        if errors := owned_ids.errors_of(self.tenant_id, "output", ids):
             raise InvalidRequest(errors)
 
     def _submit(self, items: Sequence[NewActivity]) -> Sequence[Submitted]:

@@ -152,13 +152,8 @@ class BudgetViewSet(VersionedResource):
         """Takes effect within two seconds. What was already spent in its period counts; for a total, everything that was ever spent."""
         body = read(BudgetBodySerializer, request.data)
         # Only here, because a budget keeps its scope, even if what it names is deleted later.
-        named = [
-            error
-            for kind in ("deliverable", "activity")
-            for error in owned_ids.errors_of(self.tenant_id, kind, {kind: body.get(kind)})
-        ]
-        if named:
-            raise InvalidRequest(named)
+        if errors := owned_ids.errors_of(self.tenant_id, "activity", {"activity": body.get("activity")}):
+            raise InvalidRequest(errors)
         budget = money.create_budget(self.tenant_id, _fields(body))
         configuration.forget()
         return self.answer_created(budget)

@@ -24,7 +24,7 @@ from pipelines.exceptions import AlreadyExists, NotFound
 from pipelines.models import ActivityTemplate, Pipeline
 from pipelines.subjects import errors_of_labels
 from pipelines.submission import NewRun, start_run
-from tenants import owned_ids, pausing
+from tenants import pausing
 from tenants.api.documentation import change, creation, operation
 from tenants.api.etags import DigestEtag
 from tenants.api.problems import InvalidRequest
@@ -190,9 +190,6 @@ class PipelineViewSet(Pausable, VersionedResource):
     @action(detail=True, methods=["post"])
     def runs(self, request: Request, key: str) -> Response:
         body = read(NewRunSerializer, request.data)
-        named = {"deliverable": body.get("deliverable")}
-        if errors := owned_ids.errors_of(self.tenant_id, "deliverable", named):
-            raise InvalidRequest(errors)
         new = NewRun(
             name=body.get("name") or "",
             labels=body.get("labels") or {},

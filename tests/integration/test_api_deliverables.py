@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -16,7 +16,6 @@ from pipelines.models import DeliverablePeriod
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
-from tests.api_objects import a_deliverable
 from tests.cases import in_one_test
 from tests.engine import Engine, at_once
 
@@ -334,10 +333,10 @@ def test_a_completed_period_cannot_be_cancelled(engine: Engine, api: Any, acme: 
     problem(client.post(f"{address}cancel/"), 409, "period_ended")
 
 
-def test_a_run_started_outside_a_period_belongs_to_none_and_may_name_a_deliverable(
+def test_a_run_started_outside_a_period_belongs_to_none_and_may_name_one_of_the_caller(
     api: Any, acme: Tenant
 ) -> None:
-    own = a_deliverable(acme)
+    own = str(uuid4())
 
     run = api().post("/api/v1/pipelines/flow/runs/", {"deliverable": own}).json()
 

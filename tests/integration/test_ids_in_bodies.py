@@ -40,10 +40,6 @@ def pipeline_of(client: Any) -> str:
 
 
 CASES = {
-    "activity": (create_deliverable, "post", "activities/", lambda pk: {**ACTIVITY, "deliverable": pk}, "deliverable"),
-    "activities": (create_deliverable, "post", "activities/", lambda pk: [ACTIVITY, {**ACTIVITY, "deliverable": pk}], "[1].deliverable"),
-    "run": (create_deliverable, "post", "pipelines/flow/runs/", lambda pk: {"deliverable": pk}, "deliverable"),
-    "budget": (create_deliverable, "post", "budgets/", lambda pk: {**BUDGET, "deliverable": pk}, "deliverable"),
     "budget of an activity": (create_activity, "post", "budgets/", lambda pk: {**BUDGET, "activity": pk}, "activity"),
     "grant": (create_deliverable, "put", "agent-configs/qa/", lambda pk: {"may_hold": {"deliverables": [pk]}}, "may_hold.deliverables[0]"),
     "grant of a pipeline": (
