@@ -1,4 +1,4 @@
-"""An agent of the Agent2Agent protocol as the role of a tenant: from its question, over a person's answer, to its result."""
+"""An agent of the Agent2Agent protocol serves a role: it asks a question, a person answers, and it completes its task."""
 
 from __future__ import annotations
 
@@ -45,5 +45,5 @@ def test_an_agents_task_continues_after_a_person_has_answered_its_question(
     first, second = agent.heard
     assert (first.task_id, first.context_id) == (second.task_id, second.context_id)
     assert "Formal, please." in second.parts[0].text
-    told = api("viewer").get(f"/api/v1/activities/{activity_id}/output/").json()
-    assert told["content"] == "Good day."
+    output = api("viewer").get(f"/api/v1/activities/{activity_id}/output/").json()
+    assert output["content"] == "Good day."

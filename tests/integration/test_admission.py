@@ -1,4 +1,4 @@
-"""Admission on a real Redis: who gets the next slot, who does not, and what happens to slots."""
+"""Admission on a real Redis: which work gets the next slot, and what happens to slots."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ A, B, C = (UUID(int=number) for number in (1, 2, 3))
 
 
 class Desk:
-    """Admission with limits of the test's own, without PostgreSQL."""
+    """Admission with limits that the test sets, without PostgreSQL."""
 
     def __init__(self) -> None:
         self.limits: dict[str, dict[str, Any]] = {
@@ -207,10 +207,10 @@ def test_only_the_current_grant_can_start_accept_or_release(desk: Desk) -> None:
 
 def test_withdrawn_work_is_not_granted(desk: Desk) -> None:
     desk.cap("global", 0)
-    gone, stays = offer(), offer()
-    desk.grants(gone, stays)
+    leaves, stays = offer(), offer()
+    desk.grants(leaves, stays)
 
-    exchange(Exchange(withdrawals=[gone.activity_id]))
+    exchange(Exchange(withdrawals=[leaves.activity_id]))
     desk.cap("global", 5)
 
     assert [grant.activity_id for grant in desk.grants()] == [stays.activity_id]
@@ -279,7 +279,7 @@ def test_turns_of_tenants_follow_their_weights(desk: Desk) -> None:
 def test_turns_are_counted_in_slot_seconds_so_that_long_work_gets_fewer(desk: Desk) -> None:
     desk.put(seat__qa=1)
     desk.grants(*offers(40, A, role="qa"), *offers(40, B, role="qa"))
-    # A's work takes ten times as long as B's: the seat is played through with the durations that admission has learned.
+    # A's work takes ten times as long as B's, and admission has learned these durations.
     for tenant, seconds in ((A, "1.0"), (B, "0.1")):
         client().hset(f"{keys.generation(GENERATION)}durations", f"{tenant}|qa", seconds)
     seconds_used: Counter[UUID] = Counter()
@@ -296,7 +296,7 @@ def test_turns_are_counted_in_slot_seconds_so_that_long_work_gets_fewer(desk: De
 
 def test_a_tenant_gets_no_credit_for_time_without_work(desk: Desk) -> None:
     client().hset(f"{keys.generation(GENERATION)}durations", f"{A}|qa", "5")
-    desk.grants(*offers(20, A))  # a hundred slot-seconds of A, while B was not there
+    desk.grants(*offers(20, A))  # a hundred slot-seconds of A while B has no work
     desk.put(seat__qa=20)
     client().hset(f"{keys.generation(GENERATION)}durations", f"{B}|qa", "5")
     desk.grants(*offers(20, A), *offers(20, B))
@@ -320,7 +320,7 @@ def test_work_gets_no_credit_for_time_in_which_it_was_paused(desk: Desk, paused:
     desk.cap(paused, 100)
     desk.put(seat__qa=30)
 
-    # It begins where A's last turn began, so it has one turn more.
+    # B begins where A's last turn began, so B gets one more turn.
     assert Counter(grant.tenant_id for grant in desk.grants()) == {A: 4, B: 6}
 
 
@@ -336,7 +336,7 @@ def test_work_gets_no_credit_for_time_in_which_its_tenants_limit_held_it_back(de
     desk.cap(f"pair:{B}:qa", 100)
     desk.put(seat__qa=30)
 
-    # It begins where A's last turn began, so it has one turn more.
+    # B begins where A's last turn began, so B gets one more turn.
     assert Counter(grant.tenant_id for grant in desk.grants()) == {A: 4, B: 6}
 
 
@@ -415,9 +415,9 @@ def test_the_reason_of_waiting_names_the_scope_without_room(desk: Desk) -> None:
     waiting = offer()
     desk.grants(waiting)
 
-    told = admission.inspect(waiting.activity_id)
+    state = admission.inspect(waiting.activity_id)
 
-    assert (told["state"], told["at"], told["used"], told["cap"], told["position"]) == (
+    assert (state["state"], state["at"], state["used"], state["cap"], state["position"]) == (
         "waiting",
         f"tenant:{A}",
         1,
@@ -432,13 +432,13 @@ def test_no_keys_are_left_when_all_work_is_done(desk: Desk) -> None:
     while grants:
         grants = desk.grants(release=grants)
 
-    left = {
+    leftover = {
         key.decode().removeprefix(keys.generation(GENERATION))
         for key in client().scan_iter(f"{keys.generation(GENERATION)}*")
     }
     assert not {
         name
-        for name in left
+        for name in leftover
         if name.startswith(
             (
                 "queue:",
@@ -514,7 +514,7 @@ def test_a_tenant_that_joins_a_busy_role_starts_level_with_the_tenants_that_wait
     desk.put(pools={"qa": "qa", "dev": "qa"})
     desk.cap("role:qa", 1)
     desk.grants(*offers(30, A))
-    desk.grants(*offers(50, C, role="dev"))  # far more than A had in the same pool
+    desk.grants(*offers(50, C, role="dev"))  # far more than A has in the same pool
     desk.grants(*offers(30, B))
 
     desk.cap("role:qa", 7)
@@ -530,8 +530,8 @@ def test_a_generation_with_another_layout_counts_as_missing(desk: Desk) -> None:
 
 
 def position(waiting: Offer) -> int:
-    found: int = admission.inspect(waiting.activity_id)["position"]
-    return found
+    value: int = admission.inspect(waiting.activity_id)["position"]
+    return value
 
 
 @pytest.mark.parametrize("scope", SCOPES)
@@ -544,8 +544,8 @@ def test_the_position_counts_the_work_that_is_granted_earlier(desk: Desk, scope:
 
     desk.grants(*old[1:], *grouped, last, urgent)
 
-    told = [position(each) for each in (urgent, old[1], old[2], grouped[1], last)]
-    assert told == [1, 2, 3, 5, 6]
+    positions = [position(each) for each in (urgent, old[1], old[2], grouped[1], last)]
+    assert positions == [1, 2, 3, 5, 6]
 
 
 @pytest.mark.parametrize("scope", ["role:qa", "global", "seat:qa"])
@@ -559,8 +559,8 @@ def test_the_position_counts_the_turns_of_other_tenants(desk: Desk, scope: str) 
     assert [grant.tenant_id for grant in desk.grants()] == [C, A, B, A, B]
 
 
-def commands_done(action: Callable[[], Any]) -> list[str]:
-    """The commands that Redis did meanwhile in the database of this test process, those within scripts among them.
+def redis_commands_of(action: Callable[[], Any]) -> list[str]:
+    """Return the commands that Redis runs during the action in the database of this process, including those of scripts.
 
     Other test processes use the same server, but not the same database.
     """
@@ -569,13 +569,13 @@ def commands_done(action: Callable[[], Any]) -> list[str]:
         action()
         end = f"end of {uuid4()}"
         client().echo(end)
-        done: list[str] = []
+        names: list[str] = []
         for each in monitor.listen():
             if end in each["command"]:
-                return done
+                return names
             if int(each["db"]) == database:
-                done.append(each["command"].partition(" ")[0].lower())
-    raise AssertionError("The server stopped telling what it does.")
+                names.append(each["command"].partition(" ")[0].lower())
+    raise AssertionError("The monitor of the server ended.")
 
 
 def test_a_work_cycle_takes_few_redis_commands(desk: Desk) -> None:
@@ -587,10 +587,10 @@ def test_a_work_cycle_takes_few_redis_commands(desk: Desk) -> None:
 
     for before, after in pairwise(others):
         granted: list[Any] = []
-        together.append(commands_done(lambda: granted.extend(desk.grants(after, release=held))))  # noqa: B023
+        together.append(redis_commands_of(lambda: granted.extend(desk.grants(after, release=held))))  # noqa: B023
         held = granted
-        start.append(commands_done(lambda: admission.start(held[0].activity_id, held[0].grant)))  # noqa: B023
+        start.append(redis_commands_of(lambda: admission.start(held[0].activity_id, held[0].grant)))  # noqa: B023
         assert [each.activity_id for each in held] == [before.activity_id]
 
     assert max(map(len, together)) <= 56, together
-    assert max(map(len, start)) <= 7, start  # one of them only until the script is known
+    assert max(map(len, start)) <= 7, start  # one of them only until the script is cached

@@ -1,4 +1,4 @@
-"""Whatever happens to one of its keys, admission notices within an audit, builds itself again, and all work goes on."""
+"""Admission notices within an audit that one of its keys is lost or damaged, rebuilds itself, and all work continues."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.upkeep import leading
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("one_at_a_time")]
 
-ROUNDS = 6  # one finds what is wrong, the next one builds again
-OF_ADMISSION = [
+ROUNDS = 6  # one detects the damage, the next one rebuilds
+ADMISSION_JOBS = [
     job
     for job in system_jobs.JOBS
     if job.name in ("admission", "limits", "stragglers", "slots", "forgotten work")
@@ -36,24 +36,24 @@ FAMILIES = (
 )  # fmt: skip
 
 
-class Undisputed(system_jobs.Term):
-    """A term whose lead nobody else wants."""
+class UncontestedTerm(system_jobs.Term):
+    """A term of leadership that no other process competes for."""
 
     def confirm(self) -> None:
         pass
 
 
-def deleted(key: bytes) -> None:
+def delete_key(key: bytes) -> None:
     client().delete(key)
 
 
-def of_another_type(key: bytes) -> None:
+def replace_by_another_type(key: bytes) -> None:
     as_list = client().type(key) == b"string"
     client().delete(key)
     client().rpush(key, "junk") if as_list else client().set(key, "junk")
 
 
-def senseless(key: bytes) -> None:
+def fill_with_junk(key: bytes) -> None:
     kind = client().type(key)
     if kind == b"hash":
         client().hset(key, mapping=dict.fromkeys(client().hkeys(key), "junk"))
@@ -74,7 +74,7 @@ def _settings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def keep_busy(engine: Engine, tenant: Tenant, other_tenant: Tenant) -> None:
-    """A generation that has every kind of key: limits of all scopes are full and something waits at each of them."""
+    """Create a generation with every kind of key: limits of all scopes are full and work waits at each of them."""
     engine.submit(other_tenant, "dev", files=["src/a.py"])
     engine.submit(other_tenant, "dev", files=["src/**"])
     engine.submit(tenant, "qa", 2)
@@ -85,20 +85,20 @@ def keep_busy(engine: Engine, tenant: Tenant, other_tenant: Tenant) -> None:
     engine.deliver()
 
 
-def damaged(family: str, damage: Callable[[bytes], None]) -> int:
+def damage_keys(family: str, damage: Callable[[bytes], None]) -> int:
     root = keys.generation(client().get(keys.pointer()).decode())
-    found = list(client().scan_iter(root + family))
-    for key in found:
+    found_keys = list(client().scan_iter(root + family))
+    for key in found_keys:
         damage(key)
-    return len(found)
+    return len(found_keys)
 
 
-def all_is_done(engine: Engine) -> bool:
-    """After some rounds of what the leader does for admission; each is at most five seconds of an installation."""
-    engine.patience = 0.25  # while admission is closed nothing gets through, however long one waits
-    term = Undisputed(epoch=1)
+def everything_finishes(engine: Engine) -> bool:
+    """Run some rounds of the leader's admission jobs; a round takes an installation at most five seconds."""
+    engine.patience = 0.25  # short, because nothing is granted while admission is closed
+    term = UncontestedTerm(epoch=1)
     for _ in range(ROUNDS):
-        for job in OF_ADMISSION:
+        for job in ADMISSION_JOBS:
             with suppress(Closed):
                 if job.when(term):
                     job.work(term)
@@ -119,18 +119,18 @@ def two_tenants(engine: Engine, tenant: Tenant, other_tenant: Tenant) -> tuple[T
     return tenant, other_tenant
 
 
-@pytest.mark.parametrize("damage", [deleted, of_another_type, senseless])
+@pytest.mark.parametrize("damage", [delete_key, replace_by_another_type, fill_with_junk])
 def test_work_goes_on_after_any_of_its_keys_was_lost_or_spoiled(
     engine: Engine, two_tenants: tuple[Tenant, Tenant], damage: Callable[[bytes], None]
 ) -> None:
     for family in FAMILIES:
         keep_busy(engine, *two_tenants)
-        assert damaged(family, damage) > 0, family
+        assert damage_keys(family, damage) > 0, family
 
-        assert all_is_done(engine), family
+        assert everything_finishes(engine), family
 
 
-@pytest.mark.parametrize("damage", [deleted, of_another_type, senseless])
+@pytest.mark.parametrize("damage", [delete_key, replace_by_another_type, fill_with_junk])
 def test_work_goes_on_after_the_pointer_was_lost_or_spoiled(
     engine: Engine, two_tenants: tuple[Tenant, Tenant], damage: Callable[[bytes], None]
 ) -> None:
@@ -138,7 +138,7 @@ def test_work_goes_on_after_the_pointer_was_lost_or_spoiled(
 
     damage(keys.pointer().encode())
 
-    assert all_is_done(engine)
+    assert everything_finishes(engine)
 
 
 def test_no_cap_is_exceeded_by_what_was_granted_before_the_slots_were_lost(
@@ -149,7 +149,7 @@ def test_no_cap_is_exceeded_by_what_was_granted_before_the_slots_were_lost(
     engine.submit(tenant, "qa", 5)
     engine.drain()
 
-    damaged("slots", deleted)
+    damage_keys("slots", delete_key)
     for _ in range(ROUNDS):
         leading().tick()
         relay.flush()
@@ -159,7 +159,7 @@ def test_no_cap_is_exceeded_by_what_was_granted_before_the_slots_were_lost(
 
 
 @pytest.mark.parametrize("family", ["files", "file_uses", "holders:*", "used"])
-@pytest.mark.parametrize("damage", [deleted, senseless])
+@pytest.mark.parametrize("damage", [delete_key, fill_with_junk])
 def test_work_on_files_stays_apart_from_running_work_after_an_audit(
     engine: Engine, tenant: Tenant, family: str, damage: Callable[[bytes], None]
 ) -> None:
@@ -168,7 +168,7 @@ def test_work_on_files_stays_apart_from_running_work_after_an_audit(
     engine.submit(tenant, files=["src/**"])
     engine.drain()
 
-    damaged(family, damage)
+    damage_keys(family, damage)
     for _ in range(ROUNDS):
         leading().tick()
         relay.flush()
@@ -182,11 +182,11 @@ def test_work_on_files_stays_apart_from_running_work_after_an_audit(
 def test_the_wait_reason_says_that_admission_is_being_rebuilt(engine: Engine, tenant: Tenant) -> None:
     engine.serve(tenant, "qa", max_concurrency=1)
     ids = engine.submit(tenant, "qa", 2)
-    damaged("slots", of_another_type)
+    damage_keys("slots", replace_by_another_type)
 
-    told = wait_reasons.why(tenant.pk, ids[1])
+    reason = wait_reasons.why(tenant.pk, ids[1])
 
-    assert (told.code, told.detail) == ("queued", wait_reasons.REBUILT)
+    assert (reason.code, reason.detail) == ("queued", wait_reasons.REBUILT)
 
 
 def test_a_redis_that_refuses_commands_does_not_invalidate_the_generation(

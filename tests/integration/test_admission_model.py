@@ -1,6 +1,6 @@
-"""The admission scripts on a real server against a plain model, grant by grant: any limits, any order of events.
+"""Compares the admission scripts on a real server with a plain model, grant by grant, for any limits and any order of events.
 
-The same sequences each time; `ADMISSION_EXAMPLES=2000` looks for new ones.
+The sequences are the same each time; `ADMISSION_EXAMPLES=2000` tries new ones.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TENANTS = [str(UUID(int=number)) for number in (1, 2, 3)]
 ROLES = ["dev", "qa", "seo"]
 BEGINS = 1_700_000_000_000
 AGEING_SECONDS, SHARE = 30, 3
-#: Half of the work is on no files, the rest on one or two patterns.
+#: Half of the work declares no files, the rest one or two patterns.
 PATTERNS = [[], *([pattern] for pattern in FILES)]
 CLOCK_LINE = 'redis.call("TIME")'
 
@@ -61,7 +61,7 @@ limits = st.fixed_dictionaries(
         "default": st.sampled_from([1, 2, 100]),
         "seats": st.lists(st.integers(0, 4), min_size=3, max_size=3),
         "shared": st.sampled_from(
-            [{}, {"qa": "dev"}, {"qa": "dev", "seo": "dev"}, {"seo": None}]  # None: nobody serves it
+            [{}, {"qa": "dev"}, {"qa": "dev", "seo": "dev"}, {"seo": None}]  # None: no worker serves it
         ),
         "weights": st.dictionaries(st.sampled_from(TENANTS), st.sampled_from([2, 4, 5]), max_size=2),
     }
@@ -74,52 +74,52 @@ works = st.lists(
         st.sampled_from(
             [(None, "role"), (None, "role"), ("repo", "role"), ("site", "role"), ("repo", "tenant")]
         ),
-        st.integers(0, 200_000),  # ms that it is old
+        st.integers(0, 200_000),  # age in milliseconds
     ),
     max_size=8,
 )
 
 
-#: What was passed on in all sequences.
+#: The activities that got a passed-on slot, in all sequences.
 PASSED: list[Waiter] = []
 
 
 class Admission(RuleBasedStateMachine):
-    """Does the same to the scripts and to the model."""
+    """Runs the same operations on the scripts and on the model."""
 
-    @initialize(given=limits)
-    def begin(self, given: dict[str, Any]) -> None:
+    @initialize(values=limits)
+    def begin(self, values: dict[str, Any]) -> None:
         client().delete(*client().keys(f"{keys.pointer()}*") or ["none"])
         self.model = Reference(BEGINS, AGEING_SECONDS * 1000, SHARE)
         self.held: dict[str, Grant] = {}
         self.offers: dict[str, Offer] = {}
         self.ids = 0
         self.tell_time()
-        self.put(given, keys.new_generation("g1"))
+        self.put(values, keys.new_generation("g1"))
         client().set(keys.pointer(), keys.new_generation("g1"))
 
     def tell_time(self) -> None:
         client().delete(keys.pointer() + ":clock")
         client().rpush(keys.pointer() + ":clock", self.model.now // 1000, self.model.now % 1000 * 1000)
 
-    def put(self, given: dict[str, Any], generation: str = "") -> None:
-        pools = {role: role for role in ROLES} | given["shared"]
+    def put(self, values: dict[str, Any], generation: str = "") -> None:
+        pools = {role: role for role in ROLES} | values["shared"]
         limit: dict[str, Any] = {
-            "caps": {f"pair:*:{role}": given["default"] for role in ROLES}
-            | given["some"]
-            | given["rates"]
-            | given["guards"],
-            "weights": given["weights"],
+            "caps": {f"pair:*:{role}": values["default"] for role in ROLES}
+            | values["some"]
+            | values["rates"]
+            | values["guards"],
+            "weights": values["weights"],
             "pools": {role: pool for role, pool in pools.items() if pool},
         }
-        limit["caps"] |= {f"seat:{role}": seats for role, seats in zip(ROLES, given["seats"], strict=True)}
+        limit["caps"] |= {f"seat:{role}": seats for role, seats in zip(ROLES, values["seats"], strict=True)}
         document = orjson.dumps(limit, option=orjson.OPT_SORT_KEYS)
         scripts.run("limits", generation, document.decode(), document)
         self.model.limit(limit)
 
-    @rule(given=limits)
-    def change_limits(self, given: dict[str, Any]) -> None:
-        self.put(given)
+    @rule(values=limits)
+    def change_limits(self, values: dict[str, Any]) -> None:
+        self.put(values)
         self.trade(Exchange())
 
     @rule(
@@ -139,7 +139,7 @@ class Admission(RuleBasedStateMachine):
     ) -> None:
         offers = [self.offers[id] for number in overtaking if (id := self.one_of(list(self.held), number))]
         for number, priority in moved:
-            if id := self.one_of([*self.offers], number):  # also of what is held, or over
+            if id := self.one_of([*self.offers], number):  # also of work that holds a slot or has ended
                 offers.append(self.offers[id]._replace(priority=priority))
         offers += self.offers_of(work)
         self.offers |= {str(offer.activity_id): offer for offer in offers}
@@ -215,10 +215,10 @@ class Admission(RuleBasedStateMachine):
 
 
 class PassingOn(Admission):
-    """Little work and some seats, so that often nobody waits."""
+    """Little work and some seats, so that often no work waits."""
 
-    def put(self, given: dict[str, Any], generation: str = "") -> None:
-        super().put({**given, "seats": [seats + 1 for seats in given["seats"]]}, generation)
+    def put(self, values: dict[str, Any], generation: str = "") -> None:
+        super().put({**values, "seats": [seats + 1 for seats in values["seats"]]}, generation)
 
     def offers_of(self, work: list[tuple[Any, ...]]) -> list[Offer]:
         return super().offers_of(
@@ -230,7 +230,7 @@ class PassingOn(Admission):
 
     @rule(number=st.integers(0, 9), work=works)
     def pass_on(self, number: int, work: list[tuple[Any, ...]]) -> None:
-        """A slot goes to the one that follows if that would be granted next, and nobody waits; otherwise nothing happens."""
+        """Pass a slot on to the following activity. This succeeds only if it would be granted next and no other work waits."""
         if number % 2:
             self.trade(Exchange(withdrawals=[UUID(id) for id in self.model.waiting]))
         if not self.held:
@@ -269,13 +269,13 @@ class PassingOn(Admission):
 
 
 class OnFiles(Admission):
-    """Some of the work is on files: then who is next depends on who has been looked at, but what must never be does not."""
+    """Some of the work declares files. Its order depends on what was examined before, so only forbidden grants are checked."""
 
-    #: Who was there and looked at before, with these limits.
+    #: The work that was examined before, with these limits.
     in_line: list[Waiter] = []
 
-    def put(self, given: dict[str, Any], generation: str = "") -> None:
-        super().put(given, generation)
+    def put(self, values: dict[str, Any], generation: str = "") -> None:
+        super().put(values, generation)
         self.in_line = []
 
     def offers_of(self, work: list[tuple[Any, ...]]) -> list[Offer]:
@@ -294,16 +294,16 @@ class OnFiles(Admission):
             overtaken = [w for w in waiting if w.meets(waiter) and w.comes_before(waiter)]
             assert not overtaken, f"{waiter} has overtaken {overtaken}"
             self.model.begin(waiter)
-        left = [w for w in self.model.waiting.values() if self.model.may_start(w)]
+        startable = [w for w in self.model.waiting.values() if self.model.may_start(w)]
         keeping = self.model.wait_for_files()
-        forgotten = [w for w in left if w not in keeping]
+        forgotten = [w for w in startable if w not in keeping]
         assert not forgotten, f"nothing keeps {forgotten} from starting"
         self.in_line = self.model.in_line_for_files()
         return granted
 
 
 class OnFewFiles(OnFiles):
-    """Work of one tenant on few sets of files: many wait in one lane, so its first one often goes, or another one comes before it."""
+    """Work of one tenant on few sets of files: many wait in one lane, so the first of the lane changes often."""
 
     def offers_of(self, work: list[tuple[Any, ...]]) -> list[Offer]:
         return [
@@ -314,7 +314,7 @@ class OnFewFiles(OnFiles):
 
 @pytest.fixture
 def clock_of_the_test(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The scripts as they are, but for the one line that asks for the time."""
+    """Replace the one line of the scripts that reads the time."""
     real: Callable[[str], str] = scripts._source.__wrapped__  # type: ignore[attr-defined]
     scripts._sha.cache_clear()
 
@@ -362,28 +362,28 @@ ROOMY: dict[str, Any] = {
 }  # fmt: skip
 
 
-def passing_on(**given: Any) -> PassingOn:
-    """One activity of a tenant holds a slot, and nobody waits."""
+def passing_on(**values: Any) -> PassingOn:
+    """Return a machine in which one activity holds a slot and no work waits."""
     machine = PassingOn()
-    machine.begin({**ROOMY, **given})
+    machine.begin({**ROOMY, **values})
     machine.exchange([(ONE, "dev", 10, (None, "role"), 0)], [], [], [], [])
     return machine
 
 
 @pytest.mark.usefixtures("clock_of_the_test")
 @pytest.mark.parametrize(
-    ("given", "passed"),
+    ("values", "passed"),
     [({"rates": {f"rate:{ONE}:dev": "0.01|3"}}, 2), ({"guards": {"starts:dev": 3}}, 2), ({}, 5)],
     ids=["a rate", "starts of all tenants", "nothing"],
 )
 def test_a_slot_that_is_passed_on_counts_as_a_start_for_rate_limits(
-    given: dict[str, Any], passed: int
+    values: dict[str, Any], passed: int
 ) -> None:
     PASSED.clear()
-    machine = passing_on(**given)
+    machine = passing_on(**values)
 
     for _ in range(5):
-        machine.pass_on(number=0, work=[])  # as often as the model says
+        machine.pass_on(number=0, work=[])  # as often as the model allows
 
     assert len(PASSED) == passed
 

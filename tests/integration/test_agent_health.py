@@ -1,4 +1,4 @@
-"""Health of agents' endpoints, over real HTTP: who goes away and comes back, and what people hear of it."""
+"""Health checks of agents' endpoints over real HTTP: which fail and recover, and the alerts about it."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ pytestmark = pytest.mark.usefixtures("database")
 
 
 class Handler(BaseHTTPRequestHandler):
-    """An agent without a route for health: it answers 405 to OPTIONS, and at /health as it is told."""
+    """An agent without a route for health: it answers 405 to OPTIONS, and at /health the server's `status`."""
 
     protocol_version = "HTTP/1.0"
 
     def do_OPTIONS(self) -> None:
-        self._say(405)
+        self._respond(405)
 
     def do_GET(self) -> None:
-        self._say(self.server.status)  # type: ignore[attr-defined]
+        self._respond(self.server.status)  # type: ignore[attr-defined]
 
-    def _say(self, status: int) -> None:
-        self.server.asked.append((self.command, self.path, self.headers.get("Authorization")))  # type: ignore[attr-defined]
+    def _respond(self, status: int) -> None:
+        self.server.calls.append((self.command, self.path, self.headers.get("Authorization")))  # type: ignore[attr-defined]
         self.send_response(status)
         self.end_headers()
 
@@ -49,7 +49,7 @@ class Handler(BaseHTTPRequestHandler):
 @contextmanager
 def agent_server(port: int = 0) -> Iterator[Any]:
     server: Any = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    server.status, server.asked = 200, []
+    server.status, server.calls = 200, []
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:
@@ -74,44 +74,49 @@ def scribe(server: Any) -> Iterator[Agent]:
         yield agent
 
 
-def looked_at() -> Agent:
-    """The agent after one more look."""
+def check_scribe() -> Agent:
+    """Check the agent once more and return it."""
     with system_scope():
         Agent.objects.filter(role="scribe").update(health_due_at=None)
     health.check_waiting()
-    return now()
+    return scribe_now()
 
 
-def now() -> Agent:
+def scribe_now() -> Agent:
     return Agent.objects.get(role="scribe")
 
 
 def alerts(tenant: Tenant) -> list[tuple[str, str]]:
     with tenant_scope(tenant.pk):
-        found = Alert.objects.filter(kind="agent_health").order_by("created_at")
-        return list(found.values_list("title", "severity"))
+        rows = Alert.objects.filter(kind="agent_health").order_by("created_at")
+        return list(rows.values_list("title", "severity"))
 
 
 @pytest.fixture
-def needed(tenant: Tenant, scribe: Agent) -> None:
+def pipeline_with_scribe(tenant: Tenant, scribe: Agent) -> None:
     definition = {"key": "flow", "name": "Flow", "steps": [{"id": "a", "agent_role": "scribe"}]}
     versions.save(tenant.pk, definition, actor="test")
 
 
 def test_an_agent_that_fails_and_recovers_raises_one_alert_each(
-    scribe: Agent, server: Any, settings: Any, tenant: Tenant, other_tenant: Tenant, needed: None
+    scribe: Agent,
+    server: Any,
+    settings: Any,
+    tenant: Tenant,
+    other_tenant: Tenant,
+    pipeline_with_scribe: None,
 ) -> None:
-    assert looked_at().health == "healthy"
+    assert check_scribe().health == "healthy"
 
     port = server.server_port
     server.shutdown()
     server.server_close()
     outbound.close_connections()
-    first = looked_at()
+    first = check_scribe()
     assert (first.health, first.health_failures, alerts(tenant)) == ("healthy", 1, [])
     assert first.health_due_at is not None
     assert first.health_due_at < timezone.now() + timedelta(seconds=31), "it is looked at again soon"
-    second, third = looked_at(), looked_at()
+    second, third = check_scribe(), check_scribe()
     assert (second.health, third.health, third.health_failures) == ("unhealthy", "unhealthy", 3)
     assert "could not be reached" in third.health_detail
     assert third.health_due_at is not None
@@ -120,20 +125,25 @@ def test_an_agent_that_fails_and_recovers_raises_one_alert_each(
     )
     assert alerts(tenant) == [("The agent scribe cannot be reached", "warning")]
     with tenant_scope(tenant.pk):
-        told = Alert.objects.get()
-    assert "pipeline flow (acme)" in told.body
-    assert f":{port}" not in f"{told.body} {told.facts}", "tenants are told no addresses"
+        alert = Alert.objects.get()
+    assert "pipeline flow (acme)" in alert.body
+    assert f":{port}" not in f"{alert.body} {alert.facts}", "tenants are told no addresses"
 
     with agent_server(port):
-        back = looked_at()
-        looked_at()
-    assert (back.health, back.health_failures) == ("healthy", 0)
+        recovered = check_scribe()
+        check_scribe()
+    assert (recovered.health, recovered.health_failures) == ("healthy", 0)
     assert alerts(tenant)[1:] == [("The agent scribe can be reached again", "info")]
     assert alerts(other_tenant) == [], "nobody there needs it"
 
 
 def test_the_platforms_channels_get_one_alert_however_many_tenants_use_the_agent(
-    scribe: Agent, server: Any, settings: Any, tenant: Tenant, other_tenant: Tenant, needed: None
+    scribe: Agent,
+    server: Any,
+    settings: Any,
+    tenant: Tenant,
+    other_tenant: Tenant,
+    pipeline_with_scribe: None,
 ) -> None:
     from activities.models import AlertDelivery
 
@@ -146,7 +156,7 @@ def test_the_platforms_channels_get_one_alert_however_many_tenants_use_the_agent
     Agent.objects.filter(role="scribe").update(endpoint="http://127.0.0.1:9/", health_failures=1)
     settings.ORCHESTRATOR_EGRESS_ALLOW = ("127.0.0.1:9",)
 
-    looked_at()
+    check_scribe()
 
     assert len(alerts(tenant)) == len(alerts(other_tenant)) == 1
     with system_scope():
@@ -156,19 +166,19 @@ def test_the_platforms_channels_get_one_alert_however_many_tenants_use_the_agent
 def test_an_agent_needs_no_route_for_health_and_gets_no_credentials(scribe: Agent, server: Any) -> None:
     Agent.objects.filter(role="scribe").update(auth_sealed="whatever")
 
-    assert looked_at().health_detail == "Answered with status 405."
-    assert server.asked == [("OPTIONS", "/scribe", None)]
+    assert check_scribe().health_detail == "Answered with status 405."
+    assert server.calls == [("OPTIONS", "/scribe", None)]
 
 
 def test_a_separate_health_address_must_answer_with_success(scribe: Agent, server: Any) -> None:
     Agent.objects.filter(role="scribe").update(health_url=f"http://127.0.0.1:{server.server_port}/health")
-    assert (looked_at().health, server.asked[-1][:2]) == ("healthy", ("GET", "/health"))
+    assert (check_scribe().health, server.calls[-1][:2]) == ("healthy", ("GET", "/health"))
 
     server.status = 503
-    looked_at()
+    check_scribe()
 
-    assert "503; 2xx was expected" in looked_at().health_detail
-    assert now().health == "unhealthy"
+    assert "503; 2xx was expected" in check_scribe().health_detail
+    assert scribe_now().health == "unhealthy"
 
 
 def test_the_endpoint_of_the_production_version_is_checked(scribe: Agent, server: Any) -> None:
@@ -176,16 +186,16 @@ def test_the_endpoint_of_the_production_version_is_checked(scribe: Agent, server
         "scribe", "2.0.0", "production", endpoint=f"http://127.0.0.1:{server.server_port}/v2", actor="test"
     )
 
-    looked_at()
+    check_scribe()
 
-    assert [path for _, path, _ in server.asked] == ["/v2"]
+    assert [path for _, path, _ in server.calls] == ["/v2"]
 
 
 def test_a_forbidden_address_is_not_called(scribe: Agent, server: Any, settings: Any) -> None:
     settings.ORCHESTRATOR_EGRESS_ALLOW = ()
 
-    assert "https" in looked_at().health_detail
-    assert server.asked == []
+    assert "https" in check_scribe().health_detail
+    assert server.calls == []
 
 
 def test_a_hanging_endpoint_costs_no_more_than_the_timeout(scribe: Agent, settings: Any) -> None:
@@ -194,37 +204,45 @@ def test_a_hanging_endpoint_costs_no_more_than_the_timeout(scribe: Agent, settin
         settings.ORCHESTRATOR_EGRESS_ALLOW = (f"127.0.0.1:{frozen.port}",)
         Agent.objects.filter(role="scribe").update(endpoint=f"http://127.0.0.1:{frozen.port}/")
 
-        assert "within 0.2 s" in looked_at().health_detail
+        assert "within 0.2 s" in check_scribe().health_detail
 
 
 def test_a_new_address_resets_the_health(scribe: Agent, server: Any) -> None:
-    looked_at()
+    check_scribe()
 
     deployments.deploy("scribe", "2.0.0", "production", endpoint="http://127.0.0.1:9/", actor="test")
 
-    assert (now().health, now().health_failures, now().health_due_at) == ("unknown", 0, None)
+    assert (scribe_now().health, scribe_now().health_failures, scribe_now().health_due_at) == (
+        "unknown",
+        0,
+        None,
+    )
 
 
 def test_a_result_for_an_address_that_was_replaced_meanwhile_does_not_count(
     scribe: Agent, server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def moved_meanwhile(agent: Agent, endpoint: str) -> health.Finding:
+    def fail_at_the_old_address(agent: Agent, endpoint: str) -> health.Finding:
         return health.Finding(False, "away")
 
     with system_scope():
         claims = health._claim_due(health.waiting().filter(role="scribe"))
     deployments.deploy("scribe", "2.0.0", "production", actor="test")
-    monkeypatch.setattr(health, "call_agent", moved_meanwhile)
+    monkeypatch.setattr(health, "call_agent", fail_at_the_old_address)
     with system_scope():
         health._check(claims)
 
-    assert (now().health, now().health_failures, now().health_checked_at) == ("unknown", 0, None)
+    assert (scribe_now().health, scribe_now().health_failures, scribe_now().health_checked_at) == (
+        "unknown",
+        0,
+        None,
+    )
 
 
 def test_each_agent_is_checked_by_one_of_many_processes(scribe: Agent, server: Any) -> None:
     at_once(*[health.check_waiting for _ in range(4)])
 
-    assert len(server.asked) == 1
+    assert len(server.calls) == 1
 
 
 def test_the_background_task_is_due_while_agents_with_an_address_are_due(scribe: Agent, server: Any) -> None:
@@ -233,7 +251,7 @@ def test_the_background_task_is_due_while_agents_with_an_address_are_due(scribe:
 
     health.check_waiting()
 
-    assert now().health == "healthy"
+    assert scribe_now().health == "healthy"
     assert background_tasks._with_waiting_rows(["agents-health"]) == []
 
 
@@ -248,10 +266,10 @@ def test_a_check_requested_over_the_api_is_left_to_a_worker(
     api: Any, tenant: Tenant, scribe: Agent, server: Any
 ) -> None:
     health.check_waiting()
-    asked = len(server.asked)
+    calls_before = len(server.calls)
 
     answer = api(platform=True).post("/api/v1/agents/scribe/check/")
 
     assert (answer.status_code, answer.json()["health"]) == (202, "healthy")
-    assert (len(server.asked), now().health_due_at) == (asked, None)
+    assert (len(server.calls), scribe_now().health_due_at) == (calls_before, None)
     assert api("viewer").get("/api/v1/agents/scribe/").json()["health"] == "healthy"

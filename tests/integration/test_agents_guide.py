@@ -1,4 +1,4 @@
-"""The guide to agents does what it says: its commands and requests are run as they stand there, in their order."""
+"""Runs the commands and requests of the guide to agents, in their order."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ BLOCKS = re.findall(r"^```(console|http)\n(.*?)^```", GUIDE, re.MULTILINE | re.D
 
 
 @pytest.fixture(autouse=True)
-def only_for_the_test(database: None, settings: Any) -> Iterator[None]:
+def remove_the_agent(database: None, settings: Any) -> Iterator[None]:
     settings.ORCHESTRATOR_EGRESS_ALLOW = ("agents.example.com:443",)
     yield
     Agent.objects.filter(role="headline-writer").delete()
 
 
 def run(block: str) -> None:
-    """Commands after `$`, each followed by what it prints; when nothing follows, only that it succeeds counts."""
+    """Run the commands after `$` and compare their output with the following lines; without such lines any output will do."""
     for command, expected in re.findall(
         r"^\$ python manage\.py (.+)\n((?:(?!\$).*\n)*)", block, re.MULTILINE
     ):
@@ -38,10 +38,10 @@ def run(block: str) -> None:
 
 
 def send(client: Any, block: str) -> None:
-    """A request, its body if there is one, and after `->` the status of the answer."""
-    found = re.fullmatch(r"([A-Z]+) (\S+)\n(.*?)-> (\d+)\n", block, re.DOTALL)
-    assert found, block
-    method, address, body, status = found.groups()
+    """Send a request with its body, if any, and compare the status of the answer with the one after `->`."""
+    match = re.fullmatch(r"([A-Z]+) (\S+)\n(.*?)-> (\d+)\n", block, re.DOTALL)
+    assert match, block
+    method, address, body, status = match.groups()
     answer = getattr(client, method.lower())(address, *([orjson.loads(body)] if body.strip() else []))
     assert answer.status_code == int(status), (block, answer.content)
 

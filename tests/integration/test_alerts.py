@@ -1,4 +1,4 @@
-"""Raising alerts: the notice and its deliveries are rows of the transaction of what they tell of, made once."""
+"""An alert and its deliveries are created once, in the transaction of the change that they report."""
 
 from __future__ import annotations
 
@@ -35,21 +35,23 @@ def channel_of(
     return channel
 
 
-def raised(tenant: Tenant, kind: str = "dead_letter", title: str = "It failed", **fields: Any) -> UUID | None:
+def raise_in(
+    tenant: Tenant, kind: str = "dead_letter", title: str = "It failed", **fields: Any
+) -> UUID | None:
     with tenant_scope(tenant.pk):
         return raise_alert(tenant.pk, kind, title, **fields)
 
 
 def statements(action: Callable[[], Any]) -> int:
-    """How many statements it takes; those that are written by hand pass Django's wrappers, too."""
+    """Count the statements of an action, including those of hand-written SQL."""
     count = 0
 
-    def counted(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+    def count_statement(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
         nonlocal count
         count += 1
         return execute(sql, params, many, context)
 
-    with connections[APP].execute_wrapper(counted):
+    with connections[APP].execute_wrapper(count_statement):
         action()
     return count
 
@@ -67,7 +69,7 @@ def alerts(tenant: Tenant) -> list[Alert]:
 def test_an_alert_stores_what_it_was_raised_with(tenant: Tenant) -> None:
     activity, at = uuid7(), datetime(2026, 5, 1, 9, 30, tzinfo=UTC)
 
-    raised(
+    raise_in(
         tenant,
         title="It failed",
         body="Twice.\nAnd again.",
@@ -111,7 +113,7 @@ def test_a_channel_gets_the_kinds_of_alerts_that_it_selects(tenant: Tenant) -> N
     channel_of(tenant, name="plans", kinds=["plan_invalid"])
     channel_of(tenant, name="off", enabled=False)
 
-    raised(tenant, "dead_letter")
+    raise_in(tenant, "dead_letter")
 
     assert {channel_id for _, channel_id in deliveries(tenant)} == {every.pk, dead.pk}
 
@@ -119,7 +121,7 @@ def test_a_channel_gets_the_kinds_of_alerts_that_it_selects(tenant: Tenant) -> N
 def test_a_channel_of_another_tenant_gets_nothing(tenant: Tenant, other_tenant: Tenant) -> None:
     channel_of(other_tenant)
 
-    raised(tenant)
+    raise_in(tenant)
 
     assert (deliveries(tenant), deliveries(other_tenant)) == ([], [])
 
@@ -129,8 +131,8 @@ def test_the_platforms_channels_get_alerts_of_every_tenant(
 ) -> None:
     settings.SLACK_WEBHOOK_URL, settings.ALERT_EMAIL = "https://hooks.example.com/x", "ops@example.com"
 
-    raised(tenant)
-    raised(other_tenant)
+    raise_in(tenant)
+    raise_in(other_tenant)
 
     assert deliveries(tenant) == deliveries(other_tenant) == [("email", None), ("slack", None)]
 
@@ -138,9 +140,9 @@ def test_the_platforms_channels_get_alerts_of_every_tenant(
 def test_an_alert_with_a_known_key_is_not_created_again(tenant: Tenant, other_tenant: Tenant) -> None:
     channel_of(tenant)
 
-    first = raised(tenant, dedup_key="dead-letter:1")
-    second = raised(tenant, title="Another text", dedup_key="dead-letter:1")
-    elsewhere = raised(other_tenant, dedup_key="dead-letter:1")
+    first = raise_in(tenant, dedup_key="dead-letter:1")
+    second = raise_in(tenant, title="Another text", dedup_key="dead-letter:1")
+    elsewhere = raise_in(other_tenant, dedup_key="dead-letter:1")
 
     assert first is not None
     assert second is None
@@ -150,14 +152,14 @@ def test_an_alert_with_a_known_key_is_not_created_again(tenant: Tenant, other_te
 
 
 def test_alerts_without_a_key_never_merge(tenant: Tenant) -> None:
-    assert raised(tenant) != raised(tenant)
+    assert raise_in(tenant) != raise_in(tenant)
     assert len(alerts(tenant)) == 2
 
 
 def test_one_of_twenty_simultaneous_equal_alerts_is_created(tenant: Tenant) -> None:
     channel_of(tenant)
 
-    outcomes = at_once(*[lambda: raised(tenant, dedup_key="same") for _ in range(20)])
+    outcomes = at_once(*[lambda: raise_in(tenant, dedup_key="same") for _ in range(20)])
 
     assert len([outcome for outcome in outcomes if isinstance(outcome, UUID)]) == 1
     assert outcomes.count(None) == 19
@@ -167,20 +169,20 @@ def test_one_of_twenty_simultaneous_equal_alerts_is_created(tenant: Tenant) -> N
 def test_an_alert_is_rolled_back_with_the_change_that_it_reports(tenant: Tenant) -> None:
     channel_of(tenant)
 
-    def fails_after_telling() -> None:
+    def fail_after_raising_the_alert() -> None:
         with tenant_scope(tenant.pk):
             raise_alert(tenant.pk, "dead_letter", "It failed", dedup_key="one")
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        fails_after_telling()
+        fail_after_raising_the_alert()
 
     assert (alerts(tenant), deliveries(tenant)) == ([], [])
-    assert raised(tenant, dedup_key="one") is not None
+    assert raise_in(tenant, dedup_key="one") is not None
 
 
 @pytest.mark.parametrize(
-    ("title", "kept"),
+    ("title", "expected"),
     [
         ("Failed:\r\nBcc: all@example.com", "Failed: Bcc: all@example.com"),
         ("\x00\u202egnp.exe", "gnp.exe"),
@@ -188,23 +190,23 @@ def test_an_alert_is_rolled_back_with_the_change_that_it_reports(tenant: Tenant)
         ("\n\t", "Dead Letter"),
     ],
 )
-def test_a_title_from_outside_becomes_one_printable_line(tenant: Tenant, title: str, kept: str) -> None:
-    raised(tenant, title=title, body="a\x00b" * 10_000)
+def test_a_title_from_outside_becomes_one_printable_line(tenant: Tenant, title: str, expected: str) -> None:
+    raise_in(tenant, title=title, body="a\x00b" * 10_000)
 
-    assert alerts(tenant)[0].title == kept
+    assert alerts(tenant)[0].title == expected
     assert "\x00" not in alerts(tenant)[0].body
     assert len(alerts(tenant)[0].body) == 10_000
 
 
 def test_an_unknown_kind_of_alert_is_an_error(tenant: Tenant) -> None:
     with pytest.raises(ValueError, match="not a valid AlertKind"):
-        raised(tenant, "dead_leter")
+        raise_in(tenant, "dead_leter")
     assert max(map(len, AlertKind)) <= Alert._meta.get_field("kind").max_length  # type: ignore[operator]
 
 
 def test_a_channel_gets_an_alert_once(tenant: Tenant) -> None:
     channel = channel_of(tenant)
-    alert_id = raised(tenant)
+    alert_id = raise_in(tenant)
 
     with pytest.raises(IntegrityError, match="alert_once_per_channel"), tenant_scope(tenant.pk):
         AlertDelivery.objects.create(
@@ -218,7 +220,7 @@ def test_a_channel_gets_an_alert_once(tenant: Tenant) -> None:
 
 def test_the_platforms_channel_gets_an_alert_once(tenant: Tenant, settings: Any) -> None:
     settings.SLACK_WEBHOOK_URL = "https://hooks.example.com/x"
-    alert_id = raised(tenant)
+    alert_id = raise_in(tenant)
 
     with pytest.raises(IntegrityError, match="alert_once_per_channel"), tenant_scope(tenant.pk):
         AlertDelivery.objects.create(

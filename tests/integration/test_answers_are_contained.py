@@ -1,4 +1,4 @@
-"""Every answer says what a browser may do with it; reading changes nothing; changing needs a token that other sites do not have."""
+"""Every answer restricts what a browser may do with it, reading changes nothing, and changes need a token that other sites lack."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from tests.superusers import browser_of, seeing_all
 
 pytestmark = pytest.mark.long
 
-#: What no policy of a page leaves open, whatever else it says.
+#: Directives that the policy of every page contains.
 CLOSED = {"default-src 'none'", "base-uri 'none'", "frame-ancestors 'none'", "form-action 'self'"}
-#: Written by reading: when a token was last used; that somebody asked for what is not theirs; the one row of settings, which comes into
-#: being with the defaults when somebody looks for it. Workers write that they live, anyone who reads.
+#: Tables that a read may write: the last use of a token, refused requests in the audit trail, the one row of settings, which the first
+#: read creates with the defaults, and heartbeats of workers.
 TOUCHED = {"tenants_apitoken", "tenants_auditentry", "agents_platformconfig", "activities_workerprocess"}
 
 
@@ -41,43 +41,43 @@ def policy(answer: HttpResponse) -> dict[str, list[str]]:
 
 
 def faults(answer: HttpResponse) -> list[str]:
-    """What a browser would be allowed to do with this answer and should not."""
-    said = policy(answer)
-    found = [] if answer.get("X-Content-Type-Options") == "nosniff" else ["kinds are guessed"]
-    if said.get("default-src") != ["'none'"] or (
-        said.get("frame-ancestors") != ["'none'"] and "sandbox" not in said
+    """Return what a browser would be allowed to do with this answer but should not."""
+    directives = policy(answer)
+    problems = [] if answer.get("X-Content-Type-Options") == "nosniff" else ["kinds are guessed"]
+    if directives.get("default-src") != ["'none'"] or (
+        directives.get("frame-ancestors") != ["'none'"] and "sandbox" not in directives
     ):
-        found.append("not closed")
+        problems.append("not closed")
     if kind(answer) == "text/html":
-        # Errors that arise before any view have the policy alone, which says the same.
-        found += (
+        # Errors before any view have only the policy, which also forbids framing.
+        problems += (
             [] if answer.get("X-Frame-Options") == "DENY" or answer.status_code == 400 else ["may be framed"]
         )
-        found += [] if answer.get("Referrer-Policy") == "same-origin" else ["says where people come from"]
-        found += [each for each in CLOSED if each not in answer["Content-Security-Policy"].split("; ")]
-        found += ["scripts in pages"] if "'unsafe-inline'" in said.get("script-src", ()) else []
-        sources = {source for each in said.values() for source in each}
-        found += sorted(sources - {"'self'", "'none'", "data:", "'unsafe-inline'", "'unsafe-eval'"})
-        found += ["scripts as data"] if "data:" in said.get("script-src", ()) else []
-    elif "script-src" in said or "connect-src" in said:
-        found.append("what is no page may do something")
-    return found
+        problems += [] if answer.get("Referrer-Policy") == "same-origin" else ["says where people come from"]
+        problems += [each for each in CLOSED if each not in answer["Content-Security-Policy"].split("; ")]
+        problems += ["scripts in pages"] if "'unsafe-inline'" in directives.get("script-src", ()) else []
+        sources = {source for each in directives.values() for source in each}
+        problems += sorted(sources - {"'self'", "'none'", "data:", "'unsafe-inline'", "'unsafe-eval'"})
+        problems += ["scripts as data"] if "data:" in directives.get("script-src", ()) else []
+    elif "script-src" in directives or "connect-src" in directives:
+        problems.append("what is no page may do something")
+    return problems
 
 
 def plain_addresses() -> list[str]:
-    """Every address of the site that has no parameters, below the admin only its own."""
+    """Return every address of the site without parameters."""
 
     def below(patterns: list[Any], prefix: str) -> list[str]:
-        found = []
+        addresses = []
         for each in patterns:
             address = prefix + str(each.pattern).removeprefix("^").replace("/?$", "/").removesuffix(
                 "$"
             ).replace("\\Z", "")
             if any(mark in address for mark in "<(?["):
                 continue
-            found += below(each.url_patterns, address) if isinstance(each, URLResolver) else [address]
+            addresses += below(each.url_patterns, address) if isinstance(each, URLResolver) else [address]
             assert isinstance(each, URLPattern | URLResolver)
-        return found
+        return addresses
 
     return below(get_resolver().url_patterns, "/")
 
@@ -88,13 +88,13 @@ def digests() -> dict[str, str]:
             "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
         )
         names = [name for (name,) in cursor.fetchall()]
-        found = {}
+        digest_of = {}
         for name in names:
             cursor.execute(
                 f"SELECT md5(coalesce(string_agg(t::text, '|' ORDER BY t::text), '')) FROM \"{name}\" t"
             )
-            (found[name],) = cursor.fetchone()
-    return found
+            (digest_of[name],) = cursor.fetchone()
+    return digest_of
 
 
 def test_reading_everything_changes_nothing_and_every_answer_is_contained(
@@ -102,14 +102,14 @@ def test_reading_everything_changes_nothing_and_every_answer_is_contained(
 ) -> None:
     document, client, root = schema(), api("admin", platform=True), browser_of(seeing_all())
     root.get("/")
-    before, found, kinds = digests(), {}, set()
+    before, wrong_answers, kinds = digests(), {}, set()
 
     def look(who: Any, address: str, **headers: str) -> None:
         answer = who.get(address, **headers)
         kinds.add((kind(answer), answer.status_code))
         assert answer.status_code < 500, (address, answer.status_code)
         if wrong := faults(answer):
-            found[address] = wrong
+            wrong_answers[address] = wrong
         answer.close()
 
     for path, methods in document["paths"].items():
@@ -125,7 +125,7 @@ def test_reading_everything_changes_nothing_and_every_answer_is_contained(
     for address in [*addresses, *lists[::3]]:  # all are of one class
         look(root, address)
 
-    assert found == {}
+    assert wrong_answers == {}
     after = digests()
     assert {name for name in before if before[name] != after[name]} <= TOUCHED
     assert {("text/html", 200), ("application/json", 200), ("application/problem+json", 404)} <= kinds
@@ -135,7 +135,7 @@ def test_errors_and_files_have_the_same_headers(
     tenant: Tenant, client: Client, api: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.raise_request_exception = False
-    nobody = User.objects.create_user("nobody", password="a long password", is_staff=True)
+    clerk = User.objects.create_user("nobody", password="a long password", is_staff=True)
     strict = Client(enforce_csrf_checks=True, raise_request_exception=False)
     answers = {
         "a page that there is not": (client.get("/nowhere"), 404),
@@ -145,7 +145,7 @@ def test_errors_and_files_have_the_same_headers(
         "another name of the server": (client.get("/", headers={"host": "evil.example"}), 400),
         "a redirect": (client.get("/"), 302),
         "no token of the form": (strict.post("/login/", {"username": "a", "password": "b"}), 403),
-        "no right": (browser_of(nobody).get("/admin/"), 403),
+        "no right": (browser_of(clerk).get("/admin/"), 403),
         "the login of the admin": (client.get("/admin/login/"), 200),
         "a style sheet": (client.get("/static/console/console.css"), 200),
         "a script": (client.get("/static/admin/js/core.js"), 200),

@@ -1,4 +1,4 @@
-"""The API's door: who is let in, what each role may do, and who gets into the platform's admin."""
+"""Authentication of the API, the rights of each role, and access to the platform's admin."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def test_a_secret_in_the_address_is_refused_even_with_a_valid_header(api, query)
 def test_a_token_gives_access_to_its_own_tenant_only(api, tenant, other_tenant):
     client = api(tenant=tenant)
 
-    made = client.post(
+    answer = client.post(
         NOTES,
         {"name": "mine", "tenant": str(other_tenant.pk), "tenant_id": str(other_tenant.pk)},
         headers={"X-Tenant": "globex", "X-Tenant-Id": str(other_tenant.pk)},
     )
 
-    assert made.status_code == 201
+    assert answer.status_code == 201
     assert (names_of(tenant), names_of(other_tenant)) == (["mine"], [])
 
 
@@ -111,7 +111,7 @@ def test_a_superuser_must_name_a_tenant_and_may_name_any(tenant):
     assert client.get(NOTES, headers={"X-Tenant": "acme"}).status_code == 200
 
 
-# What a role may do
+# Rights of roles
 
 
 @pytest.mark.parametrize(
@@ -178,16 +178,16 @@ def test_only_platform_admins_change_what_all_tenants_share(api):
 
 
 def test_the_admin_sees_all_tenants_only_during_requests_of_superusers(client, monkeypatch):
-    seen = []
+    aliases = []
     inside = notes_api.HttpResponse("inside")
     monkeypatch.setattr(
-        notes_api.urlpatterns[-2], "callback", lambda request: seen.append(current_alias()) or inside
+        notes_api.urlpatterns[-2], "callback", lambda request: aliases.append(current_alias()) or inside
     )
     client.force_login(seeing_all())
 
     assert client.get("/admin/").status_code == 200
 
-    assert seen == ["system"]
+    assert aliases == ["system"]
     assert current_alias() == "default"
 
 

@@ -1,4 +1,4 @@
-"""What belongs to an activity: its output, its history, and why it does not run right now."""
+"""An activity's output, its timeline, and the reason why it waits."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ def test_an_output_is_read_first_from_the_spool_and_later_from_the_store(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     engine.agent.behaviour = lambda request: Completed(Output("# Bees", {"words": 2}, "text/html"))
-    (done,) = engine.submit(acme)
+    (activity_id,) = engine.submit(acme)
     engine.drain()
     client = api("viewer")
 
-    spooled = client.get(detail(done, "output"))
+    spooled = client.get(detail(activity_id, "output"))
     outputs.copy_waiting()
-    stored = client.get(detail(done, "output"))
+    stored = client.get(detail(activity_id, "output"))
 
     assert spooled.status_code == stored.status_code == 200
-    shown = spooled.json()
-    assert {name: shown[name] for name in ("content", "data", "content_type")} == {
+    body = spooled.json()
+    assert {name: body[name] for name in ("content", "data", "content_type")} == {
         "content": "# Bees", "data": {"words": 2}, "content_type": "text/html",
     }  # fmt: skip
-    assert shown["id"] == str(engine.get(acme, done).output_ref)
-    assert {**stored.json(), "created_at": None} == {**shown, "created_at": None}
-    assert stored["ETag"] == spooled["ETag"] == f'"{shown["id"]}"'
+    assert body["id"] == str(engine.get(acme, activity_id).output_ref)
+    assert {**stored.json(), "created_at": None} == {**body, "created_at": None}
+    assert stored["ETag"] == spooled["ETag"] == f'"{body["id"]}"'
 
 
 def test_without_an_output_the_answer_is_404_and_says_so(api: Any, engine: Engine, acme: Tenant) -> None:
@@ -68,16 +68,16 @@ def test_without_an_output_the_answer_is_404_and_says_so(api: Any, engine: Engin
 def test_outputs_that_left_the_spool_are_503_while_the_store_is_away(
     api: Any, engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (done,) = engine.submit(acme)
+    (activity_id,) = engine.submit(acme)
     engine.drain()
     outputs.copy_waiting()
 
-    def away() -> Any:
+    def fail() -> Any:
         raise pymongo.errors.ServerSelectionTimeoutError("away")
 
-    monkeypatch.setattr(outputs, "collection", away)
+    monkeypatch.setattr(outputs, "collection", fail)
 
-    problem(api().get(detail(done, "output")), 503, "output_unavailable")
+    problem(api().get(detail(activity_id, "output")), 503, "output_unavailable")
 
 
 # History
@@ -87,10 +87,10 @@ def test_the_timeline_joins_transitions_wakes_and_runs_in_the_order_of_time(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     engine.agent.behaviour = lambda request: Completed(Output("x"), Usage(input_tokens=3))
-    (done,) = engine.submit(acme)
+    (activity_id,) = engine.submit(acme)
     engine.drain()
 
-    moments = api("viewer").get(detail(done, "timeline")).json()["results"]
+    moments = api("viewer").get(detail(activity_id, "timeline")).json()["results"]
 
     assert [moment["at"] for moment in moments] == sorted(moment["at"] for moment in moments)
     transitions = [(m["verb"], m["source"], m["target"]) for m in moments if m["kind"] == "transition"]
@@ -105,20 +105,20 @@ def test_the_timeline_joins_transitions_wakes_and_runs_in_the_order_of_time(
 
 
 def test_a_timeline_is_paged_both_ways(api: Any, engine: Engine, acme: Tenant) -> None:
-    (done,) = engine.submit(acme)
+    (activity_id,) = engine.submit(acme)
     engine.drain()
     client = api()
-    everything = client.get(detail(done, "timeline")).json()
+    everything = client.get(detail(activity_id, "timeline")).json()
     assert everything["next"] is everything["previous"] is None
 
-    first = client.get(f"{detail(done, 'timeline')}?limit=2").json()
+    first = client.get(f"{detail(activity_id, 'timeline')}?limit=2").json()
     second = client.get(first["next"]).json()
     third = client.get(second["next"]).json()
-    back = client.get(third["previous"]).json()
+    previous = client.get(third["previous"]).json()
 
     pages = [first["results"], second["results"], third["results"]]
     assert [moment for page in pages for moment in page] == everything["results"][: sum(map(len, pages))]
-    assert (back["results"], first["previous"], len(third["results"])) == (second["results"], None, 2)
+    assert (previous["results"], first["previous"], len(third["results"])) == (second["results"], None, 2)
 
 
 @pytest.mark.parametrize("query", ["limit=0", "cursor=x", "kind=run"])
@@ -128,21 +128,21 @@ def test_a_timeline_takes_no_other_parameters(api: Any, engine: Engine, acme: Te
     problem(api().get(f"{detail(one, 'timeline')}?{query}"), 400, "validation_failed")
 
 
-# Why it waits
+# Wait reasons
 
 
 @pytest.fixture
 def why(api: Any) -> Callable[[UUID], dict[str, Any]]:
     client = None
 
-    def asked(activity_id: UUID) -> dict[str, Any]:
+    def get_reason(activity_id: UUID) -> dict[str, Any]:
         nonlocal client
         client = client or api("viewer")
         answer = client.get(detail(activity_id, "why"))
         assert answer.status_code == 200
         return dict(answer.json())
 
-    return asked
+    return get_reason
 
 
 def test_a_role_without_a_worker_is_the_wait_reason(
@@ -173,7 +173,7 @@ def test_the_limit_that_holds_work_back_is_named_with_its_use(
     capped: dict[str, Any],
     code: str,
     holder: str,
-    agents_as_they_were: None,
+    restore_the_agent: None,
 ) -> None:
     with tenant_scope(acme.pk):
         AgentConfig.objects.filter(agent_id="qa").update(**capped.get("config", {"max_concurrency": 50}))
@@ -190,14 +190,14 @@ def test_the_limit_that_holds_work_back_is_named_with_its_use(
 
 
 @pytest.fixture
-def agents_as_they_were(database: None) -> Any:
+def restore_the_agent(database: None) -> Any:
     yield
     Agent.objects.filter(role="qa").update(max_concurrency=None, paused=False, enabled=True)
 
 
 @pytest.mark.parametrize("whose", ["config", "tenant", "agent"])
 def test_a_pause_is_the_wait_reason_and_says_what_is_paused(
-    engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]], whose: str, agents_as_they_were: None
+    engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]], whose: str, restore_the_agent: None
 ) -> None:
     with tenant_scope(acme.pk):
         AgentConfig.objects.filter(agent_id="qa").update(paused=whose == "config")
@@ -286,10 +286,10 @@ def test_running_and_ended_activities_wait_for_nothing(
     engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]
 ) -> None:
     engine.agent.behaviour = lambda request: Accepted() if request.params else Completed(Output())
-    running, done = engine.submit(acme, params={"later": True}), engine.submit(acme)
+    running, activity_id = engine.submit(acme, params={"later": True}), engine.submit(acme)
     engine.drain()
 
-    reasons = [why(running[0]), why(done[0])]
+    reasons = [why(running[0]), why(activity_id[0])]
 
     assert [(reason["code"], reason["detail"], reason["since"]) for reason in reasons] == [
         (None, "It is running.", None), (None, "It is done.", None),

@@ -1,4 +1,4 @@
-"""The registry, and what a tenant sets for itself: merged, checked, sealed, and in force at once."""
+"""The registry of agents and the settings of a tenant, which are merged, validated, sealed and in force at once."""
 
 from __future__ import annotations
 
@@ -48,17 +48,19 @@ def put(client: Any, body: dict[str, Any], role: str = "seo", **headers: str) ->
 
 
 def paths(response: Any) -> set[str]:
-    return {fault["path"] for fault in problem(response, 400, "validation_failed")["errors"]}
+    return {error["path"] for error in problem(response, 400, "validation_failed")["errors"]}
 
 
 # The registry
 
 
 def test_the_registry_lists_every_role(api: Any, tenant: Tenant) -> None:
-    found = api("viewer").get(f"{AGENTS}?limit=200").json()["results"]
+    results = api("viewer").get(f"{AGENTS}?limit=200").json()["results"]
 
-    assert [agent["role"] for agent in found] == sorted(Agent.objects.filter().values_list("role", flat=True))
-    assert found[0].keys() >= {
+    assert [agent["role"] for agent in results] == sorted(
+        Agent.objects.filter().values_list("role", flat=True)
+    )
+    assert results[0].keys() >= {
         "role",
         "name",
         "description",
@@ -81,17 +83,17 @@ def test_a_role_is_returned_with_its_queue_and_production_version(
 
 
 def test_the_registry_can_be_searched_and_contains_no_addresses_or_secrets(api: Any, tenant: Tenant) -> None:
-    found = api().get(f"{AGENTS}?search=keyword&enabled=true").json()["results"]
+    results = api().get(f"{AGENTS}?search=keyword&enabled=true").json()["results"]
 
-    assert [agent["role"] for agent in found] == ["keyword-researcher"]
-    assert not {"endpoint", "auth", "auth_sealed", "options"} & found[0].keys()
+    assert [agent["role"] for agent in results] == ["keyword-researcher"]
+    assert not {"endpoint", "auth", "auth_sealed", "options"} & results[0].keys()
     problem(api().get(f"{AGENTS}?colour=red"), 400, "validation_failed")
 
 
 def test_the_versions_of_a_role_are_listed_newest_first(api: Any, tenant: Tenant, deployments: None) -> None:
-    found = api("viewer").get(f"{AGENTS}seo/deployments/").json()["results"]
+    results = api("viewer").get(f"{AGENTS}seo/deployments/").json()["results"]
 
-    assert [(item["version"], item["environment"]) for item in found] == [
+    assert [(item["version"], item["environment"]) for item in results] == [
         ("1.1.0", "staging"),
         ("1.0.0", "production"),
     ]
@@ -135,14 +137,14 @@ def test_settings_apply_at_once_and_are_returned_without_their_secrets(api: Any,
 
     answer = put(api("admin"), body)
 
-    shown = answer.json()
+    config_read = answer.json()
     assert answer.status_code == 200
-    assert {name: shown[name] for name in body if name != "auth"} == {
+    assert {name: config_read[name] for name in body if name != "auth"} == {
         name: value for name, value in body.items() if name != "auth"
     }
-    assert shown["auth"] == {"type": "bearer", "set": True}
-    assert set(shown["own"]) == set(body)
-    assert (shown["version"], answer["ETag"]) == (1, '"1"')
+    assert config_read["auth"] == {"type": "bearer", "set": True}
+    assert set(config_read["own"]) == set(body)
+    assert (config_read["version"], answer["ETag"]) == (1, '"1"')
     assert b"s3cret" not in answer.content + api().get(f"{CONFIGS}seo/").content + api().get(CONFIGS).content
     force = configuration.settings_for(tenant.pk, "seo")
     assert force.instructions == body["instructions"]
@@ -167,9 +169,15 @@ def test_put_replaces_all_settings(api: Any, tenant: Tenant) -> None:
         },
     )
 
-    shown = put(client, {"model": "m-2"}).json()
+    config_read = put(client, {"model": "m-2"}).json()
 
-    assert (shown["own"], shown["model"], shown["max_concurrency"], shown["auth"], shown["enabled"]) == (
+    assert (
+        config_read["own"],
+        config_read["model"],
+        config_read["max_concurrency"],
+        config_read["auth"],
+        config_read["enabled"],
+    ) == (
         ["model"],
         "m-2",
         5,
@@ -192,9 +200,9 @@ def test_settings_that_were_read_can_be_put_back_and_keep_their_secrets(api: Any
     client = api()
     put(client, {**HTTP, "auth": {"type": "header", "name": "X-Key", "value": "s3cret"}})
 
-    shown = put(client, {**HTTP, "auth": config(client)["auth"], "model": "m"}).json()
+    config_read = put(client, {**HTTP, "auth": config(client)["auth"], "model": "m"}).json()
 
-    assert shown["auth"] == {"type": "header", "set": True}
+    assert config_read["auth"] == {"type": "header", "set": True}
     assert configuration.settings_for(tenant.pk, "seo").adapter.auth["value"] == "s3cret"
 
 
@@ -241,9 +249,9 @@ def test_a_repeated_key_is_refused_because_one_of_its_values_would_be_lost(api: 
 
 @pytest.mark.parametrize("endpoint", ["agents.samples:noop", "tests.engine:agent"])
 def test_allowed_functions_may_be_run_inline(api: Any, tenant: Tenant, endpoint: str) -> None:
-    shown = put(api(), {"adapter": "inline", "endpoint": endpoint}).json()
+    config_read = put(api(), {"adapter": "inline", "endpoint": endpoint}).json()
 
-    assert (shown["adapter"], shown["endpoint"]) == ("inline", endpoint)
+    assert (config_read["adapter"], config_read["endpoint"]) == ("inline", endpoint)
 
 
 def test_another_adapter_needs_an_endpoint_of_its_own(api: Any, tenant: Tenant) -> None:

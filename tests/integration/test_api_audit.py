@@ -1,4 +1,4 @@
-"""What requests leave in the audit trail: one entry for each that changed something, one for each that was refused, none for the rest."""
+"""The audit trail gets one entry for each request that changes something or is refused, and none for other requests."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def entries(tenant: Tenant) -> list[AuditEntry]:
 
 
 def _views(patterns: Any, prefix: str = "") -> list[tuple[str, Any]]:
-    found = []
+    routes = []
     for each in patterns:
         if isinstance(each, URLResolver):
-            found += _views(each.url_patterns, prefix + str(each.pattern))
+            routes += _views(each.url_patterns, prefix + str(each.pattern))
         elif isinstance(each, URLPattern) and (prefix + str(each.pattern)).startswith("api/"):
-            found.append((prefix + str(each.pattern), each.callback))
-    return found
+            routes.append((prefix + str(each.pattern), each.callback))
+    return routes
 
 
 def test_every_view_that_changes_something_is_audited_or_has_a_reason() -> None:
-    """Or says why not. What goes through leaves an entry, whatever it is: the tests below see that."""
+    """The tests below prove that requests to an audited view leave an entry."""
     reasons, outside = {}, []
     for route, view in _views(get_resolver().url_patterns):
         kind = getattr(view, "cls", None)
@@ -68,7 +68,7 @@ def test_every_view_that_changes_something_is_audited_or_has_a_reason() -> None:
     assert reasons.keys() == {"RunHeartbeat", "RunLog", "TenantSwitches", "UnsavedPreview"}
 
 
-#: Operations that need nothing but a body, in an order in which all of them work. `{id}` is what the first of its collection answered.
+#: Operations that need only a body, in an order in which all of them succeed. `{id}` is the first created id of the collection.
 CALLS: list[tuple[str, str, Any]] = [
     ("POST", "/channels/", CHANNEL),
     ("PUT", "/channels/{id}/", {**CHANNEL, "name": "Other ads"}),
@@ -124,11 +124,11 @@ def test_each_operation_that_changes_something_leaves_exactly_one_entry(
     engine: Engine, tenant: Tenant, api: Clients
 ) -> None:
     client, named, wrong = api("admin"), {"key": "flow", "name": "keywords", "role": "qa"}, []
-    made: dict[str, str] = {}
+    ids: dict[str, str] = {}
 
     for method, path, body in CALLS:
         collection = path.split("/")[1]
-        names = {**named, "id": made.get(collection, ""), **({"key": "2"} if "rows/{key}" in path else {})}
+        names = {**named, "id": ids.get(collection, ""), **({"key": "2"} if "rows/{key}" in path else {})}
         before = len(entries(tenant))
         answer = getattr(client, method.lower())(API + path.format(**names), body, format="json")
         if answer.status_code >= 400:
@@ -137,9 +137,9 @@ def test_each_operation_that_changes_something_leaves_exactly_one_entry(
         data = answer.json() if answer.content else {}
         named |= {"batch_id": data["batch_id"]} if "batch_id" in data else {}
         if "subagent_id" in data:
-            made.setdefault(collection, data["subagent_id"])
+            ids.setdefault(collection, data["subagent_id"])
         if "id" in data:
-            made.setdefault("pipeline-runs" if path.endswith("/runs/") else collection, data["id"])
+            ids.setdefault("pipeline-runs" if path.endswith("/runs/") else collection, data["id"])
         new = entries(tenant)[before:]
         if [(entry.operation, entry.outcome) for entry in new] != [(f"{method} {path}", "done")]:
             wrong.append((method, path, [entry.operation for entry in new]))
@@ -159,9 +159,9 @@ def test_an_audit_entry_says_who_did_what_where_and_what_changed(tenant: Tenant,
         headers={"X-Request-Id": "req-17", "X-Forwarded-For": "203.0.113.9"}, REMOTE_ADDR="198.51.100.7",
     )  # fmt: skip
 
-    made, changed = entries(tenant)
+    created, changed = entries(tenant)
 
-    assert made.changes["kind"] == [None, "ads"]
+    assert created.changes["kind"] == [None, "ads"]
     assert (changed.operation, changed.object_kind, changed.object_id) == (
         "PUT /channels/{id}/",
         "channels",
@@ -232,10 +232,10 @@ def test_refusals_leave_a_security_event_that_only_the_callers_tenant_sees(
         viewer.post(f"{API}/activities/", {"name": "x", "agent_role": "qa"}, format="json").status_code == 403
     )
 
-    found = [
+    entry_list = [
         (entry.operation, entry.outcome, entry.detail["status"], entry.object_id) for entry in entries(tenant)
     ]
-    assert found == [
+    assert entry_list == [
         ("POST /activities/{id}/cancel/", "refused", 404, str(theirs)),
         ("GET /activities/{id}/", "refused", 404, str(theirs)),
         ("POST /activities/", "refused", 403, ""),
@@ -287,9 +287,9 @@ def test_admins_read_and_filter_their_audit_trail(tenant: Tenant, other_tenant: 
     assert client.get(f"{API}/audit/", {"who": "x"}).status_code == 400
     assert api("operator").get(f"{API}/audit/").status_code == 403
     assert client.post(f"{API}/audit/", {}, format="json").status_code == 405
-    shown = client.get(f"{API}/audit/", {"outcome": "done"}).json()["results"][0]
-    assert shown["actor"]["name"] == "ci"
-    assert shown["object"] == {"kind": "channels", "id": first["id"]}
+    entry_read = client.get(f"{API}/audit/", {"outcome": "done"}).json()["results"][0]
+    assert entry_read["actor"]["name"] == "ci"
+    assert entry_read["object"] == {"kind": "channels", "id": first["id"]}
 
 
 @pytest.mark.parametrize("forged", ["x\r\nPOST /everything/ admin", "a\u2028b", "\u202eevil"])

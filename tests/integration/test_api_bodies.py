@@ -1,4 +1,4 @@
-"""What may be brought along: one JSON document of bounded size and shape."""
+"""The body of a request is one JSON document of bounded size and shape."""
 
 from __future__ import annotations
 

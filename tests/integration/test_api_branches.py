@@ -1,4 +1,4 @@
-"""What the API tells of conditions and branches."""
+"""Conditions and branches of steps in the API."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def flow(engine: Engine, acme: Tenant) -> Flow:
     return Flow(engine, acme, *STEPS)
 
 
-def shown(api: Any, flow: Flow) -> dict[str, Any]:
+def steps_of_run(api: Any, flow: Flow) -> dict[str, Any]:
     steps = api("viewer").get(f"{RUNS}{flow.id}/").json()["steps"]
-    assert [found["branch"] for found in steps] == [0] * len(STEPS)
-    return {found["step"]: found for found in steps}
+    assert [each["branch"] for each in steps] == [0] * len(STEPS)
+    return {each["step"]: each for each in steps}
 
 
 def test_a_run_contains_the_branches_of_its_steps_with_their_items_and_counts(api: Any, flow: Flow) -> None:
@@ -41,13 +41,11 @@ def test_a_run_contains_the_branches_of_its_steps_with_their_items_and_counts(ap
         write=lambda request: BROKEN if request.params["item"] == 3 else 1,
     )
 
-    write = shown(api, flow)["write"]
+    write = steps_of_run(api, flow)["write"]
 
     assert (write["status"], write["activity"]) == ("failed", None)
     assert write["branch_counts"] == {"total": 3, "done": 2, "failed": 1, "active": 0}
-    assert [
-        (found["branch"], found["item"], found["status"], found["round"]) for found in write["branches"]
-    ] == [
+    assert [(each["branch"], each["item"], each["status"], each["round"]) for each in write["branches"]] == [
         (1, "bees", "done", 1),
         (2, {"name": "hives"}, "done", 1),
         (3, 3, "failed", 1),
@@ -61,7 +59,7 @@ def test_a_run_contains_the_branches_of_its_steps_with_their_items_and_counts(ap
 def test_a_run_says_why_steps_were_skipped_and_which_expressions_failed(api: Any, flow: Flow) -> None:
     flow.drain(plan=["bees"], write=1)
 
-    steps = shown(api, flow)
+    steps = steps_of_run(api, flow)
 
     assert (steps["check"]["status"], steps["check"]["reason"]) == ("skipped", "condition")
     assert steps["check"]["reason_detail"] == "its condition is false"
@@ -76,7 +74,7 @@ def test_branches_are_counted_and_only_the_first_are_listed(
     monkeypatch.setattr(selectors, "MOST_BRANCHES", 5)
     flow.drain(plan=list(range(20)), write=1)
 
-    write = shown(api, flow)["write"]
+    write = steps_of_run(api, flow)["write"]
     listed = api("viewer").get(RUNS).json()["results"][0]["steps"][1]
     rest = (
         api("viewer")
@@ -84,12 +82,12 @@ def test_branches_are_counted_and_only_the_first_are_listed(
         .json()["results"]
     )
 
-    assert ([found["item"] for found in write["branches"]], write["branch_counts"]["total"]) == (
+    assert ([each["item"] for each in write["branches"]], write["branch_counts"]["total"]) == (
         [0, 1, 2, 3, 4],
         20,
     )
     assert (listed["branches"], listed["branch_counts"]["done"]) == ([], 20)
-    assert [found["params"]["item"] for found in rest] == [19]
+    assert [each["params"]["item"] for each in rest] == [19]
 
 
 def test_the_picture_of_a_run_counts_its_branches(api: Any, flow: Flow) -> None:
@@ -97,7 +95,7 @@ def test_the_picture_of_a_run_counts_its_branches(api: Any, flow: Flow) -> None:
 
     svg = api("viewer").get(f"{RUNS}{flow.id}/picture/", headers={"Accept": "image/svg+xml"}).content.decode()
 
-    assert "2 of 3" in "".join(ElementTree.fromstring(svg).itertext())  # our own picture
+    assert "2 of 3" in "".join(ElementTree.fromstring(svg).itertext())  # the rendered diagram
 
 
 def test_a_bad_expression_is_a_400_with_its_path(api: Any, acme: Tenant) -> None:
@@ -105,8 +103,8 @@ def test_a_bad_expression_is_a_400_with_its_path(api: Any, acme: Tenant) -> None
 
     answer = api("admin").post(PIPELINES, {"key": "bad", "name": "Bad", "steps": steps})
 
-    faults = problem(answer, 400, "invalid_definition")["errors"]
-    assert [fault["path"] for fault in faults] == ["steps[1].when", "steps[2].for_each"]
+    errors = problem(answer, 400, "invalid_definition")["errors"]
+    assert [error["path"] for error in errors] == ["steps[1].when", "steps[2].for_each"]
 
 
 def test_a_run_parameter_may_not_have_the_name_of_an_item_parameter(

@@ -24,7 +24,7 @@ BUDGETS, USAGE = "/api/v1/budgets/", "/api/v1/usage/"
 BODY = {"name": "This month", "cap": "25.50", "period": "month", "agent_role": "qa"}
 
 
-def made(client: Any, **fields: Any) -> dict[str, Any]:
+def create_budget(client: Any, **fields: Any) -> dict[str, Any]:
     answer = client.post(BUDGETS, {**BODY, **fields}, format="json")
     assert answer.status_code == 201, answer.content
     return dict(answer.json())
@@ -55,34 +55,34 @@ def test_the_state_of_a_budget_is_returned(api: Any, engine: Engine, acme: Tenan
     reports.beat(run, progress=None, usage=dollars("0.60"))
     reports.beat(run, progress=None, usage=dollars("1.25"))
 
-    found = api("viewer").get(f"{BUDGETS}{budget.pk}/").json()
+    body = api("viewer").get(f"{BUDGETS}{budget.pk}/").json()
 
-    assert {name: found[name] for name in ("spent", "reserved", "remaining", "overshoot")} == {
+    assert {name: body[name] for name in ("spent", "reserved", "remaining", "overshoot")} == {
         "spent": "1.25", "reserved": "0.3", "remaining": "0", "overshoot": "0.55",
     }  # fmt: skip
-    assert found["warned_at"] is not None
-    assert found["waiting_since"] is not None
+    assert body["warned_at"] is not None
+    assert body["waiting_since"] is not None
 
 
 def test_the_answer_to_a_heartbeat_tells_an_agent_to_stop(engine: Engine, acme: Tenant) -> None:
     capped(acme, "1")
     run = accepted(engine, acme)
     agent = APIClient(HTTP_AUTHORIZATION=f"Bearer {run_tokens.issue(run).token}")
-    place = f"/api/v1/agent-runs/{run.run_id}/"
+    address = f"/api/v1/agent-runs/{run.run_id}/"
 
     def beat(cost: str) -> Any:
         return agent.post(
-            f"{place}heartbeat/", {"usage": {"cost_usd": cost}, "progress": cost}, format="json"
+            f"{address}heartbeat/", {"usage": {"cost_usd": cost}, "progress": cost}, format="json"
         )
 
     assert beat("0.99").json() == {"stop": False, "reason": None}
-    told = beat("1.01").json()
-    assert (told["stop"], "used up: 1.01 of 1 dollars" in told["reason"]) == (True, True)
+    body = beat("1.01").json()
+    assert (body["stop"], "used up: 1.01 of 1 dollars" in body["reason"]) == (True, True)
     assert problem(beat("1.02"), 409, "run_superseded")["stop"] is True
     late = agent.post(
-        f"{place}complete/", {"output": {"content": "x"}, "usage": {"cost_usd": "1.03"}}, format="json"
+        f"{address}complete/", {"output": {"content": "x"}, "usage": {"cost_usd": "1.03"}}, format="json"
     )
-    assert problem(late, 409, "run_superseded")["reason"] == told["reason"]
+    assert problem(late, 409, "run_superseded")["reason"] == body["reason"]
 
     (ended,) = engine.runs(acme, run.activity_id)
     assert (ended.beats, ended.progress, ended.status) == (2, "1.01", "failed")
@@ -91,15 +91,15 @@ def test_the_answer_to_a_heartbeat_tells_an_agent_to_stop(engine: Engine, acme: 
 
 def test_raising_a_cap_needs_its_version_and_work_continues(api: Any, engine: Engine, acme: Tenant) -> None:
     client = api()
-    budget = made(client, cap=0)
+    budget = create_budget(client, cap=0)
     configuration.forget()
     (waits,) = engine.submit(acme)
     engine.drain()
     assert engine.status(acme, waits) == "created"
     why = client.get(f"/api/v1/activities/{waits}/why/").json()
     assert (why["code"], why["holder"]) == ("budget", f"budget This month ({budget['id']})")
-    shown = client.get(f"/api/v1/activities/{waits}/").json()
-    assert shown["waiting_for"]["code"] == "budget"
+    body = client.get(f"/api/v1/activities/{waits}/").json()
+    assert body["waiting_for"]["code"] == "budget"
 
     problem(client.put(budget["link"], BODY, format="json", HTTP_IF_MATCH='"7"'), 412, "precondition_failed")
     answer = client.put(budget["link"], BODY, format="json", HTTP_IF_MATCH='"1"')
@@ -114,17 +114,17 @@ def test_raising_a_cap_needs_its_version_and_work_continues(api: Any, engine: En
 
 def test_the_scope_and_period_of_a_budget_cannot_be_changed(api: Any) -> None:
     client = api()
-    budget = made(client)
+    budget = create_budget(client)
 
     body = {**BODY, "agent_role": "dev", "period": "day", "activity": str(uuid4())}
-    found = problem(client.put(budget["link"], body, format="json"), 400, "validation_failed")
+    refusal = problem(client.put(budget["link"], body, format="json"), 400, "validation_failed")
 
-    assert {fault["path"] for fault in found["errors"]} == {"agent_role", "period", "activity"}
+    assert {error["path"] for error in refusal["errors"]} == {"agent_role", "period", "activity"}
 
 
 def test_a_change_that_omits_the_scope_of_a_budget_keeps_it(api: Any) -> None:
     client = api()
-    budget = made(client, unit="tokens")
+    budget = create_budget(client, unit="tokens")
 
     answer = client.put(budget["link"], {"name": "More", "cap": 30}, format="json")
 
@@ -139,7 +139,7 @@ def test_a_change_that_omits_the_scope_of_a_budget_keeps_it(api: Any) -> None:
 
 def test_a_budget_can_be_deleted(api: Any, tenant: Tenant) -> None:
     client = api()
-    budget = made(client)
+    budget = create_budget(client)
 
     assert client.delete(budget["link"]).status_code == 204
 
@@ -150,23 +150,23 @@ def test_a_budget_can_be_deleted(api: Any, tenant: Tenant) -> None:
 
 @pytest.mark.parametrize("role", ["viewer", "reviewer", "operator"])
 def test_only_admins_change_budgets(api: Any, role: str) -> None:
-    place, client = made(api())["link"], api(role)
+    address, client = create_budget(api())["link"], api(role)
 
     problem(client.post(BUDGETS, BODY, format="json"), 403, "forbidden")
-    problem(client.put(place, BODY, format="json"), 403, "forbidden")
-    problem(client.delete(place), 403, "forbidden")
-    assert client.get(place).status_code == 200
+    problem(client.put(address, BODY, format="json"), 403, "forbidden")
+    problem(client.delete(address), 403, "forbidden")
+    assert client.get(address).status_code == 200
 
 
 def test_budgets_and_usage_of_another_tenant_are_404_or_empty(
     api: Any, engine: Engine, acme: Tenant, other_tenant: Tenant
 ) -> None:
-    place, stranger = made(api())["link"], api(tenant=other_tenant)
+    address, stranger = create_budget(api())["link"], api(tenant=other_tenant)
     reports.complete(accepted(engine, acme), finished("1"), actor="test")
 
-    problem(stranger.get(place), 404, "not_found")
-    problem(stranger.put(place, BODY, format="json"), 404, "not_found")
-    problem(stranger.delete(place), 404, "not_found")
+    problem(stranger.get(address), 404, "not_found")
+    problem(stranger.put(address, BODY, format="json"), 404, "not_found")
+    problem(stranger.delete(address), 404, "not_found")
     assert stranger.get(BUDGETS).json()["results"] == []
     assert stranger.get(USAGE).json()["total"]["cost_usd"] == "0"
 
@@ -177,9 +177,9 @@ def test_every_error_of_a_budget_is_reported(api: Any) -> None:
         "deliverable": "x", "more": 1,
     }  # fmt: skip
 
-    found = problem(api().post(BUDGETS, body, format="json"), 400, "validation_failed")
+    refusal = problem(api().post(BUDGETS, body, format="json"), 400, "validation_failed")
 
-    assert {fault["path"] for fault in found["errors"]} == body.keys()
+    assert {error["path"] for error in refusal["errors"]} == body.keys()
 
 
 @pytest.mark.parametrize("cap", [True, None, "1e999", "NaN", "0.0000000000001", [], "12,5", 10**16])
@@ -201,10 +201,10 @@ def test_usage_adds_up_however_it_is_grouped(api: Any, engine: Engine, acme: Ten
     client = api("viewer")
 
     def costs(group: str, query: str = "") -> dict[Any, str]:
-        found = client.get(f"{USAGE}?group_by={group}{query}").json()
-        total = sum((Decimal(row["cost_usd"]) for row in found["results"]), Decimal(0))
-        assert total == Decimal(found["total"]["cost_usd"])
-        return {row[group]: row["cost_usd"] for row in found["results"]}
+        groups = client.get(f"{USAGE}?group_by={group}{query}").json()
+        total = sum((Decimal(row["cost_usd"]) for row in groups["results"]), Decimal(0))
+        assert total == Decimal(groups["total"]["cost_usd"])
+        return {row[group]: row["cost_usd"] for row in groups["results"]}
 
     assert costs("role") == {"qa": "0.21", "dev": "0.105", "seo": "0.01"}
     assert costs("pipeline") == {"chain": "0.21", None: "0.115"}
@@ -235,18 +235,18 @@ def test_usage_adds_up_however_it_is_grouped(api: Any, engine: Engine, acme: Ten
     ],
 )
 def test_an_unknown_parameter_of_a_usage_query_is_refused(api: Any, query: str, path: str) -> None:
-    found = problem(api().get(f"{USAGE}?{query}"), 400, "validation_failed")
+    refusal = problem(api().get(f"{USAGE}?{query}"), 400, "validation_failed")
 
-    assert [fault["path"] for fault in found["errors"]] == [path]
+    assert [error["path"] for error in refusal["errors"]] == [path]
 
 
 def test_a_run_contains_its_cost(api: Any, engine: Engine, acme: Tenant) -> None:
     run = accepted(engine, acme)
     reports.complete(run, finished("0.42"), actor="test")
 
-    (shown,) = api().get(f"/api/v1/activities/{run.activity_id}/runs/").json()["results"]
+    (body,) = api().get(f"/api/v1/activities/{run.activity_id}/runs/").json()["results"]
 
-    assert shown["usage"]["cost_usd"] == "0.42"
+    assert body["usage"]["cost_usd"] == "0.42"
     assert api().get(f"{USAGE}?activity={run.activity_id}").json()["total"]["cost_usd"] == "0.42"
 
 

@@ -1,4 +1,4 @@
-"""One thing done to many activities: counted first, then as a job that survives anyone who works on it."""
+"""Bulk actions on many activities: counted first, then done by a job that survives the death of its worker."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def client(api: Any, engine: Engine) -> Any:
     return api("operator")
 
 
-def begun(client: Any, action: str, count: int, **more: Any) -> dict[str, Any]:
+def start_job(client: Any, action: str, count: int, **more: Any) -> dict[str, Any]:
     body = {"action": action, "filter": {"agent_role": "qa"}, "expected_count": count, **more}
     answer = client.post(BULK, body)
     assert answer.status_code == 202, answer.content
-    shown: dict[str, Any] = answer.json()
-    return shown
+    job: dict[str, Any] = answer.json()
+    return job
 
 
 def statuses(tenant: Tenant, **which: Any) -> list[str]:
@@ -50,7 +50,7 @@ def test_activities_may_be_chosen_by_id(client: Any, engine: Engine, tenant: Ten
     named = {"ids": [str(first), str(third), str(uuid4())], "status": ["created"]}
 
     counted = client.post(BULK, {"action": "cancel", "filter": named, "dry_run": True}).json()
-    begun(client, "cancel", 2, filter=named)
+    start_job(client, "cancel", 2, filter=named)
     bulk_jobs.work()
 
     assert counted["count"] == 2
@@ -72,10 +72,10 @@ def test_a_dry_run_counts_and_changes_nothing(client: Any, engine: Engine, tenan
     engine.submit(tenant, "dev", 3)
 
     body = {"action": "cancel", "filter": {"agent_role": "qa", "status": ["created"]}, "dry_run": True}
-    found = client.post(BULK, body).json()
+    answer = client.post(BULK, body).json()
     words = client.post(BULK, {**body, "filter": {"search": "work 11"}}).json()
 
-    assert (found["count"], len(found["sample"])) == (12, 10)
+    assert (answer["count"], len(answer["sample"])) == (12, 10)
     assert words["count"] == 1
     assert set(statuses(tenant)) == {"created"}
     assert client.get(JOBS).json()["results"] == []
@@ -87,16 +87,16 @@ def test_all_matching_activities_are_cancelled_and_each_result_is_listed(
     ids = engine.submit(tenant, count=150)
     engine.submit(tenant, "dev", 1)
 
-    job = begun(client, "cancel", 150, reason="Not needed.")
+    job = start_job(client, "cancel", 150, reason="Not needed.")
     with tenant_scope(tenant.pk):
         cancellation.cancel(tenant.pk, ids[0], actor="somebody else")
-    assert bulk_jobs.work() == 151  # one of them twice: it was left for a transaction of its own
+    assert bulk_jobs.work() == 151  # one of them twice, because it is retried in a separate transaction
     bulk_jobs.work()
 
-    done = client.get(job["link"]).json()
-    assert (done["status"], done["done"], done["skipped"], done["failed"]) == ("completed", 149, 1, 0)
-    assert done["remaining"] == 0
-    assert done["rate"] > 0
+    ended = client.get(job["link"]).json()
+    assert (ended["status"], ended["done"], ended["skipped"], ended["failed"]) == ("completed", 149, 1, 0)
+    assert ended["remaining"] == 0
+    assert ended["rate"] > 0
     assert statuses(tenant, agent_role="qa") == ["cancelled"] * 150
     assert statuses(tenant, agent_role="dev") == ["created"]
     (skipped,) = client.get(f"{job['link']}items/?state=skipped").json()["results"]
@@ -109,7 +109,7 @@ def test_a_cancelled_activity_leaves_the_admission_queue(client: Any, engine: En
     engine.serve(tenant)
     engine.submit(tenant, count=5)
 
-    begun(client, "cancel", 5)
+    start_job(client, "cancel", 5)
     bulk_jobs.work()
 
     engine.drain()
@@ -125,7 +125,7 @@ def test_cancelling_work_that_awaits_approval_cancels_its_gate(
     engine.drain()
     assert statuses(tenant) == ["awaiting_approval", "created"]
 
-    begun(client, "cancel", 1)
+    start_job(client, "cancel", 1)
     bulk_jobs.work()
 
     assert statuses(tenant) == ["cancelled", "cancelled"]
@@ -134,7 +134,7 @@ def test_cancelling_work_that_awaits_approval_cancels_its_gate(
 def test_failed_work_is_retried(client: Any, engine: Engine, tenant: Tenant) -> None:
     engine.serve(tenant)
     failed_many(tenant, 120)
-    running = begun(client, "retry", 120)
+    running = start_job(client, "retry", 120)
 
     bulk_jobs.work()
     engine.drain()
@@ -149,7 +149,7 @@ def test_failed_work_is_retried(client: Any, engine: Engine, tenant: Tenant) -> 
 def test_work_is_reassigned(client: Any, engine: Engine, tenant: Tenant) -> None:
     engine.submit(tenant, count=3)
 
-    job = begun(client, "reassign", 3, agent_role="dev", reason="Overloaded.")
+    job = start_job(client, "reassign", 3, agent_role="dev", reason="Overloaded.")
     bulk_jobs.work()
 
     assert client.get(job["link"]).json()["done"] == 3
@@ -206,7 +206,7 @@ def test_a_job_with_an_outdated_count_does_nothing(client: Any, engine: Engine, 
 )  # fmt: skip
 def test_an_invalid_request_names_its_error(client: Any, body: dict[str, Any], path: str) -> None:
     assert path in {
-        fault["path"] for fault in problem(client.post(BULK, body), 400, "validation_failed")["errors"]
+        error["path"] for error in problem(client.post(BULK, body), 400, "validation_failed")["errors"]
     }
 
 
@@ -214,7 +214,7 @@ def test_bulk_jobs_need_an_operator_and_are_hidden_from_other_tenants(
     api: Any, client: Any, other_tenant: Tenant, engine: Engine, tenant: Tenant
 ) -> None:
     engine.submit(tenant, count=2)
-    job = begun(client, "cancel", 2)
+    job = start_job(client, "cancel", 2)
     stranger = api("admin", other_tenant)
     body = {"action": "cancel", "filter": {"agent_role": "qa"}, "dry_run": True}
 
@@ -230,7 +230,7 @@ def test_a_cancelled_job_leaves_the_remaining_activities_unchanged(
     client: Any, engine: Engine, tenant: Tenant
 ) -> None:
     engine.submit(tenant, count=150)
-    job = begun(client, "cancel", 150)
+    job = start_job(client, "cancel", 150)
 
     bulk_jobs.process_portion(tenant.pk, UUID(job["id"]))
     stopped = client.post(f"{job['link']}cancel/").json()
@@ -245,16 +245,16 @@ def test_a_worker_that_dies_in_a_portion_loses_nothing_and_repeats_nothing(
     client: Any, engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.submit(tenant, count=150)
-    job = begun(client, "cancel", 150)
+    job = start_job(client, "cancel", 150)
     real, calls = bulk_jobs._record, []
 
-    def dies(*given: Any) -> None:
-        calls.append(given)
+    def die(*arguments: Any) -> None:
+        calls.append(arguments)
         if len(calls) == 2:
             raise OperationalError("killed")
-        real(*given)
+        real(*arguments)
 
-    monkeypatch.setattr(bulk_jobs, "_record", dies)
+    monkeypatch.setattr(bulk_jobs, "_record", die)
     bulk_jobs.process_portion(tenant.pk, UUID(job["id"]))
     with pytest.raises(OperationalError):
         bulk_jobs.process_portion(tenant.pk, UUID(job["id"]))
@@ -270,21 +270,21 @@ def test_an_activity_that_the_database_refuses_is_reported_and_does_not_stop_the
     client: Any, engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = engine.submit(tenant, count=3)
-    job = begun(client, "priority", 3, priority=1)
-    other = begun(client, "priority", 3, priority=2)
+    job = start_job(client, "priority", 3, priority=1)
+    other = start_job(client, "priority", 3, priority=2)
     lock = activity_tree.lock
 
-    def refusing(tenant_id: UUID, found: Any) -> Any:
-        if ids[1] in found:
+    def refuse(tenant_id: UUID, locked: Any) -> Any:
+        if ids[1] in locked:
             raise IntegrityError("a constraint")
-        return lock(tenant_id, found)
+        return lock(tenant_id, locked)
 
-    monkeypatch.setattr(activity_tree, "lock", refusing)
+    monkeypatch.setattr(activity_tree, "lock", refuse)
     bulk_jobs.work()
 
     for each in (job, other):
-        done = client.get(each["link"]).json()
-        assert (done["status"], done["done"], done["failed"]) == ("completed", 2, 1)
+        ended = client.get(each["link"]).json()
+        assert (ended["status"], ended["done"], ended["failed"]) == ("completed", 2, 1)
     assert engine.get(tenant, ids[0]).priority == 2
 
 
@@ -292,15 +292,15 @@ def test_a_failing_job_does_not_stop_other_jobs(
     client: Any, engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.submit(tenant, count=2)
-    broken, other = begun(client, "cancel", 2), begun(client, "cancel", 2)
+    broken, other = start_job(client, "cancel", 2), start_job(client, "cancel", 2)
     together = bulk_jobs.apply_to_all
 
-    def breaking(job: BulkJob, found: Any) -> Any:
+    def break_down(job: BulkJob, activities: Any) -> Any:
         if str(job.pk) == broken["id"]:
             raise LookupError("a mistake of ours")
-        return together(job, found)
+        return together(job, activities)
 
-    monkeypatch.setattr(bulk_jobs, "apply_to_all", breaking)
+    monkeypatch.setattr(bulk_jobs, "apply_to_all", break_down)
     bulk_jobs.work()
 
     assert client.get(other["link"]).json()["status"] == "completed"
@@ -309,7 +309,7 @@ def test_a_failing_job_does_not_stop_other_jobs(
 
 def test_two_workers_at_once_process_each_activity_once(client: Any, engine: Engine, tenant: Tenant) -> None:
     engine.submit(tenant, count=250)
-    job = begun(client, "cancel", 250)
+    job = start_job(client, "cancel", 250)
 
     at_once(*[bulk_jobs.work for _ in range(3)])
     bulk_jobs.work()
@@ -323,14 +323,14 @@ def test_two_workers_at_once_process_each_activity_once(client: Any, engine: Eng
 def test_activities_that_end_meanwhile_are_skipped(client: Any, engine: Engine, tenant: Tenant) -> None:
     engine.serve(tenant)
     engine.submit(tenant, count=60)
-    job = begun(client, "cancel", 60)
+    job = start_job(client, "cancel", 60)
 
     at_once(bulk_jobs.work, engine.drain)
     bulk_jobs.work()
     rebuilding.rebuild()
 
-    shown = client.get(job["link"]).json()
-    found = statuses(tenant)
-    assert (shown["status"], shown["remaining"], shown["failed"]) == ("completed", 0, 0)
-    assert shown["done"] == found.count("cancelled")
-    assert shown["skipped"] == found.count("done")
+    job_now = client.get(job["link"]).json()
+    after = statuses(tenant)
+    assert (job_now["status"], job_now["remaining"], job_now["failed"]) == ("completed", 0, 0)
+    assert job_now["done"] == after.count("cancelled")
+    assert job_now["skipped"] == after.count("done")

@@ -1,4 +1,4 @@
-"""Channels over the API: admins make them, everybody sees whether they still open anything."""
+"""Channels over the API: admins change them, and every role sees their status."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHANNELS = "/api/v1/channels/"
 ADS = {"kind": "google-ads", "name": "Ads", "details": {"account": "12-34"}}
 
 
-def made(client: Any, **fields: Any) -> dict[str, Any]:
+def create_channel(client: Any, **fields: Any) -> dict[str, Any]:
     answer = client.post(CHANNELS, {**ADS, **fields}, format="json")
     assert answer.status_code == 201, answer.content
     return dict(answer.json())
@@ -48,72 +48,78 @@ def test_a_channel_can_be_created_read_and_listed(api: Any, tenant: Tenant) -> N
 
 @pytest.mark.parametrize("role", ["viewer", "reviewer", "operator"])
 def test_only_admins_change_channels(api: Any, role: str) -> None:
-    place = f"{CHANNELS}{made(api())['id']}/"
+    address = f"{CHANNELS}{create_channel(api())['id']}/"
     client = api(role)
 
     problem(client.post(CHANNELS, ADS, format="json"), 403, "forbidden")
-    problem(client.put(place, ADS, format="json"), 403, "forbidden")
-    problem(client.delete(place), 403, "forbidden")
-    for deed in ("expire", "reactivate", "disable"):
-        problem(client.post(f"{place}{deed}/"), 403, "forbidden")
+    problem(client.put(address, ADS, format="json"), 403, "forbidden")
+    problem(client.delete(address), 403, "forbidden")
+    for action in ("expire", "reactivate", "disable"):
+        problem(client.post(f"{address}{action}/"), 403, "forbidden")
 
 
 def test_every_error_is_reported(api: Any) -> None:
     body = {"name": " ", "kind": 5, "expires_at": "tomorrow", "details": [], "status": "active"}
 
-    found = problem(api().post(CHANNELS, body, format="json"), 400, "validation_failed")
+    refusal = problem(api().post(CHANNELS, body, format="json"), 400, "validation_failed")
 
-    assert {fault["path"] for fault in found["errors"]} == {"name", "kind", "expires_at", "details", "status"}
+    assert {error["path"] for error in refusal["errors"]} == {
+        "name",
+        "kind",
+        "expires_at",
+        "details",
+        "status",
+    }
 
 
 def test_a_name_is_unique_per_kind(api: Any, other_tenant: Tenant) -> None:
     admin = api()
-    made(admin)
-    other = made(admin, name="Other")
+    create_channel(admin)
+    other = create_channel(admin, name="Other")
 
     problem(admin.post(CHANNELS, ADS, format="json"), 409, "already_exists")
     problem(admin.put(f"{CHANNELS}{other['id']}/", ADS, format="json"), 409, "already_exists")
-    made(admin, kind="meta-ads")
-    made(api(tenant=other_tenant))
+    create_channel(admin, kind="meta-ads")
+    create_channel(api(tenant=other_tenant))
 
 
 def test_a_change_replaces_all_but_the_status(api: Any) -> None:
     admin = api()
-    channel = made(admin, expires_at=iso(datetime.now(UTC) + timedelta(days=1)))
-    place = f"{CHANNELS}{channel['id']}/"
-    admin.post(f"{place}disable/")
+    channel = create_channel(admin, expires_at=iso(datetime.now(UTC) + timedelta(days=1)))
+    address = f"{CHANNELS}{channel['id']}/"
+    admin.post(f"{address}disable/")
 
     changed = admin.put(
-        place, {"kind": "google-ads", "name": "Renamed"}, format="json", headers={"If-Match": '"2"'}
+        address, {"kind": "google-ads", "name": "Renamed"}, format="json", headers={"If-Match": '"2"'}
     )
 
     assert changed.status_code == 200
     assert changed["ETag"] == '"3"'
-    found = changed.json()
-    assert (found["name"], found["details"], found["expires_at"], found["status"]) == (
+    body = changed.json()
+    assert (body["name"], body["details"], body["expires_at"], body["status"]) == (
         "Renamed",
         {},
         None,
         "disabled",
     )
-    problem(admin.put(place, ADS, format="json", headers={"If-Match": '"2"'}), 412, "precondition_failed")
-    problem(admin.delete(place, headers={"If-Match": '"2"'}), 412, "precondition_failed")
-    problem(admin.post(f"{place}reactivate/", headers={"If-Match": '"2"'}), 412, "precondition_failed")
+    problem(admin.put(address, ADS, format="json", headers={"If-Match": '"2"'}), 412, "precondition_failed")
+    problem(admin.delete(address, headers={"If-Match": '"2"'}), 412, "precondition_failed")
+    problem(admin.post(f"{address}reactivate/", headers={"If-Match": '"2"'}), 412, "precondition_failed")
 
 
 def test_a_channel_can_be_deleted(api: Any) -> None:
     admin = api()
-    place = f"{CHANNELS}{made(admin)['id']}/"
+    address = f"{CHANNELS}{create_channel(admin)['id']}/"
 
-    assert admin.delete(place).status_code == 204
-    problem(admin.get(place), 404, "not_found")
+    assert admin.delete(address).status_code == 204
+    problem(admin.get(address), 404, "not_found")
 
 
 def test_a_channel_that_expires_raises_an_alert_once(api: Any, tenant: Tenant) -> None:
     admin = api()
-    place = f"{CHANNELS}{made(admin)['id']}/"
+    address = f"{CHANNELS}{create_channel(admin)['id']}/"
 
-    first, second = admin.post(f"{place}expire/").json(), admin.post(f"{place}expire/").json()
+    first, second = admin.post(f"{address}expire/").json(), admin.post(f"{address}expire/").json()
 
     assert (first["status"], first["version"]) == ("expired", 2)
     assert second == first
@@ -123,26 +129,26 @@ def test_a_channel_that_expires_raises_an_alert_once(api: Any, tenant: Tenant) -
 
 def test_a_channel_can_be_reactivated_until_a_time(api: Any) -> None:
     admin, until = api(), iso(datetime.now(UTC) + timedelta(days=30))
-    place = f"{CHANNELS}{made(admin)['id']}/"
-    admin.post(f"{place}expire/")
+    address = f"{CHANNELS}{create_channel(admin)['id']}/"
+    admin.post(f"{address}expire/")
 
-    found = admin.post(f"{place}reactivate/", {"expires_at": until}, format="json").json()
+    body = admin.post(f"{address}reactivate/", {"expires_at": until}, format="json").json()
 
-    assert (found["status"], found["expires_at"]) == ("active", until)
+    assert (body["status"], body["expires_at"]) == ("active", until)
     past = {"expires_at": "2020-01-01T00:00:00Z"}
-    problem(admin.post(f"{place}reactivate/", past, format="json"), 400, "expiry_in_the_past")
+    problem(admin.post(f"{address}reactivate/", past, format="json"), 400, "expiry_in_the_past")
 
 
 def test_a_channel_past_its_expiry_is_returned_and_filtered_as_expired(api: Any) -> None:
     admin = api()
-    past = made(admin, name="Past", expires_at="2020-01-01T00:00:00Z")
-    active = made(admin, name="Active")
+    past = create_channel(admin, name="Past", expires_at="2020-01-01T00:00:00Z")
+    active = create_channel(admin, name="Active")
 
     assert past["status"] == "expired"
-    assert [found["id"] for found in admin.get(f"{CHANNELS}?status=expired").json()["results"]] == [
+    assert [channel["id"] for channel in admin.get(f"{CHANNELS}?status=expired").json()["results"]] == [
         past["id"]
     ]
-    assert [found["id"] for found in admin.get(f"{CHANNELS}?status=active").json()["results"]] == [
+    assert [channel["id"] for channel in admin.get(f"{CHANNELS}?status=active").json()["results"]] == [
         active["id"]
     ]
     assert admin.get(f"{CHANNELS}?kind=meta-ads&search=Past").json()["results"] == []

@@ -1,4 +1,4 @@
-"""`/dead-letters/`: what failed for good, sorted by what failed alike, tried again or given up."""
+"""`/dead-letters/`: permanent failures are grouped by cause, replayed and dismissed."""
 
 from __future__ import annotations
 
@@ -34,22 +34,26 @@ def test_a_dead_letter_contains_the_failure_and_its_resolution(
     dead_letters_escalation.handle_waiting()
     (escalation,) = escalations_of(acme, activity_id)
 
-    (shown,) = api("viewer").get(LETTERS).json()["results"]
+    (letter,) = api("viewer").get(LETTERS).json()["results"]
 
-    assert {name: shown[name] for name in ("activity", "name", "agent_role", "reason", "state", "escalation")} == {
+    assert {name: letter[name] for name in ("activity", "name", "agent_role", "reason", "state", "escalation")} == {
         "activity": str(activity_id), "name": "work 0", "agent_role": "qa", "reason": "permanent", "state": "open",
         "escalation": str(escalation.pk),
     }  # fmt: skip
-    assert (shown["error"]["code"], shown["attempts"], shown["stalls"], shown["cost_usd"]) == (
+    assert (letter["error"]["code"], letter["attempts"], letter["stalls"], letter["cost_usd"]) == (
         "broken",
         1,
         0,
         "0.000000",
     )
-    assert (shown["activity_status"], shown["closed_by"], shown["closed_at"]) == ("needs_review", None, None)
-    seen = api("viewer").get(f"{LETTERS}{shown['id']}/")
-    assert seen.json() == shown
-    assert seen["ETag"]
+    assert (letter["activity_status"], letter["closed_by"], letter["closed_at"]) == (
+        "needs_review",
+        None,
+        None,
+    )
+    answer = api("viewer").get(f"{LETTERS}{letter['id']}/")
+    assert answer.json() == letter
+    assert answer["ETag"]
 
 
 def test_each_filter_narrows_the_list(api: Any, engine: Engine, acme: Tenant) -> None:
@@ -60,20 +64,20 @@ def test_each_filter_narrows_the_list(api: Any, engine: Engine, acme: Tenant) ->
     (letter,) = letters_of(acme, first)
     before, after = (quote((letter.created_at + timedelta(microseconds=n)).isoformat()) for n in (0, 1))
 
-    def found(query: str) -> list[str]:
+    def ids_for(query: str) -> list[str]:
         return [one["activity"] for one in client.get(f"{LETTERS}?{query}").json()["results"]]
 
-    assert found("") == [str(second), str(first)]
+    assert ids_for("") == [str(second), str(first)]
     assert (
-        found("agent_role=qa")
-        == found("state=open")
-        == found(f"fingerprint={letter.fingerprint}")
+        ids_for("agent_role=qa")
+        == ids_for("state=open")
+        == ids_for(f"fingerprint={letter.fingerprint}")
         == [str(first)]
     )
-    assert found(f"activity={second}") == found("state=replayed") == [str(second)]
-    assert (found("reason=stalled"), found(f"pipeline_run={uuid4()}")) == ([], [])
-    assert (found(f"created_before={after}"), found(f"created_before={before}")) == ([str(first)], [])
-    assert found(f"created_after={after}") == [str(second)]
+    assert ids_for(f"activity={second}") == ids_for("state=replayed") == [str(second)]
+    assert (ids_for("reason=stalled"), ids_for(f"pipeline_run={uuid4()}")) == ([], [])
+    assert (ids_for(f"created_before={after}"), ids_for(f"created_before={before}")) == ([str(first)], [])
+    assert ids_for(f"created_after={after}") == [str(second)]
     problem(client.get(f"{LETTERS}?role=qa"), 400, "validation_failed")
 
 
@@ -199,7 +203,7 @@ def test_an_error_of_a_body_names_its_path(
 
     refused = problem(api("operator").post(address, body), 400, "validation_failed")
 
-    assert path in [fault["path"] for fault in refused["errors"]]
+    assert path in [error["path"] for error in refused["errors"]]
     assert engine.status(acme, activity_id) == "failed"
 
 
@@ -214,8 +218,8 @@ def test_a_filter_without_a_condition_does_not_choose_everything(
 
     refused = problem(api("operator").post(address, body), 400, "validation_failed")
 
-    (fault,) = refused["errors"]
-    assert (fault["path"], "at least one condition" in fault["message"]) == ("filter", True)
+    (error,) = refused["errors"]
+    assert (error["path"], "at least one condition" in error["message"]) == ("filter", True)
     assert engine.status(acme, activity_id) == "failed"
 
 

@@ -63,8 +63,8 @@ def period_of(tenant: Tenant, deliverable: dict[str, Any], today: date = date(20
     return f"{PERIODS}{period.pk}/"
 
 
-def planned(engine: Engine, tenant: Tenant, client: Any, plan: Any = PLAN) -> str:
-    """The address of a period whose planner has answered with the plan."""
+def plan_period(engine: Engine, tenant: Tenant, client: Any, plan: Any = PLAN) -> str:
+    """Return the address of a period whose planner has answered with the plan."""
     engine.agent.behaviour = lambda request: (
         Completed(Output(data=plan))
         if request.agent_role == "activity-planner"
@@ -76,25 +76,25 @@ def planned(engine: Engine, tenant: Tenant, client: Any, plan: Any = PLAN) -> st
 
 
 def paths(response: Any, code: str = "validation_failed") -> set[str]:
-    return {fault["path"] for fault in problem(response, 400, code)["errors"]}
+    return {error["path"] for error in problem(response, 400, code)["errors"]}
 
 
 # Deliverables
 
 
 def test_a_deliverable_can_be_created_read_and_listed(api: Any, acme: Tenant) -> None:
-    made = api("operator").post(DELIVERABLES, body(description="On bees.", params={"tone": "calm"}))
+    deliverable = api("operator").post(DELIVERABLES, body(description="On bees.", params={"tone": "calm"}))
 
-    shown = made.json()
-    assert made.status_code == 201
-    assert {name: shown[name] for name in ("key", "name", "description", "status", "pipelines", "params", "version")} == {
+    result = deliverable.json()
+    assert deliverable.status_code == 201
+    assert {name: result[name] for name in ("key", "name", "description", "status", "pipelines", "params", "version")} == {
         "key": "blog", "name": "Blog", "description": "On bees.", "status": "active", "pipelines": ["flow"],
         "params": {"tone": "calm"}, "version": 1,
     }  # fmt: skip
-    assert (made["Location"], made["ETag"]) == (f"{DELIVERABLES}{shown['id']}/", '"1"')
-    assert shown["periods"] == f"{PERIODS}?deliverable={shown['id']}"
-    assert api("viewer").get(made["Location"]).json() == shown
-    assert api("viewer").get(f"{DELIVERABLES}?status=active&search=log").json()["results"] == [shown]
+    assert (deliverable["Location"], deliverable["ETag"]) == (f"{DELIVERABLES}{result['id']}/", '"1"')
+    assert result["periods"] == f"{PERIODS}?deliverable={result['id']}"
+    assert api("viewer").get(deliverable["Location"]).json() == result
+    assert api("viewer").get(f"{DELIVERABLES}?status=active&search=log").json()["results"] == [result]
     assert api("viewer").get(f"{DELIVERABLES}?status=paused").json()["results"] == []
 
 
@@ -128,26 +128,31 @@ def test_the_pipelines_of_another_tenant_are_unknown(api: Any, acme: Tenant, oth
 
 def test_a_change_replaces_all_mutable_members_and_raises_the_version(api: Any, acme: Tenant) -> None:
     client = api("operator")
-    made = make(client, description="Old.", params={"tone": "calm"}, status="paused")
+    deliverable = make(client, description="Old.", params={"tone": "calm"}, status="paused")
     save_pipeline(acme, "other")
 
-    changed = client.put(made["link"], {"name": "News", "pipelines": ["other"]})
+    changed = client.put(deliverable["link"], {"name": "News", "pipelines": ["other"]})
 
-    shown = changed.json()
+    result = changed.json()
     assert (changed.status_code, changed["ETag"]) == (200, '"2"')
-    assert (shown["name"], shown["description"], shown["params"], shown["pipelines"], shown["status"]) == (
+    assert (result["name"], result["description"], result["params"], result["pipelines"], result["status"]) == (
         "News", "", {}, ["other"], "paused",
     )  # fmt: skip
-    assert paths(client.put(made["link"], {"name": "News", "pipelines": ["other"], "key": "new"})) == {"key"}
+    assert paths(client.put(deliverable["link"], {"name": "News", "pipelines": ["other"], "key": "new"})) == {
+        "key"
+    }
 
 
 def test_one_of_several_simultaneous_changes_of_the_same_version_wins(api: Any, acme: Tenant) -> None:
     clients = [api(name=f"n{number}") for number in range(4)]
-    made = make(clients[0])
+    deliverable = make(clients[0])
     change = {"name": "News", "pipelines": ["flow"]}
 
     answers = at_once(
-        *[lambda c=client: c.put(made["link"], change, headers={"If-Match": '"1"'}) for client in clients]
+        *[
+            lambda c=client: c.put(deliverable["link"], change, headers={"If-Match": '"1"'})
+            for client in clients
+        ]
     )
 
     assert sorted(answer.status_code for answer in answers) == [200, 412, 412, 412]
@@ -166,15 +171,15 @@ def test_only_a_deliverable_without_periods_can_be_deleted(api: Any, acme: Tenan
 
 @pytest.mark.parametrize("role", ["reviewer", "viewer"])
 def test_changes_are_for_operators(api: Any, acme: Tenant, role: str) -> None:
-    made = make(api("operator"))
-    period = period_of(acme, made)
+    deliverable = make(api("operator"))
+    period = period_of(acme, deliverable)
     client = api(role)
 
     for answer in (
         client.post(DELIVERABLES, body(key="new")),
-        client.put(made["link"], {"name": "News", "pipelines": ["flow"]}),
-        client.delete(made["link"]),
-        client.post(f"{made['link']}start-period/"),
+        client.put(deliverable["link"], {"name": "News", "pipelines": ["flow"]}),
+        client.delete(deliverable["link"]),
+        client.post(f"{deliverable['link']}start-period/"),
         client.post(f"{period}plan/"),
         client.post(f"{period}cancel/"),
     ):
@@ -187,10 +192,10 @@ def test_changes_are_for_operators(api: Any, acme: Tenant, role: str) -> None:
 
 def test_the_current_month_can_be_started_by_hand_once(api: Any, acme: Tenant) -> None:
     client = api("operator")
-    made = make(client)
+    deliverable = make(client)
 
-    first = client.post(f"{made['link']}start-period/")
-    second = client.post(f"{made['link']}start-period/")
+    first = client.post(f"{deliverable['link']}start-period/")
+    second = client.post(f"{deliverable['link']}start-period/")
 
     today = datetime.now(UTC).date()
     assert (first.status_code, second.status_code) == (201, 200)
@@ -202,41 +207,41 @@ def test_the_current_month_can_be_started_by_hand_once(api: Any, acme: Tenant) -
 
 
 def test_starting_a_month_of_a_paused_deliverable_is_409(api: Any, acme: Tenant) -> None:
-    made = make(api(), status="paused")
+    deliverable = make(api(), status="paused")
 
-    problem(api().post(f"{made['link']}start-period/"), 409, "deliverable_not_active")
+    problem(api().post(f"{deliverable['link']}start-period/"), 409, "deliverable_not_active")
 
 
 def test_a_period_is_returned_with_its_plan_and_the_outcome_of_each_item(
     engine: Engine, api: Any, acme: Tenant
 ) -> None:
     client = api()
-    address = planned(engine, acme, client)
+    address = plan_period(engine, acme, client)
 
     under_way = client.get(address)
     engine.drain()
-    shown = client.get(address).json()
+    result = client.get(address).json()
 
     assert under_way["ETag"]
-    assert (under_way.json()["status"], shown["status"]) == ("active", "completed")
-    assert (shown["starts_on"], shown["ends_on"]) == ("2026-05-01", "2026-05-31")
-    assert [shown[name] for name in ("planned", "completed", "failed", "cancelled")] == [2, 2, 0, 0]
-    assert (shown["at_risk"], shown["at_risk_reason"], shown["plan_faults"]) == (False, "", [])
-    assert shown["plan"] == PLAN
+    assert (under_way.json()["status"], result["status"]) == ("active", "completed")
+    assert (result["starts_on"], result["ends_on"]) == ("2026-05-01", "2026-05-31")
+    assert [result[name] for name in ("planned", "completed", "failed", "cancelled")] == [2, 2, 0, 0]
+    assert (result["at_risk"], result["at_risk_reason"], result["plan_faults"]) == (False, "", [])
+    assert result["plan"] == PLAN
     assert [
-        (item["plan_item"], item["name"], item["pipeline"], item["status"]) for item in shown["items"]
+        (item["plan_item"], item["name"], item["pipeline"], item["status"]) for item in result["items"]
     ] == [
         (0, "Bees", "flow", "completed"),
         (1, "", "flow", "completed"),
     ]
-    run = client.get(shown["items"][0]["link"]).json()
-    assert (run["period"], run["deliverable"], run["name"]) == (shown["id"], shown["deliverable"], "Bees")
-    assert client.get(shown["planner_activity"]).json()["agent_role"] == "activity-planner"
+    run = client.get(result["items"][0]["link"]).json()
+    assert (run["period"], run["deliverable"], run["name"]) == (result["id"], result["deliverable"], "Bees")
+    assert client.get(result["planner_activity"]).json()["agent_role"] == "activity-planner"
 
 
 def test_the_link_of_a_period_lists_its_runs(engine: Engine, api: Any, acme: Tenant) -> None:
     client = api()
-    address = planned(engine, acme, client)
+    address = plan_period(engine, acme, client)
     deliverable = client.get(address).json()["deliverable"]
     client.post("/api/v1/pipelines/flow/runs/", {"deliverable": deliverable})
 
@@ -256,15 +261,15 @@ def test_periods_can_be_filtered(engine: Engine, api: Any, acme: Tenant) -> None
         acme.pk, UUID(client.get(april).json()["planner_activity"].split("/")[-2]), actor="ann"
     )
 
-    def found(**wanted: Any) -> list[str]:
+    def period_ids(**wanted: Any) -> list[str]:
         return [row["link"] for row in client.get(PERIODS, wanted).json()["results"]]
 
-    assert set(found()) == {april, may, other}
-    assert found()[-1] == april
-    assert found(deliverable=one["id"]) == [may, april]
-    assert set(found(starts_on="2026-05-01")) == {may, other}
-    assert found(at_risk="true") == [april]
-    assert found(status="completed") == []
+    assert set(period_ids()) == {april, may, other}
+    assert period_ids()[-1] == april
+    assert period_ids(deliverable=one["id"]) == [may, april]
+    assert set(period_ids(starts_on="2026-05-01")) == {may, other}
+    assert period_ids(at_risk="true") == [april]
+    assert period_ids(status="completed") == []
     assert paths(client.get(PERIODS, {"state": "planning"})) == {"state"}
     assert paths(client.get(PERIODS, {"starts_on": "May"})) == {"starts_on"}
 
@@ -285,15 +290,15 @@ def test_a_plan_written_by_a_person_is_accepted_or_refused_with_its_errors(
     }  # fmt: skip
     assert paths(client.post(f"{address}plan/", {"plan": "soon"}), "invalid_plan") == {"plan"}
     assert paths(client.post(f"{address}plan/", {"plans": {}})) == {"plans"}
-    seen = client.get(address)["ETag"]
+    etag = client.get(address)["ETag"]
     problem(
         client.post(f"{address}plan/", {"plan": PLAN}, headers={"If-Match": '"old"'}),
         412,
         "precondition_failed",
     )
-    taken = client.post(f"{address}plan/", {"plan": PLAN}, headers={"If-Match": seen})
+    accepted = client.post(f"{address}plan/", {"plan": PLAN}, headers={"If-Match": etag})
 
-    assert (taken.status_code, taken.json()["status"], taken.json()["planned"]) == (200, "active", 2)
+    assert (accepted.status_code, accepted.json()["status"], accepted.json()["planned"]) == (200, "active", 2)
     problem(client.post(f"{address}plan/", {"plan": PLAN}), 409, "period_not_planning")
 
 
@@ -314,20 +319,20 @@ def test_planning_again_twice_with_one_idempotency_key_plans_once(
 
 def test_cancelling_a_period_cancels_its_runs(engine: Engine, api: Any, acme: Tenant) -> None:
     client = api("operator")
-    address = planned(engine, acme, client)
+    address = plan_period(engine, acme, client)
     problem(client.post(f"{address}cancel/", {}, headers={"If-Match": '"old"'}), 412, "precondition_failed")
 
     answer = client.post(f"{address}cancel/", {"reason": "No budget."})
 
-    shown = answer.json()
-    assert (answer.status_code, shown["status"], shown["cancelled"]) == (200, "cancelled", 2)
-    assert {item["status"] for item in shown["items"]} == {"cancelled"}
+    result = answer.json()
+    assert (answer.status_code, result["status"], result["cancelled"]) == (200, "cancelled", 2)
+    assert {item["status"] for item in result["items"]} == {"cancelled"}
     assert client.post(f"{address}cancel/").status_code == 200
 
 
 def test_a_completed_period_cannot_be_cancelled(engine: Engine, api: Any, acme: Tenant) -> None:
     client = api("operator")
-    address = planned(engine, acme, client)
+    address = plan_period(engine, acme, client)
     engine.drain()
 
     problem(client.post(f"{address}cancel/"), 409, "period_ended")

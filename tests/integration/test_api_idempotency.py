@@ -140,8 +140,8 @@ def test_a_killed_request_leaves_neither_effect_nor_answer(api, tenant, monkeypa
 
 
 @pytest.fixture
-def held_inside(monkeypatch):
-    """Handlers stop after their write, until they are let go."""
+def paused_handlers(monkeypatch):
+    """Stop handlers after their write until the event is set."""
     inside, leave = threading.Event(), threading.Event()
     monkeypatch.setattr(notes_api.NoteViewSet, "inside", inside)
     monkeypatch.setattr(notes_api.NoteViewSet, "leave", leave)
@@ -149,8 +149,8 @@ def held_inside(monkeypatch):
     leave.set()
 
 
-def test_a_repeated_request_is_409_during_the_first_and_later_gets_its_answer(api, tenant, held_inside):
-    inside, leave = held_inside
+def test_a_repeated_request_is_409_during_the_first_and_later_gets_its_answer(api, tenant, paused_handlers):
+    inside, leave = paused_handlers
     client = api()
 
     def first_request():

@@ -1,4 +1,4 @@
-"""Lists: pages that do not shift, and parameters that are either understood or refused."""
+"""Lists have pages that do not shift, and refuse parameters that they do not know."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 @pytest.fixture
 def write(tenant):
-    def written(*names: str, **fields) -> None:
+    def create_notes(*names: str, **fields) -> None:
         with tenant_scope(tenant.pk):
             Activity.objects.bulk_create(
                 Activity(
@@ -35,7 +35,7 @@ def write(tenant):
                 for number, name in enumerate(names)
             )
 
-    return written
+    return create_notes
 
 
 def names(response) -> list[str]:
@@ -44,13 +44,13 @@ def names(response) -> list[str]:
 
 
 def pages(client, path: str, link: str = "next") -> list[list[str]]:
-    """The names on every page that the links lead to."""
-    found = []
+    """Return the names of every page, following the links."""
+    names_by_page = []
     while path:
         response = client.get(path)
-        found.append(names(response))
+        names_by_page.append(names(response))
         path = response.json()[link]
-    return found
+    return names_by_page
 
 
 def test_a_list_shows_the_newest_first_fifty_at_a_time(api, write):
@@ -104,10 +104,10 @@ def test_added_and_removed_rows_neither_repeat_nor_hide_others(api, tenant, writ
 def test_thousands_of_rows_with_the_same_time_are_each_listed_once(api, write):
     write(*(f"n{number}" for number in range(2500)), created_at=NOON)
 
-    seen = [name for page in pages(api(), f"{NOTES}?limit=200") for name in page]
+    all_names = [name for page in pages(api(), f"{NOTES}?limit=200") for name in page]
 
-    assert len(seen) == 2500
-    assert len(set(seen)) == 2500
+    assert len(all_names) == 2500
+    assert len(set(all_names)) == 2500
 
 
 @pytest.mark.parametrize("ordering", ["started_at", "-started_at"])
@@ -161,7 +161,7 @@ def test_a_changed_or_foreign_cursor_is_400(api, write):
     client = api()
     cursor = parse_qs(urlsplit(client.get(f"{NOTES}?limit=1").json()["next"]).query)["cursor"][0]
 
-    tampered = [
+    cursors = [
         cursor[:-1] + ("A" if cursor[-1] != "A" else "B"),
         "x" + cursor,
         cursor.split(":")[0],
@@ -169,7 +169,7 @@ def test_a_changed_or_foreign_cursor_is_400(api, write):
         "None",
         "😀",
     ]
-    for text in tampered:
+    for text in cursors:
         refused = problem(client.get(NOTES, {"cursor": text}), 400, "validation_failed")
         assert refused["errors"][0]["path"] == "cursor"
     problem(client.get(NOTES, {"cursor": cursor, "ordering": "name"}), 400, "validation_failed")

@@ -1,4 +1,4 @@
-"""The OpenAPI schema of the whole API: complete, valid, and true; and the pages that show it without a network."""
+"""The OpenAPI schema of the whole API is complete, valid and true, and its pages need no network."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ CALLBACKS = "/api/v1/agent-runs/"
 
 @cache
 def schema() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(servers.made_once("openapi.json", _document))
-    return found
+    document: dict[str, Any] = json.loads(servers.made_once("openapi.json", _document))
+    return document
 
 
 def _document() -> str:
-    """Not by `manage.py spectacular`, which reads all sources to name the line of each warning."""
+    """Generate the schema. `manage.py spectacular` is slower, because it reads all sources to name the line of each warning."""
     GENERATOR_STATS.reset()
     document = api_document._render_as.__wrapped__(OpenApiJsonRenderer.media_type)
     assert not GENERATOR_STATS
@@ -56,7 +56,7 @@ def _document() -> str:
 
 @cache
 def parts() -> Registry[Any]:
-    """What a reference of the schema leads to, looked through once."""
+    """Return the registry that resolves references in the schema, built once."""
     return Registry().with_resource(DOCUMENT, Resource(schema(), DRAFT202012)).crawl()
 
 
@@ -66,14 +66,14 @@ def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
             yield method, address, operation
 
 
-def filled(address: str) -> str:
-    """The address with ids that there are not."""
+def with_unknown_ids(address: str) -> str:
+    """Return the address with ids that do not exist."""
     kinds = {"role": "qa", "agent_role": "qa", "key": "flow", "tool": "report_blocker"}
-    return re.sub(r"\{(\w+)\}", lambda found: kinds.get(found[1], str(uuid4())), address)
+    return re.sub(r"\{(\w+)\}", lambda match: kinds.get(match[1], str(uuid4())), address)
 
 
 def errors_of(answer: Any, address: str, method: str = "get") -> list[str]:
-    """How the answer differs from what the schema says about this operation."""
+    """Return how the answer differs from the schema of this operation."""
     promised = schema()["paths"][address][method]["responses"][str(answer.status_code)]["content"]
     kind = answer["Content-Type"].partition(";")[0]
     resolved = _absolute(promised[kind]["schema"])
@@ -91,12 +91,12 @@ def _absolute(part: Any) -> Any:
 
 
 def test_the_schema_is_valid_and_made_without_a_warning() -> None:
-    """What `manage.py spectacular --validate` asks, by a validator that takes a hundredth of the time."""
+    """Check the same as `manage.py spectacular --validate`, with a validator that takes a hundredth of the time."""
     rules = json.loads((Path(validation.__file__).parent / "openapi_3_1_schema.json").read_text())
 
-    faults = list(jsonschema_rs.validator_for(rules).iter_errors(schema()))
+    errors = list(jsonschema_rs.validator_for(rules).iter_errors(schema()))
 
-    assert [(fault.message, fault.instance_path) for fault in faults] == []
+    assert [(error.message, error.instance_path) for error in errors] == []
     assert schema()["openapi"].startswith("3.1")
     assert len(list(operations())) > 40
 
@@ -137,7 +137,7 @@ def test_every_operation_needs_a_credential(tenant: Tenant) -> None:
     client = APIClient()
 
     for method, address, _ in operations():
-        problem(getattr(client, method)(filled(address)), 401, "not_authenticated")
+        problem(getattr(client, method)(with_unknown_ids(address)), 401, "not_authenticated")
 
 
 def test_every_missing_object_is_a_404_without_details(api: Any, tenant: Tenant, engine: Engine) -> None:
@@ -149,15 +149,15 @@ def test_every_missing_object_is_a_404_without_details(api: Any, tenant: Tenant,
             and re.search(r"\{(id|activity_id|run_id|key)\}", address)
             and not address.startswith(CALLBACKS)
         ):
-            body = problem(client.get(filled(address)), 404, "not_found")
+            body = problem(client.get(with_unknown_ids(address)), 404, "not_found")
             assert body["detail"] == "Not found.", operation["operationId"]
 
 
 def an_execution(tenant: Tenant) -> ScheduleExecution:
-    made = editing.create(tenant.pk, body(), actor="test")
+    schedule = editing.create(tenant.pk, body(), actor="test")
     with tenant_scope(tenant.pk):
         return ScheduleExecution.objects.create(
-            tenant=tenant, schedule=made, schedule_name=made.name, definition={}
+            tenant=tenant, schedule=schedule, schedule_name=schedule.name, definition={}
         )
 
 
@@ -178,28 +178,30 @@ def test_every_list_has_links_and_respects_limit(api: Any, tenant: Tenant, engin
 
     assert len(lists) >= 11
     for address, _ in lists:
-        place = (
+        path_of = (
             address.replace("{activity_id}", activity)
             .replace("{agent_role}", "qa")
             .replace("{name}", "ticker")
             .replace("{key}", "box")
         )
-        place = place.replace("{schedule_id}", str(execution.schedule_id))
-        place = place.replace("{job_id}", str(job.pk))
-        place = place.replace("{execution_id}", str(execution.pk)).replace("{webhook_id}", str(webhook.pk))
+        path_of = path_of.replace("{schedule_id}", str(execution.schedule_id))
+        path_of = path_of.replace("{job_id}", str(job.pk))
+        path_of = path_of.replace("{execution_id}", str(execution.pk)).replace(
+            "{webhook_id}", str(webhook.pk)
+        )
         client = viewer if permissions()["GET", address.removeprefix("/api/v1")] == "viewer" else admin
-        page = client.get(f"{place}?limit=1")
+        page = client.get(f"{path_of}?limit=1")
         assert page.json().keys() == {"next", "previous", "results"}, address
         assert len(page.json()["results"]) <= 1, address
         assert errors_of(page, address) == [], address
-        problem(client.get(f"{place}?no_such_filter=1"), 400, "validation_failed")
+        problem(client.get(f"{path_of}?no_such_filter=1"), 400, "validation_failed")
 
 
 def test_answers_match_the_schema(api: Any, tenant: Tenant, engine: Engine) -> None:
     engine.serve(tenant)
     client = api("admin")
     client.post("/api/v1/templates/", {"key": "t", "name": "T", "agent_role": "qa"})
-    made = client.post(
+    created = client.post(
         "/api/v1/pipelines/",
         {"key": "p", "name": "P", "steps": [{"id": "a", "agent_role": "qa", "requires_approval": True}]},
     )
@@ -209,25 +211,25 @@ def test_answers_match_the_schema(api: Any, tenant: Tenant, engine: Engine) -> N
     gate = client.get("/api/v1/inbox/").json()["results"][0]["id"]
     base = {"id": activity, "activity_id": activity, "key": "p", "role": "qa"}
 
-    def at(address: str, **ids: str) -> str:
-        return re.sub(r"\{(\w+)\}", lambda found: {**base, **ids}[found[1]], address)
+    def address_of(address: str, **ids: str) -> str:
+        return re.sub(r"\{(\w+)\}", lambda match: {**base, **ids}[match[1]], address)
 
-    checked = [
-        (made, "/api/v1/pipelines/", "post"), (run, "/api/v1/pipelines/{key}/runs/", "post"),
-        *((client.get(at(address)), address, "get") for address in (
+    answers = [
+        (created, "/api/v1/pipelines/", "post"), (run, "/api/v1/pipelines/{key}/runs/", "post"),
+        *((client.get(address_of(address)), address, "get") for address in (
             "/api/v1/activities/{id}/", "/api/v1/activities/{activity_id}/output/", "/api/v1/activities/{activity_id}/runs/",
             "/api/v1/activities/{activity_id}/timeline/", "/api/v1/activities/{activity_id}/why/", "/api/v1/inbox/", "/api/v1/queues/",
             "/api/v1/workers/", "/api/v1/agents/", "/api/v1/agents/{role}/", "/api/v1/agent-configs/", "/api/v1/agent-configs/{role}/",
             "/api/v1/pipelines/", "/api/v1/pipelines/{key}/", "/api/v1/pipeline-runs/", "/api/v1/templates/",
         )),
-        (client.get(at("/api/v1/pipeline-runs/{id}/", id=run.json()["id"])), "/api/v1/pipeline-runs/{id}/", "get"),
+        (client.get(address_of("/api/v1/pipeline-runs/{id}/", id=run.json()["id"])), "/api/v1/pipeline-runs/{id}/", "get"),
         (client.post("/api/v1/datasets/", {"name": "t", "fields": {"id": "string"}, "rows": [{"id": "x"}]}), "/api/v1/datasets/", "post"),
         (client.get("/api/v1/datasets/t/"), "/api/v1/datasets/{name}/", "get"),
         (client.get("/api/v1/datasets/t/rows/"), "/api/v1/datasets/{name}/rows/", "get"),
         (client.post("/api/v1/datasets/t/rows/", {"rows": [{"id": "y"}]}), "/api/v1/datasets/{name}/rows/", "post"),
         (client.get("/api/v1/templates/t/"), "/api/v1/templates/{key}/", "get"),
         (client.post("/api/v1/inbox/decide/", {"items": [{"id": gate, "decision": "approved"}] * 2}), "/api/v1/inbox/decide/", "post"),
-        (client.post(at("/api/v1/activities/{id}/approve/")), "/api/v1/activities/{id}/approve/", "post"),
+        (client.post(address_of("/api/v1/activities/{id}/approve/")), "/api/v1/activities/{id}/approve/", "post"),
         (client.post("/api/v1/activities/", {}), "/api/v1/activities/", "post"),
         (client.post("/api/v1/activities/", {"name": "x", "agent_role": "qa"}), "/api/v1/activities/", "post"),
         (client.post("/api/v1/activities/", [{"name": "x", "agent_role": "qa"}]), "/api/v1/activities/", "post"),
@@ -237,7 +239,7 @@ def test_answers_match_the_schema(api: Any, tenant: Tenant, engine: Engine) -> N
 
     assert {
         (address, method): errors_of(answer, address, method)
-        for answer, address, method in checked
+        for answer, address, method in answers
         if errors_of(answer, address, method)
     } == {}
 
@@ -269,15 +271,17 @@ def test_the_schema_is_built_once_however_often_it_is_requested(
     tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api_document, "_render_as", cache(api_document._render_as.__wrapped__))
-    made = []
+    documents = []
     generator = api_document.SchemaView.generator_class
-    monkeypatch.setattr(api_document.SchemaView, "generator_class", lambda: made.append(1) or generator())
+    monkeypatch.setattr(
+        api_document.SchemaView, "generator_class", lambda: documents.append(1) or generator()
+    )
 
     answers = [
         APIClient().get("/api/v1/schema/", {"format": "json", "lang": word}) for word in ("en", "de", "")
     ]
 
-    assert made == [1]
+    assert documents == [1]
     assert answers[0].json() == answers[2].json() == schema()
 
 

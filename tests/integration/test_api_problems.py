@@ -1,4 +1,4 @@
-"""How refusals read: every error is a problem with a stable code, and tells nothing it should not."""
+"""Every error of the API is a problem document with a stable code and without internal details."""
 
 from __future__ import annotations
 
@@ -160,14 +160,14 @@ def test_a_forged_host_is_a_400_problem(client):
 def test_a_safe_request_id_is_kept_and_an_unsafe_one_is_replaced(client):
     assert client.get("/api/x/", headers={"X-Request-Id": "abc-123.X_y"})["X-Request-Id"] == "abc-123.X_y"
     for offered in ("", "a" * 65, "two words", 'quote"', "line\u2028", "{}"):
-        made = client.get("/api/x/", headers={"X-Request-Id": offered})["X-Request-Id"]
-        assert re.fullmatch(r"[0-9a-f-]{36}", made)
+        request_id = client.get("/api/x/", headers={"X-Request-Id": offered})["X-Request-Id"]
+        assert re.fullmatch(r"[0-9a-f-]{36}", request_id)
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/login/", "/api/v1/none/"])
 @pytest.mark.urls("orchestrator.urls")
 def test_a_head_request_gets_the_length_of_the_body_and_no_body(path):
-    """Asked of the application itself: Django's test client would take away the body as well."""
+    """Calls the WSGI application itself, because Django's test client removes the body as well."""
     lengths, bodies = [], []
     for method in ("GET", "HEAD"):
         environ = RequestFactory().generic(method, path).environ

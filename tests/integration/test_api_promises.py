@@ -1,4 +1,4 @@
-"""What the API promises everywhere, asked of every operation that the OpenAPI schema names."""
+"""Promises of the whole API, checked for every operation of the OpenAPI schema."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ pytestmark = [pytest.mark.long, pytest.mark.usefixtures("database")]
 Operation = tuple[str, str, dict[str, Any]]
 
 
-def of(*methods: str) -> Iterator[Operation]:
-    """Operations of people and programs; those of agents have rules of their own."""
+def operations_with(*methods: str) -> Iterator[Operation]:
+    """Yield operations with these methods for people and programs; those for agents have other rules."""
     for method, address, operation in operations():
         if method in methods and not address.startswith(CALLBACKS):
             yield method, address, operation
 
 
-def place_of(world: Known, address: str) -> str:
-    """The address of the object that there is."""
+def address_of(world: Known, address: str) -> str:
+    """Return the address of the existing object."""
     known = known_of(world, address) or {}
-    return re.sub(r"\{(\w+)\}", lambda found: known[found[1]], address)
+    return re.sub(r"\{(\w+)\}", lambda match: known[match[1]], address)
 
 
 def is_list(operation: dict[str, Any]) -> bool:
@@ -50,29 +50,29 @@ def client(api: Any) -> Any:
 def test_every_object_has_an_etag_and_is_not_sent_again_to_clients_that_have_it(
     world: Known, client: Any
 ) -> None:
-    seen = 0
-    for _, address, operation in of("get"):
+    count = 0
+    for _, address, operation in operations_with("get"):
         if is_list(operation) or operation["operationId"] in {
             "events_retrieve",
             "activities_runs_log_retrieve",
         }:
-            continue  # events and the lines of a run come in pages, or never end
-        place = place_of(world, address)
-        answer = client.get(place)
+            continue  # events and the log of a run are paged or endless
+        location = address_of(world, address)
+        answer = client.get(location)
         if answer.status_code == 404 and ("transcript" in address or "input" in address):
-            continue  # that of an agent on the command line; what works on nothing but its description
-        assert answer.status_code == 200, (place, answer.content)
+            continue  # one of an agent on the command line, and one that needs only its body
+        assert answer.status_code == 200, (location, answer.content)
         assert re.fullmatch(r'"[^"]+"', answer.headers.get("ETag", "")), address
-        again = client.get(place, headers={"If-None-Match": f'"other", W/{answer["ETag"]}'})
+        again = client.get(location, headers={"If-None-Match": f'"other", W/{answer["ETag"]}'})
         assert (again.status_code, again.content) == (304, b""), address
         assert again["ETag"] == answer["ETag"]
-        assert client.get(place, headers={"If-None-Match": '"other"'}).status_code == 200
-        seen += 1
-    assert seen >= 25
+        assert client.get(location, headers={"If-None-Match": '"other"'}).status_code == 200
+        count += 1
+    assert count >= 25
 
 
 def test_every_change_of_an_object_respects_if_match(world: Known, client: Any) -> None:
-    for method, address, operation in of("put", "patch", "delete", "post"):
+    for method, address, operation in operations_with("put", "patch", "delete", "post"):
         declared = {parameter["name"] for parameter in operation.get("parameters", ())}
         if "{" not in address or operation["operationId"] in CHANGES_NOTHING_READ:
             continue
@@ -80,41 +80,41 @@ def test_every_change_of_an_object_respects_if_match(world: Known, client: Any) 
         assert "412" in operation["responses"], operation["operationId"]
         body = BODIES.get(operation["operationId"], {})
         answer = getattr(client, method)(
-            place_of(world, address), body, headers={"If-Match": '"of-another-time"'}
+            address_of(world, address), body, headers={"If-Match": '"of-another-time"'}
         )
         assert answer.status_code == 412, (operation["operationId"], answer.status_code, answer.content)
         problem(answer, 412, "precondition_failed")
 
 
 def test_every_post_refuses_an_invalid_idempotency_key(world: Known, client: Any) -> None:
-    for _, address, operation in of("post"):
+    for _, address, operation in operations_with("post"):
         body = BODIES.get(operation["operationId"], {})
-        answer = client.post(place_of(world, address), body, headers={"Idempotency-Key": "two words"})
+        answer = client.post(address_of(world, address), body, headers={"Idempotency-Key": "two words"})
         assert answer.status_code == 400, (address, answer.content)
         problem(answer, 400, "invalid_idempotency_key")
 
 
 def test_every_post_can_be_repeated_and_its_key_is_bound_to_its_body(world: Known, client: Any) -> None:
-    done = 0
-    for _, address, operation in of("post"):
-        name, place = operation["operationId"], place_of(world, address)
+    count = 0
+    for _, address, operation in operations_with("post"):
+        name, location = operation["operationId"], address_of(world, address)
         body = BODIES.get(name, {})
         key = {"Idempotency-Key": name}
-        first = client.post(place, body, headers=key)
+        first = client.post(location, body, headers=key)
         if name in SUCCEEDS_ONLY_IN_A_STATE and first.status_code >= 400:
             continue
         assert first.status_code < 300, (name, first.content)
-        again = client.post(place, body, headers=key)
+        again = client.post(location, body, headers=key)
         assert again.status_code == first.status_code, name
         assert again["Idempotency-Replayed"] == "true", name
         assert again.content == first.content or "secret" in again.json(), name
         text = next((member for member in ("name", "description") if member in body), "note")
         other = {**body, text: f"{body.get(text)}-2"}
-        refused = client.post(place, other, headers=key)
+        refused = client.post(location, other, headers=key)
         assert refused.status_code == 422, (name, refused.content)
         problem(refused, 422, "idempotency_key_reused")
-        done += 1
-    assert done > 30
+        count += 1
+    assert count > 30
 
 
 def test_no_post_that_is_in_progress_is_started_a_second_time(
@@ -123,61 +123,66 @@ def test_no_post_that_is_in_progress_is_started_a_second_time(
     with tenant_scope(tenant.pk):
         token = ApiToken.objects.order_by("-created_at").first()
     assert token is not None
-    places = {place_of(world, address): operation["operationId"] for _, address, operation in of("post")}
-    held, asked = Event(), Event()
+    places = {
+        address_of(world, address): operation["operationId"]
+        for _, address, operation in operations_with("post")
+    }
+    held, requested = Event(), Event()
 
     def hold() -> None:
         with tenant_scope(tenant.pk):
-            for place in places:
-                digest = hashlib.sha256(f"token:{token.pk}\n{place}\nk".encode()).hexdigest()
+            for location in places:
+                digest = hashlib.sha256(f"token:{token.pk}\n{location}\nk".encode()).hexdigest()
                 idempotency._refuse_concurrent(tenant.pk, digest)
             held.set()
-            asked.wait(60)
+            requested.wait(60)
 
-    def ask() -> list[tuple[str, int, str]]:
+    def send_all() -> list[tuple[str, int, str]]:
         try:
             assert held.wait(60)
             answers = {
-                place: client.post(place, BODIES.get(name, {}), headers={"Idempotency-Key": "k"})
-                for place, name in places.items()
+                location: client.post(location, BODIES.get(name, {}), headers={"Idempotency-Key": "k"})
+                for location, name in places.items()
             }
-            return [(place, answer.status_code, answer.json()["code"]) for place, answer in answers.items()]
+            return [
+                (location, answer.status_code, answer.json()["code"]) for location, answer in answers.items()
+            ]
         finally:
-            asked.set()
+            requested.set()
 
-    _, found = at_once(hold, ask)
+    _, results = at_once(hold, send_all)
 
-    assert not isinstance(found, Exception), found
-    assert {each[1:] for each in found} == {(409, "idempotency_in_progress")}, found
+    assert not isinstance(results, Exception), results
+    assert {each[1:] for each in results} == {(409, "idempotency_in_progress")}, results
 
 
-#: Members that are not shown as they are given: secrets are only hinted at, and periods of keeping are listed with their defaults.
+#: Members that are returned in another form: secrets are masked, and retention periods are listed with their defaults.
 SHOWN_OTHERWISE = {"agents": {"auth"}, "notification-channels": {"target"}, "retention": {"kinds"}}
 
 
 def test_every_object_that_was_read_can_be_sent_back_unchanged(world: Known, client: Any) -> None:
     schema = client.get("/api/v1/schema/?format=json").json()["components"]["schemas"]
     waits = client.post("/api/v1/activities/", {"name": "x", "human_role": "editor"}).json()["link"]
-    seen = 0
-    for method, address, operation in of("put", "patch"):
+    count = 0
+    for method, address, operation in operations_with("put", "patch"):
         described = operation["requestBody"]["content"]["application/json"]["schema"]
         if "$ref" not in described:
             continue  # the definition of a pipeline
         members = set(schema[described["$ref"].rpartition("/")[2]]["properties"])
         members -= SHOWN_OTHERWISE.get(address.split("/")[3], set())
-        place = waits if address.startswith("/api/v1/activities/") else place_of(world, address)
-        shown = client.get(place).json()
-        given = {name: value for name, value in shown.items() if name in members}
-        if not given:
+        location = waits if address.startswith("/api/v1/activities/") else address_of(world, address)
+        body = client.get(location).json()
+        returned = {name: value for name, value in body.items() if name in members}
+        if not returned:
             continue
 
-        answer = getattr(client, method)(place, given)
+        answer = getattr(client, method)(location, returned)
 
-        assert answer.status_code == 200, (method, place, answer.content)
-        after = client.get(place).json()
-        assert {name: after[name] for name in given} == given, (method, place)
-        seen += 1
-    assert seen > 12
+        assert answer.status_code == 200, (method, location, answer.content)
+        after = client.get(location).json()
+        assert {name: after[name] for name in returned} == returned, (method, location)
+        count += 1
+    assert count > 12
 
 
 WRONG_QUERIES = (
@@ -187,36 +192,36 @@ WRONG_QUERIES = (
 
 
 def test_every_list_refuses_invalid_parameters(world: Known, client: Any) -> None:
-    seen = 0
-    for _, address, operation in of("get"):
+    count = 0
+    for _, address, operation in operations_with("get"):
         if not is_list(operation):
             continue
-        place = place_of(world, address)
-        # One place reads what all lists take, so each is asked a third of that; what it takes besides is its own.
-        for asked, path in (("no_such_filter=1", "no_such_filter"), *WRONG_QUERIES[seen % 3 :: 3]):
-            answer = client.get(f"{place}?{asked}")
-            assert answer.status_code == 400, (address, asked)
-            faults = problem(answer, 400, "validation_failed")["errors"]
-            assert [fault["path"] for fault in faults] == [path], (address, asked, faults)
-        page = client.get(f"{place}?limit=100000")
+        location = address_of(world, address)
+        # The parameters of all lists are read in one place, so each list gets a third of these queries.
+        for requested, path in (("no_such_filter=1", "no_such_filter"), *WRONG_QUERIES[count % 3 :: 3]):
+            answer = client.get(f"{location}?{requested}")
+            assert answer.status_code == 400, (address, requested)
+            errors = problem(answer, 400, "validation_failed")["errors"]
+            assert [error["path"] for error in errors] == [path], (address, requested, errors)
+        page = client.get(f"{location}?limit=100000")
         assert page.status_code == 200, (address, page.content)
         assert len(page.json()["results"]) <= 200
-        seen += 1
-    assert seen > 25
+        count += 1
+    assert count > 25
 
 
 def test_every_ordering_that_a_list_offers_pages_through_all_rows_once(world: Known, client: Any) -> None:
-    for _, address, operation in of("get"):
+    for _, address, operation in operations_with("get"):
         orderings = [p for p in operation.get("parameters", ()) if p["name"] == "ordering"]
         if not is_list(operation) or not orderings:
             continue
-        place = place_of(world, address)
+        location = address_of(world, address)
         names = re.search(r"One or more of ([\w, ]+), sep", orderings[0]["description"])
         assert names, address
-        total = len(client.get(place).json()["results"])
+        total = len(client.get(location).json()["results"])
         size = max(1, total // 4)
         for name, sign in zip(names[1].split(", "), cycle(("", "-"))):
-            rows, following = [], f"{place}?ordering={sign}{name}&limit={size}"
+            rows, following = [], f"{location}?ordering={sign}{name}&limit={size}"
             while following and len(rows) <= total:
                 page = client.get(following).json()
                 rows += [str(row) for row in page["results"]]
@@ -225,7 +230,7 @@ def test_every_ordering_that_a_list_offers_pages_through_all_rows_once(world: Kn
 
 
 def numbered(name: str, number: int) -> dict[str, Any]:
-    """The body that makes one more of a kind."""
+    """Return a body that creates another object of this kind."""
     body = dict(BODIES[name])
     for member in ("name", "key", "title"):
         if member in body:
@@ -240,17 +245,17 @@ GROWING = (
 
 
 def test_rows_that_are_added_between_two_pages_shift_nothing(client: Any, world: Known) -> None:
-    shifted = {kind: fault for kind in GROWING if (fault := _shifted(client, kind))}
+    shifted = {kind: error for kind in GROWING if (error := _shifted(client, kind))}
 
     assert shifted == {}
 
 
 def _shifted(client: Any, kind: str) -> str:
-    """What was wrong with the pages of a list that grew while it was read."""
-    name, place = f"{kind.replace('-', '_')}_create", f"/api/v1/{kind}/"
+    """Return what was wrong with the pages of a list that grew while it was read."""
+    name, location = f"{kind.replace('-', '_')}_create", f"/api/v1/{kind}/"
 
     def make(number: int) -> None:
-        answer = client.post(place, numbered(name, number))
+        answer = client.post(location, numbered(name, number))
         assert answer.status_code == 201, (kind, answer.content)
 
     def marks(page: dict[str, Any]) -> list[str]:
@@ -261,18 +266,18 @@ def _shifted(client: Any, kind: str) -> str:
 
     for number in range(3):
         make(number)
-    before = marks(client.get(place).json())
-    page = client.get(f"{place}?limit=1").json()
-    seen = marks(page)
+    before = marks(client.get(location).json())
+    page = client.get(f"{location}?limit=1").json()
+    read_so_far = marks(page)
     number = 3
     while page["next"]:
-        if number < 10:  # or a list that shows new rows last never ends
+        if number < 10:  # because a list with new rows at its end would never end
             make(number)
             number += 1
         page = client.get(page["next"]).json()
-        seen += marks(page)
+        read_so_far += marks(page)
 
-    if len(seen) != len(set(seen)):
-        return f"twice: {sorted(each for each in set(seen) if seen.count(each) > 1)}"
-    missing = set(before) - set(seen)
+    if len(read_so_far) != len(set(read_so_far)):
+        return f"twice: {sorted(each for each in set(read_so_far) if read_so_far.count(each) > 1)}"
+    missing = set(before) - set(read_so_far)
     return f"never: {sorted(missing)}" if missing else ""

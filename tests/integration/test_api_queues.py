@@ -1,4 +1,4 @@
-"""Queues and workers over the API: what waits, what runs, and the switch that holds a role back."""
+"""Queues and workers over the API: waiting and running work, and pauses of a role."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def acme(engine: Engine, tenant: Tenant) -> Tenant:
 
 
 def queue(client: Any, role: str) -> dict[str, Any]:
-    (found,) = (item for item in client.get(f"{QUEUES}?limit=200").json()["results"] if item["role"] == role)
-    return dict(found)
+    (entry,) = (item for item in client.get(f"{QUEUES}?limit=200").json()["results"] if item["role"] == role)
+    return dict(entry)
 
 
 def test_there_is_a_queue_for_every_role_in_use(api: Any, engine: Engine, acme: Tenant) -> None:
-    found = api("viewer").get(f"{QUEUES}?limit=200").json()
+    page = api("viewer").get(f"{QUEUES}?limit=200").json()
 
-    assert {item["role"] for item in found["results"]} == set(
+    assert {item["role"] for item in page["results"]} == set(
         Agent.objects.filter(enabled=True).values_list("role", flat=True)
     )
-    assert found["results"][0].keys() == {
+    assert page["results"][0].keys() == {
         "role", "queue", "waiting", "granted", "running", "delayed", "oldest_wait_seconds", "workers", "paused",
         "backlog", "turned_away",
     }  # fmt: skip
@@ -56,11 +56,11 @@ def test_waiting_work_is_counted_by_band_and_delayed_work_separately(
         engine.submit(acme, "ba", count, priority=priority)
     engine.submit(acme, "ba", 4, not_before=datetime.now(UTC) + timedelta(hours=1))
 
-    found = queue(api(), "ba")
+    entry = queue(api(), "ba")
 
-    assert found["waiting"] == {"urgent": 2, "gated": 3, "normal": 4, "background": 2}
-    assert (found["delayed"], found["running"], found["granted"], found["workers"]) == (4, 0, 0, 0)
-    assert 0 <= found["oldest_wait_seconds"] < 60
+    assert entry["waiting"] == {"urgent": 2, "gated": 3, "normal": 4, "background": 2}
+    assert (entry["delayed"], entry["running"], entry["granted"], entry["workers"]) == (4, 0, 0, 0)
+    assert 0 <= entry["oldest_wait_seconds"] < 60
 
 
 def test_an_empty_queue_has_no_oldest_wait(api: Any, engine: Engine, acme: Tenant) -> None:
@@ -72,9 +72,9 @@ def test_running_and_granted_work_are_counted_separately(api: Any, engine: Engin
     engine.submit(acme, "qa", 3)
     engine.deliver()
 
-    found = queue(api(), "qa")
+    entry = queue(api(), "qa")
 
-    assert (found["running"], found["granted"], found["waiting"]["normal"], found["workers"]) == (1, 1, 2, 1)
+    assert (entry["running"], entry["granted"], entry["waiting"]["normal"], entry["workers"]) == (1, 1, 2, 1)
 
 
 def test_without_an_answer_from_redis_only_the_granted_count_is_missing(
@@ -83,10 +83,10 @@ def test_without_an_answer_from_redis_only_the_granted_count_is_missing(
     engine.submit(acme, "ba", 2)
     client = api()
 
-    def silent(self: Any, name: Any) -> Any:
+    def fail(self: Any, name: Any) -> Any:
         raise redis.TimeoutError("no answer")
 
-    monkeypatch.setattr(redis.Redis, "get", silent)
+    monkeypatch.setattr(redis.Redis, "get", fail)
 
     assert queue(client, "ba")["waiting"]["normal"] == 2
 
@@ -96,9 +96,9 @@ def test_work_of_other_tenants_is_not_counted(
 ) -> None:
     engine.submit(acme, "ba", 2)
 
-    found = queue(api(tenant=other_tenant), "ba")
+    entry = queue(api(tenant=other_tenant), "ba")
 
-    assert (sum(found["waiting"].values()), found["oldest_wait_seconds"]) == (0, None)
+    assert (sum(entry["waiting"].values()), entry["oldest_wait_seconds"]) == (0, None)
 
 
 def test_the_number_of_statements_does_not_depend_on_the_number_of_queues(

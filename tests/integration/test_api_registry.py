@@ -1,4 +1,4 @@
-"""The registry over the API: changed by platform admins alone, and nobody sees a credential."""
+"""The registry over the API: only platform admins change it, and no answer contains a credential."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NEW = {"role": "scribe", "name": "Scribe", "endpoint": "http://127.0.0.1:9/scrib
 
 
 @pytest.fixture(autouse=True)
-def outside(database: None, settings: Any) -> Iterator[None]:
+def allow_the_endpoint(database: None, settings: Any) -> Iterator[None]:
     settings.ORCHESTRATOR_EGRESS_ALLOW = ("127.0.0.1:9",)
     yield
     Agent.objects.filter(role="scribe").delete()
@@ -36,13 +36,13 @@ def platform(api: Any, tenant: Tenant) -> Any:
 
 
 @pytest.fixture
-def scribe(outside: None) -> Iterator[Agent]:
+def scribe(allow_the_endpoint: None) -> Iterator[Agent]:
     with registered("scribe", endpoint=NEW["endpoint"]) as agent:
         yield agent
 
 
 def paths(response: Any) -> set[str]:
-    return {fault["path"] for fault in problem(response, 400, "validation_failed")["errors"]}
+    return {error["path"] for error in problem(response, 400, "validation_failed")["errors"]}
 
 
 def test_an_agent_is_added_with_credentials_that_are_never_returned(platform: Any) -> None:
@@ -55,9 +55,9 @@ def test_an_agent_is_added_with_credentials_that_are_never_returned(platform: An
 
     answer = platform.post(AGENTS, body)
 
-    shown = answer.json()
+    agent_read = answer.json()
     assert (answer.status_code, answer["Location"], answer["ETag"]) == (201, SCRIBE, '"1"')
-    assert (shown["endpoint"], shown["auth"], shown["timeout_seconds"]) == (
+    assert (agent_read["endpoint"], agent_read["auth"], agent_read["timeout_seconds"]) == (
         NEW["endpoint"],
         {"set": True},
         30,
@@ -81,12 +81,12 @@ def test_a_repeated_request_adds_one_agent(platform: Any) -> None:
 def test_omitted_members_stay_with_patch_and_are_reset_with_put(platform: Any, scribe: Agent) -> None:
     platform.patch(SCRIBE, {"timeout_seconds": 30, "auth": {"type": "bearer", "token": "t"}})
 
-    shown = platform.patch(SCRIBE, {"model": "m"}).json()
-    assert (shown["timeout_seconds"], shown["auth"], shown["model"]) == (30, {"set": True}, "m")
+    result = platform.patch(SCRIBE, {"model": "m"}).json()
+    assert (result["timeout_seconds"], result["auth"], result["model"]) == (30, {"set": True}, "m")
     assert platform.patch(SCRIBE, {"timeout_seconds": None}).json()["timeout_seconds"] is None
 
-    shown = platform.put(SCRIBE, {"name": "Other"}).json()
-    assert (shown["name"], shown["endpoint"], shown["auth"], shown["model"]) == (
+    result = platform.put(SCRIBE, {"name": "Other"}).json()
+    assert (result["name"], result["endpoint"], result["auth"], result["model"]) == (
         "Other",
         "",
         {"set": False},
@@ -97,9 +97,9 @@ def test_omitted_members_stay_with_patch_and_are_reset_with_put(platform: Any, s
 def test_credentials_are_kept_when_the_request_says_so(platform: Any, scribe: Agent) -> None:
     platform.patch(SCRIBE, {"auth": {"type": "bearer", "token": "t"}})
 
-    kept = platform.put(SCRIBE, {"name": "Scribe", "auth": {"type": "bearer", "set": True}})
+    answer = platform.put(SCRIBE, {"name": "Scribe", "auth": {"type": "bearer", "set": True}})
 
-    assert kept.json()["auth"] == {"set": True}
+    assert answer.json()["auth"] == {"set": True}
     assert paths(platform.patch(SCRIBE, {"auth": {"type": "basic", "set": True}})) == {"auth.set"}
 
 
@@ -151,20 +151,20 @@ def test_only_platform_admins_see_addresses(api: Any, platform: Any, scribe: Age
 
     assert {"endpoint", "health_url", "health_detail"} <= platform.get(SCRIBE).json().keys()
     assert not {"endpoint", "health_url", "health_detail", "auth"} & api("viewer").get(SCRIBE).json().keys()
-    (seen,) = api("viewer").get(f"{SCRIBE}deployments/").json()["results"]
-    assert "endpoint" not in seen
+    (deployment,) = api("viewer").get(f"{SCRIBE}deployments/").json()["results"]
+    assert "endpoint" not in deployment
 
 
 def test_a_version_goes_from_staging_to_production_and_back(platform: Any, scribe: Agent) -> None:
-    made = []
+    opened = []
     for version in ("1.0.0", "1.1.0"):
         answer = platform.post(f"{SCRIBE}deployments/", {"version": version, "environment": "staging"})
         assert answer.status_code == 201
-        made.append(platform.post(f"{SCRIBE}deployments/{answer.json()['id']}/promote/").json())
+        opened.append(platform.post(f"{SCRIBE}deployments/{answer.json()['id']}/promote/").json())
 
-    assert [each["environment"] for each in made] == ["production", "production"]
+    assert [each["environment"] for each in opened] == ["production", "production"]
     assert platform.get(SCRIBE).json()["version"] == "1.1.0"
-    again = platform.post(f"{SCRIBE}deployments/{made[1]['id']}/promote/")
+    again = platform.post(f"{SCRIBE}deployments/{opened[1]['id']}/promote/")
     problem(again, 409, "already_in_production")
 
     restored = platform.post(f"{SCRIBE}rollback/").json()
@@ -213,5 +213,5 @@ def test_a_change_takes_effect_with_the_next_run(platform: Any, tenant: Tenant, 
     answer = platform.post(f"{SCRIBE}deployments/", {"version": "3.0.0", "environment": "production"})
 
     assert answer.status_code == 201
-    found = configuration.settings_for(tenant.pk, "scribe")
-    assert (found.timeout_seconds, found.adapter.version) == (20, "3.0.0")
+    settings_now = configuration.settings_for(tenant.pk, "scribe")
+    assert (settings_now.timeout_seconds, settings_now.adapter.version) == (20, "3.0.0")

@@ -1,4 +1,4 @@
-"""Schedules over the API after they were made: changed, switched, run, deleted, and what came of them."""
+"""Existing schedules over the API: changed, switched on and off, run by hand, deleted; and their executions."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def acme(engine: Engine, tenant: Tenant) -> Tenant:
 def make(client: Any, **members: Any) -> dict[str, Any]:
     answer = client.post(SCHEDULES, body(**members))
     assert answer.status_code == 201, answer.content
-    shown: dict[str, Any] = answer.json()
-    return shown
+    schedule: dict[str, Any] = answer.json()
+    return schedule
 
 
 def beats(schedule_id: str) -> list[tuple[bool, str]]:
@@ -44,19 +44,19 @@ def beats(schedule_id: str) -> list[tuple[bool, str]]:
 
 def test_a_put_replaces_everything_but_the_enabled_flag(api: Any, acme: Tenant) -> None:
     client = api()
-    made = make(client, enabled=False, params={"a": 1}, priority=3, overlap="allow", description="Old.")
+    schedule = make(client, enabled=False, params={"a": 1}, priority=3, overlap="allow", description="Old.")
 
-    changed = client.put(made["link"], {**body(name="New"), "enabled": None})
+    changed = client.put(schedule["link"], {**body(name="New"), "enabled": None})
 
-    shown = changed.json()
-    assert (changed.status_code, changed["ETag"]) == (200, '"2"'), shown
-    assert (shown["name"], shown["params"], shown["priority"], shown["overlap"], shown["description"], shown["enabled"]) == (
+    result = changed.json()
+    assert (changed.status_code, changed["ETag"]) == (200, '"2"'), result
+    assert (result["name"], result["params"], result["priority"], result["overlap"], result["description"], result["enabled"]) == (
         "New", {}, 10, "skip", "", False,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("change", "shown"),
+    ("change", "expected"),
     [
         ({"priority": 3}, {"priority": 3, "cron": "0 8 * * *", "params": {"a": 1}}),
         ({"interval_ms": 60000}, {"interval_ms": 60000, "cron": None}),
@@ -66,34 +66,36 @@ def test_a_put_replaces_everything_but_the_enabled_flag(api: Any, acme: Tenant) 
     ],
 )  # fmt: skip
 def test_a_patch_keeps_omitted_members_that_it_does_not_replace(
-    api: Any, acme: Tenant, change: dict[str, Any], shown: dict[str, Any]
+    api: Any, acme: Tenant, change: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     client = api()
     client.post(
         "/api/v1/pipelines/", {"key": "flow", "name": "F", "steps": [{"id": "a", "agent_role": "qa"}]}
     )
-    made = make(client, params={"a": 1}, timezone="Europe/Berlin")
+    schedule = make(client, params={"a": 1}, timezone="Europe/Berlin")
 
-    answer = client.patch(made["link"], change)
+    answer = client.patch(schedule["link"], change)
 
     assert answer.status_code == 200, answer.content
-    assert {name: answer.json()[name] for name in shown} == shown
+    assert {name: answer.json()[name] for name in expected} == expected
 
 
 def test_a_change_that_changes_nothing_keeps_the_version(api: Any, acme: Tenant) -> None:
     client = api()
-    made = make(client)
+    schedule = make(client)
 
-    assert client.patch(made["link"], {"priority": "normal"}).json() == made
+    assert client.patch(schedule["link"], {"priority": "normal"}).json() == schedule
 
 
 def test_one_of_several_simultaneous_changes_of_the_same_version_wins(api: Any, acme: Tenant) -> None:
     clients = [api(name=f"n{number}") for number in range(4)]
-    made = make(clients[0])
+    schedule = make(clients[0])
 
     answers = at_once(
         *[
-            lambda c=client, n=number: c.patch(made["link"], {"priority": n + 1}, headers={"If-Match": '"1"'})
+            lambda c=client, n=number: c.patch(
+                schedule["link"], {"priority": n + 1}, headers={"If-Match": '"1"'}
+            )
             for number, client in enumerate(clients)
         ]
     )
@@ -103,36 +105,36 @@ def test_one_of_several_simultaneous_changes_of_the_same_version_wins(api: Any, 
 
 def test_a_refused_change_changes_nothing(api: Any, acme: Tenant) -> None:
     client = api()
-    made = make(client)
+    schedule = make(client)
 
-    problem(client.patch(made["link"], {"cron": "never", "priority": 3}), 400, "invalid_schedule")
+    problem(client.patch(schedule["link"], {"cron": "never", "priority": 3}), 400, "invalid_schedule")
 
-    assert client.get(made["link"]).json() == made
+    assert client.get(schedule["link"]).json() == schedule
 
 
 # Times
 
 
 def test_new_times_start_from_now(acme: Tenant) -> None:
-    made = editing.create(acme.pk, body(cron="0 * * * *"), actor="test", now=NOON)
+    schedule = editing.create(acme.pk, body(cron="0 * * * *"), actor="test", now=NOON)
     later = NOON + timedelta(hours=3, minutes=30)
 
-    changed = editing.change(acme.pk, made.pk, {"cron": "15 * * * *"}, actor="test", now=later)
+    changed = editing.change(acme.pk, schedule.pk, {"cron": "15 * * * *"}, actor="test", now=later)
     renamed = editing.change(
-        acme.pk, made.pk, {"name": "Other"}, actor="test", now=later + timedelta(hours=5)
+        acme.pk, schedule.pk, {"name": "Other"}, actor="test", now=later + timedelta(hours=5)
     )
 
-    assert made.next_run_at == NOON + timedelta(hours=1)
+    assert schedule.next_run_at == NOON + timedelta(hours=1)
     assert changed.next_run_at == renamed.next_run_at == NOON + timedelta(hours=4, minutes=15)
     assert changed.looked_until == renamed.looked_until == later
 
 
 def test_times_that_pass_while_a_schedule_is_disabled_are_not_caught_up(acme: Tenant) -> None:
-    made = editing.create(acme.pk, body(cron="0 * * * *"), actor="test", now=NOON)
+    schedule = editing.create(acme.pk, body(cron="0 * * * *"), actor="test", now=NOON)
     later = NOON + timedelta(hours=9, minutes=30)
 
-    off = editing.set_enabled(acme.pk, made.pk, False, actor="test", now=NOON)
-    on = editing.set_enabled(acme.pk, made.pk, True, actor="test", now=later)
+    off = editing.set_enabled(acme.pk, schedule.pk, False, actor="test", now=NOON)
+    on = editing.set_enabled(acme.pk, schedule.pk, True, actor="test", now=later)
 
     assert (off.next_run_at, off.enabled) == (None, False)
     assert (on.next_run_at, on.looked_until) == (NOON + timedelta(hours=10), later)
@@ -141,38 +143,38 @@ def test_times_that_pass_while_a_schedule_is_disabled_are_not_caught_up(acme: Te
 def test_a_one_time_schedule_whose_time_has_passed_is_due_at_once(acme: Tenant) -> None:
     past = NOON - timedelta(days=1)
 
-    made = editing.create(
+    schedule = editing.create(
         acme.pk, body(repeat="once", cron=None, start_at=past.isoformat()), actor="test", now=NOON
     )
 
-    assert made.next_run_at == past
-    assert made.looked_until is not None
-    assert made.looked_until < past
+    assert schedule.next_run_at == past
+    assert schedule.looked_until is not None
+    assert schedule.looked_until < past
 
 
 def test_a_schedule_whose_target_no_longer_exists_can_still_be_disabled(api: Any, acme: Tenant) -> None:
     client = api()
-    made = make(client, params={"a": "db:ticker:all:id"})
+    schedule = make(client, params={"a": "db:ticker:all:id"})
     with tenant_scope(acme.pk):
         Schedule.objects.update(agent_role="gone")
 
-    assert client.patch(made["link"], {"enabled": False}).json()["enabled"] is False
-    problem(client.patch(made["link"], {"priority": 3}), 400, "invalid_schedule")
+    assert client.patch(schedule["link"], {"enabled": False}).json()["enabled"] is False
+    problem(client.patch(schedule["link"], {"priority": 3}), 400, "invalid_schedule")
 
 
 def test_the_row_of_beat_follows_the_schedule(api: Any, acme: Tenant) -> None:
     client = api()
-    made = make(client)
-    assert beats(made["id"]) == [(True, "schedule: acme/Daily")]
+    schedule = make(client)
+    assert beats(schedule["id"]) == [(True, "schedule: acme/Daily")]
 
-    client.patch(made["link"], {"name": "Nightly", "enabled": False})
-    assert beats(made["id"]) == [(False, "schedule: acme/Nightly")]
+    client.patch(schedule["link"], {"name": "Nightly", "enabled": False})
+    assert beats(schedule["id"]) == [(False, "schedule: acme/Nightly")]
 
-    client.delete(made["link"])
-    assert beats(made["id"]) == []
+    client.delete(schedule["link"])
+    assert beats(schedule["id"]) == []
 
 
-# By hand, and what came of it
+# Runs by hand, and executions
 
 
 def test_a_schedule_can_be_run_by_hand_and_its_jobs_are_listed(
@@ -182,15 +184,15 @@ def test_a_schedule_can_be_run_by_hand_and_its_jobs_are_listed(
 
     answer = api("operator").post(f"{link}run/")
 
-    begun = answer.json()
+    started = answer.json()
     assert answer.status_code == 201, answer.content
-    assert (begun["nominal_at"], begun["created_by"].partition(":")[0]) == (None, "token")
-    lifecycle.expand(acme.pk, UUID(begun["id"]))
+    assert (started["nominal_at"], started["created_by"].partition(":")[0]) == (None, "token")
+    lifecycle.expand(acme.pk, UUID(started["id"]))
     viewer = api("viewer")
-    shown = viewer.get(begun["link"]).json()
-    assert (shown["jobs_created"], shown["jobs_enqueued"], shown["jobs_failed"]) == (12, 12, 0)
-    assert viewer.get(f"{link}executions/").json()["results"] == [shown]
-    page = viewer.get(f"{shown['jobs']}?batch=1&limit=2").json()
+    execution = viewer.get(started["link"]).json()
+    assert (execution["jobs_created"], execution["jobs_enqueued"], execution["jobs_failed"]) == (12, 12, 0)
+    assert viewer.get(f"{link}executions/").json()["results"] == [execution]
+    page = viewer.get(f"{execution['jobs']}?batch=1&limit=2").json()
     assert [job["params"] for job in page["results"]] == [
         {"tickerId": "T5", "x": 1},
         {"tickerId": "T6", "x": 1},
@@ -206,15 +208,15 @@ def test_runs_of_a_pipeline_name_their_schedule(api: Any, acme: Tenant) -> None:
     client.post(
         "/api/v1/pipelines/", {"key": "flow", "name": "F", "steps": [{"id": "a", "agent_role": "qa"}]}
     )
-    made = make(
+    schedule = make(
         client, target_type="pipeline", agent_role=None, pipeline="flow", params={"t": "db:ticker:all:id"}
     )
 
-    begun = client.post(f"{made['link']}run/").json()
+    started = client.post(f"{schedule['link']}run/").json()
 
-    lifecycle.expand(acme.pk, UUID(begun["id"]))
-    runs = client.get(f"/api/v1/pipeline-runs/?schedule={made['id']}").json()["results"]
-    assert {run["schedule"] for run in runs} == {made["id"]}
+    lifecycle.expand(acme.pk, UUID(started["id"]))
+    runs = client.get(f"/api/v1/pipeline-runs/?schedule={schedule['id']}").json()["results"]
+    assert {run["schedule"] for run in runs} == {schedule["id"]}
     assert sorted(run["params"]["t"] for run in runs) == sorted(f"T{number}" for number in range(12))
     assert client.get(f"/api/v1/pipeline-runs/?schedule={uuid4()}").json()["results"] == []
 
@@ -234,35 +236,35 @@ def test_a_second_manual_run_is_refused_while_one_is_in_progress(api: Any, acme:
 def test_an_execution_is_cancelled_with_its_jobs(api: Any, acme: Tenant) -> None:
     client = api("operator")
     link = make(api(), params={"t": "db:ticker:all:id"})["link"]
-    begun = client.post(f"{link}run/").json()
-    lifecycle.expand(acme.pk, UUID(begun["id"]))
+    started = client.post(f"{link}run/").json()
+    lifecycle.expand(acme.pk, UUID(started["id"]))
 
-    cancelled = client.post(f"{begun['link']}cancel/", {"reason": "enough"})
+    cancelled = client.post(f"{started['link']}cancel/", {"reason": "enough"})
 
     assert (cancelled.status_code, cancelled.json()["status"]) == (200, "cancelled")
-    assert {job["state"] for job in client.get(begun["jobs"]).json()["results"]} == {"cancelled"}
-    problem(api("viewer").post(f"{begun['link']}cancel/"), 403, "forbidden")
+    assert {job["state"] for job in client.get(started["jobs"]).json()["results"]} == {"cancelled"}
+    problem(api("viewer").post(f"{started['link']}cancel/"), 403, "forbidden")
 
 
 def test_executions_and_times_can_be_filtered(api: Any, acme: Tenant) -> None:
-    made = make(api())
+    schedule = make(api())
     with tenant_scope(acme.pk):
         for hour, state in enumerate(("fired", "skipped", "skipped")):
             Firing.objects.create(
                 tenant=acme,
-                schedule_id=made["id"],
+                schedule_id=schedule["id"],
                 nominal_at=NOON + timedelta(hours=hour),
                 state=state,
                 reason="Late.",
             )
         for status in ("success", "failed"):
             ScheduleExecution.objects.create(
-                tenant=acme, schedule_id=made["id"], schedule_name="Daily", definition={}, status=status
+                tenant=acme, schedule_id=schedule["id"], schedule_name="Daily", definition={}, status=status
             )
     client = api("viewer")
 
-    times = client.get(f"{made['link']}firings/?state=skipped").json()["results"]
-    failed = client.get(f"{made['link']}executions/?status=failed").json()["results"]
+    times = client.get(f"{schedule['link']}firings/?state=skipped").json()["results"]
+    failed = client.get(f"{schedule['link']}executions/?status=failed").json()["results"]
 
     assert [(each["nominal_at"], each["reason"], each["count"]) for each in times] == [
         ("2027-05-01T14:00:00Z", "Late.", 1),
@@ -273,13 +275,13 @@ def test_executions_and_times_can_be_filtered(api: Any, acme: Tenant) -> None:
 
 def test_deleting_a_schedule_keeps_its_executions_and_running_work(api: Any, acme: Tenant) -> None:
     client = api()
-    made = make(client)
-    begun = client.post(f"{made['link']}run/").json()
+    schedule = make(client)
+    started = client.post(f"{schedule['link']}run/").json()
 
-    problem(client.delete(made["link"], headers={"If-Match": '"7"'}), 412, "precondition_failed")
-    assert client.delete(made["link"]).status_code == 204
+    problem(client.delete(schedule["link"], headers={"If-Match": '"7"'}), 412, "precondition_failed")
+    assert client.delete(schedule["link"]).status_code == 204
 
-    problem(client.get(made["link"]), 404, "not_found")
+    problem(client.get(schedule["link"]), 404, "not_found")
     with tenant_scope(acme.pk):
-        kept = ScheduleExecution.objects.get(pk=begun["id"])
-    assert (kept.schedule_id, kept.schedule_name) == (None, "Daily")
+        execution_kept = ScheduleExecution.objects.get(pk=started["id"])
+    assert (execution_kept.schedule_id, execution_kept.schedule_name) == (None, "Daily")

@@ -1,4 +1,4 @@
-"""What the API tells beforehand: the times and the jobs that there will be, the days when clocks change, and what is refused."""
+"""Previews of schedules: future times and jobs, days when clocks change, and refusals."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def acme(engine: Engine, tenant: Tenant) -> Tenant:
 def preview(client: Any, query: str = "", **members: Any) -> dict[str, Any]:
     answer = client.post(f"{PREVIEW}{query}", body(**members))
     assert answer.status_code == 200, answer.content
-    shown: dict[str, Any] = answer.json()
-    return shown
+    result: dict[str, Any] = answer.json()
+    return result
 
 
-def on(shown: dict[str, Any], day: str) -> list[str]:
-    """The times of a day, on the clocks of the schedule's zone."""
-    return [moment[11:] for moment in shown["fires_at_local"] if moment.startswith(day)]
+def on(result: dict[str, Any], day: str) -> list[str]:
+    """Return the times of a day, in the zone of the schedule."""
+    return [moment[11:] for moment in result["fires_at_local"] if moment.startswith(day)]
 
 
 @pytest.mark.parametrize(("policy", "times"), [("shift", ["03:00:00-04:00"]), ("skip", [])])
 def test_a_time_that_clocks_skip_is_shifted_or_skipped(
     api: Any, acme: Tenant, policy: str, times: list[str]
 ) -> None:
-    shown = preview(
+    result = preview(
         api(),
         cron="30 2 * * *",
         timezone="America/New_York",
@@ -53,9 +53,9 @@ def test_a_time_that_clocks_skip_is_shifted_or_skipped(
         dst_gap=policy,
     )
 
-    assert on(shown, "2027-03-14") == times
-    assert on(shown, "2027-03-13") == ["02:30:00-05:00"]
-    assert on(shown, "2027-03-15") == ["02:30:00-04:00"]
+    assert on(result, "2027-03-14") == times
+    assert on(result, "2027-03-13") == ["02:30:00-05:00"]
+    assert on(result, "2027-03-15") == ["02:30:00-04:00"]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_time_that_clocks_skip_is_shifted_or_skipped(
 def test_a_time_that_clocks_repeat_fires_as_chosen(
     api: Any, acme: Tenant, policy: str, times: list[str]
 ) -> None:
-    shown = preview(
+    result = preview(
         api(),
         cron="30 1 * * *",
         timezone="America/New_York",
@@ -77,15 +77,15 @@ def test_a_time_that_clocks_repeat_fires_as_chosen(
         dst_fold=policy,
     )
 
-    assert on(shown, "2027-11-07") == times
+    assert on(result, "2027-11-07") == times
 
 
 def test_a_preview_returns_times_description_and_jobs_and_writes_nothing(api: Any, acme: Tenant) -> None:
     params = {"tickerId": "db:ticker:all:id?enabled=true&batchSize=5&staggerDelay=2000", "deep": True}
 
-    shown = preview(api(), "?count=2", start_at="2027-05-01T00:00:00Z", params=params)
+    result = preview(api(), "?count=2", start_at="2027-05-01T00:00:00Z", params=params)
 
-    assert shown == {
+    assert result == {
         "fires_at": ["2027-05-01T12:00:00Z", "2027-05-02T12:00:00Z"],
         "fires_at_local": ["2027-05-01T08:00:00-04:00", "2027-05-02T08:00:00-04:00"],
         "timezone": "America/New_York",
@@ -117,45 +117,50 @@ def test_a_preview_says_how_many_jobs_of_a_batch_the_limits_allow_at_once(
 
 def test_a_preview_agrees_with_the_execution(api: Any, acme: Tenant) -> None:
     client = api()
-    made = client.post(SCHEDULES, body(params={"t": "db:ticker:all:id?batchSize=5"}, overlap="allow")).json()
-    told = client.get(f"{made['link']}preview/?count=3").json()
+    schedule = client.post(
+        SCHEDULES, body(params={"t": "db:ticker:all:id?batchSize=5"}, overlap="allow")
+    ).json()
+    announced = client.get(f"{schedule['link']}preview/?count=3").json()
 
-    for text in told["fires_at"]:
-        for execution in firing.fire(acme.pk, made["id"], now=datetime.fromisoformat(text)):
+    for text in announced["fires_at"]:
+        for execution in firing.fire(acme.pk, schedule["id"], now=datetime.fromisoformat(text)):
             lifecycle.expand(acme.pk, execution)
 
     with tenant_scope(acme.pk):
-        begun = list(ScheduleExecution.objects.order_by("nominal_at"))
-        jobs = list(ScheduleJob.objects.filter(execution=begun[0]).order_by("ordinal"))
-    assert [execution.nominal_at for execution in begun] == [
-        datetime.fromisoformat(text) for text in told["fires_at"]
+        executions = list(ScheduleExecution.objects.order_by("nominal_at"))
+        jobs = list(ScheduleJob.objects.filter(execution=executions[0]).order_by("ordinal"))
+    assert [execution.nominal_at for execution in executions] == [
+        datetime.fromisoformat(text) for text in announced["fires_at"]
     ]
-    assert made["next_run_at"] == told["fires_at"][0]
-    assert (len(jobs), len({job.batch for job in jobs})) == (told["jobs"], told["batches"])
-    assert [job.params for job in jobs[:5]] == told["sample"]
-    assert (jobs[-1].due_at - jobs[0].due_at).total_seconds() == told["ends_after_seconds"]
+    assert schedule["next_run_at"] == announced["fires_at"][0]
+    assert (len(jobs), len({job.batch for job in jobs})) == (announced["jobs"], announced["batches"])
+    assert [job.params for job in jobs[:5]] == announced["sample"]
+    assert (jobs[-1].due_at - jobs[0].due_at).total_seconds() == announced["ends_after_seconds"]
 
 
 def test_previewed_times_begin_at_start_at_or_now_or_the_requested_time(api: Any, acme: Tenant) -> None:
     client = api()
     started = {"cron": None, "interval_ms": 86_400_000, "start_at": "2025-01-01T00:00:00Z"}
-    made = client.post(SCHEDULES, body(**started)).json()
+    schedule = client.post(SCHEDULES, body(**started)).json()
 
     assert preview(client, "?count=1", **started)["fires_at"] == ["2025-01-01T00:00:00Z"]
     assert preview(client, "?count=1&after=2030-01-01T00:00:00Z", **started)["fires_at"] == [
         "2030-01-02T00:00:00Z"
     ]
     assert preview(client, "?count=1")["fires_at"][0] > datetime.now(UTC).isoformat()
-    assert client.get(f"{made['link']}preview/?count=1").json()["fires_at"][0] > datetime.now(UTC).isoformat()
-    assert len(client.get(f"{made['link']}preview/").json()["fires_at"]) == 5
+    assert (
+        client.get(f"{schedule['link']}preview/?count=1").json()["fires_at"][0]
+        > datetime.now(UTC).isoformat()
+    )
+    assert len(client.get(f"{schedule['link']}preview/").json()["fires_at"]) == 5
 
 
 def test_errors_of_target_and_parameters_are_listed(api: Any, acme: Tenant) -> None:
-    shown = preview(api(), name=None, agent_role="nobody", params={"a": "db:tickr:all:id"})
+    result = preview(api(), name=None, agent_role="nobody", params={"a": "db:tickr:all:id"})
 
-    assert len(shown["fires_at"]) == 5
-    assert {error["path"] for error in shown["errors"]} == {"agent_role", "params.a"}
-    assert shown["jobs"] == 0
+    assert len(result["fires_at"]) == 5
+    assert {error["path"] for error in result["errors"]} == {"agent_role", "params.a"}
+    assert result["jobs"] == 0
 
 
 def test_times_can_be_previewed_without_a_target(api: Any, acme: Tenant) -> None:
@@ -190,10 +195,10 @@ def test_references_that_were_deleted_since_are_listed_as_errors(api: Any, acme:
         Schedule.objects.update(agent_role="gone")
         Dataset.objects.all().delete()
 
-    shown = client.get(f"{link}preview/").json()
+    result = client.get(f"{link}preview/").json()
 
-    assert len(shown["fires_at"]) == 5
-    assert {error["path"] for error in shown["errors"]} == {"agent_role", "params.t"}
+    assert len(result["fires_at"]) == 5
+    assert {error["path"] for error in result["errors"]} == {"agent_role", "params.t"}
 
 
 def test_previews_do_not_read_other_tenants_and_a_viewer_cannot_preview_an_unsaved_schedule(
@@ -246,12 +251,12 @@ def test_hostile_text_is_refused_and_executes_nothing(api: Any, acme: Tenant) ->
     odd: list[Any] = []
 
     for broken in HOSTILE:
-        with CaptureQueriesContext(connections[APP]) as asked:
+        with CaptureQueriesContext(connections[APP]) as captured:
             answer = client.post(SCHEDULES, body(**broken))
-        statements = [query["sql"] for query in asked.captured_queries]
-        # Whose token it is, which tables there are, and not one row of them.
-        ran = [text for text in statements if re.search("datasetrow|DROP|DELETE|INSERT INTO", text)]
-        if answer.status_code != 400 or len(statements) > 15 or ran:
-            odd.append((broken, answer.status_code, len(statements), ran))
+        statements = [query["sql"] for query in captured.captured_queries]
+        # It looks up the token and the names of tables, and reads no row of these tables.
+        touching_rows = [text for text in statements if re.search("datasetrow|DROP|DELETE|INSERT INTO", text)]
+        if answer.status_code != 400 or len(statements) > 15 or touching_rows:
+            odd.append((broken, answer.status_code, len(statements), touching_rows))
 
     assert odd == []

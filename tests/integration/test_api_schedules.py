@@ -1,4 +1,4 @@
-"""Schedules over the API: made, read, changed, deleted, and everything that is refused."""
+"""Schedules over the API: created, read, changed and deleted, and every refusal."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def flow(tenant: Tenant, key: str = "flow") -> Pipeline:
 def make(client: Any, **members: Any) -> dict[str, Any]:
     answer = client.post(SCHEDULES, body(**members))
     assert answer.status_code == 201, answer.content
-    shown: dict[str, Any] = answer.json()
-    return shown
+    schedule_body: dict[str, Any] = answer.json()
+    return schedule_body
 
 
-def faults(answer: Any) -> dict[str, str]:
-    return {fault["path"]: fault["message"] for fault in problem(answer, 400, "invalid_schedule")["errors"]}
+def errors_of(answer: Any) -> dict[str, str]:
+    return {error["path"]: error["message"] for error in problem(answer, 400, "invalid_schedule")["errors"]}
 
 
 def moment(text: str) -> datetime:
@@ -45,14 +45,14 @@ def moment(text: str) -> datetime:
 def test_a_new_schedule_is_returned_with_all_defaults(api: Any, acme: Tenant) -> None:
     answer = api().post(SCHEDULES, body(params={"topic": "bees"}))
 
-    shown = answer.json()
+    schedule = answer.json()
     assert answer.status_code == 201, answer.content
-    told = {
+    expected = {
         name: value
-        for name, value in shown.items()
+        for name, value in schedule.items()
         if name not in ("id", "link", "created_at", "updated_at", "next_run_at", "created_by")
     }
-    assert told == {
+    assert expected == {
         "name": "Daily", "description": "", "repeat": "repeating", "cron": "0 8 * * *", "interval_ms": None,
         "timezone": "America/New_York", "start_at": None, "end_at": None, "dst_gap": "shift", "dst_fold": "first",
         "jitter_seconds": 0, "target_type": "agent", "agent_role": "qa", "pipeline": None, "params": {"topic": "bees"},
@@ -60,54 +60,58 @@ def test_a_new_schedule_is_returned_with_all_defaults(api: Any, acme: Tenant) ->
         "paused": False, "catch_up": "latest", "overlap": "skip",
         "after_once": "disable", "last_run_at": None, "version": 1,
     }  # fmt: skip
-    assert (answer["Location"], answer["ETag"]) == (f"{SCHEDULES}{shown['id']}/", '"1"')
-    assert moment(shown["next_run_at"]) > datetime.now(UTC)
-    assert api("viewer").get(answer["Location"]).json() == shown
+    assert (answer["Location"], answer["ETag"]) == (f"{SCHEDULES}{schedule['id']}/", '"1"')
+    assert moment(schedule["next_run_at"]) > datetime.now(UTC)
+    assert api("viewer").get(answer["Location"]).json() == schedule
 
 
 def test_a_schedule_of_a_pipeline_names_it_by_its_key(api: Any, acme: Tenant) -> None:
     flow(acme)
 
-    shown = make(api(), target_type="pipeline", agent_role=None, pipeline="flow")
+    schedule = make(api(), target_type="pipeline", agent_role=None, pipeline="flow")
 
-    assert (shown["target_type"], shown["pipeline"], shown["agent_role"]) == ("pipeline", "flow", None)
+    assert (schedule["target_type"], schedule["pipeline"], schedule["agent_role"]) == (
+        "pipeline",
+        "flow",
+        None,
+    )
 
 
 def test_policies_are_returned_as_they_were_sent(api: Any, acme: Tenant) -> None:
-    given = {
+    members = {
         "interval_ms": 60_000, "cron": None, "timezone": "Europe/Berlin", "start_at": "2027-01-01T00:00:00Z",
         "end_at": "2028-01-01T00:00:00Z", "dst_gap": "skip", "dst_fold": "both", "jitter_seconds": 30,
         "retry": {"max_attempts": 4, "strategy": "fixed", "base_seconds": 2}, "timeout_seconds": 90, "enabled": False,
         "catch_up": {"up_to": 3}, "overlap": "queue_one", "after_once": "delete", "description": "On bees.",
     }  # fmt: skip
 
-    shown = make(api(), **given, priority="urgent")
+    results = make(api(), **members, priority="urgent")
 
-    assert {name: shown[name] for name in given} == given
-    assert (shown["priority"], shown["next_run_at"]) == (1, None)
+    assert {name: results[name] for name in members} == members
+    assert (results["priority"], results["next_run_at"]) == (1, None)
 
 
 def test_catch_up_has_three_forms(api: Any, acme: Tenant) -> None:
     client = api()
-    made = make(client)
+    schedule = make(client)
 
-    shown = [
-        client.patch(made["link"], {"catch_up": given}).json()["catch_up"]
-        for given in ("none", "latest", {"up_to": 9}, {"up_to": 1}, None)
+    results = [
+        client.patch(schedule["link"], {"catch_up": catch_up}).json()["catch_up"]
+        for catch_up in ("none", "latest", {"up_to": 9}, {"up_to": 1}, None)
     ]
 
-    assert shown == ["none", "latest", {"up_to": 9}, "latest", "latest"]
+    assert results == ["none", "latest", {"up_to": 9}, "latest", "latest"]
 
 
 def test_the_default_zone_is_that_of_the_platform(api: Any, acme: Tenant) -> None:
     PlatformConfig.objects.update_or_create(key="scheduler", defaults={"value": {"timezone": "Asia/Tokyo"}})
     scheduler_settings.forget()
 
-    made = make(api())
+    schedule = make(api())
 
     scheduler_settings.forget()
-    assert made["timezone"] == "Asia/Tokyo"
-    assert moment(made["next_run_at"]).hour == 23, "08:00 in Tokyo"
+    assert schedule["timezone"] == "Asia/Tokyo"
+    assert moment(schedule["next_run_at"]).hour == 23, "08:00 in Tokyo"
 
 
 BROKEN: list[tuple[dict[str, Any], str]] = [
@@ -139,10 +143,12 @@ def test_every_error_names_its_path(api: Any, acme: Tenant) -> None:
     tickers(acme)
     client = api()
 
-    told = [(broken, list(faults(client.post(SCHEDULES, body(**broken))))) for broken, _ in BROKEN]
+    errors = [(broken, list(errors_of(client.post(SCHEDULES, body(**broken))))) for broken, _ in BROKEN]
 
     assert [
-        (broken, paths) for (broken, paths), (_, path) in zip(told, BROKEN, strict=True) if path not in paths
+        (broken, paths)
+        for (broken, paths), (_, path) in zip(errors, BROKEN, strict=True)
+        if path not in paths
     ] == []
 
 
@@ -157,9 +163,9 @@ def test_all_faults_are_told_at_once_and_nothing_is_stored(api: Any, acme: Tenan
         overlap=1,
     )
 
-    found = faults(api().post(SCHEDULES, broken))
+    errors = errors_of(api().post(SCHEDULES, broken))
 
-    assert found.keys() == {
+    assert errors.keys() == {
         "cron",
         "timezone",
         "agent_role",
@@ -186,8 +192,8 @@ def test_fixed_values_must_suit_the_agent_while_data_sources_are_checked_later(
     configuration.forget()
     client = api()
     try:
-        missing = faults(client.post(SCHEDULES, body(params={"tickerId": "db:ticker:all:id"})))
-        wrong = faults(client.post(SCHEDULES, body(params={"tickerId": "db:ticker:all:id", "depth": "2"})))
+        missing = errors_of(client.post(SCHEDULES, body(params={"tickerId": "db:ticker:all:id"})))
+        wrong = errors_of(client.post(SCHEDULES, body(params={"tickerId": "db:ticker:all:id", "depth": "2"})))
         right = client.post(SCHEDULES, body(params={"tickerId": "db:ticker:all:id", "depth": 2}))
     finally:
         Agent.objects.filter(role="qa").update(input_schema=None)
@@ -204,9 +210,9 @@ def test_a_disabled_agent_or_pipeline_cannot_be_a_target(api: Any, acme: Tenant)
     configuration.forget()
     client = api()
 
-    assert list(faults(client.post(SCHEDULES, body(agent_role="dev")))) == ["agent_role"]
+    assert list(errors_of(client.post(SCHEDULES, body(agent_role="dev")))) == ["agent_role"]
     pipeline = body(target_type="pipeline", agent_role=None, pipeline="off")
-    assert list(faults(client.post(SCHEDULES, pipeline))) == ["pipeline"]
+    assert list(errors_of(client.post(SCHEDULES, pipeline))) == ["pipeline"]
 
 
 def test_a_name_is_unique_per_tenant(api: Any, acme: Tenant, other_tenant: Tenant) -> None:
@@ -248,24 +254,24 @@ def test_the_list_can_be_filtered(api: Any, acme: Tenant) -> None:
     }  # fmt: skip
 
     problem(client.get(f"{SCHEDULES}?enabled=maybe"), 400, "validation_failed")
-    found = {
+    names = {
         query: "".join(shown["name"] for shown in client.get(f"{SCHEDULES}?{query}").json()["results"])
         for query in expected
     }
 
-    assert found == expected
+    assert names == expected
 
 
 @pytest.mark.parametrize("role", ["operator", "reviewer", "viewer"])
 def test_only_admins_change_schedules(api: Any, acme: Tenant, role: str) -> None:
-    made = make(api())
+    schedule = make(api())
     client = api(role)
 
     for answer in (
         client.post(SCHEDULES, body(name="B")),
-        client.put(made["link"], body()),
-        client.patch(made["link"], {"enabled": False}),
-        client.delete(made["link"]),
+        client.put(schedule["link"], body()),
+        client.patch(schedule["link"], {"enabled": False}),
+        client.delete(schedule["link"]),
     ):
         assert problem(answer, 403, "forbidden")["required_role"] == "admin"
-    assert client.get(made["link"]).status_code == 200
+    assert client.get(schedule["link"]).status_code == 200

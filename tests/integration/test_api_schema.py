@@ -1,4 +1,4 @@
-"""What the OpenAPI schema says about the door."""
+"""Authentication, lists and pages in the OpenAPI schema."""
 
 from __future__ import annotations
 

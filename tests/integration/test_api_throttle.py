@@ -1,4 +1,4 @@
-"""How many requests a tenant may send, and what it costs when nobody can count them."""
+"""Rate limits of a tenant's requests, also while Redis cannot count them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def closed_breaker():
 
 @pytest.fixture
 def three_requests(settings):
-    """A burst of three that comes back so slowly that no test sees it."""
+    """Allow a burst of three, which refills more slowly than any test runs."""
     settings.ORCHESTRATOR_API_RATE, settings.ORCHESTRATOR_API_BURST = 0.01, 3
 
 
@@ -42,8 +42,8 @@ def test_every_answer_has_the_remaining_number_of_requests(api, three_requests):
 
     answers = [client.get(NOTES), client.get(f"{NOTES}no-such/"), client.get(NOTES), client.get(NOTES)]
 
-    assert {part(answer["RateLimit-Policy"], "tenant") for answer in answers} == {"q=3;w=300"}
-    assert [left(answer) for answer in answers] == ["r=2", "r=1", "r=0", "r=0"]
+    assert {limit_part(answer["RateLimit-Policy"], "tenant") for answer in answers} == {"q=3;w=300"}
+    assert [remaining(answer) for answer in answers] == ["r=2", "r=1", "r=0", "r=0"]
 
 
 def test_one_busy_token_does_not_exhaust_the_limit_of_other_tokens(api, tenant, settings):
@@ -56,18 +56,18 @@ def test_one_busy_token_does_not_exhaust_the_limit_of_other_tokens(api, tenant, 
     assert statuses == [200, 200, 429, 429]
     problem(refused, 429, "throttled")
     assert int(refused["Retry-After"]) > 0
-    assert part(refused["RateLimit"], "caller").startswith("r=0;t=")
+    assert limit_part(refused["RateLimit"], "caller").startswith("r=0;t=")
     assert other.get(NOTES).status_code == 200
-    assert left(other.get(NOTES), "caller") == "r=0"
+    assert remaining(other.get(NOTES), "caller") == "r=0"
 
 
-def part(header: str, name: str) -> str:
-    """What the header says of one limit."""
+def limit_part(header: str, name: str) -> str:
+    """Return the part of the header about one limit."""
     return {each.split(";")[0]: each.partition(";")[2] for each in header.split(", ")}[f'"{name}"']
 
 
-def left(answer, name: str = "tenant") -> str:
-    return part(answer["RateLimit"], name).split(";")[0]
+def remaining(answer, name: str = "tenant") -> str:
+    return limit_part(answer["RateLimit"], name).split(";")[0]
 
 
 def test_all_tokens_of_a_tenant_share_its_limit_and_other_tenants_have_their_own(
@@ -83,7 +83,7 @@ def test_all_tokens_of_a_tenant_share_its_limit_and_other_tenants_have_their_own
 def test_requests_are_not_counted_before_authentication(api, three_requests, client):
     for _ in range(5):
         assert client.get(NOTES).status_code == 401
-    assert left(api().get(NOTES)) == "r=2"
+    assert remaining(api().get(NOTES)) == "r=2"
 
 
 def test_a_frozen_redis_is_asked_once_and_then_skipped(api, monkeypatch):
@@ -94,7 +94,7 @@ def test_a_frozen_redis_is_asked_once_and_then_skipped(api, monkeypatch):
         statuses = [client.get(NOTES).status_code for _ in range(20)]
 
     assert statuses == [200] * 20
-    assert len(server.accepted) == 1  # none of the others waited for it
+    assert len(server.accepted) == 1  # the other requests did not wait for it
 
 
 def test_after_a_while_redis_is_asked_again(api, settings, three_requests, monkeypatch):
@@ -105,21 +105,19 @@ def test_after_a_while_redis_is_asked_again(api, settings, three_requests, monke
 
     settings.REDIS_URL = working
     assert "RateLimit" not in client.get(NOTES)
-    throttling.breaker.reset()  # as five seconds do
+    throttling.breaker.reset()  # as after five seconds
 
-    assert left(client.get(NOTES)) == "r=2"
+    assert remaining(client.get(NOTES)) == "r=2"
 
 
 @pytest.fixture
-def work_that_comes_back_slowly(settings, monkeypatch):
-    """One millisecond, and every request is charged. The first may leave a debt."""
+def one_millisecond_of_work(settings, monkeypatch):
+    """Allow one millisecond of work and charge every request. The first may leave a debt."""
     monkeypatch.setattr(throttling, "CHARGED_FROM_MS", 0.0)
     settings.ORCHESTRATOR_API_WORK_MS_RATE, settings.ORCHESTRATOR_API_WORK_MS_BURST = 0.001, 1.0
 
 
-def test_requests_are_weighted_by_their_computing_time(
-    api, tenant, other_tenant, work_that_comes_back_slowly
-):
+def test_requests_are_weighted_by_their_computing_time(api, tenant, other_tenant, one_millisecond_of_work):
     client, other_token = api(), api()
 
     statuses = [client.get(NOTES).status_code for _ in range(4)]
@@ -129,11 +127,11 @@ def test_requests_are_weighted_by_their_computing_time(
     assert statuses[-1] == 429
     problem(refused, 429, "throttled")
     assert int(refused["Retry-After"]) > 0
-    assert left(refused, "work") == "r=0"
+    assert remaining(refused, "work") == "r=0"
     assert api(tenant=other_tenant).get(NOTES).status_code == 200
 
 
-def test_a_request_that_fails_is_weighted_too(api, tenant, work_that_comes_back_slowly):
+def test_a_request_that_fails_is_weighted_too(api, tenant, one_millisecond_of_work):
     client = api()
 
     statuses = [client.get(f"{NOTES}no-such/").status_code for _ in range(4)]

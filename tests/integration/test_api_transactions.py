@@ -1,4 +1,4 @@
-"""One request, one transaction, one tenant, whatever happens in between."""
+"""Each request is one transaction of one tenant, also when it fails or is retried."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def test_a_handler_that_answers_with_an_error_changes_nothing(api, tenant):
 
 
 def test_functions_that_wait_for_the_commit_run_before_the_answer_is_sent(api, monkeypatch):
-    monkeypatch.setattr(notes_api.HookView, "done", done := [])
+    monkeypatch.setattr(notes_api.HookView, "done", calls := [])
 
     api().post("/api/hook/", {"fail": True})
-    assert done == []
+    assert calls == []
     api().post("/api/hook/", {})
-    assert done == ["after commit"]
+    assert calls == ["after commit"]
 
 
 def test_a_request_is_retried_after_a_deadlock_and_takes_effect_once(api, tenant, monkeypatch):

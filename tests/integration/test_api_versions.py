@@ -1,4 +1,4 @@
-"""ETag and If-Match: nobody changes what they have not seen."""
+"""ETag and If-Match: a change needs the current version of the object."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def note(api) -> str:
 def test_created_read_or_changed_objects_come_with_their_version(api, note):
     client = api()
 
-    made = client.post(NOTES, {"name": "second"})
+    created = client.post(NOTES, {"name": "second"})
     read = client.get(note)
     changed = client.patch(note, {"name": "better"})
 
-    assert [response["ETag"] for response in (made, read, changed)] == ['"1"', '"1"', '"2"']
+    assert [response["ETag"] for response in (created, read, changed)] == ['"1"', '"1"', '"2"']
 
 
 def test_lists_and_errors_have_no_version(api, note):

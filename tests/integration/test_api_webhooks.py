@@ -1,4 +1,4 @@
-"""Webhooks over the API: made, changed, rotated, tried and removed by admins; a secret is shown once."""
+"""Webhooks over the API: admins create, change, rotate, test and delete them, and a secret is returned once."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def receiver(settings: Any, database: None) -> Iterator[HttpReceiver]:
 
 
 @pytest.fixture
-def made(api: Callable[..., Any], receiver: HttpReceiver) -> dict[str, Any]:
-    """A webhook, as the answer that made it shows it."""
+def webhook(api: Callable[..., Any], receiver: HttpReceiver) -> dict[str, Any]:
+    """Create a webhook and return the answer."""
     answer = api().post(HOOKS, {"url": receiver.url, "kinds": ["alert.raised"], "description": "ours"})
     assert answer.status_code == 201, answer.json()
     return answer.json()
 
 
 def test_a_new_webhooks_secret_is_returned_once(
-    api: Callable[..., Any], made: dict[str, Any], tenant: Tenant, receiver: HttpReceiver
+    api: Callable[..., Any], webhook: dict[str, Any], tenant: Tenant, receiver: HttpReceiver
 ) -> None:
-    assert made["secret"].startswith("whsec_")
-    assert (made["enabled"], made["kinds"], made["version"]) == (True, ["alert.raised"], 1)
+    assert webhook["secret"].startswith("whsec_")
+    assert (webhook["enabled"], webhook["kinds"], webhook["version"]) == (True, ["alert.raised"], 1)
 
-    read = api().get(f"{HOOKS}{made['id']}/")
+    read = api().get(f"{HOOKS}{webhook['id']}/")
     listed = api().get(f"{HOOKS}?enabled=true").json()["results"]
 
     assert "secret" not in read.json()
@@ -53,7 +53,7 @@ def test_a_new_webhooks_secret_is_returned_once(
     assert read["ETag"] == '"1"'
     raise_events(tenant)
     send_all()
-    standardwebhooks.Webhook(made["secret"]).verify(receiver.posted[0].body, receiver.posted[0].headers)
+    standardwebhooks.Webhook(webhook["secret"]).verify(receiver.posted[0].body, receiver.posted[0].headers)
 
 
 def test_a_repeated_request_creates_no_second_webhook_and_returns_no_secret(
@@ -72,70 +72,70 @@ def test_a_repeated_request_is_answered_even_if_the_address_is_refused_by_now(
     first = client.post(HOOKS, body, headers=key)
     settings.ORCHESTRATOR_EGRESS_ALLOW = ()
 
-    again, anew = client.post(HOOKS, body, headers=key), client.post(HOOKS, body)
+    again, second = client.post(HOOKS, body, headers=key), client.post(HOOKS, body)
 
     assert (again.status_code, again.json()["id"]) == (201, first.json()["id"])
-    assert (anew.status_code, anew.json()["errors"][0]["path"]) == (400, "url")
+    assert (second.status_code, second.json()["errors"][0]["path"]) == (400, "url")
 
 
 def test_a_change_needs_the_version_that_was_read(
-    api: Callable[..., Any], made: dict[str, Any], receiver: HttpReceiver
+    api: Callable[..., Any], webhook: dict[str, Any], receiver: HttpReceiver
 ) -> None:
-    client, place = api(), f"{HOOKS}{made['id']}/"
+    client, address = api(), f"{HOOKS}{webhook['id']}/"
     body = {"url": receiver.url, "enabled": False}
 
-    changed = client.put(place, body, headers={"If-Match": '"1"'})
-    late = client.put(place, body, headers={"If-Match": '"1"'})
+    changed = client.put(address, body, headers={"If-Match": '"1"'})
+    late = client.put(address, body, headers={"If-Match": '"1"'})
 
     assert (changed.status_code, changed.json()["enabled"], changed.json()["kinds"]) == (200, False, [])
     assert (late.status_code, late.json()["code"]) == (412, "precondition_failed")
-    assert client.post(f"{place}test/", {}).json()["code"] == "webhook_off"
+    assert client.post(f"{address}test/", {}).json()["code"] == "webhook_off"
 
 
 def test_rotation_adds_a_second_secret_and_both_sign(
-    api: Callable[..., Any], made: dict[str, Any], tenant: Tenant, receiver: HttpReceiver
+    api: Callable[..., Any], webhook: dict[str, Any], tenant: Tenant, receiver: HttpReceiver
 ) -> None:
-    rotated = api().post(f"{HOOKS}{made['id']}/rotate/", {}).json()
+    rotated = api().post(f"{HOOKS}{webhook['id']}/rotate/", {}).json()
     raise_events(tenant)
     send_all()
 
-    assert rotated["secret"] != made["secret"]
+    assert rotated["secret"] != webhook["secret"]
     assert rotated["previous_secret_until"] is not None
-    for secret in (made["secret"], rotated["secret"]):
+    for secret in (webhook["secret"], rotated["secret"]):
         standardwebhooks.Webhook(secret).verify(receiver.posted[0].body, receiver.posted[0].headers)
 
 
 def test_a_test_delivery_is_sent_and_logged(
-    api: Callable[..., Any], made: dict[str, Any], receiver: HttpReceiver
+    api: Callable[..., Any], webhook: dict[str, Any], receiver: HttpReceiver
 ) -> None:
     receiver.answers((500, {}, b"broken"))
-    asked = api().post(f"{HOOKS}{made['id']}/test/", {})
+    answer = api().post(f"{HOOKS}{webhook['id']}/test/", {})
     deliver_waiting(troubled=False)
 
-    [shown] = api().get(f"{HOOKS}{made['id']}/deliveries/").json()["results"]
+    [delivery] = api().get(f"{HOOKS}{webhook['id']}/deliveries/").json()["results"]
 
-    assert asked.status_code == 202
-    assert shown["id"] == asked.json()["id"]
-    assert (shown["kind"], shown["event"], shown["state"], shown["attempts"]) == (
+    assert answer.status_code == 202
+    assert delivery["id"] == answer.json()["id"]
+    assert (delivery["kind"], delivery["event"], delivery["state"], delivery["attempts"]) == (
         "webhook.test",
         None,
         "pending",
         1,
     )
-    assert (shown["response_status"], shown["error"]) == (
+    assert (delivery["response_status"], delivery["error"]) == (
         500,
         "The receiver answered with status 500: broken",
     )
-    assert shown["next_attempt_at"] is not None
-    assert api().get(f"{HOOKS}{made['id']}/deliveries/?state=delivered").json()["results"] == []
+    assert delivery["next_attempt_at"] is not None
+    assert api().get(f"{HOOKS}{webhook['id']}/deliveries/?state=delivered").json()["results"] == []
 
 
 def test_an_ended_delivery_can_be_sent_again_with_its_id(
-    api: Callable[..., Any], made: dict[str, Any], tenant: Tenant, receiver: HttpReceiver
+    api: Callable[..., Any], webhook: dict[str, Any], tenant: Tenant, receiver: HttpReceiver
 ) -> None:
     raise_events(tenant)
     [delivery] = deliveries(tenant)
-    again = f"{HOOKS}{made['id']}/deliveries/{delivery.pk}/redeliver/"
+    again = f"{HOOKS}{webhook['id']}/deliveries/{delivery.pk}/redeliver/"
     early = api().post(again, {})
     send_all()
 
@@ -146,7 +146,7 @@ def test_an_ended_delivery_can_be_sent_again_with_its_id(
     assert (answer.status_code, answer.json()["state"]) == (202, "pending")
     assert [posted.headers["webhook-id"] for posted in receiver.posted] == [str(delivery.pk)] * 2
     assert receiver.posted[0].body == receiver.posted[1].body
-    assert api().post(f"{HOOKS}{made['id']}/deliveries/{uuid4()}/redeliver/", {}).status_code == 404
+    assert api().post(f"{HOOKS}{webhook['id']}/deliveries/{uuid4()}/redeliver/", {}).status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -171,18 +171,18 @@ def test_every_error_of_a_body_is_reported(
 
 def test_only_admins_of_the_tenant_reach_a_webhook(
     api: Callable[..., Any],
-    made: dict[str, Any],
+    webhook: dict[str, Any],
     tenant: Tenant,
     other_tenant: Tenant,
     receiver: HttpReceiver,
 ) -> None:
     raise_events(tenant)
     [delivery] = deliveries(tenant)
-    place = f"{HOOKS}{made['id']}/"
+    address = f"{HOOKS}{webhook['id']}/"
     calls = [
-        ("get", place, None), ("put", place, {"url": receiver.url}), ("delete", place, None),
-        ("post", f"{place}test/", {}), ("post", f"{place}rotate/", {}), ("get", f"{place}deliveries/", None),
-        ("post", f"{place}deliveries/{delivery.pk}/redeliver/", {}),
+        ("get", address, None), ("put", address, {"url": receiver.url}), ("delete", address, None),
+        ("post", f"{address}test/", {}), ("post", f"{address}rotate/", {}), ("get", f"{address}deliveries/", None),
+        ("post", f"{address}deliveries/{delivery.pk}/redeliver/", {}),
     ]  # fmt: skip
     theirs, operator = api("admin", tenant=other_tenant), api("operator")
 
@@ -190,29 +190,29 @@ def test_only_admins_of_the_tenant_reach_a_webhook(
     assert [getattr(operator, verb)(at, body).status_code for verb, at, body in calls] == [403] * 7
     assert theirs.get(HOOKS).json()["results"] == []
     with tenant_scope(tenant.pk):
-        assert WebhookEndpoint.objects.get(pk=made["id"]).version == 1
+        assert WebhookEndpoint.objects.get(pk=webhook["id"]).version == 1
 
 
 def test_the_number_of_webhooks_is_limited_and_a_deleted_one_gets_nothing_more(
-    api: Callable[..., Any], made: dict[str, Any], tenant: Tenant, receiver: HttpReceiver, settings: Any
+    api: Callable[..., Any], webhook: dict[str, Any], tenant: Tenant, receiver: HttpReceiver, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_WEBHOOKS_PER_TENANT = 1
     refused = api().post(HOOKS, {"url": receiver.url})
     raise_events(tenant)
 
     assert (refused.status_code, refused.json()["code"]) == (409, "too_many_webhooks")
-    assert api().delete(f"{HOOKS}{made['id']}/").status_code == 204
+    assert api().delete(f"{HOOKS}{webhook['id']}/").status_code == 204
     assert send_all() == 0
     assert receiver.posted == []
 
 
 def test_secrets_are_sealed_again_when_keys_rotate(
-    made: dict[str, Any], tenant: Tenant, settings: Any
+    webhook: dict[str, Any], tenant: Tenant, settings: Any
 ) -> None:
     settings.FIELD_ENCRYPTION_KEYS = [f"newest:{'ab' * 32}", *settings.FIELD_ENCRYPTION_KEYS]
-    [place] = [place for place in rotate_credentials.PLACES if place.name == "secrets of webhooks"]
+    [address] = [address for address in rotate_credentials.PLACES if address.name == "secrets of webhooks"]
 
-    *_, progress = rotate_credentials.rotate(place)
+    *_, progress = rotate_credentials.rotate(address)
 
     assert (progress.total, progress.resealed, progress.unreadable) == (1, 1, [])
     with tenant_scope(tenant.pk):
@@ -227,17 +227,17 @@ def test_a_webhook_gets_no_events_from_before_it_was_enabled(
         with tenant_scope(tenant.pk):
             raise_alert(tenant.pk, AlertKind.TEST, "Something", platform=False)
 
-    def told() -> int:
+    def delivery_count() -> int:
         log.number(tenant.pk)
         return len(deliveries(tenant))
 
     client, body = api(), {"url": receiver.url}
     raise_events()
     hook = f"{HOOKS}{client.post(HOOKS, body).json()['id']}/"
-    assert told() == 0
+    assert delivery_count() == 0
     client.put(hook, {**body, "enabled": False})
     raise_events()
     client.put(hook, body)
-    assert told() == 0
+    assert delivery_count() == 0
     raise_events()
-    assert told() == 1
+    assert delivery_count() == 1

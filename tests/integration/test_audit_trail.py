@@ -1,4 +1,4 @@
-"""The audit trail: added to only, chained, and whatever was done to it afterwards is found."""
+"""The audit trail is append-only and chained, and later manipulation is detected."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from tests.plans import asked_of, rows_read
 MIA = audit.Actor("user", "7", "mia")
 
 
-def written(tenant: Tenant, *operations: str) -> None:
+def record(tenant: Tenant, *operations: str) -> None:
     for operation in operations:
         with tenant_scope(tenant.pk):
             audit.record(operation, actor=MIA, tenant_id=tenant.pk, about=("notes", "1"))
 
 
-def of(tenant: Tenant) -> list[AuditEntry]:
+def entries_of(tenant: Tenant) -> list[AuditEntry]:
     with tenant_scope(tenant.pk):
         return list(AuditEntry.objects.for_tenant(tenant).order_by("number"))
 
 
-def tampered(statement: str, *parameters: Any) -> None:
-    """As somebody who owns the server could."""
+def tamper(statement: str, *parameters: Any) -> None:
+    """Run a statement as somebody who owns the server could, without triggers."""
     with transaction.atomic(using=OWNER), connections[OWNER].cursor() as cursor:
         cursor.execute("SET LOCAL session_replication_role = replica")
         cursor.execute(statement, parameters)
 
 
-def checked(*arguments: str) -> tuple[int, str, str]:
+def verify(*arguments: str) -> tuple[int, str, str]:
     out, err = StringIO(), StringIO()
     try:
         call_command("verify_audit", *arguments, stdout=out, stderr=err)
@@ -53,18 +53,18 @@ def checked(*arguments: str) -> tuple[int, str, str]:
 def test_entries_of_a_tenant_are_numbered_without_a_gap_and_each_holds_the_hash_of_the_one_before(
     tenant: Tenant, other_tenant: Tenant
 ) -> None:
-    written(tenant, "a", "b")
-    written(other_tenant, "c")
+    record(tenant, "a", "b")
+    record(other_tenant, "c")
     with tenant_scope(tenant.pk):
         audit.record("undone", actor=MIA, tenant_id=tenant.pk)
         transaction.set_rollback(True, using=APP)
-    written(tenant, "d")
+    record(tenant, "d")
 
-    entries = of(tenant)
+    entries = entries_of(tenant)
     assert [(entry.number, entry.operation) for entry in entries] == [(1, "a"), (2, "b"), (3, "d")]
     assert [entry.previous_hash for entry in entries] == ["0" * 64, entries[0].hash, entries[1].hash]
-    assert [entry.number for entry in of(other_tenant)] == [1]
-    assert checked()[0] == 0
+    assert [entry.number for entry in entries_of(other_tenant)] == [1]
+    assert verify()[0] == 0
 
 
 def test_twenty_simultaneous_entries_form_one_chain(tenant: Tenant) -> None:
@@ -72,7 +72,7 @@ def test_twenty_simultaneous_entries_form_one_chain(tenant: Tenant) -> None:
 
     def add() -> None:
         start.wait()
-        written(tenant, "at once")
+        record(tenant, "at once")
         connections.close_all()
 
     threads = [threading.Thread(target=add) for _ in range(20)]
@@ -81,8 +81,8 @@ def test_twenty_simultaneous_entries_form_one_chain(tenant: Tenant) -> None:
     for thread in threads:
         thread.join()
 
-    assert [entry.number for entry in of(tenant)] == list(range(1, 21))
-    assert checked("--tenant", tenant.slug)[0] == 0
+    assert [entry.number for entry in entries_of(tenant)] == list(range(1, 21))
+    assert verify("--tenant", tenant.slug)[0] == 0
 
 
 @pytest.mark.parametrize("alias", [APP, SYSTEM])
@@ -92,7 +92,7 @@ def test_twenty_simultaneous_entries_form_one_chain(tenant: Tenant) -> None:
 def test_the_role_of_processes_may_neither_change_nor_delete_an_entry(
     alias: str, statement: str, tenant: Tenant
 ) -> None:
-    written(tenant, "a")
+    record(tenant, "a")
 
     with pytest.raises(ProgrammingError, match="permission denied"), transaction.atomic(using=alias):
         connections[alias].cursor().execute(statement)
@@ -109,7 +109,7 @@ def test_the_role_of_processes_may_neither_change_nor_delete_an_entry(
 def test_the_owner_of_the_table_may_neither_change_nor_delete_an_entry(
     statement: str, tenant: Tenant
 ) -> None:
-    written(tenant, "a")
+    record(tenant, "a")
 
     with pytest.raises(DatabaseError, match="only ever added to"), transaction.atomic(using=OWNER):
         connections[OWNER].cursor().execute(statement)
@@ -118,7 +118,7 @@ def test_the_owner_of_the_table_may_neither_change_nor_delete_an_entry(
 def test_a_tenant_sees_its_own_entries_and_nobody_sees_those_of_the_platform(
     tenant: Tenant, other_tenant: Tenant
 ) -> None:
-    written(other_tenant, "theirs")
+    record(other_tenant, "theirs")
     with tenant_scope(tenant.pk):
         audit.record("login.failed", actor=audit.NOBODY)
 
@@ -144,18 +144,18 @@ def test_a_tenant_may_not_add_to_the_chain_of_another(tenant: Tenant, other_tena
     ],
 )
 def test_a_changed_or_removed_entry_is_detected(statement: str, fault: str, tenant: Tenant) -> None:
-    written(tenant, "a", "b", "c")
-    tampered(statement)
+    record(tenant, "a", "b", "c")
+    tamper(statement)
 
-    code, _, err = checked()
+    code, _, err = verify()
 
     assert code == 1
     assert fault in err
 
 
 def test_an_inserted_entry_is_detected_even_with_a_matching_hash(tenant: Tenant) -> None:
-    written(tenant, "a", "b")
-    tampered("UPDATE tenants_auditentry SET number = 3 WHERE number = 2")
+    record(tenant, "a", "b")
+    tamper("UPDATE tenants_auditentry SET number = 3 WHERE number = 2")
     written_between = (
         "INSERT INTO tenants_auditentry SELECT gen_random_uuid(), chain, 2, at, actor_kind, actor_id, actor_name, 'forged', outcome,"
         " object_kind, object_id, changes, detail, request_id, ip, break_glass_id, hash, repeat('a', 64), tenant_id"
@@ -163,7 +163,7 @@ def test_an_inserted_entry_is_detected_even_with_a_matching_hash(tenant: Tenant)
     )
     columns = "(id, chain, number, at, actor_kind, actor_id, actor_name, operation, outcome, object_kind, object_id, changes, detail,"
     columns += " request_id, ip, break_glass_id, previous_hash, hash, tenant_id)"
-    tampered(written_between.replace("tenants_auditentry SELECT", f"tenants_auditentry {columns} SELECT", 1))
+    tamper(written_between.replace("tenants_auditentry SELECT", f"tenants_auditentry {columns} SELECT", 1))
 
     (chain,) = verify_chains(tenant.pk)
 
@@ -171,34 +171,34 @@ def test_an_inserted_entry_is_detected_even_with_a_matching_hash(tenant: Tenant)
 
 
 def test_a_truncated_chain_is_detected_by_its_checkpoint(tenant: Tenant, tmp_path: Any) -> None:
-    written(tenant, "a", "b", "c")
+    record(tenant, "a", "b", "c")
     checkpoint = tmp_path / "checkpoint.json"
-    checkpoint.write_text(checked("--json")[1])
-    assert json.loads(checkpoint.read_text())[str(tenant.pk)] == [3, of(tenant)[-1].hash]
-    written(tenant, "d")
-    assert checked("--checkpoint", str(checkpoint))[0] == 0
+    checkpoint.write_text(verify("--json")[1])
+    assert json.loads(checkpoint.read_text())[str(tenant.pk)] == [3, entries_of(tenant)[-1].hash]
+    record(tenant, "d")
+    assert verify("--checkpoint", str(checkpoint))[0] == 0
 
-    tampered("DELETE FROM tenants_auditentry WHERE number > 2")
+    tamper("DELETE FROM tenants_auditentry WHERE number > 2")
 
-    assert checked()[0] == 0
-    code, _, err = checked("--checkpoint", str(checkpoint))
+    assert verify()[0] == 0
+    code, _, err = verify("--checkpoint", str(checkpoint))
     assert code == 1
     assert "the end is missing" in err
-    tampered("DELETE FROM tenants_auditentry")
-    assert checked("--checkpoint", str(checkpoint))[0] == 1
+    tamper("DELETE FROM tenants_auditentry")
+    assert verify("--checkpoint", str(checkpoint))[0] == 1
 
 
 def test_the_command_prints_the_last_entry_of_each_chain(tenant: Tenant) -> None:
-    written(tenant, "a", "b")
+    record(tenant, "a", "b")
 
     assert (
-        checked("--tenant", tenant.slug)[1].strip()
-        == f"{tenant.pk}: 2 entries, the last is 2 {of(tenant)[-1].hash}"
+        verify("--tenant", tenant.slug)[1].strip()
+        == f"{tenant.pk}: 2 entries, the last is 2 {entries_of(tenant)[-1].hash}"
     )
 
 
 def test_purging_removes_the_oldest_entries_and_the_chain_records_it(tenant: Tenant) -> None:
-    written(tenant, "a", "b", "c")
+    record(tenant, "a", "b", "c")
 
     assert (
         audit.purge_chain(
@@ -207,18 +207,18 @@ def test_purging_removes_the_oldest_entries_and_the_chain_records_it(tenant: Ten
         == 2
     )
 
-    entries = of(tenant)
+    entries = entries_of(tenant)
     assert [(entry.number, entry.operation) for entry in entries] == [(3, "c"), (4, "audit.purged")]
     assert entries[1].detail["up_to"] == 2
-    assert checked()[0] == 0
-    tampered("DELETE FROM tenants_auditentry WHERE number = 3")
-    assert checked()[0] == 1
+    assert verify()[0] == 0
+    tamper("DELETE FROM tenants_auditentry WHERE number = 3")
+    assert verify()[0] == 1
 
 
 def test_chains_of_any_length_are_verified(tenant: Tenant, other_tenant: Tenant) -> None:
-    written(tenant, "a")
-    written(other_tenant, "b")
-    tampered(
+    record(tenant, "a")
+    record(other_tenant, "b")
+    tamper(
         "INSERT INTO tenants_auditentry"
         " SELECT made.* FROM tenants_auditentry e, generate_series(2, 3000) n,"
         " jsonb_populate_record(e, jsonb_build_object('id', gen_random_uuid(), 'number', n)) made WHERE e.chain = %s",
@@ -227,13 +227,13 @@ def test_chains_of_any_length_are_verified(tenant: Tenant, other_tenant: Tenant)
     with connections[OWNER].cursor() as cursor:
         cursor.execute("ANALYZE tenants_auditentry")
 
-    with asked_of(SYSTEM) as asked:
-        found = audit.chains()
+    with asked_of(SYSTEM) as statements:
+        chains = audit.chains()
 
-    ((alias, sql, parameters),) = asked
-    assert {tenant.pk, other_tenant.pk} <= set(found)
-    assert found == sorted(set(found))
-    assert rows_read(alias, sql, parameters) <= 3 * len(found)
+    ((alias, sql, parameters),) = statements
+    assert {tenant.pk, other_tenant.pk} <= set(chains)
+    assert chains == sorted(set(chains))
+    assert rows_read(alias, sql, parameters) <= 3 * len(chains)
 
 
 def test_line_breaks_and_control_characters_forge_no_entries(tenant: Tenant) -> None:
@@ -242,12 +242,12 @@ def test_line_breaks_and_control_characters_forge_no_entries(tenant: Tenant) -> 
         audit.record(forged, actor=audit.Actor("token", forged, forged), tenant_id=tenant.pk, about=(forged, forged),
                      changes=audit.changes_between(None, {forged: forged}))  # fmt: skip
 
-    (entry,) = of(tenant)
+    (entry,) = entries_of(tenant)
 
     everything = json.dumps([entry.operation, entry.actor, entry.about, entry.changes], ensure_ascii=False)
     assert not audit.CONTROL.search(everything)
     assert "x\\u000d\\u000a2026" in entry.operation
-    assert checked()[0] == 0
+    assert verify()[0] == 0
 
 
 def test_secrets_and_texts_are_named_but_not_kept() -> None:
@@ -261,9 +261,9 @@ def test_secrets_and_texts_are_named_but_not_kept() -> None:
         "url": "https://u:p@x",
     }
 
-    found = audit.changes_between(before, after)
+    changes = audit.changes_between(before, after)
 
-    assert found == {
+    assert changes == {
         "auth": ["[secret]", "[secret]"],
         "notes": ["[7 characters]", "[4 characters]"],
         "priority": [3, 4],

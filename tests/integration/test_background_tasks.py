@@ -1,4 +1,4 @@
-"""Background tasks: rows wait in PostgreSQL, a message only says so. Losing, repeating or delaying messages changes nothing."""
+"""Background tasks: rows wait in PostgreSQL, and messages are only hints, which may be lost, repeated or late."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def do_nothing() -> int:
     return 0
 
 
-def named(tenant_slug: str) -> Callable[[], Any]:
-    """Something waits while there is a tenant of this name."""
+def exists(tenant_slug: str) -> Callable[[], Any]:
+    """Return a query that has a result while a tenant of this name exists."""
     return lambda: Tenant.objects.filter(slug=tenant_slug, created_at__lte=Now())
 
 
 @pytest.fixture(autouse=True)
-def no_errands(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def only_own_tasks(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(background_tasks, "_tasks", {})
     background_tasks._waiting_query.cache_clear()
     yield
@@ -60,7 +60,7 @@ def no_errands(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What the reminder takes for the time: the first element."""
+    """Replace the time of the reminder by the first element of the returned list."""
     now = [1000.0]
     monkeypatch.setattr(background_tasks.time, "monotonic", lambda: now[0])
     return now
@@ -68,22 +68,24 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @contextmanager
 def statements() -> Iterator[list[str]]:
-    seen: list[str] = []
+    texts: list[str] = []
 
     def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
-        seen.append(sql)
+        texts.append(sql)
         return execute(sql, params, many, context)
 
     with connections[SYSTEM].execute_wrapper(note):
-        yield seen
+        yield texts
 
 
 def register(name: str, slug: str = "acme", queue: str = QUEUE, **fields: Any) -> None:
-    background_tasks.register(BackgroundTask(name, queue, f"tests.{name}", do_nothing, named(slug), **fields))
+    background_tasks.register(
+        BackgroundTask(name, queue, f"tests.{name}", do_nothing, exists(slug), **fields)
+    )
 
 
 def messages(queue: str = QUEUE) -> list[dict[str, Any]]:
-    """What lies in a queue, the oldest first."""
+    """Return the messages of a queue, the oldest first."""
     return [json.loads(raw) for raw in reversed(client().lrange(queue, 0, -1))]
 
 
@@ -117,7 +119,7 @@ def test_a_hint_is_repeated_after_three_seconds_and_not_before(tenant: Tenant, c
         clock[0] = 1000.0 + second
         if reminder.remind():
             hinted.append(second)
-            client().delete(QUEUE)  # taken, or lost
+            client().delete(QUEUE)  # consumed, or lost
 
     assert hinted == [0.0, 3.0, 6.0]
 
@@ -148,26 +150,26 @@ def test_tasks_that_share_a_queue_take_turns(tenant: Tenant, clock: list[float])
     register("first")
     register("second")
     reminder = Reminder()
-    said = []
+    sent = []
 
     for _ in range(8):
         reminder.remind()
-        said += names()
+        sent += names()
         client().delete(QUEUE)
         clock[0] += 3.0
 
-    assert sorted(said[:2]) == ["tests.first", "tests.second"]
-    assert (said.count("tests.first"), said.count("tests.second")) == (4, 4)
+    assert sorted(sent[:2]) == ["tests.first", "tests.second"]
+    assert (sent.count("tests.first"), sent.count("tests.second")) == (4, 4)
 
 
 def test_one_statement_checks_all_tasks(tenant: Tenant) -> None:
     for number, queue in enumerate(SYSTEM_QUEUES):
         register(f"errand-{number}", queue=queue, slug="acme" if number % 2 else "nobody")
 
-    with statements() as seen:
+    with statements() as executed:
         hinted = Reminder().remind()
 
-    assert len(seen) == 1
+    assert len(executed) == 1
     assert sorted(hinted) == [f"errand-{number}" for number in range(1, len(SYSTEM_QUEUES), 2)]
 
 
@@ -202,14 +204,14 @@ def test_tasks_with_a_fresh_hint_are_not_checked(tenant: Tenant, clock: list[flo
     reminder.remind()
     clock[0] += 1.0
 
-    with statements() as seen:
+    with statements() as executed:
         reminder.remind()
 
-    assert seen == []
+    assert executed == []
 
 
 def test_a_condition_uses_the_time_of_the_check(tenant: Tenant) -> None:
-    """The condition is kept, so it must not have kept the time of its making."""
+    """The query is cached, so it must not contain the time of its creation."""
     with tenant_scope(tenant.pk):
         Tenant.objects.filter(pk=tenant.pk).update(created_at=Now() + timedelta(hours=1))
     register("digest")
@@ -232,7 +234,7 @@ def test_registering_again_replaces(tenant: Tenant) -> None:
 def test_other_tasks_are_checked_with_another_query(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     register("digest", slug="nobody")
     Reminder().remind()
-    other = BackgroundTask("other", QUEUE, "tests.other", do_nothing, named("acme"))
+    other = BackgroundTask("other", QUEUE, "tests.other", do_nothing, exists("acme"))
 
     monkeypatch.setattr(background_tasks, "_tasks", {"other": other})
 
@@ -250,11 +252,11 @@ def test_an_unreachable_broker_raises_an_error_for_the_leader_and_hints_follow_l
     register("digest")
     reminder = Reminder()
 
-    def away(self: Any, name: Any) -> Any:
+    def fail(self: Any, name: Any) -> Any:
         raise redis.ConnectionError("away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(redis.Redis, "llen", away)
+        patched.setattr(redis.Redis, "llen", fail)
         with pytest.raises(redis.ConnectionError):
             reminder.remind()
 
@@ -267,12 +269,12 @@ def test_the_leader_sends_hints_once_a_second(tenant: Tenant) -> None:
     register("other", slug="nobody", queue="dead-letter")
     keeper = leading()
 
-    with statements() as seen:
+    with statements() as executed:
         keeper.tick()
         keeper.tick()
 
     assert names() == ["tests.digest"]
-    assert len([sql for sql in seen if sql.startswith("SELECT 'digest' AS name")]) == 1
+    assert len([sql for sql in executed if sql.startswith("SELECT 'digest' AS name")]) == 1
 
 
 def test_a_hint_expires_later_than_clocks_may_differ(tenant: Tenant) -> None:
@@ -300,7 +302,7 @@ def test_hints_to_another_broker_go_through_celery(
 
 
 def test_every_kind_of_channel_has_a_task_on_its_own_queue() -> None:
-    found = {}
+    counts = {}
     for kind in ("slack", "email", "webhook"):
         errand = BackgroundTask(
             f"alerts-{kind}",
@@ -310,15 +312,15 @@ def test_every_kind_of_channel_has_a_task_on_its_own_queue() -> None:
             lambda: delivery.waiting("x"),
         )
         background_tasks.register(errand)
-        found[kind] = errand.queue
+        counts[kind] = errand.queue
 
-    assert found == {kind: f"notifications__{kind}" for kind in found}
-    assert set(found.values()) <= set(SYSTEM_QUEUES)
+    assert counts == {kind: f"notifications__{kind}" for kind in counts}
+    assert set(counts.values()) <= set(SYSTEM_QUEUES)
     assert Reminder().remind() == []
 
 
 @pytest.mark.parametrize(
-    ("asked", "taken"),
+    ("options", "queues"),
     [
         ([], [queue_of("qa"), queue_of("seo"), *SYSTEM_QUEUES]),
         (["agent__seo"], ["agent__seo"]),
@@ -332,8 +334,8 @@ def test_every_kind_of_channel_has_a_task_on_its_own_queue() -> None:
         ),
     ],
 )
-def test_a_worker_consumes_the_queues_that_it_was_told_to(asked: list[str], taken: list[str]) -> None:
-    assert select_queues(asked, {"seo", "qa"}) == taken
+def test_a_worker_consumes_the_queues_that_it_was_told_to(options: list[str], queues: list[str]) -> None:
+    assert select_queues(options, {"seo", "qa"}) == queues
 
 
 def test_the_queues_that_others_rely_on_exist() -> None:
@@ -344,25 +346,25 @@ def test_the_queues_that_others_rely_on_exist() -> None:
     assert current_app.conf.task_default_queue in SYSTEM_QUEUES
 
 
-#: Until a process is up, or down. A busy machine starts few of them at a time; one that has died fails at once.
+#: The longest wait for a process to start or end on a busy machine. A process that has died fails the test at once.
 PATIENCE_SECONDS = 240.0
 
 
 class RealWorker:
-    """A worker of its own process, and how to ask it."""
+    """A worker in a separate process, which can be inspected."""
 
     def __init__(self, process: subprocess.Popen[bytes], inspect: Inspect) -> None:
         self.process, self.inspect = process, inspect
 
     def eventually(self, condition: Callable[[], Any]) -> None:
-        def met() -> Any:
+        def is_true() -> Any:
             assert self.process.poll() is None, "the worker has ended"
             return condition()
 
-        eventually(met, seconds=PATIENCE_SECONDS)
+        eventually(is_true, seconds=PATIENCE_SECONDS)
 
     def answers(self, name: str) -> Any:
-        """What it answers to a question, once it is up."""
+        """Return the worker's answer to an inspection, once it has started."""
         answers: dict[str, Any] = {}
         self.eventually(lambda: answers.update(getattr(self.inspect, name)() or {}) or answers)
         (answer,) = answers.values()
@@ -389,7 +391,7 @@ def real_worker(environment: dict[str, str], name: str, *arguments: str) -> Iter
         stdout=subprocess.DEVNULL,
     )
     try:
-        # One answer is all there is: nobody waits for the time-out once the worker is up.
+        # With `limit=1` an inspection ends with the first answer instead of at the time-out.
         yield RealWorker(worker, current_app.control.inspect([name], timeout=2.0, limit=1))
     finally:
         worker.terminate()
@@ -397,7 +399,7 @@ def real_worker(environment: dict[str, str], name: str, *arguments: str) -> Iter
 
 
 def tell_of_connections(request: AgentRequest) -> Completed:
-    """An agent that tells whether its thread holds a connection to PostgreSQL while it works."""
+    """Return whether the agent's thread holds a connection to PostgreSQL while it works."""
     holds = hasattr(connections._connections, APP)  # type: ignore[attr-defined]
     return Completed(Output(content="", data={"shares": POOL.is_on, "holds": holds}))
 
@@ -422,11 +424,11 @@ def test_a_role_that_is_added_while_a_worker_runs_is_served_by_it(
         try:
             configuration.forget()
             with tenant_scope(tenant.pk):
-                (made,) = submit([NewActivity(name="first work", agent_role=role)], actor="test")
+                (activity_id,) = submit([NewActivity(name="first work", agent_role=role)], actor="test")
 
-            worker.eventually(lambda: status_of(tenant, made.id) == "done")
+            worker.eventually(lambda: status_of(tenant, activity_id.id) == "done")
             after = {queue["name"] for queue in worker.answers("active_queues")}
-            assert output_of(tenant, made.id) == {"shares": True, "holds": False}
+            assert output_of(tenant, activity_id.id) == {"shares": True, "holds": False}
         finally:
             Agent.objects.filter(role=role).update(enabled=False)
             configuration.forget()
@@ -437,7 +439,7 @@ def test_a_role_that_is_added_while_a_worker_runs_is_served_by_it(
 
 
 def test_a_worker_that_names_its_roles_keeps_to_them() -> None:
-    assert [serves_new_roles(asked) for asked in ([], ["agent__*"], ["system", "agent__a?"], ["agent__seo"], ["system"])] == [
+    assert [serves_new_roles(options) for options in ([], ["agent__*"], ["system", "agent__a?"], ["agent__seo"], ["system"])] == [
         True, True, True, False, False,
     ]  # fmt: skip
 
@@ -456,7 +458,7 @@ def output_of(tenant: Tenant, activity_id: UUID) -> Any:
 def test_a_worker_for_the_system_alone_delivers_an_alert(
     process_environment: dict[str, str], tenant: Tenant, settings: Any
 ) -> None:
-    """Nobody tells the worker: its keeper sees that something waits, and hints at it on the queue that it takes from itself."""
+    """No other process sends a message: the worker's own reminder sees the waiting row and sends one to the worker's queue."""
     with http_receiver() as receiver:
         settings.ORCHESTRATOR_EGRESS_ALLOW = (receiver.place,)
         channel = NotificationChannel(tenant=tenant, kind="webhook", name="hook")
@@ -468,10 +470,10 @@ def test_a_worker_for_the_system_alone_delivers_an_alert(
 
         with real_worker(environment, "system@here", "-Q", "system") as worker:
             worker.eventually(lambda: receiver.posted)
-            taken = {queue["name"] for queue in worker.answers("active_queues")}
+            queues = {queue["name"] for queue in worker.answers("active_queues")}
             threads = worker.answers("stats")["pool"]["max-concurrency"]
 
-    assert (taken, threads) == ({"system", *SYSTEM_QUEUES}, 4)
+    assert (queues, threads) == ({"system", *SYSTEM_QUEUES}, 4)
     assert [posted.json["data"]["title"] for posted in receiver.posted] == ["It failed"]
     with tenant_scope(tenant.pk):
         assert AlertDelivery.objects.get().state == "sent"

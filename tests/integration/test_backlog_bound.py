@@ -1,4 +1,4 @@
-"""No more of a role waits than may: anyone who comes by whatever way is refused, or waits elsewhere until there is room."""
+"""The backlog of a role is bounded: more work is refused, or waits elsewhere until there is room, however it is submitted."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def waiting(tenant: Tenant, role: str = "qa") -> int:
         return Activity.objects.for_tenant(tenant.pk).filter(status="created", agent_role=role).count()
 
 
-def put_off(tenant: Tenant) -> list[str]:
+def deferred_roles(tenant: Tenant) -> list[str]:
     with tenant_scope(tenant.pk):
         rows = StepRun.objects.filter(tenant_id=tenant.pk, reason="backlog").order_by("run_id", "position")
         return list(rows.values_list("step", flat=True))
@@ -104,10 +104,10 @@ def test_jobs_of_a_schedule_wait_for_room_with_their_reason_and_none_is_lost(
     fire(schedule, NOON + HOUR)
 
     assert [job.state for job in jobs(acme)] == ["enqueued"] * BOUND + ["waiting"] * 7
-    shown = (
+    reason = (
         api().get(f"/api/v1/schedules/{schedule.pk}/executions/{execution(acme).pk}/jobs/").json()["results"]
     )
-    assert {job["error"]["code"] for job in shown if job["state"] == "waiting"} == {"backlog_full"}
+    assert {job["error"]["code"] for job in reason if job["state"] == "waiting"} == {"backlog_full"}
 
     rounds = 0
     while execution(acme).finished_at is None and rounds < 20:
@@ -149,7 +149,7 @@ def test_a_schedule_starts_as_many_pipeline_runs_as_there_is_room_for(engine: En
     assert execution(acme).status == "success"
 
 
-def started(tenant: Tenant, count: int, *steps: dict[str, Any]) -> list[UUID]:
+def start_flow_runs(tenant: Tenant, count: int, *steps: dict[str, Any]) -> list[UUID]:
     versions.save(tenant.pk, {"key": "flow", "name": "Flow", "steps": list(steps)}, actor="test")
     return [start_run(tenant.pk, "flow", NewRun(), actor="test").pk for _ in range(count)]
 
@@ -157,13 +157,13 @@ def started(tenant: Tenant, count: int, *steps: dict[str, Any]) -> list[UUID]:
 def test_steps_of_runs_under_way_wait_for_room_and_none_is_lost(
     api: Callable[..., Any], engine: Engine, acme: Tenant
 ) -> None:
-    bound(acme, "ba", BOUND)  # nobody serves it
-    runs = started(acme, 5, step("first", agent_role="dev"), step("second", "first", agent_role="ba"))
+    bound(acme, "ba", BOUND)  # no worker serves it
+    runs = start_flow_runs(acme, 5, step("first", agent_role="dev"), step("second", "first", agent_role="ba"))
     engine.drain()
 
-    assert (waiting(acme, "ba"), put_off(acme)) == (BOUND, ["second"] * 3)
-    shown = api().get(f"/api/v1/pipeline-runs/{runs[-1]}/").json()["steps"][1]
-    assert (shown["status"], shown["reason"]) == ("pending", "backlog")
+    assert (waiting(acme, "ba"), deferred_roles(acme)) == (BOUND, ["second"] * 3)
+    reason = api().get(f"/api/v1/pipeline-runs/{runs[-1]}/").json()["steps"][1]
+    assert (reason["status"], reason["reason"]) == ("pending", "backlog")
     problem(api().post("/api/v1/activities/", {"name": "x", "agent_role": "ba"}), 429, "backlog_full")
     assert waiting_steps.admit_steps() == 0
 
@@ -172,7 +172,7 @@ def test_steps_of_runs_under_way_wait_for_room_and_none_is_lost(
     cancellation.cancel(acme.pk, first.pk, actor="test")
     assert waiting_steps.admit_steps() == 1
 
-    assert (waiting(acme, "ba"), len(put_off(acme))) == (BOUND, 2)
+    assert (waiting(acme, "ba"), len(deferred_roles(acme))) == (BOUND, 2)
 
 
 def test_all_runs_of_a_month_begin_and_their_first_steps_wait_for_room(engine: Engine, acme: Tenant) -> None:
@@ -180,27 +180,27 @@ def test_all_runs_of_a_month_begin_and_their_first_steps_wait_for_room(engine: E
 
     start_runs(acme.pk, "flow", [NewRun()] * 5, actor="test", when_full=WhenFull.WAIT)
 
-    assert (run_states(acme), waiting(acme), len(put_off(acme))) == (["running"] * 5, BOUND, 3)
+    assert (run_states(acme), waiting(acme), len(deferred_roles(acme))) == (["running"] * 5, BOUND, 3)
     for _ in range(4):
         engine.drain()
         waiting_steps.admit_steps()
         assert waiting(acme) <= BOUND
-    assert (run_states(acme), put_off(acme)) == (["completed"] * 5, [])
+    assert (run_states(acme), deferred_roles(acme)) == (["completed"] * 5, [])
 
 
 def test_steps_that_start_together_share_the_available_room(engine: Engine, acme: Tenant) -> None:
-    started(acme, 1, step("first", agent_role="dev"), *(step(name, "first") for name in "abcd"))
+    start_flow_runs(acme, 1, step("first", agent_role="dev"), *(step(name, "first") for name in "abcd"))
 
     engine.deliver()
-    assert (waiting(acme), put_off(acme)) == (BOUND, ["c", "d"])
+    assert (waiting(acme), deferred_roles(acme)) == (BOUND, ["c", "d"])
 
     engine.drain()
     waiting_steps.admit_steps()
-    assert (waiting(acme), put_off(acme)) == (BOUND, [])
+    assert (waiting(acme), deferred_roles(acme)) == (BOUND, [])
 
 
 def test_all_deferred_work_gets_done(engine: Engine, acme: Tenant) -> None:
-    started(
+    start_flow_runs(
         acme, 5, step("first", agent_role="dev"), step("a", "first"), step("b", "first"), step("c", "a", "b")
     )
 
@@ -210,7 +210,7 @@ def test_all_deferred_work_gets_done(engine: Engine, acme: Tenant) -> None:
         waiting_steps.admit_steps()
         assert waiting(acme) <= BOUND
 
-    assert (run_states(acme), put_off(acme)) == (["completed"] * 5, [])
+    assert (run_states(acme), deferred_roles(acme)) == (["completed"] * 5, [])
     assert len(engine.agent.calls) == 20
 
 
@@ -219,7 +219,7 @@ def test_a_fan_out_larger_than_the_bound_starts_once_nothing_else_waits(engine: 
     flow = Flow(engine, acme, step("list", agent_role="dev"), many, step("end", "many", agent_role="dev"))
     (other,) = engine.submit(acme, not_before=datetime.now(UTC) + HOUR)
     flow.drain(list=[1, 2, 3, 4])
-    assert put_off(acme) == ["many"]
+    assert deferred_roles(acme) == ["many"]
 
     assert waiting_steps.admit_steps() == 0
     cancellation.cancel(acme.pk, other, actor="test")
@@ -232,14 +232,14 @@ def test_a_fan_out_larger_than_the_bound_starts_once_nothing_else_waits(engine: 
 
 def test_what_waits_for_room_ends_with_its_run(engine: Engine, acme: Tenant) -> None:
     bound(acme, "ba", 1)
-    runs = started(acme, 2, step("first", agent_role="dev"), step("second", "first", agent_role="ba"))
+    runs = start_flow_runs(acme, 2, step("first", agent_role="dev"), step("second", "first", agent_role="ba"))
     engine.drain()
-    assert put_off(acme) == ["second"]
+    assert deferred_roles(acme) == ["second"]
 
     for run in runs:
         run_cancellation.cancel_run(acme.pk, run, actor="test")
 
-    assert (waiting_steps.admit_steps(), waiting(acme, "ba"), put_off(acme)) == (0, 0, [])
+    assert (waiting_steps.admit_steps(), waiting(acme, "ba"), deferred_roles(acme)) == (0, 0, [])
 
 
 def test_a_revision_of_accepted_work_is_never_refused(
@@ -280,28 +280,28 @@ def test_simultaneous_submissions_never_exceed_the_bound(engine: Engine, acme: T
 def test_steps_that_end_at_once_share_the_available_room(engine: Engine, acme: Tenant) -> None:
     bound(acme, "ba", BOUND)
     engine.serve(acme, "dev", max_concurrency=4)
-    started(acme, 4, step("first", agent_role="dev"), step("second", "first", agent_role="ba"))
+    start_flow_runs(acme, 4, step("first", agent_role="dev"), step("second", "first", agent_role="ba"))
     messages = [engine.take() or {} for _ in range(4)]
 
     outcomes = at_once(*[lambda message=message: tasks.run(**message) for message in messages])
 
     assert [outcome for outcome in outcomes if isinstance(outcome, Exception)] == []
-    assert (waiting(acme, "ba"), len(put_off(acme))) == (BOUND, 2)
+    assert (waiting(acme, "ba"), len(deferred_roles(acme))) == (BOUND, 2)
 
 
 def test_without_a_bound_the_backlog_is_not_counted(engine: Engine, acme: Tenant) -> None:
     engine.submit(acme, "dev")
 
-    asked: list[str] = []
+    queries: list[str] = []
 
     def listen(execute: Any, sql: str, *rest: Any) -> Any:
-        asked.append(sql)
+        queries.append(sql)
         return execute(sql, *rest)
 
     with connections["default"].execute_wrapper(listen):
         engine.submit(acme, "dev")
 
-    assert [sql for sql in asked if "count(" in sql.lower() or "advisory" in sql.lower()] == []
+    assert [sql for sql in queries if "count(" in sql.lower() or "advisory" in sql.lower()] == []
 
 
 def test_work_of_a_role_that_has_left_the_registry_waits_within_the_platforms_bound(

@@ -1,4 +1,4 @@
-"""What happens when more work comes than is done: refused, shed or expired, never what a person waits for, and always counted."""
+"""Overload: excess work is refused, shed or expired, always counted, and never work that a person waits for."""
 
 from __future__ import annotations
 
@@ -43,10 +43,12 @@ def acme(engine: Engine, tenant: Tenant) -> Tenant:
     return tenant
 
 
-def policy(tenant: Tenant, role: str = "ba", **given: Any) -> None:
-    """Nobody serves ba, so whatever is submitted waits."""
+def policy(tenant: Tenant, role: str = "ba", **backlog_fields: Any) -> None:
+    """Set the backlog policy of a role. No worker serves ba, so its work waits."""
     with tenant_scope(tenant.pk):
-        AgentConfig.objects.update_or_create(tenant=tenant, agent_id=role, defaults={"backlog": given})
+        AgentConfig.objects.update_or_create(
+            tenant=tenant, agent_id=role, defaults={"backlog": backlog_fields}
+        )
     configuration.forget()
 
 
@@ -54,8 +56,8 @@ def waiting(engine: Engine, tenant: Tenant, count: int = 1, **fields: Any) -> li
     return engine.submit(tenant, "ba", count, **{"priority": 20, **fields})
 
 
-def enter(tenant: Tenant, *priorities: int, role: str = "ba") -> list[UUID]:
-    """As the API does it."""
+def submit_as_the_api(tenant: Tenant, *priorities: int, role: str = "ba") -> list[UUID]:
+    """Submit as the API does, in one transaction."""
     with tenant_scope(tenant.pk):
         items = [NewActivity(name="new", agent_role=role, priority=priority) for priority in priorities]
         return [one.id for one in submit(items, actor="token:test")]
@@ -71,8 +73,8 @@ def count_of(tenant: Tenant) -> int:
 
 
 def queue(client: Any, role: str = "ba") -> dict[str, Any]:
-    (found,) = (one for one in client.get(f"{QUEUES}?limit=200").json()["results"] if one["role"] == role)
-    return dict(found)
+    (entry,) = (one for one in client.get(f"{QUEUES}?limit=200").json()["results"] if one["role"] == role)
+    return dict(entry)
 
 
 def test_without_a_policy_a_full_backlog_refuses(api: Any, engine: Engine, acme: Tenant) -> None:
@@ -84,9 +86,9 @@ def test_without_a_policy_a_full_backlog_refuses(api: Any, engine: Engine, acme:
 
     problem(refused, 429, "backlog_full")
     assert int(refused["Retry-After"]) > 0
-    shown = queue(client)
-    assert shown["backlog"] == {"max_waiting": 2, "when_full": "reject", "expire_after_seconds": None}
-    assert shown["turned_away"] == {"rejected": 1, "shed": 0, "expired": 0}
+    entry = queue(client)
+    assert entry["backlog"] == {"max_waiting": 2, "when_full": "reject", "expire_after_seconds": None}
+    assert entry["turned_away"] == {"rejected": 1, "shed": 0, "expired": 0}
 
 
 def test_the_oldest_work_is_shed_for_any_new_work(api: Any, engine: Engine, acme: Tenant) -> None:
@@ -111,10 +113,10 @@ def test_the_newest_of_the_least_urgent_work_is_shed_only_for_more_urgent_work(
     policy(acme, max_waiting=3, when_full="evict_lowest")
     ids = waiting(engine, acme, 1) + waiting(engine, acme, 1) + waiting(engine, acme, 1, priority=19)
 
-    enter(acme, 10)
+    submit_as_the_api(acme, 10)
     assert statuses(engine, acme, ids) == ["created", "cancelled", "created"]
     with pytest.raises(BacklogFull):
-        enter(acme, 20)
+        submit_as_the_api(acme, 20)
     assert statuses(engine, acme, ids) == ["created", "cancelled", "created"]
 
 
@@ -142,11 +144,11 @@ def test_work_that_somebody_waits_for_is_never_shed(
 
         with tenant_scope(acme.pk):
             fields["deliverable_id"] = Deliverable.objects.create(tenant=acme, name="Report").pk
-    (kept,) = waiting(engine, acme, **fields)
+    (activity_id,) = waiting(engine, acme, **fields)
 
     with pytest.raises(BacklogFull):
-        enter(acme, 1)
-    assert engine.status(acme, kept) == "created"
+        submit_as_the_api(acme, 1)
+    assert engine.status(acme, activity_id) == "created"
 
 
 def test_work_that_has_run_has_children_or_was_requested_by_a_person_is_never_shed(
@@ -154,15 +156,15 @@ def test_work_that_has_run_has_children_or_was_requested_by_a_person_is_never_sh
 ) -> None:
     policy(acme, max_waiting=3, when_full="drop_oldest")
     with tenant_scope(acme.pk):
-        (asked,) = submit([NewActivity(name="asked", agent_role="ba", priority=20)], actor="user:anna")
+        (requested,) = submit([NewActivity(name="asked", agent_role="ba", priority=20)], actor="user:anna")
     has_run, has_child = waiting(engine, acme, 2)
     with tenant_scope(acme.pk):
         Activity.objects.for_tenant(acme.pk).filter(pk=has_run).update(fence=1)
     engine.submit(acme, "seo", parent_id=has_child, link_kind="subtask")
 
     with pytest.raises(BacklogFull):
-        enter(acme, 1)
-    assert statuses(engine, acme, [asked.id, has_run, has_child]) == ["created"] * 3
+        submit_as_the_api(acme, 1)
+    assert statuses(engine, acme, [requested.id, has_run, has_child]) == ["created"] * 3
 
 
 def test_steps_of_pipelines_are_never_shed(engine: Engine, acme: Tenant) -> None:
@@ -173,7 +175,7 @@ def test_steps_of_pipelines_are_never_shed(engine: Engine, acme: Tenant) -> None
     start_run(acme.pk, "one", NewRun(priority=20), actor="schedule")
 
     with pytest.raises(BacklogFull):
-        enter(acme, 1)
+        submit_as_the_api(acme, 1)
     assert count_of(acme) == 1
 
 
@@ -182,9 +184,9 @@ def test_either_enough_work_is_shed_or_nothing_changes(engine: Engine, acme: Ten
     ids = waiting(engine, acme, 1) + waiting(engine, acme, 1, priority=1)
 
     with pytest.raises(BacklogFull):
-        enter(acme, 1, 1)
+        submit_as_the_api(acme, 1, 1)
     assert statuses(engine, acme, ids) == ["created", "created"]
-    assert len(enter(acme, 1)) == 1
+    assert len(submit_as_the_api(acme, 1)) == 1
 
 
 def test_work_of_another_tenant_is_not_shed(engine: Engine, acme: Tenant, other_tenant: Tenant) -> None:
@@ -192,7 +194,7 @@ def test_work_of_another_tenant_is_not_shed(engine: Engine, acme: Tenant, other_
     (others,) = waiting(engine, other_tenant)
     waiting(engine, acme)
 
-    enter(acme, 1)
+    submit_as_the_api(acme, 1)
 
     assert engine.status(other_tenant, others) == "created"
 
@@ -204,7 +206,7 @@ def test_simultaneous_submissions_never_exceed_a_full_backlog(
     policy(acme, max_waiting=5, when_full=when_full)
     waiting(engine, acme, 4)
 
-    outcomes = at_once(*[lambda: enter(acme, 10)] * 4)
+    outcomes = at_once(*[lambda: submit_as_the_api(acme, 10)] * 4)
 
     refused = [one for one in outcomes if isinstance(one, BacklogFull)]
     assert [one for one in outcomes if isinstance(one, Exception) and not isinstance(one, BacklogFull)] == []
@@ -219,7 +221,7 @@ def test_work_that_is_being_claimed_is_not_shed(engine: Engine, acme: Tenant) ->
     with tenant_scope(acme.pk):  # a claim that has not committed yet holds the row
         Activity.objects.for_tenant(acme.pk).select_for_update().get(pk=claimed)
         with pytest.raises(BacklogFull):
-            elsewhere(lambda: enter(acme, 1, role="qa"))
+            elsewhere(lambda: submit_as_the_api(acme, 1, role="qa"))
 
     engine.drain()
     assert engine.status(acme, claimed) == "done"
@@ -232,7 +234,7 @@ def test_granted_work_that_is_shed_does_not_start(engine: Engine, acme: Tenant) 
     message = engine.take()
     assert message is not None
 
-    (newcomer,) = enter(acme, 1, role="qa")
+    (newcomer,) = submit_as_the_api(acme, 1, role="qa")
     tasks.run(**message)
     engine.drain()
 
@@ -247,12 +249,14 @@ def test_a_simultaneous_claim_and_shedding_have_one_winner(engine: Engine, acme:
         (contested,) = engine.submit(acme, "qa", priority=20)
         message = engine.take() or {}
 
-        delivered, entered = at_once(lambda m=message: tasks.run(**m), lambda: enter(acme, 1, role="qa"))
+        delivered, submitted = at_once(
+            lambda m=message: tasks.run(**m), lambda: submit_as_the_api(acme, 1, role="qa")
+        )
 
         assert delivered is None
-        ran = contested in [request.activity_id for request in engine.agent.calls]
-        assert engine.status(acme, contested) == ("done" if ran else "cancelled")
-        assert isinstance(entered, list | BacklogFull)
+        has_run = contested in [request.activity_id for request in engine.agent.calls]
+        assert engine.status(acme, contested) == ("done" if has_run else "cancelled")
+        assert isinstance(submitted, list | BacklogFull)
         engine.drain()
 
 
@@ -305,7 +309,7 @@ def test_the_registry_has_a_policy_for_all_tenants_and_a_tenant_its_own(
 
 
 @pytest.mark.parametrize(
-    ("given", "status"),
+    ("settings_of_policy", "status"),
     [
         ({"max_waiting": 5, "when_full": "evict_lowest", "expire_after_seconds": 60}, 200),
         ({"when_full": "drop_newest"}, 400),
@@ -315,13 +319,13 @@ def test_the_registry_has_a_policy_for_all_tenants_and_a_tenant_its_own(
     ],
 )
 def test_tenants_can_set_their_own_policy(
-    api: Any, engine: Engine, acme: Tenant, given: dict[str, Any], status: int
+    api: Any, engine: Engine, acme: Tenant, settings_of_policy: dict[str, Any], status: int
 ) -> None:
-    answer = api().put("/api/v1/agent-configs/ba/", {"backlog": given})
+    answer = api().put("/api/v1/agent-configs/ba/", {"backlog": settings_of_policy})
 
     assert answer.status_code == status
     if status == 200:
-        assert answer.json()["backlog"] == given
+        assert answer.json()["backlog"] == settings_of_policy
         assert backlog.policy_of(acme.pk, "ba") == backlog.Policy(5, "evict_lowest")
 
 
@@ -337,9 +341,9 @@ def test_no_tenant_may_set_a_larger_backlog_than_the_platform_allows(
 def test_refused_and_shed_work_is_counted_in_the_metrics(engine: Engine, acme: Tenant) -> None:
     policy(acme, max_waiting=1, when_full="drop_oldest")
     waiting(engine, acme)
-    enter(acme, 1)
+    submit_as_the_api(acme, 1)
     with pytest.raises(BacklogFull):
-        enter(acme, 1)
+        submit_as_the_api(acme, 1)
 
     text = Client().get("/metrics").content.decode()
 

@@ -1,4 +1,4 @@
-"""What budgets count: scopes, units, what was before them, and what they cost themselves."""
+"""Scopes and units of budgets, costs from before their creation, and the statements that they take."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_budgets_of_different_tenants_are_separate(
 def test_a_budget_costs_one_statement_at_the_start_and_one_at_the_end_of_a_run(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch, cost: str | None, more: int
 ) -> None:
-    """A report costs one of its own, with or without budgets. Without budgets and reports there is none: see `test_costs`."""
+    """A report takes one more statement, with or without budgets. `test_costs` counts those without budgets and reports."""
     capped(acme, "100")
     if cost:
         engine.agent.behaviour = costing(cost)
@@ -110,7 +110,7 @@ def test_a_new_budget_takes_effect_within_two_seconds(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.submit(acme)
-    engine.drain()  # this process knows that there is no budget
+    engine.drain()  # this process has cached that no budget exists
     money.create_budget(acme.pk, {"name": "Stop", "cap": Decimal(0)})
     later = SimpleNamespace(monotonic=lambda: time.monotonic() + 2)
 

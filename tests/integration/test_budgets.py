@@ -1,4 +1,4 @@
-"""Money that stops: runs start and go on only while budgets hold what they cost."""
+"""Runs start and continue only while their budgets cover their costs."""
 
 from __future__ import annotations
 
@@ -96,11 +96,11 @@ def test_an_agent_in_a_worker_is_told_through_its_link_to_stop(
     from agents import adapters
 
     capped(acme)
-    told: list[Any] = []
+    answers: list[Any] = []
 
     class Inside:
         def run(self, request: AgentRequest, *, link: RunLink) -> Any:
-            told.extend(
+            answers.extend(
                 [link.count_usage(dollars("0.90")), link.count_usage(dollars("1.10")), link.stop_reason()]
             )
             return finished("1.10")
@@ -110,9 +110,9 @@ def test_an_agent_in_a_worker_is_told_through_its_link_to_stop(
 
     engine.drain()
 
-    assert told[0] is None
-    assert "used up" in told[1]
-    assert "used up" in told[2]
+    assert answers[0] is None
+    assert "used up" in answers[1]
+    assert "used up" in answers[2]
     assert (engine.status(acme, activity_id), entered(acme)) == ("created", Decimal("1.10"))
     assert engine.messages() == 0
     assert wait_reasons.why(acme.pk, activity_id).code == "budget"
@@ -191,9 +191,9 @@ def test_a_new_period_begins_with_nothing_spent_and_releases_waiting_work(
         earlier.setattr(clock, "today", lambda: today)
         budget = capped(acme, "0.30", period=period)
         engine.agent.behaviour = costing("0.30")
-        done, waits = engine.submit(acme, count=2)
+        first, waits = engine.submit(acme, count=2)
         engine.drain()
-        assert [engine.status(acme, one) for one in (done, waits)] == ["done", "created"]
+        assert [engine.status(acme, one) for one in (first, waits)] == ["done", "created"]
 
     assert let_go(engine) == 1, "by the calendar of today"
     engine.drain()
@@ -306,7 +306,7 @@ def test_a_reservation_that_outlived_its_run_is_detected(engine: Engine, acme: T
 
     budget = capped(acme)
     run = accepted(engine, acme)
-    with tenant_scope(acme.pk):  # an end that forgets about money
+    with tenant_scope(acme.pk):  # an end that does not release its reservation
         transitions.apply(run.activity_id, "cancel", actor="test")
         transitions.end_run(tenant_id=acme.pk, activity_id=run.activity_id, run_status="cancelled")
     assert broken_invariants() == ["I41"]
@@ -328,15 +328,15 @@ def test_the_wait_reason_names_the_budget_and_the_time_when_work_may_continue(
     (activity_id,) = engine.submit(acme)
     engine.drain()
 
-    found = wait_reasons.why(acme.pk, activity_id)
+    reason = wait_reasons.why(acme.pk, activity_id)
     with tenant_scope(acme.pk):
         brief = wait_reasons.explain_many(acme.pk, [engine.get(acme, activity_id)])[activity_id]
 
-    assert (found.code, brief.code) == ("budget", "budget")
-    assert found.holder == f"budget Daily bread ({budget.pk})"
-    assert "0 of 0.2 dollars spent" in found.detail
-    assert found.since is not None
-    assert 0 < (found.estimate_seconds or 0) <= 86_400
+    assert (reason.code, brief.code) == ("budget", "budget")
+    assert reason.holder == f"budget Daily bread ({budget.pk})"
+    assert "0 of 0.2 dollars spent" in reason.detail
+    assert reason.since is not None
+    assert 0 < (reason.estimate_seconds or 0) <= 86_400
     assert engine.status(acme, activity_id) == Status.CREATED
 
 

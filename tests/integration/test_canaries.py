@@ -1,4 +1,4 @@
-"""What is secret, and what agents read and write, is searched for in every place where it could have been left behind."""
+"""Secrets, prompts and outputs appear in no place where they do not belong."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_no_canary_is_found_where_it_does_not_belong(
         Client().get("/nowhere/", headers={"authorization": f"Bearer {token}"}),
         Client().get("/api/v1/activities/", headers={"authorization": f"Bearer {token}x"}),
     ]
-    shown = [
+    answers = [
         client.get(address)
         for address in ("/api/v1/webhooks/", "/api/v1/agent-configs/", "/api/v1/audit/", "/api/v1/alerts/", "/metrics")
     ]  # fmt: skip
@@ -90,16 +90,16 @@ def test_no_canary_is_found_where_it_does_not_belong(
             "\n".join(each.content.decode() for each in wrong[1:]),
             secrets | texts,
         ),
-        "answers": ("\n".join(each.content.decode() for each in shown), secrets | texts),
+        "answers": ("\n".join(each.content.decode() for each in answers), secrets | texts),
     }
-    found = [
+    leaks = [
         (name, what)
         for name, (text, canaries) in places.items()
         for what, canary in canaries.items()
         if canary in text
     ]
-    assert found == []
-    assert OUTPUT in places["MongoDB"][0], "it was looked at"
+    assert leaks == []
+    assert OUTPUT in places["MongoDB"][0], "the search finds what is there"
     assert PROMPT in places["PostgreSQL"][0]
     assert str(tenant.pk) in places["Redis"][0]
     assert str(broken) in places["PostgreSQL"][0]

@@ -1,4 +1,4 @@
-"""Caps that no tenant sets: of an agent over all tenants, and of everything together; and what the HTTP client is told."""
+"""Caps of the platform: of an agent over all tenants, of all work together, of plans, and of the HTTP client."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
 @pytest.fixture(autouse=True)
-def _as_they_were(database: None) -> Iterator[None]:
+def _restore(database: None) -> Iterator[None]:
     yield
     Agent.objects.filter(role="qa").update(max_concurrency=None)
     outbound.close_connections()
@@ -68,7 +68,7 @@ def test_no_more_runs_at_once_than_the_installation_allows(
     engine.deliver()
     assert engine.messages() == 2
     settings.ORCHESTRATOR_MAX_CONCURRENCY = 0
-    limits.forget()  # as a process that is started with the new setting
+    limits.forget()  # as in a process that starts with the new setting
     limits.refresh()
     engine.drain()
     assert len(engine.agent.calls) == 12
@@ -81,7 +81,7 @@ def test_tenants_take_turns_where_the_limit_of_an_agent_is_reached(
     for each in (tenant, other_tenant):
         engine.serve(each)
         engine.submit(each, "qa", 6)
-    engine.agent.behaviour = taking(0.2)  # much longer than what a busy machine adds to a run
+    engine.agent.behaviour = working_for(0.2)  # much longer than what a busy machine adds to a run
 
     for _ in range(8):
         engine.deliver()
@@ -101,7 +101,7 @@ def test_urgent_work_is_next_however_old_other_work_is(
     with tenant_scope(tenant.pk):
         Activity.objects.update(created_at=Now() - timedelta(minutes=10))
     rebuilding.rebuild()
-    relay.grant_waiting()  # the oldest begins
+    relay.grant_waiting()  # the oldest starts
     (urgent,) = engine.submit(tenant, "qa", priority=1)
 
     while len(engine.agent.calls) < 2:
@@ -110,7 +110,7 @@ def test_urgent_work_is_next_however_old_other_work_is(
     assert engine.agent.calls[1].activity_id == urgent
 
 
-def taking(seconds: float) -> Any:
+def working_for(seconds: float) -> Any:
     def work(request: Any) -> Completed:
         sleep(seconds)
         return Completed(Output(content="done"))
@@ -137,7 +137,7 @@ def test_a_setting_saved_by_another_process_reaches_the_next_call_within_two_sec
     monkeypatch.setattr(scheduler_settings.time, "monotonic", lambda: clock[0])
     scheduler_settings.forget()
     configuration.forget()
-    for moment in range(20):  # asked all the time, so that each memory is as young as it can be
+    for moment in range(20):  # read all the time, so that each cache is as fresh as possible
         clock[0] += 0.1
         assert configuration.settings_for(tenant.pk, "qa").adapter.http.max_concurrent == 50, moment
 
@@ -152,17 +152,17 @@ def test_a_setting_saved_by_another_process_reaches_the_next_call_within_two_sec
     assert (now.adapter.http.max_concurrent, now.timeout_seconds) == (4, 90)
 
 
-# Plans: limits that many tenants have in common.
+# Plans: common limits of many tenants.
 
 
 @pytest.fixture
 def plan(database: None) -> Iterator[Plan]:
     with system_scope():
-        made = Plan.objects.create(key="small", name="Small", max_concurrency=3, roles={"qa": 2})
-    yield made
+        plan_of_tenants = Plan.objects.create(key="small", name="Small", max_concurrency=3, roles={"qa": 2})
+    yield plan_of_tenants
     with system_scope():
         Tenant.objects.update(plan=None)
-        made.delete()
+        plan_of_tenants.delete()
 
 
 def give(plan: Plan | None, *tenants: Tenant) -> None:

@@ -1,4 +1,4 @@
-"""Channels expire by anyone who notices first, are told of once, and come back when somebody has signed in again."""
+"""A channel expires when any process notices it, raises one alert, and can be reactivated after a new login."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ MakeChannel = Callable[..., Channel]
 
 @pytest.fixture
 def make_channel(tenant: Tenant) -> MakeChannel:
-    def made(owner: Tenant | None = None, **fields: Any) -> Channel:
+    def create(owner: Tenant | None = None, **fields: Any) -> Channel:
         of = owner or tenant
         with tenant_scope(of.pk):
             return Channel.objects.create(
                 tenant=of, kind="google-ads", name=fields.pop("name", f"Ads {uuid7()}"), **fields
             )
 
-    return made
+    return create
 
 
-def now_of(channel: Channel) -> Channel:
+def reload(channel: Channel) -> Channel:
     with tenant_scope(channel.tenant_id):
         return Channel.objects.annotate(standing=STANDING).get(pk=channel.pk)
 
@@ -60,9 +60,9 @@ def test_an_alert_about_an_expired_channel_is_part_of_the_same_transaction(
 
     assert channels.expire(tenant.pk, channel.pk)
 
-    found = now_of(channel)
-    assert (found.status, found.version) == ("expired", 2)
-    assert found.status_since > channel.created_at
+    channel_now = reload(channel)
+    assert (channel_now.status, channel_now.version) == ("expired", 2)
+    assert channel_now.status_since > channel.created_at
     (alert,) = alerts(tenant)
     assert alert.kind == "channel_expired"
     assert alert.title == "The channel Ads (google-ads) has expired"
@@ -86,7 +86,7 @@ def test_people_are_warned_once_a_day_before_an_expiry_and_again_for_another_tim
     assert channels.announce_expiring() == 0
     channels.reactivate(tenant.pk, soon.pk, expires_at=ahead(hours=20))
     assert sorted(at_once(*[channels.announce_expiring] * 4)) == [0, 0, 0, 1]
-    assert now_of(soon).standing == "active"
+    assert reload(soon).standing == "active"
 
 
 def test_expiring_a_channel_again_raises_no_alert(tenant: Tenant, make_channel: MakeChannel) -> None:
@@ -95,7 +95,7 @@ def test_expiring_a_channel_again_raises_no_alert(tenant: Tenant, make_channel: 
     outcomes = [channels.expire(tenant.pk, channel.pk) for _ in range(3)]
 
     assert outcomes == [True, False, False]
-    assert (now_of(channel).version, len(alerts(tenant))) == (2, 1)
+    assert (reload(channel).version, len(alerts(tenant))) == (2, 1)
 
 
 def test_one_of_twenty_simultaneous_reports_expires_a_channel(
@@ -108,7 +108,7 @@ def test_one_of_twenty_simultaneous_reports_expires_a_channel(
 
     assert [bool(outcome) for outcome in outcomes].count(True) == 1
     assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)]
-    assert (now_of(channel).version, len(alerts(tenant))) == (2, 1)
+    assert (reload(channel).version, len(alerts(tenant))) == (2, 1)
 
 
 def test_each_expiry_of_a_channel_raises_an_alert(tenant: Tenant, make_channel: MakeChannel) -> None:
@@ -141,7 +141,7 @@ def test_a_disabled_channel_does_not_expire(tenant: Tenant, make_channel: MakeCh
 
     assert not channels.expire(tenant.pk, channel.pk)
     assert channels.expire_due() == 0
-    assert now_of(channel).standing == "disabled"
+    assert reload(channel).standing == "disabled"
 
 
 def test_a_report_from_before_a_reactivation_does_not_expire_the_channel(
@@ -161,7 +161,7 @@ def test_a_report_from_before_a_reactivation_does_not_expire_the_channel(
 def test_a_failing_receiver_rolls_the_expiry_back(tenant: Tenant, make_channel: MakeChannel) -> None:
     channel = make_channel()
 
-    def fail(**told: Any) -> None:
+    def fail(**options: Any) -> None:
         raise ZeroDivisionError
 
     channel_expired.connect(fail)
@@ -171,7 +171,7 @@ def test_a_failing_receiver_rolls_the_expiry_back(tenant: Tenant, make_channel: 
     finally:
         channel_expired.disconnect(fail)
 
-    assert (now_of(channel).status, alerts(tenant)) == ("active", [])
+    assert (reload(channel).status, alerts(tenant)) == ("active", [])
 
 
 def test_a_channel_past_its_time_counts_as_expired_before_the_sweep(make_channel: MakeChannel) -> None:
@@ -181,12 +181,12 @@ def test_a_channel_past_its_time_counts_as_expired_before_the_sweep(make_channel
         make_channel(),
     )
 
-    assert [now_of(channel).standing for channel in (past, ahead_of_us, unknown)] == [
+    assert [reload(channel).standing for channel in (past, ahead_of_us, unknown)] == [
         "expired",
         "active",
         "active",
     ]
-    assert now_of(past).status == "active"
+    assert reload(past).status == "active"
 
 
 def test_the_sweep_marks_due_channels_of_all_tenants_once(
@@ -197,7 +197,7 @@ def test_the_sweep_marks_due_channels_of_all_tenants_once(
 
     assert (channels.expire_due(), channels.expire_due()) == (2, 0)
 
-    assert [now_of(channel).status for channel in (*due, later)] == ["expired", "expired", "active"]
+    assert [reload(channel).status for channel in (*due, later)] == ["expired", "expired", "active"]
     assert (len(alerts(tenant)), len(alerts(other_tenant))) == (1, 1)
 
 
@@ -206,7 +206,7 @@ def test_a_channel_that_is_reactivated_during_the_sweep_stays_active(
 ) -> None:
     first, second = make_channel(expires_at=ago(days=2)), make_channel(expires_at=ago(days=1))
 
-    def reactivate_the_second(*, channel: Channel, **told: Any) -> None:
+    def reactivate_the_second(*, channel: Channel, **options: Any) -> None:
         if channel.pk == first.pk:
             elsewhere(lambda: channels.reactivate(tenant.pk, second.pk, expires_at=ahead(days=30)))
 
@@ -216,7 +216,7 @@ def test_a_channel_that_is_reactivated_during_the_sweep_stays_active(
     finally:
         channel_expired.disconnect(reactivate_the_second)
 
-    assert now_of(second).standing == "active"
+    assert reload(second).standing == "active"
 
 
 def test_the_sweep_marks_a_limited_number_and_continues_next_time(
@@ -234,7 +234,7 @@ def test_a_channel_that_cannot_be_marked_does_not_stop_the_others(
 ) -> None:
     bad, good = make_channel(expires_at=ago(days=2)), make_channel(expires_at=ago(days=1))
 
-    def fail_for_one(*, channel: Channel, **told: Any) -> None:
+    def fail_for_one(*, channel: Channel, **options: Any) -> None:
         if channel.pk == bad.pk:
             raise ZeroDivisionError
 
@@ -244,7 +244,7 @@ def test_a_channel_that_cannot_be_marked_does_not_stop_the_others(
     finally:
         channel_expired.disconnect(fail_for_one)
 
-    assert (now_of(bad).status, now_of(good).status) == ("active", "expired")
+    assert (reload(bad).status, reload(good).status) == ("active", "expired")
 
 
 def test_the_leader_runs_the_sweep(tenant: Tenant, make_channel: MakeChannel) -> None:
@@ -252,7 +252,7 @@ def test_the_leader_runs_the_sweep(tenant: Tenant, make_channel: MakeChannel) ->
 
     tick()
 
-    assert now_of(channel).status == "expired"
+    assert reload(channel).status == "expired"
 
 
 def test_a_reactivated_channel_drops_an_expiry_in_the_past(tenant: Tenant, make_channel: MakeChannel) -> None:

@@ -1,4 +1,4 @@
-"""Threads whose runs begin or end at the same moment claim, record and exchange together, and nobody can tell afterwards."""
+"""Threads whose runs start or end at the same moment share statements and exchanges, with the same results as alone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ THREADS = 6
 
 @pytest.fixture
 def acme(engine: Engine, tenant: Tenant, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tenant]:
-    """Its calls are not quick, so each run has a thread of its own; threads go on as long as there is work."""
+    """Its calls are not quick, so each run has its own thread, and threads continue as long as work waits."""
     settings.ORCHESTRATOR_CONTINUE_SECONDS = 600.0
     monkeypatch.setattr(combining, "PATIENCE_SECONDS", 20.0)
     monkeypatch.setattr(dispatch.QUICK_WORK, "is_quick", lambda grant: False)
@@ -42,27 +42,27 @@ def acme(engine: Engine, tenant: Tenant, settings: Any, monkeypatch: pytest.Monk
 
 @pytest.fixture
 def sizes(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
-    """How many threads each statement and each exchange was for, when it was for several."""
-    found: dict[str, list[int]] = {}
+    """Record for how many threads each shared statement and each shared exchange was."""
+    counts: dict[str, list[int]] = {}
     for name in ("CLAIMING", "RECORDING", "EXCHANGING"):
         one = getattr(dispatch, name)
-        _count(monkeypatch, one, found.setdefault(name, []))
+        _count(monkeypatch, one, counts.setdefault(name, []))
         _let_others_gather(monkeypatch, one)
-    return found
+    return counts
 
 
-def _count(monkeypatch: pytest.MonkeyPatch, one: Combining[Any, Any], found: list[int]) -> None:
+def _count(monkeypatch: pytest.MonkeyPatch, one: Combining[Any, Any], counts: list[int]) -> None:
     together = one._together
 
     def counted(what: Sequence[Any]) -> Sequence[Any]:
-        found.append(len(what))
+        counts.append(len(what))
         return together(what)
 
     monkeypatch.setattr(one, "_together", counted)
 
 
 def _let_others_gather(monkeypatch: pytest.MonkeyPatch, one: Combining[Any, Any]) -> None:
-    """The first is at it until all the others have come."""
+    """Hold the first call until all others wait."""
     alone, lock, is_first = one._alone, Lock(), Event()
 
     def waiting(what: Any) -> Any:
@@ -95,11 +95,11 @@ def test_runs_that_begin_or_end_at_the_same_moment_share_statements_and_exchange
     deliver_side_by_side(engine)
 
     assert statuses(acme) == {"done": THREADS}
-    assert {name: found[0] for name, found in sizes.items()} == dict.fromkeys(sizes, THREADS - 1)
+    assert {name: numbers[0] for name, numbers in sizes.items()} == dict.fromkeys(sizes, THREADS - 1)
 
 
 def in_two_waves(engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The second calls wait for each other, so every thread has one of them. Returns the messages that were sent for them."""
+    """Let each thread run two calls: the second ones wait for each other. Return the messages that were sent."""
     engine.submit(acme, count=2 * THREADS)
     sent: list[Any] = []
     monkeypatch.setattr(publishing, "publish", sent.extend)
@@ -128,7 +128,7 @@ def test_each_thread_continues_with_one_of_the_grants_of_their_common_exchange(
 def test_each_thread_releases_its_own_slot_even_if_another_recorded_its_run(
     engine: Engine, acme: Tenant, sizes: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Given back by another, it would be granted to nobody in particular, by a message."""
+    """A slot that another thread released would be granted by a message."""
     monkeypatch.setattr(dispatch.EXCHANGING, "do", lambda kind, wanted: dispatch._exchange_alone(wanted))
 
     assert in_two_waves(engine, acme, monkeypatch) == []
@@ -138,11 +138,11 @@ def test_each_thread_releases_its_own_slot_even_if_another_recorded_its_run(
 def test_a_run_that_was_cancelled_meanwhile_is_refused_and_the_others_count(
     engine: Engine, acme: Tenant, sizes: dict[str, list[int]]
 ) -> None:
-    gone = engine.submit(acme, count=THREADS)[3]
+    withdrawn = engine.submit(acme, count=THREADS)[3]
 
     def behaviour(request: AgentRequest) -> AgentResult:
-        if request.activity_id == gone:
-            elsewhere(lambda: cancellation.cancel(acme.pk, gone, actor="Ann"))
+        if request.activity_id == withdrawn:
+            elsewhere(lambda: cancellation.cancel(acme.pk, withdrawn, actor="Ann"))
         return Completed(Output(content="done"))
 
     engine.agent.behaviour = behaviour
@@ -153,7 +153,7 @@ def test_a_run_that_was_cancelled_meanwhile_is_refused_and_the_others_count(
 
 @contextmanager
 def lock_on(activity_id: UUID) -> Iterator[Callable[[], None]]:
-    """Somebody else has the row until the given function is called."""
+    """Lock the row of an activity in another thread until the yielded function is called."""
     held, end = Event(), Event()
 
     def hold() -> None:
@@ -174,7 +174,7 @@ def lock_on(activity_id: UUID) -> Iterator[Callable[[], None]]:
 
 
 def _wait_for_locks_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In connections of new threads."""
+    """Disable the lock time-out of connections that new threads open."""
     options = connections.settings[APP]["OPTIONS"]
     forever = options["options"].replace("lock_timeout=3s", "lock_timeout=0")
     monkeypatch.setitem(options, "options", forever)
@@ -190,7 +190,7 @@ def _closing(action: Callable[[], None]) -> None:
 def test_a_locked_row_holds_up_only_its_own_run(
     engine: Engine, acme: Tenant, sizes: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lock is given up when the others are done: if they waited for it, they would never be."""
+    """The lock is released when the others are done, so a wait for it would never end."""
     _wait_for_locks_as_long_as_it_takes(monkeypatch)
     ids = engine.submit(acme, count=THREADS)
     all_called = Barrier(THREADS + 1)

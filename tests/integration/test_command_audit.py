@@ -15,7 +15,7 @@ from tenants.models.audit import AuditEntry
 FLOW = '{"key": "flow", "name": "Flow", "steps": [{"id": "a", "agent_role": "qa"}]}'
 
 
-def _called(*command: str) -> list[AuditEntry]:
+def _entries_of_command(*command: str) -> list[AuditEntry]:
     with system_scope():
         before = set(AuditEntry.objects.values_list("pk", flat=True))
     call_command(*command, stdout=StringIO(), stderr=StringIO())
@@ -36,13 +36,13 @@ def test_each_command_that_changes_something_leaves_one_entry(tenant: Tenant, tm
         ("rotate_credentials",),
     ]
 
-    left = {command: _called(*command) for command in commands}
+    entries_by_command = {command: _entries_of_command(*command) for command in commands}
 
-    for command, entries in left.items():
+    for command, entries in entries_by_command.items():
         assert [entry.operation.split()[1] for entry in entries] == [command[0]], command
         assert entries[0].actor_kind == "command"
         assert entries[0].actor_name == getpass.getuser()
-    token = left[commands[1]][0]
+    token = entries_by_command[commands[1]][0]
     assert (token.tenant_id, token.detail["role"]) == (tenant.pk, "operator")
 
 
@@ -53,4 +53,4 @@ def test_commands_that_only_read_leave_no_entry(tenant: Tenant) -> None:
         ("agents", "list"),
         ("rotate_credentials", "--dry-run"),
     ):
-        assert _called(*command) == [], command
+        assert _entries_of_command(*command) == [], command

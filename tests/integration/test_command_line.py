@@ -1,4 +1,4 @@
-"""Commands for people say what the API says, look well on a terminal and elsewhere, and tell what next when they cannot."""
+"""Commands for people print the data of the API, on a terminal or elsewhere, and say what to do next when they fail."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ class Terminal(StringIO):
         return True
 
 
-def called(*command: str, stdout: StringIO | None = None) -> str:
+def output_of(*command: str, stdout: StringIO | None = None) -> str:
     output = stdout or StringIO()
     call_command(*command, stdout=output, stderr=StringIO())
     return output.getvalue()
 
 
 def as_json(*command: str) -> Any:
-    return json.loads(called(*command, "--json"))
+    return json.loads(output_of(*command, "--json"))
 
 
 @dataclass(frozen=True)
 class World:
-    """A tenant with one of everything that the commands show."""
+    """A tenant with one of everything that the commands print."""
 
     waiting: UUID
     broken: UUID
@@ -80,13 +80,13 @@ def examples() -> list[str]:
 def test_every_example_in_the_document_and_the_help_runs(
     engine: Engine, tenant: Tenant, world: World
 ) -> None:
-    told = examples()
-    assert {line.split()[0] for line in told} == set(NAMES)
+    commands = examples()
+    assert {line.split()[0] for line in commands} == set(NAMES)
     for name in NAMES:
-        told += load_command_class(get_commands()[name], name).examples
+        commands += load_command_class(get_commands()[name], name).examples
 
-    # Replays of failures set the run going again, too.
-    for line in sorted(told, key=lambda line: "replay run" not in line):
+    # First the replay of the run, because replays of failures resume the run as well.
+    for line in sorted(commands, key=lambda line: "replay run" not in line):
         if line.startswith(("replay activity", "replay failures --tenant acme --all")):
             (broken,) = failed(engine, tenant)
         else:
@@ -96,61 +96,61 @@ def test_every_example_in_the_document_and_the_help_runs(
         )
         command = shlex.split(line.replace(RUN, ours).replace(ACTIVITY, ours))
         if "gate" in command or "--fingerprint" in command:
-            called(*command)
+            output_of(*command)
             continue
-        assert called(*command).strip(), line
+        assert output_of(*command).strip(), line
 
 
 def test_the_queues_command_agrees_with_the_api(
     api: Callable[..., Any], engine: Engine, tenant: Tenant, world: World
 ) -> None:
-    told = {queue["role"]: queue for queue in as_json("queues", "--tenant", "acme")["queues"]}
+    queues = {queue["role"]: queue for queue in as_json("queues", "--tenant", "acme")["queues"]}
     everybody = {queue["role"]: queue for queue in as_json("queues")["queues"]}
 
     for queue in api().get("/api/v1/queues/").json()["results"]:
-        mine = told[queue["role"]]
+        mine = queues[queue["role"]]
         mine.pop("oldest_wait_seconds"), queue.pop("oldest_wait_seconds")
         assert {name: mine[name] for name in queue} == queue
-    assert told["dev"]["granted"] == everybody["dev"]["granted"] == 1
-    assert everybody["dev"]["waiting"] == told["dev"]["waiting"]
-    text = called("queues", "dev")
+    assert queues["dev"]["granted"] == everybody["dev"]["granted"] == 1
+    assert everybody["dev"]["waiting"] == queues["dev"]["waiting"]
+    text = output_of("queues", "dev")
     assert text.splitlines()[0].split()[:3] == ["ROLE", "URGENT", "GATED"]
     assert "served" in text
     assert len(text.splitlines()) == 2
 
 
 def test_the_why_command_agrees_with_the_api(api: Callable[..., Any], tenant: Tenant, world: World) -> None:
-    told = as_json("why", str(world.waiting))
+    reason = as_json("why", str(world.waiting))
 
     answer = api().get(f"/api/v1/activities/{world.waiting}/why/").json()
-    assert {name: told[name] for name in ("code", "detail", "holder", "position")} == {
+    assert {name: reason[name] for name in ("code", "detail", "holder", "position")} == {
         name: answer[name] for name in ("code", "detail", "holder", "position")
     }
-    assert answer["detail"] in called("why", str(world.waiting))
+    assert answer["detail"] in output_of("why", str(world.waiting))
 
 
 def test_the_inbox_command_agrees_with_the_console(
     api: Callable[..., Any], tenant: Tenant, world: World
 ) -> None:
-    told = as_json("inbox", "--tenant", "acme")
+    inbox = as_json("inbox", "--tenant", "acme")
 
-    assert {item["id"] for item in told["items"]} == {
+    assert {item["id"] for item in inbox["items"]} == {
         item["id"] for item in api().get("/api/v1/inbox/").json()["results"]
     }
-    assert told["total"] == len(told["items"])
-    assert "Read the brief" in called("inbox", "--role", "editor")
-    assert "(none)" in called("inbox", "--role", "nobody")
+    assert inbox["total"] == len(inbox["items"])
+    assert "Read the brief" in output_of("inbox", "--role", "editor")
+    assert "(none)" in output_of("inbox", "--role", "nobody")
 
 
 def test_the_schedules_command_describes_timings_and_next_times(
     api: Callable[..., Any], tenant: Tenant, world: World
 ) -> None:
-    (told,) = as_json("schedules", "--count", "3")["schedules"]
+    (schedule,) = as_json("schedules", "--count", "3")["schedules"]
 
-    preview = api().get(f"/api/v1/schedules/{told['id']}/preview/?count=3").json()
-    assert told["in_words"] == preview["in_words"]
-    assert [at[:16] for at in told["fires_at"]] == [at[:16] for at in preview["fires_at"]]
-    assert preview["in_words"][:100] in called("schedules")
+    preview = api().get(f"/api/v1/schedules/{schedule['id']}/preview/?count=3").json()
+    assert schedule["in_words"] == preview["in_words"]
+    assert [at[:16] for at in schedule["fires_at"]] == [at[:16] for at in preview["fires_at"]]
+    assert preview["in_words"][:100] in output_of("schedules")
 
 
 def test_the_tenants_command_lists_figures_and_a_named_tenant_sees_only_its_own(
@@ -158,15 +158,19 @@ def test_the_tenants_command_lists_figures_and_a_named_tenant_sees_only_its_own(
 ) -> None:
     make_tenant("globex", weight=3, max_concurrency=7)
 
-    told = {each["slug"]: each for each in as_json("tenants")}
+    tenants = {each["slug"]: each for each in as_json("tenants")}
 
-    assert (told["acme"]["waiting"], told["acme"]["asked_of_people"] > 0, told["acme"]["failed"] > 0) == (
+    assert (
+        tenants["acme"]["waiting"],
+        tenants["acme"]["asked_of_people"] > 0,
+        tenants["acme"]["failed"] > 0,
+    ) == (
         1,
         True,
         True,
     )
-    assert (told["globex"]["weight"], told["globex"]["max_concurrency"]) == (3, 7)
-    assert [told["globex"][name] for name in ("waiting", "running", "asked_of_people", "failed")] == [
+    assert (tenants["globex"]["weight"], tenants["globex"]["max_concurrency"]) == (3, 7)
+    assert [tenants["globex"][name] for name in ("waiting", "running", "asked_of_people", "failed")] == [
         0,
         0,
         0,
@@ -183,14 +187,14 @@ def test_failures_are_replayed_in_batches_and_only_once(
     ids = failed_many(tenant, 7)
     fingerprint = letters_of(tenant, ids[0])[0].fingerprint
 
-    assert fingerprint in called("replay", "failures")
+    assert fingerprint in output_of("replay", "failures")
     assert (
-        called("replay", "failures", "--fingerprint", fingerprint, "--dry-run").strip()
+        output_of("replay", "failures", "--fingerprint", fingerprint, "--dry-run").strip()
         == "would start 7, skipped 0"
     )
     assert {engine.status(tenant, each) for each in ids} == {"failed"}
-    assert called("replay", "failures", "--fingerprint", fingerprint).strip() == "started 7, skipped 0"
-    assert called("replay", "failures", "--all").strip() == "started 0, skipped 0"
+    assert output_of("replay", "failures", "--fingerprint", fingerprint).strip() == "started 7, skipped 0"
+    assert output_of("replay", "failures", "--all").strip() == "started 0, skipped 0"
     engine.drain()
 
     assert {engine.status(tenant, each) for each in ids} == {"done"}
@@ -205,9 +209,9 @@ def test_one_activity_is_replayed_and_a_second_replay_says_what_to_do_next(
     engine.serve(tenant)
     (broken,) = failed(engine, tenant)
 
-    assert called("replay", "activity", str(broken)).strip() == "started 1, skipped 0"
+    assert output_of("replay", "activity", str(broken)).strip() == "started 1, skipped 0"
     with pytest.raises(CommandError, match=rf"manage.py why {broken}"):
-        called("replay", "activity", str(broken))
+        output_of("replay", "activity", str(broken))
 
 
 def test_a_run_can_be_replayed_as_a_dry_run_and_for_real(
@@ -217,19 +221,19 @@ def test_a_run_can_be_replayed_as_a_dry_run_and_for_real(
     with tenant_scope(tenant.pk):
         assert PipelineRun.objects.count() == 1, "nothing was done"
 
-    done = as_json("replay", "run", str(world.run), "--from-step", "brief")
+    result = as_json("replay", "run", str(world.run), "--from-step", "brief")
 
     assert (tried["run"], tried["anew"], tried["kept"]) == (None, ["brief"], ["a"])
-    assert (done["anew"], done["kept"]) == (["brief"], ["a"])
+    assert (result["anew"], result["kept"]) == (["brief"], ["a"])
     with tenant_scope(tenant.pk):
-        assert PipelineRun.objects.get(pk=done["run"]).replay_of == world.run
+        assert PipelineRun.objects.get(pk=result["run"]).replay_of == world.run
 
 
 def test_a_terminal_gets_a_table_without_control_characters(engine: Engine, tenant: Tenant) -> None:
     with tenant_scope(tenant.pk):
         submit([NewActivity(name="\x1b]0;stolen\x07[red]Now[/red]", human_role="editor")], actor="test")
 
-    drawn, plain = called("inbox", stdout=Terminal()), called("inbox")
+    drawn, plain = output_of("inbox", stdout=Terminal()), output_of("inbox")
 
     for text in (drawn, plain):
         assert "\x1b]" not in text
@@ -240,7 +244,7 @@ def test_a_terminal_gets_a_table_without_control_characters(engine: Engine, tena
 
 
 @pytest.mark.parametrize(
-    ("command", "says"),
+    ("command", "message"),
     [
         ("why {id}", "There is no activity"),
         ("why {id} --tenant globex", "in the tenant 'globex'"),
@@ -254,10 +258,10 @@ def test_a_terminal_gets_a_table_without_control_characters(engine: Engine, tena
     ],
 )
 def test_errors_say_what_is_wrong_and_what_to_do_next(
-    tenant: Tenant, other_tenant: Tenant, command: str, says: str
+    tenant: Tenant, other_tenant: Tenant, command: str, message: str
 ) -> None:
-    with pytest.raises(CommandError, match=re.escape(says)):
-        called(*command.format(id=uuid4()).split())
+    with pytest.raises(CommandError, match=re.escape(message)):
+        output_of(*command.format(id=uuid4()).split())
 
 
 def test_an_activity_of_another_tenant_is_not_found(
@@ -267,22 +271,22 @@ def test_an_activity_of_another_tenant_is_not_found(
 
     assert as_json("why", str(activity), "--tenant", "acme")["tenant"] == "acme"
     with pytest.raises(CommandError, match="in the tenant 'globex'"):
-        called("why", str(activity), "--tenant", "globex")
+        output_of("why", str(activity), "--tenant", "globex")
 
 
 def test_commands_return_the_documented_exit_codes(process_environment: dict[str, str]) -> None:
     def code(*arguments: str, **environment: str) -> tuple[int, str]:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "manage.py", *arguments], env={**process_environment, **environment},
             capture_output=True, text=True, check=False,
         )  # fmt: skip
-        return done.returncode, done.stderr
+        return process.returncode, process.stderr
 
     assert code("why", "nonsense")[0] == 2
-    away, said = code("tenants", DATABASE_URL="postgres://nobody@127.0.0.1:9/nothing")
-    assert away == 1
-    assert "PostgreSQL does not answer" in said
-    assert "manage.py up" in said
+    status, output = code("tenants", DATABASE_URL="postgres://nobody@127.0.0.1:9/nothing")
+    assert status == 1
+    assert "PostgreSQL does not answer" in output
+    assert "manage.py up" in output
 
 
 @pytest.mark.parametrize("name", NAMES)

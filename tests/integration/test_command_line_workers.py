@@ -1,4 +1,4 @@
-"""Command-line agents inside the engine, and with real workers that are loaded, stopped and killed."""
+"""Command-line agents in the engine, and with real workers that are overloaded, stopped and killed."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def home(settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 @pytest.fixture
 def set_up(engine: Engine) -> Iterator[Callable[..., None]]:
-    """Let a program do the role qa, as an operator sets it up."""
+    """Let a program serve the role qa, as an operator configures it."""
 
-    def done(role: str = "qa", **options: Any) -> None:
+    def serve(role: str = "qa", **options: Any) -> None:
         Agent.objects.filter(role=role).update(adapter="cli", options=options)
         configuration.forget()
 
-    yield done
+    yield serve
     Agent.objects.filter(role="qa").update(adapter="http", options={})
     configuration.forget()
 
@@ -86,7 +86,7 @@ def test_a_program_runs_an_activity_and_its_usage_and_output_are_stored(
 
     (run,) = engine.runs(tenant, activity_id)
     assert (engine.status(tenant, activity_id), run.session_id) == ("done", "s-1")
-    # Its largest sample, which may be of the moment when the program had only been begun.
+    # The largest sample may come from the moment when the program had just started.
     assert run.progress["resources"]["peak_rss_bytes"] > 0
     address = f"/api/v1/activities/{activity_id}/runs/{run.pk}/transcript/"
     answer = api("viewer").get(address)
@@ -151,7 +151,7 @@ def test_a_tenant_cannot_choose_a_program(
 
 # --- Real workers ---
 
-#: A worker whose load stands in a file.
+#: A worker that reads its load from a file.
 BOOTSTRAP = """
 import sys
 from pathlib import Path
@@ -194,7 +194,7 @@ def registered() -> list[WorkerProcess]:
 
 
 def leave_to_the_worker(engine: Engine) -> None:
-    """The seats of this process go, so only the worker's are left."""
+    """End the lease of this process, so that only the worker has seats."""
     engine.lease.end()
     limits.refresh()
 
@@ -277,7 +277,7 @@ def test_nothing_of_an_agent_survives_its_worker_and_the_next_run_continues_its_
         process.wait(10)
 
     eventually(lambda: len(processes_of(run.pk)) == 2)  # the kernel has ended the agent itself
-    assert workspaces.sweep() == 1  # as the next worker does when it begins
+    assert workspaces.sweep() == 1  # as the next worker does at its start
     eventually(lambda: not processes_of(run.pk))
     assert list((home / "agents" / "runs").iterdir()) == []
     eventually(lambda: _taken_over(engine, tenant, activity_id))

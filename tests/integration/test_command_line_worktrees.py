@@ -1,4 +1,4 @@
-"""Agents that work on a repository: a working copy of their own, a branch that stays, and one run at a time."""
+"""Agents that work on a repository get a separate working copy and a branch that is kept, one run at a time."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ from tests.programs import Linked, a_request, program
 
 
 def git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", "-C", str(folder), *arguments], check=True, capture_output=True, text=True)
-    return done.stdout.strip()
+    process = subprocess.run(
+        ["git", "-C", str(folder), *arguments], check=True, capture_output=True, text=True
+    )
+    return process.stdout.strip()
 
 
 @pytest.fixture
@@ -32,11 +34,11 @@ def repository(tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch) -
     settings.ORCHESTRATOR_HOME = tmp_path / "home"
     settings.ORCHESTRATOR_CLI_COMMANDS = (sys.executable,)
     monkeypatch.setattr(processes, "LOOK_SECONDS", 0.02)
-    found = tmp_path / "web"
-    found.mkdir()
-    git(found, "init", "--quiet", "--initial-branch=main")
+    folder = tmp_path / "web"
+    folder.mkdir()
+    git(folder, "init", "--quiet", "--initial-branch=main")
     git(
-        found,
+        folder,
         "-c",
         "user.name=A",
         "-c",
@@ -47,8 +49,8 @@ def repository(tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch) -
         "-m",
         "Begin",
     )
-    settings.ORCHESTRATOR_CLI_REPOSITORIES = (str(found),)
-    return found
+    settings.ORCHESTRATOR_CLI_REPOSITORIES = (str(folder),)
+    return folder
 
 
 WRITE = """
@@ -154,8 +156,8 @@ def test_a_repository_is_chosen_from_those_that_operators_list(repository: Path,
     chosen = run_agent(a_request(options, params={"repository": "web"}))
 
     assert isinstance(chosen, Completed)
-    for name, says in (("secret", "not among"), ("/etc", "must name one"), (None, "must name one")):
-        with pytest.raises(ConfigurationError, match=says):
+    for name, message in (("secret", "not among"), ("/etc", "must name one"), (None, "must name one")):
+        with pytest.raises(ConfigurationError, match=message):
             run_agent(a_request(options, params={"repository": name}))
 
 
@@ -169,15 +171,15 @@ def test_leftovers_of_a_killed_worker_are_removed_and_its_work_stays(
 ) -> None:
     request = a_request({"command": [sys.executable], "repository": str(repository)})
     trace = workspaces.create_workspace(request.run_id)
-    entered = trace.__enter__()
-    tree = workspaces.check_out(request, options.read(request.settings.options), entered)
+    workspace = trace.__enter__()
+    tree = workspaces.check_out(request, options.read(request.settings.options), workspace)
     copy = tree.__enter__()
     assert copy is not None
     assert workspaces.sweep() == 0
-    os.close(entered.descriptor)  # as the kernel does for a dead process
+    os.close(workspace.descriptor)  # as the kernel does for a dead process
 
     assert workspaces.sweep() == 1
-    assert not entered.folder.exists()
+    assert not workspace.folder.exists()
     assert len(git(repository, "worktree", "list").splitlines()) == 1
     assert git(repository, "branch", "--list", copy.branch)
     with pytest.raises(OSError, match="Bad file"):
@@ -204,8 +206,8 @@ def test_work_on_one_repository_shares_a_group_so_that_one_runs_at_a_time(
 
         groups = [engine.get(tenant, one).group_key for one in (ids[0], *chosen, together)]
         assert groups == ["repository:web", "repository:a", "repository:a", "repository:b", None]
-        taken = [message["role"] for message in iter(engine.take, None)]
-        assert sorted(taken) == ["dev", "dev", "qa", "qa", "seo"]
+        roles = [message["role"] for message in iter(engine.take, None)]
+        assert sorted(roles) == ["dev", "dev", "qa", "qa", "seo"]
     finally:
         Agent.objects.filter(role__in=["qa", "dev", "seo"]).update(adapter="http", options={})
 
@@ -238,7 +240,7 @@ def test_git_settings_that_an_agent_writes_are_not_executed_by_the_worker(
     first = run(repository, program(tmp_path, HOSTILE))
     marks = Path((first.output.content or "").strip())
     assert marks.is_dir()
-    for mark in marks.iterdir():  # by the agent's own calls of git, while it wrote its settings
+    for mark in marks.iterdir():  # written by the agent's own calls of git
         mark.unlink()
 
     activity = uuid4()

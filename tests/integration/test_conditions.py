@@ -1,4 +1,4 @@
-"""Conditions of the platform: told once when they begin, once when they are over, to those whom they concern and nobody else."""
+"""Conditions of the platform raise one alert when they begin and one when they end, for the affected tenants only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.engine import Engine, at_once
 
 
 class Clock:
-    """Time passes when the test says so."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -44,16 +44,16 @@ def monitor(clock: Clock) -> platform_checks.PlatformMonitor:
 
 @pytest.fixture
 def soon(settings: Any) -> None:
-    """What was granted is late at once."""
+    """Let granted work count as late at once."""
     settings.ORCHESTRATOR_IDLE_SECONDS = -1.0
 
 
-def _look(monitor: platform_checks.PlatformMonitor, clock: Clock) -> None:
+def look(monitor: platform_checks.PlatformMonitor, clock: Clock) -> None:
     clock.now += 60.0
     monitor.check_due()
 
 
-def _told(tenant: Tenant, kind: AlertKind) -> list[tuple[str, str]]:
+def alerts_of(tenant: Tenant, kind: AlertKind) -> list[tuple[str, str]]:
     with tenant_scope(tenant.pk):
         rows = Alert.objects.for_tenant(tenant).filter(kind=kind).order_by("created_at", "pk")
         return [(alert.severity, alert.title) for alert in rows]
@@ -75,18 +75,18 @@ def test_idle_workers_raise_one_alert_and_another_one_when_they_take_work(
     engine.serve(tenant)
     engine.submit(tenant, "qa")
     for _ in range(3):
-        _look(monitor, clock)
+        look(monitor, clock)
 
-    assert _told(tenant, AlertKind.IDLE_WORKER) == [("critical", "Workers of qa take no work")]
-    assert _told(other_tenant, AlertKind.IDLE_WORKER) == []
+    assert alerts_of(tenant, AlertKind.IDLE_WORKER) == [("critical", "Workers of qa take no work")]
+    assert alerts_of(other_tenant, AlertKind.IDLE_WORKER) == []
     ready = _ready()
     assert (ready["status"], ready["checks"]["workers"]["state"]) == ("degraded", "idle")
     assert ready["checks"]["workers"]["detail"] == "of qa"
 
     engine.drain()
-    _look(monitor, clock)
+    look(monitor, clock)
 
-    assert _told(tenant, AlertKind.IDLE_WORKER)[1:] == [("info", "Workers of qa take work again")]
+    assert alerts_of(tenant, AlertKind.IDLE_WORKER)[1:] == [("info", "Workers of qa take work again")]
     assert _ready()["status"] == "ready"
     with system_scope():
         assert not Condition.objects.exists()
@@ -98,13 +98,13 @@ def test_workers_that_are_busy_or_closed_are_not_idle(
     engine.submit(tenant, "qa")
     engine.lease.runs.update(uuid7() for _ in range(engine.lease.concurrency))
     engine.lease.beat()
-    _look(monitor, clock)
+    look(monitor, clock)
     engine.lease.runs.clear()
     engine.lease.close("starts", role="qa")
     engine.lease.beat()
-    _look(monitor, clock)
+    look(monitor, clock)
 
-    assert _told(tenant, AlertKind.IDLE_WORKER) == []
+    assert alerts_of(tenant, AlertKind.IDLE_WORKER) == []
 
 
 def test_recently_granted_work_is_not_late(
@@ -112,9 +112,9 @@ def test_recently_granted_work_is_not_late(
 ) -> None:
     engine.submit(tenant, "qa")
 
-    _look(monitor, clock)
+    look(monitor, clock)
 
-    assert _told(tenant, AlertKind.IDLE_WORKER) == []
+    assert alerts_of(tenant, AlertKind.IDLE_WORKER) == []
     assert _ready()["checks"]["workers"]["state"] == "ok"
 
 
@@ -124,32 +124,32 @@ def test_a_condition_that_returns_raises_a_new_alert(
     for _ in range(2):
         engine.serve(tenant)
         engine.submit(tenant, "qa")
-        _look(monitor, clock)
+        look(monitor, clock)
         engine.drain()
-        _look(monitor, clock)
+        look(monitor, clock)
 
-    assert [severity for severity, _ in _told(tenant, AlertKind.IDLE_WORKER)] == ["critical", "info"] * 2
+    assert [severity for severity, _ in alerts_of(tenant, AlertKind.IDLE_WORKER)] == ["critical", "info"] * 2
 
 
 def test_one_of_several_leaders_that_see_a_condition_raises_the_alert(engine: Engine, tenant: Tenant) -> None:
-    seen = platform_checks.Finding("qa", "Workers of qa take no work", "over", tenants=lambda: [tenant.pk])
+    finding = platform_checks.Finding("qa", "Workers of qa take no work", "over", tenants=lambda: [tenant.pk])
 
-    begun = at_once(*[lambda: platform_checks.announce_changes(AlertKind.IDLE_WORKER, [seen])] * 4)
+    started = at_once(*[lambda: platform_checks.announce_changes(AlertKind.IDLE_WORKER, [finding])] * 4)
     ended = at_once(*[lambda: platform_checks.announce_changes(AlertKind.IDLE_WORKER, [])] * 4)
 
-    assert (sorted(begun), sorted(ended)) == ([0, 0, 0, 1], [0, 0, 0, 1])
-    assert len(_told(tenant, AlertKind.IDLE_WORKER)) == 2
+    assert (sorted(started), sorted(ended)) == ([0, 0, 0, 1], [0, 0, 0, 1])
+    assert len(alerts_of(tenant, AlertKind.IDLE_WORKER)) == 2
 
 
 def test_the_platform_gets_one_alert_however_many_tenants_are_affected(
     engine: Engine, tenant: Tenant, other_tenant: Tenant
 ) -> None:
-    seen = platform_checks.Finding(
+    finding = platform_checks.Finding(
         "qa", "Workers of qa take no work", "over", tenants=lambda: [tenant.pk, other_tenant.pk]
     )
 
     with override_settings(ALERT_EMAIL="operators@example.com"):
-        platform_checks.announce_changes(AlertKind.IDLE_WORKER, [seen])
+        platform_checks.announce_changes(AlertKind.IDLE_WORKER, [finding])
 
     with system_scope():
         assert AlertDelivery.objects.filter(channel_id=None).count() == 1
@@ -159,10 +159,10 @@ def test_the_platform_gets_one_alert_however_many_tenants_are_affected(
 def test_a_tenant_that_was_deleted_meanwhile_does_not_stop_alerts_to_others(
     engine: Engine, tenant: Tenant, other_tenant: Tenant
 ) -> None:
-    seen = platform_checks.Finding(
+    finding = platform_checks.Finding(
         "qa", "Workers of qa take no work", "over", tenants=lambda: [tenant.pk, other_tenant.pk]
     )
-    platform_checks.announce_changes(AlertKind.IDLE_WORKER, [seen])
+    platform_checks.announce_changes(AlertKind.IDLE_WORKER, [finding])
     with connections[OWNER].cursor() as cursor:
         cursor.execute("DELETE FROM activities_alert WHERE tenant_id = %s", [other_tenant.pk])
         cursor.execute("SET session_replication_role = replica")
@@ -171,7 +171,7 @@ def test_a_tenant_that_was_deleted_meanwhile_does_not_stop_alerts_to_others(
 
     platform_checks.announce_changes(AlertKind.IDLE_WORKER, [])
 
-    assert [severity for severity, _ in _told(tenant, AlertKind.IDLE_WORKER)] == ["warning", "info"]
+    assert [severity for severity, _ in alerts_of(tenant, AlertKind.IDLE_WORKER)] == ["warning", "info"]
 
 
 def test_work_that_waits_longer_than_the_target_raises_an_alert_until_it_starts(
@@ -184,19 +184,19 @@ def test_work_that_waits_longer_than_the_target_raises_an_alert_until_it_starts(
     engine.serve(tenant)
     engine.submit(tenant, "qa")
     engine.submit(other_tenant, "seo")
-    _look(monitor, clock)
-    assert _told(tenant, AlertKind.QUEUE_OLD) == []
+    look(monitor, clock)
+    assert alerts_of(tenant, AlertKind.QUEUE_OLD) == []
 
     with override_settings(ORCHESTRATOR_QUEUE_TARGET_SECONDS=0.001):
-        _look(monitor, clock)
+        look(monitor, clock)
         engine.drain()
-        _look(monitor, clock)
+        look(monitor, clock)
 
-    assert [title for _, title in _told(tenant, AlertKind.QUEUE_OLD)] == [
+    assert [title for _, title in alerts_of(tenant, AlertKind.QUEUE_OLD)] == [
         "Work for qa waits for too long",
         "Work for qa starts in time again",
     ]
-    assert [title for _, title in _told(other_tenant, AlertKind.QUEUE_OLD)][:1] == [
+    assert [title for _, title in alerts_of(other_tenant, AlertKind.QUEUE_OLD)][:1] == [
         "Work for seo waits for too long"
     ]
 
@@ -215,7 +215,7 @@ def test_work_that_waits_on_purpose_is_not_late(engine: Engine, tenant: Tenant, 
             connections[OWNER].cursor() as cursor,
             override_settings(ORCHESTRATOR_QUEUE_TARGET_SECONDS=0.001),
         ):
-            assert [found.subject for found in platform_checks.find_old_queues()] == ["qa"]
+            assert [each.subject for each in platform_checks.find_old_queues()] == ["qa"]
             cursor.execute(changes[why])
             assert platform_checks.find_old_queues() == []
     finally:
@@ -244,8 +244,8 @@ def test_an_open_circuit_breaker_of_a_provider_alerts_the_tenants_that_use_it(
     monitor: platform_checks.PlatformMonitor,
     clock: Clock,
 ) -> None:
-    place = "http://127.0.0.1:7/v1"
-    engine.serve(tenant, "qa", adapter="openai", endpoint=place)
+    endpoint = "http://127.0.0.1:7/v1"
+    engine.serve(tenant, "qa", adapter="openai", endpoint=endpoint)
     engine.serve(other_tenant, "qa")
     for needs in (tenant, other_tenant):
         engine.submit(needs, "qa")
@@ -258,11 +258,11 @@ def test_an_open_circuit_breaker_of_a_provider_alerts_the_tenants_that_use_it(
         assert governor.acquire(call).granted
         governor.report(call, Outcome.FAULT)
 
-    _look(monitor, clock)
+    look(monitor, clock)
 
-    assert [severity for severity, _ in _told(tenant, AlertKind.BREAKER_OPEN)] == ["warning"]
-    assert "127.0.0.1:7" in _told(tenant, AlertKind.BREAKER_OPEN)[0][1]
-    assert _told(other_tenant, AlertKind.BREAKER_OPEN) == []
+    assert [severity for severity, _ in alerts_of(tenant, AlertKind.BREAKER_OPEN)] == ["warning"]
+    assert "127.0.0.1:7" in alerts_of(tenant, AlertKind.BREAKER_OPEN)[0][1]
+    assert alerts_of(other_tenant, AlertKind.BREAKER_OPEN) == []
 
 
 def test_a_broken_invariant_alerts_the_tenant_whose_rows_break_it(
@@ -277,15 +277,15 @@ def test_a_broken_invariant_alerts_the_tenant_whose_rows_break_it(
     report = Report(held=["I01"])
     report.note("I04", 1, (str(broken),))
     invariants.store_outcome(report)
-    _look(monitor, clock)
+    look(monitor, clock)
     invariants.store_outcome(Report(held=["I01", "I04"]))
-    _look(monitor, clock)
+    look(monitor, clock)
 
-    assert _told(tenant, AlertKind.INVARIANT_BROKEN) == [
+    assert alerts_of(tenant, AlertKind.INVARIANT_BROKEN) == [
         ("critical", "The invariant I04 does not hold"),
         ("info", "The invariant I04 holds again"),
     ]
-    assert _told(other_tenant, AlertKind.INVARIANT_BROKEN) == []
+    assert alerts_of(other_tenant, AlertKind.INVARIANT_BROKEN) == []
 
 
 def test_a_failing_system_job_alerts_tenants_with_unfinished_work(
@@ -307,46 +307,46 @@ def test_a_failing_system_job_alerts_tenants_with_unfinished_work(
         error="LockNotAvailable",
     )
     job_records.write_jobs(1, [failing], all_of_them=True)
-    _look(monitor, clock)
+    look(monitor, clock)
     job_records.write_jobs(1, [replace(failing, failures=0, error="")], all_of_them=True)
-    _look(monitor, clock)
+    look(monitor, clock)
 
-    assert _told(tenant, AlertKind.UPKEEP_FAILING) == [
+    assert alerts_of(tenant, AlertKind.UPKEEP_FAILING) == [
         ("critical", "A system job fails: deadlines"),
         ("info", "A system job works again: deadlines"),
     ]
-    assert _told(other_tenant, AlertKind.UPKEEP_FAILING) == []
+    assert alerts_of(other_tenant, AlertKind.UPKEEP_FAILING) == []
 
 
 def test_alerts_stay_open_while_redis_is_away(
     engine: Engine, tenant: Tenant, monitor: platform_checks.PlatformMonitor, clock: Clock, soon: None
 ) -> None:
     engine.submit(tenant, "qa")
-    _look(monitor, clock)
+    look(monitor, clock)
 
     with override_settings(REDIS_URL="redis://127.0.0.1:1/0"):
-        _look(monitor, clock)
+        look(monitor, clock)
         answer = _ready()
 
-    assert [severity for severity, _ in _told(tenant, AlertKind.IDLE_WORKER)] == ["critical"]
+    assert [severity for severity, _ in alerts_of(tenant, AlertKind.IDLE_WORKER)] == ["critical"]
     assert "workers" not in answer["checks"], "the check of Redis says why"
 
 
 def test_each_condition_is_checked_at_its_own_interval(
     database: None, monitor: platform_checks.PlatformMonitor, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[AlertKind] = []
+    kinds: list[AlertKind] = []
     from activities.maintenance import platform_checks
 
-    counted = {kind: (lambda kind=kind: asked.append(kind) or []) for kind in platform_checks.CHECKS}
+    counted = {kind: (lambda kind=kind: kinds.append(kind) or []) for kind in platform_checks.CHECKS}
     monkeypatch.setattr(platform_checks, "CHECKS", counted)
 
     for _ in range(61):
         monitor.check_due()
         clock.now += 1.0
 
-    assert asked.count(AlertKind.IDLE_WORKER) == 7
-    assert asked.count(AlertKind.QUEUE_OLD) == 2
+    assert kinds.count(AlertKind.IDLE_WORKER) == 7
+    assert kinds.count(AlertKind.QUEUE_OLD) == 2
 
 
 def test_the_database_role_of_tenants_cannot_read_conditions_and_counters(

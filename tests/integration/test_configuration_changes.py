@@ -1,4 +1,4 @@
-"""What processes keep of the configuration: until it changes, and not a look longer."""
+"""Processes cache the configuration until it changes, and no longer."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ NO_CONFIGURATION = {"tenants_configurationchange", WorkerProcess._meta.db_table}
 
 
 @pytest.fixture
-def kept(database: None) -> ConfigurationCache[object]:
-    """Asks at every question, as if a second had passed since the one before."""
+def cache(database: None) -> ConfigurationCache[object]:
+    """Return a cache that checks for changes at every read, as if a second had passed."""
     return ConfigurationCache(check_seconds=0.0)
 
 
 @pytest.fixture(autouse=True)
-def agents_as_they_were(database: None) -> Iterator[None]:
+def restore_the_agents(database: None) -> Iterator[None]:
     before = {row["role"]: row for row in Agent.objects.values()}
     yield
     for role, row in before.items():
@@ -42,23 +42,23 @@ def agents_as_they_were(database: None) -> Iterator[None]:
     AgentVersionDeployment.objects.filter(deployed_by="test").delete()
 
 
-def is_read_anew(kept: ConfigurationCache[object], tenant_id: Any, name: str = "qa") -> bool:
+def is_read_again(cache: ConfigurationCache[object], tenant_id: Any, name: str = "qa") -> bool:
     fresh = object()
-    return kept.get(tenant_id, name, lambda: fresh) is fresh
+    return cache.get(tenant_id, name, lambda: fresh) is fresh
 
 
-def settled(kept: ConfigurationCache[object], *whose: Any) -> None:
-    """Wait until everything so far is seen: notes are read again as long as an older transaction runs on the server."""
+def settle(cache: ConfigurationCache[object], *whose: Any) -> None:
+    """Wait until all changes are processed, because notes are read again while an older transaction runs on the server."""
     for tenant_id in whose:
-        eventually(lambda tenant_id=tenant_id: not is_read_anew(kept, tenant_id), LONGEST_TRANSACTION)  # type: ignore[misc]
+        eventually(lambda tenant_id=tenant_id: not is_read_again(cache, tenant_id), LONGEST_TRANSACTION)  # type: ignore[misc]
 
 
 def of_tenant(tenant: Tenant, change: Callable[[Tenant], object]) -> Callable[[], object]:
-    def made() -> object:
+    def run() -> object:
         with tenant_scope(tenant.pk):
             return change(tenant)
 
-    return made
+    return run
 
 
 OF_ONE_TENANT: dict[str, Callable[[Tenant], object]] = {
@@ -88,39 +88,39 @@ OF_ALL: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("what", OF_ONE_TENANT)
 def test_a_change_of_one_tenant_is_read_again_and_others_keep_their_cache(
-    kept: ConfigurationCache[object], tenant: Tenant, other_tenant: Tenant, what: str
+    cache: ConfigurationCache[object], tenant: Tenant, other_tenant: Tenant, what: str
 ) -> None:
     whose = (tenant.pk, other_tenant.pk, None)
-    assert all(is_read_anew(kept, each) for each in whose)
-    settled(kept, *whose)
+    assert all(is_read_again(cache, each) for each in whose)
+    settle(cache, *whose)
 
     elsewhere(of_tenant(tenant, OF_ONE_TENANT[what]))
 
-    assert is_read_anew(kept, tenant.pk)
-    assert not is_read_anew(kept, other_tenant.pk)
-    assert is_read_anew(kept, None)
-    settled(kept, *whose)
+    assert is_read_again(cache, tenant.pk)
+    assert not is_read_again(cache, other_tenant.pk)
+    assert is_read_again(cache, None)
+    settle(cache, *whose)
 
 
 @pytest.mark.parametrize("what", OF_ALL)
 def test_a_change_for_all_tenants_is_read_again_by_all(
-    kept: ConfigurationCache[object], tenant: Tenant, what: str
+    cache: ConfigurationCache[object], tenant: Tenant, what: str
 ) -> None:
-    settled(kept, tenant.pk)
+    settle(cache, tenant.pk)
 
     elsewhere(OF_ALL[what])
 
-    assert is_read_anew(kept, tenant.pk)
-    settled(kept, tenant.pk)
+    assert is_read_again(cache, tenant.pk)
+    settle(cache, tenant.pk)
 
 
 def test_deletions_are_changes_and_figures_of_agents_and_budgets_are_not(
-    kept: ConfigurationCache[object], tenant: Tenant
+    cache: ConfigurationCache[object], tenant: Tenant
 ) -> None:
     with tenant_scope(tenant.pk):
         config = AgentConfig.objects.create(tenant=tenant, agent_id="qa", timeout_seconds=9)
         OF_ONE_TENANT["a budget"](tenant)
-    settled(kept, tenant.pk)
+    settle(cache, tenant.pk)
 
     Agent.objects.filter(role="qa").update(health="healthy", health_failures=3)
     with tenant_scope(tenant.pk):
@@ -129,22 +129,24 @@ def test_deletions_are_changes_and_figures_of_agents_and_budgets_are_not(
         budget.reserved = 2
         budget.save()
         config.save()
-    assert not is_read_anew(kept, tenant.pk)
+    assert not is_read_again(cache, tenant.pk)
 
     with tenant_scope(tenant.pk):
         config.delete()
-    assert is_read_anew(kept, tenant.pk)
-    settled(kept, tenant.pk)
+    assert is_read_again(cache, tenant.pk)
+    settle(cache, tenant.pk)
     with tenant_scope(tenant.pk):
         Budget.objects.for_tenant(tenant).update(deleted_at=Now())
-    assert is_read_anew(kept, tenant.pk)
+    assert is_read_again(cache, tenant.pk)
 
 
 def test_every_table_with_settings_or_limits_records_its_changes(tenant: Tenant) -> None:
-    with counted() as asked:
+    with counted() as queries:
         configuration.settings_for(tenant.pk, "qa")
         limits.current()
-    read = set(re.findall(r'(?:FROM|JOIN) "?((?:tenants|agents|activities|pipelines)_\w+)', " ".join(asked)))
+    read = set(
+        re.findall(r'(?:FROM|JOIN) "?((?:tenants|agents|activities|pipelines)_\w+)', " ".join(queries))
+    )
     with connections[OWNER].cursor() as cursor:
         cursor.execute("SELECT tgrelid::regclass::text FROM pg_trigger WHERE tgname = 'configuration'")
         noted = {table for (table,) in cursor.fetchall()}
@@ -153,49 +155,49 @@ def test_every_table_with_settings_or_limits_records_its_changes(tenant: Tenant)
 
 
 def test_a_read_during_a_change_sees_it_once_it_has_committed(
-    kept: ConfigurationCache[object], tenant: Tenant, other_tenant: Tenant
+    cache: ConfigurationCache[object], tenant: Tenant, other_tenant: Tenant
 ) -> None:
     def change() -> None:
         of_tenant(tenant, OF_ONE_TENANT["its settings of a role"])()
 
-    settled(kept, tenant.pk, other_tenant.pk)
+    settle(cache, tenant.pk, other_tenant.pk)
     with transaction.atomic(using=OWNER), connections[OWNER].cursor() as cursor:
         cursor.execute("UPDATE agents_agent SET timeout_seconds = 9 WHERE role = 'qa'")
-        # Later transactions end before it, and are seen before it.
+        # Later transactions commit before it, so their changes are seen before it.
         elsewhere(change)
-        assert elsewhere(lambda: is_read_anew(kept, tenant.pk))
-        assert not elsewhere(lambda: is_read_anew(kept, other_tenant.pk))
+        assert elsewhere(lambda: is_read_again(cache, tenant.pk))
+        assert not elsewhere(lambda: is_read_again(cache, other_tenant.pk))
 
-    assert is_read_anew(kept, other_tenant.pk)
+    assert is_read_again(cache, other_tenant.pk)
 
 
 def test_values_read_in_a_transaction_that_changed_configuration_are_not_cached(
-    kept: ConfigurationCache[object], tenant: Tenant, other_tenant: Tenant
+    cache: ConfigurationCache[object], tenant: Tenant, other_tenant: Tenant
 ) -> None:
-    settled(kept, tenant.pk)
+    settle(cache, tenant.pk)
 
     with tenant_scope(tenant.pk):
         OF_ONE_TENANT["its settings of a role"](tenant)
-        assert is_read_anew(kept, tenant.pk)
+        assert is_read_again(cache, tenant.pk)
         transaction.set_rollback(True)
 
-    assert is_read_anew(kept, tenant.pk)
-    settled(kept, tenant.pk)
+    assert is_read_again(cache, tenant.pk)
+    settle(cache, tenant.pk)
 
 
 def test_values_read_before_a_change_that_another_thread_has_seen_are_not_cached(
-    kept: ConfigurationCache[object], tenant: Tenant
+    cache: ConfigurationCache[object], tenant: Tenant
 ) -> None:
-    settled(kept, tenant.pk)
+    settle(cache, tenant.pk)
 
     def slow_read() -> object:
         elsewhere(of_tenant(tenant, OF_ONE_TENANT["its settings of a role"]))
-        assert elsewhere(lambda: is_read_anew(kept, tenant.pk))
+        assert elsewhere(lambda: is_read_again(cache, tenant.pk))
         return "as it was before"
 
-    assert kept.get(tenant.pk, "dev", slow_read) == "as it was before"
+    assert cache.get(tenant.pk, "dev", slow_read) == "as it was before"
 
-    assert is_read_anew(kept, tenant.pk, "dev")
+    assert is_read_again(cache, tenant.pk, "dev")
 
 
 def test_a_process_checks_for_changes_once_a_second_however_much_it_caches(
@@ -207,72 +209,72 @@ def test_a_process_checks_for_changes_once_a_second_however_much_it_caches(
 
     def nothing_is_read() -> bool:
         now[0] += 1.01
-        with counted() as asked:
+        with counted() as queries:
             for each in roles:
                 configuration.settings_for(*each)
-        return len(asked) == 1
+        return len(queries) == 1
 
     eventually(nothing_is_read)
 
-    with counted() as asked:
+    with counted() as queries:
         for _ in range(5):
             for each in roles:
                 configuration.settings_for(*each)
             now[0] += 0.19
-    assert asked == []
+    assert queries == []
     assert nothing_is_read()
 
 
 def test_limits_are_recomputed_only_when_configuration_or_workers_have_changed(
     tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[limits.Workers] = []
+    computed: list[limits.Workers] = []
     whole = limits._limits
 
     def counting(workers: limits.Workers) -> limits.Limits:
-        made.append(workers)
+        computed.append(workers)
         return whole(workers)
 
-    def is_made_out_anew() -> bool:
-        made.clear()
+    def is_computed_again() -> bool:
+        computed.clear()
         limits.refresh()
-        return bool(made)
+        return bool(computed)
 
     monkeypatch.setattr(limits, "_limits", counting)
     rebuilding.rebuild()
-    eventually(lambda: not is_made_out_anew())
+    eventually(lambda: not is_computed_again())
 
-    made.clear()
+    computed.clear()
     assert [limits.refresh() for _ in range(3)] == [False] * 3
-    assert made == []
+    assert computed == []
 
     elsewhere(of_tenant(tenant, OF_ONE_TENANT["the tenant"]))
     assert [limits.refresh() for _ in range(2)] == [True, False]
-    assert made
+    assert computed
 
-    eventually(lambda: not is_made_out_anew())
+    eventually(lambda: not is_computed_again())
     with system_scope():
         WorkerProcess.objects.create(host="h", pid=1, pid_started=1.0, roles=["qa"], concurrency=2)
     assert [limits.refresh() for _ in range(2)] == [True, False]
-    assert len(made) == 1
+    assert len(computed) == 1
 
 
 def test_a_cache_that_was_not_checked_for_half_an_hour_is_dropped(
-    kept: ConfigurationCache[object], tenant: Tenant
+    cache: ConfigurationCache[object], tenant: Tenant
 ) -> None:
-    settled(kept, tenant.pk)
-    known = kept._snapshot
+    settle(cache, tenant.pk)
+    known = cache._snapshot
     with connections[OWNER].cursor() as cursor:
         cursor.execute("SELECT %s - interval '31 minutes'", [known.at])
         ((long_ago,),) = cursor.fetchall()
 
-    kept._snapshot = caches._Snapshot(known.horizon, long_ago, known.checked_at, known.values)
+    cache._snapshot = caches._Snapshot(known.horizon, long_ago, known.checked_at, known.values)
 
-    assert is_read_anew(kept, tenant.pk)
+    assert is_read_again(cache, tenant.pk)
 
 
 def test_change_records_of_another_server_are_ignored_and_old_ones_are_deleted(
-    kept: ConfigurationCache[object], tenant: Tenant
+    cache: ConfigurationCache[object], tenant: Tenant
 ) -> None:
     ahead = 2**40
     with connections[OWNER].cursor() as cursor:
@@ -282,10 +284,10 @@ def test_change_records_of_another_server_are_ignored_and_old_ones_are_deleted(
             " (%s, NULL, now() - interval '25 hours'), (%s, NULL, now() - interval '23 hours')",
             [ahead, ahead + 1],
         )
-    settled(kept, tenant.pk)
+    settle(cache, tenant.pk)
 
     of_tenant(tenant, OF_ONE_TENANT["its settings of a role"])()
 
-    left = ConfigurationChange.objects.order_by("id").values_list("transaction", "concerns")
-    assert [whose for number, whose in left if number != ahead + 1] == [tenant.pk]
-    assert len(left) == 2
+    remaining = ConfigurationChange.objects.order_by("id").values_list("transaction", "concerns")
+    assert [whose for number, whose in remaining if number != ahead + 1] == [tenant.pk]
+    assert len(remaining) == 2

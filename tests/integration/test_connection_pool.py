@@ -1,4 +1,4 @@
-"""The threads of a worker share few connections to PostgreSQL, and nobody can tell from the rows."""
+"""The threads of a worker share few connections to PostgreSQL without an effect on the rows that they see."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[ConnectionPool]:
     POOL.end()
 
 
-def ask(question: str) -> Any:
+def query(question: str) -> Any:
     with connections[APP].cursor() as cursor:
         cursor.execute(question)
         return cursor.fetchone()[0]
 
 
 def backend() -> Any:
-    return ask("SELECT pg_backend_pid()")
+    return query("SELECT pg_backend_pid()")
 
 
 def work_for(tenant: Tenant, action: Callable[[], Any] = backend) -> Any:
@@ -52,16 +52,16 @@ def test_threads_share_one_connection_and_hold_none_in_between(tenant: Tenant) -
         first = work_for(tenant)
         return first, holds_one(), work_for(tenant)
 
-    seen = [elsewhere(twice) for _ in range(3)]
+    results = [elsewhere(twice) for _ in range(3)]
 
-    assert len({pid for first, _, second in seen for pid in (first, second)}) == 1
-    assert not any(holds for _, holds, _ in seen)
+    assert len({pid for first, _, second in results for pid in (first, second)}) == 1
+    assert not any(holds for _, holds, _ in results)
 
 
 def test_a_returned_connection_does_not_keep_its_tenant(tenant: Tenant) -> None:
     def outside_of_a_scope() -> tuple[Any, Any]:
         with POOL.connection():
-            return backend(), ask("SELECT current_setting('app.tenant_id', true)")
+            return backend(), query("SELECT current_setting('app.tenant_id', true)")
 
     used = elsewhere(lambda: work_for(tenant))
 
@@ -70,12 +70,12 @@ def test_a_returned_connection_does_not_keep_its_tenant(tenant: Tenant) -> None:
 
 def test_code_in_a_scope_and_after_its_commit_uses_the_connection_of_the_scope(tenant: Tenant) -> None:
     def nested() -> list[Any]:
-        seen: list[Any] = []
+        backends: list[Any] = []
         with tenant_scope(tenant.pk):
-            seen.append(backend())
-            transaction.on_commit(lambda: seen.append(work_for(tenant)), using=APP)
-            seen.append(work_for(tenant))
-        return seen
+            backends.append(backend())
+            transaction.on_commit(lambda: backends.append(work_for(tenant)), using=APP)
+            backends.append(work_for(tenant))
+        return backends
 
     both_work = Barrier(2)
 
@@ -84,7 +84,7 @@ def test_code_in_a_scope_and_after_its_commit_uses_the_connection_of_the_scope(t
         return backend()
 
     assert len(set(elsewhere(nested))) == 1
-    assert len(set(at_once(*[lambda: work_for(tenant, meet)] * 2))) == 2  # nobody else has it meanwhile
+    assert len(set(at_once(*[lambda: work_for(tenant, meet)] * 2))) == 2  # no other thread gets it meanwhile
 
 
 def test_an_open_transaction_keeps_its_connection(tenant: Tenant) -> None:
@@ -107,7 +107,7 @@ def test_a_connection_that_a_thread_has_opened_returns_to_the_pool(tenant: Tenan
 
 def test_limits_that_upkeep_sets_on_its_connection_stay_in_force(tenant: Tenant) -> None:
     def limit() -> Any:
-        return ask("SELECT current_setting('statement_timeout')")
+        return query("SELECT current_setting('statement_timeout')")
 
     def upkeep() -> list[Any]:
         Bounds().apply(1.25)
@@ -120,22 +120,22 @@ def test_limits_that_upkeep_sets_on_its_connection_stay_in_force(tenant: Tenant)
 
 
 def test_a_thread_waits_for_a_returned_connection_before_it_opens_another(tenant: Tenant) -> None:
-    all_hold, let_go = Barrier(OPENED_AT_ONCE + 1), Event()
+    all_hold, release = Barrier(OPENED_AT_ONCE + 1), Event()
 
     def hold() -> Any:
-        def until_let_go() -> Any:
+        def until_release() -> Any:
             all_hold.wait()
-            let_go.wait()
+            release.wait()
             return backend()
 
-        return work_for(tenant, until_let_go)
+        return work_for(tenant, until_release)
 
     with ThreadPoolExecutor(OPENED_AT_ONCE + 1) as threads:
         held = [threads.submit(hold) for _ in range(OPENED_AT_ONCE)]
         all_hold.wait()
         late = threads.submit(work_for, tenant)
         assert not late.done()
-        let_go.set()
+        release.set()
         assert late.result() in [each.result() for each in held]
 
 
@@ -144,12 +144,12 @@ def test_no_thread_waits_long_for_a_connection(tenant: Tenant, monkeypatch: pyte
     all_work = Barrier(OPENED_AT_ONCE + 2)
 
     def meet() -> Any:
-        all_work.wait(20)  # nobody has given his back when the last one comes
+        all_work.wait(20)  # no connection has been returned when the last thread arrives
         return backend()
 
-    seen = at_once(*[lambda: work_for(tenant, meet)] * (OPENED_AT_ONCE + 2))
+    backends = at_once(*[lambda: work_for(tenant, meet)] * (OPENED_AT_ONCE + 2))
 
-    assert len(set(seen)) == OPENED_AT_ONCE + 2
+    assert len(set(backends)) == OPENED_AT_ONCE + 2
 
 
 def test_a_connection_that_was_lost_is_replaced(tenant: Tenant) -> None:
@@ -178,6 +178,6 @@ def test_a_connection_that_comes_back_after_the_end_is_closed(tenant: Tenant) ->
 def test_a_connection_whose_statement_failed_is_used_again(tenant: Tenant) -> None:
     before = elsewhere(lambda: work_for(tenant))
     with pytest.raises(Exception, match="division by zero"):
-        elsewhere(lambda: work_for(tenant, lambda: ask("SELECT 1 / 0")))
+        elsewhere(lambda: work_for(tenant, lambda: query("SELECT 1 / 0")))
 
     assert elsewhere(lambda: work_for(tenant)) == before

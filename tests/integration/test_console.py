@@ -1,4 +1,4 @@
-"""The first page for people: how things are, in one sentence with its reasons, for those who may see it."""
+"""The first page of the console: the state in one sentence with its reasons, for people who may see it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PASSWORD = "correct horse battery"
 
 @pytest.fixture
 def member(tenant: Tenant) -> Client:
-    """A browser in which a member of the tenant has signed in."""
+    """Return the browser of a signed-in member of the tenant."""
     return _signed_in("mia", tenant)
 
 
@@ -235,10 +235,10 @@ def test_the_first_page_says_what_is_known_when_postgresql_is_away(
 
     from console import overview as page
 
-    def gone(**_: bool) -> None:
+    def fail(**_: bool) -> None:
         raise OperationalError("server closed the connection")
 
-    monkeypatch.setattr(page, "stats_of_queues", gone)
+    monkeypatch.setattr(page, "stats_of_queues", fail)
 
     assert overview(None).sentence == "Unavailable."
 

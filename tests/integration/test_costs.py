@@ -1,6 +1,6 @@
-"""What one activity costs: SQL statements, transactions, round trips, Redis calls, messages. Counted, since counts do not flake.
+"""Counts the SQL statements, transactions, round trips, Redis calls and messages of one activity, because counts do not flake.
 
-The figures of docs/architecture.md are these. A change that raises one has to raise it here, on purpose.
+These are the figures of docs/architecture.md. A change that raises one has to raise it here, on purpose.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests.engine import Engine
 
 @pytest.fixture
 def acme(engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> Tenant:
-    # What is asked for again each few seconds, however much is done, must not fall into a count on a machine that is slow.
+    # Settings that are read again every few seconds must not be counted on a slow machine.
     for module in (scheduler_settings, backlog):
         monkeypatch.setattr(module, "KEPT_SECONDS", math.inf)
     monkeypatch.setattr(configuration, "ROLES_KEPT_SECONDS", math.inf)
@@ -45,13 +45,13 @@ def acme(engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> Ten
     monkeypatch.setattr(clock, "_last", None)
     clock.now()
     engine.submit(tenant)
-    engine.drain()  # connections, prepared statements and settings are there from now on
+    engine.drain()  # then connections, prepared statements and settings are cached
     return tenant
 
 
 @contextmanager
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
-    """Counts what goes to PostgreSQL on `default`, the scripts that Redis is asked to run, and the messages."""
+    """Count the statements, transactions and round trips on `default`, the Redis scripts and the messages."""
     counts: Counter[str] = Counter()
     commit = DatabaseWrapper._commit
 
@@ -86,7 +86,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
         patched.setattr(scripts, "run", count_script)
         patched.setattr(SentCommand, "__init__", count_sent)
         patched.setattr(publishing, "publish", count_messages)
-        pgconn.trace(traced.fileno())  # libpq's own record of what it sent and got
+        pgconn.trace(traced.fileno())  # libpq's own record of its messages
         try:
             yield counts
             relay.flush()
@@ -125,12 +125,12 @@ def test_an_activity_that_a_worker_continues_with_takes_no_message_and_one_redis
 
 @pytest.fixture
 def nothing_follows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As while others wait: each step is offered."""
+    """Offer each step, as while other work waits."""
     monkeypatch.setattr(dispatch._Following, "may_begin", lambda self: False)
 
 
 def cost_of_twelve_steps(engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Of a chain, one after the other."""
+    """Count what a chain of twelve steps takes."""
     steps = [{"id": f"s{number}", "agent_role": "qa"} for number in range(12)]
     versions.save(acme.pk, {"key": "chain", "name": "Chain", "steps": steps}, actor="test")
     start_run(acme.pk, "chain", NewRun(), actor="test")
@@ -146,7 +146,7 @@ def test_a_step_that_follows_another_takes_3_statements_in_1_transaction_and_2_r
 ) -> None:
     counts = cost_of_twelve_steps(engine, acme, monkeypatch)
 
-    # The first is started and claimed on its own, and the slot of the last one is given back: it was kept for a step that did not follow.
+    # The first is started and claimed separately, and the slot of the last one is released, because no step follows.
     assert dict(counts) == {
         "statements": 12 * 3 + 2, "transactions": 12 + 1, "round trips": 12 * 2 + 1, "scripts": 12 + 2,
     }  # fmt: skip
@@ -190,7 +190,7 @@ def test_quick_steps_that_are_granted_together_take_as_many_statements_as_one(
     cost(1)
     one, five = cost(1), cost(5)
 
-    # As for one, but that what follows is noted run by run before it is sent as one statement.
+    # As for one step, though following steps are collected run by run before one statement is sent.
     assert (one["transactions"], one["round trips"]) == (6, 9)
     assert (five["transactions"], five["round trips"], five["scripts"]) == (6, 9, one["scripts"])
 
@@ -209,7 +209,7 @@ def test_a_run_starts_with_4_statements_in_2_round_trips_however_many_start_toge
         with counted(monkeypatch) as counts:
             start_runs(acme.pk, "short", [NewRun() for _ in range(runs)], actor="test")
 
-        # The pipeline's newest version; the runs with their steps and first activities, which travel with the commit.
+        # The pipeline's newest version, and the runs with their steps and first activities, sent with the commit.
         assert (counts["statements"], counts["transactions"], counts["round trips"]) == (4, 1, 2)
 
 
@@ -221,13 +221,13 @@ def test_a_fan_out_is_a_handful_of_statements_and_each_branch_costs_less_than_a_
         {"id": "join", "agent_role": "qa"},
     ]
     versions.save(acme.pk, {"key": "fan", "name": "Fan", "steps": steps}, actor="test")
-    with counted(monkeypatch) as begun:
+    with counted(monkeypatch) as started:
         start_run(acme.pk, "fan", NewRun(params={"numbers": list(range(100))}), actor="test")
     with counted(monkeypatch) as counts:
         engine.drain()
 
-    assert (begun["statements"], begun["transactions"]) == (6, 1)  # as many for a thousand items
-    # Five for each branch. The join, the run's end, and settings that are asked for again each second come on top.
+    assert (started["statements"], started["transactions"]) == (6, 1)  # as many for a thousand items
+    # Five for each branch, and in addition the join, the run's end, and settings that are read every second.
     assert counts["statements"] < 100 * 5 + 50
 
 

@@ -1,4 +1,4 @@
-"""The counters behind the metrics: each event of the history is counted once, in the right bucket, off the hot path."""
+"""The counters behind the metrics: each event of the timeline is counted once, in the right bucket, off the hot path."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def _totals(name: str) -> dict[tuple[str, str], int]:
     return counters.read_counters().totals.get(name, {})
 
 
-def _shift(table: str, column: str, seconds: float) -> None:
-    """Let what the column tells have been so much earlier."""
+def _backdate(table: str, column: str, seconds: float) -> None:
+    """Subtract seconds from a column of times."""
     with connections[OWNER].cursor() as cursor:
         cursor.execute(f"UPDATE {table} SET {column} = {column} - %s * interval '1 second'", [seconds])
 
@@ -58,7 +58,7 @@ def test_leaders_that_count_at_once_count_each_event_once(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.submit(acme, "seo")
-    count_all()  # with it the numbers that events of earlier tests had
+    count_all()  # including events of earlier tests
     monkeypatch.setattr(counters, "BATCH", 7)
     engine.submit(acme, count=40)
 
@@ -70,8 +70,8 @@ def test_leaders_that_count_at_once_count_each_event_once(
 
 
 def test_an_event_that_commits_after_a_later_one_is_still_counted(engine: Engine, acme: Tenant) -> None:
-    """Its number is lower than what the leader has seen already: a mark that simply followed the numbers would pass it by."""
-    written, let_go = threading.Event(), threading.Event()
+    """Its number is lower than the last counted one, so a mark of the highest number would skip it."""
+    written, release = threading.Event(), threading.Event()
     (first,) = engine.submit(acme)
 
     def slow() -> None:
@@ -83,7 +83,7 @@ def test_an_event_that_commits_after_a_later_one_is_still_counted(engine: Engine
                 [first, acme.pk],
             )
             written.set()
-            assert let_go.wait(10)
+            assert release.wait(10)
 
     thread = threading.Thread(target=lambda: elsewhere(slow))
     thread.start()
@@ -92,25 +92,25 @@ def test_an_event_that_commits_after_a_later_one_is_still_counted(engine: Engine
     for _ in range(3):
         counters.count_fresh()
     early = _totals("submitted")
-    let_go.set()
+    release.set()
     thread.join(10)
     count_all()
 
-    assert ("seo", "") not in early, "what may still be preceded by something waits"
+    assert ("seo", "") not in early, "an event waits while an earlier one may still be committed"
     assert _totals("submitted") == {("qa", ""): 2, ("seo", ""): 1}
 
 
 def test_stalled_counters_are_reported_as_old_although_the_leader_checks_them(
     engine: Engine, acme: Tenant
 ) -> None:
-    """As with any transaction of the server that has written, in whichever database it works."""
-    written, let_go = threading.Event(), threading.Event()
+    """Any writing transaction of the server stalls them, in any of its databases."""
+    written, release = threading.Event(), threading.Event()
 
     def holds_on() -> None:
         with transaction.atomic(using=OWNER), connections[OWNER].cursor() as cursor:
             cursor.execute("SELECT pg_current_xact_id()")
             written.set()
-            assert let_go.wait(20)
+            assert release.wait(20)
 
     count_all()
     thread = threading.Thread(target=lambda: elsewhere(holds_on))
@@ -119,27 +119,27 @@ def test_stalled_counters_are_reported_as_old_although_the_leader_checks_them(
     before = time.time()
     engine.submit(acme)
     counters.count_fresh()
-    _shift("activities_countingmark", "at", 60.0)
+    _backdate("activities_countingmark", "at", 60.0)
     counters.count_fresh()
     held = counters.read_counters()
-    let_go.set()
+    release.set()
     thread.join(10)
     count_all()
-    found = samples(scraped())
+    sample = samples(scraped())
 
     assert held.complete_at < before <= held.at
-    assert found["counters_timestamp_seconds",] >= before
+    assert sample["counters_timestamp_seconds",] >= before
     assert _totals("submitted") == {("qa", ""): 1}
 
 
 def test_counters_of_an_idle_system_are_up_to_date(engine: Engine, acme: Tenant) -> None:
     count_all()
     for column in ("at", "noted_at", "complete_at"):
-        _shift("activities_countingmark", column, 60.0)
+        _backdate("activities_countingmark", column, 60.0)
     before = time.time()
 
     counters.count_fresh()
-    _shift("activities_countingmark", "noted_at", 60.0)
+    _backdate("activities_countingmark", "noted_at", 60.0)
     engine.submit(acme)
     counters.count_fresh()
 
@@ -150,32 +150,32 @@ def test_the_wait_is_measured_from_when_the_work_could_start_to_its_claim(
     engine: Engine, acme: Tenant
 ) -> None:
     engine.submit(acme)
-    _shift("activities_activityevent", "at", 20.0)
+    _backdate("activities_activityevent", "at", 20.0)
     engine.drain()
 
     count_all()
 
-    (found,) = counters.read_counters().histograms["wait"].values()
-    assert found.counts == {30.0: 1}
-    assert 20 <= found.total < 30
+    (sample,) = counters.read_counters().histograms["wait"].values()
+    assert sample.counts == {30.0: 1}
+    assert 20 <= sample.total < 30
 
 
 def test_the_wait_of_scheduled_work_is_measured_from_its_start_time(engine: Engine, acme: Tenant) -> None:
     engine.submit(acme, not_before=datetime.now(UTC) + timedelta(minutes=5))
     engine.make_due(acme)
-    _shift("activities_activity", "not_before", 298.0)
-    _shift("activities_activityevent", "at", 3000.0)
+    _backdate("activities_activity", "not_before", 298.0)
+    _backdate("activities_activityevent", "at", 3000.0)
     engine.drain()
 
     count_all()
 
-    (found,) = counters.read_counters().histograms["wait"].values()
-    assert found.total < 100, "not the 3,000 s since it was submitted"
+    (sample,) = counters.read_counters().histograms["wait"].values()
+    assert sample.total < 100, "not the 3,000 s since it was submitted"
 
 
 def test_a_run_is_measured_from_claim_to_end_and_counted_by_its_outcome(engine: Engine, acme: Tenant) -> None:
     def late(request: AgentRequest) -> AgentResult:
-        elsewhere(lambda: _shift("activities_activityrun", "started_at", 200.0))
+        elsewhere(lambda: _backdate("activities_activityrun", "started_at", 200.0))
         raise AgentError("no")
 
     engine.agent.behaviour = late
@@ -184,10 +184,10 @@ def test_a_run_is_measured_from_claim_to_end_and_counted_by_its_outcome(engine: 
 
     count_all()
 
-    ((labels, found),) = counters.read_counters().histograms["run"].items()
+    ((labels, sample),) = counters.read_counters().histograms["run"].items()
     assert labels == ("qa", "failed")
-    assert found.counts == {300.0: 1}
-    assert 200 <= found.total < 210
+    assert sample.counts == {300.0: 1}
+    assert 200 <= sample.total < 210
 
 
 def test_the_number_of_attempts_is_counted_when_work_ends(engine: Engine, acme: Tenant) -> None:
@@ -207,10 +207,10 @@ def test_the_number_of_attempts_is_counted_when_work_ends(engine: Engine, acme: 
     count_all()
 
     reading = counters.read_counters()
-    assert {labels: found.counts for labels, found in reading.histograms["attempts"].items()} == {
+    assert {labels: sample.counts for labels, sample in reading.histograms["attempts"].items()} == {
         ("qa", ""): {3.0: 1}
     }
-    runs = {labels: sum(found.counts.values()) for labels, found in reading.histograms["run"].items()}
+    runs = {labels: sum(sample.counts.values()) for labels, sample in reading.histograms["run"].items()}
     assert runs == {("qa", "failed"): 2, ("qa", "completed"): 1}
 
 
@@ -220,9 +220,9 @@ def test_a_lost_worker_is_counted_once(engine: Engine) -> None:
             host="elsewhere", boot="b", pid=1, pid_started=1, roles=["dev"], concurrency=4
         )
 
-    told = [recovery.declare_lost(worker), recovery.declare_lost(worker)]
+    first_and_second = [recovery.declare_lost(worker), recovery.declare_lost(worker)]
 
-    assert told == [True, False]
+    assert first_and_second == [True, False]
     assert _totals("workers_lost") == {("", ""): 1}
 
 
@@ -237,7 +237,7 @@ def test_counters_outlive_the_work_that_they_counted(engine: Engine, acme: Tenan
 
 
 def test_a_mark_from_another_cluster_does_not_stop_the_counting(engine: Engine, acme: Tenant) -> None:
-    """After a restore, ids of transactions may begin below those that the mark remembers."""
+    """After a restore, new transaction ids may be lower than the mark."""
     count_all()
     with system_scope():
         CountingMark.objects.update(barrier=2**60)
@@ -251,16 +251,16 @@ def test_a_mark_from_another_cluster_does_not_stop_the_counting(engine: Engine, 
 def test_an_idle_system_is_checked_with_one_statement(engine: Engine, acme: Tenant) -> None:
     engine.submit(acme)
     count_all()
-    asked: list[str] = []
+    queries: list[str] = []
 
     def note(execute: object, sql: str, *rest: object) -> object:
-        asked.append(sql)
+        queries.append(sql)
         return execute(sql, *rest)  # type: ignore[operator]
 
     with connections[SYSTEM].execute_wrapper(note):
         counters.count_fresh()
 
-    assert len(asked) == 1
+    assert len(queries) == 1
 
 
 def test_a_histogram_is_cumulative_and_agrees_with_its_count(engine: Engine, acme: Tenant) -> None:
@@ -268,10 +268,10 @@ def test_a_histogram_is_cumulative_and_agrees_with_its_count(engine: Engine, acm
     engine.drain()
     count_all()
 
-    found = samples(scraped())
+    sample = samples(scraped())
 
-    buckets = [value for (name, *_), value in found.items() if name == "queue_wait_seconds_bucket"]
+    buckets = [value for (name, *_), value in sample.items() if name == "queue_wait_seconds_bucket"]
     assert buckets == sorted(buckets)
-    assert buckets[-1] == found["queue_wait_seconds_count", "qa"] == 4
-    assert found["queue_wait_seconds_bucket", "+Inf", "qa"] == 4
-    assert found["activity_attempts_bucket", "1.0", "qa"] == 4
+    assert buckets[-1] == sample["queue_wait_seconds_count", "qa"] == 4
+    assert sample["queue_wait_seconds_bucket", "+Inf", "qa"] == 4
+    assert sample["activity_attempts_bucket", "1.0", "qa"] == 4
