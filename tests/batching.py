@@ -1,4 +1,4 @@
-"""Batches of a provider in tests: a role whose work waits for them, and somebody who looks after them whenever the test says so."""
+"""Batches of a provider in tests: a role whose work waits for them, and their background tasks on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The admin as a person uses it: lists, pages, actions, and what they are told."""
+"""The admin as a person uses it: lists, pages, actions and messages."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def words(answer: HttpResponse) -> str:
 
 
 def no_inlines(*prefixes: str) -> dict[str, str]:
-    """The management data of formsets that are left alone."""
+    """Return the management data of unchanged formsets."""
     return {
         f"{prefix}-{name}_FORMS": "0"
         for prefix in prefixes

@@ -1,4 +1,4 @@
-"""A person at the console's pages, with a browser that has no scripts, and what the pages tell them."""
+"""A user of the console's pages whose browser has no scripts, and the notices that they get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the metrics say, for tests: counted up to now, as a scrape returns it."""
+"""Reads the metrics for tests, counted up to now, as a scrape returns them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damage done to rows behind the back of the engine, for tests that say what finds it."""
+"""Damages rows without the engine, for tests of what detects the damage."""
 
 from __future__ import annotations
 

@@ -35,13 +35,13 @@ from tenants.redis import client
 
 
 def elsewhere(action: Callable[[], Any]) -> Any:
-    """Do it in another thread, as somebody else would, with a database connection of its own, and wait for the outcome."""
+    """Run the action in another thread with a separate database connection, and return its result."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(_closing, action).result()
 
 
 def at_once(*actions: Callable[[], Any]) -> list[Any]:
-    """Do all of them at the same moment, each in a thread; the outcomes in order, exceptions among them."""
+    """Run all actions at the same moment, each in a thread. Return results and exceptions in order."""
     barrier = Barrier(len(actions))
 
     def run(action: Callable[[], Any]) -> Any:
@@ -56,7 +56,7 @@ def at_once(*actions: Callable[[], Any]) -> list[Any]:
 
 
 def eventually(condition: Callable[[], Any], seconds: float = 30.0) -> None:
-    """Wait for something that a server does in its own time; fail when it never does."""
+    """Wait until the condition is true; fail after the time-out."""
     deadline = monotonic() + seconds
     while not condition():
         assert monotonic() < deadline, f"still not true after {seconds} s"
@@ -86,7 +86,7 @@ def _answer(request: AgentRequest) -> AgentResult:
 
 @dataclass
 class ScriptedAgent:
-    """Remembers what it was asked, and answers as the test says."""
+    """Records its requests, and answers as the test says."""
 
     behaviour: Behaviour = _answer
     calls: list[AgentRequest] = field(default_factory=list)
@@ -238,7 +238,7 @@ class Engine:
         return delivered + self.drain() if self.wait_for_relief() else delivered
 
     def end_holds(self) -> None:
-        """The time that providers have named is over."""
+        """Let the delays that providers requested be over."""
         relay.flush(self.patience)
         root = keys.generation(client().get(keys.pointer()).decode())
         for name, hold in client().hgetall(f"{root}holds").items():

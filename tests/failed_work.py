@@ -1,4 +1,4 @@
-"""Work that has failed for good: what the tests of dead letters share."""
+"""Work that has failed permanently, for tests of dead letters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.engine import Engine
 def failed(
     engine: Engine, tenant: Tenant, role: str = "qa", count: int = 1, *, error: AgentError | None = None, **fields: Any
 ) -> list[UUID]:  # fmt: skip
-    """Activities that their agent has failed for good; nobody was told yet."""
+    """Submit activities that fail permanently. Their dead letters are not handled yet."""
     with_error = error or PermanentAgentError("It broke.", code="broken")
 
     def breaks(request: AgentRequest) -> AgentResult:

@@ -1,4 +1,4 @@
-"""Runs of small pipelines: started in a line, looked at in a line."""
+"""Small pipelines for tests, started and inspected in one line each."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from django.test import Client
 
 @dataclass
 class Form:
-    """What a form would send: the values of its fields, and those of the buttons that it has."""
+    """A form's fields with the values that it would send, and its buttons."""
 
     action: str
     method: str

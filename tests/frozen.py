@@ -1,4 +1,4 @@
-"""A server that no longer answers, as under SIGSTOP: it accepts connections and never says a word."""
+"""A server that accepts connections and never answers, as under SIGSTOP."""
 
 from __future__ import annotations
 

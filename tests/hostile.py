@@ -1,4 +1,4 @@
-"""What a hostile agent or tenant would write, and a database in which they have written it everywhere."""
+"""Texts of a hostile agent or tenant, and a database that has them in every column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A link between an adapter and an engine that is not there: it remembers, and answers as the test says."""
+"""A link of an adapter to a fake engine: it records calls and answers as the test says."""
 
 from __future__ import annotations
 

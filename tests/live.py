@@ -1,4 +1,4 @@
-"""The real application behind a port of its own, in the test's process and on the test's database."""
+"""The real application on a free port, in the process and on the database of the test."""
 
 from __future__ import annotations
 

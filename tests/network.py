@@ -1,4 +1,4 @@
-"""A stretch of network between a test and a server, which can fall silent: what is sent is taken and goes nowhere, and nobody is told."""
+"""A proxy between a test and a server that can swallow all bytes without closing a connection, like a network failure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CHUNK = 65_536
 
 
 class Proxy:
-    """Passes bytes on between anyone who connects to `port` and the server, while `flows` is set."""
+    """Forwards bytes between clients of `port` and the server while `flows` is set."""
 
     def __init__(self, server: tuple[str, int]) -> None:
         self._server = server
@@ -24,15 +24,15 @@ class Proxy:
         threading.Thread(target=self._run, name="proxy", daemon=True).start()
 
     def fall_silent(self) -> None:
-        """Connections stay, new ones are taken, and not a byte passes any more."""
+        """Keep connections and accept new ones, but forward no byte."""
         self._flows.clear()
 
     def go_on(self) -> None:
-        """What was sent meanwhile arrives now, as after a pause of a switch."""
+        """Forward again, including the bytes that were held back."""
         self._flows.set()
 
     def cut(self) -> None:
-        """End all connections there are."""
+        """Close all connections."""
         for one in list(self._pairs):
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""Agents that ask and people who answer: what the tests of waiting share."""
+"""Questions of agents and their calls after the answers, for tests of waiting."""
 
 from __future__ import annotations
 

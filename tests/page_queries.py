@@ -1,4 +1,4 @@
-"""What looking at a page costs: statements that read or write, without those that only begin and end transactions."""
+"""Counts the statements of a page, without those that only begin and end transactions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _AROUND = ("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "SET LOCAL", "
 
 
 def statements(look: Callable[[], Any]) -> list[str]:
-    """The statements that a look at something takes."""
+    """Record the statements of a page."""
     with CaptureQueriesContext(connections["default"]) as captured:
         look()
     return [each["sql"] for each in captured if not each["sql"].upper().startswith(_AROUND)]

@@ -1,4 +1,4 @@
-"""How PostgreSQL reads what it is asked for."""
+"""Query plans of PostgreSQL: recorded statements and the rows that they read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Asked = tuple[str, str, Any]
 
 @contextmanager
 def asked_of(*aliases: str) -> Iterator[list[Asked]]:
-    """The statements that go to PostgreSQL meanwhile, each with its connection and parameters."""
+    """Record the statements that PostgreSQL gets, each with its connection and parameters."""
     found: list[Asked] = []
 
     def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
@@ -47,7 +47,7 @@ def _scans(plan: dict[str, Any]) -> Iterator[tuple[str, int]]:
 
 
 def rows_read(alias: str, sql: str, params: Any) -> int:
-    """How many rows the statement reads of tables and their indexes together."""
+    """Return how many rows the statement reads from tables and indexes together."""
     with connections[alias].cursor() as cursor:
         cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", params or None)
         ((plan,),) = cursor.fetchone()

@@ -52,7 +52,7 @@ def a_request(options: dict[str, Any], **changes: Any) -> AgentRequest:
 
 @dataclass
 class Linked:
-    """A link that remembers what it was told, and says what the test wants."""
+    """A link that records its calls and answers as the test says."""
 
     sessions: list[str] = field(default_factory=list)
     usages: list[Usage] = field(default_factory=list)

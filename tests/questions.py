@@ -1,4 +1,4 @@
-"""What people are asked for, of each kind, as it comes into being in the engine."""
+"""Questions to people, of each kind, created through the engine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ARTICLE = {
 
 @dataclass
 class Questions:
-    """Asks people things in one tenant."""
+    """Creates questions to people in one tenant."""
 
     engine: Engine
     tenant: Tenant
@@ -89,7 +89,7 @@ class Questions:
     def by_agent(
         self, tool: str, body: dict[str, Any], role: str = "dev", name: str = "Landing page", **fields: Any
     ) -> Activity:
-        """What an agent asks for by one of its tools while it works."""
+        """A question that an agent asks by a tool while it works."""
         self.engine.agent.behaviour = lambda request: Accepted()
         with tenant_scope(self.tenant.pk):
             submit([NewActivity(name=name, agent_role=role, **fields)], actor="token:planner")
@@ -147,7 +147,7 @@ class Questions:
         return self.newest(pk=approval_id)
 
     def escalation(self, message: str = "The page is gone.", **fields: Any) -> Activity:
-        """Work that has failed for good."""
+        """Work that has failed permanently."""
 
         def refuse(request: AgentRequest) -> AgentResult:
             raise PermanentAgentError(message)

@@ -1,4 +1,4 @@
-"""Agents of a test's own in the registry, which tests share and must leave as it was."""
+"""Temporary agents in the registry, which tests share and must restore."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tenants.context import system_scope
 
 @contextmanager
 def registered(role: str = "scribe", **fields: Any) -> Iterator[Agent]:
-    """An agent that is there as long as the block runs."""
+    """Register an agent for the duration of the block."""
     with system_scope():
         agent = Agent.objects.create(role=role, **{"name": role.capitalize(), **fields})
     configuration.forget()

@@ -1,4 +1,4 @@
-"""Schedules for tests: made by hand, fired at times that the test chooses, and looked at afterwards."""
+"""Schedules for tests: created, fired at times that the test chooses, and read again."""
 
 from __future__ import annotations
 
@@ -113,6 +113,6 @@ def statuses(tenant: Tenant) -> list[str]:
 
 
 def again(schedule: Schedule) -> Schedule:
-    """The row as it is now."""
+    """Return the current row."""
     with tenant_scope(schedule.tenant_id):
         return Schedule.objects.get(pk=schedule.pk)

@@ -1,4 +1,4 @@
-"""What the database holds of a tenant, so that a test can say that nothing of it has changed."""
+"""Snapshots of a tenant's rows, to prove that nothing has changed."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def snapshot(tenant: Tenant) -> dict[str, list[tuple[Any, ...]]]:
 
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
-    """The tables in which something is different."""
+    """Return the tables that differ."""
     return {table for table in before.keys() | after.keys() if before.get(table) != after.get(table)}

@@ -1,4 +1,4 @@
-"""Agents that cost something, budgets for them, and how these stand."""
+"""Agents with costs, and budgets with their figures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def dollars(cost: str, tokens: int = 0) -> Usage:
 
 
 def capped(tenant: Tenant, cap: str = "1.00", **fields: Any) -> Budget:
-    """A budget that every process knows of already."""
+    """Create a budget that every process has read already."""
     given = {"name": "All of it", "cap": Decimal(cap), "estimate": Decimal("0.30"), **fields}
     budget = money.create_budget(tenant.pk, given)
     configuration.forget()
@@ -71,7 +71,7 @@ def accepted(engine: Engine, tenant: Tenant, **fields: Any) -> RunToken:
 
 
 def entered(tenant: Tenant) -> Decimal:
-    """All dollars of the tenant's ledger."""
+    """Return the sum of the tenant's ledger, in dollars."""
     with tenant_scope(tenant.pk):
         return sum((entry.dollars for entry in UsageEntry.objects.all()), Decimal(0))
 

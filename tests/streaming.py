@@ -58,7 +58,7 @@ class Follower:
                 yield block
 
     def told(self, count: int, seconds: float = 15.0) -> list[Told]:
-        """The next so many events; fewer if the stream ends."""
+        """Return up to so many next events; fewer if the stream ends."""
         ends, found = monotonic() + seconds, []
         for block in self.blocks():
             event = read(block)

@@ -1,4 +1,4 @@
-"""The adapters that there are, each with an agent or a provider behind it that does what a test says."""
+"""Every adapter, each with an agent or a provider that does what a test says."""
 
 from __future__ import annotations
 

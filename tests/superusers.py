@@ -1,4 +1,4 @@
-"""Superusers who may see every tenant, because they have said why."""
+"""Superusers who may see every tenant, because they gave a reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tenants import break_glass
 
 
 def seeing_all(username: str = "root") -> User:
-    """A superuser who has broken the glass of all tenants."""
+    """Return a superuser with break-glass access to all tenants."""
     user = User.objects.create_superuser(username, f"{username}@example.com", "a long password")
     break_glass.open_for(user, "", "Tests look at everything.")
     return user

@@ -70,7 +70,7 @@ def woken(engine: Engine, activity_id: UUID) -> AgentRequest:
 
 
 def not_woken(engine: Engine, activity_id: UUID) -> bool:
-    """Whether the activity's agent is called no more, whatever is ready."""
+    """Return whether the activity's agent is not called again when everything ready has run."""
     before = len(calls_of(engine, activity_id))
     engine.drain()
     return len(calls_of(engine, activity_id)) == before
@@ -107,5 +107,5 @@ def over(response: Any, reason: str = "") -> dict[str, Any]:
 
 
 def of(activity_id: Any, verb: str) -> str:
-    """The address of a deed."""
+    """Return the address of an action."""
     return f"/api/v1/activities/{activity_id}/{verb}/"

@@ -1,4 +1,4 @@
-"""Upkeep in the test's own process: a leader, and its system jobs one after the other."""
+"""Upkeep in the process of the test: a leader that runs its system jobs one after the other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tenants.context import system_scope
 
 
 def leading() -> Scheduler:
-    """A scheduler whose process leads, anyone who led before."""
+    """Return a scheduler that leads, even if another process led before."""
     with system_scope():
         LeaderLease.objects.update(expires_at="2020-01-01T00:00:00Z")
     leader = Leader()
@@ -28,5 +28,5 @@ def tick() -> None:
 
 
 def carry_out(task: str, **arguments: Any) -> Any:
-    """What a worker does when a message of this background task arrives."""
+    """Run a background task as a worker does when its message arrives."""
     return current_app.tasks[task](**arguments)
