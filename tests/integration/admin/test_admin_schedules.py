@@ -142,7 +142,7 @@ def test_errors_of_a_schedule_are_shown_at_their_fields_and_nothing_is_saved(
     assert reloaded(daily).version == 1
 
 
-def test_a_name_that_is_taken_is_refused_at_its_field(acme: Tenant, daily: Schedule, root: Client) -> None:
+def test_a_taken_name_is_refused_at_its_field(acme: Tenant, daily: Schedule, root: Client) -> None:
     answer = save(root, None, tenant=str(acme.pk))
 
     assert answer.context["adminform"].form.errors["name"] == ["There is a schedule 'Daily' already."]

@@ -1,4 +1,4 @@
-"""People at the inbox page, and what they are asked there."""
+"""Members at the pages of the console, and the items that need their decisions."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.superusers import seeing_all
 
 
 @pytest.fixture
-def asked(engine: Engine, tenant: Tenant) -> Questions:
-    """Asks people things in the tenant `acme`."""
+def questions(engine: Engine, tenant: Tenant) -> Questions:
+    """Creates items of every kind in the inbox of `acme`."""
     return Questions(engine, tenant)
 
 
@@ -27,7 +27,7 @@ def asked(engine: Engine, tenant: Tenant) -> Questions:
 def person(tenant: Tenant) -> Callable[..., Person]:
     """`person("ann", role="reviewer", human_roles=["editor"])`: a member of `acme`, or of the tenants that are given."""
 
-    def made(
+    def make_person(
         name: str = "ann", *tenants: Tenant, role: str = "operator", human_roles: Sequence[str] = ()
     ) -> Person:
         user = User.objects.create_user(name, password="a long password")
@@ -36,7 +36,7 @@ def person(tenant: Tenant) -> Callable[..., Person]:
                 Membership.objects.create(tenant=each, user=user, role=role, human_roles=list(human_roles))
         return Person(user)
 
-    return made
+    return make_person
 
 
 @pytest.fixture
@@ -46,22 +46,28 @@ def ann(person: Callable[..., Person]) -> Person:
 
 
 @pytest.fixture
+def boss(person: Callable[..., Person]) -> Person:
+    """An admin of `acme`."""
+    return person("boss", role="admin")
+
+
+@pytest.fixture
 def root(database: None) -> Person:
     """A superuser who is no member of any tenant."""
     return Person(seeing_all())
 
 
 @pytest.fixture
-def asked_queries() -> Callable[[Person, str], list[str]]:
-    """`asked_queries(ann, "/queues/")`: the statements with which the page reads tables."""
+def queries_of() -> Callable[[Person, str], list[str]]:
+    """`queries_of(ann, "/queues/")` returns the statements with which the page reads tables."""
 
-    def asked(who: Person, address: str) -> list[str]:
+    def queries(who: Person, address: str) -> list[str]:
         with (
             CaptureQueriesContext(connections[APP]) as own,
             CaptureQueriesContext(connections[SYSTEM]) as wide,
         ):
             who.get(address)
-        found = [query["sql"] for query in (*own.captured_queries, *wide.captured_queries)]
-        return [sql for sql in found if " FROM " in sql]
+        captured = [query["sql"] for query in (*own.captured_queries, *wide.captured_queries)]
+        return [sql for sql in captured if " FROM " in sql]
 
-    return asked
+    return queries

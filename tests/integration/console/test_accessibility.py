@@ -1,4 +1,4 @@
-"""Every page of the console can be used by people who do not see it, or not well: what axe knows to look for is not there."""
+"""Every page of the console passes the accessibility rules of axe."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.scheduling import make_schedule
 pytestmark = pytest.mark.ui
 axe = pytest.importorskip("axe_playwright_python.sync_playwright")
 
-#: Between them every colour and every width.
+#: Together they cover both colour schemes and both widths.
 LOOKS = (("light", 1280), ("dark", 390))
 
 
@@ -37,16 +37,16 @@ def window(person: Callable[..., Person]) -> Iterator[Any]:
 
 
 @pytest.fixture
-def addresses(asked: Questions) -> list[str]:
+def addresses(questions: Questions) -> list[str]:
     """Every page of the navigation, and one of what they list."""
-    asked.engine.serve(asked.tenant)
-    gate = asked.gate("# Bees\n\nThey *fly*.", name="An article")
-    versions.save(asked.tenant.pk, ARTICLE, actor="test")
-    run = submission.start_run(asked.tenant.pk, "article", submission.NewRun(), actor="test")
-    with tenant_scope(asked.tenant.pk):
+    questions.engine.serve(questions.tenant)
+    gate = questions.gate("# Bees\n\nThey *fly*.", name="An article")
+    versions.save(questions.tenant.pk, ARTICLE, actor="test")
+    run = submission.start_run(questions.tenant.pk, "article", submission.NewRun(), actor="test")
+    with tenant_scope(questions.tenant.pk):
         submit([NewActivity(name="Work", agent_role="qa")], actor="test")
-    asked.engine.drain()
-    schedule = make_schedule(asked.tenant, "prices", params={})
+    questions.engine.drain()
+    schedule = make_schedule(questions.tenant, "prices", params={})
     listed = [entry.address for group in navigation.groups("home") for entry in group.entries]
     return [
         *listed,
@@ -69,11 +69,11 @@ def addresses(asked: Questions) -> list[str]:
     ]
 
 
-def test_no_page_in_any_colours_or_width_is_closed_to_anybody(addresses: list[str], window: Any) -> None:
+def test_every_page_is_accessible_in_each_colour_scheme_and_width(addresses: list[str], window: Any) -> None:
     saved_views.keep(
         members.principal_of(User.objects.get()), page="activities", name="Open", query="q=status%3Aopen"
     )
-    found = []
+    violations = []
     for colours, width in LOOKS:
         window.emulate_media(color_scheme=colours, reduced_motion="reduce")
         window.set_viewport_size({"width": width, "height": 800})
@@ -85,17 +85,17 @@ def test_no_page_in_any_colours_or_width_is_closed_to_anybody(addresses: list[st
             window.evaluate("document.querySelector('.calendar td:last-child')?.classList.add('past')")
             for fault in axe.Axe().run(window).response["violations"]:
                 nodes = [node["html"][:120] for node in fault["nodes"][:3]]
-                found.append((colours, width, address, fault["id"], fault["help"], nodes))
+                violations.append((colours, width, address, fault["id"], fault["help"], nodes))
 
-    assert found == []
+    assert violations == []
 
 
-def test_nor_are_the_tenants_beside_each_other_and_the_second_factor(
+def test_the_tenants_and_second_factor_pages_are_accessible(
     tenant: Tenant, other_tenant: Tenant, person: Callable[..., Person], settings: Any
 ) -> None:
     settings.ORCHESTRATOR_PASSKEY_ORIGIN = "https://console.example"
     bo = person("bo", tenant, other_tenant)
-    found = []
+    violations = []
     with pages.browser() as chromium, pages.served() as address:
         context = chromium.new_context(base_url=address)
         context.add_cookies([pages.signed_in(bo.user, address)])
@@ -110,16 +110,16 @@ def test_nor_are_the_tenants_beside_each_other_and_the_second_factor(
                 window.goto(path, wait_until="load")
                 assert window.inner_text("h1") == heading
                 faults = axe.Axe().run(window).response["violations"]
-                found += [(colours, width, path, fault["id"], fault["help"]) for fault in faults]
+                violations += [(colours, width, path, fault["id"], fault["help"]) for fault in faults]
         pages.leave(context)
 
-    assert found == []
+    assert violations == []
 
 
-def test_nor_is_the_page_to_sign_in(database: None) -> None:
+def test_the_sign_in_page_is_accessible(database: None) -> None:
     with pages.browser() as chromium, pages.served() as address:
         window = chromium.new_context(base_url=address).new_page()
         window.goto("/login/")
-        found = [fault["id"] for fault in axe.Axe().run(window).response["violations"]]
+        violations = [fault["id"] for fault in axe.Axe().run(window).response["violations"]]
 
-    assert found == []
+    assert violations == []

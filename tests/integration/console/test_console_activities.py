@@ -1,4 +1,4 @@
-"""The pages of activities: found by a query, looked at one by one, dealt with one by one and many at a time."""
+"""The pages of activities: search, details, actions on one activity, and bulk actions."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ LIST, MANY = "/activities/", "/activities/bulk/"
 
 
 def names(answer: Any) -> list[str]:
-    """The activities of the list, in their order."""
+    """Return the names of the listed activities, in order."""
     return re.findall(r'<th scope="row"><a [^>]*><bdi>(.*?)</bdi>', answer.content.decode())
 
 
-def submitted(tenant: Tenant, *items: NewActivity) -> list[UUID]:
+def submit_work(tenant: Tenant, *items: NewActivity) -> list[UUID]:
     with tenant_scope(tenant.pk):
         return [one.id for one in submit(list(items), actor="token:planner")]
 
@@ -44,34 +44,34 @@ def work(name: str, role: str = "strategy-writer", **fields: Any) -> NewActivity
 # Texts
 
 
-def test_every_attempt_shows_what_it_was_told_also_those_that_failed(asked: Questions, ann: Person) -> None:
+def test_every_attempt_shows_its_prompt_even_a_failed_one(questions: Questions, ann: Person) -> None:
     def fails_twice(request: AgentRequest) -> AgentResult:
-        if len(asked.engine.agent.calls) < 3:
+        if len(questions.engine.agent.calls) < 3:
             raise RetryableAgentError("down")
         return Completed(Output(content="Bees sleep."))
 
-    asked.engine.serve(asked.tenant)
-    asked.engine.agent.behaviour = fails_twice
-    (one,) = asked.engine.submit(asked.tenant, params={"about": "honey"})
+    questions.engine.serve(questions.tenant)
+    questions.engine.agent.behaviour = fails_twice
+    (one,) = questions.engine.submit(questions.tenant, params={"about": "honey"})
     texts = f"{LIST}{one}/texts/"
 
-    asked.engine.drain()
+    questions.engine.drain()
     assert "honey" in words(ann.get(texts)), "while it waits for its next attempt"
     for _ in range(2):
-        asked.engine.make_due(asked.tenant)
-        asked.engine.drain()
+        questions.engine.make_due(questions.tenant)
+        questions.engine.drain()
 
-    runs = asked.engine.runs(asked.tenant, one)
+    runs = questions.engine.runs(questions.tenant, one)
     assert [run.status for run in runs] == ["failed", "failed", "completed"]
     for run in runs:
         assert "honey" in words(ann.get(f"{texts}?run={run.pk}"))
 
 
-def test_what_is_not_on_record_any_more_is_said_so(asked: Questions, ann: Person) -> None:
-    asked.engine.serve(asked.tenant)
-    (one,) = asked.engine.submit(asked.tenant)
-    asked.engine.drain()
-    with tenant_scope(asked.tenant.pk):
+def test_deleted_wakes_of_a_run_are_reported(questions: Questions, ann: Person) -> None:
+    questions.engine.serve(questions.tenant)
+    (one,) = questions.engine.submit(questions.tenant)
+    questions.engine.drain()
+    with tenant_scope(questions.tenant.pk):
         Wake.objects.filter(activity_id=one).delete()
 
     assert "The wakes of this run are no longer stored." in words(ann.get(f"{LIST}{one}/texts/"))
@@ -80,50 +80,50 @@ def test_what_is_not_on_record_any_more_is_said_so(asked: Questions, ann: Person
 # The list
 
 
-def test_a_query_finds_what_it_says_newest_first(asked: Questions, ann: Person) -> None:
-    asked.escalation("No page.")
-    submitted(asked.tenant, work("Bees", priority=1), work("Wasps", "blog-writer"), work("Ants"))
+def test_a_query_lists_matches_newest_first(questions: Questions, ann: Person) -> None:
+    questions.escalation("No page.")
+    submit_work(questions.tenant, work("Bees", priority=1), work("Wasps", "blog-writer"), work("Ants"))
 
-    def found(query: str) -> list[str]:
+    def search(query: str) -> list[str]:
         return names(ann.get(f"{LIST}?q={query}"))
 
-    assert found("")[:3] == ["Ants", "Wasps", "Bees"]
-    assert found("role:strategy-writer") == ["Ants", "Bees"]
-    assert found("role:strategy-writer+priority:urgent") == ["Bees"]
-    assert found("status:needs_review") == ["Audit"]
-    assert found("for:agents+-status:ended") == ["Ants", "Wasps", "Bees"]
-    assert found("age:%3E1h") == []
-    assert found('name:"as"+age:%3C1h') == ["Wasps"]
-    assert found("wake:new_task+-status:created") == ["Audit"]
+    assert search("")[:3] == ["Ants", "Wasps", "Bees"]
+    assert search("role:strategy-writer") == ["Ants", "Bees"]
+    assert search("role:strategy-writer+priority:urgent") == ["Bees"]
+    assert search("status:needs_review") == ["Audit"]
+    assert search("for:agents+-status:ended") == ["Ants", "Wasps", "Bees"]
+    assert search("age:%3E1h") == []
+    assert search('name:"as"+age:%3C1h') == ["Wasps"]
+    assert search("wake:new_task+-status:created") == ["Audit"]
 
 
-def test_a_query_looks_into_params_metadata_and_errors(
-    asked: Questions, ann: Person, other_tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+def test_a_query_searches_params_metadata_and_errors(
+    questions: Questions, ann: Person, other_tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    submitted(
-        asked.tenant,
+    submit_work(
+        questions.tenant,
         work("Bees", params={"order": 4711}),
         work("Wasps", metadata={"ticket": "ABC-7"}),
         work("Ants"),
     )
-    submitted(other_tenant, work("Theirs", params={"order": 4711}, metadata={"ticket": "ABC-7"}))
-    asked.escalation("No page.")
+    submit_work(other_tenant, work("Theirs", params={"order": 4711}, metadata={"ticket": "ABC-7"}))
+    questions.escalation("No page.")
 
-    def found(query: str) -> list[str]:
+    def search(query: str) -> list[str]:
         return names(ann.get(f"{LIST}?q={query}"))
 
-    assert found("4711") == found("params:4711") == ["Bees"]
-    assert found("metadata:abc-7") == ["Wasps"]
-    assert found("error:%22no+page%22") == ["Audit"]
-    assert found("params:abc-7") == []
-    assert found("-params:order+-error:page") == ["Ants", "Wasps"]
+    assert search("4711") == search("params:4711") == ["Bees"]
+    assert search("metadata:abc-7") == ["Wasps"]
+    assert search("error:%22no+page%22") == ["Audit"]
+    assert search("params:abc-7") == []
+    assert search("-params:order+-error:page") == ["Ants", "Wasps"]
     monkeypatch.setattr(selectors, "SEARCHED", 1)
-    assert found("4711") == [], "three newer ones, of which a search looks at the newest"
+    assert search("4711") == [], "three newer ones, of which a search looks at the newest"
 
 
-def test_each_says_why_it_waits(asked: Questions, ann: Person) -> None:
-    asked.blocker()
-    submitted(asked.tenant, work("Bees"))
+def test_each_activity_says_why_it_waits(questions: Questions, ann: Person) -> None:
+    questions.blocker()
+    submit_work(questions.tenant, work("Bees"))
 
     text = words(ann.get(f"{LIST}?q=status:open"))
 
@@ -131,8 +131,8 @@ def test_each_says_why_it_waits(asked: Questions, ann: Person) -> None:
     assert "It is ready and will start when its turn comes." in text
 
 
-def test_a_fault_is_shown_at_its_place_and_finds_nothing(asked: Questions, ann: Person) -> None:
-    submitted(asked.tenant, work("Bees"))
+def test_a_fault_in_a_query_is_marked_at_its_place(questions: Questions, ann: Person) -> None:
+    submit_work(questions.tenant, work("Bees"))
 
     answer = ann.browser.get(f"{LIST}?q=status:open+roel:<b>")
 
@@ -142,8 +142,8 @@ def test_a_fault_is_shown_at_its_place_and_finds_nothing(asked: Questions, ann: 
     assert names(answer) == []
 
 
-def test_pages_go_on_where_the_last_one_ended(asked: Questions, ann: Person) -> None:
-    submitted(asked.tenant, *(work(f"Part {number}") for number in range(PAGE + 3)))
+def test_the_next_page_continues_after_the_last_row(questions: Questions, ann: Person) -> None:
+    submit_work(questions.tenant, *(work(f"Part {number}") for number in range(PAGE + 3)))
 
     first = ann.get(f"{LIST}?q=role:strategy-writer")
     older = re.search(r'rel="next" href="([^"]+)"', first.content.decode())
@@ -157,8 +157,8 @@ def test_pages_go_on_where_the_last_one_ended(asked: Questions, ann: Person) -> 
     assert names(ann.get(f"{LIST}?after=nonsense")) == names(ann.get(LIST)), "no place is the first page"
 
 
-def test_nothing_of_another_tenant_is_shown(asked: Questions, other_tenant: Tenant, ann: Person) -> None:
-    (theirs,) = submitted(other_tenant, work("Their secret"))
+def test_nothing_of_another_tenant_is_shown(questions: Questions, other_tenant: Tenant, ann: Person) -> None:
+    (theirs,) = submit_work(other_tenant, work("Their secret"))
 
     assert "Their secret" not in words(ann.get(LIST))
     for address in (f"{LIST}{theirs}/", f"{LIST}{theirs}/texts/", f"{LIST}?tenant={other_tenant.slug}"):
@@ -166,15 +166,17 @@ def test_nothing_of_another_tenant_is_shown(asked: Questions, other_tenant: Tena
     assert ann.browser.get(f"{LIST}?q=parent:{theirs}").status_code == 200
 
 
-def test_looking_costs_few_statements_however_much_there_is(asked: Questions, ann: Person) -> None:
-    gate = asked.gate_of_step()
-    one = asked.get(gate.parent_id)
+def test_the_pages_need_few_statements_for_any_number_of_activities(
+    questions: Questions, ann: Person
+) -> None:
+    gate = questions.gate_of_step()
+    one = questions.get(gate.parent_id)
     addresses = (LIST, f"{LIST}{one.pk}/", f"{MANY}?q=status:open")
     few = [statements(lambda at=each: ann.get(at)) for each in addresses]
 
-    asked.next_round(gate, "Shorter.", "Short.")
-    asked.blocker(), asked.review(), asked.escalation()
-    submitted(asked.tenant, *(work(f"Part {number}") for number in range(20)))
+    questions.next_round(gate, "Shorter.", "Short.")
+    questions.blocker(), questions.review(), questions.escalation()
+    submit_work(questions.tenant, *(work(f"Part {number}") for number in range(20)))
     many = [statements(lambda at=each: ann.get(at)) for each in addresses]
 
     assert [len(each) <= MOST for each in (*few, *many)] == [True] * 6, [len(each) for each in (*few, *many)]
@@ -183,10 +185,10 @@ def test_looking_costs_few_statements_however_much_there_is(asked: Questions, an
 # One activity
 
 
-def test_its_page_tells_its_time_its_attempts_and_what_it_waits_for(asked: Questions, ann: Person) -> None:
-    gate = asked.gate(name="Bees")
-    asked.next_round(gate, "Shorter, please.", "Short.")
-    revision = asked.get(asked.newest(link_kind="gate").parent_id)
+def test_the_page_shows_time_attempts_and_wait_reason(questions: Questions, ann: Person) -> None:
+    gate = questions.gate(name="Bees")
+    questions.next_round(gate, "Shorter, please.", "Short.")
+    revision = questions.get(questions.newest(link_kind="gate").parent_id)
 
     answer = ann.get(f"{LIST}{revision.pk}/")
     text = words(answer)
@@ -199,8 +201,8 @@ def test_its_page_tells_its_time_its_attempts_and_what_it_waits_for(asked: Quest
     assert "style=" not in answer.content.decode()
 
 
-def test_prompt_and_output_stand_side_by_side_and_do_no_harm(asked: Questions, ann: Person) -> None:
-    gate = asked.gate("# Bees\n\n<script>alert(1)</script> **fly**", name="On <b>bees</b>")
+def test_prompt_and_output_are_shown_and_escaped(questions: Questions, ann: Person) -> None:
+    gate = questions.gate("# Bees\n\n<script>alert(1)</script> **fly**", name="On <b>bees</b>")
     outputs.copy_waiting()
 
     page = ann.get(f"{LIST}{gate.parent_id}/texts/").content.decode()
@@ -210,11 +212,11 @@ def test_prompt_and_output_stand_side_by_side_and_do_no_harm(asked: Questions, a
     assert "<script>alert" not in page
 
 
-def test_an_operator_cancels_and_tries_again(
-    asked: Questions, ann: Person, person: Callable[..., Person]
+def test_an_operator_cancels_and_retries(
+    questions: Questions, ann: Person, person: Callable[..., Person]
 ) -> None:
-    failed = asked.get(asked.escalation().parent_id)
-    (waiting,) = submitted(asked.tenant, work("Bees"))
+    failed = questions.get(questions.escalation().parent_id)
+    (waiting,) = submit_work(questions.tenant, work("Bees"))
 
     def press(who: Person, activity_id: UUID, deed: str) -> Any:
         form = forms_of(who.get(f"{LIST}{activity_id}/"))["operate"]
@@ -223,17 +225,17 @@ def test_an_operator_cancels_and_tries_again(
     assert press(ann, failed.pk, "retry").status_code == 302
     assert press(ann, waiting, "cancel").status_code == 302
 
-    assert (asked.get(failed.pk).status, asked.get(waiting).status) == ("created", "cancelled")
+    assert (questions.get(failed.pk).status, questions.get(waiting).status) == ("created", "cancelled")
     viewer = person("vic", role="viewer")
     assert "operate" not in forms_of(viewer.get(f"{LIST}{failed.pk}/"))
 
 
-def test_an_operator_has_work_run_past_a_pause_and_says_why(asked: Questions, ann: Person) -> None:
-    with tenant_scope(asked.tenant.pk):
+def test_an_operator_runs_paused_work_with_a_reason(questions: Questions, ann: Person) -> None:
+    with tenant_scope(questions.tenant.pk):
         AgentConfig.objects.update_or_create(
-            tenant_id=asked.tenant.pk, agent_id="strategy-writer", defaults={"paused": True}
+            tenant_id=questions.tenant.pk, agent_id="strategy-writer", defaults={"paused": True}
         )
-    (waiting,) = submitted(asked.tenant, work("Bees"))
+    (waiting,) = submit_work(questions.tenant, work("Bees"))
     form = forms_of(ann.get(f"{LIST}{waiting}/"))["run-now"]
 
     assert form.send(ann.browser, ("deed", "run-now"), reason="").status_code == 400
@@ -241,40 +243,42 @@ def test_an_operator_has_work_run_past_a_pause_and_says_why(asked: Questions, an
 
     assert answer.status_code == 302
     assert "The activity runs before all other work" in words(ann.get(answer["Location"]))
-    found = asked.get(waiting)
-    assert (found.status, found.run_now_at is not None) == ("created", True)
+    activity = questions.get(waiting)
+    assert (activity.status, activity.run_now_at is not None) == ("created", True)
 
 
-def test_what_has_changed_since_it_was_shown_is_left_alone(asked: Questions, ann: Person) -> None:
-    failed = asked.get(asked.escalation().parent_id)
-    shown = forms_of(ann.get(f"{LIST}{failed.pk}/"))["operate"]
-    shown.send(ann.browser, ("deed", "retry"))
+def test_an_activity_that_changed_since_the_page_loaded_is_not_acted_on(
+    questions: Questions, ann: Person
+) -> None:
+    failed = questions.get(questions.escalation().parent_id)
+    form = forms_of(ann.get(f"{LIST}{failed.pk}/"))["operate"]
+    form.send(ann.browser, ("deed", "retry"))
 
-    answer = shown.send(ann.browser, ("deed", "cancel"))
+    answer = form.send(ann.browser, ("deed", "cancel"))
 
     assert answer.status_code == 409
     assert "The activity has changed since you loaded the page." in words(answer)
-    assert asked.get(failed.pk).status == "created"
+    assert questions.get(failed.pk).status == "created"
 
 
-def test_work_is_handed_to_another_role_with_a_reason(asked: Questions, ann: Person) -> None:
-    (given,) = submitted(asked.tenant, work("Bees"))
-    form = forms_of(ann.get(f"{LIST}{given}/"))["hand-on"]
+def test_work_is_reassigned_to_another_role_with_a_reason(questions: Questions, ann: Person) -> None:
+    (activity_id,) = submit_work(questions.tenant, work("Bees"))
+    form = forms_of(ann.get(f"{LIST}{activity_id}/"))["hand-on"]
 
     refused = form.send(ann.browser, ("deed", "reassign"), agent_role="qa", reason=" ")
     answer = form.send(ann.browser, ("deed", "reassign"), agent_role="qa", reason="She knows bees.")
 
     assert refused.status_code == 400
-    assert asked.get(given).status == "reassigned"
-    heir = asked.get(UUID(answer["Location"].split("/")[2]))
-    assert (heir.agent_role, heir.parent_id) == ("qa", given)
+    assert questions.get(activity_id).status == "reassigned"
+    successor = questions.get(UUID(answer["Location"].split("/")[2]))
+    assert (successor.agent_role, successor.parent_id) == ("qa", activity_id)
 
 
 # Many at a time
 
 
-def test_what_matches_is_counted_done_and_reported(asked: Questions, ann: Person) -> None:
-    ids = submitted(asked.tenant, *(work(f"Part {number}") for number in range(3)))
+def test_a_bulk_action_is_counted_performed_and_reported(questions: Questions, ann: Person) -> None:
+    ids = submit_work(questions.tenant, *(work(f"Part {number}") for number in range(3)))
     page = ann.get(f"{MANY}?q=role:strategy-writer")
     assert "3 activities match" in words(page)
 
@@ -283,45 +287,47 @@ def test_what_matches_is_counted_done_and_reported(asked: Questions, ann: Person
     assert "0 of 3" in words(ann.get(answer["Location"]))
     bulk_jobs.work()
 
-    assert {asked.get(one).status for one in ids} == {"cancelled"}
+    assert {questions.get(one).status for one in ids} == {"cancelled"}
     text = words(ann.get(answer["Location"]))
     assert "3 of 3 3 done 0 skipped 0 failed" in text
     assert "Not now." in text
     assert "Stop" not in text
 
 
-def test_nothing_is_done_when_others_match_by_now(asked: Questions, ann: Person) -> None:
-    submitted(asked.tenant, work("Bees"))
+def test_a_bulk_action_is_refused_when_the_number_of_matches_changed(
+    questions: Questions, ann: Person
+) -> None:
+    submit_work(questions.tenant, work("Bees"))
     form = forms_of(ann.get(f"{MANY}?q=role:strategy-writer"))["many"]
-    submitted(asked.tenant, work("Wasps"))
+    submit_work(questions.tenant, work("Wasps"))
 
     answer = form.send(ann.browser, action="cancel")
 
     assert answer.status_code == 409
     assert "The filter now matches 2 activities, not 1." in words(answer)
-    with tenant_scope(asked.tenant.pk):
+    with tenant_scope(questions.tenant.pk):
         assert not BulkJob.objects.exists()
         assert set(Activity.objects.values_list("status", flat=True)) == {"created"}
 
 
-def test_nothing_is_done_when_as_many_but_others_match_by_now(asked: Questions, ann: Person) -> None:
-    bees, _ = submitted(asked.tenant, work("Bees"), work("Wasps"))
+def test_a_bulk_action_is_refused_when_other_activities_match(questions: Questions, ann: Person) -> None:
+    bees, _ = submit_work(questions.tenant, work("Bees"), work("Wasps"))
     form = forms_of(ann.get(f"{MANY}?q=role:strategy-writer+status:created"))["many"]
-    with tenant_scope(asked.tenant.pk):
-        cancellation.cancel(asked.tenant.pk, bees, actor="user:bob")
-    submitted(asked.tenant, work("Ants"))
+    with tenant_scope(questions.tenant.pk):
+        cancellation.cancel(questions.tenant.pk, bees, actor="user:bob")
+    submit_work(questions.tenant, work("Ants"))
 
     answer = form.send(ann.browser, action="cancel")
 
     assert answer.status_code == 409
     assert "the same number of activities, but different ones" in words(answer)
-    with tenant_scope(asked.tenant.pk):
+    with tenant_scope(questions.tenant.pk):
         assert not BulkJob.objects.exists()
     assert forms_of(answer)["many"].send(ann.browser, action="cancel").status_code == 302
 
 
 @pytest.mark.parametrize(
-    ("sent", "told"),
+    ("sent", "message"),
     [
         ({}, "Choose an action."),
         ({"action": "priority"}, "Choose a priority."),
@@ -330,21 +336,23 @@ def test_nothing_is_done_when_as_many_but_others_match_by_now(asked: Questions, 
     ],
     ids=("nothing", "no priority", "no such role", "no reason"),
 )
-def test_what_is_missing_is_said(sent: dict[str, str], told: str, asked: Questions, ann: Person) -> None:
-    submitted(asked.tenant, work("Bees"))
+def test_missing_fields_of_a_bulk_action_are_reported(
+    sent: dict[str, str], message: str, questions: Questions, ann: Person
+) -> None:
+    submit_work(questions.tenant, work("Bees"))
     form = forms_of(ann.get(f"{MANY}?q=role:strategy-writer"))["many"]
 
     answer = form.send(ann.browser, **sent)
 
-    assert (answer.status_code, told in words(answer)) == (400, True)
+    assert (answer.status_code, message in words(answer)) == (400, True)
 
 
-def test_a_job_is_stopped_and_belongs_to_its_tenant(
-    asked: Questions, ann: Person, other_tenant: Tenant, person: Callable[..., Person]
+def test_only_its_tenant_sees_and_stops_a_bulk_job(
+    questions: Questions, ann: Person, other_tenant: Tenant, person: Callable[..., Person]
 ) -> None:
-    submitted(asked.tenant, work("Bees"))
-    begun = forms_of(ann.get(f"{MANY}?q=role:strategy-writer"))["many"].send(ann.browser, action="cancel")
-    job = begun["Location"].partition("?")[0]
+    submit_work(questions.tenant, work("Bees"))
+    response = forms_of(ann.get(f"{MANY}?q=role:strategy-writer"))["many"].send(ann.browser, action="cancel")
+    job = response["Location"].partition("?")[0]
     stranger = person("eve", other_tenant)
 
     assert stranger.browser.get(job).status_code == 404
@@ -353,21 +361,23 @@ def test_a_job_is_stopped_and_belongs_to_its_tenant(
     assert "cancelled" in words(ann.get(job))
 
 
-def test_without_a_condition_or_the_role_nothing_is_offered(
-    asked: Questions, ann: Person, person: Callable[..., Person]
+def test_bulk_actions_need_a_query_and_the_operator_role(
+    questions: Questions, ann: Person, person: Callable[..., Person]
 ) -> None:
-    submitted(asked.tenant, work("Bees"))
+    submit_work(questions.tenant, work("Bees"))
 
     assert ann.browser.get(MANY).status_code == 302
     assert ann.browser.get(f"{MANY}?q=colour:red")["Location"].endswith("q=colour%3Ared")
     assert person("vic", role="reviewer").browser.get(f"{MANY}?q=role:qa").status_code == 404
 
 
-def test_an_agents_words_are_escaped_everywhere(asked: Questions, ann: Person) -> None:
-    asked.engine.agent.behaviour = lambda request: Completed(Output(content="<img src=x>", data={"a": "<b>"}))
-    submitted(asked.tenant, work("<i>Bees</i>", "qa", description="<u>"))
-    asked.engine.drain()
-    with tenant_scope(asked.tenant.pk):
+def test_text_of_agents_is_escaped_on_every_page(questions: Questions, ann: Person) -> None:
+    questions.engine.agent.behaviour = lambda request: Completed(
+        Output(content="<img src=x>", data={"a": "<b>"})
+    )
+    submit_work(questions.tenant, work("<i>Bees</i>", "qa", description="<u>"))
+    questions.engine.drain()
+    with tenant_scope(questions.tenant.pk):
         one = Activity.objects.get(name="<i>Bees</i>")
 
     for address in (LIST, f"{LIST}{one.pk}/", f"{LIST}{one.pk}/texts/", f"{MANY}?q=role:qa"):
@@ -378,15 +388,13 @@ def test_an_agents_words_are_escaped_everywhere(asked: Questions, ann: Person) -
 # What is listed, and why something waits
 
 
-def test_the_engines_own_questions_are_listed_for_whoever_looks_for_them(
-    asked: Questions, ann: Person
-) -> None:
-    failed = asked.escalation()
-    questions = names(ann.get(f"{LIST}?q=kind:escalation"))
+def test_escalations_are_listed_only_when_searched_for(questions: Questions, ann: Person) -> None:
+    failed = questions.escalation()
+    escalations = names(ann.get(f"{LIST}?q=kind:escalation"))
 
     listed = names(ann.get(LIST))
 
-    assert questions == [failed.name]
+    assert escalations == [failed.name]
     assert failed.name not in listed
     assert listed, "the failed work itself is there"
     assert failed.name not in names(ann.get(f"{LIST}?q=status:open"))
@@ -394,10 +402,10 @@ def test_the_engines_own_questions_are_listed_for_whoever_looks_for_them(
     assert failed.name in names(ann.get(f"{LIST}?q=Failed"))
 
 
-def test_the_page_says_what_why_says_with_the_place_in_the_queue(asked: Questions, ann: Person) -> None:
-    asked.engine.submit(asked.tenant, "site-auditor")
-    (second,) = asked.engine.submit(asked.tenant, "site-auditor")
-    why = wait_reasons.why(asked.tenant.pk, second)
+def test_the_page_shows_the_wait_reason_and_position(questions: Questions, ann: Person) -> None:
+    questions.engine.submit(questions.tenant, "site-auditor")
+    (second,) = questions.engine.submit(questions.tenant, "site-auditor")
+    why = wait_reasons.why(questions.tenant.pk, second)
 
     page = words(ann.get(f"{LIST}{second}/"))
 
@@ -406,8 +414,8 @@ def test_the_page_says_what_why_says_with_the_place_in_the_queue(asked: Question
     assert "Position 2 in its queue" in page
 
 
-def test_texts_that_come_late_leave_the_title_of_the_page(asked: Questions, ann: Person) -> None:
-    (one,) = asked.engine.submit(asked.tenant)
+def test_texts_loaded_later_do_not_change_the_page_title(questions: Questions, ann: Person) -> None:
+    (one,) = questions.engine.submit(questions.tenant)
 
     loaded = re.findall(r"<[^>]*hx-trigger=\"load\"[^>]*>", ann.get(f"{LIST}{one}/").content.decode())
 
@@ -427,7 +435,7 @@ def only(tenant: Tenant) -> Activity:
         return Activity.objects.get()
 
 
-def test_an_operator_submits_work_for_an_agent(asked: Questions, ann: Person) -> None:
+def test_an_operator_submits_work_for_an_agent(questions: Questions, ann: Person) -> None:
     filled = {
         "name": "Audit the shop", "who": "agent:qa", "description": "All of it.", "content": "The shop.", "params": '{"depth": 2}',
         "priority": "urgent", "requires_approval": "on",
@@ -435,7 +443,7 @@ def test_an_operator_submits_work_for_an_agent(asked: Questions, ann: Person) ->
 
     answer = new_form(ann).send(ann.browser, **filled)
 
-    made = only(asked.tenant)
+    made = only(questions.tenant)
     assert "The activity was submitted." in words(ann.get(answer["Location"]))
     assert (made.name, made.agent_role, made.human_role, made.description) == (
         "Audit the shop",
@@ -445,11 +453,11 @@ def test_an_operator_submits_work_for_an_agent(asked: Questions, ann: Person) ->
     )
     assert (made.params, made.priority, made.requires_approval) == ({"depth": 2}, 1, True)
     assert made.input == {"content": "The shop."}
-    with tenant_scope(asked.tenant.pk):
+    with tenant_scope(questions.tenant.pk):
         assert made.events.order_by("seq")[0].actor == "user:ann"
 
 
-def test_an_operator_asks_people(asked: Questions, ann: Person) -> None:
+def test_an_operator_submits_work_for_people(questions: Questions, ann: Person) -> None:
     filled = {
         "name": "Publish?",
         "who": "person",
@@ -460,7 +468,7 @@ def test_an_operator_asks_people(asked: Questions, ann: Person) -> None:
 
     new_form(ann).send(ann.browser, **filled)
 
-    made = only(asked.tenant)
+    made = only(questions.tenant)
     assert (made.human_role, made.agent_role, made.is_approval_gate, made.params) == (
         "editor",
         None,
@@ -469,7 +477,7 @@ def test_an_operator_asks_people(asked: Questions, ann: Person) -> None:
     )
 
 
-def test_faults_of_new_work_stand_at_its_fields(asked: Questions, ann: Person) -> None:
+def test_faults_of_new_work_are_shown_at_their_fields(questions: Questions, ann: Person) -> None:
     def faults(**filled: str) -> set[str]:
         answer = new_form(ann).send(ann.browser, **filled)
         assert answer.status_code == 400, words(answer)
@@ -479,20 +487,22 @@ def test_faults_of_new_work_stand_at_its_fields(asked: Questions, ann: Person) -
     assert faults(name="x", who="agent:nobody") == {"who"}
     assert faults(name="x", who="person") == {"human_role"}
     assert faults(name="x", who="agent:qa", params="{broken") == {"params"}
-    with tenant_scope(asked.tenant.pk):
+    with tenant_scope(questions.tenant.pk):
         assert not Activity.objects.exists()
 
 
-def test_a_button_that_is_pressed_twice_submits_one(asked: Questions, ann: Person) -> None:
+def test_a_form_sent_twice_submits_one_activity(questions: Questions, ann: Person) -> None:
     form = new_form(ann)
     form.send(ann.browser, name="Audit", who="agent:qa")
 
     form.send(ann.browser, name="Audit", who="agent:qa")
 
-    assert only(asked.tenant).name == "Audit"
+    assert only(questions.tenant).name == "Audit"
 
 
-def test_who_only_looks_submits_nothing(asked: Questions, ann: Person, person: Callable[..., Person]) -> None:
+def test_a_viewer_cannot_submit_work(
+    questions: Questions, ann: Person, person: Callable[..., Person]
+) -> None:
     vic = person("vic", role="viewer")
 
     assert "New activity" not in words(vic.get(LIST))

@@ -1,4 +1,4 @@
-"""The pages of agents: which version serves, how the tenant's runs went, and versions brought into production by the platform."""
+"""The pages of agents: the serving version, recent runs of the tenant, and deployment by the platform."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def scribe(database: None) -> Iterator[Agent]:
         yield agent
 
 
-def test_each_role_shows_how_the_tenants_own_runs_went(
+def test_each_role_shows_the_runs_of_its_tenant_only(
     engine: Engine, tenant: Tenant, other_tenant: Tenant, ann: Person
 ) -> None:
     engine.serve(tenant)
@@ -53,7 +53,7 @@ def test_each_role_shows_how_the_tenants_own_runs_went(
     assert "25%" in words(ann.get(AGENTS))
 
 
-def test_half_and_nearly_all_of_the_runs_took_at_most_so_long() -> None:
+def test_percentiles_of_durations_count_only_completed_runs() -> None:
     runs = RecentRuns()
     for seconds in range(1, 101):
         runs.count("completed", float(seconds))
@@ -63,7 +63,7 @@ def test_half_and_nearly_all_of_the_runs_took_at_most_so_long() -> None:
     assert (RecentRuns().p50, RecentRuns().p95, RecentRuns().failure_rate) == (None, None, None)
 
 
-def test_runs_of_another_day_are_not_counted(engine: Engine, tenant: Tenant, ann: Person) -> None:
+def test_runs_older_than_a_day_are_not_counted(engine: Engine, tenant: Tenant, ann: Person) -> None:
     engine.serve(tenant)
     engine.submit(tenant, "qa")
     engine.drain()
@@ -78,7 +78,7 @@ def test_runs_of_another_day_are_not_counted(engine: Engine, tenant: Tenant, ann
     assert row.runs.ended == 0
 
 
-def test_figures_of_more_runs_than_are_counted_say_since_when(
+def test_figures_limited_by_the_number_of_runs_say_since_when(
     engine: Engine, tenant: Tenant, ann: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("console.agents.MOST", 2)
@@ -86,11 +86,11 @@ def test_figures_of_more_runs_than_are_counted_say_since_when(
     engine.submit(tenant, "qa", count=3)
     engine.drain()
     with tenant_scope(tenant.pk):
-        begun = ActivityRun.objects.order_by("-pk")[1].started_at
+        started = ActivityRun.objects.order_by("-pk")[1].started_at
 
     page = ann.get(AGENTS)
 
-    assert page.context["since"] == begun
+    assert page.context["since"] == started
     assert "too many to count a whole day" in words(page)
     assert "2 runs since" in words(ann.get(f"{AGENTS}qa/"))
     monkeypatch.setattr("console.agents.MOST", 3)
@@ -108,7 +108,7 @@ def test_the_page_of_a_role_has_its_versions_newest_first(scribe: Agent, ann: Pe
     assert "scribe.example" not in page.content.decode(), "addresses are the platform's"
 
 
-def test_a_superuser_rolls_back_and_promotes_and_the_trail_says_so(
+def test_a_superuser_rolls_back_and_promotes_with_audit_entries(
     scribe: Agent, tenant: Tenant, root: Person
 ) -> None:
     page = root.get(f"{AGENTS}scribe/?tenant=acme")
@@ -132,7 +132,9 @@ def test_a_superuser_rolls_back_and_promotes_and_the_trail_says_so(
         ]
 
 
-def test_of_two_who_roll_back_the_same_version_one_does(scribe: Agent, tenant: Tenant, root: Person) -> None:
+def test_a_form_of_an_older_state_cannot_roll_back_or_promote(
+    scribe: Agent, tenant: Tenant, root: Person
+) -> None:
     deployments.deploy("scribe", "1.2.0", "production", actor="pia")
     page = root.get(f"{AGENTS}scribe/?tenant=acme")
     forms = forms_of(page)
@@ -149,7 +151,7 @@ def test_of_two_who_roll_back_the_same_version_one_does(scribe: Agent, tenant: T
     assert serving.version == "1.1.0"
 
 
-def test_what_serves_is_known_however_much_was_deployed_elsewhere_since(
+def test_the_serving_version_is_shown_after_many_staging_deployments(
     scribe: Agent, tenant: Tenant, root: Person
 ) -> None:
     for number in range(agents.MOST_DEPLOYMENTS):
@@ -161,7 +163,7 @@ def test_what_serves_is_known_however_much_was_deployed_elsewhere_since(
     assert ("deed", "roll_back") in forms_of(page)["deeds"].buttons
 
 
-def test_an_admin_of_a_tenant_does_not_deploy_for_all(
+def test_an_admin_of_a_tenant_cannot_deploy(
     scribe: Agent, root: Person, person: Callable[..., Person]
 ) -> None:
     boss = person("boss", role="admin")
@@ -175,7 +177,9 @@ def test_an_admin_of_a_tenant_does_not_deploy_for_all(
     assert serving.version == "1.1.0"
 
 
-def test_what_cannot_be_done_says_why(scribe: Agent, tenant: Tenant, root: Person) -> None:
+def test_a_rollback_without_an_earlier_version_is_refused(
+    scribe: Agent, tenant: Tenant, root: Person
+) -> None:
     address = f"{AGENTS}scribe/?tenant=acme"
     form = forms_of(root.get(address))["deeds"]
     form.send(root.browser, ("deed", "roll_back"))
@@ -185,7 +189,7 @@ def test_what_cannot_be_done_says_why(scribe: Agent, tenant: Tenant, root: Perso
     assert root.browser.get(f"{AGENTS}no-such/?tenant=acme").status_code == 404
 
 
-def test_a_failure_is_seen_on_the_page(engine: Engine, tenant: Tenant, ann: Person) -> None:
+def test_failed_runs_are_shown_on_the_page(engine: Engine, tenant: Tenant, ann: Person) -> None:
     engine.serve(tenant)
     failed(engine, tenant, "dev", 2, error=PermanentAgentError("No.", code="no"))
 
@@ -193,9 +197,9 @@ def test_a_failure_is_seen_on_the_page(engine: Engine, tenant: Tenant, ann: Pers
 
 
 @pytest.mark.parametrize("address", [AGENTS, f"{AGENTS}qa/"])
-def test_a_page_costs_the_same_for_all_roles(
-    address: str, engine: Engine, ann: Person, asked_queries: Callable[..., list[str]]
+def test_the_pages_need_few_queries_for_all_roles(
+    address: str, engine: Engine, ann: Person, queries_of: Callable[..., list[str]]
 ) -> None:
-    asked = asked_queries(ann, address)
+    queries = queries_of(ann, address)
 
-    assert len(asked) <= 12, asked
+    assert len(queries) <= 12, queries

@@ -1,4 +1,4 @@
-"""Questions about failures that look alike are one item of the inbox, and items say what they are about."""
+"""Similar failures are one item of the inbox, and items name the subject of their run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.console_user import INBOX, Person
 from tests.page_queries import MOST
 from tests.questions import ARTICLE, Questions
 
-Asked = Callable[[Person, str], list[str]]
+QueriesOf = Callable[[Person, str], list[str]]
 
 
 def listed(page: Any) -> list[tuple[str, int]]:
@@ -25,10 +25,10 @@ def counts(page: Any) -> dict[str, int]:
     return {tab.words: tab.count for tab in page.context["inbox"].tabs}
 
 
-def test_failures_that_look_alike_are_one_item_with_their_number(asked: Questions, ann: Person) -> None:
-    oldest = asked.escalation("Row 1 is gone.")
-    asked.escalation("Row 2 is gone.")
-    asked.escalation("The disk is full.")
+def test_similar_failures_are_one_item_with_their_count(questions: Questions, ann: Person) -> None:
+    oldest = questions.escalation("Row 1 is gone.")
+    questions.escalation("Row 2 is gone.")
+    questions.escalation("The disk is full.")
 
     page = ann.get()
 
@@ -42,9 +42,9 @@ def test_failures_that_look_alike_are_one_item_with_their_number(asked: Question
     )
 
 
-def test_the_next_one_stands_for_the_rest_when_the_first_is_answered(asked: Questions, ann: Person) -> None:
-    first = asked.escalation("Row 1 is gone.")
-    second = asked.escalation("Row 2 is gone.")
+def test_the_next_failure_represents_the_group_after_an_answer(questions: Questions, ann: Person) -> None:
+    first = questions.escalation("Row 1 is gone.")
+    second = questions.escalation("Row 2 is gone.")
 
     ann.answer(first, "complete", notes="seen")
 
@@ -52,29 +52,31 @@ def test_the_next_one_stands_for_the_rest_when_the_first_is_answered(asked: Ques
     assert listed(ann.get()) == [("Failed: Audit", 1)]
 
 
-def test_other_questions_stand_for_themselves_however_alike(asked: Questions, ann: Person) -> None:
-    asked.task(name="Call them")
-    asked.task(name="Call them")
+def test_items_of_other_kinds_are_never_grouped(questions: Questions, ann: Person) -> None:
+    questions.task(name="Call them")
+    questions.task(name="Call them")
 
     assert listed(ann.get()) == [("Call them", 1), ("Call them", 1)]
 
 
-def test_many_alike_cost_no_more_statements(asked: Questions, ann: Person, asked_queries: Asked) -> None:
-    asked.escalation("Row 1 is gone.")
-    one = len(asked_queries(ann, INBOX))
+def test_grouped_failures_need_no_more_statements(
+    questions: Questions, ann: Person, queries_of: QueriesOf
+) -> None:
+    questions.escalation("Row 1 is gone.")
+    one = len(queries_of(ann, INBOX))
     for row in range(2, 6):
-        asked.escalation(f"Row {row} is gone.")
+        questions.escalation(f"Row {row} is gone.")
 
-    many = asked_queries(ann, INBOX)
+    many = queries_of(ann, INBOX)
 
     assert len(many) == one <= MOST
 
 
-def test_an_item_of_a_run_says_what_the_run_is_about(asked: Questions, ann: Person) -> None:
-    versions.save(asked.tenant.pk, ARTICLE, actor="test")
+def test_an_item_of_a_run_shows_the_subject_of_the_run(questions: Questions, ann: Person) -> None:
+    versions.save(questions.tenant.pk, ARTICLE, actor="test")
     run = submission.NewRun(params={"topic": "Bees in the city"})
-    submission.start_run(asked.tenant.pk, "article", run, actor="token:planner")
-    asked.engine.drain()
+    submission.start_run(questions.tenant.pk, "article", run, actor="token:planner")
+    questions.engine.drain()
 
     (row,) = ann.get().context["inbox"].rows
 
@@ -95,5 +97,5 @@ def test_an_item_of_a_run_says_what_the_run_is_about(asked: Questions, ann: Pers
     ],
     ids=["its name", "a telling parameter", "a short text", "too long", "no text", "no parameters"],
 )
-def test_what_a_run_is_about(name: str, params: Any, subject: str) -> None:
+def test_the_subject_of_a_run_comes_from_its_name_or_params(name: str, params: Any, subject: str) -> None:
     assert subject_of(name, params) == subject

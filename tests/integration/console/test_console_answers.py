@@ -1,6 +1,6 @@
-"""Answers given on the page: each kind, each button, who may, and what is refused.
+"""Answers on the page of an item: every kind and button, permissions, and refusals.
 
-The browser of these tests has no scripts, and is guarded against forged requests.
+The client of these tests runs no scripts and enforces CSRF checks.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ pytestmark = pytest.mark.long
 # Each kind
 
 
-def test_a_gate_is_approved(asked: Questions, ann: Person) -> None:
-    gate = asked.gate_of_step()
+def test_a_gate_is_approved(questions: Questions, ann: Person) -> None:
+    gate = questions.gate_of_step()
 
     assert done(ann.answer(gate, "approve", notes="Good."), ann) == "Approved: Approve: Write"
 
-    now = asked.get(gate.pk)
+    now = questions.get(gate.pk)
     assert (now.status, now.decided_by, now.reviewer_notes) == ("approved", "user:ann", "Good.")
-    assert asked.get(gate.parent_id).status == "approved"
-    assert asked.engine.drain() == 1, "the next step has started"
+    assert questions.get(gate.parent_id).status == "approved"
+    assert questions.engine.drain() == 1, "the next step has started"
 
 
-def test_a_gate_is_sent_back_with_notes(asked: Questions, ann: Person) -> None:
-    gate = asked.gate()
+def test_changes_are_requested_at_a_gate_with_notes(questions: Questions, ann: Person) -> None:
+    gate = questions.gate()
 
     assert (
         done(ann.answer(gate, "reject", notes="Shorter.\r\nAnd with honey."), ann)
         == "Changes requested: Approve: Summary"
     )
 
-    asked.engine.drain()
-    revision = asked.newest(link_kind="gate").parent
+    questions.engine.drain()
+    revision = questions.newest(link_kind="gate").parent
     assert (revision.round, revision.reviewer_notes) == (2, "Shorter.\nAnd with honey.")
 
 
@@ -50,56 +50,58 @@ def test_a_gate_is_sent_back_with_notes(asked: Questions, ann: Person) -> None:
     ("kind", "deed"),
     [("gate", "reject"), ("review", "reject"), ("approval", "reject"), ("blocker", "resolve")],
 )
-def test_a_no_and_a_resolution_need_words(kind: str, deed: str, asked: Questions, ann: Person) -> None:
-    item = getattr(asked, kind)()
+def test_rejections_and_resolutions_need_notes(
+    kind: str, deed: str, questions: Questions, ann: Person
+) -> None:
+    item = getattr(questions, kind)()
     form = ann.form(item)
 
     for notes in ("", "   ", "\r\n"):
-        said = refused(form.send(ann.browser, ("deed", deed), notes=notes), 400)
-        assert said.startswith("Describe ")
-    assert asked.get(item.pk).status == "created"
+        message = refused(form.send(ann.browser, ("deed", deed), notes=notes), 400)
+        assert message.startswith("Describe ")
+    assert questions.get(item.pk).status == "created"
 
 
-def test_a_review_is_answered_either_way(asked: Questions, ann: Person) -> None:
-    good, bad = asked.review(), asked.review()
+def test_a_review_is_approved_or_rejected(questions: Questions, ann: Person) -> None:
+    good, bad = questions.review(), questions.review()
 
     assert done(ann.answer(good, "approve"), ann).startswith("Approved")
     assert done(ann.answer(bad, "reject", notes="Warmer."), ann).startswith("Changes requested")
 
-    asked.engine.drain()
+    questions.engine.drain()
     wakes = {
         wake["reason"]: wake["reviewer_feedback"]
-        for call in asked.engine.agent.calls[2:]
+        for call in questions.engine.agent.calls[2:]
         for wake in call.wakes
     }
     assert wakes == {"review_approved": "", "review_feedback": "Warmer."}
 
 
-def test_a_blocker_is_resolved(asked: Questions, ann: Person) -> None:
-    blocker = asked.blocker()
+def test_a_blocker_is_resolved(questions: Questions, ann: Person) -> None:
+    blocker = questions.blocker()
 
     assert done(ann.answer(blocker, "resolve", notes="I signed in again."), ann).startswith("Resolved")
 
-    asked.engine.drain()
-    (wake,) = asked.engine.agent.calls[-1].wakes
+    questions.engine.drain()
+    (wake,) = questions.engine.agent.calls[-1].wakes
     assert (wake["reason"], wake["blocker_resolution"]) == ("unblocked", "I signed in again.")
 
 
-def test_a_blocker_that_was_reassigned_is_resolved_with_a_note_too(asked: Questions, ann: Person) -> None:
-    blocker = asked.blocker()
+def test_a_blocker_that_was_reassigned_is_resolved_with_a_note_too(questions: Questions, ann: Person) -> None:
+    blocker = questions.blocker()
     heir = reassignment.reassign(
-        asked.tenant.pk, blocker.pk, actor="Ops", reason="Yours.", human_role="devops"
+        questions.tenant.pk, blocker.pk, actor="Ops", reason="Yours.", human_role="devops"
     )
 
     assert refused(ann.answer(heir, "resolve"), 400).startswith("Describe ")
     assert done(ann.answer(heir, "resolve", notes="Up."), ann).startswith("Resolved")
 
-    asked.engine.drain()
-    assert asked.engine.agent.calls[-1].wakes[0]["blocker_resolution"] == "Up."
+    questions.engine.drain()
+    assert questions.engine.agent.calls[-1].wakes[0]["blocker_resolution"] == "Up."
 
 
-def test_a_task_is_taken_up_and_completed_with_a_result(asked: Questions, ann: Person) -> None:
-    task = asked.task()
+def test_a_task_is_claimed_and_completed_with_a_result(questions: Questions, ann: Person) -> None:
+    task = questions.task()
 
     assert done(ann.answer(task, "start"), ann).startswith("Claimed")
     assert "Claimed by ann ." in words(ann.look(task))
@@ -107,27 +109,27 @@ def test_a_task_is_taken_up_and_completed_with_a_result(asked: Questions, ann: P
         ann.answer(task, "complete", output="# Called\r\nThey agree.", notes="Fine."), ann
     ).startswith("Completed")
 
-    now = asked.get(task.pk)
+    now = questions.get(task.pk)
     assert (now.status, now.decided_by, now.reviewer_notes) == ("done", "user:ann", "Fine.")
     assert now.output_ref
-    stored = outputs.read(asked.tenant.pk, now.output_ref)
+    stored = outputs.read(questions.tenant.pk, now.output_ref)
     assert stored
     assert (stored.content, stored.content_type) == ("# Called\nThey agree.", "text/markdown")
 
 
-def test_a_task_may_be_completed_without_a_word(asked: Questions, ann: Person) -> None:
-    task = asked.task()
+def test_a_task_is_completed_without_result_or_notes(questions: Questions, ann: Person) -> None:
+    task = questions.task()
 
     done(ann.answer(task, "complete"), ann)
 
-    assert (asked.get(task.pk).status, asked.get(task.pk).output_ref) == ("done", None)
+    assert (questions.get(task.pk).status, questions.get(task.pk).output_ref) == ("done", None)
 
 
 def test_a_result_that_is_too_long_is_refused_and_kept_in_the_form(
-    asked: Questions, ann: Person, settings: Any
+    questions: Questions, ann: Person, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_MAX_OUTPUT_BYTES = 10
-    task = asked.task()
+    task = questions.task()
 
     answer = ann.answer(task, "complete", output="ééééééé", notes="see above")
 
@@ -136,8 +138,8 @@ def test_a_result_that_is_too_long_is_refused_and_kept_in_the_form(
     assert forms_of(answer)["answer"].fields["notes"] == ["see above"]
 
 
-def test_an_approval_takes_one_of_its_options(asked: Questions, ann: Person) -> None:
-    approval = asked.approval(linked=2)
+def test_an_approval_needs_one_of_its_options(questions: Questions, ann: Person) -> None:
+    approval = questions.approval(linked=2)
 
     choose = "Choose one of the options: Warm, Sober."
     assert refused(ann.answer(approval, "approve"), 400) == choose
@@ -146,57 +148,55 @@ def test_an_approval_takes_one_of_its_options(asked: Questions, ann: Person) -> 
         "Approved"
     )
 
-    assert asked.get(approval.pk).chosen_option == "Sober"
-    assert {asked.get(pk).status for pk in asked.get_linked(approval)} == {"created"}
-    asked.engine.drain()
-    told = [call.wakes[-1]["chosen_option"] for call in asked.engine.agent.calls]
-    assert told == ["Sober", "Sober"]
+    assert questions.get(approval.pk).chosen_option == "Sober"
+    assert {questions.get(pk).status for pk in questions.get_linked(approval)} == {"created"}
+    questions.engine.drain()
+    chosen = [call.wakes[-1]["chosen_option"] for call in questions.engine.agent.calls]
+    assert chosen == ["Sober", "Sober"]
 
 
-def test_an_approval_is_rejected_or_withdrawn(asked: Questions, ann: Person) -> None:
-    rejected, withdrawn = asked.approval(), asked.approval()
+def test_an_approval_is_rejected_or_withdrawn(questions: Questions, ann: Person) -> None:
+    rejected, withdrawn = questions.approval(), questions.approval()
 
     assert done(ann.answer(rejected, "reject", notes="Neither."), ann).startswith("Rejected")
     assert done(ann.answer(withdrawn, "withdraw", notes="Asked twice."), ann).startswith("Request cancelled")
 
-    assert asked.get(rejected.pk).status == "rejected"
-    assert (asked.get(withdrawn.pk).status, asked.get(withdrawn.pk).cancel_reason) == (
+    assert questions.get(rejected.pk).status == "rejected"
+    assert (questions.get(withdrawn.pk).status, questions.get(withdrawn.pk).cancel_reason) == (
         "cancelled",
         "Asked twice.",
     )
 
 
-def test_failed_work_is_retried(asked: Questions, ann: Person) -> None:
-    escalation = asked.escalation()
+def test_failed_work_is_retried(questions: Questions, ann: Person) -> None:
+    escalation = questions.escalation()
 
     assert done(ann.answer(escalation, "retry"), ann) == "Retried: Failed: Audit"
 
-    assert asked.get(escalation.parent_id).status == "created"
-    assert asked.get(escalation.pk).status == "cancelled"
+    assert questions.get(escalation.parent_id).status == "created"
+    assert questions.get(escalation.pk).status == "cancelled"
 
 
-def test_failed_work_is_cancelled(asked: Questions, ann: Person) -> None:
-    escalation = asked.escalation()
+def test_failed_work_is_cancelled(questions: Questions, ann: Person) -> None:
+    escalation = questions.escalation()
 
     done(ann.answer(escalation, "cancel", notes="Not needed any more."), ann)
 
-    work = asked.get(escalation.parent_id)
+    work = questions.get(escalation.parent_id)
     assert (work.status, work.cancel_reason) == ("cancelled", "Not needed any more.")
 
 
-def test_a_failure_that_was_dealt_with_elsewhere_is_closed(asked: Questions, ann: Person) -> None:
-    escalation = asked.escalation()
+def test_completing_an_escalation_does_not_retry_the_work(questions: Questions, ann: Person) -> None:
+    escalation = questions.escalation()
 
     done(ann.answer(escalation, "complete", notes="Did it by hand."), ann)
 
-    assert asked.get(escalation.pk).status == "done"
-    assert asked.get(escalation.parent_id).status == "needs_review"
+    assert questions.get(escalation.pk).status == "done"
+    assert questions.get(escalation.parent_id).status == "needs_review"
 
 
-def test_an_answer_leads_to_the_item_that_followed_and_the_last_one_to_the_list(
-    asked: Questions, ann: Person
-) -> None:
-    first, second = asked.task("first"), asked.task("second")
+def test_an_answer_leads_to_the_next_item_and_the_last_to_the_list(questions: Questions, ann: Person) -> None:
+    first, second = questions.task("first"), questions.task("second")
 
     answer = ann.form(first, "?kind=task").send(ann.browser, ("deed", "complete"))
     assert answer["Location"] == f"{INBOX}{second.pk}/?tenant=acme&kind=task#item"
@@ -213,10 +213,10 @@ def test_an_answer_leads_to_the_item_that_followed_and_the_last_one_to_the_list(
     [("gate", "approve"), ("review", "reject"), ("approval", "withdraw"), ("blocker", "resolve"), ("task", "complete"),
      ("task", "start"), ("escalation", "complete"), ("escalation", "retry")],
 )  # fmt: skip
-def test_a_viewer_sees_and_cannot_act(
-    kind: str, deed: str, asked: Questions, ann: Person, person: Callable[..., Person]
+def test_a_viewer_sees_items_and_cannot_answer(
+    kind: str, deed: str, questions: Questions, ann: Person, person: Callable[..., Person]
 ) -> None:
-    item, viewer = getattr(asked, kind)(), person("vic", role="viewer")
+    item, viewer = getattr(questions, kind)(), person("vic", role="viewer")
 
     page = viewer.look(item)
     assert "Your role here is viewer, which may not decide." in words(page)
@@ -224,52 +224,52 @@ def test_a_viewer_sees_and_cannot_act(
 
     answer = sent_by(viewer, ann.form(item), deed=deed, notes="mine")
     assert "Your role here is viewer" in refused(answer, 403)
-    assert asked.get(item.pk).status == "created"
+    assert questions.get(item.pk).status == "created"
 
 
-def test_a_reviewer_decides_what_their_human_roles_are_asked_for(
-    asked: Questions, person: Callable[..., Person]
+def test_a_reviewer_decides_only_items_of_their_human_roles(
+    questions: Questions, person: Callable[..., Person]
 ) -> None:
     eva = person("eva", role="reviewer", human_roles=["editor"])
-    legal, general = asked.review(human_role="legal"), asked.review()
+    legal, general = questions.review(human_role="legal"), questions.review()
 
     assert "Only the human role legal may decide this. Your roles: editor." in words(eva.look(legal))
     done(eva.answer(general, "approve"), eva)
 
 
-def test_trying_again_is_for_operators(asked: Questions, ann: Person, person: Callable[..., Person]) -> None:
-    escalation, eva = asked.escalation(), person("eva", role="reviewer")
+def test_only_operators_retry(questions: Questions, ann: Person, person: Callable[..., Person]) -> None:
+    escalation, eva = questions.escalation(), person("eva", role="reviewer")
 
     assert "Only operators may retry or cancel the work." in words(eva.look(escalation))
     answer = sent_by(eva, ann.form(escalation), deed="retry")
     assert "Only operators" in refused(answer, 403)
-    assert asked.get(escalation.parent_id).status == "needs_review"
+    assert questions.get(escalation.parent_id).status == "needs_review"
 
 
-def test_whoever_asked_has_no_say_where_that_is_so(asked: Questions, ann: Person) -> None:
-    approval = asked.approval(self_approval=False, asked_by=f"user:{ann.user.pk}")
+def test_a_requester_cannot_decide_without_self_approval(questions: Questions, ann: Person) -> None:
+    approval = questions.approval(self_approval=False, asked_by=f"user:{ann.user.pk}")
 
     assert "You requested this decision, so somebody else must make it." in words(ann.look(approval))
     assert ann.form(approval).buttons == [("deed", "withdraw")]
 
 
-def test_votes_are_counted_until_enough_agree(
-    asked: Questions, ann: Person, person: Callable[..., Person]
+def test_votes_are_counted_until_the_quorum(
+    questions: Questions, ann: Person, person: Callable[..., Person]
 ) -> None:
-    approval, bob = asked.approval(options=(), quorum=2), person("bob", role="reviewer")
+    approval, bob = questions.approval(options=(), quorum=2), person("bob", role="reviewer")
     form_of_bob = bob.form(approval)
 
     assert done(ann.answer(approval, "approve"), ann).startswith("Vote recorded; more approvals are needed")
     assert "You have voted." in words(ann.look(approval))
-    assert asked.get(approval.pk).status == "in_progress"
+    assert questions.get(approval.pk).status == "in_progress"
 
-    # Another vote changes nothing about one's own, so a page that was loaded before it is no older for that.
+    # Another person's vote does not make an open page outdated.
     done(form_of_bob.send(bob.browser, ("deed", "approve")), bob)
-    assert asked.get(approval.pk).status == "approved"
+    assert questions.get(approval.pk).status == "approved"
 
 
-def test_nobody_votes_twice(asked: Questions, ann: Person) -> None:
-    approval = asked.approval(options=(), quorum=2)
+def test_nobody_votes_twice(questions: Questions, ann: Person) -> None:
+    approval = questions.approval(options=(), quorum=2)
     form = ann.form(approval)
     done(form.send(ann.browser, ("deed", "approve")), ann)
 
@@ -279,17 +279,17 @@ def test_nobody_votes_twice(asked: Questions, ann: Person) -> None:
 # What is no answer
 
 
-def test_a_forged_request_is_refused(asked: Questions, ann: Person) -> None:
-    gate = asked.gate()
+def test_a_forged_request_is_refused(questions: Questions, ann: Person) -> None:
+    gate = questions.gate()
 
     sent = {"deed": "approve", "shown": str(gate.version)}
     assert ann.browser.post(f"{INBOX}{gate.pk}/", sent).status_code == 403
     assert ann.browser.post(f"{INBOX}approve/", {"chosen": f"{gate.pk}:{gate.version}"}).status_code == 403
-    assert asked.get(gate.pk).status == "created"
+    assert questions.get(gate.pk).status == "created"
 
 
-def test_what_the_page_does_not_offer_is_refused(asked: Questions, ann: Person) -> None:
-    gate = asked.gate()
+def test_answers_that_the_page_does_not_offer_are_refused(questions: Questions, ann: Person) -> None:
+    gate = questions.gate()
     form = ann.form(gate)
     for change, status in (
         ({"shown": ""}, 400), ({"shown": "x"}, 400), ({"shown": "-1"}, 400), ({"shown": "99"}, 409), ({"deed": "explode"}, 409),
@@ -297,13 +297,13 @@ def test_what_the_page_does_not_offer_is_refused(asked: Questions, ann: Person) 
         ({"notes": "a\x00b"}, 400),
     ):  # fmt: skip
         refused(sent_by(ann, form, **{"deed": "approve", **change}), status)
-    assert asked.get(gate.pk).status == "created"
+    assert questions.get(gate.pk).status == "created"
 
 
-def test_nobody_answers_for_another_tenant(
-    asked: Questions, other_tenant: Tenant, ann: Person, person: Callable[..., Person]
+def test_members_of_another_tenant_cannot_answer(
+    questions: Questions, other_tenant: Tenant, ann: Person, person: Callable[..., Person]
 ) -> None:
-    gate, stranger = asked.gate(), person("gil", other_tenant, role="admin")
+    gate, stranger = questions.gate(), person("gil", other_tenant, role="admin")
     form = ann.form(gate)
 
     for address in (
@@ -315,4 +315,4 @@ def test_nobody_answers_for_another_tenant(
         assert sent_by(stranger, form, deed="approve").status_code == 404
     answer = sent_by(stranger, Form("/inbox/approve/", "post"), chosen=f"{gate.pk}:{gate.version}")
     assert "This item does not exist." in notice(answer)
-    assert asked.get(gate.pk).status == "created"
+    assert questions.get(gate.pk).status == "created"

@@ -1,4 +1,4 @@
-"""The page of the audit trail: for admins, narrowed as they like, with what was before and after; and the same as a file."""
+"""The audit page: for admins, with filters, changed fields, and an export as a file."""
 
 from __future__ import annotations
 
@@ -23,12 +23,6 @@ AUDIT = "/audit/"
 
 
 @pytest.fixture
-def boss(person: Callable[..., Person]) -> Person:
-    """An admin of `acme`."""
-    return person("boss", role="admin")
-
-
-@pytest.fixture
 def trail(engine: Engine, tenant: Tenant, ann: Person, boss: Person) -> None:
     """Two entries: `ann` has paused a role, and `boss` has made a budget."""
     forms_of(ann.get("/queues/qa/"))["switch"].send(ann.browser, ("deed", "pause"))
@@ -39,7 +33,7 @@ def operations(page: object) -> list[str]:
     return [entry.row.operation for entry in page.context["trail"].entries]  # type: ignore[attr-defined]
 
 
-def test_the_newest_entry_stands_first_with_who_and_what(trail: None, boss: Person) -> None:
+def test_the_newest_entry_comes_first_with_actor_and_operation(trail: None, boss: Person) -> None:
     page = boss.get(AUDIT)
 
     assert operations(page) == ["POST /budgets/", "POST /queues/{role}/pause/"]
@@ -47,7 +41,7 @@ def test_the_newest_entry_stands_first_with_who_and_what(trail: None, boss: Pers
 
 
 @in_one_test(
-    ("query", "found"),
+    ("query", "expected"),
     [
         ("actor=ann", ["POST /queues/{role}/pause/"]),
         ("operation=pause", ["POST /queues/{role}/pause/"]),
@@ -58,15 +52,15 @@ def test_the_newest_entry_stands_first_with_who_and_what(trail: None, boss: Pers
         ("since=2020-01-01", ["POST /budgets/", "POST /queues/{role}/pause/"]),
     ],
 )
-def test_the_trail_is_narrowed(query: str, found: list[str], trail: None, boss: Person) -> None:
-    assert operations(boss.get(f"{AUDIT}?{query}")) == found
+def test_the_trail_is_filtered(query: str, expected: list[str], trail: None, boss: Person) -> None:
+    assert operations(boss.get(f"{AUDIT}?{query}")) == expected
 
 
-def test_a_day_that_is_none_is_told_of(trail: None, boss: Person) -> None:
+def test_an_invalid_day_is_reported(trail: None, boss: Person) -> None:
     assert "Enter days as YYYY-MM-DD." in words(boss.get(f"{AUDIT}?since=yesterday"))
 
 
-def test_before_and_after_are_shown_field_by_field(trail: None, tenant: Tenant, boss: Person) -> None:
+def test_changed_fields_are_shown_before_and_after(trail: None, tenant: Tenant, boss: Person) -> None:
     with tenant_scope(tenant.pk):
         budget = AuditEntry.objects.for_tenant(tenant).get(object_kind="budgets").object_id
     place = f"/settings/budgets/{budget}/"
@@ -79,7 +73,7 @@ def test_before_and_after_are_shown_field_by_field(trail: None, tenant: Tenant, 
     assert "<del><bdi>5</bdi></del>" in page.content.decode()
 
 
-def test_pages_go_on_where_the_one_before_ended(
+def test_the_next_page_continues_after_the_previous_one(
     trail: None, boss: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
@@ -91,14 +85,14 @@ def test_pages_go_on_where_the_one_before_ended(
     assert second.context["trail"].older == ""
 
 
-def test_the_file_holds_what_is_sought(trail: None, boss: Person) -> None:
+def test_the_file_holds_the_filtered_entries(trail: None, boss: Person) -> None:
     rows = list(csv.reader(io.StringIO(boss.get(f"{AUDIT}export/?actor=ann").content.decode())))
 
     assert len(rows) == 2
     assert rows[1][4] == "POST /queues/{role}/pause/"
 
 
-def test_the_file_holds_everything_from_whichever_page_it_is_asked(
+def test_the_file_holds_the_entries_of_all_pages(
     trail: None, boss: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audit, "PAGE", 1)
@@ -110,15 +104,15 @@ def test_the_file_holds_everything_from_whichever_page_it_is_asked(
     assert len(rows) == 3
 
 
-@pytest.mark.parametrize(("until", "found"), [("9999-12-31", 2), ("0001-01-01", 0)])
-def test_the_first_and_the_last_day_that_there_are_can_be_sought(
-    until: str, found: int, trail: None, boss: Person
+@pytest.mark.parametrize(("until", "expected"), [("9999-12-31", 2), ("0001-01-01", 0)])
+def test_the_first_and_last_possible_day_can_be_searched(
+    until: str, expected: int, trail: None, boss: Person
 ) -> None:
-    assert len(operations(boss.get(f"{AUDIT}?until={until}"))) == found
+    assert len(operations(boss.get(f"{AUDIT}?until={until}"))) == expected
 
 
 @pytest.mark.parametrize("address", [AUDIT, f"{AUDIT}export/"])
-def test_only_admins_see_it(address: str, trail: None, ann: Person) -> None:
+def test_only_admins_see_the_trail(address: str, trail: None, ann: Person) -> None:
     answer = ann.browser.get(address)
 
     assert answer.status_code == 403
@@ -126,7 +120,7 @@ def test_only_admins_see_it(address: str, trail: None, ann: Person) -> None:
     assert "POST /budgets/" not in words(answer)
 
 
-def test_others_trails_are_not_there(
+def test_the_trail_of_another_tenant_is_not_shown(
     trail: None, other_tenant: Tenant, person: Callable[..., Person]
 ) -> None:
     otto = person("otto", other_tenant, role="admin")
@@ -135,9 +129,7 @@ def test_others_trails_are_not_there(
     assert otto.browser.get(f"{AUDIT}?tenant=acme").status_code == 404
 
 
-def test_the_page_costs_few_queries(
-    trail: None, boss: Person, asked_queries: Callable[..., list[str]]
-) -> None:
-    asked = asked_queries(boss, f"{AUDIT}?operation=pause")
+def test_the_page_needs_few_queries(trail: None, boss: Person, queries_of: Callable[..., list[str]]) -> None:
+    queries = queries_of(boss, f"{AUDIT}?operation=pause")
 
-    assert len(asked) <= 12, asked
+    assert len(queries) <= 12, queries

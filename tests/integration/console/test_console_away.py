@@ -1,4 +1,4 @@
-"""Pages while PostgreSQL does not answer: people are told in words."""
+"""Pages say in plain words that PostgreSQL does not answer."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ PAGES = ["/", "/activities/", "/inbox/", "/queues/", "/usage/", "/settings/"]
 
 
 @contextmanager
-def away() -> Iterator[None]:
-    """The database is at an address where nobody answers."""
+def without_database() -> Iterator[None]:
+    """Point the connection at a port where nothing listens."""
     connection = connections[APP]
     port = connection.settings_dict["PORT"]
     connection.close()
@@ -33,11 +33,11 @@ def away() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("address", PAGES)
-def test_without_the_database_a_page_says_so_and_looks_again(
+def test_a_page_without_the_database_says_so_and_asks_for_a_retry(
     address: str, person: Callable[..., Person]
 ) -> None:
     ann = person("ann", role="admin")
-    with away():
+    with without_database():
         page = ann.browser.get(address)
 
     assert (page.status_code, page["Retry-After"]) == (503, "5")
@@ -46,10 +46,10 @@ def test_without_the_database_a_page_says_so_and_looks_again(
     assert ann.get(address).status_code == 200
 
 
-def test_who_has_sent_something_is_told_to_look_before_it_is_sent_again(engine: Engine, ann: Person) -> None:
+def test_a_form_sent_without_the_database_warns_against_blind_retries(engine: Engine, ann: Person) -> None:
     form = forms_of(ann.get("/queues/qa/"))["switch"]
 
-    with away():
+    with without_database():
         page = form.send(ann.browser, ("deed", "pause"))
 
     assert page.status_code == 503

@@ -1,4 +1,4 @@
-"""The pages of dead letters: alike failures together, replayed after a count, with what was done about them."""
+"""The pages of dead letters: similar failures are grouped, replayed after a preview, and keep a history."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ LETTERS = "/dead-letters/"
 
 @pytest.fixture
 def broken(engine: Engine, tenant: Tenant) -> list[UUID]:
-    """Three activities that failed alike."""
+    """Three activities with the same failure."""
     engine.serve(tenant)
     return failed(engine, tenant, count=3)
 
 
 @pytest.fixture
 def address(tenant: Tenant, broken: list[UUID]) -> str:
-    """The page of what failed like these."""
+    """The page of their group of failures."""
     return f"{LETTERS}{letters_of(tenant, *broken)[0].fingerprint}/"
 
 
@@ -37,7 +37,7 @@ def states(tenant: Tenant, ids: list[UUID]) -> list[str]:
     return [letter.state for letter in letters_of(tenant, *ids)]
 
 
-def test_failures_that_look_alike_stand_together_with_a_sample(
+def test_similar_failures_are_grouped_with_a_sample(
     engine: Engine, tenant: Tenant, broken: list[UUID], ann: Person
 ) -> None:
     failed(engine, tenant, "dev", error=PermanentAgentError("Page 7 is <b>empty</b>.", code="empty_page"))
@@ -53,7 +53,7 @@ def test_failures_that_look_alike_stand_together_with_a_sample(
     assert "Page 7 is &lt;b&gt;empty&lt;/b&gt;." in page.content.decode()
 
 
-def test_the_list_is_narrowed_by_role_and_shows_what_is_dealt_with_on_demand(
+def test_the_list_is_filtered_by_role_and_state(
     engine: Engine, tenant: Tenant, broken: list[UUID], ann: Person
 ) -> None:
     assert "There are no open failures." in words(ann.get(f"{LETTERS}?role=dev"))
@@ -64,7 +64,7 @@ def test_the_list_is_narrowed_by_role_and_shows_what_is_dealt_with_on_demand(
     assert "broken It broke." in words(ann.get(f"{LETTERS}?state=all"))
 
 
-def test_a_replay_is_counted_first_and_does_what_was_counted(
+def test_a_replay_is_previewed_and_replays_what_was_counted(
     engine: Engine, tenant: Tenant, broken: list[UUID], address: str, ann: Person
 ) -> None:
     counted = forms_of(ann.get(address))["replay"].send(ann.browser, ("deed", "count_replay"), per_second="2")
@@ -80,14 +80,14 @@ def test_a_replay_is_counted_first_and_does_what_was_counted(
     assert "Retried: 3" in words(page)
     assert states(tenant, broken) == ["replayed"] * 3
     assert states(tenant, later) == ["open"], "what was not counted is not replayed"
-    (dealing,) = page.context["alike"].history
-    assert (dealing.by, dealing.state, dealing.count, dealing.live) == ("user:ann", "replayed", 3, 3)
+    (replay,) = page.context["alike"].history
+    assert (replay.by, replay.state, replay.count, replay.live) == ("user:ann", "replayed", 3, 3)
     with tenant_scope(tenant.pk):
         entry = AuditEntry.objects.for_tenant(tenant).order_by("-number")[0]
     assert (entry.operation, entry.actor_name) == ("POST /dead-letters/replay/", "ann")
 
 
-def test_the_history_says_what_became_of_a_replay(
+def test_the_history_shows_the_outcome_of_a_replay(
     engine: Engine, tenant: Tenant, broken: list[UUID], address: str, ann: Person
 ) -> None:
     counted = forms_of(ann.get(address))["replay"].send(ann.browser, ("deed", "count_replay"))
@@ -98,7 +98,7 @@ def test_the_history_says_what_became_of_a_replay(
     assert "user:ann replayed 3 3 succeeded" in words(ann.get(LETTERS))
 
 
-def test_one_failure_is_tried_again_and_not_twice(
+def test_one_failure_is_retried_once(
     engine: Engine, tenant: Tenant, broken: list[UUID], address: str, ann: Person
 ) -> None:
     form, letter = forms_of(ann.get(address))["single"], letters_of(tenant, *broken)[0]
@@ -112,24 +112,24 @@ def test_one_failure_is_tried_again_and_not_twice(
     )
 
 
-def test_giving_up_needs_a_reason_and_a_confirmation(
+def test_dismissing_needs_a_reason_and_a_confirmation(
     engine: Engine, tenant: Tenant, broken: list[UUID], address: str, ann: Person
 ) -> None:
     form = forms_of(ann.get(address))["dismiss"]
 
-    unsaid = form.send(ann.browser, ("deed", "count_dismiss"))
-    assert "reason" in refused(unsaid, 400)
-    assert 'name="reason" rows="2" maxlength="2000" aria-invalid="true"' in unsaid.content.decode()
+    lacking_reason = form.send(ann.browser, ("deed", "count_dismiss"))
+    assert "reason" in refused(lacking_reason, 400)
+    assert 'name="reason" rows="2" maxlength="2000" aria-invalid="true"' in lacking_reason.content.decode()
 
     counted = form.send(ann.browser, ("deed", "count_dismiss"), reason="Nobody needs it.")
     assert "3 would be dismissed" in words(counted)
     forms_of(counted)["confirmation"].send(ann.browser, ("deed", "dismiss"))
     with tenant_scope(tenant.pk):
-        found = Activity.objects.filter(pk__in=broken).values_list("status", "cancel_reason")
-        assert set(found) == {("cancelled", "Nobody needs it.")}
+        rows = Activity.objects.filter(pk__in=broken).values_list("status", "cancel_reason")
+        assert set(rows) == {("cancelled", "Nobody needs it.")}
 
 
-def test_what_was_typed_is_kept_when_it_makes_no_sense(
+def test_an_invalid_rate_is_refused_and_kept_in_the_form(
     engine: Engine, tenant: Tenant, broken: list[UUID], address: str, ann: Person
 ) -> None:
     answer = forms_of(ann.get(address))["replay"].send(
@@ -146,7 +146,7 @@ def test_what_was_typed_is_kept_when_it_makes_no_sense(
     )
 
 
-def test_a_viewer_looks_and_changes_nothing(
+def test_a_viewer_sees_failures_and_changes_nothing(
     tenant: Tenant, broken: list[UUID], address: str, ann: Person, person: Callable[..., Person]
 ) -> None:
     vic = person("vic", role="viewer")
@@ -160,7 +160,7 @@ def test_a_viewer_looks_and_changes_nothing(
     assert states(tenant, broken) == ["open"] * 3
 
 
-def test_others_failures_are_not_there(
+def test_failures_of_another_tenant_are_not_shown(
     tenant: Tenant, other_tenant: Tenant, address: str, person: Callable[..., Person]
 ) -> None:
     otto = person("otto", other_tenant)
@@ -170,26 +170,26 @@ def test_others_failures_are_not_there(
     assert "There are no open failures." in words(otto.get(LETTERS))
 
 
-def test_the_pages_cost_the_same_for_hundreds_of_failures(
-    tenant: Tenant, ann: Person, asked_queries: Callable[..., list[str]]
+def test_the_pages_need_few_queries_for_hundreds_of_failures(
+    tenant: Tenant, ann: Person, queries_of: Callable[..., list[str]]
 ) -> None:
     ids = failed_many(tenant, 200)
     address = f"{LETTERS}{letters_of(tenant, ids[0])[0].fingerprint}/"
 
     for each in (LETTERS, address):
-        asked = asked_queries(ann, each)
-        assert len(asked) <= 12, asked
+        queries = queries_of(ann, each)
+        assert len(queries) <= 12, queries
     assert "Older" in words(ann.get(address))
     assert len(ann.get(f"{address}?page=4").context["alike"].letters) == 50
     assert ann.browser.get(f"{address}?page=0").status_code == 404
 
 
-def test_what_was_said_in_quotation_marks_tells_failures_apart_and_stands_at_each(
-    engine: Engine, tenant: Tenant, ann: Person
-) -> None:
+def test_quoted_text_separates_groups_and_is_shown(engine: Engine, tenant: Tenant, ann: Person) -> None:
     engine.serve(tenant)
-    for said in ("no title in row 7", "no title in row 12", "no body in row 1"):
-        failed(engine, tenant, error=PermanentAgentError(f'HTTP 422: {{"error": "{said}"}}', code="refused"))
+    for message in ("no title in row 7", "no title in row 12", "no body in row 1"):
+        failed(
+            engine, tenant, error=PermanentAgentError(f'HTTP 422: {{"error": "{message}"}}', code="refused")
+        )
 
     groups = ann.get(LETTERS).context["letters"].groups
     page = words(ann.get(f"{LETTERS}{groups[0].fingerprint}/"))

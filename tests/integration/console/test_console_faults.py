@@ -1,4 +1,4 @@
-"""Whose request comes to nothing is told what happened and where to go on; programs are answered as programs."""
+"""People get an error page with a way back; programs get a plain response."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.console_user import Person
 BROWSER = {"accept": "text/html,application/xhtml+xml"}
 
 
-def test_a_person_at_an_address_that_is_none_is_led_back(ann: Person) -> None:
+def test_an_unknown_address_shows_a_page_with_a_way_back(ann: Person) -> None:
     answer = ann.browser.get("/no/such/page", headers=BROWSER)
 
     assert answer.status_code == 404
@@ -28,7 +28,7 @@ def test_a_person_at_an_address_that_is_none_is_led_back(ann: Person) -> None:
     assert "script-src 'self';" in answer["Content-Security-Policy"]
 
 
-def test_a_program_is_answered_as_before(tenant: Tenant, client: Client) -> None:
+def test_a_program_gets_no_error_page(tenant: Tenant, client: Client) -> None:
     for address in ("/no/such/page", "/api/v1/nothing/"):
         answer = client.get(address)
         assert answer.status_code == 404
@@ -38,7 +38,7 @@ def test_a_program_is_answered_as_before(tenant: Tenant, client: Client) -> None
     assert answer["Content-Type"] == "application/problem+json"
 
 
-def test_a_form_that_is_too_old_says_that_nothing_was_done(ann: Person) -> None:
+def test_an_expired_form_says_that_nothing_was_done(ann: Person) -> None:
     answer = ann.browser.post("/queues/", {"deed": "pause"}, headers=BROWSER)
 
     assert answer.status_code == 403
@@ -46,7 +46,7 @@ def test_a_form_that_is_too_old_says_that_nothing_was_done(ann: Person) -> None:
 
 
 @pytest.mark.parametrize(
-    ("handler", "status", "said"),
+    ("handler", "status", "message"),
     [
         (error_pages.bad_request, 400, "Bad request"),
         (error_pages.permission_denied, 403, "Your role does not allow this."),
@@ -54,15 +54,13 @@ def test_a_form_that_is_too_old_says_that_nothing_was_done(ann: Person) -> None:
     ],
     ids=("400", "403", "500"),
 )
-def test_the_pages_ask_nothing_from_the_database(
-    database: None, handler: Any, status: int, said: str
-) -> None:
+def test_the_error_pages_need_no_database(database: None, handler: Any, status: int, message: str) -> None:
     request = RequestFactory().get("/queues/", headers=BROWSER)
     why = () if handler is error_pages.server_error else (ValueError("why"),)
 
-    with CaptureQueriesContext(connections[APP]) as asked:
+    with CaptureQueriesContext(connections[APP]) as captured:
         answer = handler(request, *why)
 
     assert answer.status_code == status
-    assert said in words(answer)
-    assert len(asked) == 0
+    assert message in words(answer)
+    assert len(captured) == 0

@@ -1,4 +1,4 @@
-"""Hostile text on the pages about operation: whatever agents and people wrote, a page has the elements that it has with harmless text."""
+"""Hostile text on the operation pages adds no element or attribute compared with harmless text."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Elements(HTMLParser):
 
 
 def arrange(engine: Engine, tenant: Tenant, text: str) -> list[str]:
-    """One of everything that has a text; the pages that show it."""
+    """Create one object of each kind with a text; return the pages that show them."""
     engine.serve(tenant)
     failed(engine, tenant, "qa", error=PermanentAgentError(text, code="broken"))
     schedule = make_schedule(tenant, text, description=text, params={text: text})
@@ -79,7 +79,7 @@ def arrange(engine: Engine, tenant: Tenant, text: str) -> list[str]:
 
 
 def wait_in_line(engine: Engine, tenant: Tenant, text: str) -> None:
-    """Work that nobody takes any more in this test."""
+    """Submit work that stays in the queue."""
     engine.submit(tenant, "dev", group_key=text[:60])
     with tenant_scope(tenant.pk):
         Activity.objects.update(name=text)

@@ -1,4 +1,4 @@
-"""Whatever agents, people and addresses say is shown as text: no element, attribute or address of theirs reaches the page."""
+"""Text of agents, people and addresses is shown as text: it adds no element, attribute or address to a page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tenants.models import Tenant
 from tests.console_user import INBOX, Person
 from tests.questions import Questions
 
-#: Ours. What a text adds beyond Markdown's own would show here.
+#: Elements of our templates and of Markdown. Any other element comes from a text.
 _ELEMENTS = """
 html head meta title link script body a header img nav form input span button main div h1 h2 h3 h4 h5 h6 small kbd label select option
 ul ol li bdi time b p section article dl dt dd details summary table thead tbody tr th td pre code em strong s blockquote textarea
@@ -49,12 +49,12 @@ NASTY = (
     '[a](data:text/html;base64,PHNjcmlwdD4=) [b](vbscript:x) [c](/logout/) [d](//evil.example) [e](http://evil.example/"onclick="x)',
     "&lt;script&gt; &#60;script&#62; <!--",
 )
-#: The short ones several at a time: a page of each kind with each of them takes long, and each is escaped by itself.
+#: Short texts are combined, because rendering a page of each kind for every text takes long.
 TOGETHER = (" ".join(NASTY[:4]), " ".join((*NASTY[4:6], NASTY[9])), *NASTY[6:9])
 
 
 class Audit(HTMLParser):
-    """Finds what is not ours."""
+    """Collects elements, attributes and links that are not ours."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Audit(HTMLParser):
 
 
 def harmless(answer: HttpResponse) -> str:
-    """The text of the page, once it was found to have nothing but our own elements."""
+    """Assert that the page has only our own elements, and return its text."""
     audit = Audit()
     audit.feed(answer.content.decode())
     assert audit.found == []
@@ -93,35 +93,35 @@ def harmless(answer: HttpResponse) -> str:
     return " ".join("".join(audit.text).split())
 
 
-def _kinds(asked: Questions, nasty: str) -> Iterator[Activity]:
-    """Items of every kind in which every text is the nasty one."""
+def _kinds(questions: Questions, nasty: str) -> Iterator[Activity]:
+    """Create items of every kind with the hostile text in each field."""
     short = nasty[:60]
-    yield asked.task(
+    yield questions.task(
         nasty, human_role=short, description=nasty, params={nasty: nasty}, metadata={"reassign_reason": nasty}
     )
-    first = asked.gate(nasty, name=nasty)
+    first = questions.gate(nasty, name=nasty)
     yield first
-    approvals.reject(asked.tenant.pk, first.pk, actor=f"token:{nasty}", notes=nasty)
-    asked.engine.agent.behaviour = lambda request: Completed(
+    approvals.reject(questions.tenant.pk, first.pk, actor=f"token:{nasty}", notes=nasty)
+    questions.engine.agent.behaviour = lambda request: Completed(
         Output(content=f"x{nasty}\n\n{nasty}", data={nasty: [nasty]})
     )
-    asked.engine.drain()
-    yield asked.newest(link_kind="gate")
-    voted = asked.approval(nasty, options=(nasty, "other"), quorum=2, asked_by=nasty)
-    with tenant_scope(asked.tenant.pk):
-        Activity.objects.filter(pk__in=asked.get_linked(voted)).update(name=nasty, agent_role=short)
+    questions.engine.drain()
+    yield questions.newest(link_kind="gate")
+    voted = questions.approval(nasty, options=(nasty, "other"), quorum=2, asked_by=nasty)
+    with tenant_scope(questions.tenant.pk):
+        Activity.objects.filter(pk__in=questions.get_linked(voted)).update(name=nasty, agent_role=short)
     by = Voter(f"user:{nasty}", identity="user:0")
-    approvals.decide(asked.tenant.pk, voted.pk, "approve", by=by, notes=nasty, chosen_option=nasty)
+    approvals.decide(questions.tenant.pk, voted.pk, "approve", by=by, notes=nasty, chosen_option=nasty)
     yield voted
-    yield asked.review(nasty, nasty, human_role=short)
-    yield asked.blocker(nasty, type=short)
-    yield asked.subtask(nasty[:200], description=nasty, human_role=short)
-    yield asked.escalation(nasty)
+    yield questions.review(nasty, nasty, human_role=short)
+    yield questions.blocker(nasty, type=short)
+    yield questions.subtask(nasty[:200], description=nasty, human_role=short)
+    yield questions.escalation(nasty)
 
 
 @pytest.mark.parametrize("nasty", TOGETHER)
-def test_no_text_becomes_more_than_text(nasty: str, asked: Questions, ann: Person) -> None:
-    items = list(_kinds(asked, nasty))
+def test_hostile_text_adds_no_element_to_any_item(nasty: str, questions: Questions, ann: Person) -> None:
+    items = list(_kinds(questions, nasty))
 
     listed = harmless(ann.get())
     assert " ".join(nasty.split()) in listed
@@ -129,24 +129,26 @@ def test_no_text_becomes_more_than_text(nasty: str, asked: Questions, ann: Perso
         harmless(ann.look(item))
 
 
-def test_what_is_over_is_as_harmless(asked: Questions, ann: Person) -> None:
-    withdrawn, task, gate = asked.approval(SCRIPT), asked.task(SCRIPT), asked.gate(SCRIPT)
-    cancellation.cancel(asked.tenant.pk, withdrawn.pk, actor=f"token:{SCRIPT}", reason=SCRIPT)
-    approvals.approve(asked.tenant.pk, gate.pk, actor=f"user:{SCRIPT}", notes=SCRIPT, chosen_option=SCRIPT)
+def test_hostile_text_of_closed_items_adds_no_element(questions: Questions, ann: Person) -> None:
+    withdrawn, task, gate = questions.approval(SCRIPT), questions.task(SCRIPT), questions.gate(SCRIPT)
+    cancellation.cancel(questions.tenant.pk, withdrawn.pk, actor=f"token:{SCRIPT}", reason=SCRIPT)
+    approvals.approve(
+        questions.tenant.pk, gate.pk, actor=f"user:{SCRIPT}", notes=SCRIPT, chosen_option=SCRIPT
+    )
     form = ann.form(task)
 
-    told = ann.browser.post(
+    response = ann.browser.post(
         form.action.partition("#")[0], {**form.fields, "deed": "complete", "notes": SCRIPT, "output": SCRIPT}
     )
 
-    assert told.status_code == 302
+    assert response.status_code == 302
     assert f"Completed: {SCRIPT}" in harmless(ann.get())
     for item in (withdrawn, task, gate):
         assert SCRIPT in harmless(ann.look(item))
 
 
-def test_what_was_written_comes_back_as_text(asked: Questions, ann: Person) -> None:
-    gate = asked.gate()
+def test_text_of_a_refused_form_is_escaped(questions: Questions, ann: Person) -> None:
+    gate = questions.gate()
     nasty = f"</textarea>{SCRIPT}"
 
     answer = ann.form(gate).send(ann.browser, ("deed", "approve"), notes=nasty + "x" * 20_000)
@@ -155,21 +157,23 @@ def test_what_was_written_comes_back_as_text(asked: Questions, ann: Person) -> N
     assert nasty in harmless(answer)
 
 
-def test_a_pipeline_and_a_tenant_may_have_any_name(asked: Questions, ann: Person, root: Person) -> None:
+def test_hostile_names_of_pipelines_and_tenants_are_escaped(
+    questions: Questions, ann: Person, root: Person
+) -> None:
     step = {"id": "call", "name": SCRIPT, "human_role": "sales", "description": SCRIPT}
-    versions.save(asked.tenant.pk, {"key": "p", "name": SCRIPT, "steps": [step]}, actor="t")
-    submission.start_run(asked.tenant.pk, "p", submission.NewRun(), actor="t")
-    with tenant_scope(asked.tenant.pk):
-        Tenant.objects.filter(pk=asked.tenant.pk).update(name=SCRIPT)
+    versions.save(questions.tenant.pk, {"key": "p", "name": SCRIPT, "steps": [step]}, actor="t")
+    submission.start_run(questions.tenant.pk, "p", submission.NewRun(), actor="t")
+    with tenant_scope(questions.tenant.pk):
+        Tenant.objects.filter(pk=questions.tenant.pk).update(name=SCRIPT)
 
     assert f"pipeline {SCRIPT} asks sales" in harmless(ann.get())
-    harmless(ann.look(asked.newest()))
+    harmless(ann.look(questions.newest()))
     assert SCRIPT in root.get().content.decode().replace("&lt;", "<").replace("&gt;", ">")
     assert SCRIPT not in root.get().content.decode()
 
 
-def test_an_address_is_as_harmless_as_a_text(asked: Questions, ann: Person) -> None:
-    task = asked.task()
+def test_hostile_query_parameters_are_escaped(questions: Questions, ann: Person) -> None:
+    task = questions.task()
 
     for nasty, address in product(NASTY, (INBOX, f"{INBOX}{task.pk}/")):
         harmless(ann.browser.get(address, {"search": nasty, "role": nasty}))
@@ -178,20 +182,20 @@ def test_an_address_is_as_harmless_as_a_text(asked: Questions, ann: Person) -> N
         assert "text/html" not in refused["Content-Type"] or SCRIPT not in refused.content.decode()
 
 
-def test_a_link_says_where_it_leads_and_tells_nobody_from_where(asked: Questions, ann: Person) -> None:
-    gate = asked.gate(
+def test_a_link_shows_its_host_and_sends_no_referrer(questions: Questions, ann: Person) -> None:
+    gate = questions.gate(
         "[https://bank.example](https://evil.example/login) and ![a hive](https://evil.example/p.png)"
     )
 
     page = ann.look(gate)
 
-    said = harmless(page)
-    assert "https://bank.example (evil.example)" in said
-    assert "[picture: a hive] (evil.example)" in said
+    text = harmless(page)
+    assert "https://bank.example (evil.example)" in text
+    assert "[picture: a hive] (evil.example)" in text
     assert page["Referrer-Policy"] == "same-origin"
 
 
-def test_a_very_long_text_is_shown_plainly_and_cut(asked: Questions, ann: Person) -> None:
-    gate = asked.gate("[" * 400_000)
+def test_a_very_long_text_is_cut(questions: Questions, ann: Person) -> None:
+    gate = questions.gate("[" * 400_000)
 
     assert "100000 more characters are available through the API." in harmless(ann.look(gate))

@@ -1,4 +1,4 @@
-"""The inbox: who sees what people are asked for, in which order, and how the list is narrowed."""
+"""The inbox: who sees which items, their order, and the filters."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def names(answer: HttpResponse) -> list[str]:
 
 def row(answer: HttpResponse, name: str) -> str:
     """What the list says about one item."""
-    for found in re.findall(r'<li class="row.*?</li>', answer.content.decode(), re.DOTALL):
-        if f">{name}</bdi>" in found:
-            return " ".join(re.sub(r"<[^>]+>", " ", found).split())
+    for match in re.findall(r'<li class="row.*?</li>', answer.content.decode(), re.DOTALL):
+        if f">{name}</bdi>" in match:
+            return " ".join(re.sub(r"<[^>]+>", " ", match).split())
     raise AssertionError(f"{name} is not listed")
 
 
@@ -48,23 +48,23 @@ def _tasks(tenant: Tenant, *tasks: NewActivity) -> None:
 # Who sees what
 
 
-def test_a_stranger_signs_in_first(client: Client, database: None) -> None:
+def test_an_anonymous_visitor_is_sent_to_the_login(client: Client, database: None) -> None:
     answer = client.get(f"{INBOX}?kind=gate")
 
     assert (answer.status_code, answer["Location"]) == (302, "/login/?next=/inbox/%3Fkind%3Dgate")
 
 
 def test_an_empty_inbox_says_what_will_appear(ann: Person) -> None:
-    said = words(ann.get())
+    page_text = words(ann.get())
 
-    assert "The inbox is empty." in said
-    assert "Results that need approval" in said
+    assert "The inbox is empty." in page_text
+    assert "Results that need approval" in page_text
 
 
-def test_everything_that_people_are_asked_for_is_in_one_list(asked: Questions, ann: Person) -> None:
+def test_items_of_every_kind_are_in_one_list(questions: Questions, ann: Person) -> None:
     items = {
-        "gate": asked.gate(), "approval": asked.approval(), "review": asked.review(), "resolution": asked.blocker(),
-        "task": asked.task(), "escalation": asked.escalation(),
+        "gate": questions.gate(), "approval": questions.approval(), "review": questions.review(), "resolution": questions.blocker(),
+        "task": questions.task(), "escalation": questions.escalation(),
     }  # fmt: skip
 
     page = ann.get()
@@ -76,9 +76,9 @@ def test_everything_that_people_are_asked_for_is_in_one_list(asked: Questions, a
         assert names(ann.get(f"{INBOX}?kind={kind}")) == [item.name]
 
 
-def test_a_row_says_who_asks_whom_and_since_when(asked: Questions, ann: Person) -> None:
-    asked.gate_of_step(), asked.task(human_role="editor")
-    with tenant_scope(asked.tenant.pk):
+def test_a_row_shows_requester_assignee_and_age(questions: Questions, ann: Person) -> None:
+    questions.gate_of_step(), questions.task(human_role="editor")
+    with tenant_scope(questions.tenant.pk):
         Activity.objects.filter(name="Call the customer").update(
             created_at=datetime.now(UTC) - timedelta(hours=3)
         )
@@ -89,21 +89,21 @@ def test_a_row_says_who_asks_whom_and_since_when(asked: Questions, ann: Person) 
     assert "planner (token) asks editor for 3 h" in row(page, "Call the customer")
 
 
-def test_a_step_for_people_is_asked_by_its_pipeline(asked: Questions, ann: Person) -> None:
+def test_a_human_step_is_requested_by_its_pipeline(questions: Questions, ann: Person) -> None:
     from pipelines import submission, versions
 
     versions.save(
-        asked.tenant.pk,
+        questions.tenant.pk,
         {"key": "p", "name": "Visit", "steps": [{"id": "call", "human_role": "sales"}]},
         actor="t",
     )
-    submission.start_run(asked.tenant.pk, "p", submission.NewRun(), actor="token:planner")
+    submission.start_run(questions.tenant.pk, "p", submission.NewRun(), actor="token:planner")
 
     assert "pipeline Visit asks sales" in row(ann.get(), "call")
 
 
-def test_a_member_sees_the_items_of_their_tenant_alone(
-    asked: Questions, other_tenant: Tenant, ann: Person
+def test_a_member_sees_items_of_their_tenant_only(
+    questions: Questions, other_tenant: Tenant, ann: Person
 ) -> None:
     _tasks(other_tenant, NewActivity(name="theirs", human_role="editor"))
     theirs = _only(other_tenant)
@@ -114,7 +114,7 @@ def test_a_member_sees_the_items_of_their_tenant_alone(
     assert ann.browser.get(f"{INBOX}{theirs.pk}/?tenant={other_tenant.slug}").status_code == 404
 
 
-def test_what_people_are_not_asked_for_is_no_item(engine: Engine, tenant: Tenant, ann: Person) -> None:
+def test_work_of_agents_is_not_an_item(engine: Engine, tenant: Tenant, ann: Person) -> None:
     (work,) = engine.submit(tenant)
 
     assert ann.browser.get(f"{INBOX}{work}/").status_code == 404
@@ -141,38 +141,36 @@ def test_a_user_without_a_tenant_is_told_so(tenant: Tenant, person: Callable[...
     assert "You are not a member of any tenant." in words(nobody.get())
 
 
-def test_a_superuser_chooses_among_the_tenants_that_ask_for_something(
+def test_a_superuser_chooses_among_tenants_with_open_items(
     tenant: Tenant, other_tenant: Tenant, root: Person
 ) -> None:
     _tasks(tenant, NewActivity(name="one", human_role="editor"))
     _tasks(other_tenant, *(NewActivity(name=f"two {n}", human_role="editor") for n in range(3)))
 
-    said = words(root.get())
+    page_text = words(root.get())
 
-    assert said.index("globex 3") < said.index("acme 1")
+    assert page_text.index("globex 3") < page_text.index("acme 1")
     assert names(root.get(f"{INBOX}?tenant=acme")) == ["one"]
     assert "Another tenant" in words(root.get(f"{INBOX}?tenant=acme"))
 
 
-def test_a_superuser_who_broke_no_glass_is_led_to_where_it_is_broken(tenant: Tenant) -> None:
-    """Not to a page that is not there: the login that `make up` prints is one of these."""
+def test_a_superuser_without_break_glass_access_is_led_to_its_form(tenant: Tenant) -> None:
+    """The login that `make up` prints is such a superuser."""
     _tasks(tenant, NewActivity(name="one", human_role="editor"))
     sam = Person(User.objects.create_superuser("sam", "sam@example.com", "a long password"))
     (door,) = re.findall(r'href="(/admin/break-glass/\?tenant=[^"]+)"', sam.get().content.decode())
 
     form = sam.get(door)
     assert 'value="acme"' in form.content.decode()
-    said = {"tenant": "acme", "reason": "The newcomer looks around."}
-    sam.browser.post(door, {**said, "csrfmiddlewaretoken": str(form.context["csrf_token"])})
+    fields = {"tenant": "acme", "reason": "The newcomer looks around."}
+    sam.browser.post(door, {**fields, "csrfmiddlewaretoken": str(form.context["csrf_token"])})
 
     assert f'href="{INBOX}?tenant=acme"' in sam.get("/admin/break-glass/").content.decode()
     assert f'href="{INBOX}?tenant=acme"' in sam.get("/tenants/").content.decode()
     assert names(sam.get(f"{INBOX}?tenant=acme")) == ["one"]
 
 
-def test_only_superusers_learn_which_tenants_there_are(
-    tenant: Tenant, other_tenant: Tenant, ann: Person
-) -> None:
+def test_only_superusers_see_the_list_of_tenants(tenant: Tenant, other_tenant: Tenant, ann: Person) -> None:
     _tasks(other_tenant, NewActivity(name="theirs", human_role="editor"))
 
     answer = ann.browser.get("/tenants/")
@@ -186,7 +184,7 @@ def test_the_overview_leads_to_the_inbox(tenant: Tenant, ann: Person) -> None:
 # Order, filters, pages
 
 
-def test_what_is_overdue_comes_first_then_priority_then_age(tenant: Tenant, ann: Person) -> None:
+def test_overdue_items_come_first_then_priority_then_age(tenant: Tenant, ann: Person) -> None:
     past = datetime.now(UTC) - timedelta(minutes=5)
     _tasks(
         tenant,
@@ -205,7 +203,7 @@ def test_what_is_overdue_comes_first_then_priority_then_age(tenant: Tenant, ann:
     assert "urgent" in row(page, "urgent")
 
 
-def test_a_view_is_an_address(tenant: Tenant, person: Callable[..., Person]) -> None:
+def test_filters_of_the_list_are_query_parameters(tenant: Tenant, person: Callable[..., Person]) -> None:
     _tasks(
         tenant,
         NewActivity(name="Read the text", human_role="editor", description="about bees"),
@@ -222,16 +220,16 @@ def test_a_view_is_an_address(tenant: Tenant, person: Callable[..., Person]) -> 
     assert "No items match this view. Show all" in words(eva.get(f"{INBOX}?search=wasps"))
 
 
-def test_it_begins_with_what_the_person_may_and_should_decide(
-    asked: Questions, person: Callable[..., Person]
+def test_the_list_starts_with_items_that_the_member_may_decide(
+    questions: Questions, person: Callable[..., Person]
 ) -> None:
-    asked.task("Read the text", human_role="editor")
-    asked.task("Sign it", human_role="legal")
-    asked.task("Say yes", human_role="reviewer")
-    failure = asked.escalation().name
+    questions.task("Read the text", human_role="editor")
+    questions.task("Sign it", human_role="legal")
+    questions.task("Say yes", human_role="reviewer")
+    failure = questions.escalation().name
     everything = ["Read the text", "Say yes", "Sign it", failure]
 
-    def begins(name: str, **membership: Any) -> list[str]:
+    def listed_for(name: str, **membership: Any) -> list[str]:
         who = person(name, **membership)
         assert sorted(names(who.get(f"{INBOX}?role=everybody"))) == sorted(everything)
         page = who.get()
@@ -243,27 +241,27 @@ def test_it_begins_with_what_the_person_may_and_should_decide(
         assert (f"{hidden} more" in words(page)) == bool(hidden and listed)
         return listed
 
-    assert begins("eva", role="reviewer", human_roles=["editor"]) == ["Read the text", "Say yes"]
-    assert begins("rob", role="reviewer") == ["Read the text", "Say yes", "Sign it"], (
-        "failures are no reviewer's"
+    assert listed_for("eva", role="reviewer", human_roles=["editor"]) == ["Read the text", "Say yes"]
+    assert listed_for("rob", role="reviewer") == ["Read the text", "Say yes", "Sign it"], (
+        "a reviewer does not decide failures"
     )
-    assert begins("ole", role="operator", human_roles=["editor"]) == [failure, "Read the text", "Say yes"]
-    assert begins("ann", role="admin") == sorted(everything)
-    assert begins("vic", role="viewer") == sorted(everything), "anyone who decides nothing looks at all of it"
-    assert begins("sam", role="reviewer", human_roles=["sales"]) == ["Say yes"]
+    assert listed_for("ole", role="operator", human_roles=["editor"]) == [failure, "Read the text", "Say yes"]
+    assert listed_for("ann", role="admin") == sorted(everything)
+    assert listed_for("vic", role="viewer") == sorted(everything), "a viewer sees all items"
+    assert listed_for("sam", role="reviewer", human_roles=["sales"]) == ["Say yes"]
 
 
-def test_whoever_has_nothing_to_decide_is_told_how_much_there_is_for_others(
-    asked: Questions, person: Callable[..., Person]
+def test_an_empty_list_says_how_many_items_others_have(
+    questions: Questions, person: Callable[..., Person]
 ) -> None:
-    asked.task("Sign it", human_role="legal")
+    questions.task("Sign it", human_role="legal")
 
-    said = words(person("tom", role="reviewer", human_roles=["sales"]).get())
+    page_text = words(person("tom", role="reviewer", human_roles=["sales"]).get())
 
-    assert "Nothing waits for you. 1 is for others. Show all" in said
+    assert "Nothing waits for you. 1 is for others. Show all" in page_text
 
 
-def test_every_link_of_a_view_keeps_it(tenant: Tenant, ann: Person) -> None:
+def test_every_link_keeps_the_filters(tenant: Tenant, ann: Person) -> None:
     _tasks(tenant, *(NewActivity(name=f"bee & {n}", human_role="editor") for n in range(51)))
 
     text = ann.get(f"{INBOX}?role=editor&search=bee+%26").content.decode()
@@ -274,7 +272,7 @@ def test_every_link_of_a_view_keeps_it(tenant: Tenant, ann: Person) -> None:
     assert f'href="/inbox/?{kept.replace("&amp;role", "&amp;kind=task&amp;role")}"' in text
 
 
-def test_a_long_list_has_pages_and_says_how_many_there_are(tenant: Tenant, ann: Person) -> None:
+def test_a_long_list_has_pages_and_a_total(tenant: Tenant, ann: Person) -> None:
     _tasks(tenant, *(NewActivity(name=f"task {n:03}", human_role="editor") for n in range(60)))
 
     first, second = ann.get(), ann.get(f"{INBOX}?page=2")
@@ -286,16 +284,16 @@ def test_a_long_list_has_pages_and_says_how_many_there_are(tenant: Tenant, ann: 
 @pytest.mark.parametrize(
     "view", ["kind=nonsense", "page=0", "page=-1", "page=x", "page=1e3", "page=99999999999"]
 )
-def test_a_view_that_cannot_be_is_not_found(view: str, ann: Person) -> None:
+def test_an_invalid_filter_is_not_found(view: str, ann: Person) -> None:
     assert ann.browser.get(f"{INBOX}?{view}").status_code == 404
 
 
-def test_odd_letters_in_a_view_do_no_harm(ann: Person) -> None:
+def test_control_characters_in_a_filter_do_no_harm(ann: Person) -> None:
     ann.get(f"{INBOX}?search=%00%27%22%3E&role=%00x")
 
 
-def test_counts_follow_role_and_search_but_not_the_kind_that_is_chosen(asked: Questions, ann: Person) -> None:
-    asked.gate(), asked.task(human_role="editor"), asked.task("Other", human_role="legal")
+def test_counts_follow_role_and_search_but_not_the_chosen_kind(questions: Questions, ann: Person) -> None:
+    questions.gate(), questions.task(human_role="editor"), questions.task("Other", human_role="legal")
 
     assert "All 3 Gates 1 Tasks 2" in words(ann.get(f"{INBOX}?kind=gate"))
     assert "All 1 Tasks 1" in words(ann.get(f"{INBOX}?role=legal"))
@@ -305,31 +303,31 @@ def test_counts_follow_role_and_search_but_not_the_kind_that_is_chosen(asked: Qu
 # What looking costs, and does
 
 
-def test_looking_costs_the_same_however_much_there_is(asked: Questions, ann: Person) -> None:
+def test_the_pages_need_the_same_queries_for_any_number_of_items(questions: Questions, ann: Person) -> None:
     def queries(address: str) -> int:
         with CaptureQueriesContext(connections["default"]) as captured:
             ann.get(address)
         return len(captured)
 
-    gate, small = asked.gate_of_step(), asked.approval(linked=1)
+    gate, small = questions.gate_of_step(), questions.approval(linked=1)
     ann.get()
     few = queries(INBOX), queries(f"{INBOX}{gate.pk}/"), queries(f"{INBOX}{small.pk}/")
 
-    large = asked.approval(linked=20)
+    large = questions.approval(linked=20)
     for number in range(4):
-        asked.gate_of_step(), asked.review(), asked.blocker(f"Blocker {number}")
-    _tasks(asked.tenant, *(NewActivity(name=f"task {n}", human_role="editor") for n in range(20)))
+        questions.gate_of_step(), questions.review(), questions.blocker(f"Blocker {number}")
+    _tasks(questions.tenant, *(NewActivity(name=f"task {n}", human_role="editor") for n in range(20)))
     many = queries(INBOX), queries(f"{INBOX}{gate.pk}/"), queries(f"{INBOX}{large.pk}/")
 
     assert many == few
-    assert few[0] <= 16  # ten of them find out who it is
+    assert few[0] <= 16  # ten of them identify the user
 
 
-def test_looks_change_nothing(asked: Questions, ann: Person) -> None:
-    items = [asked.gate(), asked.review(), asked.escalation()]
+def test_reading_the_pages_changes_nothing(questions: Questions, ann: Person) -> None:
+    items = [questions.gate(), questions.review(), questions.escalation()]
 
     def facts() -> Any:
-        with tenant_scope(asked.tenant.pk):
+        with tenant_scope(questions.tenant.pk):
             events = ActivityEvent.objects.count()
             return events, list(Activity.objects.order_by("pk").values_list("pk", "status", "version"))
 
@@ -343,13 +341,13 @@ def test_looks_change_nothing(asked: Questions, ann: Person) -> None:
 
 
 @pytest.mark.parametrize("method", ["put", "delete", "patch"])
-def test_other_methods_are_refused(method: str, ann: Person, asked: Questions) -> None:
+def test_other_methods_are_refused(method: str, ann: Person, questions: Questions) -> None:
     assert getattr(ann.browser, method)(INBOX).status_code in (403, 405)
     assert ann.browser.get("/inbox/approve/").status_code == 405
 
 
-def test_the_page_may_load_our_scripts_and_nothing_from_outside(asked: Questions, ann: Person) -> None:
-    item = asked.gate("![x](https://evil.example/x.png)")
+def test_the_policy_allows_only_our_own_scripts(questions: Questions, ann: Person) -> None:
+    item = questions.gate("![x](https://evil.example/x.png)")
 
     for answer in (ann.get(), ann.look(item)):
         policy, text = answer["Content-Security-Policy"], answer.content.decode()
@@ -363,7 +361,7 @@ def test_the_page_may_load_our_scripts_and_nothing_from_outside(asked: Questions
         assert all(each.startswith("/static/") for each in re.findall(r'\ssrc="([^"]+)"', text))
 
 
-def test_scripts_talk_to_the_server_of_their_page_alone() -> None:
+def test_scripts_send_requests_only_to_their_own_server() -> None:
     folder = Path(django_settings.BASE_DIR) / "console" / "static" / "console"
 
     for script in folder.glob("*.js"):
@@ -376,5 +374,5 @@ def test_scripts_talk_to_the_server_of_their_page_alone() -> None:
 
 def _only(tenant: Tenant) -> Activity:
     with tenant_scope(tenant.pk):
-        found: Activity = Activity.objects.get()
-    return found
+        match: Activity = Activity.objects.get()
+    return match

@@ -1,4 +1,4 @@
-"""What a page of the inbox fetches again: the parts that it names and no more, and what has become of what it showed before."""
+"""Updates of an open inbox page: only the named parts, and the outcome of items that it showed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.console_user import INBOX, Person, done
 from tests.questions import Questions
 
 LIST = "total kinds rows around"
-SIGNED_IN = ('FROM "django_session"', 'FROM "auth_user"')  # Django asks who it is
+SIGNED_IN = ('FROM "django_session"', 'FROM "auth_user"')  # Django's lookup of the user
 
 
 def refreshed(by: Person, address: str, parts: str = LIST) -> HttpResponse:
@@ -28,14 +28,14 @@ def refreshed(by: Person, address: str, parts: str = LIST) -> HttpResponse:
 
 
 @pytest.fixture
-def many(asked: Questions) -> list[object]:
-    return [asked.gate(name=f"Text {number}") for number in range(4)]
+def many(questions: Questions) -> list[object]:
+    return [questions.gate(name=f"Text {number}") for number in range(4)]
 
 
-def test_the_list_alone_is_read_where_it_alone_is_wanted(
-    many: list[object], asked: Questions, ann: Person
+def test_refreshing_the_list_does_not_read_the_item(
+    many: list[object], questions: Questions, ann: Person
 ) -> None:
-    gate = asked.gate("# Bees that fly far", name="One")
+    gate = questions.gate("# Bees that fly far", name="One")
     address = f"{INBOX}{gate.pk}/"
 
     with CaptureQueriesContext(connections[APP]) as whole:
@@ -49,15 +49,15 @@ def test_the_list_alone_is_read_where_it_alone_is_wanted(
     assert "Bees that fly far" not in page
     assert "<nav class=" in page
     assert "<html" not in page
-    asking = [each["sql"] for each in part.captured_queries if " FROM " in each["sql"]]
-    asking = [sql for sql in asking if not any(table in sql for table in SIGNED_IN)]
-    assert len(asking) <= 6, asking
+    queries = [each["sql"] for each in part.captured_queries if " FROM " in each["sql"]]
+    queries = [sql for sql in queries if not any(table in sql for table in SIGNED_IN)]
+    assert len(queries) <= 6, queries
     assert len(part.captured_queries) < len(whole.captured_queries)
 
 
-def test_the_item_is_read_as_well_where_it_is_wanted(asked: Questions, ann: Person) -> None:
-    gate = asked.gate("# Bees", name="One")
-    approvals.approve(asked.tenant.pk, gate.pk, actor="user:bob")
+def test_refreshing_an_item_reads_its_verdict(questions: Questions, ann: Person) -> None:
+    gate = questions.gate("# Bees", name="One")
+    approvals.approve(questions.tenant.pk, gate.pk, actor="user:bob")
 
     page = words(refreshed(ann, f"{INBOX}{gate.pk}/", "asked verdict"))
 
@@ -65,49 +65,47 @@ def test_the_item_is_read_as_well_where_it_is_wanted(asked: Questions, ann: Pers
     assert "Bees" in page
 
 
-def test_what_was_done_is_told_to_who_looks_and_not_to_a_page_that_follows(
-    asked: Questions, ann: Person
-) -> None:
-    gate = asked.gate(name="One")
+def test_a_notice_is_shown_on_the_next_page_and_not_in_a_refresh(questions: Questions, ann: Person) -> None:
+    gate = questions.gate(name="One")
     answer = ann.answer(gate, "approve")
 
     refreshed(ann, INBOX)
     refreshed(ann, "/activities/", "rows")
-    other = refreshed(ann, f"{INBOX}{asked.gate().pk}/", "asked")
+    other = refreshed(ann, f"{INBOX}{questions.gate().pk}/", "asked")
 
     assert "Approved: Approve: One" not in words(other)
     assert done(answer, ann) == "Approved: Approve: One"
 
 
-def test_items_that_are_over_say_what_came_of_them_and_who_did_it(
-    many: list[object], asked: Questions, ann: Person
+def test_closed_items_report_their_outcome_and_actor(
+    many: list[object], questions: Questions, ann: Person
 ) -> None:
-    gate, sent_back, task, open_one = (
-        asked.gate(name="<b>One</b>"),
-        asked.gate(name="Two"),
-        asked.task("Call"),
-        asked.gate(name="Open"),
+    gate, rejected, task, open_one = (
+        questions.gate(name="<b>One</b>"),
+        questions.gate(name="Two"),
+        questions.task("Call"),
+        questions.gate(name="Open"),
     )
-    approvals.approve(asked.tenant.pk, gate.pk, actor="user:bob")
-    approvals.reject(asked.tenant.pk, sent_back.pk, actor="token:robot", notes="No.")
-    human_work.complete(asked.tenant.pk, task.pk, actor="user:<i>eve</i>")
-    named = "&id=".join(str(each.pk) for each in (task, gate, sent_back, open_one))
+    approvals.approve(questions.tenant.pk, gate.pk, actor="user:bob")
+    approvals.reject(questions.tenant.pk, rejected.pk, actor="token:robot", notes="No.")
+    human_work.complete(questions.tenant.pk, task.pk, actor="user:<i>eve</i>")
+    named = "&id=".join(str(each.pk) for each in (task, gate, rejected, open_one))
 
-    with CaptureQueriesContext(connections[APP]) as asking:
+    with CaptureQueriesContext(connections[APP]) as queries:
         answer = ann.get(f"{INBOX}gone/?tenant=acme&id={named}&id={uuid4()}")
 
     assert words(answer) == (
         "Completed by &lt;i&gt;eve&lt;/i&gt; : Call Approved by bob : Approve: &lt;b&gt;One&lt;/b&gt;"
         " Changes requested by robot (token) : Approve: Two"
     )
-    assert sum("activities_activity" in each["sql"] for each in asking.captured_queries) == 2
+    assert sum("activities_activity" in each["sql"] for each in queries.captured_queries) == 2
 
 
-def test_nobody_learns_what_became_of_another_tenants_items(
-    asked: Questions, ann: Person, other_tenant: Tenant, person: Callable[..., Person]
+def test_outcomes_of_another_tenants_items_are_not_reported(
+    questions: Questions, ann: Person, other_tenant: Tenant, person: Callable[..., Person]
 ) -> None:
-    gate = asked.gate(name="One")
-    approvals.approve(asked.tenant.pk, gate.pk, actor="user:bob")
+    gate = questions.gate(name="One")
+    approvals.approve(questions.tenant.pk, gate.pk, actor="user:bob")
     stranger = person("eve", other_tenant)
 
     assert words(stranger.get(f"{INBOX}gone/?id={gate.pk}")) == ""

@@ -1,4 +1,4 @@
-"""An item's page: what is asked, what there is to judge, what it has cost, and what each answer would lead to."""
+"""The page of an item: the request, the material to judge, the cost, and the effect of each answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.questions import ARTICLE, Questions
 
 
 def part(answer: HttpResponse, heading: str) -> str:
-    """What stands below a heading of the page."""
+    """Return the text below a heading of the page."""
     article = re.search(r"<article>.*</article>", answer.content.decode(), re.DOTALL)
     assert article
     for section in re.split(r"(?=<h2)", article[0])[1:]:
@@ -36,12 +36,12 @@ def _priced(content: str = "# Bees", cost: str = "0.25", **fields: Any) -> Compl
     return Completed(Output(content=content, **fields), usage=usage)
 
 
-# What there is to judge
+# The material to judge
 
 
-def test_a_gate_shows_the_result_as_it_reads_and_its_data(asked: Questions, ann: Person) -> None:
-    asked.engine.agent.behaviour = lambda request: _priced("# Bees\n\nThey *fly*.", data={"words": 2})
-    gate = asked.gate_of_step()
+def test_a_gate_shows_the_rendered_result_and_its_data(questions: Questions, ann: Person) -> None:
+    questions.engine.agent.behaviour = lambda request: _priced("# Bees\n\nThey *fly*.", data={"words": 2})
+    gate = questions.gate_of_step()
 
     page = ann.look(gate)
 
@@ -50,42 +50,42 @@ def test_a_gate_shows_the_result_as_it_reads_and_its_data(asked: Questions, ann:
     assert "{ &quot;words&quot;: 2 }" in part(page, "Result of dev")
 
 
-def test_an_output_that_is_no_markdown_is_shown_letter_by_letter(asked: Questions, ann: Person) -> None:
-    asked.engine.agent.behaviour = lambda request: Completed(
+def test_an_output_that_is_not_markdown_is_shown_verbatim(questions: Questions, ann: Person) -> None:
+    questions.engine.agent.behaviour = lambda request: Completed(
         Output(content="# <b>no</b>", content_type="text/html")
     )
-    gate = asked.gate_of_step()
+    gate = questions.gate_of_step()
 
     assert "# &lt;b&gt;no&lt;/b&gt;" in part(ann.look(gate), "Result of dev")
 
 
-def test_an_output_in_mongodb_is_shown_and_one_that_cannot_be_read_says_so(
-    asked: Questions, ann: Person, monkeypatch: pytest.MonkeyPatch
+def test_an_output_in_mongodb_is_shown_and_an_unreadable_one_reported(
+    questions: Questions, ann: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate = asked.gate("Bees fly far.")
+    gate = questions.gate("Bees fly far.")
     while outputs.copy_waiting():
         pass
     assert "Bees fly far." in part(ann.look(gate), "Result of qa")
 
-    def away(*args: Any) -> Any:
+    def unavailable(*args: Any) -> Any:
         raise OutputUnavailable("away")
 
-    monkeypatch.setattr(outputs, "read", away)
+    monkeypatch.setattr(outputs, "read", unavailable)
 
     page = ann.look(gate)
     assert "The output store does not answer." in part(page, "Result of qa")
     assert 'value="approve"' in page.content.decode()
 
 
-def test_a_review_shows_the_question_and_the_content(asked: Questions, ann: Person) -> None:
-    page = ann.look(asked.review("Is the tone **right**?", "Dear *customer*"))
+def test_a_review_shows_the_question_and_the_content(questions: Questions, ann: Person) -> None:
+    page = ann.look(questions.review("Is the tone **right**?", "Dear *customer*"))
 
     assert "<strong>right</strong>" in page.content.decode()
     assert part(page, "Input").startswith("Input Dear customer")
 
 
-def test_a_task_shows_what_is_to_be_done_with_what(asked: Questions, ann: Person) -> None:
-    task = asked.task(
+def test_a_task_shows_description_input_and_params(questions: Questions, ann: Person) -> None:
+    task = questions.task(
         description="Ask for *three* things.", params={"phone": "1234"}, input={"content": "The contract"}
     )
 
@@ -96,24 +96,24 @@ def test_a_task_shows_what_is_to_be_done_with_what(asked: Questions, ann: Person
     assert "1234" in part(page, "Parameters")
 
 
-def test_a_gate_that_joins_steps_shows_the_result_of_each(asked: Questions, ann: Person) -> None:
+def test_a_gate_that_joins_steps_shows_the_result_of_each(questions: Questions, ann: Person) -> None:
     steps = [
         {"id": "text", "agent_role": "qa"}, {"id": "photo", "agent_role": "dev", "depends_on": []},
         {"id": "sign-off", "human_role": "editor", "is_approval_gate": True, "depends_on": ["text", "photo"]},
     ]  # fmt: skip
-    versions.save(asked.tenant.pk, {"key": "join", "name": "Join", "steps": steps}, actor="t")
-    asked.engine.agent.behaviour = lambda request: Completed(Output(content=f"by {request.agent_role}"))
-    submission.start_run(asked.tenant.pk, "join", submission.NewRun(), actor="t")
-    asked.engine.drain()
+    versions.save(questions.tenant.pk, {"key": "join", "name": "Join", "steps": steps}, actor="t")
+    questions.engine.agent.behaviour = lambda request: Completed(Output(content=f"by {request.agent_role}"))
+    submission.start_run(questions.tenant.pk, "join", submission.NewRun(), actor="t")
+    questions.engine.drain()
 
-    page = ann.look(asked.newest())
+    page = ann.look(questions.newest())
 
     assert "by qa" in part(page, "Result of text")
     assert "by dev" in part(page, "Result of photo")
 
 
-def test_an_escalation_shows_the_error_and_what_it_has_cost(asked: Questions, ann: Person) -> None:
-    page = ann.look(asked.escalation("The page is gone."))
+def test_an_escalation_shows_the_error_and_the_number_of_runs(questions: Questions, ann: Person) -> None:
+    page = ann.look(questions.escalation("The page is gone."))
 
     assert "The page is gone." in part(page, "What happened")
     assert "1 run, 1 failed" in words(page)
@@ -122,65 +122,61 @@ def test_an_escalation_shows_the_error_and_what_it_has_cost(asked: Questions, an
 # Rounds
 
 
-def test_a_revision_shows_the_notes_of_the_round_before_and_what_has_changed(
-    asked: Questions, ann: Person
-) -> None:
-    first = asked.gate("Bees fly far.\nThey sleep.\nThe end.")
+def test_a_revision_shows_the_previous_notes_and_the_changes(questions: Questions, ann: Person) -> None:
+    first = questions.gate("Bees fly far.\nThey sleep.\nThe end.")
 
-    second = asked.next_round(
+    second = questions.next_round(
         first, "Where is the honey?", "Bees fly very far.\nThey sleep.\nHoney!\nThe end."
     )
     page = ann.look(second)
 
-    said = part(page, "Round 1: changes requested by ann")
-    assert "Where is the honey?" in said
-    assert "2 lines added, 1 removed" in said
+    page_text = part(page, "Round 1: changes requested by ann")
+    assert "Where is the honey?" in page_text
+    assert "2 lines added, 1 removed" in page_text
     assert "<ins>very </ins>" in page.content.decode()
-    assert "added: Honey!" in said
-    assert "removed: Bees fly" in said
+    assert "added: Honey!" in page_text
+    assert "removed: Bees fly" in page_text
 
 
-def test_each_round_keeps_the_notes_that_it_was_sent_back_with(asked: Questions, ann: Person) -> None:
-    second = asked.next_round(asked.gate("one"), "first notes", "two")
-    third = asked.next_round(second, "second notes", "three")
+def test_each_round_keeps_its_own_notes(questions: Questions, ann: Person) -> None:
+    second = questions.next_round(questions.gate("one"), "first notes", "two")
+    third = questions.next_round(second, "second notes", "three")
 
     assert "first notes" in part(ann.look(second), "Round 1: changes requested")
     assert "second notes" in part(ann.look(third), "Round 2: changes requested")
 
 
-def test_a_round_that_changed_nothing_says_so(asked: Questions, ann: Person) -> None:
-    second = asked.next_round(asked.gate("same"), "Do it better.", "same")
+def test_a_round_without_changes_says_so(questions: Questions, ann: Person) -> None:
+    second = questions.next_round(questions.gate("same"), "Do it better.", "same")
 
     assert "Nothing has changed since then." in part(ann.look(second), "Round 1: changes requested")
 
 
-def test_a_step_that_a_later_gate_sent_back_shows_the_notes_of_that_gate(
-    asked: Questions, ann: Person
-) -> None:
+def test_a_step_rejected_by_a_later_gate_shows_its_notes(questions: Questions, ann: Person) -> None:
     steps = [
         {"id": "write", "name": "Write", "agent_role": "dev"},
         {"id": "sign-off", "human_role": "editor", "is_approval_gate": True, "depends_on": ["write"]},
     ]
-    versions.save(asked.tenant.pk, {"key": "later", "name": "Later", "steps": steps}, actor="t")
-    asked.engine.agent.behaviour = lambda request: Completed(Output(content="first"))
-    submission.start_run(asked.tenant.pk, "later", submission.NewRun(), actor="t")
-    asked.engine.drain()
-    gate = asked.newest()
+    versions.save(questions.tenant.pk, {"key": "later", "name": "Later", "steps": steps}, actor="t")
+    questions.engine.agent.behaviour = lambda request: Completed(Output(content="first"))
+    submission.start_run(questions.tenant.pk, "later", submission.NewRun(), actor="t")
+    questions.engine.drain()
+    gate = questions.newest()
     assert "Request changes: Write runs again with your notes." in words(ann.look(gate))
 
-    asked.engine.agent.behaviour = lambda request: Completed(Output(content="second"))
-    approvals.reject(asked.tenant.pk, gate.pk, actor="user:ann", notes="Not yet.")
-    asked.engine.drain()
+    questions.engine.agent.behaviour = lambda request: Completed(Output(content="second"))
+    approvals.reject(questions.tenant.pk, gate.pk, actor="user:ann", notes="Not yet.")
+    questions.engine.drain()
 
-    page = ann.look(asked.newest())
+    page = ann.look(questions.newest())
     assert "Not yet." in part(page, "Round 1: changes requested")
     assert "1 line added, 1 removed" in part(page, "Round 1: changes requested")
 
 
-def test_cost_and_attempts_are_those_of_all_rounds(asked: Questions, ann: Person) -> None:
-    asked.engine.agent.behaviour = lambda request: _priced(cost="0.25")
-    first = asked.gate_of_step()
-    approvals.reject(asked.tenant.pk, first.pk, actor="user:ann", notes="Again.")
+def test_cost_and_attempts_include_all_rounds(questions: Questions, ann: Person) -> None:
+    questions.engine.agent.behaviour = lambda request: _priced(cost="0.25")
+    first = questions.gate_of_step()
+    approvals.reject(questions.tenant.pk, first.pk, actor="user:ann", notes="Again.")
     answers: list[AgentResult | Exception] = [RetryableAgentError("busy"), _priced(cost="1.5")]
 
     def stumble(request: AgentRequest) -> AgentResult:
@@ -189,53 +185,55 @@ def test_cost_and_attempts_are_those_of_all_rounds(asked: Questions, ann: Person
             raise answer
         return answer
 
-    asked.engine.agent.behaviour = stumble
-    asked.engine.drain()
-    asked.engine.make_due(asked.tenant)
-    asked.engine.drain()
+    questions.engine.agent.behaviour = stumble
+    questions.engine.drain()
+    questions.engine.make_due(questions.tenant)
+    questions.engine.drain()
 
-    assert "3 runs, 1 failed, 3000 tokens, $1.75" in words(ann.look(asked.newest(link_kind="gate")))
-
-
-# What an answer leads to
+    assert "3 runs, 1 failed, 3000 tokens, $1.75" in words(ann.look(questions.newest(link_kind="gate")))
 
 
-def test_a_gate_says_which_steps_start(asked: Questions, ann: Person) -> None:
-    said = part(ann.look(asked.gate_of_step()), "What happens next")
-
-    assert "Approve: The result is accepted; Publish starts." in said
-    assert "Request changes: dev starts round 2 with your notes." in said
+# Effects of an answer
 
 
-def test_a_gate_says_what_else_the_next_step_waits_for(asked: Questions, ann: Person) -> None:
+def test_a_gate_says_which_steps_start(questions: Questions, ann: Person) -> None:
+    page_text = part(ann.look(questions.gate_of_step()), "What happens next")
+
+    assert "Approve: The result is accepted; Publish starts." in page_text
+    assert "Request changes: dev starts round 2 with your notes." in page_text
+
+
+def test_a_gate_says_what_else_the_next_step_waits_for(questions: Questions, ann: Person) -> None:
     steps = [
         {"id": "text", "name": "Text", "agent_role": "qa", "requires_approval": True},
         {"id": "photo", "name": "Photo", "human_role": "photographer", "depends_on": []},
         {"id": "publish", "name": "Publish", "agent_role": "seo", "depends_on": ["text", "photo"]},
     ]
-    versions.save(asked.tenant.pk, {"key": "join", "name": "Join", "steps": steps}, actor="t")
-    submission.start_run(asked.tenant.pk, "join", submission.NewRun(), actor="t")
-    asked.engine.drain()
+    versions.save(questions.tenant.pk, {"key": "join", "name": "Join", "steps": steps}, actor="t")
+    submission.start_run(questions.tenant.pk, "join", submission.NewRun(), actor="t")
+    questions.engine.drain()
 
     assert "Publish still waits for Photo." in part(
-        ann.look(asked.newest(link_kind="gate")), "What happens next"
+        ann.look(questions.newest(link_kind="gate")), "What happens next"
     )
-    assert "Publish still waits for Text." in part(ann.look(asked.newest(name="Photo")), "What happens next")
+    assert "Publish still waits for Text." in part(
+        ann.look(questions.newest(name="Photo")), "What happens next"
+    )
 
 
-def test_the_last_round_says_that_none_follows(asked: Questions, ann: Person, settings: Any) -> None:
+def test_the_last_round_says_that_no_other_follows(questions: Questions, ann: Person, settings: Any) -> None:
     settings.ORCHESTRATOR_MAX_ROUNDS = 1
 
-    assert "The limit of rounds is reached" in part(ann.look(asked.gate()), "What happens next")
+    assert "The limit of rounds is reached" in part(ann.look(questions.gate()), "What happens next")
 
 
-def test_an_approval_says_what_waits_for_it_with_options_votes_and_quorum(
-    asked: Questions, ann: Person
+def test_an_approval_shows_linked_activities_options_votes_and_quorum(
+    questions: Questions, ann: Person
 ) -> None:
-    approval = asked.approval(linked=3, quorum=2, voters=3)
+    approval = questions.approval(linked=3, quorum=2, voters=3)
     bob = Voter("user:bob", identity="user:0")
     approvals.decide(
-        asked.tenant.pk, approval.pk, "approve", by=bob, notes="Warm it is.", chosen_option="Warm"
+        questions.tenant.pk, approval.pk, "approve", by=bob, notes="Warm it is.", chosen_option="Warm"
     )
 
     page = ann.look(approval)
@@ -246,16 +244,16 @@ def test_an_approval_says_what_waits_for_it_with_options_votes_and_quorum(
     assert ann.form(approval).choices == {"option": ["Warm", "Sober"]}
 
 
-def test_what_an_approval_skipped_says_why(asked: Questions, ann: Person) -> None:
-    approval = asked.approval(linked=2)
-    page = asked.get_linked(approval)[0]
-    cancellation.cancel(asked.tenant.pk, page, actor="user:ann")
+def test_a_skipped_linked_activity_says_why(questions: Questions, ann: Person) -> None:
+    approval = questions.approval(linked=2)
+    page = questions.get_linked(approval)[0]
+    cancellation.cancel(questions.tenant.pk, page, actor="user:ann")
 
     assert "cancelled skipped It was cancelled" in part(ann.look(approval), "Linked activities")
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "page_text"),
     [
         ("review", "dev wakes with your answer and continues “Landing page”."),
         ("blocker", "dev wakes with your answer and continues “Landing page”."),
@@ -264,21 +262,25 @@ def test_what_an_approval_skipped_says_why(asked: Questions, ann: Person) -> Non
         ("escalation", "Retry: qa starts again with all its attempts."),
     ],
 )
-def test_each_kind_says_what_follows(kind: str, said: str, asked: Questions, ann: Person) -> None:
-    assert said in part(ann.look(getattr(asked, kind)()), "What happens next")
+def test_each_kind_says_what_an_answer_leads_to(
+    kind: str, page_text: str, questions: Questions, ann: Person
+) -> None:
+    assert page_text in part(ann.look(getattr(questions, kind)()), "What happens next")
 
 
-def test_a_subtask_that_nobody_waits_for_says_so(asked: Questions, ann: Person) -> None:
-    assert "dev does not wait for it." in part(ann.look(asked.subtask(blocking=False)), "What happens next")
-
-
-def test_a_person_who_takes_over_an_agents_work_decides_it_or_does_it(asked: Questions, ann: Person) -> None:
-    (work,) = asked.engine.submit(asked.tenant, "qa")
-    heir = reassignment.reassign(
-        asked.tenant.pk, work, actor="user:ann", reason="Too hard.", human_role="editor"
+def test_a_nonblocking_subtask_says_that_its_parent_does_not_wait(questions: Questions, ann: Person) -> None:
+    assert "dev does not wait for it." in part(
+        ann.look(questions.subtask(blocking=False)), "What happens next"
     )
 
-    page = ann.look(heir)
+
+def test_reassigned_work_can_be_completed_by_a_person(questions: Questions, ann: Person) -> None:
+    (work,) = questions.engine.submit(questions.tenant, "qa")
+    successor = reassignment.reassign(
+        questions.tenant.pk, work, actor="user:ann", reason="Too hard.", human_role="editor"
+    )
+
+    page = ann.look(successor)
 
     assert "Too hard." in words(page)
     assert 'value="complete"' in page.content.decode()
@@ -287,9 +289,9 @@ def test_a_person_who_takes_over_an_agents_work_decides_it_or_does_it(asked: Que
 # Afterwards
 
 
-def test_an_item_that_is_over_says_how_and_asks_for_nothing(asked: Questions, ann: Person) -> None:
-    gate = asked.gate()
-    approvals.approve(asked.tenant.pk, gate.pk, actor="user:bob", notes="Good.")
+def test_a_closed_item_shows_its_outcome_and_no_form(questions: Questions, ann: Person) -> None:
+    gate = questions.gate()
+    approvals.approve(questions.tenant.pk, gate.pk, actor="user:bob", notes="Good.")
 
     page = ann.look(gate)
 
@@ -297,18 +299,18 @@ def test_an_item_that_is_over_says_how_and_asks_for_nothing(asked: Questions, an
     assert 'name="deed"' not in page.content.decode()
 
 
-def test_the_history_tells_who_did_what(asked: Questions, ann: Person) -> None:
-    second = asked.next_round(asked.gate(name="Summary"), "Again.", "two")
-    approvals.approve(asked.tenant.pk, second.pk, actor="token:ci", notes="At last.")
+def test_the_history_shows_who_did_what(questions: Questions, ann: Person) -> None:
+    second = questions.next_round(questions.gate(name="Summary"), "Again.", "two")
+    approvals.approve(questions.tenant.pk, second.pk, actor="token:ci", notes="At last.")
 
-    said = words(ann.look(second))
+    page_text = words(ann.look(second))
 
-    assert "a worker finished and requested approval “Summary (revision)”" in said
-    assert "ci (token) approved: At last." in said
+    assert "a worker finished and requested approval “Summary (revision)”" in page_text
+    assert "ci (token) approved: At last." in page_text
 
 
-def test_only_superusers_are_led_into_the_admin(asked: Questions, ann: Person, root: Person) -> None:
-    gate = asked.gate()
+def test_only_superusers_see_links_to_the_admin(questions: Questions, ann: Person, root: Person) -> None:
+    gate = questions.gate()
 
     assert "/admin/activities/" not in ann.look(gate).content.decode()
     assert (
@@ -318,8 +320,8 @@ def test_only_superusers_are_led_into_the_admin(asked: Questions, ann: Person, r
     assert root.browser.get(f"/admin/activities/activity/{gate.pk}/change/").status_code == 200
 
 
-def test_the_answer_of_a_person_is_shown_with_what_they_handed_in(asked: Questions, ann: Person) -> None:
-    task = asked.task()
+def test_an_answer_of_a_person_is_shown_with_its_result(questions: Questions, ann: Person) -> None:
+    task = questions.task()
     ann.answer(task, "complete", output="The *photo* is there.", notes="Done at last.")
 
     page = ann.look(task)
@@ -329,12 +331,12 @@ def test_the_answer_of_a_person_is_shown_with_what_they_handed_in(asked: Questio
     assert f"{INBOX}?" in page.content.decode()
 
 
-def test_an_item_of_a_run_says_what_the_run_is_about(asked: Questions, ann: Person) -> None:
-    versions.save(asked.tenant.pk, {**ARTICLE, "subject": "{{ topic }} & more"}, actor="test")
-    given = submission.NewRun(params={"topic": "Bees"})
-    submission.start_run(asked.tenant.pk, "article", given, actor="token:planner")
-    asked.engine.drain()
+def test_an_item_of_a_run_shows_the_subject_of_the_run(questions: Questions, ann: Person) -> None:
+    versions.save(questions.tenant.pk, {**ARTICLE, "subject": "{{ topic }} & more"}, actor="test")
+    new_run = submission.NewRun(params={"topic": "Bees"})
+    submission.start_run(questions.tenant.pk, "article", new_run, actor="token:planner")
+    questions.engine.drain()
 
-    text = words(ann.look(asked.newest(link_kind="gate")))
+    text = words(ann.look(questions.newest(link_kind="gate")))
 
     assert "Approve: Write Bees &amp; more" in text

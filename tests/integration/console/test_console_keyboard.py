@@ -1,4 +1,4 @@
-"""The inbox worked through by keyboard alone, in a real browser: keys, focus, and what is in reach at every width."""
+"""The inbox is used by keyboard alone, in a real browser, at every width."""
 
 from __future__ import annotations
 
@@ -22,30 +22,28 @@ pytestmark = pytest.mark.ui
 @pytest.fixture
 def screen(ann: Person) -> Iterator[Any]:
     """A window in which `ann` has signed in. Whatever its console complains of fails the test."""
-    complaints: list[str] = []
+    errors: list[str] = []
     with pages.browser() as chromium, pages.served() as address:
         window = chromium.new_context(base_url=address, viewport={"width": 1200, "height": 800})
         window.add_cookies([pages.signed_in(ann.user, address)])
         page = window.new_page()
-        page.on(
-            "console", lambda message: complaints.append(message.text) if message.type == "error" else None
-        )
-        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: errors.append(str(error)))
         yield page
         pages.leave(window)
     # A page that refuses an answer does so with the status of the refusal, which the browser mentions.
-    assert [each for each in complaints if "the server responded with a status of 4" not in each] == []
+    assert [each for each in errors if "the server responded with a status of 4" not in each] == []
 
 
 def focused(page: Any) -> str:
-    """What has the focus: its text, or its name."""
+    """Return the text or the name of the focused element."""
     script = """(one => one.name === "deed" ? `button ${one.innerText}` : one.matches("input, select, textarea") ? one.id
       : (one.innerText || one.tagName).trim())(document.activeElement)"""
     return str(page.evaluate(script))
 
 
-def test_items_are_reached_opened_and_approved_without_a_mouse(asked: Questions, screen: Any) -> None:
-    first, second = asked.gate(name="One"), asked.gate(name="Two")
+def test_items_are_reached_opened_and_approved_without_a_mouse(questions: Questions, screen: Any) -> None:
+    first, second = questions.gate(name="One"), questions.gate(name="Two")
     screen.goto(INBOX)
 
     press(screen, "j")
@@ -56,22 +54,22 @@ def test_items_are_reached_opened_and_approved_without_a_mouse(asked: Questions,
     screen.wait_for_url(f"**{first.pk}/**")
     press(screen, "a")
     assert focused(screen) == "button Approve"
-    assert asked.get(first.pk).status == "created", "no single key decides"
+    assert questions.get(first.pk).status == "created", "no single key decides"
     press(screen, "Enter")
     screen.wait_for_url(f"**{second.pk}/**")
 
-    assert asked.get(first.pk).status == "approved"
+    assert questions.get(first.pk).status == "approved"
     assert "Approved: Approve: One" in focused(screen), "a screen reader hears what was done"
     press(screen, "a", "a")
     screen.wait_for_url(f"**{INBOX}?tenant=acme#content")
-    assert asked.get(second.pk).status == "approved"
+    assert questions.get(second.pk).status == "approved"
 
 
-def test_an_answer_is_taken_back_by_a_key_and_what_takes_effect_leaves_the_page(
-    asked: Questions, screen: Any, settings: Any
+def test_an_answer_is_undone_by_a_key_and_leaves_the_page_when_applied(
+    questions: Questions, screen: Any, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_UNDO_SECONDS = 10.0
-    gate = asked.gate(name="One")
+    gate = questions.gate(name="One")
     screen.goto(f"{INBOX}{gate.pk}/")
 
     press(screen, "a", "Enter")
@@ -85,11 +83,11 @@ def test_an_answer_is_taken_back_by_a_key_and_what_takes_effect_leaves_the_page(
     undo.apply_due(datetime.now(UTC) + timedelta(seconds=10))
 
     screen.wait_for_selector("#held form", state="detached", timeout=10_000)
-    assert asked.get(gate.pk).status == "approved"
+    assert questions.get(gate.pk).status == "approved"
 
 
-def test_work_is_sent_back_with_notes_by_keyboard(asked: Questions, screen: Any) -> None:
-    gate = asked.gate()
+def test_changes_are_requested_with_notes_by_keyboard(questions: Questions, screen: Any) -> None:
+    gate = questions.gate()
     screen.goto(f"{INBOX}{gate.pk}/")
 
     press(screen, "r")
@@ -102,11 +100,11 @@ def test_work_is_sent_back_with_notes_by_keyboard(asked: Questions, screen: Any)
     press(screen, "Control+Enter")
     screen.wait_for_url(f"**{INBOX}?tenant=acme#content")
 
-    assert asked.get(gate.pk).reviewer_notes == "j k a: shorter, please.", "in a field keys are letters"
+    assert questions.get(gate.pk).reviewer_notes == "j k a: shorter, please.", "in a field keys are letters"
 
 
-def test_feedback_goes_along_with_an_approval_by_keyboard(asked: Questions, screen: Any) -> None:
-    gate = asked.gate()
+def test_an_approval_with_notes_is_sent_by_keyboard(questions: Questions, screen: Any) -> None:
+    gate = questions.gate()
     screen.goto(f"{INBOX}{gate.pk}/")
 
     press(screen, "f")
@@ -115,50 +113,50 @@ def test_feedback_goes_along_with_an_approval_by_keyboard(asked: Questions, scre
     press(screen, "Control+Enter")
     screen.wait_for_url(f"**{INBOX}?tenant=acme#content")
 
-    decided = asked.get(gate.pk)
+    decided = questions.get(gate.pk)
     assert (decided.status, decided.reviewer_notes) == ("approved", "Good. Next time with a picture.")
 
 
-def test_a_blocker_is_resolved_a_task_completed_and_a_failure_tried_again(
-    asked: Questions, screen: Any
+def test_a_blocker_is_resolved_a_task_completed_and_a_failure_retried(
+    questions: Questions, screen: Any
 ) -> None:
-    blocker, task, escalation = asked.blocker(), asked.task(), asked.escalation()
+    blocker, task, escalation = questions.blocker(), questions.task(), questions.escalation()
 
     screen.goto(f"{INBOX}{blocker.pk}/")
     press(screen, "e")
     screen.keyboard.type("Signed in.")
     press(screen, "Control+Enter")
-    eventually(lambda: asked.get(blocker.pk).status == "done")
+    eventually(lambda: questions.get(blocker.pk).status == "done")
 
     screen.goto(f"{INBOX}{task.pk}/")
     press(screen, "e")
     assert focused(screen) == "output"
     screen.keyboard.type("They agree.")
     press(screen, "Control+Enter")
-    eventually(lambda: asked.get(task.pk).status == "done")
+    eventually(lambda: questions.get(task.pk).status == "done")
 
     screen.goto(f"{INBOX}{escalation.pk}/")
     press(screen, "e", "Enter")
-    eventually(lambda: asked.get(escalation.parent_id).status == "created")
+    eventually(lambda: questions.get(escalation.parent_id).status == "created")
 
 
-def test_an_option_is_chosen_before_an_approval_goes_out(asked: Questions, screen: Any) -> None:
-    approval = asked.approval()
+def test_an_approval_needs_a_chosen_option(questions: Questions, screen: Any) -> None:
+    approval = questions.approval()
     screen.goto(f"{INBOX}{approval.pk}/")
 
     press(screen, "a", "Enter")
     assert screen.evaluate("document.activeElement.name") == "option", "the browser leads to what is missing"
     press(screen, "Space", "ArrowDown", "Enter")
-    assert asked.get(approval.pk).status == "created", "Enter on an option sends nothing"
+    assert questions.get(approval.pk).status == "created", "Enter on an option sends nothing"
     press(screen, "a", "Enter")
 
     screen.wait_for_url(f"**{INBOX}?tenant=acme#content")
-    assert asked.get(approval.pk).chosen_option == "Sober"
+    assert questions.get(approval.pk).chosen_option == "Sober"
 
 
-def test_several_are_selected_and_approved_together(asked: Questions, screen: Any) -> None:
-    gates = [asked.gate(name=f"Text {number}") for number in range(3)]
-    task = asked.task()
+def test_several_items_are_selected_and_approved_together(questions: Questions, screen: Any) -> None:
+    gates = [questions.gate(name=f"Text {number}") for number in range(3)]
+    task = questions.task()
     screen.goto(INBOX)
     assert not screen.is_visible("#together")
 
@@ -168,7 +166,7 @@ def test_several_are_selected_and_approved_together(asked: Questions, screen: An
     press(screen, "a", "Enter")
     screen.wait_for_selector(".results")
 
-    assert [asked.get(item.pk).status for item in (*gates, task)] == [
+    assert [questions.get(item.pk).status for item in (*gates, task)] == [
         "approved",
         "approved",
         "created",
@@ -177,18 +175,18 @@ def test_several_are_selected_and_approved_together(asked: Questions, screen: An
     assert "Approved: Approve: Text 0" in focused(screen)
 
 
-def test_nobody_decides_about_an_item_that_is_not_in_sight(asked: Questions, screen: Any) -> None:
-    seen, unseen = asked.gate(name="Seen"), asked.gate(name="Unseen")
+def test_a_key_opens_an_item_before_it_decides(questions: Questions, screen: Any) -> None:
+    seen, unseen = questions.gate(name="Seen"), questions.gate(name="Unseen")
     screen.goto(f"{INBOX}{seen.pk}/")
 
     press(screen, "j", "a")
     screen.wait_for_url(f"**{unseen.pk}/**")
 
-    assert {asked.get(item.pk).status for item in (seen, unseen)} == {"created"}
+    assert {questions.get(item.pk).status for item in (seen, unseen)} == {"created"}
 
 
-def test_the_overview_of_keys_opens_keeps_the_focus_and_gives_it_back(asked: Questions, screen: Any) -> None:
-    asked.gate()
+def test_the_overview_of_keys_keeps_and_returns_the_focus(questions: Questions, screen: Any) -> None:
+    questions.gate()
     screen.goto(INBOX)
     press(screen, "j", "?")
     assert screen.is_visible("#keys")
@@ -204,8 +202,8 @@ def test_the_overview_of_keys_opens_keeps_the_focus_and_gives_it_back(asked: Que
     assert "Approve: Summary" in focused(screen)
 
 
-def test_shortcuts_can_be_switched_off_and_stay_off(asked: Questions, screen: Any) -> None:
-    asked.gate()
+def test_shortcuts_can_be_disabled_permanently(questions: Questions, screen: Any) -> None:
+    questions.gate()
     screen.goto(INBOX)
     screen.click("#show-keys")
     screen.uncheck("#keys-on")
@@ -217,8 +215,8 @@ def test_shortcuts_can_be_switched_off_and_stay_off(asked: Questions, screen: An
     assert screen.evaluate("document.activeElement === document.body"), "nothing has moved"
 
 
-def test_search_is_one_key_away_and_left_with_another(asked: Questions, screen: Any) -> None:
-    asked.gate()
+def test_keys_open_and_leave_the_search(questions: Questions, screen: Any) -> None:
+    questions.gate()
     screen.goto(INBOX)
 
     press(screen, "/")
@@ -230,9 +228,9 @@ def test_search_is_one_key_away_and_left_with_another(asked: Questions, screen: 
     assert "Approve: Summary" in focused(screen)
 
 
-def test_tab_reaches_every_answer_and_nothing_traps_it(asked: Questions, screen: Any) -> None:
-    asked.approval()
-    gate = asked.gate("Text\n\n" * 200)
+def test_tab_reaches_every_answer_and_nothing_traps_it(questions: Questions, screen: Any) -> None:
+    questions.approval()
+    gate = questions.gate("Text\n\n" * 200)
     screen.goto(f"{INBOX}{gate.pk}/")
 
     reached = []
@@ -246,8 +244,8 @@ def test_tab_reaches_every_answer_and_nothing_traps_it(asked: Questions, screen:
     assert reached[0] == "Skip to the content"
 
 
-def test_an_item_is_put_aside_by_keyboard_once_it_has_been_seen(asked: Questions, screen: Any) -> None:
-    first, second = asked.task("One"), asked.task("Two")
+def test_an_item_is_snoozed_by_keyboard_after_it_was_opened(questions: Questions, screen: Any) -> None:
+    first, second = questions.task("One"), questions.task("Two")
     screen.goto(INBOX)
 
     press(screen, "j", "s")
@@ -268,15 +266,15 @@ def test_an_item_is_put_aside_by_keyboard_once_it_has_been_seen(asked: Questions
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1200])
-def test_nothing_is_wider_than_the_screen_and_buttons_can_be_read(
-    width: int, scheme: str, asked: Questions, screen: Any
+def test_pages_fit_the_screen_and_buttons_have_contrast(
+    width: int, scheme: str, questions: Questions, screen: Any
 ) -> None:
     screen.set_viewport_size({"width": width, "height": 740})
     screen.emulate_media(color_scheme=scheme)
     items = [
-        asked.gate(f"{'x' * 300}\n\n```\n{'y' * 300}\n```"),
-        asked.approval("z" * 200),
-        asked.escalation("w" * 300),
+        questions.gate(f"{'x' * 300}\n\n```\n{'y' * 300}\n```"),
+        questions.approval("z" * 200),
+        questions.escalation("w" * 300),
     ]
 
     for address in (INBOX, *(f"{INBOX}{item.pk}/" for item in items)):
@@ -286,15 +284,15 @@ def test_nothing_is_wider_than_the_screen_and_buttons_can_be_read(
             assert _contrast(*button.evaluate(_COLOURS)) >= 4.5, button.inner_text()
 
 
-def test_the_page_needs_no_more_than_it_brings(asked: Questions, screen: Any) -> None:
-    gate = asked.gate("![p](https://evil.example/p.png) [a](https://evil.example/)")
-    asked_for: list[str] = []
-    screen.on("request", lambda request: asked_for.append(request.url))
+def test_the_page_loads_nothing_from_other_hosts(questions: Questions, screen: Any) -> None:
+    gate = questions.gate("![p](https://evil.example/p.png) [a](https://evil.example/)")
+    requested: list[str] = []
+    screen.on("request", lambda request: requested.append(request.url))
 
     screen.goto(f"{INBOX}{gate.pk}/")
 
-    assert asked_for
-    assert all(address.startswith("http://127.0.0.1:") for address in asked_for)
+    assert requested
+    assert all(address.startswith("http://127.0.0.1:") for address in requested)
 
 
 _COLOURS = """one => {
@@ -318,8 +316,8 @@ def _luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def test_a_text_is_edited_and_approved_without_a_mouse(asked: Questions, screen: Any) -> None:
-    gate = asked.gate(content="Bees fly far.")
+def test_a_text_is_edited_and_approved_without_a_mouse(questions: Questions, screen: Any) -> None:
+    gate = questions.gate(content="Bees fly far.")
     screen.goto(f"{INBOX}{gate.pk}/")
     assert not screen.locator("#edited").is_visible(), "closed until somebody wants it"
 
@@ -330,6 +328,6 @@ def test_a_text_is_edited_and_approved_without_a_mouse(asked: Questions, screen:
     press(screen, "Control+Enter")
     screen.wait_for_url(f"**{INBOX}?tenant=acme#content")
 
-    found = outputs.read(asked.tenant.pk, asked.get(gate.pk).output_ref)
-    assert found
-    assert found.content == "Bees fly far. And high."
+    output = outputs.read(questions.tenant.pk, questions.get(gate.pk).output_ref)
+    assert output
+    assert output.content == "Bees fly far. And high."

@@ -1,4 +1,4 @@
-"""Every page by keyboard, in a real browser: to pages, to the search, along rows, and to anything by its name."""
+"""Keyboard shortcuts of every page, in a real browser."""
 
 from __future__ import annotations
 
@@ -18,26 +18,24 @@ pytestmark = pytest.mark.ui
 @pytest.fixture
 def screen(ann: Person) -> Iterator[Any]:
     """A window in which `ann` has signed in. Whatever its console complains of fails the test."""
-    complaints: list[str] = []
+    errors: list[str] = []
     with pages.browser() as chromium, pages.served() as address:
         window = chromium.new_context(base_url=address, viewport={"width": 1200, "height": 800})
         window.add_cookies([pages.signed_in(ann.user, address)])
         page = window.new_page()
-        page.on(
-            "console", lambda message: complaints.append(message.text) if message.type == "error" else None
-        )
-        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: errors.append(str(error)))
         yield page
         pages.leave(window)
-    assert complaints == []
+    assert errors == []
 
 
 def focused(page: Any) -> str:
     return str(page.evaluate("document.activeElement.id || document.activeElement.innerText.trim()"))
 
 
-def test_keys_lead_to_pages_rows_searches_and_names(asked: Questions, screen: Any) -> None:
-    gate = asked.gate(name="Bees")
+def test_shortcuts_open_pages_rows_search_and_the_palette(questions: Questions, screen: Any) -> None:
+    gate = questions.gate(name="Bees")
     screen.goto("/")
 
     press(screen, "g", "a")
@@ -73,10 +71,10 @@ def test_keys_lead_to_pages_rows_searches_and_names(asked: Questions, screen: An
     screen.wait_for_url(f"**{gate.pk}/**")
     press(screen, "g", "a")
     screen.wait_for_url("**/activities/**")
-    assert asked.get(gate.pk).status == "created", "the letter after g decides nothing"
+    assert questions.get(gate.pk).status == "created", "the letter after g decides nothing"
 
 
-def test_single_keys_can_be_switched_off_everywhere(asked: Questions, screen: Any) -> None:
+def test_single_key_shortcuts_can_be_disabled_on_every_page(questions: Questions, screen: Any) -> None:
     screen.goto("/queues/")
     screen.evaluate("localStorage.setItem('inbox-keys', 'off')")
 

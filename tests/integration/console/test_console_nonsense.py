@@ -1,4 +1,4 @@
-"""Nonsense in addresses: whatever somebody types, a page says so or shows nothing, and never breaks."""
+"""Invalid values in addresses: a page reports them or shows nothing, and never breaks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NONSENSE = (
 
 
 def addresses() -> Iterator[str]:
-    """Each name has each of them once, beside others."""
+    """Yield addresses in which each parameter takes each value once."""
     for page, names in NAMES.items():
         for turn in range(len(NONSENSE)):
             typed = {name: NONSENSE[(turn + place) % len(NONSENSE)] for place, name in enumerate(names)}
@@ -49,9 +49,9 @@ def test_no_address_breaks_a_page(engine: Engine, tenant: Tenant, person: Callab
     make_pipeline(tenant, "flow")
     boss = person("boss", role="admin")
 
-    broken = {address: boss.browser.get(address).status_code for address in addresses()}
+    statuses = {address: boss.browser.get(address).status_code for address in addresses()}
 
-    assert {address: status for address, status in broken.items() if status >= 500} == {}
+    assert {address: status for address, status in statuses.items() if status >= 500} == {}
 
 
 def test_no_name_of_a_tenant_breaks_a_page(root: Person) -> None:

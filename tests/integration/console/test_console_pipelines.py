@@ -1,4 +1,4 @@
-"""The pages of pipelines: what each does, runs with a form for their parameters, copies, versions brought back."""
+"""The pages of pipelines: definitions, the form that starts a run, copies and restored versions."""
 
 from __future__ import annotations
 
@@ -38,64 +38,59 @@ SCHEMA = {
 
 
 @pytest.fixture
-def boss(person: Callable[..., Person]) -> Person:
-    return person("boss", role="admin")
-
-
-@pytest.fixture
 def article(engine: Engine, tenant: Tenant) -> Pipeline:
     """A pipeline of three steps."""
     engine.serve(tenant)
-    found: Pipeline = versions.save(
+    result: Pipeline = versions.save(
         tenant.pk, {**ARTICLE, "params": {"tone": "warm"}}, actor="user:ann"
     ).pipeline
-    return found
+    return result
 
 
 @pytest.fixture
 def scribe(database: None) -> Iterator[None]:
-    """An agent that says what it takes."""
+    """An agent with an input schema."""
     with registered("scribe", input_schema=SCHEMA):
         yield
 
 
 @pytest.fixture
-def asking(scribe: None, engine: Engine, tenant: Tenant) -> Pipeline:
-    """A pipeline of that agent, whose second step says its own topic."""
+def letter(scribe: None, engine: Engine, tenant: Tenant) -> Pipeline:
+    """A pipeline of that agent whose second step has its own topic."""
     engine.serve(tenant)
     steps = [
         {"id": "write", "agent_role": "scribe"},
         {"id": "check", "agent_role": "scribe", "params": {"topic": "the article"}},
     ]
-    given = {
+    definition = {
         "key": "letter",
         "name": "Letter",
         "params": {"tone": "warm", "house": "Northern"},
         "steps": steps,
     }
-    found: Pipeline = versions.save(tenant.pk, given, actor="test").pipeline
-    return found
+    result: Pipeline = versions.save(tenant.pk, definition, actor="test").pipeline
+    return result
 
 
 def start_form(who: Person, key: str = "letter") -> Form:
     return forms_of(who.get(f"{PIPELINES}{key}/start/"))["start"]
 
 
-def named(who: Person, key: str = "letter") -> dict[str, str]:
-    """By the name of a parameter, the name of its field."""
+def field_names(who: Person, key: str = "letter") -> dict[str, str]:
+    """Return the name of the form field of each parameter."""
     page = who.get(f"{PIPELINES}{key}/start/")
     return {each.name: field for field, each in page.context["form"].parameters.items()}
 
 
 def newest_run(tenant: Tenant) -> PipelineRun:
     with tenant_scope(tenant.pk):
-        found: PipelineRun = PipelineRun.objects.select_related("version__pipeline").order_by("-started_at")[
+        result: PipelineRun = PipelineRun.objects.select_related("version__pipeline").order_by("-started_at")[
             0
         ]
-    return found
+    return result
 
 
-def test_the_list_leads_to_each_pipeline_and_says_how_its_last_run_went(
+def test_the_list_links_pipelines_and_shows_their_last_run(
     article: Pipeline, engine: Engine, tenant: Tenant, ann: Person
 ) -> None:
     assert "none recently" in words(ann.get(PIPELINES))
@@ -129,26 +124,24 @@ def test_a_pipeline_is_shown_with_its_picture_steps_versions_runs_and_schedules(
     assert boss.browser.get(f"{PIPELINES}nothing/").status_code == 404
 
 
-def test_the_form_of_a_run_has_a_field_for_each_parameter_as_its_agents_want_it(
-    asking: Pipeline, ann: Person
-) -> None:
+def test_the_start_form_has_a_field_for_each_parameter_of_the_schema(letter: Pipeline, ann: Person) -> None:
     form = ann.get(f"{PIPELINES}letter/start/").context["form"]
 
-    shown = {form.parameters[name].name: form.fields[name] for name in form.parameters}
-    assert next(iter(shown)) == "topic", "what must be given comes first"
-    assert {name: field.required for name, field in shown.items()} == {
+    fields = {form.parameters[name].name: form.fields[name] for name in form.parameters}
+    assert next(iter(fields)) == "topic", "what must be given comes first"
+    assert {name: field.required for name, field in fields.items()} == {
         "topic": True, "tone": False, "words": False, "sources": False, "quick": False, "house": False,
     }  # fmt: skip
-    assert shown["topic"].label == "What it is about"
-    assert shown["words"].help_text == "How long it is to be."
-    assert [words for _, words in shown["tone"].choices] == ["\u2013", "dry", "warm", "7"]
-    assert (shown["tone"].initial, shown["house"].initial) == ("warm", "Northern")
+    assert fields["topic"].label == "What it is about"
+    assert fields["words"].help_text == "How long it is to be."
+    assert [words for _, words in fields["tone"].choices] == ["\u2013", "dry", "warm", "7"]
+    assert (fields["tone"].initial, fields["house"].initial) == ("warm", "Northern")
 
 
-def test_a_run_begins_with_what_was_filled_in_and_the_defaults_of_the_pipeline(
-    asking: Pipeline, tenant: Tenant, ann: Person
+def test_a_run_starts_with_form_values_and_pipeline_defaults(
+    letter: Pipeline, tenant: Tenant, ann: Person
 ) -> None:
-    names = named(ann)
+    names = field_names(ann)
     filled = {
         names["topic"]: "Bees in the city",
         names["tone"]: "2",
@@ -172,10 +165,10 @@ def test_a_run_begins_with_what_was_filled_in_and_the_defaults_of_the_pipeline(
     assert (run.input, run.priority, run.created_by) == ({"content": "Write about them."}, 1, "user:ann")
 
 
-def test_what_the_agent_refuses_stands_at_its_field_and_what_was_typed_stays(
-    asking: Pipeline, tenant: Tenant, ann: Person
+def test_invalid_params_are_reported_at_their_field_and_kept(
+    letter: Pipeline, tenant: Tenant, ann: Person
 ) -> None:
-    names = named(ann)
+    names = field_names(ann)
 
     answer = start_form(ann).send(ann.browser, **{names["topic"]: "ab", names["words"]: "300"})
 
@@ -190,8 +183,8 @@ def test_what_the_agent_refuses_stands_at_its_field_and_what_was_typed_stays(
         assert not PipelineRun.objects.exists()
 
 
-def test_a_button_that_is_pressed_twice_starts_one_run(asking: Pipeline, tenant: Tenant, ann: Person) -> None:
-    form, topic = start_form(ann), named(ann)["topic"]
+def test_a_form_sent_twice_starts_one_run(letter: Pipeline, tenant: Tenant, ann: Person) -> None:
+    form, topic = start_form(ann), field_names(ann)["topic"]
     form.send(ann.browser, **{topic: "Bees"})
 
     form.send(ann.browser, **{topic: "Bees"})
@@ -200,10 +193,8 @@ def test_a_button_that_is_pressed_twice_starts_one_run(asking: Pipeline, tenant:
         assert PipelineRun.objects.count() == 1
 
 
-def test_a_form_of_an_older_version_starts_nothing_and_says_so(
-    asking: Pipeline, tenant: Tenant, ann: Person
-) -> None:
-    form, topic = start_form(ann), named(ann)["topic"]
+def test_a_form_of_an_older_version_is_refused(letter: Pipeline, tenant: Tenant, ann: Person) -> None:
+    form, topic = start_form(ann), field_names(ann)["topic"]
     versions.save(
         tenant.pk,
         {"key": "letter", "name": "Letter", "steps": [{"id": "a", "agent_role": "scribe"}]},
@@ -238,7 +229,7 @@ def test_an_admin_copies_a_pipeline(article: Pipeline, tenant: Tenant, boss: Per
     assert sent_by(ann, form, key="stolen").status_code == 404
 
 
-def test_an_admin_brings_a_version_back_unless_somebody_was_faster(
+def test_an_admin_restores_a_version_unless_a_newer_one_exists(
     article: Pipeline, tenant: Tenant, boss: Person, ann: Person
 ) -> None:
     versions.save(tenant.pk, {**ARTICLE, "description": "Second."}, actor="test")
@@ -272,7 +263,7 @@ def test_an_operator_pauses_and_resumes(
     assert "paused" not in words(ann.get(PIPELINES))
 
 
-def test_pipelines_of_others_are_not_there(
+def test_pipelines_of_another_tenant_are_not_shown(
     article: Pipeline, other_tenant: Tenant, person: Callable[..., Person]
 ) -> None:
     otto = person("otto", other_tenant, role="admin")
@@ -282,8 +273,8 @@ def test_pipelines_of_others_are_not_there(
         assert otto.browser.get(f"{PIPELINES}article/{page}").status_code == 404
 
 
-def test_the_pages_cost_the_same_however_many_there_are(
-    article: Pipeline, tenant: Tenant, boss: Person, asked_queries: Callable[..., list[str]]
+def test_the_pages_need_few_queries_for_any_number_of_rows(
+    article: Pipeline, tenant: Tenant, boss: Person, queries_of: Callable[..., list[str]]
 ) -> None:
     for number in range(12):
         versions.save(tenant.pk, {**ARTICLE, "key": f"article-{number}"}, actor="test")
@@ -296,8 +287,8 @@ def test_the_pages_cost_the_same_however_many_there_are(
         f"{PIPELINES}article/start/",
         f"{PIPELINES}article/copy/",
     ):
-        asked = asked_queries(boss, address)
-        assert len(asked) <= MOST - 1, (address, asked)
+        queries = queries_of(boss, address)
+        assert len(queries) <= MOST - 1, (address, queries)
 
 
 @pytest.mark.parametrize(
@@ -321,7 +312,7 @@ def test_the_pages_cost_the_same_however_many_there_are(
         "no schema",
     ],
 )
-def test_whatever_a_schema_says_there_is_a_field_for_it(
+def test_every_schema_gets_a_form_field(
     schema: Any, typed: str, value: Any, scribe: None, engine: Engine, tenant: Tenant, ann: Person
 ) -> None:
     with system_scope():
@@ -334,6 +325,6 @@ def test_whatever_a_schema_says_there_is_a_field_for_it(
         actor="test",
     )
 
-    start_form(ann).send(ann.browser, **{named(ann)["x"]: typed})
+    start_form(ann).send(ann.browser, **{field_names(ann)["x"]: typed})
 
     assert json.loads(json.dumps(newest_run(tenant).params)) == {"x": value}

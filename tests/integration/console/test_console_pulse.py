@@ -1,4 +1,4 @@
-"""The pulse on the overview: what ended in each hour, what today has cost, how far budgets are used. Of one tenant alone."""
+"""The pulse on the overview: ended runs by hour, cost of today and use of budgets, for one tenant."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def test_the_overview_shows_throughput_and_spend_against_budgets(
     assert "Runs that ended in each of the last 24 hours: 0, 0" in page.content.decode()
 
 
-def test_everybodys_overview_has_none(engine: Engine, root: Person) -> None:
+def test_the_overview_of_a_superuser_has_no_pulse(engine: Engine, root: Person) -> None:
     assert "Throughput" not in words(root.get("/"))
 
 
-def test_it_asks_once_for_each_of_its_figures(
-    engine: Engine, tenant: Tenant, asked_queries: Callable[..., list[str]], ann: Person
+def test_each_figure_needs_one_query(
+    engine: Engine, tenant: Tenant, queries_of: Callable[..., list[str]], ann: Person
 ) -> None:
-    asked = asked_queries(ann, "/")
+    queries = queries_of(ann, "/")
 
-    assert sum("activities_activityrun" in sql and "ended_at" in sql for sql in asked) == 1
-    assert sum("tenants_budget" in sql for sql in asked) == 1
+    assert sum("activities_activityrun" in sql and "ended_at" in sql for sql in queries) == 1
+    assert sum("tenants_budget" in sql for sql in queries) == 1

@@ -1,4 +1,4 @@
-"""The page of the queues: what waits, runs and is held up, for one tenant alone; stopped and let go on by those who may."""
+"""The pages of queues: waiting, running and held work of one tenant, with pause and resume."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.forms import forms_of
 QUEUES = "/queues/"
 
 
-def test_each_role_shows_what_waits_by_band_and_what_it_may_run(
+def test_each_role_shows_waiting_work_by_priority_band(
     engine: Engine, tenant: Tenant, ann: Person, other_tenant: Tenant
 ) -> None:
     engine.submit(tenant, "qa", count=3)
@@ -32,7 +32,7 @@ def test_each_role_shows_what_waits_by_band_and_what_it_may_run(
     assert "321" not in text
 
 
-def test_the_head_of_the_line_stands_in_the_order_of_admission(
+def test_the_head_of_the_queue_is_in_the_order_of_admission(
     engine: Engine, tenant: Tenant, ann: Person
 ) -> None:
     engine.submit(tenant, "qa", priority=20, group_key="slow")
@@ -47,7 +47,7 @@ def test_the_head_of_the_line_stands_in_the_order_of_admission(
     assert "group slow" in words(page)
 
 
-def test_what_is_put_off_does_not_stand_in_line(engine: Engine, tenant: Tenant, ann: Person) -> None:
+def test_delayed_work_is_not_in_the_queue(engine: Engine, tenant: Tenant, ann: Person) -> None:
     from datetime import UTC, datetime, timedelta
 
     engine.submit(tenant, "qa", not_before=datetime.now(UTC) + timedelta(hours=1))
@@ -58,7 +58,7 @@ def test_what_is_put_off_does_not_stand_in_line(engine: Engine, tenant: Tenant, 
     assert "1 delayed" in words(page)
 
 
-def test_caps_say_whose_they_are(engine: Engine, tenant: Tenant, ann: Person) -> None:
+def test_limits_name_their_source(engine: Engine, tenant: Tenant, ann: Person) -> None:
     assert "This tenant, this role 5 set by the registry" in words(ann.get(f"{QUEUES}qa/"))
 
     with system_scope():
@@ -74,16 +74,14 @@ def test_caps_say_whose_they_are(engine: Engine, tenant: Tenant, ann: Person) ->
     assert "This tenant, this role 2 set by the tenant" in words(ann.get(f"{QUEUES}qa/"))
 
 
-def test_a_role_without_workers_says_that_it_waits_for_one(
-    engine: Engine, tenant: Tenant, ann: Person
-) -> None:
+def test_a_role_without_workers_says_so(engine: Engine, tenant: Tenant, ann: Person) -> None:
     engine.submit(tenant, "strategy-writer")
 
     assert "No worker serves this role" in words(ann.get(f"{QUEUES}strategy-writer/"))
     assert "no worker" in words(ann.get(QUEUES))
 
 
-def test_an_operator_pauses_a_role_and_lets_it_go_on(engine: Engine, tenant: Tenant, ann: Person) -> None:
+def test_an_operator_pauses_and_resumes_a_role(engine: Engine, tenant: Tenant, ann: Person) -> None:
     address = f"{QUEUES}qa/"
 
     answer = forms_of(ann.get(address))["switch"].send(ann.browser, ("deed", "pause"))
@@ -101,7 +99,7 @@ def test_an_operator_pauses_a_role_and_lets_it_go_on(engine: Engine, tenant: Ten
         assert not AgentConfig.objects.get(agent_id="qa").paused
 
 
-def test_an_operator_pauses_all_that_goes_to_a_provider(engine: Engine, tenant: Tenant, ann: Person) -> None:
+def test_an_operator_pauses_all_work_for_a_provider(engine: Engine, tenant: Tenant, ann: Person) -> None:
     address = f"{QUEUES}qa/"
     assert "provider" not in words(ann.get(address)).lower()
     with tenant_scope(tenant.pk):
@@ -120,9 +118,7 @@ def test_an_operator_pauses_all_that_goes_to_a_provider(engine: Engine, tenant: 
     assert sent_by(ann, forms_of(ann.get(address))["switch"], deed="pause:nobody").status_code == 400
 
 
-def test_a_role_that_is_switched_off_is_not_let_go_on_by_a_button(
-    engine: Engine, tenant: Tenant, ann: Person
-) -> None:
+def test_a_disabled_role_has_no_resume_button(engine: Engine, tenant: Tenant, ann: Person) -> None:
     with tenant_scope(tenant.pk):
         AgentConfig.objects.create(tenant_id=tenant.pk, agent_id="qa", enabled=False)
     page = ann.get(f"{QUEUES}qa/")
@@ -132,7 +128,7 @@ def test_a_role_that_is_switched_off_is_not_let_go_on_by_a_button(
     assert "disabled" in words(ann.get(QUEUES))
 
 
-def test_a_role_that_was_paused_before_its_tenant_can_still_be_let_go_on(
+def test_a_role_paused_before_its_tenant_can_be_resumed(
     engine: Engine, tenant: Tenant, ann: Person, person: Callable[..., Person]
 ) -> None:
     forms_of(ann.get(f"{QUEUES}qa/"))["switch"].send(ann.browser, ("deed", "pause"))
@@ -145,7 +141,7 @@ def test_a_role_that_was_paused_before_its_tenant_can_still_be_let_go_on(
     assert forms_of(page)["switch"].buttons == [("deed", "resume")]
 
 
-def test_a_viewer_sees_no_button_and_is_refused_when_asking_all_the_same(
+def test_a_viewer_sees_no_button_and_is_refused(
     engine: Engine, tenant: Tenant, ann: Person, person: Callable[..., Person]
 ) -> None:
     vic = person("vic", role="viewer")
@@ -158,7 +154,7 @@ def test_a_viewer_sees_no_button_and_is_refused_when_asking_all_the_same(
         assert not AgentConfig.objects.filter(agent_id="qa", paused=True).exists()
 
 
-def test_only_an_admin_pauses_everything_of_the_tenant(
+def test_only_an_admin_pauses_the_tenant(
     engine: Engine, tenant: Tenant, ann: Person, person: Callable[..., Person]
 ) -> None:
     boss = person("boss", role="admin")
@@ -185,14 +181,14 @@ def test_only_an_admin_pauses_everything_of_the_tenant(
     assert not tenant.paused
 
 
-def test_others_queues_and_unknown_roles_are_not_there(
+def test_queues_of_another_tenant_and_unknown_roles_are_not_found(
     engine: Engine, other_tenant: Tenant, ann: Person
 ) -> None:
     assert ann.browser.get(f"{QUEUES}?tenant={other_tenant.slug}").status_code == 404
     assert ann.browser.get(f"{QUEUES}no-such-role/").status_code == 404
 
 
-def test_a_superuser_acts_through_the_glass_which_the_trail_names(
+def test_the_trail_names_the_break_glass_access_of_a_superuser(
     engine: Engine, tenant: Tenant, root: Person
 ) -> None:
     page = root.get(f"{QUEUES}qa/?tenant=acme")
@@ -205,20 +201,20 @@ def test_a_superuser_acts_through_the_glass_which_the_trail_names(
 
 
 @pytest.mark.parametrize("address", [QUEUES, f"{QUEUES}qa/"])
-def test_a_page_costs_the_same_however_much_waits(
-    address: str, engine: Engine, tenant: Tenant, ann: Person, asked_queries: Callable[..., list[str]]
+def test_the_pages_need_few_queries_for_any_number_of_waiting_activities(
+    address: str, engine: Engine, tenant: Tenant, ann: Person, queries_of: Callable[..., list[str]]
 ) -> None:
-    few = asked_queries(ann, address)
+    few = queries_of(ann, address)
     with tenant_scope(tenant.pk):
         for agent in Agent.objects.exclude(role="qa")[:5]:
             AgentConfig.objects.create(tenant=tenant, agent=agent, adapter="openai", auth_sealed="")
     for role in ("qa", "dev", "seo"):
         engine.submit(tenant, role, count=20)
 
-    many = asked_queries(ann, address)
+    many = queries_of(ann, address)
 
     assert len(many) <= 12, many
-    assert len(many) <= len(few) + 2, many  # of models, which version serves
+    assert len(many) <= len(few) + 2, many  # for the serving versions of models
 
 
 def test_a_worker_that_serves_a_role_is_counted(engine: Engine, ann: Person) -> None:

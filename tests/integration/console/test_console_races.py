@@ -1,4 +1,4 @@
-"""What somebody else has done meanwhile: nobody answers what has changed under their eyes, and of many at once one counts."""
+"""Concurrent answers: an answer from an outdated page is refused, and one of many concurrent answers counts."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.questions import Questions
 
 
 @pytest.mark.parametrize("deed", ["approve", "reject"])
-def test_who_comes_too_late_is_told_who_decided_what_and_when(
-    deed: str, asked: Questions, ann: Person
+def test_a_late_answer_is_told_who_decided_what_and_when(
+    deed: str, questions: Questions, ann: Person
 ) -> None:
-    gate = asked.gate()
+    gate = questions.gate()
     form = ann.form(gate)
-    approvals.approve(asked.tenant.pk, gate.pk, actor="user:bob", notes="Good.")
+    approvals.approve(questions.tenant.pk, gate.pk, actor="user:bob", notes="Good.")
 
     answer = form.send(ann.browser, ("deed", deed), notes="Different.")
 
@@ -37,44 +37,44 @@ def test_who_comes_too_late_is_told_who_decided_what_and_when(
     )
     assert "Approved by bob" in words(answer), "the page shows how it is now"
     assert "answer" not in forms_of(answer)
-    assert asked.get(gate.pk).reviewer_notes == "Good."
+    assert questions.get(gate.pk).reviewer_notes == "Good."
 
 
-def test_an_item_that_changed_is_shown_anew_with_what_was_written(asked: Questions, ann: Person) -> None:
-    task = asked.task()
+def test_a_changed_item_is_shown_again_with_the_typed_text(questions: Questions, ann: Person) -> None:
+    task = questions.task()
     form = ann.form(task)
-    human_work.take_up(asked.tenant.pk, task.pk, actor="user:bob")
+    human_work.take_up(questions.tenant.pk, task.pk, actor="user:bob")
 
     answer = form.send(ann.browser, ("deed", "complete"), output="my result")
 
     assert refused(answer, 409).startswith("Claimed by bob")
     again = forms_of(answer)["answer"]
     assert again.fields["output"] == ["my result"]
-    assert asked.get(task.pk).status == "in_progress"
+    assert questions.get(task.pk).status == "in_progress"
     done(again.send(ann.browser, ("deed", "complete")), ann)
 
 
-def test_what_fell_away_says_why(asked: Questions, ann: Person) -> None:
-    review = asked.review()
+def test_an_obsolete_item_says_why(questions: Questions, ann: Person) -> None:
+    review = questions.review()
     form = ann.form(review)
-    cancellation.cancel(asked.tenant.pk, review.parent_id, actor="user:bob", reason="No more money.")
+    cancellation.cancel(questions.tenant.pk, review.parent_id, actor="user:bob", reason="No more money.")
 
-    assert "Cancelled by bob" in (said := refused(form.send(ann.browser, ("deed", "approve")), 409))
-    assert "(obsolete)" in said
+    assert "Cancelled by bob" in (message := refused(form.send(ann.browser, ("deed", "approve")), 409))
+    assert "(obsolete)" in message
 
 
-def test_an_escalation_whose_work_is_going_again_is_not_cancelled(asked: Questions, ann: Person) -> None:
-    escalation = asked.escalation()
+def test_an_escalation_cannot_cancel_retried_work(questions: Questions, ann: Person) -> None:
+    escalation = questions.escalation()
     form = ann.form(escalation)
-    cancellation.retry(asked.tenant.pk, escalation.parent_id, actor="user:bob")
+    cancellation.retry(questions.tenant.pk, escalation.parent_id, actor="user:bob")
 
     refused(form.send(ann.browser, ("deed", "cancel")), 409)
 
-    assert asked.get(escalation.parent_id).status == "created"
+    assert questions.get(escalation.parent_id).status == "created"
 
 
-def test_of_ten_answers_at_once_one_counts(asked: Questions, person: Callable[..., Person]) -> None:
-    gate = asked.gate()
+def test_one_of_ten_concurrent_answers_counts(questions: Questions, person: Callable[..., Person]) -> None:
+    gate = questions.gate()
     crowd = [person(f"p{number}") for number in range(10)]
     forms = [(each, each.form(gate)) for each in crowd]
 
@@ -97,16 +97,16 @@ def test_of_ten_answers_at_once_one_counts(asked: Questions, person: Callable[..
 
 
 @pytest.mark.parametrize("error", [psycopg.errors.DeadlockDetected, psycopg.errors.LockNotAvailable])
-def test_what_the_database_gave_up_asks_for_another_try(
-    error: type[Exception], asked: Questions, ann: Person, monkeypatch: pytest.MonkeyPatch
+def test_a_lock_conflict_asks_for_another_try(
+    error: type[Exception], questions: Questions, ann: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate = asked.gate()
+    gate = questions.gate()
     form = ann.form(gate)
 
-    def met(*args: Any, **kwargs: Any) -> None:
+    def conflict(*args: Any, **kwargs: Any) -> None:
         raise OperationalError("given up") from error("given up")
 
-    monkeypatch.setattr(actions.api, "decide", met)
+    monkeypatch.setattr(actions.api, "decide", conflict)
 
     answer = form.send(ann.browser, ("deed", "approve"), notes="kept")
 
@@ -114,9 +114,9 @@ def test_what_the_database_gave_up_asks_for_another_try(
     assert forms_of(answer)["answer"].fields["notes"] == ["kept"]
 
 
-def test_a_voter_of_the_api_and_one_of_the_page_are_the_same_person(asked: Questions, ann: Person) -> None:
-    approval = asked.approval(options=(), quorum=2)
+def test_votes_by_api_and_page_count_as_one_person(questions: Questions, ann: Person) -> None:
+    approval = questions.approval(options=(), quorum=2)
     ann_by_api = Voter("user:ann", identity=f"user:{ann.user.pk}")
-    approvals.decide(asked.tenant.pk, approval.pk, "approve", by=ann_by_api)
+    approvals.decide(questions.tenant.pk, approval.pk, "approve", by=ann_by_api)
 
     assert "You have voted." in words(ann.look(approval))

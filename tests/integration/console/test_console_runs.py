@@ -1,4 +1,4 @@
-"""The pages of pipeline runs: listed, drawn as they stand, cancelled, and done again with other input."""
+"""The pages of pipeline runs: lists, pictures, cancellation, and replays with other input."""
 
 from __future__ import annotations
 
@@ -35,11 +35,13 @@ NOTE = {
 }
 
 
-def started(asked: Questions, **fields: Any) -> PipelineRun:
-    if not asked.__dict__.get("note"):
-        versions.save(asked.tenant.pk, NOTE, actor="test")
-        asked.__dict__["note"] = True
-    return submission.start_run(asked.tenant.pk, "note", submission.NewRun(**fields), actor="token:planner")
+def start_note(questions: Questions, **fields: Any) -> PipelineRun:
+    if not questions.__dict__.get("note"):
+        versions.save(questions.tenant.pk, NOTE, actor="test")
+        questions.__dict__["note"] = True
+    return submission.start_run(
+        questions.tenant.pk, "note", submission.NewRun(**fields), actor="token:planner"
+    )
 
 
 def status_of(run: PipelineRun) -> str:
@@ -48,10 +50,10 @@ def status_of(run: PipelineRun) -> str:
     return run.status
 
 
-def test_runs_are_listed_with_how_far_they_are(asked: Questions, ann: Person) -> None:
-    done = started(asked, name="Bees")
-    asked.engine.drain()
-    begun = started(asked, name="Wasps")
+def test_runs_are_listed_with_their_progress(questions: Questions, ann: Person) -> None:
+    done = start_note(questions, name="Bees")
+    questions.engine.drain()
+    running = start_note(questions, name="Wasps")
 
     text = words(ann.get(LIST))
 
@@ -61,13 +63,13 @@ def test_runs_are_listed_with_how_far_they_are(asked: Questions, ann: Person) ->
     assert "Wasps" not in words(ann.get(f"{LIST}?status=completed"))
     assert "No runs match." in words(ann.get(f"{LIST}?pipeline=other"))
     assert ann.browser.get(f"{LIST}?status=odd").status_code == 404
-    assert {status_of(done), status_of(begun)} == {"completed", "running"}
+    assert {status_of(done), status_of(running)} == {"completed", "running"}
 
 
-def test_the_picture_follows_the_run_and_leads_to_its_activities(asked: Questions, ann: Person) -> None:
-    run = started(asked)
+def test_the_picture_shows_progress_and_links_activities(questions: Questions, ann: Person) -> None:
+    run = start_note(questions)
     before = ann.get(f"{LIST}{run.pk}/").content.decode()
-    asked.engine.drain()
+    questions.engine.drain()
 
     answer = ann.get(f"{LIST}{run.pk}/")
     page = answer.content.decode()
@@ -80,7 +82,7 @@ def test_the_picture_follows_the_run_and_leads_to_its_activities(asked: Question
     assert "style=" not in page
 
 
-def test_pictures_are_drawn_by_the_rules_that_they_bring_along_elsewhere() -> None:
+def test_the_style_sheet_contains_the_rules_of_pictures() -> None:
     from pathlib import Path
 
     from django.conf import settings
@@ -90,21 +92,21 @@ def test_pictures_are_drawn_by_the_rules_that_they_bring_along_elsewhere() -> No
     assert RULES in sheet.read_text(encoding="utf-8").replace("\n", "")
 
 
-def test_looking_costs_few_statements_however_many_runs_there_are(asked: Questions, ann: Person) -> None:
-    run = started(asked)
+def test_the_pages_need_few_statements_for_any_number_of_runs(questions: Questions, ann: Person) -> None:
+    run = start_note(questions)
     few = len(statements(lambda: ann.get(LIST)))
     for _ in range(4):
-        started(asked)
-    asked.engine.drain()
+        start_note(questions)
+    questions.engine.drain()
 
     many, one = statements(lambda: ann.get(LIST)), statements(lambda: ann.get(f"{LIST}{run.pk}/"))
 
-    assert abs(len(many) - few) <= 1, "what people are asked is read while something is under way"
+    assert abs(len(many) - few) <= 1, "open items are read only while a run is active"
     assert (len(many) <= MOST, len(one) <= MOST) == (True, True), (len(many), len(one))
 
 
-def test_an_operator_cancels_a_run_once(asked: Questions, ann: Person) -> None:
-    run = started(asked)
+def test_an_operator_cancels_a_run_once(questions: Questions, ann: Person) -> None:
+    run = start_note(questions)
     form = forms_of(ann.get(f"{LIST}{run.pk}/"))["operate"]
 
     answer = form.send(ann.browser)
@@ -114,57 +116,57 @@ def test_an_operator_cancels_a_run_once(asked: Questions, ann: Person) -> None:
     assert "operate" not in forms_of(ann.get(f"{LIST}{run.pk}/"))
 
 
-def test_a_run_is_done_again_from_a_step_with_other_input(asked: Questions, ann: Person) -> None:
-    run = started(asked)
-    asked.engine.drain()
+def test_a_run_is_replayed_from_a_step_with_other_input(questions: Questions, ann: Person) -> None:
+    run = start_note(questions)
+    questions.engine.drain()
     outputs.copy_waiting()
     form = forms_of(ann.get(f"{LIST}{run.pk}/replay/?step=write"))["again"]
     assert "Research: done" in str(form.fields["content"])
 
     answer = form.send(ann.browser, content="Bees sleep.", data="")
     again = PipelineRun(pk=answer["Location"].split("/")[2])
-    asked.engine.drain()
+    questions.engine.drain()
 
-    assert asked.engine.agent.calls[-1].input["content"] == "Bees sleep."
-    with tenant_scope(asked.tenant.pk):
-        found = PipelineRun.objects.get(pk=again.pk)
-        assert (found.replay_of, found.replay_from, found.status) == (run.pk, "write", "completed")
+    assert questions.engine.agent.calls[-1].input["content"] == "Bees sleep."
+    with tenant_scope(questions.tenant.pk):
+        replay = PipelineRun.objects.get(pk=again.pk)
+        assert (replay.replay_of, replay.replay_from, replay.status) == (run.pk, "write", "completed")
     assert "Replayed from write" in words(ann.get(f"{LIST}{run.pk}/"))
 
 
-def test_a_button_that_is_pressed_twice_does_the_run_again_once(asked: Questions, ann: Person) -> None:
-    run = started(asked)
-    asked.engine.drain()
+def test_a_form_sent_twice_replays_once(questions: Questions, ann: Person) -> None:
+    run = start_note(questions)
+    questions.engine.drain()
     form = forms_of(ann.get(f"{LIST}{run.pk}/replay/?step=write"))["again"]
 
     places = {form.send(ann.browser, content="Bees sleep.", data="")["Location"] for _ in range(2)}
 
     assert len(places) == 1
-    with tenant_scope(asked.tenant.pk):
+    with tenant_scope(questions.tenant.pk):
         assert PipelineRun.objects.filter(replay_of=run.pk).count() == 1
 
 
-def test_input_that_was_left_alone_stays_where_it_is(asked: Questions, ann: Person) -> None:
-    run = started(asked)
-    asked.engine.drain()
+def test_unchanged_input_is_not_stored_again(questions: Questions, ann: Person) -> None:
+    run = start_note(questions)
+    questions.engine.drain()
     outputs.copy_waiting()
     form = forms_of(ann.get(f"{LIST}{run.pk}/replay/?step=write"))["again"]
-    # A browser leaves out the line end behind the tag, and sends others as they are on paper.
+    # A browser drops the line end after the tag, and sends the others as CRLF.
     as_sent = {
         name: form.fields[name][0].removeprefix("\n").replace("\n", "\r\n") for name in ("content", "data")
     }
 
     answer = form.send(ann.browser, **as_sent)
 
-    with tenant_scope(asked.tenant.pk):
+    with tenant_scope(questions.tenant.pk):
         assert PipelineRun.objects.get(pk=answer["Location"].split("/")[2]).replay_input is None
 
 
-def test_what_cannot_be_done_again_says_so(
-    asked: Questions, ann: Person, person: Callable[..., Person]
+def test_invalid_replays_are_refused(
+    questions: Questions, ann: Person, person: Callable[..., Person]
 ) -> None:
-    run = started(asked)
-    asked.engine.drain()
+    run = start_note(questions)
+    questions.engine.drain()
     form = forms_of(ann.get(f"{LIST}{run.pk}/replay/?step=write"))["again"]
 
     refused = form.send(ann.browser, content="x", data="{no json")
@@ -180,9 +182,9 @@ def test_what_cannot_be_done_again_says_so(
 
 
 def test_nothing_of_another_tenant_is_shown(
-    asked: Questions, ann: Person, other_tenant: Tenant, person: Callable[..., Person]
+    questions: Questions, ann: Person, other_tenant: Tenant, person: Callable[..., Person]
 ) -> None:
-    run = started(asked, name="Secret bees")
+    run = start_note(questions, name="Secret bees")
     eve = person("eve", other_tenant)
 
     assert "Secret bees" not in words(eve.get(LIST))
@@ -192,22 +194,22 @@ def test_nothing_of_another_tenant_is_shown(
     assert status_of(run) == "running"
 
 
-def test_branches_that_wait_are_told_from_those_that_run(asked: Questions, ann: Person) -> None:
-    asked.engine.serve(asked.tenant, max_concurrency=1)
+def test_waiting_branches_are_distinguished_from_running_ones(questions: Questions, ann: Person) -> None:
+    questions.engine.serve(questions.tenant, max_concurrency=1)
     each = step("write", "plan", for_each="steps.plan.data.topics")
-    flow = Flow(asked.engine, asked.tenant, step("plan"), each)
+    flow = Flow(questions.engine, questions.tenant, step("plan"), each)
     plan = answering({"plan": {"topics": ["bees", "hives", "honey"]}})
-    asked.engine.agent.behaviour = lambda request: (
+    questions.engine.agent.behaviour = lambda request: (
         Accepted() if request.pipeline_step == "write" else plan(request)
     )
-    asked.engine.drain()
+    questions.engine.drain()
 
     page = ann.get(f"{LIST}{flow.id}/")
 
     assert "0 done, 1 running, 2 waiting, 0 failed of 3" in words(page)
-    drawn = str(page.context["detail"].picture)
-    assert "1 running" in drawn.lower()
-    assert "2 queued" in drawn.lower()
+    picture = str(page.context["detail"].picture)
+    assert "1 running" in picture.lower()
+    assert "2 queued" in picture.lower()
 
 
 #: A step whose work people approve.
@@ -218,9 +220,9 @@ APPROVED = {
 }
 
 
-def test_a_run_is_found_by_what_it_is_about(asked: Questions, ann: Person) -> None:
-    started(asked, name="Bees in the city")
-    started(asked, name="", params={"topic": "Wasps & honey"})
+def test_runs_are_searched_by_subject(questions: Questions, ann: Person) -> None:
+    start_note(questions, name="Bees in the city")
+    start_note(questions, name="", params={"topic": "Wasps & honey"})
 
     assert "Wasps" not in words(ann.get(f"{LIST}?q=bees"))
     by_parameter = words(ann.get(f"{LIST}?q=wasps+%26+HONEY"))
@@ -228,9 +230,9 @@ def test_a_run_is_found_by_what_it_is_about(asked: Questions, ann: Person) -> No
     assert "No runs match." in words(ann.get(f"{LIST}?q=beetles%25"))
 
 
-def test_a_label_narrows_the_list(asked: Questions, ann: Person) -> None:
-    bees = started(asked, name="Bees", labels={"client": "acme & sons"})
-    started(asked, name="Wasps", labels={"client": "other"})
+def test_a_label_filters_the_list(questions: Questions, ann: Person) -> None:
+    bees = start_note(questions, name="Bees", labels={"client": "acme & sons"})
+    start_note(questions, name="Wasps", labels={"client": "other"})
     page = ann.get(LIST).content.decode()
     address = re.search(r'href="([^"]*label=client%3Aacme[^"]*)"', page)
     assert address
@@ -243,14 +245,14 @@ def test_a_label_narrows_the_list(asked: Questions, ann: Person) -> None:
     assert "No runs match." in words(ann.get(f"{LIST}?label=client:nobody"))
 
 
-def test_the_list_says_whom_a_run_waits_for_and_what_it_has_cost(asked: Questions, ann: Person) -> None:
-    versions.save(asked.tenant.pk, APPROVED, actor="test")
+def test_the_list_shows_who_a_run_waits_for_and_its_cost(questions: Questions, ann: Person) -> None:
+    versions.save(questions.tenant.pk, APPROVED, actor="test")
     run = submission.start_run(
-        asked.tenant.pk, "approved", submission.NewRun(name="Bees"), actor="token:planner"
+        questions.tenant.pk, "approved", submission.NewRun(name="Bees"), actor="token:planner"
     )
     assert "running 0 of 1 dev" in words(ann.get(LIST))
-    asked.engine.drain()
-    with tenant_scope(asked.tenant.pk):
+    questions.engine.drain()
+    with tenant_scope(questions.tenant.pk):
         ActivityRun.objects.filter(activity__pipeline_run_id=run.pk).update(usage={"cost_usd": "0.25"})
 
     text = words(ann.get(LIST))
@@ -261,13 +263,11 @@ def test_the_list_says_whom_a_run_waits_for_and_what_it_has_cost(asked: Question
     assert "$0.25" in words(ann.get(f"{LIST}{run.pk}/"))
 
 
-def test_the_page_of_a_run_shows_whose_time_each_step_took_and_what_happened(
-    asked: Questions, ann: Person
-) -> None:
-    versions.save(asked.tenant.pk, APPROVED, actor="test")
-    given = submission.NewRun(params={"topic": "Bees"})
-    run = submission.start_run(asked.tenant.pk, "approved", given, actor="token:planner")
-    asked.engine.drain()
+def test_the_page_of_a_run_shows_time_by_step_and_history(questions: Questions, ann: Person) -> None:
+    versions.save(questions.tenant.pk, APPROVED, actor="test")
+    new_run = submission.NewRun(params={"topic": "Bees"})
+    run = submission.start_run(questions.tenant.pk, "approved", new_run, actor="token:planner")
+    questions.engine.drain()
 
     page = ann.get(f"{LIST}{run.pk}/")
     markup = page.content.decode()
@@ -278,15 +278,13 @@ def test_the_page_of_a_run_shows_whose_time_each_step_took_and_what_happened(
     assert ">Write<" in chart
     assert re.search(r"Write .* finished and requested approval", words(page))
     assert "&quot;topic&quot;: &quot;Bees&quot;" in markup
-    assert f"/texts/?tenant={asked.tenant.slug}" in markup
+    assert f"/texts/?tenant={questions.tenant.slug}" in markup
 
 
-def test_runs_that_were_chosen_are_cancelled_and_those_that_have_ended_are_counted(
-    asked: Questions, ann: Person
-) -> None:
-    ended = started(asked, name="Ended")
-    asked.engine.drain()
-    first, second, spared = (started(asked, name=name) for name in ("First", "Second", "Spared"))
+def test_selected_runs_are_cancelled_and_ended_ones_skipped(questions: Questions, ann: Person) -> None:
+    ended = start_note(questions, name="Ended")
+    questions.engine.drain()
+    first, second, spared = (start_note(questions, name=name) for name in ("First", "Second", "Spared"))
     form = forms_of(ann.get(LIST))["many"]
 
     answer = ann.browser.post(
@@ -302,11 +300,9 @@ def test_runs_that_were_chosen_are_cancelled_and_those_that_have_ended_are_count
     ]  # fmt: skip
 
 
-def test_runs_that_were_chosen_are_done_again_from_the_step_that_failed(
-    asked: Questions, ann: Person
-) -> None:
-    run, fine = started(asked, name="Bees"), started(asked, name="Wasps")
-    with tenant_scope(asked.tenant.pk):
+def test_selected_runs_are_replayed_from_the_failed_step(questions: Questions, ann: Person) -> None:
+    run, fine = start_note(questions, name="Bees"), start_note(questions, name="Wasps")
+    with tenant_scope(questions.tenant.pk):
         StepRun.objects.filter(run_id=run.pk, step="write").update(status="failed", unsettled_branches=0)
         StepRun.objects.filter(run_id=run.pk, step="research").update(status="done")
         PipelineRun.objects.filter(pk=run.pk).update(status="failed", finished_at=run.started_at)
@@ -319,15 +315,13 @@ def test_runs_that_were_chosen_are_done_again_from_the_step_that_failed(
     text = words(ann.get(answer["Location"]))
     assert "1 run replayed from the failed step." in text
     assert "1 skipped: No step of the run has failed." in text
-    with tenant_scope(asked.tenant.pk):
+    with tenant_scope(questions.tenant.pk):
         assert PipelineRun.objects.get(replay_of=run.pk).replay_from == "write"
 
 
-def test_of_several_steps_that_failed_the_first_one_is_where_a_run_is_done_again(
-    asked: Questions, ann: Person
-) -> None:
-    run = started(asked, name="Bees")
-    with tenant_scope(asked.tenant.pk):
+def test_a_replay_starts_at_the_first_failed_step(questions: Questions, ann: Person) -> None:
+    run = start_note(questions, name="Bees")
+    with tenant_scope(questions.tenant.pk):
         steps = StepRun.objects.filter(run_id=run.pk, step__in=("research", "write"))
         steps.update(status="failed", unsettled_branches=0)
         PipelineRun.objects.filter(pk=run.pk).update(status="failed", finished_at=run.started_at)
@@ -335,14 +329,12 @@ def test_of_several_steps_that_failed_the_first_one_is_where_a_run_is_done_again
 
     ann.browser.post(form.action, {**form.fields, "deed": "replay", "run": str(run.pk)})
 
-    with tenant_scope(asked.tenant.pk):
+    with tenant_scope(questions.tenant.pk):
         assert PipelineRun.objects.get(replay_of=run.pk).replay_from == "research"
 
 
-def test_who_only_looks_can_do_nothing_with_many_runs(
-    asked: Questions, person: Callable[..., Person]
-) -> None:
-    run = started(asked)
+def test_a_viewer_cannot_act_on_selected_runs(questions: Questions, person: Callable[..., Person]) -> None:
+    run = start_note(questions)
     eve = person("eve", role="viewer")
 
     assert "many" not in forms_of(eve.get(LIST))

@@ -1,4 +1,4 @@
-"""Views that people save: found again below the heading of their page, one's own or everybody's, and arranged by whose they are."""
+"""Saved views: listed on their page, private or shared, and managed by their owners."""
 
 from __future__ import annotations
 
@@ -25,31 +25,25 @@ QUERY = "/activities/?tenant=acme&q=status%3Afailed+role%3Aseo"
 
 
 def save(who: Person, address: str = QUERY, name: str = "Failed SEO", **fields: Any) -> HttpResponse:
-    """Save what is looked at by the form of its page."""
+    """Save the view at an address by the form of its page."""
     return forms_of(who.get(address))["keep-view"].send(who.browser, ("deed", "keep"), name=name, **fields)
 
 
-def deed(who: Person, verb: str, view: SavedView, **fields: Any) -> HttpResponse:
+def act_on(who: Person, verb: str, view: SavedView, **fields: Any) -> HttpResponse:
     return forms_of(who.get("/views/"))[f"view-{view.pk}"].send(
         who.browser, ("deed", f"{verb}:{view.pk}"), **fields
     )
 
 
-def saved(tenant: Tenant) -> list[SavedView]:
+def views_of(tenant: Tenant) -> list[SavedView]:
     with tenant_scope(tenant.pk):
         return list(SavedView.objects.for_tenant(tenant).order_by("pk"))
 
 
-@pytest.fixture
-def boss(person: Callable[..., Person]) -> Person:
-    """An admin of `acme`."""
-    return person("boss", role="admin")
-
-
-def test_a_view_is_found_again_below_the_heading_of_its_page(tenant: Tenant, ann: Person) -> None:
+def test_a_saved_view_is_listed_on_its_page_only(tenant: Tenant, ann: Person) -> None:
     answer = save(ann, f"{QUERY}&after=x:y")
 
-    (view,) = saved(tenant)
+    (view,) = views_of(tenant)
     assert (view.page, view.name, view.query) == ("activities", "Failed SEO", "q=status%3Afailed+role%3Aseo")
     assert parse_qs(urlsplit(answer["Location"]).query) == {
         "tenant": ["acme"],
@@ -72,79 +66,81 @@ def test_a_view_is_found_again_below_the_heading_of_its_page(tenant: Tenant, ann
     ],
     ids=["inbox", "runs", "dead-letters"],
 )
-def test_every_page_with_a_query_has_views(address: str, kept: str, tenant: Tenant, ann: Person) -> None:
+def test_views_are_saved_on_every_page_with_filters(
+    address: str, kept: str, tenant: Tenant, ann: Person
+) -> None:
     answer = save(ann, address)
 
-    assert saved(tenant)[0].query == kept
+    assert views_of(tenant)[0].query == kept
     assert "Failed SEO" in words(ann.get(answer["Location"]))
 
 
-def test_what_shows_everything_is_no_view_to_save(tenant: Tenant, ann: Person) -> None:
+def test_a_page_without_filters_cannot_be_saved(tenant: Tenant, ann: Person) -> None:
     for address in ("/inbox/", "/activities/", "/runs/?status=", "/dead-letters/"):
         assert "Save this view" not in words(ann.get(address)), address
 
 
-def test_ones_own_views_are_nobody_elses(
+def test_private_views_are_not_shown_to_others(
     tenant: Tenant, other_tenant: Tenant, ann: Person, person: Callable[..., Person]
 ) -> None:
     save(ann)
     bob, eve = person("bob"), person("eve", other_tenant)
-    (view,) = saved(tenant)
+    (view,) = views_of(tenant)
 
     assert "Failed SEO" not in words(bob.get("/activities/"))
     assert "Failed SEO" not in words(eve.get("/views/"))
     for somebody in (bob, eve):
         answer = sent_by(somebody, Form("/views/", "post"), deed=f"delete:{view.pk}")
         assert refused(answer, 404) == "There is no such view any more."
-    assert len(saved(tenant)) == 1
+    assert len(views_of(tenant)) == 1
 
 
 def test_a_view_is_renamed_and_deleted_and_can_be_saved_again(tenant: Tenant, ann: Person) -> None:
     save(ann)
-    (view,) = saved(tenant)
+    (view,) = views_of(tenant)
 
-    answer = deed(ann, "rename", view, name="  All\tthat failed ")
+    answer = act_on(ann, "rename", view, name="  All\tthat failed ")
     assert "Renamed to “All that failed”." in words(ann.get(answer["Location"]))
-    answer = deed(ann, "delete", view)
+    answer = act_on(ann, "delete", view)
 
     page = words(ann.get(answer["Location"]))
     assert "“All that failed” was deleted. You can save it again here." in page
     assert "Save this view" in page
-    assert saved(tenant) == []
+    assert views_of(tenant) == []
     with tenant_scope(tenant.pk):
         assert not AuditEntry.objects.filter(operation__startswith="saved_view").exists(), "it was hers alone"
 
 
-def test_admins_share_views_and_arrange_what_all_see(tenant: Tenant, ann: Person, boss: Person) -> None:
+def test_admins_share_and_manage_shared_views(tenant: Tenant, ann: Person, boss: Person) -> None:
     save(boss, name="Ours", shared="yes")
     save(boss, "/activities/?q=status:done", name="Mine")
-    _, mine = saved(tenant)
-    deed(boss, "share", mine)
+    _, mine = views_of(tenant)
+    act_on(boss, "share", mine)
 
     assert "Ours shared" in (page := words(ann.get("/activities/")))
     assert "Mine shared" in page
-    assert forms_of(ann.get("/views/")).keys().isdisjoint(f"view-{view.pk}" for view in saved(tenant))
-    deed(boss, "rename", mine, name="Done")
-    deed(boss, "delete", mine)
+    assert forms_of(ann.get("/views/")).keys().isdisjoint(f"view-{view.pk}" for view in views_of(tenant))
+    act_on(boss, "rename", mine, name="Done")
+    act_on(boss, "delete", mine)
     with tenant_scope(tenant.pk):
         trail = AuditEntry.objects.filter(operation__startswith="saved_view").order_by("number")
-        found = list(trail.values_list("operation", "actor_name", "object_kind"))
-    assert found == [
+        entries = list(trail.values_list("operation", "actor_name", "object_kind"))
+    assert entries == [
         (f"saved_view.{verb}", "boss", "saved-views") for verb in ("shared", "shared", "renamed", "deleted")
     ]
 
 
-def test_nobody_else_shares_or_arranges_what_all_see(tenant: Tenant, ann: Person, boss: Person) -> None:
+def test_only_admins_share_and_manage_shared_views(tenant: Tenant, ann: Person, boss: Person) -> None:
     save(boss, name="Ours", shared="yes")
     save(ann, "/activities/?q=status:done", name="Mine")
-    ours, mine = saved(tenant)
+    ours, mine = views_of(tenant)
 
     form = Form(
         "/views/", "post", {"name": ["New"], "page": ["runs"], "query": ["status=failed"], "shared": ["yes"]}
     )
     for sent in ("keep", f"share:{mine.pk}", f"delete:{ours.pk}", f"rename:{ours.pk}"):
         assert "needs the role admin" in refused(sent_by(ann, form, deed=sent), 403)
-    assert [(view.name, view.is_shared) for view in saved(tenant)] == [("Ours", True), ("Mine", False)]
+    assert [(view.name, view.is_shared) for view in views_of(tenant)] == [("Ours", True), ("Mine", False)]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +154,7 @@ def test_nobody_else_shares_or_arranges_what_all_see(tenant: Tenant, ann: Person
     ],
     ids=["no-name", "long-name", "taken", "no-such-page", "long-query"],
 )
-def test_what_cannot_be_saved_says_why_and_keeps_what_was_typed(
+def test_an_invalid_view_is_refused_with_the_typed_text(
     fields: dict[str, str], status: int, words_of_refusal: str, tenant: Tenant, ann: Person
 ) -> None:
     save(ann)
@@ -168,10 +164,10 @@ def test_what_cannot_be_saved_says_why_and_keeps_what_was_typed(
     assert refused(answer, status).startswith(words_of_refusal)
     again = forms_of(answer)["again"]
     assert again.fields["name"] == [fields["name"]]
-    assert len(saved(tenant)) == 1
+    assert len(views_of(tenant)) == 1
 
 
-def test_there_are_so_many_and_no_more_however_many_are_saved_at_once(
+def test_the_number_of_views_is_limited_under_concurrency(
     tenant: Tenant, ann: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(saved_views, "MOST", 3)
@@ -185,11 +181,11 @@ def test_there_are_so_many_and_no_more_however_many_are_saved_at_once(
 
     kept = at_once(*(lambda number=number: keep(number) for number in range(6)))
 
-    assert len([name for name in kept if name]) == len(saved(tenant)) == 3
+    assert len([name for name in kept if name]) == len(views_of(tenant)) == 3
     assert "There are 3 already" in refused(save(ann), 409)
 
 
-def test_views_go_with_the_membership_and_what_all_see_stays(
+def test_private_views_end_with_the_membership_and_shared_ones_remain(
     tenant: Tenant, ann: Person, boss: Person
 ) -> None:
     save(ann, name="Hers")
@@ -199,10 +195,10 @@ def test_views_go_with_the_membership_and_what_all_see_stays(
 
     members.end_membership(principal_of(boss.user), hers.pk)
 
-    assert [view.name for view in saved(tenant)] == ["Ours"]
+    assert [view.name for view in views_of(tenant)] == ["Ours"]
 
 
-def test_names_and_queries_are_text_wherever_they_stand(tenant: Tenant, ann: Person) -> None:
+def test_hostile_names_and_queries_are_escaped(tenant: Tenant, ann: Person) -> None:
     hostile = '"><script>alert(1)</script>'
     with tenant_scope(tenant.pk):
         owner = Membership.objects.get(user=ann.user)
@@ -216,28 +212,28 @@ def test_names_and_queries_are_text_wherever_they_stand(tenant: Tenant, ann: Per
         assert 'href="/activities/?tenant=acme&amp;q=a"' in page, "only what a view of the page can hold"
 
 
-def test_superusers_who_only_look_save_nothing(
-    asked: Questions, root: Person, person: Callable[..., Person]
+def test_superusers_cannot_save_views(
+    questions: Questions, root: Person, person: Callable[..., Person]
 ) -> None:
     page = root.get(QUERY)
     assert "Save this view" not in words(page)
 
 
-def test_a_page_asks_once_for_its_views(
-    asked_queries: Callable[..., list[str]], tenant: Tenant, ann: Person
+def test_a_page_reads_its_views_with_one_query(
+    queries_of: Callable[..., list[str]], tenant: Tenant, ann: Person
 ) -> None:
     for number in range(3):
         save(ann, name=f"View {number}", address=f"/activities/?q=priority:{number + 1}")
 
     for address in ("/activities/", "/inbox/"):
-        asked = asked_queries(ann, address)
-        assert sum("tenants_savedview" in sql for sql in asked) == 1
-        assert len(asked) <= 12
+        queries = queries_of(ann, address)
+        assert sum("tenants_savedview" in sql for sql in queries) == 1
+        assert len(queries) <= 12
 
 
-def test_an_unknown_deed_and_an_id_of_nowhere(tenant: Tenant, ann: Person) -> None:
+def test_unknown_actions_and_ids_are_refused(tenant: Tenant, ann: Person) -> None:
     save(ann)
-    (view,) = saved(tenant)
+    (view,) = views_of(tenant)
     form = Form("/views/", "post")
 
     refused(sent_by(ann, form, deed=f"explode:{view.pk}"), 400)

@@ -1,4 +1,4 @@
-"""The pages of schedules: what comes, what became of the times that passed, and looking ahead without writing anything."""
+"""The pages of schedules: next times, outcomes of past times, and previews that write nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def address(hourly: Schedule) -> str:
     return f"{SCHEDULES}{hourly.pk}/"
 
 
-def test_the_list_says_when_in_words_and_what_comes_next(engine: Engine, tenant: Tenant, ann: Person) -> None:
+def test_the_list_describes_times_in_words_and_shows_the_next(
+    engine: Engine, tenant: Tenant, ann: Person
+) -> None:
     make_schedule(tenant, "report", cron="30 3 * * 1", timezone="America/New_York")
     make_schedule(tenant, "sleeping", enabled=False)
     make_schedule(tenant, "late", looked_until=datetime.now(UTC) - timedelta(hours=3))
@@ -49,7 +51,7 @@ def test_the_list_says_when_in_words_and_what_comes_next(engine: Engine, tenant:
     assert "report" not in words(ann.get(f"{SCHEDULES}?search=sleep"))
 
 
-def test_the_calendar_holds_the_days_of_four_weeks_with_first_times_and_counts(tenant: Tenant) -> None:
+def test_the_calendar_shows_four_weeks_with_first_times_and_counts(tenant: Tenant) -> None:
     make_schedule(tenant, "noon", cron="0 12 * * 2")
     make_schedule(tenant, "often", cron="*/10 * * * *")
     make_schedule(tenant, "off", enabled=False)
@@ -71,9 +73,7 @@ def test_the_calendar_holds_the_days_of_four_weeks_with_first_times_and_counts(t
     ]
 
 
-def test_times_that_passed_say_what_became_of_them_and_why(
-    hourly: Schedule, address: str, ann: Person
-) -> None:
+def test_past_times_show_their_outcome_and_reason(hourly: Schedule, address: str, ann: Person) -> None:
     fire(hourly, NOON + 3 * HOUR)
 
     text = words(ann.get(address))
@@ -85,21 +85,21 @@ def test_times_that_passed_say_what_became_of_them_and_why(
     assert {firing.reason for firing in firings if firing.state == "skipped"} - {""}
 
 
-def test_a_dry_run_expands_without_beginning_anything(engine: Engine, tenant: Tenant, ann: Person) -> None:
+def test_a_dry_run_starts_nothing(engine: Engine, tenant: Tenant, ann: Person) -> None:
     tickers(tenant, 7)
     schedule = make_schedule(tenant, "prices", params={"ticker": "db:ticker:all:id?enabled=true"})
     page = ann.get(f"{SCHEDULES}{schedule.pk}/")
 
-    foretold = forms_of(page)["deeds"].send(ann.browser, ("deed", "dry_run"))
+    preview = forms_of(page)["deeds"].send(ann.browser, ("deed", "dry_run"))
 
-    assert foretold.status_code == 200
-    assert foretold.context["forecast"]["errors"] == [], foretold.context["forecast"]
-    assert "7 jobs each time" in words(foretold)
-    assert "T00000" in words(foretold)
+    assert preview.status_code == 200
+    assert preview.context["forecast"]["errors"] == [], preview.context["forecast"]
+    assert "7 jobs each time" in words(preview)
+    assert "T00000" in words(preview)
     assert executions(tenant) == []
 
 
-def test_an_operator_runs_it_now(hourly: Schedule, address: str, tenant: Tenant, ann: Person) -> None:
+def test_an_operator_runs_a_schedule_now(hourly: Schedule, address: str, tenant: Tenant, ann: Person) -> None:
     answer = forms_of(ann.get(address))["deeds"].send(ann.browser, ("deed", "run"))
 
     assert "manual run" in words(ann.get(answer["Location"]))
@@ -107,7 +107,7 @@ def test_an_operator_runs_it_now(hourly: Schedule, address: str, tenant: Tenant,
     assert (execution.created_by, execution.nominal_at) == ("user:ann", None)
 
 
-def test_a_button_that_is_pressed_twice_runs_it_once(
+def test_a_form_sent_twice_runs_a_schedule_once(
     hourly: Schedule, address: str, tenant: Tenant, ann: Person, person: Callable[..., Person]
 ) -> None:
     form = forms_of(ann.get(address))["deeds"]
@@ -139,7 +139,7 @@ def test_only_admins_pause_and_resume(
     assert again(hourly).enabled
 
 
-def test_a_viewer_may_look_ahead_but_not_run(
+def test_a_viewer_may_preview_but_not_run(
     hourly: Schedule, address: str, tenant: Tenant, ann: Person, person: Callable[..., Person]
 ) -> None:
     vic = person("vic", role="viewer")
@@ -151,23 +151,21 @@ def test_a_viewer_may_look_ahead_but_not_run(
     assert executions(tenant) == []
 
 
-def test_other_times_are_tried_out_and_nothing_is_written(
+def test_a_preview_of_other_times_writes_nothing(
     hourly: Schedule, address: str, tenant: Tenant, ann: Person
 ) -> None:
     form = forms_of(ann.get(f"{SCHEDULES}try/?schedule={hourly.pk}"))["try"]
     assert form.fields["cron"] == ["0 * * * *"]
 
-    foretold = form.send(ann.browser, cron="0 9 * * 1-5", timezone="Europe/Berlin")
+    preview = form.send(ann.browser, cron="0 9 * * 1-5", timezone="Europe/Berlin")
 
-    text = words(foretold)
+    text = words(preview)
     assert "At 09:00, Monday through Friday (Europe/Berlin)" in text
     assert text.count("T09:00:00+0") == 5
     assert again(hourly).cron == "0 * * * *"
 
 
-def test_what_is_wrong_with_times_stands_at_its_field_and_what_was_typed_is_kept(
-    hourly: Schedule, ann: Person
-) -> None:
+def test_invalid_times_are_reported_at_their_field_and_kept(hourly: Schedule, ann: Person) -> None:
     form = forms_of(ann.get(f"{SCHEDULES}try/?schedule={hourly.pk}"))["try"]
 
     answer = form.send(ann.browser, cron="61 * * * *", params="{broken")
@@ -180,7 +178,7 @@ def test_what_is_wrong_with_times_stands_at_its_field_and_what_was_typed_is_kept
     assert 'value="61 * * * *"' in answer.content.decode()
 
 
-def test_others_schedules_are_not_there(
+def test_schedules_of_another_tenant_are_not_shown(
     hourly: Schedule, address: str, other_tenant: Tenant, person: Callable[..., Person]
 ) -> None:
     otto = person("otto", other_tenant)
@@ -190,19 +188,19 @@ def test_others_schedules_are_not_there(
     assert forms_of(otto.get(f"{SCHEDULES}try/?schedule={hourly.pk}"))["try"].fields["cron"] == [""]
 
 
-def test_the_pages_cost_the_same_however_many_there_are(
-    hourly: Schedule, address: str, tenant: Tenant, ann: Person, asked_queries: Callable[..., list[str]]
+def test_the_pages_need_few_queries_for_any_number_of_rows(
+    hourly: Schedule, address: str, tenant: Tenant, ann: Person, queries_of: Callable[..., list[str]]
 ) -> None:
     for number in range(20):
         make_schedule(tenant, f"schedule {number}")
     fire(hourly, NOON + 20 * HOUR)
 
     for each in (SCHEDULES, address):
-        asked = asked_queries(ann, each)
-        assert len(asked) <= 12, asked
+        queries = queries_of(ann, each)
+        assert len(queries) <= 12, queries
 
 
-def test_times_that_cannot_be_read_are_said_to_be_so(
+def test_stored_times_that_became_invalid_are_reported(
     hourly: Schedule, address: str, tenant: Tenant, ann: Person
 ) -> None:
     with tenant_scope(tenant.pk):
@@ -212,7 +210,7 @@ def test_times_that_cannot_be_read_are_said_to_be_so(
     assert "There are no next times." in words(ann.get(address))
 
 
-def test_a_day_counts_from_now_on(tenant: Tenant) -> None:
+def test_the_calendar_counts_only_future_times(tenant: Tenant) -> None:
     make_schedule(tenant, "hourly")
 
     weeks = schedules.listing(tenant.pk, now=datetime(2026, 3, 4, 21, 30, tzinfo=UTC)).weeks
@@ -222,18 +220,13 @@ def test_a_day_counts_from_now_on(tenant: Tenant) -> None:
     assert weeks[0].days[3].marks[0].times == int(timedelta(days=1) / HOUR)
 
 
-# Schedules made and changed by admins
+# Schedules created and changed by admins
 
 
-@pytest.fixture
-def boss(person: Callable[..., Person]) -> Person:
-    return person("boss", role="admin")
-
-
-def one_named(tenant: Tenant, name: str) -> Schedule:
+def schedule_named(tenant: Tenant, name: str) -> Schedule:
     with tenant_scope(tenant.pk):
-        found: Schedule = Schedule.objects.select_related("pipeline").get(name=name)
-    return found
+        schedule: Schedule = Schedule.objects.select_related("pipeline").get(name=name)
+    return schedule
 
 
 @pytest.mark.parametrize(
@@ -250,7 +243,7 @@ def one_named(tenant: Tenant, name: str) -> Schedule:
     ],
     ids=["hourly", "daily", "workdays", "weekly", "monthly", "cron", "minutes", "a part of a minute"],
 )
-def test_an_admin_makes_a_schedule_in_words_and_finds_the_same_words_in_its_form(
+def test_an_admin_creates_a_schedule_and_its_form_shows_the_same_fields(
     filled: dict[str, str], cron: str, interval_ms: int | None, engine: Engine, tenant: Tenant, boss: Person
 ) -> None:
     form = forms_of(boss.get(f"{SCHEDULES}new/"))["edit"]
@@ -260,17 +253,22 @@ def test_an_admin_makes_a_schedule_in_words_and_finds_the_same_words_in_its_form
     )
 
     assert answer.status_code == 302, words(answer)
-    made = one_named(tenant, "Mine")
-    assert (made.cron, made.interval_ms, made.agent_role, made.params) == (cron, interval_ms, "qa", {"a": 1})
-    assert (made.created_by, made.enabled) == ("user:boss", True)
-    change = forms_of(boss.get(f"{SCHEDULES}{made.pk}/change/"))["edit"]
+    created = schedule_named(tenant, "Mine")
+    assert (created.cron, created.interval_ms, created.agent_role, created.params) == (
+        cron,
+        interval_ms,
+        "qa",
+        {"a": 1},
+    )
+    assert (created.created_by, created.enabled) == ("user:boss", True)
+    change = forms_of(boss.get(f"{SCHEDULES}{created.pk}/change/"))["edit"]
     assert {name: change.fields[name] for name in filled} == {name: [value] for name, value in filled.items()}
     change.send(boss.browser, ("deed", "save"), description="Changed.")
-    after = one_named(tenant, "Mine")
+    after = schedule_named(tenant, "Mine")
     assert (after.cron, after.interval_ms, after.description) == (cron, interval_ms, "Changed.")
 
 
-def test_a_new_schedule_begins_with_the_zone_of_the_tenant_and_the_pipeline_it_was_asked_for(
+def test_a_new_schedule_starts_with_the_tenants_time_zone_and_the_pipeline(
     engine: Engine, tenant: Tenant, boss: Person
 ) -> None:
     make_pipeline(tenant, "flow")
@@ -281,30 +279,28 @@ def test_a_new_schedule_begins_with_the_zone_of_the_tenant_and_the_pipeline_it_w
 
     assert (form.fields["timezone"], form.fields["target"]) == (["Asia/Tokyo"], ["pipeline:flow"])
     form.send(boss.browser, ("deed", "save"), name="Once", when="once", moment="2031-05-01T09:30")
-    made = one_named(tenant, "Once")
-    assert (made.repeat, made.start_at) == ("once", datetime(2031, 5, 1, 0, 30, tzinfo=UTC))
-    assert made.pipeline is not None
-    assert made.pipeline.key == "flow"
+    created = schedule_named(tenant, "Once")
+    assert (created.repeat, created.start_at) == ("once", datetime(2031, 5, 1, 0, 30, tzinfo=UTC))
+    assert created.pipeline is not None
+    assert created.pipeline.key == "flow"
 
 
-def test_what_happened_once_can_be_made_to_repeat_and_the_other_way_round(
-    tenant: Tenant, boss: Person
-) -> None:
+def test_a_schedule_can_change_between_once_and_repeating(tenant: Tenant, boss: Person) -> None:
     once = make_schedule(tenant, "Once", repeat="once", start_at=datetime(2031, 5, 1, tzinfo=UTC))
     address = f"{SCHEDULES}{once.pk}/change/"
 
     forms_of(boss.get(address))["edit"].send(boss.browser, ("deed", "save"), when="daily", at="08:00")
-    repeats = one_named(tenant, "Once")
+    repeats = schedule_named(tenant, "Once")
     forms_of(boss.get(address))["edit"].send(
         boss.browser, ("deed", "save"), when="once", moment="2032-01-01T00:00"
     )
 
     assert (repeats.repeat, repeats.cron, repeats.start_at) == ("repeating", "0 8 * * *", None)
-    after = one_named(tenant, "Once")
+    after = schedule_named(tenant, "Once")
     assert (after.repeat, after.cron, after.start_at) == ("once", "", datetime(2032, 1, 1, tzinfo=UTC))
 
 
-def test_faults_stand_at_the_fields_that_are_seen(tenant: Tenant, boss: Person) -> None:
+def test_faults_of_a_schedule_are_shown_at_their_fields(tenant: Tenant, boss: Person) -> None:
     def faults(**filled: str) -> set[str]:
         form = forms_of(boss.get(f"{SCHEDULES}new/"))["edit"]
         answer = form.send(boss.browser, ("deed", "save"), **{"name": "Mine", "target": "agent:qa", **filled})
@@ -322,7 +318,7 @@ def test_faults_stand_at_the_fields_that_are_seen(tenant: Tenant, boss: Person) 
         assert not Schedule.objects.exists()
 
 
-def test_what_stands_in_a_field_that_does_not_fit_is_no_fault(tenant: Tenant, boss: Person) -> None:
+def test_fields_of_another_choice_are_ignored(tenant: Tenant, boss: Person) -> None:
     form = forms_of(boss.get(f"{SCHEDULES}new/"))["edit"]
 
     form.send(
@@ -336,10 +332,10 @@ def test_what_stands_in_a_field_that_does_not_fit_is_no_fault(tenant: Tenant, bo
         day="0",
     )
 
-    assert one_named(tenant, "Mine").cron == "0 9 * * *"
+    assert schedule_named(tenant, "Mine").cron == "0 9 * * *"
 
 
-def test_a_name_that_is_taken_is_refused_at_its_field(tenant: Tenant, boss: Person) -> None:
+def test_a_taken_name_is_refused_at_its_field(tenant: Tenant, boss: Person) -> None:
     make_schedule(tenant, "Mine")
 
     form = forms_of(boss.get(f"{SCHEDULES}new/"))["edit"]
@@ -349,9 +345,7 @@ def test_a_name_that_is_taken_is_refused_at_its_field(tenant: Tenant, boss: Pers
     assert "Mine" in str(answer.context["form"].errors)
 
 
-def test_words_and_times_are_told_while_the_form_is_filled_in_and_nothing_is_written(
-    tenant: Tenant, boss: Person
-) -> None:
+def test_the_form_previews_words_and_times_without_writing(tenant: Tenant, boss: Person) -> None:
     form = forms_of(boss.get(f"{SCHEDULES}new/"))["edit"]
     typed = {
         **form.fields,
@@ -361,21 +355,21 @@ def test_words_and_times_are_told_while_the_form_is_filled_in_and_nothing_is_wri
         "timezone": "Europe/Berlin",
     }
 
-    told = words(sent_by(boss, Form(f"{SCHEDULES}words/", "post", typed)))
+    preview = words(sent_by(boss, Form(f"{SCHEDULES}words/", "post", typed)))
 
-    assert "At 09:00, Monday through Friday (Europe/Berlin)" in told
-    assert told.count(", 09:00") == 5
+    assert "At 09:00, Monday through Friday (Europe/Berlin)" in preview
+    assert preview.count(", 09:00") == 5
     unclear = words(
         sent_by(boss, Form(f"{SCHEDULES}words/", "post", {**typed, "when": "cron", "cron": "61 * * * *"}))
     )
     assert "Incomplete: cron" in unclear
-    looked = form.send(boss.browser, ("deed", "look"), target="agent:qa", when="hourly")
-    assert "Every hour" in words(looked), "for those without scripts"
+    response = form.send(boss.browser, ("deed", "look"), target="agent:qa", when="hourly")
+    assert "Every hour" in words(response), "for those without scripts"
     with tenant_scope(tenant.pk):
         assert not Schedule.objects.exists()
 
 
-def test_of_two_who_change_a_schedule_the_second_is_told(
+def test_the_second_of_two_concurrent_changes_is_refused(
     hourly: Schedule, tenant: Tenant, boss: Person, person: Callable[..., Person]
 ) -> None:
     other = person("other", role="admin")
@@ -386,10 +380,10 @@ def test_of_two_who_change_a_schedule_the_second_is_told(
     answer = form.send(boss.browser, ("deed", "save"), description="Ours.")
 
     assert answer.status_code == 412
-    assert one_named(tenant, hourly.name).description == "Theirs."
+    assert schedule_named(tenant, hourly.name).description == "Theirs."
 
 
-def test_only_admins_make_and_change_schedules(
+def test_only_admins_create_and_change_schedules(
     hourly: Schedule, tenant: Tenant, ann: Person, boss: Person
 ) -> None:
     form = forms_of(boss.get(f"{SCHEDULES}new/"))["edit"]

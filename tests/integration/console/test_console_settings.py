@@ -30,12 +30,6 @@ PARTS = ["", "tokens/", "budgets/", "channels/", "notification-channels/", "webh
 
 
 @pytest.fixture
-def boss(person: Callable[..., Person]) -> Person:
-    """The admin of `acme`."""
-    return person("boss", role="admin")
-
-
-@pytest.fixture
 def receiver(settings: Any, database: None) -> Iterator[HttpReceiver]:
     with http_receiver() as running:
         settings.ORCHESTRATOR_EGRESS_ALLOW = (running.place,)
@@ -65,15 +59,13 @@ def test_only_admins_of_the_tenant_see_settings(
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_a_page_costs_few_queries(part: str, boss: Person, asked_queries: Callable[..., list[str]]) -> None:
-    asked = asked_queries(boss, f"{SETTINGS}{part}")
+def test_each_page_needs_few_queries(part: str, boss: Person, queries_of: Callable[..., list[str]]) -> None:
+    queries = queries_of(boss, f"{SETTINGS}{part}")
 
-    assert len(asked) <= 12, asked
+    assert len(queries) <= 12, queries
 
 
-def test_a_role_is_changed_and_the_trail_holds_before_and_after(
-    tenant: Tenant, ann: Person, boss: Person
-) -> None:
+def test_a_changed_role_is_audited_before_and_after(tenant: Tenant, ann: Person, boss: Person) -> None:
     row, form = member(tenant, ann), forms_of(boss.get(SETTINGS))["members"]
 
     changed = {f"role:{row.pk}": "viewer", f"human_roles:{row.pk}": "editor, legal"}
@@ -88,7 +80,7 @@ def test_a_role_is_changed_and_the_trail_holds_before_and_after(
 
 
 @pytest.mark.parametrize(("part", "form"), [("", "members"), ("tokens/", "tokens")])
-def test_enter_in_one_row_presses_no_button_of_another(
+def test_the_enter_key_in_one_row_presses_no_button_of_another(
     part: str, form: str, tenant: Tenant, boss: Person
 ) -> None:
     tokens.create(tenant, "viewer", "nightly")
@@ -100,7 +92,7 @@ def test_enter_in_one_row_presses_no_button_of_another(
     assert 'name="deed"' in second
 
 
-def test_a_membership_ends_only_when_one_is_sure(tenant: Tenant, ann: Person, boss: Person) -> None:
+def test_ending_a_membership_needs_a_confirmation(tenant: Tenant, ann: Person, boss: Person) -> None:
     row, form = member(tenant, ann), forms_of(boss.get(SETTINGS))["members"]
 
     assert "Confirm the action" in refused(form.send(boss.browser, ("deed", f"end:{row.pk}")), 400)
@@ -110,7 +102,7 @@ def test_a_membership_ends_only_when_one_is_sure(tenant: Tenant, ann: Person, bo
     assert entries(tenant) == ["boss membership.ended done"]
 
 
-def test_the_last_admin_stays(tenant: Tenant, boss: Person) -> None:
+def test_the_last_admin_cannot_leave(tenant: Tenant, boss: Person) -> None:
     row, form = member(tenant, boss), forms_of(boss.get(SETTINGS))["members"]
 
     assert "boss is the only admin" in refused(
@@ -121,7 +113,7 @@ def test_the_last_admin_stays(tenant: Tenant, boss: Person) -> None:
     assert member(tenant, boss).role == "admin"
 
 
-def test_who_saves_what_somebody_else_has_changed_meanwhile_undoes_nothing(
+def test_an_outdated_form_does_not_overwrite_a_change(
     tenant: Tenant, ann: Person, boss: Person, person: Callable[..., Person]
 ) -> None:
     row, bea = member(tenant, ann), person("bea", role="admin")
@@ -140,26 +132,26 @@ def test_who_saves_what_somebody_else_has_changed_meanwhile_undoes_nothing(
     assert member(tenant, ann).human_roles == ["editor"]
 
 
-def test_of_two_admins_who_make_each_other_less_one_stays(
+def test_two_admins_who_demote_each_other_leave_one_admin(
     tenant: Tenant, boss: Person, person: Callable[..., Person]
 ) -> None:
     bea = person("bea", role="admin")
     rows = {"boss": member(tenant, boss), "bea": member(tenant, bea)}
     forms = {name: forms_of(who.get(SETTINGS))["members"] for name, who in (("boss", boss), ("bea", bea))}
 
-    def lessen(by: Person, other: str) -> Any:
+    def demote(by: Person, other: str) -> Any:
         row = rows[other]
         return forms[by.user.username].send(
             by.browser, ("deed", f"change:{row.pk}"), **{f"role:{row.pk}": "viewer"}
         )
 
-    codes = [each.status_code for each in at_once(lambda: lessen(boss, "bea"), lambda: lessen(bea, "boss"))]
+    codes = [each.status_code for each in at_once(lambda: demote(boss, "bea"), lambda: demote(bea, "boss"))]
 
     assert sorted(codes) in ([302, 403], [302, 409])
     assert sorted([member(tenant, boss).role, member(tenant, bea).role]) == ["admin", "viewer"]
 
 
-def test_an_admin_whose_account_is_closed_is_no_reason_to_leave(
+def test_an_inactive_admin_does_not_count_as_one(
     tenant: Tenant, boss: Person, person: Callable[..., Person]
 ) -> None:
     gone = person("gone", role="admin")
@@ -172,7 +164,7 @@ def test_an_admin_whose_account_is_closed_is_no_reason_to_leave(
     assert "boss is the only admin" in refused(answer, 409)
 
 
-def test_a_person_who_is_added_twice_at_once_is_one_member(
+def test_concurrent_additions_create_one_membership(
     tenant: Tenant, other_tenant: Tenant, root: Person, person: Callable[..., Person]
 ) -> None:
     person("otto", other_tenant)
@@ -194,24 +186,22 @@ def test_a_person_who_is_added_twice_at_once_is_one_member(
         ("webhooks", WebhookBodySerializer),
     ],
 )
-def test_a_form_has_whatever_a_change_would_empty_otherwise(key: str, body: type[Any]) -> None:
+def test_a_form_has_every_field_of_the_body(key: str, body: type[Any]) -> None:
     changed = COLLECTIONS[key].changed
 
     assert {*changed.base_fields, *changed.kept} == set(body().fields)
 
 
-def test_a_channel_of_mail_keeps_its_digest_when_something_else_is_changed(
-    tenant: Tenant, boss: Person
-) -> None:
+def test_a_mail_channel_keeps_its_digest_when_renamed(tenant: Tenant, boss: Person) -> None:
     new = forms_of(boss.get(f"{SETTINGS}notification-channels/"))["new"]
-    asked = {
+    fields = {
         "kind": "email",
         "name": "mail",
         "target": "boss@example.com",
         "digest": "weekly",
         "digest_hour": "18",
     }
-    new.send(boss.browser, **asked, digest_roles="editor, legal", enabled="on")
+    new.send(boss.browser, **fields, digest_roles="editor, legal", enabled="on")
     with tenant_scope(tenant.pk):
         channel = NotificationChannel.objects.get()
     assert (channel.digest, channel.digest_hour, channel.digest_roles) == ("weekly", 18, ["editor", "legal"])
@@ -232,7 +222,7 @@ def test_a_channel_of_mail_keeps_its_digest_when_something_else_is_changed(
     assert changed.digest_due_at is not None
 
 
-def test_a_superuser_adds_a_person_and_an_admin_does_not(
+def test_only_superusers_add_people(
     tenant: Tenant, other_tenant: Tenant, root: Person, boss: Person, person: Callable[..., Person]
 ) -> None:
     person("otto", other_tenant)
@@ -249,7 +239,7 @@ def test_a_superuser_adds_a_person_and_an_admin_does_not(
         assert Membership.objects.get(user__username="otto").role == "viewer"
 
 
-def test_a_token_is_shown_once_and_opens_what_it_should(tenant: Tenant, boss: Person) -> None:
+def test_a_token_is_shown_once_and_has_its_role_and_scopes(tenant: Tenant, boss: Person) -> None:
     form = forms_of(boss.get(f"{SETTINGS}tokens/"))["new"]
 
     page = form.send(boss.browser, ("deed", "make"), name="nightly", role="viewer", days="7", scopes="read")
@@ -266,7 +256,7 @@ def test_a_token_is_shown_once_and_opens_what_it_should(tenant: Tenant, boss: Pe
     assert secret not in str(entry.detail)
 
 
-def test_what_is_wrong_with_a_token_stands_at_its_field(tenant: Tenant, boss: Person) -> None:
+def test_faults_of_a_token_are_shown_at_their_fields(tenant: Tenant, boss: Person) -> None:
     form = forms_of(boss.get(f"{SETTINGS}tokens/"))["new"]
 
     page = form.send(boss.browser, ("deed", "make"), name="nightly", days="0", scopes="everything")
@@ -292,7 +282,7 @@ def test_a_revoked_token_is_refused(tenant: Tenant, boss: Person) -> None:
     assert entries(tenant) == ["boss token.revoked done"]
 
 
-def test_a_budget_is_made_changed_and_removed(tenant: Tenant, boss: Person) -> None:
+def test_a_budget_is_created_changed_and_removed(tenant: Tenant, boss: Person) -> None:
     place = f"{SETTINGS}budgets/"
     answer = forms_of(boss.get(place))["new"].send(boss.browser, name="March", cap="5", period="month")
     assert "Created: budget March" in words(boss.get(answer["Location"]))
@@ -317,7 +307,7 @@ def test_a_budget_is_made_changed_and_removed(tenant: Tenant, boss: Person) -> N
     ]  # fmt: skip
 
 
-def test_what_the_api_finds_wrong_stands_at_its_field_and_is_kept(tenant: Tenant, boss: Person) -> None:
+def test_faults_found_by_the_api_are_shown_at_their_fields(tenant: Tenant, boss: Person) -> None:
     form = forms_of(boss.get(f"{SETTINGS}budgets/"))["new"]
 
     page = form.send(boss.browser, name="March", cap="plenty", agent_role="no-such-role")
@@ -329,7 +319,7 @@ def test_what_the_api_finds_wrong_stands_at_its_field_and_is_kept(tenant: Tenant
         assert not Budget.objects.exists()
 
 
-def test_a_channel_is_switched_off_and_works_again(tenant: Tenant, boss: Person) -> None:
+def test_a_channel_is_disabled_and_reactivated(tenant: Tenant, boss: Person) -> None:
     place = f"{SETTINGS}channels/"
     form = forms_of(boss.get(place))["new"]
     form.send(boss.browser, kind="google-ads", name="Main", details='{"account": "1"}')
@@ -352,11 +342,11 @@ def test_a_webhook_shows_its_secret_once_and_its_deliveries(
     place = f"{SETTINGS}webhooks/"
     form = forms_of(boss.get(place))["new"]
 
-    made = form.send(boss.browser, url=receiver.url, kinds=["alert.raised"], enabled="on")
+    created = form.send(boss.browser, url=receiver.url, kinds=["alert.raised"], enabled="on")
 
-    assert made.status_code == 201
-    assert made.context["secret"].startswith("whsec_")
-    assert made.context["secret"] not in boss.get(place).content.decode()
+    assert created.status_code == 201
+    assert created.context["secret"].startswith("whsec_")
+    assert created.context["secret"] not in boss.get(place).content.decode()
     with tenant_scope(tenant.pk):
         webhook = WebhookEndpoint.objects.get()
         assert (webhook.kinds, webhook.enabled) == (["alert.raised"], True)
@@ -374,10 +364,10 @@ def test_a_webhook_shows_its_secret_once_and_its_deliveries(
     with tenant_scope(tenant.pk):
         assert WebhookDelivery.objects.get().state == "pending"
     rotated = forms_of(boss.get(one))["deeds"].send(boss.browser, ("deed", "rotate"))
-    assert rotated.context["secret"] not in ("", made.context["secret"])
+    assert rotated.context["secret"] not in ("", created.context["secret"])
 
 
-def test_a_webhook_leads_nowhere_inside(tenant: Tenant, boss: Person) -> None:
+def test_a_webhook_to_an_internal_address_is_refused(tenant: Tenant, boss: Person) -> None:
     form = forms_of(boss.get(f"{SETTINGS}webhooks/"))["new"]
 
     page = form.send(boss.browser, url="http://169.254.169.254/latest/", enabled="on")
@@ -386,13 +376,13 @@ def test_a_webhook_leads_nowhere_inside(tenant: Tenant, boss: Person) -> None:
     assert page.context["form"].errors.keys() == {"url"}
 
 
-def test_what_is_not_there_is_not_found(boss: Person) -> None:
+def test_unknown_settings_pages_are_not_found(boss: Person) -> None:
     assert boss.browser.get(f"{SETTINGS}secrets/").status_code == 404
     missing = "0198c0de-0000-7000-8000-000000000000"
     assert boss.browser.get(f"{SETTINGS}budgets/{missing}/").status_code == 404
 
 
-def test_budgets_are_listed_with_how_much_of_them_is_used(tenant: Tenant, boss: Person) -> None:
+def test_budgets_are_listed_with_their_use(tenant: Tenant, boss: Person) -> None:
     half, over = capped(tenant, "10", name="Half"), capped(tenant, "10", name="Over")
     with tenant_scope(tenant.pk):
         Budget.objects.filter(pk=half.pk).update(spent=5)
@@ -405,5 +395,5 @@ def test_budgets_are_listed_with_how_much_of_them_is_used(tenant: Tenant, boss: 
     assert "120%" in text
     assert f'href="/settings/budgets/{over.pk}/?tenant=acme"' in page.content.decode()
     assert '<details class="deed" id="making">' in page.content.decode(), (
-        "the form is folded where there are some"
+        "the form is collapsed when budgets exist"
     )

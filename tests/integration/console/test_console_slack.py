@@ -1,4 +1,4 @@
-"""Decisions from Slack: the message with its buttons, and what comes back when somebody presses one. Slack is a server of this test."""
+"""Decisions in Slack: messages with buttons, and the effect of a pressed button. A local server stands in for Slack."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from activities.notifications.backends import seal_question
 from activities.notifications.delivery import deliver_waiting
 from agents import outbound
 from agents.contracts import Completed, Output
-from console.inbox import questions, slack
+from console.inbox import questions as question_messages
+from console.inbox import slack
 from tenants import clock
 from tenants.context import system_scope, tenant_scope
 from tenants.models import AuditEntry, Membership, Tenant
@@ -39,7 +40,7 @@ _numbers = count(1)
 
 @dataclass
 class Workspace:
-    """Slack: takes messages at its webhook, and sends what people press, signed."""
+    """A Slack workspace: receives messages at its webhook, and sends signed button presses."""
 
     receiver: HttpReceiver
     browser: Client = field(default_factory=lambda: Client(enforce_csrf_checks=True))
@@ -50,11 +51,11 @@ class Workspace:
 
     @property
     def answers(self) -> list[Any]:
-        """What was told those who pressed, in their order."""
+        """The responses to button presses, in order."""
         return [posted.json for posted in self.receiver.posted if posted.path == "/answer"]
 
     def value(self) -> str:
-        """What stands behind the buttons of the newest message."""
+        """Return the value of the buttons of the newest message."""
         return str(buttons(self.messages[-1])["approve"]["value"])
 
     def press(
@@ -127,14 +128,14 @@ def workspace(settings: Any, tenant: Tenant) -> Iterator[Workspace]:
 
 
 @pytest.fixture
-def told(workspace: Workspace) -> Callable[[], None]:
-    """What the leader and a deliverer do: have every new question sent."""
+def notify(workspace: Workspace) -> Callable[[], None]:
+    """Return a function that sends every new question, as the leader and a deliverer do."""
 
-    def tell() -> None:
-        questions.notify()
+    def send() -> None:
+        question_messages.notify()
         deliver_waiting("slack")
 
-    return tell
+    return send
 
 
 @pytest.fixture
@@ -153,13 +154,13 @@ def entries(tenant: Tenant) -> list[Any]:
         return list(AuditEntry.objects.for_tenant(tenant.pk).filter(operation__startswith="slack."))
 
 
-def test_a_question_is_told_once_with_its_text_and_buttons(
-    workspace: Workspace, told: Callable[[], None], asked: Questions, tenant: Tenant
+def test_a_question_is_sent_once_with_its_text_and_buttons(
+    workspace: Workspace, notify: Callable[[], None], questions: Questions, tenant: Tenant
 ) -> None:
-    gate = asked.gate(content="# Bees\n\nBees fly <far>.")
+    gate = questions.gate(content="# Bees\n\nBees fly <far>.")
 
-    told()
-    told()
+    notify()
+    notify()
 
     (message,) = workspace.messages
     assert gate.name in words(message)
@@ -169,17 +170,17 @@ def test_a_question_is_told_once_with_its_text_and_buttons(
     assert "confirm" in buttons(message)["approve"]
 
 
-def test_a_later_round_is_told_with_what_has_changed(
-    workspace: Workspace, told: Callable[[], None], asked: Questions
+def test_a_later_round_is_sent_with_the_changes(
+    workspace: Workspace, notify: Callable[[], None], questions: Questions
 ) -> None:
-    gate = asked.gate(content="Bees fly.\nThey sting.")
-    asked.next_round(gate, "Say how far.", "Bees fly far.\nThey sting.")
+    gate = questions.gate(content="Bees fly.\nThey sting.")
+    questions.next_round(gate, "Say how far.", "Bees fly far.\nThey sting.")
 
-    told()
+    notify()
 
-    shown = words(workspace.messages[-1])
-    assert "Changes were requested: Say how far." in shown
-    assert "-Bees fly.\n+Bees fly far." in shown
+    text = words(workspace.messages[-1])
+    assert "Changes were requested: Say how far." in text
+    assert "-Bees fly.\n+Bees fly far." in text
 
 
 @pytest.mark.parametrize(
@@ -189,60 +190,68 @@ def test_a_later_round_is_told_with_what_has_changed(
         pytest.param(Output(content="Bees.", data={"price": 7}), id="data beside the text"),
     ],
 )
-def test_what_a_message_cannot_show_as_a_whole_is_decided_where_it_is_shown(
-    workspace: Workspace, told: Callable[[], None], asked: Questions, output: Output
+def test_a_message_that_is_incomplete_has_only_a_link(
+    workspace: Workspace, notify: Callable[[], None], questions: Questions, output: Output
 ) -> None:
-    asked.gate_of_step(lambda request: Completed(output))
+    questions.gate_of_step(lambda request: Completed(output))
 
-    told()
+    notify()
 
     assert set(buttons(workspace.messages[-1])) == {"open"}
-    assert questions.CUT in words(workspace.messages[-1])
+    assert question_messages.CUT in words(workspace.messages[-1])
 
 
-def test_one_of_several_options_is_chosen_where_they_are_shown(
-    workspace: Workspace, told: Callable[[], None], asked: Questions
+def test_a_message_about_options_has_only_a_link(
+    workspace: Workspace, notify: Callable[[], None], questions: Questions
 ) -> None:
-    asked.approval()
+    questions.approval()
 
-    told()
+    notify()
 
     assert set(buttons(workspace.messages[-1])) == {"open"}
 
 
-def test_channels_that_do_not_name_the_kind_hear_of_no_question(
-    workspace: Workspace, told: Callable[[], None], asked: Questions, tenant: Tenant
+def test_channels_without_the_kind_get_no_question(
+    workspace: Workspace, notify: Callable[[], None], questions: Questions, tenant: Tenant
 ) -> None:
     with http_receiver() as other:
         channel_of(tenant, "slack", other.url, "everything")
-        asked.gate()
+        questions.gate()
 
-        told()
+        notify()
 
         assert other.posted == []
     assert len(workspace.messages) == 1
 
 
-def test_without_the_secret_of_the_app_a_message_has_no_buttons_and_nothing_is_taken(
-    workspace: Workspace, told: Callable[[], None], asked: Questions, ann_in_slack: Person, settings: Any
+def test_without_the_signing_secret_there_are_no_buttons_and_no_decisions(
+    workspace: Workspace,
+    notify: Callable[[], None],
+    questions: Questions,
+    ann_in_slack: Person,
+    settings: Any,
 ) -> None:
-    gate = asked.gate()
-    told()
+    gate = questions.gate()
+    notify()
     value = workspace.value()
     settings.SLACK_SIGNING_SECRET = ""
-    asked.gate(name="Another")
-    told()
+    questions.gate(name="Another")
+    notify()
 
     assert "blocks" not in workspace.messages[-1]
     assert workspace.press("approve", value=value, secret="").status_code == 404
     assert status(gate) == "created"
 
 
-def test_approving_in_slack_is_the_members_word(
-    workspace: Workspace, told: Callable[[], None], asked: Questions, ann_in_slack: Person, tenant: Tenant
+def test_an_approval_in_slack_is_recorded_for_the_member(
+    workspace: Workspace,
+    notify: Callable[[], None],
+    questions: Questions,
+    ann_in_slack: Person,
+    tenant: Tenant,
 ) -> None:
-    gate = asked.gate()
-    told()
+    gate = questions.gate()
+    notify()
 
     assert workspace.press("approve", notes="Good.").status_code == 200
 
@@ -257,11 +266,15 @@ def test_approving_in_slack_is_the_members_word(
     assert entry.detail["slack_user"] == ANN
 
 
-def test_sending_back_needs_notes_which_the_agent_gets(
-    workspace: Workspace, told: Callable[[], None], asked: Questions, ann_in_slack: Person, tenant: Tenant
+def test_requested_changes_need_notes_and_reach_the_agent(
+    workspace: Workspace,
+    notify: Callable[[], None],
+    questions: Questions,
+    ann_in_slack: Person,
+    tenant: Tenant,
 ) -> None:
-    gate = asked.gate()
-    told()
+    gate = questions.gate()
+    notify()
 
     workspace.press("reject")
 
@@ -273,18 +286,22 @@ def test_sending_back_needs_notes_which_the_agent_gets(
     workspace.press("reject", notes="Say how far.")
 
     assert status(gate) == "rejected"
-    asked.engine.drain()
+    questions.engine.drain()
     with tenant_scope(tenant.pk):
         revised = Activity.objects.get(parent_id=gate.parent_id, link_kind="revision_of")
     assert revised.reviewer_notes == "Say how far."
-    assert "Say how far." in asked.engine.agent.calls[-1].prompt
+    assert "Say how far." in questions.engine.agent.calls[-1].prompt
 
 
-def test_a_button_decides_nothing_about_what_has_changed_since(
-    workspace: Workspace, told: Callable[[], None], asked: Questions, ann_in_slack: Person, tenant: Tenant
+def test_a_button_of_an_older_version_decides_nothing(
+    workspace: Workspace,
+    notify: Callable[[], None],
+    questions: Questions,
+    ann_in_slack: Person,
+    tenant: Tenant,
 ) -> None:
-    gate = asked.gate()
-    told()
+    gate = questions.gate()
+    notify()
     with tenant_scope(tenant.pk):
         Activity.objects.filter(pk=gate.pk).update(version=gate.version + 1)
 
@@ -294,12 +311,16 @@ def test_a_button_decides_nothing_about_what_has_changed_since(
     assert "Nothing was done." in workspace.answers[-1]["text"]
 
 
-def test_a_button_decides_nothing_about_another_text(
-    workspace: Workspace, told: Callable[[], None], asked: Questions, ann_in_slack: Person, tenant: Tenant
+def test_a_button_of_another_text_decides_nothing(
+    workspace: Workspace,
+    notify: Callable[[], None],
+    questions: Questions,
+    ann_in_slack: Person,
+    tenant: Tenant,
 ) -> None:
-    """Also where votes of others change the version, and only the text tells."""
-    gate = asked.gate()
-    told()
+    """Votes of others change the version as well, so the text is compared too."""
+    gate = questions.gate()
+    notify()
     value = seal_question(tenant.pk, gate.pk, gate.version, "")
 
     workspace.press("approve", value=value)
@@ -308,11 +329,11 @@ def test_a_button_decides_nothing_about_another_text(
     assert workspace.answers[-1]["text"] == slack.CHANGED
 
 
-def test_who_comes_second_is_told_who_was_first(
-    workspace: Workspace, told: Callable[[], None], asked: Questions, ann_in_slack: Person
+def test_a_late_press_is_told_who_decided(
+    workspace: Workspace, notify: Callable[[], None], questions: Questions, ann_in_slack: Person
 ) -> None:
-    gate = asked.gate()
-    told()
+    gate = questions.gate()
+    notify()
     approvals.reject(gate.tenant_id, gate.pk, actor="user:bea", notes="No.")
 
     workspace.press("approve")
@@ -321,12 +342,16 @@ def test_who_comes_second_is_told_who_was_first(
     assert "bea" in workspace.answers[-1]["text"]
 
 
-def test_a_request_is_taken_once(
-    workspace: Workspace, told: Callable[[], None], asked: Questions, ann_in_slack: Person, tenant: Tenant
+def test_a_signed_request_counts_once(
+    workspace: Workspace,
+    notify: Callable[[], None],
+    questions: Questions,
+    ann_in_slack: Person,
+    tenant: Tenant,
 ) -> None:
-    """Also one that was refused: what has become possible since then needs a person who presses again."""
-    gate = asked.gate()
-    told()
+    """A refused request does not count later either: the person has to press again."""
+    gate = questions.gate()
+    notify()
     with tenant_scope(tenant.pk):
         Membership.objects.update(role="viewer")
     pressed = workspace.signed("approve", ANN, "", workspace.value())
@@ -350,15 +375,15 @@ def test_a_request_is_taken_once(
         pytest.param({"secret": "another secret"}, id="signed with another secret"),
     ],
 )
-def test_what_slack_has_not_signed_in_these_minutes_is_refused(
+def test_old_and_wrongly_signed_requests_are_refused(
     workspace: Workspace,
-    told: Callable[[], None],
-    asked: Questions,
+    notify: Callable[[], None],
+    questions: Questions,
     ann_in_slack: Person,
     wrong: dict[str, Any],
 ) -> None:
-    gate = asked.gate()
-    told()
+    gate = questions.gate()
+    notify()
 
     assert workspace.press("approve", **wrong).status_code == 401
 
@@ -366,11 +391,11 @@ def test_what_slack_has_not_signed_in_these_minutes_is_refused(
     assert workspace.answers == []
 
 
-def test_the_signature_is_over_the_bytes_that_came(
-    workspace: Workspace, told: Callable[[], None], asked: Questions, ann_in_slack: Person
+def test_the_signature_covers_the_raw_body(
+    workspace: Workspace, notify: Callable[[], None], questions: Questions, ann_in_slack: Person
 ) -> None:
-    gate = asked.gate()
-    told()
+    gate = questions.gate()
+    notify()
     body, headers = workspace.signed("reject", ANN, "No.", workspace.value())
 
     assert workspace.send(body.replace(b"reject", b"approve"), headers).status_code == 401
@@ -389,7 +414,7 @@ EXAMPLE = (
 SIGNATURE = "v0=a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503"
 
 
-def test_the_signature_is_the_one_that_slack_documents(
+def test_the_signature_matches_the_documentation_of_slack(
     settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.SLACK_SIGNING_SECRET = SECRET
@@ -403,11 +428,15 @@ def test_the_signature_is_the_one_that_slack_documents(
     assert not slack.is_signed(EXAMPLE, "1531420618", "v0=\u00e9")
 
 
-def test_nobody_is_known_by_a_name(
-    workspace: Workspace, told: Callable[[], None], asked: Questions, ann_in_slack: Person, tenant: Tenant
+def test_unlinked_slack_users_decide_nothing(
+    workspace: Workspace,
+    notify: Callable[[], None],
+    questions: Questions,
+    ann_in_slack: Person,
+    tenant: Tenant,
 ) -> None:
-    gate = asked.gate()
-    told()
+    gate = questions.gate()
+    notify()
 
     workspace.press("approve", user="T0ACME/U0ANNA")
     workspace.press("approve", user="T0OTHER/U0ANN")
@@ -420,15 +449,15 @@ def test_nobody_is_known_by_a_name(
 
 def test_a_member_of_one_tenant_decides_nothing_in_another(
     workspace: Workspace,
-    told: Callable[[], None],
-    asked: Questions,
+    notify: Callable[[], None],
+    questions: Questions,
     ann_in_slack: Person,
     other_tenant: Tenant,
-    asked_elsewhere: Questions,
+    other_questions: Questions,
 ) -> None:
-    asked.gate()
-    told()
-    theirs = asked_elsewhere.gate()
+    questions.gate()
+    notify()
+    theirs = other_questions.gate()
 
     workspace.press(
         "approve",
@@ -440,15 +469,15 @@ def test_a_member_of_one_tenant_decides_nothing_in_another(
 
 
 @pytest.fixture
-def asked_elsewhere(asked: Questions, other_tenant: Tenant) -> Questions:
-    return Questions(asked.engine, other_tenant)
+def other_questions(questions: Questions, other_tenant: Tenant) -> Questions:
+    return Questions(questions.engine, other_tenant)
 
 
-def test_a_button_that_we_have_not_made_decides_nothing(
-    workspace: Workspace, told: Callable[[], None], asked: Questions, ann_in_slack: Person
+def test_a_forged_button_value_decides_nothing(
+    workspace: Workspace, notify: Callable[[], None], questions: Questions, ann_in_slack: Person
 ) -> None:
-    gate = asked.gate()
-    told()
+    gate = questions.gate()
+    notify()
 
     workspace.press("approve", value=workspace.value()[:-2] + "xx")
 
@@ -456,11 +485,11 @@ def test_a_button_that_we_have_not_made_decides_nothing(
     assert workspace.answers[-1]["text"] == slack.NOT_OURS
 
 
-def test_the_decision_stands_when_slack_cannot_be_told(
-    workspace: Workspace, told: Callable[[], None], asked: Questions, ann_in_slack: Person
+def test_a_decision_remains_when_slack_does_not_answer(
+    workspace: Workspace, notify: Callable[[], None], questions: Questions, ann_in_slack: Person
 ) -> None:
-    gate = asked.gate()
-    told()
+    gate = questions.gate()
+    notify()
     workspace.receiver.answers((500, {}, b""))
 
     assert workspace.press("approve").status_code == 200
@@ -468,7 +497,7 @@ def test_the_decision_stands_when_slack_cannot_be_told(
     assert status(gate) == "approved"
 
 
-def test_one_person_of_slack_is_one_member(
+def test_a_slack_user_is_linked_to_one_member(
     ann_in_slack: Person, person: Callable[..., Person], tenant: Tenant
 ) -> None:
     person("bea")
@@ -484,14 +513,14 @@ def test_one_person_of_slack_is_one_member(
     assert linked == {"ann": "", "bea": ANN}
 
 
-def test_a_quorum_takes_as_many_people_in_slack_as_anywhere(
-    workspace: Workspace, told: Callable[[], None], asked: Questions, ann_in_slack: Person, person: Callable[..., Person],
+def test_a_quorum_counts_people_in_slack(
+    workspace: Workspace, notify: Callable[[], None], questions: Questions, ann_in_slack: Person, person: Callable[..., Person],
     tenant: Tenant,
 ) -> None:  # fmt: skip
     person("bea")
     call_command("link_slack", tenant=tenant.slug, user="bea", slack="T0ACME/U0BEA")
-    item = asked.approval(options=(), quorum=2)
-    told()
+    item = questions.approval(options=(), quorum=2)
+    notify()
     value = workspace.value()
 
     workspace.press("approve", value=value)
@@ -507,10 +536,10 @@ def test_a_quorum_takes_as_many_people_in_slack_as_anywhere(
     assert status(item) == "approved"
 
 
-def test_what_is_sent_too_often_has_to_wait(workspace: Workspace, asked: Questions) -> None:
-    got = {workspace.send(b"payload=%7B%7D", {}).status_code for _ in range(130)}
+def test_slack_requests_are_rate_limited(workspace: Workspace, questions: Questions) -> None:
+    statuses = {workspace.send(b"payload=%7B%7D", {}).status_code for _ in range(130)}
 
-    assert got == {401, 429}
+    assert statuses == {401, 429}
 
 
 @pytest.fixture
@@ -524,16 +553,16 @@ def mails(settings: Any) -> Iterator[MailReceiver]:
         yield running
 
 
-def test_a_mail_has_the_item_its_changes_and_one_link(
-    workspace: Workspace, mails: MailReceiver, asked: Questions, tenant: Tenant
+def test_a_mail_shows_the_item_its_changes_and_one_link(
+    workspace: Workspace, mails: MailReceiver, questions: Questions, tenant: Tenant
 ) -> None:
     channel = channel_of(tenant, "email", "editor@example.com")
     with tenant_scope(tenant.pk):
         channel.kinds = ["decision"]
         channel.save()
-    gate = asked.next_round(asked.gate(content="Bees fly."), "Say how far.", "Bees fly far.")
+    gate = questions.next_round(questions.gate(content="Bees fly."), "Say how far.", "Bees fly far.")
 
-    questions.notify()
+    question_messages.notify()
     deliver_waiting("email")
 
     with system_scope():

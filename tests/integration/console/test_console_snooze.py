@@ -1,4 +1,4 @@
-"""Items that people put aside: out of their own list until a time, unless something about them changes before."""
+"""Snoozed items: hidden from one member's list until a time, or until the item changes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.forms import Form, forms_of
 from tests.integration.test_retention import age_work, purge
 from tests.questions import Questions
 
-ASIDE = f"{INBOX}?aside=yes"
+SNOOZED = f"{INBOX}?aside=yes"
 
 
-def put_aside(who: Person, item: Activity, until: str = "hour", **fields: str) -> HttpResponse:
-    """Open an item, and press one of the buttons that put it aside."""
+def snooze_item(who: Person, item: Activity, until: str = "hour", **fields: str) -> HttpResponse:
+    """Open an item and press one of its snooze buttons."""
     form = forms_of(who.look(item))["put-aside"]
     return form.send(who.browser, ("aside", until), **fields)
 
@@ -37,7 +37,7 @@ def names(answer: HttpResponse) -> list[str]:
     return re.findall(r'<bdi class="name">(.*?)</bdi>', answer.content.decode())
 
 
-def kept(tenant: Tenant) -> list[SnoozedItem]:
+def snoozes_of(tenant: Tenant) -> list[SnoozedItem]:
     with tenant_scope(tenant.pk):
         return list(SnoozedItem.objects.for_tenant(tenant).order_by("created_at"))
 
@@ -47,50 +47,46 @@ def set_until(tenant: Tenant, moment: datetime) -> None:
         SnoozedItem.objects.for_tenant(tenant).update(until=moment)
 
 
-def test_what_one_puts_aside_leaves_ones_own_list_and_counts_alone(
-    asked: Questions, ann: Person, person: Callable[..., Person]
+def test_a_snoozed_item_leaves_only_the_members_own_list(
+    questions: Questions, ann: Person, person: Callable[..., Person]
 ) -> None:
-    one, two = asked.task("One"), asked.task("Two")
+    one, two = questions.task("One"), questions.task("Two")
     bob = person("bob")
 
-    answer = put_aside(ann, one)
+    answer = snooze_item(ann, one)
 
-    assert f"{INBOX}{two.pk}/" in answer["Location"], "on to the one that follows"
+    assert f"{INBOX}{two.pk}/" in answer["Location"], "the next item"
     assert re.fullmatch(r"Snoozed until \d+ \w+, \d\d:\d\d UTC: One", done(answer, ann))
     assert names(ann.get()) == ["Two"]
     assert "Inbox 1" in words(ann.get())
     assert "All 1 Tasks 1 Snoozed 1" in words(ann.get())
     assert names(bob.get()) == ["One", "Two"]
     assert "Snoozed 1" not in words(bob.get())
-    assert asked.get(one.pk).version == one.version, "to the item itself nothing happens"
+    assert questions.get(one.pk).version == one.version, "the item itself does not change"
 
 
-def test_the_list_of_what_is_put_aside_says_until_when_and_brings_it_back(
-    asked: Questions, ann: Person
-) -> None:
-    one = asked.task("One")
-    asked.task("Two")
-    assert names(ann.get(ASIDE)) == []
-    put_aside(ann, one)
-    with tenant_scope(asked.tenant.pk):
+def test_the_list_of_snoozed_items_shows_times_and_unsnoozes(questions: Questions, ann: Person) -> None:
+    one = questions.task("One")
+    questions.task("Two")
+    assert names(ann.get(SNOOZED)) == []
+    snooze_item(ann, one)
+    with tenant_scope(questions.tenant.pk):
         until = SnoozedItem.objects.get().until
 
-    page = ann.get(ASIDE)
+    page = ann.get(SNOOZED)
     assert names(page) == ["One"]
     assert f"snoozed until {until:%-d %b, %H:%M} UTC" in words(page)
     answer = forms_of(page)["back"].send(ann.browser, ("item", str(one.pk)))
 
     assert done(answer, ann) == "Back in your list: One"
-    assert "aside=yes" not in answer["Location"], "nothing else is put aside"
+    assert "aside=yes" not in answer["Location"], "no other item is snoozed"
     assert names(ann.get()) == ["One", "Two"]
-    assert kept(asked.tenant) == []
+    assert snoozes_of(questions.tenant) == []
 
 
-def test_the_page_of_an_item_that_is_aside_says_so_and_brings_it_back_as_often_as_it_is_sent(
-    asked: Questions, ann: Person
-) -> None:
-    task = asked.task()
-    put_aside(ann, task)
+def test_unsnoozing_on_the_page_of_an_item_is_idempotent(questions: Questions, ann: Person) -> None:
+    task = questions.task()
+    snooze_item(ann, task)
 
     form = forms_of(ann.look(task, "?aside=yes"))["bring-back"]
     assert "You have snoozed this until" in words(ann.look(task))
@@ -102,77 +98,75 @@ def test_the_page_of_an_item_that_is_aside_says_so_and_brings_it_back_as_often_a
     assert names(ann.get()) == [task.name]
 
 
-def test_it_comes_back_at_its_time_by_itself(asked: Questions, ann: Person) -> None:
-    task = asked.task()
-    put_aside(ann, task, "own", own=f"{datetime.now(UTC) + timedelta(days=3):%Y-%m-%dT%H:%M}")
+def test_a_snoozed_item_returns_at_its_time(questions: Questions, ann: Person) -> None:
+    task = questions.task()
+    snooze_item(ann, task, "own", own=f"{datetime.now(UTC) + timedelta(days=3):%Y-%m-%dT%H:%M}")
     assert names(ann.get()) == []
 
-    set_until(asked.tenant, datetime.now(UTC) - timedelta(seconds=1))
+    set_until(questions.tenant, datetime.now(UTC) - timedelta(seconds=1))
 
     assert names(ann.get()) == [task.name]
-    assert names(ann.get(ASIDE)) == []
+    assert names(ann.get(SNOOZED)) == []
     assert "Snoozed 1" not in words(ann.get())
 
 
-def test_it_comes_back_as_soon_as_it_changes(asked: Questions, ann: Person) -> None:
-    task = asked.task()
-    put_aside(ann, task)
+def test_a_snoozed_item_returns_when_it_changes(questions: Questions, ann: Person) -> None:
+    task = questions.task()
+    snooze_item(ann, task)
 
-    human_work.take_up(asked.tenant.pk, task.pk, actor="user:bob")
+    human_work.take_up(questions.tenant.pk, task.pk, actor="user:bob")
 
     assert names(ann.get()) == [task.name]
-    put_aside(ann, task)
-    assert names(ann.get()) == [], "as it is now it can be put aside again"
-    assert len(kept(asked.tenant)) == 1
+    snooze_item(ann, task)
+    assert names(ann.get()) == [], "it can be snoozed again"
+    assert len(snoozes_of(questions.tenant)) == 1
 
 
-def test_it_comes_back_when_it_is_due_and_then_can_be_put_aside_for_longer(
-    asked: Questions, ann: Person
-) -> None:
+def test_a_snoozed_item_returns_when_due_and_can_be_snoozed_longer(questions: Questions, ann: Person) -> None:
     due = datetime.now(UTC) + timedelta(minutes=20)
-    task = asked.task(due_at=due)
+    task = questions.task(due_at=due)
 
-    assert "when it is due" in done(put_aside(ann, task), ann)
-    assert [row.until for row in kept(asked.tenant)] == [due]
+    assert "when it is due" in done(snooze_item(ann, task), ann)
+    assert [row.until for row in snoozes_of(questions.tenant)] == [due]
 
-    with tenant_scope(asked.tenant.pk):
+    with tenant_scope(questions.tenant.pk):
         Activity.objects.filter(pk=task.pk).update(due_at=datetime.now(UTC) - timedelta(minutes=1))
-    set_until(asked.tenant, datetime.now(UTC) - timedelta(minutes=1))
+    set_until(questions.tenant, datetime.now(UTC) - timedelta(minutes=1))
     assert "overdue by 1 min" in words(ann.get())
-    put_aside(ann, task)
+    snooze_item(ann, task)
     assert names(ann.get()) == []
 
 
-def test_times_are_of_the_tenants_zone(asked: Questions, ann: Person) -> None:
-    with tenant_scope(asked.tenant.pk):
-        Tenant.objects.filter(pk=asked.tenant.pk).update(timezone="Asia/Tokyo")
-    task = asked.task()
+def test_snooze_times_use_the_tenants_time_zone(questions: Questions, ann: Person) -> None:
+    with tenant_scope(questions.tenant.pk):
+        Tenant.objects.filter(pk=questions.tenant.pk).update(timezone="Asia/Tokyo")
+    task = questions.task()
     day = (datetime.now(UTC) + timedelta(days=2)).date()
 
-    said = done(put_aside(ann, task, "own", own=f"{day}T09:00"), ann)
+    message = done(snooze_item(ann, task, "own", own=f"{day}T09:00"), ann)
 
-    assert said.startswith(f"Snoozed until {day:%-d %b}, 09:00 Asia/Tokyo")
-    assert [row.until for row in kept(asked.tenant)] == [datetime(day.year, day.month, day.day, tzinfo=UTC)]
-    assert f"snoozed until {day:%-d %b}, 09:00 Asia/Tokyo" in words(ann.get(ASIDE))
+    assert message.startswith(f"Snoozed until {day:%-d %b}, 09:00 Asia/Tokyo")
+    assert [row.until for row in snoozes_of(questions.tenant)] == [
+        datetime(day.year, day.month, day.day, tzinfo=UTC)
+    ]
+    assert f"snoozed until {day:%-d %b}, 09:00 Asia/Tokyo" in words(ann.get(SNOOZED))
 
 
-def test_who_may_only_look_puts_aside_too(asked: Questions, person: Callable[..., Person]) -> None:
-    vera, task = person("vera", role="viewer"), asked.task()
+def test_viewers_can_snooze(questions: Questions, person: Callable[..., Person]) -> None:
+    vera, task = person("vera", role="viewer"), questions.task()
 
-    done(put_aside(vera, task), vera)
+    done(snooze_item(vera, task), vera)
 
     assert names(vera.get()) == []
 
 
-def test_who_looks_through_broken_glass_is_offered_nothing(
-    asked: Questions, ann: Person, root: Person
-) -> None:
-    task = asked.task()
+def test_superusers_cannot_snooze(questions: Questions, ann: Person, root: Person) -> None:
+    task = questions.task()
     form = forms_of(ann.look(task))["put-aside"]
 
     assert "put-aside" not in forms_of(root.look(task, "?tenant=acme"))
     assert "Only members" in refused(sent_by(root, form, aside="hour"), 403)
-    assert kept(asked.tenant) == []
+    assert snoozes_of(questions.tenant) == []
 
 
 @pytest.mark.parametrize(
@@ -187,10 +181,10 @@ def test_who_looks_through_broken_glass_is_offered_nothing(
     ],
     ids=["past", "too-far", "no-time", "no-choice", "no-version", "other-version"],
 )
-def test_what_cannot_be_says_why_and_keeps_what_was_typed(
-    fields: dict[str, str], status: int, reason: str, asked: Questions, ann: Person
+def test_an_invalid_snooze_is_refused_with_the_typed_time(
+    fields: dict[str, str], status: int, reason: str, questions: Questions, ann: Person
 ) -> None:
-    task = asked.task()
+    task = questions.task()
 
     answer = sent_by(ann, forms_of(ann.look(task))["put-aside"], **fields)
 
@@ -199,21 +193,21 @@ def test_what_cannot_be_says_why_and_keeps_what_was_typed(
     assert names(ann.get()) == [task.name]
 
 
-def test_what_is_over_is_put_aside_by_nobody(asked: Questions, ann: Person) -> None:
-    task = asked.task()
+def test_a_closed_item_cannot_be_snoozed(questions: Questions, ann: Person) -> None:
+    task = questions.task()
     form = forms_of(ann.look(task))["put-aside"]
-    human_work.complete(asked.tenant.pk, task.pk, actor="user:bob")
+    human_work.complete(questions.tenant.pk, task.pk, actor="user:bob")
 
     assert refused(form.send(ann.browser, ("aside", "hour")), 409).startswith("Completed by bob")
-    again = sent_by(ann, form, aside="hour", shown=str(asked.get(task.pk).version))
+    again = sent_by(ann, form, aside="hour", shown=str(questions.get(task.pk).version))
     assert refused(again, 409) == "This item is closed already."
-    assert kept(asked.tenant) == []
+    assert snoozes_of(questions.tenant) == []
 
 
-def test_items_of_another_tenant_and_of_nowhere_are_not_found(
-    asked: Questions, ann: Person, other_tenant: Tenant, person: Callable[..., Person]
+def test_items_of_another_tenant_and_unknown_items_are_not_found(
+    questions: Questions, ann: Person, other_tenant: Tenant, person: Callable[..., Person]
 ) -> None:
-    task, eve = asked.task(), person("eve", other_tenant)
+    task, eve = questions.task(), person("eve", other_tenant)
     form = forms_of(ann.look(task))["put-aside"]
     form.action = f"{INBOX}{task.pk}/"
     back = Form(f"{INBOX}back/", "post")
@@ -225,53 +219,53 @@ def test_items_of_another_tenant_and_of_nowhere_are_not_found(
     assert ann.browser.get(f"{INBOX}back/").status_code == 405
 
 
-def test_who_puts_it_aside_many_times_at_once_has_it_aside_once(asked: Questions, ann: Person) -> None:
+def test_concurrent_snoozes_leave_one_snooze(questions: Questions, ann: Person) -> None:
     from console.inbox.snooze import snooze as put
 
-    task, who = asked.task(), principal_of(ann.user)
+    task, who = questions.task(), principal_of(ann.user)
     until = datetime.now(UTC) + timedelta(hours=2)
 
     at_once(*(lambda: put(who, task.pk, version=task.version, until=until) for _ in range(4)))
 
-    assert [row.until for row in kept(asked.tenant)] == [until]
+    assert [row.until for row in snoozes_of(questions.tenant)] == [until]
 
 
-def test_it_goes_with_the_membership_and_with_the_item(
-    asked: Questions, ann: Person, person: Callable[..., Person]
+def test_snoozes_end_with_the_membership_and_with_the_item(
+    questions: Questions, ann: Person, person: Callable[..., Person]
 ) -> None:
-    bob, boss, task = person("bob"), person("boss", role="admin"), asked.task()
-    put_aside(ann, task), put_aside(bob, task)
-    with tenant_scope(asked.tenant.pk):
+    bob, boss, task = person("bob"), person("boss", role="admin"), questions.task()
+    snooze_item(ann, task), snooze_item(bob, task)
+    with tenant_scope(questions.tenant.pk):
         hers = Membership.objects.get(user=ann.user)
 
     members.end_membership(principal_of(boss.user), hers.pk)
-    assert len(kept(asked.tenant)) == 1
-    human_work.complete(asked.tenant.pk, task.pk, actor="user:bob")
+    assert len(snoozes_of(questions.tenant)) == 1
+    human_work.complete(questions.tenant.pk, task.pk, actor="user:bob")
     age_work([task.pk])
-    assert purge(asked.tenant, "activities") == 1
-    assert kept(asked.tenant) == []
+    assert purge(questions.tenant, "activities") == 1
+    assert snoozes_of(questions.tenant) == []
 
 
-def test_what_has_come_back_long_ago_is_not_kept(asked: Questions, ann: Person) -> None:
-    one, two = asked.task("One"), asked.task("Two")
-    put_aside(ann, one)
-    set_until(asked.tenant, datetime.now(UTC) - timedelta(days=1))
+def test_old_snoozes_are_deleted(questions: Questions, ann: Person) -> None:
+    one, two = questions.task("One"), questions.task("Two")
+    snooze_item(ann, one)
+    set_until(questions.tenant, datetime.now(UTC) - timedelta(days=1))
 
-    put_aside(ann, two)
+    snooze_item(ann, two)
 
-    assert [row.activity_id for row in kept(asked.tenant)] == [two.pk]
+    assert [row.activity_id for row in snoozes_of(questions.tenant)] == [two.pk]
 
 
-def test_the_list_asks_no_more_for_what_is_put_aside(
-    asked: Questions, ann: Person, asked_queries: Callable[[Person, str], list[str]]
+def test_snoozed_items_need_no_more_queries(
+    questions: Questions, ann: Person, queries_of: Callable[[Person, str], list[str]]
 ) -> None:
-    items = [asked.task(f"Task {number}") for number in range(4)]
-    before = {address: len(asked_queries(ann, address)) for address in (INBOX, f"{INBOX}{items[3].pk}/")}
+    items = [questions.task(f"Task {number}") for number in range(4)]
+    before = {address: len(queries_of(ann, address)) for address in (INBOX, f"{INBOX}{items[3].pk}/")}
 
     for item in items:
-        put_aside(ann, item)
+        snooze_item(ann, item)
 
-    after: dict[str, Any] = {address: len(asked_queries(ann, address)) for address in before}
+    after: dict[str, Any] = {address: len(queries_of(ann, address)) for address in before}
     assert after == before
     assert after[INBOX] <= 12
-    assert len(asked_queries(ann, ASIDE)) == after[INBOX]
+    assert len(queries_of(ann, SNOOZED)) == after[INBOX]

@@ -1,4 +1,4 @@
-"""The stream that pages listen to: for who signed in, for their tenant, from where they were."""
+"""The live stream of pages: for signed-in members of the tenant, continuing after the last event seen."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIVE = "/live/"
 
 
 @pytest.fixture(autouse=True)
-def _nothing_goes_on(engine: Engine) -> Iterator[None]:
+def _streams_end(engine: Engine) -> Iterator[None]:
     yield
     end_streams()
 
@@ -31,23 +31,23 @@ def work(tenant: Tenant, name: str = "Bees") -> Any:
         return submit([NewActivity(name=name, agent_role="strategy-writer")], actor="token:planner")[0].id
 
 
-def told(answer: Any, count: int) -> list[Any]:
-    """The next so many events of a stream in this process."""
-    found, text = [], b""
+def next_events(answer: Any, count: int) -> list[Any]:
+    """Return the next `count` events of a stream in this process."""
+    events, text = [], b""
     for piece in answer.streaming_content:
         text += piece
         while b"\n\n" in text:
             block, _, text = text.partition(b"\n\n")
             event = read(block)
             if event.data is not None:
-                found.append(event)
-        if len(found) >= count:
+                events.append(event)
+        if len(events) >= count:
             break
     answer.close()
-    return found
+    return events
 
 
-def test_it_goes_on_behind_what_was_seen_last(tenant: Tenant, ann: Person) -> None:
+def test_the_stream_continues_after_the_last_event_seen(tenant: Tenant, ann: Person) -> None:
     work(tenant)
     with tenant_scope(tenant.pk):
         log.number(tenant.pk)
@@ -59,24 +59,24 @@ def test_it_goes_on_behind_what_was_seen_last(tenant: Tenant, ann: Person) -> No
 
     for answer in (by_header, by_address):
         assert (answer.status_code, answer["Content-Type"]) == (200, "text/event-stream")
-        (event,) = told(answer, 1)
+        (event,) = next_events(answer, 1)
         assert (event.id, event.event, event.data["activity"]) == (last + 1, "activity.created", str(second))
 
 
-def test_it_tells_of_one_activity_alone_if_asked(tenant: Tenant, ann: Person) -> None:
+def test_the_stream_can_be_limited_to_one_activity(tenant: Tenant, ann: Person) -> None:
     work(tenant), work(tenant)
     wanted = work(tenant)
 
-    (event,) = told(ann.browser.get(f"{LIVE}?tenant=acme&after=0&activity={wanted}"), 1)
+    (event,) = next_events(ann.browser.get(f"{LIVE}?tenant=acme&after=0&activity={wanted}"), 1)
 
     assert event.data["activity"] == str(wanted)
 
 
-def test_strangers_are_told_so_without_a_way_to_the_login_page(database: None, tenant: Tenant) -> None:
+def test_anonymous_requests_get_401_without_a_redirect(database: None, tenant: Tenant) -> None:
     assert Client().get(f"{LIVE}?tenant=acme").status_code == 401
 
 
-def test_nobody_follows_another_tenant(
+def test_the_stream_of_another_tenant_is_not_found(
     tenant: Tenant, other_tenant: Tenant, ann: Person, person: Callable[..., Person]
 ) -> None:
     assert ann.browser.get(f"{LIVE}?tenant={other_tenant.slug}").status_code == 404
@@ -85,11 +85,11 @@ def test_nobody_follows_another_tenant(
 
 
 @pytest.mark.parametrize("query", ["after=x", "after=-1", "activity=x", "after=9999999999999999999"])
-def test_what_is_no_id_is_refused(query: str, tenant: Tenant, ann: Person) -> None:
+def test_invalid_parameters_are_refused(query: str, tenant: Tenant, ann: Person) -> None:
     assert ann.browser.get(f"{LIVE}?tenant=acme&{query}").status_code == 400
 
 
-def test_the_newest_page_takes_the_place_of_the_oldest_which_is_told_so(
+def test_the_newest_page_displaces_the_oldest_which_is_notified(
     tenant: Tenant, ann: Person, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_STREAMS_PER_CALLER = 2
@@ -102,12 +102,12 @@ def test_the_newest_page_takes_the_place_of_the_oldest_which_is_told_so(
     assert third.status_code == 200
     assert b"event: displaced" in b"".join(oldest), "its last words, and then it is over"
     work(tenant)
-    assert [event.event for event in told(third, 1)] == ["activity.created"]
+    assert [event.event for event in next_events(third, 1)] == ["activity.created"]
     assert b"activity.created" in next(piece for piece in kept if b"event:" in piece)
     first.close(), second.close()
 
 
-def test_a_page_is_refused_only_where_others_have_all_the_streams(
+def test_a_page_is_refused_when_others_hold_all_streams(
     tenant: Tenant, ann: Person, person: Callable[..., Person], settings: Any
 ) -> None:
     settings.ORCHESTRATOR_STREAMS_PER_TENANT = 1

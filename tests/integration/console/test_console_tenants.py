@@ -1,4 +1,4 @@
-"""All tenants of a person beside each other."""
+"""The page that compares all tenants of a member."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def third(make_tenant: Callable[..., Tenant]) -> Tenant:
     return make_tenant("initech")
 
 
-def spent(tenant: Tenant, dollars: str, day: datetime) -> None:
+def record_usage(tenant: Tenant, dollars: str, day: datetime) -> None:
     with tenant_scope(tenant.pk):
         UsageEntry.objects.create(
             tenant=tenant,
@@ -45,15 +45,15 @@ def figures(page: Any) -> dict[str, tuple[int, int, int, Decimal]]:
     }
 
 
-def test_each_of_them_has_its_figures_and_those_that_need_somebody_come_first(
+def test_each_tenant_has_its_figures_and_urgent_ones_come_first(
     engine: Engine, tenant: Tenant, other_tenant: Tenant, third: Tenant, person: Callable[..., Person]
 ) -> None:
     now = datetime.now(UTC)
     Questions(engine, other_tenant).escalation()
     Questions(engine, third).blocker()
-    spent(tenant, "1.25", now)
-    spent(other_tenant, "2.50", now)
-    spent(other_tenant, "9", datetime(2020, 1, 31, tzinfo=UTC))
+    record_usage(tenant, "1.25", now)
+    record_usage(other_tenant, "2.50", now)
+    record_usage(other_tenant, "9", datetime(2020, 1, 31, tzinfo=UTC))
 
     page = person("bo", tenant, other_tenant).get(TENANTS)
 
@@ -66,26 +66,26 @@ def test_each_of_them_has_its_figures_and_those_that_need_somebody_come_first(
     assert '/inbox/?tenant=globex"' in page.content.decode()
 
 
-def test_it_costs_the_same_however_many_there_are(
+def test_the_page_needs_the_same_queries_for_any_number_of_tenants(
     tenant: Tenant,
     other_tenant: Tenant,
     third: Tenant,
     person: Callable[..., Person],
-    asked_queries: Callable[..., list[str]],
+    queries_of: Callable[..., list[str]],
 ) -> None:
     two, three = person("two", tenant, other_tenant), person("three", tenant, other_tenant, third)
 
-    asked = len(asked_queries(two, TENANTS))
+    count = len(queries_of(two, TENANTS))
 
-    assert asked == len(asked_queries(three, TENANTS)) <= MOST - 1
+    assert count == len(queries_of(three, TENANTS)) <= MOST - 1
 
 
-def test_a_member_of_one_tenant_has_that_ones_overview(ann: Person, person: Callable[..., Person]) -> None:
+def test_a_member_of_one_tenant_is_sent_to_its_overview(ann: Person, person: Callable[..., Person]) -> None:
     assert ann.browser.get(TENANTS)["Location"] == "/"
     assert "All my tenants" not in words(ann.get("/"))
 
 
-def test_the_menu_leads_there_and_back(
+def test_the_menu_links_the_page_and_back(
     tenant: Tenant, other_tenant: Tenant, person: Callable[..., Person]
 ) -> None:
     bo = person("bo", tenant, other_tenant)
@@ -94,7 +94,7 @@ def test_the_menu_leads_there_and_back(
     assert f'href="/?tenant={other_tenant.slug}"' in bo.get(TENANTS).content.decode()
 
 
-def test_a_tenant_that_somebody_leaves_is_gone_at_once(
+def test_a_tenant_is_not_listed_after_leaving_it(
     tenant: Tenant, other_tenant: Tenant, third: Tenant, person: Callable[..., Person]
 ) -> None:
     bo = person("bo", tenant, other_tenant, third)

@@ -1,4 +1,4 @@
-"""An answer takes effect ten seconds later: until then it can be taken back, and then it counts once or says why it could not."""
+"""Answers take effect ten seconds later: until then they can be undone; then they count once or say why not."""
 
 from __future__ import annotations
 
@@ -40,47 +40,47 @@ def held() -> list[HeldAnswer]:
         return list(HeldAnswer.objects.order_by("pk"))
 
 
-def approved(by: Person, item: Any, **fields: str) -> HttpResponse:
+def approve(by: Person, item: Any, **fields: str) -> HttpResponse:
     answer = by.answer(item, "approve", **fields)
     assert answer.status_code == 302, words(answer)
     return by.get(answer["Location"])
 
 
-def approved_as_edited(by: Person, item: Any, text: str) -> HttpResponse:
+def approve_edited(by: Person, item: Any, text: str) -> HttpResponse:
     answer = by.answer(item, "approve_edited", edited=text)
     assert answer.status_code == 302, words(answer)
     return by.get(answer["Location"])
 
 
-def taken_back(by: Person) -> HttpResponse:
+def undo_first(by: Person) -> HttpResponse:
     """Press the first Undo of the inbox."""
     form = next(form for name, form in forms_of(by.get()).items() if name.startswith("held-"))
     return form.send(by.browser, ("deed", "undo"))
 
 
-def test_an_answer_counts_when_its_time_has_come_and_not_before(asked: Questions, ann: Person) -> None:
-    gate = asked.gate(name="Summary")
+def test_an_answer_takes_effect_at_its_time_and_not_before(questions: Questions, ann: Person) -> None:
+    gate = questions.gate(name="Summary")
 
-    page = approved(ann, gate, notes="Good.")
+    page = approve(ann, gate, notes="Good.")
     early = inbox_undo.apply_due(later(UNDO_SECONDS - 1))
-    status = asked.get(gate.pk).status
+    status = questions.get(gate.pk).status
 
     assert (early, status) == (0, "created")
     assert "Approved: Approve: Summary takes effect in 10 s Undo" in words(page)
     assert inbox_undo.apply_due(later()) == 1
-    now = asked.get(gate.pk)
+    now = questions.get(gate.pk)
     assert (now.status, now.reviewer_notes) == ("approved", "Good.")
     assert held() == []
     assert "takes effect in" not in words(ann.get())
 
 
-def test_who_has_answered_has_it_off_the_list_and_others_still_have_it_on_theirs(
-    asked: Questions, ann: Person, person: Callable[..., Person]
+def test_an_answered_item_leaves_only_the_members_own_list(
+    questions: Questions, ann: Person, person: Callable[..., Person]
 ) -> None:
-    gate, bob = asked.gate(name="Summary"), person("bob")
+    gate, bob = questions.gate(name="Summary"), person("bob")
     address = f"{INBOX}{gate.pk}/"
 
-    page = approved(ann, gate)
+    page = approve(ann, gate)
 
     assert (address in page.content.decode(), "Inbox 0" in words(page)) == (False, True)
     assert address in bob.get().content.decode()
@@ -89,50 +89,50 @@ def test_who_has_answered_has_it_off_the_list_and_others_still_have_it_on_theirs
     assert "Undo" not in words(bob.get())
 
 
-def test_what_is_taken_back_never_was(asked: Questions, ann: Person) -> None:
-    gate = asked.gate()
-    before = asked.get(gate.pk).version
-    approved(ann, gate)
+def test_an_undone_answer_leaves_no_trace(questions: Questions, ann: Person) -> None:
+    gate = questions.gate()
+    before = questions.get(gate.pk).version
+    approve(ann, gate)
 
-    answer = taken_back(ann)
+    answer = undo_first(ann)
 
     assert done(answer, ann) == "Answer undone. Nothing was changed."
     assert answer["Location"].startswith(f"{INBOX}{gate.pk}/"), "where another answer can be given"
     assert inbox_undo.apply_due(later()) == 0
-    assert (asked.get(gate.pk).status, asked.get(gate.pk).version) == ("created", before)
+    assert (questions.get(gate.pk).status, questions.get(gate.pk).version) == ("created", before)
     done_again = ann.answer(gate, "reject", notes="Shorter.")
     assert done_again.status_code == 302
 
 
-def test_a_text_that_was_edited_is_approved_when_its_time_has_come(asked: Questions, ann: Person) -> None:
-    gate = asked.gate("# Bees")
-    page = approved_as_edited(ann, gate, "# Bees\n\nThey fly.")
+def test_an_edited_text_is_approved_at_its_time(questions: Questions, ann: Person) -> None:
+    gate = questions.gate("# Bees")
+    page = approve_edited(ann, gate, "# Bees\n\nThey fly.")
 
     assert "takes effect in" in words(page)
     assert inbox_undo.apply_due(later()) == 1
 
-    output = outputs.read(asked.tenant.pk, asked.get(gate.pk).output_ref)
+    output = outputs.read(questions.tenant.pk, questions.get(gate.pk).output_ref)
     assert output is not None
     assert output.content == "# Bees\n\nThey fly."
-    assert asked.get(gate.pk).status == "approved"
+    assert questions.get(gate.pk).status == "approved"
 
 
-def test_who_takes_back_too_late_is_told_so(asked: Questions, ann: Person) -> None:
-    gate = asked.gate()
-    approved(ann, gate)
+def test_a_late_undo_is_refused(questions: Questions, ann: Person) -> None:
+    gate = questions.gate()
+    approve(ann, gate)
     form = next(form for name, form in forms_of(ann.get()).items() if name.startswith("held-"))
     inbox_undo.apply_due(later())
 
     answer = form.send(ann.browser, ("deed", "undo"))
 
     assert done(answer, ann) == "Too late to undo: the answer has already taken effect."
-    assert asked.get(gate.pk).status == "approved"
+    assert questions.get(gate.pk).status == "approved"
 
 
-def test_who_was_overtaken_reads_by_whom_until_they_have_read_it(asked: Questions, ann: Person) -> None:
-    gate = asked.gate(name="Summary")
-    approved(ann, gate)
-    approvals.reject(asked.tenant.pk, gate.pk, actor="user:bob", notes="No.")
+def test_an_overtaken_answer_says_by_whom_until_it_is_read(questions: Questions, ann: Person) -> None:
+    gate = questions.gate(name="Summary")
+    approve(ann, gate)
+    approvals.reject(questions.tenant.pk, gate.pk, actor="user:bob", notes="No.")
 
     assert inbox_undo.apply_due(later()) == 1
 
@@ -146,10 +146,12 @@ def test_who_was_overtaken_reads_by_whom_until_they_have_read_it(asked: Question
 
 
 @pytest.mark.parametrize("gone", ["membership", "role", "account", "tenant"])
-def test_it_counts_only_if_the_person_may_still_answer(asked: Questions, ann: Person, gone: str) -> None:
-    gate = asked.gate()
-    approved(ann, gate)
-    with tenant_scope(asked.tenant.pk):
+def test_an_answer_counts_only_if_the_member_may_still_answer(
+    questions: Questions, ann: Person, gone: str
+) -> None:
+    gate = questions.gate()
+    approve(ann, gate)
+    with tenant_scope(questions.tenant.pk):
         member = Membership.objects.filter(user=ann.user)
         if gone == "membership":
             member.delete()
@@ -160,17 +162,17 @@ def test_it_counts_only_if_the_person_may_still_answer(asked: Questions, ann: Pe
         ann.user.save()
     if gone == "tenant":
         with system_scope():
-            Tenant.objects.filter(pk=asked.tenant.pk).update(is_active=False)
+            Tenant.objects.filter(pk=questions.tenant.pk).update(is_active=False)
 
     assert inbox_undo.apply_due(later()) == 1
 
-    assert asked.get(gate.pk).status == "created"
+    assert questions.get(gate.pk).status == "created"
     (kept,) = held()
     assert kept.refusal
 
 
-def test_an_answer_is_given_once_while_another_is_on_its_way(asked: Questions, ann: Person) -> None:
-    gate = asked.gate()
+def test_a_second_answer_is_refused_while_one_is_held(questions: Questions, ann: Person) -> None:
+    gate = questions.gate()
     form = ann.form(gate)
     assert form.send(ann.browser, ("deed", "approve")).status_code == 302
 
@@ -180,12 +182,12 @@ def test_an_answer_is_given_once_while_another_is_on_its_way(asked: Questions, a
     assert [one.deed for one in held()] == ["approve"]
 
 
-def test_what_cannot_be_answered_so_is_refused_at_once(asked: Questions, ann: Person) -> None:
-    gate = asked.gate()
+def test_an_invalid_answer_is_refused_at_once(questions: Questions, ann: Person) -> None:
+    gate = questions.gate()
     form = ann.form(gate)
 
     lacking = form.send(ann.browser, ("deed", "reject"))
-    approvals.approve(asked.tenant.pk, gate.pk, actor="user:bob")
+    approvals.approve(questions.tenant.pk, gate.pk, actor="user:bob")
     late = form.send(ann.browser, ("deed", "approve"))
 
     assert "Describe the changes" in refused(lacking, 400)
@@ -193,22 +195,22 @@ def test_what_cannot_be_answered_so_is_refused_at_once(asked: Questions, ann: Pe
     assert held() == []
 
 
-def test_keepers_that_meet_let_it_count_once(asked: Questions, ann: Person) -> None:
-    gate = asked.gate()
-    approved(ann, gate)
+def test_concurrent_leaders_apply_an_answer_once(questions: Questions, ann: Person) -> None:
+    gate = questions.gate()
+    approve(ann, gate)
     due = later()
 
     outcomes = at_once(*[lambda: inbox_undo.apply_due(due)] * 4)
 
     assert sum(outcomes) == 1
-    with tenant_scope(asked.tenant.pk):
+    with tenant_scope(questions.tenant.pk):
         assert ActivityEvent.objects.filter(activity_id=gate.pk, target="approved").count() == 1
 
 
-def test_of_the_keeper_and_who_takes_back_at_the_same_moment_one_wins(asked: Questions, ann: Person) -> None:
-    gates = [asked.gate(name=f"Summary {number}") for number in range(4)]
+def test_either_the_leader_or_a_concurrent_undo_wins(questions: Questions, ann: Person) -> None:
+    gates = [questions.gate(name=f"Summary {number}") for number in range(4)]
     for gate in gates:
-        approved(ann, gate)
+        approve(ann, gate)
     undo = [form for name, form in forms_of(ann.get()).items() if name.startswith("held-")]
     due = later()
 
@@ -221,11 +223,11 @@ def test_of_the_keeper_and_who_takes_back_at_the_same_moment_one_wins(asked: Que
     assert held() == []
     page = words(ann.get())
     for gate in gates:
-        assert (asked.get(gate.pk).status == "approved") != (gate.name in page)
+        assert (questions.get(gate.pk).status == "approved") != (gate.name in page)
 
 
-def test_approving_together_can_be_taken_back_one_by_one(asked: Questions, ann: Person) -> None:
-    kept, back = asked.gate(name="Kept"), asked.gate(name="Back")
+def test_answers_given_together_can_be_undone_one_by_one(questions: Questions, ann: Person) -> None:
+    kept, back = questions.gate(name="Kept"), questions.gate(name="Back")
     form = forms_of(ann.get())["together"]
 
     answer = form.send(ann.browser, chosen=form.choices["chosen"])
@@ -235,14 +237,14 @@ def test_approving_together_can_be_taken_back_one_by_one(asked: Questions, ann: 
     again.send(ann.browser, ("deed", "undo"))
     inbox_undo.apply_due(later())
 
-    assert [asked.get(item.pk).status for item in (kept, back)] == ["approved", "created"]
+    assert [questions.get(item.pk).status for item in (kept, back)] == ["approved", "created"]
 
 
-def test_nobody_takes_back_what_somebody_else_has_answered(
-    asked: Questions, ann: Person, person: Callable[..., Person], other_tenant: Tenant
+def test_an_answer_of_another_member_cannot_be_undone(
+    questions: Questions, ann: Person, person: Callable[..., Person], other_tenant: Tenant
 ) -> None:
-    gate = asked.gate()
-    approved(ann, gate)
+    gate = questions.gate()
+    approve(ann, gate)
     form = next(form for name, form in forms_of(ann.get()).items() if name.startswith("held-"))
     others = [person("bob"), person("eve", other_tenant)]
 
@@ -253,13 +255,13 @@ def test_nobody_takes_back_what_somebody_else_has_answered(
 
     assert len(held()) == 1
     assert inbox_undo.apply_due(later()) == 1
-    assert asked.get(gate.pk).status == "approved"
+    assert questions.get(gate.pk).status == "approved"
 
 
-def test_a_person_who_is_deleted_leaves_no_answer(asked: Questions, ann: Person) -> None:
-    gate = asked.gate()
-    approved(ann, gate)
-    with tenant_scope(asked.tenant.pk):
+def test_a_deleted_user_leaves_no_held_answer(questions: Questions, ann: Person) -> None:
+    gate = questions.gate()
+    approve(ann, gate)
+    with tenant_scope(questions.tenant.pk):
         Membership.objects.filter(user=ann.user).delete()
 
     with connections[OWNER].cursor() as cursor:
@@ -267,26 +269,26 @@ def test_a_person_who_is_deleted_leaves_no_answer(asked: Questions, ann: Person)
 
     assert held() == []
     assert inbox_undo.apply_due(later()) == 0
-    assert asked.get(gate.pk).status == "created"
+    assert questions.get(gate.pk).status == "created"
 
 
-def test_the_keeper_lets_answers_count(asked: Questions, ann: Person) -> None:
-    gate = asked.gate()
-    approved(ann, gate)
+def test_the_leader_applies_answers(questions: Questions, ann: Person) -> None:
+    gate = questions.gate()
+    approve(ann, gate)
     with system_scope():
         HeldAnswer.objects.update(due_at=later(-1))
 
     tick()
 
-    assert asked.get(gate.pk).status == "approved"
+    assert questions.get(gate.pk).status == "approved"
 
 
-def test_a_mistake_of_ours_does_nothing_and_is_told(
-    asked: Questions, ann: Person, monkeypatch: pytest.MonkeyPatch
+def test_an_internal_error_changes_nothing_and_is_reported(
+    questions: Questions, ann: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate, other = asked.gate(name="Broken"), asked.gate(name="Fine")
+    gate, other = questions.gate(name="Broken"), questions.gate(name="Fine")
     for item in (gate, other):
-        approved(ann, item)
+        approve(ann, item)
     perform = inbox_undo.actions.perform
 
     def broken(principal: Any, item_id: Any, shown: Any, answer: Any) -> Any:
@@ -299,7 +301,7 @@ def test_a_mistake_of_ours_does_nothing_and_is_told(
 
     assert inbox_undo.apply_due(later()) == 2
 
-    assert [asked.get(item.pk).status for item in (gate, other)] == ["created", "approved"]
+    assert [questions.get(item.pk).status for item in (gate, other)] == ["created", "approved"]
     page = words(ann.get())
     assert "An internal error occurred. Nothing was done." in page
     assert "a secret detail" not in page

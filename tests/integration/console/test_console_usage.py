@@ -1,4 +1,4 @@
-"""The page of what was consumed: sums that add up however they are grouped, budgets, and the same rows as a file."""
+"""The usage page: totals that agree for every grouping, budgets, and the same rows as a file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ USAGE = "/usage/"
 
 
 def spend(tenant: Tenant, role: str, cost: str, *, days_ago: int = 0, **fields: int) -> None:
-    """One run's consumption in the ledger."""
+    """Record the usage of one run in the ledger."""
     with tenant_scope(tenant.pk):
         UsageEntry.objects.create(
             tenant=tenant, day=datetime.now(UTC).date() - timedelta(days=days_ago), agent_role=role, activity_id=uuid7(),
@@ -33,7 +33,7 @@ def spend(tenant: Tenant, role: str, cost: str, *, days_ago: int = 0, **fields: 
 
 
 @pytest.fixture
-def spent(tenant: Tenant, other_tenant: Tenant) -> None:
+def recorded_usage(tenant: Tenant, other_tenant: Tenant) -> None:
     spend(tenant, "qa", "1.25", input_tokens=100, output_tokens=10)
     spend(tenant, "qa", "0.25", days_ago=1, input_tokens=50)
     spend(tenant, "dev", "3", days_ago=1, output_tokens=5)
@@ -41,7 +41,7 @@ def spent(tenant: Tenant, other_tenant: Tenant) -> None:
     spend(other_tenant, "qa", "77")
 
 
-def test_the_sums_agree_however_they_are_grouped(spent: None, ann: Person) -> None:
+def test_totals_agree_for_every_grouping(recorded_usage: None, ann: Person) -> None:
     page = ann.get(USAGE)
 
     usage = page.context["usage"]
@@ -57,8 +57,8 @@ def test_the_sums_agree_however_they_are_grouped(spent: None, ann: Person) -> No
     assert "77" not in text
 
 
-def test_what_is_not_listed_by_itself_is_counted_with_all_others(
-    spent: None, tenant: Tenant, ann: Person, monkeypatch: pytest.MonkeyPatch
+def test_unlisted_rows_are_summed_as_all_others(
+    recorded_usage: None, tenant: Tenant, ann: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(usage_page, "MOST_LINES", 1)
 
@@ -71,9 +71,7 @@ def test_what_is_not_listed_by_itself_is_counted_with_all_others(
     assert [line.name for line in usage.pipelines] == ["no pipeline"]
 
 
-def test_the_picture_has_a_bar_for_each_day_with_something_and_a_table_beside_it(
-    spent: None, ann: Person
-) -> None:
+def test_the_chart_has_a_bar_for_each_day_with_usage_and_a_table(recorded_usage: None, ann: Person) -> None:
     content = ann.get(USAGE).content.decode()
 
     picture = content.split('aria-label="Cost per day')[1].split("</svg>")[0]
@@ -82,7 +80,7 @@ def test_the_picture_has_a_bar_for_each_day_with_something_and_a_table_beside_it
     assert "Show as a table" in content
 
 
-def test_days_and_roles_are_chosen_in_the_address(spent: None, ann: Person) -> None:
+def test_days_and_roles_are_query_parameters(recorded_usage: None, ann: Person) -> None:
     today = datetime.now(UTC).date()
 
     page = ann.get(f"{USAGE}?from={today - timedelta(days=60)}&to={today}&role=dev")
@@ -100,25 +98,25 @@ def test_days_and_roles_are_chosen_in_the_address(spent: None, ann: Person) -> N
         ({"to": "0001-01-01"}, "Enter days as YYYY-MM-DD."),
     ],
 )
-def test_days_that_make_no_sense_are_told_of(query: dict[str, str], remark: str) -> None:
+def test_invalid_days_are_reported(query: dict[str, str], remark: str) -> None:
     wanted = UsageFilter.read(query)
 
     assert remark in wanted.remark
     assert len(wanted.days) == 30
 
 
-def test_budgets_show_how_much_of_them_is_used(spent: None, tenant: Tenant, ann: Person) -> None:
+def test_budgets_show_their_use(recorded_usage: None, tenant: Tenant, ann: Person) -> None:
     capped(tenant, "5.00", name="All of it")
     capped(tenant, "1.00", name="Quality", agent_role="qa")
 
     page = ann.get(USAGE)
 
-    found = {line.budget.name: (line.percent, line.tone) for line in page.context["usage"].budgets}
-    assert found == {"All of it": ("270%", "bad"), "Quality": ("150%", "bad")}
+    lines = {line.budget.name: (line.percent, line.tone) for line in page.context["usage"].budgets}
+    assert lines == {"All of it": ("270%", "bad"), "Quality": ("150%", "bad")}
     assert 'class="meter bad"' in page.content.decode()
 
 
-def test_the_file_holds_what_the_table_shows(spent: None, ann: Person) -> None:
+def test_the_file_holds_what_the_table_shows(recorded_usage: None, ann: Person) -> None:
     answer = ann.get(f"{USAGE}export/roles/")
 
     assert answer["Content-Type"] == "text/csv; charset=utf-8"
@@ -138,16 +136,18 @@ def test_no_cell_of_a_file_is_a_formula() -> None:
     assert answer.content.decode().splitlines() == ["name,number", "'=HYPERLINK(1),-5", "'@cmd,-1.5", "fine,"]
 
 
-def test_others_figures_are_not_there(spent: None, other_tenant: Tenant, ann: Person) -> None:
+def test_usage_of_another_tenant_is_not_shown(
+    recorded_usage: None, other_tenant: Tenant, ann: Person
+) -> None:
     assert ann.browser.get(f"{USAGE}?tenant={other_tenant.slug}").status_code == 404
     assert ann.browser.get(f"{USAGE}export/days/?tenant={other_tenant.slug}").status_code == 404
 
 
-def test_the_page_costs_the_same_for_a_year(
-    spent: None, tenant: Tenant, ann: Person, asked_queries: Callable[..., list[str]]
+def test_the_page_needs_few_queries_for_a_year(
+    recorded_usage: None, tenant: Tenant, ann: Person, queries_of: Callable[..., list[str]]
 ) -> None:
     today = datetime.now(UTC).date()
 
-    asked = asked_queries(ann, f"{USAGE}?from={today - timedelta(days=365)}&to={today}")
+    queries = queries_of(ann, f"{USAGE}?from={today - timedelta(days=365)}&to={today}")
 
-    assert len(asked) <= 12, asked
+    assert len(queries) <= 12, queries

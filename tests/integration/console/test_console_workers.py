@@ -1,4 +1,4 @@
-"""The page of workers: every process with what it serves, how busy it is, and when it was last heard of."""
+"""The page of workers: every process with its roles, its load and its last heartbeat."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ WORKERS = "/workers/"
 
 
 @pytest.fixture
-def started(database: None) -> Iterator[Callable[..., WorkerProcess]]:
-    """`started("host-a", ended_at=...)`: a worker process as it is written down."""
-    made: list[WorkerProcess] = []
+def start_worker(database: None) -> Iterator[Callable[..., WorkerProcess]]:
+    """`start_worker("host-a", ended_at=...)` records a worker process."""
+    workers: list[WorkerProcess] = []
 
     def start(host: str, **fields: Any) -> WorkerProcess:
-        given = {
+        values = {
             "boot": "b", "pid": 7, "pid_started": 1, "roles": ["qa"], "concurrency": 4, "version": "1.2.3", "active": 1,
             "load": {"cpu": 0.25, "memory": 0.5}, **fields,
         }  # fmt: skip
         with system_scope():
-            made.append(WorkerProcess.objects.create(host=host, **given))
-        return made[-1]
+            workers.append(WorkerProcess.objects.create(host=host, **values))
+        return workers[-1]
 
     yield start
     with system_scope():
-        WorkerProcess.objects.filter(pk__in=[each.pk for each in made]).delete()
+        WorkerProcess.objects.filter(pk__in=[each.pk for each in workers]).delete()
 
 
 def states(page: Any) -> dict[str, str]:
     return {row.worker.host: row.state for row in page.context["workers"].rows}
 
 
-def test_every_process_says_what_it_is_and_how_busy(
-    started: Callable[..., WorkerProcess], ann: Person
+def test_every_process_shows_its_identity_and_load(
+    start_worker: Callable[..., WorkerProcess], ann: Person
 ) -> None:
-    started("host-a", pid=4711, roles=["qa", "seo"], taken=12)
+    start_worker("host-a", pid=4711, roles=["qa", "seo"], taken=12)
 
     text = words(ann.get(WORKERS))
 
@@ -60,19 +60,19 @@ def test_every_process_says_what_it_is_and_how_busy(
     assert "memory 50%" in text
 
 
-def test_those_that_are_silent_lost_or_take_nothing_say_so_and_come_first(
-    started: Callable[..., WorkerProcess], ann: Person
+def test_silent_lost_and_closed_workers_say_so_and_come_first(
+    start_worker: Callable[..., WorkerProcess], ann: Person
 ) -> None:
     now = clock.now()
     long_ago = now - timedelta(seconds=settings.ORCHESTRATOR_LOST_AFTER_SECONDS + 60)
-    started("a-running")
-    started("b-draining", closed={"*": leases.DRAINING})
-    started("c-full", closed={"*": "memory"})
-    started("d-silent", beat_at=long_ago)
-    started("e-lost", ended_at=now, end_reason="lost")
-    started("f-stopped", ended_at=now, end_reason="stopped")
-    started("g-lost-long-ago", ended_at=now - timedelta(hours=2), end_reason="lost")
-    started("h-half", closed={"qa": "its limit"})
+    start_worker("a-running")
+    start_worker("b-draining", closed={"*": leases.DRAINING})
+    start_worker("c-full", closed={"*": "memory"})
+    start_worker("d-silent", beat_at=long_ago)
+    start_worker("e-lost", ended_at=now, end_reason="lost")
+    start_worker("f-stopped", ended_at=now, end_reason="stopped")
+    start_worker("g-lost-long-ago", ended_at=now - timedelta(hours=2), end_reason="lost")
+    start_worker("h-half", closed={"qa": "its limit"})
 
     page = ann.get(WORKERS)
 
@@ -87,14 +87,14 @@ def test_those_that_are_silent_lost_or_take_nothing_say_so_and_come_first(
     assert "closed for qa : its limit" in words(page).replace("qa:", "qa :")
 
 
-def test_runs_are_named_to_the_tenant_whose_they_are_alone(
-    started: Callable[..., WorkerProcess],
+def test_runs_are_shown_only_to_their_tenant(
+    start_worker: Callable[..., WorkerProcess],
     engine: Engine,
     tenant: Tenant,
     other_tenant: Tenant,
     person: Callable[..., Person],
 ) -> None:
-    worker = started("host-a")
+    worker = start_worker("host-a")
     (activity,) = engine.submit(tenant)
     with tenant_scope(tenant.pk):
         ActivityRun.objects.create(
@@ -108,31 +108,31 @@ def test_runs_are_named_to_the_tenant_whose_they_are_alone(
     assert str(activity) not in otto.get(WORKERS).content.decode()
 
 
-def test_a_worker_writes_down_which_program_it_runs(database: None) -> None:
+def test_a_worker_records_its_program_version(database: None) -> None:
     lease = leases.Lease(roles=["qa"], concurrency=1, watched=False)
     lease.register()
     try:
         with system_scope():
-            found = WorkerProcess.objects.get(pk=lease.worker_id).version
+            version = WorkerProcess.objects.get(pk=lease.worker_id).version
     finally:
         lease.end()
 
-    assert found == leases.program_version() != ""
+    assert version == leases.program_version() != ""
 
 
-def test_without_workers_the_page_says_what_that_means(ann: Person) -> None:
+def test_a_page_without_workers_says_so(ann: Person) -> None:
     with system_scope():
         WorkerProcess.objects.filter(ended_at=None).update(ended_at=clock.now(), end_reason="stopped")
 
     assert "No worker is running." in words(ann.get(WORKERS))
 
 
-def test_the_page_costs_the_same_however_many_there_are(
-    started: Callable[..., WorkerProcess], ann: Person, asked_queries: Callable[..., list[str]]
+def test_the_page_needs_the_same_queries_for_any_number_of_workers(
+    start_worker: Callable[..., WorkerProcess], ann: Person, queries_of: Callable[..., list[str]]
 ) -> None:
-    started("host-a")
-    one = len(asked_queries(ann, WORKERS))
+    start_worker("host-a")
+    one = len(queries_of(ann, WORKERS))
     for number in range(20):
-        started(f"host-{number}")
+        start_worker(f"host-{number}")
 
-    assert one == len(asked_queries(ann, WORKERS)) <= MOST - 1
+    assert one == len(queries_of(ann, WORKERS)) <= MOST - 1

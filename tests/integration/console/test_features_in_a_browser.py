@@ -31,36 +31,36 @@ KEYS, TUTORIAL = "console/test_console_keyboard.py", "test_tutorial.py"
 FIRST_PIPELINE = "test_the_tutorial_in_the_browser_leads_to_a_completed_run_and_a_schedule"
 
 FEATURES = {
-    "depth of queues, live": (HERE, "test_a_queue_is_watched_paused_and_let_go_on"),
-    "timeline of a run": (HERE, "test_failed_work_is_looked_at_tried_again_and_cancelled"),
+    "depth of queues, live": (HERE, "test_a_queue_is_watched_paused_and_resumed"),
+    "timeline of a run": (HERE, "test_failed_work_is_inspected_retried_and_cancelled"),
     "picture of a run with live states": (
         WORK,
-        "test_a_run_is_drawn_as_it_goes_on_and_leads_to_its_activities",
+        "test_the_picture_of_a_run_is_live_and_links_activities",
     ),
-    "retry of one": (HERE, "test_failed_work_is_looked_at_tried_again_and_cancelled"),
-    "many at once, by a filter": (WORK, "test_many_are_dealt_with_and_their_progress_is_followed"),
-    "cancel": (HERE, "test_failed_work_is_looked_at_tried_again_and_cancelled"),
+    "retry of one": (HERE, "test_failed_work_is_inspected_retried_and_cancelled"),
+    "many at once, by a filter": (WORK, "test_the_progress_of_a_bulk_job_is_live"),
+    "cancel": (HERE, "test_failed_work_is_inspected_retried_and_cancelled"),
     "inbox of people": (KEYS, "test_items_are_reached_opened_and_approved_without_a_mouse"),
     "keyboard": (KEYS, "test_items_are_reached_opened_and_approved_without_a_mouse"),
     "difference between revisions": (TUTORIAL, FIRST_PIPELINE),
     "query language, and views by address": (
         WORK,
-        "test_a_query_is_found_in_place_and_stands_in_the_address",
+        "test_a_query_updates_the_list_and_the_address",
     ),
     "preview of the next runs": (TUTORIAL, FIRST_PIPELINE),
-    "dry run of a schedule": (OPERATION, "test_a_schedule_is_looked_ahead_at_and_nothing_begins"),
-    "dead letters, replayed": (OPERATION, "test_many_failures_are_replayed_after_a_count"),
-    "failures by their cause": (HERE, "test_failed_work_is_looked_at_tried_again_and_cancelled"),
-    "use and cost by tenant": (HERE, "test_an_agency_looks_at_its_tenants_and_what_they_cost"),
-    "trail of who did what": (HERE, "test_a_queue_is_watched_paused_and_let_go_on"),
-    "pause of a queue, a tenant, a schedule": (HERE, "test_a_queue_is_watched_paused_and_let_go_on"),
-    "roles of people": (HERE, "test_who_only_looks_finds_no_button_and_a_link_leads_to_its_item"),
-    "one tenant for the whole screen": (HERE, "test_an_agency_looks_at_its_tenants_and_what_they_cost"),
-    "health of workers": (HERE, "test_a_queue_is_watched_paused_and_let_go_on"),
-    "state of limits and providers": (HERE, "test_a_queue_is_watched_paused_and_let_go_on"),
-    "dark colours": (WORK, "test_colours_follow_the_system_until_somebody_chooses"),
+    "dry run of a schedule": (OPERATION, "test_a_schedule_is_previewed_and_nothing_starts"),
+    "dead letters, replayed": (OPERATION, "test_many_failures_are_replayed_after_a_preview"),
+    "failures by their cause": (HERE, "test_failed_work_is_inspected_retried_and_cancelled"),
+    "use and cost by tenant": (HERE, "test_an_agency_compares_the_cost_of_its_tenants"),
+    "trail of who did what": (HERE, "test_a_queue_is_watched_paused_and_resumed"),
+    "pause of a queue, a tenant, a schedule": (HERE, "test_a_queue_is_watched_paused_and_resumed"),
+    "roles of people": (HERE, "test_a_viewer_sees_no_button_and_a_link_opens_its_item"),
+    "one tenant for the whole screen": (HERE, "test_an_agency_compares_the_cost_of_its_tenants"),
+    "health of workers": (HERE, "test_a_queue_is_watched_paused_and_resumed"),
+    "state of limits and providers": (HERE, "test_a_queue_is_watched_paused_and_resumed"),
+    "dark colours": (WORK, "test_colours_follow_the_system_until_chosen"),
     "phone": (OPERATION, "test_every_page_fits_on_a_phone"),
-    "links to one item": (HERE, "test_who_only_looks_finds_no_button_and_a_link_leads_to_its_item"),
+    "links to one item": (HERE, "test_a_viewer_sees_no_button_and_a_link_opens_its_item"),
 }
 
 
@@ -73,7 +73,7 @@ def test_each_feature_has_a_test_in_a_browser() -> None:
 @pytest.fixture
 def window() -> Iterator[Callable[[User], Any]]:
     """`window(user)`: a page for somebody who has signed in. Whatever its console complains of fails the test."""
-    complaints: list[str] = []
+    errors: list[str] = []
     with pages.browser() as chromium, pages.served() as address:
         opened = []
 
@@ -82,14 +82,14 @@ def window() -> Iterator[Callable[[User], Any]]:
             opened.append(context)
             context.add_cookies([pages.signed_in(user, address)])
             page = context.new_page()
-            page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
-            page.on("pageerror", lambda error: complaints.append(str(error)))
+            page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+            page.on("pageerror", lambda error: errors.append(str(error)))
             return page
 
         yield made
         for context in opened:
             pages.leave(context)
-    assert complaints == []
+    assert errors == []
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def agreeing(page: Any) -> Iterator[None]:
     yield
 
 
-def test_a_queue_is_watched_paused_and_let_go_on(
+def test_a_queue_is_watched_paused_and_resumed(
     engine: Engine, tenant: Tenant, person: Callable[..., Person], window: Callable[[User], Any]
 ) -> None:
     page = window(person("boss", role="admin").user)
@@ -134,7 +134,7 @@ def test_a_queue_is_watched_paused_and_let_go_on(
     assert "seats in use" in page.inner_text("#workers")
 
 
-def test_failed_work_is_looked_at_tried_again_and_cancelled(
+def test_failed_work_is_inspected_retried_and_cancelled(
     engine: Engine, tenant: Tenant, ann: Person, window: Callable[[User], Any]
 ) -> None:
     engine.serve(tenant)
@@ -162,7 +162,7 @@ def test_failed_work_is_looked_at_tried_again_and_cancelled(
     assert engine.status(tenant, going) == "cancelled"
 
 
-def test_an_agency_looks_at_its_tenants_and_what_they_cost(
+def test_an_agency_compares_the_cost_of_its_tenants(
     engine: Engine,
     tenant: Tenant,
     other_tenant: Tenant,
@@ -183,11 +183,11 @@ def test_an_agency_looks_at_its_tenants_and_what_they_cost(
     assert "tenant=globex" in page.url
 
 
-def test_who_only_looks_finds_no_button_and_a_link_leads_to_its_item(
-    asked: Questions, person: Callable[..., Person], window: Callable[[User], Any]
+def test_a_viewer_sees_no_button_and_a_link_opens_its_item(
+    questions: Questions, person: Callable[..., Person], window: Callable[[User], Any]
 ) -> None:
-    gate = asked.gate(name="Bees")
-    link = f"/inbox/{gate.pk}/?tenant={asked.tenant.slug}"
+    gate = questions.gate(name="Bees")
+    link = f"/inbox/{gate.pk}/?tenant={questions.tenant.slug}"
     looking = window(person("vic", role="viewer").user)
 
     looking.goto(link)
@@ -200,4 +200,4 @@ def test_who_only_looks_finds_no_button_and_a_link_leads_to_its_item(
     deciding.goto(link)
     deciding.get_by_role("button", name="Approve", exact=True).click()
     deciding.get_by_text("Approved").first.wait_for()
-    assert asked.get(gate.pk).status == "approved"
+    assert questions.get(gate.pk).status == "approved"

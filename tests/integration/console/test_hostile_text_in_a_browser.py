@@ -1,4 +1,4 @@
-"""Whatever agents and tenants write, wherever it is shown: a real browser runs nothing of it, asks nobody, and loads nothing."""
+"""Text of agents and tenants is harmless in a real browser: nothing of it runs, sends requests or loads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.superusers import seeing_all
 
 pytestmark = [pytest.mark.ui, pytest.mark.timeout(300)]  # some hundred pages, of a theme with many scripts
 
-#: What is wrong with a page as it stands, whether or not it has happened yet.
+#: Finds elements that run scripts or load foreign resources, whether or not they have acted yet.
 WRONG = """(page) => {
   const found = [];
   if (window.__xss !== undefined) found.push("a script ran");
@@ -49,7 +49,7 @@ WRONG = """(page) => {
 
 @dataclass
 class Watched:
-    """A window of a browser, and everything that it did which it should not."""
+    """A browser window, with a list of its violations."""
 
     page: Any
     address: str
@@ -82,7 +82,7 @@ class Watched:
         return self._judged(answer.status, self.page.evaluate(f"() => ({WRONG})(document)"))
 
     def read(self, where: str) -> int:
-        """Without opening it: nothing of it runs, and what would is found in its elements."""
+        """Parse a page without opening it, and find what would run."""
         self.here = where
         status, wrong = self.page.evaluate(
             f"""async (where) => {{
@@ -118,8 +118,8 @@ def window(database: None, settings: Any) -> Iterator[Watched]:
 OF_THE_PLATFORM = {"auth", "django_celery_beat"}
 
 
-def shown() -> list[tuple[type, Any]]:
-    """Every table that the admin shows, with one of its rows."""
+def rows_of_admin() -> list[tuple[type, Any]]:
+    """Return every model of the admin with one of its rows."""
     found = []
     with system_scope():
         for model in admin.site._registry:
@@ -129,10 +129,10 @@ def shown() -> list[tuple[type, Any]]:
     return found
 
 
-def test_nothing_that_the_admin_shows_runs_or_asks_or_loads(world: Known, window: Watched) -> None:
+def test_hostile_text_in_the_admin_runs_and_loads_nothing(world: Known, window: Watched) -> None:
     """A fifth of the lists and pages is opened, where scripts of the theme have their turn; the others are read as a browser reads."""
     with written_everywhere() as written:
-        tables = shown()
+        tables = rows_of_admin()
         addresses = [where for model, row in tables for where in (list_of(model), page_of(row))]
         answers = {window.visit(where) for where in ("/", *addresses[::5])}
         answers |= {window.read(where) for place, where in enumerate(addresses) if place % 5}
@@ -143,7 +143,7 @@ def test_nothing_that_the_admin_shows_runs_or_asks_or_loads(world: Known, window
     assert sum(map(len, written.values())) > 150, "it was written nearly everywhere"
 
 
-def test_what_would_run_is_found_in_a_page_that_is_only_read(window: Watched) -> None:
+def test_parsing_a_page_finds_what_would_run(window: Watched) -> None:
     window.visit("/login/")
     found = window.page.evaluate(
         f"text => ({WRONG})(new DOMParser().parseFromString(text, 'text/html'))", "".join(SHORT[:3])
@@ -152,44 +152,44 @@ def test_what_would_run_is_found_in_a_page_that_is_only_read(window: Watched) ->
     assert {"a script would run", "svg onload", "IMG onerror"} <= set(found)
 
 
-def items(asked: Questions) -> Iterator[Activity]:
-    """What people are asked, of every kind, with a hostile text wherever there is one."""
+def items(questions: Questions) -> Iterator[Activity]:
+    """Create items of every kind with hostile text in every field."""
     text, short = LONG, SHORT[1]
-    yield asked.gate(LINE, name=SHORT[6])
-    yield asked.gate(text, name=SHORT[0], description=text[:3000], params={SHORT[2]: text})
-    yield asked.task(SHORT[5], human_role="editor", description=text, metadata={SHORT[3]: text})
-    yield asked.approval(SHORT[8], options=(SHORT[9], SHORT[4]), asked_by=SHORT[10])
-    yield asked.review(text[:3000], text, human_role="editor")
-    yield asked.blocker(text[:3000], type=short)
-    yield asked.subtask(SHORT[13][:200], description=text[:3000], human_role="editor")
-    yield asked.escalation(f"{text[:3000]}{LINE[:5000]}")
+    yield questions.gate(LINE, name=SHORT[6])
+    yield questions.gate(text, name=SHORT[0], description=text[:3000], params={SHORT[2]: text})
+    yield questions.task(SHORT[5], human_role="editor", description=text, metadata={SHORT[3]: text})
+    yield questions.approval(SHORT[8], options=(SHORT[9], SHORT[4]), asked_by=SHORT[10])
+    yield questions.review(text[:3000], text, human_role="editor")
+    yield questions.blocker(text[:3000], type=short)
+    yield questions.subtask(SHORT[13][:200], description=text[:3000], human_role="editor")
+    yield questions.escalation(f"{text[:3000]}{LINE[:5000]}")
 
 
-def test_nothing_that_people_are_asked_runs_or_asks_or_loads(
-    asked: Questions, window: Watched, api: Any
+def test_hostile_text_in_items_runs_and_loads_nothing(
+    questions: Questions, window: Watched, api: Any
 ) -> None:
-    made = list(items(asked))
-    tenant = f"?tenant={asked.tenant.slug}"
+    made = list(items(questions))
+    tenant = f"?tenant={questions.tenant.slug}"
     with system_scope():
         outputs = list(
             Activity.objects.exclude(output_ref=None).values_list("pk", "output_ref").order_by("created_at")
         )
-    looked_at = [f"/{tenant}", INBOX + tenant, *(f"{INBOX}{each.pk}/{tenant}" for each in made)]
-    looked_at += [f"/admin/activities/activity/{pk}/output/{ref}/" for pk, ref in outputs[:2]]
-    looked_at += [f"{INBOX}{tenant}&{urlencode({'search': each})}" for each in SHORT[:3]]
-    looked_at += [f"/activities/{tenant}&{urlencode({'q': each})}" for each in ("", f"odd:{SHORT[0][:200]}")]
-    looked_at += [f"/activities/{each.parent_id or each.pk}/{tenant}" for each in made]
-    looked_at += [f"/activities/{pk}/texts/{tenant}" for pk, _ in outputs[:3]]
-    looked_at += [f"/activities/bulk/{tenant}&q=status:open", f"/runs/{tenant}"]
-    looked_at += [
+    addresses = [f"/{tenant}", INBOX + tenant, *(f"{INBOX}{each.pk}/{tenant}" for each in made)]
+    addresses += [f"/admin/activities/activity/{pk}/output/{ref}/" for pk, ref in outputs[:2]]
+    addresses += [f"{INBOX}{tenant}&{urlencode({'search': each})}" for each in SHORT[:3]]
+    addresses += [f"/activities/{tenant}&{urlencode({'q': each})}" for each in ("", f"odd:{SHORT[0][:200]}")]
+    addresses += [f"/activities/{each.parent_id or each.pk}/{tenant}" for each in made]
+    addresses += [f"/activities/{pk}/texts/{tenant}" for pk, _ in outputs[:3]]
+    addresses += [f"/activities/bulk/{tenant}&q=status:open", f"/runs/{tenant}"]
+    addresses += [
         "/api/v1/docs/",
         f"/login/?{urlencode({'next': SHORT[4]})}",
         "/admin/break-glass/",
         "/admin/providers/",
     ]
 
-    answers = {window.visit(where) for where in looked_at}
-    faulty = "status of 400"  # of the query that is none
+    answers = {window.visit(where) for where in addresses}
+    faulty = "status of 400"  # the response to the invalid query
     assert [each for each in window.trouble if faulty not in each] == []
     assert answers == {200, 400}
 
@@ -203,7 +203,7 @@ def test_nothing_that_people_are_asked_runs_or_asks_or_loads(
     assert [each for each in window.trouble if "status of 404" not in each] == []
 
 
-def test_the_policy_alone_would_be_enough(window: Watched) -> None:
+def test_the_policy_alone_blocks_hostile_markup(window: Watched) -> None:
     """Were a text once not escaped, the browser would still not run it, and nobody elsewhere would hear of it."""
     with socket.create_server(("127.0.0.1", 0)) as elsewhere:
         there = f"//127.0.0.1:{elsewhere.getsockname()[1]}"
@@ -222,9 +222,9 @@ def test_the_policy_alone_would_be_enough(window: Watched) -> None:
             refused = [each for each in window.trouble if "Content Security Policy" in each]
             assert len(refused) >= 5, f"the browser says what it refuses: {window.trouble}"
         # Browsers open connections in advance to where they will not go after all. Nothing is said there.
-        heard = b""
+        received = b""
         while select.select([elsewhere], [], [], 0.2)[0]:
             connection, _ = elsewhere.accept()
             with connection:
-                heard += connection.recv(1) if select.select([connection], [], [], 0.2)[0] else b""
-    assert heard == b""
+                received += connection.recv(1) if select.select([connection], [], [], 0.2)[0] else b""
+    assert received == b""

@@ -1,4 +1,4 @@
-"""Pages that are left give their stream back: however many somebody looks at, one after the other or at once, those in sight are live."""
+"""Pages that are left release their stream, so the visible pages stay live."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIVE = "document.querySelector('#connection').hidden && !document.body.classList
 
 
 @pytest.fixture
-def window(asked: Questions, ann: Person) -> Iterator[Any]:
+def window(questions: Questions, ann: Person) -> Iterator[Any]:
     """A browser in which `ann` has signed in, without a page."""
     with pages.browser() as chromium, pages.served() as address:
         context = chromium.new_context(base_url=address)
@@ -42,7 +42,7 @@ def seats_taken(tenant: Tenant) -> int:
     return int(redis.client().zcard(keys.seats_of_tenant(tenant.pk)))
 
 
-def test_the_last_of_thirty_pages_left_as_fast_as_possible_is_live_within_a_second(
+def test_the_last_of_thirty_quickly_left_pages_is_live_within_a_second(
     window: Any, tenant: Tenant, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_STREAMS_PER_CALLER = 5
@@ -53,7 +53,7 @@ def test_the_last_of_thirty_pages_left_as_fast_as_possible_is_live_within_a_seco
 
     for _ in range(30):
         screen.goto("/queues/", wait_until="domcontentloaded")
-        screen.wait_for_function(listening)  # it has asked for its stream
+        screen.wait_for_function(listening)  # it has requested its stream
     screen.goto("/activities/")
     work(tenant, "Wasps")
     screen.wait_for_selector("text=Wasps", timeout=pages.LIVE_WITHIN)
@@ -63,7 +63,7 @@ def test_the_last_of_thirty_pages_left_as_fast_as_possible_is_live_within_a_seco
     eventually(lambda: seats_taken(tenant) == 1)
 
 
-def test_ten_windows_at_once_are_all_live_with_one_stream(window: Any, tenant: Tenant) -> None:
+def test_ten_windows_are_live_with_one_stream(window: Any, tenant: Tenant) -> None:
     screens = [window.new_page() for _ in range(10)]
     for screen in screens:
         screen.goto("/activities/")
@@ -80,7 +80,7 @@ def test_ten_windows_at_once_are_all_live_with_one_stream(window: Any, tenant: T
     assert all(screen.evaluate(LIVE) for screen in screens[1:])
 
 
-def test_a_page_whose_place_went_to_another_says_so_and_is_live_again_when_somebody_looks(
+def test_a_displaced_page_says_so_and_is_live_again_on_focus(
     window: Any, tenant: Tenant, ann: Person, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_STREAMS_PER_CALLER = 1
@@ -100,7 +100,7 @@ def test_a_page_whose_place_went_to_another_says_so_and_is_live_again_when_someb
     elsewhere.close()
 
 
-def test_a_page_that_comes_back_from_the_history_is_live_again(window: Any, tenant: Tenant) -> None:
+def test_a_page_restored_from_the_history_is_live_again(window: Any, tenant: Tenant) -> None:
     screen = window.new_page()
     screen.goto("/activities/")
     screen.goto("/runs/")

@@ -1,8 +1,8 @@
-"""The pages about operation in a real browser: many failures replayed, times tried out, and everything within reach on a phone."""
+"""The operation pages in a real browser: replays of many failures, previews of schedules, and phone width."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,27 +23,21 @@ PAGES = (
 
 
 @pytest.fixture
-def boss(person: Callable[..., Person]) -> Person:
-    """The admin of `acme`."""
-    return person("boss", role="admin")
-
-
-@pytest.fixture
 def screen(boss: Person) -> Iterator[Any]:
     """A window in which `boss` has signed in. Whatever its console complains of fails the test."""
-    complaints: list[str] = []
+    errors: list[str] = []
     with pages.browser() as chromium, pages.served() as address:
         window = chromium.new_context(base_url=address, viewport={"width": 1200, "height": 800})
         window.add_cookies([pages.signed_in(boss.user, address)])
         page = window.new_page()
-        page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+        page.on("pageerror", lambda error: errors.append(str(error)))
         yield page
         pages.leave(window)
-    assert complaints == []
+    assert errors == []
 
 
-def test_many_failures_are_replayed_after_a_count(engine: Engine, tenant: Tenant, screen: Any) -> None:
+def test_many_failures_are_replayed_after_a_preview(engine: Engine, tenant: Tenant, screen: Any) -> None:
     ids = failed_many(tenant, 120)
     screen.goto("/dead-letters/")
 
@@ -58,9 +52,7 @@ def test_many_failures_are_replayed_after_a_count(engine: Engine, tenant: Tenant
     assert {letter.state for letter in letters_of(tenant, *ids)} == {"replayed"}
 
 
-def test_a_schedule_is_looked_ahead_at_and_nothing_begins(
-    engine: Engine, tenant: Tenant, screen: Any
-) -> None:
+def test_a_schedule_is_previewed_and_nothing_starts(engine: Engine, tenant: Tenant, screen: Any) -> None:
     tickers(tenant, 12)
     schedule = make_schedule(tenant, "prices", params={"ticker": "db:ticker:all:id?enabled=true"})
     screen.goto(f"/schedules/{schedule.pk}/")
@@ -76,7 +68,7 @@ def test_a_schedule_is_looked_ahead_at_and_nothing_begins(
     assert executions(tenant) == []
 
 
-def test_a_deed_that_cannot_be_undone_asks_and_no_is_no(tenant: Tenant, screen: Any) -> None:
+def test_an_irreversible_action_asks_and_can_be_declined(tenant: Tenant, screen: Any) -> None:
     screen.goto("/queues/")
     screen.get_by_text("Pause all work").click()
 

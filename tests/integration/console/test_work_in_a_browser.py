@@ -1,4 +1,4 @@
-"""The pages about work in a real browser: they follow what happens, in every light and at every width, and nothing is complained of."""
+"""The pages about work in a real browser: live updates, colour schemes and widths, without console errors."""
 
 from __future__ import annotations
 
@@ -24,64 +24,62 @@ pytestmark = pytest.mark.ui
 @pytest.fixture
 def screen(ann: Person) -> Iterator[Any]:
     """A window in which `ann` has signed in. Whatever the browser complains of, its policy among it, fails the test."""
-    complaints: list[str] = []
+    errors: list[str] = []
     with pages.browser() as chromium, pages.served() as address:
         window = chromium.new_context(base_url=address, viewport={"width": 1200, "height": 800})
         window.add_cookies([pages.signed_in(ann.user, address)])
         page = window.new_page()
-        page.on(
-            "console", lambda message: complaints.append(message.text) if message.type == "error" else None
-        )
-        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: errors.append(str(error)))
         yield page
         pages.leave(window)
     expected = ("the server responded with a status of 4", "net::ERR_INTERNET_DISCONNECTED")
-    assert [each for each in complaints if not any(words in each for words in expected)] == []
+    assert [each for each in errors if not any(words in each for words in expected)] == []
 
 
-def work(asked: Questions, *names: str, role: str = "qa") -> None:
-    with tenant_scope(asked.tenant.pk):
+def work(questions: Questions, *names: str, role: str = "qa") -> None:
+    with tenant_scope(questions.tenant.pk):
         submit([NewActivity(name=name, agent_role=role) for name in names], actor="token:planner")
     relay.flush()
 
 
-def article(asked: Questions) -> Any:
-    versions.save(asked.tenant.pk, ARTICLE, actor="test")
-    return submission.start_run(asked.tenant.pk, "article", submission.NewRun(), actor="token:planner")
+def article(questions: Questions) -> Any:
+    versions.save(questions.tenant.pk, ARTICLE, actor="test")
+    return submission.start_run(questions.tenant.pk, "article", submission.NewRun(), actor="token:planner")
 
 
-def test_a_list_follows_what_happens_within_a_second(asked: Questions, screen: Any) -> None:
-    work(asked, "Bees")
+def test_a_list_shows_changes_within_a_second(questions: Questions, screen: Any) -> None:
+    work(questions, "Bees")
     screen.goto("/activities/")
     with screen.expect_response(lambda answer: "/live/" in answer.url):
         screen.reload()
     screen.wait_for_selector("text=created")
 
-    work(asked, "Wasps")
+    work(questions, "Wasps")
     screen.wait_for_selector("text=Wasps", timeout=pages.LIVE_WITHIN)
-    asked.engine.drain()
+    questions.engine.drain()
 
     screen.wait_for_selector("#rows tr:nth-child(2) .tag.good", timeout=pages.LIVE_WITHIN)
     assert not screen.is_visible("#connection")
 
 
-def test_what_is_opened_and_focused_stays_so_while_a_page_follows(asked: Questions, screen: Any) -> None:
-    work(asked, "Bees")
-    with tenant_scope(asked.tenant.pk):
+def test_open_sections_and_focus_survive_an_update(questions: Questions, screen: Any) -> None:
+    work(questions, "Bees")
+    with tenant_scope(questions.tenant.pk):
         one = Activity.objects.get()
     screen.goto(f"/activities/{one.pk}/")
     screen.click("#stretches summary")
     screen.focus("button[value=cancel]")
     screen.wait_for_selector("h1 .tag.idle")
 
-    asked.engine.drain()
+    questions.engine.drain()
 
     screen.wait_for_selector("h1 .tag.good", timeout=pages.LIVE_WITHIN)
     assert screen.evaluate("document.querySelector('#stretches').open")
     assert "done" in screen.inner_text("h1")
 
 
-def test_a_lost_connection_is_said_and_made_good(asked: Questions, screen: Any) -> None:
+def test_a_lost_connection_is_reported_and_restored(questions: Questions, screen: Any) -> None:
     screen.goto("/activities/")
     screen.wait_for_selector("text=There are no activities yet.")
     screen.context.set_offline(True)
@@ -90,20 +88,20 @@ def test_a_lost_connection_is_said_and_made_good(asked: Questions, screen: Any) 
     assert "This page was updated at" in screen.inner_text("#connection")
     assert screen.evaluate("document.body.classList.contains('stale')")
 
-    work(asked, "Bees")
+    work(questions, "Bees")
     screen.context.set_offline(False)
 
     screen.wait_for_selector("text=Bees", timeout=10_000)
     screen.wait_for_selector("#connection", state="hidden", timeout=10_000)
 
 
-def test_a_run_is_drawn_as_it_goes_on_and_leads_to_its_activities(asked: Questions, screen: Any) -> None:
-    run = article(asked)
+def test_the_picture_of_a_run_is_live_and_links_activities(questions: Questions, screen: Any) -> None:
+    run = article(questions)
     screen.goto(f"/runs/{run.pk}/")
     screen.wait_for_selector("#dag svg")
     assert screen.locator("#dag g.good").count() == 0
 
-    asked.engine.drain()
+    questions.engine.drain()
 
     screen.wait_for_selector("#dag g.ask", timeout=pages.LIVE_WITHIN)
     assert "Needs approval" in screen.inner_text("#dag")
@@ -115,8 +113,8 @@ def test_a_run_is_drawn_as_it_goes_on_and_leads_to_its_activities(asked: Questio
     assert "Research" in screen.inner_text("h1")
 
 
-def test_many_are_dealt_with_and_their_progress_is_followed(asked: Questions, screen: Any) -> None:
-    work(asked, "One", "Two", "Three", role="strategy-writer")
+def test_the_progress_of_a_bulk_job_is_live(questions: Questions, screen: Any) -> None:
+    work(questions, "One", "Two", "Three", role="strategy-writer")
     screen.on("dialog", lambda dialog: dialog.accept())
     screen.goto("/activities/?q=role:strategy-writer")
     screen.click("text=Bulk actions")
@@ -131,8 +129,8 @@ def test_many_are_dealt_with_and_their_progress_is_followed(asked: Questions, sc
     assert "3\ndone" in screen.inner_text(".figures")
 
 
-def test_a_query_is_found_in_place_and_stands_in_the_address(asked: Questions, screen: Any) -> None:
-    work(asked, "Bees", "Wasps")
+def test_a_query_updates_the_list_and_the_address(questions: Questions, screen: Any) -> None:
+    work(questions, "Bees", "Wasps")
     screen.goto("/activities/")
     screen.fill("#query", "name:bees")
     screen.press("#query", "Enter")
@@ -148,22 +146,22 @@ def test_a_query_is_found_in_place_and_stands_in_the_address(asked: Questions, s
     assert "q=name%3Abees" in screen.url
 
 
-def test_prompt_and_output_come_by_themselves(asked: Questions, screen: Any) -> None:
-    asked.engine.agent.behaviour = lambda request: Completed(Output(content="# Bees\n\nBees **fly**."))
-    work(asked, "Bees")
-    with tenant_scope(asked.tenant.pk):
+def test_prompt_and_output_appear_without_a_reload(questions: Questions, screen: Any) -> None:
+    questions.engine.agent.behaviour = lambda request: Completed(Output(content="# Bees\n\nBees **fly**."))
+    work(questions, "Bees")
+    with tenant_scope(questions.tenant.pk):
         one = Activity.objects.get()
     screen.goto(f"/activities/{one.pk}/")
     screen.wait_for_selector("text=There is no output.")
 
-    asked.engine.drain()
+    questions.engine.drain()
 
     screen.wait_for_selector("#texts .prose strong", timeout=pages.LIVE_WITHIN)
     assert "# Bees" in screen.inner_text("#texts")
 
 
-def test_the_prompt_of_what_is_to_be_approved_opens_in_its_place(asked: Questions, screen: Any) -> None:
-    gate = asked.gate(name="Summary")
+def test_the_prompt_of_a_gate_opens_in_place(questions: Questions, screen: Any) -> None:
+    gate = questions.gate(name="Summary")
     screen.goto(f"/inbox/{gate.pk}/")
     assert "Prompt and input" not in screen.inner_text("#asked")
 
@@ -173,7 +171,7 @@ def test_the_prompt_of_what_is_to_be_approved_opens_in_its_place(asked: Question
     assert "Output" not in screen.inner_text("#told")
 
 
-def test_colours_follow_the_system_until_somebody_chooses(asked: Questions, screen: Any) -> None:
+def test_colours_follow_the_system_until_chosen(questions: Questions, screen: Any) -> None:
     def paper() -> str:
         return str(screen.evaluate("getComputedStyle(document.body).backgroundColor"))
 
@@ -192,13 +190,15 @@ def test_colours_follow_the_system_until_somebody_chooses(asked: Questions, scre
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1200, "light")])
-def test_nothing_is_wider_than_the_screen(width: int, scheme: str, asked: Questions, screen: Any) -> None:
+def test_pages_fit_the_width_of_the_screen(
+    width: int, scheme: str, questions: Questions, screen: Any
+) -> None:
     screen.set_viewport_size({"width": width, "height": 800})
     screen.emulate_media(color_scheme=scheme)
-    work(asked, "x" * 190, "A name of several words")
-    run = article(asked)
-    asked.engine.drain()
-    gate = asked.newest(link_kind="gate")
+    work(questions, "x" * 190, "A name of several words")
+    run = article(questions)
+    questions.engine.drain()
+    gate = questions.newest(link_kind="gate")
 
     for address in (
         "/", "/activities/", "/activities/?q=roel:" + "y" * 200, f"/activities/{gate.parent_id}/", "/activities/bulk/?q=role:qa", "/runs/",
@@ -208,7 +208,7 @@ def test_nothing_is_wider_than_the_screen(width: int, scheme: str, asked: Questi
         assert screen.evaluate("document.documentElement.scrollWidth") <= width, address
 
 
-def test_the_menu_opens_on_a_phone_by_keyboard_too(screen: Any) -> None:
+def test_the_menu_of_a_phone_opens_by_keyboard(screen: Any) -> None:
     screen.set_viewport_size({"width": 390, "height": 800})
     screen.goto("/activities/")
     assert not screen.is_visible(".places")
@@ -221,24 +221,22 @@ def test_the_menu_opens_on_a_phone_by_keyboard_too(screen: Any) -> None:
     assert not screen.is_visible(".places")
 
 
-def at_work(asked: Questions) -> tuple[Any, Agent]:
-    asked.engine.agent.behaviour = lambda request: Accepted()
-    work(asked, "Bees")
-    asked.engine.drain()
-    with tenant_scope(asked.tenant.pk):
-        return Activity.objects.get(), Agent(asked.engine.agent.calls[-1])
+def start_agent(questions: Questions) -> tuple[Any, Agent]:
+    questions.engine.agent.behaviour = lambda request: Accepted()
+    work(questions, "Bees")
+    questions.engine.drain()
+    with tenant_scope(questions.tenant.pk):
+        return Activity.objects.get(), Agent(questions.engine.agent.calls[-1])
 
 
-def says(agent: Agent, *lines: tuple[str, str]) -> None:
+def log_lines(agent: Agent, *lines: tuple[str, str]) -> None:
     answer = agent.post("log", {"lines": [{"kind": kind, "text": text} for kind, text in lines]})
     assert answer.json()["accepted"] == len(lines)
 
 
-def test_an_agent_is_watched_while_it_works_and_what_it_says_does_no_harm(
-    asked: Questions, screen: Any
-) -> None:
-    activity, agent = at_work(asked)
-    says(agent, ("text", "I look for bees."))
+def test_the_log_of_a_running_agent_is_live_and_escaped(questions: Questions, screen: Any) -> None:
+    activity, agent = start_agent(questions)
+    log_lines(agent, ("text", "I look for bees."))
     agent.post("heartbeat", {"progress": {"percent": 40, "message": "reading <b>page</b> 3"}})
     with screen.expect_response(lambda answer: "/live/" in answer.url):
         screen.goto(f"/activities/{activity.pk}/")
@@ -248,13 +246,13 @@ def test_an_agent_is_watched_while_it_works_and_what_it_says_does_no_harm(
     screen.wait_for_selector("body[data-following=open]")
 
     hostile = "<img src=x onerror=alert(1)>\u202e<script>alert(2)</script>"
-    says(agent, ("tool_call", 'search {"q": "bees"}'), ("tool_result", hostile), ("note", "x" * 2_000))
+    log_lines(agent, ("tool_call", 'search {"q": "bees"}'), ("tool_result", hostile), ("note", "x" * 2_000))
     screen.wait_for_selector("#log >> text=search", timeout=pages.LIVE_WITHIN)
     assert screen.locator("#log li").count() == 4
     assert screen.locator("#log img, #log script").count() == 0
     assert "<img src=x" in screen.inner_text("#log")
     screen.click("#log summary")
-    says(agent, *(("text", f"line {number}") for number in range(300)))
+    log_lines(agent, *(("text", f"line {number}") for number in range(300)))
     screen.wait_for_selector("#log >> text=line 299", timeout=pages.LIVE_WITHIN)
     assert screen.locator("#log li").count() == 201
     at_the_end = "box => Math.abs(box.scrollTop) < 2 && box.scrollHeight > box.clientHeight"
