@@ -54,15 +54,15 @@ def let_pass(provider: Provider, seconds: float) -> None:
 
 
 def test_the_breaker_closes_when_a_probe_is_answered(provider: Provider, server: Any) -> None:
-    assert (probe_failing(), server.asked) == (0, []), "no probe during the cooldown"
+    assert (probe_failing(), server.calls) == (0, []), "no probe during the cooldown"
     let_pass(provider, 61)
-    assert (probe_failing(), server.asked) == (0, []), "waiting work may try first"
+    assert (probe_failing(), server.calls) == (0, []), "waiting work may try first"
     let_pass(provider, 5)
 
     server.status = 401
     assert probe_failing() == 1
 
-    assert server.asked == [("GET", "/v1", None)], "a probe sends no credentials"
+    assert server.calls == [("GET", "/v1", None)], "a probe sends no credentials"
     assert provider.governor.status().breaker == "closed"
     assert (probe_failing(), overview.failing()) == (0, [])
 
@@ -79,7 +79,7 @@ def test_a_provider_that_still_fails_is_probed_again_after_another_minute(
     assert (status.breaker, round(status.breaker_seconds)) == ("open", 60)
     let_pass(provider, 66)
     assert probe_failing() == 1
-    assert len(server.asked) == 2
+    assert len(server.calls) == 2
 
 
 def test_of_several_probes_at_once_one_is_sent(provider: Provider, server: Any) -> None:
@@ -87,14 +87,14 @@ def test_of_several_probes_at_once_one_is_sent(provider: Provider, server: Any) 
 
     assert sorted(at_once(*[probe_failing] * 4)) == [0, 0, 0, 1]
 
-    assert len(server.asked) == 1
+    assert len(server.calls) == 1
 
 
 def test_no_probe_is_sent_while_work_tries_the_provider(provider: Provider, server: Any) -> None:
     let_pass(provider, 66)
     assert provider.governor.acquire(Call(id="work", deadline_seconds=30)).granted
 
-    assert (probe_failing(), server.asked) == (0, [])
+    assert (probe_failing(), server.calls) == (0, [])
 
 
 def test_the_breaker_of_an_unreachable_provider_stays_open(provider: Provider, server: Any) -> None:
