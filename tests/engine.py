@@ -232,10 +232,13 @@ class Engine:
 
     def drain(self) -> int:
         """Deliver until no message is left and no thread works on one; returns how many there were."""
-        delivered = 0
-        while self.deliver():
-            delivered += 1
-        return delivered + self.drain() if self.wait_for_relief() else delivered
+        delivered, before = 0, -1
+        # A thread may leave a message and end just before it is looked for, so messages are taken after the threads.
+        while self.wait_for_relief() or before != delivered:
+            before = delivered
+            while self.deliver():
+                delivered += 1
+        return delivered
 
     def end_holds(self) -> None:
         """Let the delays that providers requested be over."""
