@@ -75,12 +75,14 @@ class Migration(migrations.Migration):
                 (
                     "input",
                     models.JSONField(
-                        blank=True, help_text="Inline content and data, or refs by step name.", null=True
+                        blank=True,
+                        help_text="Inline content and data, or references by step name.",
+                        null=True,
                     ),
                 ),
                 (
                     "input_ref",
-                    models.UUIDField(blank=True, help_text="The run whose output this works on.", null=True),
+                    models.UUIDField(blank=True, help_text="The run whose output is the input.", null=True),
                 ),
                 (
                     "output_ref",
@@ -119,14 +121,17 @@ class Migration(migrations.Migration):
                 (
                     "fence",
                     models.IntegerField(
-                        default=0, help_text="Raised by every claim. A write with a lower number is refused."
+                        default=0,
+                        help_text="Increases with every claim. A write with a lower number is refused.",
                     ),
                 ),
                 ("attempts", models.PositiveSmallIntegerField(default=0)),
                 ("stalls", models.PositiveSmallIntegerField(default=0)),
                 (
                     "version",
-                    models.IntegerField(default=1, help_text="Raised by every transition; the ETag."),
+                    models.IntegerField(
+                        default=1, help_text="Increases with every transition; used as the ETag."
+                    ),
                 ),
                 ("wake_reason", models.CharField(blank=True, max_length=20, null=True)),
                 ("error", models.JSONField(blank=True, null=True)),
@@ -370,7 +375,7 @@ class Migration(migrations.Migration):
                 (
                     "worker_id",
                     models.UUIDField(
-                        help_text="The process that waits for the agent. Empty once the agent accepted.",
+                        help_text="The process that waits for the agent. Empty after the agent has accepted the work.",
                         null=True,
                     ),
                 ),
@@ -378,7 +383,12 @@ class Migration(migrations.Migration):
                     "accepted_at",
                     models.DateTimeField(help_text="When an HTTP agent answered 202.", null=True),
                 ),
-                ("beats", models.IntegerField(default=0, help_text="Heartbeats of an accepted run.")),
+                (
+                    "beats",
+                    models.IntegerField(
+                        default=0, help_text="Number of heartbeats, if the agent has accepted the run."
+                    ),
+                ),
                 ("agent_version", models.CharField(blank=True, default="", max_length=64)),
                 ("timeout_seconds", models.PositiveIntegerField()),
                 ("session_id", models.CharField(blank=True, default="", max_length=200)),
@@ -487,7 +497,7 @@ class Migration(migrations.Migration):
                     "fingerprint",
                     models.CharField(
                         default="",
-                        help_text="Equal live wakes have equal fingerprints and merge.",
+                        help_text="Pending wakes with equal fingerprints are merged.",
                         max_length=64,
                     ),
                 ),
@@ -502,11 +512,16 @@ class Migration(migrations.Migration):
                 ("run_id", models.UUIDField(null=True)),
                 (
                     "due_at",
-                    models.DateTimeField(help_text="Not offered before. The promoter clears it.", null=True),
+                    models.DateTimeField(
+                        help_text="The wake is not offered before this time. The promoter clears it.",
+                        null=True,
+                    ),
                 ),
                 (
                     "merged",
-                    models.PositiveIntegerField(default=0, help_text="Equal wakes that joined this one."),
+                    models.PositiveIntegerField(
+                        default=0, help_text="The number of equal wakes that were merged into this one."
+                    ),
                 ),
                 (
                     "created_at",
@@ -569,7 +584,7 @@ class Migration(migrations.Migration):
                 (
                     "boot",
                     models.CharField(
-                        help_text="Machine start and process namespace: where `pid` means something.",
+                        help_text="Identifies the start of the machine and the process namespace, in which `pid` is valid.",
                         max_length=120,
                     ),
                 ),
@@ -577,7 +592,7 @@ class Migration(migrations.Migration):
                 (
                     "pid_started",
                     models.BigIntegerField(
-                        help_text="Kernel start time of the pid, so that a reused pid is not mistaken."
+                        help_text="Start time of the process in the kernel, so that a reused pid is recognized."
                     ),
                 ),
                 (
@@ -590,13 +605,13 @@ class Migration(migrations.Migration):
                 ),
                 ("concurrency", models.PositiveIntegerField()),
                 ("counter", models.BigIntegerField(default=0)),
-                ("taken", models.BigIntegerField(default=0, help_text="Runs claimed since the start.")),
+                ("taken", models.BigIntegerField(default=0, help_text="Runs claimed since its start.")),
                 ("started_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 (
                     "beat_at",
                     models.DateTimeField(
                         db_default=django.db.models.functions.datetime.Now(),
-                        help_text="For people. Recovery never compares it with a clock.",
+                        help_text="Only for people. Recovery never compares it with a clock.",
                     ),
                 ),
                 ("ended_at", models.DateTimeField(null=True)),

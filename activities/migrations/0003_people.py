@@ -27,7 +27,7 @@ class Migration(migrations.Migration):
             name="decision_rules",
             field=models.JSONField(
                 blank=True,
-                help_text="How people decide it: options, quorum, who may not, what happens when nobody does.",
+                help_text="How people decide it: options, quorum, who must not decide, and what happens if nobody does.",
                 null=True,
             ),
         ),
@@ -37,7 +37,7 @@ class Migration(migrations.Migration):
             field=models.CharField(
                 blank=True,
                 db_default="",
-                help_text="The tool with which the agent put its work aside. Such a run has no output.",
+                help_text="The tool with which the agent suspended its work. Such a run has no output.",
                 max_length=32,
             ),
         ),
@@ -73,14 +73,16 @@ class Migration(migrations.Migration):
                 (
                     "options",
                     models.JSONField(
-                        blank=True, default=list, help_text="What may be chosen from. Empty: yes or no."
+                        blank=True,
+                        default=list,
+                        help_text="The options of the answer. If empty, the answer is yes or no.",
                     ),
                 ),
                 ("requested_by", models.CharField(max_length=200)),
                 (
                     "requested_identity",
                     models.CharField(
-                        help_text="Of the caller who asked; unlike names, nobody can choose it.",
+                        help_text="The identity of the requester. Unlike a name, nobody can choose it.",
                         max_length=100,
                     ),
                 ),
@@ -125,7 +127,9 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "reason",
-                    models.CharField(blank=True, default="", help_text="Why it was skipped.", max_length=200),
+                    models.CharField(
+                        blank=True, default="", help_text="Why the activity was skipped.", max_length=200
+                    ),
                 ),
                 (
                     "activity",
@@ -190,7 +194,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "fingerprint",
-                    models.CharField(help_text="Equal for failures that look alike.", max_length=64),
+                    models.CharField(help_text="Equal for similar failures.", max_length=64),
                 ),
                 ("error", models.JSONField(default=dict)),
                 ("attempts", models.PositiveSmallIntegerField(default=0)),
@@ -198,7 +202,10 @@ class Migration(migrations.Migration):
                 (
                     "cost_usd",
                     models.DecimalField(
-                        decimal_places=6, default=0, help_text="Reported by all runs so far.", max_digits=14
+                        decimal_places=6,
+                        default=0,
+                        help_text="The cost that all runs so far have reported.",
+                        max_digits=14,
                     ),
                 ),
                 ("pipeline_run_id", models.UUIDField(null=True)),
@@ -212,9 +219,9 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "escalation_id",
-                    models.UUIDField(help_text="The activity that asks a person about it.", null=True),
+                    models.UUIDField(help_text="The activity that asks a person to handle it.", null=True),
                 ),
-                ("handled_at", models.DateTimeField(help_text="When people were told.", null=True)),
+                ("handled_at", models.DateTimeField(help_text="When people were notified.", null=True)),
                 ("closed_at", models.DateTimeField(null=True)),
                 ("closed_by", models.CharField(blank=True, default="", max_length=200)),
                 (
@@ -284,7 +291,7 @@ class Migration(migrations.Migration):
                     models.CharField(
                         blank=True,
                         default="",
-                        help_text="Who is reminded, or asked from then on.",
+                        help_text="The role that is reminded, or that is asked from then on.",
                         max_length=63,
                     ),
                 ),
@@ -338,7 +345,7 @@ class Migration(migrations.Migration):
                 (
                     "digest",
                     models.CharField(
-                        help_text="Of the tool and the Idempotency-Key or, without one, the body.",
+                        help_text="A digest of the tool and the Idempotency-Key or, without a key, the body.",
                         max_length=64,
                     ),
                 ),
@@ -386,7 +393,7 @@ class Migration(migrations.Migration):
                 (
                     "voter",
                     models.CharField(
-                        help_text="Identity of the caller, so that nobody votes twice.", max_length=100
+                        help_text="The identity of the voter, so that nobody votes twice.", max_length=100
                     ),
                 ),
                 ("actor", models.CharField(max_length=200)),

@@ -36,13 +36,13 @@ class Migration(migrations.Migration):
                 ("activity_id", models.UUIDField(blank=True, null=True)),
                 (
                     "facts",
-                    models.JSONField(blank=True, default=dict, help_text="For programs: ids and figures."),
+                    models.JSONField(blank=True, default=dict, help_text="Ids and numbers for programs."),
                 ),
                 (
                     "dedup_key",
                     models.CharField(
                         blank=True,
-                        help_text="A second alert with the same key is not made.",
+                        help_text="No second alert is created with the same key.",
                         max_length=200,
                         null=True,
                     ),
@@ -92,7 +92,7 @@ class Migration(migrations.Migration):
                     models.UUIDField(
                         default=tenants.identifiers.uuid7,
                         editable=False,
-                        help_text="The `webhook-id` and Message-ID, too.",
+                        help_text="Also used as the `webhook-id` and the Message-ID.",
                         primary_key=True,
                         serialize=False,
                     ),
@@ -105,9 +105,16 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "channel_id",
-                    models.UUIDField(blank=True, help_text="Empty: the platform's own channel.", null=True),
+                    models.UUIDField(
+                        blank=True, help_text="Empty for the platform's own channels.", null=True
+                    ),
                 ),
-                ("channel_name", models.CharField(help_text="As it was then.", max_length=100)),
+                (
+                    "channel_name",
+                    models.CharField(
+                        help_text="The channel's name when the alert was raised.", max_length=100
+                    ),
+                ),
                 (
                     "state",
                     models.CharField(
@@ -127,14 +134,14 @@ class Migration(migrations.Migration):
                     "attempts",
                     models.PositiveSmallIntegerField(
                         default=0,
-                        help_text="Also tells claims apart: only the latest one may say what came of it.",
+                        help_text="Also identifies the claim: only the latest claim may record a result.",
                     ),
                 ),
                 (
                     "next_attempt_at",
                     models.DateTimeField(
                         db_default=django.db.models.functions.datetime.Now(),
-                        help_text="When a deliverer has to look at it next, to send it or to see what became of it.",
+                        help_text="When a deliverer sends it next, or checks the result of an interrupted attempt.",
                     ),
                 ),
                 ("claimed_at", models.DateTimeField(blank=True, null=True)),
@@ -215,18 +222,22 @@ class Migration(migrations.Migration):
                 (
                     "target_shown",
                     models.CharField(
-                        editable=False, help_text="Enough of the target to recognise it.", max_length=300
+                        editable=False,
+                        help_text="The part of the target that is displayed, so that people recognize it.",
+                        max_length=300,
                     ),
                 ),
                 (
                     "kinds",
-                    models.JSONField(blank=True, default=list, help_text="Kinds of alerts. Empty: all."),
+                    models.JSONField(
+                        blank=True, default=list, help_text="The kinds of alerts to send. If empty: all."
+                    ),
                 ),
                 ("enabled", models.BooleanField(default=True)),
                 (
                     "version",
                     models.IntegerField(
-                        default=1, editable=False, help_text="Raised by every change; the ETag."
+                        default=1, editable=False, help_text="Increases with every change; used as the ETag."
                     ),
                 ),
                 (

@@ -18,7 +18,7 @@ class Migration(migrations.Migration):
             model_name="workerprocess",
             name="active",
             field=models.PositiveIntegerField(
-                db_default=0, default=0, help_text="Runs under way at the last beat."
+                db_default=0, default=0, help_text="Current runs at the last heartbeat."
             ),
         ),
         migrations.AddField(
@@ -28,14 +28,14 @@ class Migration(migrations.Migration):
                 blank=True,
                 db_default={},
                 default=dict,
-                help_text="By role, or * for all: why it takes nothing new. Its seats are withdrawn from admission.",
+                help_text="Why it takes no new work, by role; `*` means all roles. Its seats are withdrawn from admission.",
             ),
         ),
         migrations.AddField(
             model_name="workerprocess",
             name="load",
             field=models.JSONField(
-                help_text="Processor and memory of its host at the last beat, as shares of what there is.",
+                help_text="Load of the processor and the memory of its host at the last heartbeat, as shares.",
                 null=True,
             ),
         ),

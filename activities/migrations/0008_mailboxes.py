@@ -25,7 +25,7 @@ class Migration(migrations.Migration):
                 blank=True,
                 db_default={},
                 default=dict,
-                help_text="What it asks of its agent beyond the role's settings: model, max_turns.",
+                help_text="Options for its agent in addition to the role's settings: model, max_turns.",
             ),
         ),
         migrations.AlterField(
@@ -59,14 +59,14 @@ class Migration(migrations.Migration):
                     "agent_role",
                     models.CharField(
                         blank=True,
-                        help_text="Who consumes it. Empty: whoever takes from it.",
+                        help_text="The role that consumes it. If empty, clients take its items.",
                         max_length=63,
                         null=True,
                     ),
                 ),
                 (
                     "fence",
-                    models.BigIntegerField(default=0, help_text="Raised by every batch that is taken."),
+                    models.BigIntegerField(default=0, help_text="Increases with every batch that is taken."),
                 ),
                 (
                     "created_at",
@@ -99,7 +99,7 @@ class Migration(migrations.Migration):
                 blank=True,
                 db_constraint=False,
                 db_index=False,
-                help_text="Whose conversation it continues, instead of its deliverable's.",
+                help_text="The mailbox whose conversation it continues, instead of its deliverable's.",
                 null=True,
                 on_delete=django.db.models.deletion.CASCADE,
                 related_name="+",
@@ -241,17 +241,21 @@ class Migration(migrations.Migration):
                 ("run_after", models.DateTimeField(blank=True, null=True)),
                 (
                     "due_at",
-                    models.DateTimeField(blank=True, help_text="Not taken before. Null: at once.", null=True),
+                    models.DateTimeField(
+                        blank=True,
+                        help_text="It is not delivered before this time. Empty: at once.",
+                        null=True,
+                    ),
                 ),
                 (
                     "activity_id",
                     models.UUIDField(
-                        blank=True, help_text="The work in which an agent hears of it.", null=True
+                        blank=True, help_text="The activity in which an agent receives it.", null=True
                     ),
                 ),
                 (
                     "batch_id",
-                    models.UUIDField(blank=True, help_text="The last batch that it was in.", null=True),
+                    models.UUIDField(blank=True, help_text="The last batch that contained it.", null=True),
                 ),
                 ("error", models.JSONField(blank=True, null=True)),
                 (
@@ -332,7 +336,9 @@ class Migration(migrations.Migration):
                 (
                     "continues_id",
                     models.UUIDField(
-                        blank=True, help_text="The earlier subagent whose conversation it is.", null=True
+                        blank=True,
+                        help_text="The earlier subagent whose conversation it continues.",
+                        null=True,
                     ),
                 ),
                 ("subagent_type", models.CharField(max_length=63)),
@@ -346,7 +352,10 @@ class Migration(migrations.Migration):
                 (
                     "parent_mailbox",
                     models.CharField(
-                        blank=True, default="", help_text="Key of who is told of its end.", max_length=200
+                        blank=True,
+                        default="",
+                        help_text="The key of the mailbox that is notified of its end.",
+                        max_length=200,
                     ),
                 ),
                 ("created_by", models.CharField(max_length=200)),

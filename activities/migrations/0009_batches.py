@@ -22,7 +22,7 @@ class Migration(migrations.Migration):
             field=models.BooleanField(
                 db_default=False,
                 default=False,
-                help_text="It waits for a batch and holds no slots meanwhile.",
+                help_text="Whether it waits for a batch. It holds no slots while it waits.",
             ),
         ),
         migrations.CreateModel(
@@ -61,19 +61,22 @@ class Migration(migrations.Migration):
                         max_length=8,
                     ),
                 ),
-                ("size", models.PositiveIntegerField(help_text="Items that were bound to it.")),
-                ("sent", models.PositiveIntegerField(default=0, help_text="Items of the last sending.")),
+                ("size", models.PositiveIntegerField(help_text="Number of its items.")),
+                (
+                    "sent",
+                    models.PositiveIntegerField(default=0, help_text="Number of items that were sent last."),
+                ),
                 (
                     "sendings",
                     models.PositiveSmallIntegerField(
                         default=0,
-                        help_text="How often it was sent. More than once: an answer was lost, and it was not found.",
+                        help_text="How often it was sent. It is sent again if the provider's answer was lost and the provider does not have the batch.",
                     ),
                 ),
                 (
                     "external_id",
                     models.CharField(
-                        blank=True, default="", help_text="The provider's name for it.", max_length=100
+                        blank=True, default="", help_text="The provider's id of the batch.", max_length=100
                     ),
                 ),
                 (
@@ -81,7 +84,7 @@ class Migration(migrations.Migration):
                     django.contrib.postgres.fields.ArrayField(
                         base_field=models.CharField(max_length=100),
                         default=list,
-                        help_text="Batches of the provider that were taken for it by mistake.",
+                        help_text="Batches of the provider that were mistaken for this one.",
                         size=None,
                     ),
                 ),
@@ -90,7 +93,7 @@ class Migration(migrations.Migration):
                     "due_at",
                     models.DateTimeField(
                         db_default=django.db.models.functions.datetime.Now(),
-                        help_text="When somebody looks at it next. Whoever does puts it off by the time of a lease first.",
+                        help_text="When it is processed next. A process first moves this time forward, as a lease.",
                     ),
                 ),
                 (
@@ -99,7 +102,7 @@ class Migration(migrations.Migration):
                         db_default=django.db.models.functions.datetime.Now(), editable=False
                     ),
                 ),
-                ("sent_at", models.DateTimeField(help_text="When its last sending began.", null=True)),
+                ("sent_at", models.DateTimeField(help_text="When it was last sent.", null=True)),
                 ("ended_at", models.DateTimeField(null=True)),
                 (
                     "tenant",
@@ -138,7 +141,10 @@ class Migration(migrations.Migration):
                 (
                     "briefing",
                     models.CharField(
-                        blank=True, default="", help_text="Digest of what the agent was told.", max_length=64
+                        blank=True,
+                        default="",
+                        help_text="A digest of what the agent was told about its work.",
+                        max_length=64,
                     ),
                 ),
                 ("agent_role", models.CharField(max_length=63)),
@@ -161,19 +167,19 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "body",
-                    models.JSONField(help_text="The request; empty once the item is closed.", null=True),
+                    models.JSONField(help_text="The request. Empty after the item was closed.", null=True),
                 ),
-                ("bytes", models.PositiveIntegerField(help_text="How long the request is.")),
+                ("bytes", models.PositiveIntegerField(help_text="The size of the request.")),
                 (
                     "begun",
                     models.JSONField(
-                        help_text="An answer with which the conversation goes on at the real-time route.",
+                        help_text="An answer with which the conversation continues on the real-time route.",
                         null=True,
                     ),
                 ),
                 (
                     "leave_at",
-                    models.DateTimeField(help_text="When it goes to the real-time route at the latest."),
+                    models.DateTimeField(help_text="When it moves to the real-time route at the latest."),
                 ),
                 (
                     "created_at",

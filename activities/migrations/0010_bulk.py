@@ -51,13 +51,15 @@ class Migration(migrations.Migration):
                 (
                     "filter",
                     models.JSONField(
-                        default=dict, help_text="As it was asked. The items were found by it once."
+                        default=dict,
+                        help_text="The filter from the request. The items were selected with it once.",
                     ),
                 ),
                 (
                     "arguments",
                     models.JSONField(
-                        default=dict, help_text="Of the action: a reason, an assignee, a priority."
+                        default=dict,
+                        help_text="The arguments of the action: a reason, an assignee, or a priority.",
                     ),
                 ),
                 ("total", models.PositiveIntegerField(default=0)),
@@ -78,7 +80,7 @@ class Migration(migrations.Migration):
                     models.DateTimeField(
                         db_default=django.db.models.functions.datetime.Now(),
                         editable=False,
-                        help_text="When it got on last.",
+                        help_text="When its progress was last recorded.",
                     ),
                 ),
                 ("finished_at", models.DateTimeField(editable=False, null=True)),
@@ -128,7 +130,9 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "alone",
-                    models.BooleanField(default=False, help_text="Dealt with in a transaction of its own."),
+                    models.BooleanField(
+                        default=False, help_text="Whether it is processed in a transaction of its own."
+                    ),
                 ),
                 ("error", models.JSONField(null=True)),
                 ("ended_at", models.DateTimeField(null=True)),

@@ -10,7 +10,7 @@ class Migration(migrations.Migration):
             name="provenance",
             field=models.JSONField(
                 editable=False,
-                help_text="The request that set it going, see tenants.provenance.",
+                help_text="The request that caused it, see tenants.request_context.",
                 null=True,
             ),
         ),

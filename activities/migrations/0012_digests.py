@@ -23,7 +23,7 @@ class Migration(migrations.Migration):
                 blank=True,
                 db_default=[],
                 default=list,
-                help_text="Human roles whose waiting items the digest tells of. Empty: all.",
+                help_text="The human roles whose waiting items the digest contains. If empty: all.",
             ),
         ),
         migrations.AddField(

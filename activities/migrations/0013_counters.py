@@ -39,16 +39,19 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "name",
-                    models.CharField(help_text="Its kind and what it concerns.", max_length=400, unique=True),
+                    models.CharField(help_text="Its kind and its subject.", max_length=400, unique=True),
                 ),
                 ("kind", models.CharField(help_text="The kind of its alerts.", max_length=32)),
                 (
                     "over",
-                    models.CharField(help_text="What people are told when it has ended.", max_length=200),
+                    models.CharField(help_text="The message to people when it has ended.", max_length=200),
                 ),
-                ("facts", models.JSONField(default=dict, help_text="For programs; as in its alerts.")),
+                ("facts", models.JSONField(default=dict, help_text="Facts for programs, as in its alerts.")),
                 ("since", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ("tenants", models.JSONField(default=list, help_text="Ids of the tenants that were told.")),
+                (
+                    "tenants",
+                    models.JSONField(default=list, help_text="Ids of the tenants that were notified."),
+                ),
             ],
             options={
                 "verbose_name": "platform condition",
@@ -67,7 +70,7 @@ class Migration(migrations.Migration):
                 ("seen", models.BigIntegerField(default=0)),
                 (
                     "barrier",
-                    models.BigIntegerField(default=0, help_text="An id of a transaction, with its epoch."),
+                    models.BigIntegerField(default=0, help_text="The id of a transaction, with its epoch."),
                 ),
                 (
                     "at",
@@ -91,18 +94,18 @@ class Migration(migrations.Migration):
                 (
                     "role",
                     models.CharField(
-                        help_text="Empty for people's work, and for what concerns no role.", max_length=63
+                        help_text="Empty for people's work, and where there is no role.", max_length=63
                     ),
                 ),
                 ("status", models.CharField(max_length=20)),
                 (
                     "le",
                     models.FloatField(
-                        help_text="The upper bound of the bucket; infinity for the last, and for what is no histogram."
+                        help_text="The upper bound of the bucket. Infinity for the last bucket, and if it is not a histogram."
                     ),
                 ),
                 ("count", models.BigIntegerField()),
-                ("total", models.FloatField(help_text="The sum of what was observed.")),
+                ("total", models.FloatField(help_text="The sum of the observed values.")),
             ],
             options={
                 "constraints": [

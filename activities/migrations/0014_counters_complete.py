@@ -15,7 +15,7 @@ class Migration(migrations.Migration):
             name="complete_at",
             field=models.DateTimeField(
                 db_default=django.db.models.functions.datetime.Now(),
-                help_text="Up to when all that happened is in the counters.",
+                help_text="Everything until this time is included in the counters.",
             ),
         ),
         migrations.AddField(
@@ -31,7 +31,7 @@ class Migration(migrations.Migration):
             name="at",
             field=models.DateTimeField(
                 db_default=django.db.models.functions.datetime.Now(),
-                help_text="When a keeper last looked for something to count.",
+                help_text="When a leader last counted.",
             ),
         ),
     ]

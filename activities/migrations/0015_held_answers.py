@@ -31,16 +31,16 @@ class Migration(migrations.Migration):
                 ("deed", models.CharField(max_length=20)),
                 (
                     "words",
-                    models.CharField(help_text="What the deed is called once it is done.", max_length=60),
+                    models.CharField(help_text="The name of the action once it is done.", max_length=60),
                 ),
-                ("said", models.JSONField(default=dict, help_text="Notes, chosen option, result.")),
+                ("said", models.JSONField(default=dict, help_text="Notes, chosen option and result.")),
                 ("due_at", models.DateTimeField(help_text="When it takes effect.")),
                 (
                     "refusal",
                     models.CharField(
                         blank=True,
                         default="",
-                        help_text="Why it could not. Empty: it is held.",
+                        help_text="Why it could not take effect. Empty while it is held.",
                         max_length=500,
                     ),
                 ),

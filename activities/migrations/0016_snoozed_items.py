@@ -27,7 +27,7 @@ class Migration(migrations.Migration):
                 ("until", models.DateTimeField()),
                 (
                     "version",
-                    models.IntegerField(help_text="That of the activity when it was put aside."),
+                    models.IntegerField(help_text="The version of the activity when it was snoozed."),
                 ),
                 (
                     "created_at",

@@ -24,29 +24,34 @@ class Migration(migrations.Migration):
             name="SystemJob",
             fields=[
                 ("name", models.CharField(max_length=64, primary_key=True, serialize=False)),
-                ("owner", models.CharField(help_text="The module that does it.", max_length=200)),
+                ("owner", models.CharField(help_text="The module that runs it.", max_length=200)),
                 ("period_seconds", models.FloatField(help_text="How often it is due.")),
-                ("budget_seconds", models.FloatField(help_text="How long one statement of it may take.")),
-                ("epoch", models.BigIntegerField(help_text="Of the leader that ran it.")),
+                ("budget_seconds", models.FloatField(help_text="How long one of its statements may take.")),
+                ("epoch", models.BigIntegerField(help_text="The epoch of the leader that ran it.")),
                 ("started_at", models.DateTimeField(help_text="When the last run began.", null=True)),
                 (
                     "finished_at",
-                    models.DateTimeField(help_text="When a run last ended, in whatever way.", null=True),
+                    models.DateTimeField(
+                        help_text="When a run last ended, with or without success.", null=True
+                    ),
                 ),
-                ("succeeded_at", models.DateTimeField(help_text="When a run last ended well.", null=True)),
-                ("duration_seconds", models.FloatField(default=0.0, help_text="Of the last run that ended.")),
+                ("succeeded_at", models.DateTimeField(help_text="When a run last succeeded.", null=True)),
+                ("duration_seconds", models.FloatField(default=0.0, help_text="How long the last run took.")),
                 (
                     "lag_seconds",
-                    models.FloatField(default=0.0, help_text="How long after its time the last run began."),
+                    models.FloatField(default=0.0, help_text="How late the last run began."),
                 ),
                 (
                     "failures",
-                    models.IntegerField(default=0, help_text="In a row. Waiting for a server is none."),
+                    models.IntegerField(
+                        default=0,
+                        help_text="Number of failures in a row. Waiting for a server is not a failure.",
+                    ),
                 ),
                 (
                     "error",
                     models.CharField(
-                        blank=True, default="", help_text="Why the last run did not end well.", max_length=200
+                        blank=True, default="", help_text="Why the last run failed.", max_length=200
                     ),
                 ),
             ],
@@ -58,17 +63,23 @@ class Migration(migrations.Migration):
             name="LeaderLease",
             fields=[
                 ("id", models.SmallIntegerField(default=1, primary_key=True, serialize=False)),
-                ("holder", models.UUIDField(help_text="Drawn by the process when it starts.")),
+                (
+                    "holder",
+                    models.UUIDField(help_text="A random id that the process generates when it starts."),
+                ),
                 (
                     "epoch",
                     models.BigIntegerField(
-                        help_text="Raised whenever the lease changes hands; what an earlier epoch still writes is refused."
+                        help_text="Increases whenever the lease gets another holder. Writes of earlier epochs are refused."
                     ),
                 ),
                 ("host", models.CharField(max_length=255)),
                 ("pid", models.IntegerField()),
                 ("since", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ("expires_at", models.DateTimeField(help_text="Then another process may take over.")),
+                (
+                    "expires_at",
+                    models.DateTimeField(help_text="After this time, another process may take over."),
+                ),
             ],
             options={
                 "constraints": [models.CheckConstraint(condition=models.Q(("id", 1)), name="one_leader")],

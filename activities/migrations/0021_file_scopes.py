@@ -16,7 +16,7 @@ class Migration(migrations.Migration):
                 blank=True,
                 db_default=[],
                 default=list,
-                help_text="Paths and globs that nobody else of the tenant may work on at the same time.",
+                help_text="Paths and globs. Other activities of the tenant with overlapping paths never run at the same time.",
             ),
         ),
         migrations.AddField(
@@ -26,7 +26,7 @@ class Migration(migrations.Migration):
                 choices=[("role", "Role"), ("tenant", "Tenant")],
                 db_default="role",
                 default="role",
-                help_text="Whether its group is one of its role, or of all roles of the tenant.",
+                help_text="Whether its group consists of work of its role, or of all roles of the tenant.",
                 max_length=8,
             ),
         ),

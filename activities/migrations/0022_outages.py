@@ -16,20 +16,22 @@ class Migration(migrations.Migration):
             name="outage_began_at",
             field=models.DateTimeField(
                 null=True,
-                help_text="Since when nobody could renew the lease at the last outage of PostgreSQL.",
+                help_text="The time from which nobody could renew the lease, in the last outage of PostgreSQL.",
             ),
         ),
         migrations.AddField(
             model_name="leaderlease",
             name="outage_ended_at",
-            field=models.DateTimeField(null=True, help_text="When somebody could again."),
+            field=models.DateTimeField(
+                null=True, help_text="The time from which the lease could be renewed again."
+            ),
         ),
         migrations.AddField(
             model_name="workerprocess",
             name="outage_at",
             field=models.DateTimeField(
                 null=True,
-                help_text="When an outage of PostgreSQL ended that it had come into. No run that it lost then counts as a stall.",
+                help_text="The end of the outage of PostgreSQL that it was affected by. The runs that it lost then do not count as stalls.",
             ),
         ),
     ]

@@ -11,7 +11,8 @@ class Migration(migrations.Migration):
             model_name="activityrun",
             name="beat_at",
             field=models.DateTimeField(
-                help_text="When the last one came, for people. Recovery compares `beats` alone.", null=True
+                help_text="When the last heartbeat arrived; only for people. Recovery compares only `beats`.",
+                null=True,
             ),
         ),
     ]

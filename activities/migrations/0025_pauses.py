@@ -19,7 +19,9 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name="activity",
             name="pipeline_id",
-            field=models.UUIDField(blank=True, help_text="Of its run: what a pause goes by.", null=True),
+            field=models.UUIDField(
+                blank=True, help_text="The pipeline of its run, because pauses name pipelines.", null=True
+            ),
         ),
         migrations.AddField(
             model_name="activity",
@@ -27,7 +29,7 @@ class Migration(migrations.Migration):
             field=models.DateTimeField(
                 blank=True,
                 editable=False,
-                help_text="When a person said that it shall run past the pauses of its tenant. Its next run clears it.",
+                help_text="When a person requested a run in spite of pauses. The next run clears it.",
                 null=True,
             ),
         ),

@@ -9,7 +9,7 @@ class Migration(migrations.Migration):
             model_name="workerprocess",
             name="version",
             field=models.CharField(
-                blank=True, db_default="", default="", help_text="Of the program that it runs.", max_length=40
+                blank=True, db_default="", default="", help_text="The version of its program.", max_length=40
             ),
         ),
     ]

@@ -11,9 +11,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name="deadletter",
             name="planning_id",
-            field=models.UUIDField(
-                help_text="The activity with which a planner was woken for it.", null=True
-            ),
+            field=models.UUIDField(help_text="The activity that woke a planner because of it.", null=True),
         ),
         migrations.AlterField(
             model_name="notificationchannel",
@@ -22,7 +20,7 @@ class Migration(migrations.Migration):
                 choices=[("off", "Off"), ("daily", "Daily"), ("weekly", "Weekly")],
                 db_default="off",
                 default="off",
-                help_text="For mail: a summary each day or each week.",
+                help_text="For email: a daily or weekly summary.",
                 max_length=6,
             ),
         ),
@@ -31,7 +29,7 @@ class Migration(migrations.Migration):
             name="digest_hour",
             field=models.PositiveSmallIntegerField(
                 blank=True,
-                help_text="0 to 23, in the tenant's time zone. Empty: that of the platform, 7 for daily digests and 9 for weekly ones.",
+                help_text="0 to 23, in the tenant's time zone. If empty, the platform's setting, usually 7 for daily and 9 for weekly digests.",
                 null=True,
                 validators=[django.core.validators.MaxValueValidator(23)],
             ),
@@ -52,7 +50,7 @@ class Migration(migrations.Migration):
                 ],
                 db_default="",
                 default="",
-                help_text="Of weekly digests. Empty: Monday.",
+                help_text="For weekly digests. If empty, Monday.",
                 max_length=9,
             ),
         ),

@@ -29,9 +29,14 @@ class Migration(migrations.Migration):
                 ("count", models.PositiveBigIntegerField()),
                 (
                     "error_code",
-                    models.CharField(blank=True, default="", help_text="Of the last one.", max_length=200),
+                    models.CharField(
+                        blank=True,
+                        default="",
+                        help_text="The error code of the last failure.",
+                        max_length=200,
+                    ),
                 ),
-                ("since", models.DateTimeField(help_text="When the first of them was noticed.")),
+                ("since", models.DateTimeField(help_text="When the first failure was noticed.")),
                 (
                     "tenant",
                     models.ForeignKey(

@@ -12,7 +12,9 @@ class Migration(migrations.Migration):
             model_name="activity",
             name="period_id",
             field=models.UUIDField(
-                blank=True, help_text="The month of its deliverable that it plans or belongs to.", null=True
+                blank=True,
+                help_text="The period (month) of its deliverable that it plans or belongs to.",
+                null=True,
             ),
         ),
         migrations.AddField(
@@ -20,7 +22,7 @@ class Migration(migrations.Migration):
             name="template",
             field=models.CharField(
                 blank=True,
-                help_text="Key of the template that its step was made from.",
+                help_text="Key of the template of its step.",
                 max_length=63,
                 null=True,
             ),

@@ -16,7 +16,7 @@ class Migration(migrations.Migration):
                 blank=True,
                 db_default="",
                 default="",
-                help_text="It is told with items of the same scope alone.",
+                help_text="Only items with the same scope key are delivered together.",
                 max_length=200,
             ),
         ),

@@ -26,7 +26,7 @@ class Migration(migrations.Migration):
                     field=models.CharField(
                         db_default="open",
                         editable=False,
-                        help_text="See `states.INDEXED`. A trigger writes it.",
+                        help_text="See `states.INDEXED`. A trigger sets it.",
                         max_length=20,
                     ),
                 )

@@ -71,20 +71,22 @@ class Migration(migrations.Migration):
                     "tenant_concurrency",
                     models.PositiveIntegerField(
                         default=5,
-                        help_text="Default of max_concurrency for each tenant.",
+                        help_text="How many activities of each tenant may run at once.",
                         validators=[django.core.validators.MinValueValidator(1)],
                     ),
                 ),
                 (
                     "max_concurrency",
                     models.PositiveIntegerField(
-                        blank=True, help_text="Over all tenants. Empty: no limit.", null=True
+                        blank=True,
+                        help_text="How many activities of all tenants together may run at once. Empty: no limit.",
+                        null=True,
                     ),
                 ),
                 (
                     "timeout_seconds",
                     models.PositiveIntegerField(
-                        blank=True, help_text="Execution timeout. Empty: 660.", null=True
+                        blank=True, help_text="The timeout of an attempt. Empty: 660.", null=True
                     ),
                 ),
                 (
@@ -99,7 +101,8 @@ class Migration(migrations.Migration):
                 (
                     "paused",
                     models.BooleanField(
-                        default=False, help_text="Nothing new starts for any tenant; what runs ends normally."
+                        default=False,
+                        help_text="No new work of this role starts for any tenant; current runs end normally.",
                     ),
                 ),
                 (
@@ -132,7 +135,7 @@ class Migration(migrations.Migration):
                     "max_concurrency_per_group",
                     models.PositiveIntegerField(
                         blank=True,
-                        help_text="Activities of one group key at once. Empty: 1.",
+                        help_text="How many activities with one group key may run at once. Empty: 1.",
                         null=True,
                         validators=[django.core.validators.MinValueValidator(1)],
                     ),
@@ -275,7 +278,7 @@ class Migration(migrations.Migration):
                 (
                     "endpoint",
                     models.CharField(
-                        blank=True, help_text="Empty: the agent's own endpoint.", max_length=500
+                        blank=True, help_text="If empty, the agent's own endpoint is used.", max_length=500
                     ),
                 ),
                 (

@@ -17,7 +17,7 @@ SESSIONS = [
             blank=True,
             db_default="",
             default="",
-            help_text="Digest of what the agent was told it is. Empty: not known.",
+            help_text="A digest of what the agent was told about its work. Empty if not known.",
             max_length=64,
         ),
     ),
@@ -44,7 +44,7 @@ SESSIONS = [
     migrations.AlterField(
         model_name="agentsession",
         name="external_session_id",
-        field=models.CharField(help_text="The agent's own id of it.", max_length=200),
+        field=models.CharField(help_text="The agent's own id of the session.", max_length=200),
     ),
     migrations.RemoveConstraint(model_name="agentsession", name="session_once_per_deliverable"),
     migrations.AddConstraint(
@@ -83,7 +83,7 @@ INSTRUCTIONS = [
             blank=True,
             db_default="",
             default="",
-            help_text="What the agent is and how it works, told with every task. A change begins new sessions.",
+            help_text="What the agent is and how it works; sent with every task. A change starts new sessions.",
         ),
     ),
     migrations.AddField(
@@ -93,7 +93,7 @@ INSTRUCTIONS = [
             blank=True,
             db_default="",
             default="",
-            help_text="In place of the registry's. A change begins new sessions.",
+            help_text="Replaces the registry's instructions. A change starts new sessions.",
         ),
     ),
 ]
@@ -125,7 +125,7 @@ SKILLS = [
                 "description",
                 models.TextField(
                     blank=True,
-                    help_text="When to read it. Agents decide by this.",
+                    help_text="When to read the skill. Agents decide by this text.",
                     validators=[django.core.validators.MaxLengthValidator(1000)],
                 ),
             ),

@@ -16,7 +16,7 @@ class Migration(migrations.Migration):
                 (
                     "version",
                     models.PositiveIntegerField(
-                        default=1, editable=False, help_text="Raised by every change; the ETag."
+                        default=1, editable=False, help_text="Increases with every change; used as the ETag."
                     ),
                 ),
                 (

@@ -47,14 +47,14 @@ class Migration(migrations.Migration):
             model_name="agent",
             name="health_due_at",
             field=models.DateTimeField(
-                editable=False, help_text="When it is looked at next. Empty: now.", null=True
+                editable=False, help_text="When it is checked next. Empty: now.", null=True
             ),
         ),
         migrations.AddField(
             model_name="agent",
             name="health_failures",
             field=models.PositiveIntegerField(
-                db_default=0, default=0, editable=False, help_text="One after the other."
+                db_default=0, default=0, editable=False, help_text="Number of failed checks in a row."
             ),
         ),
         migrations.AddField(
@@ -64,7 +64,7 @@ class Migration(migrations.Migration):
                 blank=True,
                 db_default="",
                 default="",
-                help_text="Asked with GET, a 2xx means healthy. Empty: any HTTP answer of the endpoint does.",
+                help_text="Requested with GET; a 2xx answer means healthy. If empty, any HTTP answer of the endpoint means healthy.",
                 max_length=500,
             ),
         ),
@@ -72,7 +72,10 @@ class Migration(migrations.Migration):
             model_name="agent",
             name="revision",
             field=models.PositiveIntegerField(
-                db_default=1, default=1, editable=False, help_text="Raised by every change; the ETag."
+                db_default=1,
+                default=1,
+                editable=False,
+                help_text="Increases with every change; used as the ETag.",
             ),
         ),
         migrations.AddField(
@@ -81,7 +84,7 @@ class Migration(migrations.Migration):
             field=models.ForeignKey(
                 blank=True,
                 editable=False,
-                help_text="In production before this one; what rolling back restores.",
+                help_text="The deployment that was in production before; a rollback restores it.",
                 null=True,
                 on_delete=django.db.models.deletion.SET_NULL,
                 related_name="+",

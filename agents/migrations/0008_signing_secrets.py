@@ -17,7 +17,7 @@ class Migration(migrations.Migration):
                 db_default="",
                 default="",
                 editable=False,
-                help_text="Secrets of its own, newest first. Empty: those derived from the installation's keys.",
+                help_text="The encrypted signing secrets, newest first. Empty: secrets that are derived from the installation's keys.",
             ),
         ),
     ]

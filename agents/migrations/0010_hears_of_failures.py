@@ -11,7 +11,7 @@ class Migration(migrations.Migration):
             field=models.BooleanField(
                 db_default=False,
                 default=False,
-                help_text="Work of other roles that fails for good wakes it, to plan again (job.failed).",
+                help_text="Whether permanent failures of other roles wake this role, so that it can plan again (job.failed).",
             ),
         ),
     ]

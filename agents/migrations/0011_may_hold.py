@@ -12,7 +12,7 @@ class Migration(migrations.Migration):
                 blank=True,
                 db_default={},
                 default=dict,
-                help_text="Whose waiting work its questions to people may hold beside its own: everything (true), or lists of pipelines and deliverables by id, roles, and groups by key.",
+                help_text="The waiting work, in addition to its own, that its questions to people may hold: everything (true), or lists of pipelines, deliverables, roles or groups.",
             ),
         ),
     ]

@@ -31,7 +31,7 @@ class Migration(migrations.Migration):
             name="endpoint",
             field=models.CharField(
                 blank=True,
-                help_text="URL for http and a2a, dotted path of a callable for inline.",
+                help_text="A URL for http and a2a, or the dotted path of a callable for inline.",
                 max_length=500,
             ),
         ),

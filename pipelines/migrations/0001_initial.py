@@ -144,12 +144,12 @@ class Migration(migrations.Migration):
                 ("priority", models.SmallIntegerField(default=10)),
                 (
                     "unsettled",
-                    models.IntegerField(help_text="Steps that are neither done, failed nor skipped."),
+                    models.IntegerField(help_text="Number of steps that are not done, failed or skipped."),
                 ),
                 (
                     "failed",
                     models.BooleanField(
-                        default=False, help_text="A failure that no later step makes up for."
+                        default=False, help_text="Whether there is a failure that no later step makes up for."
                     ),
                 ),
                 ("created_by", models.CharField(blank=True, default="", max_length=200)),

@@ -26,7 +26,7 @@ class Migration(migrations.Migration):
             model_name="pipelinerun",
             name="plan_item",
             field=models.PositiveSmallIntegerField(
-                blank=True, help_text="Its place in the period's plan.", null=True
+                blank=True, help_text="Its position in the period's plan.", null=True
             ),
         ),
         migrations.CreateModel(
@@ -52,7 +52,9 @@ class Migration(migrations.Migration):
                 ("name", models.CharField(max_length=200)),
                 (
                     "description",
-                    models.TextField(blank=True, default="", help_text="What the planner is told about it."),
+                    models.TextField(
+                        blank=True, default="", help_text="The description that the planner receives."
+                    ),
                 ),
                 (
                     "status",
@@ -67,14 +69,14 @@ class Migration(migrations.Migration):
                     models.DateField(
                         default=pipelines.models.deliverable.next_month,
                         editable=False,
-                        help_text="From this day on a period is due, if it is active. The month that it was made in is started by hand.",
+                        help_text="If it is active, a period is due from this day on. The period of the month in which it was created is started by hand.",
                     ),
                 ),
                 (
                     "pipelines",
                     models.JSONField(
                         default=list,
-                        help_text='Keys of the pipelines that its plans may use, such as ["content-brief"].',
+                        help_text='The keys of the pipelines that its plans may use, such as ["content-brief"].',
                     ),
                 ),
                 (
@@ -82,13 +84,13 @@ class Migration(migrations.Migration):
                     models.JSONField(
                         blank=True,
                         default=dict,
-                        help_text="For every run of its periods, under what the plan says itself.",
+                        help_text="Parameters for every run of its periods. Parameters in the plan take precedence.",
                     ),
                 ),
                 (
                     "version",
                     models.PositiveIntegerField(
-                        default=1, editable=False, help_text="Raised by every change; the ETag."
+                        default=1, editable=False, help_text="Increases with every change; used as the ETag."
                     ),
                 ),
                 (
@@ -151,20 +153,20 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "planned",
-                    models.PositiveIntegerField(default=0, help_text="Runs that the plan asked for."),
+                    models.PositiveIntegerField(default=0, help_text="Number of runs in the plan."),
                 ),
                 ("completed", models.PositiveIntegerField(default=0)),
                 ("failed", models.PositiveIntegerField(default=0)),
                 ("cancelled", models.PositiveIntegerField(default=0)),
                 ("at_risk", models.BooleanField(default=False)),
                 ("at_risk_reason", models.TextField(blank=True, default="")),
-                ("plan", models.JSONField(blank=True, help_text="As it was taken up.", null=True)),
+                ("plan", models.JSONField(blank=True, help_text="The plan that was accepted.", null=True)),
                 (
                     "plan_faults",
                     models.JSONField(
                         blank=True,
                         default=list,
-                        help_text="What was wrong with the last plan that was refused, by path.",
+                        help_text="The errors of the last plan that was refused, by path.",
                     ),
                 ),
                 (

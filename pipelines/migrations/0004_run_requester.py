@@ -11,7 +11,7 @@ class Migration(migrations.Migration):
             field=models.CharField(
                 blank=True,
                 db_default="",
-                help_text="Of the caller who started it; unlike names, nobody can choose it.",
+                help_text="The identity of the caller who started it. Unlike a name, nobody can choose it.",
                 max_length=100,
             ),
         ),

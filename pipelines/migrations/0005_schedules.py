@@ -46,20 +46,23 @@ class Migration(migrations.Migration):
                 (
                     "location",
                     models.CharField(
-                        blank=True, default="", help_text="The address of an api's rows.", max_length=500
+                        blank=True,
+                        default="",
+                        help_text="The URL of the rows, for the source api.",
+                        max_length=500,
                     ),
                 ),
                 ("description", models.TextField(blank=True, default="")),
                 (
                     "fields",
                     models.JSONField(
-                        help_text='Field to type: {"id": "string", "enabled": "boolean"}. `id` names a row.'
+                        help_text='The type of each field: {"id": "string", "enabled": "boolean"}. `id` identifies a row.'
                     ),
                 ),
                 (
                     "version",
                     models.IntegerField(
-                        default=1, editable=False, help_text="Raised by every change; the ETag."
+                        default=1, editable=False, help_text="Increases with every change; used as the ETag."
                     ),
                 ),
                 (
@@ -157,7 +160,7 @@ class Migration(migrations.Migration):
                 (
                     "interval_ms",
                     models.BigIntegerField(
-                        blank=True, help_text="Instead of cron: milliseconds between runs.", null=True
+                        blank=True, help_text="Milliseconds between runs, instead of cron.", null=True
                     ),
                 ),
                 ("timezone", models.CharField(default="America/New_York", max_length=64)),
@@ -165,7 +168,7 @@ class Migration(migrations.Migration):
                     "start_at",
                     models.DateTimeField(
                         blank=True,
-                        help_text="When a run happens once; not before it when it repeats.",
+                        help_text="The time of a one-time schedule, or the earliest time of a repeating one.",
                         null=True,
                     ),
                 ),
@@ -180,7 +183,7 @@ class Migration(migrations.Migration):
                     models.JSONField(
                         blank=True,
                         default=dict,
-                        help_text="A value that is a data source string is expanded into jobs.",
+                        help_text="The parameters. A value that is a data source string is expanded into jobs.",
                     ),
                 ),
                 ("retry", models.JSONField(blank=True, default=dict)),
@@ -205,7 +208,7 @@ class Migration(migrations.Migration):
                     "catch_up",
                     models.JSONField(
                         default=dict,
-                        help_text='{"up_to": n}: so many of the times that were missed, newest first.',
+                        help_text='{"up_to": n}: how many of the missed times are made up for, newest first.',
                     ),
                 ),
                 (
@@ -233,14 +236,14 @@ class Migration(migrations.Migration):
                 (
                     "version",
                     models.IntegerField(
-                        default=1, editable=False, help_text="Raised by every change; the ETag."
+                        default=1, editable=False, help_text="Increases with every change; used as the ETag."
                     ),
                 ),
                 (
                     "looked_until",
                     models.DateTimeField(
                         editable=False,
-                        help_text="Every time up to here was fired or skipped on record.",
+                        help_text="Every time until then was fired, or recorded as skipped.",
                         null=True,
                     ),
                 ),
@@ -248,7 +251,7 @@ class Migration(migrations.Migration):
                     "next_run_at",
                     models.DateTimeField(
                         editable=False,
-                        help_text="The next time, with its jitter. Empty: never again.",
+                        help_text="The next time, including jitter. Empty if there is none.",
                         null=True,
                     ),
                 ),
@@ -256,7 +259,9 @@ class Migration(migrations.Migration):
                 (
                     "beat_task_id",
                     models.IntegerField(
-                        editable=False, help_text="Its row among the periodic tasks of beat.", null=True
+                        editable=False,
+                        help_text="The id of its row among the periodic tasks of beat.",
+                        null=True,
                     ),
                 ),
                 ("created_by", models.CharField(blank=True, default="", editable=False, max_length=200)),
@@ -336,11 +341,11 @@ class Migration(migrations.Migration):
                 (
                     "last_at",
                     models.DateTimeField(
-                        help_text="A long row of skipped times is one record: from nominal_at to this one.",
+                        help_text="The end of a long series of skipped times, which is one record that begins at nominal_at.",
                         null=True,
                     ),
                 ),
-                ("count", models.IntegerField(default=1, help_text="How many times this record stands for.")),
+                ("count", models.IntegerField(default=1, help_text="The number of times in this record.")),
                 (
                     "state",
                     models.CharField(
@@ -350,7 +355,9 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "reason",
-                    models.CharField(blank=True, default="", help_text="Why it was skipped.", max_length=200),
+                    models.CharField(
+                        blank=True, default="", help_text="Why the time was skipped.", max_length=200
+                    ),
                 ),
                 ("at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 (
@@ -392,11 +399,14 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "schedule_name",
-                    models.CharField(help_text="Kept when the schedule is deleted.", max_length=200),
+                    models.CharField(
+                        help_text="The name of the schedule; kept when the schedule is deleted.",
+                        max_length=200,
+                    ),
                 ),
                 (
                     "nominal_at",
-                    models.DateTimeField(help_text="Empty when it was started by hand.", null=True),
+                    models.DateTimeField(help_text="Empty if it was started by hand.", null=True),
                 ),
                 (
                     "status",
@@ -415,7 +425,9 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "definition",
-                    models.JSONField(help_text="Target, params and policies of the schedule when it fired."),
+                    models.JSONField(
+                        help_text="The target, the parameters and the policies of the schedule when it fired."
+                    ),
                 ),
                 ("jobs_created", models.IntegerField(default=0)),
                 ("jobs_enqueued", models.IntegerField(default=0)),
@@ -485,7 +497,9 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "ordinal",
-                    models.IntegerField(help_text="Its place in the expansion; nothing is expanded twice."),
+                    models.IntegerField(
+                        help_text="Its position in the expansion, so that nothing is expanded twice."
+                    ),
                 ),
                 ("batch", models.IntegerField()),
                 ("due_at", models.DateTimeField()),
@@ -557,7 +571,7 @@ class Migration(migrations.Migration):
             model_name="pipelinerun",
             name="retry",
             field=models.JSONField(
-                blank=True, db_default={}, default=dict, help_text="For steps that say nothing of their own."
+                blank=True, db_default={}, default=dict, help_text="For steps that do not set their own."
             ),
         ),
         migrations.AddField(
@@ -569,7 +583,9 @@ class Migration(migrations.Migration):
             model_name="pipelinerun",
             name="timeout_seconds",
             field=models.PositiveIntegerField(
-                blank=True, help_text="Of each attempt, for steps that say nothing of their own.", null=True
+                blank=True,
+                help_text="The timeout of each attempt, for steps that do not set their own.",
+                null=True,
             ),
         ),
         migrations.AddIndex(

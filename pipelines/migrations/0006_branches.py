@@ -12,14 +12,14 @@ class Migration(migrations.Migration):
             model_name="steprun",
             name="branches",
             field=models.PositiveIntegerField(
-                help_text="How many there are, of a step as a whole.", null=True
+                help_text="The number of branches; only in the row of the step as a whole.", null=True
             ),
         ),
         migrations.AddField(
             model_name="steprun",
             name="error",
             field=models.JSONField(
-                blank=True, help_text="Why a step failed that never came to its activity.", null=True
+                blank=True, help_text="Why the step failed before it had an activity.", null=True
             ),
         ),
         migrations.AddField(
@@ -51,7 +51,7 @@ class Migration(migrations.Migration):
             model_name="steprun",
             name="waits_until",
             field=models.DateTimeField(
-                help_text="When it fails unless what it depends on has settled. Null while nothing of that has started.",
+                help_text="The time at which it fails if the steps that it depends on have not ended. Empty until the first of them starts.",
                 null=True,
             ),
         ),

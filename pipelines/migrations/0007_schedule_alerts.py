@@ -16,7 +16,8 @@ class Migration(migrations.Migration):
             model_name="scheduleexecution",
             name="touched_at",
             field=models.DateTimeField(
-                help_text="The last sign of life of whoever expands it. Empty: nobody has begun.", null=True
+                help_text="The last sign of life of the process that expands it. Empty if no process has begun.",
+                null=True,
             ),
         ),
         migrations.AddIndex(

@@ -16,7 +16,11 @@ class Migration(migrations.Migration):
             model_name="pipelinerun",
             name="replay_from",
             field=models.CharField(
-                blank=True, db_default="", default="", help_text="The step that it began with.", max_length=63
+                blank=True,
+                db_default="",
+                default="",
+                help_text="The first step that is replayed.",
+                max_length=63,
             ),
         ),
         migrations.AddField(
@@ -24,16 +28,14 @@ class Migration(migrations.Migration):
             name="replay_input",
             field=models.JSONField(
                 blank=True,
-                help_text="What that step works on instead of what those before it have left.",
+                help_text="The input of that step, instead of the outputs of the steps before it.",
                 null=True,
             ),
         ),
         migrations.AddField(
             model_name="pipelinerun",
             name="replay_of",
-            field=models.UUIDField(
-                blank=True, help_text="The ended run that this one does again.", null=True
-            ),
+            field=models.UUIDField(blank=True, help_text="The ended run that it replays.", null=True),
         ),
         migrations.AddIndex(
             model_name="pipelinerun",

@@ -29,7 +29,7 @@ class Migration(migrations.Migration):
             name="target",
             field=models.PositiveIntegerField(
                 blank=True,
-                help_text="How many runs of a period shall be completed. A period that cannot reach it is at risk.",
+                help_text="How many runs of a period should be completed. A period that cannot reach it is at risk.",
                 null=True,
                 validators=[django.core.validators.MinValueValidator(1)],
             ),
@@ -38,7 +38,9 @@ class Migration(migrations.Migration):
             model_name="deliverableperiod",
             name="target",
             field=models.PositiveIntegerField(
-                blank=True, help_text="The deliverable's, as long as the period has not ended.", null=True
+                blank=True,
+                help_text="The target of the deliverable; it changes with it until the period has ended.",
+                null=True,
             ),
         ),
         migrations.AddField(

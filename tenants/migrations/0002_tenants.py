@@ -31,7 +31,8 @@ class Migration(migrations.Migration):
                 (
                     "paused",
                     models.BooleanField(
-                        default=False, help_text="Nothing new starts; what runs ends normally."
+                        default=False,
+                        help_text="Whether all its work is paused: no new work starts, and current runs end normally.",
                     ),
                 ),
                 (
@@ -90,14 +91,18 @@ class Migration(migrations.Migration):
                 (
                     "prefix",
                     models.CharField(
-                        editable=False, help_text="First characters, to recognise the token.", max_length=16
+                        editable=False,
+                        help_text="The first characters, to recognize the token.",
+                        max_length=16,
                     ),
                 ),
                 ("secret_hash", models.CharField(editable=False, max_length=64, unique=True)),
                 (
                     "scopes",
                     models.JSONField(
-                        blank=True, default=list, help_text="Empty: everything the role may do."
+                        blank=True,
+                        default=list,
+                        help_text="If empty, the token has all permissions of its role.",
                     ),
                 ),
                 ("expires_at", models.DateTimeField(blank=True, null=True)),

@@ -21,7 +21,8 @@ class Migration(migrations.Migration):
             model_name="apitoken",
             name="platform",
             field=models.BooleanField(
-                default=False, help_text="May also change the registry that all tenants share."
+                default=False,
+                help_text="Also allows changes to the registry of agents that all tenants share.",
             ),
         ),
         migrations.CreateModel(
@@ -33,11 +34,17 @@ class Migration(migrations.Migration):
                         default=tenants.identifiers.uuid7, editable=False, primary_key=True, serialize=False
                     ),
                 ),
-                ("digest", models.CharField(help_text="Of the caller, the path and the key.", max_length=64)),
+                (
+                    "digest",
+                    models.CharField(
+                        help_text="A digest of the caller, the path and the key.", max_length=64
+                    ),
+                ),
                 (
                     "request_digest",
                     models.CharField(
-                        help_text="Of what was asked. Another request may not reuse the key.", max_length=64
+                        help_text="A digest of the request. A different request cannot use the same key.",
+                        max_length=64,
                     ),
                 ),
                 ("status_code", models.PositiveSmallIntegerField()),

@@ -21,7 +21,7 @@ class Migration(migrations.Migration):
                         default=tenants.identifiers.uuid7, editable=False, primary_key=True, serialize=False
                     ),
                 ),
-                ("kind", models.CharField(help_text="Such as google-ads.", max_length=63)),
+                ("kind", models.CharField(help_text="For example google-ads.", max_length=63)),
                 ("name", models.CharField(max_length=200)),
                 (
                     "status",
@@ -42,7 +42,7 @@ class Migration(migrations.Migration):
                     "expires_at",
                     models.DateTimeField(
                         blank=True,
-                        help_text="From then on it counts as expired. Empty: nobody knows.",
+                        help_text="When it expires. Empty if that is not known.",
                         null=True,
                     ),
                 ),
@@ -51,13 +51,13 @@ class Migration(migrations.Migration):
                     models.JSONField(
                         blank=True,
                         default=dict,
-                        help_text="For agents: account numbers and the like. No secrets.",
+                        help_text="Data for agents, such as account numbers. No secrets.",
                     ),
                 ),
                 (
                     "version",
                     models.IntegerField(
-                        default=1, editable=False, help_text="Raised by every change; the ETag."
+                        default=1, editable=False, help_text="Increases with every change; used as the ETag."
                     ),
                 ),
                 (

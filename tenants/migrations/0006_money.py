@@ -37,13 +37,16 @@ class Migration(migrations.Migration):
                 ("name", models.CharField(max_length=200)),
                 (
                     "agent_role",
-                    models.CharField(blank=True, help_text="Empty: all roles.", max_length=63, null=True),
+                    models.CharField(blank=True, help_text="Empty for all roles.", max_length=63, null=True),
                 ),
                 (
                     "deliverable_id",
-                    models.UUIDField(blank=True, help_text="Empty: all deliverables.", null=True),
+                    models.UUIDField(blank=True, help_text="Empty for all deliverables.", null=True),
                 ),
-                ("activity_id", models.UUIDField(blank=True, help_text="Empty: all activities.", null=True)),
+                (
+                    "activity_id",
+                    models.UUIDField(blank=True, help_text="Empty for all activities.", null=True),
+                ),
                 (
                     "unit",
                     models.CharField(
@@ -73,7 +76,7 @@ class Migration(migrations.Migration):
                     models.DecimalField(
                         decimal_places=3,
                         default=Decimal("0.8"),
-                        help_text="People are told once when this part of the cap is spent.",
+                        help_text="People are notified once when this share of the cap is spent.",
                         max_digits=4,
                         validators=[
                             django.core.validators.MinValueValidator(0),
@@ -86,7 +89,7 @@ class Migration(migrations.Migration):
                     models.DecimalField(
                         blank=True,
                         decimal_places=12,
-                        help_text="Put aside for each run that starts.",
+                        help_text="The amount that is reserved for each run when it starts.",
                         max_digits=36,
                         null=True,
                         validators=[django.core.validators.MinValueValidator(0)],
@@ -103,7 +106,7 @@ class Migration(migrations.Migration):
                         decimal_places=12,
                         default=0,
                         editable=False,
-                        help_text="How far it was over the cap in this period.",
+                        help_text="By how much the cap was exceeded in this period.",
                         max_digits=36,
                     ),
                 ),
@@ -111,14 +114,18 @@ class Migration(migrations.Migration):
                 ("warned_at", models.DateTimeField(editable=False, null=True)),
                 (
                     "waiting_since",
-                    models.DateTimeField(editable=False, help_text="Set while work waits for it.", null=True),
+                    models.DateTimeField(
+                        editable=False,
+                        help_text="Since when work has been waiting for this budget.",
+                        null=True,
+                    ),
                 ),
                 (
                     "wanted",
                     models.DecimalField(
                         decimal_places=12,
                         editable=False,
-                        help_text="The least that one of the waiting needs.",
+                        help_text="The smallest amount that the waiting work needs.",
                         max_digits=36,
                         null=True,
                     ),
@@ -126,13 +133,15 @@ class Migration(migrations.Migration):
                 (
                     "recount_at",
                     models.DateTimeField(
-                        editable=False, help_text="When to count from the ledger anew.", null=True
+                        editable=False,
+                        help_text="When the amount is calculated from the ledger again.",
+                        null=True,
                     ),
                 ),
                 (
                     "version",
                     models.IntegerField(
-                        default=1, editable=False, help_text="Raised by every change; the ETag."
+                        default=1, editable=False, help_text="Increases with every change; used as the ETag."
                     ),
                 ),
                 (
@@ -176,7 +185,9 @@ class Migration(migrations.Migration):
                 (
                     "amount",
                     models.DecimalField(
-                        decimal_places=12, help_text="What its run would be given.", max_digits=36
+                        decimal_places=12,
+                        help_text="The amount that would be reserved for its run.",
+                        max_digits=36,
                     ),
                 ),
                 ("priority", models.SmallIntegerField()),
@@ -255,7 +266,7 @@ class Migration(migrations.Migration):
                         db_default=django.db.models.functions.datetime.Now(), editable=False
                     ),
                 ),
-                ("day", models.DateField(help_text="Of UTC, when it was reported.")),
+                ("day", models.DateField(help_text="The day on which it was reported, in UTC.")),
                 ("agent_role", models.CharField(max_length=63)),
                 ("deliverable_id", models.UUIDField(null=True)),
                 ("activity_id", models.UUIDField()),
@@ -270,7 +281,7 @@ class Migration(migrations.Migration):
                     "unpriced",
                     models.BooleanField(
                         default=False,
-                        help_text="Nobody has said what these tokens cost: no price of their model is known.",
+                        help_text="Whether the cost of these tokens is unknown: none was reported, and the price of the model is not known.",
                     ),
                 ),
                 (

@@ -54,7 +54,7 @@ class Migration(migrations.Migration):
                 (
                     "listened_until",
                     models.DateTimeField(
-                        help_text="Until then somebody follows the log, and a change rings the bell.",
+                        help_text="Until then, a client follows the log and has to be notified of changes.",
                         null=True,
                     ),
                 ),
@@ -73,17 +73,23 @@ class Migration(migrations.Migration):
                 ("description", models.CharField(blank=True, default="", max_length=200)),
                 (
                     "kinds",
-                    models.JSONField(blank=True, default=list, help_text="Kinds of events. Empty: all."),
+                    models.JSONField(
+                        blank=True, default=list, help_text="The kinds of events to send. If empty: all."
+                    ),
                 ),
                 ("enabled", models.BooleanField(default=True)),
                 (
                     "secret_sealed",
-                    models.TextField(editable=False, help_text="The secret that signs, and the one before."),
+                    models.TextField(
+                        editable=False, help_text="The encrypted secret for signatures, and the previous one."
+                    ),
                 ),
                 (
                     "previous_until",
                     models.DateTimeField(
-                        editable=False, help_text="So long the secret before signs, too.", null=True
+                        editable=False,
+                        help_text="Until when messages are also signed with the previous secret.",
+                        null=True,
                     ),
                 ),
                 (
@@ -99,25 +105,31 @@ class Migration(migrations.Migration):
                 (
                     "failing_since",
                     models.DateTimeField(
-                        editable=False, help_text="The first failure since a success.", null=True
+                        editable=False,
+                        help_text="The time of the first failure since the last success.",
+                        null=True,
                     ),
                 ),
                 (
                     "failures",
-                    models.IntegerField(default=0, editable=False, help_text="Attempts since a success."),
+                    models.IntegerField(
+                        default=0,
+                        editable=False,
+                        help_text="Number of failed attempts since the last success.",
+                    ),
                 ),
                 (
                     "paused_until",
                     models.DateTimeField(
                         editable=False,
-                        help_text="Nothing is sent there before, since the last attempts failed.",
+                        help_text="Nothing is sent before this time, because the last attempts have failed.",
                         null=True,
                     ),
                 ),
                 (
                     "version",
                     models.IntegerField(
-                        default=1, editable=False, help_text="Raised by every change; the ETag."
+                        default=1, editable=False, help_text="Increases with every change; used as the ETag."
                     ),
                 ),
                 (
@@ -154,7 +166,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "event_number",
-                    models.BigIntegerField(help_text="Empty: a test, which is no event.", null=True),
+                    models.BigIntegerField(help_text="Empty for a test, which is not an event.", null=True),
                 ),
                 ("kind", models.CharField(max_length=32)),
                 (
@@ -174,7 +186,7 @@ class Migration(migrations.Migration):
                 (
                     "attempts",
                     models.IntegerField(
-                        db_default=0, default=0, help_text="Since it was made, or sent again."
+                        db_default=0, default=0, help_text="Attempts since it was created or redelivered."
                     ),
                 ),
                 (
@@ -182,7 +194,7 @@ class Migration(migrations.Migration):
                     models.IntegerField(
                         db_default=0,
                         default=0,
-                        help_text="Raised by every claim: only the latest may say what came of it.",
+                        help_text="Increases with every claim: only the latest claim may record a result.",
                     ),
                 ),
                 (
@@ -244,7 +256,7 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.BigIntegerField(
-                        help_text="As in FreshEvent. Readers know the number alone.",
+                        help_text="In the order of numbering. Readers only see the number.",
                         primary_key=True,
                         serialize=False,
                     ),
@@ -257,7 +269,8 @@ class Migration(migrations.Migration):
                 (
                     "data",
                     models.JSONField(
-                        default=dict, help_text="Ids and statuses. No text of agents or people."
+                        default=dict,
+                        help_text="Ids and statuses. It never contains texts of agents or people.",
                     ),
                 ),
                 (

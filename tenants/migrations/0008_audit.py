@@ -36,7 +36,7 @@ class Migration(migrations.Migration):
                         default=tenants.identifiers.uuid7, editable=False, primary_key=True, serialize=False
                     ),
                 ),
-                ("chain", models.UUIDField(help_text="The tenant's id; zeros for the platform's own.")),
+                ("chain", models.UUIDField(help_text="The tenant's id; zeros for the platform.")),
                 ("number", models.BigIntegerField()),
                 ("at", models.DateTimeField()),
                 (
@@ -55,7 +55,8 @@ class Migration(migrations.Migration):
                 (
                     "changes",
                     models.JSONField(
-                        default=dict, help_text="By field: before and after, without secrets and texts."
+                        default=dict,
+                        help_text="The values before and after, by field, without secrets and texts.",
                     ),
                 ),
                 ("detail", models.JSONField(default=dict)),
@@ -95,7 +96,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "opened_for",
-                    models.UUIDField(help_text="The tenant's id. Empty: all tenants.", null=True),
+                    models.UUIDField(help_text="The tenant's id. Empty for all tenants.", null=True),
                 ),
                 ("slug", models.CharField(blank=True, max_length=63)),
                 ("reason", models.CharField(max_length=500)),

@@ -56,12 +56,12 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "erased_at",
-                    models.DateTimeField(help_text="Empty: the deletion was begun and goes on.", null=True),
+                    models.DateTimeField(help_text="Empty until the deletion has ended.", null=True),
                 ),
                 (
                     "counts",
                     models.JSONField(
-                        default=dict, help_text="Deleted rows by table, and what else was deleted."
+                        default=dict, help_text="Number of deleted rows by table, and what else was deleted."
                     ),
                 ),
             ],
@@ -75,13 +75,19 @@ class Migration(migrations.Migration):
                 ("kind", models.CharField(max_length=32, primary_key=True, serialize=False)),
                 ("due_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 ("began_at", models.DateTimeField(null=True)),
-                ("ended_at", models.DateTimeField(help_text="Empty: the pass goes on.", null=True)),
+                ("ended_at", models.DateTimeField(help_text="Empty while the pass runs.", null=True)),
                 (
                     "reached",
-                    models.UUIDField(help_text="The last tenant that this pass has been to.", null=True),
+                    models.UUIDField(help_text="The last tenant that this pass has processed.", null=True),
                 ),
-                ("rows", models.BigIntegerField(default=0, help_text="Deleted by the last pass.")),
-                ("total", models.BigIntegerField(default=0, help_text="Deleted by all passes.")),
+                (
+                    "rows",
+                    models.BigIntegerField(default=0, help_text="Number of rows deleted by the last pass."),
+                ),
+                (
+                    "total",
+                    models.BigIntegerField(default=0, help_text="Number of rows deleted by all passes."),
+                ),
             ],
             options={
                 "verbose_name_plural": "retention passes",
@@ -94,7 +100,9 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.UUIDField(
-                        help_text="The output's, and the document's `_id`.", primary_key=True, serialize=False
+                        help_text="The id of the output, which is also the document's `_id`.",
+                        primary_key=True,
+                        serialize=False,
                     ),
                 ),
                 ("activity_id", models.UUIDField()),
@@ -128,7 +136,7 @@ class Migration(migrations.Migration):
                     "days",
                     models.PositiveIntegerField(
                         blank=True,
-                        help_text="Empty: rows of this kind are never deleted.",
+                        help_text="If empty, rows of this kind are never deleted.",
                         null=True,
                         validators=[
                             django.core.validators.MinValueValidator(1),
@@ -138,7 +146,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "version",
-                    models.IntegerField(default=1, editable=False, help_text="Raised by every change."),
+                    models.IntegerField(default=1, editable=False, help_text="Increases with every change."),
                 ),
                 ("updated_by", models.CharField(blank=True, default="", editable=False, max_length=200)),
                 ("updated_at", models.DateTimeField(auto_now=True)),
@@ -172,7 +180,9 @@ class Migration(migrations.Migration):
                 ("deleted", models.BigIntegerField(default=0)),
                 (
                     "last_deleted",
-                    models.IntegerField(default=0, help_text="In the last pass that found any."),
+                    models.IntegerField(
+                        default=0, help_text="Number of rows deleted in the last pass that deleted any."
+                    ),
                 ),
                 ("last_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 (
@@ -197,7 +207,7 @@ class Migration(migrations.Migration):
             name="UsageTotal",
             fields=[
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
-                ("month", models.DateField(help_text="Its first day.")),
+                ("month", models.DateField(help_text="The first day of the month.")),
                 ("agent_role", models.CharField(max_length=63)),
                 ("deliverable_id", models.UUIDField(null=True)),
                 ("model", models.CharField(blank=True, default="", max_length=200)),

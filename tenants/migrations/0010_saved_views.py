@@ -25,9 +25,9 @@ class Migration(migrations.Migration):
                         default=tenants.identifiers.uuid7, editable=False, primary_key=True, serialize=False
                     ),
                 ),
-                ("page", models.CharField(help_text="The name of the page's address.", max_length=32)),
+                ("page", models.CharField(help_text="The name of the page's URL.", max_length=32)),
                 ("name", models.CharField(max_length=60)),
-                ("query", models.CharField(blank=True, help_text="As in an address.", max_length=1000)),
+                ("query", models.CharField(blank=True, help_text="The query string.", max_length=1000)),
                 (
                     "created_at",
                     models.DateTimeField(

@@ -18,7 +18,7 @@ class Migration(migrations.Migration):
                 db_constraint=False,
                 db_index=False,
                 editable=False,
-                help_text="Who stands behind it. Empty: nobody, so that it has no vote.",
+                help_text="The person behind the token. Empty: none, so that the token has no vote.",
                 null=True,
                 on_delete=django.db.models.deletion.DO_NOTHING,
                 related_name="+",

@@ -37,7 +37,7 @@ class Migration(migrations.Migration):
                         max_length=63,
                     ),
                 ),
-                ("name", models.CharField(help_text="What people call it.", max_length=200)),
+                ("name", models.CharField(help_text="The name that people see.", max_length=200)),
                 ("paused_by", models.CharField(max_length=200)),
                 (
                     "paused_at",

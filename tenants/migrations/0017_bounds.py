@@ -16,7 +16,7 @@ class Migration(migrations.Migration):
                 blank=True,
                 db_default=models.Value({}, models.JSONField()),
                 default=dict,
-                help_text='How many of a kind it may own, such as {"schedules": 50}. What is not named has the bound of the platform.',
+                help_text='How many objects of a kind it may own, such as {"schedules": 50}. For other kinds, the limit of the platform applies.',
             ),
         ),
     ]

@@ -30,7 +30,7 @@ class Migration(migrations.Migration):
                     "secret_sealed",
                     models.TextField(
                         editable=False,
-                        help_text="The secret of the codes, and the recovery codes that are left.",
+                        help_text="The encrypted secret of the codes, and the unused recovery codes.",
                     ),
                 ),
                 (
@@ -38,7 +38,7 @@ class Migration(migrations.Migration):
                     models.BigIntegerField(
                         default=-1,
                         editable=False,
-                        help_text="The newest code that was taken. None is taken twice.",
+                        help_text="The newest code that was accepted. No code is accepted twice.",
                     ),
                 ),
                 (

@@ -19,7 +19,7 @@ class Migration(migrations.Migration):
                 db_default="",
                 default="",
                 editable=False,
-                help_text="Whose buttons in Slack decide in their name, as <workspace id>/<user id>. Empty: nobody's.",
+                help_text="The Slack user whose buttons decide in this person's name, as <workspace id>/<user id>. Empty: none.",
                 max_length=64,
             ),
         ),

@@ -18,7 +18,7 @@ class Migration(migrations.Migration):
             name="confirmed_at",
             field=models.DateTimeField(
                 editable=False,
-                help_text="Since when it is asked for. Empty: nothing was ever proven.",
+                help_text="Since when codes are required. Empty until the first code was entered correctly.",
                 null=True,
             ),
         ),
@@ -31,23 +31,30 @@ class Migration(migrations.Migration):
                         default=tenants.identifiers.uuid7, editable=False, primary_key=True, serialize=False
                     ),
                 ),
-                ("name", models.CharField(help_text="By which its owner knows the device.", max_length=60)),
+                (
+                    "name",
+                    models.CharField(
+                        help_text="The name by which its owner recognizes the device.", max_length=60
+                    ),
+                ),
                 (
                     "credential",
-                    models.BinaryField(help_text="How the browser names it.", max_length=1023, unique=True),
+                    models.BinaryField(
+                        help_text="The id of the credential in the browser.", max_length=1023, unique=True
+                    ),
                 ),
                 ("public_key", models.BinaryField()),
                 (
                     "uses",
                     models.BigIntegerField(
                         editable=False,
-                        help_text="As the device counts them: a lower count comes from a copy. 0: it does not.",
+                        help_text="The device's counter of uses. A lower counter reveals a copy. 0 if the device does not count.",
                     ),
                 ),
                 (
                     "answered",
                     models.BinaryField(
-                        help_text="The challenge that it has answered last, and does not answer again."
+                        help_text="The last challenge that it has answered. It cannot answer the same challenge twice."
                     ),
                 ),
                 ("used_at", models.DateTimeField(editable=False, null=True)),

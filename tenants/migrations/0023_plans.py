@@ -23,7 +23,7 @@ class Migration(migrations.Migration):
                     "max_concurrency",
                     models.PositiveIntegerField(
                         blank=True,
-                        help_text="Activities of a tenant that may run at once over all roles. Empty: no limit.",
+                        help_text="How many activities of a tenant may run at once, over all roles. Empty: no limit.",
                         null=True,
                     ),
                 ),
@@ -31,7 +31,7 @@ class Migration(migrations.Migration):
                     "max_concurrency_per_group",
                     models.PositiveIntegerField(
                         blank=True,
-                        help_text="Activities of one group key with group_scope tenant that may run at once. Empty: 1.",
+                        help_text="How many activities with one group key and group_scope tenant may run at once. Empty: 1.",
                         null=True,
                         validators=[django.core.validators.MinValueValidator(1)],
                     ),
@@ -41,7 +41,7 @@ class Migration(migrations.Migration):
                     models.JSONField(
                         blank=True,
                         default=dict,
-                        help_text='Activities of a role that a tenant may run at once, such as {"writer": 3}. Others: as the registry has it.',
+                        help_text='How many activities of a role a tenant may run at once, such as {"writer": 3}. Other roles: as the registry says.',
                         validators=[tenants.models.base.validate_role_caps],
                     ),
                 ),
@@ -62,7 +62,7 @@ class Migration(migrations.Migration):
             name="max_concurrency",
             field=models.PositiveIntegerField(
                 blank=True,
-                help_text="Activities that may run at once over all roles. Empty: as its plan says; without one there is no limit.",
+                help_text="How many activities may run at once, over all roles. Empty: its plan decides; without a plan, no limit.",
                 null=True,
             ),
         ),
@@ -71,7 +71,7 @@ class Migration(migrations.Migration):
             name="max_concurrency_per_group",
             field=models.PositiveIntegerField(
                 blank=True,
-                help_text="Activities of one group key with group_scope tenant that may run at once. Empty: as its plan says, else 1.",
+                help_text="How many activities with one group key and group_scope tenant may run at once. Empty: its plan decides, otherwise 1.",
                 null=True,
                 validators=[django.core.validators.MinValueValidator(1)],
             ),

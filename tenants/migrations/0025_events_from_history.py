@@ -30,7 +30,7 @@ class Migration(migrations.Migration):
             models.BigIntegerField(
                 primary_key=True,
                 serialize=False,
-                help_text="In the order of numbering. Readers know the number alone.",
+                help_text="In the order of numbering. Readers only see the number.",
             ),
         ),
         migrations.RunSQL(

@@ -18,10 +18,13 @@ class Migration(migrations.Migration):
             name="ConfigurationChange",
             fields=[
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
-                ("transaction", models.BigIntegerField(help_text="PostgreSQL's number of it.")),
+                ("transaction", models.BigIntegerField(help_text="The id of the transaction in PostgreSQL.")),
                 (
                     "concerns",
-                    models.UUIDField(help_text="Whose configuration. Empty: everybody's.", null=True),
+                    models.UUIDField(
+                        help_text="The tenant whose configuration has changed. Empty for all tenants.",
+                        null=True,
+                    ),
                 ),
                 ("noted_at", models.DateTimeField(db_default=Now())),
             ],

@@ -18,7 +18,10 @@ class Migration(migrations.Migration):
             "freshevent",
             "activities",
             django.contrib.postgres.fields.ArrayField(
-                models.UUIDField(), null=True, help_text="Whose histories have more to say.", size=None
+                models.UUIDField(),
+                null=True,
+                help_text="The activities that have new entries in their histories.",
+                size=None,
             ),
         ),
         migrations.AddField(
@@ -27,14 +30,16 @@ class Migration(migrations.Migration):
             django.contrib.postgres.fields.ArrayField(
                 models.IntegerField(),
                 null=True,
-                help_text="The first place in each of these histories, then the last in each.",
+                help_text="The first new position in each of these histories, then the last in each.",
                 size=None,
             ),
         ),
         migrations.AlterField(
             "freshevent",
             "kind",
-            models.CharField(max_length=32, null=True, help_text="Empty: as the histories say."),
+            models.CharField(
+                max_length=32, null=True, help_text="If empty, the histories determine the kinds."
+            ),
         ),
         migrations.RunSQL(
             "UPDATE tenants_freshevent SET activities = ARRAY[activity_id], seqs = ARRAY[first_seq, last_seq], activity_id = NULL"

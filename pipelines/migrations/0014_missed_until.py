@@ -4,7 +4,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     """When a pause of a schedule ended. Null in old rows, and in those that older processes write: no pause is known."""
 
-    dependencies = [("pipelines", "0014_help_texts")]
+    dependencies = [("pipelines", "0013_room_for_later_versions")]
 
     operations = [
         migrations.AddField(
