@@ -33,7 +33,7 @@ def read_input(path: Path) -> str:
         raw = path.read_bytes()
     except OSError as error:
         raise InputRefused(
-            f"{path} cannot be read: {error.strerror}. Give a text file with INPUT=path."
+            f"{path} cannot be read: {error.strerror}. Name a text file with `--input PATH`, or `make demo INPUT=PATH`."
         ) from error
     try:
         text = raw.decode("utf-8")
