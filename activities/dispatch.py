@@ -661,7 +661,7 @@ class _Following:
         alike = (step.agent_role, step.pipeline_run_id, step.priority) == (
             row.agent_role, row.pipeline_run_id, row.priority,
         )  # fmt: skip
-        return alike and not (step.group_key or step.files or step.not_before or step.wake_payload)
+        return alike and not (step.group_key or step.files or step.not_before)
 
     def _passed(self, grant: str) -> Grant:
         before = self._before.grant

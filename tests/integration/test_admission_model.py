@@ -411,6 +411,48 @@ def test_a_slot_is_not_passed_on_when_its_conditions_have_changed_meanwhile(
     assert PASSED == []
 
 
+def contents(root: str) -> dict[str, Any]:
+    """Return the values of all keys of a generation."""
+    read: dict[bytes, Callable[[bytes], Any]] = {
+        b"hash": client().hgetall, b"set": client().smembers, b"string": client().get,
+        b"zset": lambda name: client().zrange(name, 0, -1, withscores=True),
+    }  # fmt: skip
+    return {name: read[client().type(name)](name) for name in client().scan_iter(f"{root}*")}
+
+
+@pytest.mark.usefixtures("clock_of_the_test")
+@pytest.mark.parametrize(("floor", "time"), [(None, 0), ("role:dev", 90), ("domain:", 90), (None, 90)])
+def test_a_slot_that_is_passed_on_leaves_the_same_state_as_a_release_and_a_new_offer(
+    floor: str | None, time: int
+) -> None:
+    """`time`: the virtual time of the tenant served last, in the role or the domain, or that of the tenant itself."""
+    machine = passing_on(rates={f"rate:{ONE}:dev": "1|5"}, guards={"starts:dev": 9})
+    machine.start(0, accepted=False)
+    machine.wait(40_000)
+    ((id, grant),) = machine.held.items()
+    root = keys.generation(client().get(keys.pointer()).decode())
+    ((times, _),) = [(name, value) for name, value in contents(root).items() if b":times:" in name]
+    domain = times.decode().rpartition(":times:")[2]
+    if floor:
+        client().hset(f"{root}floors", f"{floor}{domain if floor == 'domain:' else ''}|3", time)
+    elif time:
+        client().hset(times, f"{ONE}|3", time)
+    before = {name: client().dump(name) for name in contents(root)}
+    following = machine.offers[id]._replace(
+        activity_id=UUID(int=99), since=datetime.fromtimestamp(machine.model.now / 1000, UTC)
+    )
+
+    assert admission.PassedSlot(UUID(id), grant.grant, following.activity_id).grant()
+    passed_on = contents(root)
+    client().delete(*passed_on)
+    for name, value in before.items():
+        client().restore(name, 0, value)
+    changes = Exchange(releases=[Release(UUID(id), grant.grant)], offers=[following])
+    exchange(changes, start_roles=["dev"], start=1)
+
+    assert passed_on == contents(root)
+
+
 @pytest.mark.usefixtures("clock_of_the_test")
 def test_a_slot_that_is_released_unused_does_not_change_the_expected_duration() -> None:
     machine = passing_on()
