@@ -223,7 +223,7 @@ class SwitchedAdmin(ActionsAdmin):
     actions: Any = ("enable_selected", "disable_selected")
 
     def switch(self, request: HttpRequest, row: Any, *, on: bool) -> None:
-        """Enable or disable the row. Raises `PipelineError`."""
+        """Enable or disable the row. Each subclass must define this. Raises `PipelineError`."""
         raise NotImplementedError
 
     @admin.action(description="Enable", permissions=["change"])
