@@ -117,6 +117,23 @@ def test_operations_gives_a_reason_for_every_setting(module: str) -> None:
     assert [name for name in names if f"`{name}`" not in _text("docs/operations.md")] == []
 
 
+def test_operations_marks_the_settings_that_the_environment_can_set() -> None:
+    source = _text("orchestrator/settings/engine.py")
+    from_environment = set(re.findall(r"_env(?:\.\w+)?\(\s*\"(\w+)\"", source)) - {
+        "WEB_CONCURRENCY",
+        "AGENT_EGRESS_ALLOW",
+    }
+    rows = [
+        line.split(" | ")[0] for line in _text("docs/operations.md").splitlines() if line.startswith("| `")
+    ]
+    marked = {name for row in rows if " *" in row for name in re.findall(r"`(\w+)`", row)}
+
+    assert from_environment - marked == set()
+    assert {
+        name for name in marked if re.search(rf"^{name} = ", source, re.MULTILINE)
+    } - from_environment == set()
+
+
 def test_operations_names_no_setting_that_does_not_exist() -> None:
     known = (
         " ".join(module.text for module in tree.modules())
@@ -253,6 +270,28 @@ def test_the_figures_at_the_top_of_the_readme_are_those_of_the_benchmarks() -> N
     ):
         assert figures(claimed, above) == figures(measured, below)
     assert f"after {figures(measured, '200 runs under way')[0]} s" in first
+
+
+def test_other_pages_quote_the_measured_figures_of_the_readme() -> None:
+    measured = {
+        cells[1]: cells[2] for line in _text("README.md").splitlines() if len(cells := _cells(line)) > 3
+    }
+
+    def of_the_readme(row: str) -> str:
+        *_, figures = [figures for name, figures in measured.items() if name.startswith(row)]
+        return figures.partition(" (")[0]
+
+    comparison, operations = _text("docs/comparison.md"), _text("docs/operations.md")
+    steps, single = (
+        of_the_readme("steps per second, 1,000 runs"),
+        of_the_readme("submissions per second, one by one"),
+    )
+    p95 = of_the_readme("the same, p95")
+    assert f"| steps per second | {steps} |" in comparison
+    assert f"| the same, p95, ms | {float(p95):.0f} |" in comparison
+    assert f"| submissions per second, one by one | {single} |" in comparison
+    assert f"| {steps} a second," in operations
+    assert f"| {single} and " in operations
 
 
 def _cells(line: str) -> list[str]:
