@@ -108,7 +108,7 @@ class DeliverableNotActive(PipelineError):
 
 
 class DeliverableInUse(PipelineError):
-    """The deliverable has periods, which are history. It can be ended, not deleted."""
+    """The deliverable has periods, which are history, or open work. It can be ended, not deleted."""
 
     code = "deliverable_in_use"
 

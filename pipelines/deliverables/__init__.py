@@ -21,10 +21,14 @@ from uuid import UUID
 from django.db.models import F
 from django.db.models.functions import Now
 
+from activities import states
+from activities.models import Activity
+from activities.models.activity import in_status
 from pipelines import period_counts
 from pipelines.exceptions import DeliverableInUse, NotFound
-from pipelines.models import Deliverable, DeliverablePeriod, Pipeline
+from pipelines.models import Deliverable, DeliverablePeriod, Pipeline, PipelineRun
 from pipelines.models.deliverable import DeliverableState, PeriodState, next_month
+from pipelines.models.run import RunState
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 
@@ -69,13 +73,34 @@ def change(tenant_id: UUID, deliverable_id: UUID, values: Mapping[str, Any]) -> 
 
 
 def delete(tenant_id: UUID, deliverable_id: UUID) -> None:
-    """Delete a deliverable. Raises `NotFound`, and `DeliverableInUse` if it has periods."""
+    """Delete a deliverable. Raises `NotFound`, and `DeliverableInUse` if it has periods or open work.
+
+    Ended activities and runs, budgets and grants keep the id, as they may also keep an id of the tenant's own system.
+    """
     with tenant_scope(tenant_id):
         # Starting a period locks this row until the period is committed.
         deliverable = _lock_deliverable(tenant_id, deliverable_id)
         if DeliverablePeriod.objects.for_tenant(tenant_id).filter(deliverable_id=deliverable_id).exists():
             raise DeliverableInUse(f"The deliverable {deliverable.key!r} has periods; end it instead.")
+        # Without its deliverable, open work could be delegated to any role.
+        if uses := _open_work(tenant_id, deliverable_id):
+            raise DeliverableInUse(
+                f"The deliverable {deliverable.key!r} has {' and '.join(uses)}; wait for their end or cancel them, "
+                "or end the deliverable instead."
+            )
         deliverable.delete()
+
+
+def _open_work(tenant_id: UUID, deliverable_id: UUID) -> list[str]:
+    """Return the kinds of open work of a deliverable with their numbers, in words."""
+    activities = Activity.objects.for_tenant(tenant_id).filter(
+        in_status(*states.LIVE, *states.MAY_RUN), deliverable_id=deliverable_id
+    )
+    runs = PipelineRun.objects.for_tenant(tenant_id).filter(
+        status=RunState.RUNNING, deliverable_id=deliverable_id
+    )
+    counts = (("open activities", activities.count()), ("running pipeline runs", runs.count()))
+    return [f"{number:,} {kind}" for kind, number in counts if number]
 
 
 def find_unknown_pipelines(tenant_id: UUID, keys: Iterable[str]) -> set[str]:

@@ -11,6 +11,7 @@ import pytest
 
 from activities import cancellation
 from agents.contracts import Completed, Output
+from agents.exceptions import PermanentAgentError
 from pipelines import deliverables, versions
 from pipelines.models import DeliverablePeriod
 from tenants.context import tenant_scope
@@ -21,7 +22,8 @@ from tests.engine import Engine, at_once
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
-DELIVERABLES, PERIODS, RUNS = (
+ACTIVITIES, DELIVERABLES, PERIODS, RUNS = (
+    "/api/v1/activities/",
     "/api/v1/deliverables/",
     "/api/v1/deliverable-periods/",
     "/api/v1/pipeline-runs/",
@@ -167,6 +169,53 @@ def test_only_a_deliverable_without_periods_can_be_deleted(api: Any, acme: Tenan
     assert client.delete(unused["link"]).status_code == 204
     problem(client.get(unused["link"]), 404, "not_found")
     problem(client.delete(used["link"]), 409, "deliverable_in_use")
+
+
+def test_a_deliverable_with_open_work_cannot_be_deleted_and_the_answer_counts_the_work(
+    engine: Engine, api: Any, acme: Tenant
+) -> None:
+    client = api("operator")
+    deliverable = make(client)
+    named = {"deliverable": deliverable["id"]}
+    single = client.post(ACTIVITIES, {"name": "Alone", "agent_role": "qa", **named}).json()
+    run = client.post("/api/v1/pipelines/flow/runs/", named).json()
+
+    both = problem(client.delete(deliverable["link"]), 409, "deliverable_in_use")
+    client.post(f"{RUNS}{run['id']}/cancel/")
+    one = problem(client.delete(deliverable["link"]), 409, "deliverable_in_use")
+
+    assert "has 2 open activities and 1 running pipeline runs" in both["detail"]
+    assert "has 1 open activities; wait for their end" in one["detail"]
+    assert client.get(f"{ACTIVITIES}{single['id']}/").json()["deliverable"] == deliverable["id"]
+
+
+def test_a_failed_activity_may_run_again_so_its_deliverable_cannot_be_deleted(
+    engine: Engine, api: Any, acme: Tenant
+) -> None:
+    def broken(request: Any) -> Completed:
+        raise PermanentAgentError("no")
+
+    client = api("operator")
+    deliverable = make(client)
+    engine.agent.behaviour = broken
+    client.post(ACTIVITIES, {"name": "Alone", "agent_role": "qa", "deliverable": deliverable["id"]})
+    engine.drain()
+
+    problem(client.delete(deliverable["link"]), 409, "deliverable_in_use")
+
+
+def test_ended_work_keeps_the_id_of_a_deleted_deliverable(engine: Engine, api: Any, acme: Tenant) -> None:
+    client = api("operator")
+    deliverable = make(client)
+    named = {"deliverable": deliverable["id"]}
+    single = client.post(ACTIVITIES, {"name": "Alone", "agent_role": "qa", **named}).json()
+    run = client.post("/api/v1/pipelines/flow/runs/", named).json()
+    engine.drain()
+
+    assert client.delete(deliverable["link"]).status_code == 204
+
+    assert client.get(f"{ACTIVITIES}{single['id']}/").json()["deliverable"] == deliverable["id"]
+    assert client.get(f"{RUNS}{run['id']}/").json()["deliverable"] == deliverable["id"]
 
 
 @pytest.mark.parametrize("role", ["reviewer", "viewer"])
