@@ -204,19 +204,20 @@ class SlotAudit:
         # Redis first: a run that commits between the two reads is then seen as live, and its slot not as an orphan.
         slots = scripts.audit(withdraw_orphans=True)
         with system_scope():
-            runs = {run.activity_id: run for run in _live_runs()}
+            runs = {(run.activity_id, run.grant): run for run in _live_runs()}
         started = {(slot.activity_id, slot.grant) for slot in slots if slot.started}
-        orphans = {key for key in started if key[0] not in runs or runs[key[0]].grant != key[1]}
+        orphans = started - runs.keys()
         orphans -= _calls_under_way(orphans)
-        release = Exchange(releases=[Release(*key) for key in orphans & self.suspects])
-        self.suspects = orphans - self.suspects
+        # Until the end of a run that passes its slot on is committed, the run has no slot, and that slot has no run.
+        differences = orphans | (runs.keys() - started)
+        repaired, self.suspects = differences & self.suspects, differences - self.suspects
+        release = Exchange(releases=[Release(*key) for key in orphans & repaired])
         for slot in slots:
-            run = runs.get(slot.activity_id)
-            if slot.seated and run is not None and run.accepted_at and run.grant == slot.grant:
+            run = runs.get((slot.activity_id, slot.grant))
+            if slot.seated and run is not None and run.accepted_at:
                 scripts.accept(slot.activity_id, slot.grant)  # its worker could not release the seat
-        missing = [run for activity, run in runs.items() if (activity, run.grant) not in started]
-        if missing:
-            _restore("", hold=[_slot_of(run) for run in missing])
+        if missing := repaired - orphans:
+            _restore("", hold=[_slot_of(runs[key]) for key in missing])
         overdue = settings.ORCHESTRATOR_REPUBLISH_SECONDS
         again = [
             Grant(slot.activity_id, slot.tenant_id, slot.role, slot.grant, False)

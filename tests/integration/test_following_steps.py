@@ -612,3 +612,52 @@ def test_a_step_whose_slot_was_withdrawn_before_the_call_runs_later(
     assert steps_called(engine) == ["one", "two", "three"]
     assert len(late) == 1
     assert len(runs_of(engine, acme, flow, "two")) == 2
+
+
+def before_the_first_claim(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) -> None:
+    """Let `then` happen in another thread before the first step that follows is claimed, when it holds the slot already."""
+    begin, happened = dispatch._begin_claims, list[Any]()
+
+    def begin_afterwards(held: Any, created: Any = None) -> Any:
+        if created is not None and not happened:
+            happened.append(elsewhere(then))
+        return begin(held, created)
+
+    monkeypatch.setattr(dispatch, "_begin_claims", begin_afterwards)
+
+
+def test_an_audit_before_the_commit_takes_no_slot_from_the_next_steps(
+    engine: Engine, acme: Tenant, followed: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sees the run that is about to end without a slot, and must not hold one for it."""
+    before_the_first_claim(monkeypatch, rebuilding.SlotAudit().compare)
+    engine.serve(acme, "qa", max_concurrency=1)
+    flow = Flow(engine, acme, *CHAIN)
+    engine.drain()
+
+    assert followed == [True, True, False]
+    assert flow.outcome == ("completed", 0)
+
+
+def test_two_audits_while_the_transaction_waits_leave_no_slot_without_a_run(
+    engine: Engine, acme: Tenant, followed: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They release the slot of the step, and hold one again for the run that is about to end."""
+
+    def audit_twice() -> None:
+        slots = rebuilding.SlotAudit()
+        releases = [slots.compare()[0] for _ in range(2)]
+        relay.release_and_acquire(releases[1])
+        monkeypatch.setattr(dispatch, "CLAIM_SECONDS", -1.0)
+        assert [slot.activity_id for slot in scripts.audit(withdraw_orphans=False)] == [first]
+
+    before_the_first_claim(monkeypatch, audit_twice)
+    flow = Flow(engine, acme, *CHAIN)
+    first = flow.row("one").activity_id
+    engine.drain()
+    engine.make_due(acme)
+    engine.drain()
+
+    assert followed == [False] * 3
+    assert flow.outcome == ("completed", 0)
+    assert steps_called(engine) == ["one", "two", "three"]

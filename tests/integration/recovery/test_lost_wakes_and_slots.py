@@ -352,18 +352,21 @@ def test_a_seat_that_an_accepted_run_could_not_give_back_is_given_back(
     assert (before.seated, after.seated, after.grant) == (True, False, before.grant)
 
 
-def test_slots_of_live_runs_that_redis_forgot_are_held_again(engine: Engine, acme: Tenant) -> None:
+def test_slots_of_live_runs_that_redis_forgot_are_held_again_when_seen_twice(
+    engine: Engine, acme: Tenant
+) -> None:
     engine.agent.behaviour = lambda request: Accepted()
     (activity_id,) = engine.submit(acme)
     engine.drain()
     (run,) = engine.runs(acme, activity_id)
     exchange(Exchange(releases=[rebuilding.Release(activity_id, run.grant)]))
 
-    rebuilding.SlotAudit().compare()
+    slots, held = rebuilding.SlotAudit(), list[Any]()
+    for _ in range(3):
+        slots.compare()
+        held.append([(slot.activity_id, slot.grant) for slot in audit(withdraw_orphans=False)])
 
-    assert [(slot.activity_id, slot.grant) for slot in audit(withdraw_orphans=False)] == [
-        (activity_id, run.grant)
-    ]
+    assert held == [[], [(activity_id, run.grant)], [(activity_id, run.grant)]]
 
 
 def test_a_grant_whose_message_was_lost_is_published_again(
