@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import redis
+from django.db import transaction
 
 from activities.admission import Closed, Exchange, limits
 from activities.leases import ALL, Lease
+from tenants.context import APP
 
 from . import leases, relay
 
@@ -80,8 +82,13 @@ def is_open(lease: Lease, role: str) -> bool:
     return not lease.closed or (ALL not in lease.closed and role not in lease.closed)
 
 
+def update_admission_after_commit() -> None:
+    """As `update_admission`, when the current transaction has committed."""
+    transaction.on_commit(update_admission, using=APP, robust=True)
+
+
 def update_admission() -> None:
-    """Update the number of seats in admission, and grant the work that now has room."""
+    """Put the current limits in force, and grant the work that now has room."""
     try:
         if limits.refresh():
             relay.release_and_acquire(Exchange())

@@ -10,7 +10,16 @@ from typing import Any
 
 from django.db.models import Count
 
-from activities import activity_tree, dead_letter_records, outbox, selectors, states, subagents, suspension
+from activities import (
+    activity_tree,
+    dead_letter_records,
+    intake,
+    outbox,
+    selectors,
+    states,
+    subagents,
+    suspension,
+)
 from activities.activity_tree import Origin
 from activities.alerts import alert_agent_health, alert_expired_channel, alert_expiring_channel
 from activities.human_tasks import approvals
@@ -26,7 +35,7 @@ from agents.signals import health_changed
 from tenants import owned_ids
 from tenants.context import SYSTEM
 from tenants.models import Tenant
-from tenants.signals import channel_expired, channel_expiring
+from tenants.signals import channel_expired, channel_expiring, pauses_changed
 
 
 def connect() -> None:
@@ -34,10 +43,16 @@ def connect() -> None:
     activity_settled.connect(end_messages, dispatch_uid="activities.end_what_was_told")
     channel_expired.connect(alert_expired_channel, dispatch_uid="activities.tell_of_expired_channel")
     channel_expiring.connect(alert_expiring_channel, dispatch_uid="activities.tell_of_expiring_channel")
+    pauses_changed.connect(enforce_pauses, dispatch_uid="activities.enforce_pauses")
     health_changed.connect(alert_agent_health, dispatch_uid="activities.tell_of_agent_health")
     registry.provide_references("activities", SOURCE)
     owned_ids.provide("output", selectors.outputs_that_exist)
     owned_ids.provide("activity", selectors.activities_that_exist)
+
+
+def enforce_pauses(sender: Any, **kwargs: Any) -> None:
+    """Make a pause or its end take effect when it is committed; if Redis does not answer, at the next tick of the leader."""
+    intake.update_admission_after_commit()
 
 
 def end_messages(sender: Any, *, activity: Any, **kwargs: Any) -> None:

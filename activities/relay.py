@@ -1,8 +1,9 @@
 """The relay: the only publisher to Celery, and the only way from a committed transaction to Redis.
 
-Requests and transactions never talk to Redis. After a commit they hand their changes (offers, releases, withdrawals) to one thread per
-process. The thread sends all pending changes in one admission call and publishes the grants together. While Redis does not answer, it
-keeps the changes and tries again. If the process dies, recovery offers the work again from PostgreSQL.
+Requests and transactions never talk to Redis, except to put a pause in force (`intake`). After a commit they hand their changes (offers,
+releases, withdrawals) to one thread per process. The thread sends all pending changes in one admission call and publishes the grants
+together. While Redis does not answer, it keeps the changes and tries again. If the process dies, recovery offers the work again from
+PostgreSQL.
 
 A worker that has finished a run releases the slots itself (`release_and_acquire`) and may acquire its next activities in the same call.
 """

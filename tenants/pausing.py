@@ -1,7 +1,8 @@
 """Pausing a tenant, or one of its pipelines, schedules or model providers: nothing new starts until somebody resumes it. What already runs
 ends normally, and new work waits.
 
-It takes effect within two seconds, when the limits of admission are next applied. Pauses are recorded in the tenant's audit trail.
+It takes effect when it is committed, or within two seconds if Redis does not answer at that moment. Pauses are recorded in the tenant's
+audit trail.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tenants.context import tenant_scope
 from tenants.exceptions import TenantError
 from tenants.models import Pause, PauseKind, Role, Tenant
 from tenants.principals import Principal
-from tenants.signals import work_resumed
+from tenants.signals import pauses_changed, work_resumed
 
 
 class PausingRefused(TenantError):
@@ -41,6 +42,8 @@ def switch(who: Principal, *, paused: bool) -> bool:
         audit.record_action(who, operation, about=about, changes=changes, outcome=outcome)
         if allowed and not paused:
             work_resumed.send(sender=Tenant, tenant_id=who.tenant_id, kind=None, subject="")
+        if allowed:
+            pauses_changed.send(sender=Tenant)
     if not allowed:
         raise PausingRefused("This needs the role admin; you act as " + who.role.value + ".")
     return True
@@ -55,6 +58,7 @@ def switch_part(
         was_paused = bool(rows.delete()[0])
         if was_paused:
             work_resumed.send(sender=Pause, tenant_id=tenant_id, kind=kind, subject=str(subject))
+            pauses_changed.send(sender=Pause)
         return was_paused
     if rows.exists():
         return False
@@ -62,6 +66,7 @@ def switch_part(
         tenant_id=tenant_id, kind=kind, subject=str(subject), name=name[:200], paused_by=actor[:200]
     )
     Pause.objects.bulk_create([pause], ignore_conflicts=True)  # somebody else may pause it at the same time
+    pauses_changed.send(sender=Pause)
     return True
 
 

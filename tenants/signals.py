@@ -12,6 +12,9 @@ tenant_changed = Signal()
 #: whole tenant.
 work_resumed = Signal()
 
+#: Work was paused or resumed. Sent in addition to `work_resumed`.
+pauses_changed = Signal()
+
 #: A channel has stopped working, which it did until now. Carries `channel`, a row of Channel.
 channel_expired = Signal()
 

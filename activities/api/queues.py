@@ -12,7 +12,7 @@ from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from activities import selectors
+from activities import intake, selectors
 from activities.leases import ALL, DRAINING
 from activities.models import WorkerProcess
 from agents.api.pausing import Pausable
@@ -163,6 +163,7 @@ class QueueViewSet(Pausable, TenantViewSet):
         config, _ = own.get_or_create(tenant_id=self.tenant_id, agent_id=role)
         # The version is the ETag of the settings, so a client that read them before the pause notices the change.
         own.filter(pk=config.pk).exclude(paused=paused).update(paused=paused, version=F("version") + 1)
+        intake.update_admission_after_commit()
         return {"role": role, "queue": queue_of(role)}
 
 

@@ -84,6 +84,7 @@ OWNS_TABLES = {
 PUBLISHERS = {"activities.publishing": "builds and sends Celery's messages"}
 
 AFTER_COMMIT = {
+    "activities.intake": "puts limits in force when a pause is stored, or has ended",
     "activities.relay": "hands over offers and releases once they are true",
     "tenants.tokens": "forgets a revoked token in this process",
 }

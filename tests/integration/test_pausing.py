@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+import redis
 
 from activities import relay, wait_reasons
 from activities.admission import limits, rebuilding
@@ -117,6 +118,29 @@ def test_a_paused_pipeline_starts_no_work_and_running_work_ends(
     assert engine.status(acme, waiting.pk) == "done"
     assert names_of_calls(engine)[-2:] == ["one", "two"]
     assert client.get(f"{API}/pipelines/brief/").json()["paused"] is False
+
+
+@pytest.mark.parametrize("address", ["/queues/qa/", "/pipelines/brief/", "/tenant/"])
+def test_a_pause_and_its_end_take_effect_at_once(
+    client: Any, engine: Engine, acme: Tenant, address: str
+) -> None:
+    assert client.post(f"{API}{address}pause/").status_code == 200
+    assert client.post(f"{API}/pipelines/brief/runs/", {}).status_code == 201
+    engine.drain()
+    assert names_of_calls(engine) == []
+
+    assert client.post(f"{API}{address}resume/").status_code == 200
+    engine.drain()
+    assert names_of_calls(engine) == ["one", "two"]
+
+
+def test_a_pause_is_stored_while_redis_is_away(
+    client: Any, engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "refresh", lambda: raise_error(redis.ConnectionError()))
+
+    assert client.post(f"{API}/pipelines/brief/pause/").json()["paused"] is True
+    assert client.get(f"{API}/pipelines/brief/").json()["paused"] is True
 
 
 def test_a_pause_survives_a_wiped_redis(client: Any, engine: Engine, acme: Tenant) -> None:
