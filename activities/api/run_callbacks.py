@@ -415,7 +415,7 @@ class RunLog(RunView):
         """Equal lines are stored once, unless their `at` or their `Idempotency-Key` differs. A full log is not an error: lines that do not
         fit are dropped and counted. Log lines do not count as a heartbeat."""
         sent_lines = read(LogSerializer, request.data)["lines"]
-        reports.refuse_if_over(self.caller.token)
+        run = reports.live_or_suspended_run(self.caller.token)
         lines = [LogLine(line["kind"], line["text"], line.get("at")) for line in sent_lines]
         key = request.headers.get(HEADER)
         appended = run_logs.record(self.caller.token, lines, key="" if key is None else key_of(key))
@@ -425,7 +425,7 @@ class RunLog(RunView):
                 "dropped": appended.dropped,
                 "last": appended.last,
                 "duplicate": appended.duplicate,
-                "stop": False,
+                "stop": bool(run.ended_by_tool),
             }
         )
 
@@ -619,7 +619,7 @@ class RunTool(RunView):
         if tool not in KINDS:
             raise NotFound(f"The tools are {', '.join(KINDS)}.", code="tool_not_available")
         run = self.caller.token
-        reports.refuse_if_over(run)
+        reports.live_or_suspended_run(run)
         text = request.headers.get(HEADER)
         answer = agent_tools.receive_call(run, tool, request.data, key="" if text is None else key_of(text))
         return Response({**answer.body, "duplicate": answer.repeated}, status=200 if answer.repeated else 201)

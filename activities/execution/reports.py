@@ -80,12 +80,13 @@ def live_run(token: RunToken) -> ActivityRun:
     return run
 
 
-def refuse_if_over(token: RunToken) -> None:
-    """Raise `RunOver` unless the run is live, or was ended by a tool, whose call may be repeated."""
+def live_or_suspended_run(token: RunToken) -> ActivityRun:
+    """Return the run if it is live, or if a tool has ended it, because that call may be repeated. Raises `RunOver`."""
     with tenant_scope(token.tenant_id):
         run = _runs_of(token).first()
     if run is None or (run.status != RunStatus.RUNNING and not run.ended_by_tool):
         raise RunOver(reason_of(run))
+    return run
 
 
 def run_over(token: RunToken) -> RunOver:

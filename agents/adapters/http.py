@@ -29,7 +29,7 @@ from tenants import strict_json, tracing
 _RETRYABLE_STATUSES = frozenset({408, 425})  # and all from 500
 
 #: Headers that carry the protocol. A tenant's credentials must not replace them.
-_OWN_HEADERS = frozenset(
+OWN_HEADERS = frozenset(
     {
         *("accept", "accept-encoding", "connection", "content-encoding", "content-length", "content-type"),
         *(
@@ -103,7 +103,7 @@ def authentication_of(request: AgentRequest) -> dict[str, str]:
         case "bearer" if auth.get("token"):
             return {"Authorization": f"Bearer {auth['token']}"}
         case "header" if auth.get("name") and "value" in auth:
-            if auth["name"].lower() in _OWN_HEADERS:
+            if auth["name"].lower() in OWN_HEADERS:
                 raise ConfigurationError(f"The header {auth['name']} is set by the protocol itself.")
             return {auth["name"]: auth["value"]}
         case "basic" if auth.get("username"):

@@ -21,7 +21,7 @@ from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldBooleanSwitchWidget
 
 from agents import credentials
-from agents.api.configurations import AgentSettingsSerializer, refuse_unusable
+from agents.api.configurations import AgentSettingsSerializer, AuthSerializer, refuse_unusable
 from agents.models import AgentConfig, AgentSession, Skill
 from tenants import strict_json
 from tenants.admin.bases import KeptAdmin, PlatformAdmin, RecordAdmin, TenantFilter, badge
@@ -65,6 +65,10 @@ class SealingForm(forms.ModelForm):
             raise ValidationError(f"This is not valid JSON: {error.message}") from error
         if not isinstance(auth, dict) or not all(isinstance(value, str) for value in auth.values()):
             raise ValidationError("Credentials must be an object whose values are texts.")
+        body = AuthSerializer(data=auth)
+        if not body.is_valid():
+            # The errors name members and never quote their values.
+            raise ValidationError([f"{path}: {message}" for path, message in flatten_errors(body.errors)])
         return auth
 
     def seal(self, context: str) -> None:

@@ -21,7 +21,6 @@ from unfold.decorators import action, display
 
 from agents import configuration, credentials, deployments, health, registry
 from agents.admin.configurations import SealingAdmin, SealingForm
-from agents.api.configurations import AuthSerializer
 from agents.api.registry import PLAIN, AgentChangeSerializer, error_of_address
 from agents.exceptions import RegistryError
 from agents.models import Agent, AgentVersionDeployment
@@ -184,16 +183,6 @@ class AgentForm(SealingForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.initial["seen_revision"] = self.instance.revision
-
-    def clean_auth(self) -> Mapping[str, str] | None:
-        auth = super().clean_auth()
-        if auth is None:
-            return None
-        body = AuthSerializer(data=auth)
-        if not body.is_valid():
-            # The errors name members and never quote their values.
-            raise ValidationError([f"{path}: {message}" for path, message in flatten_errors(body.errors)])
-        return auth
 
     def clean(self) -> dict[str, Any]:
         values: dict[str, Any] = super().clean() or self.cleaned_data

@@ -15,6 +15,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from agents import adapters, configuration, credentials, outbound, scheduler_settings
+from agents.adapters.http import OWN_HEADERS
 from agents.exceptions import ConfigurationError, OutboundRefused
 from agents.governor import providers
 from agents.models import Agent, AgentConfig
@@ -91,6 +92,8 @@ class AuthSerializer(StrictSerializer):
             errors["set"] = ["is for keeping what is set; leave out the credentials"]
         if "name" in values and not _HEADER.fullmatch(values["name"]):
             errors.setdefault("name", ["must be the name of a header"])
+        elif values.get("name", "").lower() in OWN_HEADERS:
+            errors.setdefault("name", ["is a header that the protocol itself sets"])
         errors |= {
             name: ["must be printable ASCII"]
             for name in ("token", "value")

@@ -23,6 +23,7 @@ from activities.notifications.webhooks import claim_delivery, deliver, deliver_w
 from tenants import redis
 from tenants.context import SYSTEM, tenant_scope
 from tenants.events import log
+from tenants.identifiers import uuid7
 from tenants.models import Tenant
 from tenants.models.events import WebhookDelivery, WebhookEndpoint
 from tests.engine import Engine, at_once, elsewhere
@@ -70,6 +71,7 @@ def test_an_event_arrives_signed_as_the_public_library_verifies_it(
     engine: Engine, tenant: Tenant, receiver: HttpReceiver
 ) -> None:
     _, secret = webhook(tenant, receiver.url, kinds=["activity.created", "dead_letter"])
+    before = uuid7()
     engine.serve(tenant)
     [activity] = engine.submit(tenant)
     engine.drain()
@@ -87,6 +89,7 @@ def test_an_event_arrives_signed_as_the_public_library_verifies_it(
     )
     assert body["data"]["status"] == "created"
     assert posted.headers["webhook-id"] == str(sent.id)
+    assert (sent.id.version, sent.id > before) == (7, True)
     assert (sent.state, sent.attempts, sent.response_status, sent.error) == ("delivered", 1, 200, "")
     assert sent.duration_ms is not None
     assert send_all() == 0

@@ -75,7 +75,10 @@ WITH taken AS (
     SELECT id, kinds FROM tenants_webhookendpoint WHERE tenant_id = %(tenant)s AND enabled ORDER BY id FOR KEY SHARE
 ), sent AS (
     INSERT INTO tenants_webhookdelivery (id, tenant_id, endpoint_id, event_number, kind, state, next_attempt_at, created_at)
-    SELECT gen_random_uuid(), %(tenant)s, w.id, n.number, n.kind, 'pending', clock_timestamp(), clock_timestamp()
+    -- A UUIDv7: the milliseconds replace the first 48 random bits, and the bits 52 and 53 turn version 4 into 7.
+    SELECT encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid())
+               PLACING substring(int8send((extract(epoch FROM clock_timestamp()) * 1000)::bigint) FROM 3) FROM 1 FOR 6), 52, 1), 53, 1), 'hex')::uuid,
+           %(tenant)s, w.id, n.number, n.kind, 'pending', clock_timestamp(), clock_timestamp()
     FROM numbered n JOIN webhook w ON w.kinds = '[]'::jsonb OR w.kinds ? n.kind
 )
 SELECT (SELECT count(*) FROM taken) AS taken, count(*) AS numbered FROM numbered

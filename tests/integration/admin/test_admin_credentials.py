@@ -110,13 +110,17 @@ def test_may_hold_is_stored_as_in_the_api(tenant: Tenant, root: Client) -> None:
 
 
 def test_a_tenants_own_credentials_are_sealed_for_that_tenant_and_role(tenant: Tenant, root: Client) -> None:
-    form = _config_form(tenant, auth='{"token": "t"}')
+    without_type = _config_form(tenant, auth='{"token": "t"}')
+    page = root.post(f"{list_of(AgentConfig)}add/", without_type)
+    assert page.context["adminform"].form.errors == {"auth": ["type: This field is required."]}
+
+    form = _config_form(tenant, auth='{"type": "bearer", "token": "t"}')
     assert root.post(f"{list_of(AgentConfig)}add/", form).status_code == 302
 
     with system_scope():
         config = AgentConfig.objects.get()
     context = credentials.config_context(tenant.pk, "qa")
-    assert credentials.unseal(config.auth_sealed, context=context) == {"token": "t"}
+    assert credentials.unseal(config.auth_sealed, context=context) == {"type": "bearer", "token": "t"}
     assert (
         root.post(
             page_of(config), {"enabled": "on", "retry": "{}", "rate": "{}", "max_concurrency": "3"}

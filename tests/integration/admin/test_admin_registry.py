@@ -93,6 +93,11 @@ def test_a_new_endpoint_resets_the_health_to_unknown(scribe: Agent, root: Client
         ("health_url", "http://169.254.169.254/", "https"),
         ("auth", '{"type": "bearer", "token": ""}', "token: "),
         ("auth", '{"type": "oauth"}', "type: must be one of"),
+        (
+            "auth",
+            '{"type": "header", "name": "Host", "value": "v"}',
+            "name: is a header that the protocol itself sets",
+        ),
     ],
 )
 def test_invalid_settings_are_refused_at_their_field(

@@ -220,6 +220,18 @@ def test_an_ended_run_adds_no_lines_and_is_told_to_stop(api: Any, engine: Engine
     assert texts(api(), cancelled_id, cancelled) == ["before"]
 
 
+def test_an_agent_that_has_suspended_its_work_adds_its_last_lines_and_is_told_to_stop(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    activity_id, agent = accept_work(engine, acme)
+    agent.post("tools/report_blocker", {"type": "outage", "message": "The site is down."})
+
+    answer = agent.post("log", lines("I wait."))
+
+    assert answer.json() == {"accepted": 1, "dropped": 0, "last": 1, "duplicate": False, "stop": True}
+    assert texts(api(), activity_id, agent) == ["I wait."]
+
+
 def test_a_log_is_not_found_for_other_tenants_and_activities(
     api: Any, engine: Engine, acme: Tenant, other_tenant: Tenant
 ) -> None:
