@@ -444,7 +444,7 @@ def withdraw(tenant_id: UUID, approval_id: UUID, *, by: Voter, reason: str = "")
 # A linked activity waits: a ready one is held, and the one whose agent asks is suspended. A current run continues, but no further run
 # begins before the decision. An activity that several questions hold starts when all are answered, and receives all answers in order. A
 # rejection among them ends nothing by itself, and no answer closes another question. Activities that ended before the decision are listed
-# as skipped.
+# as skipped; after the end of the last one, the leader withdraws the approval, because nobody would receive the decision.
 
 OBSOLETE = "obsolete"
 
@@ -667,6 +667,29 @@ def drop_links_of(tenant_id: UUID, activity_id: UUID, *, actor: str) -> None:
     transitions.apply_many(
         unneeded, "cancel", actor=actor, detail={"reason": OBSOLETE}, cancel_reason=OBSOLETE
     )
+
+
+#: Why an approval was withdrawn by the engine.
+ALL_ENDED = "obsolete, because all of its activities have ended"
+
+
+def withdraw_obsolete(tenant_id: UUID, approval_id: UUID) -> bool:
+    """Withdraw an open approval if all activities that wait for it have ended. Its links say how each has ended.
+
+    Returns False if somebody has decided it meanwhile, or if an activity waits for it after all, such as a revision.
+    """
+    with tenant_scope(tenant_id):
+        lock_concerned_by(tenant_id, [approval_id])
+        links = ApprovalLink.objects.for_tenant(tenant_id).filter(
+            approval_id=approval_id, state=LinkState.WAITING
+        )
+        if links.exclude(activity__status__in=activity_tree.ENDED).exists():
+            return False
+        return bool(
+            transitions.apply_many(
+                [approval_id], "cancel", actor="engine", detail={"reason": ALL_ENDED}, cancel_reason=ALL_ENDED
+            )
+        )
 
 
 def move_questions(tenant_id: UUID, revisions: Mapping[UUID, UUID], *, actor: str) -> None:

@@ -22,14 +22,17 @@ from django.db import transaction
 from django.db.models import Exists, F, OuterRef, Q
 from django.db.models.functions import Now
 
-from activities import backlog, cancellation, leases, relay, states
+from activities import activity_tree, backlog, cancellation, leases, relay, states
 from activities.admission import Closed, Exchange
 from activities.admission.exchange import Offer, find_unknown
 from activities.exceptions import RunSuperseded, TransitionRefused
 from activities.execution import results
-from activities.models import Activity, ActivityRun, LeaderLease, Wake, WorkerProcess
+from activities.human_tasks import approvals
+from activities.models import Activity, ActivityRun, ApprovalLink, LeaderLease, Wake, WorkerProcess
 from activities.models.activity import in_status
+from activities.models.decision import LinkState
 from activities.run_tokens import RunToken
+from tenants import outages
 from tenants.context import SYSTEM, system_scope, tenant_scope
 from tenants.sql import Statement
 
@@ -266,6 +269,43 @@ def _stale_activities() -> Statement:
     )
     columns = rows.order_by("expires_at").values("tenant_id", "id", "agent_role")
     return Statement.of_queryset("stale_activities", columns[:PAGE], using=SYSTEM)
+
+
+def withdraw_obsolete_approvals() -> int:
+    """Withdraw open approvals about activities that have all ended since they were asked. Returns how many."""
+    withdrawn = 0
+    for row in _obsolete_approvals().run({}, using=SYSTEM):
+        try:
+            withdrawn += approvals.withdraw_obsolete(row.tenant_id, row.id)
+        except Exception as error:
+            if outages.is_contention(error):
+                continue  # Somebody is deciding right now.
+            if outages.may_pass(error):
+                raise
+            # One approval that cannot be withdrawn must not stop the others.
+            logger.exception(
+                "Approval could not be withdrawn",
+                extra={"action": "recovery_failed", "activity": str(row.id)},
+            )
+    return withdrawn
+
+
+@cache
+def _obsolete_approvals() -> Statement:
+    links = ApprovalLink.objects.filter(approval_id=OuterRef("pk"), state=LinkState.WAITING)
+    # An approval that was asked about ended activities only is a question about their results, and stays.
+    ended_since = links.filter(
+        activity__status__in=activity_tree.ENDED, activity__finished_at__gt=OuterRef("created_at")
+    )
+    approvals_of_people = Activity.objects.filter(
+        in_status(*activity_tree.OPEN), assignee_type="human", link_kind=states.LinkKind.APPROVAL
+    )
+    rows = approvals_of_people.filter(
+        Exists(ended_since), ~Exists(links.exclude(activity__status__in=activity_tree.ENDED))
+    )
+    return Statement.of_queryset(
+        "obsolete_approvals", rows.order_by("pk").values("tenant_id", "id")[:PAGE], using=SYSTEM
+    )
 
 
 def _token(run: Any) -> RunToken:

@@ -166,6 +166,7 @@ JOBS: tuple[SystemJob, ...] = (
     SystemJob("slots", 5.0, "activities.admission.rebuilding", 10.0, _audit_slots, when=_open),
     SystemJob("forgotten work", 5.0, "activities.maintenance.recovery", 10.0, _offer_forgotten, when=_open),
     SystemJob("counters", 2.0, "activities.maintenance.counters", 30.0, lambda term: counters.count_fresh()),
+    SystemJob("obsolete approvals", 5.0, "activities.maintenance.recovery", 5.0, lambda term: recovery.withdraw_obsolete_approvals()),
     SystemJob("silent agents", 5.0, "activities.maintenance.recovery", 5.0, _find_silent_agents),
     SystemJob("dead letters", 5.0, "activities.dead_letters", 5.0, _handle_dead_letters),
     SystemJob("conditions", TICK, "activities.maintenance.platform_checks", 10.0, lambda term: term.monitor.check_due()),
