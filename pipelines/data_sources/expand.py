@@ -193,18 +193,22 @@ _COMBINED = {Expand.PRODUCT: _product, Expand.ZIP: _zip_dimensions, Expand.LIST:
 MOST_SOURCES = 5  # in the parameters of one schedule
 
 
-class ParamsError(DefinitionError):
-    """The parameters hold invalid data sources. `errors` lists each with its path and character."""
-
-    code = "invalid_params"
-
-
 @dataclass(frozen=True, slots=True)
 class Params:
     """Parameters, divided into plain values and data sources."""
 
     literals: Mapping[str, Any]  # every job gets them unchanged
     sources: Mapping[str, DataSource]  # they are expanded into jobs
+
+
+class ParamsError(DefinitionError):
+    """The parameters hold invalid data sources. `errors` lists each with its path and character; `readable` has the other parameters."""
+
+    code = "invalid_params"
+
+    def __init__(self, errors: Iterable[InputError], readable: Params) -> None:
+        super().__init__(errors)
+        self.readable = readable
 
 
 def read_params(params: Mapping[str, Any]) -> Params:
@@ -222,6 +226,7 @@ def read_params(params: Mapping[str, Any]) -> Params:
             errors.extend(InputError(at("params", name), str(problem)) for problem in error.errors)
     if len(sources) > MOST_SOURCES:
         errors.append(InputError("params", f"must have at most {MOST_SOURCES} data sources"))
+    params = Params(literals, sources)
     if errors:
-        raise ParamsError(errors)
-    return Params(literals, sources)
+        raise ParamsError(errors, params)
+    return params

@@ -277,7 +277,7 @@ def params_errors(
     try:
         read = data_sources.read_params(params)
     except ParamsError as error:
-        return error.errors
+        return error.errors + _errors_of_sources(tenant_id, error.readable)
     errors = _errors_of_sources(tenant_id, read)
     if role:
         # The values of data sources count as present but unknown.

@@ -158,7 +158,7 @@ def test_all_faults_are_told_at_once_and_nothing_is_stored(api: Any, acme: Tenan
         timezone="y",
         agent_role="z",
         priority=99,
-        params={"a": "db:none:all:id"},
+        params={"a": "db:none:all:id", "b": "db:none:all"},
         retry={"jitter": 2},
         overlap=1,
     )
@@ -171,6 +171,7 @@ def test_all_faults_are_told_at_once_and_nothing_is_stored(api: Any, acme: Tenan
         "agent_role",
         "priority",
         "params.a",
+        "params.b",
         "retry.jitter",
         "overlap",
     }
