@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import orjson
@@ -37,6 +37,7 @@ from django.db.models.functions import Cast, Now
 
 from activities import backlog
 from activities.admission import keys
+from activities.decision_rules import DecisionRules
 from activities.models import (
     Activity,
     ActivityEvent,
@@ -64,6 +65,32 @@ BAND_NAMES = tuple(sorted(BANDS, key=BANDS.__getitem__))
 
 #: Work of people that is not decided or completed yet.
 OPEN_FOR_PEOPLE = Q(in_status(Status.CREATED, Status.IN_PROGRESS), assignee_type="human")
+
+
+class PersonClaim(NamedTuple):
+    """Who has claimed an item, and when. A claim only tells others that somebody works on it: they may still answer it."""
+
+    actor: str
+    at: datetime
+
+
+def claims_of(tenant_id: UUID, items: Iterable[Any]) -> dict[UUID, PersonClaim]:
+    """Return the claims on these items, which are rows of Activity. A first vote starts an item too, but is no claim."""
+    claimed = [
+        item.pk
+        for item in items
+        if item.assignee_type == "human"
+        and item.status == Status.IN_PROGRESS
+        and not DecisionRules.read(item.decision_rules).is_voted_on
+    ]
+    if not claimed:
+        return {}
+    events = ActivityEvent.objects.for_tenant(tenant_id).filter(activity_id__in=claimed, verb="take_up")
+    rows = events.order_by("activity_id", "-seq").distinct("activity_id")
+    return {
+        activity_id: PersonClaim(*claim)
+        for activity_id, *claim in rows.values_list("activity_id", "actor", "at")
+    }
 
 
 # Text search. Params, metadata and errors have no index, because every change of an activity would have to update it. The search reads

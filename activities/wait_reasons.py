@@ -30,8 +30,9 @@ from tenants.context import tenant_scope
 from tenants.models import BudgetWait, PauseKind, Tenant
 from tenants.sql import Statement
 
-from . import activity_tree, admission, budgets
+from . import activity_tree, admission, budgets, selectors
 from .outbox import LATER
+from .selectors import PersonClaim
 
 QUEUED = "It is ready and will start when its turn comes."
 REBUILT = "Admission is being rebuilt from the database; it will start when its turn comes."
@@ -81,7 +82,13 @@ def why(tenant_id: UUID, activity_id: UUID) -> Waiting:
         waits = budgets.waits_of(tenant_id, [activity_id] if delays else [])
         errors = _provider_errors([activity], delays)
         reason = _explain_from_database(
-            activity, delays, _pauses(tenant_id, [activity]), awaited, errors, waits
+            activity,
+            delays,
+            _pauses(tenant_id, [activity]),
+            awaited,
+            errors,
+            waits,
+            selectors.claims_of(tenant_id, [activity]),
         )
         if (
             item := provider_batches.waiting_items(tenant_id, _running([activity])).get(activity_id)
@@ -116,9 +123,10 @@ def explain_many(tenant_id: UUID, activities: Sequence[Activity]) -> dict[UUID, 
     paused, awaited = _recent_pauses(tenant_id, ready), activity_tree.counterparts_of(tenant_id, activities)
     errors = _provider_errors(ready, delays)
     waits = budgets.waits_of(tenant_id, [activity.pk for activity in ready])
+    claims = selectors.claims_of(tenant_id, activities)
     parked = provider_batches.waiting_items(tenant_id, _running(activities))
     return {
-        activity.pk: _explain_from_database(activity, delays, paused, awaited, errors, waits)
+        activity.pk: _explain_from_database(activity, delays, paused, awaited, errors, waits, claims)
         or Waiting("queued", QUEUED)
         for activity in activities
     } | {activity_id: _explain_batch(item) for activity_id, item in parked.items()}
@@ -152,6 +160,7 @@ def _explain_from_database(
     awaited: Mapping[UUID, Sequence[Activity]],
     errors: Mapping[UUID, Mapping[str, Any]],
     waits: Mapping[UUID, BudgetWait],
+    claims: Mapping[UUID, PersonClaim],
 ) -> Waiting | None:
     """Explain without admission. Returns None for an agent's work that could start as far as PostgreSQL knows."""
     status = Status(activity.status)
@@ -162,14 +171,7 @@ def _explain_from_database(
     if status in WAITING:
         return explain_counterparts(activity, awaited.get(activity.pk, ()))
     if activity.assignee_type == "human":
-        detail = (
-            "It waits for somebody to claim it." if status == Status.CREATED else "Somebody is working on it."
-        )
-        return Waiting(
-            "human",
-            "It waits for a decision." if activity.is_approval_gate else detail,
-            holder=_person(activity),
-        )
+        return Waiting("human", _explain_person(activity, claims.get(activity.pk)), holder=_person(activity))
     if status != Status.CREATED:
         return Waiting(None, "It is running.")
     if (wait := waits.get(activity.pk)) is not None:
@@ -179,6 +181,12 @@ def _explain_from_database(
     if (who := paused.holder(activity)) is not None:
         return Waiting("paused", f"{who} is paused; nothing new starts.", holder=who)
     return None
+
+
+def _explain_person(activity: Activity, claim: PersonClaim | None) -> str:
+    if claim is not None:
+        return f"{claim.actor} claimed it at {claim.at:%Y-%m-%d %H:%M:%S} UTC. Others can still answer it."
+    return "It waits for a decision." if activity.is_approval_gate else "It waits for somebody to claim it."
 
 
 def _explain_delay(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from activities import activity_tree, outputs, suspension, transitions
+from activities import activity_tree, outputs, selectors, suspension, transitions
 from activities.activity_tree import OPEN
 from activities.exceptions import NotFound, SubmissionInvalid, TransitionRefused
 from activities.models import Activity
@@ -14,10 +14,16 @@ from tenants.context import tenant_scope
 
 
 def take_up(tenant_id: UUID, activity_id: UUID, *, actor: str) -> Activity:
-    """Record that a person claims the activity. Raises `TransitionRefused`, also for an agent's activity, and `NotFound`."""
+    """Record that a person claims the activity. It reserves nothing: others can still answer it.
+
+    Raises `TransitionRefused`, which names an earlier claimant, also for an agent's activity, and `NotFound`.
+    """
     with tenant_scope(tenant_id):
         _refuse_agents(tenant_id, activity_id, "take_up")
-        transitions.apply(activity_id, "take_up", actor=actor, started_at=transitions.NOW)
+        try:
+            transitions.apply(activity_id, "take_up", actor=actor, started_at=transitions.NOW)
+        except TransitionRefused as refusal:
+            raise _name_claimant(tenant_id, refusal) from refusal
         return Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
 
 
@@ -55,6 +61,20 @@ def complete(
         except TransitionRefused as refusal:
             raise suspension.explain_refusal(tenant_id, refusal, "completed") from refusal
         return Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
+
+
+def _name_claimant(tenant_id: UUID, refusal: TransitionRefused) -> TransitionRefused:
+    """Return the refusal of a second claim with the facts, or else the refusal as it is."""
+    activity = Activity.objects.for_tenant(tenant_id).get(pk=refusal.activity_id)
+    claim = selectors.claims_of(tenant_id, [activity]).get(activity.pk)
+    if claim is None:
+        return refusal
+    return TransitionRefused(
+        activity.pk,
+        refusal.verb,
+        activity.status,
+        f"{claim.actor} claimed this at {claim.at:%Y-%m-%dT%H:%M:%SZ}. You can still answer it, and an operator can reassign it.",
+    )
 
 
 def _refuse_agents(tenant_id: UUID, activity_id: UUID, verb: str) -> Activity:

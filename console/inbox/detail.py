@@ -20,13 +20,14 @@ from django.db.models import Q
 from django.http import Http404
 from django.utils.safestring import SafeString
 
-from activities import activity_tree, outputs
+from activities import activity_tree, outputs, selectors
 from activities.activity_tree import COUNTERPARTS, SUCCESSORS, Origin
 from activities.decision_rules import DecisionRules
 from activities.exceptions import OutputUnavailable
 from activities.models import Activity, ActivityEvent, ActivityRun, Approval, ApprovalLink, DeadLetter, Vote
 from activities.models.decision import LinkState
 from activities.outputs import StoredOutput
+from activities.selectors import PersonClaim
 from activities.states import LinkKind, Status
 from console import markdown
 from console.inbox import effects
@@ -58,6 +59,7 @@ class Item:
     history: Sequence[HistoryEntry]
     consequences: Sequence[Consequence]
     offer: Offer
+    claim: PersonClaim | None = None
     texts: Sequence[Text] = ()
     changes: Difference | None = None
     edits: Difference | None = None  # from the agent's text to the approved one, if somebody edited it
@@ -96,9 +98,7 @@ class Item:
 
     @property
     def claimed_by(self) -> str:
-        """Who has claimed it; empty for a vote, which nobody claims."""
-        names = (entry.who for entry in self.history if entry.verb == "take_up" and not entry.about)
-        return next(names, "") if self.is_open and self.votes is None else ""
+        return name_actor(self.claim.actor) if self.claim else ""
 
 
 def item(principal: Principal, item_id: UUID) -> Item:
@@ -153,6 +153,7 @@ def _read_facts(principal: Principal, item_id: UUID) -> Item:
         history=history_of(row, subject),
         consequences=effects.consequences(about) if is_open else (),
         offer=offer_actions(principal, row, approval=approval, voted=voted) if is_open else Offer(),
+        claim=selectors.claims_of(tenant_id, [row]).get(row.pk),
     )
 
 

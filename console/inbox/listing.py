@@ -12,8 +12,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from activities import selectors
 from activities.decision_rules import DecisionRules
 from activities.models import Activity, ActivityEvent
+from activities.selectors import PersonClaim
 from activities.states import Status
 from console.inbox.actions import DECIDED, OPEN, why_not_decide
 from console.inbox.query import (
@@ -114,6 +116,7 @@ def inbox(principal: Principal, view: View) -> Inbox:
         page = list(order(rows).select_related("parent").only(*SHOWN)[start : start + PAGE + 1])
         alike = counts_of_alike(every, page)
         runs = runs_of(principal.tenant_id, page)
+        claims = selectors.claims_of(principal.tenant_id, page)
         held = list_held(principal)
     audience, hidden = Audience.by(principal, view.role), 0
     kinds, aside = Counter(dict.fromkeys(KINDS, 0)), Counter(dict.fromkeys(KINDS, 0))
@@ -125,7 +128,7 @@ def inbox(principal: Principal, view: View) -> Inbox:
     listed = aside if view.aside else kinds
     return Inbox(
         view=view,
-        rows=[row_of(item, principal, runs, alike) for item in page[:PAGE]],
+        rows=[row_of(item, principal, runs, alike, claims) for item in page[:PAGE]],
         tabs=_tabs(view, kinds, aside.total()),
         roles=sorted({role for _, role, _ in counts}),
         total=listed[view.kind] if view.kind else listed.total(),
@@ -175,6 +178,7 @@ def row_of(
     principal: Principal,
     runs: Mapping[UUID, tuple[str, str]],
     alike: Mapping[tuple[str, str], int],
+    claims: Mapping[UUID, PersonClaim],
 ) -> Row:
     rules = DecisionRules.read(item.decision_rules)
     pipeline, about = runs.get(item.pipeline_run_id, (None, ""))
@@ -190,10 +194,16 @@ def row_of(
         human_role=item.human_role or "",
         priority=band(item.priority),
         timing=Timing.of(item),
-        under_way="" if item.status != Status.IN_PROGRESS else "voting" if rules.is_voted_on else "claimed",
+        under_way=_under_way(item, rules, claims.get(item.pk)),
         together=_together(item, principal, rules),
         aside_until=item.aside_until,
     )
+
+
+def _under_way(item: Any, rules: DecisionRules, claim: PersonClaim | None) -> str:
+    if claim is not None:
+        return f"claimed by {name_actor(claim.actor)}"
+    return "voting" if item.status == Status.IN_PROGRESS and rules.is_voted_on else ""
 
 
 def who_asks(item: Any, actor: str | None, pipeline: str | None) -> str:

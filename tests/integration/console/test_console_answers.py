@@ -5,6 +5,7 @@ The client of these tests runs no scripts and enforces CSRF checks.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -104,7 +105,9 @@ def test_a_task_is_claimed_and_completed_with_a_result(questions: Questions, ann
     task = questions.task()
 
     assert done(ann.answer(task, "start"), ann).startswith("Claimed")
-    assert "Claimed by ann ." in words(ann.look(task))
+    claimed = r"Claimed by ann on \d+ \w+ \d{4}, \d\d:\d\d UTC\. Others can still answer it\."
+    assert re.search(claimed, words(ann.look(task)))
+    assert "claimed by ann" in words(ann.browser.get(INBOX))
     assert done(
         ann.answer(task, "complete", output="# Called\r\nThey agree.", notes="Fine."), ann
     ).startswith("Completed")

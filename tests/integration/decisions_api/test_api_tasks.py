@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from activities.decision_rules import Voter
+from activities.human_tasks import approvals
 from agents.contracts import Accepted, Completed
 from agents.exceptions import PermanentAgentError
 from tenants.models import Tenant
 from tests.cases import in_one_test
 from tests.engine import Engine
-from tests.integration.decisions_api.questions import address_of, create_task, gates, submit_gated
+from tests.integration.decisions_api.questions import INBOX, address_of, create_task, gates, submit_gated
 from tests.integration.test_api_access import problem
+from tests.open_questions import asked
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -47,6 +51,54 @@ def test_a_task_can_be_completed_at_once_and_without_an_output(
     refused = problem(api("reviewer", name="Bob").post(address_of(task, "complete")), 409, "already_decided")
     assert refused["detail"].startswith("token:reviewer of acme completed this at")
     problem(api("reviewer").post(address_of(task, "start")), 409, "transition_refused")
+
+
+def test_everybody_sees_who_has_claimed_a_task_and_may_still_complete_it(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    task = create_task(api("operator"))
+    ann, bob = api("reviewer", name="Ann"), api("reviewer", name="Bob")
+    before = bob.get(address_of(task, "why")).json()["detail"]
+    ann.post(address_of(task, "start"))
+
+    (listed,) = bob.get(INBOX).json()["results"]
+    why = bob.get(address_of(task, "why")).json()
+    second_claim = problem(bob.post(address_of(task, "start")), 409, "transition_refused")
+    done = bob.post(address_of(task, "complete"), {"note": "Ann is away."}).json()
+
+    assert before == "It waits for somebody to claim it."
+    assert why["code"] == listed["waiting_for"]["code"] == "human"
+    assert why["detail"] == listed["waiting_for"]["detail"]
+    assert re.fullmatch(r"token:Ann claimed it at 20.+ UTC\. Others can still answer it\.", why["detail"])
+    assert re.match(r"token:Ann claimed this at 20.+Z\. You can still answer it", second_claim["detail"])
+    assert (done["status"], done["decided_by"]) == ("done", "token:Bob")
+
+
+def test_a_claimed_task_can_be_reassigned_and_is_unclaimed_then(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    task = create_task(api("operator"))
+    api("reviewer", name="Ann").post(address_of(task, "start"))
+
+    again = {"assignee_type": "human", "human_role": "editor", "reason": "Ann is away."}
+    successor = api("operator").post(address_of(task, "reassign"), again).json()
+
+    (listed,) = api("reviewer").get(INBOX).json()["results"]
+    assert listed["id"] == successor["id"]
+    assert (listed["status"], listed["waiting_for"]["detail"]) == (
+        "created",
+        "It waits for somebody to claim it.",
+    )
+    assert successor["metadata"]["reassign_reason"] == "Ann is away."
+
+
+def test_a_first_vote_claims_nothing(api: Any, engine: Engine, acme: Tenant) -> None:
+    approval = asked(acme, quorum=2, voters=3)
+    approvals.approve(acme.pk, approval, actor=Voter("Ann", identity="user:Ann"))
+
+    (listed,) = api("reviewer").get(INBOX).json()["results"]
+
+    assert (listed["status"], listed["waiting_for"]["detail"]) == ("in_progress", "It waits for a decision.")
 
 
 def test_a_gate_cannot_be_completed(api: Any, engine: Engine, acme: Tenant) -> None:
