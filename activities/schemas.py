@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -143,10 +143,10 @@ class RulesSerializer(StrictSerializer):
         **OPTIONAL,
     )
 
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+    def errors_of_combination(self, attrs: Mapping[str, Any], invalid: Container[str]) -> dict[str, Any]:
         errors: dict[str, Any] = {}
         due = attrs.get("due_seconds")
-        if attrs.get("on_timeout") and due is None:
+        if attrs.get("on_timeout") and due is None and "due_seconds" not in invalid:
             errors["on_timeout"] = ["needs due_seconds"]
         if attrs.get("voters") is not None and attrs["voters"] < attrs.get("quorum", 1):
             errors["voters"] = ["must not be fewer than quorum"]
@@ -159,9 +159,7 @@ class RulesSerializer(StrictSerializer):
                 errors[name] = ["must be in order, each later than the one before"]
             if any(not later.human_role for later in attrs.get(name, ())) and name == "escalation":
                 errors[name] = ["needs a human_role in each step: the role that is asked then"]
-        if errors:
-            raise serializers.ValidationError(errors)
-        return attrs
+        return errors
 
 
 class OptionsField(serializers.ListField):

@@ -46,7 +46,15 @@ from agents.command_line import transcripts
 from agents.contracts import LINE_KINDS
 from tenants import owned_ids
 from tenants.api.documentation import operation, posting
-from tenants.api.filters import SEARCH_LENGTH, FlagFilter, StrictFilterSet, parse_whole_number, refuse_unknown
+from tenants.api.filters import (
+    SEARCH_LENGTH,
+    FlagFilter,
+    MomentFilter,
+    StrictFilterSet,
+    WholeNumberFilter,
+    parse_whole_number,
+    refuse_unknown,
+)
 from tenants.api.pagination import LIMIT, Cursor, CursorPagination
 from tenants.api.problems import FieldError, InvalidRequest
 from tenants.api.serializers import ResponseSerializer
@@ -74,19 +82,19 @@ class ActivityFilter(StrictFilterSet):
     agent_role = django_filters.CharFilter()
     human_role = django_filters.CharFilter()
     assignee_type = django_filters.ChoiceFilter(choices=AssigneeType.choices)
-    priority = django_filters.NumberFilter()
+    priority = WholeNumberFilter()
     period = django_filters.UUIDFilter(field_name="period_id")
     pipeline = django_filters.UUIDFilter(field_name="pipeline_id")
     template = django_filters.CharFilter()
     pipeline_run = django_filters.UUIDFilter(field_name="pipeline_run_id")
     step = django_filters.CharFilter()
-    branch = django_filters.NumberFilter()
+    branch = WholeNumberFilter()
     parent = django_filters.UUIDFilter(field_name="parent_id")
     deliverable = django_filters.UUIDFilter(field_name="deliverable_id")
     schedule = django_filters.UUIDFilter(field_name="schedule_id")
     dedup_key = django_filters.CharFilter()
-    created_after = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
-    created_before = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
+    created_after = MomentFilter(field_name="created_at", lookup_expr="gte")
+    created_before = MomentFilter(field_name="created_at", lookup_expr="lt")
     search = django_filters.CharFilter(
         method="with_words",
         max_length=SEARCH_LENGTH,

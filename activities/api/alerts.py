@@ -22,7 +22,7 @@ from agents.exceptions import ConfigurationError
 from tenants.api import idempotency
 from tenants.api.documentation import change, command, creation, posting, removal
 from tenants.api.etags import DigestEtag
-from tenants.api.filters import FlagFilter, StrictFilterSet
+from tenants.api.filters import FlagFilter, MomentFilter, StrictFilterSet
 from tenants.api.problems import InvalidRequest
 from tenants.api.serializers import (
     OPTIONAL,
@@ -85,8 +85,8 @@ class AlertFilter(StrictFilterSet):
     severity = django_filters.ChoiceFilter(choices=Severity.choices)
     activity = django_filters.UUIDFilter(field_name="activity_id")
     acknowledged = FlagFilter(field_name="acknowledged_at", lookup_expr="isnull", exclude=True)
-    created_after = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
-    created_before = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
+    created_after = MomentFilter(field_name="created_at", lookup_expr="gte")
+    created_before = MomentFilter(field_name="created_at", lookup_expr="lt")
 
 
 @describe_resource(many="Alerts, newest first", one="One alert")

@@ -23,7 +23,7 @@ from activities.models import DeadLetter
 from activities.models.dead_letter import BurialReason, DeadLetterState, LetterKind
 from tenants.api.documentation import command, operation, posting
 from tenants.api.etags import DigestEtag
-from tenants.api.filters import StrictFilterSet
+from tenants.api.filters import MomentFilter, StrictFilterSet
 from tenants.api.serializers import (
     OPTIONAL,
     Computed,
@@ -114,8 +114,8 @@ class DeadLetterFilter(StrictFilterSet):
     state = django_filters.ChoiceFilter(choices=DeadLetterState.choices)
     activity = django_filters.UUIDFilter(field_name="activity_id")
     pipeline_run = django_filters.UUIDFilter(field_name="pipeline_run_id")
-    created_after = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
-    created_before = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
+    created_after = MomentFilter(field_name="created_at", lookup_expr="gte")
+    created_before = MomentFilter(field_name="created_at", lookup_expr="lt")
 
     def of_kind(self, rows: QuerySet[Any], name: str, value: str) -> QuerySet[Any]:
         return rows.filter(activity_id__isnull=ACTIVITY_IS_NULL[value])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -115,25 +115,25 @@ class NewActivitySerializer(RulesSerializer):
     timeout_seconds = Whole(min_value=1, max_value=LONGEST_TIMEOUT, **OPTIONAL)
     requires_approval = Flag(help_text="The agent's result waits for a person's approval.", **OPTIONAL)
 
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        attrs = super().validate(attrs)
-        if "agent_role" in attrs:
-            attrs["agent_role"] = role_named(attrs["agent_role"])
-        errors: dict[str, Any] = (
-            _errors_of_assignee(attrs) | _errors_of_times(attrs) | _errors_of_decision_fields(attrs)
-        )
+    def errors_of_combination(self, attrs: Mapping[str, Any], invalid: Container[str]) -> dict[str, Any]:
+        errors = super().errors_of_combination(attrs, invalid)
+        errors |= _errors_of_assignee(attrs, invalid) | _errors_of_times(attrs)
+        errors |= _errors_of_decision_fields(attrs, invalid)
+        if "group_scope" in attrs and "group_key" not in attrs and "group_key" not in invalid:
+            errors["group_scope"] = ["needs group_key"]
         if "input" in attrs and "input_ref" in attrs:
             errors["input_ref"] = ["cannot be given together with input"]
-        try:
-            attrs["priority"] = priority_of(attrs.get("priority"), attrs.pop("priority_scale", None))
-        except serializers.ValidationError as error:
-            errors |= dict(error.detail)  # type: ignore[arg-type]  # a mapping: it has a path
-        if not errors and "agent_role" in attrs:
-            errors |= _errors_of_params(
-                self.context["tenant_id"], attrs["agent_role"], attrs.get("params", {})
-            )
-        if errors:
-            raise serializers.ValidationError(errors)
+        if "priority_scale" not in invalid:
+            errors |= _errors_of_priority(attrs)
+        return errors
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        attrs["priority"] = priority_of(attrs.get("priority"), attrs.pop("priority_scale", None))
+        if "agent_role" in attrs:
+            attrs["agent_role"] = role = role_named(attrs["agent_role"])
+            errors = _errors_of_params(self.context["tenant_id"], role, attrs.get("params", {}))
+            if errors:
+                raise serializers.ValidationError(errors)
         return attrs
 
 
@@ -153,27 +153,41 @@ def new_activity(
     )
 
 
-def _errors_of_assignee(attrs: Mapping[str, Any]) -> dict[str, list[str]]:
+def _errors_of_assignee(attrs: Mapping[str, Any], invalid: Container[str]) -> dict[str, list[str]]:
     agent, human = attrs.get("agent_role"), attrs.get("human_role")
+    errors: dict[str, list[str]] = {}
     if agent and human:
-        return {"human_role": ["cannot be given together with agent_role: one of them does the work"]}
-    if not agent and not human:
-        return {"agent_role": ["is required, unless human_role is given"]}
-    if agent and agent not in configuration.list_roles():
-        return {"agent_role": [f"{agent!r} is not a role of the registry; GET /api/v1/agents/ lists them"]}
-    if human and attrs.get("requires_approval"):
-        return {"requires_approval": ["is for an agent's work"]}
-    if human and attrs.get("files"):
-        return {"files": ["is for an agent's work"]}
-    if human and attrs.get("not_before"):
-        return {"not_before": ["is for an agent's work: a person takes it up when they want"]}
-    if "group_scope" in attrs and "group_key" not in attrs:
-        return {"group_scope": ["needs group_key"]}
+        errors["human_role"] = ["cannot be given together with agent_role: one of them does the work"]
+    if not agent and not human and "agent_role" not in invalid and "human_role" not in invalid:
+        errors["agent_role"] = ["is required, unless human_role is given"]
+    if agent and role_named(agent) not in configuration.list_roles():
+        errors["agent_role"] = [f"{agent!r} is not a role of the registry; GET /api/v1/agents/ lists them"]
+    if human and not agent:
+        for name, message in _ONLY_FOR_AGENTS.items():
+            if attrs.get(name):
+                errors[name] = [message]
+    return errors
+
+
+_ONLY_FOR_AGENTS = {
+    "requires_approval": "is for an agent's work",
+    "files": "is for an agent's work",
+    "not_before": "is for an agent's work: a person claims it at any time",
+}
+
+
+def _errors_of_priority(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        priority_of(attrs.get("priority"), attrs.get("priority_scale"))
+    except serializers.ValidationError as error:
+        return dict(error.detail)  # type: ignore[arg-type]  # a mapping: it has a path
     return {}
 
 
-def _errors_of_decision_fields(attrs: Mapping[str, Any]) -> dict[str, list[str]]:
+def _errors_of_decision_fields(attrs: Mapping[str, Any], invalid: Container[str]) -> dict[str, list[str]]:
     """Return errors for fields about a decision, if the activity needs no decision."""
+    if any(name in invalid for name in ("human_role", "is_approval_gate", "requires_approval")):
+        return {}
     names = [name for name in ABOUT_PEOPLE if name in attrs]
     if attrs.get("is_approval_gate") and attrs.get("agent_role"):
         return {"is_approval_gate": ["is for a person; an agent's work has requires_approval"]}

@@ -19,7 +19,7 @@ from agents import outbound
 from agents.exceptions import OutboundRefused
 from tenants.api import idempotency
 from tenants.api.documentation import change, command, creation, operation, posting, removal
-from tenants.api.filters import FlagFilter, StrictFilterSet
+from tenants.api.filters import FlagFilter, StrictFilterSet, WholeNumberFilter
 from tenants.api.problems import InvalidRequest
 from tenants.api.serializers import (
     OPTIONAL,
@@ -218,7 +218,7 @@ def _with_secret(webhook: WebhookEndpoint, secret: str) -> dict[str, Any]:
 
 class WebhookDeliveryFilter(StrictFilterSet):
     state = django_filters.MultipleChoiceFilter(choices=WebhookDeliveryState.choices)
-    event = django_filters.NumberFilter(field_name="event_number", min_value=1, max_value=2**63 - 1)
+    event = WholeNumberFilter(field_name="event_number", min_value=1, max_value=2**63 - 1)
 
 
 class WebhookPart(TenantView):

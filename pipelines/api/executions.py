@@ -19,7 +19,7 @@ from pipelines.models.schedule import ExecutionStatus, FiringState, JobState
 from pipelines.schedules import executions
 from tenants.api.documentation import command, operation
 from tenants.api.etags import DigestEtag
-from tenants.api.filters import StrictFilterSet
+from tenants.api.filters import MomentFilter, StrictFilterSet, WholeNumberFilter
 from tenants.api.serializers import Computed, ResponseSerializer, read
 from tenants.api.views import TenantView
 from tenants.context import tenant_scope
@@ -134,8 +134,8 @@ class SchedulePart(ViewSetMixin, TenantView):
 
 class ExecutionFilter(StrictFilterSet):
     status = django_filters.MultipleChoiceFilter(choices=ExecutionStatus.choices)
-    nominal_after = django_filters.IsoDateTimeFilter(field_name="nominal_at", lookup_expr="gte")
-    nominal_before = django_filters.IsoDateTimeFilter(field_name="nominal_at", lookup_expr="lt")
+    nominal_after = MomentFilter(field_name="nominal_at", lookup_expr="gte")
+    nominal_before = MomentFilter(field_name="nominal_at", lookup_expr="lt")
 
 
 class Executions(SchedulePart):
@@ -179,7 +179,7 @@ class ExecutionCancellation(DigestEtag, TenantView):
 
 class JobFilter(StrictFilterSet):
     state = django_filters.MultipleChoiceFilter(choices=JobState.choices)
-    batch = django_filters.NumberFilter()
+    batch = WholeNumberFilter()
 
 
 class ExecutionJobs(SchedulePart):
@@ -204,8 +204,8 @@ class ExecutionJobs(SchedulePart):
 
 class FiringFilter(StrictFilterSet):
     state = django_filters.MultipleChoiceFilter(choices=FiringState.choices)
-    nominal_after = django_filters.IsoDateTimeFilter(field_name="nominal_at", lookup_expr="gte")
-    nominal_before = django_filters.IsoDateTimeFilter(field_name="nominal_at", lookup_expr="lt")
+    nominal_after = MomentFilter(field_name="nominal_at", lookup_expr="gte")
+    nominal_before = MomentFilter(field_name="nominal_at", lookup_expr="lt")
 
 
 class Firings(SchedulePart):

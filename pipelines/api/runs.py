@@ -34,7 +34,7 @@ from pipelines.selectors import MOST_BRANCHES, BranchRow, StepRow
 from tenants.api.bodies import JSONRenderer
 from tenants.api.documentation import command, operation, posting
 from tenants.api.etags import DigestEtag
-from tenants.api.filters import SEARCH_LENGTH, StrictFilterSet
+from tenants.api.filters import SEARCH_LENGTH, MomentFilter, StrictFilterSet, WholeNumberFilter
 from tenants.api.serializers import (
     OPTIONAL,
     Computed,
@@ -216,7 +216,7 @@ def _branch(branch: BranchRow) -> dict[str, Any]:
 
 class PipelineRunFilter(StrictFilterSet):
     pipeline = django_filters.CharFilter(field_name="version__pipeline__key")
-    version = django_filters.NumberFilter(field_name="version__number")
+    version = WholeNumberFilter(field_name="version__number")
     status = django_filters.ChoiceFilter(choices=RunState.choices)
     deliverable = django_filters.UUIDFilter(field_name="deliverable_id")
     period = django_filters.UUIDFilter(field_name="period_id")
@@ -231,8 +231,8 @@ class PipelineRunFilter(StrictFilterSet):
         max_length=SEARCH_LENGTH,
         help_text="Words in the name, the parameters or the pipeline's name.",
     )
-    started_after = django_filters.IsoDateTimeFilter(field_name="started_at", lookup_expr="gte")
-    started_before = django_filters.IsoDateTimeFilter(field_name="started_at", lookup_expr="lt")
+    started_after = MomentFilter(field_name="started_at", lookup_expr="gte")
+    started_before = MomentFilter(field_name="started_at", lookup_expr="lt")
 
     def with_label(self, rows: QuerySet[PipelineRun], name: str, label: str) -> QuerySet[PipelineRun]:
         return selectors.with_label(rows, label)

@@ -7,7 +7,7 @@ from typing import Any
 import django_filters
 from rest_framework import serializers
 
-from tenants.api.filters import StrictFilterSet
+from tenants.api.filters import MomentFilter, StrictFilterSet
 from tenants.api.serializers import ResponseSerializer
 from tenants.api.views import ListResource, describe_resource
 from tenants.models import Role
@@ -60,8 +60,8 @@ class AuditFilter(StrictFilterSet):
     object = django_filters.CharFilter(field_name="object_id")
     object_kind = django_filters.CharFilter()
     outcome = django_filters.ChoiceFilter(choices=OUTCOMES)
-    since = django_filters.IsoDateTimeFilter(field_name="at", lookup_expr="gte")
-    until = django_filters.IsoDateTimeFilter(field_name="at", lookup_expr="lt")
+    since = MomentFilter(field_name="at", lookup_expr="gte")
+    until = MomentFilter(field_name="at", lookup_expr="lt")
 
 
 @describe_resource(many="The audit trail, newest first")

@@ -8,11 +8,13 @@ The filters of a view are computed once per process. A request copies only the f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, ClassVar
 
 import django_filters
+from django import forms
 from django.db import models
 from django.db.models import QuerySet
 from django_filters.filterset import filterset_factory
@@ -34,6 +36,7 @@ CHECKED_ELSEWHERE = {
     pagination.PARAMETER,
 }  # a blank search finds everything, as one without words
 LARGEST = 2**63 - 1
+_OFFSET_AFTER_SPACE = re.compile(r"(T\d\d:\d\d\S*) (\d\d:?\d\d)$")
 SEARCH_LENGTH = 200  # characters; a search is an unindexed match, so its cost is bounded here
 
 
@@ -43,6 +46,24 @@ class FlagFilter(django_filters.TypedChoiceFilter):
     def __init__(self, **options: Any) -> None:
         words = (("true", "true"), ("false", "false"))
         super().__init__(choices=words, coerce=lambda word: word == "true", **options)
+
+
+class WholeNumberFilter(django_filters.NumberFilter):
+    """A filter with a whole number. The library's own filter rounds 1.5."""
+
+    field_class = forms.IntegerField
+
+
+class _MomentField(django_filters.fields.IsoDateTimeField):
+    def strptime(self, value: str, format: str) -> Any:
+        # In a query string an unencoded + is a space.
+        return super().strptime(_OFFSET_AFTER_SPACE.sub(r"\1+\2", value), format)
+
+
+class MomentFilter(django_filters.IsoDateTimeFilter):
+    """A filter with a time. The + of its offset may be unencoded."""
+
+    field_class = _MomentField
 
 
 class StrictFilterSet(django_filters.FilterSet):

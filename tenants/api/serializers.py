@@ -10,7 +10,7 @@ every answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from functools import cache
@@ -39,16 +39,33 @@ class StrictSerializer(serializers.Serializer[Any]):
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         errors: dict[str, Any] = {}
         values: dict[str, Any] = {}
+        members = self._without_nulls(data)
         try:
-            values = super().to_internal_value(self._without_nulls(data))
+            values = super().to_internal_value(members)
         except ValidationError as error:
             errors.update(_by_key(error.detail))
+            if isinstance(data, Mapping):
+                values = self._valid_members(members, errors)
+        values = {name: value for name, value in values.items() if value is not None}
         if isinstance(data, Mapping):
             known = self.fields
+            errors = {**self.errors_of_combination(values, errors), **errors}
             errors.update({key: ["is not a member of this object"] for key in data if key not in known})
         if errors:
             raise ValidationError(errors)
-        return {name: value for name, value in values.items() if value is not None}
+        return values
+
+    def errors_of_combination(self, attrs: Mapping[str, Any], invalid: Container[str]) -> dict[str, Any]:
+        """Return errors of members that are valid alone, but not together. `attrs` lacks those whose names are in `invalid`."""
+        return {}
+
+    def _valid_members(self, data: Any, errors: Mapping[str, Any]) -> dict[str, Any]:
+        rest = {name: value for name, value in data.items() if name in self.fields and name not in errors}
+        was_partial, self.partial = self.partial, True  # because required members may be among the errors
+        try:
+            return super().to_internal_value(rest)
+        finally:
+            self.partial = was_partial
 
     def _without_nulls(self, data: Any) -> Any:
         """Remove null members that are optional, so that their validators are not called."""

@@ -25,7 +25,7 @@ from rest_framework.routers import DefaultRouter
 from activities.models import Activity
 from tenants.api import problems
 from tenants.api.etags import Versioned
-from tenants.api.filters import StrictFilterSet
+from tenants.api.filters import StrictFilterSet, WholeNumberFilter
 from tenants.api.permissions import PlatformPermission
 from tenants.api.views import TenantView, TenantViewSet
 from tenants.context import tenant_scope
@@ -47,7 +47,7 @@ class NoteSerializer(serializers.ModelSerializer[Activity]):
 
 class NoteFilter(StrictFilterSet):
     name = django_filters.CharFilter()
-    priority = django_filters.NumberFilter()
+    priority = WholeNumberFilter()
     status = django_filters.MultipleChoiceFilter(choices=[("created", "created"), ("done", "done")])
     created = django_filters.DateTimeFromToRangeFilter(field_name="created_at")
 

@@ -230,6 +230,7 @@ def test_unknown_parameters_are_named_and_refused(api, write):
     ("query", "path"),
     [
         ("priority=high", "priority"),
+        ("priority=1.5", "priority"),
         ("status=unheard-of", "status"),
         ("created_after=yesterday", "created"),
         ("name=a&name=b", "name"),

@@ -62,6 +62,19 @@ def test_lists_can_be_filtered_and_ordered(api, activities):
         assert names(client, **query) == expected, query
 
 
+@pytest.mark.parametrize("offset", ["+02:00", "%2B02:00", "%2B0200"])
+def test_the_plus_of_an_offset_in_a_filter_may_be_unencoded(api, activities, offset):
+    client = api()
+
+    for time, count in (
+        ("2020-01-01T00:00:00", 4),
+        ("2020-01-01T00:00", 4),
+        ("2999-01-01T00:00:00.123456", 0),
+    ):
+        answer = client.get(f"{ACTIVITIES}?created_after={time}{offset}")
+        assert len(answer.json()["results"]) == count, answer.content
+
+
 def test_an_unknown_or_malformed_filter_is_400(api, activities):
     client = api()
     for query in (

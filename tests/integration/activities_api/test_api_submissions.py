@@ -146,7 +146,25 @@ def test_every_error_names_its_field_and_nothing_is_created(api, tenant, fields,
 def test_all_errors_are_reported_at_once(api, tenant):
     errors = faults(api().post(ACTIVITIES, {"nmae": "x", "priority": "x", "params": 1, "timeout_seconds": 0}))
 
-    assert set(errors) == {"name", "nmae", "priority", "params", "timeout_seconds"}
+    assert set(errors) == {"name", "nmae", "priority", "params", "timeout_seconds", "agent_role"}
+
+
+def test_members_that_do_not_fit_together_are_reported_with_those_that_are_invalid_alone(api, tenant):
+    body = {
+        "name": "",
+        "agent_role": "no-such-role",
+        "priority": 99,
+        "group_scope": "tenant",
+        "not_before": "2031-01-01T00:00:00Z",
+        "expires_at": "2030-01-01T00:00:00Z",
+        "due_seconds": "soon",
+        "on_timeout": "approve",
+    }
+
+    errors = faults(api().post(ACTIVITIES, body))
+
+    assert set(errors) == body.keys() - {"not_before"}
+    assert faults(api().post(ACTIVITIES, {"name": "x", "human_role": ""})).keys() == {"human_role"}
 
 
 def test_work_without_a_role_is_refused(api, tenant):
