@@ -144,7 +144,11 @@ def _run_and_continue(held: list[HeldGrant], *, alone: bool = False) -> None:
             if is_quick:
                 held += QUICK_WORK.take(held[0].kind, most - len(held))
             with relay.collecting() as changes:
-                superseded = _run(held, lease, began)
+                try:
+                    superseded = _run(held, lease, began)
+                except Exception:
+                    _hand_over_now(changes)  # those of runs that were recorded
+                    raise
             asked = time.monotonic()
             grants = EXCHANGING.do(None, (changes, _seats_for_next(lease, began, most if is_quick else 1)))
             for grant in superseded:
@@ -156,6 +160,13 @@ def _run_and_continue(held: list[HeldGrant], *, alone: bool = False) -> None:
     finally:
         if is_at_quick_work:
             QUICK_WORK.leave()
+
+
+def _hand_over_now(changes: Exchange) -> None:
+    """Pass collected changes to the relay instead of sending them with the next exchange of this thread."""
+    if changes:
+        with relay.collecting_in(None):
+            relay.hand_over(changes.take())
 
 
 def _may_go_on(lease: leases.Lease, message_began: float) -> bool:
@@ -684,20 +695,11 @@ class _Following:
             elif grant != "":
                 relay.hand_over(Exchange(releases=[Release(self._activity_id, grant or "", unused=True)]))
             return None
-        self._hand_over_rest()
+        if (changes := relay.collector()) is not None:
+            changes.drop_offer(self._activity_id)
+            changes.drop_release(self._before.grant.activity_id)
+            _hand_over_now(changes)  # because the run that follows may take long
         return _Run(claimed[0], time.time_ns(), holding=self._holding)
-
-    def _hand_over_rest(self) -> None:
-        """Hand over the other changes for admission now, because the run that follows may take long."""
-        gathered = relay.collector()
-        if gathered is None:
-            return
-        gathered.drop_offer(self._activity_id)
-        gathered.drop_release(self._before.grant.activity_id)
-        if gathered:
-            others = gathered.take()
-            with relay.collecting_in(None):
-                relay.hand_over(others)
 
     def abandon(self) -> None:
         """Forget the step, because the run before it could not be recorded. The leader's audit releases a slot that was passed on."""

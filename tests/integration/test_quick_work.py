@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 from django.db.utils import OperationalError
 
-from activities import cancellation, dispatch, outputs, quick_work, relay
+from activities import admission, cancellation, dispatch, outputs, quick_work, relay
 from activities.admission import Grant
 from activities.maintenance import invariants
 from activities.models import Activity, ActivityEvent, ActivityRun, OutputSpool, Wake
@@ -227,6 +227,8 @@ def test_an_error_that_cannot_be_recorded_does_not_affect_others_of_its_group(
     counts = statuses(acme, ids)
     assert counts["in_progress"] == 1
     assert counts["done"] >= SEATS // quick_work.THREADS - 1
+    slots = admission.audit(withdraw_orphans=False)
+    assert "done" not in {engine.status(acme, slot.activity_id) for slot in slots}
 
 
 def test_grants_left_to_threads_with_hanging_calls_are_run_by_others(
