@@ -75,7 +75,7 @@ screenshots: $(VENV)/.dev ## Take the pictures of docs/screens.md; needs Chromiu
 	$(RUN) -m tests.screenshots $(PAGES)
 
 bench: $(VENV)/.run ## Measure the engine
-	$(RUN) -m benchmarks.engine
+	$(RUN) -m benchmarks engine
 
 # The order matters: each file keeps the pins of those before it, so any of them can be installed together.
 requirements: $(VENV)/.dev ## Compile requirements/*.txt from pyproject.toml; UPGRADE=--upgrade takes newer versions

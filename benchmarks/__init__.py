@@ -1,1 +1,1 @@
-"""Measurements. `python -m benchmarks.engine --help`; results are stored in `benchmarks/results/`."""
+"""Benchmarks. `python -m benchmarks --help` lists their topics; results are stored in `benchmarks/results/`."""

@@ -1,7 +1,7 @@
-"""The other side of the comparison: workers of the handwritten Celery program, in an environment that knows nothing of this project.
+"""The baseline: workers of the handwritten Celery program, in processes that share nothing with this project.
 
-The processes get an environment of their own, a module search path of their own, and no Django settings. That they are free of this project
-is checked each time from what they say themselves: the queues they take from and the modules they have imported.
+They have their own environment variables and module search path, and no Django settings. Each process records its queues and its imported
+modules, and every measurement checks that none of them belongs to this project.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.setting import Workers
+from benchmarks.environment import Processes
 
 FOLDER = Path(__file__).parent / "handwritten"
 if str(FOLDER) not in sys.path:
     sys.path.append(str(FOLDER))
 
-import handwritten  # noqa: E402  its folder is no package, so that its workers need nothing of this one
+import handwritten  # noqa: E402  its folder is not a package, so that its workers import nothing else
 
 __all__ = ("FOLDER", "handwritten", "query", "refuse_foreign_code", "workers")
 
@@ -29,11 +29,11 @@ FOREIGN = {
 
 
 class BaselineIsNotBare(Exception):
-    """A worker of the baseline has imported code of the project, or takes from queues that are not its own."""
+    """A worker of the baseline has imported code of this project, or consumes other queues than its own."""
 
 
-def workers(log: Path, *, folder: Path, processes: int = 2) -> Workers:
-    """`folder` is that of the servers: a process that works there counts as one on whose behalf processor time is used."""
+def workers(log: Path, *, folder: Path, processes: int = 2) -> Processes:
+    """Worker processes of the baseline. `folder`: that of the servers, where processes are counted by `environment.cpu_seconds`."""
     command = [
         "celery", "-A", "handwritten", "worker", "-c", str(processes), "--loglevel", "ERROR",
     ]  # fmt: skip
@@ -45,7 +45,7 @@ def workers(log: Path, *, folder: Path, processes: int = 2) -> Workers:
     environment |= {"PYTHONPATH": str(FOLDER)}
     if "PYTHONPYCACHEPREFIX" in os.environ:
         environment["PYTHONPYCACHEPREFIX"] = os.environ["PYTHONPYCACHEPREFIX"]
-    return Workers(command, log=log, cwd=folder, environment=environment)
+    return Processes(command, log=log, cwd=folder, environment=environment)
 
 
 def query(text: str, values: tuple[Any, ...] = ()) -> list[Any]:
@@ -54,12 +54,14 @@ def query(text: str, values: tuple[Any, ...] = ()) -> list[Any]:
 
 
 def refuse_foreign_code(processes: int = 2) -> None:
-    """Look at what the running workers have told of themselves. Raises `BaselineIsNotBare`."""
-    told = query("SELECT pid, queues, modules FROM handwritten_process")
-    if len(told) < processes + 1:
-        raise BaselineIsNotBare(f"{len(told)} of {processes + 1} processes have told what they are.")
-    for pid, queues, modules in told:
+    """Check what the running workers have recorded about themselves. Raises `BaselineIsNotBare`."""
+    records = query("SELECT pid, queues, modules FROM handwritten_process")
+    if len(records) < processes + 1:
+        raise BaselineIsNotBare(
+            f"Only {len(records)} of {processes + 1} processes have recorded their queues and modules."
+        )
+    for pid, queues, modules in records:
         if foreign := FOREIGN & set(modules):
             raise BaselineIsNotBare(f"Process {pid} has imported {', '.join(sorted(foreign))}.")
         if queues not in (None, ["handwritten"]):
-            raise BaselineIsNotBare(f"Process {pid} takes from {', '.join(queues)}.")
+            raise BaselineIsNotBare(f"Process {pid} consumes {', '.join(queues)}.")

@@ -1,9 +1,9 @@
-"""Celery by hand, for comparison: one transaction per step, the next step sent after the commit, and no engine.
+"""A handwritten Celery program, for comparison: one transaction per step, and the next step is sent after the commit.
 
 This is what a good programmer writes without an orchestrator: no tenants, limits, order, history, fencing or recovery.
 
-The program stands alone: it imports Celery, psycopg and orjson, runs in an environment of its own (`benchmarks.baseline`) and writes down
-which modules each of its processes has imported and which queues it takes from, so that the benchmark can check that nothing else is in it.
+It imports only Celery, psycopg and orjson. Each of its processes records the modules it has imported and the queues it consumes, so that
+`benchmarks.baseline` can check that nothing else is in it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def step(run: str, number: int) -> None:
 
 
 def submit(count: int) -> list[str]:
-    """Runs recorded one by one, each sent after its commit."""
+    """Record runs one by one and send each after its commit. Returns their ids."""
     runs = [str(uuid.uuid4()) for _ in range(count)]
     for run in runs:
         with connection().transaction():
@@ -73,7 +73,7 @@ def submit(count: int) -> list[str]:
 
 
 def prepare() -> None:
-    """Begin with empty tables and an empty queue: what an earlier measurement submitted and nobody ran must not be run in this one."""
+    """Empty the queue, which may hold runs of an earlier measurement, and create empty tables."""
     app.control.purge()
     with connection().transaction():
         connection().execute(SCHEMA)
@@ -90,7 +90,7 @@ def _describe_parent(sender: object, **_: object) -> None:
 
 
 def _describe(queues: list[str] | None) -> None:
-    # A connection of its own: the parent's must not be shared with children that are forked later.
+    # Not `connection()`, because children that are forked later must not share the parent's.
     with psycopg.connect(os.environ["DATABASE_URL"]) as own:
         own.execute(
             "INSERT INTO handwritten_process (pid, queues, modules) VALUES (%s, %s, %s)",

@@ -1,4 +1,4 @@
-"""The same work on other engines, on the same servers in the same run.
+"""The same work on other engines.
 
-Work W is 1,000 runs of 3 steps whose results of 1 kB are durable in PostgreSQL before the next step begins, done by two worker processes.
+Work W: 1,000 runs of 3 steps by two worker processes. Each result (1 kB) is durable in PostgreSQL before the next step begins.
 """

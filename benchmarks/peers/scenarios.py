@@ -1,4 +1,7 @@
-"""Each peer does work W in a database of its own; how fast, and at what cost of processor time."""
+"""Work W here and on each peer, on the same servers: steps per second, and processor time per step.
+
+Each peer has its own database and its own Python environment.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +17,20 @@ from uuid import uuid4
 
 import psycopg
 
-from benchmarks import scenarios, setting
-from benchmarks.scenarios import Figures
+from benchmarks import engine, environment
+from benchmarks.figures import Figures, rate
 
 PROGRAMS = Path(__file__).parent / "programs"
 REQUIREMENTS = Path(__file__).parent / "requirements.txt"
-ENVIRONMENT = setting.ROOT / "var" / "peers"
+ENVIRONMENT = environment.ROOT / "var" / "peers"
 STEPS = 3
 PROCESSES = 2
 
 
 class Peer(NamedTuple):
-    """A program, how many processes make two workers of it, and where it says what is done.
+    """A program with the number of processes that make two workers.
 
-    `steps` gives one row (its end in seconds) for each step whose result is recorded, `runs` the number of runs that have ended.
+    `steps` queries the end of each recorded step (in seconds), `runs` the number of ended runs.
     """
 
     program: str
@@ -51,7 +54,7 @@ PEERS = {
     ),
     "celery_chain": Peer(
         "celery_chain_program.py",
-        1,  # with two processes of its own
+        1,  # which forks two
         "SELECT extract(epoch FROM date_done)::float8 FROM celery_taskmeta WHERE status = 'SUCCESS'",
         f"SELECT count(*) / {STEPS} FROM celery_taskmeta WHERE status = 'SUCCESS'",
     ),
@@ -59,53 +62,53 @@ PEERS = {
 
 
 def ours(folder: Path, scale: float) -> Figures:
-    """Work W here; beside it the plain Celery program that records each step itself."""
-    return scenarios.steps(folder, scale)
+    """Work W here, and in the plain Celery program that records each step itself."""
+    return engine.steps(folder, scale)
 
 
-def peer(name: str, folder: Path, scale: float) -> Figures:
-    """Work W on a peer. Steps per second as in ours: between the first and the last tenth of the steps."""
-    it, count = PEERS[name], int(1000 * scale)
+def measure_peer(name: str, folder: Path, scale: float) -> Figures:
+    """Work W on a peer. The rate is calculated as in `ours`."""
+    peer, count = PEERS[name], int(1000 * scale)
     python = _python_of_peers()
     with _database(f"peer_{name}_{uuid4().hex[:8]}") as url:
         environment = _environment(url)
-        program = str(PROGRAMS / it.program)
+        program = str(PROGRAMS / peer.program)
         for command in (["prepare"], ["submit", str(count)]):
             subprocess.run([python, program, *command], env=environment, cwd=folder, check=True)
-        workers = setting.Workers(
-            *[[program, "work"]] * it.processes,
+        processes = environment.Processes(
+            *[[program, "work"]] * peer.processes,
             log=folder / f"{name}.log",
             cwd=folder,
             environment=environment,
             interpreter=[python],
         )
-        with psycopg.connect(url, autocommit=True) as connection, workers:
+        with psycopg.connect(url, autocommit=True) as connection, processes:
 
             def number(query: str) -> int:
                 row = connection.execute(query).fetchone()  # type: ignore[call-overload]
                 return int(row[0]) if row else 0
 
-            cost = scenarios.cost_per_step(
+            cost = engine.cost_per_step(
                 folder,
-                done=lambda: number(f"SELECT count(*) FROM ({it.steps}) steps"),
+                done=lambda: number(f"SELECT count(*) FROM ({peer.steps}) steps"),
                 total=STEPS * count,
-                all_done=lambda: number(it.runs) == count,
+                all_done=lambda: number(peer.runs) == count,
             )
-            moments = [float(row[0]) for row in connection.execute(it.steps)]  # type: ignore[call-overload]
-    return {"steps/s": scenarios.rate(moments), "CPU ms per step": cost.cpu_ms}
+            moments = [float(row[0]) for row in connection.execute(peer.steps)]  # type: ignore[call-overload]
+    return {"steps/s": rate(moments), "CPU ms per step": cost.cpu_ms}
 
 
 def _environment(url: str) -> dict[str, str]:
-    kept = {
+    variables = {
         name: os.environ[name]
         for name in ("PATH", "HOME", "LANG", "REDIS_URL", "PYTHONPYCACHEPREFIX")
         if name in os.environ
     }
-    return kept | {"DATABASE_URL": url}
+    return variables | {"DATABASE_URL": url}
 
 
 class _database:
-    """A database of its own on the server of the benchmark; gone afterwards."""
+    """A new database on the benchmark's server, which is dropped at the end. Returns its URL."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -123,16 +126,16 @@ class _database:
 
 
 def _python_of_peers() -> str:
-    """The interpreter of the peers' environment, which knows nothing of this project."""
-    python, made_with = ENVIRONMENT / "bin" / "python", ENVIRONMENT / "requirements.txt"
-    if not made_with.exists() or made_with.read_text() != REQUIREMENTS.read_text():
+    """Return the interpreter of the peers' environment, which contains nothing of this project. Creates it if needed."""
+    python, installed = ENVIRONMENT / "bin" / "python", ENVIRONMENT / "requirements.txt"
+    if not installed.exists() or installed.read_text() != REQUIREMENTS.read_text():
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(ENVIRONMENT)], check=True)
         subprocess.run([str(python), "-m", "pip", "install", "--quiet", "-r", str(REQUIREMENTS)], check=True)
-        made_with.write_text(REQUIREMENTS.read_text())
+        installed.write_text(REQUIREMENTS.read_text())
     return str(python)
 
 
-ALL: dict[str, Callable[[Path, float], Figures]] = {
+SCENARIOS: dict[str, Callable[[Path, float], Figures]] = {
     "ours": ours,
-    **{name: partial(peer, name) for name in PEERS},
+    **{name: partial(measure_peer, name) for name in PEERS},
 }

@@ -1,6 +1,6 @@
-"""Work W as Celery's own chain of three tasks, with its database backend keeping each result in PostgreSQL.
+"""Work W as a Celery chain of three tasks. Celery's database backend stores each result in PostgreSQL.
 
-Stands alone: `prepare`, `submit COUNT` and `work` are its commands; `DATABASE_URL` and `REDIS_URL` name the servers.
+A standalone program with the commands `prepare`, `submit COUNT` and `work`. `DATABASE_URL` and `REDIS_URL` name the servers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def step(number: int) -> str:
 
 def prepare() -> None:
     app.control.purge()
-    app.backend.ResultSession()  # makes the tables
+    app.backend.ResultSession()  # creates the tables
 
 
 def submit(count: int) -> None:

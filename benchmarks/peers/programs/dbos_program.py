@@ -1,6 +1,6 @@
 """Work W on DBOS: a workflow of three steps on a queue; DBOS records each step's result before the next one begins.
 
-Stands alone: `prepare`, `submit COUNT` and `work` are its commands; `DATABASE_URL` names the database.
+A standalone program with the commands `prepare`, `submit COUNT` and `work`. `DATABASE_URL` names the database.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Work W on Procrastinate: a job for each step, its result recorded in a table, then the next job deferred.
 
-Stands alone: `prepare`, `submit COUNT` and `work` are its commands; `DATABASE_URL` names the database.
+A standalone program with the commands `prepare`, `submit COUNT` and `work`. `DATABASE_URL` names the database.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from agents.contracts import AdapterSettings
 from agents.exceptions import AgentRateLimited
 from agents.governor import Call
 from agents.governor.providers import provider_of
-from benchmarks import throttling
+from benchmarks import providers
 from benchmarks.fake_provider import FakeProvider, Fault, Limits, Turn
 
 
@@ -41,7 +41,7 @@ def _calls(limited_provider: Any, name: str, provider: FakeProvider) -> int:
     while done < 3:
         try:
             with calling.govern_call(limited_provider, Call(f"{name}-{done}", 30.0), patience_seconds=20.0):
-                throttling.Client(provider).send()
+                providers.Client(provider).send()
             done += 1
         except AgentRateLimited:
             continue
@@ -80,12 +80,12 @@ def test_a_fake_batch_has_a_result_for_each_request_and_fails_as_scripted() -> N
         assert Fault().kind == "status"
 
 
-@pytest.mark.parametrize("way", throttling.ALL)
+@pytest.mark.parametrize("way", providers.SCENARIOS)
 def test_each_compared_way_of_calling_calls_as_described(
     way: str, settings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Runs what benchmarks.providers compares, in a second. Nothing is refused while the provider has capacity."""
-    monkeypatch.setattr(throttling, "MINUTE_SECONDS", 5.0)
+    """Runs what `benchmarks.providers` compares, in a second. Nothing is refused while the provider has capacity."""
+    monkeypatch.setattr(providers, "MINUTE_SECONDS", 5.0)
     at_once: list[int] = []
 
     class Watched(FakeProvider):
@@ -98,9 +98,9 @@ def test_each_compared_way_of_calling_calls_as_described(
             at_once.append(self.recorder.most_at_once)
             return super().__exit__(*raised)
 
-    monkeypatch.setattr(throttling, "FakeProvider", Watched)
+    monkeypatch.setattr(providers, "FakeProvider", Watched)
 
-    figures = throttling.ALL[way](tmp_path, 12 / throttling.CALLS)
+    figures = providers.SCENARIOS[way](tmp_path, 12 / providers.CALLS)
 
     assert (figures["success %"], figures["429 %"]) == (100, 0)
     assert at_once[0] == 1 if way == "sequential" else at_once[0] > 1

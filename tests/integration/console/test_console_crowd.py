@@ -10,7 +10,7 @@ from django.db import connections
 from django.test import Client
 
 from activities.models import Activity
-from benchmarks import crowd
+from benchmarks import sample_history
 from console import navigation
 from tenants.context import APP, SYSTEM, tenant_scope
 from tenants.models import Membership, Tenant
@@ -27,9 +27,9 @@ SIGNED_IN = ('FROM "django_session"', 'FROM "auth_user"')  # Django's lookup of 
 
 @pytest.fixture
 def crowded(engine: Engine, tenant: Tenant, make_tenant: Callable[..., Tenant]) -> Iterator[Tenant]:
-    crowd.fill([tenant, make_tenant()], EACH)
+    sample_history.fill([tenant, make_tenant()], EACH)
     yield tenant
-    crowd.clear()
+    sample_history.clear()
 
 
 @pytest.fixture

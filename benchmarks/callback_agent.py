@@ -1,4 +1,4 @@
-"""An agent that takes every job with 202 and keeps its callback, unless the job asks for an answer at once; and the calls back."""
+"""An HTTP agent that accepts every job with 202 and calls back later. Jobs with the parameter `at_once` are answered immediately."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from agents.contracts import Callback
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What the orchestrator said to a callback."""
+class Answer:
+    """The orchestrator's answer to a callback."""
 
     status: int
     body: Mapping[str, Any]
 
 
 @dataclass
-class HoldingAgent:
-    """`open` are the callbacks of the runs that it has accepted; several at the same time, in the order of their arrival."""
+class CallbackAgent:
+    """A server for the duration of the `with` block. `open`: the callbacks of the accepted runs, in the order of their arrival."""
 
     open: list[Callback] = field(default_factory=list)
 
-    def __enter__(self) -> HoldingAgent:
-        holder = self
+    def __enter__(self) -> CallbackAgent:
+        agent = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -39,7 +39,7 @@ class HoldingAgent:
                 job = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 if job["params"].get("at_once"):
                     return self._answer(200, b'{"output": {"content": "at once"}}')
-                holder.open.append(Callback(job["callback"]["url"], job["callback"]["token"]))
+                agent.open.append(Callback(job["callback"]["url"], job["callback"]["token"]))
                 return self._answer(202, b"{}")
 
             def _answer(self, status: int, body: bytes) -> None:
@@ -70,14 +70,14 @@ class HoldingAgent:
         return f"http://127.0.0.1:{self.port}/"
 
 
-def callbacks(runs: Sequence[Callback], path: str, body: Mapping[str, Any], callers: int) -> Iterator[Told]:
-    """Call back for every run, so many at a time."""
+def call_back(runs: Sequence[Callback], path: str, body: Mapping[str, Any], callers: int) -> Iterator[Answer]:
+    """Send this callback for every run, with `callers` threads."""
     with httpx2.Client(timeout=60.0, trust_env=False) as http, ThreadPoolExecutor(callers) as pool:
 
-        def call(run: Callback) -> Told:
-            answer = http.post(
+        def call(run: Callback) -> Answer:
+            response = http.post(
                 f"{run.url}{path}", json=dict(body), headers={"Authorization": f"Bearer {run.token}"}
             )
-            return Told(answer.status_code, answer.json())
+            return Answer(response.status_code, response.json())
 
         yield from pool.map(call, runs)

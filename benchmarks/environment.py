@@ -1,37 +1,40 @@
-"""The setting of a measurement: servers of its own, worker processes of either kind, and what they cost."""
+"""The environment of a benchmark: servers in a temporary folder, worker and web processes, and the processor time and memory they use."""
 
 from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import requests
 
+from orchestrator.embedded import server
 from orchestrator.processes import standard_processes
 
 ROOT = Path(__file__).resolve().parent.parent
-SEATS = 16  # of a worker process on two cores when nobody names a number
+THREADS = 16  # of a worker process on two cores, by default
 
 
 @contextmanager
 def servers() -> Iterator[Path]:
-    """PostgreSQL (durable), Redis and MongoDB in a folder of their own; the environment points to them."""
+    """Start PostgreSQL (durable), Redis and MongoDB, point the process's environment to them, set up Django and migrate.
+
+    Yields the folder of the servers, which is deleted at the end.
+    """
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "orchestrator.settings.local")
     os.environ["ORCHESTRATOR_INLINE_CALLABLES"] = "agents.samples,benchmarks"
     os.environ["LOG_LEVEL"] = "ERROR"
     from orchestrator import embedded
 
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        os.chmod(folder, 0o755)  # PostgreSQL runs as another account when we are root
+        os.chmod(folder, 0o755)  # PostgreSQL runs under another account when we are root
         home = embedded.ServiceHome(Path(folder))
         endpoints = embedded.start(home)
         os.environ.update(endpoints.as_environment(), ORCHESTRATOR_HOME=folder)
@@ -47,12 +50,12 @@ def servers() -> Iterator[Path]:
             embedded.stop(home)
 
 
-class Workers:
-    """Worker processes of one kind; `with` stops them. Processor time is that of all processes on their behalf."""
+class Processes:
+    """Runs a process for each command while the `with` block lasts. Measures include child processes."""
 
     def __init__(
         self,
-        *commands: list[str],
+        *commands: Sequence[str],
         log: Path,
         cwd: Path = ROOT,
         environment: dict[str, str] | None = None,
@@ -62,7 +65,7 @@ class Workers:
         self.interpreter = interpreter
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def __enter__(self) -> Workers:
+    def __enter__(self) -> Processes:
         with self.log.open("ab") as output:
             for command in self.commands:
                 self.processes.append(
@@ -77,49 +80,6 @@ class Workers:
                 )
         return self
 
-    def threads(self) -> int:
-        """How many threads all of them have together."""
-        return sum(psutil.Process(process.pid).num_threads() for process in self.processes)
-
-    def connections_to(self, port: int) -> int:
-        """How many connections of theirs lead to this port."""
-        return sum(
-            1
-            for process in self.processes
-            for each in psutil.Process(process.pid).net_connections("tcp")
-            if each.raddr and each.raddr.port == port and each.status == psutil.CONN_ESTABLISHED
-        )
-
-    def at_rest(self) -> tuple[float, float]:
-        """Seconds of processor time since the start and MiB of proportional memory, of all with their children, once they have nothing to
-        do: for two seconds less than a twentieth of a core."""
-        wait(lambda: self._used()[0] > 0.2)
-        before = -1.0
-        while (used := self._used()[0]) - before > 0.1:
-            before = used
-            time.sleep(2.0)
-        return self._used()
-
-    def _used(self) -> tuple[float, float]:
-        seconds = memory = 0.0
-        for process in self.processes:
-            if process.poll() is not None:
-                raise RuntimeError(
-                    f"{' '.join(map(str, process.args))} has ended: {self.log.read_text()[-2000:]}"
-                )  # type: ignore[union-attr]
-            first = psutil.Process(process.pid)
-            for each in (first, *first.children(recursive=True)):
-                times = each.cpu_times()
-                seconds += times.user + times.system
-                memory += each.memory_full_info().pss / 2**20
-        return seconds, memory
-
-    def kill(self) -> None:
-        for process in self.processes:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        self.processes.clear()
-
     def __exit__(self, *exception: object) -> None:
         for process in self.processes:
             process.terminate()
@@ -129,49 +89,85 @@ class Workers:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
 
+    def kill(self) -> None:
+        """Kill all with SIGKILL, including their children."""
+        for process in self.processes:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        self.processes.clear()
 
-def our_workers(log: Path, *, processes: int = 2, threads: int = SEATS, roles: str = "agent__qa") -> Workers:
+    def count_threads(self) -> int:
+        return sum(psutil.Process(process.pid).num_threads() for process in self.processes)
+
+    def count_connections(self, port: int) -> int:
+        """Count the established connections of the processes to this port."""
+        return sum(
+            1
+            for process in self.processes
+            for each in psutil.Process(process.pid).net_connections("tcp")
+            if each.raddr and each.raddr.port == port and each.status == psutil.CONN_ESTABLISHED
+        )
+
+    def usage_when_idle(self) -> tuple[float, float]:
+        """Wait until all together use less than a twentieth of a core for two seconds.
+
+        Returns the processor time since their start, in seconds, and their proportional memory, in MiB.
+        """
+        wait_until(lambda: self._usage()[0] > 0.2)
+        before = -1.0
+        while (seconds := self._usage()[0]) - before > 0.1:
+            before = seconds
+            time.sleep(2.0)
+        return self._usage()
+
+    def _usage(self) -> tuple[float, float]:
+        seconds = memory = 0.0
+        for process in self.processes:
+            if process.poll() is not None:
+                raise RuntimeError(f"A process has ended: {process.args!r}\n{self.log.read_text()[-2000:]}")
+            first = psutil.Process(process.pid)
+            for each in (first, *first.children(recursive=True)):
+                times = each.cpu_times()
+                seconds += times.user + times.system
+                memory += each.memory_full_info().pss / 2**20
+        return seconds, memory
+
+
+def workers(
+    folder: Path, *, processes: int = 2, threads: int = THREADS, roles: str = "agent__qa"
+) -> Processes:
+    """Worker processes of this project for these queues."""
     command = [
-        "celery",
-        "-A",
-        "orchestrator",
-        "worker",
-        "-Q",
-        roles,
-        "--pool",
-        "threads",
-        "-c",
-        str(threads),
-        "--loglevel",
-        "ERROR",
-    ]
-    return Workers(*[[*command, "-n", f"w{number}@%h"] for number in range(processes)], log=log)
+        "celery", "-A", "orchestrator", "worker", "-Q", roles, "--pool", "threads", "-c", str(threads), "--loglevel", "ERROR",
+    ]  # fmt: skip
+    return Processes(
+        *[[*command, "-n", f"w{number}@%h"] for number in range(processes)], log=folder / "workers.log"
+    )
 
 
 @contextmanager
-def web(log: Path, port: int) -> Iterator[None]:
-    """The web process, as everywhere, on a port of its own; it answers when this begins."""
-    (spec,) = (
-        each for each in standard_processes(port=port, flower_port=0, concurrency=None) if each.name == "web"
-    )
-    with Workers(list(spec.argv[2:]), log=log):
-        wait(lambda: _listens(port), 60)
-        yield
+def web(folder: Path, *, port: int | None = None, processes: int = 2) -> Iterator[int]:
+    """Run the standard web server with this number of processes. Yields its port as soon as it answers."""
+    port = port or free_port()
+    # Each process derives its share of the machine from this number.
+    os.environ["WEB_CONCURRENCY"] = str(processes)
+    with Processes(standard_commands(port)["web"], log=folder / "web.log"):
+        wait_until(lambda: answers(f"http://127.0.0.1:{port}/healthz"), 60)
+        yield port
+
+
+def standard_commands(port: int, *, concurrency: int | None = None) -> dict[str, Sequence[str]]:
+    """The arguments of the standard processes after the interpreter, by their names."""
+    specs = standard_processes(port=port, flower_port=0, concurrency=concurrency)
+    return {spec.name: spec.argv[2:] for spec in specs}
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+    return server.keep_or_choose_port(None)
 
 
 def answers(url: str) -> bool:
-    """Whether a server answers there, with whatever it says."""
+    """Whether a server answers there, with any status."""
     try:
         requests.get(url, timeout=30)
     except requests.RequestException:
@@ -180,13 +176,13 @@ def answers(url: str) -> bool:
 
 
 def cpu_seconds(folder: Path) -> float:
-    """Processor time used so far by every process of ours: servers, workers and this one."""
+    """Processor time that the servers, the workers and this process have used so far, in seconds."""
     return sum(cpu_by_component(folder).values())
 
 
 def cpu_by_component(folder: Path) -> dict[str, float]:
-    """Processor time used so far, in seconds: of each server, of the workers, and of this process, which submits and looks."""
-    used = {"PostgreSQL": 0.0, "Redis": 0.0, "workers": 0.0, "submission": 0.0}
+    """As `cpu_seconds`, by component. `submission` is this process, which submits and polls."""
+    seconds = {"PostgreSQL": 0.0, "Redis": 0.0, "workers": 0.0, "submission": 0.0}
     for process in psutil.process_iter(["pid", "name", "cmdline"]):
         try:
             if process.pid == os.getpid():
@@ -198,14 +194,14 @@ def cpu_by_component(folder: Path) -> dict[str, float]:
             else:
                 continue
             times = process.cpu_times()
-            used[component] += times.user + times.system
+            seconds[component] += times.user + times.system
         except psutil.Error:
             continue
-    return used
+    return seconds
 
 
 def memory_mebibytes(folder: Path) -> float:
-    """Proportional memory of servers and workers."""
+    """Proportional memory of the servers and the workers."""
     total = 0.0
     for process in psutil.process_iter(["pid"]):
         try:
@@ -223,22 +219,10 @@ def _belongs(process: psutil.Process, folder: Path) -> bool:
     return process.environ().get("ORCHESTRATOR_HOME") == str(folder)
 
 
-def wait(condition: object, seconds: float = 300.0, pause: float = 0.02) -> float:
-    """Seconds until `condition()` holds."""
+def wait_until(condition: Callable[[], object], seconds: float = 300.0, *, pause: float = 0.02) -> None:
+    """Return as soon as the condition holds. Raises `TimeoutError`."""
     began = time.perf_counter()
-    while not condition():  # type: ignore[operator]
+    while not condition():
         if time.perf_counter() - began > seconds:
             raise TimeoutError
         time.sleep(pause)
-    return time.perf_counter() - began
-
-
-def open_admission() -> None:
-    """Put admission in force as a leader would, in the epoch of the last one: an earlier epoch is refused."""
-    from activities.admission import rebuilding
-    from activities.models import LeaderLease
-    from tenants.context import system_scope
-
-    with system_scope():
-        last = LeaderLease.objects.values_list("epoch", flat=True).first()
-    rebuilding.rebuild(epoch=last or 0)
