@@ -1,4 +1,4 @@
-"""The site auditor: how easy a text is to read, what slows its readers, whether it says what it is about."""
+"""The site auditor: measures how easy a text is to read, and how well it covers its keywords."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .markdown import Document
 from .words import Word, folded, one_line, stem, words
 
 COVERED_KEYWORDS = 10
-OPENING_WORDS = 100  # A reader, and a search engine, decides by these.
-SHOWN = 10  # findings of one kind in the report; the data holds up to ten times as many
+OPENING_WORDS = 100  # by which readers and search engines judge a text
+REPORTED = 10  # findings of one kind in the report; the data has up to ten times as many
 
 
 def audit(job: Job) -> Answer:
@@ -36,7 +36,7 @@ def audit(job: Job) -> Answer:
         "verdict": measures.verdict,
         "long_sentences": [
             {"words": count, "text": one_line(sentence.text), "start": sentence.start}
-            for count, sentence in readability.long_sentences(sentences, longest)[: SHOWN * 10]
+            for count, sentence in readability.long_sentences(sentences, longest)[: REPORTED * 10]
         ],
         "passive_phrases": _places(list(readability.passive_phrases(sentences))),
         "repeated_words": _places(list(readability.repeated_words(sentences))),
@@ -47,7 +47,7 @@ def audit(job: Job) -> Answer:
 
 
 def _places(found: Sequence[Word]) -> list[dict[str, Any]]:
-    return [{"text": one_line(word.text), "start": word.start} for word in found[: SHOWN * 10]]
+    return [{"text": one_line(word.text), "start": word.start} for word in found[: REPORTED * 10]]
 
 
 def _coverage(document: Document, keywords: Sequence[Keyword]) -> list[dict[str, Any]]:
@@ -97,9 +97,7 @@ def _report(data: dict[str, Any], longest: int) -> str:
     lines += [f"| {name} | {data[name]} |" for name in ("sentences", "words", "syllables")]
     lines += [f"| Flesch reading ease{note} | {data['reading_ease']:g}, {data['verdict']} |"]
     lines += [f"| Flesch-Kincaid grade level{note} | {data['grade_level']:g} |", ""]
-    lines += (
-        ["Only the start of the text was handed on to this agent.", ""] if data["source_truncated"] else []
-    )
+    lines += ["This agent received only the start of the text.", ""] if data["source_truncated"] else []
     lines += ["## Advice", ""]
     lines += [f"- {advice}" for advice in data["advice"]]
     long_ones = [f"{item['words']} words: {item['text']}" for item in data["long_sentences"]]
@@ -114,8 +112,8 @@ def _report(data: dict[str, Any], longest: int) -> str:
 def _findings(name: str, found: Sequence[str]) -> list[str]:
     if not found:
         return []
-    more = [f"- and {len(found) - SHOWN} more"] if len(found) > SHOWN else []
-    return ["", f"## {name}", "", *[f"- {text}" for text in found[:SHOWN]], *more]
+    more = [f"- and {len(found) - REPORTED} more"] if len(found) > REPORTED else []
+    return ["", f"## {name}", "", *[f"- {text}" for text in found[:REPORTED]], *more]
 
 
 def _coverage_table(coverage: Sequence[dict[str, Any]]) -> list[str]:

@@ -1,7 +1,7 @@
-"""The brief: what an article shall be, in a form that reviewers read and agents hand on.
+"""The brief: the plan of an article, as Markdown for people and as data for the next agent.
 
-It is written as Markdown for people and as data for the next agent, and can be read back from either. So a
-rejected brief can be mended wherever it comes from: the prompt, the store, or a person's hands.
+It can be parsed from either form, so a rejected brief can be revised wherever it comes from: the prompt, the
+stored output, or a person's edit.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Brief:
-    """A plan for one article. `limit` is the most words that a reviewer allows."""
+    """A plan for one article. `limit`: the number of words that a reviewer allows, if any."""
 
     title: str
     audience: str
@@ -53,11 +53,11 @@ class Brief:
 
     @property
     def words(self) -> int:
-        """The word budget: what its sections add up to."""
+        """The word budget: the sum of its sections."""
         return sum(section.words for section in self.sections)
 
     def as_data(self) -> dict[str, Any]:
-        """The brief for an output's data."""
+        """Return the brief as the data of an output."""
         return {
             "title": self.title,
             "audience": self.audience,
@@ -70,7 +70,7 @@ class Brief:
         }
 
     def as_markdown(self) -> str:
-        """The brief for people."""
+        """Return the brief as Markdown."""
         length = f"{self.words} words" + (f" (at most {self.limit})" if self.limit else "")
         values = {"audience": self.audience, "angle": self.angle, "length": length}
         values |= {"mentions": "; ".join(self.mentions), "avoid": "; ".join(self.avoid)}
@@ -80,7 +80,7 @@ class Brief:
 
 
 def from_data(data: Any) -> Brief | None:
-    """The brief in an output's data, or None if there is none."""
+    """Return the brief in the data of an output, or None."""
     if not isinstance(data, Mapping) or not isinstance(data.get("outline"), list):
         return None
     sections = tuple(_section_of(item) for item in data["outline"] if isinstance(item, Mapping))
@@ -99,7 +99,7 @@ def from_data(data: Any) -> Brief | None:
 
 
 def from_markdown(text: str) -> Brief | None:
-    """The last brief in a text, or None. It may be quoted or indented, with other text around it."""
+    """Return the last brief in a text, or None. It may be quoted or indented, and surrounded by other text."""
     start = text.rfind(TITLE)
     if start < 0:
         return None

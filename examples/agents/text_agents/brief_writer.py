@@ -1,8 +1,7 @@
-"""The content brief writer: drafts a brief and, when a reviewer sends it back, mends it by the notes.
+"""The content brief writer: drafts a brief, and revises it after a rejection.
 
-The rejected brief is taken from the prompt, where the orchestrator shows it. If it is not there, the writer's
-own memory of the session helps, and without that a new draft from the same keywords: after a restart nothing
-is needed.
+The rejected brief is in the prompt or in the input. Otherwise the writer uses its memory of the session or,
+after a restart, drafts a new one from the same keywords.
 """
 
 from __future__ import annotations
@@ -29,31 +28,31 @@ class BriefWriter:
         self._sessions: OrderedDict[tuple[str, str], Brief] = OrderedDict()
 
     def write(self, job: Job) -> Answer:
-        """The skill: a new brief or, on a rejection, the rejected one with the wanted changes."""
+        """The skill: returns a new brief or, after a rejection, the rejected one with the requested changes."""
         session_id = job.session_id or f"brief-{uuid4()}"
         brief, origin = (self._rejected(job) if job.rejected else None) or (draft(job), "new draft")
         brief, changes = revise(brief, job.reviewer_notes) if job.rejected else (brief, [])
         self._remember(job, session_id, brief)
         data = {
             **brief.as_data(),
-            "keywords": source.found(job.data, "keywords") or [],
+            "keywords": source.find(job.data, "keywords") or [],
             "changes": [change.as_data() for change in changes],
             "based_on": origin,
-            "source": source.handed_on(job),
+            "source": source.forwarded(job),
         }
         return Answer(brief.as_markdown() + _changes(job, changes), data, session_id)
 
     def _rejected(self, job: Job) -> tuple[Brief, str] | None:
-        if shown := briefs.from_markdown(job.prompt):
-            return shown, "rejected brief in the prompt"
-        if given := briefs.from_data(job.data):
-            return given, "rejected brief in the input"
+        if brief := briefs.from_markdown(job.prompt):
+            return brief, "rejected brief in the prompt"
+        if brief := briefs.from_data(job.data):
+            return brief, "rejected brief in the input"
         with self._lock:
             known = self._sessions.get((job.session_id or "", job.job_id))
         return (known, "memory of the session") if known else None
 
     def _remember(self, job: Job, session_id: str, brief: Brief) -> None:
-        # One session may serve several jobs of a role; their briefs must not be mixed up.
+        # One session may serve several jobs of a role; so the job is part of the key.
         key = (session_id, job.job_id)
         with self._lock:
             self._sessions[key] = brief

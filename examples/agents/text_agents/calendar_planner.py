@@ -1,16 +1,16 @@
-"""The social calendar planner: asks for whatever it cannot know, then plans a post for every network.
+"""The social calendar planner: asks for what it cannot know, then plans a post for every network.
 
-It needs a working connection to the client's account, the phrases that the text is about, and a direction that people choose. Each is
-asked for with a tool, one after the other; in between the planner does not run at all.
+It needs a working connection to the client's account, the keywords of the text, and a direction that people choose. It requests them with
+tools, one after the other. In between it does not run.
 """
 
 from __future__ import annotations
 
 import re
 
-from . import asking
-from .asking import reporter_of, waiting
+from . import tools
 from .job import Answer, Job
+from .tools import reporter_of, waiting
 from .words import one_line
 
 OFFERED = 3  # directions
@@ -19,8 +19,8 @@ _ROW = re.compile(r"^\| *\d+ *\| *([^|\n]+?) *\|", re.MULTILINE)  # of the resea
 
 
 def plan(job: Job) -> Answer:
-    """The skill: a calendar once everything is known, until then a question."""
-    if direction := asking.chosen_direction(job):
+    """The skill: returns a calendar when everything is known, and uses a tool until then."""
+    if direction := tools.chosen_direction(job):
         return _calendar(job, direction)
     if job.wake_reason == "subtask_completed":
         return _ask_for_direction(job)
@@ -54,7 +54,7 @@ def _ask_for_keywords(job: Job) -> Answer:
 
 
 def _ask_for_direction(job: Job) -> Answer:
-    """Have the posts prepared at once, and everybody wait for one decision."""
+    """Create a subtask for each post, and one approval that all of them wait for."""
     reporter = reporter_of(job)
     posts = [
         reporter.use(
@@ -81,7 +81,7 @@ def _ask_for_direction(job: Job) -> Answer:
 
 
 def _directions(job: Job) -> list[str]:
-    """The best phrases of the subtask's table, as the prompt shows it."""
+    """Return the best phrases of the subtask's table, which is in the prompt."""
     phrases = [one_line(phrase) for phrase in _ROW.findall(job.prompt)]
     return list(dict.fromkeys(phrases))[:OFFERED] or ["The story of the text", "A question to the readers"]
 

@@ -1,8 +1,7 @@
-"""Callbacks: how an agent that answered 202 reports on its run later, and how any agent uses the orchestrator's tools.
+"""Callbacks: reports of an agent that answered 202, and calls of the orchestrator's tools.
 
-A report is repeated while the orchestrator cannot be reached; it treats a repetition as the same report. The
-answer may say that the run is over (cancelled, superseded, out of time): then the agent stops and reports
-nothing more.
+A report is repeated while the orchestrator cannot be reached, which is safe because callbacks are idempotent.
+The answer may say that the run has ended (cancelled, superseded, out of time). Then the agent stops.
 """
 
 from __future__ import annotations
@@ -28,55 +27,55 @@ PAUSES_SECONDS = (
     3,
     10,
     30,
-)  # Outlasts a restart of the orchestrator; then its lease takes over.
+)  # longer than a restart of the orchestrator
 
 
 class Stopped(Exception):
-    """The orchestrator no longer wants this run."""
+    """The run has ended for the orchestrator."""
 
 
 class Reporter:
-    """Reports on one run. Every method raises `Stopped` when the run is not wanted any more."""
+    """Reports on one run. Every method raises `Stopped` if the run has ended for the orchestrator."""
 
     def __init__(self, callback: Callback) -> None:
         self._address = _address_of(callback)
         self._headers = {"Authorization": f"Bearer {callback.token}", "Content-Type": "application/json"}
 
     def heartbeat(self, progress: dict[str, Any]) -> None:
-        """Say that the work goes on, and how far it is: `percent` and a `message`."""
+        """Extend the lease of the run, and report its progress: `percent` and `message`."""
         self._report("heartbeat", {"progress": progress})
 
     def log(self, text: str) -> None:
-        """Add a line to what people see of the run. Nothing depends on it, so it is said once."""
+        """Add a line to the log of the run. It is sent once, because nothing depends on it."""
         payload = json.dumps({"lines": [{"kind": "text", "text": text}]}, ensure_ascii=False)
         with suppress(OSError, http.client.HTTPException):
             self._post("log", payload.encode("utf-8", "replace"))
 
     def complete(self, result: dict[str, Any]) -> None:
-        """Hand in the result, in the shape that an answer of 200 would have had."""
+        """Report the result, in the same shape as an answer of 200."""
         self._report("complete", result)
 
     def fail(self, problem: Problem) -> None:
-        """Say that the work cannot be done."""
+        """Report that the work failed."""
         retryable = problem.status >= 500
         error = {"message": problem.detail, "code": problem.code, "retryable": retryable}
         self._report("fail", {"error": error})
 
     def use(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        """Use a tool; its answer. `stop` in it means that the run is over for now. Raises `Problem` for a refused call."""
-        status, answer = self._delivered(f"tools/{tool}", arguments)
+        """Call a tool and return its answer. `stop` in it means that this run ends now. Raises `Problem` if the call is refused."""
+        status, answer = self._deliver(f"tools/{tool}", arguments)
         if status == 409:
-            raise Stopped(f"{tool} came too late: {answer.get('reason', 'the run is over')}")
+            raise Stopped(f"{tool} was called too late: {answer.get('reason', 'the run is over')}")
         if status >= 400:
             raise Problem(400, "tool_refused", f"{tool} was refused: {answer.get('detail', status)}")
         return answer
 
     def _report(self, verb: str, body: dict[str, Any]) -> None:
-        status, answer = self._delivered(verb, body)
-        _heed(verb, status, answer)
+        status, answer = self._deliver(verb, body)
+        _raise_if_stopped(verb, status, answer)
 
-    def _delivered(self, verb: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        """Post it, again while the orchestrator cannot be reached; what it answered. It takes a repetition for the same call."""
+    def _deliver(self, verb: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        """Send the request, repeatedly while the orchestrator cannot be reached. Returns the status and the answer."""
         payload = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
         for pause in (*PAUSES_SECONDS, None):
             try:
@@ -115,7 +114,7 @@ def _address_of(callback: Callback) -> SplitResult:
     return address
 
 
-def _heed(verb: str, status: int, answer: dict[str, Any]) -> None:
+def _raise_if_stopped(verb: str, status: int, answer: dict[str, Any]) -> None:
     if answer.get("stop") or status >= 400:
         logger.info("Report answered with stop", extra={"action": "stopped", "verb": verb, "status": status})
         raise Stopped(f"{verb} was answered with {status}: {answer.get('reason', 'no reason')}")

@@ -1,8 +1,8 @@
-"""The first draft of a brief, made from keywords and the text they came from.
+"""The first draft of a brief, made from keywords and their text.
 
-Each of the strongest keywords that have no word in common gets a section; every other keyword joins the
-section with which it shares most sentences. Settings of the step (`title`, `audience`, `angle`, `words`) win
-over what is derived.
+The strongest keywords that have no word in common get a section each. Every other keyword joins the section
+with which it shares most sentences. Parameters of the step (`title`, `audience`, `angle`, `words`) take
+precedence over derived values.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ PLAIN_HEADINGS = ("{}",) * MIDDLE_SECTIONS
 
 
 def draft(job: Job) -> Brief:
-    """A new brief for the job. Raises a 422 `Problem` when the job brings no text."""
+    """Return a new brief for the job. Raises a 422 `Problem` if the job has no text."""
     text = source.of_job(job)
     document = text.document()
     found = [keyword for keyword in researcher.of_job(job, document)[:KEYWORDS_USED] if keyword.key]
     budget = job.number("words", 900, least=100, most=20_000)
-    groups = _grouped(found, document.sentences())
+    groups = _group(found, document.sentences())
     leads = [group[0].phrase for group in groups]
     subject = _subject(text.title, found)
     is_english = researcher.language_in(document) == "English"
@@ -61,7 +61,7 @@ def _title(source_title: str, leads: Sequence[str]) -> str:
 
 
 def _subject(title: str, found: Sequence[Keyword]) -> str:
-    """What the text is about: the longest keyword in its title, else its best keyword."""
+    """Return the subject of the text: the longest keyword in its title, else its best keyword."""
     titled = [keyword for keyword in found if keyword.key <= stems(title)]
     best = max(titled, key=lambda keyword: len(keyword.key)) if titled else next(iter(found), None)
     return best.phrase if best else ""
@@ -74,7 +74,7 @@ def _angle(subject: str, leads: Sequence[str]) -> str:
     return f"Explain {subject} by way of {_listed(means)}, with facts from the source"
 
 
-def _grouped(found: Sequence[Keyword], sentences: Sequence[Sentence]) -> list[list[Keyword]]:
+def _group(found: Sequence[Keyword], sentences: Sequence[Sentence]) -> list[list[Keyword]]:
     groups: list[list[Keyword]] = []
     rest: list[Keyword] = []
     for keyword in found:
@@ -87,7 +87,7 @@ def _grouped(found: Sequence[Keyword], sentences: Sequence[Sentence]) -> list[li
 
 
 def _closest(groups: list[list[Keyword]], keyword: Keyword, sentences: list[frozenset[str]]) -> list[Keyword]:
-    """The group whose lead shares most sentences with the keyword; among equals, the smallest."""
+    """Return the group whose first keyword shares most sentences with this one; among equals, the smallest."""
     around = [known for known in sentences if keyword.key <= known]
 
     def closeness(group: list[Keyword]) -> tuple[int, int]:
@@ -108,7 +108,7 @@ def _sections(groups: list[list[Keyword]], budget: int, headings: Sequence[str])
         )
         for index, group in enumerate(groups)
     ]
-    rest = budget - margin - sum(section.words for section in middle)  # so that rounding loses no word
+    rest = budget - margin - sum(section.words for section in middle)  # rounding must not lose a word
     leads = tuple(group[0].phrase for group in groups)
     return (Section("Introduction", rest, leads[:2]), *middle, Section("Conclusion", margin, leads[:1]))
 
@@ -116,7 +116,7 @@ def _sections(groups: list[list[Keyword]], budget: int, headings: Sequence[str])
 def _weight(group: list[Keyword]) -> float:
     return math.sqrt(
         sum(keyword.score for keyword in group)
-    )  # The root keeps the first section from taking all.
+    )  # without the root, the first section would get most words
 
 
 def _listed(phrases: Sequence[str]) -> str:

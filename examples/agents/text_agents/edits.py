@@ -1,4 +1,4 @@
-"""Edits: finds and changes the parts of a brief. Briefs are values; every function returns a new one."""
+"""Edits: finds and changes parts of a brief. Briefs are immutable, so every function returns a new one."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from .words import folded, stem, words
 CLOSING_HEADINGS = frozenset({"conclusion", "summary", "outlook"})
 
 
-@lru_cache(maxsize=2000)  # The same few phrases are compared with every sentence.
+@lru_cache(maxsize=2000)  # the same few phrases are compared with every sentence
 def stems(text: str) -> frozenset[str]:
-    """What a phrase is about: the stems of its content words."""
+    """Return the stems of the content words of a phrase."""
     stops = LANGUAGES["English"]
     return frozenset(stem(word.text) for word in words(text) if folded(word.text) not in stops)
 
 
 def section_about(brief: Brief, topic: str) -> int | None:
-    """The section whose heading or, failing that, subheadings or keywords contain the topic."""
+    """Return the index of the section whose heading, or else whose subheadings or keywords, contain the topic."""
     wanted = stems(topic)
     if not wanted:
         return None
@@ -32,27 +32,27 @@ def section_about(brief: Brief, topic: str) -> int | None:
 
 
 def section_named_in(brief: Brief, sentence: str) -> int | None:
-    """The section whose whole heading a sentence names; of several, the one with the longest."""
-    said = stems(sentence)
+    """Return the index of the section whose complete heading is in the sentence; of several, the longest heading."""
+    mentioned = stems(sentence)
     headings = [stems(section.heading) for section in brief.sections]
-    named = [index for index, heading in enumerate(headings) if heading and heading <= said]
+    named = [index for index, heading in enumerate(headings) if heading and heading <= mentioned]
     return max(named, key=lambda index: len(headings[index]), default=None)
 
 
 def with_section(brief: Brief, index: int, section: Section) -> Brief:
-    """The brief with one section replaced."""
+    """Return the brief with one section replaced."""
     return replace(brief, sections=(*brief.sections[:index], section, *brief.sections[index + 1 :]))
 
 
 def with_new_section(brief: Brief, section: Section) -> Brief:
-    """The brief with one section more, before its conclusion."""
+    """Return the brief with one more section, before its conclusion."""
     last = brief.sections[-1]
     end = len(brief.sections) - (folded(last.heading) in CLOSING_HEADINGS)
     return replace(brief, sections=(*brief.sections[:end], section, *brief.sections[end:]))
 
 
 def with_mention(brief: Brief, topic: str) -> Brief:
-    """The brief with something that the article must mention, in the section that fits best."""
+    """Return the brief with a topic that the article must mention, in the section that fits best."""
     index = section_about(brief, topic) or _closest_section(brief, topic)
     section = brief.sections[index]
     if topic not in section.keywords:
@@ -61,7 +61,7 @@ def with_mention(brief: Brief, topic: str) -> Brief:
 
 
 def without(brief: Brief, topic: str) -> Brief:
-    """The brief without the parts, keywords and mentions that name the topic. One section stays."""
+    """Return the brief without the sections, keywords and mentions of the topic. At least one section remains."""
     wanted = stems(topic)
     if not wanted:
         return brief
@@ -81,7 +81,7 @@ def without(brief: Brief, topic: str) -> Brief:
 
 
 def _closest_section(brief: Brief, topic: str) -> int:
-    """The section that shares most words with the topic; without any, the first after the introduction."""
+    """Return the index of the section that shares most words with the topic, else the first after the introduction."""
     wanted = stems(topic)
     shared = [len(wanted & stems(" ".join(_everything(section)))) for section in brief.sections]
     best = max(range(len(shared)), key=lambda index: shared[index])

@@ -1,7 +1,7 @@
-"""The job: the body of a POST from the orchestrator, checked once and typed from here on.
+"""The job: the validated body of a POST from the orchestrator.
 
-Only what these agents use is read; unknown fields are ignored, so a newer orchestrator does not break them.
-Control characters and broken surrogates are replaced one for one, so offsets in a text stay true.
+Unknown fields are ignored, so a newer orchestrator does not break the agents. Control characters and broken
+surrogates are replaced by one character each, so offsets in a text stay correct.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\
 
 @dataclass(frozen=True, slots=True)
 class Callback:
-    """Where, and with which token, to report on exactly one run."""
+    """The address and the token for reports on one run."""
 
     url: str
     token: str
@@ -27,7 +27,7 @@ class Callback:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a skill made of a job."""
+    """The result of a skill."""
 
     content: str
     data: dict[str, Any]
@@ -55,11 +55,11 @@ class Job:
 
     @property
     def text(self) -> str:
-        """The text to work on: the input's content or, without any, `params.text`."""
+        """The text to work on: the content of the input, else `params.text`."""
         return self.content if self.content.strip() else self.word("text")
 
     def word(self, name: str, default: str = "") -> str:
-        """A parameter that must be a string."""
+        """Return a parameter that must be a string."""
         value = self.params.get(name)
         if value is None:
             return default
@@ -68,7 +68,7 @@ class Job:
         return value
 
     def number(self, name: str, default: int, *, least: int, most: int) -> int:
-        """A parameter that must be a number; it is kept within its bounds."""
+        """Return a parameter that must be a number, limited to these bounds."""
         value = self.params.get(name)
         if value is None:
             return default
@@ -78,9 +78,9 @@ class Job:
 
 
 def read(role: str, headers: Mapping[str, str], raw: bytes) -> Job:
-    """The job in a request body. Raises a 400 `Problem` that names what is wrong."""
-    body = _parsed(raw)
-    given_input = _joined(_object(body, "input"))
+    """Parse a request body. Raises a 400 `Problem` that names the invalid field."""
+    body = _parse(raw)
+    job_input = _join_inputs(_object(body, "input"))
     return Job(
         role=role,
         job_id=headers.get("X-Job-Id") or _string(body, "job_id"),
@@ -88,8 +88,8 @@ def read(role: str, headers: Mapping[str, str], raw: bytes) -> Job:
         tenant_id=_string(body, "tenant_id"),
         params=_object(body, "params"),
         prompt=_string(body, "prompt"),
-        content=_string(given_input, "content", "input."),
-        data=given_input.get("data"),
+        content=_string(job_input, "content", "input."),
+        data=job_input.get("data"),
         wake_reason=_string(body, "wake_reason"),
         wakes=_wakes(body),
         rejected="rejection" in _wake_reasons(body),
@@ -99,7 +99,7 @@ def read(role: str, headers: Mapping[str, str], raw: bytes) -> Job:
     )
 
 
-def _parsed(raw: bytes) -> dict[str, Any]:
+def _parse(raw: bytes) -> dict[str, Any]:
     try:
         body = _printable(json.loads(raw.decode("utf-8")))
     except (ValueError, RecursionError) as error:
@@ -128,11 +128,11 @@ def _object(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return value
 
 
-def _joined(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The input of a step. Of several inputs, the texts become one, and the data stand by the step's name."""
-    steps = {name: step for name, step in _object(given, "steps").items() if isinstance(step, dict)}
-    if not steps or given.get("content") or given.get("data"):
-        return given
+def _join_inputs(job_input: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the input. Several inputs become one: the texts are joined, and the data are keyed by the step's name."""
+    steps = {name: step for name, step in _object(job_input, "steps").items() if isinstance(step, dict)}
+    if not steps or job_input.get("content") or job_input.get("data"):
+        return job_input
     texts = [_string(step, "content", "input.steps.") for step in steps.values()]
     return {"content": "\n\n".join(texts), "data": {name: step.get("data") for name, step in steps.items()}}
 
@@ -147,24 +147,24 @@ def _string(body: Mapping[str, Any], name: str, prefix: str = "") -> str:
 
 
 def _wakes(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Every wake that this run carries, oldest first."""
+    """Return the wakes of this run, oldest first."""
     wakes = body.get("wakes") or []
     if not isinstance(wakes, list) or not all(isinstance(wake, dict) for wake in wakes):
         raise malformed("wakes", "must be a list of objects")
     return wakes
 
 
-def _told(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The wakes, and what the body itself says about the newest."""
+def _wakes_with_newest(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the wakes, and the newest one again as the body itself describes it."""
     return [*_wakes(body), {"reason": body.get("wake_reason"), "reviewer_notes": body.get("reviewer_notes")}]
 
 
 def _wake_reasons(body: Mapping[str, Any]) -> set[str]:
-    return {str(wake.get("reason")) for wake in _told(body)}
+    return {str(wake.get("reason")) for wake in _wakes_with_newest(body)}
 
 
 def _reviewer_notes(body: Mapping[str, Any]) -> str:
-    notes = [_string(wake, "reviewer_notes") for wake in _told(body)]
+    notes = [_string(wake, "reviewer_notes") for wake in _wakes_with_newest(body)]
     return "\n".join(dict.fromkeys(note for note in notes if note.strip()))
 
 

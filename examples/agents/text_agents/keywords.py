@@ -1,4 +1,4 @@
-"""The keyword researcher: what a text is about, in phrases of up to three words.
+"""The keyword researcher: finds the subjects of a text, as phrases of up to three words.
 
 Every run of neighbouring content words is counted. A phrase scores by its frequency, more when it is longer,
 less for every time it only occurs inside a longer phrase (the C-value of Frantzi and Ananiadou). Plural and
@@ -39,11 +39,11 @@ class Keyword:
 
     @property
     def key(self) -> frozenset[str]:
-        """The stems of its words, to compare it with others."""
+        """The stems of its words, for comparisons."""
         return frozenset(stem(word.text) for word in words(self.phrase))
 
     def as_data(self) -> dict[str, Any]:
-        """The keyword for an output's data."""
+        """Return the keyword as the data of an output."""
         return {
             "phrase": self.phrase,
             "score": self.score,
@@ -62,7 +62,7 @@ class Candidate:
 
     @property
     def count(self) -> int:
-        """How often the phrase occurs."""
+        """Number of occurrences."""
         return len(self.positions)
 
     def score(self, length: int) -> float:
@@ -73,7 +73,7 @@ class Candidate:
 
 
 def research(job: Job) -> Answer:
-    """The skill: a table of keywords, and the text for the next agent."""
+    """The skill: returns a table of keywords, and the text for the next agent."""
     document = source.read_document(job.text)
     limit = job.number("limit", 20, least=1, most=100)
     language = language_in(document)
@@ -89,7 +89,7 @@ def research(job: Job) -> Answer:
 
 
 def extract(document: Document, *, limit: int = 20, language: str | None = None) -> list[Keyword]:
-    """The best keywords of a document, best first."""
+    """Return the best keywords of a document, best first."""
     stops = stop_words(language or language_in(document))
     ranked = _worth_ranking(_candidates(document.blocks, stops))
     _note_nesting(ranked)
@@ -99,14 +99,14 @@ def extract(document: Document, *, limit: int = 20, language: str | None = None)
 
 
 def of_job(job: Job, document: Document) -> list[Keyword]:
-    """The keywords that an earlier agent handed on; without any, those of the document."""
-    given = source.found(job.data, "keywords")
+    """Return the keywords in the input, else those of the document."""
+    given = source.find(job.data, "keywords")
     handed_on = [_from_data(item) for item in given] if isinstance(given, list) else []
     return [keyword for keyword in handed_on if keyword] or extract(document)
 
 
 def language_in(document: Document) -> str:
-    """The language of the document's words."""
+    """Return the language of the document."""
     return language_of(folded(word.text) for block in document.blocks for word in block.words())
 
 
@@ -121,7 +121,7 @@ def _candidates(blocks: Iterable[Block], stops: frozenset[str]) -> dict[Key, Can
 
 
 def _runs(block: Block, stops: frozenset[str]) -> Iterator[list[Word]]:
-    """Neighbouring content words; stop words, numbers and punctuation end a run."""
+    """Return runs of neighbouring content words. Stop words, numbers and punctuation end a run."""
     run: list[Word] = []
     for word in block.words():
         is_content = _is_content(word.text, stops)
@@ -173,7 +173,7 @@ def _keyword(key: Key, candidate: Candidate) -> Keyword:
 
 
 def _spelling(candidate: Candidate) -> str:
-    """The most frequent form; without the capitals of a sentence's start, if it ever occurs without them."""
+    """Return the most frequent form; without the capital of a sentence's start if it occurs without it."""
     forms: Counter[str] = Counter()
     for text, count in candidate.spellings.items():
         forms[folded(text)] += count
@@ -183,7 +183,7 @@ def _spelling(candidate: Candidate) -> str:
 
 
 def _from_data(item: Any) -> Keyword | None:
-    """A keyword that was handed on; a person may have shortened the list to plain phrases."""
+    """Parse a keyword of the input. A person may have shortened the list to plain phrases."""
     if isinstance(item, str) and item.strip():
         return Keyword(one_line(item, 80), 1.0, 1)
     if not isinstance(item, dict) or not isinstance(item.get("phrase"), str) or not item["phrase"].strip():

@@ -1,4 +1,4 @@
-"""Lengths: spreads a number of words over the sections of a brief, in the proportions that they have."""
+"""Lengths: distributes a number of words over the sections of a brief, in their present proportions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HALF = re.compile(r"\b(?:half|halve)\b", re.IGNORECASE)
 
 
 def scaled(brief: Brief, words: int) -> Brief:
-    """The brief with exactly this many words, at least one per section. Lifts a limit that is now too low."""
+    """Return the brief with exactly this number of words, at least one per section. Removes a limit that is now too low."""
     words = max(words, len(brief.sections))
     before = max(1, brief.words)
     sizes = [max(1, section.words * words // before) for section in brief.sections]
@@ -29,12 +29,12 @@ def scaled(brief: Brief, words: int) -> Brief:
 
 
 def fitted(brief: Brief) -> Brief:
-    """The brief, cut to its limit if it is longer."""
+    """Return the brief, shortened to its limit if it is longer."""
     return scaled(brief, brief.limit) if brief.limit and brief.words > brief.limit else brief
 
 
 def shrinking_factor(wish: str) -> float:
-    """How much is left after a wish for less: "half as long", "cut by 20 %", or simply "shorter"."""
+    """Return the factor that a request means: "half as long", "cut by 20 %", or simply "shorter"."""
     percent = PERCENT.search(wish)
     if percent:
         return 1 - int(percent[1]) / 100

@@ -1,7 +1,7 @@
-"""Markdown: finds title, headings and paragraphs, and blanks what is not text.
+"""Markdown: finds title, headings and paragraphs, and replaces markup by spaces.
 
-Markup is overwritten with spaces, never cut out, so that every offset is an offset in the text that the user
-sent. Plain text is Markdown without markup and goes the same way.
+Markup is never removed, so every offset is an offset in the text that the user sent. Plain text is treated as
+Markdown without markup.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from enum import Enum
 
 from .words import Sentence, Word, one_line, sentences, words
 
-# No pattern may scan far and then fail: each excludes its own opening sign, so even a megabyte of brackets is
-# read in linear time.
+# Each pattern excludes its own opening sign, so it never scans far and then fails. Even a megabyte of brackets
+# is read in linear time.
 _LINK_TARGET = r"(?<=\])(?:\([^()\n]{0,2000}\)|\[[^\[\]\n]{0,200}\])"
 _TAG = r"</?[A-Za-z][^<>]{0,500}>|<!--[^<>]{0,5000}-->"
 _ADDRESS = r"https?://[^\s<>()\[\]]{1,2000}"
@@ -29,7 +29,7 @@ RULE = re.compile(r"[\s|:=*_-]*$")
 
 
 class Kind(Enum):
-    """What a block is."""
+    """The kind of a block."""
 
     HEADING = "heading"
     PROSE = "prose"
@@ -37,7 +37,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A heading, paragraph or list item: its text without markup, and the offset of it."""
+    """A heading, paragraph or list item: its text without markup, and its offset."""
 
     kind: Kind
     text: str
@@ -61,7 +61,7 @@ class Document:
 
     @property
     def prose(self) -> list[Block]:
-        """Everything but the headings; a text of nothing but headings counts as prose."""
+        """All blocks but the headings. A text of headings only counts as prose."""
         return [block for block in self.blocks if block.kind is Kind.PROSE] or list(self.blocks)
 
     def sentences(self) -> list[Sentence]:
@@ -70,7 +70,7 @@ class Document:
 
 
 def read(text: str) -> Document:
-    """The blocks of a text that hold at least one word."""
+    """Return the blocks of a text that contain at least one word."""
     unquoted = QUOTE.sub(_blank, text)
     plain = MARKUP.sub(_blank, unquoted)
     blocks = tuple(block for block in _blocks(unquoted, plain) if next(block.words(), None))
@@ -111,13 +111,13 @@ def _blocks(text: str, plain: str) -> Iterator[Block]:
 
 
 def _marker(line: str) -> int:
-    """How many characters of heading or list marks a line starts with."""
+    """Return the length of the heading or list mark at the start of a line."""
     match = HEADING.match(line) or ITEM.match(line)
     return match.end() if match else 0
 
 
 def _lines_outside_code(text: str) -> Iterator[tuple[str, int]]:
-    """Lines with their offsets; fenced code and the front matter of a file come out as empty lines."""
+    """Return lines with their offsets. Fenced code and the front matter of a file become empty lines."""
     offset = 0
     closing: str | None = None
     for number, line in enumerate(text.splitlines(keepends=True)):

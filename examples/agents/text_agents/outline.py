@@ -1,7 +1,7 @@
-"""The blog writer: an article outline from an approved brief, filled with sentences of the source.
+"""The blog writer: fills the outline of an approved brief with sentences of the source.
 
-Extractive: every sentence stands in the source word for word, is used once, goes to the section whose
-keywords it matches best, and keeps its order. What the source does not cover is said, not invented.
+Extractive: every sentence is quoted from the source, is used once, goes to the section whose keywords it
+matches best, and keeps its order. What the source does not cover is listed, not invented.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from .job import Answer, Job
 from .words import Sentence, folded, one_line, words
 
 PARAGRAPH_SENTENCES = 4
-LONGEST_SENTENCE = 1000  # characters; what is longer is no sentence
-MENTION_WEIGHT = 5  # What a reviewer asked for comes before everything else.
+LONGEST_SENTENCE = 1000  # characters; longer ones are no sentences
+MENTION_WEIGHT = 5  # requests of reviewers come first
 EDGE = 3  # sentences at the start and the end of the source
 EDGE_WEIGHT = 3
 GAP = "*The source says nothing about this; the writer has to find out.*"
@@ -35,7 +35,7 @@ class Part:
     words: int = 0
 
     def affinity(self, known: frozenset[str], mentions: Sequence[str]) -> float:
-        """How well a sentence fits: keywords count by their length, headings half, must-mentions most."""
+        """Return how well a sentence fits. Keywords count by their length, headings half, requested mentions most."""
         matched = [phrase for phrase in self.section.keywords if stems(phrase) and stems(phrase) <= known]
         keywords = sum(MENTION_WEIGHT if phrase in mentions else len(stems(phrase)) for phrase in matched)
         named = stems(" ".join((self.section.heading, *self.section.subheadings)))
@@ -46,12 +46,12 @@ class Part:
         return not self.sentences or self.words + length <= self.section.words
 
     def add(self, sentence: Sentence, length: int) -> None:
-        """Take a sentence."""
+        """Add a sentence."""
         self.sentences.append(sentence)
         self.words += length
 
     def paragraphs(self) -> list[str]:
-        """The sentences in the order of the source, in paragraphs."""
+        """Return the sentences in the order of the source, as paragraphs."""
         ordered = sorted(self.sentences, key=lambda sentence: sentence.start)
         texts = [" ".join(sentence.text.split()) for sentence in ordered]
         starts = range(0, len(texts), PARAGRAPH_SENTENCES)
@@ -59,7 +59,7 @@ class Part:
 
 
 def write(job: Job) -> Answer:
-    """The skill: the article in sections, and what it still lacks."""
+    """The skill: returns the article in sections, and what it still lacks."""
     brief = brief_of(job)
     text = source.of_job(job)
     parts = [Part(section) for section in brief.sections]
@@ -78,26 +78,24 @@ def write(job: Job) -> Answer:
 
 
 def brief_of(job: Job) -> Brief:
-    """The brief in the input's data or content; without any, a new one from the text."""
-    outline_data = job.data if source.found(job.data, "outline") is None else _holder_of_outline(job.data)
+    """Return the brief in the input's data or content, else a new one from the text."""
+    outline_data = job.data if source.find(job.data, "outline") is None else _holder_of_outline(job.data)
     return briefs.from_data(outline_data) or briefs.from_markdown(job.content) or draft(job)
 
 
 def _holder_of_outline(data: Any) -> Any:
-    return (
-        data if "outline" in data else next(part for part in data.values() if source.found(part, "outline"))
-    )
+    return data if "outline" in data else next(part for part in data.values() if source.find(part, "outline"))
 
 
 def _allowed(sentences: Sequence[Sentence], avoid: Sequence[str]) -> list[Sentence]:
-    """The sentences of a length that can be quoted, without those that name what the brief wants to avoid."""
+    """Return the sentences that are not too long and do not name what the brief avoids."""
     forbidden = [stems(phrase) for phrase in avoid if stems(phrase)]
     short = [sentence for sentence in sentences if len(sentence.text) <= LONGEST_SENTENCE]
     return [sentence for sentence in short if not any(key <= stems(sentence.text) for key in forbidden)]
 
 
 def _fill(parts: Sequence[Part], sentences: Sequence[Sentence], mentions: Sequence[str]) -> None:
-    """Give each sentence to the part that it fits best; the best fits choose first."""
+    """Assign each sentence to the part that it fits best, in the order of their affinity."""
     offers = sorted(_offers(parts, sentences, mentions), key=lambda offer: -offer[0])
     taken: set[int] = set()
     for _, index, sentence in offers:
@@ -119,7 +117,7 @@ def _offers(
 
 
 def _place(part: Part, number: int, count: int) -> float:
-    """An introduction prefers the sentences that open the source, a conclusion those that close it."""
+    """Return extra weight for an introduction at the start of the source, and for a conclusion at its end."""
     heading = folded(part.section.heading)
     fits = (
         number < EDGE if heading == "introduction" else heading in CLOSING_HEADINGS and number >= count - EDGE

@@ -1,18 +1,18 @@
-"""The social post writer: writes a post once it knows the direction, and asks for one until then."""
+"""The social post writer: writes a post if it knows the direction, and asks people for one otherwise."""
 
 from __future__ import annotations
 
-from . import asking, source
-from .asking import reporter_of, waiting
+from . import source, tools
 from .job import Answer, Job
+from .tools import reporter_of, waiting
 from .words import folded, one_line
 
 LONGEST_POST = 280  # characters, as the strictest network allows
 
 
 def write(job: Job) -> Answer:
-    """The skill: the sentence of the source that fits the direction best, cut to the length of a post."""
-    direction = asking.chosen_direction(job) or job.word("direction")
+    """The skill: returns the sentence of the source that fits the direction best, cut to the length of a post."""
+    direction = tools.chosen_direction(job) or job.word("direction")
     if not direction:
         return waiting(
             reporter_of(job).use(

@@ -1,7 +1,7 @@
-"""Refusals: every answer that is not a result is a problem document (RFC 9457).
+"""Problem documents (RFC 9457): all answers that are not results.
 
-The status tells the orchestrator what to do next: 5xx is tried again, 429 is tried later without using up an
-attempt, any other 4xx ends the run.
+By the status the orchestrator decides what to do: it retries 5xx, retries 429 later without using up an
+attempt, and ends the run after any other 4xx.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Problem(Exception):
-    """The request cannot be answered with a result. Printable and safe to show to the caller."""
+    """The request is refused. The detail is shown to the caller."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Problem(Exception):
         self.headers = list(headers)
 
     def document(self) -> dict[str, Any]:
-        """The problem as the JSON object that is sent."""
+        """Return the problem document."""
         body: dict[str, Any] = {
             "status": self.status,
             "code": self.code,
@@ -41,11 +41,11 @@ class Problem(Exception):
 
 
 def malformed(path: str, message: str) -> Problem:
-    """A 400 that names the one field which is wrong."""
+    """Return a 400 that names the invalid field."""
     detail = f"{path}: {message}" if path else message
     return Problem(400, "malformed_request", detail, errors=[{"path": path, "message": message}])
 
 
 def nothing_to_read(detail: str) -> Problem:
-    """A 422: the request is well formed, but there is no text in it to work on."""
+    """Return a 422, for a valid request without any text to work on."""
     return Problem(422, "nothing_to_read", detail)

@@ -1,6 +1,6 @@
 """Readability: measures of a text. Pure functions, each with its formula.
 
-The Flesch figures are made for English; for other languages they only allow to compare texts with each other.
+The Flesch scores are defined for English. For other languages they only serve to compare texts with each other.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VERDICTS = ((90, "very easy"), (70, "easy"), (60, "plain"), (50, "fairly difficu
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """What is counted, and the two scores that follow from it."""
+    """Counts, and the two scores that follow from them."""
 
     sentences: int
     words: int
@@ -49,7 +49,7 @@ class Measures:
 
 
 def measure(document: Document) -> Measures:
-    """Count a document. Headings are left out: they are not sentences."""
+    """Count a document without its headings, which are not sentences."""
     sentences = document.sentences()
     found = [word for sentence in sentences for word in words(sentence.text)]
     return Measures(len(sentences), len(found), sum(syllables(word.text) for word in found))
@@ -62,7 +62,7 @@ def long_sentences(sentences: Sequence[Sentence], longest: int) -> list[tuple[in
 
 
 def passive_phrases(sentences: Sequence[Sentence]) -> Iterator[Word]:
-    """What looks like a passive: a form of "be", at most two adverbs, a past participle."""
+    """Find phrases that look like a passive: a form of "be", at most two adverbs, a past participle."""
     for sentence in sentences:
         found = list(words(sentence.text, sentence.start))
         for index, word in enumerate(found):
@@ -74,7 +74,7 @@ def passive_phrases(sentences: Sequence[Sentence]) -> Iterator[Word]:
 
 
 def repeated_words(sentences: Sequence[Sentence]) -> Iterator[Word]:
-    """The second of two equal words in a row, as in "the the"."""
+    """Find the second of two equal words in a row, as in "the the"."""
     for sentence in sentences:
         previous: Word | None = None
         for word in words(sentence.text, sentence.start):

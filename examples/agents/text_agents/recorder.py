@@ -1,7 +1,7 @@
-"""The recorder: what the agents saw, for tests that check the orchestrator's promises from the outside.
+"""The recorder: counts the calls, for tests that check the orchestrator's promises from outside.
 
-A call counts as running from its arrival until just before its result is sent, not after: the orchestrator
-may start the next job the moment it has the result, and that must not look like two at once.
+A call counts as running until just before its result is sent. The orchestrator may start the next job as soon
+as it has the result, and the two must not count as concurrent.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class RoleRecord:
     executions: Counter[str] = field(default_factory=Counter)
 
     def restarted(self) -> RoleRecord:
-        """A new record in which only the calls that still run are counted."""
+        """Return a new record that counts only the calls that still run."""
         return RoleRecord(
             running=self.running,
             max_running=self.running,
-            running_by_tenant=+self.running_by_tenant,  # "+" leaves out those at zero
+            running_by_tenant=+self.running_by_tenant,  # "+" omits those at zero
             max_running_by_tenant=+self.running_by_tenant,
         )
 
-    def shown(self) -> dict[str, Any]:
-        """The record as JSON. `duplicates` counts the executions that arrived more than once."""
+    def as_json(self) -> dict[str, Any]:
+        """Return the record. `duplicates`: executions that arrived more than once."""
         return {
             "calls": self.calls,
             "finished": self.finished,
@@ -63,7 +63,7 @@ class Recorder:
         self._recent: deque[dict[str, str]] = deque(maxlen=REMEMBERED_CALLS)
 
     def reset(self) -> None:
-        """Forget all counts; calls that still run stay counted as running."""
+        """Reset all counts. Calls that still run continue to count as running."""
         with self._lock:
             self._max_running = self._running
             for role, record in self._roles.items():
@@ -71,7 +71,7 @@ class Recorder:
             self._recent.clear()
 
     def begin(self, job: Job) -> None:
-        """Note that a call arrived. Each `begin` needs one `end`."""
+        """Record the arrival of a call. Each `begin` needs one `end`."""
         with self._lock:
             record = self._roles[job.role]
             record.calls += 1
@@ -84,7 +84,7 @@ class Recorder:
             self._recent.append(_call(job))
 
     def end(self, job: Job, *, failed: bool) -> None:
-        """Note that a call is over, before its result is sent."""
+        """Record the end of a call, before its result is sent."""
         with self._lock:
             record = self._roles[job.role]
             record.failed += failed
@@ -93,10 +93,10 @@ class Recorder:
             record.running_by_tenant[job.tenant_id] -= 1
             self._running -= 1
 
-    def shown(self) -> dict[str, Any]:
-        """Everything as JSON."""
+    def as_json(self) -> dict[str, Any]:
+        """Return all records."""
         with self._lock:
-            roles = {role: record.shown() for role, record in sorted(self._roles.items())}
+            roles = {role: record.as_json() for role, record in sorted(self._roles.items())}
             return {
                 "running": self._running,
                 "max_running": self._max_running,

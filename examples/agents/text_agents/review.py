@@ -1,7 +1,6 @@
-"""The review: works through a reviewer's notes sentence by sentence and reports honestly on each.
+"""The review: applies a reviewer's notes to a brief, sentence by sentence.
 
-No sentence is passed over in silence: it appears in the list of changes either with what was done or with the
-reason why nothing was.
+Every sentence appears in the list of changes, with what was done or with the reason why nothing was done.
 """
 
 from __future__ import annotations
@@ -11,33 +10,33 @@ from typing import Any
 
 from . import lengths
 from .brief import Brief
-from .wish_patterns import CLAUSE_BREAK
-from .wishes import Outcome, grant
+from .request_patterns import CLAUSE_BREAK
+from .revisions import Outcome, apply
 from .words import one_line, sentences
 
-LONGEST_NOTES = 5000  # characters; nobody reads more than that into a brief
+LONGEST_NOTES = 5000  # characters
 BULLETS = " \t-*•–"  # noqa: RUF001
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What became of one sentence of the notes."""
+    """The outcome of one sentence of the notes."""
 
     sentence: str
     acted: bool
     result: str
 
     def as_data(self) -> dict[str, Any]:
-        """The change for an output's data."""
+        """Return the change as the data of an output."""
         return {"sentence": self.sentence, "acted": self.acted, "result": self.result}
 
     def as_markdown(self) -> str:
-        """The change for the list in the brief."""
+        """Return the change as an item of the list in the brief."""
         return f"- “{self.sentence}” → {'' if self.acted else '**not acted on:** '}{self.result}"
 
 
 def revise(brief: Brief, notes: str) -> tuple[Brief, list[Change]]:
-    """The brief after the notes, and one change per sentence. A limit of words holds in the end."""
+    """Return the brief with the changes, and one change per sentence. A word limit is applied last."""
     changes = []
     for sentence in _sentences(notes[:LONGEST_NOTES]):
         brief, change = _handle(brief, sentence)
@@ -58,7 +57,7 @@ def _sentences(notes: str) -> list[str]:
 def _handle(brief: Brief, sentence: str) -> tuple[Brief, Change]:
     outcomes: list[Outcome] = []
     for clause in CLAUSE_BREAK.split(sentence):
-        outcomes.append(grant(brief, clause))
+        outcomes.append(apply(brief, clause))
         brief = outcomes[-1].brief
     acted = any(outcome.acted for outcome in outcomes)
     results = [

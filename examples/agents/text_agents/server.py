@@ -2,9 +2,9 @@
 
     POST   /<skill>    a job of the orchestrator
     GET    /healthz    200 while the process serves
-    GET    /recorder   what was seen so far; DELETE forgets it
+    GET    /recorder   the recorded calls; DELETE resets them
 
-Nothing that a caller sends ends the process: a bad request gets a problem document, a fault in a skill a 500.
+No request ends the process: an invalid one is answered with a problem document, an error in a skill with 500.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LARGEST_BODY = 8 * 1024 * 1024  # One megabyte of text may take six when JSON es
 
 
 class AgentServer(ThreadingHTTPServer):
-    """Serves all skills. Unsigned requests are taken only when no secret is given."""
+    """Serves all skills. Unsigned requests are accepted only if there is no secret."""
 
     daemon_threads = True
     request_queue_size = 256
@@ -40,11 +40,11 @@ class AgentServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where the server listens."""
+        """The address on which the server listens."""
         return f"http://{self.server_address[0]!s}:{self.server_address[1]}"
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A caller that hangs up is no fault of ours; everything else goes to the log."""
+        """Log the error, unless the caller has closed the connection."""
         error = sys.exception()
         if not isinstance(error, ConnectionError | TimeoutError):
             logger.error("Connection failed", exc_info=error, extra={"action": "connection_failed"})
@@ -59,16 +59,16 @@ class AgentHandler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
-        """Health and records."""
+        """Return the health or the records."""
         if self.path == "/healthz":
             self._send(200, {"status": "ok", "skills": sorted(self._agents.skills)})
         elif self.path == "/recorder":
-            self._send(200, self._agents.workshop.recorder.shown())
+            self._send(200, self._agents.workshop.recorder.as_json())
         else:
             self._refuse(self._no_such_path("POST"))
 
     def do_DELETE(self) -> None:
-        """Forget the records."""
+        """Reset the records."""
         if self.path != "/recorder":
             self._refuse(self._no_such_path("POST"))
             return
@@ -76,7 +76,7 @@ class AgentHandler(BaseHTTPRequestHandler):
         self._send(200, {"status": "reset"})
 
     def do_POST(self) -> None:
-        """One job."""
+        """Do one job."""
         try:
             raw = self._body()
             status, answer = self._work_on(raw)
@@ -85,7 +85,7 @@ class AgentHandler(BaseHTTPRequestHandler):
             self._refuse(problem)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """One line per request, for those who ask for it."""
+        """Log one line per request, at the level INFO."""
         logger.info(format, *arguments)
 
     @property

@@ -1,7 +1,7 @@
-"""Signatures: proves that a request comes from an orchestrator that knows one of our secrets.
+"""Signatures: checks that a request comes from an orchestrator that knows one of our secrets.
 
 Follows the Standard Webhooks specification: HMAC-SHA256 over `id.timestamp.body`, base64, prefix `v1,`.
-Several secrets, and several signatures in one header, let either side rotate without a pause.
+Several secrets, and several signatures in one header, let either side rotate without an interruption.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collections.abc import Mapping, Sequence
 from .problem import Problem
 
 PREFIX = "whsec_"
-TOLERANCE_SECONDS = 300  # What clocks and queues may differ by; an older request may be a replay.
+TOLERANCE_SECONDS = 300  # older requests may be replays
 
 
 def key_of(secret: str) -> bytes:
-    """The bytes behind a `whsec_...` secret. Raises ValueError when it is not one."""
+    """Return the bytes of a `whsec_...` secret. Raises `ValueError` if it is not one."""
     if not secret.startswith(PREFIX):
         raise ValueError(f"A secret starts with {PREFIX}")
     try:
@@ -30,7 +30,7 @@ def key_of(secret: str) -> bytes:
 
 
 def verify(keys: Sequence[bytes], headers: Mapping[str, str], body: bytes) -> None:
-    """Return quietly when one of the keys signed this body just now; raise a 401 `Problem` otherwise."""
+    """Raise a 401 `Problem` unless one of the keys signed this body within the tolerance."""
     message_id = headers.get("webhook-id", "")
     timestamp = headers.get("webhook-timestamp", "")
     if not message_id or not _is_recent(timestamp):
@@ -39,7 +39,7 @@ def verify(keys: Sequence[bytes], headers: Mapping[str, str], body: bytes) -> No
     expected = [_signature(key, signed) for key in keys]
     for given in headers.get("webhook-signature", "").split():
         version, _, value = given.partition(",")
-        # Compared in constant time: the time that a comparison takes must not tell how much of it was right.
+        # In constant time, so that the duration does not reveal how much of it was right.
         if version == "v1" and any(hmac.compare_digest(value.encode(), known) for known in expected):
             return
     raise _refused("webhook-signature does not match")

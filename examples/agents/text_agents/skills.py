@@ -12,7 +12,7 @@ Skill = Callable[[Job], Answer]
 
 
 def all_skills() -> Mapping[str, Skill]:
-    """A function per path. Each call starts with an empty session memory."""
+    """Return a function for each path, with an empty session memory."""
     return {
         "keyword-researcher": keywords.research,
         "content-brief-writer": BriefWriter().write,

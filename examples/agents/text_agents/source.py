@@ -1,7 +1,7 @@
-"""The source: the user's text, as the agents hand it on to each other.
+"""The source: the user's text, which the agents forward to each other.
 
-An orchestrator gives each step the output of the step before. So the first agent puts the text into its
-output's data, and every later one passes it on, cut to a size that any store and any door accepts.
+The orchestrator gives each step the output of the step before. So the first agent puts the text into the data
+of its output, and every later one forwards it, cut to a size that the orchestrator accepts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LONGEST_BYTES = 150_000
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The text that everything is about. `truncated` tells that its end is missing."""
+    """The text to work on. `truncated`: its end is missing."""
 
     title: str
     text: str
@@ -30,7 +30,7 @@ class Source:
         return markdown.read(self.text)
 
     def as_data(self) -> dict[str, Any]:
-        """The source for an output's data, short enough to be handed on."""
+        """Return the source as the data of an output, cut to the largest size."""
         text = _cut(self.text)
         return {"title": self.title, "text": text, "truncated": self.truncated or len(text) < len(self.text)}
 
@@ -48,24 +48,24 @@ def read_document(text: str) -> markdown.Document:
 
 
 def of_job(job: Job) -> Source:
-    """The source that an earlier agent handed on, else the job's own text; else a 422 `Problem`."""
-    given = found(job.data, "source")
-    if isinstance(given, Mapping) and isinstance(given.get("text"), str) and given["text"].strip():
-        title = str(given.get("title") or "") or read_document(given["text"]).title
-        return Source(title=title, text=given["text"], truncated=bool(given.get("truncated")))
+    """Return the source that an earlier agent forwarded, else the job's own text. Raises a 422 `Problem` if there is neither."""
+    source = find(job.data, "source")
+    if isinstance(source, Mapping) and isinstance(source.get("text"), str) and source["text"].strip():
+        title = str(source.get("title") or "") or read_document(source["text"]).title
+        return Source(title=title, text=source["text"], truncated=bool(source.get("truncated")))
     return Source(title=read_document(job.text).title, text=job.text, truncated=False)
 
 
-def handed_on(job: Job) -> dict[str, Any] | None:
-    """The job's source for its output's data, or None when the job brings none and did not need it."""
+def forwarded(job: Job) -> dict[str, Any] | None:
+    """Return the job's source as the data of an output, or None if the job has none."""
     try:
         return of_job(job).as_data()
     except Problem:
         return None
 
 
-def found(data: Any, name: str) -> Any:
-    """The named part of an input's data. With several inputs they stand side by side, one level deeper."""
+def find(data: Any, name: str) -> Any:
+    """Return the named part of the input's data, or None. With several inputs it is one level deeper."""
     if not isinstance(data, Mapping):
         return None
     if name in data:
@@ -75,7 +75,7 @@ def found(data: Any, name: str) -> Any:
 
 
 def _cut(text: str) -> str:
-    """The start of a text, up to a paragraph's end if there is one near."""
+    """Return the start of a text, up to the end of a paragraph if there is one nearby."""
     raw = text.encode("utf-8")
     if len(raw) <= LONGEST_BYTES:
         return text

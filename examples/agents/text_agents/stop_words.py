@@ -1,4 +1,4 @@
-"""Stop words: what a text is never about. Also tells in which of four languages a text is written."""
+"""Stop words of four languages, and the detection of a text's language by them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ LEAST_SHARE = 0.15  # In running text of a known language, a third or more of th
 
 
 def language_of(words: Iterable[str]) -> str:
-    """The language whose stop words are most frequent among the words, or "unknown"."""
+    """Return the language whose stop words are most frequent among the words, or "unknown"."""
     sample = [word for word, _ in zip(words, range(SAMPLE_WORDS), strict=False)]
     hits = {name: sum(word in stop for word in sample) for name, stop in LANGUAGES.items()}
     best = max(hits, key=lambda name: hits[name])
@@ -73,5 +73,5 @@ def language_of(words: Iterable[str]) -> str:
 
 
 def stop_words(language: str) -> frozenset[str]:
-    """The words to leave out. English ones are always among them: so many texts borrow from it."""
+    """Return the stop words of a language. They include the English ones, because many texts borrow from English."""
     return LANGUAGES["English"] | LANGUAGES.get(language, frozenset())

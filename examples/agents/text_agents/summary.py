@@ -1,8 +1,8 @@
-"""The report writer: an extractive summary, in the words of the text itself.
+"""The report writer: a summary of sentences of the text itself.
 
 SumBasic (Nenkova and Vanderwende): take the sentence whose content words are most frequent on average, then
-make its words less likely by squaring their probability, so that the next sentence says something else. Time
-grows with the text times the few sentences that are taken, so a book is no problem.
+make its words less likely by squaring their probability, so that the next sentence says something else. The time
+grows with the text times the number of chosen sentences, so a book is no problem.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .job import Answer, Job
 from .stop_words import stop_words
 from .words import Sentence, folded, one_line, stem, word_set, words
 
-SHORTEST_SENTENCE = 6  # words; what is shorter rarely stands alone
+SHORTEST_SENTENCE = 6  # words; shorter ones are rarely understood alone
 LONGEST_SENTENCE = 45
 POINTING_BACK = word_set("he she it they this that these those his her its their such so but and")
 FIGURE = re.compile(r"\d")
@@ -34,7 +34,7 @@ class Scored:
 
 
 def write(job: Job) -> Answer:
-    """The skill: a summary, the sentences with figures, and the main keywords."""
+    """The skill: returns a summary, the sentences with figures, and the main keywords."""
     document = source.read_document(job.text)
     sentences = document.sentences()
     language = keywords.language_in(document)
@@ -53,7 +53,7 @@ def write(job: Job) -> Answer:
 
 
 def summarize(sentences: Sequence[Sentence], wanted: int, *, stops: frozenset[str]) -> list[Scored]:
-    """The sentences that say most about the text, in its order."""
+    """Return the sentences that say most about the text, in its order."""
     numbered = enumerate(sentences, start=1)
     scored = [Scored(sentence, number, _stems(sentence, stops)) for number, sentence in numbered]
     left = [one for one in scored if _stands_alone(one.sentence)] or scored
@@ -70,7 +70,7 @@ def summarize(sentences: Sequence[Sentence], wanted: int, *, stops: frozenset[st
 
 
 def _stands_alone(sentence: Sentence) -> bool:
-    """Whether a reader understands it without the sentence before."""
+    """Whether a reader understands the sentence without the one before."""
     split = sentence.text.split()
     return SHORTEST_SENTENCE <= len(split) <= LONGEST_SENTENCE and folded(split[0]) not in POINTING_BACK
 

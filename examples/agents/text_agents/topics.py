@@ -1,4 +1,4 @@
-"""Topics: what a wish is about, without the words around it."""
+"""Topics: the subject of a reviewer's request, without the words around it."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ LONGEST = 120
 
 
 def topic_of(match: re.Match[str], group: str = "topic") -> str:
-    """What the wish is about: the quoted part if it starts with one, else all of it. May be empty."""
+    """Return the topic of a request: the quoted part if it starts with one, else all of it. May be empty."""
     topic = match.groupdict().get(group) or ""
     quoted = _QUOTED.match(topic)
     return quoted[1].strip(" .,:;") if quoted else _trimmed(topic)
 
 
 def value_of(match: re.Match[str]) -> str:
-    """What shall stand there literally, such as a title: only quotation marks are taken away."""
+    """Return a literal value such as a title, without its quotation marks."""
     quoted = _QUOTED.match(match["topic"])
     return quoted[1].strip() if quoted else match["topic"].strip(_EDGES)[:LONGEST]
 
 
 def is_vague(value: str) -> bool:
-    """Whether what follows "title:" and the like is a complaint ("too long") and not a value."""
+    """Whether the text after "title:" is a complaint ("too long") and not a value."""
     return not value or _VAGUE.match(value) is not None
 
 

@@ -1,6 +1,6 @@
-"""Words and sentences of any language, with their place in the text.
+"""Words and sentences of any language, with their offsets in the text.
 
-Every pattern here takes time in proportion to the text, whatever it holds: users send what they like.
+Every pattern takes linear time for any text, because users may send anything.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Word(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The offset behind the word."""
+        """The offset after the word."""
         return self.start + len(self.text)
 
 

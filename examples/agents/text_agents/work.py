@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class Workshop:
-    """Runs skills and keeps the records."""
+    """Runs skills and records the calls."""
 
     def __init__(self) -> None:
         self.recorder = Recorder()
@@ -32,7 +32,7 @@ class Workshop:
         """Do the job and return (200, result), or accept it and return 202. Raises `Problem` to refuse it."""
         self.recorder.begin(job)
         try:
-            self._failures.raise_if_wanted(job)
+            self._failures.raise_if_requested(job)
             if switches.is_async(job):
                 return self._accept(job, skill)
             time.sleep(switches.delay_seconds(job))
@@ -73,7 +73,7 @@ class Workshop:
 
 
 def result_of(job: Job, skill: Skill) -> dict[str, Any]:
-    """The result of the job as the protocol wants it. Raises nothing but `Problem`."""
+    """Return the result of the job in the shape of the protocol. Raises only `Problem`."""
     try:
         answer = skill(job)
     except Problem:
@@ -87,13 +87,13 @@ def result_of(job: Job, skill: Skill) -> dict[str, Any]:
 
 
 def _usage(job: Job, answer: Answer) -> dict[str, Any]:
-    """Without a model there are no tokens, so words stand in for them."""
+    """Count words as tokens, because there is no model."""
     words_read, words_written = len(job.text.split()), len(answer.content.split())
     return {"input_tokens": words_read, "output_tokens": words_written, "model": "word-count"}
 
 
 def _wait_with_heartbeats(job: Job, reporter: Reporter) -> None:
-    """Report at least once, then at every interval until the wanted delay is over. People read along in the log."""
+    """Send heartbeats at every interval until the requested delay is over, at least one. Each is a line of the log."""
     reporter.log(f"I read {len(job.text.split())} words.")
     delay = switches.delay_seconds(job)
     end = time.monotonic() + delay

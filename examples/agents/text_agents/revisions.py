@@ -1,8 +1,7 @@
-"""Wishes: what each kind of reviewer's wish does to a brief.
+"""Revisions: applies each kind of a reviewer's request to a brief.
 
-Every function takes a brief and what the wish is about, and returns an `Outcome`: the brief as it is now,
-whether anything was done, and one sentence that says what. A wish that cannot be granted leaves the brief as
-it was.
+Every function takes a brief and the match of a request, and returns an `Outcome`. A request that cannot be
+fulfilled leaves the brief unchanged.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from . import edits, lengths
 from .brief import Brief, Section
+from .request_patterns import PATTERNS
 from .topics import is_vague, topic_of, value_of
-from .wish_patterns import PATTERNS
 from .words import sentence_case
 
 NEW_SECTION_WORDS = 120
@@ -27,20 +26,20 @@ SECTION_LENGTH = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a wish."""
+    """The revised brief, whether it has changed, and one sentence about the change or the reason against it."""
 
     brief: Brief
     acted: bool
     result: str
 
 
-def grant(brief: Brief, clause: str) -> Outcome:
-    """Do what one clause of a reviewer's notes asks for, as far as it is understood."""
+def apply(brief: Brief, clause: str) -> Outcome:
+    """Apply one clause of a reviewer's notes, if it is understood."""
     for name, pattern in PATTERNS:
         match = pattern.search(clause.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'"))
         if match:
             return HANDLERS[name](brief, match)
-    return _refused(brief, "this agent found no wish in it that it understands")
+    return _refused(brief, "this agent does not understand it")
 
 
 def _set_title(brief: Brief, match: re.Match[str]) -> Outcome:
@@ -182,7 +181,7 @@ def _move(brief: Brief, match: re.Match[str]) -> Outcome:
 
 
 def _section_of(brief: Brief, match: re.Match[str]) -> int | None:
-    """The section that a wish about length is about, or None when it is about the whole brief."""
+    """Return the index of the section that a request about length names, or None for the whole brief."""
     named = edits.section_about(brief, topic_of(match))
     return edits.section_named_in(brief, match.string) if named is None else named
 

@@ -1,6 +1,6 @@
-"""Wish patterns: how reviewers say what they want. The first pattern that fits a clause decides.
+"""Patterns of reviewers' requests. The first pattern that matches a clause decides.
 
-Each pattern has a name, by which `wishes` finds what to do. Order matters: "don't add a section about cost"
+Each pattern has a name, by which `revisions` finds its function. Order matters: "don't add a section about cost"
 has to be recognised as a removal before anything looks for "add a section".
 """
 
@@ -129,11 +129,11 @@ _TABLE = (
 )
 PATTERNS = tuple((name, re.compile(pattern, re.IGNORECASE | re.DOTALL)) for name, pattern in _TABLE)
 
-_NEW_WISH = _any(
+_NEW_REQUEST = _any(
     *("please", "add", "include", "insert", "mention", "write", "cover", "use", "explain", "expand", "focus"),
     *("remove", "drop", "delete", "omit", "cut", "avoid", "don't", "do not", "shorten", "shorter", "longer"),
     *("make", "keep", "change", "rename", "move", "put", "start", "max", "at most", "no more than"),
     *("title", "audience", "the (?:title|audience|tone|angle)"),
 )
 _BETWEEN = r"(?:\s*[,;]\s*(?:and |but |also |then )*|\s+(?:and|but|then) (?:also )?)"
-CLAUSE_BREAK = re.compile(rf"{_BETWEEN}(?={_NEW_WISH}\b)", re.IGNORECASE)
+CLAUSE_BREAK = re.compile(rf"{_BETWEEN}(?={_NEW_REQUEST}\b)", re.IGNORECASE)
