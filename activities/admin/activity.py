@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -20,10 +20,10 @@ from unfold.views import ChangeList
 from activities import cancellation, outputs, reassignment, selectors, states, suspension, wait_reasons
 from activities.admin import columns
 from activities.admin.columns import RoleFilter, SituationFilter, StatusFilter
-from activities.decision_rules import DEFAULT_ESCALATION_ROLE, GENERAL_ROLE, Voter
+from activities.decision_rules import DEFAULT_ESCALATION_ROLE, GENERAL_ROLE, DecisionRules, Voter
 from activities.exceptions import ActivityError, OutputUnavailable
 from activities.human_tasks import approvals
-from activities.models import Activity
+from activities.models import Activity, Approval
 from activities.selectors import Moment
 from activities.states import LinkKind, Status
 from agents import configuration
@@ -48,10 +48,12 @@ APPROVE = Action(
     "The results are accepted, and the work that depends on them continues.",
     (ActivityError,),
     notes="Notes for the record",
+    choice="Chosen option",
+    choices=lambda rows: _options(rows),
     path="approve",
     icon="check",
     variant=ActionVariant.SUCCESS,
-    do=lambda *args: _decide(approvals.approve, *args),
+    do=lambda *args, choice=None: _approve(*args, choice=choice),
 )
 REJECT = Action(
     "reject_selected",
@@ -65,7 +67,7 @@ REJECT = Action(
     path="reject",
     icon="undo",
     variant=ActionVariant.WARNING,
-    do=lambda *args: _decide(approvals.reject, *args),
+    do=lambda *args: _reject(*args),
 )
 CANCEL = Action(
     "cancel_selected",
@@ -107,7 +109,7 @@ RESOLVE = Action(
 AGENT, PERSON = "agent:", "human:"
 
 
-def _assignees() -> list[tuple[str, Any]]:
+def _assignees(rows: Sequence[Any]) -> list[tuple[str, Any]]:
     """Return the possible assignees: the agent roles of the registry, and the usual human roles."""
     people = [(f"{PERSON}{role}", role) for role in (DEFAULT_ESCALATION_ROLE, GENERAL_ROLE, "editor")]
     agents = [(f"{AGENT}{role}", role) for role in sorted(configuration.list_roles())]
@@ -167,8 +169,26 @@ def possible_actions(activity: Activity) -> set[str]:
     return actions if is_about_blocker else actions - {"resolve"}
 
 
-def _decide(do: Callable[..., Any], request: HttpRequest, activity: Activity, notes: str) -> Any:
-    return do(activity.tenant_id, activity.pk, actor=voter_of(request), notes=notes)
+def _options(rows: Sequence[Activity | Approval]) -> list[tuple[str, Any]]:
+    """Return the options that any of these questions offers, and before them an empty one, so that nobody chooses by accident."""
+    offered = dict.fromkeys(option for row in rows for option in _options_of(row))
+    return [("", "Choose an option"), *((option, option) for option in offered)] if offered else []
+
+
+def _options_of(row: Activity | Approval) -> Sequence[str]:
+    return row.options if isinstance(row, Approval) else DecisionRules.read(row.decision_rules).options
+
+
+def _approve(request: HttpRequest, row: Activity | Approval, notes: str, *, choice: str | None) -> Any:
+    # A question that does not offer the option is refused, with its own options in the message.
+    option = choice if choice in _options_of(row) else None
+    return approvals.approve(
+        row.tenant_id, row.pk, actor=voter_of(request), notes=notes, chosen_option=option
+    )
+
+
+def _reject(request: HttpRequest, row: Activity | Approval, notes: str) -> Any:
+    return approvals.reject(row.tenant_id, row.pk, actor=voter_of(request), notes=notes)
 
 
 def voter_of(request: HttpRequest) -> Voter:

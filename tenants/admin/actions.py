@@ -6,7 +6,7 @@ that page acts. Rows are processed one by one, each in its own transaction. A ro
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -45,10 +45,9 @@ class Action:
     notes_needed: bool = False
     danger: bool = False
     choice: str = ""  # the label of the choice; empty: no choice
-    choices: Callable[[], list[tuple[str, Any]]] | None = (
-        None  # Django's choices, read when the page is rendered
-    )
-    # Acts on one row. Its arguments are the request, the row and the notes, and with choices the selected one as `choice=`.
+    # Returns Django's choices for these rows. If it returns none, there is nothing to choose.
+    choices: Callable[[Sequence[Any]], list[tuple[str, Any]]] | None = None
+    # Acts on one row. Its arguments are the request, the row and the notes, and if there is a choice, the selected one as `choice=`.
     do: Callable[..., object] = field(kw_only=True)
     counted: Callable[[QuerySet[Any]], str] | None = None  # adds to the explanation for these rows
     label: str = ""  # in the list, if not the title
@@ -72,17 +71,18 @@ class NotesForm(forms.Form):
         max_length=10_000, widget=UnfoldAdminTextareaWidget(attrs={"rows": 4, "autofocus": True})
     )
 
-    def __init__(self, action: Action, data: Any = None) -> None:
+    def __init__(self, action: Action, rows: Sequence[Any], data: Any = None) -> None:
         super().__init__(data)
         self.fields["notes"].label = action.notes
         self.fields["notes"].required = action.notes_needed
         if not action.notes:
             del self.fields["notes"]
-        if action.choices is None:
+        choices = action.choices(rows) if action.choices else []
+        if not choices:
             del self.fields["choice"]
         else:
             self.fields["choice"].label = action.choice
-            self.fields["choice"].choices = action.choices()  # type: ignore[attr-defined]  # it is a ChoiceField
+            self.fields["choice"].choices = choices  # type: ignore[attr-defined]  # it is a ChoiceField
 
 
 class ActionsAdmin(KeptAdmin):
@@ -104,12 +104,12 @@ class ActionsAdmin(KeptAdmin):
         if action.counted is not None:
             action = replace(action, explanation=f"{action.explanation} {action.counted(queryset)}")
         confirmed = request.method == "POST" and CONFIRMED in request.POST
-        form = NotesForm(action, request.POST if confirmed else None)
         rows = list(queryset)
+        form = NotesForm(action, rows, request.POST if confirmed else None)
         if not (confirmed and form.is_valid()):
             return self._confirmation_page(request, rows, action, form)
         notes = form.cleaned_data.get("notes", "")
-        choice = {"choice": form.cleaned_data["choice"]} if action.choices else {}
+        choice = {"choice": form.cleaned_data["choice"]} if "choice" in form.fields else {}
         done = [
             row
             for row in rows

@@ -10,7 +10,7 @@ from django.test import Client
 from activities import dead_letters
 from activities.decision_rules import Later, Voter
 from activities.human_tasks import approvals
-from activities.models import Approval, DeadLetter, Deadline, ToolCall
+from activities.models import Activity, Approval, DeadLetter, Deadline, ToolCall
 from agents.contracts import Accepted
 from tenants.context import system_scope
 from tenants.models import Tenant
@@ -63,6 +63,44 @@ def test_the_buttons_of_an_approval_approve_reject_and_withdraw_it(
     assert {state for approval in rows for state, _ in links_of(acme, approval.pk).values()} == {"woken"}  # type: ignore[attr-defined]
     again = act(root, Approval, "approve_selected", rows[0], confirmed="1")
     assert "user:root approved this at" in told(again)[-1]
+
+
+def test_the_page_of_the_approve_button_offers_the_options_and_needs_a_choice(
+    engine: Engine, acme: Tenant, root: Client
+) -> None:
+    approval = row_of(Approval, asked(acme, options=("Honey", "Hives")))
+
+    page = root.get(f"/admin/activities/approval/{approval.pk}/approve/")  # type: ignore[attr-defined]
+    refused = act(root, Approval, "approve_selected", approval, confirmed="1", choice="")
+    status = engine.status(acme, approval.pk)  # type: ignore[attr-defined]
+    act(root, Approval, "approve_selected", approval, confirmed="1", choice="Hives")
+
+    assert [value for value, _ in page.context["form"].fields["choice"].choices] == ["", "Honey", "Hives"]
+    assert "Chosen option" in words(page)
+    assert "This field is required." in words(refused)
+    decided = engine.get(acme, approval.pk)  # type: ignore[attr-defined]
+    assert (status, decided.status, decided.chosen_option) == ("created", "approved", "Hives")
+
+
+def test_an_option_is_chosen_for_the_rows_that_offer_it(engine: Engine, acme: Tenant, root: Client) -> None:
+    rows = [asked(acme, options=options) for options in (("Honey", "Hives"), ("Wax", "Hives"), ("Wax",), ())]
+    items = [row_of(Activity, one) for one in rows]
+
+    answer = act(root, Activity, "approve_selected", *items, confirmed="1", choice="Hives")
+
+    decided = [engine.get(acme, one) for one in rows]
+    assert [(item.status, item.chosen_option) for item in decided] == [
+        ("approved", "Hives"), ("approved", "Hives"), ("created", None), ("approved", None)
+    ]  # fmt: skip
+    assert any("must be one of the options: 'Wax'" in message for message in told(answer))
+
+
+def test_rejecting_needs_no_option(engine: Engine, acme: Tenant, root: Client) -> None:
+    approval = asked(acme, options=("Honey", "Hives"))
+
+    act(root, Approval, "reject_selected", row_of(Approval, approval), confirmed="1", notes="Neither.")
+
+    assert engine.status(acme, approval) == "rejected"
 
 
 def test_opening_the_page_of_a_button_changes_nothing(engine: Engine, acme: Tenant, root: Client) -> None:
