@@ -438,7 +438,7 @@ def _revise(run: PipelineRun, rows: Sequence[StepRun], gate: Any) -> None:
         # The gate will ask again. An approval of the step itself was given before, so the revision needs none.
         # In a replay the work may belong to the original run, but its revision belongs to this run.
         replace(
-            approvals.revision_of(
+            approvals.build_revision(
                 activities[row.activity_id], notes=gate.reviewer_notes or "", requires_approval=False
             ),
             pipeline_run_id=run.pk,

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import uuid4
 
+import pytest
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
@@ -39,8 +40,7 @@ if TYPE_CHECKING:
 KEY = "providers-own-key-0123456789"
 TOKEN = "callback-token-0123456789"
 
-#: The adapters that the suite of conformance knows, and those whose agents it cannot write a script for.
-ADAPTERS = ("http", "inline", "a2a", "anthropic", "openai", "batch")
+#: Adapters whose agents cannot be scripted here.
 TESTED_ELSEWHERE = {"cli": "tests/integration/test_command_line_workers.py"}
 
 
@@ -88,9 +88,14 @@ def a_request(settings: AdapterSettings, **changes: Any) -> AgentRequest:
 
 @dataclass
 class Subject(ABC):
-    """One adapter. `cannot` names what it cannot do, with the reason."""
+    """One adapter. `cannot` names what it cannot do, with the reason.
+
+    `fixture` is the fixture that it is made from, and `package` the package that it needs; empty for none.
+    """
 
     name: ClassVar[str]
+    fixture: ClassVar[str] = ""
+    package: ClassVar[str] = ""
     cannot: ClassVar[dict[str, str]] = {}
 
     @abstractmethod
@@ -115,6 +120,7 @@ class HttpSubject(Subject):
     jobs: list[dict[str, Any]] = field(default_factory=list)
 
     name = "http"
+    fixture = "httpserver"
     cannot = {
         "tools": "an agent elsewhere calls tools by the callback API",
         "rounds": "it has one call",
@@ -152,6 +158,8 @@ class A2ASubject(Subject):
     agent: A2AAgent
 
     name = "a2a"
+    fixture = "a2a_agent"
+    package = "a2a"
     cannot = {
         "tools": "the protocol has questions to people, and no tools of its caller",
         "rounds": "it has one call",
@@ -233,6 +241,8 @@ class ModelSubject(Subject):
     """A model behind a provider's protocol."""
 
     provider: FakeProvider
+
+    fixture = "provider"
     options: dict[str, Any] = field(default_factory=dict)
 
     cannot = {"session": "providers keep no conversation; each run begins again"}
@@ -264,16 +274,19 @@ class ModelSubject(Subject):
 
 class AnthropicSubject(ModelSubject):
     name = "anthropic"
+    package = "anthropic"
 
 
 class OpenAISubject(ModelSubject):
     name = "openai"
+    package = "openai"
 
 
 class BatchSubject(ModelSubject):
     """Work that waits for a batch, with an engine that sends one for each run, and lets go on at once what the batch did not end."""
 
     name = "batch"
+    package = "anthropic"
     cannot = {
         "session": "providers keep no conversation; each run begins again",
         "cancel": "nobody waits for the answer: the engine drops the item",
@@ -355,3 +368,17 @@ def _scripted(step: Step | Turn | Fault) -> Turn | Fault:
 
 def usage(given: int, made: int) -> Usage:
     return Usage(given, made, model="m-1")
+
+
+SUBJECTS: dict[str, type[Subject]] = {
+    subject.name: subject
+    for subject in (HttpSubject, InlineSubject, A2ASubject, AnthropicSubject, OpenAISubject, BatchSubject)
+}
+
+
+def make_subject(name: str, request: pytest.FixtureRequest) -> Subject:
+    """Return an agent behind the adapter. Skips the test if a package that it needs is not installed."""
+    subject = SUBJECTS[name]
+    if subject.package:
+        pytest.importorskip(subject.package, reason=f"the adapter {name} needs the package {subject.package}")
+    return subject(request.getfixturevalue(subject.fixture)) if subject.fixture else subject()

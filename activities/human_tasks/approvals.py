@@ -176,7 +176,7 @@ def _close(
         detail |= edited.detail
     if waiting is not None:
         if decision == "reject":
-            make_revision(waiting, notes, actor)
+            revise_or_escalate(waiting, notes, actor)
         transitions.apply(waiting.id, decision, actor=actor, detail=detail, **decided)
     if item is not None:
         transitions.apply(item.id, f"{decision}_gate", actor=actor, detail=detail, **decided)
@@ -336,19 +336,22 @@ def store_edited(waiting: Activity | None, item: Activity | None, output: Mappin
 SUFFIX = " (revision)"
 
 
-def make_revision(rejected: Activity, notes: str, actor: str) -> None:
-    """Create the revision. Call it before the rejection is announced, so that the pipeline sees that the step continues."""
+def revise_or_escalate(rejected: Activity, notes: str, actor: str) -> None:
+    """Submit the revision, or ask people after too many rounds.
+
+    Call it before the rejection is announced, so that the pipeline sees that the step continues.
+    """
     if rejected.status != Status.AWAITING_APPROVAL:
         return  # It was decided already; the transition will be refused.
     if rejected.round >= settings.ORCHESTRATOR_MAX_ROUNDS:
         _escalate(rejected, notes)
     else:
-        revise(rejected, notes=notes, actor=actor)
+        submit_revision(rejected, notes=notes, actor=actor)
 
 
-def revise(rejected: Activity, *, notes: str, actor: str) -> UUID:
+def submit_revision(rejected: Activity, *, notes: str, actor: str) -> UUID:
     """Submit the same work again as the next round, with the reviewer's notes. In the caller's transaction; idempotent per round."""
-    return submit_revisions(rejected.tenant_id, [revision_of(rejected, notes=notes)], actor=actor)[0]
+    return submit_revisions(rejected.tenant_id, [build_revision(rejected, notes=notes)], actor=actor)[0]
 
 
 def submit_revisions(tenant_id: UUID, revisions: Sequence[NewActivity], *, actor: str) -> list[UUID]:
@@ -372,7 +375,7 @@ def successor_of(activity: Activity, kind: str, **changes: Any) -> NewActivity:
     return child_of(activity, kind, **{**inherited, **changes})
 
 
-def revision_of(rejected: Activity, *, notes: str, requires_approval: bool | None = None) -> NewActivity:
+def build_revision(rejected: Activity, *, notes: str, requires_approval: bool | None = None) -> NewActivity:
     """Return the next round of the same work, for submission. A person may have taken over the work."""
     name = (
         rejected.name if rejected.name.endswith(SUFFIX) else f"{rejected.name[: 200 - len(SUFFIX)]}{SUFFIX}"

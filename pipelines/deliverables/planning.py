@@ -189,7 +189,7 @@ def _refuse_plan(period: DeliverablePeriod, activity_id: UUID, errors: Sequence[
         _give_up(period, refused, listed)
         return
     notes = f"The plan was refused. Correct it and answer with the whole plan again.\n{listed}"
-    _update(period, planner_activity_id=approvals.revise(refused, notes=notes, actor=ACTOR))
+    _update(period, planner_activity_id=approvals.submit_revision(refused, notes=notes, actor=ACTOR))
 
 
 def _give_up(period: DeliverablePeriod, refused: Activity, errors: str) -> None:

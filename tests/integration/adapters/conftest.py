@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pytest_httpserver import HTTPServer
@@ -13,18 +13,10 @@ from agents.governor import providers
 from agents.outbound import budget
 from benchmarks.fake_provider import FakeProvider
 from tests import cleaning
-from tests.subjects import (
-    ADAPTERS,
-    KEY,
-    A2ASubject,
-    AnthropicSubject,
-    BatchSubject,
-    HttpSubject,
-    InlineSubject,
-    ModelSubject,
-    OpenAISubject,
-    Subject,
-)
+from tests.subjects import KEY, SUBJECTS, Subject, make_subject
+
+if TYPE_CHECKING:
+    from tests.a2a_agent import A2AAgent
 
 
 @pytest.fixture
@@ -48,36 +40,23 @@ def reachable(
     cleaning.empty_redis()
 
 
-@pytest.fixture(params=ADAPTERS)
-def subject(request: pytest.FixtureRequest, httpserver: HTTPServer, provider: FakeProvider) -> Subject:
+@pytest.fixture(params=SUBJECTS)
+def subject(request: pytest.FixtureRequest) -> Subject:
     """An agent behind each adapter in turn."""
-    if request.param == "a2a":
-        pytest.importorskip("a2a", reason="pip install orchestrator[a2a] for the adapter a2a")
-        return request.getfixturevalue("a2a_subject")  # type: ignore[no-any-return]
-    if request.param == "batch":
-        pytest.importorskip("anthropic", reason="pip install orchestrator[llm] for the adapter batch")
-        return BatchSubject(provider)
-    if request.param in ("anthropic", "openai"):
-        return model_subject(request.param, provider)
-    return HttpSubject(httpserver) if request.param == "http" else InlineSubject()
+    return make_subject(request.param, request)
 
 
 @pytest.fixture
-def a2a_subject(settings: Any) -> Iterator[A2ASubject]:
+def a2a_agent(settings: Any) -> Iterator[A2AAgent]:
     """An agent of the Agent2Agent protocol on its own server."""
     from tests.a2a_agent import A2AAgent
 
     with A2AAgent() as agent:
         settings.ORCHESTRATOR_EGRESS_ALLOW += (agent.place,)
-        yield A2ASubject(agent)
+        yield agent
 
 
 @pytest.fixture(params=["anthropic", "openai"])
-def model(request: pytest.FixtureRequest, provider: FakeProvider) -> ModelSubject:
+def model(request: pytest.FixtureRequest) -> Subject:
     """An agent behind each adapter for models in turn."""
-    return model_subject(request.param, provider)
-
-
-def model_subject(name: str, provider: FakeProvider) -> ModelSubject:
-    pytest.importorskip(name, reason=f"pip install orchestrator[llm] for the adapter {name}")
-    return AnthropicSubject(provider) if name == "anthropic" else OpenAISubject(provider)
+    return make_subject(request.param, request)

@@ -33,15 +33,15 @@ from agents.exceptions import (
 from agents.runner import run_agent
 from tests.a2a_agent import A2AAgent, Turn, answers_at_once, ends, hangs, says
 from tests.linking import RecordingLink
-from tests.subjects import TOKEN, A2ASubject, a_request
+from tests.subjects import TOKEN, a_request
 
 #: Two activities for one deliverable, which share their agent's session.
 ONE, OTHER = {"activity_id": UUID(int=1)}, {"activity_id": UUID(int=2)}
 
 
 @pytest.fixture
-def agent(a2a_subject: A2ASubject) -> A2AAgent:
-    return a2a_subject.agent
+def agent(a2a_agent: A2AAgent) -> A2AAgent:
+    return a2a_agent
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from agents.models import Adapter
 from agents.runner import run_agent
 from tests.linking import RecordingLink
 from tests.subjects import (
-    ADAPTERS,
+    SUBJECTS,
     TESTED_ELSEWHERE,
     TOKEN,
     Calls,
@@ -36,7 +36,7 @@ def needs(subject: Subject, ability: str) -> None:
 
 
 def test_every_adapter_is_tested_here_or_elsewhere() -> None:
-    assert sorted((*ADAPTERS, *TESTED_ELSEWHERE)) == sorted(adapters.names()) == sorted(Adapter.values)
+    assert sorted((*SUBJECTS, *TESTED_ELSEWHERE)) == sorted(adapters.names()) == sorted(Adapter.values)
 
 
 def test_an_agent_is_started_with_its_prompt(subject: Subject) -> None:
