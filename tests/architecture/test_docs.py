@@ -15,6 +15,7 @@ from activities import states
 from activities.management.commands import draw_lifecycle
 from tests.architecture import tree
 from tests.cases import in_one_test
+from tests.chaos.faults import KINDS
 from tests.reading import blocks
 
 DOCS = tree.ROOT / "docs"
@@ -199,6 +200,25 @@ def test_every_command_that_is_named_exists(document: Path) -> None:
         for name in re.findall(r"(?:`|^ {4}|^)make ([a-z-]+)\b", text, re.MULTILINE)
         if name not in targets
     } == set()
+
+
+def test_the_page_on_the_command_line_names_every_command_of_ours() -> None:
+    ours = {name for name, app in get_commands().items() if app in tree.APPS}
+
+    assert {
+        name for name in ours if not re.search(rf"`\[?`?{name}\b", _text("docs/command-line.md"))
+    } == set()
+
+
+def test_the_page_on_fault_injection_has_the_kinds_of_the_harness() -> None:
+    rows = re.findall(
+        r"^\| `([a-z-]+)` \| (.+) \| (at once|[\d.]+ to [\d.]+ s) \|$", _text("docs/chaos.md"), re.MULTILINE
+    )
+
+    assert rows == [
+        (name, kind.about, f"{kind.seconds[0]:g} to {kind.seconds[1]:g} s" if kind.seconds[1] else "at once")
+        for name, kind in KINDS.items()
+    ]
 
 
 def test_every_code_name_in_the_architecture_document_exists() -> None:
