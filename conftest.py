@@ -45,7 +45,7 @@ from django.contrib.auth.models import User  # noqa: E402
 from django.db import connections  # noqa: E402
 from rest_framework.test import APIClient  # noqa: E402
 
-from activities import selectors  # noqa: E402
+from activities import run_logs, selectors  # noqa: E402
 from activities.execution import agent_tools  # noqa: E402
 from pipelines import receivers  # noqa: E402
 from tenants import (  # noqa: E402
@@ -56,14 +56,18 @@ from tenants import (  # noqa: E402
 )
 from tenants.api import auditing, throttling  # noqa: E402
 from tenants.context import OWNER, tenant_scope  # noqa: E402
-from tenants.events import connection_limits  # noqa: E402
+from tenants.events import announcements, connection_limits  # noqa: E402
 from tenants.models import Membership, Tenant  # noqa: E402
+from tenants.postgresql import base as postgresql  # noqa: E402
 from tenants.signals import tenant_changed  # noqa: E402
 from tests import cleaning  # noqa: E402
 
 # They give up on Redis sooner than a machine that is busy with tests may need to answer, and then go another way.
-for impatient in (auditing, login_throttle, connection_limits, selectors, throttling, agent_tools):
-    impatient.PATIENCE_SECONDS = 2.0  # type: ignore[attr-defined]
+for impatient in (
+    agent_tools, announcements, auditing, connection_limits, login_throttle, run_logs, selectors, throttling,
+):  # fmt: skip
+    impatient.PATIENCE_SECONDS = 20.0  # type: ignore[attr-defined]
+postgresql.PATIENCE_SECONDS = 20  # likewise of PostgreSQL, which then counts as silent
 
 
 @pytest.hookimpl(trylast=True)  # after they were shuffled

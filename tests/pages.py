@@ -24,8 +24,6 @@ from tests.engine import eventually
 
 LONGEST_SECONDS = 400.0  # of one test in a browser
 PATIENCE_SECONDS = 15.0
-#: Milliseconds for what comes by the stream, at once on an idle machine. A page that has no stream asks after 5,000.
-LIVE_WITHIN = 4_000
 #: Without `--disable-gpu` a process of its own draws, in software, what nobody sees.
 ARGS = ("--no-sandbox", "--disable-gpu")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -126,6 +124,13 @@ def _kill_browsers() -> None:
         with suppress(psutil.Error):
             if "chrom" in child.name():
                 child.kill()
+
+
+def wait_live(page: Any, selector: str, **options: Any) -> None:
+    """Wait for what an event announces. A page without a stream asks every 5 seconds and says so; this one must have a stream."""
+    page.wait_for_selector(selector, **options)
+    page.wait_for_selector("body[data-following=open]")
+    assert not page.is_visible("#connection")
 
 
 def press(page: Any, *keys: str) -> None:

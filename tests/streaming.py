@@ -32,7 +32,7 @@ class Follower:
     status: int = 0
 
     def __post_init__(self) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", self.port), timeout=15)
+        self.socket = socket.create_connection(("127.0.0.1", self.port), timeout=60)
         lines = [
             f"GET /api/v1/events/{self.query} HTTP/1.1",
             "Host: 127.0.0.1",
@@ -57,7 +57,7 @@ class Follower:
                 block, _, text = text.partition(b"\n\n")
                 yield block
 
-    def told(self, count: int, seconds: float = 15.0) -> list[Told]:
+    def told(self, count: int, seconds: float = 60.0) -> list[Told]:
         """Return up to so many next events; fewer if the stream ends."""
         ends, found = monotonic() + seconds, []
         for block in self.blocks():

@@ -23,3 +23,13 @@ ORCHESTRATOR_EGRESS_LOOPBACK_EXCEPT = None  # tests of the guard open what they 
 # Otherwise every test client scans all directories of static files, which takes longer than its requests.
 WHITENOISE_AUTOREFRESH = True
 ORCHESTRATOR_CLI_SHARED_USER = True
+
+# On a machine that is busy with tests, the holder of a lock or of a transaction may not run for seconds, and a new connection takes long.
+for _name in ("default", "system", "admin"):
+    _options = DATABASES[_name]["OPTIONS"]  # noqa: F405
+    _options["connect_timeout"] = 30
+    for _usual, _long in (
+        ("lock_timeout=3s", "lock_timeout=30s"),
+        ("session_timeout=15s", "session_timeout=300s"),
+    ):
+        _options["options"] = _options["options"].replace(_usual, _long)

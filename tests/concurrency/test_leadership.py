@@ -42,17 +42,19 @@ from tests.upkeep import leading
 
 pytestmark = pytest.mark.long
 
-LEASE = 1.0
+LONG_LEASE_SECONDS = (
+    "600"  # so that a process that gets no processor time keeps its lead; tests let leases expire
+)
 
 
 @pytest.fixture(scope="module")
 def leading_processes(django_db_setup: None) -> Iterator[Forks]:
-    short = {
-        "ORCHESTRATOR_LEADER_LEASE_SECONDS": str(LEASE),
+    changes = {
+        "ORCHESTRATOR_LEADER_LEASE_SECONDS": LONG_LEASE_SECONDS,
         "ORCHESTRATOR_TICK_SECONDS": "0.1",
         "LOG_LEVEL": "ERROR",
     }
-    with forks("lead", servers.environment(django_settings) | short) as started:
+    with forks("lead", servers.environment(django_settings) | changes) as started:
         yield started
 
 
@@ -95,11 +97,12 @@ def test_delays_end_and_redis_is_rebuilt_while_the_leader_is_frozen(
     pids = processes.start(), processes.start()
     frozen = leader_of(*pids)
     os.kill(frozen, signal.SIGSTOP)
+    expire_lease()
 
     engine.submit(tenant, not_before=datetime.now(UTC) + timedelta(seconds=0.5))
     client().flushdb()
 
-    eventually(lambda: engine.messages() == 1, LEASE + 10)
+    eventually(lambda: engine.messages() == 1)
     found = lease()
     assert found is not None
     assert found.pid == next(pid for pid in pids if pid != frozen)
@@ -112,7 +115,7 @@ def test_delays_end_and_redis_is_rebuilt_while_the_leader_is_frozen(
     assert (after.pid, after.epoch) == (found.pid, before)
 
 
-def test_a_leader_whose_network_drops_everything_is_replaced_within_ten_seconds_and_comes_back(
+def test_a_leader_whose_network_drops_everything_is_replaced_when_its_lease_ends_and_comes_back(
     engine: Engine, tenant: Tenant, process_environment: dict[str, str]
 ) -> None:
     """No connection is closed, and what the leader sent arrives in the end. By then its epoch is outdated."""
@@ -122,7 +125,7 @@ def test_a_leader_whose_network_drops_everything_is_replaced_within_ten_seconds_
     with (
         proxy_to(server.hostname or "127.0.0.1", server.port or 5432) as network,
         forks("lead", environment | {"DATABASE_URL": _at(server, network.port)}) as swallowed,
-        forks("lead", environment) as others,
+        forks("lead", environment | {"ORCHESTRATOR_LEADER_LEASE_SECONDS": "50"}) as others,
     ):
         first = swallowed.start()
         assert leader_of(first) == first
@@ -131,8 +134,8 @@ def test_a_leader_whose_network_drops_everything_is_replaced_within_ten_seconds_
 
         network.fall_silent()
         engine.submit(tenant, not_before=datetime.now(UTC) + timedelta(seconds=0.5))
-        eventually(lambda: (now := lease()) is not None and now.pid == second, 10)
-        eventually(lambda: engine.messages() == 1, 10)
+        eventually(lambda: (now := lease()) is not None and now.pid == second)
+        eventually(lambda: engine.messages() == 1)
 
         network.go_on()
         for _ in range(3):
@@ -147,6 +150,7 @@ def test_a_leader_whose_network_drops_everything_is_replaced_within_ten_seconds_
             maintenance.confirm(before.epoch)
 
         others.kill(second)
+        expire_lease()
         assert leader_of(first) == first
         last = lease()
         assert last is not None
@@ -163,12 +167,13 @@ def test_the_runs_of_a_killed_worker_are_taken_over_while_the_leader_is_frozen(
     engine.serve(tenant)
     pids = processes.start(), processes.start()
     os.kill(leader_of(*pids), signal.SIGSTOP)
+    expire_lease()
     gone = processes.start()
     os.kill(gone, signal.SIGKILL)
     with system_scope():
         WorkerProcess.objects.filter(pk=engine.lease.worker_id).update(pid=gone, pid_started=1)
 
-    eventually(lambda: _ended(engine), LEASE + 10)
+    eventually(lambda: _ended(engine))
 
 
 def _ended(engine: Engine) -> bool:
@@ -597,7 +602,7 @@ def test_a_locked_table_delays_only_the_job_that_needs_it(
     with locked("activities_deadline"):
         client().flushdb()
         engine.submit(tenant, not_before=datetime.now(UTC) + timedelta(seconds=0.5))
-        elsewhere(lambda: eventually(lambda: engine.messages() == 1, 10))
+        elsewhere(lambda: eventually(lambda: engine.messages() == 1))
         elsewhere(lambda: eventually(lambda: [job.name for job in read_jobs().unwell] == ["deadlines"]))
         (stuck,) = elsewhere(lambda: read_jobs().unwell)
         assert (stuck.state, stuck.error) == ("failing", "LockNotAvailable")
@@ -697,10 +702,10 @@ def test_a_frozen_process_holds_row_locks_for_seconds_only(
         with transaction.atomic(using=SYSTEM):
             connections[SYSTEM].cursor().execute("SELECT epoch FROM activities_leaderlease FOR UPDATE")
             inside.set()
-            free.wait(30)
+            free.wait(120)
 
     with scheduler_with(monkeypatch, job("freezes", freezes)):
-        assert inside.wait(5)
+        assert inside.wait(30)
         try:
             elsewhere(expire_lease)  # waits for the row, and raises if it is not released in time
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tenants.api import throttling
+from tenants.limiter import Breaker
 from tests.answers import problem
 from tests.frozen import frozen_server, send_limits_to
 
@@ -14,10 +15,9 @@ NOTES = "/api/notes/"
 
 
 @pytest.fixture(autouse=True)
-def closed_breaker():
-    throttling.breaker.reset()
-    yield
-    throttling.breaker.reset()
+def closed_breaker(monkeypatch):
+    """It stays open, once it is, for as long as a test takes."""
+    monkeypatch.setattr(throttling, "breaker", Breaker(seconds=3600.0))
 
 
 @pytest.fixture
@@ -91,6 +91,7 @@ def test_a_frozen_redis_is_asked_once_and_then_skipped(api, monkeypatch):
 
     with frozen_server() as server:
         send_limits_to(server, monkeypatch)
+        monkeypatch.setattr(throttling, "PATIENCE_SECONDS", 0.05)
         statuses = [client.get(NOTES).status_code for _ in range(20)]
 
     assert statuses == [200] * 20

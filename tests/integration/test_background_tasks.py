@@ -264,7 +264,7 @@ def test_an_unreachable_broker_raises_an_error_for_the_leader_and_hints_follow_l
     assert reminder.remind() == ["digest"]
 
 
-def test_the_leader_sends_hints_once_a_second(tenant: Tenant) -> None:
+def test_the_leader_sends_hints_once_a_second(tenant: Tenant, clock: list[float]) -> None:
     register("digest")
     register("other", slug="nobody", queue="dead-letter")
     keeper = leading()

@@ -19,7 +19,7 @@ from activities.combining import Combining
 from activities.maintenance import invariants
 from activities.models import Activity
 from agents.contracts import AgentRequest, AgentResult, Completed, Output
-from tenants.context import APP, SYSTEM, tenant_scope
+from tenants.context import SYSTEM, tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine, at_once, elsewhere, eventually
 from tests.spending import capped
@@ -173,13 +173,6 @@ def lock_on(activity_id: UUID) -> Iterator[Callable[[], None]]:
             end.set()
 
 
-def _wait_for_locks_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disable the lock time-out of connections that new threads open."""
-    options = connections.settings[APP]["OPTIONS"]
-    forever = options["options"].replace("lock_timeout=3s", "lock_timeout=0")
-    monkeypatch.setitem(options, "options", forever)
-
-
 def _closing(action: Callable[[], None]) -> None:
     try:
         action()
@@ -191,7 +184,6 @@ def test_a_locked_row_holds_up_only_its_own_run(
     engine: Engine, acme: Tenant, sizes: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lock is released when the others are done, so a wait for it would never end."""
-    _wait_for_locks_as_long_as_it_takes(monkeypatch)
     ids = engine.submit(acme, count=THREADS)
     all_called = Barrier(THREADS + 1)
 
@@ -221,7 +213,6 @@ def test_a_locked_row_holds_up_only_its_own_run(
 def test_a_locked_row_holds_up_only_its_own_claim(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _wait_for_locks_as_long_as_it_takes(monkeypatch)
     claims: list[int] = []
     _count(monkeypatch, dispatch.CLAIMING, claims)
     _let_others_gather(monkeypatch, dispatch.CLAIMING)

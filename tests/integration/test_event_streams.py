@@ -7,29 +7,35 @@ import os
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import httpx2
+import psutil
 import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import connections, transaction
+from django.db.models.functions import Now
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from agents.contracts import Accepted
 from orchestrator.processes.specs import standard_processes
 from tenants import break_glass, keys, members, redis, tokens
-from tenants.context import OWNER, system_scope, tenant_scope
+from tenants.context import APP, OWNER, system_scope, tenant_scope
 from tenants.events import connection_limits, hub, log
+from tenants.events.announcements import Announcement
 from tenants.events.log import EventFilter
-from tenants.events.stream import Stream, Subscriber, still_allowed
+from tenants.events.stream import KEEPALIVE, Stream, Subscriber, still_allowed
 from tenants.models import ApiToken, Membership, Tenant
 from tenants.models.audit import BreakGlass
+from tenants.models.events import EventLog
 from tests import servers
 from tests.cleaning import empty_redis
 from tests.engine import Engine, at_once, elsewhere, eventually
@@ -40,32 +46,45 @@ from tests.superusers import browser_of, seeing_all
 
 pytestmark = pytest.mark.long
 
+KEEPALIVE_SECONDS = 2
+
+
+@dataclass(frozen=True)
+class WebProcess:
+    port: int
+    pid: int
+
+    def threads(self) -> int:
+        """The number of threads of the process and its children."""
+        parent = psutil.Process(self.pid)
+        return sum(process.num_threads() for process in (parent, *parent.children(recursive=True)))
+
 
 @pytest.fixture(scope="module")
-def port(django_db_setup: None) -> Iterator[int]:
-    """The port of a standard web process with 8 threads and higher limits of streams."""
+def web(django_db_setup: None) -> Iterator[WebProcess]:
+    """A standard web process with 8 threads and higher limits of streams."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         number = free.getsockname()[1]
     [spec] = [s for s in standard_processes(port=number, flower_port=0, concurrency=None) if s.name == "web"]
     limits = {
         "ORCHESTRATOR_STREAMS_PER_TENANT": "300",
         "ORCHESTRATOR_STREAMS_PER_CALLER": "300",
-        "ORCHESTRATOR_STREAM_KEEPALIVE_SECONDS": "2",
+        "ORCHESTRATOR_STREAM_KEEPALIVE_SECONDS": str(KEEPALIVE_SECONDS),
     }
     process = subprocess.Popen(spec.argv, env={**environment(), **spec.env, **limits})
     eventually(lambda: is_healthy(number), 60)
-    yield number
+    yield WebProcess(number, process.pid)
     process.terminate()
-    process.wait(15)
+    process.wait(60)
 
 
 @pytest.fixture
-def follow(port: int, database: None) -> Iterator[Callable[..., Follower]]:
+def follow(web: WebProcess, database: None) -> Iterator[Callable[..., Follower]]:
     """`follow(secret, ...)`: a client of a stream, closed at the end."""
     followers: list[Follower] = []
 
     def start_following(secret: str, *more: Any, **options: Any) -> Follower:
-        followers.append(Follower(port, secret, *more, **options))
+        followers.append(Follower(web.port, secret, *more, **options))
         return followers[-1]
 
     yield start_following
@@ -75,7 +94,7 @@ def follow(port: int, database: None) -> Iterator[Callable[..., Follower]]:
 
 def is_healthy(port: int) -> bool:
     with contextlib.suppress(httpx2.HTTPError):
-        return httpx2.get(f"http://127.0.0.1:{port}/healthz", timeout=5).status_code == 200
+        return httpx2.get(f"http://127.0.0.1:{port}/healthz", timeout=30).status_code == 200
     return False
 
 
@@ -148,7 +167,6 @@ def test_a_stream_announces_new_log_lines_which_are_not_stored_as_events(
         return announcements
 
     everywhere = logs(everything, (agent.run_id, 5), (other.run_id, 1))
-    assert len(everywhere) < 6, "several lines are announced together"
     assert {one.id for one in everywhere} == {None}
     assert everywhere[0].data | {"data": None} == {
         "kind": "run_log", "activity": str(activity_id), "pipeline_run": None, "data": None,
@@ -163,6 +181,28 @@ def test_a_stream_announces_new_log_lines_which_are_not_stored_as_events(
         headers={"Authorization": f"Bearer {secret}", "Accept": "application/json"},
     )
     assert page.json()["results"] == []
+
+
+def test_announcements_about_one_run_are_sent_together_and_not_more_often_than_twice_a_second(
+    tenant: Tenant,
+) -> None:
+    def announce(last: int) -> None:
+        announcement = Announcement(tenant.pk, "run_log", tenant.pk, {"run": "1", "last": last})
+        sender._receive_announcements(SimpleNamespace(receive=lambda: [announcement]))  # type: ignore[arg-type]
+
+    def sent(now: float) -> list[int]:
+        stream.waiting.clear()
+        sender._send_announcements(now)
+        return [read(block).data["data"]["last"] for block in stream.waiting.split(b"\n\n")[:-1]]
+
+    sender, stream = hub.Hub(), Stream(principal(token(tenant)[1]), EventFilter(), 0, "seat")
+    sender._open[tenant.pk].add(stream)
+    for number in (1, 2, 3):
+        announce(number)
+    assert sent(100.0) == [3]
+    announce(4)
+    assert sent(100.4) == []
+    assert sent(100.5) == [4]
 
 
 def test_a_stream_can_be_filtered_and_a_late_one_starts_with_a_reset(
@@ -186,44 +226,33 @@ def test_a_stream_can_be_filtered_and_a_late_one_starts_with_a_reset(
     assert [(one.event, one.id) for one in filtered.told(1)] == [("activity.created", 5)]
 
 
-def test_200_streams_occupy_no_thread_and_get_events_within_a_second(
-    port: int, follow: Callable[..., Follower], tenant: Tenant, other_tenant: Tenant
+def test_200_streams_occupy_no_thread_and_get_the_events_of_their_tenant(
+    web: WebProcess, follow: Callable[..., Follower], tenant: Tenant, other_tenant: Tenant
 ) -> None:
     (_, secret), (_, theirs) = token(tenant), token(other_tenant)
     streams = [follow(secret if n % 4 else theirs) for n in range(200)]
 
-    began = monotonic()
     pages = [
         httpx2.get(
-            f"http://127.0.0.1:{port}/api/v1/activities/", headers={"Authorization": f"Bearer {secret}"}
+            f"http://127.0.0.1:{web.port}/api/v1/activities/",
+            headers={"Authorization": f"Bearer {secret}"},
+            timeout=60,
         ).status_code
         for _ in range(20)
     ]
-    seconds_per_page = (monotonic() - began) / 20
-    delays: list[list[float]] = []
-    while len(delays) < 3 or (len(delays) < 10 and min(map(p95, delays)) >= 1.0):
-        began = monotonic()
-        raise_events(tenant)
-        delays.append([])
-        for stream in streams:
-            if stream.secret == secret:
-                assert stream.told(1)[0].event == "alert.raised"
-                delays[-1].append(monotonic() - began)
+    raise_events(tenant)
 
     assert {stream.status for stream in streams} == {200}
     assert pages == [200] * 20
-    assert seconds_per_page < 1.0
-    assert min(map(p95, delays)) < 1.0, "of 150 deliveries; other work may delay some rounds, but not all"
+    assert web.threads() < 50
+    kinds = [stream.told(1)[0].event for stream in streams if stream.secret == secret]
+    assert kinds == ["alert.raised"] * 150
     silent = [stream for stream in streams if stream.secret == theirs]
     for stream in silent:
         stream.socket.setblocking(False)
     assert all(b"event:" not in received_by(stream) for stream in silent), (
         "streams of another tenant get nothing"
     )
-
-
-def p95(delays: list[float]) -> float:
-    return sorted(delays)[int(len(delays) * 0.95)]
 
 
 def received_by(stream: Follower) -> bytes:
@@ -233,7 +262,7 @@ def received_by(stream: Follower) -> bytes:
         return b""
 
 
-def test_revoking_a_token_ends_only_its_stream_within_5_seconds(
+def test_revoking_a_token_ends_only_its_stream_before_its_third_keep_alive(
     follow: Callable[..., Follower], tenant: Tenant
 ) -> None:
     (revoked, secret), (_, kept) = token(tenant), token(tenant)
@@ -241,10 +270,8 @@ def test_revoking_a_token_ends_only_its_stream_within_5_seconds(
     next(ending.blocks())
 
     tokens.revoke(revoked)
-    began = monotonic()
-    assert ending.told(1, seconds=10) == []
 
-    assert monotonic() - began < 5.0
+    assert list(ending.blocks()) in ([KEEPALIVE.strip()] * count for count in range(3))
     raise_events(tenant)
     assert staying.told(1)[0].event == "alert.raised"
     eventually(lambda: follow(secret).status == 401)  # tokens are cached for a second
@@ -254,7 +281,7 @@ def test_an_idle_stream_sends_keep_alives(follow: Callable[..., Follower], tenan
     blocks = follow(token(tenant)[1]).blocks()
     next(blocks)
 
-    assert next(blocks) == b": still here"
+    assert next(blocks) == KEEPALIVE.strip()
 
 
 def test_a_disconnected_client_frees_its_seat(follow: Callable[..., Follower], tenant: Tenant) -> None:
@@ -278,27 +305,6 @@ def test_a_stream_above_the_limit_is_refused(api: Callable[..., Any], tenant: Te
     assert (full.json()["code"], full["Retry-After"]) == ("too_many_streams", "5")
 
 
-def test_streams_continue_when_the_listener_loses_its_connection(
-    follow: Callable[..., Follower], tenant: Tenant
-) -> None:
-    _, secret = token(tenant)
-    stream = follow(secret)
-    raise_events(tenant)
-    assert stream.told(1)[0].id == 1
-    with connections[OWNER].cursor() as cursor:
-        cursor.execute(
-            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND query LIKE 'LISTEN%%' AND pid <> pg_backend_pid()"
-        )
-        assert cursor.fetchone()[0] >= 1
-
-    began = monotonic()
-    raise_events(tenant, 2)
-
-    assert [one.id for one in stream.told(2)] == [2, 3]
-    assert monotonic() - began < 4.5  # the listener itself reconnects after 5 s
-
-
 def test_in_any_other_server_the_stream_stays_in_its_request(api: Callable[..., Any], tenant: Tenant) -> None:
     answer = api("viewer").get("/api/v1/events/", headers={"Accept": "text/event-stream"})
     parts = iter(answer.streaming_content)
@@ -309,9 +315,61 @@ def test_in_any_other_server_the_stream_stays_in_its_request(api: Callable[..., 
     event = read(next(part for part in parts if b"event:" in part).strip())
     assert (event.id, event.event) == (1, "alert.raised")
     answer.close()
-    del parts, answer
     eventually(lambda: hub.here().size() == 0)
     eventually(lambda: "event-hub" not in {thread.name for thread in threading.enumerate()})
+
+
+@contextlib.contextmanager
+def stream_of_this_process(api: Callable[..., Any], tenant: Tenant) -> Iterator[Callable[[], int | None]]:
+    """Follow a stream that stays in its request, as in any other server. Yield a function that waits for the next event's number."""
+    answer = api("viewer").get(EVENTS, headers={"Accept": "text/event-stream"})
+    parts = iter(answer.streaming_content)
+    assert read(next(parts).strip()).id == 0
+    with system_scope():
+        eventually(EventLog.objects.filter(tenant=tenant, listened_until__gt=Now()).exists)
+    yield lambda: read(next(part for part in parts if b"event:" in part).strip()).id
+    answer.close()
+    eventually(lambda: hub.here().size() == 0)
+    eventually(lambda: "event-hub" not in {thread.name for thread in threading.enumerate()})
+
+
+def test_in_any_other_server_the_stream_stays_in_its_request_and_gets_events_when_they_are_committed(
+    api: Callable[..., Any], tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "LOOK_SECONDS", 3600.0)  # so that only a notification can tell of an event
+    with stream_of_this_process(api, tenant) as next_event:
+        elsewhere(lambda: raise_events(tenant))
+        assert next_event() == 1
+
+
+def test_streams_continue_while_the_listener_has_no_connection(
+    api: Callable[..., Any], tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "RETRY_SECONDS", 3600.0)  # so that no notification tells of the event
+    with stream_of_this_process(api, tenant) as next_event:
+        with connections[OWNER].cursor() as cursor:
+            cursor.execute(
+                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND query LIKE 'LISTEN%%' AND pid <> pg_backend_pid()"
+            )
+            assert cursor.fetchone()[0] >= 1
+        elsewhere(lambda: raise_events(tenant))
+        assert next_event() == 1
+
+
+def test_one_pass_of_the_hub_sends_new_events_to_all_streams_of_a_tenant(tenant: Tenant) -> None:
+    bearer = principal(token(tenant)[1])
+    statements = []
+    for count in (1, 150):
+        raise_events(tenant)
+        log.number(tenant.pk)
+        streams = [Stream(bearer, EventFilter(), len(statements), "seat") for _ in range(count)]
+        with CaptureQueriesContext(connections[APP]) as queries:
+            assert hub.send_events(tenant.pk, streams)
+        statements.append(len(queries))
+        assert [each.waiting.count(b"event: alert.raised") for each in streams] == [1] * count
+
+    assert statements[0] == statements[1]
 
 
 def test_a_stream_that_catches_up_does_not_delay_others(
@@ -408,9 +466,7 @@ def test_a_break_glass_stream_ends_with_its_session(tenant: Tenant) -> None:
     assert still_allowed([bearer]) == set()
 
 
-def test_seats_expire_and_are_restored_after_a_wipe_of_redis(
-    tenant: Tenant, settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_seats_expire_and_are_restored_after_a_wipe_of_redis(tenant: Tenant, settings: Any) -> None:
     settings.ORCHESTRATOR_STREAMS_PER_CALLER = 1
     caller = principal(token(tenant)[1]).principal
     seat = connection_limits.take(caller).seat
@@ -422,9 +478,11 @@ def test_seats_expire_and_are_restored_after_a_wipe_of_redis(
     with pytest.raises(connection_limits.TooManyStreams):
         connection_limits.take(caller)
     connection_limits.leave(caller, seat)
-    monkeypatch.setattr(connection_limits, "LAPSE_SECONDS", 0.05)
-    connection_limits.take(caller)
-    time.sleep(0.1)
+    lapsing = connection_limits.take(caller).seat
+    with pytest.raises(connection_limits.TooManyStreams):
+        connection_limits.take(caller)
+    for seats in (keys.seats_of_caller(caller), keys.seats_of_tenant(tenant.pk)):
+        redis.client().zadd(seats, {lapsing: 1})  # it has expired
     connection_limits.take(caller)
 
 

@@ -11,12 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from agents import governor as governing
 from agents.governor import Answer, Call, Governor, Outcome, Reason, keys
 from agents.governor.limits import Profile, ReportedLimits, read_limits
 from tenants import redis
+from tests import redis_clock
 from tests.engine import eventually
-
-pytestmark = pytest.mark.usefixtures("database")
+from tests.redis_clock import RedisClock
 
 _ids = itertools.count()
 
@@ -30,21 +31,9 @@ def governor(*, minute: float = 60.0, day: float = 86_400.0, **limits: float) ->
     return Governor("test", Profile(**settings), minute_seconds=minute, day_seconds=day)  # type: ignore[arg-type]
 
 
-def let_time_pass(seconds: float) -> None:
-    """Move everything that the governor has recorded back, because its clock is that of Redis."""
-    client, shift = redis.client(), int(seconds * 1000)
-    state, calls, _, *used = keys.of_provider("test")
-    for field in (b"retry_at", b"open_until", b"probe_until"):
-        if client.hexists(state, field.decode()):
-            client.hincrby(state, field.decode(), -shift)
-    for member, _ in client.zrange(calls, 0, -1, withscores=True):
-        client.zincrby(calls, -shift, member)
-    for name in used:
-        part = (86_400_000 if name.endswith("day_tokens") else 60_000) / 100
-        amounts = client.hgetall(name)
-        client.delete(name)
-        for slot, amount in amounts.items():
-            client.hincrbyfloat(name, str(int(slot) - round(shift / part)), float(amount))
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch, database: None) -> RedisClock:
+    return redis_clock.stop(monkeypatch, governing, "ACQUIRE", "REPORT", "STATUS")
 
 
 def acquire_several(guard: Governor, times: int, **fields: int) -> list[Answer]:
@@ -62,16 +51,16 @@ def test_at_most_the_limit_of_requests_starts_within_a_minute():
     assert answers[-1].wait_seconds == pytest.approx(60, abs=1.5)
 
 
-def test_a_request_leaves_the_window_after_a_minute():
+def test_a_request_leaves_the_window_after_a_minute(clock):
     guard = governor(requests_per_minute=2)
     guard.acquire(call())
-    let_time_pass(40)
+    clock.advance(40)
     guard.acquire(call())
 
     assert guard.acquire(call()).wait_seconds == pytest.approx(20, abs=1.5)
-    let_time_pass(19)
+    clock.advance(19)
     assert not guard.acquire(call()).granted
-    let_time_pass(3)
+    clock.advance(3)
     assert guard.acquire(call()).granted
     assert not guard.acquire(call()).granted
 
@@ -85,10 +74,10 @@ def test_a_call_needs_room_in_every_dimension_and_takes_nothing_when_one_is_full
     assert guard.status().used == {"requests": 1, "input_tokens": 90, "output_tokens": 10, "day_tokens": 0}
 
 
-def test_daily_tokens_are_counted_over_a_day():
+def test_daily_tokens_are_counted_over_a_day(clock):
     guard = governor(tokens_per_day=1_000)
     guard.acquire(call(tokens_in=600, tokens_out=300))
-    let_time_pass(3_600)
+    clock.advance(3_600)
 
     refused = guard.acquire(call(tokens_in=200))
 
@@ -96,12 +85,12 @@ def test_daily_tokens_are_counted_over_a_day():
     assert refused.wait_seconds == pytest.approx(23 * 3_600, rel=0.05)
 
 
-def test_a_call_larger_than_the_limit_starts_in_an_empty_window():
+def test_a_call_larger_than_the_limit_starts_in_an_empty_window(clock):
     guard = governor(input_tokens_per_minute=100)
     guard.acquire(call(tokens_in=1))
 
     assert not guard.acquire(call(tokens_in=500)).granted
-    let_time_pass(61)
+    clock.advance(61)
     assert guard.acquire(call(tokens_in=500)).granted
     assert not guard.acquire(call(tokens_in=1)).granted
 
@@ -127,14 +116,14 @@ def test_acquiring_twice_for_one_call_reserves_once():
 # Reported limits
 
 
-def test_a_lower_remaining_quota_applies_until_the_reset():
+def test_a_lower_remaining_quota_applies_until_the_reset(clock):
     guard, one = governor(requests_per_minute=50), call()
     guard.acquire(one)
     guard.report(one, Outcome.OK, learned=ReportedLimits({"requests": 1}, {"requests": 20.0}))
 
     assert guard.acquire(call()).granted
     assert guard.acquire(call()).wait_seconds == pytest.approx(20, abs=1.5)
-    let_time_pass(22)
+    clock.advance(22)
     assert all(answer.granted for answer in acquire_several(guard, 40))
 
 
@@ -146,14 +135,14 @@ def test_a_higher_remaining_quota_changes_nothing():
     assert [answer.granted for answer in acquire_several(guard, 2)] == [True, False]
 
 
-def test_below_a_tenth_only_urgent_calls_start_until_the_reset():
+def test_below_a_tenth_only_urgent_calls_start_until_the_reset(clock):
     guard, one = governor(requests_per_minute=50, low_share=0.1), call()
     guard.acquire(one)
     guard.report(one, Outcome.OK, learned=ReportedLimits({"requests": 4}, {"requests": 30.0}))
 
     assert not guard.acquire(call()).granted
     assert guard.acquire(call(urgent=True)).granted
-    let_time_pass(32)
+    clock.advance(32)
     assert guard.acquire(call()).granted
 
 
@@ -181,12 +170,12 @@ def test_an_unconfigured_limit_is_learned_and_its_last_tenth_is_for_urgent_calls
     assert (guard.status().limits["requests"], guard.status().used["requests"]) == (10, 10)
 
 
-def test_usage_by_others_of_a_learned_limit_counts_until_its_reset():
+def test_usage_by_others_of_a_learned_limit_counts_until_its_reset(clock):
     guard = governor(low_share=0.1)
     report_remaining(guard, 1, reset=20.0, limit=10)
 
     assert not guard.acquire(call()).granted
-    let_time_pass(22)
+    clock.advance(22)
     assert [answer.granted for answer in acquire_several(guard, 10)] == [True] * 9 + [False]
 
 
@@ -200,12 +189,12 @@ def test_a_limit_is_at_least_the_reported_remaining_quota():
     assert guard.status().limits["requests"] == 20
 
 
-def test_a_limit_of_one_still_allows_one_call():
+def test_a_limit_of_one_still_allows_one_call(clock):
     guard = governor(low_share=0.1)
     report_remaining(guard, 1, reset=0.0, limit=1)
 
     assert [answer.granted for answer in acquire_several(guard, 2)] == [True, False]
-    let_time_pass(62)
+    clock.advance(62)
     assert guard.acquire(call()).granted
 
 
@@ -241,14 +230,14 @@ def test_a_configured_limit_is_not_replaced_by_a_reported_one():
     assert [answer.granted for answer in acquire_several(guard, 3)] == [True, True, False]
 
 
-def test_consecutive_refusals_without_a_time_pause_for_longer_each_time():
+def test_consecutive_refusals_without_a_time_pause_for_longer_each_time(clock):
     guard, waits = governor(first_slots=1), []
     for _ in range(4):
         one = call()
         assert guard.acquire(one).granted
         guard.report(one, Outcome.LIMITED)
         waits.append(guard.acquire(call()).wait_seconds)
-        let_time_pass(100)
+        clock.advance(100)
     good = call()
     guard.acquire(good)
     guard.report(good, Outcome.OK)
@@ -334,7 +323,7 @@ def test_slots_grow_by_one_with_each_successful_call_up_to_the_maximum():
     assert [answer.granted for answer in acquire_several(guard, 5)] == [True] * 4 + [False]
 
 
-def test_a_429_halves_the_slots_once_for_concurrent_calls_and_leaves_at_least_one():
+def test_a_429_halves_the_slots_once_for_concurrent_calls_and_leaves_at_least_one(clock):
     guard = governor(first_slots=8)
     under_way = [call() for _ in range(8)]
     for each in under_way:
@@ -345,14 +334,14 @@ def test_a_429_halves_the_slots_once_for_concurrent_calls_and_leaves_at_least_on
     assert guard.status().slots == 4
 
     for _ in range(5):
-        let_time_pass(2)
+        clock.advance(2)
         again = call()
         assert guard.acquire(again).granted
         guard.report(again, Outcome.LIMITED, learned=ReportedLimits(retry_after=0.0))
     assert guard.status().slots == 1
 
 
-def test_retry_after_holds_every_call_until_then():
+def test_retry_after_holds_every_call_until_then(clock):
     guard, one = governor(), call()
     guard.acquire(one)
     guard.report(one, Outcome.LIMITED, learned=ReportedLimits(retry_after=12.0))
@@ -361,7 +350,7 @@ def test_retry_after_holds_every_call_until_then():
 
     assert refused.reason is Reason.RETRY_AFTER
     assert refused.wait_seconds == pytest.approx(12, abs=0.5)
-    let_time_pass(12.1)
+    clock.advance(12.1)
     assert guard.acquire(call()).granted
 
 
@@ -410,10 +399,10 @@ def test_429_answers_never_open_the_breaker():
     assert guard.status().breaker == "closed"
 
 
-def test_after_the_cooldown_one_probe_decides_about_the_breaker():
+def test_after_the_cooldown_one_probe_decides_about_the_breaker(clock):
     guard = governor()
     report_faults(guard, 5)
-    let_time_pass(61)
+    clock.advance(61)
 
     probe = call()
     assert guard.acquire(probe).granted
@@ -421,7 +410,7 @@ def test_after_the_cooldown_one_probe_decides_about_the_breaker():
     guard.report(probe, Outcome.FAULT)
     assert guard.acquire(call()).wait_seconds == pytest.approx(60, abs=1)
 
-    let_time_pass(61)
+    clock.advance(61)
     second = call()
     assert guard.acquire(second).granted
     guard.report(second, Outcome.OK)
@@ -429,13 +418,13 @@ def test_after_the_cooldown_one_probe_decides_about_the_breaker():
     assert guard.status().counts["opened"] == 2
 
 
-def test_a_probe_whose_process_died_is_replaced_after_its_deadline():
+def test_a_probe_whose_process_died_is_replaced_after_its_deadline(clock):
     guard = governor()
     report_faults(guard, 5)
-    let_time_pass(61)
+    clock.advance(61)
     guard.acquire(call(deadline=10))
 
-    let_time_pass(16)
+    clock.advance(16)
 
     assert guard.acquire(call()).granted
 
@@ -450,13 +439,13 @@ def test_providers_do_not_affect_each_other():
 # Many processes
 
 
-def test_the_slot_of_a_dead_process_is_freed_and_its_reservation_stays_used():
+def test_the_slot_of_a_dead_process_is_freed_and_its_reservation_stays_used(clock):
     guard = governor(first_slots=1, most_slots=1, requests_per_minute=10)
     lost = call(deadline=10)
     guard.acquire(lost)
     assert guard.acquire(call()).reason is Reason.SLOTS
 
-    let_time_pass(15.1)
+    clock.advance(15.1)
 
     assert guard.acquire(call()).granted
     assert not guard.report(lost, Outcome.OK)
@@ -482,10 +471,10 @@ def test_concurrent_threads_never_exceed_slots_or_requests():
         assert sum(pool.map(work, range(12))) == 20
 
 
-def test_no_window_exceeds_the_limit_while_processes_are_killed(tmp_path):
-    """Each process writes the starts of its calls into a file. Windows last 300 ms, so that there are several in a second."""
-    minute, limit, began = 0.3, 12, tmp_path
-    guard = governor(minute=minute, requests_per_minute=limit)
+def test_no_window_exceeds_the_limit_while_processes_are_killed(tmp_path, clock):
+    """Each process writes the starts of its calls into a file."""
+    minute, limit, began = 60.0, 12, tmp_path
+    guard = governor(requests_per_minute=limit)
     redis.client().ping()
     children = []
     for number in range(10):
@@ -500,11 +489,11 @@ def test_no_window_exceeds_the_limit_while_processes_are_killed(tmp_path):
         return sorted(float(line) for line in lines if line.endswith("\n"))
 
     try:
-        eventually(lambda: len(read_starts()) > limit)
+        eventually(lambda: clock.advance(2.0) or len(read_starts()) > limit)
         for child in children[:5]:
             os.kill(child, signal.SIGKILL)
         enough = len(read_starts()) + 3 * limit
-        eventually(lambda: len(read_starts()) > enough)
+        eventually(lambda: clock.advance(2.0) or len(read_starts()) > enough)
     finally:
         for child in children:
             os.kill(child, signal.SIGKILL)

@@ -16,27 +16,17 @@ import pytest
 from agents import governor
 from agents.governor import Call, Governor, Outcome
 from agents.governor.limits import Profile, ReportedLimits
-from tenants import redis
-from tenants.redis import Script
+from tests import redis_clock
+from tests.redis_clock import RedisClock
 
 pytestmark = pytest.mark.usefixtures("database")
 
 REQUESTS, TOKENS, MINUTE_MS = 50, 100_000, 60_000
-CLOCK = "test:clock"
 
 
 @pytest.fixture(autouse=True)
-def simulated_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ACQUIRE", "REPORT", "STATUS"):
-        script: Script = getattr(governor, name)
-        text = script.text.replace("redis.call('TIME')", f"redis.call('LRANGE', '{CLOCK}', 0, -1)")
-        monkeypatch.setattr(governor, name, Script(script.name, text))
-
-
-def set_time(milliseconds: float) -> None:
-    """Set the simulated time, in milliseconds."""
-    seconds, rest = divmod(round(milliseconds) + 1_000_000_000, 1_000)
-    redis.client().pipeline().delete(CLOCK).rpush(CLOCK, seconds, rest * 1_000).execute()
+def clock(monkeypatch: pytest.MonkeyPatch, database: None) -> RedisClock:
+    return redis_clock.stop(monkeypatch, governor, "ACQUIRE", "REPORT", "STATUS")
 
 
 @dataclass
@@ -59,7 +49,9 @@ class Provider:
         return ReportedLimits({"requests": REQUESTS - len(self.arrived)}, {"requests": MINUTE_MS / 1_000})
 
 
-def simulate(provider: Provider, *, minutes: int, lag: tuple[int, int], work: tuple[int, int]) -> list[float]:
+def simulate(
+    clock: RedisClock, provider: Provider, *, minutes: int, lag: tuple[int, int], work: tuple[int, int]
+) -> list[float]:
     """Let 20 callers call all the time, with these ranges of milliseconds for arrival and answer; return the starts of calls."""
     guard = Governor(
         "test", Profile(requests_per_minute=REQUESTS, input_tokens_per_minute=TOKENS, most_slots=25)
@@ -77,7 +69,7 @@ def simulate(provider: Provider, *, minutes: int, lag: tuple[int, int], work: tu
         schedule(0.0, "ask")
     while events and (event := heapq.heappop(events))[0] < minutes * MINUTE_MS:
         now, number, kind, call, limits = event
-        set_time(now)
+        clock.set(now)
         if kind == "ask":
             new_call = Call(f"call-{number}", 60.0, 1_000, 100)
             answer = guard.acquire(new_call)
@@ -106,10 +98,10 @@ def simulate(provider: Provider, *, minutes: int, lag: tuple[int, int], work: tu
         pytest.param((20, 200), (2_000, 30_000), id="answers that take half a minute"),
     ],
 )
-def test_nine_tenths_of_the_limit_are_used_and_almost_no_call_is_refused(lag, work):
+def test_nine_tenths_of_the_limit_are_used_and_almost_no_call_is_refused(lag, work, clock):
     provider = Provider()
 
-    starts = simulate(provider, minutes=7, lag=lag, work=work)
+    starts = simulate(clock, provider, minutes=7, lag=lag, work=work)
 
     assert max(sum(start <= other < start + MINUTE_MS for other in starts) for start in starts) <= REQUESTS
     served = [moment for moment in provider.served if MINUTE_MS <= moment < 6 * MINUTE_MS]

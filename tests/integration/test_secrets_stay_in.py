@@ -75,6 +75,7 @@ def _plain(redis: Any, key: Any) -> Any:
     read = {
         "string": redis.get, "hash": redis.hgetall, "set": redis.smembers, "list": lambda k: redis.lrange(k, 0, -1),
         "zset": lambda k: redis.zrange(k, 0, -1), "stream": redis.xrange,
+        "none": lambda k: None,  # it has just expired
     }  # fmt: skip
     kind = redis.type(key)
     return read[kind.decode() if isinstance(kind, bytes) else kind](key)

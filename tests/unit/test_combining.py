@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Event
+from threading import Event, Lock
 from time import monotonic, sleep
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 from activities import combining
 from activities.combining import Combining
 
-WAIT = 20.0
+WAIT = 60.0
 
 
 class Doubler:
@@ -134,6 +134,29 @@ def test_a_request_that_is_not_yet_in_a_batch_waits_only_for_a_limited_time(
     assert doubler.calls == [[1], [2], [3]]
 
 
+class Turn:
+    """The lock of a queue. Threads that wait for it lose their patience when the test says so."""
+
+    def __init__(self, lock: Lock) -> None:
+        self.lock, self.lose_patience, self.is_awaited = lock, Event(), Event()
+
+    def acquire(self, timeout: float) -> bool:
+        while not self.lose_patience.is_set():
+            if self.lock.acquire(timeout=0.01):
+                return True
+        return False
+
+    def release(self) -> None:
+        self.lock.release()
+
+    def __enter__(self) -> None:
+        self.is_awaited.set()
+        self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
 def test_a_request_in_a_running_batch_waits_until_the_batch_ends(
     pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,13 +169,20 @@ def test_a_request_in_a_running_batch_waits_until_the_batch_ends(
         return [0 for _ in numbers]
 
     monkeypatch.setattr(doubler.combining, "_together", together)
-    monkeypatch.setattr(combining, "PATIENCE_SECONDS", 1.0)
-    futures = submit_all(doubler, pool, [1, 2, 3])
+    first = pool.submit(doubler.combining.do, "a", 1)
+    assert doubler.began.wait(WAIT)
+    queue = doubler.combining._queues["a"]
+    turn = Turn(queue.turn)
+    monkeypatch.setattr(queue, "turn", turn)
+    others = [pool.submit(doubler.combining.do, "a", number) for number in (2, 3)]
+    until(lambda: doubler.waiting() == 2)
     doubler.go_on.set()
     assert is_together.wait(WAIT)
-    sleep(1.1)  # the third has lost its patience
-    assert not futures[2].done()
+
+    turn.lose_patience.set()
+    assert turn.is_awaited.wait(WAIT)
+    assert not any(each.done() for each in others)
     end.set()
 
-    assert [each.result(WAIT) for each in futures] == [2, 0, 0]
+    assert [each.result(WAIT) for each in (first, *others)] == [2, 0, 0]
     assert doubler.calls == [[1]]

@@ -205,7 +205,7 @@ def test_a_request_of_a_long_line_yields_to_short_lines_but_not_for_ever(
     thread.start()
     assert not waited.wait(0.1)
     process.turns.end(quiet, 0.0)
-    assert waited.wait(10)
+    assert waited.wait(30)
     thread.join()
 
     process.arrives(QUIET)

@@ -54,3 +54,11 @@ def wait_of(delivery: AlertDelivery) -> float:
     with tenant_scope(delivery.tenant_id):
         now = AlertDelivery.objects.annotate(now=Now()).values_list("now", flat=True).get(pk=delivery.pk)
     return float((delivery.next_attempt_at - now).total_seconds())
+
+
+def waits_between(delivery: AlertDelivery, least: float, most: float) -> bool:
+    """Whether the next attempt is due at least so many seconds after the last one began, and at most so many from now."""
+    assert delivery.next_attempt_at
+    assert delivery.claimed_at
+    since_claim = delivery.next_attempt_at - delivery.claimed_at
+    return since_claim.total_seconds() > least and wait_of(delivery) <= most

@@ -25,7 +25,7 @@ from tests.integration.alert_delivery.channels import (
     make_due,
     states,
     the_delivery,
-    wait_of,
+    waits_between,
 )
 from tests.receivers import HttpReceiver, MailReceiver, Posted
 from tests.upkeep import carry_out
@@ -182,7 +182,7 @@ def test_a_deliverer_killed_before_it_records_a_delivery_repeats_only_webhooks(
     deliver_waiting(kind)
 
     assert (interrupted.state, interrupted.attempts) == ("sending", 1)
-    assert 290 < wait_of(interrupted) <= 300
+    assert waits_between(interrupted, 290, 300)
     assert too_early.state == "sending"
     assert (states(tenant), len(receiver.posted)) == ([after], times)
     assert len({posted.headers.get("webhook-id") for posted in receiver.posted}) == 1

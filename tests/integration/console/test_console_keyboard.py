@@ -82,7 +82,7 @@ def test_an_answer_is_undone_by_a_key_and_leaves_the_page_when_applied(
     screen.wait_for_url(f"**{INBOX}?**")
     undo.apply_due(datetime.now(UTC) + timedelta(seconds=10))
 
-    screen.wait_for_selector("#held form", state="detached", timeout=10_000)
+    screen.wait_for_selector("#held form", state="detached")
     assert questions.get(gate.pk).status == "approved"
 
 

@@ -110,7 +110,7 @@ def test_a_queue_is_watched_paused_and_resumed(
     page.goto("/queues/qa/")
     page.locator("#figures").get_by_text("0 waiting").wait_for()
     engine.submit(tenant, "qa", count=3)
-    page.locator("#figures").get_by_text("3 starting").wait_for(timeout=pages.LIVE_WITHIN * 3)
+    page.locator("#figures").get_by_text("3 starting").wait_for()
     assert page.get_by_role("heading", name="Limits").is_visible()
     assert page.get_by_role("button", name="Pause all work for anthropic").is_visible()
     page.get_by_role("button", name="Pause for this tenant").click()
@@ -151,7 +151,7 @@ def test_failed_work_is_inspected_retried_and_cancelled(
         page.get_by_role("button", name="Retry").click()
     page.locator("h1 .tag.idle").wait_for()
     engine.drain()
-    page.locator("h1 .tag.good").wait_for(timeout=pages.LIVE_WITHIN)
+    pages.wait_live(page, "h1 .tag.good")
     assert page.get_by_role("heading", name="Time breakdown").is_visible()
 
     (going,) = engine.submit(tenant)

@@ -43,17 +43,17 @@ def in_focus(screen: Any) -> str:
     return str(screen.evaluate("document.activeElement.innerText || document.activeElement.id"))
 
 
-def test_new_items_and_decisions_of_others_show_within_a_second(questions: Questions, screen: Any) -> None:
+def test_new_items_and_decisions_of_others_show_without_a_reload(questions: Questions, screen: Any) -> None:
     first = questions.gate(name="One")
     look(screen)
     screen.wait_for_selector("#total:has-text('1')")
 
     questions.gate(name="Two")
-    screen.wait_for_selector("#rows li:nth-child(2)", timeout=pages.LIVE_WITHIN)
+    pages.wait_live(screen, "#rows li:nth-child(2)")
     approvals.approve(questions.tenant.pk, first.pk, actor="user:bob")
-    screen.wait_for_selector("#rows li:only-child:has-text('Two')", timeout=pages.LIVE_WITHIN)
+    pages.wait_live(screen, "#rows li:only-child:has-text('Two')")
 
-    screen.wait_for_selector("#gone:has-text('Approved by bob: Approve: One')", timeout=pages.LIVE_WITHIN)
+    pages.wait_live(screen, "#gone:has-text('Approved by bob: Approve: One')")
     assert screen.inner_text("#total") == "Inbox 1"
     assert screen.inner_text("#kinds a >> nth=1") == "Gates 1"
 
@@ -65,11 +65,11 @@ def test_the_first_item_appears_and_the_last_disappears_without_a_reload(
     screen.wait_for_selector("text=The inbox is empty.")
 
     task = questions.task()
-    screen.wait_for_selector("#rows li", timeout=pages.LIVE_WITHIN)
+    pages.wait_live(screen, "#rows li")
     assert not screen.is_visible("text=The inbox is empty.")
     human_work.complete(questions.tenant.pk, task.pk, actor="user:bob")
 
-    screen.wait_for_selector("text=The inbox is empty.", timeout=pages.LIVE_WITHIN)
+    pages.wait_live(screen, "text=The inbox is empty.")
 
 
 def test_cursor_selection_and_keys_survive_an_update(questions: Questions, screen: Any) -> None:
@@ -78,19 +78,19 @@ def test_cursor_selection_and_keys_survive_an_update(questions: Questions, scree
     press(screen, "j", "x", "j", "x")
 
     questions.task("Urgent", priority=1)
-    screen.wait_for_selector("#rows li:first-child:has-text('Urgent')", timeout=pages.LIVE_WITHIN)
+    pages.wait_live(screen, "#rows li:first-child:has-text('Urgent')")
     assert "Approve: Two" in in_focus(screen), "what comes in above moves nobody's cursor"
     assert screen.inner_text("#together") == "Approve selected (2)"
 
     approvals.approve(questions.tenant.pk, gates[1].pk, actor="user:bob")
-    screen.wait_for_selector("#rows:not(:has-text('Two'))", timeout=pages.LIVE_WITHIN)
+    pages.wait_live(screen, "#rows:not(:has-text('Two'))")
     assert "Approve: Three" in in_focus(screen), "the next one has the cursor"
     assert screen.inner_text("#together") == "Approve selected (1)"
 
     press(screen, "k", "a", "Enter")
     screen.wait_for_selector(".results:has-text('Approve: One')")
     questions.gate(name="Four")
-    screen.wait_for_selector("#rows:has-text('Four')", timeout=pages.LIVE_WITHIN)
+    pages.wait_live(screen, "#rows:has-text('Four')")
     assert [questions.get(gate.pk).status for gate in gates] == ["approved", "approved", "created"]
     assert screen.is_visible(".results"), "what came of it stays in sight"
 
@@ -102,14 +102,14 @@ def test_typed_notes_survive_updates(questions: Questions, screen: Any) -> None:
     screen.keyboard.type("Shorter, ple")
 
     questions.gate(name="Two")
-    screen.wait_for_selector("#rows li:nth-child(2)", timeout=pages.LIVE_WITHIN)
+    pages.wait_live(screen, "#rows li:nth-child(2)")
     screen.keyboard.type("ase.")
     assert screen.input_value("#notes") == "Shorter, please."
     press(screen, "Escape", "j")
     approvals.approve(questions.tenant.pk, gate.pk, actor="user:bob")
 
-    screen.wait_for_selector("#verdict:has-text('Approved by bob')", timeout=pages.LIVE_WITHIN)
-    screen.wait_for_selector("#rows li:only-child", timeout=pages.LIVE_WITHIN)
+    pages.wait_live(screen, "#verdict:has-text('Approved by bob')")
+    pages.wait_live(screen, "#rows li:only-child")
     assert screen.input_value("#notes") == "Shorter, please.", "it can still be copied"
     assert screen.inner_text("#hint").startswith("Approved by bob")
     assert screen.is_disabled("button[value=reject]")
@@ -124,8 +124,8 @@ def test_an_open_item_decided_by_another_says_so_and_hides_its_form(
 
     approvals.reject(questions.tenant.pk, gate.pk, actor="user:bob", notes="Too long.")
 
-    screen.wait_for_selector("#verdict:has-text('Changes requested by bob')", timeout=pages.LIVE_WITHIN)
-    screen.wait_for_selector("#answer", state="detached", timeout=pages.LIVE_WITHIN)
+    pages.wait_live(screen, "#verdict:has-text('Changes requested by bob')")
+    pages.wait_live(screen, "#answer", state="detached")
     assert screen.is_visible("text=Too long.")
     press(screen, "a")
     assert screen.inner_text("#said") == "This action is not available here."
@@ -142,7 +142,7 @@ def test_unchanged_elements_are_not_replaced(questions: Questions, screen: Any) 
         )
 
     questions.gate(name="Two")
-    screen.wait_for_selector("#rows li:nth-child(2)", timeout=pages.LIVE_WITHIN)
+    pages.wait_live(screen, "#rows li:nth-child(2)")
 
     old = "[...document.querySelectorAll('#answer, #rows li')].filter((one) => one.isOld).length"
     assert screen.evaluate(old) == 2, "a click on them is not lost"

@@ -48,7 +48,7 @@ def article(questions: Questions) -> Any:
     return submission.start_run(questions.tenant.pk, "article", submission.NewRun(), actor="token:planner")
 
 
-def test_a_list_shows_changes_within_a_second(questions: Questions, screen: Any) -> None:
+def test_a_list_shows_changes_without_a_reload(questions: Questions, screen: Any) -> None:
     work(questions, "Bees")
     screen.goto("/activities/")
     with screen.expect_response(lambda answer: "/live/" in answer.url):
@@ -56,10 +56,10 @@ def test_a_list_shows_changes_within_a_second(questions: Questions, screen: Any)
     screen.wait_for_selector("text=created")
 
     work(questions, "Wasps")
-    screen.wait_for_selector("text=Wasps", timeout=pages.LIVE_WITHIN)
+    pages.wait_live(screen, "text=Wasps")
     questions.engine.drain()
 
-    screen.wait_for_selector("#rows tr:nth-child(2) .tag.good", timeout=pages.LIVE_WITHIN)
+    pages.wait_live(screen, "#rows tr:nth-child(2) .tag.good")
     assert not screen.is_visible("#connection")
 
 
@@ -74,7 +74,7 @@ def test_open_sections_and_focus_survive_an_update(questions: Questions, screen:
 
     questions.engine.drain()
 
-    screen.wait_for_selector("h1 .tag.good", timeout=pages.LIVE_WITHIN)
+    pages.wait_live(screen, "h1 .tag.good")
     assert screen.evaluate("document.querySelector('#stretches').open")
     assert "done" in screen.inner_text("h1")
 
@@ -91,8 +91,8 @@ def test_a_lost_connection_is_reported_and_restored(questions: Questions, screen
     work(questions, "Bees")
     screen.context.set_offline(False)
 
-    screen.wait_for_selector("text=Bees", timeout=10_000)
-    screen.wait_for_selector("#connection", state="hidden", timeout=10_000)
+    screen.wait_for_selector("text=Bees")
+    screen.wait_for_selector("#connection", state="hidden")
 
 
 def test_the_picture_of_a_run_is_live_and_links_activities(questions: Questions, screen: Any) -> None:
@@ -103,7 +103,7 @@ def test_the_picture_of_a_run_is_live_and_links_activities(questions: Questions,
 
     questions.engine.drain()
 
-    screen.wait_for_selector("#dag g.ask", timeout=pages.LIVE_WITHIN)
+    pages.wait_live(screen, "#dag g.ask")
     assert "Needs approval" in screen.inner_text("#dag")
     assert (
         screen.evaluate("getComputedStyle(document.querySelector('#dag g.good .box')).fill") != "rgb(0, 0, 0)"
@@ -125,7 +125,7 @@ def test_the_progress_of_a_bulk_job_is_live(questions: Questions, screen: Any) -
 
     bulk_jobs.work()
 
-    screen.wait_for_selector("text=completed", timeout=15_000)
+    screen.wait_for_selector("text=completed")
     assert "3\ndone" in screen.inner_text(".figures")
 
 
@@ -156,7 +156,7 @@ def test_prompt_and_output_appear_without_a_reload(questions: Questions, screen:
 
     questions.engine.drain()
 
-    screen.wait_for_selector("#texts .prose strong", timeout=pages.LIVE_WITHIN)
+    pages.wait_live(screen, "#texts .prose strong")
     assert "# Bees" in screen.inner_text("#texts")
 
 
@@ -247,13 +247,13 @@ def test_the_log_of_a_running_agent_is_live_and_escaped(questions: Questions, sc
 
     hostile = "<img src=x onerror=alert(1)>\u202e<script>alert(2)</script>"
     log_lines(agent, ("tool_call", 'search {"q": "bees"}'), ("tool_result", hostile), ("note", "x" * 2_000))
-    screen.wait_for_selector("#log >> text=search", timeout=pages.LIVE_WITHIN)
+    pages.wait_live(screen, "#log >> text=search")
     assert screen.locator("#log li").count() == 4
     assert screen.locator("#log img, #log script").count() == 0
     assert "<img src=x" in screen.inner_text("#log")
     screen.click("#log summary")
     log_lines(agent, *(("text", f"line {number}") for number in range(300)))
-    screen.wait_for_selector("#log >> text=line 299", timeout=pages.LIVE_WITHIN)
+    pages.wait_live(screen, "#log >> text=line 299")
     assert screen.locator("#log li").count() == 201
     at_the_end = "box => Math.abs(box.scrollTop) < 2 && box.scrollHeight > box.clientHeight"
     assert screen.eval_on_selector(".log-box", at_the_end)
@@ -262,11 +262,11 @@ def test_the_log_of_a_running_agent_is_live_and_escaped(questions: Questions, sc
         "heartbeat",
         {"progress": {"percent": 90}, "usage": {"input_tokens": 1200, "output_tokens": 30, "model": "m-1"}},
     )
-    screen.wait_for_selector("#running >> text=1200 in, 30 out", timeout=15_000)
+    screen.wait_for_selector("#running >> text=1200 in, 30 out")
     assert screen.locator("progress").get_attribute("value") == "90"
     agent.post("complete", {"output": {"content": "Done."}})
 
-    screen.wait_for_selector("#running >> text=Last attempt", timeout=pages.LIVE_WITHIN)
+    pages.wait_live(screen, "#running >> text=Last attempt")
     screen.click("text=104 earlier lines")
     screen.wait_for_selector("h1 >> text=Transcript")
     assert screen.locator(".log li").count() == 304
