@@ -1,6 +1,4 @@
-"""What the tests share: real servers, an empty database behind every test, tenants, and clients that speak
-for them.
-"""
+"""Fixtures of all tests: real servers, a database that is emptied after each test, tenants, and clients with their tokens."""
 
 from __future__ import annotations
 
@@ -20,17 +18,17 @@ from hypothesis import settings as hypothesis_settings
 
 from tests import servers
 
-gc.disable()  # until the tests are collected: what is loaded until then is no garbage
+gc.disable()  # until the tests are collected, because nothing that is loaded until then is garbage
 
 SETTINGS = "orchestrator.settings.test"
-MONTHLY_JOB = "pipelines.monthly_job"  # by which its receiver is known
+MONTHLY_JOB = "pipelines.monthly_job"  # the uid of its receiver
 
 if settings.configured and os.environ.get("DJANGO_SETTINGS_MODULE") != SETTINGS:
     raise pytest.UsageError(
         "Django was set up before the tests' servers were known. "
         "Unset DJANGO_SETTINGS_MODULE; the tests choose their settings themselves."
     )
-# A busy machine is no fault of what is tried on it.
+# A busy machine must fail no test.
 hypothesis_settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 hypothesis_settings.load_profile("busy")
 servers.prepare()
@@ -70,14 +68,14 @@ for impatient in (
 postgresql.PATIENCE_SECONDS = 20  # likewise of PostgreSQL, which then counts as silent
 
 
-@pytest.hookimpl(trylast=True)  # after they were shuffled
+@pytest.hookimpl(trylast=True)  # after the tests were shuffled
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What takes long comes first, or one process would work on it at the end while the other has nothing left to do.
+    """Run long tests first, so that no process is left alone with one of them at the end.
 
-    Without servers, what wants them or takes long is left out.
+    Without servers, leave out long tests and those that need servers.
     """
     if not servers.are_there():
-        left_out = {item for item in items if _wants_servers(item) or item.get_closest_marker("long")}
+        left_out = {item for item in items if _needs_servers(item) or item.get_closest_marker("long")}
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
     items.sort(
@@ -85,13 +83,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     )
 
 
-def _wants_servers(item: pytest.Item) -> bool:
+def _needs_servers(item: pytest.Item) -> bool:
     return "django_db_setup" in item.fixturenames  # type: ignore[attr-defined]
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What was loaded stays to the end. To look through it for garbage again and again took a tenth of the time."""
+    """Freeze what was loaded, because searching it for garbage took a tenth of the time of all tests."""
     collected = yield
     gc.collect()
     gc.freeze()
@@ -108,8 +106,9 @@ def pytest_unconfigure() -> None:
 def django_db_setup(
     django_test_environment: None, django_db_blocker: Any, django_db_modify_db_settings: None
 ) -> Iterator[None]:
-    """Make the test database as the owner of the tables; `default` and `system` are other roles on the same
-    one. One process migrates it, and the others copy it: that takes a twentieth of the time.
+    """Create the test database as the owner of the tables; `default` and `system` are other roles on it.
+
+    One process migrates it and the others copy it, which takes a twentieth of the time.
     """
     from django.test.utils import setup_databases, teardown_databases
 
@@ -117,20 +116,20 @@ def django_db_setup(
     with django_db_blocker.unblock(), servers.one_after_another() as pattern:
         if pattern and pattern.exists():
             owner.settings_dict["TEST"]["TEMPLATE"] = pattern.read_text()
-        made = setup_databases(verbosity=0, interactive=False, serialized_aliases=[])
+        databases = setup_databases(verbosity=0, interactive=False, serialized_aliases=[])
         if pattern and not pattern.exists():
-            connections.close_all()  # nobody may be in a database that is copied
+            connections.close_all()  # because a database that is copied may have no connections
             owner.creation.clone_test_db("pattern")
             pattern.write_text(owner.creation.get_test_db_clone_settings("pattern")["NAME"])
     yield
     with django_db_blocker.unblock():
         cleaning.end_connections()
-        teardown_databases(made, verbosity=0)
+        teardown_databases(databases, verbosity=0)
 
 
 @pytest.fixture(scope="session")
 def _nothing() -> None:
-    """Takes the place of what pytest-django does around each test for marks, templates and classes that no test here has."""
+    """Replaces fixtures of pytest-django for marks, templates and classes that no test here uses."""
 
 
 _django_db_marker = _django_setup_unittest = _django_isolate_apps = _live_server_helper = _nothing
@@ -139,15 +138,15 @@ _template_string_if_invalid_marker = _django_clear_site_cache = _nothing
 
 @pytest.fixture(autouse=True)
 def known_time() -> None:
-    """PostgreSQL is on this machine: the process knows its time and need not ask, so that statements can be counted."""
+    """Set the clock without asking PostgreSQL, which is on this machine, so that statements can be counted."""
     clock.tell(datetime.now(UTC), asked_at=time.monotonic())
 
 
 @pytest.fixture
 def database(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
-    """Lets the test use PostgreSQL and Redis, with real commits, and leaves both as they were."""
+    """Let the test use PostgreSQL and Redis with real commits, and empty both afterwards."""
     with django_db_blocker.unblock():
-        cleaning.empty_redis()  # whatever an earlier test killed or left on its way may have had the last word
+        cleaning.empty_redis()  # because processes of an earlier test may have written after it ended
         yield
         cleaning.empty_database()
         cleaning.empty_redis()
@@ -155,19 +154,19 @@ def database(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
 
 @pytest.fixture
 def monthly_jobs() -> None:
-    """A test that wants this has tenants with a monthly job, as every installation has."""
+    """Let tenants have their monthly job, as in every installation."""
 
 
 @pytest.fixture
 def make_tenant(request: pytest.FixtureRequest, database: None) -> Callable[..., Tenant]:
-    """`make_tenant(slug, **fields)`: one more tenant, with a slug of its own unless one is given.
+    """`make_tenant(slug, **fields)` creates a tenant, by default with a new slug.
 
-    It gets its monthly job where the test wants `monthly_jobs`: making that takes four times as long as making the tenant.
+    It has its monthly job only with the fixture `monthly_jobs`, because creating that takes four times as long as creating the tenant.
     """
     numbers = count(1)
     on_change = nullcontext if "monthly_jobs" in request.fixturenames else _without_monthly_job
 
-    def made(slug: str = "", **fields: Any) -> Tenant:
+    def create(slug: str = "", **fields: Any) -> Tenant:
         with on_change():
             tenant = registration.register(slug or f"tenant-{next(numbers)}", fields.pop("name", ""))
         if fields:
@@ -176,7 +175,7 @@ def make_tenant(request: pytest.FixtureRequest, database: None) -> Callable[...,
                 tenant.refresh_from_db()
         return tenant
 
-    return made
+    return create
 
 
 @contextmanager
@@ -199,7 +198,7 @@ def other_tenant(make_tenant: Callable[..., Tenant]) -> Tenant:
 
 
 def member(tenant: Tenant, name: str, role: str) -> int:
-    """The id of a user of this name, who is made a member of the tenant if they are none."""
+    """Return the id of the user of this name, who becomes a member of the tenant unless they are one."""
     user, _ = User.objects.get_or_create(username=name)
     with tenant_scope(tenant.pk):
         Membership.objects.get_or_create(tenant=tenant, user=user, defaults={"role": role})
@@ -208,9 +207,9 @@ def member(tenant: Tenant, name: str, role: str) -> int:
 
 @pytest.fixture
 def api(request: pytest.FixtureRequest, database: None) -> Callable[..., APIClient]:
-    """`api(role="admin", tenant=tenant, **token)`: a client with a real bearer token, speaking JSON.
+    """`api(role="admin", tenant=tenant, **token)` returns a client with a bearer token, by default of the fixture `tenant`.
 
-    Without a tenant it speaks for the fixture `tenant`. `person="ann"`: she stands behind the token, and is made a member of the tenant.
+    With `person="ann"` the token belongs to ann, who becomes a member of the tenant.
     """
 
     def client_of(role: str = "admin", tenant: Tenant | None = None, **token: Any) -> APIClient:
@@ -227,5 +226,5 @@ def api(request: pytest.FixtureRequest, database: None) -> Callable[..., APIClie
 
 @pytest.fixture
 def process_environment(database: None) -> dict[str, str]:
-    """The environment in which a process started by the test works on the test's own databases."""
+    """The environment in which a process uses the databases of the test."""
     return servers.environment(settings)

@@ -1,7 +1,7 @@
-"""Who is next, in plain Python: what the admission scripts must agree with grant by grant. It knows no index, only the rules of ADR 7.
+"""A model of admission in plain Python that applies only the rules of ADR 7. The admission scripts must agree with every grant.
 
-With work on files it does not say who is next, since that depends on who has been looked at: it says what may be granted, and what may
-not be left waiting.
+For work on files it does not predict the next grant, because that depends on what was examined before. It says what may be granted and
+what must not be left waiting.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 BANDS = (1, 2, 3, 4)
-#: What work may be on, and which files that is of all that there are here.
+#: Patterns of files that work may declare, with the files that they match.
 FILES = {
     "src/a.py": {"src/a.py"},
     "src/b.py": {"src/b.py"},
@@ -35,7 +35,7 @@ class Waiter:
     express: int = 0
 
     def meets(self, other: Waiter) -> bool:
-        """Whether both are on a common file."""
+        """Return whether both work on a common file."""
         return self.tenant == other.tenant and bool(self.paths() & other.paths())
 
     def paths(self) -> set[str]:
@@ -55,13 +55,13 @@ class Slot:
     waiter: Waiter
     charged: float
     pool: str
-    start: tuple[str, int] | None  # as it counts, if it does
+    start: tuple[str, int] | None  # as the runaway guard counts it, if it does
     started: int = 0
 
 
 @dataclass
 class Turn:
-    """Who is next of `heads`, the first of each band; the aged ones of lower bands are passed over, or one of them has its share."""
+    """The next of `heads`, which are the first of each band. Aged work of lower bands is passed over, or the next one is of it."""
 
     counter: str
     heads: list[Waiter]
@@ -84,8 +84,8 @@ class Reference:
     floors: dict[tuple[str, int], float] = field(default_factory=lambda: defaultdict(float))
     durations: dict[tuple[str, str], float] = field(default_factory=dict)
     passed: Counter[tuple[str, int]] = field(default_factory=Counter)
-    buckets: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict)  # tokens, and when
-    starts: list[tuple[str, int]] = field(default_factory=list)  # scope and when, once for each grant
+    buckets: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict)  # tokens and their time
+    starts: list[tuple[str, int]] = field(default_factory=list)  # scope and time of each grant
 
     def domain(self, role: str) -> str:
         return "*" if "global" in self.caps else self.pools.get(role, role)
@@ -140,7 +140,7 @@ class Reference:
     def offer(self, waiter: Waiter) -> None:
         if waiter.id in self.slots:
             if self.slots[waiter.id].started:
-                self.again[waiter.id] = waiter  # its run has ended, and its slot is about to come back
+                self.again[waiter.id] = waiter  # because its run has ended and its slot will be released soon
             return
         if self.waiting.get(waiter.id) == waiter:
             return
@@ -247,7 +247,7 @@ class Reference:
         return self.begin(turn.next)
 
     def begin(self, waiter: Waiter) -> Waiter:
-        """It is granted."""
+        """Grant the work."""
         domain = self.domain(waiter.role)
         level = self.times[domain, waiter.tenant, waiter.band]
         self.raise_floor(f"role:{waiter.role}", waiter.band, level)
@@ -268,13 +268,16 @@ class Reference:
         return any(slot.waiter.meets(waiter) for slot in self.slots.values())
 
     def wait_for_files(self) -> list[Waiter]:
-        """While work on a common file runs, or waits for files and came first: narrow work does not always overtake wide work."""
-        found: list[Waiter] = []
+        """Return the work that must wait for running work on a common file, or for earlier work that waits itself.
+
+        So narrow work does not overtake wide work forever.
+        """
+        blocked: list[Waiter] = []
         for waiter in sorted(self.waiting.values(), key=lambda w: (w.band, w.score)):
-            if self.meets_running(waiter) or any(w.meets(waiter) and w.comes_before(waiter) for w in found):
-                found.append(waiter)
-        return found
+            if self.meets_running(waiter) or any(w.meets(waiter) and w.comes_before(waiter) for w in blocked):
+                blocked.append(waiter)
+        return blocked
 
     def in_line_for_files(self) -> list[Waiter]:
-        """Who could start but for files that others work on."""
+        """Return the work that could start if no running work used its files."""
         return [w for w in self.waiting.values() if self.may_start(w) and self.meets_running(w)]

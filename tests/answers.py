@@ -1,4 +1,4 @@
-"""What all tests of the API ask of an answer."""
+"""Checks of API responses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import orjson
 
 
 def problem(response: Any, status: int, code: str) -> dict[str, Any]:
-    """The answer as a problem, after checking what all problems have in common."""
+    """Return the body of a problem after checking its status, its code and what all problems have in common."""
     assert response.status_code == status, response.content
     assert response["Content-Type"] == "application/problem+json"
     body: dict[str, Any] = orjson.loads(response.content)

@@ -11,9 +11,9 @@ from agents.contracts import Accepted
 from pipelines.models import Deliverable
 from tenants.context import tenant_scope
 from tenants.models import Tenant
+from tests.accepted_work import AgentClient, accept_work
 from tests.engine import Engine
 from tests.tickers import body as schedule
-from tests.toolbox import Caller, at_work
 
 START = "/api/v1/"
 FLOW = {
@@ -23,7 +23,7 @@ FLOW = {
 }
 
 
-def a_deliverable(tenant: Tenant) -> str:
+def create_deliverable(tenant: Tenant) -> str:
     """The id of a new deliverable, for bodies that name one."""
     with tenant_scope(tenant.pk):
         return str(Deliverable.objects.create(tenant_id=tenant.pk, key="seo", name="SEO").pk)
@@ -54,7 +54,7 @@ class World:
         engine.agent.behaviour = lambda request: Accepted()
         engine.serve(tenant)
         self.tenant, self.ids = tenant, {"agents": "qa", "agent-configs": "qa", "queues": "qa"}
-        activity, self.agent = at_work(engine, tenant)
+        activity, self.agent = accept_work(engine, tenant)
         for collection, body in BODIES.items():
             more = {"activity_ids": [str(activity)]} if collection == "approvals" else {}
             answer = admin.post(f"{START}{collection}/", {**body, **more})
@@ -95,5 +95,5 @@ class World:
         named = {"tool": "report_blocker", "key": "a", "role": "qa", **self.parts}
         return re.sub(r"\{(\w+)\}", lambda found: named.get(found[1], str(uuid4())), first)
 
-    def caller(self) -> Caller:
+    def caller(self) -> AgentClient:
         return self.agent

@@ -1,4 +1,4 @@
-"""A device that keeps passkeys, for tests: what a browser would send from it, by WebAuthn level 3 with ES256 and no attestation."""
+"""A device with a passkey, by WebAuthn level 3 with ES256 and no attestation. It returns what a browser would send."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def text(data: bytes) -> str:
 
 @dataclass
 class Authenticator:
-    """One key on one device, which counts its uses, unless it is one that does not."""
+    """One key on one device. It counts its uses unless `counts` is false."""
 
     origin: str
     host: str = ""
@@ -31,8 +31,8 @@ class Authenticator:
     counts: bool = True
     key: ec.EllipticCurvePrivateKey = field(default_factory=lambda: ec.generate_private_key(ec.SECP256R1()))
 
-    def made(self, options: dict[str, Any]) -> str:
-        """What the browser sends when the passkey was made."""
+    def create_passkey(self, options: dict[str, Any]) -> str:
+        """Return what the browser sends after the passkey was created."""
         numbers = self.key.public_key().public_numbers()
         public = cbor2.dumps({1: 2, 3: -7, -1: 1, -2: numbers.x.to_bytes(32), -3: numbers.y.to_bytes(32)})
         kept = bytes(16) + len(self.credential).to_bytes(2) + self.credential + public
@@ -46,8 +46,8 @@ class Authenticator:
             }
         )
 
-    def signed(self, options: dict[str, Any], **wrong: bytes) -> str:
-        """What the browser sends when the passkey was used. `wrong` takes the place of what is right."""
+    def sign(self, options: dict[str, Any], **wrong: bytes) -> str:
+        """Return what the browser sends after the passkey was used. `wrong` replaces parts of it."""
         self.uses += self.counts
         client, data = self._client("webauthn.get", options), self._data(options["rpId"])
         signature = self.key.sign(data + hashlib.sha256(client).digest(), ec.ECDSA(hashes.SHA256()))

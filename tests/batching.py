@@ -25,13 +25,13 @@ ROLE = "qa"
 
 def serve(engine: Engine, tenant: Tenant, provider: FakeProvider, role: str = ROLE, **fields: Any) -> None:
     """Let a model of the provider do the role for the tenant, in batches."""
-    told = {"adapter": "batch", "endpoint": provider.anthropic_url, "model": "m-1"}
-    engine.serve(tenant, role, **(told | fields))
+    settings = {"adapter": "batch", "endpoint": provider.anthropic_url, "model": "m-1"}
+    engine.serve(tenant, role, **(settings | fields))
 
 
 @contextmanager
 def with_options(role: str = ROLE, **options: Any) -> Iterator[None]:
-    """The registry's options of a role, as long as the block lasts."""
+    """Set the registry's options of a role for the duration of the block."""
     before = Agent.objects.filter(role=role).values_list("options", flat=True).get()
     Agent.objects.filter(role=role).update(options=options)
     configuration.forget()
@@ -42,8 +42,8 @@ def with_options(role: str = ROLE, **options: Any) -> Iterator[None]:
         configuration.forget()
 
 
-def look_after(tenant: Tenant, turns: int = 1) -> None:
-    """Do what the background tasks of batches do, as often, whenever it is due."""
+def run_background_tasks(tenant: Tenant, turns: int = 1) -> None:
+    """Run the background tasks of batches so many times, without their pauses."""
     for _ in range(turns):
         provider_batches.move_leaving()
         provider_batches.bind_items()
@@ -52,13 +52,13 @@ def look_after(tenant: Tenant, turns: int = 1) -> None:
 
 
 def make_due(tenant: Tenant) -> None:
-    """Let every lease and every pause between two looks be over."""
+    """End every lease and every pause between two polls."""
     with tenant_scope(tenant.pk):
         ProviderBatch.objects.filter(state__in=OPEN_BATCHES).update(due_at=Now())
 
 
 def let_time_pass(tenant: Tenant, **shift: Any) -> None:
-    """Move moments of open items into the past, by the name of the column."""
+    """Move the named times of open items into the past."""
     with tenant_scope(tenant.pk):
         BatchItem.objects.filter(closed_at=None).update(
             **{name: F(name) - interval for name, interval in shift.items()}
@@ -67,8 +67,8 @@ def let_time_pass(tenant: Tenant, **shift: Any) -> None:
 
 def items(tenant: Tenant, activity_id: UUID | None = None) -> list[BatchItem]:
     with tenant_scope(tenant.pk):
-        found = BatchItem.objects.order_by("id")
-        return list(found if activity_id is None else found.filter(activity_id=activity_id))
+        rows = BatchItem.objects.order_by("id")
+        return list(rows if activity_id is None else rows.filter(activity_id=activity_id))
 
 
 def batches(tenant: Tenant) -> list[ProviderBatch]:

@@ -21,29 +21,29 @@ BRIEF = {
 }
 
 
-def list_of(model: type) -> str:
-    """The address of a model's list."""
+def list_url(model: type) -> str:
+    """Return the URL of a model's list."""
     return reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist")  # type: ignore[attr-defined]
 
 
-def page_of(row: Any) -> str:
-    """The address of a row's page."""
+def page_url(row: Any) -> str:
+    """Return the URL of a row's page."""
     return reverse(f"admin:{row._meta.app_label}_{row._meta.model_name}_change", args=[row.pk])
 
 
-def act(browser: Client, model: type, action: str, *rows: Any, **answers: str) -> HttpResponse:
-    """Choose an action for rows of a list; with answers, also confirm it."""
+def run_action(browser: Client, model: type, action: str, *rows: Any, **answers: str) -> HttpResponse:
+    """Choose an action for rows of a list, and confirm it if `answers` are passed."""
     chosen = {"action": action, "_selected_action": [str(row.pk) for row in rows], **answers}
-    return browser.post(list_of(model), chosen)
+    return browser.post(list_url(model), chosen)
 
 
-def told(answer: HttpResponse) -> list[str]:
-    """The messages that the next page shows."""
+def messages_of(answer: HttpResponse) -> list[str]:
+    """Return the messages that the next page displays."""
     return [str(message) for message in get_messages(answer.wsgi_request)]  # type: ignore[attr-defined]
 
 
-def words(answer: HttpResponse) -> str:
-    """What stands on a page, without its markup."""
+def visible_text(answer: HttpResponse) -> str:
+    """Return the text of a page without its markup."""
     text = re.sub(r"<(script|style)\b.*?</\1>", "", answer.content.decode(), flags=re.DOTALL)
     return " ".join(re.sub(r"<[^>]+>", " ", text.replace("</span>", "")).split())
 

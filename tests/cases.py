@@ -1,4 +1,4 @@
-"""Many cases of one rule in one test."""
+"""Checks many cases of one rule in one test."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ Check = Callable[..., None]
 def in_one_test(
     names: str | tuple[str, ...], cases: Iterable[Any], ids: Callable[[Any], str] = repr
 ) -> Callable[[Check], Check]:
-    """As `pytest.mark.parametrize`, but all cases are tried in one test, on one set of fixtures, and those that fail are told together.
+    """Check all cases in one test with one set of fixtures, and report all that fail. Otherwise like `pytest.mark.parametrize`.
 
-    For cases that leave nothing behind: to make a database, a tenant and an engine for each takes longer than the case itself.
+    Only for cases that leave nothing behind. It saves a database, a tenant and an engine for each case.
     """
-    given = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+    arguments = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
 
-    def made(check: Check) -> Check:
+    def decorate(check: Check) -> Check:
         @wraps(check)
         def test(**fixtures: Any) -> None:
-            wrong = {}
+            failures = {}
             for case in cases:
-                values = case if len(given) > 1 else (case,)
+                values = case if len(arguments) > 1 else (case,)
                 try:
-                    check(**fixtures, **dict(zip(given, values, strict=True)))
+                    check(**fixtures, **dict(zip(arguments, values, strict=True)))
                 except AssertionError as error:
-                    wrong[ids(case)] = str(error)
-            assert not wrong, "\n".join(f"{case}: {why}" for case, why in wrong.items())
+                    failures[ids(case)] = str(error)
+            assert not failures, "\n".join(f"{case}: {why}" for case, why in failures.items())
 
-        wanted = inspect.signature(check)
-        parameters = [each for name, each in wanted.parameters.items() if name not in given]
-        test.__signature__ = wanted.replace(parameters=parameters)  # type: ignore[attr-defined]
+        signature = inspect.signature(check)
+        parameters = [each for name, each in signature.parameters.items() if name not in arguments]
+        test.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return test
 
-    return made
+    return decorate

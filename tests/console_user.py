@@ -1,4 +1,4 @@
-"""A user of the console's pages whose browser has no scripts, and the notices that they get."""
+"""A user of the console with a browser without scripts, and the notices that pages display."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from django.contrib.auth.models import User
 from django.http import HttpResponse
 from django.test import Client
 
-from tests.browsing import words
+from tests.browsing import visible_text
 from tests.forms import Form, forms_of
 
 INBOX = "/inbox/"
 
 
 class Person:
-    """Somebody who signed in, with a browser that has no scripts. Cross-site forgery is guarded against as in production."""
+    """A signed-in user. Their browser runs no scripts, and the protection against cross-site request forgery is on."""
 
     def __init__(self, user: User) -> None:
         self.user, self.browser = user, Client(enforce_csrf_checks=True)
@@ -32,34 +32,34 @@ class Person:
         return self.get(f"{INBOX}{item.pk}/{view}")
 
     def form(self, item: Any, view: str = "") -> Form:
-        """The form of an item's page, as it is now."""
+        """Return the form of an item's current page."""
         return forms_of(self.look(item, view))["answer"]
 
     def answer(self, item: Any, deed: str, **fields: str) -> HttpResponse:
-        """Open an item, and press a button of its page."""
+        """Open an item and press a button of its page."""
         return self.form(item).send(self.browser, ("deed", deed), **fields)
 
 
 def notice(answer: HttpResponse) -> str:
-    """What the page tells the person first."""
-    found = re.search(r'<(\w+)[^>]*id="notice"[^>]*>(.*?)</\1>', answer.content.decode(), re.DOTALL)
-    assert found, words(answer)
-    return " ".join(re.sub(r"<[^>]+>", " ", found[2]).split())
+    """Return the notice at the top of a page."""
+    match = re.search(r'<(\w+)[^>]*id="notice"[^>]*>(.*?)</\1>', answer.content.decode(), re.DOTALL)
+    assert match, visible_text(answer)
+    return " ".join(re.sub(r"<[^>]+>", " ", match[2]).split())
 
 
-def done(answer: HttpResponse, by: Person) -> str:
-    """The answer was accepted; what the next page says."""
-    assert answer.status_code == 302, (answer.status_code, words(answer))
+def success_notice(answer: HttpResponse, by: Person) -> str:
+    """Assert that the answer was accepted and return the notice of the next page."""
+    assert answer.status_code == 302, (answer.status_code, visible_text(answer))
     return notice(by.get(answer["Location"]))
 
 
-def refused(answer: HttpResponse, status: int) -> str:
-    assert answer.status_code == status, (answer.status_code, words(answer))
+def refusal_notice(answer: HttpResponse, status: int) -> str:
+    assert answer.status_code == status, (answer.status_code, visible_text(answer))
     return notice(answer)
 
 
-def sent_by(who: Person, form: Form, **changed: Any) -> HttpResponse:
-    """The form of somebody else's page, or one that the page does not have, sent with this person's own token."""
+def send_form(who: Person, form: Form, **changed: Any) -> HttpResponse:
+    """Send a form with this person's own token. The form may come from another person's page or have other fields."""
     token = who.browser.get(INBOX).context["csrf_token"]
     return who.browser.post(
         form.action.partition("#")[0], {**form.fields, "csrfmiddlewaretoken": str(token), **changed}

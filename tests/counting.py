@@ -1,4 +1,4 @@
-"""Reads the metrics for tests, counted up to now, as a scrape returns them."""
+"""Counts everything up to now and reads the metrics of a scrape."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ PATIENCE = 120.0
 
 
 def count_all() -> None:
-    """Let the leader's turns count everything that has happened."""
+    """Let the leader's job count all events so far."""
 
-    def done() -> bool:
+    def is_counted() -> bool:
         counters.count_fresh()
         with system_scope():
             newest = ActivityEvent.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
             mark = CountingMark.objects.get()
         return mark.counted >= newest
 
-    eventually(done, PATIENCE)
+    eventually(is_counted, PATIENCE)
 
 
-def scraped(client: Client | None = None) -> list[Metric]:
-    """The families of one scrape."""
+def scrape(client: Client | None = None) -> list[Metric]:
+    """Return the metric families of one scrape."""
     answer = (client or Client()).get("/metrics")
     assert answer.status_code == 200
     return list(text_string_to_metric_families(answer.content.decode()))
 
 
 def samples(families: list[Metric]) -> dict[tuple[str, ...], float]:
-    """Every sample: (name without the prefix, label values in the order of their names) -> value."""
+    """Return all samples by their name without the prefix and their label values in the order of the labels' names."""
     return {
         (
             sample.name.removeprefix("orchestrator_"),
             *(sample.labels[name] for name in sorted(sample.labels)),
         ): sample.value
-        for found in families
-        for sample in found.samples
+        for family in families
+        for sample in family.samples
     }

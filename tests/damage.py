@@ -1,4 +1,4 @@
-"""Damages rows without the engine, for tests of what detects the damage."""
+"""Damages rows behind the engine's back, for tests of what detects the damage."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _COLUMNS = """
 
 
 @contextmanager
-def past_all_guards() -> Iterator[Callable[..., int]]:
-    """As the owner of the tables, without triggers and foreign keys; the given function runs one statement and counts its rows."""
+def without_guards() -> Iterator[Callable[..., int]]:
+    """Yield a function that runs a statement without triggers and foreign keys and returns the number of its rows."""
     with transaction.atomic(using=OWNER), connections[OWNER].cursor() as cursor:
         cursor.execute("SET LOCAL session_replication_role = replica")
 
@@ -32,20 +32,20 @@ def past_all_guards() -> Iterator[Callable[..., int]]:
 
 
 @contextmanager
-def damaged(*statements: str) -> Iterator[list[int]]:
-    """What the statements do, as long as the block takes: to make the same work again for each damage takes longer than to undo it.
+def temporary_damage(*statements: str) -> Iterator[list[int]]:
+    """Run the statements, yield how many rows each has changed, and restore their tables at the end of the block.
 
-    Yields how many rows each of them has changed.
+    Restoring rows takes less time than creating the same work again for each damage.
     """
     tables = sorted({table for statement in statements for table in _CHANGED.findall(statement)})
-    with past_all_guards() as run:
+    with without_guards() as run:
         for table in tables:
             run(f"CREATE TEMPORARY TABLE was_{table} AS TABLE {table}")
         changed = [run(statement) for statement in statements]
     try:
         yield changed
     finally:
-        with past_all_guards() as run, connections[OWNER].cursor() as cursor:
+        with without_guards() as run, connections[OWNER].cursor() as cursor:
             for table in tables:
                 cursor.execute(_COLUMNS, [table])
                 (columns,) = cursor.fetchone()

@@ -1,6 +1,6 @@
-"""The engine in the test's own process: real PostgreSQL, real Redis, real messages, and a test that decides what happens next.
+"""The engine in the process of the test, on real PostgreSQL and Redis.
 
-Messages are taken from the role queues one by one, as a worker would, so every interleaving can be written down as a sequence.
+The test takes messages from the role queues one by one, as a worker does, so that it can write down every interleaving as a sequence.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from tenants.models import Tenant
 from tenants.redis import client
 
 
-def elsewhere(action: Callable[[], Any]) -> Any:
+def in_another_thread(action: Callable[[], Any]) -> Any:
     """Run the action in another thread with a separate database connection, and return its result."""
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(_closing, action).result()
+        return pool.submit(_call_and_close_connections, action).result()
 
 
-def at_once(*actions: Callable[[], Any]) -> list[Any]:
+def simultaneously(*actions: Callable[[], Any]) -> list[Any]:
     """Run all actions at the same moment, each in a thread. Return results and exceptions in order."""
     barrier = Barrier(len(actions))
 
     def run(action: Callable[[], Any]) -> Any:
         barrier.wait()
         try:
-            return _closing(action)
-        except Exception as error:  # noqa: BLE001  # the outcome is what the test looks at
+            return _call_and_close_connections(action)
+        except Exception as error:  # noqa: BLE001  # because the test checks the outcome
             return error
 
     with ThreadPoolExecutor(len(actions)) as pool:
@@ -64,13 +64,13 @@ def eventually(condition: Callable[[], Any], seconds: float = 30.0) -> None:
 
 
 def somebody_waits_for_a_lock() -> bool:
-    """Whether a connection of this server waits for what another one holds."""
+    """Return whether a connection of this server waits for a lock."""
     with connections[SYSTEM].cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
         return bool(cursor.fetchone()[0])
 
 
-def _closing(action: Callable[[], Any]) -> Any:
+def _call_and_close_connections(action: Callable[[], Any]) -> Any:
     try:
         return action()
     finally:
@@ -86,7 +86,7 @@ def _answer(request: AgentRequest) -> AgentResult:
 
 @dataclass
 class ScriptedAgent:
-    """Records its requests, and answers as the test says."""
+    """Records its requests and answers with its behaviour, which the test sets."""
 
     behaviour: Behaviour = _answer
     calls: list[AgentRequest] = field(default_factory=list)
@@ -100,12 +100,12 @@ AGENT = ScriptedAgent()
 
 
 def agent(request: AgentRequest) -> AgentResult:
-    """What the inline adapter of tests calls."""
+    """Answer as the scripted agent. The adapter `inline` calls this function."""
     return AGENT(request)
 
 
-#: Whether there is work or a rate, whether anybody has limits of their own, and a digest of the registry.
-_FOUND = """
+#: Whether work or rates exist, whether tenants or roles have their own limits, and a digest of the registry.
+_STATE = """
     SELECT EXISTS (SELECT FROM activities_activity) OR EXISTS (SELECT FROM agents_agentconfig WHERE rate <> '{}'),
         EXISTS (SELECT FROM agents_agentconfig) OR EXISTS (SELECT FROM tenants_pause) OR EXISTS (
             SELECT FROM tenants_tenant WHERE NOT is_active OR paused OR plan_id IS NOT NULL OR weight <> 1
@@ -117,51 +117,52 @@ _usual_limits: dict[tuple[str, ...], Any] = {}
 
 
 def _open_admission() -> None:
-    """Build admission from PostgreSQL. Where there is no work, none is looked for, and where nobody has limits of their own, those of the
-    registry are made out once: that would take a fifth of a test's time.
+    """Rebuild admission from PostgreSQL.
+
+    Skips the search for work if there is none, and computes the limits of the registry once. Both took a fifth of a test's time.
     """
     with connections[SYSTEM].cursor() as cursor:
-        cursor.execute(_FOUND)
+        cursor.execute(_STATE)
         is_used, has_limits, registry = cursor.fetchone()
     if is_used:
         rebuilding.rebuild()
         return
-    make_out = limits._limits
+    compute = limits._limits
 
-    def kept(workers: Any) -> Any:
-        given = (settings.ORCHESTRATOR_MAX_CONCURRENCY, settings.ORCHESTRATOR_STARTS_PER_MINUTE)
-        key = (registry, repr(workers), repr(given))
+    def compute_once(workers: Any) -> Any:
+        defaults = (settings.ORCHESTRATOR_MAX_CONCURRENCY, settings.ORCHESTRATOR_STARTS_PER_MINUTE)
+        key = (registry, repr(workers), repr(defaults))
         if key not in _usual_limits:
-            _usual_limits[key] = make_out(workers)
+            _usual_limits[key] = compute(workers)
         return _usual_limits[key]
 
-    nothing = {
+    no_work = {
         "_restore_starts": lambda _: None,
         "_restore_runs": lambda _: 0,
         "_restore_waiting": lambda _: 0,
     }
     with (
-        mock.patch.multiple(rebuilding, **nothing),
-        mock.patch.object(limits, "_limits", make_out if has_limits else kept),
+        mock.patch.multiple(rebuilding, **no_work),
+        mock.patch.object(limits, "_limits", compute if has_limits else compute_once),
     ):
         rebuilding.rebuild()
 
 
 class Engine:
-    """A worker's seats without a worker: the test delivers the messages."""
+    """The seats of a worker whose messages the test delivers."""
 
     def __init__(self, roles: list[str], seats: int = 10) -> None:
         AGENT.calls.clear()
         AGENT.behaviour = _answer
         self.agent, self.roles = AGENT, roles
-        # Seconds, until what was handed over for admission must be through. On a busy machine that takes long; no test counts on less.
+        # Seconds within which admission must process what was handed over to it, also on a busy machine.
         self.patience = 20.0
         configuration.forget()
         self.lease = leases.begin(roles=roles, concurrency=seats, watched=False)
         _open_admission()
 
     def replace_worker(self) -> None:
-        """Another worker process with the same seats, as after one has been drained or lost."""
+        """Start another worker with the same seats, as after the first was drained or lost."""
         leases.end()
         self.lease = leases.begin(roles=self.roles, concurrency=self.lease.concurrency, watched=False)
         limits.refresh()
@@ -172,10 +173,10 @@ class Engine:
         leases.end()
 
     def wait_for_relief(self) -> bool:
-        """Wait for the threads that have taken over quick work, which no delivery waits for. Returns False if there are none."""
+        """Wait for the threads that have taken over quick work, and return whether there were any."""
         quick = dispatch.QUICK_WORK
         with quick._lock:
-            # With nothing left to watch it ends soon, and until then it may be about to start a thread.
+            # A watch without work ends soon, but may start a thread before that.
             watch = None if quick._groups or quick._waiting_grants or quick._threads else quick._relief
         if watch is not None and watch is not threading.current_thread():
             watch.join(self.patience)
@@ -190,11 +191,11 @@ class Engine:
 
     def serve(self, tenant: Tenant, *roles: str, **fields: Any) -> None:
         """Let the scripted agent do these roles for the tenant."""
-        given = {"adapter": "inline", "endpoint": "tests.engine:agent", **fields}
+        values = {"adapter": "inline", "endpoint": "tests.engine:agent", **fields}
         with tenant_scope(tenant.pk):
             AgentConfig.objects.bulk_create(
-                [AgentConfig(tenant=tenant, agent_id=role, **given) for role in roles or self.roles],
-                update_conflicts=True, unique_fields=("tenant", "agent"), update_fields=list(given),
+                [AgentConfig(tenant=tenant, agent_id=role, **values) for role in roles or self.roles],
+                update_conflicts=True, unique_fields=("tenant", "agent"), update_fields=list(values),
             )  # fmt: skip
         configuration.forget()
         limits.refresh()
@@ -211,7 +212,7 @@ class Engine:
         return sum(client().llen(queue_of(role)) for role in self.roles)
 
     def take(self) -> dict[str, str] | None:
-        """The arguments of the next message, taken off its queue."""
+        """Remove the next message from its queue and return its arguments."""
         relay.flush(self.patience)
         for role in self.roles:
             raw = client().rpop(queue_of(role))
@@ -223,7 +224,7 @@ class Engine:
         return None
 
     def deliver(self) -> bool:
-        """Run the next message; False when there is none."""
+        """Run the next message and return whether there was one."""
         arguments = self.take()
         if arguments is None:
             return False
@@ -231,9 +232,9 @@ class Engine:
         return True
 
     def drain(self) -> int:
-        """Deliver until no message is left and no thread works on one; returns how many there were."""
+        """Deliver all messages, including those that follow, and return how many there were."""
         delivered, before = 0, -1
-        # A thread may leave a message and end just before it is looked for, so messages are taken after the threads.
+        # Deliver after waiting for the threads, because a thread may send a message just before it ends.
         while self.wait_for_relief() or before != delivered:
             before = delivered
             while self.deliver():
@@ -241,7 +242,7 @@ class Engine:
         return delivered
 
     def end_holds(self) -> None:
-        """Let the delays that providers requested be over."""
+        """End the delays that providers requested."""
         relay.flush(self.patience)
         root = keys.generation(client().get(keys.pointer()).decode())
         for name, hold in client().hgetall(f"{root}holds").items():
@@ -262,7 +263,7 @@ class Engine:
             return list(ActivityRun.objects.filter(activity_id=activity_id).order_by("fence"))
 
     def make_due(self, tenant: Tenant) -> None:
-        """Let every delay of the tenant's wakes be over, and promote them."""
+        """End every delay of the tenant's wakes and promote them."""
         from django.db.models.functions import Now
 
         from activities import outbox

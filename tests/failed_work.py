@@ -15,16 +15,16 @@ from tenants.models import Tenant
 from tests.engine import Engine
 
 
-def failed(
+def submit_failing(
     engine: Engine, tenant: Tenant, role: str = "qa", count: int = 1, *, error: AgentError | None = None, **fields: Any
 ) -> list[UUID]:  # fmt: skip
     """Submit activities that fail permanently. Their dead letters are not handled yet."""
-    with_error = error or PermanentAgentError("It broke.", code="broken")
+    raised = error or PermanentAgentError("It broke.", code="broken")
 
-    def breaks(request: AgentRequest) -> AgentResult:
-        raise with_error
+    def fail(request: AgentRequest) -> AgentResult:
+        raise raised
 
-    before, engine.agent.behaviour = engine.agent.behaviour, breaks
+    before, engine.agent.behaviour = engine.agent.behaviour, fail
     ids = engine.submit(tenant, role, count, **fields)
     engine.drain()
     engine.agent.behaviour = before
@@ -32,8 +32,8 @@ def failed(
     return ids
 
 
-def failed_many(tenant: Tenant, count: int) -> list[UUID]:
-    """As `failed`, for thousands: moved through the same statements, without asking an agent."""
+def create_dead_letters(tenant: Tenant, count: int) -> list[UUID]:
+    """Create thousands of failed activities with the same statements as the engine, but without calling an agent."""
     error = {"code": "broken", "message": "It broke.", "retryable": False}
     with tenant_scope(tenant.pk):
         items = [NewActivity(name=f"work {number}", agent_role="qa") for number in range(count)]

@@ -1,4 +1,4 @@
-"""Small pipelines for tests, started and inspected in one line each."""
+"""Small pipelines, started and inspected in one line each."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tests.engine import Engine
 
 
 def step(name: str, *after: str, **more: Any) -> dict[str, Any]:
-    """A step of the scripted agent, unless it says whose it is."""
+    """Return the definition of a step, by default of the scripted agent."""
     assignee = {} if "human_role" in more else {"agent_role": "qa"}
     return {"id": name, "depends_on": list(after), **assignee, **more}
 
 
-def answering(data: dict[str, Any]) -> Callable[[AgentRequest], AgentResult]:
-    """An agent that gives each step the data that is named here; a function is asked, and an error is raised."""
+def answer_by_step(data: dict[str, Any]) -> Callable[[AgentRequest], AgentResult]:
+    """Return an agent that answers each step with its data. A function is called with the request, and an error is raised."""
 
     def behave(request: AgentRequest) -> AgentResult:
-        found = data.get(request.pipeline_step or "")
-        value = found(request) if callable(found) else found
+        value = data.get(request.pipeline_step or "")
+        value = value(request) if callable(value) else value
         if isinstance(value, Exception):
             raise value
         return Completed(Output(content=f"{request.pipeline_step}: done", data=value))
@@ -40,7 +40,7 @@ BROKEN = PermanentAgentError("no")
 
 
 class Flow:
-    """One run of a pipeline of these steps, of a tenant whose agents are the scripted one."""
+    """A run of a new pipeline of these steps."""
 
     def __init__(self, engine: Engine, tenant: Tenant, *steps: dict[str, Any], **new: Any) -> None:
         self.engine, self.tenant = engine, tenant
@@ -49,15 +49,15 @@ class Flow:
         self.id: UUID = start_run(tenant.pk, "flow", NewRun(**new), actor="test").pk
 
     def drain(self, **data: Any) -> Flow:
-        """Let the agents answer with this data until nothing is left to do."""
+        """Let the agents answer with this data until no work is left."""
         if data:
-            self.engine.agent.behaviour = answering(data)
+            self.engine.agent.behaviour = answer_by_step(data)
         self.engine.drain()
         return self
 
     def deliver(self, count: int, **data: Any) -> Flow:
-        """Let the agents take so many messages, no more."""
-        self.engine.agent.behaviour = answering(data)
+        """Deliver exactly so many messages to agents that answer with this data."""
+        self.engine.agent.behaviour = answer_by_step(data)
         for _ in range(count):
             assert self.engine.deliver()
         return self
@@ -76,8 +76,8 @@ class Flow:
             return list(StepRun.objects.filter(run_id=self.id, **which).order_by("position", "branch"))
 
     def row(self, name: str, branch: int = 0) -> StepRun:
-        (found,) = self.rows(step=name, branch=branch)
-        return found
+        (row,) = self.rows(step=name, branch=branch)
+        return row
 
     @property
     def states(self) -> dict[str, str]:
@@ -88,14 +88,14 @@ class Flow:
 
     def activities(self, **which: Any) -> list[Activity]:
         with tenant_scope(self.tenant.pk):
-            found = Activity.objects.filter(pipeline_run_id=self.id, **which)
-            return list(found.order_by("branch", "created_at", "pk"))
+            rows = Activity.objects.filter(pipeline_run_id=self.id, **which)
+            return list(rows.order_by("branch", "created_at", "pk"))
 
-    def only(self, **which: Any) -> Activity:
-        (found,) = self.activities(**which)
-        return found
+    def activity(self, **which: Any) -> Activity:
+        (only,) = self.activities(**which)
+        return only
 
-    def told(self, name: str) -> list[AgentRequest]:
-        """What the agent was asked for a step, in the order of its branches."""
+    def calls_of_step(self, name: str) -> list[AgentRequest]:
+        """Return the requests to the agent of a step, in the order of its branches."""
         calls = [call for call in self.engine.agent.calls if call.pipeline_step == name]
         return sorted(calls, key=lambda call: call.params.get("item_index", 0))

@@ -1,4 +1,4 @@
-"""Forms as a browser without scripts fills them in and sends them."""
+"""The forms of a page, sent as a browser without scripts sends them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.test import Client
 
 @dataclass
 class Form:
-    """A form's fields with the values that it would send, and its buttons."""
+    """A form's fields with their values, and its buttons."""
 
     action: str
     method: str
@@ -21,7 +21,7 @@ class Form:
     choices: dict[str, list[str]] = field(default_factory=dict)
 
     def send(self, browser: Client, button: tuple[str, str] | None = None, **filled: Any) -> HttpResponse:
-        """Press a button that the form has. Anyone who fills in a field that it does not have fails."""
+        """Fill in fields and press a button. Fails if the form does not have them."""
         assert filled.keys() <= self.fields.keys() | self.choices.keys(), f"no such fields: {filled}"
         assert button is None or button in self.buttons, f"no such button among {self.buttons}"
         sent: dict[str, Any] = {**self.fields, **filled, **({button[0]: button[1]} if button else {})}
@@ -32,27 +32,27 @@ class _Reader(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.forms: dict[str, Form] = {}
-        self.waiting: list[
+        self.elements: list[
             tuple[str, dict[str, str]]
-        ] = []  # fields that name their form, which may come later
-        self.chosen: dict[int, list[str]] = {}  # the options that are selected, by the place of their select
+        ] = []  # with the id of their form, which may follow later
+        self.selected: dict[int, list[str]] = {}  # the selected options by the index of their select
         self.open = ""
         self.area = ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {name: value or "" for name, value in attrs}
+        attributes = {name: value or "" for name, value in attrs}
         if tag == "form":
-            self.open = given.get("id") or f"form {len(self.forms)}"
-            self.forms[self.open] = Form(given.get("action", ""), given.get("method", "get"))
-        elif tag in ("input", "textarea", "button", "select") and given.get("name"):
-            self.waiting.append((given.get("form", self.open), {"tag": tag, **given}))
-            self.area = given["name"] if tag == "textarea" else ""
-        elif tag == "option" and "selected" in given:
-            self.chosen.setdefault(len(self.waiting) - 1, []).append(given.get("value", ""))
+            self.open = attributes.get("id") or f"form {len(self.forms)}"
+            self.forms[self.open] = Form(attributes.get("action", ""), attributes.get("method", "get"))
+        elif tag in ("input", "textarea", "button", "select") and attributes.get("name"):
+            self.elements.append((attributes.get("form", self.open), {"tag": tag, **attributes}))
+            self.area = attributes["name"] if tag == "textarea" else ""
+        elif tag == "option" and "selected" in attributes:
+            self.selected.setdefault(len(self.elements) - 1, []).append(attributes.get("value", ""))
 
     def handle_data(self, data: str) -> None:
         if self.area:
-            self.waiting[-1][1]["value"] = data
+            self.elements[-1][1]["value"] = data
 
     def handle_endtag(self, tag: str) -> None:
         if tag == "form":
@@ -62,19 +62,19 @@ class _Reader(HTMLParser):
 
 
 def forms_of(answer: HttpResponse) -> dict[str, Form]:
-    """The forms of a page by their ids."""
+    """Return the forms of a page by their ids."""
     reader = _Reader()
     reader.feed(answer.content.decode())
-    for place, (owner, given) in enumerate(reader.waiting):
+    for place, (owner, attributes) in enumerate(reader.elements):
         if owner not in reader.forms:
-            continue  # a field of no form is sent by nobody
-        form, name, value = reader.forms[owner], given["name"], given.get("value", "")
-        if given["tag"] == "button":
+            continue  # because no form sends it
+        form, name, value = reader.forms[owner], attributes["name"], attributes.get("value", "")
+        if attributes["tag"] == "button":
             form.buttons.append((name, value))
-        elif given.get("type") in ("radio", "checkbox"):
+        elif attributes.get("type") in ("radio", "checkbox"):
             form.choices.setdefault(name, []).append(value)
-            if "checked" in given:
+            if "checked" in attributes:
                 form.fields.setdefault(name, []).append(value)
         else:
-            form.fields.setdefault(name, []).extend(reader.chosen.get(place, [value]))
+            form.fields.setdefault(name, []).extend(reader.selected.get(place, [value]))
     return reader.forms

@@ -22,7 +22,7 @@ class FrozenServer:
 
 @contextmanager
 def frozen_server() -> Iterator[FrozenServer]:
-    """Listens while the block runs, and remembers who connected."""
+    """Listen while the block runs, and keep the accepted connections."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = FrozenServer(listener.getsockname()[1])
 
@@ -43,7 +43,7 @@ def frozen_server() -> Iterator[FrozenServer]:
 
 
 def send_limits_to(server: FrozenServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have token buckets ask this server as their Redis, and nothing else: with the setting, other threads would ask it, too."""
+    """Let only token buckets use this server as their Redis. With the setting, other threads would use it as well."""
     url = f"redis://127.0.0.1:{server.port}/0"
     frozen = SimpleNamespace(client=lambda *, timeout_seconds: redis._client(url, timeout_seconds))
     monkeypatch.setattr(limiter, "connections", frozen)

@@ -1,4 +1,4 @@
-"""Texts of a hostile agent or tenant, and a database that has them in every column."""
+"""Hostile texts of agents or tenants, and a way to write them into every column of the database."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from django.utils import timezone
 
 from tenants.context import OWNER
 
-ELSEWHERE = "evil.example"
-DEED = f"window.__xss=1;alert(1);new Image().src='//{ELSEWHERE}/x'"
+HOSTILE_HOST = "evil.example"
+SCRIPT = f"window.__xss=1;alert(1);new Image().src='//{HOSTILE_HOST}/x'"
 #: Each fits into a column of a hundred characters.
 SHORT = (
     "<script>window.__xss=1;alert(1)</script>",
     '"><svg/onload=window.__xss=1>',
     "'><img src=x onerror=window.__xss=1>",
-    f"<img src=//{ELSEWHERE}/p.png>",
+    f"<img src=//{HOSTILE_HOST}/p.png>",
     "javascript:window.__xss=1",
-    f"[a](javascript:alert(1)) ![p](https://{ELSEWHERE}/q.png)",
+    f"[a](javascript:alert(1)) ![p](https://{HOSTILE_HOST}/q.png)",
     "{{ settings.SECRET_KEY }}{% debug %}${window.__xss=1}",
     '" x-data x-init="window.__xss=1" autofocus onfocus="window.__xss=1',
     "\u202egnp.exe\u202c\u2066\u200f<b>",
     "</script><script>window.__xss=1</script>",
     "</textarea></pre></style><script>window.__xss=1</script>",
-    f'https://{ELSEWHERE}/"onmouseover=window.__xss=1',
+    f'https://{HOSTILE_HOST}/"onmouseover=window.__xss=1',
     "'-(window.__xss=1)-'",
-    f"<iframe src=//{ELSEWHERE}></iframe><base href=//{ELSEWHERE}>",
-    f"<link rel=stylesheet href=//{ELSEWHERE}/s.css><meta http-equiv=refresh content=0;url=//{ELSEWHERE}>",
-    f"<a href=javascript:alert(1)>a</a><form action=//{ELSEWHERE}>",
+    f"<iframe src=//{HOSTILE_HOST}></iframe><base href=//{HOSTILE_HOST}>",
+    f"<link rel=stylesheet href=//{HOSTILE_HOST}/s.css><meta http-equiv=refresh content=0;url=//{HOSTILE_HOST}>",
+    f"<a href=javascript:alert(1)>a</a><form action=//{HOSTILE_HOST}>",
     "&lt;script&gt;window.__xss=1&lt;/script&gt;<!--",
 )
-LONG = "\n".join((*SHORT, f"<script>{DEED}</script>", f'<img src=x onerror="{DEED}">'))
-LINE = "<b>" + "x" * 600_000  # as long as an output may be, with room for what surrounds it
+LONG = "\n".join((*SHORT, f"<script>{SCRIPT}</script>", f'<img src=x onerror="{SCRIPT}">'))
+LINE = "<b>" + "x" * 600_000  # almost as long as an output may be
 
 
-# What programs read and people do not: with another value there a page would show nothing but an error.
+# Values for programs. With other values pages would display only errors.
 _KEPT = frozenset(
     (
         "password", "auth_sealed", "target_sealed", "signing_sealed", "secret_sealed", "state", "status", "task", "username", "fields",
         "args", "kwargs", "decision_rules", "provider", "timezone", "catch_up", "retry",
     )
 )  # fmt: skip
-_SOMETHING: dict[type[models.Field[Any, Any]], Any] = {
+_VALUES: dict[type[models.Field[Any, Any]], Any] = {
     models.JSONField: {},
     models.DateTimeField: timezone.now(),
     models.DateField: timezone.now().date(),
@@ -59,61 +59,61 @@ _SOMETHING: dict[type[models.Field[Any, Any]], Any] = {
     models.BinaryField: b"x",
     models.GenericIPAddressField: "127.0.0.1",
 }
-_SHIPPED = ("agents_agent", "agents_agentversiondeployment")  # rows of migrations, which every test finds
+_RESTORED = ("agents_agent", "agents_agentversiondeployment")  # with rows of migrations, which all tests need
 
 
 @contextmanager
-def written_everywhere() -> Iterator[dict[str, set[str]]]:
-    """Writes it into every free text of every table that the admin shows; yields which columns took it, by table.
+def write_everywhere() -> Iterator[dict[str, set[str]]]:
+    """Write hostile text into every text column of every table of the admin; yield the changed columns by table.
 
-    Columns that the database itself keeps in order, such as states and keys, refuse it and stay as they are.
+    Columns with constraints in the database, such as states and keys, refuse it and keep their values.
     """
-    admin.autodiscover()  # otherwise the first request of the process does it
-    models_shown = [
+    admin.autodiscover()  # because otherwise the first request of the process would
+    admin_models = [
         model for model in admin.site._registry if model._meta.app_label not in ("auth", "contenttypes")
     ]
     with connections[OWNER].cursor() as cursor:
-        # Histories cannot be changed otherwise.
+        # Because histories cannot be changed otherwise.
         cursor.execute("SET session_replication_role = replica")
-        for table in _SHIPPED:
+        for table in _RESTORED:
             cursor.execute(f"CREATE TEMP TABLE kept_{table} AS SELECT * FROM {table}")
         try:
             numbers = count()
-            for model in models_shown:
-                _one_at_least(model)
+            for model in admin_models:
+                _create_if_empty(model)
             yield {
                 model._meta.db_table: {
-                    field.column for field in _free_texts(model) if _wrote(cursor, model, field, numbers)
+                    field.column for field in _free_texts(model) if _write(cursor, model, field, numbers)
                 }
-                for model in models_shown
+                for model in admin_models
             }
         finally:
-            for table in reversed(_SHIPPED):
+            for table in reversed(_RESTORED):
                 cursor.execute(f"DELETE FROM {table}")
-            for table in _SHIPPED:
+            for table in _RESTORED:
                 cursor.execute(f"INSERT INTO {table} SELECT * FROM kept_{table}")
                 cursor.execute(f"DROP TABLE kept_{table}")
             cursor.execute("SET session_replication_role = origin")
 
 
-def _one_at_least(model: type[models.Model]) -> None:
-    """A row of any kind where the table has none, if the database lets it be."""
+def _create_if_empty(model: type[models.Model]) -> None:
+    """Create a row if the table is empty and the database accepts one."""
     rows = model._base_manager.using(OWNER)
     if rows.exists():
         return
-    made = model()
+    row = model()
     for each in model._meta.concrete_fields:
         if each.auto_created or each.has_default() or each.null:
             continue
-        setattr(made, each.attname, _something_for(each))
+        setattr(row, each.attname, _value_for(each))
     try:
         with transaction.atomic(using=OWNER):
-            rows.bulk_create([made])
+            rows.bulk_create([row])
     except DatabaseError:
         pass
 
 
-def _something_for(each: models.Field[Any, Any]) -> Any:
+def _value_for(each: models.Field[Any, Any]) -> Any:
     if isinstance(each, models.ForeignKey):
         return each.related_model._base_manager.using(OWNER).values_list("pk", flat=True).first()
     if each.choices:
@@ -121,7 +121,7 @@ def _something_for(each: models.Field[Any, Any]) -> Any:
     if each.name == "provider":
         return "adapter|place"
     return next(
-        (value for kind, value in _SOMETHING.items() if isinstance(each, kind)),
+        (value for kind, value in _VALUES.items() if isinstance(each, kind)),
         "x" if each.empty_strings_allowed else 1,
     )
 
@@ -133,7 +133,7 @@ def _free_texts(model: type[models.Model]) -> Iterator[models.Field[Any, Any]]:
             yield field
 
 
-def _wrote(
+def _write(
     cursor: Any, model: type[models.Model], field: models.Field[Any, Any], numbers: Iterator[int]
 ) -> bool:
     table, column = model._meta.db_table, field.column
@@ -148,18 +148,18 @@ def _wrote(
             for value in values:
                 cursor.execute(
                     f'UPDATE "{table}" SET "{column}" = %s::jsonb WHERE "{column}"::text = %s',
-                    [json.dumps(_spoilt(json.loads(value), numbers)), value],
+                    [json.dumps(_make_hostile(json.loads(value), numbers)), value],
                 )
             return bool(values)
     except DatabaseError:
         return False
 
 
-def _spoilt(value: Any, numbers: Iterator[int]) -> Any:
-    """The same shape with other texts; where there was nothing, something."""
+def _make_hostile(value: Any, numbers: Iterator[int]) -> Any:
+    """Return the same structure with hostile texts."""
     hostile = SHORT[next(numbers) % len(SHORT)]
     if isinstance(value, dict):
-        return {key: _spoilt(each, numbers) for key, each in value.items()} | {hostile: LONG}
+        return {key: _make_hostile(each, numbers) for key, each in value.items()} | {hostile: LONG}
     if isinstance(value, list):
-        return [_spoilt(each, numbers) for each in value]
+        return [_make_hostile(each, numbers) for each in value]
     return hostile if isinstance(value, str) else value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import socket
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,18 +19,19 @@ from orchestrator.local import SAMPLE_ROLES
 from orchestrator.processes import ProcessSpec, Supervisor, standard_processes
 from tests import cleaning, preloaded, servers
 from tests.architecture import tree
+from tests.network import free_port
 
-#: Delays of seconds would be waited for in vain: nobody dies here.
-TIMES = {"ORCHESTRATOR_TICK_SECONDS": "0.4", "ORCHESTRATOR_UNDO_SECONDS": "1"}
-#: Addresses in documents. The guard asks the name service about any other, and there may be none.
-SPOKEN_OF = tuple(f"{name}:443" for name in (
+#: Shorter than in production, because no process dies here and tests would only wait.
+INTERVALS = {"ORCHESTRATOR_TICK_SECONDS": "0.4", "ORCHESTRATOR_UNDO_SECONDS": "1"}
+#: Hosts that the documents name. The address guard looks up all others, and there may be no name service.
+DOCUMENTED_HOSTS = tuple(f"{name}:443" for name in (
     "agents.example.com", "acme.example.com", "hooks.slack.com", "models.example.com", "project.example.com",
 ))  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Installation:
-    """Where it is, what runs `manage.py` there without delay, and the environment in which commands reach its servers."""
+    """The address of its web process, the command that replaces `manage.py`, and the environment in which commands reach its servers."""
 
     web: str
     manage: str
@@ -39,12 +39,12 @@ class Installation:
 
 
 @contextmanager
-def installed(folder: Path) -> Iterator[Installation]:
-    """Everything up and ready, with settings as on a newcomer's machine. Nothing is left behind."""
+def run_installation(folder: Path) -> Iterator[Installation]:
+    """Start all processes with the settings of a newcomer's machine, and clean up at the end."""
     agents, port = free_port(), free_port()
-    environment = servers.environment(settings) | TIMES | {
+    environment = servers.environment(settings) | INTERVALS | {
         "DJANGO_SETTINGS_MODULE": "orchestrator.settings.local", "ORCHESTRATOR_HOME": str(folder), "PORT": str(port),
-        "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(tree.ROOT), "AGENT_EGRESS_ALLOW": ",".join(SPOKEN_OF),
+        "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(tree.ROOT), "AGENT_EGRESS_ALLOW": ",".join(DOCUMENTED_HOSTS),
     }  # fmt: skip
     before = dict(Agent.objects.values_list("role", "endpoint"))
     for role in SAMPLE_ROLES:
@@ -56,14 +56,16 @@ def installed(folder: Path) -> Iterator[Installation]:
             web, worker = standard_processes(port=port, flower_port=0, concurrency=4)[:2]
             supervisor.start(web)
             supervisor.start(worker)
-            door = folder / "commands"
-            serving = f"from tests import preloaded; preloaded.serve({str(door)!r})"
+            commands = folder / "commands"
+            serving = f"from tests import preloaded; preloaded.serve({str(commands)!r})"
             supervisor.start(ProcessSpec("commands", (sys.executable, "-c", serving)))
             address = f"http://127.0.0.1:{port}"
             supervisor.wait_until_ready(f"{address}/readyz", 60)
-            wait_until(door.exists, 30)
+            wait_until(commands.exists, 30)
             yield Installation(
-                address, shlex.join([sys.executable, "-S", "-E", preloaded.__file__, str(door)]), environment
+                address,
+                shlex.join([sys.executable, "-S", "-E", preloaded.__file__, str(commands)]),
+                environment,
             )
     finally:
         cleaning.empty_database()
@@ -72,9 +74,3 @@ def installed(folder: Path) -> Iterator[Installation]:
         for role in SAMPLE_ROLES:
             Agent.objects.filter(role=role).update(endpoint=before[role])
         configuration.forget()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

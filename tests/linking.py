@@ -1,4 +1,4 @@
-"""A link of an adapter to a fake engine: it records calls and answers as the test says."""
+"""A link between an adapter and the engine that records what it receives and answers as the test says."""
 
 from __future__ import annotations
 
@@ -8,42 +8,38 @@ from typing import Any
 
 from agents.contracts import ToolAnswer, ToolCall, Usage
 
-Answering = Callable[[ToolCall], ToolAnswer]
-
-
-def accepted(call: ToolCall) -> ToolAnswer:
-    return ToolAnswer({"id": "0190", "status": "created"})
-
 
 @dataclass
 class RecordingLink:
-    """Answers each call to a tool alike, and is asked to stop whenever `reason` is set."""
+    """Accepts every tool call, and neither stops the run nor its spending, unless the test says otherwise."""
 
-    answering: Answering = accepted
-    reason: str | None = None
-    over_budget_at: int | None = None  # output tokens
-    called: list[ToolCall] = field(default_factory=list)
-    told: list[Usage] = field(default_factory=list)
+    answer_tool: Callable[[ToolCall], ToolAnswer] = lambda call: ToolAnswer(
+        {"id": "0190", "status": "created"}
+    )
+    stop: Callable[[], str | None] = lambda: None
+    stop_spending: Callable[[Usage], str | None] = lambda usage: None
+    tool_calls: list[ToolCall] = field(default_factory=list)
+    usages: list[Usage] = field(default_factory=list)
     sessions: list[str] = field(default_factory=list)
+    progress: dict[str, Any] = field(default_factory=dict)
     lines: list[tuple[str, str]] = field(default_factory=list)
 
     def stop_reason(self) -> str | None:
-        return self.reason
+        return self.stop()
 
     def saw_session(self, session_id: str) -> None:
         self.sessions.append(session_id)
 
     def count_usage(self, usage: Usage) -> str | None:
-        self.told.append(usage)
-        over = self.over_budget_at is not None and usage.output_tokens >= self.over_budget_at
-        return "The budget is used up." if over else None
+        self.usages.append(usage)
+        return self.stop_spending(usage)
 
     def note_progress(self, progress: Mapping[str, Any]) -> None:
-        pass
+        self.progress |= progress
 
     def log(self, kind: str, text: str) -> None:
-        self.lines.append((kind, text))
+        self.lines += [(kind, line) for line in text.split("\n")]
 
     def call_tool(self, call: ToolCall) -> ToolAnswer:
-        self.called.append(call)
-        return self.answering(call)
+        self.tool_calls.append(call)
+        return self.answer_tool(call)

@@ -1,4 +1,4 @@
-"""A proxy between a test and a server that can swallow all bytes without closing a connection, like a network failure."""
+"""Free ports, and a proxy that can hold back all bytes without closing a connection, like a network failure."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Proxy:
         self._pairs: dict[socket.socket, socket.socket] = {}
         threading.Thread(target=self._run, name="proxy", daemon=True).start()
 
-    def fall_silent(self) -> None:
+    def stall(self) -> None:
         """Keep connections and accept new ones, but forward no byte."""
         self._flows.clear()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Forward again, including the bytes that were held back."""
         self._flows.set()
 
@@ -71,7 +71,7 @@ class Proxy:
     def _pass_on(self, one: socket.socket, selector: selectors.BaseSelector) -> None:
         other = self._pairs.get(one)
         if other is None:
-            return  # its other half has ended a moment ago
+            return  # because its other end was closed a moment ago
         try:
             data = one.recv(CHUNK)
             if data:
@@ -85,10 +85,16 @@ class Proxy:
             end.close()
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 @contextmanager
 def proxy_to(host: str, port: int) -> Iterator[Proxy]:
-    made = Proxy((host, port))
+    proxy = Proxy((host, port))
     try:
-        yield made
+        yield proxy
     finally:
-        made.close()
+        proxy.close()

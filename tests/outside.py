@@ -1,4 +1,4 @@
-"""Addresses that nobody may make us call, a name service that tests control, and a listener inside that must hear nothing."""
+"""Addresses that must never be called, a name service that tests control, and an internal listener that must get no connection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PUBLIC = "93.184.216.34"
 GOOD_NAME = "good.example"
 GOOD_URL = f"https://{GOOD_NAME}/run"
 
-#: What names of the public name service may lead to. Each is a name that anybody can register.
+#: Internal addresses to which public names may resolve. Anybody can register such names.
 INSIDE = {
     "loop.example": ["127.0.0.1"],
     "127-0-0-1.nip.example": ["127.0.0.1"],
@@ -32,14 +32,14 @@ INSIDE = {
     "nobody.example": [],
 }
 
-#: Every spelling that must be refused wherever an address can be entered, and again when it is called.
+#: Every spelling that must be refused when an address is saved, and again when it is called.
 HOSTILE_URLS = tuple(
     dict.fromkeys(
         [
             *(f"https://{host}/run" for host in FORBIDDEN_HOSTS if host),
             *(
                 url for url in FORBIDDEN_URLS if url == url.strip() != "" and len(url) <= 500
-            ),  # forms trim what is around
+            ),  # because forms trim spaces
             *(f"https://{name}/run" for name in INSIDE),
             *(f"https://{name}:8443/run" for name in ("loop.example", "half.example")),
         ]
@@ -48,32 +48,34 @@ HOSTILE_URLS = tuple(
 
 
 class Names:
-    """A name service. `table` says where a name leads; `flips` what it says from the second question on."""
+    """A name service. `table` has the addresses of names; `flips` those from the second lookup on."""
 
     def __init__(self) -> None:
         self.table = {GOOD_NAME: [PUBLIC], **INSIDE}
         self.flips: dict[str, list[str]] = {}
-        self.asked: list[str] = []
+        self.lookups: list[str] = []
 
     def getaddrinfo(self, host: str, *arguments: Any, **options: Any) -> list[Any]:
-        seen = host in self.asked
-        self.asked.append(host)
-        found = self.flips[host] if seen and host in self.flips else self.table.get(host)
-        if not found:
+        seen = host in self.lookups
+        self.lookups.append(host)
+        addresses = self.flips[host] if seen and host in self.flips else self.table.get(host)
+        if not addresses:
             raise socket.gaierror(-2, "Name or service not known")
-        return [(socket.AF_INET6 if ":" in each else socket.AF_INET, 1, 6, "", (each, 0)) for each in found]
+        return [
+            (socket.AF_INET6 if ":" in each else socket.AF_INET, 1, 6, "", (each, 0)) for each in addresses
+        ]
 
 
 @contextmanager
 def controlled_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[Names]:
     names = Names()
     own = SimpleNamespace(**{**vars(socket), "getaddrinfo": names.getaddrinfo})
-    monkeypatch.setattr(transport, "socket", own)  # the guard's alone: databases keep the real one
+    monkeypatch.setattr(transport, "socket", own)  # only for the address guard; databases keep the real one
     yield names
 
 
 class Listener:
-    """Accepts on loopback, on both families where there are two, and counts who came."""
+    """Counts the connections to a port of loopback, over IPv4 and, where it exists, IPv6."""
 
     def __init__(self) -> None:
         self.connections = 0

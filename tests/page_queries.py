@@ -1,4 +1,4 @@
-"""Counts the statements of a page, without those that only begin and end transactions."""
+"""The statements of a page, without those that begin and end transactions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
-#: At most so many for any page of the console. (One of them asks which questions hold a piece of work.)
+#: The limit for every page of the console.
 MOST = 13
 _AROUND = ("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "SET LOCAL", "SELECT SET_CONFIG")
 

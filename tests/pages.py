@@ -1,6 +1,6 @@
-"""A real browser and a real server for it, for what only shows when a page is used: keys, focus, what is in sight.
+"""The site on a port of this machine, and a browser for what only a browser shows: keys, focus, visibility.
 
-Needs a Chromium on this machine: without one these tests are skipped.
+Tests that need the browser are skipped without a Chromium.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from django.test import Client
 from tenants.events import hub
 from tests.engine import eventually
 
-LONGEST_SECONDS = 400.0  # of one test in a browser
+LONGEST_SECONDS = 400.0  # for one test in a browser
 PATIENCE_SECONDS = 15.0
 #: Without `--disable-gpu` a process of its own draws, in software, what nobody sees.
 ARGS = ("--no-sandbox", "--disable-gpu")
@@ -35,8 +35,8 @@ class _Quiet(WSGIRequestHandler):
 
 
 @contextmanager
-def served() -> Iterator[str]:
-    """The site on a port of this machine; its address."""
+def serve_site() -> Iterator[str]:
+    """Serve the site in this process and on the test's database; yield its address."""
     server = ThreadedWSGIServer(("127.0.0.1", 0), _Quiet)
     server.set_app(get_wsgi_application())
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
@@ -51,31 +51,29 @@ def served() -> Iterator[str]:
 
 
 def cut_streams() -> bool:
-    """End every stream, as when a web process goes away; whether there were any."""
-    carrying = hub.here()
-    if not carrying.size():
+    """End every stream, as when a web process ends, and return whether there were any."""
+    streams = hub.here()
+    if not streams.size():
         return False
-    eventually(lambda: not carrying._new)
-    for stream in carrying._streams():
+    eventually(lambda: not streams._new)
+    for stream in streams._streams():
         stream.unwelcome = True
-    with suppress(OSError):  # it has just found out by itself
-        if (hurry := carrying._waker) is not None:
-            hurry.send(b"!")
-    eventually(lambda: carrying.size() == 0)
+    with suppress(OSError):  # because the hub may have ended already
+        if (waker := streams._waker) is not None:
+            waker.send(b"!")
+    eventually(lambda: streams.size() == 0)
     return True
 
 
 def end_streams() -> None:
-    """Pages of the console listen until their window is closed, and a server learns of that late. Here nobody needs them any more: their
-    threads end, and with them their connections to the database.
-    """
+    """End the streams of pages that are closed, because a server notices that late. Their threads and database connections end as well."""
     if cut_streams():
         busy = ("event-hub", "process_request_thread")
         eventually(lambda: not any(name in each.name for each in threading.enumerate() for name in busy))
 
 
-class _Kept:
-    """The browser that the tests of one file share, and the driver that speaks to it. To start both takes longer than most of the tests."""
+class _Shared:
+    """The browser that the tests of one file share, and its driver. Starting them takes longer than most tests."""
 
     driver: Any = None
     chromium: Any = None
@@ -83,43 +81,43 @@ class _Kept:
 
 @contextmanager
 def browser() -> Iterator[Any]:
-    """A Chromium without windows, or the test is skipped. What is still open at the end is closed; the browser itself stays for the next
-    test of the file, until `end_browser`.
-    """
+    """Yield a headless Chromium, or skip the test. All contexts are closed at the end; the browser stays for the next test of the file."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    program = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    program = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if program is None:
         pytest.skip("there is no Chromium")
-    too_long = threading.Timer(LONGEST_SECONDS, _kill_browsers)
-    too_long.start()
-    # The driver runs a loop in this thread, which Django takes for a reason not to touch the database. Nothing else runs in it.
+    timer = threading.Timer(LONGEST_SECONDS, _kill_browsers)
+    timer.start()
+    # The driver runs an event loop in this thread, for which Django would refuse to use the database.
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
     try:
-        _Kept.driver = _Kept.driver or playwright.sync_playwright().start()
-        if _Kept.chromium is None or not _Kept.chromium.is_connected():  # an earlier test may have ended it
-            _Kept.chromium = _Kept.driver.chromium.launch(executable_path=program, args=list(ARGS))
-        yield _Kept.chromium
+        _Shared.driver = _Shared.driver or playwright.sync_playwright().start()
+        if (
+            _Shared.chromium is None or not _Shared.chromium.is_connected()
+        ):  # an earlier test may have ended it
+            _Shared.chromium = _Shared.driver.chromium.launch(executable_path=program, args=list(ARGS))
+        yield _Shared.chromium
     finally:
-        too_long.cancel()
-        if _Kept.chromium is not None:
-            for context in _Kept.chromium.contexts:
-                leave(context)
+        timer.cancel()
+        if _Shared.chromium is not None:
+            for context in _Shared.chromium.contexts:
+                close_context(context)
 
 
 def end_browser() -> None:
-    """End the browser, if there is one, and its driver."""
-    if _Kept.driver is None:
+    """End the browser and its driver."""
+    if _Shared.driver is None:
         return
     with suppress(pytest.importorskip("playwright.sync_api").Error):  # it may have been ended already
-        if _Kept.chromium is not None:
-            _Kept.chromium.close()
-    _Kept.driver.stop()
-    _Kept.driver = _Kept.chromium = None
+        if _Shared.chromium is not None:
+            _Shared.chromium.close()
+    _Shared.driver.stop()
+    _Shared.driver = _Shared.chromium = None
     os.environ.pop("DJANGO_ALLOW_ASYNC_UNSAFE", None)
 
 
 def _kill_browsers() -> None:
-    """What is waited for then fails. A call that a browser does not answer would hold the suite up for ever."""
+    """Let a call fail that a browser does not answer, because it would block the tests forever."""
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
             if "chrom" in child.name():
@@ -138,18 +136,18 @@ def press(page: Any, *keys: str) -> None:
         page.keyboard.press(key)
 
 
-def leave(context: Any) -> None:
-    """Close a context. Chromium may wait for ever for one whose page is on its way to another address; then it is ended itself."""
+def close_context(context: Any) -> None:
+    """Close a context. Kill the browser if it hangs, which happens while a page is navigating."""
     error = pytest.importorskip("playwright.sync_api").Error
-    too_long = threading.Timer(PATIENCE_SECONDS, _kill_browsers)
-    too_long.start()
+    timer = threading.Timer(PATIENCE_SECONDS, _kill_browsers)
+    timer.start()
     with suppress(error):
         context.close()
-    too_long.cancel()
+    timer.cancel()
 
 
-def signed_in(user: User, address: str) -> dict[str, Any]:
-    """The cookie with which the user is signed in there."""
+def session_cookie(user: User, address: str) -> dict[str, Any]:
+    """Return the session cookie of the user for this address."""
     client = Client()
     client.force_login(user)
     return {"name": "sessionid", "value": client.cookies["sessionid"].value, "url": address}

@@ -8,30 +8,30 @@ from typing import Any
 
 from django.db import connections
 
-Asked = tuple[str, str, Any]
+Statement = tuple[str, str, Any]
 
 
 @contextmanager
-def asked_of(*aliases: str) -> Iterator[list[Asked]]:
-    """Record the statements that PostgreSQL gets, each with its connection and parameters."""
-    found: list[Asked] = []
+def recorded_statements(*aliases: str) -> Iterator[list[Statement]]:
+    """Record the statements that PostgreSQL receives, each with its connection and parameters."""
+    statements: list[Statement] = []
 
     def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
-        found.append((context["connection"].alias, sql, params))
+        statements.append((context["connection"].alias, sql, params))
         return execute(sql, params, many, context)
 
     wrappers = [connections[alias].execute_wrapper(note) for alias in aliases]
     for wrapper in wrappers:
         wrapper.__enter__()
     try:
-        yield found
+        yield statements
     finally:
         for wrapper in reversed(wrappers):
             wrapper.__exit__(None, None, None)
 
 
-def read_from_end_to_end(alias: str, sql: str, params: Any, *, more_than: int) -> list[tuple[str, int]]:
-    """The tables of which the statement reads so many rows one after the other, and how many."""
+def sequential_scans(alias: str, sql: str, params: Any, *, more_than: int) -> list[tuple[str, int]]:
+    """Return the tables of which the statement scans more than so many rows sequentially, with the number of rows."""
     with connections[alias].cursor() as cursor:
         cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", params or None)
         ((plan,),) = cursor.fetchone()

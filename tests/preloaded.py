@@ -1,7 +1,7 @@
-"""`manage.py` without the seconds that Django takes to start: a process that has started it already forks for each command.
+"""`manage.py` without the seconds in which Django starts: a process that has loaded it forks for each command.
 
-Readers of documents type many commands. Each still runs in a process of its own, with the terminal of its reader; only what happens
-before `execute_from_command_line` is done once. `python tests/preloaded.py SOCKET ARGUMENT ...` is what stands in place of `manage.py`.
+Tests of documents run many commands. Each still has its own process and the terminal of its caller; only what comes before
+`execute_from_command_line` happens once. `python tests/preloaded.py SOCKET ARGUMENT ...` replaces `manage.py`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ MOST = 65_536  # bytes of a command line
 
 
 def serve(path: str, *, checks_first: bool = True) -> None:
-    """Answer until we are ended. The environment is ours; folder, arguments and terminal are the asker's.
+    """Run commands until the process is killed, with its own environment and the caller's folder, arguments and terminal.
 
-    `checks_first`: most commands begin with Django's checks, which import all views and admin pages: ten times the work of a usual command.
-    Not needed where every command is given `--skip-checks`.
+    `checks_first` imports what Django's checks import, which takes ten times as long as a usual command. It is not needed if every command
+    has `--skip-checks`.
     """
     import django
     from django.core import checks
@@ -28,45 +28,45 @@ def serve(path: str, *, checks_first: bool = True) -> None:
     get_commands()
     if checks_first:
         checks.run_checks()
-    with socket.socket(socket.AF_UNIX) as door:
-        door.bind(path)
-        door.listen()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
         while True:
-            asker, _ = door.accept()
+            caller, _ = listener.accept()
             if os.fork() == 0:
-                door.close()
-                _become(asker, execute_from_command_line)
-            asker.close()
+                listener.close()
+                _run_command(caller, execute_from_command_line)
+            caller.close()
             _reap()
 
 
-def _become(asker: socket.socket, execute: object) -> None:
-    """In the fork: run the command, tell its exit status, end."""
+def _run_command(caller: socket.socket, execute: object) -> None:
+    """Run the command in this fork, send its exit status to the caller, and exit."""
     status = 1
     try:
-        message, terminal, _, _ = socket.recv_fds(asker, MOST, 3)
-        asked = json.loads(message)
-        for number, given in enumerate(terminal):
-            os.dup2(given, number)
-        os.chdir(asked["folder"])
-        sys.argv = ["manage.py", *asked["arguments"]]
+        message, terminal, _, _ = socket.recv_fds(caller, MOST, 3)
+        command = json.loads(message)
+        for number, descriptor in enumerate(terminal):
+            os.dup2(descriptor, number)
+        os.chdir(command["folder"])
+        sys.argv = ["manage.py", *command["arguments"]]
         execute(sys.argv)  # type: ignore[operator]
         status = 0
-    except SystemExit as ended:
-        status = ended.code if isinstance(ended.code, int) else int(bool(ended.code))
-    except BaseException:  # noqa: BLE001  # whatever it was, the asker is told
+    except SystemExit as exit:
+        status = exit.code if isinstance(exit.code, int) else int(bool(exit.code))
+    except BaseException:  # noqa: BLE001  # the caller gets the exit status of any failure
         import traceback
 
         traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        asker.sendall(bytes([status & 255]))
+        caller.sendall(bytes([status & 255]))
         os._exit(status & 255)
 
 
 def _reap() -> None:
-    """Forget children that have ended."""
+    """Reap ended children."""
     while True:
         try:
             if os.waitpid(-1, os.WNOHANG)[0] == 0:
@@ -75,15 +75,15 @@ def _reap() -> None:
             return
 
 
-def ask(path: str, arguments: list[str]) -> int:
-    """Have a command run with this process's terminal; its exit status."""
-    with socket.socket(socket.AF_UNIX) as door:
-        door.connect(path)
+def run_command(path: str, arguments: list[str]) -> int:
+    """Run a command with this process's terminal and return its exit status."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(path)
         message = json.dumps({"folder": os.getcwd(), "arguments": arguments}).encode()
-        socket.send_fds(door, [message], [0, 1, 2])
-        answer = door.recv(1)
+        socket.send_fds(connection, [message], [0, 1, 2])
+        answer = connection.recv(1)
     return answer[0] if answer else 1
 
 
 if __name__ == "__main__":
-    sys.exit(ask(sys.argv[1], sys.argv[2:]))
+    sys.exit(run_command(sys.argv[1], sys.argv[2:]))

@@ -18,8 +18,8 @@ from agents.exceptions import PermanentAgentError
 from pipelines import submission, versions
 from tenants.context import tenant_scope
 from tenants.models import Tenant
+from tests.accepted_work import AgentClient
 from tests.engine import Engine
-from tests.integration.agent_runs.accepted_work import Agent
 
 #: A pipeline of three steps; the second awaits approval, and the third waits for it.
 ARTICLE = {
@@ -94,7 +94,7 @@ class Questions:
         with tenant_scope(self.tenant.pk):
             submit([NewActivity(name=name, agent_role=role, **fields)], actor="token:planner")
         self.engine.drain()
-        answer = Agent(self.engine.agent.calls[-1]).post(f"tools/{tool}", body)
+        answer = AgentClient(self.engine.agent.calls[-1]).post(f"tools/{tool}", body)
         assert answer.status_code in (200, 201), answer.content
         return self.newest(pk=answer.json()["id"])
 

@@ -1,7 +1,7 @@
-"""A reader who does what a document says: the fenced blocks of a page, and a shell in which they are run in their order.
+"""Runs the fenced blocks of a document in their order, in a shell.
 
-What the page shows is what is run; only the address of the server and ports are put in place of those that stand there. Files are written
-into a folder that looks like a clone: everything of the repository is there under its name, and `.venv` is the one that the tests run in.
+Only the server's address and ports are replaced. Files are written into a folder that looks like a clone: it links to everything in the
+repository, and its `.venv` is the one of the tests.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PATIENCE_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block. `title` names the file that it is, or the terminal that it is typed into."""
+    """A fenced block. `title` names the file that it contains, or the terminal in which it runs."""
 
     document: str
     section: str
@@ -45,29 +45,29 @@ class Block:
 
 
 def blocks(document: Path) -> list[Block]:
-    """Every fenced block of a page that says its language, in their order."""
+    """Return all fenced blocks of a page that name a language, in their order."""
     text = document.read_text(encoding="utf-8")
     return [
         Block(
             str(document.relative_to(tree.ROOT)),
-            (re.findall(r"^## (.+)$", text[: found.start()], re.MULTILINE) or [""])[-1],
-            text.count("\n", 0, found.start()) + 1,
-            found["language"],
-            found["title"] or "",
-            found["remark"] or "",
-            re.sub(rf"^{found['indent']}", "", found["text"], flags=re.MULTILINE),
+            (re.findall(r"^## (.+)$", text[: match.start()], re.MULTILINE) or [""])[-1],
+            text.count("\n", 0, match.start()) + 1,
+            match["language"],
+            match["title"] or "",
+            match["remark"] or "",
+            re.sub(rf"^{match['indent']}", "", match["text"], flags=re.MULTILINE),
         )
-        for found in _FENCE.finditer(text)
+        for match in _FENCE.finditer(text)
     ]
 
 
 @dataclass
 class Reader:
-    """Somebody with a clone and terminals. `instead` says what to type in place of what stands in the document."""
+    """A user with a clone and terminals. `replacements` maps text of the document to what is typed instead."""
 
     folder: Path
     environment: Mapping[str, str]
-    instead: Mapping[str, str] = field(default_factory=dict)
+    replacements: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for path in tree.ROOT.iterdir():
@@ -75,36 +75,32 @@ class Reader:
                 (self.folder / path.name).symlink_to(path)
         (self.folder / ".venv").symlink_to(sys.prefix)
         self._others: dict[str, subprocess.Popen[str]] = {}
-        self._shell = self._begun("bash", "-s")
-        self._type("set -eo pipefail")
+        self._shell = self._start("bash", "-s")
+        self._run("set -eo pipefail")
 
-    def does(self, block: Block) -> str:
-        """Write a file, run commands, or begin what goes on in another terminal; what it showed."""
-        text = block.text
-        for said, meant in self.instead.items():
-            text = text.replace(said, meant)
+    def follow(self, block: Block) -> str:
+        """Write a file, run commands, or start a process in another terminal; return the output."""
+        text = self._replace(block.text)
         if block.title.endswith("terminal"):
-            return self._begin(block.title, text)
+            return self._run_in_background(block.title, text)
         if block.title:
             (self.folder / block.title).write_text(text, encoding="utf-8")
             return ""
-        return self._type(text, block)
+        return self._run(text, block)
 
-    def types(self, text: str) -> None:
-        """Type something that stands on no page, with the same put in place."""
-        for said, meant in self.instead.items():
-            text = text.replace(said, meant)
-        self._type(text)
+    def type(self, text: str) -> None:
+        """Run commands that the document does not contain."""
+        self._run(self._replace(text))
 
-    def interrupts(self, terminal: str) -> None:
-        """Ctrl-C in another terminal."""
-        ended = self._others.pop(terminal)
-        os.killpg(ended.pid, signal.SIGINT)
-        ended.wait(timeout=PATIENCE_SECONDS)
-        _closed(ended)
+    def interrupt(self, terminal: str) -> None:
+        """Press Ctrl-C in another terminal."""
+        process = self._others.pop(terminal)
+        os.killpg(process.pid, signal.SIGINT)
+        process.wait(timeout=PATIENCE_SECONDS)
+        _close_pipes(process)
 
-    def leaves(self) -> None:
-        """Close all terminals, and end what still runs in them."""
+    def close(self) -> None:
+        """Close all terminals and end their processes."""
         for process in (self._shell, *self._others.values()):
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGTERM)
@@ -114,46 +110,51 @@ class Reader:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-            _closed(process)
+            _close_pipes(process)
 
-    def _begin(self, terminal: str, text: str) -> str:
-        """Wait until it shows something, as somebody would before they go on."""
+    def _run_in_background(self, terminal: str, text: str) -> str:
+        """Start the command and wait for its first output, as a reader would."""
         screen = self.folder / f"{terminal}.screen"
         screen.unlink(missing_ok=True)
-        process = self._begun("bash", "-c", f"exec {text.strip()} > '{screen}' 2>&1")
+        process = self._start("bash", "-c", f"exec {text.strip()} > '{screen}' 2>&1")
         self._others[terminal] = process
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not screen.exists() or not screen.stat().st_size:
             assert process.poll() is None, f"{text} ended"
-            assert time.monotonic() < deadline, f"{text} shows nothing"
+            assert time.monotonic() < deadline, f"{text} prints nothing"
             time.sleep(0.05)
         return screen.read_text(encoding="utf-8")
 
-    def _type(self, text: str, block: Block | None = None) -> str:
+    def _run(self, text: str, block: Block | None = None) -> str:
         assert self._shell.stdin is not None
         assert self._shell.stdout is not None
         self._shell.stdin.write(f"{text}\nprintf '\\n{_END}\\n'\n")
         self._shell.stdin.flush()
-        shown = []
-        impatient = threading.Timer(PATIENCE_SECONDS, os.killpg, (self._shell.pid, signal.SIGKILL))
-        impatient.start()
+        output = []
+        timer = threading.Timer(PATIENCE_SECONDS, os.killpg, (self._shell.pid, signal.SIGKILL))
+        timer.start()
         try:
             for line in self._shell.stdout:
                 if line == f"{_END}\n":
-                    return "".join(shown).strip()
-                shown.append(line)
+                    return "".join(output).strip()
+                output.append(line)
         finally:
-            impatient.cancel()
-        raise AssertionError(f"{block or text} failed, or took too long:\n{''.join(shown)}{self._screens()}")
+            timer.cancel()
+        raise AssertionError(f"{block or text} failed, or took too long:\n{''.join(output)}{self._screens()}")
+
+    def _replace(self, text: str) -> str:
+        for old, new in self.replacements.items():
+            text = text.replace(old, new)
+        return text
 
     def _screens(self) -> str:
-        """What the other terminals show in the end."""
+        """Return the last output of the other terminals."""
         return "".join(
             f"\n{path.name}:\n{path.read_text(encoding='utf-8')[-2000:]}"
             for path in self.folder.glob("*.screen")
         )
 
-    def _begun(self, *command: str) -> subprocess.Popen[str]:
+    def _start(self, *command: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             command,
             cwd=self.folder,
@@ -164,26 +165,26 @@ class Reader:
             text=True,
             bufsize=1,
             start_new_session=True,
-            preexec_fn=_as_from_a_terminal,
+            preexec_fn=_accept_interrupts,
         )
 
 
 @contextmanager
-def reader(folder: Path, environment: Mapping[str, str], instead: Mapping[str, str]) -> Iterator[Reader]:
-    """A reader in an empty folder; what they started is gone afterwards."""
-    reading = Reader(folder, environment, instead)
+def reader(folder: Path, environment: Mapping[str, str], replacements: Mapping[str, str]) -> Iterator[Reader]:
+    """Yield a reader in an empty folder, and end all their processes afterwards."""
+    user = Reader(folder, environment, replacements)
     try:
-        yield reading
+        yield user
     finally:
-        reading.leaves()
+        user.close()
 
 
-def _as_from_a_terminal() -> None:
-    """A shell has those that it runs in the background ignore Ctrl-C, and they would hand that on."""
+def _accept_interrupts() -> None:
+    """Undo that shells let background processes and their children ignore Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def _closed(process: subprocess.Popen[str]) -> None:
+def _close_pipes(process: subprocess.Popen[str]) -> None:
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             pipe.close()

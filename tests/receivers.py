@@ -1,4 +1,4 @@
-"""Receivers of what goes out: a real HTTP server and a real SMTP server on loopback, which remember what came and answer as told."""
+"""An HTTP server and an SMTP server on loopback, which record what they receive and answer as the test says."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Posted:
         return orjson.loads(self.body)
 
 
-#: Status, headers and body. None closes the connection without a word.
+#: Status, headers and body. None closes the connection without an answer.
 Answer = tuple[int, dict[str, str], bytes] | None
 
 
 @dataclass
 class HttpReceiver:
-    """`answer` is asked for each request, after it was noted."""
+    """Records each request, then answers with what `answer` returns."""
 
     port: int
     answer: Callable[[Posted], Answer] = lambda posted: (200, {}, b"ok")
@@ -48,10 +48,10 @@ class HttpReceiver:
     def place(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def answers(self, *answers: Answer) -> None:
-        """Give these one after the other, the last one for ever."""
-        left = list(answers)
-        self.answer = lambda posted: left.pop(0) if len(left) > 1 else left[0]
+    def answer_with(self, *answers: Answer) -> None:
+        """Give these answers in order, and repeat the last one."""
+        remaining = list(answers)
+        self.answer = lambda posted: remaining.pop(0) if len(remaining) > 1 else remaining[0]
 
 
 @contextmanager
@@ -66,9 +66,9 @@ def http_receiver() -> Iterator[HttpReceiver]:
             if answer is None:
                 self.close_connection = True
                 return
-            status, given, text = answer
+            status, headers, text = answer
             self.send_response(status)
-            for name, value in given.items():
+            for name, value in headers.items():
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()
@@ -88,7 +88,7 @@ def http_receiver() -> Iterator[HttpReceiver]:
 class MailReceiver:
     """An SMTP server. `refusals` gives a reply for a verb, such as {"RCPT": "550 nobody here"}.
 
-    With `breaks_after_text` it takes the whole mail and ends the connection instead of confirming.
+    With `breaks_after_text` it reads the whole mail and closes the connection instead of confirming it.
     """
 
     port: int

@@ -12,7 +12,7 @@ from tenants.context import system_scope
 
 
 @contextmanager
-def registered(role: str = "scribe", **fields: Any) -> Iterator[Agent]:
+def temporary_agent(role: str = "scribe", **fields: Any) -> Iterator[Agent]:
     """Register an agent for the duration of the block."""
     with system_scope():
         agent = Agent.objects.create(role=role, **{"name": role.capitalize(), **fields})

@@ -1,11 +1,10 @@
-"""Run tests, and those that failed once more: `python -m tests.run [arguments of pytest]`.
+"""Runs tests, and failed ones a second time: `python -m tests.run [arguments of pytest]`.
 
-A test that failed beside others and passes alone is unstable, not broken. It is named at the end, so that it is mended, and does not
-turn the whole run red. Only a run that came to its end is judged like this: one that was interrupted or told to stop at the first
-failure says nothing about the tests behind it.
+A test that fails among others and passes alone is unstable. It is listed at the end, and does not fail the run. This holds only for
+complete runs, because an interrupted one, or one that stops at the first failure, says nothing about the remaining tests.
 
-In a new checkout each process of pytest-xdist would compile all tests, with what makes a failed `assert` explain itself: that takes
-three times as long as reading them. So they are compiled before, once.
+In a new checkout the tests are compiled once before the run. Otherwise each process of pytest-xdist would rewrite their assertions, which
+takes three times as long as reading compiled tests.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 COMPILERS = 2
-MANY = 20  # of so many and more it is not the luck of one test
-PASSED, FAILED = 0, 1  # how pytest ends when it came to the end
+MANY = 20  # so many failures are not caused by unstable tests
+PASSED, FAILED = 0, 1  # exit codes of complete runs
 STOPS_EARLY = ("-x", "--exitfirst", "--maxfail", "--stepwise", "--sw")
 
 
@@ -36,27 +35,27 @@ def main(arguments: Sequence[str]) -> int:
         failed = _failed(cache)
         if status != FAILED or not 0 < len(failed) < MANY or _ended_early(arguments, failed):
             return status
-        _say(f"\nOnce more, alone and one after the other: {len(failed)} that failed.\n")
+        _say(f"\nRunning {len(failed)} failed tests again, one after the other.\n")
         status = _pytest(cache, *arguments, "-n", "0", "--last-failed", "--last-failed-no-failures", "none")
         unstable = sorted(set(failed) - set(_failed(cache)))
     if unstable and status in (PASSED, FAILED):
-        _say("\n  ".join(["\nUnstable, as they failed beside others and passed alone:", *unstable]))
+        _say("\n  ".join(["\nUnstable, because they failed among others and passed alone:", *unstable]))
     return status
 
 
 def _is_compiled(test: Path) -> bool:
-    """Whether pytest has kept what it made of the test, or would not keep it."""
-    plain = Path(importlib.util.cache_from_source(str(test)))
-    kept = plain.with_name(f"{test.stem}.{sys.implementation.cache_tag}-pytest-{pytest.__version__}.pyc")
-    return kept.exists() or sys.dont_write_bytecode
+    """Return whether pytest has cached the compiled test, or caches nothing."""
+    cache = Path(importlib.util.cache_from_source(str(test)))
+    compiled = cache.with_name(f"{test.stem}.{sys.implementation.cache_tag}-pytest-{pytest.__version__}.pyc")
+    return compiled.exists() or sys.dont_write_bytecode
 
 
 def _compile(tests: Sequence[Path]) -> None:
-    """Have the tests read by some processes, each its share, without running any. A fault in one shows when they are run."""
-    reading = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-p", "no:cacheprovider"]
+    """Collect the tests in some processes without running them. An error in a test appears when it is run."""
+    collect = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-p", "no:cacheprovider"]
     processes = [
         subprocess.Popen(
-            [*reading, *map(str, tests[number::COMPILERS])],
+            [*collect, *map(str, tests[number::COMPILERS])],
             env={**os.environ, "ORCHESTRATOR_TEST_SERVERS": "none"}, cwd=ROOT,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )
@@ -67,7 +66,7 @@ def _compile(tests: Sequence[Path]) -> None:
 
 
 def _ended_early(arguments: Sequence[str], failed: Sequence[str]) -> bool:
-    """Whether tests were left out because of a failure. A file that could not be read ends everything; it stands there by its name."""
+    """Return whether tests were left out because of a failure. A file that cannot be imported ends the run and is listed alone."""
     return any(arg.startswith(STOPS_EARLY) for arg in arguments) or any("::" not in test for test in failed)
 
 
@@ -76,9 +75,9 @@ def _pytest(cache: str, *arguments: str) -> int:
 
 
 def _failed(cache: str) -> list[str]:
-    """The tests whose last run failed."""
-    kept = Path(cache) / "v" / "cache" / "lastfailed"
-    return list(json.loads(kept.read_text(encoding="utf-8"))) if kept.exists() else []
+    """Return the tests whose last run failed."""
+    file = Path(cache) / "v" / "cache" / "lastfailed"
+    return list(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else []
 
 
 def _say(text: str) -> None:

@@ -11,7 +11,7 @@ from tenants.models import Tenant, TenantOwned
 
 
 def snapshot(tenant: Tenant) -> dict[str, list[tuple[Any, ...]]]:
-    """Every row of every table that tenants have rows in, by table. Compared as text: some values cannot be ordered."""
+    """Return every row of the tenant by table, as text because some values cannot be ordered."""
     with system_scope():
         return {
             model._meta.db_table: sorted(

@@ -12,8 +12,8 @@ import orjson
 
 
 @dataclass
-class Told:
-    """One event as the client gets it: what stood under `id`, `event` and `data`."""
+class StreamEvent:
+    """One event as the client receives it."""
 
     id: int | None = None
     event: str | None = None
@@ -49,7 +49,7 @@ class Follower:
             self.headers[name.lower()] = value.strip()
 
     def blocks(self) -> Iterator[bytes]:
-        """What comes between empty lines, comments included. Ends with the answer."""
+        """Yield the blocks between empty lines, comments included, until the response ends."""
         text = b""
         while size := int(self._reader.readline() or b"0", 16):
             text += self._reader.read(size + 2)[:-2]
@@ -57,32 +57,31 @@ class Follower:
                 block, _, text = text.partition(b"\n\n")
                 yield block
 
-    def told(self, count: int, seconds: float = 60.0) -> list[Told]:
+    def told(self, count: int, seconds: float = 60.0) -> list[StreamEvent]:
         """Return up to so many next events; fewer if the stream ends."""
-        ends, found = monotonic() + seconds, []
+        deadline, events = monotonic() + seconds, []
         for block in self.blocks():
-            event = read(block)
+            event = parse_event(block)
             if event.data is not None:
-                found.append(event)
-            if len(found) == count:
+                events.append(event)
+            if len(events) == count:
                 break
-            assert monotonic() < ends, f"only {len(found)} of {count} events after {seconds} s"
-        return found
+            assert monotonic() < deadline, f"only {len(events)} of {count} events after {seconds} s"
+        return events
 
     def close(self) -> None:
         self._reader.close()
         self.socket.close()
 
 
-def read(block: bytes) -> Told:
-    """One block of a stream."""
-    told = Told()
+def parse_event(block: bytes) -> StreamEvent:
+    event = StreamEvent()
     for line in block.split(b"\n"):
         name, _, value = line.partition(b": ")
         if name == b"id":
-            told.id = int(value)
+            event.id = int(value)
         elif name == b"event":
-            told.event = value.decode()
+            event.event = value.decode()
         elif name == b"data":
-            told.data = orjson.loads(value)
-    return told
+            event.data = orjson.loads(value)
+    return event

@@ -46,7 +46,7 @@ TESTED_ELSEWHERE = {"cli": "tests/integration/test_command_line_workers.py"}
 
 @dataclass(frozen=True)
 class Says:
-    """The agent ends its work with this text."""
+    """The agent completes its work with this text."""
 
     text: str = "Done."
     input_tokens: int = 7
@@ -71,7 +71,7 @@ class Fails:
 
 @dataclass(frozen=True)
 class Hangs:
-    """The agent begins and never ends."""
+    """The agent starts and never answers."""
 
 
 Step = Says | Calls | Fails | Hangs
@@ -99,19 +99,19 @@ class Subject(ABC):
     cannot: ClassVar[dict[str, str]] = {}
 
     @abstractmethod
-    def does(self, *steps: Step) -> AdapterSettings:
-        """Have the agent do this; how it is reached."""
+    def script(self, *steps: Step) -> AdapterSettings:
+        """Set what the agent does, and return the settings with which the adapter reaches it."""
 
     @abstractmethod
     def prompts(self) -> list[str]:
-        """The prompts that arrived."""
+        """Return the prompts that the agent received."""
 
     def session(self) -> str | None:
-        """The conversation that it names, if it has one."""
+        """Return the id of the conversation that the agent names, if it has one."""
         return None if "session" in self.cannot else "s-1"
 
     def run(self, *steps: Step, link: RunLink | None = None, **changes: Any) -> AgentResult:
-        return run_agent(a_request(self.does(*steps), **changes), link=link or RecordingLink())
+        return run_agent(a_request(self.script(*steps), **changes), link=link or RecordingLink())
 
 
 @dataclass
@@ -127,7 +127,7 @@ class HttpSubject(Subject):
         "log": "an agent elsewhere reports its lines by the callback API",
     }
 
-    def does(self, *steps: Step) -> AdapterSettings:
+    def script(self, *steps: Step) -> AdapterSettings:
         (step,) = steps
 
         def answer(request: Request) -> Response:
@@ -139,8 +139,8 @@ class HttpSubject(Subject):
                     return Response(
                         "made to fail", status, {} if after is None else {"Retry-After": str(after)}
                     )
-                case Says(text, given, made):
-                    usage = {"input_tokens": given, "output_tokens": made, "model": "m-1"}
+                case Says(text, input_tokens, output_tokens):
+                    usage = {"input_tokens": input_tokens, "output_tokens": output_tokens, "model": "m-1"}
                     return Response(
                         json.dumps({"output": {"content": text}, "usage": usage, "session_id": "s-1"})
                     )
@@ -163,10 +163,10 @@ class A2ASubject(Subject):
     cannot = {
         "tools": "the protocol has questions to people, and no tools of its caller",
         "rounds": "it has one call",
-        "log": "the protocol tells words and no calls of tools: tests/integration/adapters/test_a2a.py",
+        "log": "the protocol reports words and no tool calls: tests/integration/adapters/test_a2a.py",
     }
 
-    def does(self, *steps: Step) -> AdapterSettings:
+    def script(self, *steps: Step) -> AdapterSettings:
         from tests import a2a_agent
 
         (step,) = steps
@@ -175,8 +175,10 @@ class A2ASubject(Subject):
                 self.agent.turns = [a2a_agent.hangs()]
             case Fails(status, after):
                 self.agent.refusing = (status, {} if after is None else {"Retry-After": str(after)})
-            case Says(text, given, made):
-                turn = a2a_agent.says(text, input_tokens=given, output_tokens=made, model="m-1")
+            case Says(text, input_tokens, output_tokens):
+                turn = a2a_agent.says(
+                    text, input_tokens=input_tokens, output_tokens=output_tokens, model="m-1"
+                )
                 self.agent.turns = [turn]
         return AdapterSettings("a2a", self.agent.url)
 
@@ -185,11 +187,11 @@ class A2ASubject(Subject):
 
     def session(self) -> str | None:
         (message,) = self.agent.heard
-        told = {"context": message.context_id, "task": message.task_id}
+        ids = {"context": message.context_id, "task": message.task_id}
         of_activity, of_wake = (
             sha256(each.encode()).hexdigest()[:8] for each in (message.metadata["job_id"], "wake-1")
         )
-        return json.dumps({**told, "message": of_activity + of_wake}, separators=(",", ":"))
+        return json.dumps({**ids, "message": of_activity + of_wake}, separators=(",", ":"))
 
 
 @dataclass
@@ -205,7 +207,7 @@ class InlineSubject(Subject):
         "unreachable": "there is nothing to reach",
     }
 
-    def does(self, *steps: Step) -> AdapterSettings:
+    def script(self, *steps: Step) -> AdapterSettings:
         (step,) = steps
 
         def run(request: AgentRequest) -> Any:
@@ -217,8 +219,8 @@ class InlineSubject(Subject):
                     raise AgentRateLimited("slow down", retry_after=after)
                 case Fails(status):
                     raise (RetryableAgentError if status >= 500 else PermanentAgentError)("made to fail")
-                case Says(text, given, made):
-                    usage = {"input_tokens": given, "output_tokens": made, "model": "m-1"}
+                case Says(text, input_tokens, output_tokens):
+                    usage = {"input_tokens": input_tokens, "output_tokens": output_tokens, "model": "m-1"}
                     return {"output": {"content": text}, "usage": usage, "session_id": "s-1"}
 
         return AdapterSettings("inline", place_function(run))
@@ -228,7 +230,7 @@ class InlineSubject(Subject):
 
 
 def place_function(function: Callable[..., Any]) -> str:
-    """Make the function importable, as the installation's own are."""
+    """Make the function importable under a name that the adapter `inline` can call."""
     module, name = "tests.placed_functions", f"run_{uuid4().hex}"
     home = sys.modules.setdefault(module, ModuleType(module))
     function.__module__ = module
@@ -245,9 +247,9 @@ class ModelSubject(Subject):
     fixture = "provider"
     options: dict[str, Any] = field(default_factory=dict)
 
-    cannot = {"session": "providers keep no conversation; each run begins again"}
+    cannot = {"session": "providers keep no conversation, so each run starts from the beginning"}
 
-    def does(self, *steps: Step) -> AdapterSettings:
+    def script(self, *steps: Step) -> AdapterSettings:
         self.provider.script(*map(_scripted, steps))
         return self.settings()
 
@@ -283,16 +285,16 @@ class OpenAISubject(ModelSubject):
 
 
 class BatchSubject(ModelSubject):
-    """Work that waits for a batch, with an engine that sends one for each run, and lets go on at once what the batch did not end."""
+    """A batch of one item for each run. What the batch does not complete continues immediately with usual calls."""
 
     name = "batch"
     package = "anthropic"
     cannot = {
-        "session": "providers keep no conversation; each run begins again",
-        "cancel": "nobody waits for the answer: the engine drops the item",
-        "timeout": "nobody waits for the answer: the engine lets it leave its batch",
-        "unreachable": "nothing is called before the batch goes out",
-        "log": "nobody hears what is said in a batch",
+        "session": "providers keep no conversation, so each run starts from the beginning",
+        "cancel": "no worker waits for the answer: the engine drops the item",
+        "timeout": "no worker waits for the answer: the engine removes the item from its batch",
+        "unreachable": "nothing is called before the batch is sent",
+        "log": "a batch reports no lines while it runs",
     }
 
     @property
@@ -304,7 +306,7 @@ class BatchSubject(ModelSubject):
         batched = [request["params"] for request in self.provider.batches.requests()]
         return batched + [body for body in super().bodies if body and "messages" in body]
 
-    def does(self, *steps: Step) -> AdapterSettings:
+    def script(self, *steps: Step) -> AdapterSettings:
         first, *rest = map(_scripted, steps)
         if isinstance(first, Fault):
             self.provider.batches.refusals.append(first)
@@ -314,34 +316,36 @@ class BatchSubject(ModelSubject):
         return self.settings()
 
     def run(self, *steps: Step, link: RunLink | None = None, **changes: Any) -> AgentResult:
-        chosen, link = self.does(*steps), link or RecordingLink()
+        chosen, link = self.script(*steps), link or RecordingLink()
         later = datetime.now(UTC) + timedelta(days=1)
         request = a_request(chosen, **({"priority": 20, "deadline": later} | changes))
         parked = run_agent(request, link=link)
         assert isinstance(parked, Parked)
-        door = batches.client_for(chosen, parked.provider)
-        sent = door.create([(request.run_id.hex, parked.body)])
-        assert door.look(sent.id).ended
-        (answer,) = door.answers(sent.id, max_bytes=1_000_000)
+        client = batches.client_for(chosen, parked.provider)
+        sent = client.create([(request.run_id.hex, parked.body)])
+        assert client.look(sent.id).ended
+        (answer,) = client.answers(sent.id, max_bytes=1_000_000)
         assert answer.message is not None
         if (completed := batches.read_completed(answer.message, chosen.options)) is not None:
             return replace(completed, usage=replace(completed.usage or Usage(), in_batch=False))
-        begun = batches.usage_of(answer.message)
-        link.count_usage(begun)
-        result = run_agent(replace(request, begun=answer.message, at_once=True), link=_After(link, begun))
+        batch_usage = batches.usage_of(answer.message)
+        link.count_usage(batch_usage)
+        result = run_agent(
+            replace(request, begun=answer.message, at_once=True), link=_SummingLink(link, batch_usage)
+        )
         assert isinstance(result, Completed)
-        return replace(result, usage=_sum(begun, result.usage or Usage()))
+        return replace(result, usage=_sum(batch_usage, result.usage or Usage()))
 
 
 @dataclass
-class _After:
-    """The link of a run that goes on with what another has begun: what it tells is added up, as the engine does over runs."""
+class _SummingLink:
+    """Adds the usage of the batch to that of the following run, as the engine does."""
 
     link: RunLink
-    begun: Usage
+    batch_usage: Usage
 
     def count_usage(self, usage: Usage) -> str | None:
-        return self.link.count_usage(_sum(self.begun, usage)) if usage.output_tokens else None
+        return self.link.count_usage(_sum(self.batch_usage, usage)) if usage.output_tokens else None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.link, name)
@@ -355,8 +359,8 @@ def _sum(one: Usage, other: Usage) -> Usage:
 
 def _scripted(step: Step | Turn | Fault) -> Turn | Fault:
     match step:
-        case Says(text, given, made):
-            return Turn(text, input_tokens=given, output_tokens=made)
+        case Says(text, input_tokens, output_tokens):
+            return Turn(text, input_tokens=input_tokens, output_tokens=output_tokens)
         case Calls(tool, arguments):
             return Turn("I need this.", (Use(tool, arguments),), input_tokens=5, output_tokens=2)
         case Fails(status, after):

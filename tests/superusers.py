@@ -1,4 +1,4 @@
-"""Superusers who may see every tenant, because they gave a reason."""
+"""Superusers with break-glass access to every tenant."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.test import Client
 from tenants import break_glass
 
 
-def seeing_all(username: str = "root") -> User:
+def create_superuser(username: str = "root") -> User:
     """Return a superuser with break-glass access to all tenants."""
     user = User.objects.create_superuser(username, f"{username}@example.com", "a long password")
     break_glass.open_for(user, "", "Tests look at everything.")

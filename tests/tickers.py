@@ -21,22 +21,22 @@ TICKER = {
 
 
 def tickers(tenant: Tenant, count: int = 3, *, disabled: int = 0) -> UUID:
-    """A table `ticker` with so many enabled rows, T0 and on, and so many that are not."""
+    """Create the dataset `ticker` with so many enabled rows, from T0 on, and so many disabled ones."""
     with tenant_scope(tenant.pk):
-        made = Dataset.objects.create(tenant=tenant, name="ticker", fields=TICKER)
+        dataset = Dataset.objects.create(tenant=tenant, name="ticker", fields=TICKER)
         DatasetRow.objects.bulk_create(
             DatasetRow(
-                id=uuid7(), tenant=tenant, dataset=made, key=f"T{number}",
+                id=uuid7(), tenant=tenant, dataset=dataset, key=f"T{number}",
                 data={"id": f"T{number}", "enabled": number < count, "active": True, "status": "active",
                       "createdAt": "2024-06-01T00:00:00Z"},
             )
             for number in range(count + disabled)
         )  # fmt: skip
-    return made.pk
+    return dataset.pk
 
 
 def body(**members: Any) -> dict[str, Any]:
-    """A schedule of the agent `qa`, daily at 08:00 in New York."""
+    """Return the body of a schedule of the agent `qa`, daily at 08:00 in New York."""
     return {
         "name": "Daily",
         "repeat": "repeating",

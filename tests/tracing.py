@@ -1,4 +1,4 @@
-"""Spans as tests see them: made by the SDK of OpenTelemetry, kept in memory."""
+"""Spans of OpenTelemetry's SDK, kept in memory."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tenants.tracing.spans import HeldSpans, OpenTelemetrySpans
 
 
 @dataclass(frozen=True)
-class Collected:
-    """What ended so far."""
+class CollectedSpans:
+    """The spans that have ended so far."""
 
     exporter: InMemorySpanExporter
 
@@ -26,15 +26,15 @@ class Collected:
         return [span for span in self.exporter.get_finished_spans() if span.name == name]
 
     def one(self, name: str) -> ReadableSpan:
-        found = self.named(name)
-        assert len(found) == 1, [span.name for span in self.exporter.get_finished_spans()]
-        return found[0]
+        spans_of_name = self.named(name)
+        assert len(spans_of_name) == 1, [span.name for span in self.exporter.get_finished_spans()]
+        return spans_of_name[0]
 
     def text(self) -> str:
         return "\n".join(span.to_json() for span in self.exporter.get_finished_spans())
 
     def inside(self, outer: ReadableSpan) -> set[str]:
-        """The names of the spans directly below this one."""
+        """Return the names of the spans directly below this one."""
         return {
             span.name
             for span in self.exporter.get_finished_spans()
@@ -43,8 +43,8 @@ class Collected:
 
 
 @contextmanager
-def collected() -> Iterator[Collected]:
-    """Tracing is on inside."""
+def collect_spans() -> Iterator[CollectedSpans]:
+    """Switch tracing on for the duration of the block."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     holding = HeldSpans(SimpleSpanProcessor(exporter))
@@ -52,7 +52,7 @@ def collected() -> Iterator[Collected]:
     spans.watch_statements()
     tracing.use(OpenTelemetrySpans(provider, holding))
     try:
-        yield Collected(exporter)
+        yield CollectedSpans(exporter)
     finally:
         tracing.use(None)
 
@@ -61,5 +61,5 @@ def traceparent(span: ReadableSpan) -> str:
     return f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-01"
 
 
-def linked(span: ReadableSpan) -> set[Any]:
+def linked_span_ids(span: ReadableSpan) -> set[Any]:
     return {link.context.span_id for link in span.links}

@@ -1,4 +1,4 @@
-"""Upkeep in the process of the test: a leader that runs its system jobs one after the other."""
+"""System jobs and background tasks in the process of the test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from activities.models import LeaderLease
 from tenants.context import system_scope
 
 
-def leading() -> Scheduler:
+def new_leader() -> Scheduler:
     """Return a scheduler that leads, even if another process led before."""
     with system_scope():
         LeaderLease.objects.update(expires_at="2020-01-01T00:00:00Z")
@@ -22,11 +22,11 @@ def leading() -> Scheduler:
     return Scheduler(leader)
 
 
-def tick() -> None:
-    """Everything that is due for a leader that has just taken over."""
-    leading().tick()
+def run_due_jobs() -> None:
+    """Run every system job once, as a leader that has just taken over."""
+    new_leader().tick()
 
 
-def carry_out(task: str, **arguments: Any) -> Any:
+def run_task(task: str, **arguments: Any) -> Any:
     """Run a background task as a worker does when its message arrives."""
     return current_app.tasks[task](**arguments)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from orchestrator import embedded
 from orchestrator.embedded import ServiceHome
 from orchestrator.processes import ProcessSpec, Supervisor
 from tests import preloaded, servers
+from tests.network import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 SHORT_TIMES = {
@@ -135,7 +135,7 @@ def running(*, workers: int, beats: int) -> Iterator[Stack]:
 @contextmanager
 def _running(home: ServiceHome, *, workers: int, beats: int) -> Iterator[Stack]:
     endpoints = embedded.start(home)
-    port = _free_port()
+    port = free_port()
     environment = {name: value for name, value in os.environ.items() if name not in FOREIGN}
     environment |= SHORT_TIMES | servers.QUICK_START | endpoints.as_environment() | {
         "ORCHESTRATOR_HOME": str(home.path), "PORT": str(port), "LOG_LEVEL": "WARNING",
@@ -196,12 +196,6 @@ def eventually(
     while not condition():
         assert time.monotonic() < deadline, f"still not true after {seconds} s {details()}"
         time.sleep(pause)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def invariants(stack: Stack) -> tuple[int, Any]:

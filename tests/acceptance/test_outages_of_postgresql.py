@@ -199,9 +199,9 @@ def test_work_continues_after_a_worker_was_cut_off_from_postgresql_for_a_while(
     answer.raise_for_status()
     eventually(lambda: _count(client, "done") > QUICK // 10, 60, lambda: str(_statuses(client)))
 
-    proxy.fall_silent()
+    proxy.stall()
     time.sleep(SILENT_SECONDS)
-    proxy.go_on()
+    proxy.resume()
 
     eventually(lambda: _count(client, "done") >= QUICK, 60, lambda: str(_statuses(client)), pause=0.5)
     assert _statuses(client) == {"done": QUICK}

@@ -29,6 +29,7 @@ from orchestrator.embedded import ServiceHome
 from orchestrator.processes import ProcessSpec, Supervisor
 from tests.acceptance.stack import FOREIGN, ROOT
 from tests.chaos.links import Switchboard
+from tests.network import free_port
 
 WORKERS = ("worker-0", "worker-1", "worker-2")
 BEATS = ("beat-0", "beat-1")
@@ -221,7 +222,7 @@ class Installation:
         for name in (*WEBS, *WORKERS, *BEATS):
             for server in SERVERS:
                 self.switchboard.open(f"{name}:{server}", [("127.0.0.1", ports[server])])
-        web_ports = {name: _free_port() for name in WEBS}
+        web_ports = {name: free_port() for name in WEBS}
         front = self.switchboard.open("front:web", [("127.0.0.1", port) for port in web_ports.values()])
         self.web = f"http://127.0.0.1:{front.port}"
         self._environment = {name: value for name, value in os.environ.items() if name not in FOREIGN}
@@ -327,9 +328,3 @@ def check_invariants(installation: Installation, seconds: float, since: float) -
 
 def _celery(*arguments: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "celery", "-A", "orchestrator", *arguments, "--loglevel", "INFO")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

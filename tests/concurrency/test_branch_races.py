@@ -14,7 +14,7 @@ from pipelines import progression
 from pipelines.cancellation import cancel_run
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.engine import Engine, at_once
+from tests.engine import Engine, simultaneously
 from tests.flows import BROKEN, Flow, step
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
@@ -43,7 +43,7 @@ def test_branches_that_settle_at_once_start_the_join_once(start: Start) -> None:
     for _ in range(3):
         flow = start(write(6), step("join", "write")).drain(write=None)
 
-        outcomes = at_once(*approvals_of(flow))
+        outcomes = simultaneously(*approvals_of(flow))
 
         assert len(outcomes) == 6
         assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)]
@@ -57,7 +57,7 @@ def test_branches_of_two_steps_that_settle_at_once_start_their_join_once(start: 
     other = step("read", for_each="[1, 2]", requires_approval=True)
     flow = start(write(2), other, step("join", "write", "read")).drain(write=None)
 
-    outcomes = at_once(*approvals_of(flow), *approvals_of(flow, "read"))
+    outcomes = simultaneously(*approvals_of(flow), *approvals_of(flow, "read"))
 
     assert len(outcomes) == 4
     assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)]
@@ -75,7 +75,7 @@ def test_a_join_waits_for_a_branch_that_is_retried_while_the_last_one_settles(
         ).deliver(2, write=BROKEN)
         (failed,) = flow.activities(step="write", status__in=["failed", "needs_review"])
 
-        at_once(
+        simultaneously(
             partial(cancellation.retry, acme.pk, failed.pk, actor="ann"),
             partial(flow.deliver, 1),
         )
@@ -91,7 +91,7 @@ def test_a_run_that_is_cancelled_while_its_branches_settle_starts_nothing_more(
 ) -> None:
     flow = start(write(4), step("join", "write")).drain(write=None)
 
-    at_once(*approvals_of(flow), partial(cancel_run, acme.pk, flow.id, actor="ann"))
+    simultaneously(*approvals_of(flow), partial(cancel_run, acme.pk, flow.id, actor="ann"))
 
     assert flow.run.status == "cancelled"
     assert {each.status for each in flow.activities(step="join")} <= {"cancelled"}

@@ -16,8 +16,17 @@ from activities.execution import reports, results
 from agents.contracts import Accepted, AgentRequest
 from tenants import money
 from tenants.models import Tenant
-from tests.engine import Engine, at_once
-from tests.spending import accepted, broken_invariants, capped, dollars, finished, let_go, now, standing
+from tests.engine import Engine, simultaneously
+from tests.spending import (
+    accept_run,
+    broken_invariants,
+    dollars,
+    make_budget,
+    release_waiting_work,
+    reload,
+    result_costing,
+    spent_and_reserved,
+)
 
 pytestmark = [pytest.mark.concurrency, pytest.mark.usefixtures("one_at_a_time")]
 
@@ -41,11 +50,11 @@ def test_twenty_simultaneous_starts_begin_only_as_many_runs_as_the_cap_allows(
 ) -> None:
     engine, acme = wide, tenant
     engine.serve(acme, max_concurrency=20)
-    budget = capped(acme)
+    budget = make_budget(acme)
     seen: list[Decimal] = []
 
     def accept(request: AgentRequest) -> Accepted:
-        found = now(budget)
+        found = reload(budget)
         seen.append(found.spent + found.reserved)
         return Accepted()
 
@@ -54,11 +63,11 @@ def test_twenty_simultaneous_starts_begin_only_as_many_runs_as_the_cap_allows(
     messages: list[Any] = [engine.take() for _ in range(20)]
     assert all(messages)
 
-    at_once(*(partial(tasks.run, **message) for message in messages))
+    simultaneously(*(partial(tasks.run, **message) for message in messages))
 
     statuses = [engine.status(acme, one) for one in ids]
     assert (statuses.count("in_progress"), statuses.count("created")) == (3, 17)
-    assert standing(budget) == ("0.00", "0.90")
+    assert spent_and_reserved(budget) == ("0.00", "0.90")
     assert max(seen) <= 1
     assert broken_invariants() == []
 
@@ -66,15 +75,15 @@ def test_twenty_simultaneous_starts_begin_only_as_many_runs_as_the_cap_allows(
 def test_simultaneous_reports_ends_and_starts_leave_budget_figures_exact(
     engine: Engine, acme: Tenant
 ) -> None:
-    budget = capped(acme, "3.00")
-    runs = [accepted(engine, acme) for _ in range(8)]
+    budget = make_budget(acme, "3.00")
+    runs = [accept_run(engine, acme) for _ in range(8)]
     waiting = engine.submit(acme, count=4)
 
     actions: list[Any] = [partial(reports.beat, run, progress=None, usage=dollars("0.20")) for run in runs]
-    actions += [partial(reports.complete, run, finished("0.25"), actor="test") for run in runs[:4]]
+    actions += [partial(reports.complete, run, result_costing("0.25"), actor="test") for run in runs[:4]]
     actions += [partial(results.record_stalled, run) for run in runs[3:6]]
     actions += [engine.deliver, partial(money.change_budget, acme.pk, budget.pk, {"cap": Decimal("2.50")})]
-    outcomes = at_once(*actions)
+    outcomes = simultaneously(*actions)
 
     expected = (RunSuperseded, reports.RunOver)
     assert [one for one in outcomes if isinstance(one, Exception) and not isinstance(one, expected)] == []
@@ -83,16 +92,16 @@ def test_simultaneous_reports_ends_and_starts_leave_budget_figures_exact(
 
 
 def test_raising_a_cap_while_work_is_deferred_leaves_none_behind(engine: Engine, acme: Tenant) -> None:
-    budget = capped(acme, "0.10")
+    budget = make_budget(acme, "0.10")
     ids = engine.submit(acme, count=6)
     messages: list[Any] = [engine.take() for _ in range(6)]
 
-    at_once(
+    simultaneously(
         *(partial(tasks.run, **message) for message in messages),
         partial(money.change_budget, acme.pk, budget.pk, {"cap": Decimal(10)}),
         activity_budgets.release_where_room,
     )
-    let_go(engine)
+    release_waiting_work(engine)
     engine.drain()
 
     assert [engine.status(acme, one) for one in ids] == ["done"] * 6
@@ -100,14 +109,14 @@ def test_raising_a_cap_while_work_is_deferred_leaves_none_behind(engine: Engine,
 
 
 def test_simultaneous_reports_of_one_run_count_each_dollar_once(engine: Engine, acme: Tenant) -> None:
-    budget = capped(acme, "10")
-    run = accepted(engine, acme)
+    budget = make_budget(acme, "10")
+    run = accept_run(engine, acme)
 
     costs = ["0.10", "0.40", "0.40", "0.20", "0.30", "0.40"]
-    at_once(
+    simultaneously(
         *(partial(reports.beat, run, progress=None, usage=dollars(cost, tokens=7)) for cost in costs),
-        partial(reports.complete, run, finished("0.40"), actor="test"),
+        partial(reports.complete, run, result_costing("0.40"), actor="test"),
     )
 
-    assert standing(budget) == ("0.40", "0.00")
+    assert spent_and_reserved(budget) == ("0.40", "0.00")
     assert broken_invariants() == []

@@ -22,9 +22,10 @@ from activities.run_tokens import RunToken
 from agents.contracts import Accepted, Completed, Output
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.engine import Engine, at_once, elsewhere, eventually, somebody_waits_for_a_lock
-from tests.failed_work import failed
-from tests.open_questions import DIRECTION, asked, asking, children, heard, links_of
+from tests.accepted_work import accept_and_create, children, wakes_per_call
+from tests.engine import Engine, eventually, in_another_thread, simultaneously, somebody_waits_for_a_lock
+from tests.failed_work import submit_failing
+from tests.open_questions import DIRECTION, links_of, open_approval
 
 pytestmark = [pytest.mark.concurrency, pytest.mark.usefixtures("one_at_a_time")]
 
@@ -44,11 +45,11 @@ def test_one_of_twenty_simultaneous_decisions_counts_and_wakes_each_activity_onc
     engine: Engine, acme: Tenant
 ) -> None:
     ids = engine.submit(acme, count=10)
-    approval = asked(acme, ids)
+    approval = open_approval(acme, ids)
     yes = [partial(approvals.approve, acme.pk, approval, actor=f"yes {n}") for n in range(10)]
     no = [partial(approvals.reject, acme.pk, approval, actor=f"no {n}", notes="no") for n in range(10)]
 
-    outcomes = at_once(*yes, *no)
+    outcomes = simultaneously(*yes, *no)
     engine.drain()
 
     assert kinds_of(outcomes) == {"Activity": 1, "AlreadyDecided": 19}
@@ -60,7 +61,7 @@ def test_one_of_twenty_simultaneous_decisions_counts_and_wakes_each_activity_onc
 def test_over_http_losing_deciders_learn_who_decided_what_and_when(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
-    approval = asked(acme, engine.submit(acme))
+    approval = open_approval(acme, engine.submit(acme))
     clients = [api("reviewer", name=f"r{number}") for number in range(20)]
     decisions = [
         partial(
@@ -70,7 +71,7 @@ def test_over_http_losing_deciders_learn_who_decided_what_and_when(
         for number, client in enumerate(clients)
     ]  # fmt: skip
 
-    answers = at_once(*decisions)
+    answers = simultaneously(*decisions)
 
     assert Counter(answer.status_code for answer in answers) == {200: 1, 409: 19}
     (won,) = [answer.json() for answer in answers if answer.status_code == 200]
@@ -84,10 +85,10 @@ def test_over_http_losing_deciders_learn_who_decided_what_and_when(
 def test_a_decision_at_its_due_time_has_one_outcome(engine: Engine, acme: Tenant) -> None:
     for _ in range(8):
         (activity_id,) = engine.submit(acme)
-        approval = asked(acme, [activity_id], due_seconds=60, on_timeout="reject")
+        approval = open_approval(acme, [activity_id], due_seconds=60, on_timeout="reject")
         late = engine.get(acme, approval).created_at + timedelta(seconds=60)
 
-        decided, passed = at_once(
+        decided, passed = simultaneously(
             partial(approvals.approve, acme.pk, approval, actor="Ann"), partial(deadlines.pass_due, late)
         )
         engine.drain()
@@ -99,7 +100,7 @@ def test_a_decision_at_its_due_time_has_one_outcome(engine: Engine, acme: Tenant
             assert "deadline rejected this" in str(decided)
         else:
             assert (item.decided_by, item.status) == ("Ann", "approved")
-        assert len(heard(engine, activity_id)) == 1
+        assert len(wakes_per_call(engine, activity_id)) == 1
         with tenant_scope(acme.pk):
             alerts = Alert.objects.filter(activity_id=approval, kind="expired").count()
         assert alerts == (1 if item.decided_by == "deadline" else 0)
@@ -121,7 +122,7 @@ def test_a_decision_about_work_that_ends_at_the_same_moment_reaches_its_agent(
         for activity_id in ids
         for run in engine.runs(acme, activity_id)
     ]
-    approval = asked(acme, ids[:1])
+    approval = open_approval(acme, ids[:1])
 
     def record() -> None:
         accepted = record_completed_together(answers) if together else set()
@@ -132,14 +133,17 @@ def test_a_decision_about_work_that_ends_at_the_same_moment_reaches_its_agent(
     with ThreadPoolExecutor(1) as pool:
         with tenant_scope(acme.pk):
             approvals.approve(acme.pk, approval, actor="Ann")
-            recording = pool.submit(elsewhere, record)
-            elsewhere(lambda: eventually(lambda: somebody_waits_for_a_lock() or recording.done()))
+            recording = pool.submit(in_another_thread, record)
+            in_another_thread(lambda: eventually(lambda: somebody_waits_for_a_lock() or recording.done()))
         recording.result()
     assert engine.status(acme, ids[0]) == "created"
     engine.drain()
 
     assert [engine.status(acme, activity_id) for activity_id in ids] == ["done"] * len(ids)
-    assert [wakes[-1]["reason"] for wakes in heard(engine, ids[0])] == ["new_task", "review_approved"]
+    assert [wakes[-1]["reason"] for wakes in wakes_per_call(engine, ids[0])] == [
+        "new_task",
+        "review_approved",
+    ]
 
 
 def test_a_decision_and_a_simultaneous_withdrawal_wake_once(engine: Engine, acme: Tenant) -> None:
@@ -148,16 +152,16 @@ def test_a_decision_and_a_simultaneous_withdrawal_wake_once(engine: Engine, acme
         Accepted() if request.wake_reason == "new_task" else answer(request)
     )
     for _ in range(6):
-        activity_id, approval = asking(engine, acme, "create_approval", DIRECTION)
+        activity_id, approval = accept_and_create(engine, acme, "create_approval", DIRECTION)
 
-        outcomes = at_once(
+        outcomes = simultaneously(
             partial(approvals.approve, acme.pk, approval, actor="Ann"),
             partial(approvals.withdraw, acme.pk, approval, by=voter("Bob")),
         )
         engine.drain()
 
         assert kinds_of(outcomes) == {"Activity": 1, "AlreadyDecided": 1}
-        assert len(heard(engine, activity_id)) == 2
+        assert len(wakes_per_call(engine, activity_id)) == 2
 
 
 def test_a_decision_during_the_cancellation_of_its_activities_leaves_nothing_waiting(
@@ -165,9 +169,9 @@ def test_a_decision_during_the_cancellation_of_its_activities_leaves_nothing_wai
 ) -> None:
     for _ in range(6):
         ids = engine.submit(acme, count=4)
-        approval = asked(acme, ids)
+        approval = open_approval(acme, ids)
 
-        outcomes = at_once(
+        outcomes = simultaneously(
             partial(approvals.approve, acme.pk, approval, actor="Ann"),
             *[partial(cancellation.cancel, acme.pk, activity_id, actor="Bob") for activity_id in ids[:2]],
         )
@@ -184,9 +188,9 @@ def test_an_approval_is_closed_when_its_last_two_activities_leave_at_once(
 ) -> None:
     for _ in range(8):
         ids = engine.submit(acme, count=2)
-        approval = asked(acme, ids)
+        approval = open_approval(acme, ids)
 
-        outcomes = at_once(*[partial(cancellation.cancel, acme.pk, one, actor="Ann") for one in ids])
+        outcomes = simultaneously(*[partial(cancellation.cancel, acme.pk, one, actor="Ann") for one in ids])
 
         assert kinds_of(outcomes) == {"Activity": 2}, outcomes
         assert engine.status(acme, approval) == "cancelled"
@@ -197,15 +201,15 @@ def test_simultaneous_decisions_about_the_same_activities_never_deadlock(
 ) -> None:
     for _ in range(5):
         ids = engine.submit(acme, count=6)
-        pair = [asked(acme, ids), asked(acme, ids[::-1])]
+        pair = [open_approval(acme, ids), open_approval(acme, ids[::-1])]
 
-        outcomes = at_once(*[partial(approvals.approve, acme.pk, one, actor="Ann") for one in pair])
+        outcomes = simultaneously(*[partial(approvals.approve, acme.pk, one, actor="Ann") for one in pair])
         engine.drain()
 
         assert kinds_of(outcomes) == {"Activity": 2}, outcomes
         states = [Counter(state for state, _ in links_of(acme, one).values()) for one in pair]
         assert states == [{"woken": 6}, {"woken": 6}]
-        assert {len(calls) for calls in (heard(engine, one) for one in ids)} == {1}, "each ran once"
+        assert {len(calls) for calls in (wakes_per_call(engine, one) for one in ids)} == {1}, "each ran once"
         assert {engine.status(acme, one) for one in ids} == {"done"}
 
 
@@ -217,7 +221,7 @@ def test_bulk_decisions_with_the_same_items_in_opposite_order_decide_each_once(
     items = [{"id": str(one), "decision": "approved"} for one in gates]
     clients = [api("reviewer", name=f"r{number}") for number in range(4)]
 
-    answers = at_once(
+    answers = simultaneously(
         *[
             partial(client.post, "/api/v1/inbox/decide/", {"items": items if number % 2 else items[::-1]})
             for number, client in enumerate(clients)
@@ -236,9 +240,9 @@ def test_bulk_decisions_with_the_same_items_in_opposite_order_decide_each_once(
 def test_simultaneous_votes_are_all_counted_and_decide_once(engine: Engine, acme: Tenant) -> None:
     for _ in range(4):
         (activity_id,) = engine.submit(acme)
-        approval = asked(acme, [activity_id], quorum=3, voters=5)
+        approval = open_approval(acme, [activity_id], quorum=3, voters=5)
 
-        outcomes = at_once(
+        outcomes = simultaneously(
             *[partial(approvals.approve, acme.pk, approval, actor=voter(f"v{n}")) for n in range(5)]
         )
         engine.drain()
@@ -247,13 +251,13 @@ def test_simultaneous_votes_are_all_counted_and_decide_once(engine: Engine, acme
         with tenant_scope(acme.pk):
             assert Vote.objects.filter(activity_id=approval).count() == 3
         assert engine.status(acme, approval) == "approved"
-        assert len(heard(engine, activity_id)) == 1
+        assert len(wakes_per_call(engine, activity_id)) == 1
 
 
 def test_a_person_who_votes_twice_at_once_has_one_vote(engine: Engine, acme: Tenant) -> None:
-    approval = asked(acme, quorum=2)
+    approval = open_approval(acme, quorum=2)
 
-    outcomes = at_once(*[partial(approvals.approve, acme.pk, approval, actor=voter("Ann"))] * 6)
+    outcomes = simultaneously(*[partial(approvals.approve, acme.pk, approval, actor=voter("Ann"))] * 6)
 
     assert kinds_of(outcomes) == {"Activity": 1, AlreadyVoted.__name__: 5}
     assert engine.status(acme, approval) == "in_progress"
@@ -274,9 +278,9 @@ def dismiss(acme: Tenant, ids: list[UUID]) -> Any:
 
 
 def test_simultaneous_handlers_report_each_failure_once(engine: Engine, acme: Tenant) -> None:
-    ids = failed(engine, acme, count=6)
+    ids = submit_failing(engine, acme, count=6)
 
-    outcomes = at_once(*[dead_letters.handle_waiting] * 4)
+    outcomes = simultaneously(*[dead_letters.handle_waiting] * 4)
 
     assert sum(outcomes) == 6
     for activity_id in ids:
@@ -287,10 +291,10 @@ def test_simultaneous_handlers_report_each_failure_once(engine: Engine, acme: Te
 
 
 def test_simultaneous_replays_start_each_activity_once(engine: Engine, acme: Tenant) -> None:
-    ids = failed(engine, acme, count=12)
+    ids = submit_failing(engine, acme, count=12)
     dead_letters.handle_waiting()
 
-    outcomes = at_once(
+    outcomes = simultaneously(
         partial(replay, acme, ids), partial(replay, acme, ids[::-1]), partial(replay, acme, ids[4:]),
         partial(replay, acme, ids[:8]),
     )  # fmt: skip
@@ -306,9 +310,9 @@ def test_a_simultaneous_replay_dismissal_retry_and_handler_give_each_dead_letter
     engine: Engine, acme: Tenant
 ) -> None:
     for _ in range(6):
-        ids = failed(engine, acme, count=3)
+        ids = submit_failing(engine, acme, count=3)
 
-        outcomes = at_once(
+        outcomes = simultaneously(
             partial(replay, acme, ids), partial(dismiss, acme, ids), dead_letters.handle_waiting,
             *[partial(cancellation.retry, acme.pk, one, actor="Bob") for one in ids],
         )  # fmt: skip

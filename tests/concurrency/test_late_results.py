@@ -22,7 +22,7 @@ from tenants.context import APP, SYSTEM, tenant_scope
 from tenants.identifiers import uuid7
 from tenants.models import Tenant
 from tests.engine import Engine, eventually, somebody_waits_for_a_lock
-from tests.spending import token_of
+from tests.spending import run_token_of
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
 
@@ -46,7 +46,7 @@ def test_a_result_that_waits_for_the_transaction_that_ends_its_run_is_refused(
     """Both have read a live run. The statement of the result waits for the row, which has changed by then."""
     (activity_id,) = engine.submit(acme)
     engine.drain()
-    first = token_of(acme, activity_id)
+    first = run_token_of(acme, activity_id)
     moved, seen = Event(), Event()
 
     def ends_it() -> None:
@@ -95,7 +95,7 @@ def test_a_result_that_waits_for_the_transaction_that_ends_its_run_is_refused(
 def test_a_run_that_has_ended_is_not_requeued(engine: Engine, acme: Tenant, what: str) -> None:
     (activity_id,) = engine.submit(acme)
     engine.drain()
-    first = token_of(acme, activity_id)
+    first = run_token_of(acme, activity_id)
     if what == "it was cancelled":
         cancellation.cancel(acme.pk, activity_id, actor="Ann")
     else:
@@ -113,7 +113,7 @@ def test_a_run_that_has_ended_is_not_requeued(engine: Engine, acme: Tenant, what
 def test_the_end_of_a_run_leaves_earlier_runs_as_they_ended(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme)
     engine.drain()
-    results.record_stalled(token_of(acme, activity_id))
+    results.record_stalled(run_token_of(acme, activity_id))
     engine.drain()
 
     cancellation.cancel(acme.pk, activity_id, actor="Ann")
@@ -124,7 +124,7 @@ def test_the_end_of_a_run_leaves_earlier_runs_as_they_ended(engine: Engine, acme
 def test_a_suspended_run_is_not_suspended_again(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme)
     engine.drain()
-    run = token_of(acme, activity_id)
+    run = run_token_of(acme, activity_id)
 
     with tenant_scope(acme.pk):
         assert transitions.suspend(run, tool="one") is not None
@@ -136,7 +136,7 @@ def test_a_suspended_run_is_not_suspended_again(engine: Engine, acme: Tenant) ->
 def test_a_grant_is_good_for_one_claim_even_if_the_work_waits_again(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme)
     engine.drain()
-    first = token_of(acme, activity_id)
+    first = run_token_of(acme, activity_id)
     used = engine.runs(acme, activity_id)[0].grant
     results.record_stalled(first)
 

@@ -34,11 +34,11 @@ from tenants.context import OWNER, SYSTEM, system_scope, tenant_scope
 from tenants.models import Tenant
 from tenants.redis import client
 from tests import servers
-from tests.engine import Engine, at_once, elsewhere, eventually, somebody_waits_for_a_lock
+from tests.engine import Engine, eventually, in_another_thread, simultaneously, somebody_waits_for_a_lock
 from tests.forking import Forks, forks
 from tests.integration.recovery.losses import Died
 from tests.network import proxy_to
-from tests.upkeep import leading
+from tests.upkeep import new_leader
 
 pytestmark = pytest.mark.long
 
@@ -132,12 +132,12 @@ def test_a_leader_whose_network_drops_everything_is_replaced_when_its_lease_ends
         before = lease()
         second = others.start()
 
-        network.fall_silent()
+        network.stall()
         engine.submit(tenant, not_before=datetime.now(UTC) + timedelta(seconds=0.5))
         eventually(lambda: (now := lease()) is not None and now.pid == second)
         eventually(lambda: engine.messages() == 1)
 
-        network.go_on()
+        network.resume()
         for _ in range(3):
             now = lease()
             assert before is not None
@@ -209,7 +209,7 @@ def test_one_of_many_candidates_that_see_the_lease_expire_leads(database: None) 
     expire_lease()
     candidates = [Leader() for _ in range(8)]
 
-    outcomes = at_once(*(candidate.campaign for candidate in candidates))
+    outcomes = simultaneously(*(candidate.campaign for candidate in candidates))
 
     assert sorted(outcomes) == [False] * 7 + [True]
     found = lease()
@@ -283,7 +283,7 @@ def test_a_confirmed_epoch_stays_in_force_until_the_commit(database: None) -> No
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic(using=SYSTEM):
             confirm(leader.epoch)
-            taking = pool.submit(elsewhere, takes_over)
+            taking = pool.submit(in_another_thread, takes_over)
             eventually(lambda: somebody_waits_for_a_lock() or order)
             order.append("committed")
         taking.result()
@@ -297,12 +297,12 @@ def test_a_runner_skips_jobs_that_were_due_in_an_earlier_term(
     monkeypatch.setattr("activities.maintenance.scheduler.RUNNER_IDLE_SECONDS", 0.0)
     done: list[int] = []
     job = SystemJob("noted", 1.0, "tests", 5.0, lambda term: done.append(term.epoch))
-    scheduler = leading()
+    scheduler = new_leader()
     epoch = scheduler.leader.epoch
     for of in (epoch - 1, epoch):
         scheduler._ready.append((Round(Term(of), {}), JobProgress(job, 0.0)))
 
-    elsewhere(scheduler._run_jobs)
+    in_another_thread(scheduler._run_jobs)
 
     assert done == [epoch]
 
@@ -490,7 +490,7 @@ def take_batch(tenant: Tenant) -> UUID:
 def thawed(engine: Engine, tenant: Tenant) -> Term:
     """The term of a leader that was frozen while another one took over."""
     engine.serve(tenant)
-    scheduler = leading()
+    scheduler = new_leader()
     expire_lease()
     assert Leader().campaign()
     return Term(scheduler.leader.epoch)
@@ -602,9 +602,11 @@ def test_a_locked_table_delays_only_the_job_that_needs_it(
     with locked("activities_deadline"):
         client().flushdb()
         engine.submit(tenant, not_before=datetime.now(UTC) + timedelta(seconds=0.5))
-        elsewhere(lambda: eventually(lambda: engine.messages() == 1))
-        elsewhere(lambda: eventually(lambda: [job.name for job in read_jobs().unwell] == ["deadlines"]))
-        (stuck,) = elsewhere(lambda: read_jobs().unwell)
+        in_another_thread(lambda: eventually(lambda: engine.messages() == 1))
+        in_another_thread(
+            lambda: eventually(lambda: [job.name for job in read_jobs().unwell] == ["deadlines"])
+        )
+        (stuck,) = in_another_thread(lambda: read_jobs().unwell)
         assert (stuck.state, stuck.error) == ("failing", "LockNotAvailable")
 
     eventually(lambda: not read_jobs().unwell)
@@ -614,7 +616,7 @@ def test_a_locked_table_delays_only_the_job_that_needs_it(
 def scheduler_with(monkeypatch: pytest.MonkeyPatch, *jobs: SystemJob) -> Iterator[Scheduler]:
     """Yield a scheduler that leads and has only these jobs."""
     monkeypatch.setattr("activities.maintenance.scheduler.table", lambda: jobs)
-    scheduler = leading()
+    scheduler = new_leader()
     thread = threading.Thread(target=scheduler.run, daemon=True)
     thread.start()
     try:
@@ -654,7 +656,7 @@ def test_a_runner_runs_jobs_with_the_same_time_budget_one_after_the_other(
         for name, budget in [("a", 5.0), ("b", 30.0), ("c", 5.0), ("d", 30.0), ("e", 5.0)]
     ]
     monkeypatch.setattr("activities.maintenance.scheduler.table", lambda: jobs)
-    scheduler, budgets = leading(), list[float]()
+    scheduler, budgets = new_leader(), list[float]()
     round_ = scheduler._round(0.0)
     scheduler._ready.extend((round_, round_.progress[each.name]) for each in jobs)
 
@@ -664,7 +666,7 @@ def test_a_runner_runs_jobs_with_the_same_time_budget_one_after_the_other(
             scheduler.stopped.set()
 
     monkeypatch.setattr(Bounds, "apply", note)
-    elsewhere(scheduler._run_jobs)
+    in_another_thread(scheduler._run_jobs)
 
     assert done == ["a", "c", "e", "b", "d"]
     assert budgets == [5.0, 5.0, 5.0, 30.0, 30.0]
@@ -707,7 +709,7 @@ def test_a_frozen_process_holds_row_locks_for_seconds_only(
     with scheduler_with(monkeypatch, job("freezes", freezes)):
         assert inside.wait(30)
         try:
-            elsewhere(expire_lease)  # waits for the row, and raises if it is not released in time
+            in_another_thread(expire_lease)  # waits for the row, and raises if it is not released in time
         finally:
             free.set()
 

@@ -22,7 +22,7 @@ from pipelines.models import PipelineRun
 from pipelines.submission import NewRun, start_run
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.engine import Engine, at_once
+from tests.engine import Engine, simultaneously
 
 pytestmark = [pytest.mark.concurrency, pytest.mark.usefixtures("one_at_a_time")]
 
@@ -42,7 +42,7 @@ def test_one_of_twenty_simultaneous_decisions_wins_and_the_others_learn_who_deci
         partial(approvals.reject, acme.pk, activity_id, actor=f"rejecter {n}", notes="no") for n in range(10)
     ]
 
-    outcomes = at_once(*decisions)
+    outcomes = simultaneously(*decisions)
 
     won = [outcome for outcome in outcomes if isinstance(outcome, Activity)]
     lost = [outcome for outcome in outcomes if isinstance(outcome, AlreadyDecided)]
@@ -64,7 +64,7 @@ def test_deciding_by_the_gate_and_by_the_activity_at_once_never_deadlocks(
         with tenant_scope(acme.pk):
             gate_id = Activity.objects.get(parent_id=activity_id, link_kind="gate").pk
 
-        outcomes = at_once(
+        outcomes = simultaneously(
             partial(approvals.approve, acme.pk, activity_id, actor="a"),
             partial(approvals.reject, acme.pk, gate_id, actor="b", notes="no"),
             partial(cancellation.cancel, acme.pk, activity_id, actor="c"),
@@ -78,7 +78,7 @@ def test_eight_deliveries_of_one_message_run_the_agent_once(engine: Engine, acme
     engine.submit(acme)
     message = engine.take()
 
-    outcomes = at_once(*[partial(tasks.run, **message)] * 8)
+    outcomes = simultaneously(*[partial(tasks.run, **message)] * 8)
 
     assert outcomes == [None] * 8
     assert len(engine.agent.calls) == 1
@@ -97,7 +97,9 @@ def test_a_callback_its_repetition_and_a_timeout_at_once_have_one_effect(
             results.record_completed, token, Completed(Output(content="x")), needs_approval=False
         )
 
-        outcomes = at_once(complete, complete, partial(results.record_failed, token, results.overdue(1)))
+        outcomes = simultaneously(
+            complete, complete, partial(results.record_failed, token, results.overdue(1))
+        )
 
         assert sum(isinstance(outcome, RunSuperseded) for outcome in outcomes) == 2
         assert engine.status(acme, activity_id) in ("done", "failed")
@@ -124,7 +126,7 @@ def test_last_steps_that_end_together_start_the_join_exactly_once(engine: Engine
     for _ in range(10):
         run, messages = start_wide(engine, acme)
 
-        delivered = at_once(*[partial(tasks.run, **message) for message in messages])
+        delivered = simultaneously(*[partial(tasks.run, **message) for message in messages])
         engine.drain()
 
         assert delivered == [None] * 4
@@ -149,7 +151,7 @@ def test_last_steps_that_other_threads_have_taken_over_start_the_join_exactly_on
         return Completed(Output(content="x"))
 
     engine.agent.behaviour = behaviour
-    assert at_once(*[partial(tasks.run, **message) for message in messages]) == [None] * 4
+    assert simultaneously(*[partial(tasks.run, **message) for message in messages]) == [None] * 4
     assert outcome(acme, run) == (0, "running", 3)
     delivered.set()
     engine.drain()
@@ -164,7 +166,9 @@ def test_cancelling_while_a_worker_claims_ends_cancelled_and_never_runs_twice(
         (activity_id,) = engine.submit(acme)
         message = engine.take()
 
-        at_once(partial(tasks.run, **message), partial(cancellation.cancel, acme.pk, activity_id, actor="c"))
+        simultaneously(
+            partial(tasks.run, **message), partial(cancellation.cancel, acme.pk, activity_id, actor="c")
+        )
 
         assert engine.status(acme, activity_id) in ("cancelled", "done")
 
@@ -202,7 +206,7 @@ def test_a_cap_holds_while_many_workers_acquire_and_release_slots(
                 )
             )
 
-    at_once(*[worker] * 6)
+    simultaneously(*[worker] * 6)
     engine.drain()
 
     with tenant_scope(acme.pk):
@@ -211,6 +215,6 @@ def test_a_cap_holds_while_many_workers_acquire_and_release_slots(
 
 
 def test_the_same_dedup_key_submitted_at_once_creates_one_activity(engine: Engine, acme: Tenant) -> None:
-    created = at_once(*[partial(engine.submit, acme, dedup_key="once")] * 8)
+    created = simultaneously(*[partial(engine.submit, acme, dedup_key="once")] * 8)
 
     assert len({ids[0] for ids in created}) == 1

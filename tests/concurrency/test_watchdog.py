@@ -18,7 +18,7 @@ from activities import leases
 from activities.maintenance import recovery
 from activities.models import WorkerProcess
 from tenants.context import SYSTEM, system_scope
-from tests.engine import elsewhere, eventually
+from tests.engine import eventually, in_another_thread
 
 pytestmark = pytest.mark.long
 
@@ -117,7 +117,7 @@ def test_a_failed_heartbeat_is_repeated_soon(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(leases.Lease, "beat", beat)
     monkeypatch.setattr(leases, "close_old_connections", lambda: None)
-    elsewhere(lambda: leases._keep_beating(lease))
+    in_another_thread(lambda: leases._keep_beating(lease))
 
     normal = settings.ORCHESTRATOR_HEARTBEAT_SECONDS
     assert lease.ended.waits == [normal, normal, leases.RETRY_SECONDS, normal]  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tenants.models.events import WebhookDelivery, WebhookDeliveryState
 from tests.engine import Engine
-from tests.failed_work import failed
+from tests.failed_work import submit_failing
 from tests.tickers import body as schedule_body
 
 ROOT = "/api/v1/"
@@ -36,7 +36,7 @@ def populate(client: Any, tenant: Tenant, engine: Engine) -> Known:
     create("pipelines/", {"key": "flow", "name": "Flow", "steps": STEPS})
     run = create("pipelines/flow/runs/", {"params": {"topic": "x"}})
     engine.drain()
-    (broken,) = failed(engine, tenant)
+    (broken,) = submit_failing(engine, tenant)
     activity = run["steps"][0]["activity"]
     attempt = client.get(f"{ROOT}activities/{activity}/runs/").json()["results"][0]["id"]
     create(

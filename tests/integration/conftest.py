@@ -23,12 +23,12 @@ from tests.engine import Engine
 from tests.flows import Flow
 from tests.fuzzing.world import Known, populate
 from tests.receivers import HttpReceiver, http_receiver
-from tests.registry import registered
+from tests.registry import temporary_agent
 
 
 @pytest.fixture
 def engine(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    """Three roles, ten seats, a scripted agent. Whether a step follows at once does not depend on how fast the machine is."""
+    """Three roles, ten seats and a scripted agent. Whether a step follows at once does not depend on the speed of the machine."""
     monkeypatch.setattr(SentCommand, "is_answered", lambda self: True)
     monkeypatch.setattr(scripts.PassedSlot, "_is_known", False)
     dispatch.OTHERS_WAIT.clear()
@@ -39,27 +39,27 @@ def engine(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
 
 @pytest.fixture
 def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    """The tenant, for which the scripted agent does every role."""
+    """The fixture `tenant`, for which the scripted agent does every role."""
     engine.serve(tenant)
     return tenant
 
 
 @pytest.fixture
 def start(engine: Engine, acme: Tenant) -> Iterator[Callable[..., Flow]]:
-    """`start(step, step, ..., params=...)`: a run of a pipeline of these steps. Checks the invariants at the end of the test."""
+    """`start(step, step, ..., params=...)` starts a pipeline of these steps. The invariants are checked after the test."""
     yield lambda *steps, **new: Flow(engine, acme, *steps, **new)
     assert invariants.check() == []
 
 
 @pytest.fixture
 def agent_accepts(engine: Engine) -> None:
-    """The scripted agent accepts its work, and reports later by callback."""
+    """Let the scripted agent accept its work and report later by callback."""
     engine.agent.behaviour = lambda request: Accepted()
 
 
 @pytest.fixture
 def receiver(settings: Any, database: None) -> Iterator[HttpReceiver]:
-    """An HTTP server to which the platform may send."""
+    """An HTTP server that the platform may call."""
     with http_receiver() as running:
         settings.ORCHESTRATOR_EGRESS_ALLOW = (running.place,)
         yield running
@@ -73,20 +73,20 @@ def one_at_a_time(settings: object) -> None:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def no_browser_stays() -> Iterator[None]:
-    """The tests of a file share one browser."""
+def _shared_browser() -> Iterator[None]:
+    """End the browser that the tests of a file share."""
     yield
     pages.end_browser()
 
 
 @pytest.fixture(autouse=True)
-def no_heart_beats_on() -> Iterator[None]:
-    """A lease that a test forgot to end would beat on in the tests that follow, and fail there."""
+def no_heartbeat_left() -> Iterator[None]:
+    """Fail a test that does not end its lease, because its heartbeat would fail in a later test."""
     yield
-    left = [thread for thread in threading.enumerate() if thread.name == "heartbeat"]
-    for thread in left:
+    heartbeats = [thread for thread in threading.enumerate() if thread.name == "heartbeat"]
+    for thread in heartbeats:
         thread.join(timeout=5)
-    assert not any(thread.is_alive() for thread in left), "end the lease: leases.end()"
+    assert not any(thread.is_alive() for thread in heartbeats), "end the lease: leases.end()"
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def world(api: Any, tenant: Tenant, engine: Engine) -> Iterator[Known]:
         deployed = set(AgentVersionDeployment.objects.values_list("pk", flat=True))
     logging.disable(logging.CRITICAL)
     try:
-        with registered(endpoint="http://127.0.0.1:9/scribe"):
+        with temporary_agent(endpoint="http://127.0.0.1:9/scribe"):
             yield populate(api("admin", platform=True), tenant, engine)
     finally:
         logging.disable(logging.NOTSET)

@@ -19,7 +19,7 @@ from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
 from tenants.redis import client
 from tests.engine import Engine
-from tests.upkeep import leading
+from tests.upkeep import new_leader
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("one_at_a_time")]
 
@@ -151,7 +151,7 @@ def test_no_cap_is_exceeded_by_what_was_granted_before_the_slots_were_lost(
 
     damage_keys("slots", delete_key)
     for _ in range(ROUNDS):
-        leading().tick()
+        new_leader().tick()
         relay.flush()
         engine.drain()
 
@@ -170,7 +170,7 @@ def test_work_on_files_stays_apart_from_running_work_after_an_audit(
 
     damage_keys(family, damage)
     for _ in range(ROUNDS):
-        leading().tick()
+        new_leader().tick()
         relay.flush()
     engine.submit(tenant, "dev", files=["src/a.py"])
     (elsewhere,) = engine.submit(tenant, "dev", files=["docs/**"])

@@ -19,9 +19,9 @@ from agents.models import Agent
 from pipelines import versions
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
-from tests.engine import at_once
+from tests.engine import simultaneously
 from tests.frozen import frozen_server
-from tests.registry import registered
+from tests.registry import temporary_agent
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -70,7 +70,7 @@ def server(settings: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def scribe(server: Any) -> Iterator[Agent]:
-    with registered("scribe", endpoint=f"http://127.0.0.1:{server.server_port}/scribe") as agent:
+    with temporary_agent("scribe", endpoint=f"http://127.0.0.1:{server.server_port}/scribe") as agent:
         yield agent
 
 
@@ -240,7 +240,7 @@ def test_a_result_for_an_address_that_was_replaced_meanwhile_does_not_count(
 
 
 def test_each_agent_is_checked_by_one_of_many_processes(scribe: Agent, server: Any) -> None:
-    at_once(*[health.check_waiting for _ in range(4)])
+    simultaneously(*[health.check_waiting for _ in range(4)])
 
     assert len(server.calls) == 1
 

@@ -17,7 +17,7 @@ from activities.notifications import backends
 from tenants.context import APP, tenant_scope
 from tenants.identifiers import uuid7
 from tenants.models import Tenant
-from tests.engine import at_once
+from tests.engine import simultaneously
 
 
 @pytest.fixture(autouse=True)
@@ -159,7 +159,7 @@ def test_alerts_without_a_key_never_merge(tenant: Tenant) -> None:
 def test_one_of_twenty_simultaneous_equal_alerts_is_created(tenant: Tenant) -> None:
     channel_of(tenant)
 
-    outcomes = at_once(*[lambda: raise_in(tenant, dedup_key="same") for _ in range(20)])
+    outcomes = simultaneously(*[lambda: raise_in(tenant, dedup_key="same") for _ in range(20)])
 
     assert len([outcome for outcome in outcomes if isinstance(outcome, UUID)]) == 1
     assert outcomes.count(None) == 19

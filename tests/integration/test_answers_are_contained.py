@@ -17,10 +17,10 @@ from console.content_security import ADMIN_POLICY, NO_PAGE
 from orchestrator.api_document import SWAGGER_POLICY
 from tenants.context import SYSTEM
 from tenants.models import Tenant
-from tests.browsing import list_of
+from tests.browsing import list_url
 from tests.fuzzing.world import Known, known_of
 from tests.integration.test_api_openapi import schema
-from tests.superusers import browser_of, seeing_all
+from tests.superusers import browser_of, create_superuser
 
 pytestmark = pytest.mark.long
 
@@ -100,7 +100,7 @@ def digests() -> dict[str, str]:
 def test_reading_everything_changes_nothing_and_every_answer_is_contained(
     world: Known, tenant: Tenant, api: Any
 ) -> None:
-    document, client, root = schema(), api("admin", platform=True), browser_of(seeing_all())
+    document, client, root = schema(), api("admin", platform=True), browser_of(create_superuser())
     root.get("/")
     before, wrong_answers, kinds = digests(), {}, set()
 
@@ -121,7 +121,7 @@ def test_reading_everything_changes_nothing_and_every_answer_is_contained(
         look(client, address)
     addresses = plain_addresses()
     assert len(addresses) > 100
-    lists = [list_of(model) for model in admin.site._registry]
+    lists = [list_url(model) for model in admin.site._registry]
     for address in [*addresses, *lists[::3]]:  # all are of one class
         look(root, address)
 
@@ -154,7 +154,7 @@ def test_errors_and_files_have_the_same_headers(
         "the health": (client.get("/healthz"), 200),
     }
     monkeypatch.setattr("console.overview.overview", None)
-    root = browser_of(seeing_all())
+    root = browser_of(create_superuser())
     root.raise_request_exception = False
     answers["a fault of ours"] = (root.get("/"), 500)
 
@@ -167,7 +167,7 @@ def test_errors_and_files_have_the_same_headers(
 
 
 def test_the_admin_may_run_our_script_files_and_no_inline_scripts(database: None) -> None:
-    root = browser_of(seeing_all())
+    root = browser_of(create_superuser())
 
     assert root.get("/admin/")["Content-Security-Policy"] == ADMIN_POLICY
     assert root.get("/api/v1/docs/")["Content-Security-Policy"] == SWAGGER_POLICY
@@ -178,7 +178,7 @@ def test_the_admin_may_run_our_script_files_and_no_inline_scripts(database: None
 
 def test_a_signed_in_person_changes_nothing_without_the_token_of_a_form(world: Known, tenant: Tenant) -> None:
     browser = Client(enforce_csrf_checks=True)
-    browser.force_login(seeing_all())
+    browser.force_login(create_superuser())
     before = digests()
 
     answers = {address: browser.post(address, {"action": "x"}).status_code for address in plain_addresses()}

@@ -12,7 +12,7 @@ from tenants.models import Membership, Role
 from tests.answers import problem
 from tests.integration import notes_api
 from tests.integration.notes_api import names_of
-from tests.superusers import seeing_all
+from tests.superusers import create_superuser
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.urls("tests.integration.notes_api")]
 
@@ -104,7 +104,7 @@ def test_a_member_of_several_tenants_must_name_one(ann, other_tenant):
 
 
 def test_a_superuser_must_name_a_tenant_and_may_name_any(tenant):
-    client = signed_in(seeing_all())
+    client = signed_in(create_superuser())
 
     problem(client.get(NOTES), 403, "tenant_not_named")
     problem(client.get(NOTES, headers={"X-Tenant": "nowhere"}), 403, "not_a_member")
@@ -183,7 +183,7 @@ def test_the_admin_sees_all_tenants_only_during_requests_of_superusers(client, m
     monkeypatch.setattr(
         notes_api.urlpatterns[-2], "callback", lambda request: aliases.append(current_alias()) or inside
     )
-    client.force_login(seeing_all())
+    client.force_login(create_superuser())
 
     assert client.get("/admin/").status_code == 200
 

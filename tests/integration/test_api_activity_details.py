@@ -22,8 +22,8 @@ from agents.models import Agent, AgentConfig
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tenants.redis import client as redis_client
+from tests.answers import problem
 from tests.engine import Engine
-from tests.integration.test_api_access import problem
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 

@@ -11,9 +11,9 @@ from agents import configuration, credentials
 from agents.models import Agent, AgentConfig, AgentVersionDeployment
 from tenants.context import tenant_scope
 from tenants.models import Tenant
+from tests.answers import problem
 from tests.cases import in_one_test
-from tests.engine import at_once
-from tests.integration.test_api_access import problem
+from tests.engine import simultaneously
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -274,7 +274,7 @@ def test_one_of_two_simultaneous_changes_of_the_same_version_is_refused(api: Any
     client = api()
     put(client, {"model": "a"})
 
-    answers = at_once(
+    answers = simultaneously(
         *[lambda n=n: put(api(name=f"n{n}"), {"model": f"m{n}"}, **{"If-Match": '"1"'}) for n in range(4)]
     )
 
@@ -284,7 +284,9 @@ def test_one_of_two_simultaneous_changes_of_the_same_version_is_refused(api: Any
 def test_two_simultaneous_first_settings_are_both_stored_or_one_is_refused(api: Any, tenant: Tenant) -> None:
     clients = [api(name=f"n{n}") for n in range(4)]
 
-    answers = at_once(*[lambda c=client, n=n: put(c, {"model": f"m{n}"}) for n, client in enumerate(clients)])
+    answers = simultaneously(
+        *[lambda c=client, n=n: put(c, {"model": f"m{n}"}) for n, client in enumerate(clients)]
+    )
 
     assert {answer.status_code for answer in answers} <= {200, 409}
     assert config(api())["model"] in {f"m{n}" for n in range(4)}

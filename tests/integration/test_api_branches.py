@@ -9,9 +9,9 @@ import pytest
 
 from pipelines import selectors
 from tenants.models import Tenant
+from tests.answers import problem
 from tests.engine import Engine
 from tests.flows import BROKEN, Flow, step
-from tests.integration.test_api_access import problem
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -50,7 +50,7 @@ def test_a_run_contains_the_branches_of_its_steps_with_their_items_and_counts(ap
         (2, {"name": "hives"}, "done", 1),
         (3, 3, "failed", 1),
     ]
-    activity = flow.only(step="write", branch=1)
+    activity = flow.activity(step="write", branch=1)
     assert write["branches"][0]["activity"] == str(activity.pk)
     assert write["branches"][0]["activity_status"] == "done"
     assert api("viewer").get(write["branches"][0]["link"]).json()["branch"] == 1

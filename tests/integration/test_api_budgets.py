@@ -18,7 +18,7 @@ from tenants.identifiers import uuid7
 from tenants.models import Tenant
 from tests.answers import problem
 from tests.engine import Engine
-from tests.spending import accepted, capped, costing, dollars, entered, finished
+from tests.spending import accept_run, complete_at_cost, dollars, ledger_total, make_budget, result_costing
 
 BUDGETS, USAGE = "/api/v1/budgets/", "/api/v1/usage/"
 BODY = {"name": "This month", "cap": "25.50", "period": "month", "agent_role": "qa"}
@@ -49,9 +49,9 @@ def test_a_budget_can_be_created_read_and_listed(api: Any, tenant: Tenant) -> No
 
 
 def test_the_state_of_a_budget_is_returned(api: Any, engine: Engine, acme: Tenant) -> None:
-    budget = capped(acme, "1")
-    run = accepted(engine, acme)
-    accepted(engine, acme)
+    budget = make_budget(acme, "1")
+    run = accept_run(engine, acme)
+    accept_run(engine, acme)
     reports.beat(run, progress=None, usage=dollars("0.60"))
     reports.beat(run, progress=None, usage=dollars("1.25"))
 
@@ -65,8 +65,8 @@ def test_the_state_of_a_budget_is_returned(api: Any, engine: Engine, acme: Tenan
 
 
 def test_the_answer_to_a_heartbeat_tells_an_agent_to_stop(engine: Engine, acme: Tenant) -> None:
-    capped(acme, "1")
-    run = accepted(engine, acme)
+    make_budget(acme, "1")
+    run = accept_run(engine, acme)
     agent = APIClient(HTTP_AUTHORIZATION=f"Bearer {run_tokens.issue(run).token}")
     address = f"/api/v1/agent-runs/{run.run_id}/"
 
@@ -86,7 +86,7 @@ def test_the_answer_to_a_heartbeat_tells_an_agent_to_stop(engine: Engine, acme: 
 
     (ended,) = engine.runs(acme, run.activity_id)
     assert (ended.beats, ended.progress, ended.status) == (2, "1.01", "failed")
-    assert entered(acme) == Decimal("1.03"), "what is spent is spent"
+    assert ledger_total(acme) == Decimal("1.03"), "what is spent is spent"
 
 
 def test_raising_a_cap_needs_its_version_and_work_continues(api: Any, engine: Engine, acme: Tenant) -> None:
@@ -162,7 +162,7 @@ def test_budgets_and_usage_of_another_tenant_are_404_or_empty(
     api: Any, engine: Engine, acme: Tenant, other_tenant: Tenant
 ) -> None:
     address, stranger = create_budget(api())["link"], api(tenant=other_tenant)
-    reports.complete(accepted(engine, acme), finished("1"), actor="test")
+    reports.complete(accept_run(engine, acme), result_costing("1"), actor="test")
 
     problem(stranger.get(address), 404, "not_found")
     problem(stranger.put(address, BODY, format="json"), 404, "not_found")
@@ -191,11 +191,11 @@ def test_usage_adds_up_however_it_is_grouped(api: Any, engine: Engine, acme: Ten
     steps = [{"id": "one", "agent_role": "qa"}, {"id": "two", "agent_role": "dev"}]
     versions.save(acme.pk, {"key": "chain", "name": "Chain", "steps": steps}, actor="test")
     deliverable = uuid7()
-    engine.agent.behaviour = costing("0.105")
+    engine.agent.behaviour = complete_at_cost("0.105")
     start_run(acme.pk, "chain", NewRun(), actor="test")
     engine.submit(acme, "qa", deliverable_id=deliverable)
     engine.drain()
-    engine.agent.behaviour = costing("0.01")
+    engine.agent.behaviour = complete_at_cost("0.01")
     engine.submit(acme, "seo")
     engine.drain()
     client = api("viewer")
@@ -241,8 +241,8 @@ def test_an_unknown_parameter_of_a_usage_query_is_refused(api: Any, query: str, 
 
 
 def test_a_run_contains_its_cost(api: Any, engine: Engine, acme: Tenant) -> None:
-    run = accepted(engine, acme)
-    reports.complete(run, finished("0.42"), actor="test")
+    run = accept_run(engine, acme)
+    reports.complete(run, result_costing("0.42"), actor="test")
 
     (body,) = api().get(f"/api/v1/activities/{run.activity_id}/runs/").json()["results"]
 

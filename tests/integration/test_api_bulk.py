@@ -17,8 +17,8 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
 from tests.cases import in_one_test
-from tests.engine import Engine, at_once
-from tests.failed_work import failed_many
+from tests.engine import Engine, simultaneously
+from tests.failed_work import create_dead_letters
 
 BULK, JOBS = "/api/v1/activities/bulk/", "/api/v1/bulk-jobs/"
 
@@ -133,7 +133,7 @@ def test_cancelling_work_that_awaits_approval_cancels_its_gate(
 
 def test_failed_work_is_retried(client: Any, engine: Engine, tenant: Tenant) -> None:
     engine.serve(tenant)
-    failed_many(tenant, 120)
+    create_dead_letters(tenant, 120)
     running = start_job(client, "retry", 120)
 
     bulk_jobs.work()
@@ -311,7 +311,7 @@ def test_two_workers_at_once_process_each_activity_once(client: Any, engine: Eng
     engine.submit(tenant, count=250)
     job = start_job(client, "cancel", 250)
 
-    at_once(*[bulk_jobs.work for _ in range(3)])
+    simultaneously(*[bulk_jobs.work for _ in range(3)])
     bulk_jobs.work()
 
     assert client.get(job["link"]).json()["done"] == 250
@@ -325,7 +325,7 @@ def test_activities_that_end_meanwhile_are_skipped(client: Any, engine: Engine, 
     engine.submit(tenant, count=60)
     job = start_job(client, "cancel", 60)
 
-    at_once(bulk_jobs.work, engine.drain)
+    simultaneously(bulk_jobs.work, engine.drain)
     bulk_jobs.work()
     rebuilding.rebuild()
 

@@ -12,9 +12,9 @@ import pytest
 from activities import dead_letters as dead_letters_escalation
 from agents.exceptions import PermanentAgentError
 from tenants.models import Tenant
+from tests.answers import problem
 from tests.engine import Engine
-from tests.failed_work import escalations_of, failed, letters_of
-from tests.integration.test_api_access import problem
+from tests.failed_work import escalations_of, letters_of, submit_failing
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -30,7 +30,7 @@ def letter_of(tenant: Tenant, activity_id: UUID) -> str:
 def test_a_dead_letter_contains_the_failure_and_its_resolution(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
-    (activity_id,) = failed(engine, acme)
+    (activity_id,) = submit_failing(engine, acme)
     dead_letters_escalation.handle_waiting()
     (escalation,) = escalations_of(acme, activity_id)
 
@@ -57,8 +57,8 @@ def test_a_dead_letter_contains_the_failure_and_its_resolution(
 
 
 def test_each_filter_narrows_the_list(api: Any, engine: Engine, acme: Tenant) -> None:
-    (first,) = failed(engine, acme, "qa")
-    (second,) = failed(engine, acme, "dev")
+    (first,) = submit_failing(engine, acme, "qa")
+    (second,) = submit_failing(engine, acme, "dev")
     client = api("operator")
     client.post(f"{LETTERS}{letter_of(acme, second)}/replay/")
     (letter,) = letters_of(acme, first)
@@ -85,8 +85,10 @@ def test_similar_failures_form_one_group_with_the_newest_as_an_example(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     for number in range(3):
-        ids = failed(engine, acme, error=PermanentAgentError(f"Row {number} is missing.", code="missing"))
-    failed(engine, acme, error=PermanentAgentError("Out of memory.", code="memory"))
+        ids = submit_failing(
+            engine, acme, error=PermanentAgentError(f"Row {number} is missing.", code="missing")
+        )
+    submit_failing(engine, acme, error=PermanentAgentError("Out of memory.", code="memory"))
     client = api("operator")
     client.post(f"{LETTERS}{letter_of(acme, ids[0])}/replay/")
 
@@ -106,7 +108,7 @@ def test_similar_failures_form_one_group_with_the_newest_as_an_example(
 
 def test_groups_are_paginated(api: Any, engine: Engine, acme: Tenant) -> None:
     for code in "abc":
-        failed(engine, acme, error=PermanentAgentError("no", code=code))
+        submit_failing(engine, acme, error=PermanentAgentError("no", code=code))
     client = api()
 
     pages, address = [], f"{GROUPS}?limit=1"
@@ -122,7 +124,7 @@ def test_groups_are_paginated(api: Any, engine: Engine, acme: Tenant) -> None:
 def test_a_dry_run_counts_what_a_replay_then_does_exactly_once(
     api: Any, engine: Engine, acme: Tenant, by: str
 ) -> None:
-    ids = failed(engine, acme, count=3)
+    ids = submit_failing(engine, acme, count=3)
     chosen: Any = (
         [letter_of(acme, one) for one in ids] if by == "ids" else {"agent_role": "qa", "state": "open"}
     )
@@ -145,9 +147,9 @@ def test_a_dry_run_counts_what_a_replay_then_does_exactly_once(
 
 
 def test_a_filter_chooses_by_time(api: Any, engine: Engine, acme: Tenant) -> None:
-    (old,) = failed(engine, acme)
+    (old,) = submit_failing(engine, acme)
     at = datetime.now(UTC)
-    (new,) = failed(engine, acme)
+    (new,) = submit_failing(engine, acme)
 
     done = api("operator").post(REPLAY, {"filter": {"created_after": at.isoformat()}}).json()
 
@@ -156,7 +158,7 @@ def test_a_filter_chooses_by_time(api: Any, engine: Engine, acme: Tenant) -> Non
 
 
 def test_one_letter_is_replayed_once(api: Any, engine: Engine, acme: Tenant) -> None:
-    (activity_id,) = failed(engine, acme)
+    (activity_id,) = submit_failing(engine, acme)
     address = f"{LETTERS}{letter_of(acme, activity_id)}/replay/"
     client = api("operator", name="Ops")
 
@@ -172,7 +174,7 @@ def test_one_letter_is_replayed_once(api: Any, engine: Engine, acme: Tenant) -> 
 
 
 def test_dismissed_failures_are_cancelled_with_the_reason(api: Any, engine: Engine, acme: Tenant) -> None:
-    ids = failed(engine, acme, count=2)
+    ids = submit_failing(engine, acme, count=2)
     dead_letters_escalation.handle_waiting()
     client = api("operator")
 
@@ -199,7 +201,7 @@ def test_dismissed_failures_are_cancelled_with_the_reason(api: Any, engine: Engi
 def test_an_error_of_a_body_names_its_path(
     api: Any, engine: Engine, acme: Tenant, address: str, body: Any, path: str
 ) -> None:
-    (activity_id,) = failed(engine, acme)
+    (activity_id,) = submit_failing(engine, acme)
 
     refused = problem(api("operator").post(address, body), 400, "validation_failed")
 
@@ -213,7 +215,7 @@ def test_an_error_of_a_body_names_its_path(
 def test_a_filter_without_a_condition_does_not_choose_everything(
     api: Any, engine: Engine, acme: Tenant, address: str, chosen: dict[str, Any], dry_run: bool
 ) -> None:
-    (activity_id,) = failed(engine, acme)
+    (activity_id,) = submit_failing(engine, acme)
     body = {"filter": chosen, "dry_run": dry_run} | ({"reason": "old"} if address == DISMISS else {})
 
     refused = problem(api("operator").post(address, body), 400, "validation_failed")
@@ -226,7 +228,7 @@ def test_a_filter_without_a_condition_does_not_choose_everything(
 def test_dead_letters_of_another_tenant_are_neither_visible_nor_changed(
     api: Any, engine: Engine, acme: Tenant, other_tenant: Tenant
 ) -> None:
-    (activity_id,) = failed(engine, acme)
+    (activity_id,) = submit_failing(engine, acme)
     letter, stranger = letter_of(acme, activity_id), api("admin", tenant=other_tenant)
 
     assert stranger.get(LETTERS).json()["results"] == stranger.get(GROUPS).json()["results"] == []

@@ -18,7 +18,7 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
 from tests.cases import in_one_test
-from tests.engine import Engine, at_once
+from tests.engine import Engine, simultaneously
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -150,7 +150,7 @@ def test_one_of_several_simultaneous_changes_of_the_same_version_wins(api: Any, 
     deliverable = make(clients[0])
     change = {"name": "News", "pipelines": ["flow"]}
 
-    answers = at_once(
+    answers = simultaneously(
         *[
             lambda c=client: c.put(deliverable["link"], change, headers={"If-Match": '"1"'})
             for client in clients

@@ -28,9 +28,9 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tenants.models.events import WebhookEndpoint
 from tests import servers
+from tests.answers import problem
 from tests.engine import Engine
 from tests.integration.permission_table import permissions
-from tests.integration.test_api_access import problem
 from tests.tickers import body
 
 pytestmark = pytest.mark.usefixtures("database")

@@ -15,7 +15,7 @@ from tenants.api import idempotency
 from tenants.context import tenant_scope
 from tenants.models import ApiToken, Tenant
 from tests.answers import problem
-from tests.engine import at_once
+from tests.engine import simultaneously
 from tests.fuzzing.bodies import BODIES, CHANGES_NOTHING_READ, SUCCEEDS_ONLY_IN_A_STATE
 from tests.fuzzing.world import Known, known_of
 from tests.integration.test_api_openapi import CALLBACKS, operations
@@ -150,7 +150,7 @@ def test_no_post_that_is_in_progress_is_started_a_second_time(
         finally:
             requested.set()
 
-    _, results = at_once(hold, send_all)
+    _, results = simultaneously(hold, send_all)
 
     assert not isinstance(results, Exception), results
     assert {each[1:] for each in results} == {(409, "idempotency_in_progress")}, results

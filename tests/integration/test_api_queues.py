@@ -17,8 +17,8 @@ from agents.models import Agent, AgentConfig
 from agents.routing import queue_of
 from tenants.context import APP, tenant_scope
 from tenants.models import Tenant
+from tests.answers import problem
 from tests.engine import Engine
-from tests.integration.test_api_access import problem
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 

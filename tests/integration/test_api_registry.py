@@ -13,7 +13,7 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
 from tests.cases import in_one_test
-from tests.registry import registered
+from tests.registry import temporary_agent
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -37,7 +37,7 @@ def platform(api: Any, tenant: Tenant) -> Any:
 
 @pytest.fixture
 def scribe(allow_the_endpoint: None) -> Iterator[Agent]:
-    with registered("scribe", endpoint=NEW["endpoint"]) as agent:
+    with temporary_agent("scribe", endpoint=NEW["endpoint"]) as agent:
         yield agent
 
 

@@ -14,7 +14,7 @@ from pipelines.schedules import editing, lifecycle
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
-from tests.engine import Engine, at_once
+from tests.engine import Engine, simultaneously
 from tests.tickers import SCHEDULES, body, tickers
 
 NOON = datetime(2027, 5, 1, 12, tzinfo=UTC)
@@ -91,7 +91,7 @@ def test_one_of_several_simultaneous_changes_of_the_same_version_wins(api: Any, 
     clients = [api(name=f"n{number}") for number in range(4)]
     schedule = make(clients[0])
 
-    answers = at_once(
+    answers = simultaneously(
         *[
             lambda c=client, n=number: c.patch(
                 schedule["link"], {"priority": n + 1}, headers={"If-Match": '"1"'}

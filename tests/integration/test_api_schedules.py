@@ -15,7 +15,7 @@ from pipelines.models import Pipeline, Schedule
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
-from tests.engine import at_once
+from tests.engine import simultaneously
 from tests.tickers import SCHEDULES, body, tickers
 
 
@@ -229,7 +229,7 @@ def test_a_name_is_unique_per_tenant(api: Any, acme: Tenant, other_tenant: Tenan
 def test_one_of_several_simultaneous_equal_schedules_is_created(api: Any, acme: Tenant) -> None:
     clients = [api(name=f"n{number}") for number in range(3)]
 
-    answers = at_once(*[lambda c=client: c.post(SCHEDULES, body()) for client in clients])
+    answers = simultaneously(*[lambda c=client: c.post(SCHEDULES, body()) for client in clients])
 
     assert sorted(answer.status_code for answer in answers) == [201, 409, 409]
     assert PeriodicTask.objects.filter(task="schedules.fire").count() == 1

@@ -108,7 +108,7 @@ def test_rotation_adds_a_second_secret_and_both_sign(
 def test_a_test_delivery_is_sent_and_logged(
     api: Callable[..., Any], webhook: dict[str, Any], receiver: HttpReceiver
 ) -> None:
-    receiver.answers((500, {}, b"broken"))
+    receiver.answer_with((500, {}, b"broken"))
     answer = api().post(f"{HOOKS}{webhook['id']}/test/", {})
     deliver_waiting(troubled=False)
 

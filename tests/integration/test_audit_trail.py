@@ -18,7 +18,7 @@ from tenants.audit import verify_chains
 from tenants.context import APP, OWNER, SYSTEM, system_scope, tenant_scope
 from tenants.models import Tenant
 from tenants.models.audit import AuditEntry
-from tests.plans import asked_of, rows_read
+from tests.plans import recorded_statements, rows_read
 
 MIA = audit.Actor("user", "7", "mia")
 
@@ -227,7 +227,7 @@ def test_chains_of_any_length_are_verified(tenant: Tenant, other_tenant: Tenant)
     with connections[OWNER].cursor() as cursor:
         cursor.execute("ANALYZE tenants_auditentry")
 
-    with asked_of(SYSTEM) as statements:
+    with recorded_statements(SYSTEM) as statements:
         chains = audit.chains()
 
     ((alias, sql, parameters),) = statements

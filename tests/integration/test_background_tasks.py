@@ -34,7 +34,7 @@ from tenants.models import Tenant
 from tenants.redis import client
 from tests.engine import eventually
 from tests.receivers import http_receiver
-from tests.upkeep import leading
+from tests.upkeep import new_leader
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -267,7 +267,7 @@ def test_an_unreachable_broker_raises_an_error_for_the_leader_and_hints_follow_l
 def test_the_leader_sends_hints_once_a_second(tenant: Tenant, clock: list[float]) -> None:
     register("digest")
     register("other", slug="nobody", queue="dead-letter")
-    keeper = leading()
+    keeper = new_leader()
 
     with statements() as executed:
         keeper.tick()

@@ -22,9 +22,9 @@ from pipelines.schedules import system_jobs
 from pipelines.submission import NewRun, WhenFull, start_run, start_runs
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.engine import Engine, at_once
+from tests.answers import problem
+from tests.engine import Engine, simultaneously
 from tests.flows import Flow, step
-from tests.integration.test_api_access import problem
 from tests.scheduling import HOUR, NOON, execution, fire, jobs, make_pipeline, make_schedule, tickers
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time", "fresh")
@@ -266,7 +266,7 @@ def test_simultaneous_submissions_never_exceed_the_bound(engine: Engine, acme: T
         else (lambda: engine.submit(acme))
     )
 
-    outcomes = at_once(*[start] * 5)
+    outcomes = simultaneously(*[start] * 5)
 
     assert sum(isinstance(outcome, BacklogFull) for outcome in outcomes) == 3
     assert [
@@ -283,7 +283,7 @@ def test_steps_that_end_at_once_share_the_available_room(engine: Engine, acme: T
     start_flow_runs(acme, 4, step("first", agent_role="dev"), step("second", "first", agent_role="ba"))
     messages = [engine.take() or {} for _ in range(4)]
 
-    outcomes = at_once(*[lambda message=message: tasks.run(**message) for message in messages])
+    outcomes = simultaneously(*[lambda message=message: tasks.run(**message) for message in messages])
 
     assert [outcome for outcome in outcomes if isinstance(outcome, Exception)] == []
     assert (waiting(acme, "ba"), len(deferred_roles(acme))) == (BOUND, 2)

@@ -21,8 +21,8 @@ from pipelines import versions
 from pipelines.submission import NewRun, start_run
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.engine import Engine, at_once, elsewhere
-from tests.integration.test_api_access import problem
+from tests.answers import problem
+from tests.engine import Engine, in_another_thread, simultaneously
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time", "fresh")
 
@@ -206,7 +206,7 @@ def test_simultaneous_submissions_never_exceed_a_full_backlog(
     policy(acme, max_waiting=5, when_full=when_full)
     waiting(engine, acme, 4)
 
-    outcomes = at_once(*[lambda: submit_as_the_api(acme, 10)] * 4)
+    outcomes = simultaneously(*[lambda: submit_as_the_api(acme, 10)] * 4)
 
     refused = [one for one in outcomes if isinstance(one, BacklogFull)]
     assert [one for one in outcomes if isinstance(one, Exception) and not isinstance(one, BacklogFull)] == []
@@ -221,7 +221,7 @@ def test_work_that_is_being_claimed_is_not_shed(engine: Engine, acme: Tenant) ->
     with tenant_scope(acme.pk):  # a claim that has not committed yet holds the row
         Activity.objects.for_tenant(acme.pk).select_for_update().get(pk=claimed)
         with pytest.raises(BacklogFull):
-            elsewhere(lambda: submit_as_the_api(acme, 1, role="qa"))
+            in_another_thread(lambda: submit_as_the_api(acme, 1, role="qa"))
 
     engine.drain()
     assert engine.status(acme, claimed) == "done"
@@ -249,7 +249,7 @@ def test_a_simultaneous_claim_and_shedding_have_one_winner(engine: Engine, acme:
         (contested,) = engine.submit(acme, "qa", priority=20)
         message = engine.take() or {}
 
-        delivered, submitted = at_once(
+        delivered, submitted = simultaneously(
             lambda m=message: tasks.run(**m), lambda: submit_as_the_api(acme, 1, role="qa")
         )
 

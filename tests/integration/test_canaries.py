@@ -16,7 +16,7 @@ from agents.contracts import Completed, Output
 from tenants import tokens
 from tenants.models import Tenant
 from tests.engine import Engine
-from tests.failed_work import failed
+from tests.failed_work import submit_failing
 from tests.integration.test_secrets_stay_in import documents, keys_and_values, log_text, tables
 from tests.receivers import HttpReceiver
 
@@ -49,7 +49,7 @@ def test_no_canary_is_found_where_it_does_not_belong(
     engine.messages()
     in_messages = keys_and_values()
     engine.drain()
-    (broken,) = failed(engine, tenant, "dev", description=PROMPT)
+    (broken,) = submit_failing(engine, tenant, "dev", description=PROMPT)
     dead_letters.handle_waiting()
     run_token = engine.agent.calls[-1].callback.token if engine.agent.calls else ""
     deliver_waiting(troubled=False)

@@ -17,8 +17,8 @@ from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 from tenants.models import Channel, Tenant
 from tenants.signals import channel_expired
-from tests.engine import at_once, elsewhere
-from tests.upkeep import tick
+from tests.engine import in_another_thread, simultaneously
+from tests.upkeep import run_due_jobs
 
 MakeChannel = Callable[..., Channel]
 
@@ -85,7 +85,7 @@ def test_people_are_warned_once_a_day_before_an_expiry_and_again_for_another_tim
     channels.reactivate(tenant.pk, soon.pk, expires_at=ahead(hours=48))
     assert channels.announce_expiring() == 0
     channels.reactivate(tenant.pk, soon.pk, expires_at=ahead(hours=20))
-    assert sorted(at_once(*[channels.announce_expiring] * 4)) == [0, 0, 0, 1]
+    assert sorted(simultaneously(*[channels.announce_expiring] * 4)) == [0, 0, 0, 1]
     assert reload(soon).standing == "active"
 
 
@@ -104,7 +104,7 @@ def test_one_of_twenty_simultaneous_reports_expires_a_channel(
     channel = make_channel(expires_at=ago(minutes=1))
     noticing: list[Callable[[], Any]] = [lambda: channels.expire(tenant.pk, channel.pk), channels.expire_due]
 
-    outcomes = at_once(*noticing * 10)
+    outcomes = simultaneously(*noticing * 10)
 
     assert [bool(outcome) for outcome in outcomes].count(True) == 1
     assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)]
@@ -208,7 +208,7 @@ def test_a_channel_that_is_reactivated_during_the_sweep_stays_active(
 
     def reactivate_the_second(*, channel: Channel, **options: Any) -> None:
         if channel.pk == first.pk:
-            elsewhere(lambda: channels.reactivate(tenant.pk, second.pk, expires_at=ahead(days=30)))
+            in_another_thread(lambda: channels.reactivate(tenant.pk, second.pk, expires_at=ahead(days=30)))
 
     channel_expired.connect(reactivate_the_second)
     try:
@@ -250,7 +250,7 @@ def test_a_channel_that_cannot_be_marked_does_not_stop_the_others(
 def test_the_leader_runs_the_sweep(tenant: Tenant, make_channel: MakeChannel) -> None:
     channel = make_channel(expires_at=ago(minutes=1))
 
-    tick()
+    run_due_jobs()
 
     assert reload(channel).status == "expired"
 

@@ -21,8 +21,8 @@ from activities.models import Activity
 from agents.contracts import AgentRequest, AgentResult, Completed, Output
 from tenants.context import SYSTEM, tenant_scope
 from tenants.models import Tenant
-from tests.engine import Engine, at_once, elsewhere, eventually
-from tests.spending import capped
+from tests.engine import Engine, eventually, in_another_thread, simultaneously
+from tests.spending import make_budget
 
 THREADS = 6
 
@@ -79,7 +79,7 @@ def _let_others_gather(monkeypatch: pytest.MonkeyPatch, one: Combining[Any, Any]
 def deliver_side_by_side(engine: Engine) -> None:
     messages = [message for _ in range(THREADS) if (message := engine.take())]
     assert len(messages) == THREADS
-    outcomes = at_once(*[lambda message=message: dispatch.receive(**message) for message in messages])
+    outcomes = simultaneously(*[lambda message=message: dispatch.receive(**message) for message in messages])
     assert outcomes == [None] * THREADS
 
 
@@ -142,7 +142,7 @@ def test_a_run_that_was_cancelled_meanwhile_is_refused_and_the_others_count(
 
     def behaviour(request: AgentRequest) -> AgentResult:
         if request.activity_id == withdrawn:
-            elsewhere(lambda: cancellation.cancel(acme.pk, withdrawn, actor="Ann"))
+            in_another_thread(lambda: cancellation.cancel(acme.pk, withdrawn, actor="Ann"))
         return Completed(Output(content="done"))
 
     engine.agent.behaviour = behaviour
@@ -203,7 +203,9 @@ def test_a_locked_row_holds_up_only_its_own_run(
 
     engine.agent.behaviour = behaviour
     messages = [message for _ in range(THREADS) if (message := engine.take())]
-    outcomes = at_once(lock, *[lambda message=message: dispatch.receive(**message) for message in messages])
+    outcomes = simultaneously(
+        lock, *[lambda message=message: dispatch.receive(**message) for message in messages]
+    )
 
     assert outcomes == [None] * (THREADS + 1)
     assert statuses(acme) == {"done": THREADS}
@@ -229,7 +231,7 @@ def test_a_locked_row_holds_up_only_its_own_claim(
         unlock()
 
     with lock_on(ids[2]) as unlock:
-        outcomes = at_once(
+        outcomes = simultaneously(
             lambda: unlock_after_the_others(unlock),
             *[lambda message=message: deliver(message) for message in messages],
         )
@@ -242,7 +244,7 @@ def test_a_locked_row_holds_up_only_its_own_claim(
 def test_work_that_is_claimed_together_is_claimed_as_far_as_its_budget_allows(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    capped(acme, "4", unit="runs")
+    make_budget(acme, "4", unit="runs")
     engine.submit(acme, count=THREADS)
     _let_others_gather(monkeypatch, dispatch.CLAIMING)
     deliver_side_by_side(engine)

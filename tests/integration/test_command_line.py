@@ -24,7 +24,7 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tenants.models.audit import AuditEntry
 from tests.engine import Engine
-from tests.failed_work import failed, failed_many, letters_of
+from tests.failed_work import create_dead_letters, letters_of, submit_failing
 from tests.flows import BROKEN, Flow, step
 from tests.scheduling import make_schedule
 
@@ -64,7 +64,7 @@ def world(engine: Engine, tenant: Tenant) -> World:
     engine.serve(tenant)
     flow = Flow(engine, tenant, step("a"), step("brief", "a"))
     flow.drain(a={"n": 1}, brief=BROKEN)
-    (broken,) = failed(engine, tenant)
+    (broken,) = submit_failing(engine, tenant)
     with tenant_scope(tenant.pk):
         submit([NewActivity(name="Read the brief", human_role="editor")], actor="test")
     make_schedule(tenant, cron="30 6 * * 1-5", timezone="Europe/Berlin")
@@ -88,7 +88,7 @@ def test_every_example_in_the_document_and_the_help_runs(
     # First the replay of the run, because replays of failures resume the run as well.
     for line in sorted(commands, key=lambda line: "replay run" not in line):
         if line.startswith(("replay activity", "replay failures --tenant acme --all")):
-            (broken,) = failed(engine, tenant)
+            (broken,) = submit_failing(engine, tenant)
         else:
             broken = world.broken
         ours = str(
@@ -184,7 +184,7 @@ def test_failures_are_replayed_in_batches_and_only_once(
 ) -> None:
     monkeypatch.setattr(replay, "PORTION", 3)
     engine.serve(tenant)
-    ids = failed_many(tenant, 7)
+    ids = create_dead_letters(tenant, 7)
     fingerprint = letters_of(tenant, ids[0])[0].fingerprint
 
     assert fingerprint in output_of("replay", "failures")
@@ -207,7 +207,7 @@ def test_one_activity_is_replayed_and_a_second_replay_says_what_to_do_next(
     engine: Engine, tenant: Tenant
 ) -> None:
     engine.serve(tenant)
-    (broken,) = failed(engine, tenant)
+    (broken,) = submit_failing(engine, tenant)
 
     assert output_of("replay", "activity", str(broken)).strip() == "started 1, skipped 0"
     with pytest.raises(CommandError, match=rf"manage.py why {broken}"):

@@ -27,11 +27,11 @@ from agents import configuration
 from agents.command_line import processes, workspaces
 from agents.models import Agent
 from tenants.models import Tenant
+from tests.accepted_work import child
+from tests.answers import problem
 from tests.engine import Engine, eventually
 from tests.integration.sessions.conversations import REPORT
-from tests.integration.test_api_access import problem
 from tests.programs import NOTE_KEEPER, ROOT, processes_of, program
-from tests.toolbox import child
 
 pytestmark = pytest.mark.long
 

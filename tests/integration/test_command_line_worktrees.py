@@ -19,7 +19,8 @@ from agents.models import Agent
 from agents.runner import run_agent
 from tenants.models import Tenant
 from tests.engine import Engine
-from tests.programs import Linked, a_request, program
+from tests.linking import RecordingLink
+from tests.programs import a_request, program
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -117,7 +118,7 @@ def test_only_one_run_at_a_time_uses_a_repository_and_the_other_is_requeued_with
         while not os.path.exists(sys.argv[1]): time.sleep(0.01)
     """
     command = program(tmp_path, code)
-    link = Linked()
+    link = RecordingLink()
     link.stop = lambda: started.set() if link.sessions else None  # type: ignore[assignment, return-value, func-returns-value]
     first = a_request(
         {"command": [*command, str(finish)], "repository": str(repository), "output": "stream-json"}

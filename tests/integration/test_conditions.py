@@ -19,7 +19,7 @@ from agents.models import AgentConfig
 from tenants.context import APP, OWNER, system_scope, tenant_scope
 from tenants.identifiers import uuid7
 from tenants.models import Tenant
-from tests.engine import Engine, at_once
+from tests.engine import Engine, simultaneously
 
 
 class Clock:
@@ -134,8 +134,10 @@ def test_a_condition_that_returns_raises_a_new_alert(
 def test_one_of_several_leaders_that_see_a_condition_raises_the_alert(engine: Engine, tenant: Tenant) -> None:
     finding = platform_checks.Finding("qa", "Workers of qa take no work", "over", tenants=lambda: [tenant.pk])
 
-    started = at_once(*[lambda: platform_checks.announce_changes(AlertKind.IDLE_WORKER, [finding])] * 4)
-    ended = at_once(*[lambda: platform_checks.announce_changes(AlertKind.IDLE_WORKER, [])] * 4)
+    started = simultaneously(
+        *[lambda: platform_checks.announce_changes(AlertKind.IDLE_WORKER, [finding])] * 4
+    )
+    ended = simultaneously(*[lambda: platform_checks.announce_changes(AlertKind.IDLE_WORKER, [])] * 4)
 
     assert (sorted(started), sorted(ended)) == ([0, 0, 0, 1], [0, 0, 0, 1])
     assert len(alerts_of(tenant, AlertKind.IDLE_WORKER)) == 2

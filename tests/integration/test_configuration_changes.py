@@ -19,7 +19,7 @@ from tenants import caches
 from tenants.caches import ConfigurationCache
 from tenants.context import OWNER, system_scope, tenant_scope
 from tenants.models import Budget, ConfigurationChange, Pause, PauseKind, Plan, Tenant
-from tests.engine import elsewhere, eventually
+from tests.engine import eventually, in_another_thread
 from tests.integration.isolation.sending import counted
 
 #: Other tests share the server, and some of them build large tables in one transaction; in seconds.
@@ -94,7 +94,7 @@ def test_a_change_of_one_tenant_is_read_again_and_others_keep_their_cache(
     assert all(is_read_again(cache, each) for each in whose)
     settle(cache, *whose)
 
-    elsewhere(of_tenant(tenant, OF_ONE_TENANT[what]))
+    in_another_thread(of_tenant(tenant, OF_ONE_TENANT[what]))
 
     assert is_read_again(cache, tenant.pk)
     assert not is_read_again(cache, other_tenant.pk)
@@ -108,7 +108,7 @@ def test_a_change_for_all_tenants_is_read_again_by_all(
 ) -> None:
     settle(cache, tenant.pk)
 
-    elsewhere(OF_ALL[what])
+    in_another_thread(OF_ALL[what])
 
     assert is_read_again(cache, tenant.pk)
     settle(cache, tenant.pk)
@@ -164,9 +164,9 @@ def test_a_read_during_a_change_sees_it_once_it_has_committed(
     with transaction.atomic(using=OWNER), connections[OWNER].cursor() as cursor:
         cursor.execute("UPDATE agents_agent SET timeout_seconds = 9 WHERE role = 'qa'")
         # Later transactions commit before it, so their changes are seen before it.
-        elsewhere(change)
-        assert elsewhere(lambda: is_read_again(cache, tenant.pk))
-        assert not elsewhere(lambda: is_read_again(cache, other_tenant.pk))
+        in_another_thread(change)
+        assert in_another_thread(lambda: is_read_again(cache, tenant.pk))
+        assert not in_another_thread(lambda: is_read_again(cache, other_tenant.pk))
 
     assert is_read_again(cache, other_tenant.pk)
 
@@ -191,8 +191,8 @@ def test_values_read_before_a_change_that_another_thread_has_seen_are_not_cached
     settle(cache, tenant.pk)
 
     def slow_read() -> object:
-        elsewhere(of_tenant(tenant, OF_ONE_TENANT["its settings of a role"]))
-        assert elsewhere(lambda: is_read_again(cache, tenant.pk))
+        in_another_thread(of_tenant(tenant, OF_ONE_TENANT["its settings of a role"]))
+        assert in_another_thread(lambda: is_read_again(cache, tenant.pk))
         return "as it was before"
 
     assert cache.get(tenant.pk, "dev", slow_read) == "as it was before"
@@ -248,7 +248,7 @@ def test_limits_are_recomputed_only_when_configuration_or_workers_have_changed(
     assert [limits.refresh() for _ in range(3)] == [False] * 3
     assert computed == []
 
-    elsewhere(of_tenant(tenant, OF_ONE_TENANT["the tenant"]))
+    in_another_thread(of_tenant(tenant, OF_ONE_TENANT["the tenant"]))
     assert [limits.refresh() for _ in range(2)] == [True, False]
     assert computed
 

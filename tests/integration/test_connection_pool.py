@@ -15,7 +15,7 @@ from tenants import connection_pool
 from tenants.connection_pool import OPENED_AT_ONCE, ConnectionPool
 from tenants.context import APP, POOL, tenant_scope
 from tenants.models import Tenant
-from tests.engine import at_once, elsewhere
+from tests.engine import in_another_thread, simultaneously
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -52,7 +52,7 @@ def test_threads_share_one_connection_and_hold_none_in_between(tenant: Tenant) -
         first = work_for(tenant)
         return first, holds_one(), work_for(tenant)
 
-    results = [elsewhere(twice) for _ in range(3)]
+    results = [in_another_thread(twice) for _ in range(3)]
 
     assert len({pid for first, _, second in results for pid in (first, second)}) == 1
     assert not any(holds for _, holds, _ in results)
@@ -63,9 +63,9 @@ def test_a_returned_connection_does_not_keep_its_tenant(tenant: Tenant) -> None:
         with POOL.connection():
             return backend(), query("SELECT current_setting('app.tenant_id', true)")
 
-    used = elsewhere(lambda: work_for(tenant))
+    used = in_another_thread(lambda: work_for(tenant))
 
-    assert elsewhere(outside_of_a_scope) == (used, "")
+    assert in_another_thread(outside_of_a_scope) == (used, "")
 
 
 def test_code_in_a_scope_and_after_its_commit_uses_the_connection_of_the_scope(tenant: Tenant) -> None:
@@ -83,8 +83,10 @@ def test_code_in_a_scope_and_after_its_commit_uses_the_connection_of_the_scope(t
         both_work.wait()
         return backend()
 
-    assert len(set(elsewhere(nested))) == 1
-    assert len(set(at_once(*[lambda: work_for(tenant, meet)] * 2))) == 2  # no other thread gets it meanwhile
+    assert len(set(in_another_thread(nested))) == 1
+    assert (
+        len(set(simultaneously(*[lambda: work_for(tenant, meet)] * 2))) == 2
+    )  # no other thread gets it meanwhile
 
 
 def test_an_open_transaction_keeps_its_connection(tenant: Tenant) -> None:
@@ -92,16 +94,16 @@ def test_an_open_transaction_keeps_its_connection(tenant: Tenant) -> None:
         with transaction.atomic(using=APP):
             return bool(backend() == work_for(tenant) == backend())
 
-    assert elsewhere(inside_of_a_transaction)
+    assert in_another_thread(inside_of_a_transaction)
 
 
 def test_a_connection_that_a_thread_has_opened_returns_to_the_pool(tenant: Tenant) -> None:
     def alone_first() -> tuple[Any, Any, bool]:
         return backend(), work_for(tenant), holds_one()
 
-    own, used, still_holds = elsewhere(alone_first)
+    own, used, still_holds = in_another_thread(alone_first)
 
-    assert own == used == elsewhere(lambda: work_for(tenant))
+    assert own == used == in_another_thread(lambda: work_for(tenant))
     assert not still_holds
 
 
@@ -113,10 +115,10 @@ def test_limits_that_upkeep_sets_on_its_connection_stay_in_force(tenant: Tenant)
         Bounds().apply(1.25)
         return [work_for(tenant, limit), work_for(tenant, limit), holds_one()]
 
-    usual = elsewhere(lambda: work_for(tenant, limit))
+    usual = in_another_thread(lambda: work_for(tenant, limit))
 
-    assert elsewhere(upkeep) == ["1250ms", "1250ms", True]
-    assert elsewhere(lambda: work_for(tenant, limit)) == usual != "1250ms"
+    assert in_another_thread(upkeep) == ["1250ms", "1250ms", True]
+    assert in_another_thread(lambda: work_for(tenant, limit)) == usual != "1250ms"
 
 
 def test_a_thread_waits_for_a_returned_connection_before_it_opens_another(tenant: Tenant) -> None:
@@ -147,7 +149,7 @@ def test_no_thread_waits_long_for_a_connection(tenant: Tenant, monkeypatch: pyte
         all_work.wait(20)  # no connection has been returned when the last thread arrives
         return backend()
 
-    backends = at_once(*[lambda: work_for(tenant, meet)] * (OPENED_AT_ONCE + 2))
+    backends = simultaneously(*[lambda: work_for(tenant, meet)] * (OPENED_AT_ONCE + 2))
 
     assert len(set(backends)) == OPENED_AT_ONCE + 2
 
@@ -157,11 +159,11 @@ def test_a_connection_that_was_lost_is_replaced(tenant: Tenant) -> None:
         connections[APP].connection.pgconn.finish()  # as if the network had gone
         backend()
 
-    before = elsewhere(lambda: work_for(tenant))
+    before = in_another_thread(lambda: work_for(tenant))
     with pytest.raises(OperationalError):
-        elsewhere(lambda: work_for(tenant, lose))
+        in_another_thread(lambda: work_for(tenant, lose))
 
-    assert elsewhere(lambda: work_for(tenant)) != before
+    assert in_another_thread(lambda: work_for(tenant)) != before
 
 
 def test_a_connection_that_comes_back_after_the_end_is_closed(tenant: Tenant) -> None:
@@ -172,12 +174,12 @@ def test_a_connection_that_comes_back_after_the_end_is_closed(tenant: Tenant) ->
             POOL.end()
         return lent.connection
 
-    assert elsewhere(end_meanwhile) is None
+    assert in_another_thread(end_meanwhile) is None
 
 
 def test_a_connection_whose_statement_failed_is_used_again(tenant: Tenant) -> None:
-    before = elsewhere(lambda: work_for(tenant))
+    before = in_another_thread(lambda: work_for(tenant))
     with pytest.raises(Exception, match="division by zero"):
-        elsewhere(lambda: work_for(tenant, lambda: query("SELECT 1 / 0")))
+        in_another_thread(lambda: work_for(tenant, lambda: query("SELECT 1 / 0")))
 
-    assert elsewhere(lambda: work_for(tenant)) == before
+    assert in_another_thread(lambda: work_for(tenant)) == before

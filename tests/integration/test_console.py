@@ -16,7 +16,7 @@ from console.overview import overview
 from tenants.context import tenant_scope
 from tenants.models import Membership, Tenant
 from tests.engine import Engine
-from tests.superusers import seeing_all
+from tests.superusers import create_superuser
 
 PASSWORD = "correct horse battery"
 
@@ -30,7 +30,7 @@ def member(tenant: Tenant) -> Client:
 @pytest.fixture
 def superuser(database: None) -> Client:
     browser = Client()
-    browser.force_login(seeing_all())
+    browser.force_login(create_superuser())
     return browser
 
 

@@ -15,8 +15,8 @@ from agents.contracts import AgentRequest, AgentResult
 from agents.exceptions import AgentError, RetryableAgentError
 from tenants.context import OWNER, SYSTEM, system_scope
 from tenants.models import Tenant
-from tests.counting import count_all, samples, scraped
-from tests.engine import Engine, at_once, elsewhere
+from tests.counting import count_all, samples, scrape
+from tests.engine import Engine, in_another_thread, simultaneously
 
 INFINITY = float("inf")
 
@@ -62,7 +62,7 @@ def test_leaders_that_count_at_once_count_each_event_once(
     monkeypatch.setattr(counters, "BATCH", 7)
     engine.submit(acme, count=40)
 
-    outcomes = at_once(*[counters.count_fresh] * 4)
+    outcomes = simultaneously(*[counters.count_fresh] * 4)
     count_all()
 
     assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)]
@@ -85,7 +85,7 @@ def test_an_event_that_commits_after_a_later_one_is_still_counted(engine: Engine
             written.set()
             assert release.wait(10)
 
-    thread = threading.Thread(target=lambda: elsewhere(slow))
+    thread = threading.Thread(target=lambda: in_another_thread(slow))
     thread.start()
     assert written.wait(10)
     engine.submit(acme, "seo")
@@ -113,7 +113,7 @@ def test_stalled_counters_are_reported_as_old_although_the_leader_checks_them(
             assert release.wait(20)
 
     count_all()
-    thread = threading.Thread(target=lambda: elsewhere(holds_on))
+    thread = threading.Thread(target=lambda: in_another_thread(holds_on))
     thread.start()
     assert written.wait(10)
     before = time.time()
@@ -125,7 +125,7 @@ def test_stalled_counters_are_reported_as_old_although_the_leader_checks_them(
     release.set()
     thread.join(10)
     count_all()
-    sample = samples(scraped())
+    sample = samples(scrape())
 
     assert held.complete_at < before <= held.at
     assert sample["counters_timestamp_seconds",] >= before
@@ -175,7 +175,7 @@ def test_the_wait_of_scheduled_work_is_measured_from_its_start_time(engine: Engi
 
 def test_a_run_is_measured_from_claim_to_end_and_counted_by_its_outcome(engine: Engine, acme: Tenant) -> None:
     def late(request: AgentRequest) -> AgentResult:
-        elsewhere(lambda: _backdate("activities_activityrun", "started_at", 200.0))
+        in_another_thread(lambda: _backdate("activities_activityrun", "started_at", 200.0))
         raise AgentError("no")
 
     engine.agent.behaviour = late
@@ -268,7 +268,7 @@ def test_a_histogram_is_cumulative_and_agrees_with_its_count(engine: Engine, acm
     engine.drain()
     count_all()
 
-    sample = samples(scraped())
+    sample = samples(scrape())
 
     buckets = [value for (name, *_), value in sample.items() if name == "queue_wait_seconds_bucket"]
     assert buckets == sorted(buckets)

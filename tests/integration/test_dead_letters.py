@@ -25,12 +25,12 @@ from pipelines.models import PipelineRun
 from pipelines.submission import NewRun, start_run
 from tenants.context import APP, system_scope, tenant_scope
 from tenants.models import Tenant
+from tests.accepted_work import AgentClient, accept_work, children
 from tests.engine import Engine, eventually
-from tests.failed_work import alerts_of, escalations_of, failed, failed_many, letters_of
-from tests.integration.agent_runs.accepted_work import Agent, accept_work
+from tests.failed_work import alerts_of, create_dead_letters, escalations_of, letters_of, submit_failing
 from tests.integration.test_alerts import statements
-from tests.open_questions import asked, called, children
-from tests.upkeep import carry_out
+from tests.open_questions import open_approval
+from tests.upkeep import run_task
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -58,7 +58,7 @@ def dismiss(tenant: Tenant, **options: Any) -> dead_letters.DismissResult:
 def test_the_last_failure_creates_a_dead_letter(
     engine: Engine, acme: Tenant, error: Any, reason: str
 ) -> None:
-    (activity_id,) = failed(engine, acme, error=error, max_attempts=1)
+    (activity_id,) = submit_failing(engine, acme, error=error, max_attempts=1)
 
     (letter,) = letters_of(acme, activity_id)
     (run,) = engine.runs(acme, activity_id)
@@ -98,7 +98,7 @@ def test_a_dead_letter_is_created_even_with_an_absurd_cost(engine: Engine, acme:
 
 
 def test_a_failure_has_one_alert_and_one_escalation(engine: Engine, acme: Tenant) -> None:
-    (activity_id,) = failed(engine, acme)
+    (activity_id,) = submit_failing(engine, acme)
 
     handled = [dead_letters.handle_waiting() for _ in range(3)]
 
@@ -121,12 +121,12 @@ def test_a_failure_has_one_alert_and_one_escalation(engine: Engine, acme: Tenant
 
 
 def test_the_background_task_handles_dead_letters_once(engine: Engine, acme: Tenant) -> None:
-    (activity_id,) = failed(engine, acme)
+    (activity_id,) = submit_failing(engine, acme)
     with system_scope():
         assert dead_letters.list_unhandled().exists()
 
-    carry_out("deadletters.handle")
-    carry_out("deadletters.handle")
+    run_task("deadletters.handle")
+    run_task("deadletters.handle")
 
     assert len(escalations_of(acme, activity_id)) == 1
     with system_scope():
@@ -136,7 +136,7 @@ def test_the_background_task_handles_dead_letters_once(engine: Engine, acme: Ten
 def test_a_crash_while_handling_a_letter_changes_nothing_and_does_not_affect_others(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first, second = failed(engine, acme, count=2)
+    first, second = submit_failing(engine, acme, count=2)
 
     def die_at_first(*arguments: Any, activity_id: UUID, **more: Any) -> Any:
         if activity_id == first:
@@ -159,7 +159,7 @@ def test_a_crash_while_handling_a_letter_changes_nothing_and_does_not_affect_oth
 
 
 def test_a_turn_ends_after_its_time(engine: Engine, acme: Tenant) -> None:
-    failed(engine, acme, count=3)
+    submit_failing(engine, acme, count=3)
 
     assert [dead_letters.handle_waiting(within=-1) for _ in range(4)] == [1, 1, 1, 0]
 
@@ -167,7 +167,7 @@ def test_a_turn_ends_after_its_time(engine: Engine, acme: Tenant) -> None:
 def test_a_frozen_process_blocks_the_others_only_for_a_short_time(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = failed(engine, acme, count=2)
+    first, second = submit_failing(engine, acme, count=2)
     is_inside, may_continue = threading.Event(), threading.Event()
 
     def handle_until_ended() -> None:
@@ -203,7 +203,7 @@ def closing(action: Callable[[], Any]) -> None:
 
 
 def test_work_that_was_retried_before_raises_no_alert(engine: Engine, acme: Tenant) -> None:
-    (activity_id,) = failed(engine, acme)
+    (activity_id,) = submit_failing(engine, acme)
     cancellation.retry(acme.pk, activity_id, actor="Ann")
 
     dead_letters.handle_waiting()
@@ -217,11 +217,11 @@ def test_the_failure_of_a_subtask_wakes_its_parent_once(engine: Engine, acme: Te
     engine.agent.behaviour = lambda request: Accepted()
     parent, agent = accept_work(engine, acme)
     part = {"name": "part", "agent_role": "dev", "blocking": True}
-    called(agent, "create_subtask", part)
+    agent.create_with("create_subtask", **part)
     engine.drain()
-    Agent(engine.agent.calls[-1]).post("fail", {"error": {"message": "no", "retryable": False}})
+    AgentClient(engine.agent.calls[-1]).post("fail", {"error": {"message": "no", "retryable": False}})
     engine.drain()
-    called(Agent(engine.agent.calls[-1]), "create_subtask", {**part, "name": "another"})
+    AgentClient(engine.agent.calls[-1]).create_with("create_subtask", **part | {"name": "another"})
 
     dead_letters.handle_waiting()
 
@@ -233,7 +233,7 @@ def test_the_failure_of_a_subtask_wakes_its_parent_once(engine: Engine, acme: Te
 def test_the_escalation_becomes_obsolete_when_the_letter_is_handled(
     engine: Engine, acme: Tenant, end: str
 ) -> None:
-    (activity_id,) = failed(engine, acme)
+    (activity_id,) = submit_failing(engine, acme)
     dead_letters.handle_waiting()
 
     if end == "retry":
@@ -252,7 +252,7 @@ def test_the_escalation_becomes_obsolete_when_the_letter_is_handled(
 
 
 def test_a_person_who_completes_the_escalation_closes_the_letter(engine: Engine, acme: Tenant) -> None:
-    (activity_id,) = failed(engine, acme)
+    (activity_id,) = submit_failing(engine, acme)
     dead_letters.handle_waiting()
     (escalation,) = escalations_of(acme, activity_id)
 
@@ -266,12 +266,12 @@ def test_a_person_who_completes_the_escalation_closes_the_letter(engine: Engine,
 def test_a_replay_that_fails_again_creates_another_letter_and_escalation(
     engine: Engine, acme: Tenant
 ) -> None:
-    (activity_id,) = failed(engine, acme)
+    (activity_id,) = submit_failing(engine, acme)
     dead_letters.handle_waiting()
     replay(acme)
     engine.agent.behaviour = lambda request: Accepted()
     engine.drain()
-    Agent(engine.agent.calls[-1]).post("fail", {"error": {"message": "no", "retryable": False}})
+    AgentClient(engine.agent.calls[-1]).post("fail", {"error": {"message": "no", "retryable": False}})
 
     dead_letters.handle_waiting()
 
@@ -286,7 +286,7 @@ def test_a_replay_that_fails_again_creates_another_letter_and_escalation(
 def test_a_dry_run_counts_what_a_replay_starts_and_a_second_replay_starts_nothing(
     engine: Engine, acme: Tenant
 ) -> None:
-    ids = failed_many(acme, 1_000)
+    ids = create_dead_letters(acme, 1_000)
     before = datetime.now(UTC)
 
     dry_run = replay(acme, per_second=10, dry_run=True)
@@ -307,7 +307,7 @@ def test_a_dry_run_counts_what_a_replay_starts_and_a_second_replay_starts_nothin
 
 
 def test_a_replay_without_a_rate_starts_everything_at_once(engine: Engine, acme: Tenant) -> None:
-    ids = failed(engine, acme, count=3)
+    ids = submit_failing(engine, acme, count=3)
 
     assert replay(acme) == dead_letters.ReplayResult(3, 0, 0.0)
     engine.drain()
@@ -317,7 +317,7 @@ def test_a_replay_without_a_rate_starts_everything_at_once(engine: Engine, acme:
 
 
 def test_a_dry_run_changes_nothing(engine: Engine, acme: Tenant) -> None:
-    (activity_id,) = failed(engine, acme)
+    (activity_id,) = submit_failing(engine, acme)
 
     assert (replay(acme, dry_run=True).count, dismiss(acme, dry_run=True).count) == (1, 1)
 
@@ -335,9 +335,9 @@ def test_replaying_a_step_of_a_pipeline_reopens_its_run(engine: Engine, acme: Te
     run = start_run(acme.pk, "three", NewRun(), actor="test")
     engine.agent.behaviour = lambda request: Accepted()
     engine.drain()
-    Agent(engine.agent.calls[-1]).post("complete", {"output": {"content": "x"}})
+    AgentClient(engine.agent.calls[-1]).post("complete", {"output": {"content": "x"}})
     engine.drain()
-    Agent(engine.agent.calls[-1]).post("fail", {"error": {"message": "no", "retryable": False}})
+    AgentClient(engine.agent.calls[-1]).post("fail", {"error": {"message": "no", "retryable": False}})
     dead_letters.handle_waiting()
 
     def state() -> tuple[str, int]:
@@ -350,16 +350,16 @@ def test_replaying_a_step_of_a_pipeline_reopens_its_run(engine: Engine, acme: Te
     assert state() == ("running", 2)
     for _ in "bc":
         engine.drain()
-        Agent(engine.agent.calls[-1]).post("complete", {"output": {"content": "x"}})
+        AgentClient(engine.agent.calls[-1]).post("complete", {"output": {"content": "x"}})
     assert state() == ("completed", 0)
 
 
 def test_work_with_equal_dedup_keys_is_replayed_once_and_not_while_other_work_is_live(
     engine: Engine, acme: Tenant
 ) -> None:
-    (first,) = failed(engine, acme, dedup_key="once")
-    failed(engine, acme, dedup_key="once")
-    failed(engine, acme, dedup_key="again")
+    (first,) = submit_failing(engine, acme, dedup_key="once")
+    submit_failing(engine, acme, dedup_key="once")
+    submit_failing(engine, acme, dedup_key="again")
     engine.submit(acme, "dev", dedup_key="again")
 
     assert replay(acme, dry_run=True) == replay(acme) == dead_letters.ReplayResult(1, 2, 0.0)
@@ -375,9 +375,9 @@ def test_dismissing_cancels_the_activity_with_its_subtasks_approvals_and_escalat
 ) -> None:
     engine.agent.behaviour = lambda request: Accepted()
     parent, agent = accept_work(engine, acme)
-    subtask = called(agent, "create_subtask", {"name": "part", "agent_role": "dev", "blocking": False})
+    subtask = agent.create_with("create_subtask", name="part", agent_role="dev", blocking=False)
     agent.post("fail", {"error": {"message": "no", "retryable": False}})
-    approval = asked(acme, [parent])
+    approval = open_approval(acme, [parent])
     dead_letters.handle_waiting()
 
     assert dismiss(acme) == dead_letters.DismissResult(1, 0)
@@ -395,7 +395,7 @@ def test_the_number_of_statements_does_not_grow_with_the_number_of_letters(
     engine: Engine, acme: Tenant, action: Any
 ) -> None:
     def count_statements(count: int) -> int:
-        failed_many(acme, count)
+        create_dead_letters(acme, count)
         dead_letters.handle_waiting()
         return statements(lambda: action(acme))
 

@@ -19,8 +19,9 @@ from pipelines import versions
 from pipelines.submission import NewRun, start_run
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.engine import Engine, at_once
-from tests.open_questions import asked, children, heard, links_of, told
+from tests.accepted_work import children, wakes_per_call
+from tests.engine import Engine, simultaneously
+from tests.open_questions import links_of, open_approval
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
 
@@ -73,7 +74,7 @@ def test_reminder_escalation_and_default_outcome_happen_once_at_their_times_and_
     engine: Engine, acme: Tenant
 ) -> None:
     (activity_id,) = engine.submit(acme)
-    approval = asked(acme, [activity_id], human_role="editor", **RULES)
+    approval = open_approval(acme, [activity_id], human_role="editor", **RULES)
     start = created_at(acme, approval)
     kinds_raised = []
 
@@ -88,8 +89,8 @@ def test_reminder_escalation_and_default_outcome_happen_once_at_their_times_and_
         ["reminder", "escalation", "expired"], ["reminder", "escalation", "expired"],
     ]  # fmt: skip
     assert alerts(acme) == [("reminder", "editor"), ("escalation", "head"), ("expired", "head")]
-    assert len(heard(engine, activity_id)) == 1
-    wake = told(engine.agent.calls[-1])
+    assert len(wakes_per_call(engine, activity_id)) == 1
+    wake = engine.agent.calls[-1].wakes[-1]
     assert (wake["reason"], wake["outcome"], wake["reviewed_by"]) == (
         "review_approved",
         "expired",
@@ -102,10 +103,13 @@ def test_concurrent_processes_after_an_outage_process_every_deadline_once_and_in
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deadlines, "TURN_SECONDS", math.inf)
-    ids = [(activity_id, asked(acme, [activity_id], **RULES)) for activity_id in engine.submit(acme, count=5)]
+    ids = [
+        (activity_id, open_approval(acme, [activity_id], **RULES))
+        for activity_id in engine.submit(acme, count=5)
+    ]
     late = created_at(acme, ids[-1][1]) + timedelta(days=1)
 
-    counts = at_once(*[partial(deadlines.pass_due, late)] * 4)
+    counts = simultaneously(*[partial(deadlines.pass_due, late)] * 4)
     deadlines.pass_due(late)  # those that the four skipped because of locks
     engine.drain()
 
@@ -116,14 +120,14 @@ def test_concurrent_processes_after_an_outage_process_every_deadline_once_and_in
         assert [kind for about, kind in raised if about == approval] == ["reminder", "escalation", "expired"]
         assert [deadline.happened_at for deadline in deadlines_of(acme, approval)] == [late] * 3
         assert engine.status(acme, approval) == "approved"
-        assert len(heard(engine, activity_id)) == 1
+        assert len(wakes_per_call(engine, activity_id)) == 1
     assert len(raised) == 15
 
 
 def test_an_escalation_moves_the_approval_to_the_next_role_and_makes_it_urgent(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
-    approval = asked(acme, human_role="editor", **RULES)
+    approval = open_approval(acme, human_role="editor", **RULES)
 
     deadlines.pass_due(created_at(acme, approval) + timedelta(seconds=60))
 
@@ -133,7 +137,7 @@ def test_an_escalation_moves_the_approval_to_the_next_role_and_makes_it_urgent(
 
 
 def test_a_chain_escalates_to_one_role_after_the_other(engine: Engine, acme: Tenant) -> None:
-    approval = asked(acme, escalation=(Later(10, "lead"), Later(20, "head"), Later(30, "owner")))
+    approval = open_approval(acme, escalation=(Later(10, "lead"), Later(20, "head"), Later(30, "owner")))
 
     roles = []
     for seconds in (10, 20, 30):
@@ -145,7 +149,7 @@ def test_a_chain_escalates_to_one_role_after_the_other(engine: Engine, acme: Ten
 
 def test_deadlines_of_decided_and_cancelled_approvals_have_no_effect(engine: Engine, acme: Tenant) -> None:
     answered, withdrawn = (
-        asked(acme, due_seconds=60, on_timeout="reject", reminders=(Later(30),)) for _ in "12"
+        open_approval(acme, due_seconds=60, on_timeout="reject", reminders=(Later(30),)) for _ in "12"
     )
     approvals.approve(acme.pk, answered, actor="Ann")
     cancellation.cancel(acme.pk, withdrawn, actor="Ann")
@@ -164,7 +168,7 @@ def test_deadlines_of_decided_and_cancelled_approvals_have_no_effect(engine: Eng
 def test_a_claimed_approval_still_has_reminders(engine: Engine, acme: Tenant) -> None:
     from activities.human_tasks import human_work
 
-    approval = asked(acme, reminders=(Later(30, "head"),))
+    approval = open_approval(acme, reminders=(Later(30, "head"),))
     human_work.take_up(acme.pk, approval, actor="Ann")
 
     deadlines.pass_due(created_at(acme, approval) + timedelta(seconds=30))
@@ -182,7 +186,7 @@ def test_a_claimed_approval_still_has_reminders(engine: Engine, acme: Tenant) ->
 def test_at_the_due_time_the_last_role_of_the_chain_or_an_operator_is_responsible(
     engine: Engine, acme: Tenant, rules: Any, role: str
 ) -> None:
-    approval = asked(acme, due_seconds=60, on_timeout="escalate", **rules)
+    approval = open_approval(acme, due_seconds=60, on_timeout="escalate", **rules)
 
     deadlines.pass_due(created_at(acme, approval) + timedelta(seconds=60))
 
@@ -194,7 +198,7 @@ def test_at_the_due_time_the_last_role_of_the_chain_or_an_operator_is_responsibl
 def test_without_a_default_outcome_the_approval_stays_open_urgent_and_overdue(
     engine: Engine, acme: Tenant
 ) -> None:
-    approval = asked(acme, due_seconds=60)
+    approval = open_approval(acme, due_seconds=60)
 
     deadlines.pass_due(created_at(acme, approval) + timedelta(seconds=60))
 
@@ -281,7 +285,9 @@ def test_the_gate_of_an_agents_step_has_the_rules_of_the_step_from_its_creation(
 def test_an_invalid_deadline_stops_only_those_of_its_own_approval(
     engine: Engine, acme: Tenant, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broken, sound = (asked(acme, due_seconds=60, on_timeout="approve", reminders=(Later(30),)) for _ in "12")
+    broken, sound = (
+        open_approval(acme, due_seconds=60, on_timeout="approve", reminders=(Later(30),)) for _ in "12"
+    )
     with tenant_scope(acme.pk):
         Deadline.objects.filter(activity_id=broken, kind="reminder").update(kind="nonsense")
 
@@ -298,7 +304,7 @@ def test_a_turn_ends_after_its_time_and_the_next_continues(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deadlines, "TURN_SECONDS", -1.0)
-    approval = asked(
+    approval = open_approval(
         acme, due_seconds=60, on_timeout="approve", reminders=(Later(30),), escalation=(Later(40, "head"),)
     )
     late = created_at(acme, approval) + timedelta(seconds=60)

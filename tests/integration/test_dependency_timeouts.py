@@ -17,10 +17,10 @@ from pipelines.cancellation import cancel_run
 from pipelines.models import StepRun
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.engine import at_once
-from tests.flows import BROKEN, Flow, answering, step
-from tests.toolbox import Caller
-from tests.upkeep import carry_out
+from tests.accepted_work import AgentClient
+from tests.engine import simultaneously
+from tests.flows import BROKEN, Flow, answer_by_step, step
+from tests.upkeep import run_task
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -42,7 +42,7 @@ def start_steps(flow: Flow, *steps: str) -> Flow:
 
 def accept_steps(*steps: str) -> Callable[[AgentRequest], AgentResult]:
     """An agent that accepts these steps and never reports."""
-    return lambda request: Accepted() if request.pipeline_step in steps else answering({})(request)
+    return lambda request: Accepted() if request.pipeline_step in steps else answer_by_step({})(request)
 
 
 def test_a_step_whose_dependency_does_not_end_in_time_fails_and_names_the_dependency(start: Start) -> None:
@@ -72,7 +72,7 @@ def test_the_end_of_the_slow_step_still_ends_the_run(start: Start, acme: Tenant)
     flow.engine.drain()
     fail_overdue_after(61)
 
-    cancellation.cancel(acme.pk, flow.only(step="slow").pk, actor="ann")
+    cancellation.cancel(acme.pk, flow.activity(step="slow").pk, actor="ann")
 
     assert flow.states == {"slow": "failed", "next": "failed"}
     assert flow.outcome == ("failed", 0)
@@ -134,7 +134,7 @@ def test_the_time_pauses_for_a_decision_and_starts_again_with_it(start: Start, a
     flow.engine.drain()
     while_undecided = fail_overdue_after(61), fail_overdue_after(125)
 
-    approvals.approve(acme.pk, flow.only(step="ok").pk, actor="ann")
+    approvals.approve(acme.pk, flow.activity(step="ok").pk, actor="ann")
     flow.engine.drain()
     with tenant_scope(acme.pk):
         # The decision came late within the new period.
@@ -161,14 +161,18 @@ def test_the_time_pauses_while_an_agents_work_waits_for_people(
 def block(flow: Flow) -> None:
     flow.engine.agent.behaviour = accept_steps("text")
     flow.engine.drain()
-    Caller(flow.told("text")[-1]).used("report_blocker", type="data", message="Which one?")
+    AgentClient(flow.calls_of_step("text")[-1]).create_with(
+        "report_blocker", type="data", message="Which one?"
+    )
 
 
 def test_two_concurrent_checks_fail_the_step_once(start: Start) -> None:
     flow = start(step("slow"), step("next", "slow"), step("tell", "next", on_upstream_failure="continue"))
     start_steps(flow, "slow")
 
-    assert sorted(at_once(lambda: fail_overdue_after(DAY + 10), lambda: fail_overdue_after(DAY + 10))) == [
+    assert sorted(
+        simultaneously(lambda: fail_overdue_after(DAY + 10), lambda: fail_overdue_after(DAY + 10))
+    ) == [
         0,
         1,
     ]
@@ -179,7 +183,7 @@ def test_the_time_starts_again_after_a_rejection(start: Start, acme: Tenant) -> 
     gate = step("ok", "text", human_role="editor", is_approval_gate=True, dependency_timeout_seconds=60)
     flow = start(step("text"), gate).drain()
 
-    approvals.reject(acme.pk, flow.only(step="ok").pk, actor="ann", notes="no")
+    approvals.reject(acme.pk, flow.activity(step="ok").pk, actor="ann", notes="no")
     start_steps(flow, "text")
 
     assert flow.row("ok").waits_until is not None
@@ -190,14 +194,14 @@ def test_the_time_starts_again_after_a_rejection(start: Start, acme: Tenant) -> 
 def test_a_timed_out_step_waits_again_when_its_dependency_is_retried(start: Start, acme: Tenant) -> None:
     flow = start(step("slow"), step("other"), step("join", "slow", "other", dependency_timeout_seconds=60))
     flow.engine.agent.behaviour = lambda request: (
-        answering({"other": BROKEN})(request) if request.pipeline_step == "other" else Accepted()
+        answer_by_step({"other": BROKEN})(request) if request.pipeline_step == "other" else Accepted()
     )
     flow.engine.deliver()
     fail_overdue_after(61)
     flow.engine.drain()
     before = flow.states
 
-    cancellation.retry(acme.pk, flow.only(step="other").pk, actor="ann")
+    cancellation.retry(acme.pk, flow.activity(step="other").pk, actor="ann")
 
     assert before == {"slow": "active", "other": "failed", "join": "failed"}
     assert flow.states == {"slow": "active", "other": "active", "join": "pending"}
@@ -226,5 +230,5 @@ def test_the_leader_sends_a_hint_about_overdue_steps(
         Activity.objects.filter(step="slow").update(started_at=Now() - timedelta(hours=1))
 
     assert (hints_before, background_tasks.Reminder().remind()) == ([], ["overdue-steps"])
-    carry_out("pipelines.fail_overdue")
+    run_task("pipelines.fail_overdue")
     assert flow.states["next"] == "failed"

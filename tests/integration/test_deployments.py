@@ -21,15 +21,15 @@ from agents.exceptions import (
 from agents.models import Agent, AgentVersionDeployment
 from tenants.identifiers import uuid7
 from tenants.models import Tenant
-from tests.engine import Engine, at_once
-from tests.registry import registered
+from tests.engine import Engine, simultaneously
+from tests.registry import temporary_agent
 
 pytestmark = pytest.mark.usefixtures("database")
 
 
 @pytest.fixture(autouse=True)
 def scribe(database: None) -> Iterator[Agent]:
-    with registered("scribe") as agent:
+    with temporary_agent("scribe") as agent:
         yield agent
 
 
@@ -123,7 +123,7 @@ def test_versions_that_are_not_semantic_are_refused(version: str) -> None:
 
 
 def test_a_deployment_of_another_agent_cannot_be_promoted() -> None:
-    with registered("other"):
+    with temporary_agent("other"):
         theirs = deployments.deploy("other", "1.0.0", "staging", actor="test")
 
         with pytest.raises(NotFound):
@@ -148,7 +148,7 @@ def test_of_several_promotions_at_once_one_succeeds_and_the_others_are_refused(
         return current
 
     monkeypatch.setattr(deployments, "in_production", find_together)
-    outcomes = at_once(*[lambda each=each: promote(each) for each in staged])
+    outcomes = simultaneously(*[lambda each=each: promote(each) for each in staged])
     monkeypatch.undo()
 
     done = [each for each in outcomes if isinstance(each, AgentVersionDeployment)]
@@ -173,7 +173,7 @@ def test_of_a_promotion_and_a_rollback_at_once_one_succeeds(monkeypatch: pytest.
         return current
 
     monkeypatch.setattr(deployments, "in_production", find_together)
-    outcomes = at_once(lambda: promote(staged), lambda: deployments.roll_back("scribe", actor="mia"))
+    outcomes = simultaneously(lambda: promote(staged), lambda: deployments.roll_back("scribe", actor="mia"))
     monkeypatch.undo()
 
     assert sum(isinstance(each, DeploymentConflict) for each in outcomes) == 1

@@ -22,8 +22,8 @@ from activities.submission import NewActivity, submit
 from tenants import money
 from tenants.context import APP, tenant_scope
 from tenants.models import Tenant, UsageEntry
-from tests.engine import Engine, at_once
-from tests.failed_work import failed
+from tests.engine import Engine, simultaneously
+from tests.failed_work import submit_failing
 from tests.receivers import mail_receiver
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -83,7 +83,7 @@ def test_a_digest_lists_waiting_done_and_failed_work_and_costs(engine: Engine, a
     add_task(acme)
     engine.submit(acme, "dev", count=3)
     engine.drain()
-    failed(engine, acme)
+    submit_failing(engine, acme)
     money.create_budget(acme.pk, {"name": "Spring", "cap": 40, "unit": "dollars", "period": "total"})
     yesterday = MONDAY - timedelta(hours=20)
     with tenant_scope(acme.pk):
@@ -149,8 +149,8 @@ def test_concurrent_processes_compose_one_digest(acme: Tenant) -> None:
     channel_of(acme)
     add_task(acme)
 
-    assert sorted(at_once(*[lambda: digests.send_due(now=MONDAY)] * 4)) == [0, 0, 0, 1]
-    at_once(*[lambda: deliver_waiting("email")] * 4)
+    assert sorted(simultaneously(*[lambda: digests.send_due(now=MONDAY)] * 4)) == [0, 0, 0, 1]
+    simultaneously(*[lambda: deliver_waiting("email")] * 4)
 
     with tenant_scope(acme.pk):
         assert Alert.objects.filter(kind="digest").count() == 1

@@ -19,7 +19,7 @@ from agents.contracts import Accepted, Completed, Output, Usage
 from agents.exceptions import AgentRateLimited, PermanentAgentError, RetryableAgentError
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.engine import Engine, elsewhere
+from tests.engine import Engine, in_another_thread
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -66,7 +66,7 @@ def test_a_second_delivery_while_the_first_runs_leaves_the_first_its_slots(
     engine.serve(acme, "qa", max_concurrency=1)
 
     def deliver_again(request: object) -> Completed:
-        elsewhere(lambda: tasks.run(**message))
+        in_another_thread(lambda: tasks.run(**message))
         return Completed(
             Output(content=f"{len(engine.agent.calls)} at once, {engine.messages()} more granted")
         )
@@ -147,7 +147,7 @@ def test_an_activity_cancelled_before_its_message_arrives_never_starts(engine: E
 
 def test_the_result_of_a_run_that_was_cancelled_meanwhile_is_refused(engine: Engine, acme: Tenant) -> None:
     def cancel_meanwhile(request: object) -> Completed:
-        elsewhere(lambda: cancellation.cancel(acme.pk, activity_id, actor="test"))
+        in_another_thread(lambda: cancellation.cancel(acme.pk, activity_id, actor="test"))
         return Completed(Output(content="too late"))
 
     engine.agent.behaviour = cancel_meanwhile
@@ -165,7 +165,7 @@ def test_wakes_during_a_run_lead_to_exactly_one_more_run_with_all_of_them(
 ) -> None:
     def wake_meanwhile(request: object) -> Completed:
         if len(engine.agent.calls) == 1:
-            elsewhere(wake_thrice)
+            in_another_thread(wake_thrice)
         return Completed(Output(content="ok"))
 
     def wake_thrice() -> None:
@@ -209,12 +209,12 @@ def test_an_equal_dedup_key_returns_the_live_activity_and_creates_nothing(
 ) -> None:
     first = engine.submit(acme, dedup_key="monthly")
     second = engine.submit(acme, dedup_key="monthly")
-    elsewhere = engine.submit(other_tenant, dedup_key="monthly")
+    of_other_tenant = engine.submit(other_tenant, dedup_key="monthly")
     engine.drain()
     afterwards = engine.submit(acme, dedup_key="monthly")
 
     assert first == second
-    assert elsewhere != first
+    assert of_other_tenant != first
     assert afterwards != first
 
 
@@ -313,7 +313,7 @@ def test_work_is_submitted_if_its_duplicate_ends_during_the_check(
     find = submission._existing
 
     def find_then_cancel(*arguments: Any) -> Any:
-        elsewhere(lambda: cancellation.cancel(acme.pk, first, actor="test"))
+        in_another_thread(lambda: cancellation.cancel(acme.pk, first, actor="test"))
         monkeypatch.setattr(submission, "_existing", find)
         return find(*arguments)
 

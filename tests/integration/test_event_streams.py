@@ -37,12 +37,12 @@ from tenants.models import ApiToken, Membership, Tenant
 from tenants.models.audit import BreakGlass
 from tenants.models.events import EventLog
 from tests import servers
+from tests.accepted_work import accept_work
 from tests.cleaning import empty_redis
-from tests.engine import Engine, at_once, elsewhere, eventually
-from tests.integration.agent_runs.accepted_work import accept_work
+from tests.engine import Engine, eventually, in_another_thread, simultaneously
 from tests.integration.test_events import raise_events
-from tests.streaming import Follower, read
-from tests.superusers import browser_of, seeing_all
+from tests.streaming import Follower, parse_event
+from tests.superusers import browser_of, create_superuser
 
 pytestmark = pytest.mark.long
 
@@ -117,10 +117,10 @@ def test_a_stream_carries_events_and_continues_after_the_last_one_seen(
     [activity] = engine.submit(tenant)
     engine.drain()
 
-    events = stream.told(4)
+    events = stream.next_events(4)
     stream.close()
     raise_events(tenant, 3)
-    again = follow(secret, last_seen=events[-1].id).told(3)
+    again = follow(secret, last_seen=events[-1].id).next_events(3)
 
     assert stream.headers["content-type"] == "text/event-stream"
     assert [one.event for one in events] == [
@@ -163,7 +163,7 @@ def test_a_stream_announces_new_log_lines_which_are_not_stored_as_events(
         while not {*wanted} <= {
             (UUID(one.data["data"]["run"]), one.data["data"]["last"]) for one in announcements
         }:
-            announcements += [one for one in stream.told(1) if one.event == "run_log"]
+            announcements += [one for one in stream.next_events(1) if one.event == "run_log"]
         return announcements
 
     everywhere = logs(everything, (agent.run_id, 5), (other.run_id, 1))
@@ -174,7 +174,7 @@ def test_a_stream_announces_new_log_lines_which_are_not_stored_as_events(
     assert {one.data["activity"] for one in logs(this, (agent.run_id, 5))} == {str(activity_id)}
     logs(kind, (agent.run_id, 5), (other.run_id, 1))
     raise_events(other_tenant)
-    assert [one.event for one in theirs.told(1)] == ["alert.raised"]
+    assert [one.event for one in theirs.next_events(1)] == ["alert.raised"]
     assert next(of_a_pipeline.blocks()).startswith(b":"), "only a keep-alive"
     page = httpx2.get(
         f"http://127.0.0.1:{everything.port}{EVENTS}?kind=run_log",
@@ -193,7 +193,7 @@ def test_announcements_about_one_run_are_sent_together_and_not_more_often_than_t
     def sent(now: float) -> list[int]:
         stream.waiting.clear()
         sender._send_announcements(now)
-        return [read(block).data["data"]["last"] for block in stream.waiting.split(b"\n\n")[:-1]]
+        return [parse_event(block).data["data"]["last"] for block in stream.waiting.split(b"\n\n")[:-1]]
 
     sender, stream = hub.Hub(), Stream(principal(token(tenant)[1]), EventFilter(), 0, "seat")
     sender._open[tenant.pk].add(stream)
@@ -220,10 +220,10 @@ def test_a_stream_can_be_filtered_and_a_late_one_starts_with_a_reset(
     raise_events(tenant)
     engine.submit(tenant)
 
-    [reset, first] = late.told(2)
+    [reset, first] = late.next_events(2)
     assert (reset.event, reset.id, reset.data) == ("reset", 3, {"oldest": 4, "last": 3})
     assert (first.event, first.id) == ("alert.raised", 4)
-    assert [(one.event, one.id) for one in filtered.told(1)] == [("activity.created", 5)]
+    assert [(one.event, one.id) for one in filtered.next_events(1)] == [("activity.created", 5)]
 
 
 def test_200_streams_occupy_no_thread_and_get_the_events_of_their_tenant(
@@ -273,7 +273,7 @@ def test_revoking_a_token_ends_only_its_stream_before_its_third_keep_alive(
 
     assert list(ending.blocks()) in ([KEEPALIVE.strip()] * count for count in range(3))
     raise_events(tenant)
-    assert staying.told(1)[0].event == "alert.raised"
+    assert staying.next_events(1)[0].event == "alert.raised"
     eventually(lambda: follow(secret).status == 401)  # tokens are cached for a second
 
 
@@ -308,11 +308,11 @@ def test_a_stream_above_the_limit_is_refused(api: Callable[..., Any], tenant: Te
 def test_in_any_other_server_the_stream_stays_in_its_request(api: Callable[..., Any], tenant: Tenant) -> None:
     answer = api("viewer").get("/api/v1/events/", headers={"Accept": "text/event-stream"})
     parts = iter(answer.streaming_content)
-    assert read(next(parts).strip()).id == 0
+    assert parse_event(next(parts).strip()).id == 0
 
-    elsewhere(lambda: raise_events(tenant))
+    in_another_thread(lambda: raise_events(tenant))
 
-    event = read(next(part for part in parts if b"event:" in part).strip())
+    event = parse_event(next(part for part in parts if b"event:" in part).strip())
     assert (event.id, event.event) == (1, "alert.raised")
     answer.close()
     eventually(lambda: hub.here().size() == 0)
@@ -324,10 +324,10 @@ def stream_of_this_process(api: Callable[..., Any], tenant: Tenant) -> Iterator[
     """Follow a stream that stays in its request, as in any other server. Yield a function that waits for the next event's number."""
     answer = api("viewer").get(EVENTS, headers={"Accept": "text/event-stream"})
     parts = iter(answer.streaming_content)
-    assert read(next(parts).strip()).id == 0
+    assert parse_event(next(parts).strip()).id == 0
     with system_scope():
         eventually(EventLog.objects.filter(tenant=tenant, listened_until__gt=Now()).exists)
-    yield lambda: read(next(part for part in parts if b"event:" in part).strip()).id
+    yield lambda: parse_event(next(part for part in parts if b"event:" in part).strip()).id
     answer.close()
     eventually(lambda: hub.here().size() == 0)
     eventually(lambda: "event-hub" not in {thread.name for thread in threading.enumerate()})
@@ -338,7 +338,7 @@ def test_in_any_other_server_the_stream_stays_in_its_request_and_gets_events_whe
 ) -> None:
     monkeypatch.setattr(hub, "LOOK_SECONDS", 3600.0)  # so that only a notification can tell of an event
     with stream_of_this_process(api, tenant) as next_event:
-        elsewhere(lambda: raise_events(tenant))
+        in_another_thread(lambda: raise_events(tenant))
         assert next_event() == 1
 
 
@@ -353,7 +353,7 @@ def test_streams_continue_while_the_listener_has_no_connection(
                 " WHERE datname = current_database() AND query LIKE 'LISTEN%%' AND pid <> pg_backend_pid()"
             )
             assert cursor.fetchone()[0] >= 1
-        elsewhere(lambda: raise_events(tenant))
+        in_another_thread(lambda: raise_events(tenant))
         assert next_event() == 1
 
 
@@ -385,8 +385,8 @@ def test_a_stream_that_catches_up_does_not_delay_others(
     while hub.send_events(tenant.pk, [late, current]):
         pass
 
-    assert [read(block).id for block in late.waiting.split(b"\n\n")[:-1]] == list(range(1, 11))
-    assert [read(block).id for block in current.waiting.split(b"\n\n")[:-1]] == [10]
+    assert [parse_event(block).id for block in late.waiting.split(b"\n\n")[:-1]] == list(range(1, 11))
+    assert [parse_event(block).id for block in current.waiting.split(b"\n\n")[:-1]] == [10]
 
 
 def test_a_client_that_reads_nothing_is_disconnected(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,7 +437,7 @@ def test_a_member_keeps_a_stream_while_session_and_role_are_unchanged(tenant: Te
 def test_a_superuser_keeps_a_stream_while_break_glass_or_membership_lasts(
     tenant: Tenant, other_tenant: Tenant
 ) -> None:
-    root = seeing_all()
+    root = create_superuser()
     session = browser_of(root).session.session_key
     with tenant_scope(other_tenant.pk):
         Membership.objects.create(tenant=other_tenant, user=root, role="viewer")
@@ -456,7 +456,7 @@ def test_a_superuser_keeps_a_stream_while_break_glass_or_membership_lasts(
 
 
 def test_a_break_glass_stream_ends_with_its_session(tenant: Tenant) -> None:
-    root = seeing_all()
+    root = create_superuser()
     bearer = Subscriber(members.principal_of(root, "acme"), browser_of(root).session.session_key)
     assert still_allowed([bearer]) == {bearer}
 
@@ -510,7 +510,7 @@ def test_concurrent_callers_never_exceed_the_limit_of_seats(tenant: Tenant, sett
     settings.ORCHESTRATOR_STREAMS_PER_CALLER = 5
     caller = principal(token(tenant)[1]).principal
 
-    seats = at_once(*[lambda: connection_limits.take(caller, displacing=True)] * 20)
+    seats = simultaneously(*[lambda: connection_limits.take(caller, displacing=True)] * 20)
 
     remaining = {one.seat for one in seats} - set[str]().union(*(one.displaced for one in seats))
     held = {seat.decode() for seat in redis.client().zrange(keys.seats_of_caller(caller), 0, -1)}

@@ -26,10 +26,10 @@ from tenants.events.log import EventFilter, EventsGone
 from tenants.models import Budget, Tenant
 from tenants.models.events import Event, FreshEvent, WebhookEndpoint
 from tenants.postgresql import base
-from tests.engine import Engine, at_once, elsewhere, eventually
-from tests.flows import BROKEN, Flow, answering, step
+from tests.engine import Engine, eventually, in_another_thread, simultaneously
+from tests.flows import BROKEN, Flow, answer_by_step, step
 from tests.network import proxy_to
-from tests.plans import asked_of, rows_read
+from tests.plans import recorded_statements, rows_read
 from tests.scheduling import HOUR, NOON, fire, make_schedule
 
 
@@ -151,7 +151,7 @@ def test_an_event_that_commits_late_is_read_after_faster_ones(tenant: Tenant) ->
     slow = threading.Thread(target=raise_slowly)
     slow.start()
     assert written.wait(10)
-    elsewhere(lambda: raise_events(tenant))
+    in_another_thread(lambda: raise_events(tenant))
     first = log.page(tenant.pk, None, 100)
     go_on.set()
     slow.join()
@@ -187,7 +187,7 @@ def test_concurrent_readers_see_all_events_of_concurrent_writers_without_gaps(te
                 return
             last_round = done.is_set()
 
-    outcomes = at_once(*[write] * 8, *[lambda mine=mine: read(mine) for mine in numbers_read])
+    outcomes = simultaneously(*[write] * 8, *[lambda mine=mine: read(mine) for mine in numbers_read])
 
     assert outcomes == [None] * 12
     assert numbers_read == [list(range(1, 161))] * 4
@@ -196,7 +196,7 @@ def test_concurrent_readers_see_all_events_of_concurrent_writers_without_gaps(te
 def test_concurrent_numbering_gives_each_number_once(tenant: Tenant) -> None:
     raise_events(tenant, 30)
 
-    numbered = at_once(*[lambda: log.number(tenant.pk, limit=10)] * 6)
+    numbered = simultaneously(*[lambda: log.number(tenant.pk, limit=10)] * 6)
 
     assert sum(numbered) == 30
     with tenant_scope(tenant.pk):
@@ -250,7 +250,7 @@ def test_the_event_of_a_failure_is_unchanged_after_a_successful_replay(
     engine.drain()
     engine.make_due(tenant)
     engine.drain()
-    engine.agent.behaviour = answering({})
+    engine.agent.behaviour = answer_by_step({})
     with tenant_scope(tenant.pk):
         dead_letters.replay(tenant.pk, DeadLetter.objects.for_tenant(tenant.pk), actor="test")
     engine.drain()
@@ -388,7 +388,7 @@ def test_a_listener_with_a_silent_connection_reconnects_and_is_notified_again(
             patched.setitem(settings, "PORT", str(proxy.port))
             assert listener.socket() is not None
         log.follow(tenant.pk)
-        proxy.fall_silent()
+        proxy.stall()
         raise_events(tenant)
         listener.prove()
         now[0] += SILENT_SECONDS + 0.1
@@ -531,7 +531,7 @@ def test_numbering_reads_only_the_new_events_of_its_tenant(tenant: Tenant, other
 
     add_events(other_tenant, 2_000)
     add_events(tenant, 5)
-    with asked_of(APP) as statements:
+    with recorded_statements(APP) as statements:
         assert log.number(tenant.pk) == 5
     sql, params = next(
         (sql, params) for _, sql, params in statements if "DELETE FROM tenants_freshevent" in sql

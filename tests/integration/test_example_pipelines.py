@@ -16,7 +16,7 @@ from django.core.management import call_command
 from pipelines.submission import NewRun, start_run
 from tenants.models import Tenant
 from tests.engine import Engine
-from tests.flows import BROKEN, Flow, answering
+from tests.flows import BROKEN, Flow, answer_by_step
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "examples" / "pipelines").glob("*.yaml"))
@@ -60,7 +60,7 @@ def test_important_topics_are_written_and_joined_and_one_of_two_steps_follows(
     )
 
     assert flow.outcome == ("completed", 0)
-    assert [call.params for call in flow.told("write")] == [
+    assert [call.params for call in flow.calls_of_step("write")] == [
         {
             "least_weight": 3,
             "most_words": 500,
@@ -71,15 +71,15 @@ def test_important_topics_are_written_and_joined_and_one_of_two_steps_follows(
         }
         for index, item in ((0, TOPICS[0]), (2, TOPICS[2]))
     ]
-    assert flow.told("collect")[0].input["data"] == {"write": ["bees", "hives"]}
+    assert flow.calls_of_step("collect")[0].input["data"] == {"write": ["bees", "hives"]}
     assert (flow.states[done], flow.states[skipped]) == ("done", "skipped")
     assert flow.row(skipped).reason == "condition"
-    assert flow.told("publish")[0].input["content"] == f"{done}: done"
+    assert flow.calls_of_step("publish")[0].input["content"] == f"{done}: done"
 
 
 def test_a_failed_page_does_not_stop_the_others(engine: Engine, acme: Tenant) -> None:
     flow = ExampleRun(engine, acme)
-    flow.engine.agent.behaviour = answering(
+    flow.engine.agent.behaviour = answer_by_step(
         {
             "plan": {"topics": TOPICS},
             "write": lambda request: BROKEN if request.params["item_index"] == 0 else "hives",
@@ -90,7 +90,7 @@ def test_a_failed_page_does_not_stop_the_others(engine: Engine, acme: Tenant) ->
     flow.drain()
 
     assert flow.states["write"] == "failed"
-    assert flow.told("collect")[0].input["data"] == {"write": [None, "hives"]}
+    assert flow.calls_of_step("collect")[0].input["data"] == {"write": [None, "hives"]}
     assert flow.outcome == ("completed", 0)
 
 

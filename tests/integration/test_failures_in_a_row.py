@@ -15,8 +15,8 @@ from agents.contracts import AgentRequest, AgentResult, Completed, Output
 from agents.exceptions import AgentRateLimited, PermanentAgentError, RetryableAgentError, ServerAway
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
-from tests.counting import count_all, samples, scraped
-from tests.engine import Engine, at_once
+from tests.counting import count_all, samples, scrape
+from tests.engine import Engine, simultaneously
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -161,7 +161,7 @@ def test_concurrent_counters_count_each_failure_once(
     monkeypatch.setattr(counters, "BATCH", 7)
     engine.drain()
 
-    at_once(*[counters.count_fresh] * 4)
+    simultaneously(*[counters.count_fresh] * 4)
     count_all()
 
     assert rows(acme) == {"qa": 10}
@@ -180,5 +180,5 @@ def test_metrics_count_refusals_but_not_calls_that_were_held_back(engine: Engine
     )
     work(engine, acme, fail_with(BROKEN), 2)
 
-    alerts = {key: value for key, value in samples(scraped()).items() if key[0] == "refusals_total"}
+    alerts = {key: value for key, value in samples(scrape()).items() if key[0] == "refusals_total"}
     assert alerts == {("refusals_total", "qa"): 3.0}

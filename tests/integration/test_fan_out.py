@@ -38,12 +38,12 @@ def test_each_item_has_a_branch_and_the_join_gets_their_outputs_in_order(start: 
     flow.drain(plan=PLAN, write=write_about_item)
 
     assert flow.outcome == ("completed", 0)
-    assert [call.params for call in flow.told("write")] == [
+    assert [call.params for call in flow.calls_of_step("write")] == [
         {"tone": "warm", "size": 3, "item": topic, "item_index": index} for index, topic in enumerate(TOPICS)
     ]
     assert [activity.branch for activity in flow.activities(step="write")] == [1, 2, 3]
-    assert all(call.input["data"] == PLAN for call in flow.told("write"))
-    (joined,) = [call.input for call in flow.told("join")]
+    assert all(call.input["data"] == PLAN for call in flow.calls_of_step("write"))
+    (joined,) = [call.input for call in flow.calls_of_step("join")]
     assert joined["data"] == {"write": [{"about": topic} for topic in TOPICS]}
     assert joined["steps"]["write"]["data"] == [{"about": topic} for topic in TOPICS]
     assert joined["steps"]["write"]["content"] == ["write: done"] * 3
@@ -57,7 +57,7 @@ def test_the_prompt_of_a_join_contains_each_part_once(start: Start) -> None:
 
     flow.drain(plan=PLAN, write=write_about_item)
 
-    (prompt,) = [call.prompt for call in flow.told("join")]
+    (prompt,) = [call.prompt for call in flow.calls_of_step("join")]
     assert [prompt.count(f'"about": "{topic}"') for topic in TOPICS] == [1, 1, 1]
     places = [prompt.index(f"## Data of the step write, part {number}") for number in (1, 2, 3)]
     assert places == sorted(places)
@@ -76,7 +76,7 @@ def test_a_fan_out_over_an_empty_list_is_done_at_once_and_joined_as_an_empty_lis
 
     assert flow.states == {"plan": "done", "write": "done", "join": "done", "count": "done"}
     assert flow.outcome == ("completed", 0)
-    (joined,) = [call.input for call in flow.told("join")]
+    (joined,) = [call.input for call in flow.calls_of_step("join")]
     assert (joined["data"], joined["steps"]["write"]["data"]) == ({"write": []}, [])
     assert flow.row("write").branches == 0
 
@@ -117,7 +117,7 @@ def test_after_a_failed_branch_the_others_finish_and_the_step_fails(
     assert flow.states == {"plan": "done", "write": "failed", "join": join}
     assert flow.outcome == (outcome, 0)
     if join == "done":
-        (joined,) = [call.input for call in flow.told("join")]
+        (joined,) = [call.input for call in flow.calls_of_step("join")]
         assert joined["data"] == {"write": [{"about": "bees"}, None, {"about": "honey"}]}
         assert joined["steps"]["write"]["refs"][1] is None
 
@@ -132,7 +132,7 @@ def test_retrying_a_failed_branch_reopens_its_run(start: Start, acme: Tenant) ->
 
     assert between == ({"plan": "done", "write": "active", "join": "pending"}, ("running", 2))
     assert flow.states == {"plan": "done", "write": "done", "join": "done"}
-    assert flow.told("join")[0].input["data"] == {"write": [{"about": topic} for topic in TOPICS]}
+    assert flow.calls_of_step("join")[0].input["data"] == {"write": [{"about": topic} for topic in TOPICS]}
     assert flow.outcome == ("completed", 0)
 
 
@@ -169,7 +169,7 @@ def test_each_branch_is_approved_or_rejected_separately(start: Start, acme: Tena
 
     assert (revision.branch, revision.round, revision.params["item"]) == (2, 2, "hives")
     assert (between[0], between[1].activity_id, between[1].round) == ("active", revision.pk, 2)
-    assert flow.told("join")[0].input["data"]["write"] == [
+    assert flow.calls_of_step("join")[0].input["data"]["write"] == [
         {"about": "bees", "round": "new_task"},
         {"about": "hives", "round": "rejection"},
         {"about": "honey", "round": "new_task"},
@@ -181,12 +181,12 @@ def test_a_rejected_gate_after_a_fan_out_revises_every_branch(start: Start, acme
     gate = step("sign-off", "write", human_role="editor", is_approval_gate=True)
     flow = start(step("plan"), WRITE, gate, step("join", "sign-off"))
     flow.drain(plan=PLAN, write=lambda request: {**write_about_item(request), "why": request.wake_reason})
-    gate_activity = flow.only(step="sign-off")
+    gate_activity = flow.activity(step="sign-off")
 
     approvals.reject(acme.pk, gate_activity.pk, actor="ann", notes="warmer")
     between = flow.states, flow.outcome, flow.row("write").unsettled_branches
     flow.drain()
-    approvals.approve(acme.pk, flow.only(step="sign-off", round=2).pk, actor="ann")
+    approvals.approve(acme.pk, flow.activity(step="sign-off", round=2).pk, actor="ann")
     flow.drain()
 
     assert len(gate_activity.input["refs"]["write"]) == 3
@@ -201,7 +201,7 @@ def test_a_rejected_gate_after_a_fan_out_revises_every_branch(start: Start, acme
         3,
     )
     # The approved outputs are passed to the step after the gate.
-    assert flow.told("join")[0].input["data"] == {
+    assert flow.calls_of_step("join")[0].input["data"] == {
         "write": [{"about": topic, "why": "rejection"} for topic in TOPICS]
     }
     assert flow.outcome == ("completed", 0)
@@ -220,7 +220,7 @@ def test_people_can_complete_the_branches_of_a_fan_out(start: Start, acme: Tenan
         )
     flow.drain()
 
-    assert flow.told("join")[0].input["data"] == {"check": [{"seen": topic} for topic in TOPICS]}
+    assert flow.calls_of_step("join")[0].input["data"] == {"check": [{"seen": topic} for topic in TOPICS]}
 
 
 def test_a_rejected_gate_for_an_item_fails_its_branch(start: Start, acme: Tenant) -> None:
@@ -247,7 +247,7 @@ def test_a_branch_continues_with_the_successor_of_its_activity(start: Start, acm
 
     assert (successor.branch, flow.row("write", 2).activity_id) == (2, successor.pk)
     assert flow.outcome == ("completed", 0)
-    assert flow.told("join")[0].input["data"]["write"][1] == {"about": "hives"}
+    assert flow.calls_of_step("join")[0].input["data"]["write"][1] == {"about": "hives"}
 
 
 def test_a_cancelled_branch_counts_as_failed(start: Start, acme: Tenant) -> None:
@@ -279,11 +279,11 @@ def test_a_condition_about_the_item_omits_items(start: Start) -> None:
 
     flow.drain(plan=PLAN, write=write_about_item)
 
-    assert [(call.params["item"], call.params["item_index"]) for call in flow.told("write")] == [
+    assert [(call.params["item"], call.params["item_index"]) for call in flow.calls_of_step("write")] == [
         ("bees", 0),
         ("honey", 2),
     ]
-    assert flow.told("join")[0].input["data"] == {"write": [{"about": "bees"}, {"about": "honey"}]}
+    assert flow.calls_of_step("join")[0].input["data"] == {"write": [{"about": "bees"}, {"about": "honey"}]}
 
 
 def test_a_condition_that_cannot_be_evaluated_for_an_item_fails_the_step_and_names_the_item(
@@ -309,7 +309,7 @@ def test_the_first_step_can_fan_out_over_a_parameter(start: Start) -> None:
 
     flow.drain(write=write_about_item)
 
-    assert flow.told("join")[0].input["data"] == {"write": [{"about": topic} for topic in TOPICS]}
+    assert flow.calls_of_step("join")[0].input["data"] == {"write": [{"about": topic} for topic in TOPICS]}
     assert flow.outcome == ("completed", 0)
 
 
@@ -322,12 +322,12 @@ def test_a_fan_out_can_follow_a_fan_out(start: Start) -> None:
         plan=PLAN, write=write_about_item, read=lambda request: request.params["item"]["about"].upper()
     )
 
-    assert flow.told("join")[0].input["data"] == {
+    assert flow.calls_of_step("join")[0].input["data"] == {
         "read": ["BEES", "HIVES", "HONEY"],
         "write": [{"about": topic} for topic in TOPICS],
     }
     # A branch gets its item only, not the whole list.
-    assert all(call.input is None for call in flow.told("read"))
+    assert all(call.input is None for call in flow.calls_of_step("read"))
 
 
 def test_the_list_can_be_read_from_mongodb(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,7 +344,7 @@ def test_the_list_can_be_read_from_mongodb(start: Start, monkeypatch: pytest.Mon
         flow.drain()
 
     assert flow.outcome == ("completed", 0)
-    assert flow.told("join")[0].input["data"] == {"write": [{"about": topic} for topic in TOPICS]}
+    assert flow.calls_of_step("join")[0].input["data"] == {"write": [{"about": topic} for topic in TOPICS]}
 
 
 def test_a_run_cannot_have_parameters_that_are_reserved_for_items(start: Start) -> None:

@@ -31,11 +31,11 @@ from tenants.context import APP, tenant_scope
 from tenants.models import Tenant
 from tenants.models.base import PauseKind
 from tenants.redis import SentCommand, client
-from tests.engine import Engine, elsewhere
+from tests.engine import Engine, in_another_thread
 from tests.flows import Flow, step
 from tests.integration.recovery.losses import Died, lose
 from tests.integration.test_outages import lost_answer
-from tests.spending import capped
+from tests.spending import make_budget
 
 CHAIN = (step("one"), step("two", "one"), step("three", "two"))
 
@@ -185,7 +185,7 @@ def during(name: str, happen: Callable[[], object]) -> Callable[[AgentRequest], 
 
     def behave(request: AgentRequest) -> AgentResult:
         if request.pipeline_step == name:
-            elsewhere(happen)
+            in_another_thread(happen)
         return Completed(Output(content=f"{request.pipeline_step}: done"))
 
     return behave
@@ -243,7 +243,7 @@ def test_a_step_with_other_requirements_is_offered_as_usual(
 def test_a_step_under_a_budget_is_offered_as_usual(
     engine: Engine, acme: Tenant, followed: list[bool]
 ) -> None:
-    capped(acme)
+    make_budget(acme)
     flow = Flow(engine, acme, *CHAIN)
 
     engine.drain()
@@ -255,7 +255,7 @@ def test_a_step_under_a_budget_is_offered_as_usual(
 def test_a_budget_created_during_the_call_applies_to_the_next_step(
     engine: Engine, acme: Tenant, followed: list[bool]
 ) -> None:
-    engine.agent.behaviour = during("one", lambda: capped(acme))
+    engine.agent.behaviour = during("one", lambda: make_budget(acme))
     flow = Flow(engine, acme, *CHAIN)
 
     engine.drain()
@@ -620,7 +620,7 @@ def before_the_first_claim(monkeypatch: pytest.MonkeyPatch, then: Callable[[], o
 
     def begin_afterwards(held: Any, created: Any = None) -> Any:
         if created is not None and not happened:
-            happened.append(elsewhere(then))
+            happened.append(in_another_thread(then))
         return begin(held, created)
 
     monkeypatch.setattr(dispatch, "_begin_claims", begin_afterwards)

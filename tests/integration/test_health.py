@@ -31,7 +31,7 @@ from tenants import row_security
 from tenants.context import OWNER, SYSTEM, system_scope, tenant_scope
 from tenants.exceptions import RowSecurityMissing
 from tenants.models import Tenant
-from tests.counting import samples, scraped
+from tests.counting import samples, scrape
 from tests.engine import Engine
 
 NOWHERE = 1  # a port on which nothing listens
@@ -73,7 +73,7 @@ def _ready(client: Client) -> tuple[int, dict[str, Any]]:
 
 def _figures(client: Client) -> dict[tuple[str, ...], float]:
     """Every sample: (name, label values in the order of their names) -> value."""
-    return samples(scraped(client))
+    return samples(scrape(client))
 
 
 def test_the_liveness_check_uses_no_server(client: Client) -> None:

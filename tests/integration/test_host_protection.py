@@ -17,8 +17,8 @@ from activities.load_shedding import Load, Meter, Protection
 from activities.models import WorkerProcess
 from agents.contracts import AgentRequest, AgentResult, Completed, Output
 from tenants.models import Tenant
-from tests.engine import Engine, at_once, elsewhere, eventually
-from tests.superusers import seeing_all
+from tests.engine import Engine, eventually, in_another_thread, simultaneously
+from tests.superusers import create_superuser
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -201,7 +201,7 @@ def test_many_starts_at_once_are_spread_over_time(
     engine.submit(acme, count=3)
 
     start = time.monotonic()
-    at_once(engine.deliver, engine.deliver, engine.deliver)
+    simultaneously(engine.deliver, engine.deliver, engine.deliver)
 
     assert [moment >= start + turn * 0.15 for turn, moment in enumerate(sorted(waits))] == [True] * 3
 
@@ -217,7 +217,7 @@ def test_a_start_that_waits_for_its_turn_is_released_when_the_host_is_loaded(
         eventually(lambda: engine.lease.active == 1)
         check_load(host, LOADED)
 
-    at_once(engine.deliver, close)
+    simultaneously(engine.deliver, close)
 
     assert engine.status(acme, activity_id) == "created"
     assert engine.agent.calls == []
@@ -263,9 +263,9 @@ def test_a_worker_shows_a_tenant_only_its_own_runs(
     clients = api("viewer"), api("viewer", tenant=other_tenant)
 
     def watch(request: AgentRequest) -> AgentResult:
-        elsewhere(engine.lease.beat)
+        in_another_thread(engine.lease.beat)
         workers.extend(
-            elsewhere(lambda client=client: client.get("/api/v1/workers/").json()["results"][0])
+            in_another_thread(lambda client=client: client.get("/api/v1/workers/").json()["results"][0])
             for client in clients
         )
         return Completed(Output("x"))
@@ -293,13 +293,13 @@ def test_a_worker_shows_that_it_shuts_down(api: Any, engine: Engine, acme: Tenan
 def test_the_admin_shows_load_closed_roles_and_runs_of_a_worker(
     engine: Engine, acme: Tenant, host: Host
 ) -> None:
-    seeing_all()
+    create_superuser()
     root, pages = Client(), []
     root.login(username="root", password="a long password")
     address = f"/admin/activities/workerprocess/{engine.lease.worker_id}/change/"
 
     def watch(request: AgentRequest) -> AgentResult:
-        pages.append(elsewhere(lambda: root.get(address)).content.decode())
+        pages.append(in_another_thread(lambda: root.get(address)).content.decode())
         return Completed(Output("x"))
 
     engine.agent.behaviour = watch

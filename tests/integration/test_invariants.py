@@ -27,7 +27,7 @@ from pipelines import submission, versions
 from tenants.context import OWNER, SYSTEM, system_scope, tenant_scope
 from tenants.models import Tenant
 from tenants.redis import client
-from tests.damage import damaged, past_all_guards
+from tests.damage import temporary_damage, without_guards
 from tests.engine import Engine
 
 pytestmark = pytest.mark.long
@@ -149,7 +149,7 @@ def test_damage_breaks_exactly_its_own_invariant(work: Work) -> None:
     broken_by = {}
     for invariant, statements in DAMAGE.items():
         ids = {"retried": f"'{work.retried}'", "other": f"'{work.other.pk}'"}
-        with damaged(*(statement % ids for statement in statements)) as changed:
+        with temporary_damage(*(statement % ids for statement in statements)) as changed:
             assert all(changed), f"the damage must be done for the test to mean anything: {invariant}"
             # Only what is meant is checked: a missing run also leaves its slot, and overlapping runs also exceed a cap.
             since = _since() if invariant == "I11" else None
@@ -206,7 +206,7 @@ MORE_DAMAGE = {
 
 def test_other_damage_breaks_the_same_invariants(work: Work) -> None:
     for damage, (invariant, statement) in MORE_DAMAGE.items():
-        with damaged(statement % {"retried": f"'{work.retried}'"}) as changed:
+        with temporary_damage(statement % {"retried": f"'{work.retried}'"}) as changed:
             assert all(changed), damage
             assert invariant in _broken(), damage
 
@@ -232,7 +232,7 @@ def test_a_slot_missing_in_redis_breaks_its_invariant(work: Work) -> None:
 
 
 def test_liveness_is_not_checked_while_work_continues(work: Work) -> None:
-    with past_all_guards() as run:
+    with without_guards() as run:
         for invariant in ("I07", "I19"):
             for statement in DAMAGE[invariant]:
                 run(statement)
@@ -241,13 +241,13 @@ def test_liveness_is_not_checked_while_work_continues(work: Work) -> None:
 
 
 def test_a_violation_has_a_count_and_sample_rows(work: Work) -> None:
-    with past_all_guards() as run:
-        damaged = run("UPDATE activities_activity SET version = version + 1 WHERE agent_role IS NOT NULL")
+    with without_guards() as run:
+        changed = run("UPDATE activities_activity SET version = version + 1 WHERE agent_role IS NOT NULL")
 
     (violation,) = invariants.check()
 
     assert violation.invariant == "I04"
-    assert violation.count == damaged
+    assert violation.count == changed
     assert UUID(violation.sample_ids[0])
     assert violation.description == invariants.SAFETY["I04"]
 
@@ -270,7 +270,7 @@ def test_the_check_runs_in_a_read_only_snapshot(work: Work, monkeypatch: pytest.
 
 
 def test_outputs_are_not_checked_during_an_outage_of_mongodb(work: Work, no_mongodb: None) -> None:
-    with past_all_guards() as run:
+    with without_guards() as run:
         run("DELETE FROM activities_outputspool")
 
     report = invariants.examine()
@@ -292,7 +292,7 @@ def test_the_command_lists_every_invariant_as_ok(work: Work) -> None:
 
 def test_the_command_names_broken_invariants_and_exits_with_status_1(work: Work) -> None:
     output = StringIO()
-    with past_all_guards() as run:
+    with without_guards() as run:
         run("DELETE FROM activities_activityevent WHERE activity_id = %s AND verb = 'start'", work.retried)
 
     with pytest.raises(SystemExit) as ended:
@@ -306,7 +306,7 @@ def test_the_command_names_broken_invariants_and_exits_with_status_1(work: Work)
 
 def test_the_command_can_print_json(work: Work) -> None:
     output = StringIO()
-    with past_all_guards() as run:
+    with without_guards() as run:
         run("UPDATE pipelines_pipelinerun SET unsettled = 7")
 
     with pytest.raises(SystemExit):

@@ -20,7 +20,7 @@ from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Out
 from agents.exceptions import PermanentAgentError
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.damage import damaged
+from tests.damage import temporary_damage
 from tests.engine import Engine
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("one_at_a_time")]
@@ -277,7 +277,7 @@ DAMAGE = {
 def test_each_damage_breaks_exactly_the_expected_invariants(waiting: Waiting) -> None:
     broken_by = {}
     for damage, (_, statement) in DAMAGE.items():
-        with damaged(statement) as changed:
+        with temporary_damage(statement) as changed:
             assert all(changed), f"the damage must be done for the test to mean anything: {damage}"
             broken_by[damage] = _broken()
 
@@ -311,7 +311,7 @@ def test_forgotten_deadlines_and_failures_break_liveness(waiting: Waiting) -> No
         "UPDATE activities_deadletter SET handled_at = NULL, escalation_id = NULL, state = 'closed',"
         " created_at = created_at - interval '5 minutes'",
     ):
-        with damaged(statement) as changed:
+        with temporary_damage(statement) as changed:
             assert all(changed)
             assert "I19" not in _broken()
             assert "I19" in _broken(quiesced=True)

@@ -21,7 +21,7 @@ from agents.contracts import Completed, Output
 from agents.exceptions import PermanentAgentError, RetryableAgentError
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.engine import Engine, at_once
+from tests.engine import Engine, simultaneously
 
 BOX = "session-1"
 
@@ -81,7 +81,7 @@ def test_items_of_different_scopes_have_different_runs(engine: Engine, acme: Ten
 
 
 def test_twenty_messages_at_once_share_one_run(engine: Engine, acme: Tenant) -> None:
-    outcomes = at_once(*[partial(post_message, acme, f"m{number}") for number in range(20)])
+    outcomes = simultaneously(*[partial(post_message, acme, f"m{number}") for number in range(20)])
     assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)]
 
     engine.make_due(acme)
@@ -117,7 +117,7 @@ def test_a_message_that_arrives_at_the_end_of_a_run_is_delivered_by_another(
     for number in range(5):
         post_message(acme, f"a{number}")
         engine.make_due(acme)
-        at_once(engine.drain, partial(post_message, acme, f"b{number}"))
+        simultaneously(engine.drain, partial(post_message, acme, f"b{number}"))
         engine.make_due(acme)
         engine.drain()
 

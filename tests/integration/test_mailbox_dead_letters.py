@@ -18,7 +18,7 @@ from activities.models import LeaderLease, MailboxBatch, MailboxItem
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
 from tenants.models.events import FreshEvent
-from tests.integration.test_api_access import problem
+from tests.answers import problem
 from tests.integration.test_mailboxes import BOX, end_batch, post_item, statuses, take, texts
 
 LETTERS = "/api/v1/dead-letters/"

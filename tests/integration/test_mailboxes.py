@@ -19,7 +19,7 @@ from activities.mailboxes.producer import NewItem
 from activities.models import Mailbox, MailboxBatch, MailboxItem
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.engine import at_once, eventually, somebody_waits_for_a_lock
+from tests.engine import eventually, simultaneously, somebody_waits_for_a_lock
 
 BOX = "/api/v1/mailboxes/session-1/"
 NOW = datetime(2026, 5, 1, tzinfo=UTC) + timedelta(days=3650)  # later than any item of a test
@@ -102,7 +102,7 @@ def test_a_message_that_is_sent_several_times_at_once_is_one_item(tenant: Tenant
     post_directly(tenant, "before")
     same = partial(post_directly, tenant, "hi", client_message_id="m1")
 
-    posted = at_once(*[same] * 6)
+    posted = simultaneously(*[same] * 6)
 
     assert len({item_ids[0] for item_ids in posted}) == 1
     with tenant_scope(tenant.pk):
@@ -184,7 +184,7 @@ def test_later_items_join_the_batch_within_the_window_of_the_first(tenant: Tenan
 def test_concurrent_consumers_get_different_items(tenant: Tenant) -> None:
     posted = post_directly(tenant, *(f"m{number}" for number in range(12)))
 
-    outcomes = at_once(*[partial(take_at, tenant, NOW, limit=3)] * 6)
+    outcomes = simultaneously(*[partial(take_at, tenant, NOW, limit=3)] * 6)
 
     batches = [batch for batch in outcomes if batch is not None]
     item_ids = [item.pk for batch in batches for item in batch.items]
@@ -443,7 +443,7 @@ def test_releasing_expired_batches_waits_for_a_consumer_that_is_completing(tenan
         assert locked.wait(20)
         return consumer.release_all_expired()
 
-    assert at_once(complete, release) == [None, 0]
+    assert simultaneously(complete, release) == [None, 0]
     with tenant_scope(tenant.pk):
         assert MailboxItem.objects.get().state == "done"
 
@@ -468,7 +468,7 @@ def test_a_consumer_that_completes_while_its_batch_is_released_is_refused(
         with tenant_scope(tenant.pk):
             consumer.complete_batch(tenant.pk, "session-1", batch.batch.pk, result=None, now=NOW)
 
-    released, refusal = at_once(release, complete)
+    released, refusal = simultaneously(release, complete)
 
     assert released == 1
     assert isinstance(refusal, LeaseLost)

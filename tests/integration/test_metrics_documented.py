@@ -18,9 +18,9 @@ from agents.governor import providers
 from orchestrator.metrics import CATALOGUE
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
-from tests.counting import count_all, scraped
+from tests.counting import count_all, scrape
 from tests.engine import Engine
-from tests.upkeep import tick
+from tests.upkeep import run_due_jobs
 
 _ROW = re.compile(r"^\| `(orchestrator_\w+)` \| (\w+) \| (.*?) \| (.*?) \| (.*?) ?\|$", re.MULTILINE)
 
@@ -62,7 +62,7 @@ def sample_for_every_metric(engine: Engine, tenant: Tenant) -> Tenant:
     recovery.declare_lost(lost)
     invariants.store_outcome(Report(held=["I01"]))
     count_all()
-    tick()
+    run_due_jobs()
     return tenant
 
 
@@ -77,7 +77,7 @@ def _refuse(request: object) -> None:
 def test_the_table_lists_the_metrics_of_a_scrape_with_type_and_labels(
     sample_for_every_metric: Tenant,
 ) -> None:
-    families = scraped()
+    families = scrape()
     exposed = {
         family.name + ("_total" if family.type == "counter" else ""): (
             family.type,

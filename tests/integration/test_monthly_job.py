@@ -26,9 +26,9 @@ from pipelines.models.deliverable import Month
 from tenants import clock, registration
 from tenants.context import SYSTEM, system_scope, tenant_scope
 from tenants.models import Tenant
-from tests.engine import at_once
+from tests.engine import simultaneously
 from tests.integration.admin.conftest import root
-from tests.upkeep import carry_out
+from tests.upkeep import run_task
 
 __all__ = ("root",)
 
@@ -168,7 +168,7 @@ def test_concurrent_repairs_and_registrations_create_each_job_once(
     PeriodicTask.objects.all().delete()
     CrontabSchedule.objects.all().delete()
 
-    outcomes = at_once(
+    outcomes = simultaneously(
         *[monthly_job.repair] * 4,
         *[lambda slug=f"t{number}": registration.register(slug) for number in range(3)],
     )
@@ -252,8 +252,8 @@ def test_the_task_of_beat_starts_the_month_of_its_tenant_once(
     arguments = json.loads(task_of(tenant).kwargs)
 
     monkeypatch.setattr(clock, "now", lambda: datetime(2028, 2, 29, 23, 59, 58, tzinfo=UTC))
-    carry_out("pipelines.start_new_period", **arguments)
-    carry_out("pipelines.start_new_period", **arguments)
+    run_task("pipelines.start_new_period", **arguments)
+    run_task("pipelines.start_new_period", **arguments)
 
     assert months_of(tenant) == [date(2028, 3, 1)]
     assert months_of(other_tenant) == []
@@ -275,7 +275,7 @@ def test_a_missed_month_is_started_by_the_background_task(
     make_due(tenant)
 
     assert waiting_tasks() == ["missed-periods"]
-    carry_out("pipelines.start_missed_periods")
+    run_task("pipelines.start_missed_periods")
 
     assert (months_of(tenant), months_of(other_tenant)) == ([THIS_MONTH.starts_on], [])
     assert waiting_tasks() == []
@@ -292,7 +292,7 @@ def test_paused_and_new_deliverables_and_those_of_inactive_tenants_miss_no_month
     make_deliverable(tenant, "new")
 
     assert waiting_tasks() == []
-    carry_out("pipelines.start_missed_periods")
+    run_task("pipelines.start_missed_periods")
 
     assert months_of(tenant) == months_of(off) == []
 
@@ -344,7 +344,7 @@ def test_a_tenant_whose_month_cannot_be_started_does_not_block_others(
 
     monkeypatch.setattr(monthly_job, "start_new_periods", fail_for_one_tenant)
 
-    carry_out("pipelines.start_missed_periods")
+    run_task("pipelines.start_missed_periods")
 
     assert (months_of(tenant), months_of(other_tenant)) == ([], [THIS_MONTH.starts_on])
     assert waiting_tasks() == ["missed-periods"]

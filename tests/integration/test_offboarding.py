@@ -35,7 +35,7 @@ from tenants.context import SYSTEM, system_scope, tenant_scope
 from tenants.models import Budget, Channel, Membership, Tenant
 from tenants.models.audit import AuditEntry
 from tenants.models.retention import DepartedTenant
-from tests.engine import Engine, elsewhere
+from tests.engine import Engine, in_another_thread
 
 CANARY = "canary-7f3a9c"
 SECRET = "s3cret-canary-41d0"  # what the test looks for
@@ -182,7 +182,7 @@ def test_an_export_is_a_consistent_snapshot(
 
     def take_snapshot_then_submit(tenant_id: UUID) -> None:
         take_snapshot(tenant_id)
-        elsewhere(lambda: engine.submit(tenant, count=5))
+        in_another_thread(lambda: engine.submit(tenant, count=5))
 
     monkeypatch.setattr(offboarding_export, "_take_snapshot", take_snapshot_then_submit)
     members, manifest = export(tenant, tmp_path / "acme.zip")

@@ -33,7 +33,7 @@ from tenants.models import Tenant
 from tests import batching
 from tests.engine import Engine, eventually
 from tests.integration.recovery.losses import Died
-from tests.spending import token_of
+from tests.spending import run_token_of
 
 
 @pytest.fixture(autouse=True)
@@ -185,7 +185,7 @@ def test_a_parked_run_waits_for_its_batch_although_the_answer_to_its_commit_was_
     (activity,) = engine.submit(tenant)
     with pytest.raises(Died):
         engine.deliver()
-    run, row = token_of(tenant, activity), engine.get(tenant, activity)
+    run, row = run_token_of(tenant, activity), engine.get(tenant, activity)
     parked = Parked(provider="p", model="m", body={}, leave_at=datetime.now(UTC) + timedelta(hours=5))
 
     with lost_answer('INSERT INTO "activities_batchitem"') as lost:

@@ -14,7 +14,7 @@ from tenants.bounds import TooManyOwned
 from tenants.context import system_scope, tenant_scope
 from tenants.models import SavedView, Tenant
 from tests.answers import problem
-from tests.engine import at_once
+from tests.engine import simultaneously
 
 API = "/api/v1/"
 STEP = {"id": "a", "agent_role": "qa"}
@@ -102,7 +102,7 @@ def test_of_several_creations_at_once_only_those_within_the_limit_succeed(acme: 
         with tenant_scope(acme.pk):
             Skill.objects.create(tenant=acme, key=key, name=key, content="Be kind.")
 
-    outcomes = at_once(*[lambda number=number: make(f"skill-{number}") for number in range(6)])
+    outcomes = simultaneously(*[lambda number=number: make(f"skill-{number}") for number in range(6)])
 
     assert sorted(type(outcome).__name__ for outcome in outcomes) == ["NoneType", *["TooManyOwned"] * 5]
 

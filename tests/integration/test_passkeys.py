@@ -57,11 +57,13 @@ def options(client: Client, name: str) -> dict[str, Any]:
 
 
 def add(client: Client, device: Authenticator, name: str = "Laptop") -> Any:
-    return client.post(PAGE, {"new_passkey": device.made(options(client, "to-be-made")), "name": name})
+    return client.post(
+        PAGE, {"new_passkey": device.create_passkey(options(client, "to-be-made")), "name": name}
+    )
 
 
 def use(client: Client, device: Authenticator, **wrong: bytes) -> Any:
-    return client.post(PAGE, {"passkey": device.signed(options(client, "to-be-asked"), **wrong)})
+    return client.post(PAGE, {"passkey": device.sign(options(client, "to-be-asked"), **wrong)})
 
 
 def is_admitted(client: Client) -> bool:
@@ -116,7 +118,7 @@ def test_a_signature_for_another_site_is_refused(root: User, device: Authenticat
 def test_an_answer_is_valid_once_in_its_own_session_and_in_time(root: User, device: Authenticator) -> None:
     add(sign_in(root), device)
     one, other = sign_in(root), sign_in(root)
-    answer = device.signed(options(one, "to-be-asked"))
+    answer = device.sign(options(one, "to-be-asked"))
     options(other, "to-be-asked")
 
     assert other.post(PAGE, {"passkey": answer}).status_code == 400, "another session's challenge"
@@ -125,7 +127,7 @@ def test_an_answer_is_valid_once_in_its_own_session_and_in_time(root: User, devi
     assert one.post(PAGE, {"passkey": answer}).status_code == 400
 
     late = sign_in(root)
-    answer = device.signed(options(late, "to-be-asked"))
+    answer = device.sign(options(late, "to-be-asked"))
     session = late.session
     session[second_factor.CHALLENGE] = [session[second_factor.CHALLENGE][0], clock.now().timestamp() - 1]
     session.save()
@@ -140,7 +142,7 @@ def test_an_answer_that_is_sent_several_times_at_once_is_accepted_once(
     device.counts = counts
     add(sign_in(root), device)
     challenge = secrets.token_bytes(32)
-    answer = device.signed(second_factor.to_be_asked(root, challenge))
+    answer = device.sign(second_factor.to_be_asked(root, challenge))
     barrier = Barrier(4)
 
     def verify(_: int) -> bool:
@@ -174,10 +176,10 @@ def test_a_passkey_is_valid_for_its_owner_only(root: User, device: Authenticator
     client.get(PAGE)
     request_options = {**options_of_root, "challenge": _challenge(client)}
 
-    assert client.post(PAGE, {"passkey": device.signed(request_options)}).status_code == 400
+    assert client.post(PAGE, {"passkey": device.sign(request_options)}).status_code == 400
     client.get(PAGE)
     request_options = {**options_of_root, "challenge": _challenge(client)}
-    assert client.post(PAGE, {"passkey": theirs.signed(request_options)}).status_code == 400
+    assert client.post(PAGE, {"passkey": theirs.sign(request_options)}).status_code == 400
     assert not is_admitted(client)
 
 
@@ -209,7 +211,7 @@ def test_a_password_alone_can_neither_add_nor_remove_passkeys(
     for thief in (before, sign_in(root)):
         thief.get(PAGE)
         request_options = {"rp": {"id": urlsplit(ORIGIN).hostname}, "challenge": _challenge(thief)}
-        attestation = Authenticator(ORIGIN).made(request_options)
+        attestation = Authenticator(ORIGIN).create_passkey(request_options)
         assert thief.post(PAGE, {"new_passkey": attestation, "name": "Mine"}).status_code == 400
         assert thief.post(PAGE, {"remove": str(key.pk)}).status_code == 400
         assert thief.post(PAGE, {"begin": "1"}).status_code == 400
@@ -267,7 +269,7 @@ def test_an_answer_with_any_changed_byte_is_refused_without_an_error(
 ) -> None:
     factor = SecondFactor.objects.create(user=root, secret_sealed="")
     challenge = secrets.token_bytes(32)
-    attestation = json.loads(device.made(second_factor.to_be_made(root, challenge)))
+    attestation = json.loads(device.create_passkey(second_factor.to_be_made(root, challenge)))
     for changed in _changed(attestation, "attestationObject"):
         # Some changes only make another passkey, because model, counter, name and key are not signed.
         second_factor.add(factor, "x", changed, challenge)
@@ -275,7 +277,7 @@ def test_an_answer_with_any_changed_byte_is_refused_without_an_error(
     assert second_factor.add(factor, "Laptop", json.dumps(attestation), challenge)
 
     challenge = secrets.token_bytes(32)
-    signed = json.loads(device.signed(second_factor.to_be_asked(root, challenge)))
+    signed = json.loads(device.sign(second_factor.to_be_asked(root, challenge)))
     for part in ("authenticatorData", "signature", "clientDataJSON"):
         for changed in _changed(signed, part):
             assert not second_factor.opens(root, changed, challenge)
@@ -323,7 +325,7 @@ def test_without_a_configured_address_passkeys_are_neither_offered_nor_accepted(
     root: User, device: Authenticator, settings: Any
 ) -> None:
     client = sign_in(root)
-    attestation = device.made(options(client, "to-be-made"))
+    attestation = device.create_passkey(options(client, "to-be-made"))
     settings.ORCHESTRATOR_PASSKEY_ORIGIN = ""
 
     assert client.post(PAGE, {"new_passkey": attestation, "name": "x"}).status_code == 400
@@ -333,7 +335,7 @@ def test_without_a_configured_address_passkeys_are_neither_offered_nor_accepted(
 
 @pytest.mark.ui
 def test_a_passkey_is_created_in_a_browser_and_used_at_the_next_sign_in(root: User, settings: Any) -> None:
-    with pages.browser() as chromium, pages.served() as served:
+    with pages.browser() as chromium, pages.serve_site() as served:
         address = served.replace("127.0.0.1", "localhost")
         settings.ORCHESTRATOR_PASSKEY_ORIGIN = address
         window = chromium.new_context(base_url=address)
@@ -369,4 +371,4 @@ def test_a_passkey_is_created_in_a_browser_and_used_at_the_next_sign_in(root: Us
         page.wait_for_url("**/workers/**")
 
         assert "passkey" not in page.inner_text("body")
-        pages.leave(window)
+        pages.close_context(window)

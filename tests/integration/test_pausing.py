@@ -27,7 +27,7 @@ from tests.answers import problem
 from tests.engine import Engine
 from tests.integration.test_rescheduling import SLOW, names_of_calls, offer_and_run_all, raise_error
 from tests.open_questions import DIRECTION
-from tests.spending import broken_invariants, capped, costing
+from tests.spending import broken_invariants, complete_at_cost, make_budget
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -421,8 +421,8 @@ def test_run_now_refuses_held_human_and_ended_work_and_waits_for_the_budget(
     problem(client.post(f"{ACTIVITIES}{ended}/run-now/", {"reason": " "}), 400, "validation_failed")
     problem(api("reviewer").post(f"{ACTIVITIES}{ended}/run-now/", {"reason": "x"}), 403, "forbidden")
 
-    capped(acme, "0.10")
-    engine.agent.behaviour = costing("0.25")
+    make_budget(acme, "0.10")
+    engine.agent.behaviour = complete_at_cost("0.25")
     (over_budget,) = engine.submit(acme, "seo")
     engine.drain()
     reply = post(client, f"/activities/{over_budget}/run-now/", reason="x")

@@ -17,7 +17,7 @@ from pipelines.submission import NewRun, start_run
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
-from tests.flows import BROKEN, Flow, answering, step
+from tests.flows import BROKEN, Flow, answer_by_step, step
 
 
 def test_starting_a_run_returns_it_as_stored(acme: Tenant) -> None:
@@ -90,7 +90,7 @@ def test_a_join_starts_once_after_its_last_dependency_with_all_their_outputs(
 def test_repeating_progression_starts_nothing_twice(engine: Engine, acme: Tenant) -> None:
     flow = Flow(engine, acme, step("a"), step("b", "a"))
     engine.drain()
-    settled = flow.only(step="a")
+    settled = flow.activity(step="a")
 
     with tenant_scope(acme.pk):
         progression.advance(settled)
@@ -102,7 +102,7 @@ def test_repeating_progression_starts_nothing_twice(engine: Engine, acme: Tenant
 def test_a_failed_step_fails_the_run_and_skips_its_dependents_while_others_finish(
     engine: Engine, acme: Tenant
 ) -> None:
-    engine.agent.behaviour = answering({"bad": BROKEN})
+    engine.agent.behaviour = answer_by_step({"bad": BROKEN})
     flow = Flow(engine, acme, step("bad"), step("after", "bad"), step("beside"))
 
     engine.drain()
@@ -112,7 +112,7 @@ def test_a_failed_step_fails_the_run_and_skips_its_dependents_while_others_finis
 
 
 def test_a_step_can_continue_after_a_failure_upstream(engine: Engine, acme: Tenant) -> None:
-    engine.agent.behaviour = answering({"bad": BROKEN})
+    engine.agent.behaviour = answer_by_step({"bad": BROKEN})
     flow = Flow(
         engine, acme, step("bad"), step("good"), step("join", "bad", "good", on_upstream_failure="continue")
     )
@@ -124,12 +124,12 @@ def test_a_step_can_continue_after_a_failure_upstream(engine: Engine, acme: Tena
 
 
 def test_retrying_a_failed_step_reopens_its_run(engine: Engine, acme: Tenant) -> None:
-    engine.agent.behaviour = answering({"bad": BROKEN})
+    engine.agent.behaviour = answer_by_step({"bad": BROKEN})
     flow = Flow(engine, acme, step("bad"), step("after", "bad"))
     engine.drain()
-    engine.agent.behaviour = answering({})
+    engine.agent.behaviour = answer_by_step({})
 
-    cancellation.retry(acme.pk, flow.only(step="bad").pk, actor="test")
+    cancellation.retry(acme.pk, flow.activity(step="bad").pk, actor="test")
     engine.drain()
 
     assert flow.states == {"bad": "done", "after": "done"}
@@ -161,12 +161,12 @@ def test_a_rejection_starts_a_revision_with_the_output_and_the_notes_which_needs
         input={"content": "source"},
     )
     engine.drain()
-    first = flow.only(step="brief", assignee_type="agent")
+    first = flow.activity(step="brief", assignee_type="agent")
 
     approvals.reject(acme.pk, first.pk, actor="ann", notes="Add the costs.")
     engine.drain()
 
-    revision = flow.only(link_kind="revision_of")
+    revision = flow.activity(link_kind="revision_of")
     call = engine.agent.calls[-1]
     assert (revision.status, revision.round, revision.name) == ("awaiting_approval", 2, "brief (revision)")
     assert call.wake_reason == "rejection"
@@ -187,7 +187,7 @@ def test_a_rejection_in_the_last_round_fails_the_step_and_escalates(
     flow = Flow(engine, acme, step("brief", requires_approval=True), step("text", "brief"))
     for _ in range(2):
         engine.drain()
-        approvals.reject(acme.pk, flow.only(status="awaiting_approval").pk, actor="ann", notes="no")
+        approvals.reject(acme.pk, flow.activity(status="awaiting_approval").pk, actor="ann", notes="no")
 
     assert flow.outcome == ("failed", 0)
     assert flow.states == {"brief": "failed", "text": "skipped"}
@@ -206,9 +206,9 @@ def test_a_rejected_gate_step_starts_a_revision_and_needs_a_new_decision(
         step("text", "sign-off"),
     )
     engine.drain()
-    approvals.reject(acme.pk, flow.only(step="sign-off").pk, actor="ann", notes="too long")
+    approvals.reject(acme.pk, flow.activity(step="sign-off").pk, actor="ann", notes="too long")
     engine.drain()
-    again = flow.only(step="sign-off", round=2)
+    again = flow.activity(step="sign-off", round=2)
 
     approvals.approve(acme.pk, again.pk, actor="ann")
     engine.drain()
@@ -221,7 +221,7 @@ def test_a_rejected_gate_step_starts_a_revision_and_needs_a_new_decision(
 def test_the_refusal_of_a_second_decision_names_who_decided(engine: Engine, acme: Tenant) -> None:
     flow = Flow(engine, acme, step("brief", requires_approval=True))
     engine.drain()
-    waiting = flow.only(assignee_type="agent")
+    waiting = flow.activity(assignee_type="agent")
     approvals.approve(acme.pk, waiting.pk, actor="ann")
 
     with pytest.raises(AlreadyDecided, match="ann approved this at"):
@@ -289,6 +289,6 @@ def test_an_error_in_progression_fails_the_activity_without_partial_changes(
         broken.setattr("pipelines.starting.begin", lambda *args, **more: 1 / 0)
         engine.deliver()
 
-    settled = flow.only()
+    settled = flow.activity()
     assert (settled.status, settled.error["code"]) == ("failed", "internal_error")
     assert flow.states == {"a": "failed", "b": "skipped"}

@@ -14,7 +14,7 @@ from agents.exceptions import PermanentAgentError
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
-from tests.failed_work import failed, failed_many, letters_of
+from tests.failed_work import create_dead_letters, letters_of, submit_failing
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -34,7 +34,7 @@ def plannings(tenant: Tenant) -> list[Activity]:
 
 
 def test_a_permanent_failure_starts_the_configured_planner_once(engine: Engine, acme: Tenant) -> None:
-    (activity_id,) = failed(engine, acme)
+    (activity_id,) = submit_failing(engine, acme)
     requests: list[AgentRequest] = []
 
     def record_request(request: AgentRequest) -> AgentResult:
@@ -61,7 +61,7 @@ def test_without_a_configured_planner_nothing_is_started(
 ) -> None:
     engine.serve(tenant)
     engine.serve(other_tenant, PLANNER, hears_of_failures=True)
-    (activity_id,) = failed(engine, tenant)
+    (activity_id,) = submit_failing(engine, tenant)
 
     dead_letters.handle_waiting()
 
@@ -72,7 +72,7 @@ def test_without_a_configured_planner_nothing_is_started(
 def test_a_disabled_planner_is_not_started(engine: Engine, tenant: Tenant) -> None:
     engine.serve(tenant)
     engine.serve(tenant, PLANNER, hears_of_failures=True, enabled=False)
-    failed(engine, tenant)
+    submit_failing(engine, tenant)
 
     dead_letters.handle_waiting()
 
@@ -80,7 +80,7 @@ def test_a_disabled_planner_is_not_started(engine: Engine, tenant: Tenant) -> No
 
 
 def test_failures_of_one_kind_start_the_planner_once_in_ten_minutes(engine: Engine, acme: Tenant) -> None:
-    first, *others = failed_many(acme, 5)
+    first, *others = create_dead_letters(acme, 5)
 
     dead_letters.handle_waiting()
     engine.drain()
@@ -88,20 +88,20 @@ def test_failures_of_one_kind_start_the_planner_once_in_ten_minutes(engine: Engi
     (planning,) = plannings(acme)
     assert planning.status == "done", "so not only because the first is still active"
     assert [bool(letter.planning_id) for letter in letters_of(acme, first, *others)] == [True, *[False] * 4]
-    failed_many(acme, 1)
+    create_dead_letters(acme, 1)
     dead_letters.handle_waiting()
     assert len(plannings(acme)) == 1
     with tenant_scope(acme.pk):
         DeadLetter.objects.exclude(planning_id=None).update(
             handled_at=F("handled_at") - timedelta(minutes=11)
         )
-    failed_many(acme, 1)
+    create_dead_letters(acme, 1)
     dead_letters.handle_waiting()
     assert len(plannings(acme)) == 2
 
 
 def test_a_failed_planner_starts_no_other(engine: Engine, acme: Tenant) -> None:
-    failed(engine, acme)
+    submit_failing(engine, acme)
     dead_letters.handle_waiting()
 
     def fail(request: AgentRequest) -> AgentResult:
@@ -119,7 +119,7 @@ def test_a_failed_subtask_of_the_planner_does_not_start_it_again(engine: Engine,
     (parent,) = engine.submit(acme, PLANNER)
     engine.drain()
 
-    (child,) = failed(engine, acme, "dev", parent_id=parent, link_kind="subtask")
+    (child,) = submit_failing(engine, acme, "dev", parent_id=parent, link_kind="subtask")
     dead_letters.handle_waiting()
 
     assert engine.status(acme, child) == "needs_review"

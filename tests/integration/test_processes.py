@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from orchestrator.processes import (
     standard_processes,
 )
 from orchestrator.processes.supervisor import AlreadyRunning
+from tests.network import free_port
 
 SLEEP = "import time; print('up'); time.sleep(60)"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEP}"
@@ -54,11 +54,6 @@ def start(supervisor: Supervisor, spec: ProcessSpec) -> int:
     log = supervisor.home.log(spec.name)
     assert wait_until(lambda: "up" in log.read_text(), 10)
     return supervisor.pid(spec.name)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def test_processes_stop_in_reverse_order_of_their_start(home: ServiceHome, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from activities.run_tokens import RunToken
 from agents.contracts import Accepted
 from tenants.models import Tenant
 from tests.engine import Engine
-from tests.live import live
+from tests.pages import serve_site
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "agent-protocol.md").read_text()
 SECTIONS = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##)", DOCUMENT, re.MULTILINE | re.DOTALL))
@@ -45,7 +45,7 @@ def run(engine: Engine, tenant: Tenant) -> RunToken:
 def output_of(command: list[str], run: RunToken) -> str:
     """Run an example as the agent of this run; return what it prints."""
     callback = run_tokens.issue(run)
-    with live() as address:
+    with serve_site() as address:
         url = address + callback.url[callback.url.index("/api/") :]
         process = subprocess.run(
             command,

@@ -20,7 +20,7 @@ from agents.governor.providers import Provider
 from agents.health import probe_failing
 from tenants import redis
 from tenants.context import system_scope
-from tests.engine import Engine, at_once
+from tests.engine import Engine, simultaneously
 from tests.integration.test_agent_health import agent_server
 
 
@@ -85,7 +85,7 @@ def test_a_provider_that_still_fails_is_probed_again_after_another_minute(
 def test_of_several_probes_at_once_one_is_sent(provider: Provider, server: Any) -> None:
     let_pass(provider, 66)
 
-    assert sorted(at_once(*[probe_failing] * 4)) == [0, 0, 0, 1]
+    assert sorted(simultaneously(*[probe_failing] * 4)) == [0, 0, 0, 1]
 
     assert len(server.calls) == 1
 

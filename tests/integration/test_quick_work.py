@@ -24,8 +24,8 @@ from pipelines.models import PipelineRun, StepRun
 from pipelines.submission import NewRun, start_runs
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.engine import Engine, at_once, elsewhere, eventually
-from tests.spending import capped
+from tests.engine import Engine, eventually, in_another_thread, simultaneously
+from tests.spending import make_budget
 
 SEATS = 32
 
@@ -112,7 +112,7 @@ def test_a_cancellation_during_the_calls_affects_only_its_own_run(engine: Engine
     def behaviour(request: AgentRequest) -> AgentResult:
         if len(engine.agent.calls) == 40:
             cancelled.append(request.activity_id)
-            elsewhere(lambda: cancellation.cancel(acme.pk, request.activity_id, actor="Ann"))
+            in_another_thread(lambda: cancellation.cancel(acme.pk, request.activity_id, actor="Ann"))
         return Completed(Output(content="done"))
 
     engine.agent.behaviour = behaviour
@@ -171,7 +171,7 @@ def test_runs_behind_a_hanging_call_are_taken_over_by_other_threads(
     def behaviour(request: AgentRequest) -> AgentResult:
         if len(engine.agent.calls) == 40:
             under_way.append(statuses(acme, ids)["in_progress"])
-            elsewhere(lambda: eventually(lambda: statuses(acme, ids)["in_progress"] == 1, 60))
+            in_another_thread(lambda: eventually(lambda: statuses(acme, ids)["in_progress"] == 1, 60))
         return Completed(Output(content="done"))
 
     engine.agent.behaviour = behaviour
@@ -240,9 +240,9 @@ def test_grants_left_to_threads_with_hanging_calls_are_run_by_others(
 
     def behaviour(request: AgentRequest) -> AgentResult:
         if request.activity_id == first[0]:
-            late = elsewhere(lambda: engine.submit(acme, count=3))
-            elsewhere(engine.drain)
-            elsewhere(lambda: eventually(lambda: statuses(acme, late)["done"] == 3, 60))
+            late = in_another_thread(lambda: engine.submit(acme, count=3))
+            in_another_thread(engine.drain)
+            in_another_thread(lambda: eventually(lambda: statuses(acme, late)["done"] == 3, 60))
         return Completed(Output(content="done"))
 
     engine.agent.behaviour = behaviour
@@ -255,7 +255,7 @@ def test_grants_left_to_threads_with_hanging_calls_are_run_by_others(
 
 
 def test_only_as_many_activities_are_claimed_as_the_budget_allows(engine: Engine, acme: Tenant) -> None:
-    capped(acme, "25", unit="runs")
+    make_budget(acme, "25", unit="runs")
     ids = engine.submit(acme, count=60)
 
     deliver_at_once(engine)
@@ -281,7 +281,7 @@ def test_concurrent_deliveries_of_the_same_messages_in_opposite_orders_run_each_
             [quick_work.HeldGrant(grant, now) for grant in grants], engine.lease, now
         )
 
-    at_once(run(held), run(held[::-1]))
+    simultaneously(run(held), run(held[::-1]))
     relay.flush()
 
     assert len(engine.agent.calls) == 12

@@ -16,8 +16,8 @@ from activities.models import Activity, ToolCall
 from agents.contracts import AgentRequest, AgentResult, Completed, Output
 from tenants.context import tenant_scope
 from tenants.models import Tenant
+from tests.accepted_work import AgentClient, count_activities
 from tests.engine import Engine
-from tests.toolbox import Caller, count_of
 
 # Hundreds of calls take long on a busy machine; the tests count activities and grants.
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900), pytest.mark.usefixtures("one_at_a_time")]
@@ -90,7 +90,7 @@ def test_many_calls_of_every_copy_create_at_most_the_limit_of_activities_per_tre
         trees = Activity.objects.filter(parent_id=None).count()
         assert ToolCall.objects.count() <= trees * TREE_LIMIT
     assert bomb.calls >= CALLS
-    assert count_of(tenant) <= trees * TREE_LIMIT
+    assert count_activities(tenant) <= trees * TREE_LIMIT
     assert {"subtasks", "tree", "rate"} <= bomb.refused.keys(), bomb.refused
 
 
@@ -100,7 +100,7 @@ def test_the_limit_of_a_tree_applies_over_http(engine: Engine, tenant: Tenant, s
     statuses: Counter[int] = Counter()
 
     def greedy(request: AgentRequest) -> AgentResult:
-        agent = Caller(request)
+        agent = AgentClient(request)
         for number in range(8):
             answer = agent.use(
                 "create_subtask", name=f"m{number}", agent_role=ROLES[number % 3], blocking=False
@@ -112,7 +112,7 @@ def test_the_limit_of_a_tree_applies_over_http(engine: Engine, tenant: Tenant, s
     engine.submit(tenant)
     engine.drain()
 
-    assert count_of(tenant) == 10
+    assert count_activities(tenant) == 10
     assert statuses == {201: 9, 429: 10 * 8 - 9}
 
 

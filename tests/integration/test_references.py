@@ -18,7 +18,7 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
 from tests.engine import Engine
-from tests.registry import registered
+from tests.registry import temporary_agent
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -27,7 +27,7 @@ SCRIBE = "/api/v1/agents/scribe/"
 
 @pytest.fixture(autouse=True)
 def scribe(database: None) -> Iterator[Agent]:
-    with registered("scribe", adapter="inline") as agent:
+    with temporary_agent("scribe", adapter="inline") as agent:
         yield agent
 
 

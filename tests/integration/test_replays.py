@@ -16,7 +16,7 @@ from pipelines.models import PipelineRun
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
-from tests.engine import Engine, at_once
+from tests.engine import Engine, simultaneously
 from tests.flows import BROKEN, Flow, step
 
 RUNS = "/api/v1/pipeline-runs/"
@@ -144,7 +144,7 @@ def test_a_fan_out_is_expanded_again_unless_it_precedes_the_step(engine: Engine,
         row.output_ref for row in flow.rows(step="each")
     ]
     assert expanded_again.branches("each") == ["done"]
-    assert [call.params.get("item") for call in expanded_again.told("each")] == [7]
+    assert [call.params.get("item") for call in expanded_again.calls_of_step("each")] == [7]
     assert {run.outcome for run in (kept, expanded_again)} == {("completed", 0)}
 
 
@@ -202,7 +202,7 @@ def test_an_active_run_and_one_of_another_tenant_cannot_be_replayed(
 def test_of_several_replays_at_once_one_is_created(engine: Engine, tenant: Tenant) -> None:
     flow = chain(engine, tenant).drain()
 
-    outcomes = at_once(
+    outcomes = simultaneously(
         *[lambda: pipeline_replay.replay(tenant.pk, flow.id, from_step="b", actor="test") for _ in range(3)]
     )
 

@@ -13,8 +13,8 @@ from agents.contracts import Accepted, AgentRequest, Completed, Output
 from agents.payload import job_of
 from tenants.context import tenant_scope
 from tenants.models import Tenant
+from tests.accepted_work import AgentClient
 from tests.engine import Engine
-from tests.integration.agent_runs.accepted_work import Agent
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -82,7 +82,7 @@ def test_the_prompt_contains_every_wake_with_its_output(engine: Engine, acme: Te
     ]
     places = [request.prompt.index(words) for words in expected]
     assert places == sorted(places)
-    later = Agent(request).get().json()
+    later = AgentClient(request).get_job().json()
     assert without_marker(later["prompt"]) == without_marker(request.prompt)
 
 
@@ -108,7 +108,7 @@ def test_members_of_the_job_come_from_the_newest_wake_that_has_them(engine: Engi
         "Shorter.",
         None,
     )
-    assert Agent(request).get().json()["wakes"] == list(job["wakes"])
+    assert AgentClient(request).get_job().json()["wakes"] == list(job["wakes"])
 
 
 @pytest.mark.parametrize("reference", ["0192f5c8-7d2e-7b11-9c1a-6f0e2b5d4a33", "None", "", None, 7])

@@ -21,10 +21,11 @@ from pipelines.submission import NewRun, start_run
 from tenants.context import tenant_scope
 from tenants.events import log
 from tenants.models import Budget, Tenant
+from tests.accepted_work import accept_and_create
 from tests.answers import problem
-from tests.engine import Engine, at_once
-from tests.open_questions import DIRECTION, asking
-from tests.spending import broken_invariants, capped, costing, let_go
+from tests.engine import Engine, simultaneously
+from tests.open_questions import DIRECTION
+from tests.spending import broken_invariants, complete_at_cost, make_budget, release_waiting_work
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -290,7 +291,7 @@ def test_a_date_set_while_work_is_blocked_applies_afterwards(
 ) -> None:
     engine.agent.behaviour = lambda request: Accepted()
     blocker = {"type": "credentials", "message": "expired"}
-    activity_id, resolution = asking(engine, acme, "report_blocker", blocker)
+    activity_id, resolution = accept_and_create(engine, acme, "report_blocker", blocker)
     assert engine.status(acme, activity_id) == "blocked"
     engine.agent.behaviour = lambda request: Completed(Output(content="done"))
 
@@ -304,8 +305,8 @@ def test_a_date_set_while_work_is_blocked_applies_afterwards(
 def test_work_that_waited_for_its_budget_waits_for_its_date_afterwards(
     client: Any, engine: Engine, acme: Tenant
 ) -> None:
-    capped(acme, "0.10")
-    engine.agent.behaviour = costing("0.25")
+    make_budget(acme, "0.10")
+    engine.agent.behaviour = complete_at_cost("0.25")
     (activity_id,) = engine.submit(acme)
     engine.drain()
     assert why(client, activity_id) == "budget"
@@ -314,7 +315,7 @@ def test_work_that_waited_for_its_budget_waits_for_its_date_afterwards(
     assert why(client, activity_id) == "budget"
     with tenant_scope(acme.pk):
         Budget.objects.update(cap=5)
-    let_go(engine)
+    release_waiting_work(engine)
     offer_and_run_all(engine)
     assert why(client, activity_id) == "not_before"
 
@@ -347,7 +348,7 @@ def test_retried_and_replayed_work_waits_for_the_date_that_was_set_before_it_fai
     settings.ORCHESTRATOR_WAKE_BUDGET = 1
     engine.agent.behaviour = lambda request: Accepted()
     blocker = {"type": "credentials", "message": "expired"}
-    activity_id, resolution = asking(engine, acme, "report_blocker", blocker)
+    activity_id, resolution = accept_and_create(engine, acme, "report_blocker", blocker)
     engine.agent.behaviour = lambda request: Completed(Output(content="done"))
     engine.agent.calls.clear()
     patch(client, activity_id, not_before=from_now(hours=5))
@@ -467,7 +468,7 @@ def test_two_changes_at_once_are_both_applied(api: Any, engine: Engine, acme: Te
     (activity_id,) = engine.submit(acme, not_before=datetime.now(UTC) + timedelta(days=1))
     clients = [api("operator"), api("operator")]
 
-    answers = at_once(
+    answers = simultaneously(
         lambda: clients[0].patch(f"{ACTIVITIES}{activity_id}/", {"priority": 2}),
         lambda: clients[1].patch(f"{ACTIVITIES}{activity_id}/", {"expires_at": from_now(days=2)}),
     )
@@ -483,7 +484,7 @@ def test_a_change_at_the_moment_of_a_claim_is_either_refused_or_applied(
 ) -> None:
     for _ in range(5):
         (activity_id,) = engine.submit(acme)
-        answer, _ = at_once(
+        answer, _ = simultaneously(
             lambda activity_id=activity_id: client.patch(
                 f"{ACTIVITIES}{activity_id}/", {"not_before": from_now(hours=1)}
             ),

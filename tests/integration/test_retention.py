@@ -24,7 +24,7 @@ from tenants.context import APP, SYSTEM, system_scope, tenant_scope
 from tenants.models import Budget, Tenant, UsageEntry
 from tenants.models.retention import ForgottenOutput, RetentionPass, RetentionTally, UsageTotal
 from tenants.retention import all_kinds
-from tests.engine import Engine, elsewhere
+from tests.engine import Engine, in_another_thread
 
 PLACE = "/api/v1/retention/"
 LONG = timedelta(days=100)
@@ -99,7 +99,7 @@ def test_a_locked_tree_is_left_for_the_next_pass(engine: Engine, acme: Tenant) -
     age_work([held, free])
     with tenant_scope(acme.pk):
         Activity.objects.select_for_update().get(pk=held)
-        assert elsewhere(lambda: purge(acme, "activities")) == 1
+        assert in_another_thread(lambda: purge(acme, "activities")) == 1
 
     assert remaining(acme) == {held}
     assert purge(acme, "activities") == 1
@@ -114,7 +114,7 @@ def test_a_child_created_between_selection_and_lock_keeps_its_tree(
 
     def find_then_add_child(*arguments: Any) -> Any:
         trees = find(*arguments)
-        elsewhere(lambda: engine.submit(acme, parent_id=root, link_kind="subtask"))
+        in_another_thread(lambda: engine.submit(acme, parent_id=root, link_kind="subtask"))
         return trees
 
     monkeypatch.setattr(retention, "_find_trees", find_then_add_child)

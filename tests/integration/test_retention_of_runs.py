@@ -16,7 +16,7 @@ from tenants.context import SYSTEM, system_scope, tenant_scope
 from tenants.models import Tenant
 from tests import scheduling
 from tests.engine import Engine
-from tests.flows import BROKEN, Flow, answering, step
+from tests.flows import BROKEN, Flow, answer_by_step, step
 from tests.integration.test_retention import LONG, age, purge, remaining
 
 
@@ -61,7 +61,7 @@ def test_an_active_run_is_kept_however_old_it_is(engine: Engine, acme: Tenant) -
 
 
 def test_an_open_dead_letter_keeps_its_run_until_it_is_deleted_itself(engine: Engine, acme: Tenant) -> None:
-    engine.agent.behaviour = answering({"one": BROKEN})
+    engine.agent.behaviour = answer_by_step({"one": BROKEN})
     flow = Flow(engine, acme, step("one"))
     engine.drain()
     age_run(flow.id)

@@ -12,21 +12,21 @@ from activities.submission import NewActivity, submit
 from agents.contracts import Accepted, AgentRequest, AgentResult
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.answers import problem
-from tests.engine import Engine, at_once, elsewhere
-from tests.toolbox import (
-    OUTPUT,
-    Caller,
-    at_work,
-    caller_of,
+from tests.accepted_work import (
+    RESULT,
+    AgentClient,
+    accept_work,
+    action_url,
+    agent_of,
     calls_of,
     child,
-    count_of,
-    not_woken,
-    of,
+    count_activities,
+    is_called_again,
+    next_call,
     wakes_of,
-    woken,
 )
+from tests.answers import problem
+from tests.engine import Engine, in_another_thread, simultaneously
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
 
@@ -35,8 +35,8 @@ INBOX = "/api/v1/inbox/"
 
 def request_review(engine: Engine, acme: Tenant, **more: Any) -> tuple[UUID, UUID]:
     """Let an agent request a review; return the waiting activity and the review."""
-    activity_id, agent = at_work(engine, acme)
-    return activity_id, agent.used("request_human_review", question="Is this the tone?", **more)
+    activity_id, agent = accept_work(engine, acme)
+    return activity_id, agent.create_with("request_human_review", question="Is this the tone?", **more)
 
 
 def test_a_review_is_listed_in_the_inbox_with_its_question_and_subject(
@@ -85,26 +85,26 @@ def test_the_agent_continues_with_the_answer(
     activity_id, review = request_review(engine, acme)
 
     answer = api("reviewer", name="Ann").post(
-        of(review if addressed == "review" else activity_id, "review"),
+        action_url(review if addressed == "review" else activity_id, "review"),
         {"approved": approved, "feedback": feedback},
     )
 
     assert answer.status_code == 200, answer.content
     assert engine.status(acme, review) == status
-    request = woken(engine, activity_id)
+    request = next_call(engine, activity_id)
     assert (request.wake_reason, request.attempt) == (reason, 1)
     (wake,) = request.wakes
     assert (wake["review_approved"], wake["reviewer_feedback"], wake["outcome"], wake["reviewed_by"]) == (
         approved, feedback or "", status, "token:Ann",
     )  # fmt: skip
     assert wake["question"] == "Is this the tone?"
-    job = caller_of(engine, activity_id).job().json()
+    job = agent_of(engine, activity_id).get_job().json()
     assert (job["wake_reason"], job["review_approved"], job["reviewer_feedback"]) == (
         reason,
         approved,
         feedback or "",
     )
-    assert caller_of(engine, activity_id).post("complete", OUTPUT).json()["accepted"] is True
+    assert agent_of(engine, activity_id).post("complete", RESULT).json()["accepted"] is True
 
 
 @pytest.mark.parametrize(("verb", "reason"), [("approve", "review_approved"), ("reject", "review_feedback")])
@@ -113,9 +113,9 @@ def test_a_review_can_be_approved_and_rejected_like_a_gate(
 ) -> None:
     activity_id, review = request_review(engine, acme)
 
-    api("reviewer").post(of(review, verb), {"notes": "See there."})
+    api("reviewer").post(action_url(review, verb), {"notes": "See there."})
 
-    request = woken(engine, activity_id)
+    request = next_call(engine, activity_id)
     assert (request.wake_reason, request.wakes[0]["reviewer_feedback"]) == (reason, "See there.")
 
 
@@ -123,7 +123,7 @@ def test_a_rejection_without_feedback_is_refused(api: Any, engine: Engine, acme:
     _, review = request_review(engine, acme)
 
     refused = problem(
-        api("reviewer").post(of(review, "review"), {"approved": False}), 400, "validation_failed"
+        api("reviewer").post(action_url(review, "review"), {"approved": False}), 400, "validation_failed"
     )
 
     assert [fault["path"] for fault in refused["errors"]] == ["feedback"]
@@ -134,9 +134,9 @@ def test_a_cancelled_review_wakes_the_activity_with_the_reason(
 ) -> None:
     activity_id, review = request_review(engine, acme)
 
-    api("operator").post(of(review, "cancel"), {"reason": "Decide yourself."})
+    api("operator").post(action_url(review, "cancel"), {"reason": "Decide yourself."})
 
-    request = woken(engine, activity_id)
+    request = next_call(engine, activity_id)
     assert (request.wake_reason, request.wakes[0]["outcome"]) == ("review_feedback", "withdrawn")
     assert (request.wakes[0]["review_approved"], request.wakes[0]["reviewer_feedback"]) == (
         False,
@@ -151,9 +151,9 @@ def test_of_twenty_answers_at_once_one_counts_and_the_others_name_who_decided(
     people = [api("reviewer", name=f"person {number}") for number in range(20)]
     bodies = [{"approved": number % 2 == 0, "feedback": f"said {number}"} for number in range(20)]
 
-    answers = at_once(
+    answers = simultaneously(
         *[
-            lambda client=client, body=body: client.post(of(review, "review"), body)
+            lambda client=client, body=body: client.post(action_url(review, "review"), body)
             for client, body in zip(people, bodies, strict=True)
         ]
     )
@@ -164,7 +164,7 @@ def test_of_twenty_answers_at_once_one_counts_and_the_others_name_who_decided(
         request = problem(answer, 409, "already_decided")
         assert request["decided_by"] == f"token:person {winners[0]}"
         assert request["decision"] == ("approved" if winners[0] % 2 == 0 else "rejected")
-    (wake,) = woken(engine, activity_id).wakes
+    (wake,) = next_call(engine, activity_id).wakes
     assert wake["reviewer_feedback"] == f"said {winners[0]}"
     assert len(wakes_of(acme, activity_id)) == 2
 
@@ -173,7 +173,7 @@ def test_a_review_cannot_be_completed_without_a_decision(api: Any, engine: Engin
     activity_id, review = request_review(engine, acme)
 
     refused = problem(
-        api("reviewer").post(of(review, "complete"), {"note": "done"}), 409, "transition_refused"
+        api("reviewer").post(action_url(review, "complete"), {"note": "done"}), 409, "transition_refused"
     )
 
     assert "approve or reject" in refused["detail"]
@@ -183,10 +183,10 @@ def test_a_review_cannot_be_completed_without_a_decision(api: Any, engine: Engin
 def test_an_activity_without_a_requested_review_cannot_be_reviewed(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
-    activity_id, _ = at_work(engine, acme)
+    activity_id, _ = accept_work(engine, acme)
 
     refused = problem(
-        api("reviewer").post(of(activity_id, "review"), {"approved": True}), 409, "transition_refused"
+        api("reviewer").post(action_url(activity_id, "review"), {"approved": True}), 409, "transition_refused"
     )
 
     assert "no review was requested" in refused["detail"]
@@ -195,11 +195,13 @@ def test_an_activity_without_a_requested_review_cannot_be_reviewed(
 def test_cancelling_the_activity_makes_its_review_obsolete(api: Any, engine: Engine, acme: Tenant) -> None:
     activity_id, review = request_review(engine, acme)
 
-    api("operator").post(of(activity_id, "cancel"))
+    api("operator").post(action_url(activity_id, "cancel"))
 
-    late = problem(api("reviewer").post(of(review, "review"), {"approved": True}), 409, "transition_refused")
+    late = problem(
+        api("reviewer").post(action_url(review, "review"), {"approved": True}), 409, "transition_refused"
+    )
     assert "obsolete" in late["detail"]
-    assert not_woken(engine, activity_id)
+    assert not is_called_again(engine, activity_id)
 
 
 def test_an_answer_to_the_activity_applies_to_its_newest_review(
@@ -207,16 +209,16 @@ def test_an_answer_to_the_activity_applies_to_its_newest_review(
 ) -> None:
     activity_id, first = request_review(engine, acme)
     client = api("reviewer")
-    client.post(of(first, "review"), {"approved": False, "feedback": "Warmer."})
-    woken(engine, activity_id)
-    second = caller_of(engine, activity_id).used("request_human_review", question="And now?")
+    client.post(action_url(first, "review"), {"approved": False, "feedback": "Warmer."})
+    next_call(engine, activity_id)
+    second = agent_of(engine, activity_id).create_with("request_human_review", question="And now?")
 
-    problem(client.post(of(first, "review"), {"approved": True}), 409, "already_decided")
-    assert not_woken(engine, activity_id)
-    client.post(of(activity_id, "review"), {"approved": True})
+    problem(client.post(action_url(first, "review"), {"approved": True}), 409, "already_decided")
+    assert not is_called_again(engine, activity_id)
+    client.post(action_url(activity_id, "review"), {"approved": True})
 
     assert engine.status(acme, second) == "approved"
-    assert woken(engine, activity_id).wakes[0]["question"] == "And now?"
+    assert next_call(engine, activity_id).wakes[0]["question"] == "And now?"
 
 
 def test_an_answer_during_the_call_wakes_the_activity_once_after_it(
@@ -226,8 +228,10 @@ def test_an_answer_during_the_call_wakes_the_activity_once_after_it(
 
     def behaviour(request: AgentRequest) -> AgentResult:
         if request.wake_reason == "new_task":
-            review = elsewhere(lambda: Caller(request).used("request_human_review", question="Good?"))
-            elsewhere(lambda: api("reviewer").post(of(review, "review"), {"approved": True}))
+            review = in_another_thread(
+                lambda: AgentClient(request).create_with("request_human_review", question="Good?")
+            )
+            in_another_thread(lambda: api("reviewer").post(action_url(review, "review"), {"approved": True}))
             messages_during_call.append(engine.messages())
         return Accepted()
 
@@ -236,11 +240,11 @@ def test_an_answer_during_the_call_wakes_the_activity_once_after_it(
     engine.deliver()
 
     assert (messages_during_call, len(calls_of(engine, activity_id))) == ([0], 1)
-    assert woken(engine, activity_id).wake_reason == "review_approved"
+    assert next_call(engine, activity_id).wake_reason == "review_approved"
 
 
 def test_a_fourth_open_review_is_refused(engine: Engine, acme: Tenant) -> None:
-    activity_id, agent = at_work(engine, acme)
+    activity_id, agent = accept_work(engine, acme)
     review = {"human_role": "editor", "parent_id": activity_id, "link_kind": LinkKind.REVIEW}
     with tenant_scope(acme.pk):
         submit([NewActivity(name=f"open {number}", **review) for number in range(3)], actor="test")
@@ -248,4 +252,4 @@ def test_a_fourth_open_review_is_refused(engine: Engine, acme: Tenant) -> None:
     refused = problem(agent.use("request_human_review", question="A fourth?"), 429, "quota_exceeded")
 
     assert refused["quota"] == "reviews"
-    assert (engine.status(acme, activity_id), count_of(acme)) == ("in_progress", 4)
+    assert (engine.status(acme, activity_id), count_activities(acme)) == ("in_progress", 4)

@@ -14,7 +14,7 @@ from agents import configuration, credentials, deployments, scheduler_settings, 
 from agents.models import Agent, AgentConfig, PlatformConfig, Skill
 from tenants.context import OWNER, tenant_scope
 from tenants.models import Budget, Tenant
-from tests.registry import registered
+from tests.registry import temporary_agent
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -38,7 +38,7 @@ LARGEST = 2**31 - 1
 
 @pytest.fixture(autouse=True)
 def scribe(database: None) -> Iterator[Agent]:
-    with registered(ROLE) as agent:
+    with temporary_agent(ROLE) as agent:
         yield agent
 
 

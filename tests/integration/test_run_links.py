@@ -28,9 +28,9 @@ from agents.contracts import (
 from agents.tools import DEFINITIONS
 from tenants.context import tenant_scope
 from tenants.models import Tenant
+from tests.accepted_work import child
 from tests.engine import Engine
 from tests.integration.tools.calling import CALLS, LEAVES
-from tests.toolbox import child
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 

@@ -10,7 +10,7 @@ import pytest
 from activities.maintenance import scheduler as scheduling
 from activities.maintenance.system_jobs import SystemJob
 from tests.engine import eventually
-from tests.upkeep import leading
+from tests.upkeep import new_leader
 
 
 def test_a_thread_is_kept_while_nothing_is_due_and_runs_the_next_job(
@@ -19,7 +19,7 @@ def test_a_thread_is_kept_while_nothing_is_due_and_runs_the_next_job(
     runners: list[threading.Thread] = []
     job = SystemJob("only", 1.0, "tests", 5.0, lambda term: runners.append(threading.current_thread()))
     monkeypatch.setattr(scheduling, "table", lambda: [job])
-    scheduler, now = leading(), time.monotonic()
+    scheduler, now = new_leader(), time.monotonic()
     try:
         scheduler._dispatch(now)
         eventually(lambda: runners and scheduler.round is not None and scheduler.round.reported)

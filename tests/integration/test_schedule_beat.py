@@ -22,8 +22,8 @@ from pipelines.schedules import beat, firing, system_jobs
 from tenants.context import OWNER, SYSTEM, tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
-from tests.scheduling import HOUR, NOON, again, execution, executions, fired, make_schedule, states
-from tests.upkeep import carry_out
+from tests.scheduling import HOUR, NOON, execution, executions, fired_times, make_schedule, reload, states
+from tests.upkeep import run_task
 
 LONG_AGO = timedelta(days=2)
 
@@ -164,7 +164,7 @@ def test_rows_that_were_renamed_deleted_or_copied_by_hand_are_repaired(
         "schedule: acme/renamed", "schedule: acme/deleted", "schedule: acme/fine",
     }  # fmt: skip
     assert row_of(renamed).enabled
-    assert again(deleted).beat_task_id == row_of(deleted).pk
+    assert reload(deleted).beat_task_id == row_of(deleted).pk
     # Saving a row again would make beat forget when it last ran.
     assert row_of(fine).date_changed == untouched
 
@@ -188,7 +188,7 @@ def test_the_row_of_the_check_has_the_interval_of_the_settings(tenant: Tenant) -
 
     PlatformConfig.objects.create(key=scheduler_settings.KEY, value={"check_interval": 5_000})
     scheduler_settings.forget()
-    carry_out("schedules.check")
+    run_task("schedules.check")
 
     row = PeriodicTask.objects.get(task=beat.CHECK_TASK)
     assert before == ("schedules: check", 60, "schedules")
@@ -223,10 +223,10 @@ def test_the_background_task_fires_due_times_without_beat(
     make_due(schedule)
 
     hinted = background_tasks.Reminder().remind()
-    carry_out("schedules.fire_due")
+    run_task("schedules.fire_due")
 
     assert hinted == ["schedules-due"]
-    assert len(fired(schedule)) == 1
+    assert len(fired_times(schedule)) == 1
     assert "schedules-due" not in background_tasks.Reminder().remind()
 
 
@@ -243,11 +243,11 @@ def test_every_stage_of_an_execution_has_a_background_task(engine: Engine, tenan
     record_waiting()
     firing.fire(tenant.pk, schedule.pk)
     record_waiting()
-    carry_out("schedules.expand")
+    run_task("schedules.expand")
     record_waiting()
     engine.drain()
     record_waiting()
-    carry_out("schedules.settle")
+    run_task("schedules.settle")
     record_waiting()
 
     stages = [[name for name in plans if name.startswith("schedules")] for plans in waiting]
@@ -258,13 +258,13 @@ def test_every_stage_of_an_execution_has_a_background_task(engine: Engine, tenan
 def test_a_background_task_closes_an_execution_that_was_cancelled_while_it_ran(tenant: Tenant) -> None:
     schedule = make_schedule(tenant)
     make_due(schedule)
-    carry_out("schedules.fire_due")
+    run_task("schedules.fire_due")
     with tenant_scope(tenant.pk):
         ScheduleExecution.objects.update(status="cancelled")
 
     assert "schedules-uncancelled" in background_tasks._with_waiting_rows(list(background_tasks._tasks))
-    carry_out("schedules.close")
-    carry_out("schedules.settle")
+    run_task("schedules.close")
+    run_task("schedules.settle")
 
     with tenant_scope(tenant.pk):
         assert [job.state for job in ScheduleJob.objects.all()] == ["cancelled"]

@@ -18,20 +18,20 @@ from pipelines.schedules import firing, system_jobs
 from tenants import clock
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
-from tests.engine import Engine, at_once
-from tests.scheduling import (
+from tests.engine import Engine, simultaneously
+from tests.scheduling import (  # fmt: skip
     HOUR,
     NOON,
-    again,
     execution,
     executions,
     fire,
-    fired,
+    fired_times,
     firings,
     make_schedule,
+    reload,
     states,
     statuses,
-)  # fmt: skip
+)
 
 SOON = timedelta(seconds=3)
 
@@ -66,7 +66,7 @@ def test_a_due_time_fires_once_however_often_it_is_checked(tenant: Tenant) -> No
 
     assert (early, len(on_time), later) == ([], 1, [])
     assert firings(schedule) == [(NOON + HOUR, "fired")]
-    row = again(schedule)
+    row = reload(schedule)
     assert (row.looked_until, row.next_run_at) == (NOON + HOUR + SOON, NOON + 2 * HOUR)
     assert row.last_run_at == NOON + HOUR + SOON
 
@@ -78,7 +78,7 @@ def test_a_time_that_fires_within_the_check_interval_is_not_late(
 
     fire(schedule, NOON + HOUR + timedelta(seconds=85))
 
-    assert fired(schedule) == [NOON + HOUR]
+    assert fired_times(schedule) == [NOON + HOUR]
 
 
 def test_a_longer_check_interval_allows_later_firing(tenant: Tenant) -> None:
@@ -87,7 +87,7 @@ def test_a_longer_check_interval_allows_later_firing(tenant: Tenant) -> None:
 
     fire(schedule, NOON + HOUR + timedelta(minutes=10))
 
-    assert fired(schedule) == [NOON + HOUR]
+    assert fired_times(schedule) == [NOON + HOUR]
 
 
 def test_an_execution_has_its_nominal_time_and_runs_the_agent_with_its_parameters(
@@ -130,7 +130,7 @@ def test_a_time_at_the_end_of_an_outage_fires_whatever_the_policy(tenant: Tenant
 
     fire(schedule, NOON + 6 * HOUR + SOON)
 
-    assert fired(schedule) == [NOON + 6 * HOUR]
+    assert fired_times(schedule) == [NOON + 6 * HOUR]
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def test_the_times_of_a_short_pause_follow_the_catch_up_policy(
     fire(schedule, at(timedelta(seconds=26)))
     fire(schedule, at(timedelta(seconds=31)))
 
-    assert fired(schedule) == [NOON + timedelta(seconds=one) for one in (*expected, 30)]
+    assert fired_times(schedule) == [NOON + timedelta(seconds=one) for one in (*expected, 30)]
     assert [nominal for nominal, _ in firings(schedule)] == [
         NOON + timedelta(seconds=one) for one in (10, 20, 30)
     ]
@@ -195,7 +195,7 @@ def test_resuming_what_was_not_paused_makes_no_time_a_missed_one(
     switch(api, schedule, False)
     fire(schedule, at(timedelta(seconds=12)))
 
-    assert fired(schedule) == [NOON + timedelta(seconds=10)]
+    assert fired_times(schedule) == [NOON + timedelta(seconds=10)]
 
 
 def test_the_pause_of_another_tenant_or_schedule_changes_nothing(
@@ -223,7 +223,7 @@ def test_consecutive_skipped_times_are_one_record_with_their_count(tenant: Tenan
     with tenant_scope(tenant.pk):
         skipped = Firing.objects.get(schedule_id=schedule.pk, state="skipped")
     last = NOON + 30 * 24 * HOUR
-    on_time = fired(schedule)
+    on_time = fired_times(schedule)
     assert on_time[-1] == last
     assert (skipped.nominal_at, skipped.last_at) == (
         NOON + timedelta(seconds=1),
@@ -295,10 +295,10 @@ def test_at_a_change_of_clocks_a_missing_time_fires_at_the_change_and_a_repeated
         for quarter in range(4 * 30):
             firing.fire_due(since + quarter * timedelta(minutes=15))
 
-    assert fired(spring) == [datetime(2026, 3, 8, 7, 0, tzinfo=UTC)]
-    assert fired(skipping) == []
-    assert fired(autumn) == [datetime(2026, 11, 1, 5, 30, tzinfo=UTC)]
-    assert fired(both) == [
+    assert fired_times(spring) == [datetime(2026, 3, 8, 7, 0, tzinfo=UTC)]
+    assert fired_times(skipping) == []
+    assert fired_times(autumn) == [datetime(2026, 11, 1, 5, 30, tzinfo=UTC)]
+    assert fired_times(both) == [
         datetime(2026, 11, 1, 5, 30, tzinfo=UTC),
         datetime(2026, 11, 1, 6, 30, tzinfo=UTC),
     ]
@@ -309,7 +309,7 @@ def test_at_a_change_of_clocks_a_missing_time_fires_at_the_change_and_a_repeated
 
 def test_a_time_fires_only_after_its_jitter(tenant: Tenant) -> None:
     schedule = make_schedule(tenant, jitter_seconds=600)
-    due = again(schedule).next_run_at
+    due = reload(schedule).next_run_at
     assert due is not None
     assert NOON + HOUR < due < NOON + HOUR + timedelta(minutes=10)
 
@@ -347,7 +347,7 @@ def test_a_one_time_schedule_in_the_past_fires_or_is_recorded_as_skipped_by_its_
     fire(schedule, NOON + 10 * HOUR)
 
     assert firings(schedule) == [(NOON, expected)]
-    row = again(schedule)
+    row = reload(schedule)
     assert (row.enabled, row.next_run_at) == (False, None)
     assert not PeriodicTask.objects.get(pk=row.beat_task_id).enabled
 
@@ -376,7 +376,7 @@ def test_a_schedule_does_not_fire_after_its_end(tenant: Tenant) -> None:
     fire(schedule, NOON + 2 * HOUR)
 
     assert firings(schedule) == [(NOON + HOUR, "fired")]
-    row = again(schedule)
+    row = reload(schedule)
     assert (row.enabled, row.next_run_at) == (True, None)
     assert not PeriodicTask.objects.get(pk=row.beat_task_id).enabled
 
@@ -392,9 +392,9 @@ def test_an_invalid_schedule_is_postponed_and_does_not_affect_others(tenant: Ten
     execution_ids = firing.fire_due(NOON + HOUR)
 
     assert len(execution_ids) == 1
-    assert fired(good) == [NOON + HOUR]
-    assert again(bad).next_run_at == NOON + HOUR + firing.BACK_OFF
-    assert again(bad).looked_until == NOON
+    assert fired_times(good) == [NOON + HOUR]
+    assert reload(bad).next_run_at == NOON + HOUR + firing.BACK_OFF
+    assert reload(bad).looked_until == NOON
 
 
 def test_schedules_of_all_tenants_are_fired_in_one_pass(tenant: Tenant, other_tenant: Tenant) -> None:
@@ -405,7 +405,7 @@ def test_schedules_of_all_tenants_are_fired_in_one_pass(tenant: Tenant, other_te
     execution_ids = firing.fire_due(NOON + HOUR)
 
     assert len(execution_ids) == 6
-    assert all(fired(schedule) == [NOON + HOUR] for schedule in schedules)
+    assert all(fired_times(schedule) == [NOON + HOUR] for schedule in schedules)
 
 
 def test_two_concurrent_schedulers_fire_each_of_a_thousand_times_exactly_once(tenant: Tenant) -> None:
@@ -414,12 +414,12 @@ def test_two_concurrent_schedulers_fire_each_of_a_thousand_times_exactly_once(te
     def fire_all() -> int:
         return sum(len(firing.fire_due(NOON + second * timedelta(seconds=1))) for second in range(1, 51))
 
-    counts = at_once(fire_all, fire_all)
+    counts = simultaneously(fire_all, fire_all)
     firing.fire_due(NOON + timedelta(seconds=50))
 
     assert sum(counts) <= 1_000
     for schedule in schedules:
-        assert fired(schedule) == [NOON + second * timedelta(seconds=1) for second in range(1, 51)]
+        assert fired_times(schedule) == [NOON + second * timedelta(seconds=1) for second in range(1, 51)]
     with tenant_scope(tenant.pk):
         assert ScheduleExecution.objects.count() == 1_000
 
@@ -435,7 +435,7 @@ def test_a_time_whose_scheduler_died_before_its_commit_is_fired_by_the_next(
 
     assert firings(schedule) == []
     fire(schedule, NOON + HOUR)
-    assert fired(schedule) == [NOON + HOUR]
+    assert fired_times(schedule) == [NOON + HOUR]
 
 
 # Run now

@@ -17,7 +17,7 @@ from agents.contracts import AgentRequest, AgentResult, Completed, Output
 from agents.exceptions import PermanentAgentError
 from pipelines.schedules import executions, firing
 from tenants.models import Tenant
-from tests.damage import past_all_guards
+from tests.damage import without_guards
 from tests.engine import Engine
 from tests.scheduling import HOUR, NOON, fire, make_pipeline, make_schedule, statuses, tickers
 from tests.scheduling import executions as of_tenant
@@ -65,7 +65,7 @@ def work(engine: Engine, tenant: Tenant) -> Iterator[Tenant]:
     fire(off, NOON + 5 * HOUR + timedelta(minutes=5))
     executions.cancel(tenant.pk, of_tenant(tenant)[-1].pk, actor="ann")
     statuses(tenant)
-    with past_all_guards() as run:  # Their end is past, so nothing of them is due.
+    with without_guards() as run:  # Their end is past, so nothing of them is due.
         run("UPDATE pipelines_schedule SET next_run_at = NULL")
     yield tenant
     scheduler_settings.forget()
@@ -136,7 +136,7 @@ def _count_violations(invariant: str, damage: str) -> int:
     settled = ", ".join(f"'{status}'" for status in sorted(states.SETTLED))
     question = text % {"settled": f"ARRAY[{settled}]::text[]", "patience": "60"}
     execution = -1
-    with suppress(_Undone), past_all_guards() as run:
+    with suppress(_Undone), without_guards() as run:
         assert run(damage), "the damage must be done for the test to mean anything"
         execution = run(question)
         raise _Undone

@@ -16,7 +16,7 @@ from agents.scheduler_settings import KEYS, SchedulerSettings, SettingsInvalid
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
-from tests.engine import Engine, elsewhere
+from tests.engine import Engine, in_another_thread
 
 PLACE = "/api/v1/platform-configs/scheduler/"
 #: All keys with their defaults, in the camelCase spelling.
@@ -165,7 +165,7 @@ def test_a_change_applies_at_once_in_this_process_and_within_two_seconds_in_othe
 
 
 def test_the_version_counts_real_changes_and_a_stale_version_is_refused(database: None) -> None:
-    elsewhere(lambda: save(enabled=False))
+    in_another_thread(lambda: save(enabled=False))
     save(enabled=True)
     save(enabled=True)
 

@@ -12,7 +12,7 @@ from orchestrator import metrics
 from tenants.context import OWNER, SYSTEM
 from tenants.models import Tenant
 from tests.engine import Engine
-from tests.plans import asked_of, read_from_end_to_end
+from tests.plans import recorded_statements, sequential_scans
 
 READ_AT_MOST = 10_000  # rows of one sequential scan
 MANY = 12_000
@@ -52,7 +52,7 @@ def long_history(engine: Engine, tenant: Tenant) -> Iterator[Tenant]:
 
 
 def test_a_scrape_takes_twelve_statements_and_scans_no_long_table(long_history: Tenant) -> None:
-    with asked_of(SYSTEM) as statements:
+    with recorded_statements(SYSTEM) as statements:
         for probe in metrics.PROBES:
             probe.question()
 
@@ -62,6 +62,6 @@ def test_a_scrape_takes_twelve_statements_and_scans_no_long_table(long_history: 
     scans = [
         (sql, scan)
         for alias, sql, params in statements
-        if (scan := read_from_end_to_end(alias, sql, params, more_than=READ_AT_MOST))
+        if (scan := sequential_scans(alias, sql, params, more_than=READ_AT_MOST))
     ]
     assert scans == []

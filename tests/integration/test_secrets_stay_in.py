@@ -23,9 +23,9 @@ from agents.models import Agent, AgentConfig
 from tenants.context import SYSTEM, system_scope, tenant_scope
 from tenants.models import Tenant
 from tenants.redis import client as redis_client
-from tests.browsing import list_of, page_of
+from tests.browsing import list_url, page_url
 from tests.engine import Engine
-from tests.superusers import seeing_all
+from tests.superusers import create_superuser
 
 CANARY = "kanarienvogel-7f3a"
 HOOK = f"https://example.com/hooks/{CANARY}-hook"
@@ -97,18 +97,18 @@ def pages(api: Any, tenant: Tenant) -> Any:
 
     def read() -> str:
         root = Client(raise_request_exception=False)
-        root.force_login(seeing_all())
+        root.force_login(create_superuser())
         with system_scope():
             config = AgentConfig.objects.get(tenant=tenant, agent_id="qa")
             channel = NotificationChannel.objects.get(tenant=tenant)
         addresses = [
-            list_of(AgentConfig),
-            page_of(config),
-            list_of(NotificationChannel),
-            page_of(channel),
+            list_url(AgentConfig),
+            page_url(config),
+            list_url(NotificationChannel),
+            page_url(channel),
             "/admin/",
         ]
-        addresses += [f"{page_of(row).removesuffix('change/')}history/" for row in (config, channel)]
+        addresses += [f"{page_url(row).removesuffix('change/')}history/" for row in (config, channel)]
         client = api()
         answers = [root.get(address) for address in addresses]
         answers += [

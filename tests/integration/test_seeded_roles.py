@@ -14,7 +14,7 @@ from orchestrator import celery
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
-from tests.registry import registered
+from tests.registry import temporary_agent
 
 #: Role, name, queue, limit of concurrent activities per tenant.
 ROLES = (
@@ -159,7 +159,7 @@ def test_the_default_concurrency_follows_from_the_cores_and_the_adapters_of_the_
     monkeypatch.setattr(celery, "cores", lambda: cores)
     configured: Any = type("Configured", (), {"worker_concurrency": None})()
 
-    with registered("coder", adapter="cli"):
+    with temporary_agent("coder", adapter="cli"):
         celery.choose_concurrency(sender="w", instance=None, conf=configured, options={"queues": queues})
 
     assert configured.worker_concurrency == size

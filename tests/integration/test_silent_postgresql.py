@@ -13,7 +13,7 @@ from tenants.context import APP, OWNER, tenant_scope
 from tenants.models import Tenant
 from tenants.postgresql import base
 from tenants.sql import Statement
-from tests.engine import elsewhere, eventually
+from tests.engine import eventually, in_another_thread
 from tests.network import Proxy, proxy_to
 
 NOTICE, PATIENCE, GRACE = 0.2, 1, 0.1
@@ -57,7 +57,7 @@ def _seconds(action: Any) -> float:
 def test_a_statement_to_a_silent_server_fails_within_seconds(proxy: Proxy) -> None:
     assert _ask() == 1
 
-    proxy.fall_silent()
+    proxy.stall()
 
     assert _seconds(_ask) < NOTICE + PATIENCE + MARGIN
     assert connections[APP].connection.closed
@@ -71,22 +71,22 @@ def test_once_a_server_is_known_to_be_silent_statements_fail_without_waiting(
             Statement("one", "SELECT 1 AS one").run({})
 
     _ask()
-    proxy.fall_silent()
+    proxy.stall()
     _silence_of(proxy).suspect()
     eventually(lambda: _silence_of(proxy).is_known)
     monkeypatch.setattr(base, "PATIENCE_SECONDS", LONG)
 
     assert _seconds(in_scope) < GRACE + MARGIN, "an open connection"
     monkeypatch.setitem(connections.settings[APP]["OPTIONS"], "connect_timeout", LONG)
-    assert elsewhere(lambda: _seconds(_ask)) < GRACE + MARGIN, "a new connection"
+    assert in_another_thread(lambda: _seconds(_ask)) < GRACE + MARGIN, "a new connection"
 
 
 def test_statements_work_again_as_soon_as_the_server_answers(proxy: Proxy) -> None:
     _ask()
-    proxy.fall_silent()
+    proxy.stall()
     _seconds(_ask)
 
-    proxy.go_on()
+    proxy.resume()
 
     eventually(lambda: not _silence_of(proxy).is_known)
     connections[APP].close()

@@ -19,7 +19,7 @@ from tenants.models import Tenant
 from tests.engine import Engine
 from tests.integration.test_costs import counted
 from tests.receivers import HttpReceiver, http_receiver
-from tests.tracing import Collected, collected, linked, traceparent
+from tests.tracing import CollectedSpans, collect_spans, linked_span_ids, traceparent
 
 pytestmark = pytest.mark.long
 
@@ -30,8 +30,8 @@ CANARY = "kanarie-trace-77c1"
 
 
 @pytest.fixture
-def spans(engine: Engine) -> Iterator[Collected]:
-    with collected() as spans:
+def spans(engine: Engine) -> Iterator[CollectedSpans]:
+    with collect_spans() as spans:
         yield spans
 
 
@@ -43,10 +43,10 @@ def submit(client: Any, **headers: str) -> str:
 
 
 def test_one_trace_connects_the_caller_with_the_agent(
-    api: Callable[..., Any], engine: Engine, tenant: Tenant, spans: Collected, receiver: HttpReceiver
+    api: Callable[..., Any], engine: Engine, tenant: Tenant, spans: CollectedSpans, receiver: HttpReceiver
 ) -> None:
     engine.serve(tenant, "qa", adapter="http", endpoint=receiver.url)
-    receiver.answers((200, {}, b'{"output": {"content": "done"}}'))
+    receiver.answer_with((200, {}, b'{"output": {"content": "done"}}'))
 
     activity = submit(api(), **{"traceparent": CALLER, "X-Request-Id": "r-1"})
     engine.drain()
@@ -63,7 +63,7 @@ def test_one_trace_connects_the_caller_with_the_agent(
 
 
 def test_the_relay_has_a_span_to_which_the_run_of_its_message_is_linked(
-    api: Callable[..., Any], engine: Engine, tenant: Tenant, spans: Collected
+    api: Callable[..., Any], engine: Engine, tenant: Tenant, spans: CollectedSpans
 ) -> None:
     engine.serve(tenant)
 
@@ -75,12 +75,12 @@ def test_the_relay_has_a_span_to_which_the_run_of_its_message_is_linked(
     web, run = spans.one(SUBMISSION), spans.one(RUN)
     assert (relay.parent and relay.parent.span_id) == web.context.span_id
     assert "redis exchange" in spans.inside(relay)
-    assert linked(run) == {relay.context.span_id}
+    assert linked_span_ids(run) == {relay.context.span_id}
     assert {"agent qa", "postgresql WITH"} <= spans.inside(run)
 
 
 def test_work_that_waited_long_starts_a_new_linked_trace(
-    api: Callable[..., Any], engine: Engine, tenant: Tenant, spans: Collected, settings: Any
+    api: Callable[..., Any], engine: Engine, tenant: Tenant, spans: CollectedSpans, settings: Any
 ) -> None:
     engine.serve(tenant)
     settings.ORCHESTRATOR_TRACE_SECONDS = 0
@@ -91,12 +91,12 @@ def test_work_that_waited_long_starts_a_new_linked_trace(
     web, run = spans.one(SUBMISSION), spans.one(RUN)
     assert run.parent is None
     assert run.context.trace_id != web.context.trace_id
-    assert web.context.span_id in linked(run)
+    assert web.context.span_id in linked_span_ids(run)
     assert (web.end_time or 0) < (run.end_time or 0), "no span is open while work waits"
 
 
 def test_a_callback_continues_the_trace_of_the_agent_and_is_linked_to_its_run(
-    api: Callable[..., Any], engine: Engine, tenant: Tenant, spans: Collected
+    api: Callable[..., Any], engine: Engine, tenant: Tenant, spans: CollectedSpans
 ) -> None:
     engine.serve(tenant)
     engine.agent.behaviour = lambda request: Accepted()
@@ -113,11 +113,11 @@ def test_a_callback_continues_the_trace_of_the_agent_and_is_linked_to_its_run(
     assert answer.status_code == 200, answer.content
     report = spans.one("POST api/v1/agent-runs/<uuid:run_id>/complete/")
     assert f"{report.context.trace_id:032x}" in CALLER
-    assert spans.one(RUN).context.span_id in linked(report)
+    assert spans.one(RUN).context.span_id in linked_span_ids(report)
 
 
 def test_a_failed_run_carries_its_error_code_and_no_span_contains_payloads(
-    api: Callable[..., Any], engine: Engine, tenant: Tenant, spans: Collected
+    api: Callable[..., Any], engine: Engine, tenant: Tenant, spans: CollectedSpans
 ) -> None:
     def refuses(request: AgentRequest) -> AgentResult:
         raise PermanentAgentError(f"No: {CANARY}", code="no_good")
@@ -135,7 +135,11 @@ def test_a_failed_run_carries_its_error_code_and_no_span_contains_payloads(
 
 
 def test_tracing_adds_no_statement_no_call_to_redis_and_no_message(
-    api: Callable[..., Any], engine: Engine, tenant: Tenant, spans: Collected, monkeypatch: pytest.MonkeyPatch
+    api: Callable[..., Any],
+    engine: Engine,
+    tenant: Tenant,
+    spans: CollectedSpans,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine.serve(tenant)
     engine.submit(tenant)
@@ -154,7 +158,7 @@ def test_while_tracing_is_off_no_trace_is_stored_or_sent(
     api: Callable[..., Any], engine: Engine, tenant: Tenant, receiver: HttpReceiver
 ) -> None:
     engine.serve(tenant, "qa", adapter="http", endpoint=receiver.url)
-    receiver.answers((200, {}, b'{"output": {"content": "done"}}'))
+    receiver.answer_with((200, {}, b'{"output": {"content": "done"}}'))
 
     submit(api(), **{"traceparent": CALLER, "X-Request-Id": "r-1"})
     engine.drain()

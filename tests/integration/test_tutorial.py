@@ -24,7 +24,8 @@ from tenants.context import tenant_scope
 from tenants.models import Membership, Role
 from tests import pages
 from tests.architecture import tree
-from tests.installed import Installation, free_port, installed
+from tests.installed import Installation, run_installation
+from tests.network import free_port
 from tests.reading import Block, Reader, blocks, reader
 from tests.screenshots import walk
 
@@ -40,7 +41,7 @@ NOT_RUN = "first terminal"
 def installation(
     django_db_setup: None, django_db_blocker: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Installation]:
-    with django_db_blocker.unblock(), installed(tmp_path_factory.mktemp("home")) as running:
+    with django_db_blocker.unblock(), run_installation(tmp_path_factory.mktemp("home")) as running:
         get_user_model().objects.create_superuser(ADMIN)  # as `make up` does
         yield running
 
@@ -53,8 +54,8 @@ def newcomer(installation: Installation, tmp_path: Path) -> Iterator[Reader]:
         "9100": str(free_port()),
         "9200": str(free_port()),
     }
-    with reader(tmp_path, installation.environment, replacements) as reading:
-        yield reading
+    with reader(tmp_path, installation.environment, replacements) as user:
+        yield user
 
 
 def blocks_to_run(page: str) -> list[Block]:
@@ -62,7 +63,7 @@ def blocks_to_run(page: str) -> list[Block]:
 
 
 def test_the_quick_start_leads_to_finished_work(newcomer: Reader) -> None:
-    outputs = [newcomer.does(block) for block in blocks_to_run("quick-start.md")]
+    outputs = [newcomer.follow(block) for block in blocks_to_run("quick-start.md")]
 
     assert "Bees fly far" in json.loads(outputs[1])["content"]
     assert len(outputs) == 5
@@ -75,9 +76,9 @@ def test_the_tutorial_leads_to_two_agents_in_a_pipeline_with_an_approval(newcome
         if block.section.startswith("6.") and not has_node:
             continue
         if block.section.startswith("7.") and "7." not in outputs:
-            newcomer.interrupts("third terminal")
+            newcomer.interrupt("third terminal")
             outputs.append("7.")
-        outputs.append(newcomer.does(block))
+        outputs.append(newcomer.follow(block))
 
     output = "\n".join(outputs)
     assert "- Bees fly far when the lime\n- They bring honey to the hive" in output
@@ -142,10 +143,10 @@ def test_a_how_to_guide_leads_to_what_it_promises(newcomer: Reader, page: str) -
     with tenant_scope(acme.pk):
         _, secret = tokens.create(acme, "admin", "reader", platform=True)
     set_up = blocks_to_run("quick-start.md")[0].text.splitlines()[3:]
-    newcomer.types("\n".join([f"TENANT={acme.slug}", f"TOKEN={secret}", *set_up]))
+    newcomer.type("\n".join([f"TENANT={acme.slug}", f"TOKEN={secret}", *set_up]))
 
     for block in blocks_to_run(f"how-to/{page}"):
-        newcomer.does(block)
+        newcomer.follow(block)
 
 
 def test_the_index_lists_every_how_to_guide() -> None:

@@ -20,9 +20,17 @@ from agents.prices import price_of
 from tenants import money
 from tenants.context import tenant_scope
 from tenants.models import Tenant, UsageEntry
-from tests.damage import past_all_guards
+from tests.damage import without_guards
 from tests.engine import Engine
-from tests.spending import accepted, broken_invariants, capped, entered, finished, now, token_of
+from tests.spending import (
+    accept_run,
+    broken_invariants,
+    ledger_total,
+    make_budget,
+    reload,
+    result_costing,
+    run_token_of,
+)
 
 SONNET = "claude-sonnet-4-5"
 TOTALS = st.builds(
@@ -51,20 +59,20 @@ def report(run: Any, usage: Usage) -> None:
 def test_the_ledger_adds_up_exactly_to_what_runs_have_reported(
     engine: Engine, acme: Tenant, stories: list[Any]
 ) -> None:
-    before = entered(acme)
+    before = ledger_total(acme)
     expected = Decimal(0)
     for reports_sent, ends_after in stories:
-        run = accepted(engine, acme)
+        run = accept_run(engine, acme)
         for usage in reports_sent[:ends_after]:
             report(run, usage)
         results.record_stalled(run)  # the remaining reports arrive late
         for usage in reports_sent[ends_after:]:
             report(run, usage)
         engine.drain()
-        reports.complete(token_of(acme, run.activity_id), finished("0"), actor="test")
+        reports.complete(run_token_of(acme, run.activity_id), result_costing("0"), actor="test")
         expected += _cost_of(reports_sent)
 
-    assert entered(acme) - before == expected
+    assert ledger_total(acme) - before == expected
     assert _entries_that_differ_from_reports(acme) == []
     with tenant_scope(acme.pk):
         rows = money.ledger_entries(acme.pk)
@@ -115,10 +123,10 @@ def _cost_of(reports_sent: list[Usage]) -> Decimal:
 def test_a_run_is_entered_at_its_start_and_its_entries_say_what_was_paid_for(
     engine: Engine, acme: Tenant
 ) -> None:
-    run = accepted(engine, acme)
+    run = accept_run(engine, acme)
 
     reports.beat(run, progress=None, usage=Usage(1000, 100, None, SONNET))
-    reports.complete(run, finished("0.02"), actor="test")
+    reports.complete(run, result_costing("0.02"), actor="test")
 
     with tenant_scope(acme.pk):
         first, estimated, reported = UsageEntry.objects.order_by("id")
@@ -131,7 +139,7 @@ def test_a_run_is_entered_at_its_start_and_its_entries_say_what_was_paid_for(
 
 
 def test_tokens_of_a_model_without_a_price_are_counted_and_marked(engine: Engine, acme: Tenant) -> None:
-    run = accepted(engine, acme)
+    run = accept_run(engine, acme)
 
     reports.beat(run, progress=None, usage=Usage(10, 5, None, "homemade-1"))
 
@@ -143,13 +151,13 @@ def test_tokens_of_a_model_without_a_price_are_counted_and_marked(engine: Engine
 
 
 def test_nonsense_from_an_adapter_changes_no_sum(engine: Engine, acme: Tenant) -> None:
-    run = accepted(engine, acme)
+    run = accept_run(engine, acme)
 
     for nonsense in (Decimal("NaN"), Decimal("Infinity"), Decimal(-1)):
         assert reports.count_usage(run, Usage(-5, 10**30, nonsense, "x" * 999 + "\x00")) is None
     assert reports.count_usage(run, Usage(1, 0, Decimal("1e30"))) is None
 
-    assert entered(acme) == 1_000_000
+    assert ledger_total(acme) == 1_000_000
     with tenant_scope(acme.pk):
         tokens = money.ledger_entries(acme.pk).aggregate(**money.FIGURES)["sum_output_tokens"]
     assert tokens == 10**12
@@ -160,17 +168,17 @@ def test_an_estimate_is_the_average_cost_of_runs_of_the_role(engine: Engine, acm
     from activities import budgets
 
     for cost in ("0.10", "0.30"):
-        reports.complete(accepted(engine, acme), finished(cost), actor="test")
+        reports.complete(accept_run(engine, acme), result_costing(cost), actor="test")
     budgets._averages.clear()
-    budget = capped(acme, estimate=None)
+    budget = make_budget(acme, estimate=None)
 
-    accepted(engine, acme)
+    accept_run(engine, acme)
 
-    assert now(budget).reserved == Decimal("0.20")
+    assert reload(budget).reserved == Decimal("0.20")
 
 
 def test_entries_of_the_ledger_can_only_be_added(engine: Engine, acme: Tenant) -> None:
-    accepted(engine, acme)
+    accept_run(engine, acme)
 
     with pytest.raises(ProgrammingError, match="permission denied"), tenant_scope(acme.pk):
         UsageEntry.objects.update(dollars=0)
@@ -210,11 +218,11 @@ def test_configured_prices_come_first_and_the_bundled_list_works_without_the_lib
 def test_damaged_figures_are_reported_as_broken_invariants(
     engine: Engine, acme: Tenant, invariant: str, damage: str
 ) -> None:
-    capped(acme)
-    reports.beat(accepted(engine, acme), progress=None, usage=Usage(1, 1, Decimal("0.10")))
+    make_budget(acme)
+    reports.beat(accept_run(engine, acme), progress=None, usage=Usage(1, 1, Decimal("0.10")))
     assert broken_invariants() == []
 
-    with past_all_guards() as run:
+    with without_guards() as run:
         assert run(damage)
 
     assert broken_invariants() == [invariant]

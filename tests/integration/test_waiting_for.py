@@ -19,11 +19,11 @@ from activities.human_tasks import approvals
 from activities.states import LinkKind
 from tenants.context import APP, tenant_scope
 from tenants.models import Tenant
+from tests.accepted_work import RESULT, accept_work, action_url, agent_of, child
 from tests.engine import Engine
 from tests.integration.approvals_over_many.voters import voter
-from tests.open_questions import asked
-from tests.superusers import seeing_all
-from tests.toolbox import OUTPUT, at_work, caller_of, child, of
+from tests.open_questions import open_approval
+from tests.superusers import create_superuser
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
 
@@ -49,8 +49,8 @@ def why(api: Any, acme: Tenant) -> Callable[[UUID], dict[str, Any]]:
 def test_a_blocked_activity_waits_for_the_role_that_resolves_it(
     engine: Engine, acme: Tenant, why: Any
 ) -> None:
-    activity_id, agent = at_work(engine, acme, metadata={"resolver_role": "devops"})
-    agent.used("report_blocker", type="x", message="y")
+    activity_id, agent = accept_work(engine, acme, metadata={"resolver_role": "devops"})
+    agent.create_with("report_blocker", type="x", message="y")
 
     reason = why(activity_id)
 
@@ -67,16 +67,16 @@ def test_a_blocked_activity_waits_for_the_role_that_resolves_it(
 def test_a_reassigned_resolution_is_named_with_its_new_role(
     api: Any, engine: Engine, acme: Tenant, why: Any
 ) -> None:
-    activity_id, agent = at_work(engine, acme)
-    resolution = agent.used("report_blocker", type="x", message="y")
-    api().post(of(resolution, "reassign"), {"human_role": "devops", "reason": "Yours."})
+    activity_id, agent = accept_work(engine, acme)
+    resolution = agent.create_with("report_blocker", type="x", message="y")
+    api().post(action_url(resolution, "reassign"), {"human_role": "devops", "reason": "Yours."})
 
     assert why(activity_id)["holder"] == "devops"
 
 
 def test_a_requested_review_is_named_with_its_role(engine: Engine, acme: Tenant, why: Any) -> None:
-    activity_id, agent = at_work(engine, acme)
-    agent.used("request_human_review", question="?", human_role="editor")
+    activity_id, agent = accept_work(engine, acme)
+    agent.create_with("request_human_review", question="?", human_role="editor")
 
     reason = why(activity_id)
 
@@ -87,8 +87,8 @@ def test_a_requested_review_is_named_with_its_role(engine: Engine, acme: Tenant,
 def test_an_approval_that_the_agent_requested_is_named_with_title_and_role(
     engine: Engine, acme: Tenant, why: Any
 ) -> None:
-    activity_id, agent = at_work(engine, acme)
-    agent.used("create_approval", type="x", title="Which way?", human_role="editor")
+    activity_id, agent = accept_work(engine, acme)
+    agent.create_with("create_approval", type="x", title="Which way?", human_role="editor")
 
     reason = why(activity_id)
 
@@ -99,9 +99,9 @@ def test_an_approval_that_the_agent_requested_is_named_with_title_and_role(
 def test_an_activity_that_an_approval_holds_before_its_start_names_the_approval(
     engine: Engine, acme: Tenant, why: Any
 ) -> None:
-    _, agent = at_work(engine, acme)
-    held = agent.used("create_subtask", name="part", agent_role="ba", blocking=False)
-    agent.used(
+    _, agent = accept_work(engine, acme)
+    held = agent.create_with("create_subtask", name="part", agent_role="ba", blocking=False)
+    agent.create_with(
         "create_approval",
         type="x",
         title="Shall we?",
@@ -119,24 +119,26 @@ def test_an_activity_that_an_approval_holds_before_its_start_names_the_approval(
 def test_after_an_answered_review_the_activity_waits_for_the_next_approval(
     api: Any, engine: Engine, acme: Tenant, why: Any
 ) -> None:
-    activity_id, agent = at_work(engine, acme)
-    review = agent.used("request_human_review", question="?", human_role="boss")
-    api().post(of(review, "review"), {"approved": True})
+    activity_id, agent = accept_work(engine, acme)
+    review = agent.create_with("request_human_review", question="?", human_role="boss")
+    api().post(action_url(review, "review"), {"approved": True})
     engine.drain()
-    caller_of(engine, activity_id).used("create_approval", type="x", title="And now?", human_role="editor")
+    agent_of(engine, activity_id).create_with(
+        "create_approval", type="x", title="And now?", human_role="editor"
+    )
 
     assert why(activity_id)["holder"] == "And now?: editor"
 
 
 def test_a_result_that_needs_approval_waits_for_its_approver(engine: Engine, acme: Tenant, why: Any) -> None:
-    activity_id, agent = at_work(
+    activity_id, agent = accept_work(
         engine,
         acme,
         requires_approval=True,
         metadata={"approver_role": "editor"},
         decision_rules={"due_seconds": 600},
     )
-    agent.post("complete", OUTPUT)
+    agent.post("complete", RESULT)
 
     reason = why(activity_id)
 
@@ -147,9 +149,9 @@ def test_a_result_that_needs_approval_waits_for_its_approver(engine: Engine, acm
 def test_a_subtask_of_an_agent_is_a_dependency_with_its_status(
     engine: Engine, acme: Tenant, why: Any
 ) -> None:
-    activity_id, agent = at_work(engine, acme)
-    agent.used("create_subtask", name="idle", agent_role="ba", blocking=False)
-    agent.used("create_subtask", name="Look it up", agent_role="dev", blocking=True)
+    activity_id, agent = accept_work(engine, acme)
+    agent.create_with("create_subtask", name="idle", agent_role="ba", blocking=False)
+    agent.create_with("create_subtask", name="Look it up", agent_role="dev", blocking=True)
     engine.drain()
 
     reason = why(activity_id)
@@ -160,8 +162,8 @@ def test_a_subtask_of_an_agent_is_a_dependency_with_its_status(
 
 
 def test_a_subtask_of_a_person_is_a_wait_for_that_person(engine: Engine, acme: Tenant, why: Any) -> None:
-    activity_id, agent = at_work(engine, acme)
-    agent.used("create_subtask", name="Read it", human_role="editor", blocking=True)
+    activity_id, agent = accept_work(engine, acme)
+    agent.create_with("create_subtask", name="Read it", human_role="editor", blocking=True)
 
     reason = why(activity_id)
 
@@ -175,9 +177,9 @@ def test_a_subtask_of_a_person_is_a_wait_for_that_person(engine: Engine, acme: T
 def test_a_reassigned_subtask_names_the_role_of_its_successor(
     api: Any, engine: Engine, acme: Tenant, why: Any
 ) -> None:
-    activity_id, agent = at_work(engine, acme)
-    subtask = agent.used("create_subtask", name="Look it up", agent_role="ba", blocking=True)
-    api().post(of(subtask, "reassign"), {"human_role": "editor", "reason": "x"})
+    activity_id, agent = accept_work(engine, acme)
+    subtask = agent.create_with("create_subtask", name="Look it up", agent_role="ba", blocking=True)
+    api().post(action_url(subtask, "reassign"), {"human_role": "editor", "reason": "x"})
 
     reason = why(activity_id)
 
@@ -185,7 +187,7 @@ def test_a_reassigned_subtask_names_the_role_of_its_successor(
 
 
 def test_permanently_failed_work_waits_for_an_operator(engine: Engine, acme: Tenant, why: Any) -> None:
-    activity_id, agent = at_work(engine, acme)
+    activity_id, agent = accept_work(engine, acme)
     agent.post("fail", {"error": {"message": "x", "retryable": False}})
     dead_letters.handle_waiting()
 
@@ -216,7 +218,7 @@ def test_a_page_of_waiting_activities_takes_the_same_statements_however_many_it_
             ("report_blocker", {"type": "x", "message": "y"}), ("create_approval", {"type": "x", "title": "y"}),
             ("create_subtask", {"name": "z", "agent_role": "ba", "blocking": True}),
         ):  # fmt: skip
-            at_work(engine, acme)[1].used(tool, **arguments)
+            accept_work(engine, acme)[1].create_with(tool, **arguments)
 
     add_three_waiting()
     few = statements()
@@ -238,9 +240,9 @@ def moments(api: Any, activity_id: Any, kind: str) -> list[dict[str, Any]]:
 def test_the_timeline_of_an_agents_work_lists_its_tool_calls_and_what_they_created(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
-    activity_id, agent = at_work(engine, acme)
-    part = agent.used("create_subtask", name="part", agent_role="ba", blocking=False)
-    review = agent.used("request_human_review", question="?")
+    activity_id, agent = accept_work(engine, acme)
+    part = agent.create_with("create_subtask", name="part", agent_role="ba", blocking=False)
+    review = agent.create_with("request_human_review", question="?")
 
     timeline = moments(api, activity_id, "tool_call")
 
@@ -252,7 +254,7 @@ def test_the_timeline_of_an_agents_work_lists_its_tool_calls_and_what_they_creat
 
 def test_the_timeline_of_a_question_lists_votes_and_deadlines(api: Any, engine: Engine, acme: Tenant) -> None:
     rules: dict[str, Any] = {"reminders": (Later(60),), "escalation": (Later(300, "boss"),)}
-    item = asked(acme, options=("a", "b"), quorum=2, due_seconds=600, **rules)
+    item = open_approval(acme, options=("a", "b"), quorum=2, due_seconds=600, **rules)
     approvals.approve(acme.pk, item, actor=voter("Ann"), notes="Fine.", chosen_option="a")
 
     (vote,) = moments(api, item, "vote")
@@ -272,10 +274,10 @@ def test_the_timeline_of_a_question_lists_votes_and_deadlines(api: Any, engine: 
 
 def test_the_timeline_in_the_admin_lists_tool_calls_and_deadlines(engine: Engine, acme: Tenant) -> None:
     browser = Client()
-    browser.force_login(seeing_all())
-    activity_id, agent = at_work(engine, acme)
-    item = agent.used("create_approval", type="x", title="Which way?")
-    due = asked(acme, due_seconds=600)
+    browser.force_login(create_superuser())
+    activity_id, agent = accept_work(engine, acme)
+    item = agent.create_with("create_approval", type="x", title="Which way?")
+    due = open_approval(acme, due_seconds=600)
     with tenant_scope(acme.pk):
         assert child(acme, activity_id, LinkKind.APPROVAL).pk == item
 

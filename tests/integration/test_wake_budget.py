@@ -18,9 +18,16 @@ from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Out
 from agents.exceptions import PermanentAgentError, RetryableAgentError
 from tenants.context import OWNER, tenant_scope
 from tenants.models import Tenant
-from tests.engine import Engine, at_once
-from tests.integration.agent_runs.accepted_work import Agent, accept_work
-from tests.open_questions import DIRECTION, asking, called, children, heard, wakes_of
+from tests.accepted_work import (
+    AgentClient,
+    accept_and_create,
+    accept_work,
+    children,
+    wakes_of,
+    wakes_per_call,
+)
+from tests.engine import Engine, simultaneously
+from tests.open_questions import DIRECTION
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
 
@@ -37,7 +44,7 @@ def keeps_asking(usage: Usage | None = None) -> Callable[[AgentRequest], AgentRe
     """An agent that answers each start by asking for another review."""
 
     def ask_again(request: AgentRequest) -> AgentResult:
-        called(Agent(request), "request_human_review", QUESTION)
+        AgentClient(request).create_with("request_human_review", **QUESTION)
         return Completed(Output(content="?"), usage=usage)
 
     return ask_again
@@ -56,7 +63,7 @@ def answer_reviews(engine: Engine, tenant: Tenant, activity_id: UUID, times: int
 def test_a_hundred_equal_wakes_are_one_row_and_one_run(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme)
 
-    ids = at_once(*[lambda: record_wake(engine, acme, activity_id, "unblocked", note="x")] * 20)
+    ids = simultaneously(*[lambda: record_wake(engine, acme, activity_id, "unblocked", note="x")] * 20)
     ids += [record_wake(engine, acme, activity_id, "unblocked", note="x") for _ in range(80)]
     engine.drain()
 
@@ -65,7 +72,7 @@ def test_a_hundred_equal_wakes_are_one_row_and_one_run(engine: Engine, acme: Ten
         ("new_task", 0),
         ("unblocked", 99),
     ]
-    assert [wake["reason"] for wake in heard(engine, activity_id)[0]] == ["new_task", "unblocked"]
+    assert [wake["reason"] for wake in wakes_per_call(engine, activity_id)[0]] == ["new_task", "unblocked"]
     assert len(engine.agent.calls) == 1
 
 
@@ -82,7 +89,7 @@ def test_three_different_wakes_during_a_run_lead_to_one_more_run_that_carries_al
     agent.post("complete", {"output": {"content": "x"}})
     engine.drain()
 
-    _, second = heard(engine, activity_id)
+    _, second = wakes_per_call(engine, activity_id)
     assert [wake["reason"] for wake in second] == ["unblocked", "subtask_completed", "review_feedback"]
     assert [wake["number"] for wake in second] == [0, 1, 2]
     assert engine.messages() == 0
@@ -102,7 +109,7 @@ def test_wakes_of_a_failed_attempt_are_part_of_the_next_attempt(engine: Engine, 
     engine.make_due(acme)
     engine.drain()
 
-    assert [wake["reason"] for wake in heard(engine, activity_id)[-1]] == [
+    assert [wake["reason"] for wake in wakes_per_call(engine, activity_id)[-1]] == [
         "new_task",
         "unblocked",
         "review_feedback",
@@ -125,7 +132,10 @@ def test_a_wake_that_is_repeated_during_its_run_reaches_the_next_run_once(
     engine.make_due(acme)
     engine.drain()
 
-    assert sorted(wake["reason"] for wake in heard(engine, activity_id)[-1]) == ["new_task", "unblocked"]
+    assert sorted(wake["reason"] for wake in wakes_per_call(engine, activity_id)[-1]) == [
+        "new_task",
+        "unblocked",
+    ]
 
 
 def test_a_retry_of_failed_work_carries_the_wakes_of_the_failed_run_and_later_ones(
@@ -136,12 +146,15 @@ def test_a_retry_of_failed_work_carries_the_wakes_of_the_failed_run_and_later_on
     agent.post("complete", {"output": {"content": "x"}})
     engine.drain()
     record_wake(engine, acme, activity_id, "review_feedback", number=1)
-    Agent(engine.agent.calls[-1]).post("fail", {"error": {"message": "no", "retryable": False}})
+    AgentClient(engine.agent.calls[-1]).post("fail", {"error": {"message": "no", "retryable": False}})
 
     cancellation.retry(acme.pk, activity_id, actor="Ann")
     engine.drain()
 
-    assert [wake["reason"] for wake in heard(engine, activity_id)[-1]] == ["unblocked", "review_feedback"]
+    assert [wake["reason"] for wake in wakes_per_call(engine, activity_id)[-1]] == [
+        "unblocked",
+        "review_feedback",
+    ]
 
 
 # What never runs
@@ -166,7 +179,7 @@ def test_an_ended_activity_never_runs_again_whatever_wakes_it(engine: Engine, ac
 
 
 def test_a_run_never_wakes_its_own_activity(engine: Engine, acme: Tenant) -> None:
-    activity_id, _ = asking(engine, acme, "request_human_review", QUESTION)
+    activity_id, _ = accept_and_create(engine, acme, "request_human_review", QUESTION)
     (run,) = engine.runs(acme, activity_id)
 
     with tenant_scope(acme.pk):
@@ -179,7 +192,7 @@ def test_a_run_never_wakes_its_own_activity(engine: Engine, acme: Tenant) -> Non
 
 
 def test_a_wake_for_another_wait_does_not_wake_the_activity(engine: Engine, acme: Tenant) -> None:
-    activity_id, _ = asking(engine, acme, "request_human_review", QUESTION)
+    activity_id, _ = accept_and_create(engine, acme, "request_human_review", QUESTION)
 
     with tenant_scope(acme.pk):
         activity = Activity.objects.get(pk=activity_id)
@@ -287,9 +300,9 @@ def test_a_completed_subtask_is_progress_and_a_failed_one_is_not(
             if request.params.get("breaks"):
                 raise PermanentAgentError("no")
             return Completed(Output(content="x"))
-        wake = len(heard(engine, request.activity_id))
+        wake = len(wakes_per_call(engine, request.activity_id))
         part = {"name": f"part {wake}", "agent_role": "dev", "blocking": True, "params": {"breaks": wake > 6}}
-        called(Agent(request), "create_subtask", part)
+        AgentClient(request).create_with("create_subtask", **part)
         return Completed(Output(content="?"))
 
     engine.agent.behaviour = delegate
@@ -297,21 +310,21 @@ def test_a_completed_subtask_is_progress_and_a_failed_one_is_not(
     engine.drain()
 
     assert engine.status(acme, activity_id) == "needs_review"
-    outcomes = [wakes[-1].get("subtask_outcome") for wakes in heard(engine, activity_id)]
+    outcomes = [wakes[-1].get("subtask_outcome") for wakes in wakes_per_call(engine, activity_id)]
     assert outcomes == [None, *["done"] * 6, "failed", "failed"]
 
 
 def test_an_accepted_result_is_progress(engine: Engine, acme: Tenant, settings: Any) -> None:
     settings.ORCHESTRATOR_WAKE_BUDGET = 3
-    activity_id, review = asking(engine, acme, "request_human_review", QUESTION)
+    activity_id, review = accept_and_create(engine, acme, "request_human_review", QUESTION)
     for _ in range(2):
         approvals.reject(acme.pk, review, actor="Ann", notes="x")
         engine.drain()
-        agent = Agent(engine.agent.calls[-1])
+        agent = AgentClient(engine.agent.calls[-1])
         record_wake(engine, acme, activity_id, "unblocked")
         assert agent.post("complete", {"output": {"content": "x"}}).status_code == 200
         engine.drain()
-        review = called(Agent(engine.agent.calls[-1]), "request_human_review", QUESTION)
+        review = AgentClient(engine.agent.calls[-1]).create_with("request_human_review", **QUESTION)
 
     approvals.reject(acme.pk, review, actor="Ann", notes="x")
 
@@ -331,12 +344,12 @@ def test_an_activity_without_budget_does_not_stop_others_that_the_same_decision_
     assert engine.status(acme, stopped) == "needs_review"
     cancellation.retry(acme.pk, stopped, actor="Ann")
     engine.drain()
-    first = called(Agent(engine.agent.calls[-1]), "create_approval", DIRECTION)
+    first = AgentClient(engine.agent.calls[-1]).create_with("create_approval", **DIRECTION)
     approvals.reject(acme.pk, first, actor="Ann", notes="x")
     engine.drain()
     (fresh,) = engine.submit(acme, "dev")
-    both = called(
-        Agent(engine.agent.calls[-1]), "create_approval", {**DIRECTION, "activity_ids": [str(stopped)]}
+    both = AgentClient(engine.agent.calls[-1]).create_with(
+        "create_approval", **DIRECTION, activity_ids=[str(stopped)]
     )
     with tenant_scope(acme.pk):
         approvals.link(acme.pk, both, [engine.get(acme, fresh)], actor="op", may_hold=[fresh])

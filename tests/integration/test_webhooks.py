@@ -26,9 +26,9 @@ from tenants.events import log
 from tenants.identifiers import uuid7
 from tenants.models import Tenant
 from tenants.models.events import WebhookDelivery, WebhookEndpoint
-from tests.engine import Engine, at_once, elsewhere
+from tests.engine import Engine, in_another_thread, simultaneously
 from tests.receivers import HttpReceiver, Posted
-from tests.upkeep import carry_out
+from tests.upkeep import run_task
 
 
 def webhook(tenant: Tenant, url: str, **fields: Any) -> tuple[WebhookEndpoint, str]:
@@ -106,7 +106,7 @@ def test_the_leader_announces_waiting_deliveries_and_a_worker_of_the_queue_sends
     assert "webhooks" in background_tasks.Reminder().remind()
     message = orjson.loads(redis.client().rpop("webhook-outbound"))
     assert message["headers"]["task"] == "webhooks.deliver"
-    carry_out("webhooks.deliver", **orjson.loads(base64.b64decode(message["body"]))[1])
+    run_task("webhooks.deliver", **orjson.loads(base64.b64decode(message["body"]))[1])
 
     assert [posted.json["type"] for posted in receiver.posted] == ["alert.raised"]
 
@@ -146,7 +146,7 @@ def test_both_secrets_sign_for_a_day_after_a_rotation(tenant: Tenant, receiver: 
 def test_a_delivery_is_tried_ten_times_with_growing_pauses_under_one_id(
     tenant: Tenant, receiver: HttpReceiver
 ) -> None:
-    receiver.answers((500, {}, b"no\x00 <b>room</b>"))
+    receiver.answer_with((500, {}, b"no\x00 <b>room</b>"))
     endpoint, _ = webhook(tenant, receiver.url)
     raise_events(tenant)
     waits = []
@@ -171,7 +171,7 @@ def test_a_delivery_is_tried_ten_times_with_growing_pauses_under_one_id(
 
 @pytest.mark.parametrize("status", [301, 302, 400, 401, 404, 429, 503])
 def test_every_status_but_success_is_tried_again(tenant: Tenant, receiver: HttpReceiver, status: int) -> None:
-    receiver.answers(
+    receiver.answer_with(
         (status, {"Location": receiver.url + "/elsewhere", "Retry-After": "90"}, b""), (204, {}, b"")
     )
     endpoint, _ = webhook(tenant, receiver.url)
@@ -193,7 +193,7 @@ def test_every_status_but_success_is_tried_again(tenant: Tenant, receiver: HttpR
 def test_status_410_disables_the_webhook_at_once_and_raises_an_alert(
     tenant: Tenant, receiver: HttpReceiver
 ) -> None:
-    receiver.answers((410, {}, b""))
+    receiver.answer_with((410, {}, b""))
     endpoint, _ = webhook(tenant, receiver.url, kinds=["alert.raised"])
     raise_events(tenant, 3)
 
@@ -211,7 +211,7 @@ def test_status_410_disables_the_webhook_at_once_and_raises_an_alert(
 def test_five_days_without_a_success_disable_the_webhook_with_one_alert(
     tenant: Tenant, receiver: HttpReceiver
 ) -> None:
-    receiver.answers((500, {}, b""))
+    receiver.answer_with((500, {}, b""))
     endpoint, _ = webhook(tenant, receiver.url)
     raise_events(tenant, 2)
     send_all()
@@ -281,7 +281,7 @@ def test_ten_senders_at_once_send_each_event_once_within_the_limit_of_the_webhoo
     webhook(tenant, receiver.url)
     raise_events(tenant, 20)
 
-    at_once(*[lambda: deliver_waiting(troubled=False)] * 10)
+    simultaneously(*[lambda: deliver_waiting(troubled=False)] * 10)
     send_all()
 
     assert len({posted.headers["webhook-id"] for posted in receiver.posted}) == len(receiver.posted) == 20
@@ -338,7 +338,7 @@ def test_slow_receivers_delay_only_their_own_tenant(
         assert slow.wait(10)
         raise_events(other_tenant)
 
-    at_once(send_event_of_the_other, *[lambda: deliver_waiting(troubled=False)] * 2)
+    simultaneously(send_event_of_the_other, *[lambda: deliver_waiting(troubled=False)] * 2)
 
     assert arrived.is_set()
     assert len(receiver.posted) == 51
@@ -423,7 +423,7 @@ def test_a_webhook_that_is_paused_or_being_claimed_is_not_claimed(
     with transaction.atomic(using=SYSTEM):
         assert claim_delivery(other.pk) is not None
         # This transaction still holds the lock of that claim.
-        assert elsewhere(lambda: claim_delivery(endpoint.pk)) is None, (
+        assert in_another_thread(lambda: claim_delivery(endpoint.pk)) is None, (
             "its tenant is locked by the other claim"
         )
     assert claim_delivery(endpoint.pk) is not None
@@ -467,7 +467,7 @@ def test_a_webhook_that_is_deleted_while_events_are_numbered_gets_no_deliveries(
         threading.Timer(0.1, go_on.set).start()
         return log.number(tenant.pk)
 
-    assert at_once(remove, number) == [None, 1]
+    assert simultaneously(remove, number) == [None, 1]
     assert deliveries(tenant, endpoint_id=endpoint.pk) == []
 
 
@@ -490,7 +490,7 @@ def test_only_an_excerpt_without_secrets_is_stored_of_an_answer(
     tenant: Tenant, receiver: HttpReceiver
 ) -> None:
     _, secret = webhook(tenant, receiver.url)
-    receiver.answers((500, {}, secret.encode() + b" is your secret " + b"x" * 5_000))
+    receiver.answer_with((500, {}, secret.encode() + b" is your secret " + b"x" * 5_000))
     raise_events(tenant)
 
     send_all()

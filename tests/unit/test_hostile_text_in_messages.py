@@ -13,12 +13,12 @@ import pytest
 
 from activities.notifications import backends
 from activities.notifications.backends import Message, Target
-from tests.hostile import ELSEWHERE, LINE, LONG, SHORT
+from tests.hostile import HOSTILE_HOST, LINE, LONG, SHORT
 
 HERE = "https://ours.example"
 SPECIAL = (
     "<!channel> <@U123> <!here|x>",
-    f"<https://{ELSEWHERE}|your bank>",
+    f"<https://{HOSTILE_HOST}|your bank>",
     "@channel #general",
     "a\r\nBcc: all@evil.example\n\nx",
 )

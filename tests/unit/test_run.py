@@ -1,4 +1,4 @@
-"""A test that failed beside others and passes alone is listed as unstable; one that fails again fails the run."""
+"""A test that fails among others and passes alone is listed as unstable; one that fails again fails the run."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_failure_is_not_forgiven_in_a_run_that_stops_at_the_first_failure(
     status, before, named = outcome(project, capfd, "--maxfail=1")
 
     assert status != 0
-    assert "Once more" not in before
+    assert "failed tests again" not in before
     assert named == ""
 
 
@@ -74,7 +74,7 @@ def test_a_file_that_cannot_be_collected_is_not_retried(
     status, before, _ = outcome(project, capfd)
 
     assert status != 0
-    assert "Once more" not in before
+    assert "failed tests again" not in before
 
 
 def test_many_failures_are_not_retried(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -84,7 +84,7 @@ def test_many_failures_are_not_retried(project: Path, capfd: pytest.CaptureFixtu
     status, before, _ = outcome(project, capfd)
 
     assert status == 1
-    assert "Once more" not in before
+    assert "failed tests again" not in before
 
 
 def test_tests_of_a_new_checkout_are_compiled_before_test_processes_start(

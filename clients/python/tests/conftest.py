@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tenants import tokens
 from tests.engine import Engine
-from tests.live import live
+from tests.pages import serve_site
 
 from orchestrator_client import Client
 
@@ -20,7 +20,7 @@ from orchestrator_client import Client
 @pytest.fixture
 def server(database: None) -> Iterator[str]:
     """The address of the real application, on a port of its own."""
-    with live() as address:
+    with serve_site() as address:
         yield address
 
 

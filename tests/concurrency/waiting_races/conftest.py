@@ -7,15 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from agents.contracts import Accepted
 from tenants.models import Tenant
 from tests.engine import Engine
 
 
 @pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
+def acme(engine: Engine, tenant: Tenant, agent_accepts: None) -> Tenant:
     engine.serve(tenant, max_concurrency=50)
-    engine.agent.behaviour = lambda request: Accepted()
     return tenant
 
 

@@ -6,10 +6,8 @@ from typing import Any
 from uuid import UUID
 
 from tenants.models import Tenant
+from tests.accepted_work import accept_work
 from tests.engine import Engine
-from tests.toolbox import (
-    at_work,
-)
 
 DOWN = {"type": "api_outage", "message": "It is down."}
 PART = {"name": "Look it up", "agent_role": "dev", "blocking": True}
@@ -18,8 +16,8 @@ TRIES = 5
 
 def waiting(engine: Engine, acme: Tenant) -> tuple[UUID, UUID]:
     """Return an activity that waits for its subtask, and the subtask, whose agent has accepted it."""
-    parent, agent = at_work(engine, acme)
-    subtask = agent.used("create_subtask", **PART)
+    parent, agent = accept_work(engine, acme)
+    subtask = agent.create_with("create_subtask", **PART)
     engine.drain()
     return parent, subtask
 

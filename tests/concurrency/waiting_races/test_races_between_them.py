@@ -19,28 +19,28 @@ from pipelines.models import StepRun
 from pipelines.submission import NewRun, start_run
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.concurrency.waiting_races.outcomes import DOWN, PART, TRIES, statuses, waiting
-from tests.engine import Engine, at_once, eventually, somebody_waits_for_a_lock
-from tests.toolbox import (
-    OUTPUT,
-    Caller,
-    at_work,
-    caller_of,
+from tests.accepted_work import (
+    RESULT,
+    AgentClient,
+    accept_work,
+    agent_of,
     calls_of,
     children,
+    next_call,
     wakes_of,
-    woken,
 )
+from tests.concurrency.waiting_races.outcomes import DOWN, PART, TRIES, statuses, waiting
+from tests.engine import Engine, eventually, simultaneously, somebody_waits_for_a_lock
 
 pytestmark = [pytest.mark.concurrency, pytest.mark.usefixtures("one_at_a_time")]
 
 
 def test_a_simultaneous_callback_and_cancellation_have_one_outcome(engine: Engine, acme: Tenant) -> None:
     for _ in range(TRIES):
-        activity_id, agent = at_work(engine, acme)
+        activity_id, agent = accept_work(engine, acme)
 
-        answer, cancelled = at_once(
-            partial(agent.post, "complete", OUTPUT),
+        answer, cancelled = simultaneously(
+            partial(agent.post, "complete", RESULT),
             partial(cancellation.cancel, acme.pk, activity_id, actor="c"),
         )
 
@@ -56,12 +56,12 @@ def test_a_simultaneous_callback_and_cancellation_have_one_outcome(engine: Engin
 def test_a_subtask_that_ends_while_its_parent_is_cancelled_wakes_nobody_and_leaves_nothing_open(
     engine: Engine, acme: Tenant, verb: str
 ) -> None:
-    body = OUTPUT if verb == "complete" else {"error": {"message": "x", "retryable": False}}
+    body = RESULT if verb == "complete" else {"error": {"message": "x", "retryable": False}}
     for _ in range(TRIES):
         parent, subtask = waiting(engine, acme)
-        agent = caller_of(engine, subtask)
+        agent = agent_of(engine, subtask)
 
-        answers = at_once(
+        answers = simultaneously(
             partial(agent.post, verb, body), partial(cancellation.cancel, acme.pk, parent, actor="c")
         )
         engine.drain()
@@ -82,8 +82,8 @@ def test_a_worker_that_ends_a_subtask_locks_its_parent_first(
     engine.agent.behaviour = lambda request: (
         Completed(Output("x")) if request.agent_role == "dev" else Accepted()
     )
-    parent, agent = at_work(engine, acme)
-    subtask = agent.used("create_subtask", **PART)
+    parent, agent = accept_work(engine, acme)
+    subtask = agent.create_with("create_subtask", **PART)
     message, ending = engine.take(), Event()
     assert message is not None
     origin_of = activity_tree.origin_of
@@ -99,7 +99,7 @@ def test_a_worker_that_ends_a_subtask_locks_its_parent_first(
         return cancellation.cancel(acme.pk, parent, actor="c")
 
     monkeypatch.setattr(activity_tree, "origin_of", held_up)
-    outcomes = at_once(partial(tasks.run, **message), cancel)
+    outcomes = simultaneously(partial(tasks.run, **message), cancel)
     engine.drain()
 
     assert not any(isinstance(outcome, Exception) for outcome in outcomes), outcomes
@@ -116,8 +116,8 @@ def test_cancelling_a_step_locks_its_subtasks_before_its_run(
     )
     start_run(acme.pk, "one", NewRun(), actor="test")
     engine.drain()
-    parent = Caller(engine.agent.calls[-1])
-    subtask = parent.used("create_subtask", **PART)
+    parent = AgentClient(engine.agent.calls[-1])
+    subtask = parent.create_with("create_subtask", **PART)
     engine.drain()
     locked, deadlocks, release = Event(), [], cancellation.release_everything
 
@@ -129,7 +129,7 @@ def test_cancelling_a_step_locks_its_subtasks_before_its_run(
 
     def report() -> Any:
         assert locked.wait(10)
-        return caller_of(engine, subtask).use("report_blocker", **DOWN)
+        return agent_of(engine, subtask).use("report_blocker", **DOWN)
 
     def note(error: Exception) -> bool:
         deadlocks.append(error)
@@ -137,7 +137,9 @@ def test_cancelling_a_step_locks_its_subtasks_before_its_run(
 
     monkeypatch.setattr(cancellation, "release_everything", held_up)
     monkeypatch.setattr("tenants.outages.asks_for_repetition", note)
-    cancelled, answer = at_once(partial(cancellation.cancel, acme.pk, parent.activity_id, actor="c"), report)
+    cancelled, answer = simultaneously(
+        partial(cancellation.cancel, acme.pk, parent.activity_id, actor="c"), report
+    )
 
     assert (deadlocks, answer.status_code) == ([], 409)
     assert not isinstance(cancelled, Exception), cancelled
@@ -148,29 +150,29 @@ def test_two_subtasks_that_end_at_once_wake_their_parent_once_with_the_right_one
     engine: Engine, acme: Tenant
 ) -> None:
     for _ in range(TRIES):
-        parent, agent = at_work(engine, acme)
-        idle = agent.used("create_subtask", **{**PART, "blocking": False})
-        subtask = agent.used("create_subtask", **PART)
+        parent, agent = accept_work(engine, acme)
+        idle = agent.create_with("create_subtask", **{**PART, "blocking": False})
+        subtask = agent.create_with("create_subtask", **PART)
         engine.drain()
 
-        answers = at_once(
-            *[partial(caller_of(engine, one).post, "complete", OUTPUT) for one in (idle, subtask)]
+        answers = simultaneously(
+            *[partial(agent_of(engine, one).post, "complete", RESULT) for one in (idle, subtask)]
         )
 
         assert statuses(answers) == [200, 200]
-        assert woken(engine, parent).wakes[0]["subtask"] == str(subtask)
+        assert next_call(engine, parent).wakes[0]["subtask"] == str(subtask)
         assert len(wakes_of(acme, parent)) == 2
 
 
 def test_a_tree_that_grows_while_it_is_cancelled_is_cancelled_in_full(engine: Engine, acme: Tenant) -> None:
     for _ in range(TRIES):
-        parent, agent = at_work(engine, acme)
+        parent, agent = accept_work(engine, acme)
         for number in range(3):
-            agent.used("create_subtask", **{**PART, "name": str(number), "blocking": False})
+            agent.create_with("create_subtask", **{**PART, "name": str(number), "blocking": False})
         engine.drain()
-        parts = [caller_of(engine, one.pk) for one in children(acme, parent)]
+        parts = [agent_of(engine, one.pk) for one in children(acme, parent)]
 
-        answers = at_once(
+        answers = simultaneously(
             partial(cancellation.cancel, acme.pk, parent, actor="c"),
             *[partial(part.use, "create_subtask", **PART) for part in parts],
             *[partial(part.use, "reassign_task", agent_role="seo", reason="x") for part in parts],
@@ -188,9 +190,9 @@ def test_a_blocker_of_a_subtask_while_its_parent_ends_leaves_no_open_question(
 ) -> None:
     for _ in range(TRIES):
         parent, subtask = waiting(engine, acme)
-        agent = caller_of(engine, subtask)
+        agent = agent_of(engine, subtask)
 
-        at_once(
+        simultaneously(
             partial(agent.use, "report_blocker", **DOWN),
             partial(cancellation.cancel, acme.pk, parent, actor="c"),
         )
@@ -208,9 +210,9 @@ def test_reassigning_a_step_while_its_run_is_cancelled_leaves_nothing_running(
     for _ in range(TRIES):
         run = start_run(acme.pk, "one", NewRun(), actor="test")
         engine.drain()
-        agent = Caller(engine.agent.calls[-1])
+        agent = AgentClient(engine.agent.calls[-1])
 
-        at_once(
+        simultaneously(
             partial(run_cancellation.cancel_run, acme.pk, run.pk, actor="c"),
             partial(agent.use, "reassign_task", agent_role="dev", reason="x"),
         )

@@ -11,19 +11,19 @@ from activities import relay, suspension
 from activities.states import LinkKind
 from agents.contracts import Accepted, AgentRequest, AgentResult
 from tenants.models import Tenant
-from tests.concurrency.waiting_races.outcomes import DOWN, PART, TRIES, statuses, waiting
-from tests.engine import Engine, at_once
-from tests.toolbox import (
-    OUTPUT,
-    Caller,
-    at_work,
-    caller_of,
+from tests.accepted_work import (
+    RESULT,
+    AgentClient,
+    accept_work,
+    action_url,
+    agent_of,
     child,
     children,
-    count_of,
-    of,
-    woken,
+    count_activities,
+    next_call,
 )
+from tests.concurrency.waiting_races.outcomes import DOWN, PART, TRIES, statuses, waiting
+from tests.engine import Engine, simultaneously
 
 pytestmark = [pytest.mark.concurrency, pytest.mark.usefixtures("one_at_a_time")]
 
@@ -34,9 +34,9 @@ def test_five_equal_tool_calls_at_once_have_one_effect(engine: Engine, acme: Ten
         ("create_subtask", PART),
         ("reassign_task", {"agent_role": "dev", "reason": "x"}),
     ):
-        activity_id, agent = at_work(engine, acme)
+        activity_id, agent = accept_work(engine, acme)
 
-        answers = at_once(*[partial(agent.use, tool, **arguments)] * 5)
+        answers = simultaneously(*[partial(agent.use, tool, **arguments)] * 5)
 
         assert sorted(statuses(answers)) == [200, 200, 200, 200, 201]
         assert {answer.json()["id"] for answer in answers} == {str(child(acme, activity_id).pk)}
@@ -47,9 +47,9 @@ def test_two_simultaneous_tool_calls_that_end_the_run_leave_one_question(
     engine: Engine, acme: Tenant
 ) -> None:
     for _ in range(TRIES):
-        activity_id, agent = at_work(engine, acme)
+        activity_id, agent = accept_work(engine, acme)
 
-        answers = at_once(
+        answers = simultaneously(
             partial(agent.use, "report_blocker", **DOWN),
             partial(agent.use, "request_human_review", question="?"),
         )
@@ -62,10 +62,10 @@ def test_two_simultaneous_tool_calls_that_end_the_run_leave_one_question(
 
 def test_a_result_and_a_simultaneous_tool_call_do_not_both_count(engine: Engine, acme: Tenant) -> None:
     for _ in range(TRIES):
-        activity_id, agent = at_work(engine, acme)
+        activity_id, agent = accept_work(engine, acme)
 
-        done, blocker = at_once(
-            partial(agent.post, "complete", OUTPUT), partial(agent.use, "report_blocker", **DOWN)
+        done, blocker = simultaneously(
+            partial(agent.post, "complete", RESULT), partial(agent.use, "report_blocker", **DOWN)
         )
 
         assert done.status_code == 200
@@ -79,11 +79,11 @@ def test_a_result_and_a_simultaneous_tool_call_do_not_both_count(engine: Engine,
 def test_the_limit_of_five_subtasks_holds_when_four_are_requested_at_once(
     engine: Engine, acme: Tenant
 ) -> None:
-    activity_id, agent = at_work(engine, acme)
+    activity_id, agent = accept_work(engine, acme)
     for number in range(4):
-        agent.used("create_subtask", **{**PART, "name": str(number), "blocking": False})
+        agent.create_with("create_subtask", **{**PART, "name": str(number), "blocking": False})
 
-    answers = at_once(
+    answers = simultaneously(
         *[
             partial(agent.use, "create_subtask", **{**PART, "name": name, "blocking": False})
             for name in "abcd"
@@ -98,13 +98,13 @@ def test_simultaneous_requests_do_not_grow_a_tree_beyond_its_limit(
     engine: Engine, acme: Tenant, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_ACTIVITIES_PER_TREE = 7
-    _, agent = at_work(engine, acme)
+    _, agent = accept_work(engine, acme)
     for number in range(4):
-        agent.used("create_subtask", **{**PART, "name": str(number), "blocking": False})
+        agent.create_with("create_subtask", **{**PART, "name": str(number), "blocking": False})
     engine.drain()
-    members = [Caller(call) for call in engine.agent.calls]
+    members = [AgentClient(call) for call in engine.agent.calls]
 
-    answers = at_once(
+    answers = simultaneously(
         *[
             partial(member.use, "create_subtask", **{**PART, "name": "more", "blocking": False})
             for member in members
@@ -112,7 +112,7 @@ def test_simultaneous_requests_do_not_grow_a_tree_beyond_its_limit(
     )
 
     assert sorted(statuses(answers)) == [201, 201, 429, 429, 429]
-    assert count_of(acme) == 7
+    assert count_activities(acme) == 7
 
 
 def test_a_resolution_between_the_end_of_the_call_and_the_release_of_its_slot_is_not_missed(
@@ -122,13 +122,13 @@ def test_a_resolution_between_the_end_of_the_call_and_the_release_of_its_slot_is
     release_and_acquire = relay.release_and_acquire
 
     def resolved_before(*arguments: Any, **more: Any) -> Any:
-        at_once(partial(suspension.resolve_blocker, acme.pk, activity_id, actor="a", note="up"))
+        simultaneously(partial(suspension.resolve_blocker, acme.pk, activity_id, actor="a", note="up"))
         assert relay.flush()
         return release_and_acquire(*arguments, **more)
 
     def behaviour(request: AgentRequest) -> AgentResult:
         if request.wake_reason == "new_task":
-            at_once(partial(Caller(request).used, "report_blocker", **DOWN))
+            simultaneously(partial(AgentClient(request).create_with, "report_blocker", **DOWN))
         return Accepted()
 
     engine.agent.behaviour = behaviour
@@ -138,7 +138,7 @@ def test_a_resolution_between_the_end_of_the_call_and_the_release_of_its_slot_is
     monkeypatch.undo()
 
     assert engine.messages() == 1
-    assert woken(engine, activity_id).wake_reason == "unblocked"
+    assert next_call(engine, activity_id).wake_reason == "unblocked"
 
 
 def test_the_api_answers_simultaneous_actions_with_conflicts_and_never_with_server_errors(
@@ -147,15 +147,15 @@ def test_the_api_answers_simultaneous_actions_with_conflicts_and_never_with_serv
     client = api("operator")
     for _ in range(TRIES):
         parent, subtask = waiting(engine, acme)
-        resolution = caller_of(engine, subtask).used("report_blocker", **DOWN)
+        resolution = agent_of(engine, subtask).create_with("report_blocker", **DOWN)
 
-        answers = at_once(
-            partial(client.post, of(resolution, "resolve"), {"note": "up"}),
-            partial(client.post, of(subtask, "resolve"), {"note": "up"}),
-            partial(client.post, of(subtask, "cancel")),
-            partial(client.post, of(parent, "cancel")),
-            partial(client.post, of(subtask, "reassign"), {"agent_role": "seo", "reason": "x"}),
-            partial(client.post, of(parent, "reassign"), {"agent_role": "seo", "reason": "x"}),
+        answers = simultaneously(
+            partial(client.post, action_url(resolution, "resolve"), {"note": "up"}),
+            partial(client.post, action_url(subtask, "resolve"), {"note": "up"}),
+            partial(client.post, action_url(subtask, "cancel")),
+            partial(client.post, action_url(parent, "cancel")),
+            partial(client.post, action_url(subtask, "reassign"), {"agent_role": "seo", "reason": "x"}),
+            partial(client.post, action_url(parent, "reassign"), {"agent_role": "seo", "reason": "x"}),
         )
         engine.drain()
 

@@ -13,21 +13,16 @@ from activities.exceptions import ActivityError
 from activities.human_tasks import human_work
 from activities.states import LinkKind
 from tenants.models import Tenant
+from tests.accepted_work import accept_work, child, next_call, wakes_of
 from tests.concurrency.waiting_races.outcomes import DOWN, TRIES
-from tests.engine import Engine, at_once
-from tests.toolbox import (
-    at_work,
-    child,
-    wakes_of,
-    woken,
-)
+from tests.engine import Engine, simultaneously
 
 pytestmark = [pytest.mark.concurrency, pytest.mark.usefixtures("one_at_a_time")]
 
 
 def blocked(engine: Engine, acme: Tenant) -> tuple[UUID, UUID]:
-    activity_id, agent = at_work(engine, acme)
-    return activity_id, agent.used("report_blocker", **DOWN)
+    activity_id, agent = accept_work(engine, acme)
+    return activity_id, agent.create_with("report_blocker", **DOWN)
 
 
 def successes(outcomes: list[Any]) -> list[Any]:
@@ -41,14 +36,14 @@ def test_a_blocker_that_is_resolved_and_cancelled_at_once_wakes_once(engine: Eng
     for _ in range(TRIES):
         activity_id, resolution = blocked(engine, acme)
 
-        outcomes = at_once(
+        outcomes = simultaneously(
             partial(suspension.resolve_blocker, acme.pk, resolution, actor="a", note="up"),
             partial(suspension.resolve_blocker, acme.pk, activity_id, actor="b", note="up"),
             partial(cancellation.cancel, acme.pk, resolution, actor="c", reason="never mind"),
         )
 
         assert len(successes(outcomes)) == 1
-        assert woken(engine, activity_id).wake_reason == "unblocked"
+        assert next_call(engine, activity_id).wake_reason == "unblocked"
         assert len(wakes_of(acme, activity_id)) == 2
 
 
@@ -58,7 +53,7 @@ def test_work_that_is_resolved_and_cancelled_at_once_never_runs_after_its_cancel
     for _ in range(TRIES):
         activity_id, resolution = blocked(engine, acme)
 
-        outcomes = at_once(
+        outcomes = simultaneously(
             partial(suspension.resolve_blocker, acme.pk, resolution, actor="a", note="up"),
             partial(cancellation.cancel, acme.pk, activity_id, actor="b"),
         )
@@ -80,7 +75,7 @@ def test_work_that_is_resolved_and_reassigned_at_once_continues_in_one_place(
         activity_id, resolution = blocked(engine, acme)
 
         successes(
-            at_once(
+            simultaneously(
                 partial(suspension.resolve_blocker, acme.pk, resolution, actor="a", note="up"),
                 partial(reassign, acme.pk, activity_id),
             )
@@ -97,9 +92,9 @@ def test_work_that_is_resolved_and_reassigned_at_once_continues_in_one_place(
 
 def test_two_operators_who_reassign_at_once_create_one_successor(engine: Engine, acme: Tenant) -> None:
     for _ in range(TRIES):
-        activity_id, _ = at_work(engine, acme)
+        activity_id, _ = accept_work(engine, acme)
 
-        outcomes = at_once(
+        outcomes = simultaneously(
             *[
                 partial(reassignment.reassign, acme.pk, activity_id, actor=role, reason="x", agent_role=role)
                 for role in ("dev", "seo", "qa")
@@ -114,10 +109,10 @@ def test_a_task_that_is_completed_and_reassigned_at_once_has_one_outcome(
     engine: Engine, acme: Tenant
 ) -> None:
     for _ in range(TRIES):
-        parent, agent = at_work(engine, acme)
-        task = agent.used("create_subtask", name="Read it", human_role="editor", blocking=True)
+        parent, agent = accept_work(engine, acme)
+        task = agent.create_with("create_subtask", name="Read it", human_role="editor", blocking=True)
 
-        outcomes = at_once(
+        outcomes = simultaneously(
             partial(human_work.complete, acme.pk, task, actor="a", output={"content": "read"}),
             partial(reassignment.reassign, acme.pk, task, actor="b", reason="x", human_role="boss"),
             partial(cancellation.cancel, acme.pk, task, actor="c"),
@@ -127,4 +122,4 @@ def test_a_task_that_is_completed_and_reassigned_at_once_has_one_outcome(
         if engine.status(acme, task) == "reassigned":
             assert engine.status(acme, parent) == "awaiting_subtask"
             human_work.complete(acme.pk, first.pk, actor="d")
-        assert woken(engine, parent).wake_reason == "subtask_completed"
+        assert next_call(engine, parent).wake_reason == "subtask_completed"

@@ -6,7 +6,7 @@ from typing import Any
 
 from activities.models import Activity
 from tenants.context import tenant_scope
-from tests.integration.test_api_access import problem
+from tests.answers import problem
 
 ACTIVITIES = "/api/v1/activities/"
 

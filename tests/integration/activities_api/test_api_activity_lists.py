@@ -13,9 +13,9 @@ from django.test.utils import CaptureQueriesContext
 from activities import wait_reasons
 from activities.models import ActivityRun
 from tenants.context import APP, tenant_scope
-from tests.api_objects import a_deliverable
+from tests.answers import problem
+from tests.api_objects import create_deliverable
 from tests.integration.activities_api.submitted import ACTIVITIES, body, faults
-from tests.integration.test_api_access import problem
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -26,7 +26,7 @@ def activities(api, tenant) -> list[dict[str, Any]]:
     client = api("operator")
     later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     bodies = [
-        body(name="Alpha", priority=5, deliverable=a_deliverable(tenant)),
+        body(name="Alpha", priority=5, deliverable=create_deliverable(tenant)),
         body(name="Beta", agent_role="seo", not_before=later, dedup_key="b"),
         {"name": "Gamma", "human_role": "editor", "description": "about alpha"},
         {"name": "Delta", "human_role": "lawyer"},

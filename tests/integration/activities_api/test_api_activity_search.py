@@ -15,7 +15,7 @@ from tenants.models import Tenant
 from tests.answers import problem
 from tests.cases import in_one_test
 from tests.integration.activities_api.submitted import ACTIVITIES
-from tests.plans import asked_of, read_from_end_to_end, rows_read
+from tests.plans import recorded_statements, rows_read, sequential_scans
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -118,12 +118,12 @@ def test_a_search_reads_by_index_no_more_than_its_bound(
     with connections["owner"].cursor() as cursor:
         cursor.execute("ANALYZE activities_activity")
 
-    with asked_of(APP) as queries:
+    with recorded_statements(APP) as queries:
         assert api().get(f"{ACTIVITIES}{query}").json()["results"] == []
 
     (query_of_search,) = [each for each in queries if "no-such-word" in str(each)]
     with tenant_scope(tenant.pk):
-        assert read_from_end_to_end(*query_of_search, more_than=0) == []
+        assert sequential_scans(*query_of_search, more_than=0) == []
         assert rows_read(*query_of_search) <= 2 * (bound + 1)
 
 

@@ -13,7 +13,7 @@ from activities.schemas import to_stored
 from agents import configuration
 from agents.models import Agent
 from tenants.context import tenant_scope
-from tests.api_objects import a_deliverable
+from tests.api_objects import create_deliverable
 from tests.cases import in_one_test
 from tests.engine import Engine
 from tests.integration.activities_api.submitted import ACTIVITIES, body, count, faults
@@ -52,7 +52,7 @@ def test_every_field_of_a_submission_is_stored(api, tenant):
     start = datetime.now(UTC) + timedelta(hours=1)
     fields = body(
         priority=3, not_before=start.isoformat(), expires_at=(start + timedelta(hours=1)).isoformat(), dedup_key="k-1", group_key="site",
-        deliverable=a_deliverable(tenant), input={"content": "text", "data": [1]}, max_attempts=7, timeout_seconds=90,
+        deliverable=create_deliverable(tenant), input={"content": "text", "data": [1]}, max_attempts=7, timeout_seconds=90,
         requires_approval=True,
     )  # fmt: skip
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.answers import problem
 from tests.integration.activities_api.submitted import ACTIVITIES, body, count, faults
-from tests.integration.test_api_access import problem
 
 pytestmark = pytest.mark.usefixtures("engine")
 

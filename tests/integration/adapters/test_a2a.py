@@ -99,7 +99,7 @@ def test_people_read_what_an_agent_says_while_it_works(agent: A2AAgent) -> None:
 
     result = completed(run(agent, link))
 
-    assert [line for kind, text in link.lines for line in text.split("\n") if kind == "text" and line] == [
+    assert [line for kind, line in link.lines if kind == "text" and line] == [
         "Reading the brief.", "First line", "sec", "ond line", "That is all.",
     ]  # fmt: skip
     assert result.output == Output("First line\nsecond line")
@@ -169,7 +169,7 @@ def test_a_question_of_the_agent_becomes_a_review_and_the_answer_continues_the_t
         run(agent, session_id=first.session_id, idempotency_key="wake-2", prompt="Formal, please.")
     )
 
-    (call,) = link.called
+    (call,) = link.tool_calls
     assert (call.name, dict(call.arguments)) == (
         "request_human_review",
         {"question": "Formal or not?", "content": "A draft"},
@@ -202,7 +202,7 @@ def test_an_answer_to_the_agent_is_repeated_until_it_arrives_and_not_after_that(
     done = completed(run(agent, link, session_id=link.sessions[-1], attempt=3, **wake))
 
     assert done.output.content == "That one."
-    assert len(link.called) == 1
+    assert len(link.tool_calls) == 1
     assert [message.parts[0].text for message in agent.heard][1:] == ["The first."]
     assert agent.cancelled == []
 
@@ -213,7 +213,7 @@ def test_a_task_that_requires_authorisation_reports_a_blocker(agent: A2AAgent) -
 
     assert completed(run(agent, link)).output == Output()
 
-    (call,) = link.called
+    (call,) = link.tool_calls
     assert (call.name, dict(call.arguments)) == (
         "report_blocker",
         {"type": "agent_auth_required", "message": "Sign in to the shop."},
@@ -468,7 +468,7 @@ def test_the_next_attempt_asks_a_question_that_was_lost_with_its_run(agent: A2AA
 
     run(agent, link, session_id=lost.sessions[-1], attempt=2)
 
-    assert [call.name for call in link.called] == ["request_human_review"]
+    assert [call.name for call in link.tool_calls] == ["request_human_review"]
     assert len(agent.heard) == 1
 
 
@@ -518,7 +518,7 @@ def test_the_usage_of_a_task_is_counted_once_per_message(agent: A2AAgent) -> Non
         run(agent, link, idempotency_key="wake-3")
 
     assert (question.usage and question.usage.input_tokens, answered.usage) == (5, None)
-    assert [each.input_tokens for each in link.told] == [5, 7]
+    assert [each.input_tokens for each in link.usages] == [5, 7]
 
 
 def test_a_long_question_is_complete_in_the_content_of_the_review(agent: A2AAgent) -> None:
@@ -530,7 +530,7 @@ def test_a_long_question_is_complete_in_the_content_of_the_review(agent: A2AAgen
     link = RecordingLink(lambda call: ToolAnswer({"stop": True}, stop=True))
     run(agent, link)
 
-    (call,) = link.called
+    (call,) = link.tool_calls
     assert len(call.arguments["question"]) == a2a.QUESTION_CHARACTERS
     assert call.arguments["content"] == "Why? " * 500 + "\n\nA draft"
 

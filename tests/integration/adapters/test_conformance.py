@@ -66,11 +66,11 @@ def test_an_agent_calls_a_tool_and_continues_with_its_answer(subject: Subject) -
 
     result = subject.run(Calls("create_subtask", subtask), Says("Done."), link=link)
 
-    assert [(call.name, dict(call.arguments)) for call in link.called] == [("create_subtask", subtask)]
+    assert [(call.name, dict(call.arguments)) for call in link.tool_calls] == [("create_subtask", subtask)]
     assert isinstance(result, Completed)
     assert result.output.content == "Done."
     assert result.usage == usage(12, 5)
-    assert [each.output_tokens for each in link.told] == [2, 5]
+    assert [each.output_tokens for each in link.usages] == [2, 5]
 
 
 def test_people_read_what_an_agent_says_and_does_while_it_works(subject: Subject) -> None:
@@ -85,10 +85,9 @@ def test_people_read_what_an_agent_says_and_does_while_it_works(subject: Subject
     link = RecordingLink(answer)
     subject.run(Calls("create_subtask", subtask), Says("Done.\nAll of it."), link=link)
 
-    lines = [(kind, line) for kind, text in link.lines for line in text.split("\n")]
     call = ("tool_call", f"create_subtask {json.dumps(subtask)}")
     assert seen_at_the_call == [("text", "I need this."), call]
-    assert lines == [
+    assert link.lines == [
         ("text", "I need this."),
         call,
         ("tool_result", 'create_subtask: {"id": "0190"}'),
@@ -123,7 +122,7 @@ def test_a_blocker_or_a_review_ends_the_run_at_once_without_output(
 
     assert isinstance(result, Completed)
     assert (result.output, len(subject.prompts())) == (Output(), 1)
-    assert [call.name for call in link.called] == [tool]
+    assert [call.name for call in link.tool_calls] == [tool]
 
 
 def test_an_agent_may_call_again_after_a_refused_tool_call(subject: Subject) -> None:
@@ -139,7 +138,7 @@ def test_an_agent_may_call_again_after_a_refused_tool_call(subject: Subject) -> 
         link=link,
     )
 
-    assert len(link.called) == 2
+    assert len(link.tool_calls) == 2
     assert isinstance(result, Completed)
 
 
@@ -153,7 +152,7 @@ def test_the_result_names_the_session_of_agents_that_have_one(subject: Subject) 
 def test_the_call_of_a_cancelled_run_ends(subject: Subject) -> None:
     needs(subject, "cancel")
     link = RecordingLink()
-    threading.Timer(0.3, lambda: setattr(link, "reason", "The work was cancelled.")).start()
+    threading.Timer(0.3, lambda: setattr(link, "stop", lambda: "The work was cancelled.")).start()
     start = time.monotonic()
 
     with pytest.raises(AgentError) as caught:
@@ -200,7 +199,7 @@ def test_a_rate_limit_has_its_delay_and_uses_no_attempt(subject: Subject) -> Non
 def test_an_unreachable_agent_is_retryable(subject: Subject, settings: Any) -> None:
     needs(subject, "unreachable")
     settings.ORCHESTRATOR_EGRESS_ALLOW = ("127.0.0.1:1",)
-    nowhere = replace(subject.does(Says()), endpoint="http://127.0.0.1:1/run")
+    nowhere = replace(subject.script(Says()), endpoint="http://127.0.0.1:1/run")
 
     with pytest.raises(RetryableAgentError) as caught:
         run_agent(a_request(nowhere))

@@ -49,7 +49,7 @@ def report_faults(provider: Provider, number: int) -> None:
 
 
 def test_the_governor_counts_a_call_with_its_usage(model: ModelSubject) -> None:
-    settings = replace(model.does(Says("x", 500, 20)), options={"provider": "scale"})
+    settings = replace(model.script(Says("x", 500, 20)), options={"provider": "scale"})
 
     run_agent(a_request(settings))
 
@@ -102,7 +102,7 @@ def test_the_wait_is_known_except_when_it_depends_on_other_calls(
 
 
 def test_a_run_sleeps_through_a_short_wait(model: ModelSubject) -> None:
-    settings = replace(model.does(Says()), options={"provider": {"first_slots": 1}})
+    settings = replace(model.script(Says()), options={"provider": {"first_slots": 1}})
     guard, other = provider_of(settings).governor, Call("other", 60.0)
     guard.acquire(other)
     threading.Timer(0.3, lambda: guard.report(other, Outcome.OK)).start()
@@ -120,7 +120,7 @@ def test_a_cancelled_run_stops_waiting_for_its_provider(
     begin_calls(provider_of(settings))
 
     with pytest.raises(AgentError) as caught:
-        run_agent(a_request(settings), link=RecordingLink(reason="The work was cancelled."))
+        run_agent(a_request(settings), link=RecordingLink(stop=lambda: "The work was cancelled."))
 
     assert caught.value.error_code == "run_cancelled"
 
@@ -143,7 +143,7 @@ def test_a_run_waits_for_a_429_in_the_middle_of_its_conversation(model: ModelSub
     result = model.run(Calls("create_subtask", subtask), Fails(429, 0.2), Says("Done."), link=link)
 
     assert isinstance(result, Completed)
-    assert (result.output.content, len(link.called), len(model.bodies)) == ("Done.", 1, 3)
+    assert (result.output.content, len(link.tool_calls), len(model.bodies)) == ("Done.", 1, 3)
 
 
 def test_five_faults_open_the_breaker_of_this_provider_only(model: ModelSubject) -> None:
@@ -359,7 +359,7 @@ def calls_made(settings: AdapterSettings, times: int, **changes: Any) -> list[bo
 def test_a_limit_that_the_provider_reports_is_respected_without_configuration(
     model: ModelSubject,
 ) -> None:
-    settings = model.does(*[Says("x", 1, 1)] * 12)
+    settings = model.script(*[Says("x", 1, 1)] * 12)
     model.provider.meter = Meter(Limits(requests=10))
 
     made = calls_made(settings, 12, priority=10)
@@ -372,7 +372,7 @@ def test_a_limit_that_the_provider_reports_is_respected_without_configuration(
 
 
 def test_concurrent_callers_respect_a_limit_that_the_provider_reports(model: ModelSubject) -> None:
-    settings = model.does(*[Says("x", 1, 1)] * 20)
+    settings = model.script(*[Says("x", 1, 1)] * 20)
     model.provider.meter = Meter(Limits(requests=10))
     barrier = threading.Barrier(4)
 

@@ -67,7 +67,7 @@ def test_a_streamed_answer_equals_one_in_one_piece(model: ModelSubject, stream: 
     result = run_agent(a_request(with_steps(model, *turns, stream=stream)), link=link)
 
     assert output_of(result) == Output("One two  three.")
-    assert [dict(call.arguments) for call in link.called] == [SUBTASK]
+    assert [dict(call.arguments) for call in link.tool_calls] == [SUBTASK]
     assert model.bodies[0].get("stream", False) is stream
 
 
@@ -115,7 +115,7 @@ def test_several_tool_calls_run_in_order_until_one_ends_the_run(
 
     result = run_agent(a_request(with_steps(model, Turn("", uses))), link=link)
 
-    assert [call.name for call in link.called] == ["create_subtask", "report_blocker"]
+    assert [call.name for call in link.tool_calls] == ["create_subtask", "report_blocker"]
     assert output_of(result) == Output()
 
 
@@ -215,12 +215,14 @@ def test_a_model_that_calls_tools_endlessly_is_stopped(model: ModelSubject) -> N
 
 
 def test_a_run_whose_budget_is_used_up_calls_no_further_tool(model: ModelSubject) -> None:
-    link = RecordingLink(over_budget_at=2)
+    link = RecordingLink(
+        stop_spending=lambda usage: "The budget is used up." if usage.output_tokens >= 2 else None
+    )
 
     with pytest.raises(AgentError, match="budget") as caught:
         model.run(Calls("create_subtask", SUBTASK), link=link)
 
-    assert (caught.value.retryable, link.called) == (False, [])
+    assert (caught.value.retryable, link.tool_calls) == (False, [])
 
 
 def test_malformed_arguments_of_a_tool_are_reported_to_the_model(provider: FakeProvider) -> None:
@@ -230,7 +232,7 @@ def test_malformed_arguments_of_a_tool_are_reported_to_the_model(provider: FakeP
     link = RecordingLink()
 
     assert output_of(run_agent(a_request(settings), link=link)).content == "Then without."
-    assert link.called == []
+    assert link.tool_calls == []
     assert "invalid_arguments" in provider.recorder.calls[1].body["messages"][-1]["content"]
 
 

@@ -12,9 +12,9 @@ from agents.contracts import Accepted
 from agents.models import Agent
 from benchmarks.fake_provider import FakeProvider, Turn
 from tenants.models import Tenant
+from tests.accepted_work import accept_work
 from tests.engine import Engine
 from tests.subjects import KEY
-from tests.toolbox import at_work
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 CONFIG = "/api/v1/agent-configs/seo/"
@@ -74,10 +74,12 @@ def test_the_platforms_key_does_not_pay_for_a_model_that_an_agent_chose_for_its_
     engine.serve(tenant, "qa")
     engine.agent.behaviour = lambda request: Accepted()
     provider.script(Turn("A good title."))
-    _, agent = at_work(engine, tenant)
+    _, agent = accept_work(engine, tenant)
     subtask = {"name": "Title", "description": "Of a page.", "agent_role": "seo", "blocking": False}
 
-    dear, usual = (agent.used("create_subtask", **subtask, **more) for more in ({"model": "m-dear"}, {}))
+    dear, usual = (
+        agent.create_with("create_subtask", **subtask, **more) for more in ({"model": "m-dear"}, {})
+    )
     engine.drain()
 
     assert (engine.status(tenant, dear), engine.status(tenant, usual)) == ("failed", "done")

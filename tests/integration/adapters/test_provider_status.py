@@ -16,7 +16,7 @@ from agents.governor.providers import Provider, provider_of
 from agents.models import Agent, AgentConfig
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.integration.test_api_access import problem
+from tests.answers import problem
 
 PROVIDERS = "/api/v1/providers/"
 PLACE = "models.example:443"

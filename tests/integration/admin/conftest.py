@@ -15,7 +15,7 @@ from pipelines.models import PipelineRun
 from tenants.models import Tenant
 from tests.browsing import BRIEF
 from tests.engine import Engine
-from tests.superusers import seeing_all
+from tests.superusers import create_superuser
 
 # Registers all models now, because otherwise the first request does it and the content of the registry depends on earlier tests.
 admin.autodiscover()
@@ -25,7 +25,7 @@ admin.autodiscover()
 def root(database: None) -> Client:
     """The browser of a superuser with break-glass access to all tenants."""
     browser = Client()
-    browser.force_login(seeing_all())
+    browser.force_login(create_superuser())
     return browser
 
 

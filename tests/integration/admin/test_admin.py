@@ -16,7 +16,7 @@ from pipelines.models import Pipeline, PipelineRun
 from tenants import tokens
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Membership, Tenant
-from tests.browsing import list_of, page_of
+from tests.browsing import list_url, page_url
 
 pytestmark = pytest.mark.long
 
@@ -54,7 +54,7 @@ def test_staff_with_a_membership_and_admins_of_a_tenant_may_enter(tenant: Tenant
     for user, status in people:
         client.force_login(user)
         assert client.get("/admin/").status_code == status, user
-        assert client.get(list_of(Activity)).status_code == status, user
+        assert client.get(list_url(Activity)).status_code == status, user
         login = Client().post("/admin/login/", {"username": user.username, "password": "a long password"})
         assert login.status_code == (302 if status == 200 or user.is_staff else 200), user
 
@@ -86,9 +86,9 @@ def test_every_page_can_be_opened(run: PipelineRun, failed: Activity, root: Clie
     for model, row in _all_rows():
         pages = []
         if admin.site._registry[model].has_add_permission(request):
-            pages.append(f"{list_of(model)}add/")
+            pages.append(f"{list_url(model)}add/")
         if row is not None:
-            pages += [page_of(row), f"{list_of(model)}{row.pk}/history/"]
+            pages += [page_url(row), f"{list_url(model)}{row.pk}/history/"]
         for page in pages:
             assert root.get(page).status_code == 200, page
             opened += 1
@@ -99,10 +99,10 @@ def test_every_page_can_be_opened(run: PipelineRun, failed: Activity, root: Clie
 def test_every_list_can_be_searched_and_filtered(run: PipelineRun, failed: Activity, root: Client) -> None:
     for model, model_admin in admin.site._registry.items():
         query = {"q": f"acme {run.pk}"} if model_admin.search_fields else {}
-        assert root.get(list_of(model), query).status_code == 200, model
+        assert root.get(list_url(model), query).status_code == 200, model
     for situation in ("queued", "running", "people", "trouble"):
         assert (
-            root.get(list_of(Activity), {"situation": situation, "tenant": "acme", "role": "qa"}).status_code
+            root.get(list_url(Activity), {"situation": situation, "tenant": "acme", "role": "qa"}).status_code
             == 200
         )
 
@@ -126,16 +126,16 @@ def test_rows_of_the_engine_cannot_be_added_changed_or_deleted(
     for model, row in _all_rows():
         if model._meta.model_name in owned:  # type: ignore[attr-defined]
             tried.add(model._meta.model_name)  # type: ignore[attr-defined]
-            assert root.get(f"{list_of(model)}add/").status_code == 403
-            assert root.post(page_of(row), {"status": "done"}).status_code == 403
-            assert root.post(f"{list_of(model)}{row.pk}/delete/", {"post": "yes"}).status_code == 403
-            assert "delete_selected" not in root.get(list_of(model)).content.decode()
+            assert root.get(f"{list_url(model)}add/").status_code == 403
+            assert root.post(page_url(row), {"status": "done"}).status_code == 403
+            assert root.post(f"{list_url(model)}{row.pk}/delete/", {"post": "yes"}).status_code == 403
+            assert "delete_selected" not in root.get(list_url(model)).content.decode()
 
     assert tried == owned
 
 
 def test_pages_load_nothing_from_other_hosts(root: Client, waiting: Activity) -> None:
-    for page in ("/admin/", list_of(Activity), page_of(waiting), f"{list_of(Pipeline)}add/"):
+    for page in ("/admin/", list_url(Activity), page_url(waiting), f"{list_url(Pipeline)}add/"):
         loaded = re.findall(
             r'<(?:script|link|img)[^>]+(?:src|href)="([^"]+)"', root.get(page).content.decode()
         )
@@ -150,7 +150,7 @@ def test_a_page_without_the_list_of_apps_does_not_build_it(
     build = admin.site._build_app_dict
     monkeypatch.setattr(admin.site, "_build_app_dict", lambda *args: built.append("list") or build(*args))
 
-    for address in (list_of(Activity), page_of(waiting)):
+    for address in (list_url(Activity), page_url(waiting)):
         assert root.get(address).status_code == 200
 
     assert built == []

@@ -22,7 +22,7 @@ from activities.states import Status
 from agents.contracts import AgentRequest, AgentResult, Completed, Output
 from tenants.context import SYSTEM, system_scope, tenant_scope
 from tenants.models import Tenant
-from tests.browsing import act, list_of, page_of, told, words
+from tests.browsing import list_url, messages_of, page_url, run_action, visible_text
 from tests.engine import Engine
 
 
@@ -31,7 +31,7 @@ def test_the_list_shows_activities_of_all_tenants_and_why_they_wait(
 ) -> None:
     engine.submit(other_tenant, "strategy-writer")
 
-    text = words(root.get(list_of(Activity)))
+    text = visible_text(root.get(list_url(Activity)))
 
     assert "work 0 awaiting approval acme" in text
     assert "work 0 created globex smart_toystrategy-writer 10 queued" in text
@@ -42,14 +42,14 @@ def test_the_list_can_be_filtered_by_tenant(
 ) -> None:
     engine.submit(other_tenant, "strategy-writer")
 
-    rows = root.get(list_of(Activity), {"tenant": "globex"}).context["cl"].result_list
+    rows = root.get(list_url(Activity), {"tenant": "globex"}).context["cl"].result_list
 
     assert {activity.tenant_id for activity in rows} == {other_tenant.pk}
 
 
 def test_the_list_does_not_count_all_rows(waiting: Activity, root: Client) -> None:
     with CaptureQueriesContext(connections[SYSTEM]) as queries:
-        root.get(list_of(Activity))
+        root.get(list_url(Activity))
 
     assert not [
         query["sql"]
@@ -59,7 +59,7 @@ def test_the_list_does_not_count_all_rows(waiting: Activity, root: Client) -> No
 
 
 def test_an_activitys_page_shows_what_happened_and_why_it_waits(waiting: Activity, root: Client) -> None:
-    text = words(root.get(page_of(waiting)))
+    text = visible_text(root.get(page_url(waiting)))
 
     assert "human - Somebody decides about the result. Held by reviewer." in text
     assert "request_approval in_progress → awaiting_approval by worker" in text
@@ -68,7 +68,7 @@ def test_an_activitys_page_shows_what_happened_and_why_it_waits(waiting: Activit
 
 
 def test_text_of_agents_is_escaped(failed: Activity, root: Client) -> None:
-    page = root.get(page_of(failed)).content.decode()
+    page = root.get(page_url(failed)).content.decode()
 
     assert "The page <b>is</b> gone." not in page
     assert "&lt;b&gt;is&lt;/b&gt;" in page
@@ -78,8 +78,8 @@ def test_an_output_can_be_read(waiting: Activity, root: Client) -> None:
     def page_of_output(*ids: object) -> HttpResponse:
         return root.get(reverse("admin:activities_activity_output", args=ids))
 
-    assert "work 0: done" in words(page_of_output(waiting.pk, waiting.output_ref))
-    assert "This output does not exist." in words(page_of_output(waiting.pk, waiting.pk))
+    assert "work 0: done" in visible_text(page_of_output(waiting.pk, waiting.output_ref))
+    assert "This output does not exist." in visible_text(page_of_output(waiting.pk, waiting.pk))
     assert page_of_output(UUID(int=1), waiting.pk).status_code == 404
 
 
@@ -96,7 +96,7 @@ def test_only_buttons_that_apply_to_the_status_are_shown(
     waiting: Activity, failed: Activity, root: Client
 ) -> None:
     def buttons(activity: Activity) -> set[str]:
-        page = root.get(page_of(activity)).content.decode()
+        page = root.get(page_url(activity)).content.decode()
         return set(re.findall(rf"/admin/activities/activity/{activity.pk}/(\w+)/\"", page)) - {
             "history",
             "change",
@@ -116,10 +116,10 @@ def test_a_final_activity_has_no_buttons(status: Status) -> None:
 def test_an_approval_is_recorded_under_the_operators_name(
     waiting: Activity, engine: Engine, tenant: Tenant, root: Client
 ) -> None:
-    answer = act(root, Activity, "approve_selected", waiting, confirmed="1", back="1", notes="fine")
+    answer = run_action(root, Activity, "approve_selected", waiting, confirmed="1", back="1", notes="fine")
 
-    assert answer["Location"] == page_of(waiting)
-    assert told(answer) == ["Approved: work 0."]
+    assert answer["Location"] == page_url(waiting)
+    assert messages_of(answer) == ["Approved: work 0."]
     decided = engine.get(tenant, waiting.pk)
     assert (decided.status, decided.decided_by, decided.reviewer_notes) == ("approved", "user:root", "fine")
     with system_scope():
@@ -129,11 +129,11 @@ def test_an_approval_is_recorded_under_the_operators_name(
 def test_rejecting_needs_notes_for_the_agent(
     waiting: Activity, engine: Engine, tenant: Tenant, root: Client
 ) -> None:
-    answer = act(root, Activity, "reject_selected", waiting, confirmed="1", notes="")
+    answer = run_action(root, Activity, "reject_selected", waiting, confirmed="1", notes="")
     assert "This field is required." in answer.content.decode()
     assert engine.status(tenant, waiting.pk) == "awaiting_approval"
 
-    act(root, Activity, "reject_selected", waiting, confirmed="1", notes="shorter")
+    run_action(root, Activity, "reject_selected", waiting, confirmed="1", notes="shorter")
 
     assert engine.status(tenant, waiting.pk) == "rejected"
     with tenant_scope(tenant.pk):
@@ -143,10 +143,10 @@ def test_rejecting_needs_notes_for_the_agent(
 def test_failed_work_can_be_reassigned_to_a_person(
     failed: Activity, engine: Engine, tenant: Tenant, root: Client
 ) -> None:
-    question = act(root, Activity, "reassign_selected", failed)
+    question = run_action(root, Activity, "reassign_selected", failed)
     assert "report-writer" in question.content.decode()
 
-    answer = act(
+    answer = run_action(
         root,
         Activity,
         "reassign_selected",
@@ -156,7 +156,7 @@ def test_failed_work_can_be_reassigned_to_a_person(
         notes="By hand this time.",
     )
 
-    assert told(answer) == ["Reassigned: work 0."]
+    assert messages_of(answer) == ["Reassigned: work 0."]
     assert engine.status(tenant, failed.pk) == "reassigned"
     with tenant_scope(tenant.pk):
         successor = Activity.objects.get(parent=failed, link_kind="reassigned_from")
@@ -166,7 +166,7 @@ def test_failed_work_can_be_reassigned_to_a_person(
 def test_work_cannot_be_reassigned_to_a_role_without_an_agent(
     failed: Activity, engine: Engine, tenant: Tenant, root: Client
 ) -> None:
-    act(root, Activity, "reassign_selected", failed, confirmed="1", choice="agent:nobody", notes="x")
+    run_action(root, Activity, "reassign_selected", failed, confirmed="1", choice="agent:nobody", notes="x")
 
     assert engine.status(tenant, failed.pk) == "failed"
 
@@ -188,7 +188,7 @@ def test_a_blocker_can_be_resolved_from_the_blocked_activity(
     blocked = engine.get(tenant, activity_id)
     assert possible_actions(blocked) == {"resolve", "reassign", "cancel"}
 
-    act(root, Activity, "resolve_selected", blocked, confirmed="1", notes="It is up again.")
+    run_action(root, Activity, "resolve_selected", blocked, confirmed="1", notes="It is up again.")
     engine.agent.behaviour = lambda request: done()
     engine.drain()
 
@@ -204,11 +204,11 @@ def test_an_action_handles_each_row_separately_and_says_why_it_skipped_one(
     (second,) = engine.submit(tenant, "dev", requires_approval=True)
     engine.drain()
 
-    answer = act(
+    answer = run_action(
         root, Activity, "approve_selected", waiting, failed, engine.get(tenant, second), confirmed="1"
     )
 
-    messages = told(answer)
+    messages = messages_of(answer)
     assert engine.status(tenant, second) == "approved"
     assert any(message.startswith("Skipped work 0: user:mia approved this at") for message in messages)
     assert any("is failed; nothing waits for a decision there." in message for message in messages)
@@ -220,7 +220,7 @@ def test_one_action_handles_rows_of_several_tenants(
 ) -> None:
     (ours,), (theirs,) = engine.submit(tenant, "blog-writer"), engine.submit(other_tenant, "blog-writer")
 
-    answer = act(
+    answer = run_action(
         root,
         Activity,
         "cancel_selected",
@@ -230,7 +230,7 @@ def test_one_action_handles_rows_of_several_tenants(
         notes="not needed",
     )
 
-    assert told(answer) == ["Cancelled: work 0, work 0."]
+    assert messages_of(answer) == ["Cancelled: work 0, work 0."]
     assert (
         engine.get(tenant, ours).cancel_reason
         == engine.get(other_tenant, theirs).cancel_reason
@@ -243,7 +243,7 @@ def test_a_failed_activity_can_be_retried(
 ) -> None:
     engine.agent.behaviour = lambda request: done()
 
-    act(root, Activity, "retry_selected", failed, confirmed="1")
+    run_action(root, Activity, "retry_selected", failed, confirmed="1")
     engine.drain()
 
     assert engine.status(tenant, failed.pk) == "done"

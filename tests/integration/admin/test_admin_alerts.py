@@ -12,7 +12,7 @@ from activities.models import Alert, AlertDelivery, NotificationChannel
 from activities.notifications import backends
 from tenants.context import tenant_scope
 from tenants.models import Channel, Tenant
-from tests.browsing import act, list_of, page_of, told, words
+from tests.browsing import list_url, messages_of, page_url, run_action, visible_text
 
 
 @pytest.fixture(autouse=True)
@@ -48,22 +48,22 @@ def reloaded(row: Any) -> Any:
 
 
 def test_an_alert_is_displayed_with_its_text_escaped(root: Client, alert: Alert) -> None:
-    listed, page = root.get(list_of(Alert)), root.get(page_of(alert))
+    listed, page = root.get(list_url(Alert)), root.get(page_url(alert))
 
     assert "It &lt;b&gt;failed&lt;/b&gt;" in listed.content.decode()
-    assert "critical" in words(page)
-    assert "attempts" in words(page)
+    assert "critical" in visible_text(page)
+    assert "attempts" in visible_text(page)
 
 
 def test_an_alert_is_acknowledged_after_a_confirmation(root: Client, alert: Alert) -> None:
-    question = act(root, Alert, "acknowledge_selected", alert)
+    question = run_action(root, Alert, "acknowledge_selected", alert)
     assert reloaded(alert).acknowledged_by == ""
 
-    done = act(root, Alert, "acknowledge_selected", alert, confirmed="1")
+    done = run_action(root, Alert, "acknowledge_selected", alert, confirmed="1")
 
     assert question.status_code == 200
     assert reloaded(alert).acknowledged_by == "user:root"
-    assert told(done) == ["Acknowledged: It <b>failed</b>."]
+    assert messages_of(done) == ["Acknowledged: It <b>failed</b>."]
 
 
 def test_a_failed_delivery_can_be_sent_again_once(root: Client, alert: Alert) -> None:
@@ -71,13 +71,13 @@ def test_a_failed_delivery_can_be_sent_again_once(root: Client, alert: Alert) ->
         delivery = AlertDelivery.objects.get()
         AlertDelivery.objects.update(state="failed", last_error="404")
 
-    root.get(f"{list_of(AlertDelivery)}{delivery.pk}/send-again/")
+    root.get(f"{list_url(AlertDelivery)}{delivery.pk}/send-again/")
     untouched = reloaded(delivery).state
-    act(root, AlertDelivery, "send_again_selected", delivery, confirmed="1")
-    second = act(root, AlertDelivery, "send_again_selected", delivery, confirmed="1")
+    run_action(root, AlertDelivery, "send_again_selected", delivery, confirmed="1")
+    second = run_action(root, AlertDelivery, "send_again_selected", delivery, confirmed="1")
 
     assert (untouched, reloaded(delivery).state) == ("failed", "pending")
-    assert told(second)[-1] == "Skipped Ops: pending: It is still in progress, or has arrived."
+    assert messages_of(second)[-1] == "Skipped Ops: pending: It is still in progress, or has arrived."
 
 
 def test_the_target_of_a_new_notification_channel_is_never_displayed(root: Client, tenant: Tenant) -> None:
@@ -89,12 +89,12 @@ def test_the_target_of_a_new_notification_channel_is_never_displayed(root: Clien
         "kinds": ["dead_letter"],
     }
 
-    refused = root.post(f"{list_of(NotificationChannel)}add/", {**form, "new_target": "nobody"})
-    missing = root.post(f"{list_of(NotificationChannel)}add/", form)
-    created = root.post(f"{list_of(NotificationChannel)}add/", {**form, "new_target": "ops@example.com"})
+    refused = root.post(f"{list_url(NotificationChannel)}add/", {**form, "new_target": "nobody"})
+    missing = root.post(f"{list_url(NotificationChannel)}add/", form)
+    created = root.post(f"{list_url(NotificationChannel)}add/", {**form, "new_target": "ops@example.com"})
 
-    assert "is not an email address" in words(refused)
-    assert "Enter the target of the alerts" in words(missing)
+    assert "is not an email address" in visible_text(refused)
+    assert "Enter the target of the alerts" in visible_text(missing)
     assert created.status_code == 302
     with tenant_scope(tenant.pk):
         channel = NotificationChannel.objects.get()
@@ -103,7 +103,7 @@ def test_the_target_of_a_new_notification_channel_is_never_displayed(root: Clien
         "o…@example.com",
         "ops@example.com",
     )
-    page = root.get(page_of(channel)).content.decode()
+    page = root.get(page_url(channel)).content.decode()
     assert "ops@example.com" not in page
     assert channel.target_sealed not in page
 
@@ -113,9 +113,9 @@ def test_the_target_of_a_notification_channel_is_kept_or_replaced(
 ) -> None:
     fields = {"name": "Renamed", "enabled": "on"}
 
-    root.post(page_of(mail), fields)
+    root.post(page_url(mail), fields)
     renamed = reloaded(mail)
-    root.post(page_of(mail), {**fields, "new_target": "lead@example.org"})
+    root.post(page_url(mail), {**fields, "new_target": "lead@example.org"})
 
     assert (renamed.name, renamed.version, backends.open_target(renamed).address) == (
         "Renamed",
@@ -126,23 +126,23 @@ def test_the_target_of_a_notification_channel_is_kept_or_replaced(
 
 
 def test_a_test_alert_is_sent_only_to_an_enabled_channel(root: Client, mail: NotificationChannel) -> None:
-    act(root, NotificationChannel, "try_selected", mail, confirmed="1")
+    run_action(root, NotificationChannel, "try_selected", mail, confirmed="1")
     with tenant_scope(mail.tenant_id):
         NotificationChannel.objects.update(enabled=False)
-    skipped = act(root, NotificationChannel, "try_selected", mail, confirmed="1")
+    skipped = run_action(root, NotificationChannel, "try_selected", mail, confirmed="1")
 
     with tenant_scope(mail.tenant_id):
         assert [alert.kind for alert in Alert.objects.all()] == ["test"]
         assert AlertDelivery.objects.get().channel_id == mail.pk
-    assert told(skipped)[-1] == "Skipped Ops (email): The channel is switched off."
+    assert messages_of(skipped)[-1] == "Skipped Ops (email): The channel is switched off."
 
 
 def test_a_channel_can_be_expired_reactivated_and_disabled(root: Client, ads: Channel) -> None:
-    act(root, Channel, "expire_selected", ads, confirmed="1")
-    expired, page = reloaded(ads).status, words(root.get(page_of(ads)))
-    act(root, Channel, "reactivate_selected", ads, confirmed="1")
+    run_action(root, Channel, "expire_selected", ads, confirmed="1")
+    expired, page = reloaded(ads).status, visible_text(root.get(page_url(ads)))
+    run_action(root, Channel, "reactivate_selected", ads, confirmed="1")
     active = reloaded(ads).status
-    act(root, Channel, "disable_selected", ads, confirmed="1")
+    run_action(root, Channel, "disable_selected", ads, confirmed="1")
 
     assert (expired, active, reloaded(ads).status) == ("expired", "active", "disabled")
     assert "expired" in page
@@ -152,7 +152,7 @@ def test_a_channel_can_be_expired_reactivated_and_disabled(root: Client, ads: Ch
 
 def test_the_form_cannot_change_the_status_of_a_channel(root: Client, ads: Channel) -> None:
     answer = root.post(
-        page_of(ads),
+        page_url(ads),
         {
             "kind": "google-ads",
             "name": "Renamed",

@@ -22,7 +22,7 @@ from pipelines.schedules import beat
 from tenants import tokens
 from tenants.context import system_scope
 from tenants.models import ApiToken, Membership, Tenant
-from tests.browsing import act, list_of, no_inlines, page_of, told
+from tests.browsing import list_url, messages_of, no_inlines, page_url, run_action
 from tests.cases import in_one_test
 
 SECRET = "sk-very-secret"
@@ -48,7 +48,7 @@ def test_credentials_are_stored_sealed_and_never_displayed(root: Client, qa_agen
     assert SECRET not in agent.auth_sealed
     assert credentials.unseal(agent.auth_sealed, context=credentials.agent_context("qa"))["token"] == SECRET
     assert SECRET not in log.change_message
-    page = root.get(page_of(agent)).content.decode()
+    page = root.get(page_url(agent)).content.decode()
     assert "Yes, sealed with the key" in page
     assert SECRET not in page
     assert agent.auth_sealed not in page
@@ -92,7 +92,7 @@ def test_invalid_credentials_are_refused_without_repeating_them(
 def test_settings_of_a_role_are_validated_as_in_the_api(
     field: str, entered: str, error: str, tenant: Tenant, root: Client
 ) -> None:
-    refused = root.post(f"{list_of(AgentConfig)}add/", _config_form(tenant, **{field: entered}))
+    refused = root.post(f"{list_url(AgentConfig)}add/", _config_form(tenant, **{field: entered}))
 
     assert refused.status_code == 200
     assert error in html.unescape(refused.content.decode())
@@ -103,7 +103,9 @@ def test_settings_of_a_role_are_validated_as_in_the_api(
 def test_may_hold_is_stored_as_in_the_api(tenant: Tenant, root: Client) -> None:
     entered = '{"everything": false, "roles": ["writer"], "groups": []}'
 
-    assert root.post(f"{list_of(AgentConfig)}add/", _config_form(tenant, may_hold=entered)).status_code == 302
+    assert (
+        root.post(f"{list_url(AgentConfig)}add/", _config_form(tenant, may_hold=entered)).status_code == 302
+    )
 
     with system_scope():
         assert AgentConfig.objects.get().may_hold == {"roles": ["writer"]}
@@ -111,11 +113,11 @@ def test_may_hold_is_stored_as_in_the_api(tenant: Tenant, root: Client) -> None:
 
 def test_a_tenants_own_credentials_are_sealed_for_that_tenant_and_role(tenant: Tenant, root: Client) -> None:
     without_type = _config_form(tenant, auth='{"token": "t"}')
-    page = root.post(f"{list_of(AgentConfig)}add/", without_type)
+    page = root.post(f"{list_url(AgentConfig)}add/", without_type)
     assert page.context["adminform"].form.errors == {"auth": ["type: This field is required."]}
 
     form = _config_form(tenant, auth='{"type": "bearer", "token": "t"}')
-    assert root.post(f"{list_of(AgentConfig)}add/", form).status_code == 302
+    assert root.post(f"{list_url(AgentConfig)}add/", form).status_code == 302
 
     with system_scope():
         config = AgentConfig.objects.get()
@@ -123,7 +125,7 @@ def test_a_tenants_own_credentials_are_sealed_for_that_tenant_and_role(tenant: T
     assert credentials.unseal(config.auth_sealed, context=context) == {"type": "bearer", "token": "t"}
     assert (
         root.post(
-            page_of(config), {"enabled": "on", "retry": "{}", "rate": "{}", "max_concurrency": "3"}
+            page_url(config), {"enabled": "on", "retry": "{}", "rate": "{}", "max_concurrency": "3"}
         ).status_code
         == 302
     )
@@ -145,7 +147,7 @@ def test_a_token_is_shown_once_and_works(tenant: Tenant, root: Client) -> None:
     with system_scope():
         token = ApiToken.objects.get()
         assert secret[0] not in "".join(LogEntry.objects.values_list("change_message", flat=True))
-    for page in (page_of(token), list_of(ApiToken), page_of(tenant)):
+    for page in (page_url(token), list_url(ApiToken), page_url(tenant)):
         shown = root.get(page).content.decode()
         assert secret[0] not in shown
         assert token.secret_hash not in shown
@@ -170,7 +172,7 @@ def test_a_revoked_token_is_refused(tenant: Tenant, root: Client) -> None:
     token, secret = tokens.create(tenant, "viewer", "reader")
     assert "reader" in root.get(f"/admin/tenants/apitoken/{token.pk}/revoke/").content.decode()
 
-    act(root, ApiToken, "revoke_selected", token, confirmed="1")
+    run_action(root, ApiToken, "revoke_selected", token, confirmed="1")
 
     with pytest.raises(tokens.TokenRefused):
         tokens.principal_of(secret)
@@ -180,7 +182,7 @@ def test_a_member_can_be_added_with_human_roles(tenant: Tenant, root: Client) ->
     mia = User.objects.create_user("mia")
 
     answer = root.post(
-        f"{list_of(Membership)}add/",
+        f"{list_url(Membership)}add/",
         {"tenant": str(tenant.pk), "user": str(mia.pk), "role": "reviewer", "human_roles": "editor, legal ,"},
     )
 
@@ -229,7 +231,7 @@ def test_a_periodic_task_that_would_never_be_sent_cannot_be_saved(
 
 def test_the_slug_of_a_tenant_cannot_be_changed(tenant: Tenant, root: Client) -> None:
     root.post(
-        page_of(tenant),
+        page_url(tenant),
         {"slug": "other", "name": "Acme Inc.", "is_active": "on", "weight": "2", "timezone": "UTC"},
     )
 
@@ -261,6 +263,6 @@ def test_the_button_for_periodic_tasks_sends_only_allowed_tasks(root: Client) ->
         every = IntervalSchedule.objects.create(every=1, period="hours")
         row = PeriodicTask.objects.create(name="backdoor", task="activities.run", interval=every)
 
-    answer = act(root, PeriodicTask, "run_tasks", row)
+    answer = run_action(root, PeriodicTask, "run_tasks", row)
 
-    assert any("Not sent: backdoor" in message for message in told(answer))
+    assert any("Not sent: backdoor" in message for message in messages_of(answer))

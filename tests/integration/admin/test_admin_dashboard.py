@@ -16,7 +16,7 @@ from pipelines.models import PipelineRun, Schedule
 from tenants import break_glass
 from tenants.context import ADMIN, APP, SYSTEM, tenant_scope
 from tenants.models import Membership, Tenant
-from tests.browsing import page_of, words
+from tests.browsing import page_url, visible_text
 from tests.engine import Engine
 from tests.scheduling import make_schedule
 from tests.superusers import browser_of
@@ -49,7 +49,7 @@ def superuser(schedules: tuple[Schedule, Schedule]) -> Client:
 
 
 def test_a_member_sees_work_and_schedules_of_their_tenants_only(staff: Client) -> None:
-    text = words(staff.get(START))
+    text = visible_text(staff.get(START))
 
     assert "No worker serves blog-writer (2 waiting)." in text
     assert "lion report" in text
@@ -59,7 +59,7 @@ def test_a_member_sees_work_and_schedules_of_their_tenants_only(staff: Client) -
 
 
 def test_a_superuser_sees_counts_and_with_break_glass_access_the_rows_of_a_tenant(superuser: Client) -> None:
-    text = words(superuser.get(START))
+    text = visible_text(superuser.get(START))
 
     assert "No worker serves blog-writer (4 waiting)." in text
     assert "0 breakers open" in text
@@ -68,7 +68,7 @@ def test_a_superuser_sees_counts_and_with_break_glass_access_the_rows_of_a_tenan
     assert "No schedule of the tenants that you see is due." in text
 
     break_glass.open_for(User.objects.get(username="eve"), "globex", "Their report is late, they say.")
-    text = words(superuser.get(START))
+    text = visible_text(superuser.get(START))
 
     assert "zebra report" in text
     assert "lion" not in text
@@ -121,11 +121,11 @@ def test_a_row_and_its_page_in_the_console_link_to_each_other(
 
     for address, row in rows.items():
         query = "" if isinstance(row, Agent) else f"?tenant={tenant.slug}"
-        assert f'href="{address}{query}"' in root.get(page_of(row)).content.decode(), address
-        assert f'href="{page_of(row)}"' in root.get(f"{address}?tenant={tenant.slug}").content.decode(), (
+        assert f'href="{address}{query}"' in root.get(page_url(row)).content.decode(), address
+        assert f'href="{page_url(row)}"' in root.get(f"{address}?tenant={tenant.slug}").content.decode(), (
             address
         )
-    assert f'href="/?tenant={tenant.slug}"' in root.get(page_of(tenant)).content.decode()
+    assert f'href="/?tenant={tenant.slug}"' in root.get(page_url(tenant)).content.decode()
 
 
 def test_the_console_links_to_the_admin_only_for_those_who_may_enter_it(
@@ -138,6 +138,6 @@ def test_the_console_links_to_the_admin_only_for_those_who_may_enter_it(
         Membership.objects.create(tenant=tenant, user=user, role="operator")
 
     assert "/admin/" not in browser_of(user).get(f"/schedules/{schedule.pk}/").content.decode()
-    assert page_of(schedule) in staff.get(f"/schedules/{schedule.pk}/").content.decode()
+    assert page_url(schedule) in staff.get(f"/schedules/{schedule.pk}/").content.decode()
     # The registry belongs to the platform.
     assert "/admin/agents/" not in staff.get("/agents/qa/").content.decode()

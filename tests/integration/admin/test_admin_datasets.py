@@ -14,7 +14,7 @@ from pipelines.datasets import Declaration, Upload
 from pipelines.models import Dataset, DatasetRow, Schedule
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.browsing import list_of, page_of, told, words
+from tests.browsing import list_url, messages_of, page_url, visible_text
 from tests.forms import forms_of
 
 FIELDS = {"id": "string", "enabled": "boolean", "price": "number"}
@@ -44,26 +44,26 @@ def keys(dataset: Dataset) -> list[str]:
 
 
 def upload(root: Client, dataset: Dataset, name: str, content: bytes, **more: str) -> Any:
-    place = f"{list_of(Dataset)}{dataset.pk}/upload/"
+    place = f"{list_url(Dataset)}{dataset.pk}/upload/"
     return root.post(place, {"file": SimpleUploadedFile(name, content), "look": "1", **more})
 
 
 def test_a_dataset_can_be_declared_listed_and_changed(root: Client, tenant: Tenant) -> None:
-    added = root.post(f"{list_of(Dataset)}add/", {**FORM, "tenant": str(tenant.pk)})
-    assert added.status_code == 302, words(added)
+    added = root.post(f"{list_url(Dataset)}add/", {**FORM, "tenant": str(tenant.pk)})
+    assert added.status_code == 302, visible_text(added)
     with tenant_scope(tenant.pk):
         dataset = Dataset.objects.get()
 
-    changed = root.post(page_of(dataset), {**FORM, "fields": '{"id": "string"}', "description": "Shares"})
+    changed = root.post(page_url(dataset), {**FORM, "fields": '{"id": "string"}', "description": "Shares"})
 
-    assert changed.status_code == 302, words(changed)
+    assert changed.status_code == 302, visible_text(changed)
     reloaded_dataset = reloaded(dataset)
     assert (reloaded_dataset.fields, reloaded_dataset.description, reloaded_dataset.version) == (
         {"id": "string"},
         "Shares",
         2,
     )
-    assert "ticker acme Db id string 0" in words(root.get(list_of(Dataset)))
+    assert "ticker acme Db id string 0" in visible_text(root.get(list_url(Dataset)))
 
 
 @pytest.mark.parametrize(
@@ -81,42 +81,42 @@ def test_a_dataset_can_be_declared_listed_and_changed(root: Client, tenant: Tena
 def test_errors_are_shown_in_the_form(
     root: Client, tenant: Tenant, members: dict[str, str], fault: str
 ) -> None:
-    refused = root.post(f"{list_of(Dataset)}add/", {**FORM, "tenant": str(tenant.pk), **members})
+    refused = root.post(f"{list_url(Dataset)}add/", {**FORM, "tenant": str(tenant.pk), **members})
 
     assert refused.status_code == 200
-    assert fault in words(refused)
+    assert fault in visible_text(refused)
     with tenant_scope(tenant.pk):
         assert not Dataset.objects.exists()
 
 
 def test_fields_that_do_not_match_the_rows_are_refused_with_the_row(root: Client, ticker: Dataset) -> None:
-    refused = root.post(page_of(ticker), {**FORM, "fields": '{"id": "string", "price": "boolean"}'})
+    refused = root.post(page_url(ticker), {**FORM, "fields": '{"id": "string", "price": "boolean"}'})
 
-    assert "rows[0].price: must be true or false" in words(refused)
+    assert "rows[0].price: must be true or false" in visible_text(refused)
     assert reloaded(ticker).fields == FIELDS
 
 
 def test_the_first_rows_are_escaped_and_all_rows_are_listed(root: Client, ticker: Dataset) -> None:
-    page = root.get(page_of(ticker)).content.decode()
-    listed = root.get(f"{list_of(DatasetRow)}?dataset={ticker.pk}")
+    page = root.get(page_url(ticker)).content.decode()
+    listed = root.get(f"{list_url(DatasetRow)}?dataset={ticker.pk}")
 
     assert "&lt;b&gt;MSFT" in page
     assert "<b>MSFT" not in page
     assert listed.status_code == 200
-    assert "AAPL" in words(listed)
+    assert "AAPL" in visible_text(listed)
 
 
 def test_a_file_is_previewed_before_it_is_stored(root: Client, ticker: Dataset) -> None:
     preview = upload(root, ticker, "rows.csv", b"id,price\nAAPL,2\nTSLA,3\n", replace="on")
 
-    assert "1 rows would be added, 1 changed and 1 removed; 2 in all." in words(preview)
-    assert "TSLA" in words(preview)
+    assert "1 rows would be added, 1 changed and 1 removed; 2 in all." in visible_text(preview)
+    assert "TSLA" in visible_text(preview)
     assert len(keys(ticker)) == 2
     stored = forms_of(preview)["upload_form"].send(root, ("store", "1"))
-    assert stored.status_code == 302, words(stored)
+    assert stored.status_code == 302, visible_text(stored)
     assert keys(ticker) == ["AAPL", "TSLA"]
-    assert told(stored) == ["1 rows were added, 1 changed and 1 removed; 2 in all."]
-    assert "1 rows were added" in words(root.get(f"{list_of(Dataset)}{ticker.pk}/history/"))
+    assert messages_of(stored) == ["1 rows were added, 1 changed and 1 removed; 2 in all."]
+    assert "1 rows were added" in visible_text(root.get(f"{list_url(Dataset)}{ticker.pk}/history/"))
 
 
 @pytest.mark.parametrize(
@@ -139,17 +139,19 @@ def test_a_file_with_errors_is_refused_and_the_errors_are_named(
 ) -> None:
     refused = upload(root, ticker, name, content)
 
-    assert fault in words(refused)
+    assert fault in visible_text(refused)
     assert len(keys(ticker)) == 2
 
 
 def test_a_file_of_somebody_else_or_an_expired_file_is_not_stored(root: Client, ticker: Dataset) -> None:
     handle = admin_dataset.keep("somebody:else", "rows.csv", b"id\nX\n")
 
-    refused = root.post(f"{list_of(Dataset)}{ticker.pk}/upload/", {"store": "1", "kept": handle})
+    refused = root.post(f"{list_url(Dataset)}{ticker.pk}/upload/", {"store": "1", "kept": handle})
 
-    assert "The file has expired." in words(refused)
-    assert "Choose a file." in words(root.post(f"{list_of(Dataset)}{ticker.pk}/upload/", {"look": "1"}))
+    assert "The file has expired." in visible_text(refused)
+    assert "Choose a file." in visible_text(
+        root.post(f"{list_url(Dataset)}{ticker.pk}/upload/", {"look": "1"})
+    )
 
 
 def test_a_dataset_is_deleted_with_its_rows_unless_schedules_read_it(root: Client, ticker: Dataset) -> None:
@@ -162,13 +164,13 @@ def test_a_dataset_is_deleted_with_its_rows_unless_schedules_read_it(root: Clien
             params={"t": "db:ticker:all:id"},
         )
 
-    place = f"{list_of(Dataset)}{ticker.pk}/delete/"
+    place = f"{list_url(Dataset)}{ticker.pk}/delete/"
     refused = root.post(place, {"post": "yes"})
-    assert told(refused) == ["Not deleted: it is read by the schedules Nightly."]
+    assert messages_of(refused) == ["Not deleted: it is read by the schedules Nightly."]
     with tenant_scope(ticker.tenant_id):
         Schedule.objects.filter(pk=schedule.pk).delete()
 
-    assert "with its 2 rows" in words(root.get(place))
+    assert "with its 2 rows" in visible_text(root.get(place))
     assert root.post(place, {"post": "yes"}).status_code == 302
     assert keys(ticker) == []
-    assert "delete_selected" not in root.get(list_of(Dataset)).content.decode()
+    assert "delete_selected" not in root.get(list_url(Dataset)).content.decode()

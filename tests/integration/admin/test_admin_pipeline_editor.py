@@ -17,9 +17,9 @@ from pipelines.definition import load
 from pipelines.models import ActivityTemplate, Pipeline, PipelineRun, PipelineVersion, Schedule, StepRun
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Membership, Tenant
-from tests.browsing import BRIEF, act, list_of, no_inlines, page_of, told, words
-from tests.pages import browser, served, signed_in
-from tests.registry import registered
+from tests.browsing import BRIEF, list_url, messages_of, no_inlines, page_url, run_action, visible_text
+from tests.pages import browser, serve_site, session_cookie
+from tests.registry import temporary_agent
 
 CHECK = "/admin/pipelines/pipeline/check/"
 
@@ -213,10 +213,10 @@ def test_without_scripts_a_definition_can_be_checked_without_saving(pipeline: Pi
     text = as_written({**BRIEF, "name": "Other"})
 
     page = root.post(
-        page_of(pipeline), {"definition": text, "enabled": "on", "_check": "1"} | no_inlines("versions")
+        page_url(pipeline), {"definition": text, "enabled": "on", "_check": "1"} | no_inlines("versions")
     )
 
-    assert "Checked but not saved: there are no errors." in words(page)
+    assert "Checked but not saved: there are no errors." in visible_text(page)
     assert latest(pipeline) == 1
 
 
@@ -230,11 +230,11 @@ def test_an_earlier_version_can_be_restored_as_the_newest(
     with tenant_scope(tenant.pk):
         first = PipelineVersion.objects.get(number=1)
     address = f"/admin/pipelines/pipelineversion/{first.pk}/restore/"
-    assert address in root.get(page_of(pipeline)).content.decode()
-    assert "saves the definition again, as a new version" in words(root.get(address))
+    assert address in root.get(page_url(pipeline)).content.decode()
+    assert "saves the definition again, as a new version" in visible_text(root.get(address))
     assert latest(pipeline) == 2, "opening the page changes nothing"
 
-    act(root, PipelineVersion, "restore_selected", first, confirmed="1")
+    run_action(root, PipelineVersion, "restore_selected", first, confirmed="1")
 
     assert latest(pipeline) == 3
     with tenant_scope(tenant.pk):
@@ -243,7 +243,7 @@ def test_an_earlier_version_can_be_restored_as_the_newest(
 
 
 def test_an_earlier_version_whose_agent_is_gone_cannot_be_restored(tenant: Tenant, root: Client) -> None:
-    with registered("scribe"):
+    with temporary_agent("scribe"):
         first = versions.save(
             tenant.pk, {"key": "k", "name": "N", "steps": [{"id": "a", "agent_role": "scribe"}]}, actor="test"
         )
@@ -251,32 +251,34 @@ def test_an_earlier_version_whose_agent_is_gone_cannot_be_restored(tenant: Tenan
         tenant.pk, {"key": "k", "name": "N", "steps": [{"id": "a", "agent_role": "qa"}]}, actor="test"
     )
 
-    answer = act(root, PipelineVersion, "restore_selected", first, confirmed="1")
+    answer = run_action(root, PipelineVersion, "restore_selected", first, confirmed="1")
 
-    assert "steps[0].agent_role: unknown" in told(answer)[-1]
+    assert "steps[0].agent_role: unknown" in messages_of(answer)[-1]
     assert latest(first.pipeline) == 2
 
 
 def test_a_run_can_be_started_with_parameters(
     tenant: Tenant, pipeline: Pipeline, engine: Any, root: Client
 ) -> None:
-    assert "Parameters, as a JSON object" in words(root.get(f"/admin/pipelines/pipeline/{pipeline.pk}/run/"))
+    assert "Parameters, as a JSON object" in visible_text(
+        root.get(f"/admin/pipelines/pipeline/{pipeline.pk}/run/")
+    )
 
-    answer = act(root, Pipeline, "run_selected", pipeline, confirmed="1", notes='{"topic": "bees"}')
+    answer = run_action(root, Pipeline, "run_selected", pipeline, confirmed="1", notes='{"topic": "bees"}')
 
     with tenant_scope(tenant.pk):
         run = PipelineRun.objects.get()
     assert (run.params, run.created_by) == ({"topic": "bees"}, "user:root")
-    assert any(str(run.pk) in message for message in told(answer))
+    assert any(str(run.pk) in message for message in messages_of(answer))
 
 
 @pytest.mark.parametrize("entered", ["[1]", "{", '"a"'])
 def test_parameters_that_are_not_an_object_start_nothing(
     entered: str, tenant: Tenant, pipeline: Pipeline, root: Client
 ) -> None:
-    answer = act(root, Pipeline, "run_selected", pipeline, confirmed="1", notes=entered)
+    answer = run_action(root, Pipeline, "run_selected", pipeline, confirmed="1", notes=entered)
 
-    assert "parameters" in told(answer)[-1]
+    assert "parameters" in messages_of(answer)[-1]
     with tenant_scope(tenant.pk):
         assert not PipelineRun.objects.filter().exists()
 
@@ -303,9 +305,9 @@ def test_disabling_a_pipeline_names_the_schedules_that_need_it(pipeline: Pipelin
             pipeline=pipeline,
         )
 
-    answer = act(root, Pipeline, "disable_selected", pipeline)
+    answer = run_action(root, Pipeline, "disable_selected", pipeline)
 
-    assert "Brief is switched off and still needed by schedules: Daily." in told(answer)
+    assert "Brief is switched off and still needed by schedules: Daily." in messages_of(answer)
 
 
 def test_a_run_shows_branches_as_one_node_and_why_a_step_was_skipped(
@@ -319,7 +321,7 @@ def test_a_run_shows_branches_as_one_node_and_why_a_step_was_skipped(
         )
         steps.filter(step="write").update(status="skipped", reason="condition")
 
-    page = root.get(page_of(run)).content.decode()
+    page = root.get(page_url(run)).content.decode()
 
     assert "2 failed · 3 running" in page
     assert "\u00d7 50" in page
@@ -336,13 +338,13 @@ def test_a_run_shows_branches_as_one_node_and_why_a_step_was_skipped(
 def page(pipeline: Pipeline, root: Client) -> Iterator[Any]:
     """The page of the pipeline in a real browser. An error of a script fails the test."""
     script_errors: list[str] = []
-    with served() as address, browser() as chromium:
+    with serve_site() as address, browser() as chromium:
         context = chromium.new_context(viewport={"width": 1400, "height": 1000})
-        context.add_cookies([signed_in(User.objects.get(username="root"), address)])
+        context.add_cookies([session_cookie(User.objects.get(username="root"), address)])
         tab = context.new_page()
         tab.on("pageerror", lambda error: script_errors.append(str(error)))
         tab.set_default_timeout(10_000)
-        tab.goto(f"{address}{page_of(pipeline)}")
+        tab.goto(f"{address}{page_url(pipeline)}")
         tab.get_by_text("No errors").wait_for()
         yield tab
     assert script_errors == []
@@ -403,8 +405,8 @@ def test_the_list_of_steps_and_the_text_stay_equal(page: Any) -> None:
 
 
 def test_the_editor_offers_the_enabled_roles(pipeline: Pipeline, root: Client) -> None:
-    config = root.get(page_of(pipeline)).context["adminform"].form.fields["definition"].widget.config
+    config = root.get(page_url(pipeline)).context["adminform"].form.fields["definition"].widget.config
 
     with system_scope():
         assert config["roles"] == sorted(Agent.objects.filter(enabled=True).values_list("role", flat=True))
-    assert list_of(Pipeline) in config["check"]
+    assert list_url(Pipeline) in config["check"]

@@ -14,11 +14,11 @@ from pipelines import versions
 from pipelines.models import Pipeline, PipelineRun, PipelineVersion
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.browsing import BRIEF, act, list_of, no_inlines, page_of, told
+from tests.browsing import BRIEF, list_url, messages_of, no_inlines, page_url, run_action
 
 
 def test_a_run_shows_the_status_of_its_steps(run: PipelineRun, root: Client) -> None:
-    page = root.get(page_of(run)).content.decode()
+    page = root.get(page_url(run)).content.decode()
 
     assert '<svg xmlns="http://www.w3.org/2000/svg" class="pipeline-picture"' in page
     assert "Needs approval" in page
@@ -28,19 +28,19 @@ def test_a_run_shows_the_status_of_its_steps(run: PipelineRun, root: Client) -> 
 
 
 def test_cancelling_a_run_cancels_its_activities(run: PipelineRun, tenant: Tenant, root: Client) -> None:
-    act(root, PipelineRun, "cancel_selected", run, confirmed="1", notes="stop")
+    run_action(root, PipelineRun, "cancel_selected", run, confirmed="1", notes="stop")
 
     with tenant_scope(tenant.pk):
         assert PipelineRun.objects.get(pk=run.pk).status == "cancelled"
         assert not Activity.objects.filter(pipeline_run_id=run.pk, status="awaiting_approval").exists()
-    assert "Cancel the run" not in root.get(page_of(run)).content.decode()
+    assert "Cancel the run" not in root.get(page_url(run)).content.decode()
 
 
 def test_a_pipeline_can_be_added_as_text(tenant: Tenant, root: Client) -> None:
     text = "key: fresh\nname: Fresh\nsteps:\n  - {id: one, agent_role: qa}\n"
 
     answer = root.post(
-        f"{list_of(Pipeline)}add/", {"tenant": str(tenant.pk), "enabled": "on", "definition": text}
+        f"{list_url(Pipeline)}add/", {"tenant": str(tenant.pk), "enabled": "on", "definition": text}
     )
 
     assert answer.status_code == 302
@@ -80,7 +80,7 @@ def test_a_changed_definition_is_a_new_version_and_an_equal_one_is_not(
     run: PipelineRun, tenant: Tenant, root: Client
 ) -> None:
     pipeline = _pipeline(tenant)
-    text = root.get(page_of(pipeline)).context["adminform"].form.initial["definition"]
+    text = root.get(page_url(pipeline)).context["adminform"].form.initial["definition"]
     assert "depends_on: [research]" in text
 
     assert _save(root, pipeline, text).status_code == 302
@@ -96,26 +96,26 @@ def test_the_second_of_two_concurrent_edits_is_refused(
     run: PipelineRun, tenant: Tenant, root: Client
 ) -> None:
     pipeline = _pipeline(tenant)
-    text = root.get(page_of(pipeline)).context["adminform"].form.initial["definition"]
+    text = root.get(page_url(pipeline)).context["adminform"].form.initial["definition"]
     versions.save(tenant.pk, {**BRIEF, "name": "Theirs"}, actor="user:mia")
 
     answer = _save(root, pipeline, text.replace("name: Brief", "name: Mine"), expected="1")
 
     assert answer.status_code == 302
-    assert "The pipeline is now at version 2, not 1." in told(answer)[0]
+    assert "The pipeline is now at version 2, not 1." in messages_of(answer)[0]
     assert (_pipeline(tenant).latest, _pipeline(tenant).name) == (2, "Theirs")
 
 
 def test_a_pipeline_can_be_disabled_from_the_list(run: PipelineRun, tenant: Tenant, root: Client) -> None:
-    act(root, Pipeline, "disable_selected", _pipeline(tenant))
+    run_action(root, Pipeline, "disable_selected", _pipeline(tenant))
 
     assert _pipeline(tenant).enabled is False
 
 
 def _save(browser: Client, pipeline: Pipeline, definition: str, **fields: Any) -> HttpResponse:
-    form = browser.get(page_of(pipeline)).context["adminform"].form
+    form = browser.get(page_url(pipeline)).context["adminform"].form
     sent = {"enabled": "on", "definition": definition, "expected": form.initial["expected"], **fields}
-    return browser.post(page_of(pipeline), sent | no_inlines("versions"))
+    return browser.post(page_url(pipeline), sent | no_inlines("versions"))
 
 
 def _pipeline(tenant: Tenant) -> Pipeline:

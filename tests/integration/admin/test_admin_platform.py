@@ -20,10 +20,10 @@ from tenants import pausing
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Role, Tenant
 from tenants.principals import Principal
-from tests.browsing import list_of, words
+from tests.browsing import list_url, visible_text
 from tests.engine import Engine
 from tests.forms import forms_of
-from tests.scheduling import again, make_schedule
+from tests.scheduling import make_schedule, reload
 
 PAGE = "/admin/agents/platformconfig/scheduler/change/"
 
@@ -73,7 +73,7 @@ def test_saving_an_open_form_does_not_undo_that_a_role_was_paused(
 
     refused = opened.send(root, model="other")
 
-    assert "since you opened it" in words(refused)
+    assert "since you opened it" in visible_text(refused)
     with tenant_scope(tenant.pk):
         config.refresh_from_db()
         assert (config.paused, config.model) == (True, "")
@@ -140,7 +140,7 @@ def test_times_that_pass_before_the_form_is_saved_are_missed(
         }
         tenant_form.fields |= {name: ["on"] for name, is_on in switches.items() if is_on}
         assert tenant_form.send(root).status_code == 302
-        missed.append(again(schedule).missed_until)
+        missed.append(reload(schedule).missed_until)
 
     assert missed[0] is None
     assert missed[1] is not None
@@ -225,7 +225,7 @@ def test_system_jobs_are_listed_with_their_state(root: Client) -> None:
     }
     job_records.write_jobs(1, list(jobs.values()), all_of_them=True)
 
-    page = words(root.get(list_of(SystemJob)))
+    page = visible_text(root.get(list_url(SystemJob)))
 
     for state, job in jobs.items():
         assert f"{job.name} {state} 1.0" in page

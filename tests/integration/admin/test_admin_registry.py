@@ -16,15 +16,15 @@ from agents.models import Agent, AgentVersionDeployment
 from pipelines import versions
 from tenants.context import system_scope
 from tenants.models import Membership, Tenant
-from tests.browsing import act, list_of, no_inlines, page_of, told, words
+from tests.browsing import list_url, messages_of, no_inlines, page_url, run_action, visible_text
 from tests.cases import in_one_test
 from tests.forms import forms_of
-from tests.registry import registered
+from tests.registry import temporary_agent
 
 
 @pytest.fixture(autouse=True)
 def scribe(database: None) -> Iterator[Agent]:
-    with registered("scribe", health="healthy", health_failures=1) as agent:
+    with temporary_agent("scribe", health="healthy", health_failures=1) as agent:
         yield agent
 
 
@@ -40,11 +40,11 @@ def now() -> Agent:
 
 
 def save(browser: Client, agent: Agent, **fields: str) -> HttpResponse:
-    form = browser.get(page_of(agent)).context["adminform"].form
+    form = browser.get(page_url(agent)).context["adminform"].form
     sent = {name: value for name, value in form.initial.items() if value is not None and value is not False}
     sent |= {"options": "{}", "retry": "{}", "input_schema": "null"} | no_inlines("deployments")
     return browser.post(
-        page_of(agent), {name: value for name, value in (sent | fields).items() if value != ""}
+        page_url(agent), {name: value for name, value in (sent | fields).items() if value != ""}
     )
 
 
@@ -70,7 +70,7 @@ def test_the_second_of_two_concurrent_edits_of_an_agent_is_refused(scribe: Agent
 
     page = save(root, scribe, name="Theirs", seen_revision="1")
 
-    assert "changed since you opened this page" in words(page)
+    assert "changed since you opened this page" in visible_text(page)
     assert now().name == "Mine"
 
 
@@ -114,35 +114,35 @@ def test_invalid_settings_are_refused_at_their_field(
 
 def test_a_version_can_be_deployed_promoted_and_rolled_back(scribe: Agent, root: Client) -> None:
     fields = {"agent": "scribe", "version": "1.0.0", "environment": "production"}
-    assert root.post(f"{list_of(AgentVersionDeployment)}add/", fields).status_code == 302
+    assert root.post(f"{list_url(AgentVersionDeployment)}add/", fields).status_code == 302
     fields |= {"version": "1.1.0", "environment": "staging"}
-    assert root.post(f"{list_of(AgentVersionDeployment)}add/", fields).status_code == 302
+    assert root.post(f"{list_url(AgentVersionDeployment)}add/", fields).status_code == 302
     staged = deployments.history("scribe")[0]
     assert (staged.deployed_by, in_production()) == ("user:root", "1.0.0")
 
-    page = root.get(page_of(scribe)).content.decode()
+    page = root.get(page_url(scribe)).content.decode()
     promote = f"/admin/agents/agentversiondeployment/{staged.pk}/promote/"
     assert promote in page
-    assert "This version will serve all tenants" in words(root.get(promote))
+    assert "This version will serve all tenants" in visible_text(root.get(promote))
     assert in_production() == "1.0.0", "opening the page changes nothing"
-    act(root, AgentVersionDeployment, "promote_selected", staged, confirmed="1")
+    run_action(root, AgentVersionDeployment, "promote_selected", staged, confirmed="1")
     assert in_production() == "1.1.0"
-    again = act(root, AgentVersionDeployment, "promote_selected", staged, confirmed="1")
-    assert "1.1.0 is in production already" in told(again)[-1]
+    again = run_action(root, AgentVersionDeployment, "promote_selected", staged, confirmed="1")
+    assert "1.1.0 is in production already" in messages_of(again)[-1]
 
-    assert "Roll back" in words(root.get("/admin/agents/agent/scribe/roll-back/"))
-    act(root, Agent, "roll_back_selected", scribe, confirmed="1")
+    assert "Roll back" in visible_text(root.get("/admin/agents/agent/scribe/roll-back/"))
+    run_action(root, Agent, "roll_back_selected", scribe, confirmed="1")
     assert in_production() == "1.0.0"
-    refused = act(root, Agent, "roll_back_selected", scribe, confirmed="1")
-    assert "No version of 'scribe' was in production before" in told(refused)[-1]
-    shown = words(root.get(page_of(scribe)))
+    refused = run_action(root, Agent, "roll_back_selected", scribe, confirmed="1")
+    assert "No version of 'scribe' was in production before" in messages_of(refused)[-1]
+    shown = visible_text(root.get(page_url(scribe)))
     assert re.search(r"1\.1\.0 formerly production .* by user:root Promote to production", shown)
 
 
 @pytest.mark.parametrize("version", ["1.0", "latest", "01.0.0"])
 def test_only_a_semantic_version_can_be_deployed(version: str, scribe: Agent, root: Client) -> None:
     page = root.post(
-        f"{list_of(AgentVersionDeployment)}add/",
+        f"{list_url(AgentVersionDeployment)}add/",
         {"agent": "scribe", "version": version, "environment": "staging"},
     )
 
@@ -152,9 +152,9 @@ def test_only_a_semantic_version_can_be_deployed(version: str, scribe: Agent, ro
 def test_a_deployment_cannot_be_changed_or_deleted(scribe: Agent, root: Client) -> None:
     row = deploy("1.0.0")
 
-    assert root.post(page_of(row), {"version": "9.9.9"}).status_code == 403
-    assert root.post(f"{page_of(row).removesuffix('change/')}delete/", {"post": "yes"}).status_code == 403
-    assert root.get(f"{list_of(Agent)}scribe/deploy/")["Location"].endswith(
+    assert root.post(page_url(row), {"version": "9.9.9"}).status_code == 403
+    assert root.post(f"{page_url(row).removesuffix('change/')}delete/", {"post": "yes"}).status_code == 403
+    assert root.get(f"{list_url(Agent)}scribe/deploy/")["Location"].endswith(
         "/agentversiondeployment/add/?agent=scribe"
     )
 
@@ -163,7 +163,7 @@ def test_check_now_makes_the_health_check_due(scribe: Agent, root: Client) -> No
     with system_scope():
         Agent.objects.filter(role="scribe").update(health_due_at="2030-01-01T00:00:00Z")
 
-    act(root, Agent, "check_selected", scribe, confirmed="1")
+    run_action(root, Agent, "check_selected", scribe, confirmed="1")
 
     assert (now().health_due_at, now().health) == (None, "healthy")
 
@@ -171,13 +171,13 @@ def test_check_now_makes_the_health_check_due(scribe: Agent, root: Client) -> No
 def test_an_agent_in_use_cannot_be_deleted_and_is_disabled_with_a_warning(
     scribe: Agent, flow: None, root: Client
 ) -> None:
-    address = f"{list_of(Agent)}scribe/delete/"
-    assert "pipeline flow (acme)" in words(root.get(address))
+    address = f"{list_url(Agent)}scribe/delete/"
+    assert "pipeline flow (acme)" in visible_text(root.get(address))
     root.post(address, {"post": "yes"})
     assert now().enabled
 
-    assert "pipeline flow acme" in words(root.get(page_of(scribe)))
-    form = root.get(page_of(scribe)).context["adminform"].form
+    assert "pipeline flow acme" in visible_text(root.get(page_url(scribe)))
+    form = root.get(page_url(scribe)).context["adminform"].form
     sent = {
         "name": "Scribe",
         "adapter": "http",
@@ -186,17 +186,17 @@ def test_an_agent_in_use_cannot_be_deleted_and_is_disabled_with_a_warning(
         "retry": "{}",
         "input_schema": "null",
     }
-    answer = root.post(page_of(scribe), sent | no_inlines("deployments"))
+    answer = root.post(page_url(scribe), sent | no_inlines("deployments"))
     assert form.instance.enabled
     assert answer.status_code == 302
-    assert "scribe is switched off and still needed by pipeline flow (acme)." in told(answer)
+    assert "scribe is switched off and still needed by pipeline flow (acme)." in messages_of(answer)
     assert not now().enabled
 
 
 def test_an_unused_agent_is_deleted_with_its_versions(scribe: Agent, root: Client) -> None:
     deploy("1.0.0", "production")
 
-    answer = root.post(f"{list_of(Agent)}scribe/delete/", {"post": "yes"})
+    answer = root.post(f"{list_url(Agent)}scribe/delete/", {"post": "yes"})
 
     assert answer.status_code == 302
     with system_scope():
@@ -207,7 +207,7 @@ def test_an_unused_agent_is_deleted_with_its_versions(scribe: Agent, root: Clien
 def test_the_list_shows_version_and_health(scribe: Agent, root: Client) -> None:
     deploy("2.0.0", "production")
 
-    assert "scribe Scribe Http 2.0.0 unknown" in words(root.get(f"{list_of(Agent)}?q=scribe"))
+    assert "scribe Scribe Http 2.0.0 unknown" in visible_text(root.get(f"{list_url(Agent)}?q=scribe"))
 
 
 @pytest.mark.parametrize(
@@ -220,8 +220,8 @@ def test_staff_of_a_tenant_cannot_open_the_registry(address: str, scribe: Agent,
     browser = Client()
     browser.force_login(mia)
 
-    assert browser.get(f"{list_of(Agent)}{address}").status_code == 403
-    assert browser.post(f"{list_of(Agent)}{address}", {}).status_code == 403
+    assert browser.get(f"{list_url(Agent)}{address}").status_code == 403
+    assert browser.post(f"{list_url(Agent)}{address}", {}).status_code == 403
 
 
 @pytest.mark.parametrize(("adapter", "limit"), [("cli", "10"), ("inline", "no limit")])
@@ -230,17 +230,17 @@ def test_the_bound_of_the_runaway_guard_is_shown(
 ) -> None:
     Agent.objects.filter(pk=scribe.pk).update(adapter=adapter, options={})
 
-    assert f"Starts a minute for each worker {limit}" in words(root.get(page_of(scribe)))
+    assert f"Starts a minute for each worker {limit}" in visible_text(root.get(page_url(scribe)))
 
 
 @pytest.mark.parametrize("entered", ["", "null", '""'], ids=["empty", "null", "empty text"])
 def test_an_emptied_json_setting_is_stored_as_empty(scribe: Agent, root: Client, entered: str) -> None:
     with system_scope():
         Agent.objects.filter(role="scribe").update(retry={"max_attempts": 2}, options={"effort": "high"})
-    form = forms_of(root.get(page_of(scribe)))["agent_form"]
-    form.action = page_of(scribe)
+    form = forms_of(root.get(page_url(scribe)))["agent_form"]
+    form.action = page_url(scribe)
 
     answer = form.send(root, retry=entered, backlog=entered, options=entered)
 
-    assert answer.status_code == 302, words(answer)
+    assert answer.status_code == 302, visible_text(answer)
     assert (now().retry, now().backlog, now().options) == ({}, {}, {})

@@ -12,9 +12,9 @@ from pipelines.schedules import editing
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests import pages
-from tests.browsing import page_of
+from tests.browsing import page_url
 from tests.engine import Engine
-from tests.superusers import seeing_all
+from tests.superusers import create_superuser
 from tests.tickers import body, tickers
 
 pytestmark = pytest.mark.ui
@@ -33,11 +33,11 @@ def daily(engine: Engine, tenant: Tenant) -> Schedule:
 @pytest.fixture
 def screen(database: None) -> Iterator[Any]:
     """The window of a superuser. An error in its console fails the test."""
-    user = seeing_all()
+    user = create_superuser()
     console_errors: list[str] = []
-    with pages.browser() as chromium, pages.served() as address:
+    with pages.browser() as chromium, pages.serve_site() as address:
         window = chromium.new_context(base_url=address, viewport={"width": 1400, "height": 900})
-        window.add_cookies([pages.signed_in(user, address)])
+        window.add_cookies([pages.session_cookie(user, address)])
         page = window.new_page()
         page.on(
             "console",
@@ -45,12 +45,12 @@ def screen(database: None) -> Iterator[Any]:
         )
         page.on("pageerror", lambda error: console_errors.append(str(error)))
         yield page
-        pages.leave(window)
+        pages.close_context(window)
     assert console_errors == []
 
 
 def test_the_preview_follows_the_fields_without_saving(daily: Schedule, screen: Any) -> None:
-    screen.goto(page_of(daily))
+    screen.goto(page_url(daily))
     screen.wait_for_selector(f"{ANSWER} >> text=12 jobs in 3 batches")
 
     screen.fill("[name=cron]", "30 2 * * 0")

@@ -15,7 +15,7 @@ from pipelines.models import Firing, Pipeline, Schedule, ScheduleExecution
 from pipelines.schedules import editing, system_jobs
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.browsing import act, list_of, no_inlines, page_of, told, words
+from tests.browsing import list_url, messages_of, no_inlines, page_url, run_action, visible_text
 from tests.engine import Engine
 from tests.tickers import body, tickers
 
@@ -43,7 +43,7 @@ def form(**fields: Any) -> dict[str, Any]:
 
 
 def save(browser: Client, schedule: Schedule | None, **fields: Any) -> HttpResponse:
-    address = page_of(schedule) if schedule else f"{list_of(Schedule)}add/"
+    address = page_url(schedule) if schedule else f"{list_url(Schedule)}add/"
     return browser.post(address, form(**fields) | no_inlines("executions", "firings"))
 
 
@@ -62,7 +62,7 @@ def test_a_schedule_can_be_added(acme: Tenant, root: Client) -> None:
         timeout_seconds="60",
     )
 
-    assert answer.status_code == 302, words(answer)
+    assert answer.status_code == 302, visible_text(answer)
     with tenant_scope(acme.pk):
         schedule = Schedule.objects.get()
     assert (schedule.name, schedule.cron, schedule.params, schedule.retry, schedule.timeout_seconds, schedule.created_by) == (
@@ -72,11 +72,11 @@ def test_a_schedule_can_be_added(acme: Tenant, root: Client) -> None:
 
 
 def test_saving_an_unchanged_form_makes_no_new_version(daily: Schedule, root: Client) -> None:
-    page = root.get(page_of(daily))
+    page = root.get(page_url(daily))
     answer = save(root, daily, params='{"tickerId": "db:ticker:all:id?batchSize=5"}', expected="1")
 
     assert page.status_code == 200
-    assert answer.status_code == 302, words(answer)
+    assert answer.status_code == 302, visible_text(answer)
     assert reloaded(daily).version == 1
 
 
@@ -85,7 +85,7 @@ def test_times_are_entered_in_the_zone_of_the_schedule(acme: Tenant, root: Clien
     with tenant_scope(acme.pk):
         schedule = Schedule.objects.get()
     assert schedule.start_at == schedule.next_run_at == datetime(2027, 5, 1, 13, 30, tzinfo=UTC)
-    assert root.get(page_of(schedule)).context["adminform"].form.initial["start_at"] == "2027-05-01T09:30:00"
+    assert root.get(page_url(schedule)).context["adminform"].form.initial["start_at"] == "2027-05-01T09:30:00"
 
     save(
         root,
@@ -119,11 +119,11 @@ def test_every_field_of_a_schedule_survives_the_form(acme: Tenant, root: Client)
         description="On bees.", params={"a": [1, {"b": "é"}]},
     )  # fmt: skip
     schedule = editing.create(acme.pk, members, actor="test")
-    filled = _sent(root.get(page_of(schedule)).context["adminform"].form)
+    filled = _sent(root.get(page_url(schedule)).context["adminform"].form)
 
-    answer = root.post(page_of(schedule), filled | no_inlines("executions", "firings"))
+    answer = root.post(page_url(schedule), filled | no_inlines("executions", "firings"))
 
-    assert answer.status_code == 302, words(answer)
+    assert answer.status_code == 302, visible_text(answer)
     assert reloaded(schedule).version == 1, "nothing has changed"
 
 
@@ -168,7 +168,7 @@ def test_the_second_of_two_concurrent_edits_is_refused(daily: Schedule, root: Cl
     answer = save(root, daily, priority="5", expected="1")
 
     assert answer.status_code == 302
-    assert "The schedule is now at version 2, not 1." in told(answer)[0]
+    assert "The schedule is now at version 2, not 1." in messages_of(answer)[0]
     assert reloaded(daily).priority == 3
 
 
@@ -187,7 +187,7 @@ def test_the_preview_shows_times_and_jobs(daily: Schedule, root: Client) -> None
 
     answer = root.post(PREVIEW, filled)
 
-    text = words(answer)
+    text = visible_text(answer)
     assert "Every day at 08:00 (America/New_York)" in text
     assert "12 jobs in 3 batches; the last batch starts 2 s after the first" in text
     assert '"tickerId": &quot;T0&quot;' in text or "&quot;T0&quot;" in text
@@ -196,7 +196,7 @@ def test_the_preview_shows_times_and_jobs(daily: Schedule, root: Client) -> None
 def test_the_preview_shows_errors(daily: Schedule, root: Client) -> None:
     filled = form(schedule=str(daily.pk), params='{"tickerId": "db:tickr:all:id"}')
 
-    text = words(root.post(PREVIEW, filled))
+    text = visible_text(root.post(PREVIEW, filled))
 
     assert "params.tickerId : character 4: unknown table &quot;tickr&quot;, did you mean ticker?" in text
 
@@ -206,7 +206,7 @@ def test_the_preview_needs_a_tenant_a_post_and_a_superuser(acme: Tenant, root: C
     stranger = Client()
     stranger.login(username="staff", password="a long password")
 
-    assert "Choose a tenant first." in words(root.post(PREVIEW, form()))
+    assert "Choose a tenant first." in visible_text(root.post(PREVIEW, form()))
     assert root.get(PREVIEW).status_code == 405
     assert stranger.post(PREVIEW, form()).status_code in (302, 403)
 
@@ -227,7 +227,7 @@ def test_the_list_shows_the_next_times_and_the_last_result(daily: Schedule, root
             tenant_id=daily.tenant_id, schedule=daily, schedule_name="Daily", definition={}, status="partial"
         )
 
-    text = words(root.get(list_of(Schedule)))
+    text = visible_text(root.get(list_url(Schedule)))
 
     assert "every day at 08:00 (America/New_York)" in text
     assert text.count(" 08:00") >= 5, "five times in the zone of the schedule"
@@ -235,20 +235,20 @@ def test_the_list_shows_the_next_times_and_the_last_result(daily: Schedule, root
 
 
 def test_a_schedule_can_be_disabled_enabled_and_run_from_the_list(daily: Schedule, root: Client) -> None:
-    act(root, Schedule, "disable_selected", daily)
+    run_action(root, Schedule, "disable_selected", daily)
     assert (reloaded(daily).enabled, reloaded(daily).next_run_at) == (False, None)
 
-    asked = act(root, Schedule, "run_selected", daily)
-    assert "Its times do not change" in words(asked)
-    act(root, Schedule, "run_selected", daily, confirmed="1")
-    act(root, Schedule, "enable_selected", daily)
+    asked = run_action(root, Schedule, "run_selected", daily)
+    assert "Its times do not change" in visible_text(asked)
+    run_action(root, Schedule, "run_selected", daily, confirmed="1")
+    run_action(root, Schedule, "enable_selected", daily)
 
     with tenant_scope(daily.tenant_id):
         execution = ScheduleExecution.objects.get()
     assert (execution.created_by, execution.jobs_created) == ("user:root", 12)
     assert reloaded(daily).enabled
-    refused = act(root, Schedule, "run_selected", daily, confirmed="1")
-    assert "has not ended" in told(refused)[-1]
+    refused = run_action(root, Schedule, "run_selected", daily, confirmed="1")
+    assert "has not ended" in messages_of(refused)[-1]
 
 
 def test_executions_and_skipped_times_are_shown_and_executions_can_be_cancelled(
@@ -264,12 +264,12 @@ def test_executions_and_skipped_times_are_shown_and_executions_can_be_cancelled(
             reason="Late.",
         )
 
-    page, own = root.get(page_of(daily)), root.get(page_of(execution))
+    page, own = root.get(page_url(daily)), root.get(page_url(execution))
 
-    assert "12 created, 12 enqueued" in words(page)
-    assert "Late." in words(page)
+    assert "12 created, 12 enqueued" in visible_text(page)
+    assert "Late." in visible_text(page)
     assert "/admin/activities/activity/" in own.content.decode(), "jobs lead to their activities"
-    act(root, ScheduleExecution, "cancel_selected", execution, confirmed="1", notes="enough")
+    run_action(root, ScheduleExecution, "cancel_selected", execution, confirmed="1", notes="enough")
     with tenant_scope(daily.tenant_id):
         assert ScheduleExecution.objects.get().status == "cancelled"
 
@@ -277,8 +277,8 @@ def test_executions_and_skipped_times_are_shown_and_executions_can_be_cancelled(
 def test_deleting_a_schedule_keeps_its_executions(daily: Schedule, root: Client) -> None:
     system_jobs.run_now(daily.tenant_id, daily.pk, actor="test")
 
-    assert root.get(f"{page_of(daily).removesuffix('change/')}delete/").status_code == 200
-    root.post(f"{page_of(daily).removesuffix('change/')}delete/", {"post": "yes"})
+    assert root.get(f"{page_url(daily).removesuffix('change/')}delete/").status_code == 200
+    root.post(f"{page_url(daily).removesuffix('change/')}delete/", {"post": "yes"})
 
     with tenant_scope(daily.tenant_id):
         assert not Schedule.objects.exists()

@@ -28,7 +28,7 @@ from tenants.context import ADMIN, admin_scope, system_scope, tenant_scope
 from tenants.exceptions import TenantOutOfSight
 from tenants.models import ApiToken, Channel, Membership, Tenant
 from tenants.models.audit import AuditEntry, BreakGlass
-from tests.browsing import BRIEF, act, list_of, page_of, words
+from tests.browsing import BRIEF, list_url, page_url, run_action, visible_text
 from tests.engine import Engine
 from tests.superusers import browser_of
 
@@ -82,7 +82,7 @@ def superuser(foreign_rows: list[Any]) -> Client:
 
 
 def _shows_nothing(browser: Client, model: type, query: dict[str, str], other: Tenant) -> bool:
-    answer = browser.get(list_of(model), query, follow=True)
+    answer = browser.get(list_url(model), query, follow=True)
     assert answer.status_code in (200, 403), (model, query)
     content = answer.content.decode()
     for part in (
@@ -105,7 +105,7 @@ def test_lists_searches_and_filters_show_nothing_of_another_tenant(
 
     assert len(owned) > 20
     assert [each for each in requests if not _shows_nothing(staff, *each, other_tenant)] == []
-    assert "lion work" in words(staff.get(list_of(Activity)))
+    assert "lion work" in visible_text(staff.get(list_url(Activity)))
 
 
 def test_no_page_history_or_deletion_reaches_a_row_of_another_tenant(
@@ -113,8 +113,8 @@ def test_no_page_history_or_deletion_reaches_a_row_of_another_tenant(
 ) -> None:
     assert len({type(row) for row in foreign_rows}) > 8
     for row in foreign_rows:
-        page = page_of(row)
-        base = f"{list_of(type(row))}{row.pk}/"
+        page = page_url(row)
+        base = f"{list_url(type(row))}{row.pk}/"
         for answer in (
             staff.get(page),
             staff.post(page, {"name": "taken over", "enabled": "on"}),
@@ -133,9 +133,9 @@ def test_actions_with_ids_of_another_tenant_change_nothing(staff: Client, other_
         activity = Activity.objects.get(name="zebra work")
         token = ApiToken.objects.get(tenant=other_tenant)
         pipeline = Pipeline.objects.get(tenant=other_tenant)
-    act(staff, ApiToken, "revoke_selected", token, confirmed="1")
-    act(staff, Activity, "approve_selected", activity, confirmed="1")
-    act(staff, Pipeline, "disable_selected", pipeline)
+    run_action(staff, ApiToken, "revoke_selected", token, confirmed="1")
+    run_action(staff, Activity, "approve_selected", activity, confirmed="1")
+    run_action(staff, Pipeline, "disable_selected", pipeline)
     staff.post(f"/admin/tenants/apitoken/{token.pk}/revoke/", {"confirmed": "1"})
     staff.post(f"/admin/tenants/tenant/{other_tenant.pk}/create-token/", {"name": "x", "role": "admin"})
 
@@ -156,7 +156,7 @@ def test_choices_and_autocomplete_offer_own_tenants_only_and_no_users(
     tenants = json.loads(choices("pipelines", "pipeline", "tenant").content)["results"]
     assert [each["id"] for each in tenants] == [str(tenant.pk)]
     assert choices("tenants", "membership", "user").status_code == 403
-    form = staff.get(f"{list_of(Channel)}add/").content.decode()
+    form = staff.get(f"{list_url(Channel)}add/").content.decode()
     assert other_tenant.slug not in form
     assert str(other_tenant.pk) not in form
 
@@ -170,7 +170,7 @@ def test_a_form_with_the_id_of_another_tenant_creates_nothing_there(
     sent = {"tenant": str(other_tenant.pk), "kind": "ads", "name": "forged", "details": "{}", "agent": "dev", "enabled": "on",
             "retry": "{}", "rate": "{}", "definition": json.dumps({**BRIEF, "key": "forged"})}  # fmt: skip
 
-    answer = staff.post(f"{list_of(model)}add/", sent)
+    answer = staff.post(f"{list_url(model)}add/", sent)
 
     assert answer.status_code in (200, 403)
     with system_scope():
@@ -191,14 +191,15 @@ def test_a_viewer_cannot_change_anything(foreign_rows: list[Any], tenant: Tenant
     with tenant_scope(tenant.pk):
         channel, token = Channel.objects.get(), ApiToken.objects.get(name="lion token")
 
-    assert viewer.get(page_of(channel)).status_code == 200
+    assert viewer.get(page_url(channel)).status_code == 200
     assert (
-        viewer.post(page_of(channel), {"kind": "ads", "name": "renamed", "details": "{}"}).status_code == 403
+        viewer.post(page_url(channel), {"kind": "ads", "name": "renamed", "details": "{}"}).status_code == 403
     )
     assert (
-        viewer.post(f"{list_of(Channel)}add/", {"kind": "x", "name": "y", "details": "{}"}).status_code == 403
+        viewer.post(f"{list_url(Channel)}add/", {"kind": "x", "name": "y", "details": "{}"}).status_code
+        == 403
     )
-    act(viewer, ApiToken, "revoke_selected", token, confirmed="1")
+    run_action(viewer, ApiToken, "revoke_selected", token, confirmed="1")
 
     with tenant_scope(tenant.pk):
         assert Channel.objects.get().name == "lion channel"
@@ -206,28 +207,28 @@ def test_a_viewer_cannot_change_anything(foreign_rows: list[Any], tenant: Tenant
 
 
 def test_an_ended_membership_takes_effect_on_the_next_request(staff: Client, tenant: Tenant) -> None:
-    assert staff.get(list_of(Activity)).status_code == 200
+    assert staff.get(list_url(Activity)).status_code == 200
 
     with tenant_scope(tenant.pk):
         Membership.objects.all().delete()
 
-    assert staff.get(list_of(Activity)).status_code == 403
+    assert staff.get(list_url(Activity)).status_code == 403
 
 
 @pytest.mark.parametrize("model", [PeriodicTask, TaskResult, Agent, User, BreakGlass])
 def test_tables_of_the_platform_are_for_superusers_only(model: Any, staff: Client, superuser: Client) -> None:
-    assert staff.get(list_of(model)).status_code == 403
-    assert staff.get(f"{list_of(model)}add/").status_code == 403
-    assert superuser.get(list_of(model)).status_code == 200
+    assert staff.get(list_url(model)).status_code == 403
+    assert staff.get(f"{list_url(model)}add/").status_code == 403
+    assert superuser.get(list_url(model)).status_code == 200
 
 
 def test_a_superuser_sees_the_tenants_but_not_their_rows(superuser: Client, other_tenant: Tenant) -> None:
-    assert "globex" in words(superuser.get(list_of(Tenant)))
+    assert "globex" in visible_text(superuser.get(list_url(Tenant)))
     for model in (Activity, Pipeline, ApiToken, Channel, AuditEntry, Membership):
-        answer = superuser.get(list_of(model))
+        answer = superuser.get(list_url(model))
         assert answer.status_code == 200
-        assert "zebra" not in words(answer), model
-        assert "lion" not in words(answer), model
+        assert "zebra" not in visible_text(answer), model
+        assert "lion" not in visible_text(answer), model
     refused = superuser.post(
         f"/admin/tenants/tenant/{other_tenant.pk}/create-token/", {"name": "x", "role": "admin"}
     )
@@ -238,16 +239,16 @@ def test_a_superuser_manages_tenants_and_users_without_break_glass_access(
     superuser: Client, other_tenant: Tenant
 ) -> None:
     fields = {"slug": "hooli", "name": "Hooli", "is_active": "on", "weight": "2", "timezone": "UTC"}
-    assert superuser.post(f"{list_of(Tenant)}add/", fields).status_code == 302
-    assert superuser.post(page_of(other_tenant), {**fields, "weight": "7"}).status_code == 302
+    assert superuser.post(f"{list_url(Tenant)}add/", fields).status_code == 302
+    assert superuser.post(page_url(other_tenant), {**fields, "weight": "7"}).status_code == 302
     person = {
         "username": "ann",
         "usable_password": "true",
         "password1": "a long enough one",
         "password2": "a long enough one",
     }
-    assert superuser.post(f"{list_of(User)}add/", person).status_code == 302
-    assert superuser.get(page_of(User.objects.get(username="ann"))).status_code == 200
+    assert superuser.post(f"{list_url(User)}add/", person).status_code == 302
+    assert superuser.get(page_url(User.objects.get(username="ann"))).status_code == 200
 
     with system_scope():
         assert Tenant.objects.get(slug="globex").weight == 7
@@ -272,17 +273,17 @@ def test_break_glass_access_opens_one_tenant_for_an_hour_and_is_audited(
         assert superuser.post(address, invalid).status_code == 200
     assert superuser.post(address, {"tenant": "globex", "reason": REASON}).status_code == 302
 
-    page = superuser.get(list_of(Activity))
-    assert "zebra work" in words(page)
-    assert "lion" not in words(page)
-    assert "Break-glass access: you can see the tenant globex until" in words(page)
+    page = superuser.get(list_url(Activity))
+    assert "zebra work" in visible_text(page)
+    assert "lion" not in visible_text(page)
+    assert "Break-glass access: you can see the tenant globex until" in visible_text(page)
     with system_scope():
         channel, glass = Channel.objects.get(tenant=other_tenant), BreakGlass.objects.get()
     assert glass.expires_at - glass.opened_at <= timedelta(seconds=3601)
-    superuser.post(page_of(channel), {"kind": "ads", "name": "renamed", "details": "{}"})
+    superuser.post(page_url(channel), {"kind": "ads", "name": "renamed", "details": "{}"})
     superuser.post(address, {"end": str(glass.pk)})
 
-    assert "zebra" not in words(superuser.get(list_of(Activity)))
+    assert "zebra" not in visible_text(superuser.get(list_url(Activity)))
     with tenant_scope(other_tenant.pk):
         entries = list(AuditEntry.objects.filter(actor_name="root").order_by("number"))
         assert Channel.objects.get().name == "renamed"
@@ -299,12 +300,12 @@ def test_expired_break_glass_access_shows_nothing_and_its_end_is_audited(
     superuser: Client, other_tenant: Tenant
 ) -> None:
     superuser.post(reverse("admin:break-glass"), {"all_tenants": "on", "reason": REASON})
-    assert "zebra work" in words(superuser.get(list_of(Activity)))
+    assert "zebra work" in visible_text(superuser.get(list_url(Activity)))
 
     with system_scope():
         BreakGlass.objects.update(expires_at=timezone.now())
 
-    assert "zebra" not in words(superuser.get(list_of(Activity)))
+    assert "zebra" not in visible_text(superuser.get(list_url(Activity)))
     with system_scope():
         platform = (
             AuditEntry.objects.filter(tenant=None).order_by("number").values_list("operation", flat=True)
@@ -343,7 +344,7 @@ def test_the_menu_contains_only_pages_that_the_reader_may_open(staff: Client) ->
     page = staff.get("/admin/").content.decode()
     links = set(re.findall(r'href="(/admin/[a-z_]+/[a-z_]+/)"', page))
 
-    assert list_of(Activity) in links
+    assert list_url(Activity) in links
     assert [link for link in links if staff.get(link).status_code != 200] == []
 
 
@@ -367,11 +368,11 @@ def test_an_admin_of_a_tenant_without_staff_status_sees_that_tenant_only(
     _member(other_tenant, "boss", role="operator")
     browser = browser_of(boss)
 
-    assert "lion work" in words(browser.get(list_of(Activity)))
+    assert "lion work" in visible_text(browser.get(list_url(Activity)))
     owned = [model for model in admin.site._registry if is_owned(model)]
     assert [model for model in owned if not _shows_nothing(browser, model, {}, other_tenant)] == []
     for model in (PeriodicTask, Agent, User):
-        assert browser.get(list_of(model)).status_code == 403
+        assert browser.get(list_url(model)).status_code == 403
     assert 'href="/admin/"' in browser.get(f"/?tenant={tenant.slug}").content.decode()
     assert 'href="/admin/"' not in browser.get(f"/?tenant={other_tenant.slug}").content.decode()
 
@@ -383,7 +384,7 @@ def test_changes_by_an_admin_of_a_tenant_are_in_its_audit_trail(
     with tenant_scope(tenant.pk):
         channel = Channel.objects.get()
 
-    browser.post(page_of(channel), {"kind": "ads", "name": "renamed", "details": "{}"})
+    browser.post(page_url(channel), {"kind": "ads", "name": "renamed", "details": "{}"})
 
     with tenant_scope(tenant.pk):
         entry = AuditEntry.objects.filter(operation="admin tenants.channel change").get()
@@ -398,9 +399,9 @@ def test_an_admin_of_a_tenant_cannot_change_memberships_in_the_admin(
     with tenant_scope(tenant.pk):
         own = Membership.objects.get(user=boss)
 
-    assert browser.get(page_of(own)).status_code == 200
-    assert browser.post(page_of(own), {"role": "viewer", "human_roles": ""}).status_code == 403
-    assert browser.post(f"{list_of(Membership)}{own.pk}/delete/", {"post": "yes"}).status_code == 403
+    assert browser.get(page_url(own)).status_code == 200
+    assert browser.post(page_url(own), {"role": "viewer", "human_roles": ""}).status_code == 403
+    assert browser.post(f"{list_url(Membership)}{own.pk}/delete/", {"post": "yes"}).status_code == 403
 
     with tenant_scope(tenant.pk):
         assert Membership.objects.get(user=boss).role == "admin"

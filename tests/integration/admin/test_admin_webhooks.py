@@ -8,7 +8,7 @@ from django.urls import reverse
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tenants.models.events import Event
-from tests.browsing import list_of, page_of, words
+from tests.browsing import list_url, page_url, visible_text
 from tests.integration.test_webhooks import deliveries, raise_events, webhook
 
 
@@ -25,11 +25,11 @@ def test_events_webhooks_and_deliveries_are_displayed_without_secrets_and_cannot
         (deliveries(tenant)[0], "alert.raised"),
         (event, "alert.raised"),
     ):
-        listed, page = root.get(list_of(type(row))), root.get(page_of(row))
-        assert text in words(listed)
-        assert text in words(page)
+        listed, page = root.get(list_url(type(row))), root.get(page_url(row))
+        assert text in visible_text(listed)
+        assert text in visible_text(page)
         for answer in (listed, page):
             assert secret not in answer.content.decode()
             assert endpoint.secret_sealed not in answer.content.decode()
-        assert root.post(page_of(row), {"enabled": ""}).status_code == 403
+        assert root.post(page_url(row), {"enabled": ""}).status_code == 403
         assert root.get(reverse(f"admin:tenants_{row._meta.model_name}_add")).status_code == 403

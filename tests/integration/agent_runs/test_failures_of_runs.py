@@ -9,11 +9,11 @@ import pytest
 from activities import outbox
 from tenants.context import tenant_scope
 from tenants.models import Tenant
+from tests.accepted_work import RESULT, AgentClient, accept_work, assert_superseded
+from tests.answers import problem
 from tests.engine import Engine
-from tests.integration.agent_runs.accepted_work import RESULT, Agent, accept_work, assert_superseded, run_of
-from tests.integration.test_api_access import problem
 
-pytestmark = pytest.mark.usefixtures("one_at_a_time")
+pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
 
 
 def test_a_retryable_failure_is_retried_after_the_requested_delay(engine: Engine, acme: Tenant) -> None:
@@ -24,7 +24,7 @@ def test_a_retryable_failure_is_retried_after_the_requested_delay(engine: Engine
     )
 
     assert (answer.status_code, answer.json()) == (200, {"accepted": True, "duplicate": False})
-    waiting, run = engine.get(acme, activity_id), run_of(engine, acme, activity_id)
+    waiting, run = engine.get(acme, activity_id), engine.runs(acme, activity_id)[-1]
     assert (waiting.status, waiting.attempts, run.status) == ("created", 1, "failed")
     assert run.error == {"code": "overloaded", "message": "busy", "retryable": True}
     engine.make_due(acme)
@@ -115,12 +115,12 @@ def test_reports_of_a_superseded_run_are_refused(engine: Engine, acme: Tenant) -
     first.post("fail", {"error": {"message": "busy", "retryable": True}})
     engine.make_due(acme)
     engine.drain()
-    second = Agent(engine.agent.calls[-1])
+    second = AgentClient(engine.agent.calls[-1])
 
     for answer in (
         first.post("heartbeat"),
         first.post("complete", RESULT),
-        first.get(),
+        first.get_job(),
         first.post("tools/report_blocker"),
     ):
         assert_superseded(answer)

@@ -14,10 +14,10 @@ from agents.payload import job_of
 from pipelines import versions
 from pipelines.submission import NewRun, start_run
 from tenants.models import Tenant
+from tests.accepted_work import RESULT, AgentClient, accept_work, assert_superseded
 from tests.engine import Engine
-from tests.integration.agent_runs.accepted_work import RESULT, Agent, accept_work, assert_superseded
 
-pytestmark = pytest.mark.usefixtures("one_at_a_time")
+pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
 
 
 def test_the_job_is_returned_as_it_was_sent(engine: Engine, acme: Tenant) -> None:
@@ -32,7 +32,7 @@ def test_the_job_is_returned_as_it_was_sent(engine: Engine, acme: Tenant) -> Non
     )
     sent = orjson.loads(orjson.dumps(job_of(engine.agent.calls[-1]), default=str))
 
-    response = agent.get()
+    response = agent.get_job()
 
     assert response.status_code == 200
     job = response.json()
@@ -66,7 +66,7 @@ def test_the_job_of_a_revision_contains_the_notes_and_the_outputs_of_earlier_ste
     engine.drain()
     request = engine.agent.calls[-1]
 
-    job = Agent(request).get().json()
+    job = AgentClient(request).get_job().json()
 
     assert (job["wake_reason"], job["reviewer_notes"], job["rejection_ref"]) == (
         "rejection",
@@ -84,4 +84,4 @@ def test_the_job_of_an_ended_run_is_refused(engine: Engine, acme: Tenant) -> Non
     _, agent = accept_work(engine, acme)
     agent.post("complete", RESULT)
 
-    assert_superseded(agent.get(), "completed already")
+    assert_superseded(agent.get_job(), "completed already")

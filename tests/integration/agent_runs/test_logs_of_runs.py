@@ -15,11 +15,11 @@ from rest_framework.test import APIClient
 from activities import cancellation, outputs, run_logs
 from tenants.context import APP, SYSTEM
 from tenants.models import Tenant
-from tests.engine import Engine, at_once
-from tests.integration.agent_runs.accepted_work import RESULT, Agent, accept_work, assert_superseded, run_of
-from tests.integration.test_api_access import problem
+from tests.accepted_work import RESULT, AgentClient, accept_work, assert_superseded
+from tests.answers import problem
+from tests.engine import Engine, simultaneously
 
-pytestmark = pytest.mark.usefixtures("one_at_a_time")
+pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
 
 LINES = [
     {"kind": "text", "text": "I look for bees."},
@@ -33,13 +33,13 @@ def lines(*texts: str) -> dict[str, Any]:
     return {"lines": [{"kind": "text", "text": text} for text in texts]}
 
 
-def read(client: APIClient, activity_id: UUID, agent: Agent, query: str = "") -> Any:
+def read(client: APIClient, activity_id: UUID, agent: AgentClient, query: str = "") -> Any:
     answer = client.get(f"/api/v1/activities/{activity_id}/runs/{agent.run_id}/log/{query}")
     assert answer.status_code == 200, answer.content
     return answer.json()
 
 
-def texts(client: APIClient, activity_id: UUID, agent: Agent) -> list[str]:
+def texts(client: APIClient, activity_id: UUID, agent: AgentClient) -> list[str]:
     return [line["text"] for line in read(client, activity_id, agent)["results"]]
 
 
@@ -117,9 +117,9 @@ def test_concurrent_lines_get_different_numbers(api: Any, engine: Engine, acme: 
     request = engine.agent.calls[-1]
 
     def add_lines(number: int) -> Any:
-        return lambda: Agent(request).post("log", lines(f"{number} a", f"{number} b")).json()
+        return lambda: AgentClient(request).post("log", lines(f"{number} a", f"{number} b")).json()
 
-    answers = at_once(
+    answers = simultaneously(
         *(add_lines(number) for number in range(4)), *(add_lines(number) for number in range(4))
     )
 
@@ -329,4 +329,4 @@ def test_a_run_shows_its_last_heartbeat_and_its_deadline(api: Any, engine: Engin
     assert first is not None
     assert run()["last_heartbeat_at"] > first
     time_left = datetime.fromisoformat(run()["deadline"]) - datetime.fromisoformat(run()["accepted_at"])
-    assert time_left.total_seconds() == run_of(engine, acme, activity_id).timeout_seconds
+    assert time_left.total_seconds() == engine.runs(acme, activity_id)[-1].timeout_seconds

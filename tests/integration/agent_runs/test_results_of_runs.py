@@ -13,11 +13,11 @@ from agents.contracts import Accepted, AgentRequest
 from pipelines import versions
 from pipelines.submission import NewRun, start_run
 from tenants.models import Tenant
-from tests.engine import Engine, at_once
-from tests.integration.agent_runs.accepted_work import RESULT, Agent, accept_work, run_of
-from tests.integration.test_api_access import problem
+from tests.accepted_work import RESULT, AgentClient, accept_work
+from tests.answers import problem
+from tests.engine import Engine, simultaneously
 
-pytestmark = pytest.mark.usefixtures("one_at_a_time")
+pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
 
 
 def test_a_completed_run_completes_its_activity_and_frees_its_slot(engine: Engine, acme: Tenant) -> None:
@@ -35,7 +35,7 @@ def test_a_completed_run_completes_its_activity_and_frees_its_slot(engine: Engin
     )
 
     assert (answer.status_code, answer.json()) == (200, {"accepted": True, "duplicate": False})
-    done, run = engine.get(acme, activity_id), run_of(engine, acme, activity_id)
+    done, run = engine.get(acme, activity_id), engine.runs(acme, activity_id)[-1]
     assert (done.status, done.output_ref, run.status, run.session_id) == (
         "done",
         agent.run_id,
@@ -73,7 +73,7 @@ def test_a_result_starts_the_next_step_of_its_pipeline(engine: Engine, acme: Ten
     start_run(acme.pk, "two", NewRun(), actor="test")
     engine.drain()
 
-    Agent(engine.agent.calls[-1]).post("complete", RESULT)
+    AgentClient(engine.agent.calls[-1]).post("complete", RESULT)
     engine.drain()
 
     assert [call.pipeline_step for call in engine.agent.calls] == ["a", "b"]
@@ -84,7 +84,7 @@ def test_a_result_may_arrive_before_the_call_of_the_agent_returns(engine: Engine
     answers = []
 
     def report_early(request: AgentRequest) -> Accepted:
-        answers.append(Agent(request).post("complete", RESULT))
+        answers.append(AgentClient(request).post("complete", RESULT))
         return Accepted()
 
     engine.agent.behaviour = report_early
@@ -116,7 +116,7 @@ def test_a_repeated_result_is_a_duplicate(engine: Engine, acme: Tenant) -> None:
 def test_one_of_five_concurrent_equal_results_counts(engine: Engine, acme: Tenant) -> None:
     activity_id, agent = accept_work(engine, acme)
 
-    answers = at_once(*[lambda: agent.post("complete", RESULT) for _ in range(5)])
+    answers = simultaneously(*[lambda: agent.post("complete", RESULT) for _ in range(5)])
 
     assert [answer.status_code for answer in answers] == [200] * 5
     assert sorted(answer.json()["duplicate"] for answer in answers) == [False, True, True, True, True]

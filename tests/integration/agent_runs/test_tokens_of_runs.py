@@ -11,11 +11,11 @@ from django.core import signing
 from activities import run_tokens
 from activities.run_tokens import RunToken
 from tenants.models import Tenant
+from tests.accepted_work import RESULT, AgentClient, accept_work, assert_superseded
+from tests.answers import problem
 from tests.engine import Engine
-from tests.integration.agent_runs.accepted_work import RESULT, Agent, accept_work, assert_superseded
-from tests.integration.test_api_access import problem
 
-pytestmark = pytest.mark.usefixtures("one_at_a_time")
+pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
 
 
 def forge(text: str) -> str:
@@ -32,10 +32,10 @@ def test_only_the_token_of_the_run_is_accepted(api: Any, engine: Engine, acme: T
     )
 
     def status(token: str | None) -> int:
-        stranger = Agent(request, token or "x")
+        stranger = AgentClient(request, token or "x")
         if token is None:
             stranger.client.credentials()
-        answer = stranger.post(verb, RESULT) if verb else stranger.get()
+        answer = stranger.post(verb, RESULT) if verb else stranger.get_job()
         return int(problem(answer, 401, "not_authenticated" if token is None else "invalid_token")["status"])
 
     assert {status(token) for token in (None, user, "", forge(request.callback.token), foreign_key)} == {401}
@@ -49,7 +49,7 @@ def test_a_token_does_not_open_another_run(engine: Engine, acme: Tenant) -> None
     first.address = second.address
 
     for answer in (
-        first.get(),
+        first.get_job(),
         first.post("complete", RESULT),
         first.post("heartbeat"),
         first.post("fail", {"error": {"message": "x"}}),
@@ -81,9 +81,9 @@ def test_a_token_with_a_wrong_fence_tenant_or_activity_is_refused(
         RunToken(acme.pk, activity_id, agent.run_id, 0), RunToken(acme.pk, activity_id, agent.run_id, 2),
         RunToken(other_tenant.pk, activity_id, agent.run_id, 1), RunToken(acme.pk, uuid4(), agent.run_id, 1),
     ):  # fmt: skip
-        stranger = Agent(request, run_tokens.issue(token).token)
+        stranger = AgentClient(request, run_tokens.issue(token).token)
         for answer in (
-            stranger.get(),
+            stranger.get_job(),
             stranger.post("heartbeat"),
             stranger.post("complete", RESULT),
             stranger.post("fail", {"error": {"message": "x"}}),

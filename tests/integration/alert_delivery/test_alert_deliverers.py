@@ -18,7 +18,7 @@ from activities.notifications import delivery
 from activities.notifications.delivery import deliver_waiting
 from tenants.context import OWNER, SYSTEM, tenant_scope
 from tenants.models import Tenant
-from tests.engine import at_once, elsewhere
+from tests.engine import in_another_thread, simultaneously
 from tests.integration.alert_delivery.channels import (
     channel_of,
     make_alert,
@@ -28,7 +28,7 @@ from tests.integration.alert_delivery.channels import (
     waits_between,
 )
 from tests.receivers import HttpReceiver, MailReceiver, Posted
-from tests.upkeep import carry_out
+from tests.upkeep import run_task
 
 
 class Died(BaseException):
@@ -40,7 +40,7 @@ def test_two_deliverers_at_once_send_each_alert_once(tenant: Tenant, receiver: H
         channel_of(tenant, "slack", f"{receiver.url}/{number}", name=f"slack {number}")
     make_alert(tenant)
 
-    sent = at_once(*[lambda: deliver_waiting("slack")] * 4)
+    sent = simultaneously(*[lambda: deliver_waiting("slack")] * 4)
 
     assert sum(sent) == 10
     assert sorted(posted.path for posted in receiver.posted) == [f"/hook/{number}" for number in range(10)]
@@ -53,7 +53,7 @@ def test_a_delivery_that_another_deliverer_is_claiming_is_skipped(tenant: Tenant
 
     with transaction.atomic(using=SYSTEM):
         mine = delivery._claim_delivery("slack", tenant.pk)
-        theirs = elsewhere(lambda: delivery._claim_delivery("slack", tenant.pk))
+        theirs = in_another_thread(lambda: delivery._claim_delivery("slack", tenant.pk))
 
     assert (mine.id, theirs) == (the_delivery(tenant).pk, None)
 
@@ -128,7 +128,7 @@ def test_slow_receivers_of_a_tenant_delay_only_that_tenant(
     channel_of(other_tenant, "slack", f"{receiver.url}/quick")
     make_alert(other_tenant)
 
-    assert sum(at_once(*[lambda: deliver_waiting("slack")] * 2)) == 7
+    assert sum(simultaneously(*[lambda: deliver_waiting("slack")] * 2)) == 7
 
     assert max(sending_at_once) == 3
     assert set(states(tenant)) == {"sent"}
@@ -175,7 +175,7 @@ def test_a_deliverer_killed_before_it_records_a_delivery_repeats_only_webhooks(
     receiver.answer = kill
     assert victim.wait(60) == -signal.SIGKILL
     interrupted = the_delivery(tenant)
-    receiver.answers((200, {}, b""))
+    receiver.answer_with((200, {}, b""))
     deliver_waiting(kind)
     too_early = the_delivery(tenant)
     make_due(tenant)
@@ -231,7 +231,7 @@ def test_the_result_of_a_deliverer_that_timed_out_still_counts(
     make_alert(tenant)
 
     def time_out_meanwhile(posted: Posted) -> Any:
-        elsewhere(lambda: (make_due(tenant), delivery._end_interrupted(kind)))
+        in_another_thread(lambda: (make_due(tenant), delivery._end_interrupted(kind)))
         return status, {}, b"at last"
 
     receiver.answer = time_out_meanwhile
@@ -258,7 +258,7 @@ def test_a_late_result_does_not_change_a_later_claim(tenant: Tenant, receiver: H
 def test_a_failed_delivery_can_be_sent_again(tenant: Tenant, receiver: HttpReceiver) -> None:
     channel_of(tenant, "slack", receiver.url)
     make_alert(tenant)
-    receiver.answers((404, {}, b""), (200, {}, b""))
+    receiver.answer_with((404, {}, b""), (200, {}, b""))
     deliver_waiting("slack")
 
     first = delivery.send_again(the_delivery(tenant))
@@ -283,7 +283,7 @@ def test_no_transaction_is_open_during_a_call_of_a_receiver(tenant: Tenant, rece
             open_transactions.append(cursor.fetchone()[0])
 
     def count_and_answer(posted: Posted) -> Any:
-        elsewhere(count)
+        in_another_thread(count)
         return 200, {}, b""
 
     receiver.answer = count_and_answer
@@ -297,8 +297,8 @@ def test_the_task_delivers_alerts_once(tenant: Tenant, receiver: HttpReceiver) -
     channel_of(tenant, "webhook", receiver.url)
     make_alert(tenant)
 
-    carry_out("alerts.deliver", kind="webhook")
-    carry_out("alerts.deliver", kind="webhook")
+    run_task("alerts.deliver", kind="webhook")
+    run_task("alerts.deliver", kind="webhook")
 
     assert (states(tenant), len(receiver.posted)) == (["sent"], 1)
 

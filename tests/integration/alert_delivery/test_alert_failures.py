@@ -33,7 +33,7 @@ def test_a_delivery_that_certainly_did_not_arrive_is_retried(
 ) -> None:
     channel_of(tenant, "slack", receiver.url)
     make_alert(tenant)
-    receiver.answers((status, {}, b"not now"), (200, {}, b"ok"))
+    receiver.answer_with((status, {}, b"not now"), (200, {}, b"ok"))
 
     deliver_waiting("slack")
     first = the_delivery(tenant)
@@ -55,7 +55,7 @@ def test_a_delivery_that_the_receiver_refuses_fails(
 ) -> None:
     channel_of(tenant, "slack", receiver.url)
     make_alert(tenant)
-    receiver.answers((status, {"Location": "/elsewhere"}, b"no_service"))
+    receiver.answer_with((status, {"Location": "/elsewhere"}, b"no_service"))
 
     deliver_waiting("slack")
 
@@ -69,7 +69,7 @@ def test_a_delivery_fails_after_eight_attempts_with_growing_delays(
 ) -> None:
     channel_of(tenant, "slack", receiver.url)
     make_alert(tenant)
-    receiver.answers((500, {}, b""))
+    receiver.answer_with((500, {}, b""))
     waits = []
 
     while states(tenant) == ["pending"]:
@@ -91,7 +91,7 @@ def test_a_retry_after_delays_every_delivery_to_that_receiver(
     make_alert(other_tenant)
     channel_of(tenant, "slack", receiver.url)
     make_alert(tenant)
-    receiver.answers((429, {"Retry-After": "120"}, b""), (200, {}, b"ok"))
+    receiver.answer_with((429, {"Retry-After": "120"}, b""), (200, {}, b"ok"))
 
     attempts = deliver_waiting("slack")
 
@@ -112,7 +112,7 @@ def test_a_message_that_slack_may_have_received_is_not_repeated(
 ) -> None:
     channel_of(tenant, "slack", receiver.url)
     make_alert(tenant)
-    receiver.answers(None)
+    receiver.answer_with(None)
 
     deliver_waiting("slack")
     make_due(tenant)
@@ -125,7 +125,7 @@ def test_a_message_that_slack_may_have_received_is_not_repeated(
 def test_a_webhook_is_repeated_with_the_same_id(tenant: Tenant, receiver: HttpReceiver) -> None:
     channel_of(tenant, "webhook", receiver.url)
     make_alert(tenant)
-    receiver.answers(None, (200, {}, b""))
+    receiver.answer_with(None, (200, {}, b""))
 
     deliver_waiting("webhook")
     make_due(tenant)
@@ -173,7 +173,7 @@ def test_a_delivery_to_an_unreachable_receiver_is_retried(
 def test_a_long_response_of_a_receiver_counts(tenant: Tenant, receiver: HttpReceiver) -> None:
     channel_of(tenant, "slack", receiver.url)
     make_alert(tenant)
-    receiver.answers((200, {}, b"x" * 100_000))
+    receiver.answer_with((200, {}, b"x" * 100_000))
 
     deliver_waiting("slack")
 
@@ -196,7 +196,7 @@ def test_an_address_that_is_no_longer_allowed_is_not_called(
 def test_an_error_never_contains_the_secret_part_of_a_target(tenant: Tenant, receiver: HttpReceiver) -> None:
     channel_of(tenant, "slack", receiver.url)
     make_alert(tenant)
-    receiver.answers((404, {}, f"nothing at {receiver.url}".encode()))
+    receiver.answer_with((404, {}, f"nothing at {receiver.url}".encode()))
 
     deliver_waiting("slack")
 

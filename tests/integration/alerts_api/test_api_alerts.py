@@ -10,7 +10,7 @@ from activities.notifications.delivery import deliver_waiting
 from tenants.identifiers import uuid7
 from tenants.models import Tenant
 from tests.answers import problem
-from tests.engine import at_once
+from tests.engine import simultaneously
 from tests.integration.alerts_api.raising import ALERTS, make_alert, make_channel
 
 
@@ -80,7 +80,7 @@ def test_of_ten_concurrent_acknowledgements_one_counts(api: Any, tenant: Tenant)
     place = f"{ALERTS}{make_alert(tenant)}/acknowledge/"
     clients = [api("reviewer", name=f"person {number}") for number in range(10)]
 
-    answers = at_once(*[lambda client=client: client.post(place) for client in clients])
+    answers = simultaneously(*[lambda client=client: client.post(place) for client in clients])
 
     assert {answer.status_code for answer in answers} == {200}
     assert len({answer.json()["acknowledged_by"] for answer in answers}) == 1

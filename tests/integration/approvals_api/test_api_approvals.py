@@ -11,10 +11,10 @@ from django.db import connections
 from activities.models import ActivityEvent
 from tenants.context import APP, tenant_scope
 from tenants.models import Tenant
+from tests.answers import problem
 from tests.cases import in_one_test
 from tests.engine import Engine
 from tests.integration.approvals_api.addresses import APPROVALS, INBOX
-from tests.integration.test_api_access import problem
 from tests.open_questions import links_of
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("one_at_a_time")]

@@ -9,10 +9,10 @@ import pytest
 
 from pipelines import versions
 from tenants.models import Tenant
+from tests.accepted_work import children
+from tests.answers import problem
 from tests.engine import Engine
 from tests.integration.approvals_api.addresses import INBOX
-from tests.integration.test_api_access import problem
-from tests.open_questions import children
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 

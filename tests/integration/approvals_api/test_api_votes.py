@@ -17,11 +17,11 @@ from agents.contracts import Accepted
 from tenants import members, tokens
 from tenants.context import OWNER, tenant_scope
 from tenants.models import Membership, Role, Tenant
+from tests.accepted_work import accept_work, is_called_again, next_call
+from tests.answers import problem
 from tests.engine import Engine
 from tests.integration.approvals_api.addresses import INBOX
-from tests.integration.test_api_access import problem
-from tests.open_questions import asked
-from tests.toolbox import at_work, not_woken, woken
+from tests.open_questions import open_approval
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -41,7 +41,7 @@ def voters(tenant: Tenant, approval: Any) -> list[str]:
 @pytest.fixture
 def quorum_question(acme: Tenant) -> UUID:
     """An approval for which two of three people must agree."""
-    return asked(acme, quorum=2, voters=3)
+    return open_approval(acme, quorum=2, voters=3)
 
 
 def test_all_tokens_and_sessions_of_a_person_share_one_vote(
@@ -83,7 +83,7 @@ def test_a_token_without_a_person_has_no_vote_and_learns_how_to_get_one(
 def test_a_token_without_a_person_may_decide_alone_where_no_quorum_is_needed(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
-    approval = asked(acme, identity="user:0")
+    approval = open_approval(acme, identity="user:0")
 
     assert decide(api("reviewer"), approval).json()["status"] == "approved"
 
@@ -167,8 +167,8 @@ def test_a_token_of_a_person_decides_questions_to_their_human_roles_only(
     with tenant_scope(acme.pk):
         Membership.objects.filter(user__username="ann").update(human_roles=["editor"])
 
-    problem(decide(client, asked(acme, human_role="legal")), 403, "forbidden")
-    assert decide(client, asked(acme, human_role="editor")).status_code == 200
+    problem(decide(client, open_approval(acme, human_role="legal")), 403, "forbidden")
+    assert decide(client, open_approval(acme, human_role="editor")).status_code == 200
 
 
 @pytest.mark.parametrize("kind", ["an agent's review", "an approval"])
@@ -183,9 +183,9 @@ def test_an_approval_does_not_answer_another_question_about_the_same_work(
         about = {"activity_ids": [str(work)]}
         quorum_id = UUID(operator.post("/api/v1/approvals/", {**body, **about, **rules}).json()["id"])
     else:
-        work, agent = at_work(engine, acme)
+        work, agent = accept_work(engine, acme)
         about = {"activity_ids": [str(work)]}
-        quorum_id = agent.used("request_human_review", question="May it be published?")
+        quorum_id = agent.create_with("request_human_review", question="May it be published?")
         with tenant_scope(acme.pk):  # as stored by versions in which a question of an agent could have rules
             Activity.objects.filter(pk=quorum_id).update(decision_rules=rules)
     own = operator.post("/api/v1/approvals/", {**body, **about}).json()["id"]
@@ -194,12 +194,14 @@ def test_an_approval_does_not_answer_another_question_about_the_same_work(
 
     assert (engine.status(acme, quorum_id), engine.status(acme, work)) == ("created", "awaiting_review")
     for number, person in enumerate(("ann", "bob", "cleo")):
-        assert not_woken(engine, work), f"{number} of 3 have agreed"
+        assert not is_called_again(engine, work), f"{number} of 3 have agreed"
         voted = api("reviewer", person=person).post(f"/api/v1/activities/{quorum_id}/approve/")
         assert voted.status_code == 200
     assert len(voters(acme, quorum_id)) == 3
     assert engine.status(acme, quorum_id) == "approved"
-    answers = [wake["outcome"] for wake in woken(engine, work).wakes if wake["reason"] == "review_approved"]
+    answers = [
+        wake["outcome"] for wake in next_call(engine, work).wakes if wake["reason"] == "review_approved"
+    ]
     assert answers == ["approved", "approved"]
 
 

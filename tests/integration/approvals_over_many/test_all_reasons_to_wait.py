@@ -27,11 +27,19 @@ from pipelines import versions
 from pipelines.submission import NewRun, start_run
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.engine import Engine, at_once, eventually, somebody_waits_for_a_lock
+from tests.accepted_work import (
+    RESULT,
+    AgentClient,
+    accept_and_create,
+    accept_work,
+    children,
+    wakes_of,
+    wakes_per_call,
+)
+from tests.engine import Engine, eventually, simultaneously, somebody_waits_for_a_lock
 from tests.flows import Flow, step
-from tests.integration.agent_runs.accepted_work import RESULT, Agent, accept_work
-from tests.open_questions import DIRECTION, asked, asking, called, children, heard, links_of, wakes_of
-from tests.spending import capped, token_of
+from tests.open_questions import DIRECTION, links_of, open_approval
+from tests.spending import make_budget, run_token_of
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -62,7 +70,7 @@ def decide(client: Any, approval: UUID, decision: str = "approved", notes: str =
 
 def reasons(engine: Engine, activity_id: UUID) -> list[list[str]]:
     """The wake reasons of each run."""
-    return [[wake["reason"] for wake in wakes] for wakes in heard(engine, activity_id)]
+    return [[wake["reason"] for wake in wakes] for wakes in wakes_per_call(engine, activity_id)]
 
 
 def settle(engine: Engine) -> None:
@@ -170,7 +178,7 @@ def test_a_decision_during_a_retry_delay_reaches_the_next_attempt(
 def test_a_wake_during_a_failing_run_waits_for_the_retry(engine: Engine, accepting: Tenant) -> None:
     engine.serve(accepting, retry=RETRY_LATER)
     activity_id, agent = accept_work(engine, accepting)
-    approval = asked(accepting, [activity_id])
+    approval = open_approval(accepting, [activity_id])
     approvals.approve(accepting.pk, approval, actor="Ann")
 
     agent.post("fail", FAULT)
@@ -186,10 +194,10 @@ def test_a_wake_during_a_failing_run_waits_for_the_retry(engine: Engine, accepti
 
 
 def test_work_that_waits_for_its_budget_still_does_after_a_decision(engine: Engine, acme: Tenant) -> None:
-    budget = capped(acme, cap="0.01")
+    budget = make_budget(acme, cap="0.01")
     (activity_id,) = engine.submit(acme)
     engine.drain()
-    approval = asked(acme, [activity_id])
+    approval = open_approval(acme, [activity_id])
     approvals.approve(acme.pk, approval, actor="Ann")
     settle(engine)
 
@@ -209,7 +217,7 @@ def test_messages_to_a_session_that_waits_for_its_budget_arrive_together_later(
     settings.ORCHESTRATOR_MAILBOX_WINDOW_MS = (
         0  # because a fast machine would still wait for the end of the window
     )
-    budget = capped(acme, cap="0.01")
+    budget = make_budget(acme, cap="0.01")
     with tenant_scope(acme.pk):
         open_mailbox(acme.pk, "chat", agent_role="qa")
         post(acme.pk, "chat", NewItem(text="one"), actor="test")
@@ -226,7 +234,7 @@ def test_messages_to_a_session_that_waits_for_its_budget_arrive_together_later(
 def test_a_rate_still_applies_after_a_decision(engine: Engine, acme: Tenant) -> None:
     engine.serve(acme, "qa", rate={"per_second": 0.01, "capacity": 1})
     first, second = engine.submit(acme, count=2)
-    approval = asked(acme, [first, second])
+    approval = open_approval(acme, [first, second])
     approvals.approve(acme.pk, approval, actor="Ann")
 
     engine.drain()
@@ -234,7 +242,7 @@ def test_a_rate_still_applies_after_a_decision(engine: Engine, acme: Tenant) -> 
 
     assert len(engine.agent.calls) == 1, "one start each 100 s"
     (waiting,) = {first, second} - {call.activity_id for call in engine.agent.calls}
-    later = asked(acme, [waiting])
+    later = open_approval(acme, [waiting])
     approvals.approve(acme.pk, later, actor="Ann")
     settle(engine)
     assert len(engine.agent.calls) == 1
@@ -243,7 +251,7 @@ def test_a_rate_still_applies_after_a_decision(engine: Engine, acme: Tenant) -> 
 @pytest.mark.parametrize("whose", ["role", "tenant"])
 def test_a_pause_still_applies_after_a_decision(engine: Engine, acme: Tenant, whose: str) -> None:
     (activity_id,) = engine.submit(acme)
-    approval = asked(acme, [activity_id])
+    approval = open_approval(acme, [activity_id])
     set_paused(acme, whose, True)
 
     approvals.approve(acme.pk, approval, actor="Ann")
@@ -267,7 +275,7 @@ def set_paused(tenant: Tenant, whose: str, is_paused: bool) -> None:
 
 def test_work_that_expired_before_the_answer_never_starts(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme)
-    approval = asked(acme, [activity_id])
+    approval = open_approval(acme, [activity_id])
     set_expiry(acme, activity_id)
 
     approvals.approve(acme.pk, approval, actor="Ann")
@@ -280,7 +288,7 @@ def test_work_that_expired_before_the_answer_never_starts(engine: Engine, acme: 
 
 def test_held_work_that_expires_closes_the_questions_about_it_alone(engine: Engine, acme: Tenant) -> None:
     held, other = engine.submit(acme, count=2)
-    alone, shared = asked(acme, [held]), asked(acme, [held, other])
+    alone, shared = open_approval(acme, [held]), open_approval(acme, [held, other])
     set_expiry(acme, held)
 
     assert recovery.expire_stale() == 1
@@ -302,7 +310,7 @@ ARGUMENTS_OF_TOOLS = {
 def test_expired_work_ends_together_with_its_own_question(
     engine: Engine, accepting: Tenant, tool: str
 ) -> None:
-    work, question = asking(engine, accepting, tool, ARGUMENTS_OF_TOOLS[tool])
+    work, question = accept_and_create(engine, accepting, tool, ARGUMENTS_OF_TOOLS[tool])
     set_expiry(accepting, work)
 
     assert recovery.expire_stale() == 1
@@ -376,7 +384,7 @@ def test_a_revision_after_a_separate_gate_waits_for_open_questions(
         work = Activity.objects.get(pipeline_run_id=run.pk).pk
     client = api("operator")
     open_question = request_approval(client, work)
-    Agent(engine.agent.calls[-1]).post("complete", RESULT)
+    AgentClient(engine.agent.calls[-1]).post("complete", RESULT)
     with tenant_scope(accepting.pk):
         gate = Activity.objects.get(pipeline_run_id=run.pk, step="look").pk
 
@@ -397,10 +405,10 @@ def test_a_rejection_during_the_last_answer_leaves_no_revision_held(
         engine, accepting, step("write"), step("look", "write", human_role="editor", is_approval_gate=True)
     )
     engine.drain()
-    work = flow.only(step="write").pk
-    open_question = asked(accepting, [work])
-    Agent(engine.agent.calls[-1]).post("complete", RESULT)
-    gate, answer_written = flow.only(step="look").pk, threading.Event()
+    work = flow.activity(step="write").pk
+    open_question = open_approval(accepting, [work])
+    AgentClient(engine.agent.calls[-1]).post("complete", RESULT)
+    gate, answer_written = flow.activity(step="look").pk, threading.Event()
 
     def answer() -> None:
         with tenant_scope(accepting.pk):
@@ -412,7 +420,7 @@ def test_a_rejection_during_the_last_answer_leaves_no_revision_held(
         assert answer_written.wait(60)
         approvals.reject(accepting.pk, gate, actor="Ann", notes="Shorter")
 
-    assert at_once(answer, reject) == [None, None]
+    assert simultaneously(answer, reject) == [None, None]
     settle(engine)
 
     (revision,) = children(accepting, work, "revision_of")
@@ -445,7 +453,7 @@ def test_work_starts_after_all_its_approvals_and_receives_their_answers_in_order
 
     assert answer.json()["woken"] == [str(work)]
     assert reasons(engine, work) == [["new_task", "review_feedback", "review_approved", "review_feedback"]]
-    received = [wake.get("outcome") for wake in heard(engine, work)[0]]
+    received = [wake.get("outcome") for wake in wakes_per_call(engine, work)[0]]
     assert received == [None, "rejected", "approved", "withdrawn"]
     assert [links_of(acme, one)[work] for one in (first, second, third)] == [("woken", "")] * 3
     assert engine.status(acme, work) == "done"
@@ -453,8 +461,8 @@ def test_work_starts_after_all_its_approvals_and_receives_their_answers_in_order
 
 def test_an_expired_approval_counts_as_one_of_several_answers(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme)
-    timed = asked(acme, [activity_id], due_seconds=60, on_timeout="reject")
-    other = asked(acme, [activity_id])
+    timed = open_approval(acme, [activity_id], due_seconds=60, on_timeout="reject")
+    other = open_approval(acme, [activity_id])
     with tenant_scope(acme.pk):
         (due,) = Deadline.objects.filter(activity_id=timed)
 
@@ -464,7 +472,11 @@ def test_an_expired_approval_counts_as_one_of_several_answers(engine: Engine, ac
     approvals.approve(acme.pk, other, actor="Ann")
     settle(engine)
 
-    assert [wake.get("outcome") for wake in heard(engine, activity_id)[0]] == [None, "expired", "approved"]
+    assert [wake.get("outcome") for wake in wakes_per_call(engine, activity_id)[0]] == [
+        None,
+        "expired",
+        "approved",
+    ]
 
 
 @pytest.mark.parametrize("order", ["review first", "approval first"])
@@ -472,8 +484,8 @@ def test_work_waits_for_its_own_review_and_for_an_operators_approval(
     engine: Engine, accepting: Tenant, order: str
 ) -> None:
     activity_id, agent = accept_work(engine, accepting)
-    review = called(agent, "request_human_review", {"question": "May I?"})
-    approval = asked(accepting, [activity_id])
+    review = agent.create_with("request_human_review", question="May I?")
+    approval = open_approval(accepting, [activity_id])
     steps = [review, approval] if order == "review first" else [approval, review]
 
     approvals.approve(accepting.pk, steps[0], actor="Ann")
@@ -488,16 +500,16 @@ def test_work_waits_for_its_own_review_and_for_an_operators_approval(
         "human",
         "reviewer" if order != "review first" else "Which direction?: reviewer",
     )
-    assert [wake["reviewed_by"] for wake in heard(engine, activity_id)[1]] == ["Ann", "Bob"]
-    assert len(heard(engine, activity_id)) == 2
+    assert [wake["reviewed_by"] for wake in wakes_per_call(engine, activity_id)[1]] == ["Ann", "Bob"]
+    assert len(wakes_per_call(engine, activity_id)) == 2
 
 
 def test_an_agents_own_approval_is_not_answered_by_another_approval(
     engine: Engine, accepting: Tenant
 ) -> None:
     activity_id, agent = accept_work(engine, accepting)
-    approval = asked(accepting, [activity_id])
-    own = called(agent, "create_approval", DIRECTION)
+    approval = open_approval(accepting, [activity_id])
+    own = agent.create_with("create_approval", **DIRECTION)
 
     approvals.approve(accepting.pk, approval, actor="Ann")
     assert (engine.status(accepting, activity_id), engine.status(accepting, own)) == (
@@ -507,7 +519,7 @@ def test_an_agents_own_approval_is_not_answered_by_another_approval(
     approvals.approve(accepting.pk, own, actor="Bob")
     settle(engine)
 
-    assert [wake["approval"] for wake in heard(engine, activity_id)[1]] == [str(approval), str(own)]
+    assert [wake["approval"] for wake in wakes_per_call(engine, activity_id)[1]] == [str(approval), str(own)]
 
 
 # Decisions while the work is blocked, running or ended.
@@ -519,7 +531,7 @@ def test_a_decision_during_a_blocker_reaches_the_next_run(
     client = api("operator")
     activity_id, agent = accept_work(engine, accepting)
     approval = request_approval(client, activity_id)
-    called(agent, "report_blocker", {"type": "api_outage", "message": "It is down"})
+    agent.create_with("report_blocker", type="api_outage", message="It is down")
 
     response = decide(client, approval)
     settle(engine)
@@ -534,8 +546,8 @@ def test_a_decision_during_a_blocker_reaches_the_next_run(
 
 def test_unblocked_work_still_waits_for_its_approval(engine: Engine, accepting: Tenant) -> None:
     activity_id, agent = accept_work(engine, accepting)
-    resolution = called(agent, "report_blocker", {"type": "api_outage", "message": "It is down"})
-    approval = asked(accepting, [activity_id])
+    resolution = agent.create_with("report_blocker", type="api_outage", message="It is down")
+    approval = open_approval(accepting, [activity_id])
     reason_before = wait_reasons.why(accepting.pk, activity_id)
 
     suspension.resolve_blocker(accepting.pk, resolution, actor="Ann", note="It is up")
@@ -566,7 +578,7 @@ def test_decisions_during_a_run_lead_to_exactly_one_more_run(
 
     assert [one["woken"] for one in responses] == [[str(activity_id)]] * 2
     assert reasons(engine, activity_id) == [["new_task"], ["review_approved", "review_approved"]]
-    Agent(engine.agent.calls[-1]).post("complete", RESULT)
+    AgentClient(engine.agent.calls[-1]).post("complete", RESULT)
     settle(engine)
     assert (len(engine.agent.calls), engine.status(accepting, activity_id)) == (2, "done")
     assert check() == []
@@ -593,13 +605,13 @@ def test_no_run_starts_while_a_question_is_open_however_the_last_one_ended(
     engine: Engine, accepting: Tenant, ending: str
 ) -> None:
     activity_id, agent = accept_work(engine, accepting)
-    approval = asked(accepting, [activity_id])
+    approval = open_approval(accepting, [activity_id])
     if ending == "fails":
         agent.post("fail", FAULT)
     elif ending == "is lost":
-        results.record_stalled(token_of(accepting, activity_id))
+        results.record_stalled(run_token_of(accepting, activity_id))
     else:
-        earlier = asked(accepting, [activity_id])
+        earlier = open_approval(accepting, [activity_id])
         approvals.approve(accepting.pk, earlier, actor="Ann")
         agent.post("complete", RESULT)
 
@@ -609,7 +621,7 @@ def test_no_run_starts_while_a_question_is_open_however_the_last_one_ended(
     settle(engine)
 
     assert len(engine.agent.calls) == 2
-    assert heard(engine, activity_id)[1][-1]["approval"] == str(approval)
+    assert wakes_per_call(engine, activity_id)[1][-1]["approval"] == str(approval)
     assert check() == []
 
 
@@ -617,8 +629,8 @@ def test_failed_work_receives_a_decision_when_it_is_retried(engine: Engine, acme
     fail_first(engine, PermanentAgentError("no", code="no"))
     (activity_id,) = engine.submit(acme)
     engine.drain()
-    approval = asked(acme, [activity_id])
-    still_open = asked(acme, [activity_id])
+    approval = open_approval(acme, [activity_id])
+    still_open = open_approval(acme, [activity_id])
 
     approvals.approve(acme.pk, approval, actor="Ann")
     settle(engine)
@@ -636,7 +648,7 @@ def test_failed_work_receives_a_decision_when_it_is_retried(engine: Engine, acme
 
 def test_cancelling_held_work_closes_questions_about_it_alone(engine: Engine, acme: Tenant) -> None:
     first, second = engine.submit(acme, count=2, not_before=datetime.now(UTC) + TOMORROW)
-    about_one, about_both = asked(acme, [first]), asked(acme, [first, second])
+    about_one, about_both = open_approval(acme, [first]), open_approval(acme, [first, second])
 
     cancellation.cancel(acme.pk, first, actor="Ann")
     approvals.approve(acme.pk, about_both, actor="Ann")
@@ -650,7 +662,7 @@ def test_a_successor_receives_earlier_decisions_and_waits_for_open_ones_and_its_
     engine: Engine, acme: Tenant
 ) -> None:
     (activity_id,) = engine.submit(acme, not_before=datetime.now(UTC) + TOMORROW)
-    first, second = asked(acme, [activity_id]), asked(acme, [activity_id])
+    first, second = open_approval(acme, [activity_id]), open_approval(acme, [activity_id])
     approvals.approve(acme.pk, first, actor="Ann")
 
     successor = reassignment.reassign(acme.pk, activity_id, actor="Ann", reason="better", agent_role="dev")
@@ -668,7 +680,7 @@ def test_a_successor_receives_earlier_decisions_and_waits_for_open_ones_and_its_
 
 def test_a_successor_that_a_question_holds_gets_no_grant(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme)
-    asked(acme, [activity_id])
+    open_approval(acme, [activity_id])
     relay.flush()
 
     with relay.collecting() as offers:  # its offer and the withdrawal of that, in one exchange
@@ -681,18 +693,18 @@ def test_work_that_is_offered_again_after_a_withdrawal_gets_a_grant(engine: Engi
     (activity_id,) = engine.submit(acme)
     relay.flush()
     with relay.collecting() as offers:
-        approval = asked(acme, [activity_id])
+        approval = open_approval(acme, [activity_id])
         approvals.approve(acme.pk, approval, actor="Ann")
-        approvals.approve(acme.pk, asked(acme, [activity_id]), actor="Ann")
+        approvals.approve(acme.pk, open_approval(acme, [activity_id]), actor="Ann")
 
     assert [grant.activity_id for grant in exchange(offers)] == [activity_id]
 
 
 def test_concurrent_answers_start_the_work_once(engine: Engine, acme: Tenant) -> None:
     ids = engine.submit(acme, count=5)
-    questions = [asked(acme, ids) for _ in range(4)]
+    questions = [open_approval(acme, ids) for _ in range(4)]
 
-    outcomes = at_once(*(partial(approvals.approve, acme.pk, one, actor="Ann") for one in questions))
+    outcomes = simultaneously(*(partial(approvals.approve, acme.pk, one, actor="Ann") for one in questions))
     settle(engine)
 
     assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)]
@@ -703,7 +715,7 @@ def test_the_prompt_of_a_first_run_after_an_approval_does_not_contradict_itself(
     engine: Engine, acme: Tenant
 ) -> None:
     (activity_id,) = engine.submit(acme)
-    approvals.approve(acme.pk, asked(acme, [activity_id]), actor="Ann")
+    approvals.approve(acme.pk, open_approval(acme, [activity_id]), actor="Ann")
     engine.drain()
 
     (request,) = engine.agent.calls
@@ -719,7 +731,7 @@ def test_answers_before_the_last_one_do_not_use_the_wake_budget(
 ) -> None:
     settings.ORCHESTRATOR_WAKE_BUDGET = 3
     (activity_id,) = engine.submit(acme)
-    questions = [asked(acme, [activity_id]) for _ in range(5)]
+    questions = [open_approval(acme, [activity_id]) for _ in range(5)]
 
     for one in questions:
         approvals.approve(acme.pk, one, actor="Ann")

@@ -17,10 +17,10 @@ from activities.human_tasks import approvals, deadlines
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output
 from tenants import clock
 from tenants.models import Tenant
-from tests.engine import Engine, elsewhere
-from tests.integration.agent_runs.accepted_work import Agent
+from tests.accepted_work import AgentClient, accept_and_create, wakes_per_call
+from tests.engine import Engine, in_another_thread
 from tests.integration.approvals_over_many.voters import voter
-from tests.open_questions import DIRECTION, asked, asking, called, heard, links_of, told
+from tests.open_questions import DIRECTION, links_of, open_approval
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("one_at_a_time")
 def test_an_agent_wakes_with_the_outcome_of_its_approval(
     engine: Engine, accepting: Tenant, end: str, reason: str, outcome: str, feedback: str
 ) -> None:
-    activity_id, approval = asking(engine, accepting, "create_approval", DIRECTION)
+    activity_id, approval = accept_and_create(engine, accepting, "create_approval", DIRECTION)
 
     if end == "approve":
         approvals.approve(accepting.pk, approval, actor="Ann", notes="Nice")
@@ -49,8 +49,8 @@ def test_an_agent_wakes_with_the_outcome_of_its_approval(
         cancellation.cancel(accepting.pk, approval, actor="Ann", reason="Nice")
     engine.drain()
 
-    assert len(heard(engine, activity_id)) == 2
-    wake = told(engine.agent.calls[-1])
+    assert len(wakes_per_call(engine, activity_id)) == 2
+    wake = engine.agent.calls[-1].wakes[-1]
     assert (wake["reason"], wake["outcome"], wake["reviewer_feedback"]) == (reason, outcome, feedback)
     assert (wake["approval"], wake["approval_type"], wake["title"]) == (
         str(approval), "content_direction", "Which direction?"
@@ -60,12 +60,14 @@ def test_an_agent_wakes_with_the_outcome_of_its_approval(
 
 
 def test_the_chosen_option_is_part_of_the_wake_and_the_feedback(engine: Engine, accepting: Tenant) -> None:
-    _, approval = asking(engine, accepting, "create_approval", {**DIRECTION, "options": ["Honey", "Hives"]})
+    _, approval = accept_and_create(
+        engine, accepting, "create_approval", {**DIRECTION, "options": ["Honey", "Hives"]}
+    )
 
     approvals.approve(accepting.pk, approval, actor="Ann", notes="Go on", chosen_option="Hives")
     engine.drain()
 
-    wake = told(engine.agent.calls[-1])
+    wake = engine.agent.calls[-1].wakes[-1]
     assert (wake["chosen_option"], wake["reviewer_feedback"]) == ("Hives", "Go on\n\nChosen option: Hives")
 
 
@@ -73,7 +75,9 @@ def test_the_chosen_option_is_part_of_the_wake_and_the_feedback(engine: Engine, 
 def test_an_approval_without_a_valid_option_is_refused_and_decides_nothing(
     engine: Engine, accepting: Tenant, option: str | None
 ) -> None:
-    activity_id, approval = asking(engine, accepting, "create_approval", {**DIRECTION, "options": ["a", "b"]})
+    activity_id, approval = accept_and_create(
+        engine, accepting, "create_approval", {**DIRECTION, "options": ["a", "b"]}
+    )
 
     with pytest.raises(SubmissionInvalid, match="must be one of the options: 'a', 'b'"):
         approvals.approve(accepting.pk, approval, actor="Ann", chosen_option=option)
@@ -83,8 +87,8 @@ def test_an_approval_without_a_valid_option_is_refused_and_decides_nothing(
 
 
 def test_a_rejection_and_a_default_outcome_choose_no_option(engine: Engine, acme: Tenant) -> None:
-    rejected = asked(acme, options=("a", "b"))
-    expired = asked(acme, options=("a", "b"), due_seconds=60, on_timeout="approve")
+    rejected = open_approval(acme, options=("a", "b"))
+    expired = open_approval(acme, options=("a", "b"), due_seconds=60, on_timeout="approve")
 
     approvals.reject(acme.pk, rejected, actor="Ann", notes="Neither.")
     deadlines.pass_due(clock.now() + timedelta(seconds=61))
@@ -97,8 +101,8 @@ def test_a_rejection_and_a_default_outcome_choose_no_option(engine: Engine, acme
 def test_a_decision_during_the_requesting_call_wakes_once_after_it(engine: Engine, acme: Tenant) -> None:
     def request_and_answer_at_once(request: AgentRequest) -> AgentResult:
         if request.wake_reason == "new_task":
-            approval = called(Agent(request), "create_approval", DIRECTION)
-            elsewhere(lambda: approvals.approve(acme.pk, approval, actor="Ann"))
+            approval = AgentClient(request).create_with("create_approval", **DIRECTION)
+            in_another_thread(lambda: approvals.approve(acme.pk, approval, actor="Ann"))
             relay.flush()
             assert engine.take() is None, "the next run must not start during this call"
         return Completed(Output(content=request.wake_reason))
@@ -116,8 +120,8 @@ def test_a_decision_during_the_requesting_call_wakes_once_after_it(engine: Engin
 def test_a_decision_before_the_agents_202_wakes_once(engine: Engine, acme: Tenant) -> None:
     def answer_before_accepting(request: AgentRequest) -> AgentResult:
         if request.wake_reason == "new_task":
-            approval = called(Agent(request), "create_approval", DIRECTION)
-            elsewhere(lambda: approvals.reject(acme.pk, approval, actor="Ann", notes="no"))
+            approval = AgentClient(request).create_with("create_approval", **DIRECTION)
+            in_another_thread(lambda: approvals.reject(acme.pk, approval, actor="Ann", notes="no"))
             return Accepted()
         return Completed(Output(content="x"))
 
@@ -131,7 +135,7 @@ def test_a_decision_before_the_agents_202_wakes_once(engine: Engine, acme: Tenan
 
 
 def test_only_the_requester_and_operators_withdraw_an_approval(engine: Engine, acme: Tenant) -> None:
-    approval = asked(acme, identity="user:Ann")
+    approval = open_approval(acme, identity="user:Ann")
 
     with pytest.raises(DecisionForbidden, match="operator requested this"):
         approvals.withdraw(acme.pk, approval, by=Voter("Bob", identity="user:Bob", decides_all=False))
@@ -145,7 +149,7 @@ def test_only_the_requester_and_operators_withdraw_an_approval(engine: Engine, a
 
 def test_a_decided_approval_cannot_be_withdrawn(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme)
-    approval = asked(acme, [activity_id])
+    approval = open_approval(acme, [activity_id])
     approvals.approve(acme.pk, approval, actor="Ann")
 
     with pytest.raises(AlreadyDecided, match="Ann approved this"):

@@ -15,14 +15,16 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
 from tests.integration.approvals_over_many.voters import voter
-from tests.open_questions import asked
+from tests.open_questions import open_approval
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
 def test_two_of_three_must_agree_and_nobody_votes_twice(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme)
-    approval = asked(acme, [activity_id], quorum=2, voters=3, self_approval=False, identity="user:Asker")
+    approval = open_approval(
+        acme, [activity_id], quorum=2, voters=3, self_approval=False, identity="user:Asker"
+    )
 
     approvals.approve(acme.pk, approval, actor=voter("Ann"), notes="yes")
     with pytest.raises(AlreadyVoted, match=r"Ann has voted about this at .*: approve"):
@@ -43,7 +45,7 @@ def test_two_of_three_must_agree_and_nobody_votes_twice(engine: Engine, acme: Te
 
 
 def test_an_approval_is_rejected_once_its_quorum_is_out_of_reach(engine: Engine, acme: Tenant) -> None:
-    approval = asked(acme, quorum=2, voters=3)
+    approval = open_approval(acme, quorum=2, voters=3)
 
     approvals.reject(acme.pk, approval, actor=voter("Ann"), notes="no")
     approvals.reject(acme.pk, approval, actor=voter("Bob"), notes="no")
@@ -54,7 +56,7 @@ def test_an_approval_is_rejected_once_its_quorum_is_out_of_reach(engine: Engine,
 def test_with_a_quorum_of_one_an_approval_suffices_and_a_rejection_does_not(
     engine: Engine, acme: Tenant
 ) -> None:
-    approval = asked(acme, quorum=1, voters=3)
+    approval = open_approval(acme, quorum=1, voters=3)
 
     approvals.reject(acme.pk, approval, actor=voter("Ann"), notes="no")
     status_before = engine.status(acme, approval)
@@ -66,8 +68,8 @@ def test_with_a_quorum_of_one_an_approval_suffices_and_a_rejection_does_not(
 def test_the_option_with_the_most_votes_wins_and_of_equal_ones_the_first(
     engine: Engine, acme: Tenant
 ) -> None:
-    most = asked(acme, quorum=3, options=("a", "b"))
-    equal = asked(acme, quorum=2, options=("a", "b"))
+    most = open_approval(acme, quorum=3, options=("a", "b"))
+    equal = open_approval(acme, quorum=2, options=("a", "b"))
 
     for name, option in (("Ann", "a"), ("Bob", "b"), ("Cleo", "b")):
         approvals.approve(acme.pk, most, actor=voter(name), chosen_option=option)
@@ -78,7 +80,7 @@ def test_the_option_with_the_most_votes_wins_and_of_equal_ones_the_first(
 
 
 def test_a_default_outcome_needs_no_votes(engine: Engine, acme: Tenant) -> None:
-    approval = asked(acme, quorum=2, voters=3, due_seconds=60, on_timeout="approve")
+    approval = open_approval(acme, quorum=2, voters=3, due_seconds=60, on_timeout="approve")
     approvals.reject(acme.pk, approval, actor=voter("Ann"), notes="no")
     with tenant_scope(acme.pk):
         (due,) = Deadline.objects.filter(activity_id=approval)
@@ -91,8 +93,8 @@ def test_a_default_outcome_needs_no_votes(engine: Engine, acme: Tenant) -> None:
 
 @pytest.mark.parametrize("quorum", [1, 2])
 def test_the_requester_may_answer_only_with_self_approval(engine: Engine, acme: Tenant, quorum: int) -> None:
-    allowed = asked(acme, quorum=quorum, identity="user:Ann")
-    refused = asked(acme, quorum=quorum, identity="user:Ann", self_approval=False)
+    allowed = open_approval(acme, quorum=quorum, identity="user:Ann")
+    refused = open_approval(acme, quorum=quorum, identity="user:Ann", self_approval=False)
 
     approvals.approve(acme.pk, allowed, actor=voter("Ann"))
     with pytest.raises(DecisionForbidden):

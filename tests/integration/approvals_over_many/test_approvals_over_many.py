@@ -17,9 +17,10 @@ from pipelines.models import PipelineRun
 from pipelines.submission import NewRun, start_run
 from tenants.context import tenant_scope
 from tenants.models import Tenant
+from tests.accepted_work import wakes_per_call
 from tests.engine import Engine
 from tests.integration.test_alerts import statements
-from tests.open_questions import asked, heard, links_of, told
+from tests.open_questions import links_of, open_approval
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -33,7 +34,7 @@ def test_one_decision_wakes_fifty_activities_of_five_pipelines_each_with_the_opt
     with tenant_scope(acme.pk):
         waiting = list(Activity.objects.filter(step__isnull=False).values_list("pk", flat=True))
     (ended,) = engine.submit(acme, "dev")
-    approval = asked(acme, [*waiting, ended], options=("Honey", "Hives"))
+    approval = open_approval(acme, [*waiting, ended], options=("Honey", "Hives"))
     engine.drain()
     cancellation.cancel(acme.pk, ended, actor="Ann")
     assert engine.agent.calls == [], "held work must not start"
@@ -44,7 +45,7 @@ def test_one_decision_wakes_fifty_activities_of_five_pipelines_each_with_the_opt
     assert len(waiting) == 50
     assert {call.activity_id for call in engine.agent.calls} == set(waiting)
     assert len(engine.agent.calls) == 50
-    assert {told(call)["chosen_option"] for call in engine.agent.calls} == {"Honey"}
+    assert {call.wakes[-1]["chosen_option"] for call in engine.agent.calls} == {"Honey"}
     links = links_of(acme, approval)
     assert [links.pop(ended)] == [("skipped", "It was cancelled or reassigned.")]
     assert set(links.values()) == {("woken", "")}
@@ -55,7 +56,7 @@ def test_one_decision_wakes_fifty_activities_of_five_pipelines_each_with_the_opt
 def test_granted_work_that_an_approval_then_holds_does_not_start(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme)
     message = engine.take()
-    approval = asked(acme, [activity_id])
+    approval = open_approval(acme, [activity_id])
 
     tasks.run(**message)
 
@@ -63,12 +64,15 @@ def test_granted_work_that_an_approval_then_holds_does_not_start(engine: Engine,
     assert engine.status(acme, activity_id) == "awaiting_review"
     approvals.approve(acme.pk, approval, actor="Ann")
     engine.drain()
-    assert [wake["reason"] for wake in heard(engine, activity_id)[0]] == ["new_task", "review_approved"]
+    assert [wake["reason"] for wake in wakes_per_call(engine, activity_id)[0]] == [
+        "new_task",
+        "review_approved",
+    ]
 
 
 def test_an_approval_without_waiting_work_is_closed(engine: Engine, acme: Tenant) -> None:
     ids = engine.submit(acme, count=2)
-    approval = asked(acme, ids)
+    approval = open_approval(acme, ids)
 
     cancellation.cancel(acme.pk, ids[0], actor="Ann")
     status_before = engine.status(acme, approval)
@@ -81,7 +85,7 @@ def test_an_approval_without_waiting_work_is_closed(engine: Engine, acme: Tenant
 
 def test_a_successor_waits_for_approvals_about_the_reassigned_work(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme)
-    approval = asked(acme, [activity_id])
+    approval = open_approval(acme, [activity_id])
 
     successor = reassignment.reassign(acme.pk, activity_id, actor="Ann", reason="better", agent_role="dev")
     engine.drain()
@@ -103,7 +107,7 @@ def test_requesting_and_deciding_take_equally_many_statements_for_fifty_activiti
         created: list[UUID] = []
         ids = engine.submit(acme, count=count)
         return (
-            statements(lambda: created.append(asked(acme, ids))),
+            statements(lambda: created.append(open_approval(acme, ids))),
             statements(lambda: approvals.approve(acme.pk, created[0], actor="Ann")),
         )
 

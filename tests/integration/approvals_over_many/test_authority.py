@@ -27,8 +27,8 @@ from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Out
 from tenants import clock, tokens
 from tenants.context import tenant_scope
 from tenants.models import Membership, Tenant
+from tests.accepted_work import RESULT, AgentClient, accept_work, agent_of, calls_of
 from tests.engine import Engine
-from tests.toolbox import OUTPUT, Caller, at_work, caller_of, calls_of
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -187,7 +187,7 @@ class World:
     engine: Engine
     tenant: Tenant
     clients: dict[str, Any]
-    stranger: Caller
+    stranger: AgentClient
     works: dict[str, UUID] = field(default_factory=dict)
     questions: list[Question] = field(default_factory=list)
 
@@ -204,9 +204,9 @@ class World:
         for name in ("running", "blocked", "in review"):
             self.works[name] = self.submit("robot", name)
         self.settle()
-        tools = {name: caller_of(self.engine, work) for name, work in self.works.items()}
-        blocker = tools["blocked"].used("report_blocker", type="api_outage", message="It is down.")
-        review = tools["in review"].used("request_human_review", question="May I?", human_role="legal")
+        tools = {name: agent_of(self.engine, work) for name, work in self.works.items()}
+        blocker = tools["blocked"].create_with("report_blocker", type="api_outage", message="It is down.")
+        review = tools["in review"].create_with("request_human_review", question="May I?", human_role="legal")
         self.questions += [
             Question("blocker", frozenset({"blocked"}), id=blocker),
             Question("review", frozenset({"in review"}), human_role="legal", id=review),
@@ -323,7 +323,7 @@ def test_only_authorised_answers_count_and_work_starts_after_the_last_one(
     engine: Engine, acme: Tenant, clients: dict[str, Any]
 ) -> None:
     engine.agent.behaviour = lambda request: Accepted()
-    _, stranger = at_work(engine, acme)
+    _, stranger = accept_work(engine, acme)
     clients["agent"] = stranger.client
     engine.agent.behaviour = lambda request: in_two_runs(engine, request)
     users = {user.username: f"user:{user.pk}" for user in User.objects.all()}
@@ -338,7 +338,7 @@ def test_only_authorised_answers_count_and_work_starts_after_the_last_one(
             assert world.states() == expected, (name, question, decision, route)
             runs = {work: runs_of(work, world.questions) for work in world.works}
             assert world.settle() == runs, (name, question, decision, route)
-        caller_of(engine, world.works["running"]).post("complete", OUTPUT)
+        agent_of(engine, world.works["running"]).post("complete", RESULT)
         runs = {work: runs_of(work, world.questions, is_over=True) for work in world.works}
         assert world.settle() == runs
 

@@ -20,10 +20,10 @@ from agents.exceptions import PermanentAgentError
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.engine import Engine, at_once
-from tests.integration.agent_runs.accepted_work import Agent, accept_work
+from tests.accepted_work import AgentClient, accept_work, children, wakes_per_call
+from tests.engine import Engine, simultaneously
 from tests.integration.approvals_over_many.voters import voter
-from tests.open_questions import asked, children, heard, links_of
+from tests.open_questions import links_of, open_approval
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -34,7 +34,7 @@ def sweep() -> object:
     return job.work(system_jobs.Term(epoch=0))
 
 
-def finish(agent: Agent) -> None:
+def finish(agent: AgentClient) -> None:
     assert agent.post("complete", {"output": {"content": "x"}}).status_code == 200
 
 
@@ -48,7 +48,7 @@ def test_an_approval_leaves_the_inbox_with_the_last_of_its_activities(
 ) -> None:
     first, first_agent = accept_work(engine, accepting)
     second, second_agent = accept_work(engine, accepting)
-    approval = asked(accepting, [first, second])
+    approval = open_approval(accepting, [first, second])
 
     finish(first_agent)
     sweep()
@@ -64,7 +64,7 @@ def test_an_approval_leaves_the_inbox_with_the_last_of_its_activities(
     assert links_of(accepting, approval) == {first: ended, second: ended}
     with pytest.raises(TransitionRefused, match=rf"{approvals.ALL_ENDED} \(engine, 20.+Z\); it waits for no"):
         approvals.approve(accepting.pk, approval, actor="Ann")
-    assert len(heard(engine, first)) == len(heard(engine, second)) == 1
+    assert len(wakes_per_call(engine, first)) == len(wakes_per_call(engine, second)) == 1
 
 
 def test_it_does_not_matter_how_they_ended(engine: Engine, acme: Tenant) -> None:
@@ -76,7 +76,7 @@ def test_it_does_not_matter_how_they_ended(engine: Engine, acme: Tenant) -> None
     engine.drain()
     with tenant_scope(acme.pk):
         (task,) = submit([NewActivity(name="Read it", human_role="editor")], actor="test")
-    approval = asked(acme, [cancelled, gated, task.id])
+    approval = open_approval(acme, [cancelled, gated, task.id])
 
     cancellation.cancel(acme.pk, cancelled, actor="Ann")
     human_work.complete(acme.pk, task.id, actor="Ann")
@@ -100,7 +100,7 @@ def test_work_that_runs_again_keeps_its_approval(engine: Engine, acme: Tenant) -
 
     engine.agent.behaviour = lambda request: Accepted()
     failing, rejected = accept_work(engine, acme), accept_work(engine, acme, requires_approval=True)
-    about_failed, about_rejected = asked(acme, [failing[0]]), asked(acme, [rejected[0]])
+    about_failed, about_rejected = open_approval(acme, [failing[0]]), open_approval(acme, [rejected[0]])
 
     failing[1].post("fail", {"error": {"message": "no", "retryable": False}})
     finish(rejected[1])
@@ -115,7 +115,7 @@ def test_work_that_runs_again_keeps_its_approval(engine: Engine, acme: Tenant) -
 def test_a_question_about_results_or_about_no_activity_stays(engine: Engine, acme: Tenant) -> None:
     ids = engine.submit(acme, count=2)
     engine.drain()
-    about_results, about_nothing = asked(acme, ids), asked(acme)
+    about_results, about_nothing = open_approval(acme, ids), open_approval(acme)
 
     assert sweep() == 0
     assert engine.status(acme, about_results) == engine.status(acme, about_nothing) == "created"
@@ -124,7 +124,7 @@ def test_a_question_about_results_or_about_no_activity_stays(engine: Engine, acm
 def test_votes_options_and_due_times_do_not_keep_it(engine: Engine, accepting: Tenant) -> None:
     activity_id, agent = accept_work(engine, accepting)
     rules = {"options": ("a", "b"), "quorum": 2, "voters": 3, "due_seconds": 60, "on_timeout": "approve"}
-    approval = asked(accepting, [activity_id], **rules)
+    approval = open_approval(accepting, [activity_id], **rules)
     approvals.approve(accepting.pk, approval, actor=voter("Ann"), chosen_option="a")
     finish(agent)
 
@@ -139,10 +139,12 @@ def test_votes_options_and_due_times_do_not_keep_it(engine: Engine, accepting: T
 def test_a_decision_at_the_same_moment_has_one_outcome(engine: Engine, accepting: Tenant) -> None:
     for _ in range(8):
         activity_id, agent = accept_work(engine, accepting)
-        approval = asked(accepting, [activity_id])
+        approval = open_approval(accepting, [activity_id])
         finish(agent)
 
-        decided, withdrawn = at_once(partial(approvals.approve, accepting.pk, approval, actor="Ann"), sweep)
+        decided, withdrawn = simultaneously(
+            partial(approvals.approve, accepting.pk, approval, actor="Ann"), sweep
+        )
 
         status = engine.status(accepting, approval)
         if isinstance(decided, Activity):
@@ -157,7 +159,7 @@ def test_an_approval_that_was_decided_since_the_leader_looked_is_left_alone(
     engine: Engine, accepting: Tenant
 ) -> None:
     activity_id, agent = accept_work(engine, accepting)
-    approval = asked(accepting, [activity_id])
+    approval = open_approval(accepting, [activity_id])
     finish(agent)
     approvals.approve(accepting.pk, approval, actor="Ann")
 
@@ -170,7 +172,7 @@ def test_an_approval_that_an_activity_waits_for_after_all_is_left_alone(
 ) -> None:
     """Such as a revision that has taken the place of rejected work since the leader looked."""
     activity_id, _ = accept_work(engine, accepting)
-    approval = asked(accepting, [activity_id])
+    approval = open_approval(accepting, [activity_id])
 
     assert not approvals.withdraw_obsolete(accepting.pk, approval)
     assert engine.status(accepting, approval) == "created"
@@ -180,7 +182,7 @@ def test_one_approval_that_cannot_be_withdrawn_does_not_stop_the_others(
     engine: Engine, accepting: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pairs = [accept_work(engine, accepting) for _ in range(2)]
-    stuck, other = [asked(accepting, [activity_id]) for activity_id, _ in pairs]
+    stuck, other = [open_approval(accepting, [activity_id]) for activity_id, _ in pairs]
     for _, agent in pairs:
         finish(agent)
     withdraw = approvals.withdraw_obsolete

@@ -6,16 +6,13 @@ from typing import Any
 from uuid import UUID
 
 from tenants.models import Tenant
+from tests.accepted_work import AgentClient, accept_work
 from tests.engine import Engine
-from tests.toolbox import (
-    Caller,
-    at_work,
-)
 
 DOWN = {"type": "api_outage", "message": "The rank tracker is down.\nSince noon."}
 
 
-def block_work(engine: Engine, acme: Tenant, **fields: Any) -> tuple[UUID, Caller, UUID]:
+def block_work(engine: Engine, acme: Tenant, **fields: Any) -> tuple[UUID, AgentClient, UUID]:
     """Block an activity; return its id, the agent that reported the blocker, and the id of the resolution."""
-    activity_id, agent = at_work(engine, acme, **fields)
-    return activity_id, agent, agent.used("report_blocker", **DOWN)
+    activity_id, agent = accept_work(engine, acme, **fields)
+    return activity_id, agent, agent.create_with("report_blocker", **DOWN)

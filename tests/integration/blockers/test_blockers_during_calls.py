@@ -12,28 +12,22 @@ from activities.admission import rebuilding
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output, Usage
 from agents.exceptions import PermanentAgentError, RetryableAgentError
 from tenants.models import Tenant
-from tests.engine import Engine, elsewhere
+from tests.accepted_work import RESULT, AgentClient, action_url, assert_superseded, next_call
+from tests.engine import Engine, in_another_thread
 from tests.integration.blockers.blocked_work import DOWN, block_work
-from tests.toolbox import (
-    OUTPUT,
-    Caller,
-    of,
-    over,
-    woken,
-)
 
-pytestmark = pytest.mark.usefixtures("one_at_a_time")
+pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
 
 
 def script_first_call(
-    engine: Engine, meanwhile: Callable[[Caller], None], then: Callable[[], AgentResult]
+    engine: Engine, meanwhile: Callable[[AgentClient], None], then: Callable[[], AgentResult]
 ) -> None:
     """Let the agent's first call do `meanwhile` and then end; every later call accepts."""
 
     def behaviour(request: AgentRequest) -> AgentResult:
         if len(engine.agent.calls) > 1:
             return Accepted()
-        meanwhile(Caller(request))
+        meanwhile(AgentClient(request))
         return then()
 
     engine.agent.behaviour = behaviour
@@ -54,7 +48,9 @@ ENDS: dict[str, Callable[[], AgentResult]] = {
 @pytest.mark.parametrize("end", ENDS)
 def test_work_stays_blocked_however_the_call_ends(engine: Engine, acme: Tenant, end: str) -> None:
     script_first_call(
-        engine, lambda agent: elsewhere(lambda: agent.used("report_blocker", **DOWN)), ENDS[end]
+        engine,
+        lambda agent: in_another_thread(lambda: agent.create_with("report_blocker", **DOWN)),
+        ENDS[end],
     )
 
     (activity_id,) = engine.submit(acme)
@@ -71,7 +67,9 @@ def test_only_session_and_usage_of_a_result_after_the_blocker_are_stored(
 ) -> None:
     result = Completed(Output("never mind"), Usage(input_tokens=5, output_tokens=7), session_id="s-1")
     script_first_call(
-        engine, lambda agent: elsewhere(lambda: agent.used("report_blocker", **DOWN)), lambda: result
+        engine,
+        lambda agent: in_another_thread(lambda: agent.create_with("report_blocker", **DOWN)),
+        lambda: result,
     )
 
     (activity_id,) = engine.submit(acme)
@@ -88,9 +86,11 @@ def test_work_resolved_during_the_call_runs_exactly_once_more_after_it(
 ) -> None:
     ready: list[int] = []
 
-    def meanwhile(agent: Caller) -> None:
-        elsewhere(lambda: agent.used("report_blocker", **DOWN))
-        elsewhere(lambda: api("reviewer").post(of(agent.activity_id, "resolve"), {"note": "Up."}))
+    def meanwhile(agent: AgentClient) -> None:
+        in_another_thread(lambda: agent.create_with("report_blocker", **DOWN))
+        in_another_thread(
+            lambda: api("reviewer").post(action_url(agent.activity_id, "resolve"), {"note": "Up."})
+        )
         ready.append(engine.messages())
 
     script_first_call(engine, meanwhile, ENDS[end])
@@ -106,11 +106,13 @@ def test_work_resolved_during_the_call_runs_exactly_once_more_after_it(
 def test_a_second_delivery_during_the_call_starts_nothing(api: Any, engine: Engine, acme: Tenant) -> None:
     calls: list[int] = []
 
-    def meanwhile(agent: Caller) -> None:
-        elsewhere(lambda: agent.used("report_blocker", **DOWN))
-        elsewhere(lambda: tasks.run(**message))  # the work is blocked
-        elsewhere(lambda: api("reviewer").post(of(agent.activity_id, "resolve"), {"note": "Up."}))
-        elsewhere(lambda: tasks.run(**message))  # the work is ready
+    def meanwhile(agent: AgentClient) -> None:
+        in_another_thread(lambda: agent.create_with("report_blocker", **DOWN))
+        in_another_thread(lambda: tasks.run(**message))  # the work is blocked
+        in_another_thread(
+            lambda: api("reviewer").post(action_url(agent.activity_id, "resolve"), {"note": "Up."})
+        )
+        in_another_thread(lambda: tasks.run(**message))  # the work is ready
         calls.append(len(engine.agent.calls) + engine.messages())
 
     script_first_call(engine, meanwhile, ENDS["result"])
@@ -120,7 +122,7 @@ def test_a_second_delivery_during_the_call_starts_nothing(api: Any, engine: Engi
     tasks.run(**message)
 
     assert calls == [1]
-    assert woken(engine, activity_id).wake_reason == "unblocked"
+    assert next_call(engine, activity_id).wake_reason == "unblocked"
     assert len(engine.runs(acme, activity_id)) == 2
 
 
@@ -129,10 +131,12 @@ def test_a_wiped_redis_does_not_start_the_work_during_the_call(
 ) -> None:
     ready: list[int] = []
 
-    def meanwhile(agent: Caller) -> None:
-        elsewhere(lambda: agent.used("report_blocker", **DOWN))
-        elsewhere(rebuilding.rebuild)
-        elsewhere(lambda: api("reviewer").post(of(agent.activity_id, "resolve"), {"note": "Up."}))
+    def meanwhile(agent: AgentClient) -> None:
+        in_another_thread(lambda: agent.create_with("report_blocker", **DOWN))
+        in_another_thread(rebuilding.rebuild)
+        in_another_thread(
+            lambda: api("reviewer").post(action_url(agent.activity_id, "resolve"), {"note": "Up."})
+        )
         ready.append(engine.messages())
 
     script_first_call(engine, meanwhile, ENDS["result"])
@@ -140,16 +144,18 @@ def test_a_wiped_redis_does_not_start_the_work_during_the_call(
     assert engine.deliver()
 
     assert ready == [0]
-    assert woken(engine, activity_id).wake_reason == "unblocked"
+    assert next_call(engine, activity_id).wake_reason == "unblocked"
 
 
 def test_work_resolved_and_cancelled_during_the_call_does_not_run_again(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
-    def meanwhile(agent: Caller) -> None:
-        elsewhere(lambda: agent.used("report_blocker", **DOWN))
-        elsewhere(lambda: api("reviewer").post(of(agent.activity_id, "resolve"), {"note": "Up."}))
-        elsewhere(lambda: cancellation.cancel(acme.pk, agent.activity_id, actor="test"))
+    def meanwhile(agent: AgentClient) -> None:
+        in_another_thread(lambda: agent.create_with("report_blocker", **DOWN))
+        in_another_thread(
+            lambda: api("reviewer").post(action_url(agent.activity_id, "resolve"), {"note": "Up."})
+        )
+        in_another_thread(lambda: cancellation.cancel(acme.pk, agent.activity_id, actor="test"))
 
     script_first_call(engine, meanwhile, ENDS["result"])
     (activity_id,) = engine.submit(acme)
@@ -165,7 +171,7 @@ def test_an_agent_that_suspended_its_work_is_told_to_stop(engine: Engine, acme: 
     activity_id, agent, _ = block_work(engine, acme)
 
     beat = agent.post("heartbeat", {"progress": "still here"}).json()
-    late = agent.post("complete", {**OUTPUT, "session_id": "s-1", "usage": {"input_tokens": 3}})
+    late = agent.post("complete", {**RESULT, "session_id": "s-1", "usage": {"input_tokens": 3}})
     failed = agent.post("fail", {"error": {"message": "x", "retryable": True}})
 
     assert (beat["stop"], "report_blocker" in beat["reason"]) == (True, True)
@@ -174,7 +180,7 @@ def test_an_agent_that_suspended_its_work_is_told_to_stop(engine: Engine, acme: 
             200,
             {"accepted": False, "duplicate": False, "stop": True},
         )
-    over(agent.job(), "report_blocker")
+    assert_superseded(agent.get_job(), "report_blocker")
     (run,) = engine.runs(acme, activity_id)
     assert (run.session_id, run.usage["input_tokens"]) == ("s-1", 3)
     assert engine.status(acme, activity_id) == "blocked"
@@ -184,10 +190,10 @@ def test_a_late_result_of_a_suspended_run_does_not_change_the_next_run(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     activity_id, agent, _ = block_work(engine, acme)
-    api("reviewer").post(of(activity_id, "resolve"), {"note": "Up."})
-    woken(engine, activity_id)
+    api("reviewer").post(action_url(activity_id, "resolve"), {"note": "Up."})
+    next_call(engine, activity_id)
 
-    assert agent.post("complete", OUTPUT).json()["accepted"] is False
+    assert agent.post("complete", RESULT).json()["accepted"] is False
 
     assert engine.status(acme, activity_id) == "in_progress"
     assert [run.status for run in engine.runs(acme, activity_id)] == ["completed", "running"]

@@ -11,16 +11,12 @@ from activities.states import LinkKind
 from tenants import channels
 from tenants.context import tenant_scope
 from tenants.models import Channel, Tenant
+from tests.accepted_work import accept_work, child, count_activities
 from tests.answers import problem
 from tests.engine import Engine
 from tests.integration.blockers.blocked_work import DOWN, block_work
-from tests.toolbox import (
-    at_work,
-    child,
-    count_of,
-)
 
-pytestmark = pytest.mark.usefixtures("one_at_a_time")
+pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
 
 
 def create_channel(tenant: Tenant) -> Channel:
@@ -30,7 +26,7 @@ def create_channel(tenant: Tenant) -> Channel:
 
 
 def test_a_blocker_suspends_the_work_and_asks_a_person(engine: Engine, acme: Tenant) -> None:
-    activity_id, agent = at_work(engine, acme, priority=10)
+    activity_id, agent = accept_work(engine, acme, priority=10)
 
     answer = agent.use("report_blocker", **DOWN)
 
@@ -56,11 +52,11 @@ def test_a_blocker_suspends_the_work_and_asks_a_person(engine: Engine, acme: Ten
 
 def test_blocked_work_holds_no_slot(engine: Engine, acme: Tenant) -> None:
     engine.serve(acme, "qa", max_concurrency=1)
-    _, agent = at_work(engine, acme)
+    _, agent = accept_work(engine, acme)
     (waiting,) = engine.submit(acme)
     assert engine.messages() == 0
 
-    agent.used("report_blocker", **DOWN)
+    agent.create_with("report_blocker", **DOWN)
     engine.drain()
 
     assert engine.status(acme, waiting) == "in_progress"
@@ -79,9 +75,9 @@ def test_metadata_of_the_activity_may_name_the_role_that_resolves_blockers(
 
 def test_a_blocker_for_lost_authorisation_expires_the_channel(engine: Engine, acme: Tenant) -> None:
     channel = create_channel(acme)
-    activity_id, agent = at_work(engine, acme)
+    activity_id, agent = accept_work(engine, acme)
 
-    agent.used(
+    agent.create_with(
         "report_blocker", type="channel_auth_expired", message="Log in again.", channel_id=str(channel.pk)
     )
 
@@ -92,9 +88,9 @@ def test_a_blocker_for_lost_authorisation_expires_the_channel(engine: Engine, ac
 
 def test_another_type_of_blocker_does_not_expire_its_channel(engine: Engine, acme: Tenant) -> None:
     channel = create_channel(acme)
-    _, agent = at_work(engine, acme)
+    _, agent = accept_work(engine, acme)
 
-    agent.used(
+    agent.create_with(
         "report_blocker", type="missing_integration", message="No insights.", channel_id=str(channel.pk)
     )
 
@@ -105,11 +101,11 @@ def test_another_type_of_blocker_does_not_expire_its_channel(engine: Engine, acm
 def test_a_channel_that_was_reactivated_during_the_run_stays_active(engine: Engine, acme: Tenant) -> None:
     """The agent's knowledge is older."""
     channel = create_channel(acme)
-    activity_id, agent = at_work(engine, acme)
+    activity_id, agent = accept_work(engine, acme)
     channels.expire(acme.pk, channel.pk)
     channels.reactivate(acme.pk, channel.pk)
 
-    agent.used("report_blocker", type="channel_auth_expired", message="x", channel_id=str(channel.pk))
+    agent.create_with("report_blocker", type="channel_auth_expired", message="x", channel_id=str(channel.pk))
 
     with tenant_scope(acme.pk):
         assert Channel.objects.get(pk=channel.pk).status == "active"
@@ -121,12 +117,12 @@ def test_a_channel_of_another_tenant_is_refused_and_nothing_happens(
     engine: Engine, acme: Tenant, other_tenant: Tenant, whose: str
 ) -> None:
     channel_id = create_channel(other_tenant).pk if whose == "other" else uuid4()
-    activity_id, agent = at_work(engine, acme)
+    activity_id, agent = accept_work(engine, acme)
 
     answer = agent.use("report_blocker", type="channel_auth_expired", message="x", channel_id=str(channel_id))
 
     problem(answer, 403, "tool_refused")
-    assert (engine.status(acme, activity_id), count_of(acme)) == ("in_progress", 1)
+    assert (engine.status(acme, activity_id), count_activities(acme)) == ("in_progress", 1)
     if whose == "other":
         with tenant_scope(other_tenant.pk):
             assert Channel.objects.get(pk=channel_id).status == "active"

@@ -15,7 +15,7 @@ from tenants.context import system_scope
 from tests.engine import eventually
 from tests.integration.celery_setup import held_tasks
 from tests.integration.celery_setup.local_processes import QUEUE
-from tests.superusers import seeing_all
+from tests.superusers import create_superuser
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(180)]
 
@@ -76,5 +76,5 @@ def test_a_worker_survives_its_broker_and_results_are_stored_without_data_of_ten
     assert results("agents.check_health") == [], "results of frequent tasks are not stored"
     assert celery_setup.worker.container.id == pid, "the same process"
     browser = Client()
-    browser.force_login(seeing_all())
+    browser.force_login(create_superuser())
     assert b"retention.look_after" in browser.get("/admin/django_celery_results/taskresult/").content

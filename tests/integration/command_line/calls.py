@@ -11,21 +11,32 @@ from agents.exceptions import (
     AgentError,
 )
 from agents.runner import run_agent
-from tests.programs import Linked, a_request
+from tests.linking import RecordingLink
+from tests.programs import a_request
 
 STREAM = {"output": "stream-json"}
 
 
 def run(
-    command: list[Any], link: Linked | None = None, *, changes: dict[str, Any] | None = None, **options: Any
+    command: list[Any],
+    link: RecordingLink | None = None,
+    *,
+    changes: dict[str, Any] | None = None,
+    **options: Any,
 ) -> Completed:
-    result = run_agent(a_request({"command": command, **options}, **(changes or {})), link=link or Linked())
+    result = run_agent(
+        a_request({"command": command, **options}, **(changes or {})), link=link or RecordingLink()
+    )
     assert isinstance(result, Completed)
     return result
 
 
 def run_and_fail(
-    command: list[Any], link: Linked | None = None, *, changes: dict[str, Any] | None = None, **options: Any
+    command: list[Any],
+    link: RecordingLink | None = None,
+    *,
+    changes: dict[str, Any] | None = None,
+    **options: Any,
 ) -> AgentError:
     with pytest.raises(AgentError) as caught:
         run(command, link, changes=changes, **options)

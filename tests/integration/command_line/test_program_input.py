@@ -19,7 +19,7 @@ from agents.runner import run_agent
 from tenants import tracing
 from tests.integration.command_line.calls import run, run_and_fail
 from tests.programs import KEY, TOKEN, a_request, program
-from tests.tracing import collected, traceparent
+from tests.tracing import collect_spans, traceparent
 
 SHELL_WORDS = "; rm -rf / && $(echo) `id` | '\" > x\n--help"
 
@@ -104,7 +104,7 @@ def test_a_program_can_continue_the_trace_of_its_run(tmp_path: Path) -> None:
     command = program(tmp_path, "print(os.environ.get('TRACEPARENT', 'none'))")
 
     untraced = run(command, variables={"TRACEPARENT": "none"}).output.content
-    with collected() as spans, tracing.span("run dev"):
+    with collect_spans() as spans, tracing.span("run dev"):
         traceparent_of_program = run(
             command, variables={"TRACEPARENT": "00-of-somebody-else-00"}
         ).output.content

@@ -17,7 +17,8 @@ from agents.exceptions import (
     SessionInvalid,
 )
 from tests.integration.command_line.calls import STREAM, run, run_and_fail
-from tests.programs import Linked, program
+from tests.linking import RecordingLink
+from tests.programs import program
 
 
 def test_session_and_usage_are_reported_while_the_program_runs(tmp_path: Path) -> None:
@@ -29,7 +30,7 @@ def test_session_and_usage_are_reported_while_the_program_runs(tmp_path: Path) -
         say(type="result", result="Done.", session_id="s-1", total_cost_usd=0.25, model="m",
             usage={"input_tokens": 10, "cache_read_input_tokens": 3, "output_tokens": 9})
     """
-    link = Linked()
+    link = RecordingLink()
 
     result = run(program(tmp_path, code), link, **STREAM)
 
@@ -40,7 +41,7 @@ def test_session_and_usage_are_reported_while_the_program_runs(tmp_path: Path) -
 
 
 def test_events_of_a_second_kind_of_coding_agent_are_read() -> None:
-    link = Linked()
+    link = RecordingLink()
     events = output.Events(link, lambda reason: None)
     for event in (
         {"type": "thread.started", "thread_id": "t-1"},
@@ -66,7 +67,7 @@ def test_events_of_a_program_become_lines_of_the_log(tmp_path: Path) -> None:
         say(type="item.completed", item={"type": "command_execution", "command": "pytest", "aggregated_output": "ok", "exit_code": 0})
         say(type="result", result="Done.")
     """
-    link = Linked()
+    link = RecordingLink()
 
     run(program(tmp_path, code), link, **STREAM)
 
@@ -84,7 +85,7 @@ def test_events_of_a_program_become_lines_of_the_log(tmp_path: Path) -> None:
 
 
 def test_printed_text_becomes_lines_of_the_log(tmp_path: Path) -> None:
-    link = Linked()
+    link = RecordingLink()
 
     run(program(tmp_path, "print('one'); print('two', end='')"), link)
 
@@ -94,7 +95,7 @@ def test_printed_text_becomes_lines_of_the_log(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [1, 3, 1000])
 def test_events_may_come_in_pieces_of_any_size(size: int) -> None:
     text = '{"type": "system", "session_id": "s-1"}\n{"type": "result", "result": "Grüße", "structured_output": [1]}'.encode()
-    events = output.Events(Linked(), lambda reason: None)
+    events = output.Events(RecordingLink(), lambda reason: None)
     for start in range(0, len(text), size):
         events.feed(text[start : start + size])
 
@@ -102,7 +103,7 @@ def test_events_may_come_in_pieces_of_any_size(size: int) -> None:
 
 
 def test_an_endless_event_takes_no_memory_and_the_next_one_is_read() -> None:
-    events = output.Events(Linked(), lambda reason: None)
+    events = output.Events(RecordingLink(), lambda reason: None)
     for _ in range(100):
         events.feed(b"x" * 100_000)
     assert len(events.rest) <= output.LONGEST_LINE

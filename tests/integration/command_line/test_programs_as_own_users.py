@@ -22,7 +22,8 @@ from agents.command_line import users, workspaces
 from agents.contracts import AgentRequest, Completed
 from agents.exceptions import AgentError, ConfigurationError
 from agents.runner import run_agent
-from tests.programs import Linked, a_request
+from tests.linking import RecordingLink
+from tests.programs import a_request
 
 pytestmark = pytest.mark.skipif(not users.may_switch(), reason="only root can switch")
 
@@ -56,7 +57,7 @@ def home(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def run_script(
-    script: str, request: AgentRequest | None = None, link: Linked | None = None, **options: Any
+    script: str, request: AgentRequest | None = None, link: RecordingLink | None = None, **options: Any
 ) -> str:
     template = request or a_request({})
     own = a_request(
@@ -64,7 +65,7 @@ def run_script(
         tenant_id=template.tenant_id, agent_role=template.agent_role, run_id=uuid4(), activity_id=template.activity_id,
         params=template.params,
     )  # fmt: skip
-    result = run_agent(own, link=link or Linked())
+    result = run_agent(own, link=link or RecordingLink())
     assert isinstance(result, Completed)
     return str(result.output.content).strip()
 
@@ -114,7 +115,7 @@ def test_concurrent_runs_of_a_role_have_different_users_and_share_a_home(home: P
     together = threading.Barrier(2)
 
     def both(name: str) -> list[str]:
-        link = Linked()
+        link = RecordingLink()
         link.log = lambda kind, text: together.wait(20) if text == "here" else None  # type: ignore[method-assign, assignment]
         script = f"echo here; sleep 0.5; cat $HOME/note $HOME/inner/note; id -u; echo {name} > $HOME/{name}"
         return run_script(script, request, link).split()

@@ -22,7 +22,8 @@ from agents.exceptions import (
 from agents.runner import run_agent
 from tests.engine import eventually
 from tests.integration.command_line.calls import STREAM, run, run_and_fail
-from tests.programs import NOTE_KEEPER, Linked, a_request, processes_of, program
+from tests.linking import RecordingLink
+from tests.programs import NOTE_KEEPER, a_request, processes_of, program
 
 FAMILY = """
     subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"])
@@ -34,7 +35,7 @@ FAMILY = """
 @pytest.mark.parametrize("stubborn", [False, True])
 def test_a_cancelled_run_ends_its_program_with_all_its_processes(tmp_path: Path, stubborn: bool) -> None:
     code = ("signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" if stubborn else "") + "time.sleep(60)"
-    link = Linked()
+    link = RecordingLink()
     link.stop = lambda: "cancelled" if link.sessions else None
     request = a_request(
         {
@@ -61,7 +62,7 @@ def test_a_program_that_exceeds_its_timeout_is_ended(tmp_path: Path) -> None:
 
 def test_a_usage_report_over_budget_ends_the_run(tmp_path: Path) -> None:
     code = "say(message={'id': 1, 'usage': {'output_tokens': 5}})\ntime.sleep(60)".replace("\n", "\n        ")
-    link = Linked(stop_spending=lambda usage: "The budget is used up.")
+    link = RecordingLink(stop_spending=lambda usage: "The budget is used up.")
 
     assert "budget" in str(run_and_fail(program(tmp_path, code.replace("\n        ", "\n")), link, **STREAM))
 
@@ -105,7 +106,7 @@ def test_limits_apply(tmp_path: Path) -> None:
     assert nice.output.content == str(os.nice(0) + 7)  # relative to our own
 
 
-def peak_of(link: Linked) -> int:
+def peak_of(link: RecordingLink) -> int:
     """The memory measured so far."""
     peak: int = link.progress.get("resources", {}).get("peak_rss_bytes", 0)
     return peak
@@ -120,7 +121,7 @@ def test_resources_include_those_of_children(tmp_path: Path) -> None:
         while time.process_time() < until: pass
         child.wait()
     """
-    link = Linked()
+    link = RecordingLink()
     link.stop = lambda: measured.touch() if peak_of(link) > 80 << 20 else None
 
     run(program(tmp_path, code), link)
@@ -134,7 +135,7 @@ def test_resources_include_those_of_children(tmp_path: Path) -> None:
 def test_the_memory_of_a_small_program_excludes_that_of_its_worker(tmp_path: Path) -> None:
     """The kernel counts from the fork, when a program is as large as its parent."""
     ballast = b"x" * (200 << 20)
-    link = Linked()
+    link = RecordingLink()
 
     measured = tmp_path / "measured"
     link.stop = lambda: measured.touch() if peak_of(link) > 2 << 20 else None
@@ -227,7 +228,7 @@ def test_sweeping_does_not_touch_runs_of_living_workers(tmp_path: Path) -> None:
         while not os.path.exists({str(swept)!r}): time.sleep(0.01)
         print(sys.stdin.read())
     """
-    assert run(program(tmp_path, code), Linked(stop=sweep)).output.content
+    assert run(program(tmp_path, code), RecordingLink(stop=sweep)).output.content
     assert set(numbers) == {0}
 
 

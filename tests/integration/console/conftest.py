@@ -14,7 +14,7 @@ from tenants.models import Membership, Tenant
 from tests.console_user import Person
 from tests.engine import Engine
 from tests.questions import Questions
-from tests.superusers import seeing_all
+from tests.superusers import create_superuser
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def boss(person: Callable[..., Person]) -> Person:
 @pytest.fixture
 def root(database: None) -> Person:
     """A superuser who is no member of any tenant."""
-    return Person(seeing_all())
+    return Person(create_superuser())
 
 
 @pytest.fixture

@@ -29,11 +29,11 @@ LOOKS = (("light", 1280), ("dark", 390))
 @pytest.fixture
 def window(person: Callable[..., Person]) -> Iterator[Any]:
     admin = person("ann", role="admin", human_roles=["editor"])
-    with pages.browser() as chromium, pages.served() as address:
+    with pages.browser() as chromium, pages.serve_site() as address:
         context = chromium.new_context(base_url=address, viewport={"width": 1280, "height": 800})
-        context.add_cookies([pages.signed_in(admin.user, address)])
+        context.add_cookies([pages.session_cookie(admin.user, address)])
         yield context.new_page()
-        pages.leave(context)
+        pages.close_context(context)
 
 
 @pytest.fixture
@@ -96,9 +96,9 @@ def test_the_tenants_and_second_factor_pages_are_accessible(
     settings.ORCHESTRATOR_PASSKEY_ORIGIN = "https://console.example"
     bo = person("bo", tenant, other_tenant)
     violations = []
-    with pages.browser() as chromium, pages.served() as address:
+    with pages.browser() as chromium, pages.serve_site() as address:
         context = chromium.new_context(base_url=address)
-        context.add_cookies([pages.signed_in(bo.user, address)])
+        context.add_cookies([pages.session_cookie(bo.user, address)])
         window = context.new_page()
         for colours, width in LOOKS:
             window.emulate_media(color_scheme=colours, reduced_motion="reduce")
@@ -111,13 +111,13 @@ def test_the_tenants_and_second_factor_pages_are_accessible(
                 assert window.inner_text("h1") == heading
                 faults = axe.Axe().run(window).response["violations"]
                 violations += [(colours, width, path, fault["id"], fault["help"]) for fault in faults]
-        pages.leave(context)
+        pages.close_context(context)
 
     assert violations == []
 
 
 def test_the_sign_in_page_is_accessible(database: None) -> None:
-    with pages.browser() as chromium, pages.served() as address:
+    with pages.browser() as chromium, pages.serve_site() as address:
         window = chromium.new_context(base_url=address).new_page()
         window.goto("/login/")
         violations = [fault["id"] for fault in axe.Axe().run(window).response["violations"]]

@@ -18,8 +18,8 @@ from agents.models import AgentConfig
 from console.activities.listing import PAGE
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.browsing import words
-from tests.console_user import Person, sent_by
+from tests.browsing import visible_text
+from tests.console_user import Person, send_form
 from tests.forms import Form, forms_of
 from tests.page_queries import MOST, statements
 from tests.questions import Questions
@@ -56,7 +56,7 @@ def test_every_attempt_shows_its_prompt_even_a_failed_one(questions: Questions, 
     texts = f"{LIST}{one}/texts/"
 
     questions.engine.drain()
-    assert "honey" in words(ann.get(texts)), "while it waits for its next attempt"
+    assert "honey" in visible_text(ann.get(texts)), "while it waits for its next attempt"
     for _ in range(2):
         questions.engine.make_due(questions.tenant)
         questions.engine.drain()
@@ -64,7 +64,7 @@ def test_every_attempt_shows_its_prompt_even_a_failed_one(questions: Questions, 
     runs = questions.engine.runs(questions.tenant, one)
     assert [run.status for run in runs] == ["failed", "failed", "completed"]
     for run in runs:
-        assert "honey" in words(ann.get(f"{texts}?run={run.pk}"))
+        assert "honey" in visible_text(ann.get(f"{texts}?run={run.pk}"))
 
 
 def test_deleted_wakes_of_a_run_are_reported(questions: Questions, ann: Person) -> None:
@@ -74,7 +74,7 @@ def test_deleted_wakes_of_a_run_are_reported(questions: Questions, ann: Person) 
     with tenant_scope(questions.tenant.pk):
         Wake.objects.filter(activity_id=one).delete()
 
-    assert "The wakes of this run are no longer stored." in words(ann.get(f"{LIST}{one}/texts/"))
+    assert "The wakes of this run are no longer stored." in visible_text(ann.get(f"{LIST}{one}/texts/"))
 
 
 # The list
@@ -125,7 +125,7 @@ def test_each_activity_says_why_it_waits(questions: Questions, ann: Person) -> N
     questions.blocker()
     submit_work(questions.tenant, work("Bees"))
 
-    text = words(ann.get(f"{LIST}?q=status:open"))
+    text = visible_text(ann.get(f"{LIST}?q=status:open"))
 
     assert "Somebody removes the blocker." in text
     assert "It is ready and will start when its turn comes." in text
@@ -137,7 +137,7 @@ def test_a_fault_in_a_query_is_marked_at_its_place(questions: Questions, ann: Pe
     answer = ann.browser.get(f"{LIST}?q=status:open+roel:<b>")
 
     assert answer.status_code == 400
-    assert "Unknown field roel. Did you mean role? At character 13:" in words(answer)
+    assert "Unknown field roel. Did you mean role? At character 13:" in visible_text(answer)
     assert "<mark>roel:&lt;b&gt;</mark>" in answer.content.decode()
     assert names(answer) == []
 
@@ -160,7 +160,7 @@ def test_the_next_page_continues_after_the_last_row(questions: Questions, ann: P
 def test_nothing_of_another_tenant_is_shown(questions: Questions, other_tenant: Tenant, ann: Person) -> None:
     (theirs,) = submit_work(other_tenant, work("Their secret"))
 
-    assert "Their secret" not in words(ann.get(LIST))
+    assert "Their secret" not in visible_text(ann.get(LIST))
     for address in (f"{LIST}{theirs}/", f"{LIST}{theirs}/texts/", f"{LIST}?tenant={other_tenant.slug}"):
         assert ann.browser.get(address).status_code == 404
     assert ann.browser.get(f"{LIST}?q=parent:{theirs}").status_code == 200
@@ -191,7 +191,7 @@ def test_the_page_shows_time_attempts_and_wait_reason(questions: Questions, ann:
     revision = questions.get(questions.newest(link_kind="gate").parent_id)
 
     answer = ann.get(f"{LIST}{revision.pk}/")
-    text = words(answer)
+    text = visible_text(answer)
 
     assert "Somebody decides about the result." in text
     assert "Answer it in the inbox" in text
@@ -242,7 +242,7 @@ def test_an_operator_runs_paused_work_with_a_reason(questions: Questions, ann: P
     answer = form.send(ann.browser, ("deed", "run-now"), reason="The client is on the phone.")
 
     assert answer.status_code == 302
-    assert "The activity runs before all other work" in words(ann.get(answer["Location"]))
+    assert "The activity runs before all other work" in visible_text(ann.get(answer["Location"]))
     activity = questions.get(waiting)
     assert (activity.status, activity.run_now_at is not None) == ("created", True)
 
@@ -257,7 +257,7 @@ def test_an_activity_that_changed_since_the_page_loaded_is_not_acted_on(
     answer = form.send(ann.browser, ("deed", "cancel"))
 
     assert answer.status_code == 409
-    assert "The activity has changed since you loaded the page." in words(answer)
+    assert "The activity has changed since you loaded the page." in visible_text(answer)
     assert questions.get(failed.pk).status == "created"
 
 
@@ -280,15 +280,15 @@ def test_work_is_reassigned_to_another_role_with_a_reason(questions: Questions, 
 def test_a_bulk_action_is_counted_performed_and_reported(questions: Questions, ann: Person) -> None:
     ids = submit_work(questions.tenant, *(work(f"Part {number}") for number in range(3)))
     page = ann.get(f"{MANY}?q=role:strategy-writer")
-    assert "3 activities match" in words(page)
+    assert "3 activities match" in visible_text(page)
 
     answer = forms_of(page)["many"].send(ann.browser, action="cancel", reason="Not now.")
     assert answer.status_code == 302
-    assert "0 of 3" in words(ann.get(answer["Location"]))
+    assert "0 of 3" in visible_text(ann.get(answer["Location"]))
     bulk_jobs.work()
 
     assert {questions.get(one).status for one in ids} == {"cancelled"}
-    text = words(ann.get(answer["Location"]))
+    text = visible_text(ann.get(answer["Location"]))
     assert "3 of 3 3 done 0 skipped 0 failed" in text
     assert "Not now." in text
     assert "Stop" not in text
@@ -304,7 +304,7 @@ def test_a_bulk_action_is_refused_when_the_number_of_matches_changed(
     answer = form.send(ann.browser, action="cancel")
 
     assert answer.status_code == 409
-    assert "The filter now matches 2 activities, not 1." in words(answer)
+    assert "The filter now matches 2 activities, not 1." in visible_text(answer)
     with tenant_scope(questions.tenant.pk):
         assert not BulkJob.objects.exists()
         assert set(Activity.objects.values_list("status", flat=True)) == {"created"}
@@ -320,7 +320,7 @@ def test_a_bulk_action_is_refused_when_other_activities_match(questions: Questio
     answer = form.send(ann.browser, action="cancel")
 
     assert answer.status_code == 409
-    assert "the same number of activities, but different ones" in words(answer)
+    assert "the same number of activities, but different ones" in visible_text(answer)
     with tenant_scope(questions.tenant.pk):
         assert not BulkJob.objects.exists()
     assert forms_of(answer)["many"].send(ann.browser, action="cancel").status_code == 302
@@ -344,7 +344,7 @@ def test_missing_fields_of_a_bulk_action_are_reported(
 
     answer = form.send(ann.browser, **sent)
 
-    assert (answer.status_code, message in words(answer)) == (400, True)
+    assert (answer.status_code, message in visible_text(answer)) == (400, True)
 
 
 def test_only_its_tenant_sees_and_stops_a_bulk_job(
@@ -358,7 +358,7 @@ def test_only_its_tenant_sees_and_stops_a_bulk_job(
     assert stranger.browser.get(job).status_code == 404
     assert forms_of(ann.get(job))["stop"].send(ann.browser).status_code == 302
 
-    assert "cancelled" in words(ann.get(job))
+    assert "cancelled" in visible_text(ann.get(job))
 
 
 def test_bulk_actions_need_a_query_and_the_operator_role(
@@ -407,7 +407,7 @@ def test_the_page_shows_the_wait_reason_and_position(questions: Questions, ann: 
     (second,) = questions.engine.submit(questions.tenant, "site-auditor")
     why = wait_reasons.why(questions.tenant.pk, second)
 
-    page = words(ann.get(f"{LIST}{second}/"))
+    page = visible_text(ann.get(f"{LIST}{second}/"))
 
     assert (why.code, why.position) == ("no_worker", 2)
     assert why.detail in page
@@ -444,7 +444,7 @@ def test_an_operator_submits_work_for_an_agent(questions: Questions, ann: Person
     answer = new_form(ann).send(ann.browser, **filled)
 
     made = only(questions.tenant)
-    assert "The activity was submitted." in words(ann.get(answer["Location"]))
+    assert "The activity was submitted." in visible_text(ann.get(answer["Location"]))
     assert (made.name, made.agent_role, made.human_role, made.description) == (
         "Audit the shop",
         "qa",
@@ -480,7 +480,7 @@ def test_an_operator_submits_work_for_people(questions: Questions, ann: Person) 
 def test_faults_of_new_work_are_shown_at_their_fields(questions: Questions, ann: Person) -> None:
     def faults(**filled: str) -> set[str]:
         answer = new_form(ann).send(ann.browser, **filled)
-        assert answer.status_code == 400, words(answer)
+        assert answer.status_code == 400, visible_text(answer)
         return set(answer.context["form"].errors)
 
     assert faults(name="", who="agent:qa") == {"name"}
@@ -505,6 +505,6 @@ def test_a_viewer_cannot_submit_work(
 ) -> None:
     vic = person("vic", role="viewer")
 
-    assert "New activity" not in words(vic.get(LIST))
+    assert "New activity" not in visible_text(vic.get(LIST))
     assert vic.browser.get(f"{LIST}new/").status_code == 404
-    assert sent_by(vic, new_form(ann), name="Mine").status_code == 404
+    assert send_form(vic, new_form(ann), name="Mine").status_code == 404

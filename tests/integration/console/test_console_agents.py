@@ -16,12 +16,12 @@ from console.agents import RecentRuns
 from tenants.context import tenant_scope
 from tenants.identifiers import first_id_at, uuid7
 from tenants.models import AuditEntry, Tenant
-from tests.browsing import words
-from tests.console_user import Person, refused, sent_by
+from tests.browsing import visible_text
+from tests.console_user import Person, refusal_notice, send_form
 from tests.engine import Engine
-from tests.failed_work import failed
+from tests.failed_work import submit_failing
 from tests.forms import forms_of
-from tests.registry import registered
+from tests.registry import temporary_agent
 
 AGENTS = "/agents/"
 
@@ -29,7 +29,7 @@ AGENTS = "/agents/"
 @pytest.fixture
 def scribe(database: None) -> Iterator[Agent]:
     """An agent with two versions that were in production one after the other."""
-    with registered(endpoint="https://scribe.example") as agent:
+    with temporary_agent(endpoint="https://scribe.example") as agent:
         deployments.deploy("scribe", "1.0.0", "production", actor="mia")
         deployments.deploy("scribe", "1.1.0", "production", actor="noa")
         yield agent
@@ -42,7 +42,7 @@ def test_each_role_shows_the_runs_of_its_tenant_only(
     engine.serve(other_tenant)
     engine.submit(tenant, "qa", count=3)
     engine.drain()
-    failed(engine, tenant, "qa")
+    submit_failing(engine, tenant, "qa")
     engine.submit(other_tenant, "qa", count=5)
     engine.drain()
 
@@ -50,7 +50,7 @@ def test_each_role_shows_the_runs_of_its_tenant_only(
 
     assert (row.runs.completed, row.runs.failed, row.runs.failure_percent) == (3, 1, "25%")
     assert row.runs.p50 is not None
-    assert "25%" in words(ann.get(AGENTS))
+    assert "25%" in visible_text(ann.get(AGENTS))
 
 
 def test_percentiles_of_durations_count_only_completed_runs() -> None:
@@ -91,10 +91,10 @@ def test_figures_limited_by_the_number_of_runs_say_since_when(
     page = ann.get(AGENTS)
 
     assert page.context["since"] == started
-    assert "too many to count a whole day" in words(page)
-    assert "2 runs since" in words(ann.get(f"{AGENTS}qa/"))
+    assert "too many to count a whole day" in visible_text(page)
+    assert "2 runs since" in visible_text(ann.get(f"{AGENTS}qa/"))
     monkeypatch.setattr("console.agents.MOST", 3)
-    assert "runs in the last 24 hours" in words(ann.get(AGENTS))
+    assert "runs in the last 24 hours" in visible_text(ann.get(AGENTS))
 
 
 def test_the_page_of_a_role_has_its_versions_newest_first(scribe: Agent, ann: Person) -> None:
@@ -102,7 +102,7 @@ def test_the_page_of_a_role_has_its_versions_newest_first(scribe: Agent, ann: Pe
 
     history = page.context["one"].history
     assert [each.version for each in history] == ["1.1.0", "1.0.0"]
-    assert "by noa" in words(page)
+    assert "by noa" in visible_text(page)
     assert "versions" in forms_of(page)
     assert forms_of(page)["versions"].buttons == [], "only the platform deploys"
     assert "scribe.example" not in page.content.decode(), "addresses are the platform's"
@@ -141,8 +141,8 @@ def test_a_form_of_an_older_state_cannot_roll_back_or_promote(
     first = page.context["one"].history[-1]
     forms["deeds"].send(root.browser, ("deed", "roll_back"))
 
-    again = refused(forms["deeds"].send(root.browser, ("deed", "roll_back")), 409)
-    promoted = refused(forms["versions"].send(root.browser, ("deed", f"promote:{first.pk}")), 409)
+    again = refusal_notice(forms["deeds"].send(root.browser, ("deed", "roll_back")), 409)
+    promoted = refusal_notice(forms["versions"].send(root.browser, ("deed", f"promote:{first.pk}")), 409)
 
     assert again == promoted
     assert again.startswith("The agent has changed since you loaded the page")
@@ -169,9 +169,9 @@ def test_an_admin_of_a_tenant_cannot_deploy(
     boss = person("boss", role="admin")
     form = forms_of(root.get(f"{AGENTS}scribe/?tenant=acme"))["deeds"]
 
-    answer = sent_by(boss, form, deed="roll_back")
+    answer = send_form(boss, form, deed="roll_back")
 
-    assert "needs a token of a platform admin" in refused(answer, 403)
+    assert "needs a token of a platform admin" in refusal_notice(answer, 403)
     serving = deployments.in_production("scribe")
     assert serving is not None
     assert serving.version == "1.1.0"
@@ -185,15 +185,15 @@ def test_a_rollback_without_an_earlier_version_is_refused(
     form.send(root.browser, ("deed", "roll_back"))
     form.fields |= forms_of(root.get(address))["deeds"].fields
 
-    assert "was in production before" in refused(form.send(root.browser, ("deed", "roll_back")), 409)
+    assert "was in production before" in refusal_notice(form.send(root.browser, ("deed", "roll_back")), 409)
     assert root.browser.get(f"{AGENTS}no-such/?tenant=acme").status_code == 404
 
 
 def test_failed_runs_are_shown_on_the_page(engine: Engine, tenant: Tenant, ann: Person) -> None:
     engine.serve(tenant)
-    failed(engine, tenant, "dev", 2, error=PermanentAgentError("No.", code="no"))
+    submit_failing(engine, tenant, "dev", 2, error=PermanentAgentError("No.", code="no"))
 
-    assert "100% failed" in words(ann.get(f"{AGENTS}dev/"))
+    assert "100% failed" in visible_text(ann.get(f"{AGENTS}dev/"))
 
 
 @pytest.mark.parametrize("address", [AGENTS, f"{AGENTS}qa/"])

@@ -9,7 +9,7 @@ import pytest
 
 from pipelines import submission, versions
 from pipelines.subjects import LONGEST, subject_of
-from tests.browsing import words
+from tests.browsing import visible_text
 from tests.console_user import INBOX, Person
 from tests.page_queries import MOST
 from tests.questions import ARTICLE, Questions
@@ -35,7 +35,7 @@ def test_similar_failures_are_one_item_with_their_count(questions: Questions, an
     assert listed(page) == [("Failed: Audit", 2), ("Failed: Audit", 1)]
     assert page.context["inbox"].rows[0].id == oldest.pk
     assert counts(page) == {"All": 2, "Escalations": 2}
-    assert "2 similar" in words(page)
+    assert "2 similar" in visible_text(page)
     fingerprint = oldest.metadata["fingerprint"]
     assert f"/dead-letters/{fingerprint}/" in ann.look(oldest).content.decode(), (
         "where all of them are dealt with"
@@ -81,8 +81,8 @@ def test_an_item_of_a_run_shows_the_subject_of_the_run(questions: Questions, ann
     (row,) = ann.get().context["inbox"].rows
 
     assert row.about == "Bees in the city"
-    assert "Bees in the city" in words(ann.get())
-    assert "Bees in the city" in words(ann.get("/runs/"))
+    assert "Bees in the city" in visible_text(ann.get())
+    assert "Bees in the city" in visible_text(ann.get("/runs/"))
 
 
 @pytest.mark.parametrize(

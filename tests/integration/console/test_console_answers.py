@@ -13,8 +13,8 @@ import pytest
 
 from activities import outputs, reassignment
 from tenants.models import Tenant
-from tests.browsing import words
-from tests.console_user import INBOX, Person, done, notice, refused, sent_by
+from tests.browsing import visible_text
+from tests.console_user import INBOX, Person, notice, refusal_notice, send_form, success_notice
 from tests.forms import Form, forms_of
 from tests.questions import Questions
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.long
 def test_a_gate_is_approved(questions: Questions, ann: Person) -> None:
     gate = questions.gate_of_step()
 
-    assert done(ann.answer(gate, "approve", notes="Good."), ann) == "Approved: Approve: Write"
+    assert success_notice(ann.answer(gate, "approve", notes="Good."), ann) == "Approved: Approve: Write"
 
     now = questions.get(gate.pk)
     assert (now.status, now.decided_by, now.reviewer_notes) == ("approved", "user:ann", "Good.")
@@ -38,7 +38,7 @@ def test_changes_are_requested_at_a_gate_with_notes(questions: Questions, ann: P
     gate = questions.gate()
 
     assert (
-        done(ann.answer(gate, "reject", notes="Shorter.\r\nAnd with honey."), ann)
+        success_notice(ann.answer(gate, "reject", notes="Shorter.\r\nAnd with honey."), ann)
         == "Changes requested: Approve: Summary"
     )
 
@@ -58,7 +58,7 @@ def test_rejections_and_resolutions_need_notes(
     form = ann.form(item)
 
     for notes in ("", "   ", "\r\n"):
-        message = refused(form.send(ann.browser, ("deed", deed), notes=notes), 400)
+        message = refusal_notice(form.send(ann.browser, ("deed", deed), notes=notes), 400)
         assert message.startswith("Describe ")
     assert questions.get(item.pk).status == "created"
 
@@ -66,8 +66,8 @@ def test_rejections_and_resolutions_need_notes(
 def test_a_review_is_approved_or_rejected(questions: Questions, ann: Person) -> None:
     good, bad = questions.review(), questions.review()
 
-    assert done(ann.answer(good, "approve"), ann).startswith("Approved")
-    assert done(ann.answer(bad, "reject", notes="Warmer."), ann).startswith("Changes requested")
+    assert success_notice(ann.answer(good, "approve"), ann).startswith("Approved")
+    assert success_notice(ann.answer(bad, "reject", notes="Warmer."), ann).startswith("Changes requested")
 
     questions.engine.drain()
     wakes = {
@@ -81,7 +81,9 @@ def test_a_review_is_approved_or_rejected(questions: Questions, ann: Person) -> 
 def test_a_blocker_is_resolved(questions: Questions, ann: Person) -> None:
     blocker = questions.blocker()
 
-    assert done(ann.answer(blocker, "resolve", notes="I signed in again."), ann).startswith("Resolved")
+    assert success_notice(ann.answer(blocker, "resolve", notes="I signed in again."), ann).startswith(
+        "Resolved"
+    )
 
     questions.engine.drain()
     (wake,) = questions.engine.agent.calls[-1].wakes
@@ -94,8 +96,8 @@ def test_a_blocker_that_was_reassigned_is_resolved_with_a_note_too(questions: Qu
         questions.tenant.pk, blocker.pk, actor="Ops", reason="Yours.", human_role="devops"
     )
 
-    assert refused(ann.answer(heir, "resolve"), 400).startswith("Describe ")
-    assert done(ann.answer(heir, "resolve", notes="Up."), ann).startswith("Resolved")
+    assert refusal_notice(ann.answer(heir, "resolve"), 400).startswith("Describe ")
+    assert success_notice(ann.answer(heir, "resolve", notes="Up."), ann).startswith("Resolved")
 
     questions.engine.drain()
     assert questions.engine.agent.calls[-1].wakes[0]["blocker_resolution"] == "Up."
@@ -104,11 +106,11 @@ def test_a_blocker_that_was_reassigned_is_resolved_with_a_note_too(questions: Qu
 def test_a_task_is_claimed_and_completed_with_a_result(questions: Questions, ann: Person) -> None:
     task = questions.task()
 
-    assert done(ann.answer(task, "start"), ann).startswith("Claimed")
+    assert success_notice(ann.answer(task, "start"), ann).startswith("Claimed")
     claimed = r"Claimed by ann on \d+ \w+ \d{4}, \d\d:\d\d UTC\. Others can still answer it\."
-    assert re.search(claimed, words(ann.look(task)))
-    assert "claimed by ann" in words(ann.browser.get(INBOX))
-    assert done(
+    assert re.search(claimed, visible_text(ann.look(task)))
+    assert "claimed by ann" in visible_text(ann.browser.get(INBOX))
+    assert success_notice(
         ann.answer(task, "complete", output="# Called\r\nThey agree.", notes="Fine."), ann
     ).startswith("Completed")
 
@@ -123,7 +125,7 @@ def test_a_task_is_claimed_and_completed_with_a_result(questions: Questions, ann
 def test_a_task_is_completed_without_result_or_notes(questions: Questions, ann: Person) -> None:
     task = questions.task()
 
-    done(ann.answer(task, "complete"), ann)
+    success_notice(ann.answer(task, "complete"), ann)
 
     assert (questions.get(task.pk).status, questions.get(task.pk).output_ref) == ("done", None)
 
@@ -136,7 +138,7 @@ def test_a_result_that_is_too_long_is_refused_and_kept_in_the_form(
 
     answer = ann.answer(task, "complete", output="ééééééé", notes="see above")
 
-    assert "longer than the limit of 10 bytes" in refused(answer, 400)
+    assert "longer than the limit of 10 bytes" in refusal_notice(answer, 400)
     assert forms_of(answer)["answer"].fields["output"] == ["ééééééé"]
     assert forms_of(answer)["answer"].fields["notes"] == ["see above"]
 
@@ -145,11 +147,11 @@ def test_an_approval_needs_one_of_its_options(questions: Questions, ann: Person)
     approval = questions.approval(linked=2)
 
     choose = "Choose one of the options: Warm, Sober."
-    assert refused(ann.answer(approval, "approve"), 400) == choose
-    assert refused(ann.answer(approval, "approve", option="Loud"), 400) == choose
-    assert done(ann.answer(approval, "approve", option="Sober", notes="Sober it is."), ann).startswith(
-        "Approved"
-    )
+    assert refusal_notice(ann.answer(approval, "approve"), 400) == choose
+    assert refusal_notice(ann.answer(approval, "approve", option="Loud"), 400) == choose
+    assert success_notice(
+        ann.answer(approval, "approve", option="Sober", notes="Sober it is."), ann
+    ).startswith("Approved")
 
     assert questions.get(approval.pk).chosen_option == "Sober"
     assert {questions.get(pk).status for pk in questions.get_linked(approval)} == {"created"}
@@ -161,8 +163,10 @@ def test_an_approval_needs_one_of_its_options(questions: Questions, ann: Person)
 def test_an_approval_is_rejected_or_withdrawn(questions: Questions, ann: Person) -> None:
     rejected, withdrawn = questions.approval(), questions.approval()
 
-    assert done(ann.answer(rejected, "reject", notes="Neither."), ann).startswith("Rejected")
-    assert done(ann.answer(withdrawn, "withdraw", notes="Asked twice."), ann).startswith("Request cancelled")
+    assert success_notice(ann.answer(rejected, "reject", notes="Neither."), ann).startswith("Rejected")
+    assert success_notice(ann.answer(withdrawn, "withdraw", notes="Asked twice."), ann).startswith(
+        "Request cancelled"
+    )
 
     assert questions.get(rejected.pk).status == "rejected"
     assert (questions.get(withdrawn.pk).status, questions.get(withdrawn.pk).cancel_reason) == (
@@ -174,7 +178,7 @@ def test_an_approval_is_rejected_or_withdrawn(questions: Questions, ann: Person)
 def test_failed_work_is_retried(questions: Questions, ann: Person) -> None:
     escalation = questions.escalation()
 
-    assert done(ann.answer(escalation, "retry"), ann) == "Retried: Failed: Audit"
+    assert success_notice(ann.answer(escalation, "retry"), ann) == "Retried: Failed: Audit"
 
     assert questions.get(escalation.parent_id).status == "created"
     assert questions.get(escalation.pk).status == "cancelled"
@@ -183,7 +187,7 @@ def test_failed_work_is_retried(questions: Questions, ann: Person) -> None:
 def test_failed_work_is_cancelled(questions: Questions, ann: Person) -> None:
     escalation = questions.escalation()
 
-    done(ann.answer(escalation, "cancel", notes="Not needed any more."), ann)
+    success_notice(ann.answer(escalation, "cancel", notes="Not needed any more."), ann)
 
     work = questions.get(escalation.parent_id)
     assert (work.status, work.cancel_reason) == ("cancelled", "Not needed any more.")
@@ -192,7 +196,7 @@ def test_failed_work_is_cancelled(questions: Questions, ann: Person) -> None:
 def test_completing_an_escalation_does_not_retry_the_work(questions: Questions, ann: Person) -> None:
     escalation = questions.escalation()
 
-    done(ann.answer(escalation, "complete", notes="Did it by hand."), ann)
+    success_notice(ann.answer(escalation, "complete", notes="Did it by hand."), ann)
 
     assert questions.get(escalation.pk).status == "done"
     assert questions.get(escalation.parent_id).status == "needs_review"
@@ -222,11 +226,11 @@ def test_a_viewer_sees_items_and_cannot_answer(
     item, viewer = getattr(questions, kind)(), person("vic", role="viewer")
 
     page = viewer.look(item)
-    assert "Your role here is viewer, which may not decide." in words(page)
+    assert "Your role here is viewer, which may not decide." in visible_text(page)
     assert "answer" not in forms_of(page)
 
-    answer = sent_by(viewer, ann.form(item), deed=deed, notes="mine")
-    assert "Your role here is viewer" in refused(answer, 403)
+    answer = send_form(viewer, ann.form(item), deed=deed, notes="mine")
+    assert "Your role here is viewer" in refusal_notice(answer, 403)
     assert questions.get(item.pk).status == "created"
 
 
@@ -236,23 +240,23 @@ def test_a_reviewer_decides_only_items_of_their_human_roles(
     eva = person("eva", role="reviewer", human_roles=["editor"])
     legal, general = questions.review(human_role="legal"), questions.review()
 
-    assert "Only the human role legal may decide this. Your roles: editor." in words(eva.look(legal))
-    done(eva.answer(general, "approve"), eva)
+    assert "Only the human role legal may decide this. Your roles: editor." in visible_text(eva.look(legal))
+    success_notice(eva.answer(general, "approve"), eva)
 
 
 def test_only_operators_retry(questions: Questions, ann: Person, person: Callable[..., Person]) -> None:
     escalation, eva = questions.escalation(), person("eva", role="reviewer")
 
-    assert "Only operators may retry or cancel the work." in words(eva.look(escalation))
-    answer = sent_by(eva, ann.form(escalation), deed="retry")
-    assert "Only operators" in refused(answer, 403)
+    assert "Only operators may retry or cancel the work." in visible_text(eva.look(escalation))
+    answer = send_form(eva, ann.form(escalation), deed="retry")
+    assert "Only operators" in refusal_notice(answer, 403)
     assert questions.get(escalation.parent_id).status == "needs_review"
 
 
 def test_a_requester_cannot_decide_without_self_approval(questions: Questions, ann: Person) -> None:
     approval = questions.approval(self_approval=False, asked_by=f"user:{ann.user.pk}")
 
-    assert "You requested this decision, so somebody else must make it." in words(ann.look(approval))
+    assert "You requested this decision, so somebody else must make it." in visible_text(ann.look(approval))
     assert ann.form(approval).buttons == [("deed", "withdraw")]
 
 
@@ -262,21 +266,23 @@ def test_votes_are_counted_until_the_quorum(
     approval, bob = questions.approval(options=(), quorum=2), person("bob", role="reviewer")
     form_of_bob = bob.form(approval)
 
-    assert done(ann.answer(approval, "approve"), ann).startswith("Vote recorded; more approvals are needed")
-    assert "You have voted." in words(ann.look(approval))
+    assert success_notice(ann.answer(approval, "approve"), ann).startswith(
+        "Vote recorded; more approvals are needed"
+    )
+    assert "You have voted." in visible_text(ann.look(approval))
     assert questions.get(approval.pk).status == "in_progress"
 
     # Another person's vote does not make an open page outdated.
-    done(form_of_bob.send(bob.browser, ("deed", "approve")), bob)
+    success_notice(form_of_bob.send(bob.browser, ("deed", "approve")), bob)
     assert questions.get(approval.pk).status == "approved"
 
 
 def test_nobody_votes_twice(questions: Questions, ann: Person) -> None:
     approval = questions.approval(options=(), quorum=2)
     form = ann.form(approval)
-    done(form.send(ann.browser, ("deed", "approve")), ann)
+    success_notice(form.send(ann.browser, ("deed", "approve")), ann)
 
-    assert "You have voted." in refused(form.send(ann.browser, ("deed", "approve")), 403)
+    assert "You have voted." in refusal_notice(form.send(ann.browser, ("deed", "approve")), 403)
 
 
 # What is no answer
@@ -299,7 +305,7 @@ def test_answers_that_the_page_does_not_offer_are_refused(questions: Questions, 
         ({"deed": ""}, 400), ({"deed": "resolve"}, 409), ({"deed": "retry"}, 409), ({"notes": "x" * 20_001}, 400),
         ({"notes": "a\x00b"}, 400),
     ):  # fmt: skip
-        refused(sent_by(ann, form, **{"deed": "approve", **change}), status)
+        refusal_notice(send_form(ann, form, **{"deed": "approve", **change}), status)
     assert questions.get(gate.pk).status == "created"
 
 
@@ -315,7 +321,7 @@ def test_members_of_another_tenant_cannot_answer(
         f"{INBOX}{gate.pk}/?tenant=globex",
     ):
         form.action = address
-        assert sent_by(stranger, form, deed="approve").status_code == 404
-    answer = sent_by(stranger, Form("/inbox/approve/", "post"), chosen=f"{gate.pk}:{gate.version}")
+        assert send_form(stranger, form, deed="approve").status_code == 404
+    answer = send_form(stranger, Form("/inbox/approve/", "post"), chosen=f"{gate.pk}:{gate.version}")
     assert "This item does not exist." in notice(answer)
     assert questions.get(gate.pk).status == "created"

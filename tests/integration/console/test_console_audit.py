@@ -13,7 +13,7 @@ import pytest
 from console import audit
 from tenants.context import tenant_scope
 from tenants.models import AuditEntry, Tenant
-from tests.browsing import words
+from tests.browsing import visible_text
 from tests.cases import in_one_test
 from tests.console_user import Person
 from tests.engine import Engine
@@ -37,7 +37,7 @@ def test_the_newest_entry_comes_first_with_actor_and_operation(trail: None, boss
     page = boss.get(AUDIT)
 
     assert operations(page) == ["POST /budgets/", "POST /queues/{role}/pause/"]
-    assert "ann user from 127.0.0.1" in words(page)
+    assert "ann user from 127.0.0.1" in visible_text(page)
 
 
 @in_one_test(
@@ -57,7 +57,7 @@ def test_the_trail_is_filtered(query: str, expected: list[str], trail: None, bos
 
 
 def test_an_invalid_day_is_reported(trail: None, boss: Person) -> None:
-    assert "Enter days as YYYY-MM-DD." in words(boss.get(f"{AUDIT}?since=yesterday"))
+    assert "Enter days as YYYY-MM-DD." in visible_text(boss.get(f"{AUDIT}?since=yesterday"))
 
 
 def test_changed_fields_are_shown_before_and_after(trail: None, tenant: Tenant, boss: Person) -> None:
@@ -116,8 +116,8 @@ def test_only_admins_see_the_trail(address: str, trail: None, ann: Person) -> No
     answer = ann.browser.get(address)
 
     assert answer.status_code == 403
-    assert "Only admins of acme can see this page. Your role is operator." in words(answer)
-    assert "POST /budgets/" not in words(answer)
+    assert "Only admins of acme can see this page. Your role is operator." in visible_text(answer)
+    assert "POST /budgets/" not in visible_text(answer)
 
 
 def test_the_trail_of_another_tenant_is_not_shown(

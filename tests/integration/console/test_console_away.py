@@ -9,11 +9,11 @@ import pytest
 from django.db import connections
 
 from tenants.context import APP
-from tests.browsing import words
+from tests.browsing import visible_text
 from tests.console_user import Person
 from tests.engine import Engine
 from tests.forms import forms_of
-from tests.installed import free_port
+from tests.network import free_port
 
 PAGES = ["/", "/activities/", "/inbox/", "/queues/", "/usage/", "/settings/"]
 
@@ -41,8 +41,8 @@ def test_a_page_without_the_database_says_so_and_asks_for_a_retry(
         page = ann.browser.get(address)
 
     assert (page.status_code, page["Retry-After"]) == (503, "5")
-    assert "The database does not answer." in words(page)
-    assert "Sign out" not in words(page)
+    assert "The database does not answer." in visible_text(page)
+    assert "Sign out" not in visible_text(page)
     assert ann.get(address).status_code == 200
 
 
@@ -53,5 +53,5 @@ def test_a_form_sent_without_the_database_warns_against_blind_retries(engine: En
         page = form.send(ann.browser, ("deed", "pause"))
 
     assert page.status_code == 503
-    assert "check before you send it again" in words(page)
+    assert "check before you send it again" in visible_text(page)
     assert 'http-equiv="refresh"' not in page.content.decode(), "it would be sent again"

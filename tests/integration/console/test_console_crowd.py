@@ -15,7 +15,7 @@ from console import navigation
 from tenants.context import APP, SYSTEM, tenant_scope
 from tenants.models import Membership, Tenant
 from tests.engine import Engine
-from tests.plans import asked_of, read_from_end_to_end
+from tests.plans import recorded_statements, sequential_scans
 
 pytestmark = pytest.mark.long
 
@@ -57,7 +57,7 @@ def test_no_page_scans_a_long_table_or_needs_more_than_twelve_statements(
 
     for page in pages:
         member.get(page)  # fill the caches
-        with asked_of(APP, SYSTEM) as captured:
+        with recorded_statements(APP, SYSTEM) as captured:
             assert member.get(page).status_code == 200, page
         queries = [
             each
@@ -69,7 +69,7 @@ def test_no_page_scans_a_long_table_or_needs_more_than_twelve_statements(
             cursor.execute("SET LOCAL random_page_cost = 1.1")  # as is usual where no disk has to turn
             for alias, sql, params in queries:
                 if sql.lstrip().startswith(("SELECT", "WITH")):
-                    scanned = read_from_end_to_end(alias, sql, params, more_than=READ_AT_MOST)
+                    scanned = sequential_scans(alias, sql, params, more_than=READ_AT_MOST)
                     long += [(page, scanned, sql)] if scanned else []
 
     assert long == []

@@ -11,10 +11,10 @@ from activities.models import Activity, DeadLetter
 from agents.exceptions import PermanentAgentError
 from tenants.context import tenant_scope
 from tenants.models import AuditEntry, Tenant
-from tests.browsing import words
-from tests.console_user import Person, refused, sent_by
+from tests.browsing import visible_text
+from tests.console_user import Person, refusal_notice, send_form
 from tests.engine import Engine
-from tests.failed_work import failed, failed_many, letters_of
+from tests.failed_work import create_dead_letters, letters_of, submit_failing
 from tests.forms import forms_of
 
 LETTERS = "/dead-letters/"
@@ -24,7 +24,7 @@ LETTERS = "/dead-letters/"
 def broken(engine: Engine, tenant: Tenant) -> list[UUID]:
     """Three activities with the same failure."""
     engine.serve(tenant)
-    return failed(engine, tenant, count=3)
+    return submit_failing(engine, tenant, count=3)
 
 
 @pytest.fixture
@@ -40,7 +40,9 @@ def states(tenant: Tenant, ids: list[UUID]) -> list[str]:
 def test_similar_failures_are_grouped_with_a_sample(
     engine: Engine, tenant: Tenant, broken: list[UUID], ann: Person
 ) -> None:
-    failed(engine, tenant, "dev", error=PermanentAgentError("Page 7 is <b>empty</b>.", code="empty_page"))
+    submit_failing(
+        engine, tenant, "dev", error=PermanentAgentError("Page 7 is <b>empty</b>.", code="empty_page")
+    )
 
     page = ann.get(LETTERS)
 
@@ -56,12 +58,12 @@ def test_similar_failures_are_grouped_with_a_sample(
 def test_the_list_is_filtered_by_role_and_state(
     engine: Engine, tenant: Tenant, broken: list[UUID], ann: Person
 ) -> None:
-    assert "There are no open failures." in words(ann.get(f"{LETTERS}?role=dev"))
+    assert "There are no open failures." in visible_text(ann.get(f"{LETTERS}?role=dev"))
     with tenant_scope(tenant.pk):
         DeadLetter.objects.update(state="closed")
 
-    assert "There are no open failures." in words(ann.get(LETTERS))
-    assert "broken It broke." in words(ann.get(f"{LETTERS}?state=all"))
+    assert "There are no open failures." in visible_text(ann.get(LETTERS))
+    assert "broken It broke." in visible_text(ann.get(f"{LETTERS}?state=all"))
 
 
 def test_a_replay_is_previewed_and_replays_what_was_counted(
@@ -69,15 +71,15 @@ def test_a_replay_is_previewed_and_replays_what_was_counted(
 ) -> None:
     counted = forms_of(ann.get(address))["replay"].send(ann.browser, ("deed", "count_replay"), per_second="2")
 
-    assert "3 would be retried" in words(counted)
-    assert "At 2 per second the last one starts after 1 s." in words(counted)
+    assert "3 would be retried" in visible_text(counted)
+    assert "At 2 per second the last one starts after 1 s." in visible_text(counted)
     assert states(tenant, broken) == ["open"] * 3, "counting starts nothing"
 
-    later = failed(engine, tenant)  # fails alike, after the count
+    later = submit_failing(engine, tenant)  # fails alike, after the count
     answer = forms_of(counted)["confirmation"].send(ann.browser, ("deed", "replay"))
     page = ann.get(answer["Location"])
 
-    assert "Retried: 3" in words(page)
+    assert "Retried: 3" in visible_text(page)
     assert states(tenant, broken) == ["replayed"] * 3
     assert states(tenant, later) == ["open"], "what was not counted is not replayed"
     (replay,) = page.context["alike"].history
@@ -94,8 +96,8 @@ def test_the_history_shows_the_outcome_of_a_replay(
     forms_of(counted)["confirmation"].send(ann.browser, ("deed", "replay"))
     engine.drain()
 
-    assert "3 succeeded" in words(ann.get(address))
-    assert "user:ann replayed 3 3 succeeded" in words(ann.get(LETTERS))
+    assert "3 succeeded" in visible_text(ann.get(address))
+    assert "user:ann replayed 3 3 succeeded" in visible_text(ann.get(LETTERS))
 
 
 def test_one_failure_is_retried_once(
@@ -104,10 +106,10 @@ def test_one_failure_is_retried_once(
     form, letter = forms_of(ann.get(address))["single"], letters_of(tenant, *broken)[0]
 
     answer = form.send(ann.browser, ("letter", str(letter.pk)))
-    assert "Retried: work" in words(ann.get(answer["Location"]))
+    assert "Retried: work" in visible_text(ann.get(answer["Location"]))
     assert sorted(states(tenant, broken)) == ["open", "open", "replayed"]
 
-    assert "This dead letter was already replayed by user:ann" in refused(
+    assert "This dead letter was already replayed by user:ann" in refusal_notice(
         form.send(ann.browser, ("letter", str(letter.pk))), 409
     )
 
@@ -118,11 +120,11 @@ def test_dismissing_needs_a_reason_and_a_confirmation(
     form = forms_of(ann.get(address))["dismiss"]
 
     lacking_reason = form.send(ann.browser, ("deed", "count_dismiss"))
-    assert "reason" in refused(lacking_reason, 400)
+    assert "reason" in refusal_notice(lacking_reason, 400)
     assert 'name="reason" rows="2" maxlength="2000" aria-invalid="true"' in lacking_reason.content.decode()
 
     counted = form.send(ann.browser, ("deed", "count_dismiss"), reason="Nobody needs it.")
-    assert "3 would be dismissed" in words(counted)
+    assert "3 would be dismissed" in visible_text(counted)
     forms_of(counted)["confirmation"].send(ann.browser, ("deed", "dismiss"))
     with tenant_scope(tenant.pk):
         rows = Activity.objects.filter(pk__in=broken).values_list("status", "cancel_reason")
@@ -136,7 +138,7 @@ def test_an_invalid_rate_is_refused_and_kept_in_the_form(
         ann.browser, ("deed", "count_replay"), per_second="quick"
     )
 
-    assert "must be a number above 0" in refused(answer, 400)
+    assert "must be a number above 0" in refusal_notice(answer, 400)
     assert 'value="quick" aria-invalid="true"' in answer.content.decode()
     assert (
         "nan"
@@ -151,12 +153,12 @@ def test_a_viewer_sees_failures_and_changes_nothing(
 ) -> None:
     vic = person("vic", role="viewer")
     page = vic.get(address)
-    assert "Only operators may retry or dismiss failures." in words(page)
+    assert "Only operators may retry or dismiss failures." in visible_text(page)
     assert {"replay", "dismiss"}.isdisjoint(forms_of(page))
 
-    answer = sent_by(vic, forms_of(ann.get(address))["replay"], deed="count_replay")
+    answer = send_form(vic, forms_of(ann.get(address))["replay"], deed="count_replay")
 
-    assert "This needs the role operator" in refused(answer, 403)
+    assert "This needs the role operator" in refusal_notice(answer, 403)
     assert states(tenant, broken) == ["open"] * 3
 
 
@@ -167,19 +169,19 @@ def test_failures_of_another_tenant_are_not_shown(
 
     assert otto.browser.get(address).status_code == 404
     assert otto.browser.get(f"{address}?tenant=acme").status_code == 404
-    assert "There are no open failures." in words(otto.get(LETTERS))
+    assert "There are no open failures." in visible_text(otto.get(LETTERS))
 
 
 def test_the_pages_need_few_queries_for_hundreds_of_failures(
     tenant: Tenant, ann: Person, queries_of: Callable[..., list[str]]
 ) -> None:
-    ids = failed_many(tenant, 200)
+    ids = create_dead_letters(tenant, 200)
     address = f"{LETTERS}{letters_of(tenant, ids[0])[0].fingerprint}/"
 
     for each in (LETTERS, address):
         queries = queries_of(ann, each)
         assert len(queries) <= 12, queries
-    assert "Older" in words(ann.get(address))
+    assert "Older" in visible_text(ann.get(address))
     assert len(ann.get(f"{address}?page=4").context["alike"].letters) == 50
     assert ann.browser.get(f"{address}?page=0").status_code == 404
 
@@ -187,12 +189,12 @@ def test_the_pages_need_few_queries_for_hundreds_of_failures(
 def test_quoted_text_separates_groups_and_is_shown(engine: Engine, tenant: Tenant, ann: Person) -> None:
     engine.serve(tenant)
     for message in ("no title in row 7", "no title in row 12", "no body in row 1"):
-        failed(
+        submit_failing(
             engine, tenant, error=PermanentAgentError(f'HTTP 422: {{"error": "{message}"}}', code="refused")
         )
 
     groups = ann.get(LETTERS).context["letters"].groups
-    page = words(ann.get(f"{LETTERS}{groups[0].fingerprint}/"))
+    page = visible_text(ann.get(f"{LETTERS}{groups[0].fingerprint}/"))
 
     assert [group.count for group in groups] == [2, 1]
     assert "no title in row 7" in page

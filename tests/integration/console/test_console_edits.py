@@ -14,9 +14,9 @@ from activities.models import OutputSpool
 from agents.contracts import Completed, Output
 from console.inbox import actions
 from tenants.context import tenant_scope
-from tests.browsing import words
-from tests.console_user import Person, done, refused
-from tests.engine import at_once
+from tests.browsing import visible_text
+from tests.console_user import Person, refusal_notice, success_notice
+from tests.engine import simultaneously
 from tests.forms import forms_of
 from tests.questions import Questions
 
@@ -41,7 +41,7 @@ def test_the_next_step_gets_the_edited_text_and_the_original_data(questions: Que
     )
     outputs.copy_waiting()
 
-    message = done(
+    message = success_notice(
         ann.answer(gate, EDITED, edited="# Bees\r\n\r\nThey fly <far>.\r\n", notes="One word."), ann
     )
 
@@ -58,9 +58,9 @@ def test_the_next_step_gets_the_edited_text_and_the_original_data(questions: Que
 def test_the_page_shows_who_edited_the_text_and_the_difference(questions: Questions, ann: Person) -> None:
     gate = questions.gate()
     own = gate.input_ref
-    done(ann.answer(gate, EDITED, edited=MINE), ann)
+    success_notice(ann.answer(gate, EDITED, edited=MINE), ann)
 
-    page_text = words(page := ann.look(gate))
+    page_text = visible_text(page := ann.look(gate))
 
     assert "Approved as edited by ann" in page_text
     assert "Edited by ann before approval" in page_text
@@ -69,14 +69,14 @@ def test_the_page_shows_who_edited_the_text_and_the_difference(questions: Questi
     assert "Result of qa" in page_text, "the agent's own text"
     assert "Approved text" in page_text
     assert text_of(questions, own) == "# Bees\n\nBees fly far."
-    assert "Edited and approved by ann" in words(ann.get(f"/activities/{gate.parent_id}/texts/"))
+    assert "Edited and approved by ann" in visible_text(ann.get(f"/activities/{gate.parent_id}/texts/"))
 
 
 @pytest.mark.parametrize("deed", ["approve", EDITED])
 def test_an_unchanged_text_is_approved_without_an_edit(deed: str, questions: Questions, ann: Person) -> None:
     gate = questions.gate(content='\n  # Bees\r\n\r\n<b> & "bees"\n\n')
 
-    assert done(ann.answer(gate, deed), ann).startswith("Approved: ")
+    assert success_notice(ann.answer(gate, deed), ann).startswith("Approved: ")
 
     assert questions.get(gate.pk).output_ref is None
     assert questions.get(gate.parent_id).output_ref == gate.input_ref
@@ -87,7 +87,7 @@ def test_an_edited_text_is_kept_when_plain_approve_is_pressed(questions: Questio
 
     answer = ann.answer(gate, "approve", edited=MINE)
 
-    assert refused(answer, 400).startswith("You have edited the text")
+    assert refusal_notice(answer, 400).startswith("You have edited the text")
     assert "Bees fly very far." in answer.content.decode(), "it is still in the form"
     assert questions.get(gate.pk).status == "created"
 
@@ -106,7 +106,7 @@ def test_empty_and_too_long_texts_are_refused(
 ) -> None:
     gate = questions.gate()
 
-    assert message in refused(ann.answer(gate, EDITED, edited=text), 400)
+    assert message in refusal_notice(ann.answer(gate, EDITED, edited=text), 400)
 
     assert (questions.get(gate.pk).status, spooled(questions)) == ("created", 1)
 
@@ -114,7 +114,7 @@ def test_empty_and_too_long_texts_are_refused(
 def test_requesting_changes_ignores_an_edited_text(questions: Questions, ann: Person) -> None:
     gate = questions.gate()
 
-    assert done(ann.answer(gate, "reject", notes="Shorter.", edited=MINE), ann).startswith(
+    assert success_notice(ann.answer(gate, "reject", notes="Shorter.", edited=MINE), ann).startswith(
         "Changes requested"
     )
 
@@ -128,7 +128,7 @@ def test_an_edit_of_an_item_claimed_meanwhile_is_refused_and_kept(questions: Que
 
     answer = form.send(ann.browser, ("deed", EDITED), edited=MINE)
 
-    assert refused(answer, 409).startswith("Claimed by bob")
+    assert refusal_notice(answer, 409).startswith("Claimed by bob")
     assert "Bees fly very far." in answer.content.decode()
     assert (questions.get(gate.pk).status, spooled(questions)) == ("in_progress", 1)
 
@@ -137,7 +137,7 @@ def test_one_of_two_concurrent_edits_counts(questions: Questions, person: Callab
     gate = questions.gate()
     forms = [(each, each.form(gate)) for each in (person("ann"), person("bob"))]
 
-    answers = at_once(
+    answers = simultaneously(
         *(
             lambda who=who, form=form: form.send(
                 who.browser, ("deed", EDITED), edited=f"By {who.user.username}."
@@ -156,10 +156,10 @@ def test_one_of_two_concurrent_edits_counts(questions: Questions, person: Callab
 def test_the_next_round_can_be_edited(questions: Questions, ann: Person) -> None:
     gate = questions.next_round(questions.gate(), "Shorter.", "Bees fly.")
 
-    done(ann.answer(gate, EDITED, edited="Bees fly high."), ann)
+    success_notice(ann.answer(gate, EDITED, edited="Bees fly high."), ann)
 
     assert text_of(questions, questions.get(gate.parent_id).output_ref) == "Bees fly high."
-    page_text = words(ann.look(gate))
+    page_text = visible_text(ann.look(gate))
     assert "Round 1: changes requested by ann" in page_text
     assert "Edited by ann before approval" in page_text
 
@@ -169,7 +169,7 @@ def test_an_item_with_a_quorum_cannot_be_edited(questions: Questions, ann: Perso
 
     page = ann.look(gate)
 
-    assert "Several people vote on this, so the text cannot be edited" in words(page)
+    assert "Several people vote on this, so the text cannot be edited" in visible_text(page)
     assert 'name="edited"' not in page.content.decode()
 
 
@@ -212,6 +212,6 @@ def test_an_unreadable_result_is_not_approved_with_an_edit(
 
     answer = form.send(ann.browser, ("deed", EDITED), edited=MINE)
 
-    assert "does not answer" in refused(answer, 503)
+    assert "does not answer" in refusal_notice(answer, 503)
     assert forms_of(answer)["answer"].fields["edited"] == [f"\n{MINE}"], "nothing of it is lost"
     assert questions.get(gate.pk).status == "created"

@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from console import error_pages
 from tenants.context import APP
 from tenants.models import Tenant
-from tests.browsing import words
+from tests.browsing import visible_text
 from tests.console_user import Person
 
 BROWSER = {"accept": "text/html,application/xhtml+xml"}
@@ -22,9 +22,9 @@ def test_an_unknown_address_shows_a_page_with_a_way_back(ann: Person) -> None:
     answer = ann.browser.get("/no/such/page", headers=BROWSER)
 
     assert answer.status_code == 404
-    assert "Page not found" in words(answer)
+    assert "Page not found" in visible_text(answer)
     assert 'href="/"' in answer.content.decode()
-    assert answer["X-Request-Id"] in words(answer)
+    assert answer["X-Request-Id"] in visible_text(answer)
     assert "script-src 'self';" in answer["Content-Security-Policy"]
 
 
@@ -42,7 +42,7 @@ def test_an_expired_form_says_that_nothing_was_done(ann: Person) -> None:
     answer = ann.browser.post("/queues/", {"deed": "pause"}, headers=BROWSER)
 
     assert answer.status_code == 403
-    assert "This form has expired Nothing was done." in words(answer)
+    assert "This form has expired Nothing was done." in visible_text(answer)
 
 
 @pytest.mark.parametrize(
@@ -62,5 +62,5 @@ def test_the_error_pages_need_no_database(database: None, handler: Any, status: 
         answer = handler(request, *why)
 
     assert answer.status_code == status
-    assert message in words(answer)
+    assert message in visible_text(answer)
     assert len(captured) == 0

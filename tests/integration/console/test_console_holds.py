@@ -15,8 +15,8 @@ from tenants import pausing
 from tenants.context import tenant_scope
 from tenants.models import PauseKind, Tenant
 from tests.engine import Engine
-from tests.failed_work import failed
-from tests.spending import capped
+from tests.failed_work import submit_failing
+from tests.spending import make_budget
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -42,7 +42,7 @@ def test_an_idle_tenant_is_well(engine: Engine, acme: Tenant) -> None:
 def test_work_held_by_a_budget_is_named_with_the_budget(
     engine: Engine, acme: Tenant, other_tenant: Tenant
 ) -> None:
-    capped(acme, cap="0.10", estimate="0.30", name="Google Ads", period="total")
+    make_budget(acme, cap="0.10", estimate="0.30", name="Google Ads", period="total")
     engine.submit(acme, ROLE, count=3)
     engine.drain()
 
@@ -56,7 +56,7 @@ def test_work_held_by_a_budget_is_named_with_the_budget(
 
 
 def test_work_held_by_a_periodic_budget_says_until_when(engine: Engine, acme: Tenant) -> None:
-    capped(acme, cap="0.10", estimate="0.30", name="Daily", period="day")
+    make_budget(acme, cap="0.10", estimate="0.30", name="Daily", period="day")
     engine.submit(acme, ROLE)
     engine.drain()
 
@@ -111,7 +111,7 @@ def test_work_that_waits_for_its_turn_needs_no_attention(engine: Engine, acme: T
 
 
 def test_permanently_failed_work_needs_attention(engine: Engine, acme: Tenant) -> None:
-    failed(engine, acme, count=2)
+    submit_failing(engine, acme, count=2)
     dead_letters.handle_waiting()
 
     page = overview(acme.pk)

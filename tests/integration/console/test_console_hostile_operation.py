@@ -15,9 +15,9 @@ from tenants.models import Channel, Tenant
 from tenants.models.events import WebhookDelivery, WebhookEndpoint
 from tests.console_user import Person
 from tests.engine import Engine
-from tests.failed_work import failed
+from tests.failed_work import submit_failing
 from tests.scheduling import NOON, make_schedule
-from tests.spending import capped
+from tests.spending import make_budget
 
 HARMLESS = "plain words"
 HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(1)></td>{% debug %}"
@@ -37,9 +37,9 @@ class Elements(HTMLParser):
 def arrange(engine: Engine, tenant: Tenant, text: str) -> list[str]:
     """Create one object of each kind with a text; return the pages that show them."""
     engine.serve(tenant)
-    failed(engine, tenant, "qa", error=PermanentAgentError(text, code="broken"))
+    submit_failing(engine, tenant, "qa", error=PermanentAgentError(text, code="broken"))
     schedule = make_schedule(tenant, text, description=text, params={text: text})
-    budget = capped(tenant, name=text)
+    budget = make_budget(tenant, name=text)
     params = {text: text, "topic": text}
     versions.save(
         tenant.pk,

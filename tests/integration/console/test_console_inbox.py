@@ -21,7 +21,7 @@ from activities.submission import NewActivity, submit
 from console.labels import KINDS
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.browsing import words
+from tests.browsing import visible_text
 from tests.console_user import INBOX, Person
 from tests.engine import Engine
 from tests.questions import Questions
@@ -55,7 +55,7 @@ def test_an_anonymous_visitor_is_sent_to_the_login(client: Client, database: Non
 
 
 def test_an_empty_inbox_says_what_will_appear(ann: Person) -> None:
-    page_text = words(ann.get())
+    page_text = visible_text(ann.get())
 
     assert "The inbox is empty." in page_text
     assert "Results that need approval" in page_text
@@ -108,7 +108,7 @@ def test_a_member_sees_items_of_their_tenant_only(
     _tasks(other_tenant, NewActivity(name="theirs", human_role="editor"))
     theirs = _only(other_tenant)
 
-    assert "theirs" not in words(ann.get())
+    assert "theirs" not in visible_text(ann.get())
     assert ann.browser.get(f"{INBOX}?tenant={other_tenant.slug}").status_code == 404
     assert ann.browser.get(f"{INBOX}{theirs.pk}/").status_code == 404
     assert ann.browser.get(f"{INBOX}{theirs.pk}/?tenant={other_tenant.slug}").status_code == 404
@@ -138,7 +138,7 @@ def test_a_user_without_a_tenant_is_told_so(tenant: Tenant, person: Callable[...
     with tenant_scope(tenant.pk):
         tenant.__class__.objects.filter(pk=tenant.pk).update(is_active=False)
 
-    assert "You are not a member of any tenant." in words(nobody.get())
+    assert "You are not a member of any tenant." in visible_text(nobody.get())
 
 
 def test_a_superuser_chooses_among_tenants_with_open_items(
@@ -147,11 +147,11 @@ def test_a_superuser_chooses_among_tenants_with_open_items(
     _tasks(tenant, NewActivity(name="one", human_role="editor"))
     _tasks(other_tenant, *(NewActivity(name=f"two {n}", human_role="editor") for n in range(3)))
 
-    page_text = words(root.get())
+    page_text = visible_text(root.get())
 
     assert page_text.index("globex 3") < page_text.index("acme 1")
     assert names(root.get(f"{INBOX}?tenant=acme")) == ["one"]
-    assert "Another tenant" in words(root.get(f"{INBOX}?tenant=acme"))
+    assert "Another tenant" in visible_text(root.get(f"{INBOX}?tenant=acme"))
 
 
 def test_a_superuser_without_break_glass_access_is_led_to_its_form(tenant: Tenant) -> None:
@@ -217,7 +217,7 @@ def test_filters_of_the_list_are_query_parameters(tenant: Tenant, person: Callab
     both = f"{INBOX}?search=bees+read&role=everybody"
     assert names(eva.get(both)) == ["Read the text", "Read the bees&#x27; contract"]
     assert names(eva.get(f"{INBOX}?search=100%25")) == []
-    assert "No items match this view. Show all" in words(eva.get(f"{INBOX}?search=wasps"))
+    assert "No items match this view. Show all" in visible_text(eva.get(f"{INBOX}?search=wasps"))
 
 
 def test_the_list_starts_with_items_that_the_member_may_decide(
@@ -238,7 +238,7 @@ def test_the_list_starts_with_items_that_the_member_may_decide(
         assert page.context["inbox"].total == len(listed)
         hidden = len(everything) - len(listed)
         assert page.context["inbox"].hidden == hidden
-        assert (f"{hidden} more" in words(page)) == bool(hidden and listed)
+        assert (f"{hidden} more" in visible_text(page)) == bool(hidden and listed)
         return listed
 
     assert listed_for("eva", role="reviewer", human_roles=["editor"]) == ["Read the text", "Say yes"]
@@ -256,7 +256,7 @@ def test_an_empty_list_says_how_many_items_others_have(
 ) -> None:
     questions.task("Sign it", human_role="legal")
 
-    page_text = words(person("tom", role="reviewer", human_roles=["sales"]).get())
+    page_text = visible_text(person("tom", role="reviewer", human_roles=["sales"]).get())
 
     assert "Nothing waits for you. 1 is for others. Show all" in page_text
 
@@ -278,7 +278,7 @@ def test_a_long_list_has_pages_and_a_total(tenant: Tenant, ann: Person) -> None:
     first, second = ann.get(), ann.get(f"{INBOX}?page=2")
 
     assert names(first) + names(second) == [f"task {n:03}" for n in range(60)]
-    assert "Inbox 60" in words(first)
+    assert "Inbox 60" in visible_text(first)
 
 
 @pytest.mark.parametrize(
@@ -295,9 +295,9 @@ def test_control_characters_in_a_filter_do_no_harm(ann: Person) -> None:
 def test_counts_follow_role_and_search_but_not_the_chosen_kind(questions: Questions, ann: Person) -> None:
     questions.gate(), questions.task(human_role="editor"), questions.task("Other", human_role="legal")
 
-    assert "All 3 Gates 1 Tasks 2" in words(ann.get(f"{INBOX}?kind=gate"))
-    assert "All 1 Tasks 1" in words(ann.get(f"{INBOX}?role=legal"))
-    assert "All 1 Tasks 1" in words(ann.get(f"{INBOX}?search=other"))
+    assert "All 3 Gates 1 Tasks 2" in visible_text(ann.get(f"{INBOX}?kind=gate"))
+    assert "All 1 Tasks 1" in visible_text(ann.get(f"{INBOX}?role=legal"))
+    assert "All 1 Tasks 1" in visible_text(ann.get(f"{INBOX}?search=other"))
 
 
 # What looking costs, and does

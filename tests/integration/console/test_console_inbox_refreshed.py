@@ -13,8 +13,8 @@ from django.test.utils import CaptureQueriesContext
 from activities.human_tasks import approvals, human_work
 from tenants.context import APP
 from tenants.models import Tenant
-from tests.browsing import words
-from tests.console_user import INBOX, Person, done
+from tests.browsing import visible_text
+from tests.console_user import INBOX, Person, success_notice
 from tests.questions import Questions
 
 LIST = "total kinds rows around"
@@ -59,7 +59,7 @@ def test_refreshing_an_item_reads_its_verdict(questions: Questions, ann: Person)
     gate = questions.gate("# Bees", name="One")
     approvals.approve(questions.tenant.pk, gate.pk, actor="user:bob")
 
-    page = words(refreshed(ann, f"{INBOX}{gate.pk}/", "asked verdict"))
+    page = visible_text(refreshed(ann, f"{INBOX}{gate.pk}/", "asked verdict"))
 
     assert "Approved by bob" in page
     assert "Bees" in page
@@ -73,8 +73,8 @@ def test_a_notice_is_shown_on_the_next_page_and_not_in_a_refresh(questions: Ques
     refreshed(ann, "/activities/", "rows")
     other = refreshed(ann, f"{INBOX}{questions.gate().pk}/", "asked")
 
-    assert "Approved: Approve: One" not in words(other)
-    assert done(answer, ann) == "Approved: Approve: One"
+    assert "Approved: Approve: One" not in visible_text(other)
+    assert success_notice(answer, ann) == "Approved: Approve: One"
 
 
 def test_closed_items_report_their_outcome_and_actor(
@@ -94,7 +94,7 @@ def test_closed_items_report_their_outcome_and_actor(
     with CaptureQueriesContext(connections[APP]) as queries:
         answer = ann.get(f"{INBOX}gone/?tenant=acme&id={named}&id={uuid4()}")
 
-    assert words(answer) == (
+    assert visible_text(answer) == (
         "Completed by &lt;i&gt;eve&lt;/i&gt; : Call Approved by bob : Approve: &lt;b&gt;One&lt;/b&gt;"
         " Changes requested by robot (token) : Approve: Two"
     )
@@ -108,6 +108,6 @@ def test_outcomes_of_another_tenants_items_are_not_reported(
     approvals.approve(questions.tenant.pk, gate.pk, actor="user:bob")
     stranger = person("eve", other_tenant)
 
-    assert words(stranger.get(f"{INBOX}gone/?id={gate.pk}")) == ""
+    assert visible_text(stranger.get(f"{INBOX}gone/?id={gate.pk}")) == ""
     assert stranger.browser.get(f"{INBOX}gone/?tenant=acme&id={gate.pk}").status_code == 404
     assert ann.browser.get(f"{INBOX}gone/?id=x").status_code == 404

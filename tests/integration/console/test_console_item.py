@@ -16,7 +16,7 @@ from activities.human_tasks import approvals
 from agents.contracts import AgentRequest, AgentResult, Completed, Output, Usage
 from agents.exceptions import RetryableAgentError
 from pipelines import submission, versions
-from tests.browsing import words
+from tests.browsing import visible_text
 from tests.console_user import INBOX, Person
 from tests.questions import ARTICLE, Questions
 
@@ -116,7 +116,7 @@ def test_an_escalation_shows_the_error_and_the_number_of_runs(questions: Questio
     page = ann.look(questions.escalation("The page is gone."))
 
     assert "The page is gone." in part(page, "What happened")
-    assert "1 run, 1 failed" in words(page)
+    assert "1 run, 1 failed" in visible_text(page)
 
 
 # Rounds
@@ -162,7 +162,7 @@ def test_a_step_rejected_by_a_later_gate_shows_its_notes(questions: Questions, a
     submission.start_run(questions.tenant.pk, "later", submission.NewRun(), actor="t")
     questions.engine.drain()
     gate = questions.newest()
-    assert "Request changes: Write runs again with your notes." in words(ann.look(gate))
+    assert "Request changes: Write runs again with your notes." in visible_text(ann.look(gate))
 
     questions.engine.agent.behaviour = lambda request: Completed(Output(content="second"))
     approvals.reject(questions.tenant.pk, gate.pk, actor="user:ann", notes="Not yet.")
@@ -190,7 +190,9 @@ def test_cost_and_attempts_include_all_rounds(questions: Questions, ann: Person)
     questions.engine.make_due(questions.tenant)
     questions.engine.drain()
 
-    assert "3 runs, 1 failed, 3000 tokens, $1.75" in words(ann.look(questions.newest(link_kind="gate")))
+    assert "3 runs, 1 failed, 3000 tokens, $1.75" in visible_text(
+        ann.look(questions.newest(link_kind="gate"))
+    )
 
 
 # Effects of an answer
@@ -282,7 +284,7 @@ def test_reassigned_work_can_be_completed_by_a_person(questions: Questions, ann:
 
     page = ann.look(successor)
 
-    assert "Too hard." in words(page)
+    assert "Too hard." in visible_text(page)
     assert 'value="complete"' in page.content.decode()
 
 
@@ -295,7 +297,7 @@ def test_a_closed_item_shows_its_outcome_and_no_form(questions: Questions, ann: 
 
     page = ann.look(gate)
 
-    assert re.search(r"Approved by bob on \d+ \w+ \d{4}, \d\d:\d\d UTC\s?\. Good\.", words(page))
+    assert re.search(r"Approved by bob on \d+ \w+ \d{4}, \d\d:\d\d UTC\s?\. Good\.", visible_text(page))
     assert 'name="deed"' not in page.content.decode()
 
 
@@ -303,7 +305,7 @@ def test_the_history_shows_who_did_what(questions: Questions, ann: Person) -> No
     second = questions.next_round(questions.gate(name="Summary"), "Again.", "two")
     approvals.approve(questions.tenant.pk, second.pk, actor="token:ci", notes="At last.")
 
-    page_text = words(ann.look(second))
+    page_text = visible_text(ann.look(second))
 
     assert "a worker finished and requested approval “Summary (revision)”" in page_text
     assert "ci (token) approved: At last." in page_text
@@ -327,7 +329,7 @@ def test_an_answer_of_a_person_is_shown_with_its_result(questions: Questions, an
     page = ann.look(task)
 
     assert "<em>photo</em>" in page.content.decode()
-    assert "Completed by ann" in words(page)
+    assert "Completed by ann" in visible_text(page)
     assert f"{INBOX}?" in page.content.decode()
 
 
@@ -337,6 +339,6 @@ def test_an_item_of_a_run_shows_the_subject_of_the_run(questions: Questions, ann
     submission.start_run(questions.tenant.pk, "article", new_run, actor="token:planner")
     questions.engine.drain()
 
-    text = words(ann.look(questions.newest(link_kind="gate")))
+    text = visible_text(ann.look(questions.newest(link_kind="gate")))
 
     assert "Approve: Write Bees &amp; more" in text

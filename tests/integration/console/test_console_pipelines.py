@@ -15,13 +15,13 @@ from pipelines import submission, versions
 from pipelines.models import Pipeline, PipelineRun
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
-from tests.browsing import words
-from tests.console_user import Person, refused, sent_by
+from tests.browsing import visible_text
+from tests.console_user import Person, refusal_notice, send_form
 from tests.engine import Engine
 from tests.forms import Form, forms_of
 from tests.page_queries import MOST
 from tests.questions import ARTICLE
-from tests.registry import registered
+from tests.registry import temporary_agent
 
 PIPELINES = "/pipelines/"
 SCHEMA = {
@@ -50,7 +50,7 @@ def article(engine: Engine, tenant: Tenant) -> Pipeline:
 @pytest.fixture
 def scribe(database: None) -> Iterator[None]:
     """An agent with an input schema."""
-    with registered("scribe", input_schema=SCHEMA):
+    with temporary_agent("scribe", input_schema=SCHEMA):
         yield
 
 
@@ -93,16 +93,16 @@ def newest_run(tenant: Tenant) -> PipelineRun:
 def test_the_list_links_pipelines_and_shows_their_last_run(
     article: Pipeline, engine: Engine, tenant: Tenant, ann: Person
 ) -> None:
-    assert "none recently" in words(ann.get(PIPELINES))
+    assert "none recently" in visible_text(ann.get(PIPELINES))
     submission.start_run(tenant.pk, "article", submission.NewRun(), actor="test")
 
     page = ann.get(PIPELINES)
 
-    assert "Article" in words(page)
-    assert re.search(r"(now|ago) running", words(page))
+    assert "Article" in visible_text(page)
+    assert re.search(r"(now|ago) running", visible_text(page))
     assert "/pipelines/article/start/" in page.content.decode()
-    assert "No pipelines match." in words(ann.get(f"{PIPELINES}?search=nothing"))
-    assert "New pipeline" not in words(page), "operators make none"
+    assert "No pipelines match." in visible_text(ann.get(f"{PIPELINES}?search=nothing"))
+    assert "New pipeline" not in visible_text(page), "operators make none"
 
 
 def test_a_pipeline_is_shown_with_its_picture_steps_versions_runs_and_schedules(
@@ -113,13 +113,13 @@ def test_a_pipeline_is_shown_with_its_picture_steps_versions_runs_and_schedules(
 
     page = boss.get(f"{PIPELINES}article/")
 
-    text = words(page)
+    text = visible_text(page)
     assert 'class="pipeline-picture"' in page.content.decode()
     assert "requires approval" in text
     assert "Bees" in text
     assert "planner (token)" in text
     assert f"/admin/pipelines/pipeline/{article.pk}/change/" in page.content.decode()
-    assert "This is version 1; the latest is 2." in words(boss.get(f"{PIPELINES}article/?version=1"))
+    assert "This is version 1; the latest is 2." in visible_text(boss.get(f"{PIPELINES}article/?version=1"))
     assert boss.browser.get(f"{PIPELINES}article/?version=9").status_code == 404
     assert boss.browser.get(f"{PIPELINES}nothing/").status_code == 404
 
@@ -157,7 +157,7 @@ def test_a_run_starts_with_form_values_and_pipeline_defaults(
 
     run = newest_run(tenant)
     assert answer["Location"].startswith(f"/runs/{run.pk}/")
-    assert "The run has started." in words(ann.get(answer["Location"]))
+    assert "The run has started." in visible_text(ann.get(answer["Location"]))
     assert run.params == {
         "topic": "Bees in the city", "tone": 7, "words": 300, "sources": ["a", "b"], "quick": False, "client": "Acme",
         "house": "Northern",
@@ -204,7 +204,7 @@ def test_a_form_of_an_older_version_is_refused(letter: Pipeline, tenant: Tenant,
     answer = form.send(ann.browser, **{topic: "Bees"})
 
     assert answer.status_code == 409
-    assert "The pipeline has changed since you loaded the page" in words(answer)
+    assert "The pipeline has changed since you loaded the page" in visible_text(answer)
     assert 'value="Bees"' in answer.content.decode()
     with tenant_scope(tenant.pk):
         assert not PipelineRun.objects.exists()
@@ -218,7 +218,7 @@ def test_an_admin_copies_a_pipeline(article: Pipeline, tenant: Tenant, boss: Per
     assert taken.status_code == 409
     answer = form.send(boss.browser, key="report", name="Report")
 
-    assert "Created: Report" in words(boss.get(answer["Location"]))
+    assert "Created: Report" in visible_text(boss.get(answer["Location"]))
     with tenant_scope(tenant.pk):
         copy = Pipeline.objects.get(key="report")
         (own,), (theirs,) = (
@@ -226,7 +226,7 @@ def test_an_admin_copies_a_pipeline(article: Pipeline, tenant: Tenant, boss: Per
         )
     assert {**own, "key": "report", "name": "Report"} == theirs
     assert ann.browser.get(f"{PIPELINES}article/copy/").status_code == 404
-    assert sent_by(ann, form, key="stolen").status_code == 404
+    assert send_form(ann, form, key="stolen").status_code == 404
 
 
 def test_an_admin_restores_a_version_unless_a_newer_one_exists(
@@ -235,11 +235,11 @@ def test_an_admin_restores_a_version_unless_a_newer_one_exists(
     versions.save(tenant.pk, {**ARTICLE, "description": "Second."}, actor="test")
     form = forms_of(boss.get(f"{PIPELINES}article/"))["restore"]
     assert forms_of(ann.get(f"{PIPELINES}article/"))["restore"].buttons == []
-    assert "needs the role admin" in refused(sent_by(ann, form, deed="restore:1"), 403)
+    assert "needs the role admin" in refusal_notice(send_form(ann, form, deed="restore:1"), 403)
 
     answer = form.send(boss.browser, ("deed", "restore:1"))
 
-    assert "Version 1 was restored as a new version" in words(boss.get(answer["Location"]))
+    assert "Version 1 was restored as a new version" in visible_text(boss.get(answer["Location"]))
     with tenant_scope(tenant.pk):
         assert Pipeline.objects.get(key="article").latest == 3
         assert Pipeline.objects.get(key="article").description == ""
@@ -252,15 +252,15 @@ def test_an_operator_pauses_and_resumes(
     article: Pipeline, ann: Person, person: Callable[..., Person]
 ) -> None:
     page = forms_of(ann.get(f"{PIPELINES}article/"))["deeds"].send(ann.browser, ("deed", "pause"))
-    assert "paused" in words(ann.get(page["Location"]))
-    assert "paused" in words(ann.get(PIPELINES))
+    assert "paused" in visible_text(ann.get(page["Location"]))
+    assert "paused" in visible_text(ann.get(PIPELINES))
     vic = person("vic", role="viewer")
     assert forms_of(vic.get(f"{PIPELINES}article/"))["deeds"].buttons == []
     assert vic.browser.get(f"{PIPELINES}article/start/").status_code == 404
 
     forms_of(ann.get(f"{PIPELINES}article/"))["deeds"].send(ann.browser, ("deed", "resume"))
 
-    assert "paused" not in words(ann.get(PIPELINES))
+    assert "paused" not in visible_text(ann.get(PIPELINES))
 
 
 def test_pipelines_of_another_tenant_are_not_shown(
@@ -268,7 +268,7 @@ def test_pipelines_of_another_tenant_are_not_shown(
 ) -> None:
     otto = person("otto", other_tenant, role="admin")
 
-    assert "There are no pipelines yet." in words(otto.get(PIPELINES))
+    assert "There are no pipelines yet." in visible_text(otto.get(PIPELINES))
     for page in ("", "start/", "copy/"):
         assert otto.browser.get(f"{PIPELINES}article/{page}").status_code == 404
 

@@ -10,11 +10,11 @@ from activities.models import ActivityRun
 from console.overview import pulse_of
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.browsing import words
+from tests.browsing import visible_text
 from tests.console_user import Person
 from tests.engine import Engine
-from tests.failed_work import failed
-from tests.spending import capped, costing
+from tests.failed_work import submit_failing
+from tests.spending import complete_at_cost, make_budget
 
 
 def test_runs_are_counted_in_the_hour_in_which_they_ended(
@@ -24,7 +24,7 @@ def test_runs_are_counted_in_the_hour_in_which_they_ended(
         engine.serve(each)
         engine.submit(each, "qa", count=3)
     engine.drain()
-    failed(engine, tenant, "dev")
+    submit_failing(engine, tenant, "dev")
     with tenant_scope(tenant.pk):
         early = ActivityRun.objects.filter(activity__agent_role="qa").order_by("pk")[0]
         ActivityRun.objects.filter(pk=early.pk).update(ended_at=datetime.now(UTC) - timedelta(hours=2))
@@ -40,14 +40,14 @@ def test_the_overview_shows_throughput_and_spend_against_budgets(
     engine: Engine, tenant: Tenant, ann: Person
 ) -> None:
     engine.serve(tenant)
-    engine.agent.behaviour = costing("0.25")
+    engine.agent.behaviour = complete_at_cost("0.25")
     engine.submit(tenant, "qa", count=2)
     engine.drain()
-    capped(tenant, "1.00", name="March")
+    make_budget(tenant, "1.00", name="March")
 
     page = ann.get("/")
 
-    text = words(page)
+    text = visible_text(page)
     assert "2 in 24 hours" in text
     assert "$0.50 today" in text
     assert "March 50% $0.50" in text
@@ -56,7 +56,7 @@ def test_the_overview_shows_throughput_and_spend_against_budgets(
 
 
 def test_the_overview_of_a_superuser_has_no_pulse(engine: Engine, root: Person) -> None:
-    assert "Throughput" not in words(root.get("/"))
+    assert "Throughput" not in visible_text(root.get("/"))
 
 
 def test_each_figure_needs_one_query(

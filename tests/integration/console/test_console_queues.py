@@ -10,8 +10,8 @@ from activities.models import WorkerProcess
 from agents.models import Agent, AgentConfig
 from tenants.context import SYSTEM, system_scope, tenant_scope
 from tenants.models import AuditEntry, Pause, Plan, Tenant
-from tests.browsing import words
-from tests.console_user import Person, refused, sent_by
+from tests.browsing import visible_text
+from tests.console_user import Person, refusal_notice, send_form
 from tests.engine import Engine
 from tests.forms import forms_of
 
@@ -25,7 +25,7 @@ def test_each_role_shows_waiting_work_by_priority_band(
     engine.submit(tenant, "qa", count=2, priority=1)
     engine.submit(other_tenant, "qa", count=321)
 
-    text = words(ann.get(QUEUES))
+    text = visible_text(ann.get(QUEUES))
 
     assert "qa 2 urgent 3 normal" in text
     assert "5 waiting" in text
@@ -44,7 +44,7 @@ def test_the_head_of_the_queue_is_in_the_order_of_admission(
 
     line = page.context["queue"].line
     assert [(waiter.place, waiter.priority) for waiter in line] == [(1, 1), (2, 11), (3, 12), (4, 20)]
-    assert "group slow" in words(page)
+    assert "group slow" in visible_text(page)
 
 
 def test_delayed_work_is_not_in_the_queue(engine: Engine, tenant: Tenant, ann: Person) -> None:
@@ -55,30 +55,30 @@ def test_delayed_work_is_not_in_the_queue(engine: Engine, tenant: Tenant, ann: P
     page = ann.get(f"{QUEUES}qa/")
 
     assert page.context["queue"].line == []
-    assert "1 delayed" in words(page)
+    assert "1 delayed" in visible_text(page)
 
 
 def test_limits_name_their_source(engine: Engine, tenant: Tenant, ann: Person) -> None:
-    assert "This tenant, this role 5 set by the registry" in words(ann.get(f"{QUEUES}qa/"))
+    assert "This tenant, this role 5 set by the registry" in visible_text(ann.get(f"{QUEUES}qa/"))
 
     with system_scope():
         plan = Plan.objects.create(key="small", name="Small", max_concurrency=6, roles={"qa": 3})
         Tenant.objects.filter(pk=tenant.pk).update(plan=plan)
-    page = words(ann.get(f"{QUEUES}qa/"))
+    page = visible_text(ann.get(f"{QUEUES}qa/"))
     assert "This tenant, this role 3 set by the plan" in page
     assert "This tenant, all roles 6" in page
 
     with tenant_scope(tenant.pk):
         AgentConfig.objects.create(tenant=tenant, agent_id="qa", max_concurrency=2)
 
-    assert "This tenant, this role 2 set by the tenant" in words(ann.get(f"{QUEUES}qa/"))
+    assert "This tenant, this role 2 set by the tenant" in visible_text(ann.get(f"{QUEUES}qa/"))
 
 
 def test_a_role_without_workers_says_so(engine: Engine, tenant: Tenant, ann: Person) -> None:
     engine.submit(tenant, "strategy-writer")
 
-    assert "No worker serves this role" in words(ann.get(f"{QUEUES}strategy-writer/"))
-    assert "no worker" in words(ann.get(QUEUES))
+    assert "No worker serves this role" in visible_text(ann.get(f"{QUEUES}strategy-writer/"))
+    assert "no worker" in visible_text(ann.get(QUEUES))
 
 
 def test_an_operator_pauses_and_resumes_a_role(engine: Engine, tenant: Tenant, ann: Person) -> None:
@@ -87,8 +87,8 @@ def test_an_operator_pauses_and_resumes_a_role(engine: Engine, tenant: Tenant, a
     answer = forms_of(ann.get(address))["switch"].send(ann.browser, ("deed", "pause"))
     assert answer.status_code == 302
     page = ann.get(answer["Location"])
-    assert "Paused: qa" in words(page)
-    assert "Paused for this tenant: no new work starts." in words(page)
+    assert "Paused: qa" in visible_text(page)
+    assert "Paused for this tenant: no new work starts." in visible_text(page)
     with tenant_scope(tenant.pk):
         assert AgentConfig.objects.get(agent_id="qa").paused
         entry = AuditEntry.objects.for_tenant(tenant).order_by("-number")[0]
@@ -101,7 +101,7 @@ def test_an_operator_pauses_and_resumes_a_role(engine: Engine, tenant: Tenant, a
 
 def test_an_operator_pauses_all_work_for_a_provider(engine: Engine, tenant: Tenant, ann: Person) -> None:
     address = f"{QUEUES}qa/"
-    assert "provider" not in words(ann.get(address)).lower()
+    assert "provider" not in visible_text(ann.get(address)).lower()
     with tenant_scope(tenant.pk):
         AgentConfig.objects.create(tenant=tenant, agent_id="qa", adapter="anthropic", model="some-model")
 
@@ -109,13 +109,13 @@ def test_an_operator_pauses_all_work_for_a_provider(engine: Engine, tenant: Tena
     answer = forms_of(page)["switch"].send(ann.browser, ("deed", "pause:anthropic"))
 
     page = ann.get(answer["Location"])
-    assert "All work of this tenant for anthropic is paused" in words(page)
+    assert "All work of this tenant for anthropic is paused" in visible_text(page)
     with tenant_scope(tenant.pk):
         assert Pause.objects.get().subject == "anthropic"
     forms_of(page)["switch"].send(ann.browser, ("deed", "resume:anthropic"))
     with tenant_scope(tenant.pk):
         assert not Pause.objects.exists()
-    assert sent_by(ann, forms_of(ann.get(address))["switch"], deed="pause:nobody").status_code == 400
+    assert send_form(ann, forms_of(ann.get(address))["switch"], deed="pause:nobody").status_code == 400
 
 
 def test_a_disabled_role_has_no_resume_button(engine: Engine, tenant: Tenant, ann: Person) -> None:
@@ -123,9 +123,9 @@ def test_a_disabled_role_has_no_resume_button(engine: Engine, tenant: Tenant, an
         AgentConfig.objects.create(tenant_id=tenant.pk, agent_id="qa", enabled=False)
     page = ann.get(f"{QUEUES}qa/")
 
-    assert "This tenant has disabled the role" in words(page)
+    assert "This tenant has disabled the role" in visible_text(page)
     assert forms_of(page)["switch"].buttons == []
-    assert "disabled" in words(ann.get(QUEUES))
+    assert "disabled" in visible_text(ann.get(QUEUES))
 
 
 def test_a_role_paused_before_its_tenant_can_be_resumed(
@@ -137,7 +137,7 @@ def test_a_role_paused_before_its_tenant_can_be_resumed(
 
     page = ann.get(f"{QUEUES}qa/")
 
-    assert "All work of this tenant is paused" in words(page)
+    assert "All work of this tenant is paused" in visible_text(page)
     assert forms_of(page)["switch"].buttons == [("deed", "resume")]
 
 
@@ -147,9 +147,9 @@ def test_a_viewer_sees_no_button_and_is_refused(
     vic = person("vic", role="viewer")
     assert "switch" not in forms_of(vic.get(f"{QUEUES}qa/"))
 
-    answer = sent_by(vic, forms_of(ann.get(f"{QUEUES}qa/"))["switch"], deed="pause")
+    answer = send_form(vic, forms_of(ann.get(f"{QUEUES}qa/"))["switch"], deed="pause")
 
-    assert "This needs the role operator; you act as viewer." in refused(answer, 403)
+    assert "This needs the role operator; you act as viewer." in refusal_notice(answer, 403)
     with tenant_scope(tenant.pk):
         assert not AgentConfig.objects.filter(agent_id="qa", paused=True).exists()
 
@@ -160,7 +160,7 @@ def test_only_an_admin_pauses_the_tenant(
     boss = person("boss", role="admin")
     form = forms_of(boss.get(QUEUES))["tenant-switch"]
 
-    assert "needs the role admin" in refused(sent_by(ann, form, deed="pause"), 403)
+    assert "needs the role admin" in refusal_notice(send_form(ann, form, deed="pause"), 403)
     tenant.refresh_from_db(using=SYSTEM)
     assert not tenant.paused
 
@@ -168,7 +168,7 @@ def test_only_an_admin_pauses_the_tenant(
     page = boss.get(answer["Location"])
     tenant.refresh_from_db(using=SYSTEM)
     assert tenant.paused
-    assert "All work of this tenant is paused" in words(page)
+    assert "All work of this tenant is paused" in visible_text(page)
     with tenant_scope(tenant.pk):
         entries = AuditEntry.objects.for_tenant(tenant).filter(object_kind="tenants").order_by("number")
         assert list(entries.values_list("operation", "outcome", "actor_name")) == [
@@ -219,4 +219,4 @@ def test_the_pages_need_few_queries_for_any_number_of_waiting_activities(
 
 def test_a_worker_that_serves_a_role_is_counted(engine: Engine, ann: Person) -> None:
     assert WorkerProcess.objects.filter(ended_at=None).count() == 1
-    assert "1 worker" in words(ann.get(f"{QUEUES}qa/"))
+    assert "1 worker" in visible_text(ann.get(f"{QUEUES}qa/"))

@@ -14,9 +14,9 @@ from activities import cancellation
 from activities.decision_rules import Voter
 from activities.human_tasks import approvals, human_work
 from console.inbox import actions
-from tests.browsing import words
-from tests.console_user import Person, done, notice, refused
-from tests.engine import at_once
+from tests.browsing import visible_text
+from tests.console_user import Person, notice, refusal_notice, success_notice
+from tests.engine import simultaneously
 from tests.forms import forms_of
 from tests.questions import Questions
 
@@ -33,9 +33,9 @@ def test_a_late_answer_is_told_who_decided_what_and_when(
 
     assert re.fullmatch(
         r"Approved by bob on \d+ \w+, \d\d:\d\d:\d\d UTC, after you loaded the page\. Nothing was done\.",
-        refused(answer, 409),
+        refusal_notice(answer, 409),
     )
-    assert "Approved by bob" in words(answer), "the page shows how it is now"
+    assert "Approved by bob" in visible_text(answer), "the page shows how it is now"
     assert "answer" not in forms_of(answer)
     assert questions.get(gate.pk).reviewer_notes == "Good."
 
@@ -47,11 +47,11 @@ def test_a_changed_item_is_shown_again_with_the_typed_text(questions: Questions,
 
     answer = form.send(ann.browser, ("deed", "complete"), output="my result")
 
-    assert refused(answer, 409).startswith("Claimed by bob")
+    assert refusal_notice(answer, 409).startswith("Claimed by bob")
     again = forms_of(answer)["answer"]
     assert again.fields["output"] == ["my result"]
     assert questions.get(task.pk).status == "in_progress"
-    done(again.send(ann.browser, ("deed", "complete")), ann)
+    success_notice(again.send(ann.browser, ("deed", "complete")), ann)
 
 
 def test_an_obsolete_item_says_why(questions: Questions, ann: Person) -> None:
@@ -59,7 +59,7 @@ def test_an_obsolete_item_says_why(questions: Questions, ann: Person) -> None:
     form = ann.form(review)
     cancellation.cancel(questions.tenant.pk, review.parent_id, actor="user:bob", reason="No more money.")
 
-    assert "Cancelled by bob" in (message := refused(form.send(ann.browser, ("deed", "approve")), 409))
+    assert "Cancelled by bob" in (message := refusal_notice(form.send(ann.browser, ("deed", "approve")), 409))
     assert "(obsolete)" in message
 
 
@@ -68,7 +68,7 @@ def test_an_escalation_cannot_cancel_retried_work(questions: Questions, ann: Per
     form = ann.form(escalation)
     cancellation.retry(questions.tenant.pk, escalation.parent_id, actor="user:bob")
 
-    refused(form.send(ann.browser, ("deed", "cancel")), 409)
+    refusal_notice(form.send(ann.browser, ("deed", "cancel")), 409)
 
     assert questions.get(escalation.parent_id).status == "created"
 
@@ -78,7 +78,7 @@ def test_one_of_ten_concurrent_answers_counts(questions: Questions, person: Call
     crowd = [person(f"p{number}") for number in range(10)]
     forms = [(each, each.form(gate)) for each in crowd]
 
-    answers = at_once(
+    answers = simultaneously(
         *(
             lambda each=each, form=form, number=number: form.send(
                 each.browser, ("deed", "reject" if number % 2 else "approve"), notes="mine"
@@ -110,7 +110,7 @@ def test_a_lock_conflict_asks_for_another_try(
 
     answer = form.send(ann.browser, ("deed", "approve"), notes="kept")
 
-    assert refused(answer, 503).startswith("Too many conflicting requests")
+    assert refusal_notice(answer, 503).startswith("Too many conflicting requests")
     assert forms_of(answer)["answer"].fields["notes"] == ["kept"]
 
 
@@ -119,4 +119,4 @@ def test_votes_by_api_and_page_count_as_one_person(questions: Questions, ann: Pe
     ann_by_api = Voter("user:ann", identity=f"user:{ann.user.pk}")
     approvals.decide(questions.tenant.pk, approval.pk, "approve", by=ann_by_api)
 
-    assert "You have voted." in words(ann.look(approval))
+    assert "You have voted." in visible_text(ann.look(approval))

@@ -15,9 +15,9 @@ from pipelines.diagram import RULES
 from pipelines.models import PipelineRun, StepRun
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.browsing import words
+from tests.browsing import visible_text
 from tests.console_user import Person
-from tests.flows import Flow, answering, step
+from tests.flows import Flow, answer_by_step, step
 from tests.forms import forms_of
 from tests.page_queries import MOST, statements
 from tests.questions import Questions
@@ -55,13 +55,13 @@ def test_runs_are_listed_with_their_progress(questions: Questions, ann: Person) 
     questions.engine.drain()
     running = start_note(questions, name="Wasps")
 
-    text = words(ann.get(LIST))
+    text = visible_text(ann.get(LIST))
 
     assert text.index("Wasps") < text.index("Bees")
     assert "completed 2 of 2 \u2013 \u2013 planner (token)" in text
     assert "running 0 of 2" in text
-    assert "Wasps" not in words(ann.get(f"{LIST}?status=completed"))
-    assert "No runs match." in words(ann.get(f"{LIST}?pipeline=other"))
+    assert "Wasps" not in visible_text(ann.get(f"{LIST}?status=completed"))
+    assert "No runs match." in visible_text(ann.get(f"{LIST}?pipeline=other"))
     assert ann.browser.get(f"{LIST}?status=odd").status_code == 404
     assert {status_of(done), status_of(running)} == {"completed", "running"}
 
@@ -111,7 +111,7 @@ def test_an_operator_cancels_a_run_once(questions: Questions, ann: Person) -> No
 
     answer = form.send(ann.browser)
 
-    assert "The run was cancelled." in words(ann.get(answer["Location"]))
+    assert "The run was cancelled." in visible_text(ann.get(answer["Location"]))
     assert status_of(run) == "cancelled"
     assert "operate" not in forms_of(ann.get(f"{LIST}{run.pk}/"))
 
@@ -131,7 +131,7 @@ def test_a_run_is_replayed_from_a_step_with_other_input(questions: Questions, an
     with tenant_scope(questions.tenant.pk):
         replay = PipelineRun.objects.get(pk=again.pk)
         assert (replay.replay_of, replay.replay_from, replay.status) == (run.pk, "write", "completed")
-    assert "Replayed from write" in words(ann.get(f"{LIST}{run.pk}/"))
+    assert "Replayed from write" in visible_text(ann.get(f"{LIST}{run.pk}/"))
 
 
 def test_a_form_sent_twice_replays_once(questions: Questions, ann: Person) -> None:
@@ -172,11 +172,11 @@ def test_invalid_replays_are_refused(
     refused = form.send(ann.browser, content="x", data="{no json")
 
     assert refused.status_code == 400
-    assert "The data is not JSON" in words(refused)
+    assert "The data is not JSON" in visible_text(refused)
     assert "{no json" in refused.content.decode(), "what was written is not lost"
     deep = form.send(ann.browser, content="x", data="[" * 50_000)
     assert deep.status_code == 400
-    assert "The data is not JSON" in words(deep)
+    assert "The data is not JSON" in visible_text(deep)
     assert ann.browser.get(f"{LIST}{run.pk}/replay/?step=none").status_code == 404
     assert person("vic", role="viewer").browser.get(f"{LIST}{run.pk}/replay/?step=write").status_code == 404
 
@@ -187,7 +187,7 @@ def test_nothing_of_another_tenant_is_shown(
     run = start_note(questions, name="Secret bees")
     eve = person("eve", other_tenant)
 
-    assert "Secret bees" not in words(eve.get(LIST))
+    assert "Secret bees" not in visible_text(eve.get(LIST))
     for address in (f"{LIST}{run.pk}/", f"{LIST}{run.pk}/replay/?step=write"):
         assert eve.browser.get(address).status_code == 404
         assert eve.browser.post(address).status_code in (403, 404)
@@ -198,7 +198,7 @@ def test_waiting_branches_are_distinguished_from_running_ones(questions: Questio
     questions.engine.serve(questions.tenant, max_concurrency=1)
     each = step("write", "plan", for_each="steps.plan.data.topics")
     flow = Flow(questions.engine, questions.tenant, step("plan"), each)
-    plan = answering({"plan": {"topics": ["bees", "hives", "honey"]}})
+    plan = answer_by_step({"plan": {"topics": ["bees", "hives", "honey"]}})
     questions.engine.agent.behaviour = lambda request: (
         Accepted() if request.pipeline_step == "write" else plan(request)
     )
@@ -206,7 +206,7 @@ def test_waiting_branches_are_distinguished_from_running_ones(questions: Questio
 
     page = ann.get(f"{LIST}{flow.id}/")
 
-    assert "0 done, 1 running, 2 waiting, 0 failed of 3" in words(page)
+    assert "0 done, 1 running, 2 waiting, 0 failed of 3" in visible_text(page)
     picture = str(page.context["detail"].picture)
     assert "1 running" in picture.lower()
     assert "2 queued" in picture.lower()
@@ -224,10 +224,10 @@ def test_runs_are_searched_by_subject(questions: Questions, ann: Person) -> None
     start_note(questions, name="Bees in the city")
     start_note(questions, name="", params={"topic": "Wasps & honey"})
 
-    assert "Wasps" not in words(ann.get(f"{LIST}?q=bees"))
-    by_parameter = words(ann.get(f"{LIST}?q=wasps+%26+HONEY"))
+    assert "Wasps" not in visible_text(ann.get(f"{LIST}?q=bees"))
+    by_parameter = visible_text(ann.get(f"{LIST}?q=wasps+%26+HONEY"))
     assert ("Wasps &amp; honey" in by_parameter, "Bees" in by_parameter) == (True, False)
-    assert "No runs match." in words(ann.get(f"{LIST}?q=beetles%25"))
+    assert "No runs match." in visible_text(ann.get(f"{LIST}?q=beetles%25"))
 
 
 def test_a_label_filters_the_list(questions: Questions, ann: Person) -> None:
@@ -237,12 +237,12 @@ def test_a_label_filters_the_list(questions: Questions, ann: Person) -> None:
     address = re.search(r'href="([^"]*label=client%3Aacme[^"]*)"', page)
     assert address
 
-    narrowed = words(ann.get(address[1].replace("&amp;", "&")))
+    narrowed = visible_text(ann.get(address[1].replace("&amp;", "&")))
 
     assert "Filtered by the label client:acme &amp; sons" in narrowed
     assert ("Bees" in narrowed, "Wasps" in narrowed) == (True, False)
-    assert "client:acme &amp; sons" in words(ann.get(f"{LIST}{bees.pk}/"))
-    assert "No runs match." in words(ann.get(f"{LIST}?label=client:nobody"))
+    assert "client:acme &amp; sons" in visible_text(ann.get(f"{LIST}{bees.pk}/"))
+    assert "No runs match." in visible_text(ann.get(f"{LIST}?label=client:nobody"))
 
 
 def test_the_list_shows_who_a_run_waits_for_and_its_cost(questions: Questions, ann: Person) -> None:
@@ -250,17 +250,17 @@ def test_the_list_shows_who_a_run_waits_for_and_its_cost(questions: Questions, a
     run = submission.start_run(
         questions.tenant.pk, "approved", submission.NewRun(name="Bees"), actor="token:planner"
     )
-    assert "running 0 of 1 dev" in words(ann.get(LIST))
+    assert "running 0 of 1 dev" in visible_text(ann.get(LIST))
     questions.engine.drain()
     with tenant_scope(questions.tenant.pk):
         ActivityRun.objects.filter(activity__pipeline_run_id=run.pk).update(usage={"cost_usd": "0.25"})
 
-    text = words(ann.get(LIST))
+    text = visible_text(ann.get(LIST))
 
     assert "people:" in text
     assert "0 of 1 dev" not in text
     assert "$0.25" in text
-    assert "$0.25" in words(ann.get(f"{LIST}{run.pk}/"))
+    assert "$0.25" in visible_text(ann.get(f"{LIST}{run.pk}/"))
 
 
 def test_the_page_of_a_run_shows_time_by_step_and_history(questions: Questions, ann: Person) -> None:
@@ -276,7 +276,7 @@ def test_the_page_of_a_run_shows_time_by_step_and_history(questions: Questions, 
     lanes = {name for name in ("of-waits", "of-agent", "of-people") if name in chart}
     assert lanes == {"of-waits", "of-agent", "of-people"}
     assert ">Write<" in chart
-    assert re.search(r"Write .* finished and requested approval", words(page))
+    assert re.search(r"Write .* finished and requested approval", visible_text(page))
     assert "&quot;topic&quot;: &quot;Bees&quot;" in markup
     assert f"/texts/?tenant={questions.tenant.slug}" in markup
 
@@ -292,7 +292,7 @@ def test_selected_runs_are_cancelled_and_ended_ones_skipped(questions: Questions
         {**form.fields, "deed": "cancel", "run": [str(each.pk) for each in (ended, first, second)]},
     )
 
-    text = words(ann.get(answer["Location"]))
+    text = visible_text(ann.get(answer["Location"]))
     assert "2 runs cancelled." in text
     assert "1 skipped" in text
     assert [status_of(each) for each in (ended, first, second, spared)] == [
@@ -312,7 +312,7 @@ def test_selected_runs_are_replayed_from_the_failed_step(questions: Questions, a
         form.action, {**form.fields, "deed": "replay", "run": [str(run.pk), str(fine.pk)]}
     )
 
-    text = words(ann.get(answer["Location"]))
+    text = visible_text(ann.get(answer["Location"]))
     assert "1 run replayed from the failed step." in text
     assert "1 skipped: No step of the run has failed." in text
     with tenant_scope(questions.tenant.pk):

@@ -15,9 +15,9 @@ from tenants.context import tenant_scope
 from tenants.members import principal_of
 from tenants.models import AuditEntry, Membership, Tenant
 from tenants.models.access import SavedView
-from tests.browsing import words
-from tests.console_user import Person, refused, sent_by
-from tests.engine import at_once
+from tests.browsing import visible_text
+from tests.console_user import Person, refusal_notice, send_form
+from tests.engine import simultaneously
 from tests.forms import Form, forms_of
 from tests.questions import Questions
 
@@ -53,8 +53,8 @@ def test_a_saved_view_is_listed_on_its_page_only(tenant: Tenant, ann: Person) ->
     assert "Saved as “Failed SEO”." in page
     assert 'aria-current="true"><bdi>Failed SEO</bdi>' in page
     assert "Save this view" not in page, "it is saved already"
-    assert "Failed SEO" in words(ann.get("/activities/"))
-    assert "Failed SEO" not in words(ann.get("/runs/"))
+    assert "Failed SEO" in visible_text(ann.get("/activities/"))
+    assert "Failed SEO" not in visible_text(ann.get("/runs/"))
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,12 @@ def test_views_are_saved_on_every_page_with_filters(
     answer = save(ann, address)
 
     assert views_of(tenant)[0].query == kept
-    assert "Failed SEO" in words(ann.get(answer["Location"]))
+    assert "Failed SEO" in visible_text(ann.get(answer["Location"]))
 
 
 def test_a_page_without_filters_cannot_be_saved(tenant: Tenant, ann: Person) -> None:
     for address in ("/inbox/", "/activities/", "/runs/?status=", "/dead-letters/"):
-        assert "Save this view" not in words(ann.get(address)), address
+        assert "Save this view" not in visible_text(ann.get(address)), address
 
 
 def test_private_views_are_not_shown_to_others(
@@ -87,11 +87,11 @@ def test_private_views_are_not_shown_to_others(
     bob, eve = person("bob"), person("eve", other_tenant)
     (view,) = views_of(tenant)
 
-    assert "Failed SEO" not in words(bob.get("/activities/"))
-    assert "Failed SEO" not in words(eve.get("/views/"))
+    assert "Failed SEO" not in visible_text(bob.get("/activities/"))
+    assert "Failed SEO" not in visible_text(eve.get("/views/"))
     for somebody in (bob, eve):
-        answer = sent_by(somebody, Form("/views/", "post"), deed=f"delete:{view.pk}")
-        assert refused(answer, 404) == "There is no such view any more."
+        answer = send_form(somebody, Form("/views/", "post"), deed=f"delete:{view.pk}")
+        assert refusal_notice(answer, 404) == "There is no such view any more."
     assert len(views_of(tenant)) == 1
 
 
@@ -100,10 +100,10 @@ def test_a_view_is_renamed_and_deleted_and_can_be_saved_again(tenant: Tenant, an
     (view,) = views_of(tenant)
 
     answer = act_on(ann, "rename", view, name="  All\tthat failed ")
-    assert "Renamed to “All that failed”." in words(ann.get(answer["Location"]))
+    assert "Renamed to “All that failed”." in visible_text(ann.get(answer["Location"]))
     answer = act_on(ann, "delete", view)
 
-    page = words(ann.get(answer["Location"]))
+    page = visible_text(ann.get(answer["Location"]))
     assert "“All that failed” was deleted. You can save it again here." in page
     assert "Save this view" in page
     assert views_of(tenant) == []
@@ -117,7 +117,7 @@ def test_admins_share_and_manage_shared_views(tenant: Tenant, ann: Person, boss:
     _, mine = views_of(tenant)
     act_on(boss, "share", mine)
 
-    assert "Ours shared" in (page := words(ann.get("/activities/")))
+    assert "Ours shared" in (page := visible_text(ann.get("/activities/")))
     assert "Mine shared" in page
     assert forms_of(ann.get("/views/")).keys().isdisjoint(f"view-{view.pk}" for view in views_of(tenant))
     act_on(boss, "rename", mine, name="Done")
@@ -139,7 +139,7 @@ def test_only_admins_share_and_manage_shared_views(tenant: Tenant, ann: Person, 
         "/views/", "post", {"name": ["New"], "page": ["runs"], "query": ["status=failed"], "shared": ["yes"]}
     )
     for sent in ("keep", f"share:{mine.pk}", f"delete:{ours.pk}", f"rename:{ours.pk}"):
-        assert "needs the role admin" in refused(sent_by(ann, form, deed=sent), 403)
+        assert "needs the role admin" in refusal_notice(send_form(ann, form, deed=sent), 403)
     assert [(view.name, view.is_shared) for view in views_of(tenant)] == [("Ours", True), ("Mine", False)]
 
 
@@ -161,7 +161,7 @@ def test_an_invalid_view_is_refused_with_the_typed_text(
 
     answer = save(ann, "/activities/?q=status:done", **fields)
 
-    assert refused(answer, status).startswith(words_of_refusal)
+    assert refusal_notice(answer, status).startswith(words_of_refusal)
     again = forms_of(answer)["again"]
     assert again.fields["name"] == [fields["name"]]
     assert len(views_of(tenant)) == 1
@@ -179,10 +179,10 @@ def test_the_number_of_views_is_limited_under_concurrency(
         except saved_views.TooManyViews:
             return ""
 
-    kept = at_once(*(lambda number=number: keep(number) for number in range(6)))
+    kept = simultaneously(*(lambda number=number: keep(number) for number in range(6)))
 
     assert len([name for name in kept if name]) == len(views_of(tenant)) == 3
-    assert "There are 3 already" in refused(save(ann), 409)
+    assert "There are 3 already" in refusal_notice(save(ann), 409)
 
 
 def test_private_views_end_with_the_membership_and_shared_ones_remain(
@@ -216,7 +216,7 @@ def test_superusers_cannot_save_views(
     questions: Questions, root: Person, person: Callable[..., Person]
 ) -> None:
     page = root.get(QUERY)
-    assert "Save this view" not in words(page)
+    assert "Save this view" not in visible_text(page)
 
 
 def test_a_page_reads_its_views_with_one_query(
@@ -236,6 +236,6 @@ def test_unknown_actions_and_ids_are_refused(tenant: Tenant, ann: Person) -> Non
     (view,) = views_of(tenant)
     form = Form("/views/", "post")
 
-    refused(sent_by(ann, form, deed=f"explode:{view.pk}"), 400)
-    refused(sent_by(ann, form, deed=f"delete:{uuid4()}"), 404)
-    assert sent_by(ann, form, deed="delete:x").status_code == 404
+    refusal_notice(send_form(ann, form, deed=f"explode:{view.pk}"), 400)
+    refusal_notice(send_form(ann, form, deed=f"delete:{uuid4()}"), 404)
+    assert send_form(ann, form, deed="delete:x").status_code == 404

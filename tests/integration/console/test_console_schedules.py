@@ -12,11 +12,11 @@ from console import schedules
 from pipelines.models import Schedule
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
-from tests.browsing import words
-from tests.console_user import Person, refused, sent_by
+from tests.browsing import visible_text
+from tests.console_user import Person, refusal_notice, send_form
 from tests.engine import Engine
 from tests.forms import Form, forms_of
-from tests.scheduling import HOUR, NOON, again, executions, fire, make_pipeline, make_schedule, tickers
+from tests.scheduling import HOUR, NOON, executions, fire, make_pipeline, make_schedule, reload, tickers
 
 SCHEDULES = "/schedules/"
 
@@ -40,15 +40,15 @@ def test_the_list_describes_times_in_words_and_shows_the_next(
     make_schedule(tenant, "late", looked_until=datetime.now(UTC) - timedelta(hours=3))
     make_schedule(tenant, "early", cron="0 0 1 1 *", looked_until=datetime.now(UTC))
 
-    text = words(ann.get(SCHEDULES))
+    text = visible_text(ann.get(SCHEDULES))
 
     assert "at 03:30, only on Monday (America/New_York)" in text
     assert "sleeping every hour (UTC)" in text
     assert "disabled" in text
     assert re.search(r"late every hour \(UTC\) .*? due 2 h( \d+ min)? ago", text)
     assert re.search(r"early at 00:00.*? in \d+ (d|h)", text)
-    assert "sleeping" not in words(ann.get(f"{SCHEDULES}?shown=on"))
-    assert "report" not in words(ann.get(f"{SCHEDULES}?search=sleep"))
+    assert "sleeping" not in visible_text(ann.get(f"{SCHEDULES}?shown=on"))
+    assert "report" not in visible_text(ann.get(f"{SCHEDULES}?search=sleep"))
 
 
 def test_the_calendar_shows_four_weeks_with_first_times_and_counts(tenant: Tenant) -> None:
@@ -76,7 +76,7 @@ def test_the_calendar_shows_four_weeks_with_first_times_and_counts(tenant: Tenan
 def test_past_times_show_their_outcome_and_reason(hourly: Schedule, address: str, ann: Person) -> None:
     fire(hourly, NOON + 3 * HOUR)
 
-    text = words(ann.get(address))
+    text = visible_text(ann.get(address))
 
     assert "2026-03-02 15:00:00 UTC fired" in text
     assert "2026-03-02 13:00:00 UTC" in text
@@ -94,15 +94,15 @@ def test_a_dry_run_starts_nothing(engine: Engine, tenant: Tenant, ann: Person) -
 
     assert preview.status_code == 200
     assert preview.context["forecast"]["errors"] == [], preview.context["forecast"]
-    assert "7 jobs each time" in words(preview)
-    assert "T00000" in words(preview)
+    assert "7 jobs each time" in visible_text(preview)
+    assert "T00000" in visible_text(preview)
     assert executions(tenant) == []
 
 
 def test_an_operator_runs_a_schedule_now(hourly: Schedule, address: str, tenant: Tenant, ann: Person) -> None:
     answer = forms_of(ann.get(address))["deeds"].send(ann.browser, ("deed", "run"))
 
-    assert "manual run" in words(ann.get(answer["Location"]))
+    assert "manual run" in visible_text(ann.get(answer["Location"]))
     (execution,) = executions(tenant)
     assert (execution.created_by, execution.nominal_at) == ("user:ann", None)
 
@@ -115,11 +115,11 @@ def test_a_form_sent_twice_runs_a_schedule_once(
 
     again = form.send(ann.browser, ("deed", "run"))
 
-    assert "This run was already started" in words(ann.get(again["Location"]))
+    assert "This run was already started" in visible_text(ann.get(again["Location"]))
     assert len(executions(tenant)) == 1
     forms_of(ann.get(address))["deeds"].send(ann.browser, ("deed", "run"))
     bob = person("bob")
-    sent_by(bob, form, deed="run")
+    send_form(bob, form, deed="run")
     assert len(executions(tenant)) == 3, "another page, and another person"
 
 
@@ -130,13 +130,13 @@ def test_only_admins_pause_and_resume(
     form = forms_of(boss.get(address))["deeds"]
     assert ("deed", "off") not in forms_of(ann.get(address))["deeds"].buttons
 
-    assert "needs the role admin" in refused(sent_by(ann, form, deed="off"), 403)
-    assert again(hourly).enabled
+    assert "needs the role admin" in refusal_notice(send_form(ann, form, deed="off"), 403)
+    assert reload(hourly).enabled
 
     page = boss.get(form.send(boss.browser, ("deed", "off"))["Location"])
-    assert not again(hourly).enabled
+    assert not reload(hourly).enabled
     forms_of(page)["deeds"].send(boss.browser, ("deed", "on"))
-    assert again(hourly).enabled
+    assert reload(hourly).enabled
 
 
 def test_a_viewer_may_preview_but_not_run(
@@ -146,8 +146,8 @@ def test_a_viewer_may_preview_but_not_run(
     form = forms_of(vic.get(address))["deeds"]
     assert [value for _, value in form.buttons] == ["dry_run"]
 
-    assert "1 job each time" in words(form.send(vic.browser, ("deed", "dry_run")))
-    assert "needs the role operator" in refused(sent_by(vic, form, deed="run"), 403)
+    assert "1 job each time" in visible_text(form.send(vic.browser, ("deed", "dry_run")))
+    assert "needs the role operator" in refusal_notice(send_form(vic, form, deed="run"), 403)
     assert executions(tenant) == []
 
 
@@ -159,10 +159,10 @@ def test_a_preview_of_other_times_writes_nothing(
 
     preview = form.send(ann.browser, cron="0 9 * * 1-5", timezone="Europe/Berlin")
 
-    text = words(preview)
+    text = visible_text(preview)
     assert "At 09:00, Monday through Friday (Europe/Berlin)" in text
     assert text.count("T09:00:00+0") == 5
-    assert again(hourly).cron == "0 * * * *"
+    assert reload(hourly).cron == "0 * * * *"
 
 
 def test_invalid_times_are_reported_at_their_field_and_kept(hourly: Schedule, ann: Person) -> None:
@@ -184,7 +184,7 @@ def test_schedules_of_another_tenant_are_not_shown(
     otto = person("otto", other_tenant)
 
     assert otto.browser.get(address).status_code == 404
-    assert "There are no schedules." in words(otto.get(SCHEDULES))
+    assert "There are no schedules." in visible_text(otto.get(SCHEDULES))
     assert forms_of(otto.get(f"{SCHEDULES}try/?schedule={hourly.pk}"))["try"].fields["cron"] == [""]
 
 
@@ -206,8 +206,8 @@ def test_stored_times_that_became_invalid_are_reported(
     with tenant_scope(tenant.pk):
         Schedule.objects.filter(pk=hourly.pk).update(timezone="Mars/Olympus")
 
-    assert "The stored times are no longer valid." in words(ann.get(SCHEDULES))
-    assert "There are no next times." in words(ann.get(address))
+    assert "The stored times are no longer valid." in visible_text(ann.get(SCHEDULES))
+    assert "There are no next times." in visible_text(ann.get(address))
 
 
 def test_the_calendar_counts_only_future_times(tenant: Tenant) -> None:
@@ -252,7 +252,7 @@ def test_an_admin_creates_a_schedule_and_its_form_shows_the_same_fields(
         boss.browser, ("deed", "save"), name="Mine", target="agent:qa", params='{"a": 1}', **filled
     )
 
-    assert answer.status_code == 302, words(answer)
+    assert answer.status_code == 302, visible_text(answer)
     created = schedule_named(tenant, "Mine")
     assert (created.cron, created.interval_ms, created.agent_role, created.params) == (
         cron,
@@ -304,7 +304,7 @@ def test_faults_of_a_schedule_are_shown_at_their_fields(tenant: Tenant, boss: Pe
     def faults(**filled: str) -> set[str]:
         form = forms_of(boss.get(f"{SCHEDULES}new/"))["edit"]
         answer = form.send(boss.browser, ("deed", "save"), **{"name": "Mine", "target": "agent:qa", **filled})
-        assert answer.status_code == 400, words(answer)
+        assert answer.status_code == 400, visible_text(answer)
         return set(answer.context["form"].errors)
 
     assert faults(when="cron", cron="61 * * * *") == {"cron"}
@@ -355,16 +355,16 @@ def test_the_form_previews_words_and_times_without_writing(tenant: Tenant, boss:
         "timezone": "Europe/Berlin",
     }
 
-    preview = words(sent_by(boss, Form(f"{SCHEDULES}words/", "post", typed)))
+    preview = visible_text(send_form(boss, Form(f"{SCHEDULES}words/", "post", typed)))
 
     assert "At 09:00, Monday through Friday (Europe/Berlin)" in preview
     assert preview.count(", 09:00") == 5
-    unclear = words(
-        sent_by(boss, Form(f"{SCHEDULES}words/", "post", {**typed, "when": "cron", "cron": "61 * * * *"}))
+    unclear = visible_text(
+        send_form(boss, Form(f"{SCHEDULES}words/", "post", {**typed, "when": "cron", "cron": "61 * * * *"}))
     )
     assert "Incomplete: cron" in unclear
     response = form.send(boss.browser, ("deed", "look"), target="agent:qa", when="hourly")
-    assert "Every hour" in words(response), "for those without scripts"
+    assert "Every hour" in visible_text(response), "for those without scripts"
     with tenant_scope(tenant.pk):
         assert not Schedule.objects.exists()
 
@@ -388,8 +388,8 @@ def test_only_admins_create_and_change_schedules(
 ) -> None:
     form = forms_of(boss.get(f"{SCHEDULES}new/"))["edit"]
 
-    assert "New schedule" not in words(ann.get(SCHEDULES))
-    assert sent_by(ann, form, deed="save", name="Mine", target="agent:qa").status_code == 404
+    assert "New schedule" not in visible_text(ann.get(SCHEDULES))
+    assert send_form(ann, form, deed="save", name="Mine", target="agent:qa").status_code == 404
     assert ann.browser.get(f"{SCHEDULES}{hourly.pk}/change/").status_code == 404
     with tenant_scope(tenant.pk):
         assert Schedule.objects.count() == 1

@@ -18,12 +18,12 @@ from tenants.api.channels import ChannelBodySerializer
 from tenants.context import tenant_scope
 from tenants.models import ApiToken, AuditEntry, Budget, Channel, Membership, Tenant
 from tenants.models.events import WebhookDelivery, WebhookEndpoint
-from tests.browsing import words
-from tests.console_user import Person, refused, sent_by
-from tests.engine import at_once
+from tests.browsing import visible_text
+from tests.console_user import Person, refusal_notice, send_form
+from tests.engine import simultaneously
 from tests.forms import forms_of
 from tests.receivers import HttpReceiver, http_receiver
-from tests.spending import capped
+from tests.spending import make_budget
 
 SETTINGS = "/settings/"
 PARTS = ["", "tokens/", "budgets/", "channels/", "notification-channels/", "webhooks/"]
@@ -51,7 +51,7 @@ def member(tenant: Tenant, who: Person) -> Membership:
 def test_only_admins_of_the_tenant_see_settings(
     part: str, ann: Person, boss: Person, person: Callable[..., Person], other_tenant: Tenant
 ) -> None:
-    assert "Only admins of acme can see this page." in words(ann.browser.get(f"{SETTINGS}{part}"))
+    assert "Only admins of acme can see this page." in visible_text(ann.browser.get(f"{SETTINGS}{part}"))
     assert ann.browser.get(f"{SETTINGS}{part}").status_code == 403
     assert boss.get(f"{SETTINGS}{part}").status_code == 200
     otto = person("otto", other_tenant, role="admin")
@@ -71,7 +71,7 @@ def test_a_changed_role_is_audited_before_and_after(tenant: Tenant, ann: Person,
     changed = {f"role:{row.pk}": "viewer", f"human_roles:{row.pk}": "editor, legal"}
     answer = form.send(boss.browser, ("deed", f"change:{row.pk}"), **changed)
 
-    assert "ann now has the role viewer" in words(boss.get(answer["Location"]))
+    assert "ann now has the role viewer" in visible_text(boss.get(answer["Location"]))
     row = member(tenant, ann)
     assert (row.role, row.human_roles) == ("viewer", ["editor", "legal"])
     with tenant_scope(tenant.pk):
@@ -95,21 +95,23 @@ def test_the_enter_key_in_one_row_presses_no_button_of_another(
 def test_ending_a_membership_needs_a_confirmation(tenant: Tenant, ann: Person, boss: Person) -> None:
     row, form = member(tenant, ann), forms_of(boss.get(SETTINGS))["members"]
 
-    assert "Confirm the action" in refused(form.send(boss.browser, ("deed", f"end:{row.pk}")), 400)
+    assert "Confirm the action" in refusal_notice(form.send(boss.browser, ("deed", f"end:{row.pk}")), 400)
     form.send(boss.browser, ("deed", f"end:{row.pk}"), sure="yes")
 
-    assert "You are not a member of any tenant." in words(ann.get("/queues/"))
+    assert "You are not a member of any tenant." in visible_text(ann.get("/queues/"))
     assert entries(tenant) == ["boss membership.ended done"]
 
 
 def test_the_last_admin_cannot_leave(tenant: Tenant, boss: Person) -> None:
     row, form = member(tenant, boss), forms_of(boss.get(SETTINGS))["members"]
 
-    assert "boss is the only admin" in refused(
+    assert "boss is the only admin" in refusal_notice(
         form.send(boss.browser, ("deed", f"end:{row.pk}"), sure="yes"), 409
     )
     changed = {f"role:{row.pk}": "viewer"}
-    assert "the only admin" in refused(form.send(boss.browser, ("deed", f"change:{row.pk}"), **changed), 409)
+    assert "the only admin" in refusal_notice(
+        form.send(boss.browser, ("deed", f"change:{row.pk}"), **changed), 409
+    )
     assert member(tenant, boss).role == "admin"
 
 
@@ -124,7 +126,7 @@ def test_an_outdated_form_does_not_overwrite_a_change(
 
     answer = stale.send(boss.browser, ("deed", f"change:{row.pk}"), **{f"human_roles:{row.pk}": "editor"})
 
-    assert "ann was changed since you opened the page, and is now viewer." in refused(answer, 409)
+    assert "ann was changed since you opened the page, and is now viewer." in refusal_notice(answer, 409)
     row = member(tenant, ann)
     assert (row.role, row.human_roles) == ("viewer", [])
     again = forms_of(answer)["members"]
@@ -145,7 +147,9 @@ def test_two_admins_who_demote_each_other_leave_one_admin(
             by.browser, ("deed", f"change:{row.pk}"), **{f"role:{row.pk}": "viewer"}
         )
 
-    codes = [each.status_code for each in at_once(lambda: demote(boss, "bea"), lambda: demote(bea, "boss"))]
+    codes = [
+        each.status_code for each in simultaneously(lambda: demote(boss, "bea"), lambda: demote(bea, "boss"))
+    ]
 
     assert sorted(codes) in ([302, 403], [302, 409])
     assert sorted([member(tenant, boss).role, member(tenant, bea).role]) == ["admin", "viewer"]
@@ -161,7 +165,7 @@ def test_an_inactive_admin_does_not_count_as_one(
 
     answer = form.send(boss.browser, ("deed", f"end:{row.pk}"), sure="yes")
 
-    assert "boss is the only admin" in refused(answer, 409)
+    assert "boss is the only admin" in refusal_notice(answer, 409)
 
 
 def test_concurrent_additions_create_one_membership(
@@ -170,7 +174,7 @@ def test_concurrent_additions_create_one_membership(
     person("otto", other_tenant)
     form = forms_of(root.get(f"{SETTINGS}?tenant=acme"))["new"]
 
-    answers = at_once(*[lambda: form.send(root.browser, ("deed", "add"), username="otto")] * 4)
+    answers = simultaneously(*[lambda: form.send(root.browser, ("deed", "add"), username="otto")] * 4)
 
     assert sorted(answer.status_code for answer in answers) == [302, 409, 409, 409]
     with tenant_scope(tenant.pk):
@@ -229,9 +233,11 @@ def test_only_superusers_add_people(
     form = forms_of(root.get(f"{SETTINGS}?tenant=acme"))["new"]
     assert "new" not in forms_of(boss.get(SETTINGS))
 
-    assert "Only superusers can add people" in refused(sent_by(boss, form, deed="add", username="otto"), 403)
+    assert "Only superusers can add people" in refusal_notice(
+        send_form(boss, form, deed="add", username="otto"), 403
+    )
     answer = form.send(root.browser, ("deed", "add"), username="nobody")
-    assert "There is no person" in refused(answer, 404)
+    assert "There is no person" in refusal_notice(answer, 404)
     assert 'value="nobody"' in answer.content.decode()
     form.send(root.browser, ("deed", "add"), username="otto", role="viewer")
 
@@ -273,19 +279,21 @@ def test_a_revoked_token_is_refused(tenant: Tenant, boss: Person) -> None:
     token, secret = tokens.create(tenant, "viewer", "old")
     form = forms_of(boss.get(f"{SETTINGS}tokens/"))["tokens"]
 
-    assert "Confirm the action" in refused(form.send(boss.browser, ("deed", f"revoke:{token.pk}")), 400)
+    assert "Confirm the action" in refusal_notice(
+        form.send(boss.browser, ("deed", f"revoke:{token.pk}")), 400
+    )
     form.send(boss.browser, ("deed", f"revoke:{token.pk}"), sure="yes")
 
     with pytest.raises(tokens.TokenRefused):
         tokens.principal_of(secret)
-    assert "revoked" in words(boss.get(f"{SETTINGS}tokens/"))
+    assert "revoked" in visible_text(boss.get(f"{SETTINGS}tokens/"))
     assert entries(tenant) == ["boss token.revoked done"]
 
 
 def test_a_budget_is_created_changed_and_removed(tenant: Tenant, boss: Person) -> None:
     place = f"{SETTINGS}budgets/"
     answer = forms_of(boss.get(place))["new"].send(boss.browser, name="March", cap="5", period="month")
-    assert "Created: budget March" in words(boss.get(answer["Location"]))
+    assert "Created: budget March" in visible_text(boss.get(answer["Location"]))
     with tenant_scope(tenant.pk):
         budget = Budget.objects.get()
 
@@ -298,10 +306,10 @@ def test_a_budget_is_created_changed_and_removed(tenant: Tenant, boss: Person) -
 
     late = stale.send(boss.browser, ("deed", "save"), cap="1")
     assert late.status_code == 412
-    assert "Read it again and decide again." in words(late)
+    assert "Read it again and decide again." in visible_text(late)
 
     forms_of(boss.get(f"{place}{budget.pk}/"))["remove"].send(boss.browser, ("deed", "remove"), sure="yes")
-    assert "There are none." in words(boss.get(place))
+    assert "There are none." in visible_text(boss.get(place))
     assert entries(tenant) == [
         "boss POST /budgets/ done", "boss PUT /budgets/{id}/ done", "boss DELETE /budgets/{id}/ done",
     ]  # fmt: skip
@@ -327,13 +335,13 @@ def test_a_channel_is_disabled_and_reactivated(tenant: Tenant, boss: Person) -> 
         channel = Channel.objects.get()
 
     forms_of(boss.get(f"{place}{channel.pk}/"))["deeds"].send(boss.browser, ("deed", "disable"))
-    assert "disabled" in words(boss.get(place))
+    assert "disabled" in visible_text(boss.get(place))
     forms_of(boss.get(f"{place}{channel.pk}/"))["deeds"].send(boss.browser, ("deed", "reactivate"))
-    assert "active" in words(boss.get(place))
+    assert "active" in visible_text(boss.get(place))
 
     again = form.send(boss.browser, kind="google-ads", name="Main", details="{}")
     assert again.status_code == 409
-    assert "already" in words(again)
+    assert "already" in visible_text(again)
 
 
 def test_a_webhook_shows_its_secret_once_and_its_deliveries(
@@ -357,7 +365,7 @@ def test_a_webhook_shows_its_secret_once_and_its_deliveries(
         WebhookDelivery.objects.update(state="failed", error="<i>boom</i>", response_status=500)
         delivery = WebhookDelivery.objects.get()
     page = boss.get(one)
-    assert "webhook.test failed" in words(page)
+    assert "webhook.test failed" in visible_text(page)
     assert "&lt;i&gt;boom&lt;/i&gt;" in page.content.decode()
 
     forms_of(page)["again"].send(boss.browser, ("deed", f"again:{delivery.pk}"))
@@ -383,14 +391,14 @@ def test_unknown_settings_pages_are_not_found(boss: Person) -> None:
 
 
 def test_budgets_are_listed_with_their_use(tenant: Tenant, boss: Person) -> None:
-    half, over = capped(tenant, "10", name="Half"), capped(tenant, "10", name="Over")
+    half, over = make_budget(tenant, "10", name="Half"), make_budget(tenant, "10", name="Over")
     with tenant_scope(tenant.pk):
         Budget.objects.filter(pk=half.pk).update(spent=5)
         Budget.objects.filter(pk=over.pk).update(spent=12)
 
     page = boss.get(f"{SETTINGS}budgets/")
 
-    text = words(page)
+    text = visible_text(page)
     assert "50%" in text
     assert "120%" in text
     assert f'href="/settings/budgets/{over.pk}/?tenant=acme"' in page.content.decode()

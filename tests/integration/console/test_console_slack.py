@@ -490,7 +490,7 @@ def test_a_decision_remains_when_slack_does_not_answer(
 ) -> None:
     gate = questions.gate()
     notify()
-    workspace.receiver.answers((500, {}, b""))
+    workspace.receiver.answer_with((500, {}, b""))
 
     assert workspace.press("approve").status_code == 200
 

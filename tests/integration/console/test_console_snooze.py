@@ -17,9 +17,9 @@ from tenants import members
 from tenants.context import tenant_scope
 from tenants.members import principal_of
 from tenants.models import Membership, Tenant
-from tests.browsing import words
-from tests.console_user import INBOX, Person, done, refused, sent_by
-from tests.engine import at_once
+from tests.browsing import visible_text
+from tests.console_user import INBOX, Person, refusal_notice, send_form, success_notice
+from tests.engine import simultaneously
 from tests.forms import Form, forms_of
 from tests.integration.test_retention import age_work, purge
 from tests.questions import Questions
@@ -56,12 +56,12 @@ def test_a_snoozed_item_leaves_only_the_members_own_list(
     answer = snooze_item(ann, one)
 
     assert f"{INBOX}{two.pk}/" in answer["Location"], "the next item"
-    assert re.fullmatch(r"Snoozed until \d+ \w+, \d\d:\d\d UTC: One", done(answer, ann))
+    assert re.fullmatch(r"Snoozed until \d+ \w+, \d\d:\d\d UTC: One", success_notice(answer, ann))
     assert names(ann.get()) == ["Two"]
-    assert "Inbox 1" in words(ann.get())
-    assert "All 1 Tasks 1 Snoozed 1" in words(ann.get())
+    assert "Inbox 1" in visible_text(ann.get())
+    assert "All 1 Tasks 1 Snoozed 1" in visible_text(ann.get())
     assert names(bob.get()) == ["One", "Two"]
-    assert "Snoozed 1" not in words(bob.get())
+    assert "Snoozed 1" not in visible_text(bob.get())
     assert questions.get(one.pk).version == one.version, "the item itself does not change"
 
 
@@ -75,10 +75,10 @@ def test_the_list_of_snoozed_items_shows_times_and_unsnoozes(questions: Question
 
     page = ann.get(SNOOZED)
     assert names(page) == ["One"]
-    assert f"snoozed until {until:%-d %b, %H:%M} UTC" in words(page)
+    assert f"snoozed until {until:%-d %b, %H:%M} UTC" in visible_text(page)
     answer = forms_of(page)["back"].send(ann.browser, ("item", str(one.pk)))
 
-    assert done(answer, ann) == "Back in your list: One"
+    assert success_notice(answer, ann) == "Back in your list: One"
     assert "aside=yes" not in answer["Location"], "no other item is snoozed"
     assert names(ann.get()) == ["One", "Two"]
     assert snoozes_of(questions.tenant) == []
@@ -89,12 +89,12 @@ def test_unsnoozing_on_the_page_of_an_item_is_idempotent(questions: Questions, a
     snooze_item(ann, task)
 
     form = forms_of(ann.look(task, "?aside=yes"))["bring-back"]
-    assert "You have snoozed this until" in words(ann.look(task))
+    assert "You have snoozed this until" in visible_text(ann.look(task))
     for _ in range(2):
         answer = form.send(ann.browser, ("item", str(task.pk)))
         assert answer["Location"].startswith(f"{INBOX}{task.pk}/?tenant=acme#")
 
-    assert "You have snoozed this" not in words(ann.look(task))
+    assert "You have snoozed this" not in visible_text(ann.look(task))
     assert names(ann.get()) == [task.name]
 
 
@@ -107,7 +107,7 @@ def test_a_snoozed_item_returns_at_its_time(questions: Questions, ann: Person) -
 
     assert names(ann.get()) == [task.name]
     assert names(ann.get(SNOOZED)) == []
-    assert "Snoozed 1" not in words(ann.get())
+    assert "Snoozed 1" not in visible_text(ann.get())
 
 
 def test_a_snoozed_item_returns_when_it_changes(questions: Questions, ann: Person) -> None:
@@ -126,13 +126,13 @@ def test_a_snoozed_item_returns_when_due_and_can_be_snoozed_longer(questions: Qu
     due = datetime.now(UTC) + timedelta(minutes=20)
     task = questions.task(due_at=due)
 
-    assert "when it is due" in done(snooze_item(ann, task), ann)
+    assert "when it is due" in success_notice(snooze_item(ann, task), ann)
     assert [row.until for row in snoozes_of(questions.tenant)] == [due]
 
     with tenant_scope(questions.tenant.pk):
         Activity.objects.filter(pk=task.pk).update(due_at=datetime.now(UTC) - timedelta(minutes=1))
     set_until(questions.tenant, datetime.now(UTC) - timedelta(minutes=1))
-    assert "overdue by 1 min" in words(ann.get())
+    assert "overdue by 1 min" in visible_text(ann.get())
     snooze_item(ann, task)
     assert names(ann.get()) == []
 
@@ -143,19 +143,19 @@ def test_snooze_times_use_the_tenants_time_zone(questions: Questions, ann: Perso
     task = questions.task()
     day = (datetime.now(UTC) + timedelta(days=2)).date()
 
-    message = done(snooze_item(ann, task, "own", own=f"{day}T09:00"), ann)
+    message = success_notice(snooze_item(ann, task, "own", own=f"{day}T09:00"), ann)
 
     assert message.startswith(f"Snoozed until {day:%-d %b}, 09:00 Asia/Tokyo")
     assert [row.until for row in snoozes_of(questions.tenant)] == [
         datetime(day.year, day.month, day.day, tzinfo=UTC)
     ]
-    assert f"snoozed until {day:%-d %b}, 09:00 Asia/Tokyo" in words(ann.get(SNOOZED))
+    assert f"snoozed until {day:%-d %b}, 09:00 Asia/Tokyo" in visible_text(ann.get(SNOOZED))
 
 
 def test_viewers_can_snooze(questions: Questions, person: Callable[..., Person]) -> None:
     vera, task = person("vera", role="viewer"), questions.task()
 
-    done(snooze_item(vera, task), vera)
+    success_notice(snooze_item(vera, task), vera)
 
     assert names(vera.get()) == []
 
@@ -165,7 +165,7 @@ def test_superusers_cannot_snooze(questions: Questions, ann: Person, root: Perso
     form = forms_of(ann.look(task))["put-aside"]
 
     assert "put-aside" not in forms_of(root.look(task, "?tenant=acme"))
-    assert "Only members" in refused(sent_by(root, form, aside="hour"), 403)
+    assert "Only members" in refusal_notice(send_form(root, form, aside="hour"), 403)
     assert snoozes_of(questions.tenant) == []
 
 
@@ -186,9 +186,9 @@ def test_an_invalid_snooze_is_refused_with_the_typed_time(
 ) -> None:
     task = questions.task()
 
-    answer = sent_by(ann, forms_of(ann.look(task))["put-aside"], **fields)
+    answer = send_form(ann, forms_of(ann.look(task))["put-aside"], **fields)
 
-    assert refused(answer, status).startswith(reason)
+    assert refusal_notice(answer, status).startswith(reason)
     assert forms_of(answer)["put-aside"].fields["own"] == [fields.get("own", "")]
     assert names(ann.get()) == [task.name]
 
@@ -198,9 +198,9 @@ def test_a_closed_item_cannot_be_snoozed(questions: Questions, ann: Person) -> N
     form = forms_of(ann.look(task))["put-aside"]
     human_work.complete(questions.tenant.pk, task.pk, actor="user:bob")
 
-    assert refused(form.send(ann.browser, ("aside", "hour")), 409).startswith("Completed by bob")
-    again = sent_by(ann, form, aside="hour", shown=str(questions.get(task.pk).version))
-    assert refused(again, 409) == "This item is closed already."
+    assert refusal_notice(form.send(ann.browser, ("aside", "hour")), 409).startswith("Completed by bob")
+    again = send_form(ann, form, aside="hour", shown=str(questions.get(task.pk).version))
+    assert refusal_notice(again, 409) == "This item is closed already."
     assert snoozes_of(questions.tenant) == []
 
 
@@ -212,9 +212,9 @@ def test_items_of_another_tenant_and_unknown_items_are_not_found(
     form.action = f"{INBOX}{task.pk}/"
     back = Form(f"{INBOX}back/", "post")
 
-    assert sent_by(eve, form, aside="hour").status_code == 404
+    assert send_form(eve, form, aside="hour").status_code == 404
     for item in (task.pk, uuid4(), "x"):
-        assert sent_by(eve, back, item=str(item)).status_code == 404
+        assert send_form(eve, back, item=str(item)).status_code == 404
     assert ann.browser.get(f"{INBOX}?aside=no").status_code == 404
     assert ann.browser.get(f"{INBOX}back/").status_code == 405
 
@@ -225,7 +225,7 @@ def test_concurrent_snoozes_leave_one_snooze(questions: Questions, ann: Person) 
     task, who = questions.task(), principal_of(ann.user)
     until = datetime.now(UTC) + timedelta(hours=2)
 
-    at_once(*(lambda: put(who, task.pk, version=task.version, until=until) for _ in range(4)))
+    simultaneously(*(lambda: put(who, task.pk, version=task.version, until=until) for _ in range(4)))
 
     assert [row.until for row in snoozes_of(questions.tenant)] == [until]
 

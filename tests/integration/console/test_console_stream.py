@@ -15,7 +15,7 @@ from tenants.models import Tenant
 from tests.console_user import Person
 from tests.engine import Engine
 from tests.pages import end_streams
-from tests.streaming import read
+from tests.streaming import parse_event
 
 LIVE = "/live/"
 
@@ -38,7 +38,7 @@ def next_events(answer: Any, count: int) -> list[Any]:
         text += piece
         while b"\n\n" in text:
             block, _, text = text.partition(b"\n\n")
-            event = read(block)
+            event = parse_event(block)
             if event.data is not None:
                 events.append(event)
         if len(events) >= count:

@@ -12,7 +12,7 @@ import pytest
 
 from tenants.context import tenant_scope
 from tenants.models import Membership, Tenant, UsageEntry
-from tests.browsing import words
+from tests.browsing import visible_text
 from tests.console_user import Person
 from tests.engine import Engine
 from tests.page_queries import MOST
@@ -60,7 +60,7 @@ def test_each_tenant_has_its_figures_and_urgent_ones_come_first(
     assert figures(page) == {"globex": (1, 1, 0, Decimal("2.5")), "acme": (0, 0, 0, Decimal("1.25"))}
     assert list(figures(page)) == ["globex", "acme"], "what failed comes first"
     assert "initech" not in page.content.decode(), "a tenant of others"
-    text = words(page)
+    text = visible_text(page)
     assert "1 of 2 needs attention." in text
     assert "$3.75 this month" in text
     assert '/inbox/?tenant=globex"' in page.content.decode()
@@ -82,7 +82,7 @@ def test_the_page_needs_the_same_queries_for_any_number_of_tenants(
 
 def test_a_member_of_one_tenant_is_sent_to_its_overview(ann: Person, person: Callable[..., Person]) -> None:
     assert ann.browser.get(TENANTS)["Location"] == "/"
-    assert "All my tenants" not in words(ann.get("/"))
+    assert "All my tenants" not in visible_text(ann.get("/"))
 
 
 def test_the_menu_links_the_page_and_back(

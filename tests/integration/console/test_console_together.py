@@ -9,8 +9,8 @@ from uuid import uuid4
 from activities.human_tasks import approvals
 from activities.states import Status
 from tests.cases import in_one_test
-from tests.console_user import Person, notice, refused, sent_by
-from tests.engine import at_once
+from tests.console_user import Person, notice, refusal_notice, send_form
+from tests.engine import simultaneously
 from tests.forms import Form, forms_of
 from tests.questions import Questions
 
@@ -61,7 +61,7 @@ def test_an_item_that_cannot_be_approved_does_not_stop_the_others(questions: Que
     gate, optional, task = questions.gate(), questions.approval(), questions.task()
     chosen = [f"{item.pk}:{item.version}" for item in (optional, task, gate)] + [f"{uuid4()}:1"]
 
-    message = notice(sent_by(ann, _bulk_form(ann), chosen=chosen))
+    message = notice(send_form(ann, _bulk_form(ann), chosen=chosen))
 
     assert f"Not done: {optional.name} Choose one of the options: Warm, Sober." in message
     assert f"Not done: {task.name} This action is not available for this item." in message
@@ -74,7 +74,7 @@ def test_an_item_that_cannot_be_approved_does_not_stop_the_others(questions: Que
 def test_an_invalid_selection_is_refused(chosen: list[str], questions: Questions, ann: Person) -> None:
     questions.gate()
 
-    refused(sent_by(ann, _bulk_form(ann), chosen=chosen), 400)
+    refusal_notice(send_form(ann, _bulk_form(ann), chosen=chosen), 400)
 
 
 def test_two_people_approve_the_same_items_in_opposite_order_at_once(
@@ -85,7 +85,9 @@ def test_two_people_approve_the_same_items_in_opposite_order_at_once(
     forms = [_bulk_form(each) for each in people_]
     orders = [forms[0].choices["chosen"], forms[1].choices["chosen"][::-1]]
 
-    answers = at_once(*(lambda i=i: forms[i].send(people_[i].browser, chosen=orders[i]) for i in range(2)))
+    answers = simultaneously(
+        *(lambda i=i: forms[i].send(people_[i].browser, chosen=orders[i]) for i in range(2))
+    )
 
     assert [answer.status_code for answer in answers] == [200, 200]
     assert sum(notice(answer).count("Approved: ") for answer in answers) == 5

@@ -16,12 +16,12 @@ from activities.models import ActivityEvent, HeldAnswer
 from console.inbox import undo as inbox_undo
 from tenants.context import OWNER, system_scope, tenant_scope
 from tenants.models import Membership, Tenant
-from tests.browsing import words
-from tests.console_user import INBOX, Person, done, notice, refused
-from tests.engine import at_once
+from tests.browsing import visible_text
+from tests.console_user import INBOX, Person, notice, refusal_notice, success_notice
+from tests.engine import simultaneously
 from tests.forms import forms_of
 from tests.questions import Questions
-from tests.upkeep import tick
+from tests.upkeep import run_due_jobs
 
 UNDO_SECONDS = 10.0
 
@@ -42,13 +42,13 @@ def held() -> list[HeldAnswer]:
 
 def approve(by: Person, item: Any, **fields: str) -> HttpResponse:
     answer = by.answer(item, "approve", **fields)
-    assert answer.status_code == 302, words(answer)
+    assert answer.status_code == 302, visible_text(answer)
     return by.get(answer["Location"])
 
 
 def approve_edited(by: Person, item: Any, text: str) -> HttpResponse:
     answer = by.answer(item, "approve_edited", edited=text)
-    assert answer.status_code == 302, words(answer)
+    assert answer.status_code == 302, visible_text(answer)
     return by.get(answer["Location"])
 
 
@@ -66,12 +66,12 @@ def test_an_answer_takes_effect_at_its_time_and_not_before(questions: Questions,
     status = questions.get(gate.pk).status
 
     assert (early, status) == (0, "created")
-    assert "Approved: Approve: Summary takes effect in 10 s Undo" in words(page)
+    assert "Approved: Approve: Summary takes effect in 10 s Undo" in visible_text(page)
     assert inbox_undo.apply_due(later()) == 1
     now = questions.get(gate.pk)
     assert (now.status, now.reviewer_notes) == ("approved", "Good.")
     assert held() == []
-    assert "takes effect in" not in words(ann.get())
+    assert "takes effect in" not in visible_text(ann.get())
 
 
 def test_an_answered_item_leaves_only_the_members_own_list(
@@ -82,11 +82,11 @@ def test_an_answered_item_leaves_only_the_members_own_list(
 
     page = approve(ann, gate)
 
-    assert (address in page.content.decode(), "Inbox 0" in words(page)) == (False, True)
+    assert (address in page.content.decode(), "Inbox 0" in visible_text(page)) == (False, True)
     assert address in bob.get().content.decode()
     assert "answer" not in forms_of(ann.look(gate)), "it has an answer"
     assert "answer" in forms_of(bob.look(gate))
-    assert "Undo" not in words(bob.get())
+    assert "Undo" not in visible_text(bob.get())
 
 
 def test_an_undone_answer_leaves_no_trace(questions: Questions, ann: Person) -> None:
@@ -96,7 +96,7 @@ def test_an_undone_answer_leaves_no_trace(questions: Questions, ann: Person) -> 
 
     answer = undo_first(ann)
 
-    assert done(answer, ann) == "Answer undone. Nothing was changed."
+    assert success_notice(answer, ann) == "Answer undone. Nothing was changed."
     assert answer["Location"].startswith(f"{INBOX}{gate.pk}/"), "where another answer can be given"
     assert inbox_undo.apply_due(later()) == 0
     assert (questions.get(gate.pk).status, questions.get(gate.pk).version) == ("created", before)
@@ -108,7 +108,7 @@ def test_an_edited_text_is_approved_at_its_time(questions: Questions, ann: Perso
     gate = questions.gate("# Bees")
     page = approve_edited(ann, gate, "# Bees\n\nThey fly.")
 
-    assert "takes effect in" in words(page)
+    assert "takes effect in" in visible_text(page)
     assert inbox_undo.apply_due(later()) == 1
 
     output = outputs.read(questions.tenant.pk, questions.get(gate.pk).output_ref)
@@ -125,7 +125,7 @@ def test_a_late_undo_is_refused(questions: Questions, ann: Person) -> None:
 
     answer = form.send(ann.browser, ("deed", "undo"))
 
-    assert done(answer, ann) == "Too late to undo: the answer has already taken effect."
+    assert success_notice(answer, ann) == "Too late to undo: the answer has already taken effect."
     assert questions.get(gate.pk).status == "approved"
 
 
@@ -137,11 +137,11 @@ def test_an_overtaken_answer_says_by_whom_until_it_is_read(questions: Questions,
     assert inbox_undo.apply_due(later()) == 1
 
     page = ann.get()
-    assert "did not take effect. Changes requested by bob" in words(page)
+    assert "did not take effect. Changes requested by bob" in visible_text(page)
     assert inbox_undo.apply_due(later()) == 0, "it is not tried again"
     (form,) = (form for name, form in forms_of(page).items() if name.startswith("held-"))
     assert form.send(ann.browser, ("deed", "read")).status_code == 302
-    assert "did not take effect" not in words(ann.get())
+    assert "did not take effect" not in visible_text(ann.get())
     assert held() == []
 
 
@@ -178,7 +178,7 @@ def test_a_second_answer_is_refused_while_one_is_held(questions: Questions, ann:
 
     again = form.send(ann.browser, ("deed", "reject"), notes="No.")
 
-    assert "already answered this" in refused(again, 409)
+    assert "already answered this" in refusal_notice(again, 409)
     assert [one.deed for one in held()] == ["approve"]
 
 
@@ -190,8 +190,8 @@ def test_an_invalid_answer_is_refused_at_once(questions: Questions, ann: Person)
     approvals.approve(questions.tenant.pk, gate.pk, actor="user:bob")
     late = form.send(ann.browser, ("deed", "approve"))
 
-    assert "Describe the changes" in refused(lacking, 400)
-    assert "Approved by bob" in refused(late, 409)
+    assert "Describe the changes" in refusal_notice(lacking, 400)
+    assert "Approved by bob" in refusal_notice(late, 409)
     assert held() == []
 
 
@@ -200,7 +200,7 @@ def test_concurrent_leaders_apply_an_answer_once(questions: Questions, ann: Pers
     approve(ann, gate)
     due = later()
 
-    outcomes = at_once(*[lambda: inbox_undo.apply_due(due)] * 4)
+    outcomes = simultaneously(*[lambda: inbox_undo.apply_due(due)] * 4)
 
     assert sum(outcomes) == 1
     with tenant_scope(questions.tenant.pk):
@@ -214,14 +214,14 @@ def test_either_the_leader_or_a_concurrent_undo_wins(questions: Questions, ann: 
     undo = [form for name, form in forms_of(ann.get()).items() if name.startswith("held-")]
     due = later()
 
-    at_once(
+    simultaneously(
         lambda: inbox_undo.apply_due(due),
         *[lambda form=form: form.send(ann.browser, ("deed", "undo")) for form in undo],
     )
     inbox_undo.apply_due(due)
 
     assert held() == []
-    page = words(ann.get())
+    page = visible_text(ann.get())
     for gate in gates:
         assert (questions.get(gate.pk).status == "approved") != (gate.name in page)
 
@@ -278,7 +278,7 @@ def test_the_leader_applies_answers(questions: Questions, ann: Person) -> None:
     with system_scope():
         HeldAnswer.objects.update(due_at=later(-1))
 
-    tick()
+    run_due_jobs()
 
     assert questions.get(gate.pk).status == "approved"
 
@@ -292,16 +292,16 @@ def test_an_internal_error_changes_nothing_and_is_reported(
     perform = inbox_undo.actions.perform
 
     def broken(principal: Any, item_id: Any, shown: Any, answer: Any) -> Any:
-        done = perform(principal, item_id, shown, answer)
+        outcome = perform(principal, item_id, shown, answer)
         if item_id == gate.pk:
             raise LookupError("a secret detail")
-        return done
+        return outcome
 
     monkeypatch.setattr(inbox_undo.actions, "perform", broken)
 
     assert inbox_undo.apply_due(later()) == 2
 
     assert [questions.get(item.pk).status for item in (gate, other)] == ["created", "approved"]
-    page = words(ann.get())
+    page = visible_text(ann.get())
     assert "An internal error occurred. Nothing was done." in page
     assert "a secret detail" not in page

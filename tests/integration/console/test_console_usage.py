@@ -16,9 +16,9 @@ from console.usage import UsageFilter
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 from tenants.models import Tenant, UsageEntry
-from tests.browsing import words
+from tests.browsing import visible_text
 from tests.console_user import Person
-from tests.spending import capped
+from tests.spending import make_budget
 
 USAGE = "/usage/"
 
@@ -51,7 +51,7 @@ def test_totals_agree_for_every_grouping(recorded_usage: None, ann: Person) -> N
         assert sum(line.cost for line in lines) == usage.total.cost
         assert sum(line.runs for line in lines) == usage.total.runs == 3
     assert [(line.name, line.cost) for line in usage.roles] == [("dev", Decimal(3)), ("qa", Decimal("1.5"))]
-    text = words(page)
+    text = visible_text(page)
     assert "$4.50 spent" in text
     assert "maximum: $3.25" in text
     assert "77" not in text
@@ -86,7 +86,7 @@ def test_days_and_roles_are_query_parameters(recorded_usage: None, ann: Person) 
     page = ann.get(f"{USAGE}?from={today - timedelta(days=60)}&to={today}&role=dev")
 
     assert page.context["usage"].total.cost == Decimal(12)
-    assert "No usage in this period." in words(ann.get(f"{USAGE}?role=nobody"))
+    assert "No usage in this period." in visible_text(ann.get(f"{USAGE}?role=nobody"))
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def test_invalid_days_are_reported(query: dict[str, str], remark: str) -> None:
 
 
 def test_budgets_show_their_use(recorded_usage: None, tenant: Tenant, ann: Person) -> None:
-    capped(tenant, "5.00", name="All of it")
-    capped(tenant, "1.00", name="Quality", agent_role="qa")
+    make_budget(tenant, "5.00", name="All of it")
+    make_budget(tenant, "1.00", name="Quality", agent_role="qa")
 
     page = ann.get(USAGE)
 

@@ -14,7 +14,7 @@ from activities.models import ActivityRun, WorkerProcess
 from tenants import clock
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
-from tests.browsing import words
+from tests.browsing import visible_text
 from tests.console_user import Person
 from tests.engine import Engine
 from tests.page_queries import MOST
@@ -50,7 +50,7 @@ def test_every_process_shows_its_identity_and_load(
 ) -> None:
     start_worker("host-a", pid=4711, roles=["qa", "seo"], taken=12)
 
-    text = words(ann.get(WORKERS))
+    text = visible_text(ann.get(WORKERS))
 
     assert "host-a process 4711" in text
     assert "1.2.3" in text
@@ -84,7 +84,7 @@ def test_silent_lost_and_closed_workers_say_so_and_come_first(
         ("c-full", "intake closed"),
         ("h-half", "running"),
     ]
-    assert "closed for qa : its limit" in words(page).replace("qa:", "qa :")
+    assert "closed for qa : its limit" in visible_text(page).replace("qa:", "qa :")
 
 
 def test_runs_are_shown_only_to_their_tenant(
@@ -104,7 +104,7 @@ def test_runs_are_shown_only_to_their_tenant(
     ann, otto = person("ann"), person("otto", other_tenant)
 
     assert f"/activities/{activity}/" in ann.get(WORKERS).content.decode()
-    assert "1 for acme" in words(ann.get(WORKERS))
+    assert "1 for acme" in visible_text(ann.get(WORKERS))
     assert str(activity) not in otto.get(WORKERS).content.decode()
 
 
@@ -124,7 +124,7 @@ def test_a_page_without_workers_says_so(ann: Person) -> None:
     with system_scope():
         WorkerProcess.objects.filter(ended_at=None).update(ended_at=clock.now(), end_reason="stopped")
 
-    assert "No worker is running." in words(ann.get(WORKERS))
+    assert "No worker is running." in visible_text(ann.get(WORKERS))
 
 
 def test_the_page_needs_the_same_queries_for_any_number_of_workers(

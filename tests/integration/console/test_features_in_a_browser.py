@@ -17,7 +17,7 @@ from tenants.models import Tenant
 from tests import pages
 from tests.console_user import Person
 from tests.engine import Engine
-from tests.failed_work import failed
+from tests.failed_work import submit_failing
 from tests.integration.console.test_console_usage import spend
 from tests.questions import Questions
 from tests.scheduling import make_schedule
@@ -74,13 +74,13 @@ def test_each_feature_has_a_test_in_a_browser() -> None:
 def window() -> Iterator[Callable[[User], Any]]:
     """`window(user)`: a page for somebody who has signed in. Whatever its console complains of fails the test."""
     errors: list[str] = []
-    with pages.browser() as chromium, pages.served() as address:
+    with pages.browser() as chromium, pages.serve_site() as address:
         opened = []
 
         def made(user: User) -> Any:
             context = chromium.new_context(base_url=address, viewport={"width": 1200, "height": 800})
             opened.append(context)
-            context.add_cookies([pages.signed_in(user, address)])
+            context.add_cookies([pages.session_cookie(user, address)])
             page = context.new_page()
             page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
             page.on("pageerror", lambda error: errors.append(str(error)))
@@ -88,7 +88,7 @@ def window() -> Iterator[Callable[[User], Any]]:
 
         yield made
         for context in opened:
-            pages.leave(context)
+            pages.close_context(context)
     assert errors == []
 
 
@@ -138,8 +138,8 @@ def test_failed_work_is_inspected_retried_and_cancelled(
     engine: Engine, tenant: Tenant, ann: Person, window: Callable[[User], Any]
 ) -> None:
     engine.serve(tenant)
-    (broken,) = failed(engine, tenant)
-    failed(engine, tenant, count=2, error=PermanentAgentError("The shop is closed.", code="closed"))
+    (broken,) = submit_failing(engine, tenant)
+    submit_failing(engine, tenant, count=2, error=PermanentAgentError("The shop is closed.", code="closed"))
     page = window(ann.user)
 
     page.goto("/dead-letters/")

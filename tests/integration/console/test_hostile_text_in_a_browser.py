@@ -16,12 +16,12 @@ from django.contrib import admin
 from activities.models import Activity
 from tenants.context import system_scope
 from tests import pages
-from tests.browsing import list_of, page_of
+from tests.browsing import list_url, page_url
 from tests.console_user import INBOX
 from tests.fuzzing.world import Known
-from tests.hostile import LINE, LONG, SHORT, written_everywhere
+from tests.hostile import LINE, LONG, SHORT, write_everywhere
 from tests.questions import Questions
-from tests.superusers import seeing_all
+from tests.superusers import create_superuser
 
 pytestmark = [pytest.mark.ui, pytest.mark.timeout(300)]  # some hundred pages, of a theme with many scripts
 
@@ -107,11 +107,11 @@ class Watched:
 def window(database: None, settings: Any) -> Iterator[Watched]:
     """A superuser's, who sees every tenant."""
     settings.WHITENOISE_MAX_AGE = 3600  # the theme's scripts are fetched once
-    with pages.browser() as chromium, pages.served() as address:
+    with pages.browser() as chromium, pages.serve_site() as address:
         context = chromium.new_context(base_url=address)
-        context.add_cookies([pages.signed_in(seeing_all(), address)])
+        context.add_cookies([pages.session_cookie(create_superuser(), address)])
         yield Watched(context.new_page(), address)
-        pages.leave(context)
+        pages.close_context(context)
 
 
 #: Tables of packages that no tenant writes to.
@@ -131,9 +131,9 @@ def rows_of_admin() -> list[tuple[type, Any]]:
 
 def test_hostile_text_in_the_admin_runs_and_loads_nothing(world: Known, window: Watched) -> None:
     """A fifth of the lists and pages is opened, where scripts of the theme have their turn; the others are read as a browser reads."""
-    with written_everywhere() as written:
+    with write_everywhere() as written:
         tables = rows_of_admin()
-        addresses = [where for model, row in tables for where in (list_of(model), page_of(row))]
+        addresses = [where for model, row in tables for where in (list_url(model), page_url(row))]
         answers = {window.visit(where) for where in ("/", *addresses[::5])}
         answers |= {window.read(where) for place, where in enumerate(addresses) if place % 5}
 

@@ -25,11 +25,11 @@ LIVE = "document.querySelector('#connection').hidden && !document.body.classList
 @pytest.fixture
 def window(questions: Questions, ann: Person) -> Iterator[Any]:
     """A browser in which `ann` has signed in, without a page."""
-    with pages.browser() as chromium, pages.served() as address:
+    with pages.browser() as chromium, pages.serve_site() as address:
         context = chromium.new_context(base_url=address)
-        context.add_cookies([pages.signed_in(ann.user, address)])
+        context.add_cookies([pages.session_cookie(ann.user, address)])
         yield context
-        pages.leave(context)
+        pages.close_context(context)
 
 
 def work(tenant: Tenant, name: str) -> None:

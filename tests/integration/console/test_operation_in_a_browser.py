@@ -11,7 +11,7 @@ from tenants.models import Tenant
 from tests import pages
 from tests.console_user import Person
 from tests.engine import Engine
-from tests.failed_work import failed_many, letters_of
+from tests.failed_work import create_dead_letters, letters_of
 from tests.scheduling import executions, make_schedule, tickers
 
 pytestmark = pytest.mark.ui
@@ -26,19 +26,19 @@ PAGES = (
 def screen(boss: Person) -> Iterator[Any]:
     """A window in which `boss` has signed in. Whatever its console complains of fails the test."""
     errors: list[str] = []
-    with pages.browser() as chromium, pages.served() as address:
+    with pages.browser() as chromium, pages.serve_site() as address:
         window = chromium.new_context(base_url=address, viewport={"width": 1200, "height": 800})
-        window.add_cookies([pages.signed_in(boss.user, address)])
+        window.add_cookies([pages.session_cookie(boss.user, address)])
         page = window.new_page()
         page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
         page.on("pageerror", lambda error: errors.append(str(error)))
         yield page
-        pages.leave(window)
+        pages.close_context(window)
     assert errors == []
 
 
 def test_many_failures_are_replayed_after_a_preview(engine: Engine, tenant: Tenant, screen: Any) -> None:
-    ids = failed_many(tenant, 120)
+    ids = create_dead_letters(tenant, 120)
     screen.goto("/dead-letters/")
 
     screen.get_by_role("link", name="broken").click()
@@ -79,7 +79,7 @@ def test_an_irreversible_action_asks_and_can_be_declined(tenant: Tenant, screen:
 
 
 def test_every_page_fits_on_a_phone(engine: Engine, tenant: Tenant, screen: Any) -> None:
-    failed_many(tenant, 2)
+    create_dead_letters(tenant, 2)
     make_schedule(tenant, "a-schedule-with-a-rather-long-name-that-nobody-breaks")
     engine.submit(tenant, "qa", count=3)
     screen.set_viewport_size({"width": 390, "height": 844})

@@ -14,8 +14,8 @@ from agents.contracts import Accepted, Completed, Output
 from pipelines import submission, versions
 from tenants.context import tenant_scope
 from tests import pages
+from tests.accepted_work import AgentClient
 from tests.console_user import Person
-from tests.integration.agent_runs.accepted_work import Agent
 from tests.questions import ARTICLE, Questions
 
 pytestmark = pytest.mark.ui
@@ -25,14 +25,14 @@ pytestmark = pytest.mark.ui
 def screen(ann: Person) -> Iterator[Any]:
     """A window in which `ann` has signed in. Whatever the browser complains of, its policy among it, fails the test."""
     errors: list[str] = []
-    with pages.browser() as chromium, pages.served() as address:
+    with pages.browser() as chromium, pages.serve_site() as address:
         window = chromium.new_context(base_url=address, viewport={"width": 1200, "height": 800})
-        window.add_cookies([pages.signed_in(ann.user, address)])
+        window.add_cookies([pages.session_cookie(ann.user, address)])
         page = window.new_page()
         page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: errors.append(str(error)))
         yield page
-        pages.leave(window)
+        pages.close_context(window)
     expected = ("the server responded with a status of 4", "net::ERR_INTERNET_DISCONNECTED")
     assert [each for each in errors if not any(words in each for words in expected)] == []
 
@@ -221,15 +221,15 @@ def test_the_menu_of_a_phone_opens_by_keyboard(screen: Any) -> None:
     assert not screen.is_visible(".places")
 
 
-def start_agent(questions: Questions) -> tuple[Any, Agent]:
+def start_agent(questions: Questions) -> tuple[Any, AgentClient]:
     questions.engine.agent.behaviour = lambda request: Accepted()
     work(questions, "Bees")
     questions.engine.drain()
     with tenant_scope(questions.tenant.pk):
-        return Activity.objects.get(), Agent(questions.engine.agent.calls[-1])
+        return Activity.objects.get(), AgentClient(questions.engine.agent.calls[-1])
 
 
-def log_lines(agent: Agent, *lines: tuple[str, str]) -> None:
+def log_lines(agent: AgentClient, *lines: tuple[str, str]) -> None:
     answer = agent.post("log", {"lines": [{"kind": kind, "text": text} for kind, text in lines]})
     assert answer.json()["accepted"] == len(lines)
 

@@ -14,9 +14,9 @@ from activities.models import Activity, ActivityEvent, OutputSpool
 from pipelines import submission, versions
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.engine import Engine, at_once
+from tests.answers import problem
+from tests.engine import Engine, simultaneously
 from tests.integration.decisions_api.questions import ACTIVITIES, address_of, create_task, gates, submit_gated
-from tests.integration.test_api_access import problem
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -188,7 +188,7 @@ def test_one_of_a_concurrent_edit_and_plain_approval_counts(api: Any, engine: En
     (waiting,) = submit_gated(engine, acme)
     ann_client, bob_client = api("reviewer", name="Ann"), api("reviewer", name="Bob")
 
-    answers = at_once(
+    answers = simultaneously(
         lambda: ann_client.post(address_of(waiting, "approve"), {"output": EDITED}),
         lambda: bob_client.post(address_of(waiting, "approve"), {}),
     )

@@ -8,9 +8,9 @@ from uuid import UUID
 import pytest
 
 from tenants.models import Tenant
-from tests.engine import Engine, at_once
+from tests.answers import problem
+from tests.engine import Engine, simultaneously
 from tests.integration.decisions_api.questions import ACTIVITIES, address_of, gates, submit_gated
-from tests.integration.test_api_access import problem
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -123,7 +123,7 @@ def test_one_of_many_concurrent_decisions_counts_and_the_others_name_it(
     (waiting,) = submit_gated(engine, acme)
     clients = [(api("reviewer", name=f"r{number}"), ["approve", "reject"][number % 2]) for number in range(8)]
 
-    answers = at_once(
+    answers = simultaneously(
         *[lambda c=client, v=verb: c.post(address_of(waiting, v), {"notes": "x"}) for client, verb in clients]
     )
 

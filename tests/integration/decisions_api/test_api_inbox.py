@@ -11,8 +11,9 @@ from rest_framework.test import APIClient
 
 from tenants.context import tenant_scope
 from tenants.models import Membership, Tenant
+from tests.answers import problem
 from tests.cases import in_one_test
-from tests.engine import Engine, at_once
+from tests.engine import Engine, simultaneously
 from tests.integration.decisions_api.questions import (
     DECIDE,
     INBOX,
@@ -21,7 +22,6 @@ from tests.integration.decisions_api.questions import (
     gates,
     submit_gated,
 )
-from tests.integration.test_api_access import problem
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -112,7 +112,7 @@ def test_concurrent_bulk_decisions_decide_each_gate_once(api: Any, engine: Engin
     items = [{"id": gate["id"], "decision": "approved"} for gate in gates(api())]
     clients = [api("reviewer", name=f"r{number}") for number in range(3)]
 
-    answers = at_once(
+    answers = simultaneously(
         *[
             lambda c=client, s=turn: c.post(DECIDE, {"items": items[:: -1 if s % 2 else 1]})
             for turn, client in enumerate(clients)

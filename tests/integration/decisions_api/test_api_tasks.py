@@ -13,11 +13,11 @@ from activities.human_tasks import approvals
 from agents.contracts import Accepted, Completed
 from agents.exceptions import PermanentAgentError
 from tenants.models import Tenant
+from tests.answers import problem
 from tests.cases import in_one_test
 from tests.engine import Engine
 from tests.integration.decisions_api.questions import INBOX, address_of, create_task, gates, submit_gated
-from tests.integration.test_api_access import problem
-from tests.open_questions import asked
+from tests.open_questions import open_approval
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -93,7 +93,7 @@ def test_a_claimed_task_can_be_reassigned_and_is_unclaimed_then(
 
 
 def test_a_first_vote_claims_nothing(api: Any, engine: Engine, acme: Tenant) -> None:
-    approval = asked(acme, quorum=2, voters=3)
+    approval = open_approval(acme, quorum=2, voters=3)
     approvals.approve(acme.pk, approval, actor=Voter("Ann", identity="user:Ann"))
 
     (listed,) = api("reviewer").get(INBOX).json()["results"]

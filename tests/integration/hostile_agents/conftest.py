@@ -1,21 +1,10 @@
-"""A tenant whose agents are hostile, without lockouts after failed requests."""
+"""No lockouts after failed requests, because hostile agents send many of them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-
-from agents.contracts import Accepted
-from tenants.models import Tenant
-from tests.engine import Engine
-
-
-@pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    engine.agent.behaviour = lambda request: Accepted()
-    return tenant
 
 
 @pytest.fixture(autouse=True)

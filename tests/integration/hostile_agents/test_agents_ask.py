@@ -16,13 +16,13 @@ from pipelines import versions
 from pipelines.submission import NewRun, start_run
 from tenants.context import tenant_scope
 from tenants.models import Tenant
+from tests.accepted_work import AgentClient, accept_work, agent_of, count_activities, is_called_again
 from tests.answers import problem
 from tests.engine import Engine
 from tests.integration.tools.calling import CALLS
 from tests.snapshots import changed, snapshot
-from tests.toolbox import Caller, at_work, caller_of, count_of, not_woken
 
-pytestmark = pytest.mark.usefixtures("one_at_a_time")
+pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
 
 #: Fields that would set when, by whom and with which default a question is decided.
 RULES: dict[str, Any] = {
@@ -32,7 +32,7 @@ RULES: dict[str, Any] = {
 QUESTION = {"type": "budget", "title": "Go on?"}
 
 
-def request_approval(agent: Caller, *ids: UUID) -> dict[str, Any]:
+def request_approval(agent: AgentClient, *ids: UUID) -> dict[str, Any]:
     """Request an approval about these activities and return the response."""
     answer = agent.use("create_approval", **QUESTION, activity_ids=[str(one) for one in ids])
     assert answer.status_code == 201, answer.content
@@ -45,7 +45,7 @@ def reasons(answer: dict[str, Any]) -> dict[str, str]:
 
 
 def test_no_tool_accepts_a_decision_rule(engine: Engine, acme: Tenant) -> None:
-    _, agent = at_work(engine, acme)
+    _, agent = accept_work(engine, acme)
     before = snapshot(acme)
 
     for tool, (member, value) in product(CALLS, RULES.items()):
@@ -64,11 +64,11 @@ def test_schemas_of_tools_contain_no_refused_field_and_no_decision_rule() -> Non
 
 
 def test_an_agent_cannot_answer_a_review_of_other_work(api: Any, engine: Engine, acme: Tenant) -> None:
-    victim, reviewed_agent = at_work(engine, acme, "dev")
-    review = reviewed_agent.used(
+    victim, reviewed_agent = accept_work(engine, acme, "dev")
+    review = reviewed_agent.create_with(
         "request_human_review", question="May this be published?", human_role="legal"
     )
-    _, hostile = at_work(engine, acme)
+    _, hostile = accept_work(engine, acme)
     before = snapshot(acme)
 
     answer = request_approval(hostile, victim)
@@ -79,20 +79,20 @@ def test_an_agent_cannot_answer_a_review_of_other_work(api: Any, engine: Engine,
     assert api().get("/api/v1/approvals/").json()["results"] == []
     assert engine.status(acme, victim) == "awaiting_review"
     assert engine.status(acme, review) == "created"
-    assert not_woken(engine, victim)
+    assert not is_called_again(engine, victim)
 
 
 def test_an_agent_cannot_start_work_that_a_person_holds(api: Any, engine: Engine, acme: Tenant) -> None:
     (victim,) = engine.submit(acme, "dev")
     body = {**QUESTION, "human_role": "cfo", "quorum": 3, "voters": 5, "activity_ids": [str(victim)]}
     approval = api("operator").post("/api/v1/approvals/", body).json()["id"]
-    _, hostile = at_work(engine, acme)
+    _, hostile = accept_work(engine, acme)
 
     answer = request_approval(hostile, victim)
 
     assert answer["held"] == []
     assert api().get(f"/api/v1/approvals/{approval}/").json()["status"] == "pending"
-    assert not_woken(engine, victim)
+    assert not is_called_again(engine, victim)
 
 
 def test_other_work_and_unknown_ids_are_refused_in_the_same_words(
@@ -101,7 +101,7 @@ def test_other_work_and_unknown_ids_are_refused_in_the_same_words(
     engine.serve(other_tenant)
     (foreign,) = engine.submit(other_tenant, "ba")
     (others,) = engine.submit(acme, "ba")
-    _, agent = at_work(engine, acme)
+    _, agent = accept_work(engine, acme)
 
     answer = request_approval(agent, foreign, others, uuid4())
 
@@ -114,8 +114,8 @@ def test_an_approval_over_mixed_work_holds_only_the_agents_own(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     (others,) = engine.submit(acme, "ba")
-    activity_id, agent = at_work(engine, acme)
-    subtask = agent.used("create_subtask", name="part", agent_role="ba", blocking=False)
+    activity_id, agent = accept_work(engine, acme)
+    subtask = agent.create_with("create_subtask", name="part", agent_role="ba", blocking=False)
 
     answer = request_approval(agent, activity_id, subtask, others)
 
@@ -131,30 +131,30 @@ def test_an_approval_over_mixed_work_holds_only_the_agents_own(
 def test_own_work_includes_subtasks_at_any_depth_and_of_successors_but_not_the_parent(
     engine: Engine, acme: Tenant
 ) -> None:
-    root, agent = at_work(engine, acme)
-    child = agent.used("create_subtask", name="child", agent_role="dev", blocking=False)
+    root, agent = accept_work(engine, acme)
+    child = agent.create_with("create_subtask", name="child", agent_role="dev", blocking=False)
     engine.drain()
-    successor = caller_of(engine, child).used("reassign_task", agent_role="seo", reason="Yours.")
+    successor = agent_of(engine, child).create_with("reassign_task", agent_role="seo", reason="Yours.")
     engine.drain()
-    grandchild = caller_of(engine, successor).used(
+    grandchild = agent_of(engine, successor).create_with(
         "create_subtask", name="grandchild", agent_role="ba", blocking=False
     )
-    _, stranger = at_work(engine, acme, "dev")
+    _, stranger = accept_work(engine, acme, "dev")
 
     assert request_approval(stranger, grandchild)["held"] == []
-    assert request_approval(caller_of(engine, successor), root)["held"] == []
+    assert request_approval(agent_of(engine, successor), root)["held"] == []
     assert request_approval(agent, grandchild)["held"] == [str(grandchild)]
 
 
 def test_a_successor_may_hold_the_subtasks_of_the_reassigned_work(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
-    _, agent = at_work(engine, acme)
-    subtask = agent.used("create_subtask", name="part", agent_role="ba", blocking=False)
-    successor = agent.used("reassign_task", agent_role="dev", reason="Yours.")
+    _, agent = accept_work(engine, acme)
+    subtask = agent.create_with("create_subtask", name="part", agent_role="ba", blocking=False)
+    successor = agent.create_with("reassign_task", agent_role="dev", reason="Yours.")
     engine.drain()
 
-    answer = request_approval(caller_of(engine, successor), subtask)
+    answer = request_approval(agent_of(engine, successor), subtask)
 
     expected = [str(subtask)] if engine.status(acme, subtask) != "cancelled" else []
     assert answer["held"] == expected
@@ -174,7 +174,7 @@ def test_waiting_work_of_the_own_pipeline_run_is_held_and_running_work_is_not(
         of_run[str(mine.pk), "b"], of_run[str(mine.pk), "c"], of_run[str(theirs.pk), "b"]
     )  # fmt: skip
 
-    answer = request_approval(caller_of(engine, of_run[str(mine.pk), "a"]), mine_b, mine_c, theirs_b)
+    answer = request_approval(agent_of(engine, of_run[str(mine.pk), "a"]), mine_b, mine_c, theirs_b)
 
     assert answer["held"] == [str(mine_b)]
     assert reasons(answer)[str(mine_c)] == "It is in_progress."
@@ -185,7 +185,7 @@ def test_waiting_work_of_the_own_deliverable_is_held(engine: Engine, acme: Tenan
     page, other_page = uuid4(), uuid4()
     (mine,) = engine.submit(acme, "ba", deliverable_id=page)
     (theirs,) = engine.submit(acme, "ba", deliverable_id=other_page)
-    _, agent = at_work(engine, acme, deliverable_id=page)
+    _, agent = accept_work(engine, acme, deliverable_id=page)
 
     answer = request_approval(agent, mine, theirs)
 
@@ -194,9 +194,9 @@ def test_waiting_work_of_the_own_deliverable_is_held(engine: Engine, acme: Tenan
 
 
 def test_running_subtasks_and_tasks_of_people_are_not_held(engine: Engine, acme: Tenant) -> None:
-    _, agent = at_work(engine, acme)
-    running = agent.used("create_subtask", name="part", agent_role="dev", blocking=False)
-    persons = agent.used("create_subtask", name="photo", human_role="editor", blocking=False)
+    _, agent = accept_work(engine, acme)
+    running = agent.create_with("create_subtask", name="part", agent_role="dev", blocking=False)
+    persons = agent.create_with("create_subtask", name="photo", human_role="editor", blocking=False)
     engine.drain()
 
     answer = request_approval(agent, running, persons)
@@ -207,22 +207,24 @@ def test_running_subtasks_and_tasks_of_people_are_not_held(engine: Engine, acme:
 
 
 def test_a_repeated_request_for_approval_is_a_duplicate(engine: Engine, acme: Tenant) -> None:
-    activity_id, agent = at_work(engine, acme)
+    activity_id, agent = accept_work(engine, acme)
     first = request_approval(agent, activity_id, uuid4())
-    count = count_of(acme)
+    count = count_activities(acme)
 
     ids = [str(activity_id), first["not_held"][0]["id"]]
     again = agent.use("create_approval", **QUESTION, activity_ids=ids)
 
     assert (again.status_code, again.json()) == (200, {**first, "duplicate": True})
-    assert count_of(acme) == count
+    assert count_activities(acme) == count
 
 
 def test_a_blocked_subtask_waits_for_the_approval_as_well(engine: Engine, acme: Tenant) -> None:
-    _, agent = at_work(engine, acme)
-    subtask = agent.used("create_subtask", name="part", agent_role="dev", blocking=False)
+    _, agent = accept_work(engine, acme)
+    subtask = agent.create_with("create_subtask", name="part", agent_role="dev", blocking=False)
     engine.drain()
-    resolution = caller_of(engine, subtask).used("report_blocker", type="api_outage", message="It is down.")
+    resolution = agent_of(engine, subtask).create_with(
+        "report_blocker", type="api_outage", message="It is down."
+    )
 
     answer = request_approval(agent, subtask)
 
@@ -231,4 +233,4 @@ def test_a_blocked_subtask_waits_for_the_approval_as_well(engine: Engine, acme: 
         == "It is blocked. It continues after that and after people have decided."
     )
     suspension.resolve_blocker(acme.pk, resolution, actor="Ann", note="It is up.")
-    assert not_woken(engine, subtask)
+    assert not is_called_again(engine, subtask)

@@ -9,11 +9,11 @@ import pytest
 
 from agents import configuration
 from tenants.models import Tenant
+from tests.accepted_work import AgentClient, accept_work, is_called_again, next_call
 from tests.answers import problem
 from tests.engine import Engine
-from tests.toolbox import Caller, at_work, not_woken, woken
 
-pytestmark = pytest.mark.usefixtures("one_at_a_time")
+pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
 
 QUESTION = {"type": "brand_direction", "title": "Which voice?", "options": ["calm", "loud"]}
 GRANT = "/api/v1/agent-configs/qa/"
@@ -28,7 +28,7 @@ def grant(api: Any, **scope: Any) -> None:
     configuration.forget()
 
 
-def request_approval(agent: Caller, **arguments: Any) -> dict[str, Any]:
+def request_approval(agent: AgentClient, **arguments: Any) -> dict[str, Any]:
     answer = agent.use("create_approval", **QUESTION, **arguments)
     assert answer.status_code == 201, answer.content
     body: dict[str, Any] = answer.json()
@@ -49,7 +49,7 @@ def test_a_granted_role_holds_waiting_work_of_a_scope_until_one_decision(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     grant(api, roles=["seo"], groups=["shop"])
-    activity_id, agent = at_work(engine, acme)
+    activity_id, agent = accept_work(engine, acme)
     first, second = submit_waiting(engine, acme), submit_waiting(engine, acme)
     grouped, other = (
         submit_waiting(engine, acme, "dev", group_key="shop"),
@@ -62,17 +62,17 @@ def test_a_granted_role_holds_waiting_work_of_a_scope_until_one_decision(
     assert reasons(answer) == {"dev": "Your role is not allowed to hold it."}
     assert (answer["status"], answer["stop"]) == ("in_progress", False)
     assert engine.status(acme, activity_id) == "in_progress"
-    assert all(not_woken(engine, one) for one in (first, second, grouped))
+    assert all(not is_called_again(engine, one) for one in (first, second, grouped))
     assert engine.status(acme, other) == "in_progress"
     decision = {"decision": "approved", "chosen_option": "calm"}
     assert api("admin").post(f"/api/v1/approvals/{answer['id']}/decide/", decision).status_code == 200
-    request = woken(engine, first)
+    request = next_call(engine, first)
     assert (request.wake_reason, request.wake_context["chosen_option"]) == ("review_approved", "calm")
     assert {engine.status(acme, one) for one in (first, second, grouped)} == {"in_progress"}
 
 
 def test_without_a_grant_a_scope_holds_nothing(api: Any, engine: Engine, acme: Tenant) -> None:
-    _, agent = at_work(engine, acme)
+    _, agent = accept_work(engine, acme)
     waiting = submit_waiting(engine, acme)
 
     answer = request_approval(agent, scope={"roles": ["seo"]})
@@ -88,7 +88,7 @@ def test_a_grant_applies_to_named_ids_within_its_scope_only(
 ) -> None:
     engine.serve(other_tenant)
     grant(api, roles=["seo"])
-    _, agent = at_work(engine, acme)
+    _, agent = accept_work(engine, acme)
     granted, other = submit_waiting(engine, acme), submit_waiting(engine, acme, "dev")
     foreign = submit_waiting(engine, other_tenant)
 
@@ -104,8 +104,8 @@ def test_a_grant_of_everything_covers_waiting_work_of_the_tenant_only(
 ) -> None:
     engine.serve(other_tenant)
     grant(api, everything=True)
-    running, _ = at_work(engine, acme, "dev")
-    _, agent = at_work(engine, acme)
+    running, _ = accept_work(engine, acme, "dev")
+    _, agent = accept_work(engine, acme)
     waiting, foreign = submit_waiting(engine, acme, "dev"), submit_waiting(engine, other_tenant, "dev")
 
     answer = request_approval(agent, scope={"roles": ["dev"]})
@@ -122,23 +122,23 @@ def test_work_under_another_question_still_waits_for_its_answer(
     waiting = submit_waiting(engine, acme)
     body = {"type": "budget", "title": "Go on?", "activity_ids": [str(waiting)]}
     first = api("operator").post("/api/v1/approvals/", body).json()["id"]
-    _, agent = at_work(engine, acme)
+    _, agent = accept_work(engine, acme)
 
     second = request_approval(agent, scope={"roles": ["seo"]})
 
     assert second["held"] == [str(waiting)]
     decision = {"decision": "approved", "chosen_option": "calm"}
     assert api("admin").post(f"/api/v1/approvals/{second['id']}/decide/", decision).status_code == 200
-    assert not_woken(engine, waiting)
+    assert not is_called_again(engine, waiting)
     assert (
         api("admin").post(f"/api/v1/approvals/{first}/decide/", {"decision": "approved"}).status_code == 200
     )
-    assert woken(engine, waiting).wake_reason == "review_approved"
+    assert next_call(engine, waiting).wake_reason == "review_approved"
 
 
 def test_a_repeated_call_holds_no_further_work(api: Any, engine: Engine, acme: Tenant) -> None:
     grant(api, roles=["seo"])
-    _, agent = at_work(engine, acme)
+    _, agent = accept_work(engine, acme)
     first = submit_waiting(engine, acme)
     answer = request_approval(agent, scope={"roles": ["seo"]})
     second = submit_waiting(engine, acme)
@@ -154,7 +154,7 @@ def test_a_scope_above_the_limit_is_refused_as_a_whole(
 ) -> None:
     settings.ORCHESTRATOR_LINKS_PER_AGENT_APPROVAL = 2
     grant(api, roles=["seo"])
-    _, agent = at_work(engine, acme)
+    _, agent = accept_work(engine, acme)
     waiting = [submit_waiting(engine, acme) for _ in range(3)]
 
     refusal = agent.use("create_approval", **QUESTION, scope={"roles": ["seo"]})
@@ -168,7 +168,7 @@ def test_ended_work_belongs_to_no_scope_and_counts_towards_no_limit(
 ) -> None:
     settings.ORCHESTRATOR_LINKS_PER_AGENT_APPROVAL = 1
     grant(api, roles=["seo"])
-    _, agent = at_work(engine, acme)
+    _, agent = accept_work(engine, acme)
     ended = submit_waiting(engine, acme)
     assert (
         api("operator").post(f"/api/v1/activities/{ended}/cancel/", {"reason": "Never mind"}).status_code
@@ -190,7 +190,7 @@ def test_ended_work_belongs_to_no_scope_and_counts_towards_no_limit(
 def test_a_malformed_scope_is_refused_with_its_path(
     engine: Engine, acme: Tenant, scope: Any, path: str
 ) -> None:
-    _, agent = at_work(engine, acme)
+    _, agent = accept_work(engine, acme)
 
     answer = agent.use("create_approval", **QUESTION, scope=scope)
 

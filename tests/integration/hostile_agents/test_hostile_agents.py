@@ -10,15 +10,15 @@ import pytest
 from activities.execution import agent_tools
 from tenants.context import tenant_scope
 from tenants.models import Channel, Tenant
+from tests.accepted_work import RESULT, AgentClient, accept_work, action_url
 from tests.answers import problem
 from tests.api_objects import World
 from tests.engine import Engine
 from tests.integration.test_api_openapi import CALLBACKS, operations
 from tests.integration.tools.calling import CALLS
 from tests.snapshots import changed, snapshot
-from tests.toolbox import OUTPUT, Caller, at_work, of
 
-pytestmark = [pytest.mark.long, pytest.mark.usefixtures("one_at_a_time")]
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("one_at_a_time", "agent_accepts")]
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_a_run_token_does_not_find_or_change_another_run(
     engine: Engine, world: World, elsewhere: World
 ) -> None:
     """The response is the same for runs of the same tenant, of another tenant, and unknown runs."""
-    _, sibling = at_work(engine, world.tenant)
+    _, sibling = accept_work(engine, world.tenant)
     before = snapshot(world.tenant), snapshot(elsewhere.tenant)
     answers = set()
 
@@ -78,7 +78,7 @@ def test_a_run_token_does_not_find_or_change_another_run(
         for run in (sibling.run_id, elsewhere.agent.run_id, uuid4()):
             place = world.at(address).replace(str(world.agent.run_id), str(run))
             answer = getattr(world.agent.client, method)(
-                place, {**OUTPUT, **CALLS["report_blocker"]} if method == "post" else None
+                place, {**RESULT, **CALLS["report_blocker"]} if method == "post" else None
             )
             body = problem(answer, 404, "not_found")
             answers.add((body["detail"], tuple(sorted(body))))
@@ -101,9 +101,9 @@ def test_malformed_tokens_are_refused(world: World) -> None:
         good[:-1] + ("E" if good.endswith("A") else "A"),
         good + ":x",
     ):
-        client = Caller(world.agent.request, token=text or " ")
+        client = AgentClient(world.agent.request, token=text or " ")
 
-        assert client.post("complete", OUTPUT).status_code == 401
+        assert client.post("complete", RESULT).status_code == 401
         assert client.use("report_blocker", **CALLS["report_blocker"]).status_code == 401
 
 
@@ -119,8 +119,8 @@ WIDENING_FIELDS = [
 def test_tools_refuse_fields_that_name_other_work_or_tenants(
     engine: Engine, acme: Tenant, other_tenant: Tenant, tool: str
 ) -> None:
-    _, victim = at_work(engine, acme)
-    _, agent = at_work(engine, acme)
+    _, victim = accept_work(engine, acme)
+    _, agent = accept_work(engine, acme)
     before = snapshot(acme)
 
     for member in WIDENING_FIELDS:
@@ -135,7 +135,7 @@ def test_foreign_ids_in_arguments_of_tools_are_refused_alike(
     engine: Engine, world: World, elsewhere: World
 ) -> None:
     """The response is the same for ids of another tenant, of another kind and unknown ones. Only the call is recorded."""
-    _, agent = at_work(engine, world.tenant)
+    _, agent = accept_work(engine, world.tenant)
     foreign = [value for name, value in elsewhere.ids.items() if _is_id(value)]
     kinds = [
         value
@@ -165,7 +165,7 @@ def _is_id(value: str) -> bool:
 def test_a_blocker_does_not_expire_a_channel_of_another_tenant(
     engine: Engine, acme: Tenant, elsewhere: World
 ) -> None:
-    _, agent = at_work(engine, acme)
+    _, agent = accept_work(engine, acme)
 
     agent.use(
         "report_blocker", type="channel_auth_expired", message="x", channel_id=elsewhere.ids["channels"]
@@ -180,7 +180,7 @@ def test_a_report_affects_its_run_only_whatever_fields_it_has(
     engine: Engine, world: World, elsewhere: World, verb: str
 ) -> None:
     """Unknown fields of reports are ignored."""
-    _, victim = at_work(engine, world.tenant)
+    _, victim = accept_work(engine, world.tenant)
     before = snapshot(elsewhere.tenant)
     more = {name: str(victim.activity_id) for name in WIDENING_FIELDS} | {
         "tenant_id": str(elsewhere.tenant.pk),
@@ -188,7 +188,7 @@ def test_a_report_affects_its_run_only_whatever_fields_it_has(
     }
 
     answer = world.agent.post(
-        verb, {**more, **(OUTPUT if verb == "complete" else {"usage": {"input_tokens": 1}})}
+        verb, {**more, **(RESULT if verb == "complete" else {"usage": {"input_tokens": 1}})}
     )
 
     assert answer.status_code == 200, answer.content
@@ -206,11 +206,11 @@ INVALID_USAGES: list[Any] = [
 
 
 def test_impossible_usage_is_refused_and_not_counted(engine: Engine, acme: Tenant) -> None:
-    activity_id, agent = at_work(engine, acme)
+    activity_id, agent = accept_work(engine, acme)
     before = snapshot(acme)
 
     for usage in INVALID_USAGES:
-        for verb, body in (("heartbeat", {"usage": usage}), ("complete", {**OUTPUT, "usage": usage})):
+        for verb, body in (("heartbeat", {"usage": usage}), ("complete", {**RESULT, "usage": usage})):
             assert agent.post(verb, body).status_code == 400, (verb, usage)
 
     assert changed(before, snapshot(acme)) == set()
@@ -219,8 +219,8 @@ def test_impossible_usage_is_refused_and_not_counted(engine: Engine, acme: Tenan
 
 def test_an_output_that_awaits_approval_cannot_change(api: Any, engine: Engine, acme: Tenant) -> None:
     """Neither the agent nor a late report changes an output that awaits approval. A decision with another version is refused."""
-    activity_id, agent = at_work(engine, acme, requires_approval=True)
-    agent.post("complete", OUTPUT)
+    activity_id, agent = accept_work(engine, acme, requires_approval=True)
+    agent.post("complete", RESULT)
     reviewer, place = api("reviewer"), f"/api/v1/activities/{activity_id}/"
     activity, output = reviewer.get(place), reviewer.get(f"{place}output/").json()
 
@@ -230,24 +230,26 @@ def test_an_output_that_awaits_approval_cannot_change(api: Any, engine: Engine, 
 
     problem(second_result, 409, "already_completed")
     assert reviewer.get(f"{place}output/").json() == output
-    stale = reviewer.post(of(activity_id, "approve"), {}, headers={"If-Match": '"1"'})
+    stale = reviewer.post(action_url(activity_id, "approve"), {}, headers={"If-Match": '"1"'})
     problem(stale, 412, "precondition_failed")
-    approved = reviewer.post(of(activity_id, "approve"), {}, headers={"If-Match": activity["ETag"]})
+    approved = reviewer.post(action_url(activity_id, "approve"), {}, headers={"If-Match": activity["ETag"]})
     assert approved.status_code == 200, approved.content
 
 
 def test_a_subtask_cannot_answer_the_review_of_its_parent(engine: Engine, acme: Tenant) -> None:
     """A subtask of an agent cannot answer the review that its parent waits for."""
-    activity_id, agent = at_work(engine, acme)
-    agent.used("create_subtask", name="helper", agent_role="dev", blocking=False)
-    review = agent.used("request_human_review", question="May I?")
+    activity_id, agent = accept_work(engine, acme)
+    agent.create_with("create_subtask", name="helper", agent_role="dev", blocking=False)
+    review = agent.create_with("request_human_review", question="May I?")
     engine.drain()
-    helper = Caller(engine.agent.calls[-1])
+    helper = AgentClient(engine.agent.calls[-1])
 
     for verb in ("approve", "reject", "review", "complete", "cancel", "reassign", "resolve", "start"):
         for client in (agent.client, helper.client):
             assert (
-                client.post(of(review, verb), {"approved": True, "notes": "x", "note": "x"}).status_code
+                client.post(
+                    action_url(review, verb), {"approved": True, "notes": "x", "note": "x"}
+                ).status_code
                 == 401
             )
     response = helper.use("create_approval", **CALLS["create_approval"], activity_ids=[str(activity_id)])

@@ -10,28 +10,28 @@ import pytest
 from activities.models import Activity, ApprovalLink, ToolCall
 from tenants.context import tenant_scope
 from tenants.models import Tenant
+from tests.accepted_work import accept_work, action_url, child, count_activities
 from tests.answers import problem
 from tests.engine import Engine
 from tests.integration.tools.calling import CALLS
-from tests.toolbox import at_work, child, count_of, of
 
-pytestmark = pytest.mark.usefixtures("one_at_a_time")
+pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
 
 
 def test_only_one_blocker_of_a_type_is_open(api: Any, engine: Engine, acme: Tenant) -> None:
-    activity_id, agent = at_work(engine, acme)
-    agent.used("report_blocker", **CALLS["report_blocker"])
+    activity_id, agent = accept_work(engine, acme)
+    agent.create_with("report_blocker", **CALLS["report_blocker"])
 
     for number in range(3):
         agent.use("report_blocker", key=f"k{number}", **CALLS["report_blocker"])
 
     assert child(acme, activity_id).link_kind == "resolution"
-    assert count_of(acme) == 2
+    assert count_activities(acme) == 2
 
 
 def test_an_approval_of_an_agent_links_at_most_fifty_activities(engine: Engine, acme: Tenant) -> None:
     page = uuid4()
-    _, agent = at_work(engine, acme, deliverable_id=page)
+    _, agent = accept_work(engine, acme, deliverable_id=page)
     ids = list(map(str, engine.submit(acme, "ba", count=51, deliverable_id=page)))
 
     refused = problem(
@@ -57,7 +57,7 @@ def test_an_approval_of_an_agent_links_at_most_fifty_activities(engine: Engine, 
 def test_texts_of_agents_have_a_maximum_length(
     engine: Engine, acme: Tenant, tool: str, member: str, most: int
 ) -> None:
-    _, agent = at_work(engine, acme)
+    _, agent = accept_work(engine, acme)
 
     refused = problem(agent.use(tool, **{**CALLS[tool], member: "x" * (most + 1)}), 400, "validation_failed")
 
@@ -84,16 +84,18 @@ def test_open_items_of_a_role_in_the_inbox_are_limited(
 ) -> None:
     settings.ORCHESTRATOR_OPEN_ITEMS_PER_AGENT = 2
     engine.serve(other_tenant)
-    _, first = at_work(engine, acme)
-    tasks = [first.used("create_subtask", name=name, human_role="editor", blocking=False) for name in "ab"]
-    activity_id, agent = at_work(engine, acme)
-    _, other_role_agent = at_work(engine, acme, "dev")
-    _, other_tenant_agent = at_work(engine, other_tenant)
-    before = count_of(acme)
+    _, first = accept_work(engine, acme)
+    tasks = [
+        first.create_with("create_subtask", name=name, human_role="editor", blocking=False) for name in "ab"
+    ]
+    activity_id, agent = accept_work(engine, acme)
+    _, other_role_agent = accept_work(engine, acme, "dev")
+    _, other_tenant_agent = accept_work(engine, other_tenant)
+    before = count_activities(acme)
 
     refused = problem(agent.use(tool, **arguments), 429, "quota_exceeded")
 
-    assert (refused["quota"], count_of(acme), engine.status(acme, activity_id)) == (
+    assert (refused["quota"], count_activities(acme), engine.status(acme, activity_id)) == (
         "inbox",
         before,
         "in_progress",
@@ -101,13 +103,13 @@ def test_open_items_of_a_role_in_the_inbox_are_limited(
     assert other_role_agent.use(tool, **arguments).status_code == 201
     assert other_tenant_agent.use(tool, **arguments).status_code == 201
     assert agent.use("create_subtask", name="x", agent_role="dev", blocking=False).status_code == 201
-    assert api().post(of(tasks[0], "complete"), {}).status_code == 200
+    assert api().post(action_url(tasks[0], "complete"), {}).status_code == 200
     assert agent.use(tool, key="again", **arguments).status_code == 201
 
 
 def test_an_open_question_is_not_asked_twice(engine: Engine, acme: Tenant) -> None:
     page = uuid4()
-    _, agent = at_work(engine, acme, deliverable_id=page)
+    _, agent = accept_work(engine, acme, deliverable_id=page)
     ids = list(map(str, engine.submit(acme, "ba", count=2, deliverable_id=page)))
     approval = {**CALLS["create_approval"], "activity_ids": ids}
     task = {"name": "Look", "description": "There.", "human_role": "editor", "blocking": False}
@@ -133,7 +135,7 @@ def test_every_refusal_is_logged_once(
     engine: Engine, acme: Tenant, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings.ORCHESTRATOR_OPEN_ITEMS_PER_AGENT = 0
-    _, agent = at_work(engine, acme)
+    _, agent = accept_work(engine, acme)
 
     agent.use("create_approval", **CALLS["create_approval"], activity_ids=[str(uuid4())])
     agent.use("report_blocker", type="x", message="y", channel_id=str(uuid4()))

@@ -21,7 +21,7 @@ from tenants.context import OWNER, tenant_scope
 from tenants.events import log
 from tenants.models import Membership, Role, Tenant
 from tests.engine import Engine
-from tests.failed_work import failed
+from tests.failed_work import submit_failing
 from tests.integration.isolation import filling
 
 API = "/api/v1/"
@@ -107,7 +107,7 @@ def _add_work(world: World, engine: Engine) -> None:
     _post(world, "activities", {"name": text, "human_role": word})
     _add_conversations(world)
     engine.drain()
-    failed(engine, world.tenant, count=2)
+    submit_failing(engine, world.tenant, count=2)
 
 
 def _add_settings(world: World) -> None:

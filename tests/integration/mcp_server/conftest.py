@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agents.contracts import Accepted
 from orchestrator.mcp import api
 from tenants import tokens
 from tenants.models import Tenant
 from tests.engine import Engine
-from tests.live import live
+from tests.pages import serve_site
 from tests.questions import Questions
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if importlib.util.find_spec("mcp") is None:
 
 @pytest.fixture
 def site(database: None) -> Iterator[str]:
-    with live() as address:
+    with serve_site() as address:
         yield address
 
 
@@ -49,26 +48,21 @@ def person(site: str, token_of: Callable[..., str]) -> Callable[..., Assistant]:
 
 
 @pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    engine.agent.behaviour = lambda request: Accepted()
-    return tenant
-
-
-@pytest.fixture
 def questions(engine: Engine, tenant: Tenant) -> Questions:
     return Questions(engine, tenant)
 
 
 @pytest.fixture
-def at_work(engine: Engine, acme: Tenant, site: str) -> Callable[..., tuple[Any, Assistant]]:
-    """`at_work(**fields)` returns an activity that its agent has accepted, and that agent with the token of the run."""
+def accept_work(
+    engine: Engine, acme: Tenant, agent_accepts: None, site: str
+) -> Callable[..., tuple[Any, Assistant]]:
+    """`accept_work(**fields)` returns an activity that its agent has accepted, and that agent with the token of the run."""
 
     from tests.integration.mcp_server.assistants import Assistant, access_of_run_request
 
-    def accept_work(**fields: Any) -> tuple[Any, Assistant]:
+    def submit(**fields: Any) -> tuple[Any, Assistant]:
         (activity_id,) = engine.submit(acme, **fields)
         engine.drain()
         return activity_id, Assistant(access_of_run_request(site, engine.agent.calls[-1]))
 
-    return accept_work
+    return submit

@@ -17,11 +17,11 @@ from tests.engine import Engine
 from tests.integration.mcp_server.assistants import Assistant, access_of_run_request
 from tests.integration.tools.calling import CALLS, LEAVES, every_tool
 
-AtWork = Callable[..., tuple[Any, Assistant]]
+AcceptWork = Callable[..., tuple[Any, Assistant]]
 
 
-def test_an_agent_has_its_own_tools_and_none_of_people(at_work: AtWork) -> None:
-    _, agent = at_work()
+def test_an_agent_has_its_own_tools_and_none_of_people(accept_work: AcceptWork) -> None:
+    _, agent = accept_work()
 
     tools = agent.tools()
 
@@ -31,9 +31,9 @@ def test_an_agent_has_its_own_tools_and_none_of_people(at_work: AtWork) -> None:
 
 @every_tool
 def test_each_of_the_five_tools_has_its_effect(
-    at_work: AtWork, engine: Engine, acme: Tenant, tool: str
+    accept_work: AcceptWork, engine: Engine, acme: Tenant, tool: str
 ) -> None:
-    activity_id, agent = at_work()
+    activity_id, agent = accept_work()
     arguments = {**CALLS[tool], **({"description": "All of it."} if tool == "create_subtask" else {})}
 
     answer = agent.use(tool, **arguments)
@@ -44,16 +44,16 @@ def test_each_of_the_five_tools_has_its_effect(
     assert (again["id"], again["duplicate"]) == (answer["id"], True)
 
 
-def test_the_text_of_a_tool_that_ends_the_run_says_so(at_work: AtWork) -> None:
-    _, agent = at_work()
+def test_the_text_of_a_tool_that_ends_the_run_says_so(accept_work: AcceptWork) -> None:
+    _, agent = accept_work()
 
     result = agent.call("request_human_review", question="Is this the tone?")
 
     assert "This run is over: end now." in result.content[0].text  # type: ignore[union-attr]
 
 
-def test_the_job_contains_no_token(at_work: AtWork, engine: Engine) -> None:
-    activity_id, agent = at_work(params={"limit": 3}, input={"content": "Notes about bees", "data": None})
+def test_the_job_contains_no_token(accept_work: AcceptWork, engine: Engine) -> None:
+    activity_id, agent = accept_work(params={"limit": 3}, input={"content": "Notes about bees", "data": None})
 
     job = agent.use("get_job")
 
@@ -66,8 +66,10 @@ def test_the_job_contains_no_token(at_work: AtWork, engine: Engine) -> None:
     assert engine.agent.calls[-1].callback.token.partition(":")[0] not in json.dumps(job)
 
 
-def test_an_agent_reports_progress_and_completes(at_work: AtWork, engine: Engine, acme: Tenant) -> None:
-    activity_id, agent = at_work()
+def test_an_agent_reports_progress_and_completes(
+    accept_work: AcceptWork, engine: Engine, acme: Tenant
+) -> None:
+    activity_id, agent = accept_work()
 
     beat = agent.use("report_progress", message="Half of it", percent=50, usage={"input_tokens": 7})
     done = agent.use("complete", content="# Bees", data={"words": 2})
@@ -79,9 +81,9 @@ def test_an_agent_reports_progress_and_completes(at_work: AtWork, engine: Engine
 
 
 def test_lines_that_an_agent_logs_are_in_the_log_of_its_run(
-    at_work: AtWork, api: Callable[..., Any], engine: Engine, acme: Tenant
+    accept_work: AcceptWork, api: Callable[..., Any], engine: Engine, acme: Tenant
 ) -> None:
-    activity_id, agent = at_work()
+    activity_id, agent = accept_work()
 
     response = agent.use(
         "log", lines=[{"kind": "text", "text": "Counting."}, {"kind": "note", "text": "Two."}]
@@ -96,16 +98,16 @@ def test_lines_that_an_agent_logs_are_in_the_log_of_its_run(
     ]
 
 
-def test_an_agent_reports_a_permanent_failure(at_work: AtWork, engine: Engine, acme: Tenant) -> None:
-    activity_id, agent = at_work()
+def test_an_agent_reports_a_permanent_failure(accept_work: AcceptWork, engine: Engine, acme: Tenant) -> None:
+    activity_id, agent = accept_work()
 
     agent.use("fail", message="There are no bees.", code="no_bees")
 
     assert engine.runs(acme, activity_id)[-1].error["code"] == "no_bees"
 
 
-def test_a_cancelled_run_is_told_to_stop(at_work: AtWork, acme: Tenant) -> None:
-    activity_id, agent = at_work()
+def test_a_cancelled_run_is_told_to_stop(accept_work: AcceptWork, acme: Tenant) -> None:
+    activity_id, agent = accept_work()
     cancellation.cancel(acme.pk, activity_id, actor="test")
 
     beat = agent.use("report_progress", message="On my way")
@@ -117,10 +119,10 @@ def test_a_cancelled_run_is_told_to_stop(at_work: AtWork, acme: Tenant) -> None:
 
 
 def test_the_token_of_a_run_is_refused_for_another_run(
-    at_work: AtWork, engine: Engine, acme: Tenant, site: str
+    accept_work: AcceptWork, engine: Engine, acme: Tenant, site: str
 ) -> None:
-    mine_id, mine = at_work()
-    other_id, _ = at_work()
+    mine_id, mine = accept_work()
+    other_id, _ = accept_work()
     other = engine.agent.calls[-1]
 
     stolen = Assistant(access_of_run(site, str(other.run_id), mine.access.token))
@@ -130,8 +132,8 @@ def test_the_token_of_a_run_is_refused_for_another_run(
     assert engine.status(acme, other_id) == engine.status(acme, mine_id) == "in_progress"
 
 
-def test_the_token_of_a_run_is_refused_for_tools_of_people(at_work: AtWork, site: str) -> None:
-    _, agent = at_work()
+def test_the_token_of_a_run_is_refused_for_tools_of_people(accept_work: AcceptWork, site: str) -> None:
+    _, agent = accept_work()
 
     refused = Assistant(access_of_person(site, agent.access.token)).use_refused("inbox")
 
@@ -139,8 +141,8 @@ def test_the_token_of_a_run_is_refused_for_tools_of_people(at_work: AtWork, site
     assert agent.access.token not in refused["text"]
 
 
-def test_errors_of_arguments_have_their_path(at_work: AtWork, engine: Engine, acme: Tenant) -> None:
-    activity_id, agent = at_work()
+def test_errors_of_arguments_have_their_path(accept_work: AcceptWork, engine: Engine, acme: Tenant) -> None:
+    activity_id, agent = accept_work()
 
     by_schema = agent.use_refused(
         "create_subtask", name="x", description="y", blocking="yes", due_at="2030-01-01"
@@ -155,8 +157,8 @@ def test_errors_of_arguments_have_their_path(at_work: AtWork, engine: Engine, ac
 
 
 @pytest.mark.parametrize("key", ["../complete", "..", "a/b", "%2e%2e", "", "a\x00", "?x=1"])
-def test_the_key_of_a_skill_cannot_change_the_address(at_work: AtWork, key: str) -> None:
-    _, agent = at_work()
+def test_the_key_of_a_skill_cannot_change_the_address(accept_work: AcceptWork, key: str) -> None:
+    _, agent = accept_work()
 
     refused = agent.use_refused("read_skill", key=key)
 
@@ -169,9 +171,9 @@ def test_the_key_of_a_skill_cannot_change_the_address(at_work: AtWork, key: str)
     ids=["surrogate", "nul", "huge number", "surrogate text"],
 )
 def test_results_that_cannot_be_stored_are_refused_and_the_run_continues(
-    at_work: AtWork, engine: Engine, acme: Tenant, hostile: dict[str, Any]
+    accept_work: AcceptWork, engine: Engine, acme: Tenant, hostile: dict[str, Any]
 ) -> None:
-    activity_id, agent = at_work()
+    activity_id, agent = accept_work()
 
     refused = agent.use_refused("complete", **hostile)
 
@@ -179,15 +181,15 @@ def test_results_that_cannot_be_stored_are_refused_and_the_run_continues(
     assert engine.status(acme, activity_id) == "in_progress"
 
 
-def test_an_unknown_tool_is_an_error_of_the_protocol(at_work: AtWork) -> None:
-    _, agent = at_work()
+def test_an_unknown_tool_is_an_error_of_the_protocol(accept_work: AcceptWork) -> None:
+    _, agent = accept_work()
 
     with pytest.raises(MCPError, match="There is no tool confirm_decision"):
         agent.call("confirm_decision", id=str(uuid4()), decision="approve", confirmation="x")
 
 
-def test_an_unreachable_orchestrator_is_reported(at_work: AtWork, engine: Engine) -> None:
-    at_work()
+def test_an_unreachable_orchestrator_is_reported(accept_work: AcceptWork, engine: Engine) -> None:
+    accept_work()
     unreachable = Assistant(access_of_run_request("http://127.0.0.1:9", engine.agent.calls[-1]))
 
     refused = unreachable.use_refused("complete", content="# Bees")

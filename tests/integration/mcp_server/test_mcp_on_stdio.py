@@ -21,7 +21,7 @@ from orchestrator.mcp import api
 from orchestrator.mcp import server as serving
 from orchestrator.mcp.api import InvalidAccess, access_from_environment
 from tenants.models import Tenant
-from tests.engine import Engine, elsewhere
+from tests.engine import Engine, in_another_thread
 from tests.integration.mcp_server.assistants import Assistant
 from tests.questions import Questions
 
@@ -72,12 +72,12 @@ def test_a_person_decides_over_standard_input_and_output(
 )
 def test_an_agent_is_recognised_by_its_callback_url(
     site: str,
-    at_work: Callable[..., tuple[Any, Assistant]],
+    accept_work: Callable[..., tuple[Any, Assistant]],
     engine: Engine,
     acme: Tenant,
     names: tuple[str, str],
 ) -> None:
-    activity_id, _ = at_work()
+    activity_id, _ = accept_work()
     request = engine.agent.calls[-1]
     address = f"{site}/api/v1/agent-runs/{request.run_id}/"
 
@@ -189,12 +189,12 @@ def test_the_server_runs_over_http_until_it_is_terminated(site: str, token_of: C
 
 def test_heartbeats_continue_between_calls_after_the_first_report(
     site: str,
-    at_work: Callable[..., tuple[Any, Assistant]],
+    accept_work: Callable[..., tuple[Any, Assistant]],
     engine: Engine,
     acme: Tenant,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    activity_id, agent = at_work()
+    activity_id, agent = accept_work()
     monkeypatch.setattr(serving, "BEAT_SECONDS", 0.05)
 
     def beats() -> int:
@@ -209,7 +209,7 @@ def test_heartbeats_continue_between_calls_after_the_first_report(
             async with Client(agent_server) as client:
                 await client.call_tool("report_progress", {"message": "Thinking"})
                 deadline = time.monotonic() + 20
-                while await asyncio.to_thread(elsewhere, beats) < 4:
+                while await asyncio.to_thread(in_another_thread, beats) < 4:
                     assert time.monotonic() < deadline
                 await client.call_tool("complete", {"content": "# Bees"})
                 # The task group exits only after the heartbeats have ended with the run.

@@ -99,9 +99,9 @@ def test_a_decision_can_be_shown_and_confirmed_over_http(
 
 
 def test_an_agent_names_its_run_in_a_header(
-    address: str, at_work: Callable[..., tuple[Any, Assistant]], engine: Engine, acme: Tenant
+    address: str, accept_work: Callable[..., tuple[Any, Assistant]], engine: Engine, acme: Tenant
 ) -> None:
-    activity_id, _ = at_work()
+    activity_id, _ = accept_work()
     request = engine.agent.calls[-1]
     headers = bearer(request.callback.token, **{server.RUN_ID: str(request.run_id)})
 
@@ -139,9 +139,12 @@ def test_without_a_valid_token_the_tools_are_not_listed(
 
 
 def test_tokens_of_runs_and_of_people_are_not_interchangeable(
-    address: str, at_work: Callable[..., tuple[Any, Assistant]], engine: Engine, token_of: Callable[..., str]
+    address: str,
+    accept_work: Callable[..., tuple[Any, Assistant]],
+    engine: Engine,
+    token_of: Callable[..., str],
 ) -> None:
-    at_work()
+    accept_work()
     request = engine.agent.calls[-1]
 
     as_person = post(address, **bearer(request.callback.token))

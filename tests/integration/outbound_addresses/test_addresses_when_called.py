@@ -100,7 +100,7 @@ def test_a_name_that_becomes_internal_after_the_check_is_refused(
     with pytest.raises((AgentError, DeliveryProblem, SourceUnavailable)):
         CALLS[name](url)
 
-    assert names.asked == [GOOD_NAME, GOOD_NAME]
+    assert names.lookups == [GOOD_NAME, GOOD_NAME]
 
 
 def test_a_name_is_resolved_once_per_call(
@@ -117,10 +117,10 @@ def test_a_name_is_resolved_once_per_call(
     monkeypatch.setattr(transport, "_connect", connect)
 
     for call in CALLS.values():
-        names.asked.clear()
+        names.lookups.clear()
         with pytest.raises((AgentError, DeliveryProblem, SourceUnavailable)):
             call(f"https://{GOOD_NAME}:{listener.port}/run")
-        assert names.asked == [GOOD_NAME]
+        assert names.lookups == [GOOD_NAME]
 
     assert set(connected) == {("93.184.216.34", listener.port)}
 

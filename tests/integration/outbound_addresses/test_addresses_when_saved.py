@@ -18,12 +18,12 @@ from pipelines.models import Dataset
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
 from tenants.models.events import WebhookEndpoint
-from tests.browsing import list_of
+from tests.browsing import list_url
 from tests.integration.outbound_addresses.schema import members_of
 from tests.integration.test_api_openapi import operations
 from tests.outside import GOOD_URL, HOSTILE_URLS
-from tests.registry import registered
-from tests.superusers import seeing_all
+from tests.registry import temporary_agent
+from tests.superusers import create_superuser
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("database")]
 
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.long, pytest.mark.usefixtures("database")]
 @pytest.fixture
 def root(database: None) -> Client:
     browser = Client()
-    browser.force_login(seeing_all())
+    browser.force_login(create_superuser())
     return browser
 
 
@@ -90,7 +90,7 @@ FULL_LIST = "config"
 @pytest.fixture
 def scribe(database: None) -> Iterator[Agent]:
     """A registered agent. A test may create another one named `scout`."""
-    with registered("scribe") as agent:
+    with temporary_agent("scribe") as agent:
         yield agent
     with system_scope():
         Agent.objects.filter(role="scout").delete()
@@ -180,7 +180,7 @@ def test_no_form_of_the_admin_accepts_a_forbidden_address(
     for url in (
         hostile[:1] + hostile[-3:]
     ):  # because the rules are those of the API, a few addresses prove that they apply
-        answer = root.post(f"{list_of(model)}add/", {"tenant": str(tenant.pk), **other_fields, field: url})
+        answer = root.post(f"{list_url(model)}add/", {"tenant": str(tenant.pk), **other_fields, field: url})
 
         assert answer.status_code == 200, url
         assert answer.context["adminform"].form.errors.get(field), (
@@ -188,7 +188,9 @@ def test_no_form_of_the_admin_accepts_a_forbidden_address(
             answer.context["adminform"].form.errors,
         )
     assert addresses_in_the_database() == before
-    accepted = root.post(f"{list_of(model)}add/", {"tenant": str(tenant.pk), **other_fields, field: GOOD_URL})
+    accepted = root.post(
+        f"{list_url(model)}add/", {"tenant": str(tenant.pk), **other_fields, field: GOOD_URL}
+    )
     assert accepted.status_code == 302, accepted.context["adminform"].form.errors
 
 

@@ -17,7 +17,7 @@ from pipelines.deliverables import PlanInvalid
 from pipelines.exceptions import PeriodNotPlanning, PlannerAtWork
 from pipelines.models import DeliverablePeriod
 from tenants.models import Tenant
-from tests.engine import Engine, at_once
+from tests.engine import Engine, simultaneously
 from tests.integration.periods.months import PLAN, answering, count, counts, planner, risk, runs
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
@@ -86,7 +86,7 @@ def test_one_of_two_concurrent_requests_asks_the_planner_again(
 ) -> None:
     cancellation.cancel(acme.pk, may.planner_activity_id, actor="user:ann")
 
-    outcomes = at_once(*[partial(deliverables.ask_again, acme.pk, may.pk, actor="user:ann")] * 2)
+    outcomes = simultaneously(*[partial(deliverables.ask_again, acme.pk, may.pk, actor="user:ann")] * 2)
 
     assert sorted(type(outcome).__name__ for outcome in outcomes) == ["DeliverablePeriod", "PlannerAtWork"]
     assert count(acme, Activity, agent_role="activity-planner") == 2

@@ -18,7 +18,7 @@ from pipelines.deliverables import planning
 from pipelines.models import Deliverable, DeliverablePeriod, Pipeline
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.engine import Engine, at_once, elsewhere
+from tests.engine import Engine, in_another_thread, simultaneously
 from tests.integration.periods.months import (
     MAY,
     PLAN,
@@ -95,7 +95,7 @@ def test_a_plan_that_is_processed_twice_starts_its_runs_once(
 
     with tenant_scope(acme.pk):
         deliverables.follow_planner(settled)
-    at_once(*[partial(_follow, acme, settled)] * 4)
+    simultaneously(*[partial(_follow, acme, settled)] * 4)
 
     assert len(runs(acme, may)) == 2
 
@@ -305,7 +305,7 @@ def test_a_pipeline_cannot_be_disabled_between_check_and_start_of_a_plan(
         Pipeline.objects.for_tenant(tenant_id).update(enabled=False)
 
     def meanwhile(*args: Any) -> None:
-        errors.append(elsewhere(partial(change_without_waiting, acme, disable)))
+        errors.append(in_another_thread(partial(change_without_waiting, acme, disable)))
         start_runs(*args)
 
     monkeypatch.setattr(planning, "_start_runs", meanwhile)

@@ -20,7 +20,7 @@ from pipelines.models import Deliverable, DeliverablePeriod, PipelineRun
 from pipelines.submission import NewRun, start_run
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.engine import Engine, at_once
+from tests.engine import Engine, simultaneously
 from tests.integration.periods.months import (
     MAY,
     PLAN,
@@ -156,7 +156,7 @@ def test_concurrent_ends_of_the_last_runs_complete_the_period(
         finish = [partial(human_work.complete, acme.pk, task, actor="user:ann") for task in tasks[:4]]
         cancel = [partial(cancel_run, acme.pk, run.pk, actor="user:ann") for run in runs(acme, period)[4:]]
 
-        outcomes = at_once(*finish, *cancel)
+        outcomes = simultaneously(*finish, *cancel)
 
         assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)]
         assert counts(acme, period) == ("completed", 6, 4, 0, 2)
@@ -241,7 +241,7 @@ def test_cancelling_a_period_while_its_plan_arrives_leaves_nothing_running(
             else deliverables.start_new_periods(acme.pk, today=date(2026, 5 + attempt, 1))[0]
         )
 
-        outcomes = at_once(
+        outcomes = simultaneously(
             engine.deliver, partial(deliverables.cancel_period, acme.pk, period.pk, actor="user:ann")
         )
 

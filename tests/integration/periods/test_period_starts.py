@@ -15,7 +15,7 @@ from pipelines.exceptions import DeliverableNotActive
 from pipelines.models import Deliverable, DeliverablePeriod, Pipeline
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.engine import Engine, at_once, elsewhere
+from tests.engine import Engine, in_another_thread, simultaneously
 from tests.integration.periods.months import MAY, PLAN, answering, change_without_waiting, count, counts, save
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
@@ -92,7 +92,7 @@ def test_ten_concurrent_starts_start_each_period_once(engine: Engine, acme: Tena
     for number in range(5):
         deliverables.create(acme.pk, {"key": f"d{number}", "name": f"D{number}", "pipelines": ["flow"]})
 
-    outcomes = at_once(*[partial(deliverables.start_new_periods, acme.pk, today=MAY)] * 10)
+    outcomes = simultaneously(*[partial(deliverables.start_new_periods, acme.pk, today=MAY)] * 10)
 
     assert sorted(len(started) for started in outcomes) == [0] * 9 + [5]
     assert count(acme, DeliverablePeriod) == 5
@@ -104,7 +104,7 @@ def test_a_concurrent_manual_and_automatic_start_start_one_period(
 ) -> None:
     by_hand = partial(deliverables.start_period, acme.pk, blog.pk, today=MAY, actor="user:ann")
 
-    outcomes = at_once(by_hand, partial(deliverables.start_new_periods, acme.pk, today=MAY), by_hand)
+    outcomes = simultaneously(by_hand, partial(deliverables.start_new_periods, acme.pk, today=MAY), by_hand)
 
     assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)]
     assert count(acme, DeliverablePeriod) == count(acme, Activity) == 1
@@ -155,7 +155,7 @@ def test_a_paused_deliverable_can_be_started_only_if_its_period_exists(
 def test_deleting_a_deliverable_during_its_start_leaves_both_or_none(
     engine: Engine, acme: Tenant, blog: Deliverable
 ) -> None:
-    outcomes = at_once(
+    outcomes = simultaneously(
         partial(deliverables.start_new_periods, acme.pk, today=MAY),
         partial(deliverables.delete, acme.pk, blog.pk),
     )
@@ -171,9 +171,9 @@ def test_a_deliverable_cannot_be_paused_or_deleted_during_its_start(
     create, errors = starting._create, []
 
     def meanwhile(*args: Any) -> Any:
-        errors.append(elsewhere(partial(change_without_waiting, acme, deliverables.delete, blog.pk)))
+        errors.append(in_another_thread(partial(change_without_waiting, acme, deliverables.delete, blog.pk)))
         errors.append(
-            elsewhere(
+            in_another_thread(
                 partial(change_without_waiting, acme, deliverables.change, blog.pk, {"status": "paused"})
             )
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.integration.test_api_access import problem
+from tests.answers import problem
 
 TEMPLATES, PIPELINES, RUNS = "/api/v1/templates/", "/api/v1/pipelines/", "/api/v1/pipeline-runs/"
 EXAMPLE = Path(__file__).parents[3] / "examples" / "pipelines" / "content-brief.yaml"

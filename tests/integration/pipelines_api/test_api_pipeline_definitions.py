@@ -13,10 +13,10 @@ from pipelines.expressions import syntax
 from pipelines.models import Pipeline, PipelineVersion
 from tenants.context import APP, tenant_scope
 from tenants.models import Tenant
+from tests.answers import problem
 from tests.cases import in_one_test
-from tests.engine import Engine, at_once
+from tests.engine import Engine, simultaneously
 from tests.integration.pipelines_api.definitions import EXAMPLE, PIPELINES, TEMPLATES, definition, paths
-from tests.integration.test_api_access import problem
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -106,7 +106,7 @@ def test_one_of_several_concurrent_changes_of_a_version_succeeds(api: Any, acme:
     clients = [api(name=f"n{number}") for number in range(4)]
     clients[0].post(PIPELINES, definition())
 
-    answers = at_once(
+    answers = simultaneously(
         *[
             lambda c=client: c.put(f"{PIPELINES}flow/", definition(), headers={"If-Match": '"1"'})
             for client in clients

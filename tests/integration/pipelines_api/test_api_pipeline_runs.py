@@ -16,11 +16,11 @@ from agents.exceptions import PermanentAgentError
 from pipelines.models import Pipeline
 from tenants.context import APP, tenant_scope
 from tenants.models import Tenant
-from tests.api_objects import a_deliverable
+from tests.answers import problem
+from tests.api_objects import create_deliverable
 from tests.cases import in_one_test
 from tests.engine import Engine
 from tests.integration.pipelines_api.definitions import PIPELINES, RUNS, TEMPLATES, definition, paths
-from tests.integration.test_api_access import problem
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -32,7 +32,7 @@ def test_a_started_run_is_returned_with_its_steps(api: Any, engine: Engine, acme
         "params": {"topic": "bees"},
         "priority": "gated",
         "input": {"content": "begin"},
-        "deliverable": a_deliverable(acme),
+        "deliverable": create_deliverable(acme),
     }
 
     started = client.post(f"{PIPELINES}flow/runs/", body)

@@ -25,7 +25,7 @@ def test_a_batch_whose_response_was_lost_is_found_and_not_sent_twice(
     provider.batches.lost = 1
     ids = submit_batched(3)
 
-    batching.look_after(tenant, turns=3)
+    batching.run_background_tasks(tenant, turns=3)
 
     assert len(provider.batches.batches) == 1
     assert statuses(engine, tenant, ids) == ["done"] * 3
@@ -38,7 +38,7 @@ def test_a_batch_that_the_provider_does_not_have_is_sent_again_and_counted(
     provider.batches.refusals.append(Fault(status=529))
     ids = submit_batched(3)
 
-    batching.look_after(tenant, turns=4)
+    batching.run_background_tasks(tenant, turns=4)
 
     assert len(provider.batches.batches) == 1
     assert [batch.sendings for batch in batching.batches(tenant)] == [2]
@@ -52,7 +52,7 @@ def test_a_batch_of_another_client_is_not_used(
     ids = submit_batched(3)
     provider.batches.create({"requests": [{"custom_id": f"theirs-{number}"} for number in range(3)]})
 
-    batching.look_after(tenant, turns=6)
+    batching.run_background_tasks(tenant, turns=6)
 
     (batch,) = batching.batches(tenant)
     assert (batch.state, batch.not_ours) == ("ended", ["msgbatch_1"])
@@ -95,7 +95,7 @@ def test_a_refused_batch_fails_its_items_permanently(
     provider.batches.refusals.append(Fault(status=400))
     ids = submit_batched(3)
 
-    batching.look_after(tenant)
+    batching.run_background_tasks(tenant)
 
     assert statuses(engine, tenant, ids) == ["failed"] * 3
     assert [batch.state for batch in batching.batches(tenant)] == ["refused"]
@@ -105,10 +105,10 @@ def test_work_of_a_role_with_a_new_adapter_leaves_its_batch(
     engine: Engine, tenant: Tenant, provider: FakeProvider, submit_batched: Callable[..., list[UUID]]
 ) -> None:
     ids = submit_batched(3)
-    batching.look_after(tenant)
+    batching.run_background_tasks(tenant)
     engine.serve(tenant, batching.ROLE)
 
-    batching.look_after(tenant)
+    batching.run_background_tasks(tenant)
     engine.make_due(tenant)
     engine.drain()
 
@@ -124,7 +124,7 @@ def test_operators_see_batches_and_items_of_their_tenant_only(
     api: Callable[..., Any],
 ) -> None:
     ids = submit_batched(4)
-    batching.look_after(tenant)
+    batching.run_background_tasks(tenant)
 
     (batch,) = api("operator").get("/api/v1/batches/").json()["results"]
     one = api("operator").get(f"/api/v1/batches/{batch['id']}/").json()

@@ -14,7 +14,7 @@ from benchmarks.fake_provider import FakeProvider, Turn, Use
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests import batching
-from tests.engine import Engine, at_once
+from tests.engine import Engine, simultaneously
 from tests.integration.provider_batches.parked_work import content, statuses
 
 
@@ -23,7 +23,7 @@ def test_every_answer_is_the_result_of_its_run(
 ) -> None:
     ids = submit_batched(3)
 
-    batching.look_after(tenant, turns=2)
+    batching.run_background_tasks(tenant, turns=2)
 
     assert statuses(engine, tenant, ids) == ["done"] * 3
     for item in batching.items(tenant):
@@ -43,7 +43,7 @@ def test_usage_in_a_batch_costs_half(
     provider.batches.answering = lambda body: Turn("x", input_tokens=1_000, output_tokens=500)
     (activity_id, *_) = submit_batched(3)
 
-    batching.look_after(tenant, turns=2)
+    batching.run_background_tasks(tenant, turns=2)
 
     (run,) = engine.runs(tenant, activity_id)
     assert run.usage is not None
@@ -59,7 +59,7 @@ def test_only_failed_items_are_retried(
     outcomes = iter(["api_error", "expired", None])
     provider.batches.answering = lambda body: next(outcomes, None)
 
-    batching.look_after(tenant, turns=2)
+    batching.run_background_tasks(tenant, turns=2)
     engine.make_due(tenant)
     engine.drain()
 
@@ -77,7 +77,7 @@ def test_an_invalid_request_fails_permanently(
     provider.batches.answering = lambda body: next(outcomes, None)
     ids = submit_batched(3)
 
-    batching.look_after(tenant, turns=2)
+    batching.run_background_tasks(tenant, turns=2)
 
     assert sorted(statuses(engine, tenant, ids)) == ["done", "done", "failed"]
 
@@ -93,7 +93,7 @@ def test_an_answer_with_a_tool_call_continues_by_direct_calls(
     provider.script(Turn("All done.", input_tokens=50, output_tokens=4))
     submit_batched(3)
 
-    batching.look_after(tenant, turns=2)
+    batching.run_background_tasks(tenant, turns=2)
     engine.make_due(tenant)
     engine.drain()
 
@@ -111,11 +111,11 @@ def test_a_repeated_answer_counts_once(
     engine: Engine, tenant: Tenant, submit_batched: Callable[..., list[UUID]], provider: FakeProvider
 ) -> None:
     ids = submit_batched(3)
-    batching.look_after(tenant)
+    batching.run_background_tasks(tenant)
     (batch,) = batching.batches(tenant)
     batching.make_due(tenant)
 
-    at_once(*[lambda: provider_batches.poll(batch, provider_batches.client_for(batch))] * 3)
+    simultaneously(*[lambda: provider_batches.poll(batch, provider_batches.client_for(batch))] * 3)
 
     assert statuses(engine, tenant, ids) == ["done"] * 3
     with tenant_scope(tenant.pk):
@@ -127,10 +127,10 @@ def test_an_item_without_an_answer_is_retried(
     engine: Engine, tenant: Tenant, provider: FakeProvider, submit_batched: Callable[..., list[UUID]]
 ) -> None:
     submit_batched(3)
-    batching.look_after(tenant)
+    batching.run_background_tasks(tenant)
     (sent,) = provider.batches.batches.values()
     sent.results.pop()
 
-    batching.look_after(tenant)
+    batching.run_background_tasks(tenant)
 
     assert sorted(item.state for item in batching.items(tenant)) == ["answered", "answered", "failed"]

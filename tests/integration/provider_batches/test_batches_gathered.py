@@ -12,7 +12,7 @@ from activities import provider_batches
 from benchmarks.fake_provider import FakeProvider
 from tenants.models import Tenant
 from tests import batching
-from tests.engine import Engine, at_once
+from tests.engine import Engine, simultaneously
 from tests.integration.provider_batches.parked_work import LOW
 
 
@@ -21,7 +21,7 @@ def test_a_batch_is_sent_when_it_is_full(
 ) -> None:
     submit_batched(7)
 
-    batching.look_after(tenant)
+    batching.run_background_tasks(tenant)
 
     assert [len(batch.requests) for batch in provider.batches.batches.values()] == [3, 3]
     assert len([item for item in batching.items(tenant) if item.state == "collected"]) == 1
@@ -35,11 +35,11 @@ def test_a_batch_is_sent_when_its_oldest_item_is_old_enough(
     settings: Any,
 ) -> None:
     submit_batched(2)
-    batching.look_after(tenant)
+    batching.run_background_tasks(tenant)
     sent_before = len(provider.batches.batches)
     batching.let_time_pass(tenant, created_at=timedelta(seconds=settings.ORCHESTRATOR_BATCH_AGE_SECONDS + 1))
 
-    batching.look_after(tenant)
+    batching.run_background_tasks(tenant)
 
     assert (sent_before, [len(batch.requests) for batch in provider.batches.batches.values()]) == (0, [2])
 
@@ -55,7 +55,7 @@ def test_the_bytes_of_a_batch_are_limited(
     settings.ORCHESTRATOR_BATCH_MAX_BYTES = max(item.bytes for item in batching.items(tenant)) * 2
 
     provider_batches.bind_items()
-    batching.look_after(tenant)
+    batching.run_background_tasks(tenant)
 
     assert [batch.size for batch in batching.batches(tenant)] == [2]
 
@@ -85,7 +85,7 @@ def test_concurrent_gathering_binds_every_item_once(
 ) -> None:
     submit_batched(12)
 
-    at_once(*[provider_batches.bind_items] * 3)
+    simultaneously(*[provider_batches.bind_items] * 3)
     provider_batches.bind_items()
 
     assert [batch.size for batch in batching.batches(tenant)] == [3, 3, 3, 3]

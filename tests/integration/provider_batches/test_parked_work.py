@@ -22,7 +22,7 @@ from tests import batching
 from tests.engine import Engine
 from tests.integration.provider_batches.parked_work import NORMAL, content, statuses
 from tests.integration.recovery.losses import Died
-from tests.spending import token_of
+from tests.spending import run_token_of
 
 
 def paths(provider: FakeProvider) -> Counter[str]:
@@ -137,7 +137,7 @@ def test_work_that_leaves_its_batch_runs_at_once_and_ignores_the_late_answer(
 ) -> None:
     (activity_id, *_) = submit_batched(3, expires_at=datetime.now(UTC) + timedelta(hours=5))
     if sent:
-        batching.look_after(tenant)
+        batching.run_background_tasks(tenant)
     first = batching.items(tenant, activity_id)[0]
     with tenant_scope(tenant.pk):
         type(first).objects.filter(pk=first.pk).update(leave_at=datetime.now(UTC))
@@ -147,7 +147,7 @@ def test_work_that_leaves_its_batch_runs_at_once_and_ignores_the_late_answer(
     engine.drain()
     provider.batches.polls_until_done = 1
     batching.let_time_pass(tenant, created_at=timedelta(days=1))
-    batching.look_after(tenant, turns=2)
+    batching.run_background_tasks(tenant, turns=2)
 
     assert content(tenant, engine, activity_id) == "All right."
     assert batching.items(tenant, activity_id)[0].state == "moved"
@@ -161,7 +161,7 @@ def test_cancelled_work_is_not_sent(
     first, *_ = submit_batched(4)
     cancellation.cancel(tenant.pk, first, actor="test")
 
-    batching.look_after(tenant)
+    batching.run_background_tasks(tenant)
 
     assert [len(batch.requests) for batch in provider.batches.batches.values()] == [3]
     assert batching.items(tenant, first)[0].state == "dropped"
@@ -176,7 +176,7 @@ def test_work_cancelled_during_its_call_is_not_parked(engine: Engine, tenant: Te
     (activity_id,) = engine.submit(tenant)
     with pytest.raises(Died):
         engine.deliver()
-    run = token_of(tenant, activity_id)
+    run = run_token_of(tenant, activity_id)
     cancellation.cancel(tenant.pk, activity_id, actor="Ann")
 
     parked = Parked(provider="p", model="m", body={}, leave_at=datetime.now(UTC) + timedelta(hours=5))
@@ -191,11 +191,11 @@ def test_a_batch_of_cancelled_work_is_cancelled_at_the_provider(
 ) -> None:
     provider.batches.polls_until_done = 99
     ids = submit_batched(3)
-    batching.look_after(tenant)
+    batching.run_background_tasks(tenant)
     for each in ids:
         cancellation.cancel(tenant.pk, each, actor="test")
 
-    batching.look_after(tenant)
+    batching.run_background_tasks(tenant)
 
     (batch_at_provider,) = provider.batches.batches.values()
     assert batch_at_provider.cancelled

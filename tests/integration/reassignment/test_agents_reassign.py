@@ -9,20 +9,12 @@ import pytest
 
 from activities.states import LinkKind
 from tenants.models import Tenant
+from tests.accepted_work import RESULT, accept_work, action_url, agent_of, child, count_activities, next_call
 from tests.answers import problem
 from tests.engine import Engine
 from tests.integration.reassignment.successors import TO_AGENT, TO_PERSON, fail, successor_of
-from tests.toolbox import (
-    OUTPUT,
-    at_work,
-    caller_of,
-    child,
-    count_of,
-    of,
-    woken,
-)
 
-pytestmark = pytest.mark.usefixtures("one_at_a_time")
+pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
 
 
 def test_a_successor_contains_everything_that_belongs_to_the_work(engine: Engine, acme: Tenant) -> None:
@@ -31,7 +23,7 @@ def test_a_successor_contains_everything_that_belongs_to_the_work(engine: Engine
         "input": {"content": "notes", "data": {"a": 1}}, "group_key": "site", "max_attempts": 7, "timeout_seconds": 44,
         "retry": {"base_seconds": 3},
     }  # fmt: skip
-    activity_id, agent = at_work(engine, acme, **fields)
+    activity_id, agent = accept_work(engine, acme, **fields)
 
     answer = agent.use("reassign_task", **TO_AGENT).json()
 
@@ -54,7 +46,7 @@ def test_a_successor_contains_everything_that_belongs_to_the_work(engine: Engine
     assert successor.metadata == {
         "client": "apiary", "reassigned_from": str(activity_id), "reassign_reason": "Yours.", "taken_over_from": "qa",
     }  # fmt: skip
-    request = woken(engine, successor.pk)
+    request = next_call(engine, successor.pk)
     assert (request.wake_reason, request.agent_role) == ("new_task", "dev")
     assert request.wakes[0]["reassigned_from"] == str(activity_id)
     assert (request.input or {})["content"] == "notes"
@@ -62,23 +54,23 @@ def test_a_successor_contains_everything_that_belongs_to_the_work(engine: Engine
 
 def test_the_run_that_reassigned_is_over_and_its_slot_is_free(engine: Engine, acme: Tenant) -> None:
     engine.serve(acme, "qa", max_concurrency=1)
-    activity_id, agent = at_work(engine, acme)
+    activity_id, agent = accept_work(engine, acme)
     (next_id,) = engine.submit(acme)
 
-    agent.used("reassign_task", **TO_AGENT)
+    agent.create_with("reassign_task", **TO_AGENT)
     engine.drain()
 
     assert engine.status(acme, next_id) == "in_progress"
     (run,) = engine.runs(acme, activity_id)
     assert (run.status, run.ended_by_tool) == ("completed", "reassign_task")
     assert agent.post("heartbeat").json()["stop"] is True
-    assert agent.post("complete", OUTPUT).json() == {"accepted": False, "duplicate": False, "stop": True}
+    assert agent.post("complete", RESULT).json() == {"accepted": False, "duplicate": False, "stop": True}
 
 
 def test_a_dedup_key_moves_to_the_successor(api: Any, engine: Engine, acme: Tenant) -> None:
-    activity_id, agent = at_work(engine, acme, dedup_key="once")
+    activity_id, agent = accept_work(engine, acme, dedup_key="once")
 
-    agent.used("reassign_task", **TO_AGENT)
+    agent.create_with("reassign_task", **TO_AGENT)
 
     repeated = api().post("/api/v1/activities/", {"name": "again", "agent_role": "qa", "dedup_key": "once"})
     assert (repeated.status_code, repeated.json()["id"]) == (200, str(successor_of(acme, activity_id).pk))
@@ -87,70 +79,72 @@ def test_a_dedup_key_moves_to_the_successor(api: Any, engine: Engine, acme: Tena
 def test_a_dedup_key_of_newer_work_does_not_move_to_the_successor(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
-    activity_id, agent = at_work(engine, acme, dedup_key="once")
+    activity_id, agent = accept_work(engine, acme, dedup_key="once")
     fail(agent)
     (newer_id,) = engine.submit(acme, dedup_key="once")
     client = api("operator")
 
-    refused = problem(client.post(of(activity_id, "retry")), 409, "transition_refused")
-    successor = client.post(of(activity_id, "reassign"), TO_AGENT)
+    refused = problem(client.post(action_url(activity_id, "retry")), 409, "transition_refused")
+    successor = client.post(action_url(activity_id, "reassign"), TO_AGENT)
 
     assert str(newer_id) in refused["detail"]
     assert (successor.status_code, successor.json()["dedup_key"]) == (201, None)
 
 
 def test_work_can_be_reassigned_three_times(api: Any, engine: Engine, acme: Tenant) -> None:
-    _, agent = at_work(engine, acme)
-    second = agent.used("reassign_task", agent_role="dev", reason="x")
-    third = UUID(api().post(of(second, "reassign"), {"agent_role": "qa", "reason": "Back."}).json()["id"])
+    _, agent = accept_work(engine, acme)
+    second = agent.create_with("reassign_task", agent_role="dev", reason="x")
+    third = UUID(
+        api().post(action_url(second, "reassign"), {"agent_role": "qa", "reason": "Back."}).json()["id"]
+    )
     engine.drain()
-    fourth = caller_of(engine, third).used("reassign_task", agent_role="seo", reason="x")
+    fourth = agent_of(engine, third).create_with("reassign_task", agent_role="seo", reason="x")
     engine.drain()
 
-    refused = problem(caller_of(engine, fourth).use("reassign_task", **TO_PERSON), 429, "quota_exceeded")
+    refused = problem(agent_of(engine, fourth).use("reassign_task", **TO_PERSON), 429, "quota_exceeded")
 
     assert refused["quota"] == "reassignments"
-    assert (engine.status(acme, fourth), count_of(acme)) == ("in_progress", 4)
+    assert (engine.status(acme, fourth), count_activities(acme)) == ("in_progress", 4)
 
 
 @pytest.mark.parametrize("earlier_role", ["qa", "dev"])
 def test_an_agent_cannot_reassign_to_a_role_that_had_the_work(
     engine: Engine, acme: Tenant, earlier_role: str
 ) -> None:
-    _, agent = at_work(engine, acme)
-    successor = agent.used("reassign_task", **TO_AGENT)
+    _, agent = accept_work(engine, acme)
+    successor = agent.create_with("reassign_task", **TO_AGENT)
     engine.drain()
 
     refused = problem(
-        caller_of(engine, successor).use("reassign_task", agent_role=earlier_role, reason="x"),
+        agent_of(engine, successor).use("reassign_task", agent_role=earlier_role, reason="x"),
         403,
         "tool_refused",
     )
 
     assert f"{earlier_role} has had this work before" in refused["detail"]
-    assert (engine.status(acme, successor), count_of(acme)) == ("in_progress", 2)
+    assert (engine.status(acme, successor), count_activities(acme)) == ("in_progress", 2)
 
 
 def test_earlier_roles_are_known_across_a_revision(api: Any, engine: Engine, acme: Tenant) -> None:
-    _, agent = at_work(engine, acme, requires_approval=True)
-    successor = agent.used("reassign_task", **TO_AGENT)
+    _, agent = accept_work(engine, acme, requires_approval=True)
+    successor = agent.create_with("reassign_task", **TO_AGENT)
     engine.drain()
-    caller_of(engine, successor).post("complete", OUTPUT)
-    api("reviewer").post(of(successor, "reject"), {"notes": "Again."})
+    agent_of(engine, successor).post("complete", RESULT)
+    api("reviewer").post(action_url(successor, "reject"), {"notes": "Again."})
     engine.drain()
     revision = child(acme, successor, LinkKind.REVISION_OF).pk
 
-    problem(
-        caller_of(engine, revision).use("reassign_task", agent_role="qa", reason="x"), 403, "tool_refused"
-    )
+    problem(agent_of(engine, revision).use("reassign_task", agent_role="qa", reason="x"), 403, "tool_refused")
 
 
 def test_an_operator_may_reassign_to_an_earlier_role(api: Any, engine: Engine, acme: Tenant) -> None:
-    _, agent = at_work(engine, acme)
-    successor = agent.used("reassign_task", **TO_AGENT)
+    _, agent = accept_work(engine, acme)
+    successor = agent.create_with("reassign_task", **TO_AGENT)
 
     assert (
-        api("operator").post(of(successor, "reassign"), {"agent_role": "qa", "reason": "Do it."}).status_code
+        api("operator")
+        .post(action_url(successor, "reassign"), {"agent_role": "qa", "reason": "Do it."})
+        .status_code
         == 201
     )
 
@@ -158,11 +152,11 @@ def test_an_operator_may_reassign_to_an_earlier_role(api: Any, engine: Engine, a
 def test_a_late_decision_names_the_person_who_completed_the_work(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
-    activity_id, agent = at_work(engine, acme)
-    agent.used("reassign_task", **TO_PERSON)
+    activity_id, agent = accept_work(engine, acme)
+    agent.create_with("reassign_task", **TO_PERSON)
     successor = successor_of(acme, activity_id).pk
-    assert api("reviewer", name="Bob").post(of(successor, "complete"), OUTPUT).status_code == 200
+    assert api("reviewer", name="Bob").post(action_url(successor, "complete"), RESULT).status_code == 200
 
-    late = problem(api("reviewer").post(of(successor, "approve")), 409, "already_decided")
+    late = problem(api("reviewer").post(action_url(successor, "approve")), 409, "already_decided")
 
     assert late["detail"].startswith("token:Bob completed this at ")

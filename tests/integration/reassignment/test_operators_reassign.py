@@ -11,22 +11,22 @@ import pytest
 from activities.models import DeadLetter
 from tenants.context import tenant_scope
 from tenants.models import Tenant
+from tests.accepted_work import (
+    RESULT,
+    accept_work,
+    action_url,
+    agent_of,
+    assert_superseded,
+    calls_of,
+    children,
+    count_activities,
+    is_called_again,
+)
 from tests.answers import problem
 from tests.engine import Engine
 from tests.integration.reassignment.successors import TO_AGENT, TO_PERSON, fail, successor_of
-from tests.toolbox import (
-    OUTPUT,
-    at_work,
-    caller_of,
-    calls_of,
-    children,
-    count_of,
-    not_woken,
-    of,
-    over,
-)
 
-pytestmark = pytest.mark.usefixtures("one_at_a_time")
+pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
 
 
 def created(engine: Engine, acme: Tenant) -> UUID:
@@ -35,20 +35,20 @@ def created(engine: Engine, acme: Tenant) -> UUID:
 
 
 def running(engine: Engine, acme: Tenant) -> UUID:
-    return at_work(engine, acme)[0]
+    return accept_work(engine, acme)[0]
 
 
 def asking(tool: str, **arguments: Any) -> Callable[[Engine, Tenant], UUID]:
     def suspended(engine: Engine, acme: Tenant) -> UUID:
-        activity_id, agent = at_work(engine, acme)
-        agent.used(tool, **arguments)
+        activity_id, agent = accept_work(engine, acme)
+        agent.create_with(tool, **arguments)
         return activity_id
 
     return suspended
 
 
 def failed(engine: Engine, acme: Tenant) -> UUID:
-    activity_id, agent = at_work(engine, acme)
+    activity_id, agent = accept_work(engine, acme)
     fail(agent)
     return activity_id
 
@@ -81,7 +81,7 @@ def test_an_operator_can_reassign_work_in_any_unfinished_status(
     assert engine.status(acme, activity_id) == status
     questions = [one.pk for one in children(acme, activity_id)]
 
-    answer = api("operator", name="Ann").post(of(activity_id, "reassign"), to)
+    answer = api("operator", name="Ann").post(action_url(activity_id, "reassign"), to)
 
     assert answer.status_code == 201, answer.content
     successor = successor_of(acme, activity_id)
@@ -92,27 +92,27 @@ def test_an_operator_can_reassign_work_in_any_unfinished_status(
     assert engine.status(acme, activity_id) == "reassigned"
     for one in questions:
         assert (engine.status(acme, one), engine.get(acme, one).cancel_reason) == ("cancelled", "obsolete")
-    assert not_woken(engine, activity_id)
+    assert not is_called_again(engine, activity_id)
     if to is TO_AGENT:
         assert len(calls_of(engine, successor.pk)) == 1
-        caller_of(engine, successor.pk).post("complete", OUTPUT)
+        agent_of(engine, successor.pk).post("complete", RESULT)
         assert engine.status(acme, successor.pk) == "done"
 
 
 def test_an_agent_whose_work_was_reassigned_is_told_to_stop(api: Any, engine: Engine, acme: Tenant) -> None:
-    activity_id, agent = at_work(engine, acme)
+    activity_id, agent = accept_work(engine, acme)
 
-    api("operator").post(of(activity_id, "reassign"), TO_AGENT)
+    api("operator").post(action_url(activity_id, "reassign"), TO_AGENT)
 
     assert agent.post("heartbeat").json()["stop"] is True
-    over(agent.post("complete", OUTPUT))
-    over(agent.use("report_blocker", type="x", message="y"))
+    assert_superseded(agent.post("complete", RESULT))
+    assert_superseded(agent.use("report_blocker", type="x", message="y"))
 
 
 def test_reassigning_failed_work_closes_its_dead_letter(api: Any, engine: Engine, acme: Tenant) -> None:
     activity_id = failed_and_escalated(engine, acme)
 
-    api("operator").post(of(activity_id, "reassign"), TO_AGENT)
+    api("operator").post(action_url(activity_id, "reassign"), TO_AGENT)
 
     with tenant_scope(acme.pk):
         assert DeadLetter.objects.get(activity_id=activity_id).state == "closed"
@@ -123,18 +123,18 @@ def test_finished_work_and_work_at_its_gate_cannot_be_reassigned(
     api: Any, engine: Engine, acme: Tenant, status: str
 ) -> None:
     client = api("operator")
-    activity_id, agent = at_work(engine, acme, requires_approval=status == "awaiting_approval")
+    activity_id, agent = accept_work(engine, acme, requires_approval=status == "awaiting_approval")
     if status == "cancelled":
-        client.post(of(activity_id, "cancel"))
+        client.post(action_url(activity_id, "cancel"))
     elif status == "reassigned":
-        client.post(of(activity_id, "reassign"), TO_AGENT)
+        client.post(action_url(activity_id, "reassign"), TO_AGENT)
     else:
-        agent.post("complete", OUTPUT)
-    before = count_of(acme)
+        agent.post("complete", RESULT)
+    before = count_activities(acme)
 
-    problem(client.post(of(activity_id, "reassign"), TO_AGENT), 409, "transition_refused")
+    problem(client.post(action_url(activity_id, "reassign"), TO_AGENT), 409, "transition_refused")
 
-    assert (engine.status(acme, activity_id), count_of(acme)) == (status, before)
+    assert (engine.status(acme, activity_id), count_activities(acme)) == (status, before)
 
 
 @pytest.mark.parametrize(
@@ -145,10 +145,12 @@ def test_finished_work_and_work_at_its_gate_cannot_be_reassigned(
 def test_an_invalid_reassignment_is_refused_with_its_path(
     api: Any, engine: Engine, acme: Tenant, body: dict[str, Any], path: str
 ) -> None:
-    refused = problem(api().post(of(created(engine, acme), "reassign"), body), 400, "validation_failed")
+    refused = problem(
+        api().post(action_url(created(engine, acme), "reassign"), body), 400, "validation_failed"
+    )
 
     assert [fault["path"] for fault in refused["errors"]] == [path]
 
 
 def test_only_operators_reassign(api: Any, engine: Engine, acme: Tenant) -> None:
-    problem(api("reviewer").post(of(created(engine, acme), "reassign"), TO_AGENT), 403, "forbidden")
+    problem(api("reviewer").post(action_url(created(engine, acme), "reassign"), TO_AGENT), 403, "forbidden")

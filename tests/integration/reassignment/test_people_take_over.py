@@ -12,33 +12,27 @@ from pipelines.models import PipelineRun
 from pipelines.submission import NewRun, start_run
 from tenants.context import tenant_scope
 from tenants.models import Tenant
+from tests.accepted_work import RESULT, AgentClient, accept_work, action_url, agent_of
 from tests.answers import problem
 from tests.engine import Engine
 from tests.integration.reassignment.successors import TO_AGENT, TO_PERSON, successor_of
-from tests.toolbox import (
-    OUTPUT,
-    Caller,
-    at_work,
-    caller_of,
-    of,
-)
 
-pytestmark = pytest.mark.usefixtures("one_at_a_time")
+pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
 
 
 @pytest.mark.parametrize("verb", ["complete", "approve"])
 def test_a_person_completes_or_approves_reassigned_work(
     api: Any, engine: Engine, acme: Tenant, verb: str
 ) -> None:
-    activity_id, agent = at_work(engine, acme)
-    agent.used("reassign_task", **TO_PERSON)
+    activity_id, agent = accept_work(engine, acme)
+    agent.create_with("reassign_task", **TO_PERSON)
     client = api("reviewer")
     (item,) = client.get("/api/v1/inbox/").json()["results"]
     assert (item["human_role"], item["is_approval_gate"]) == ("editor", True)
     assert {"complete", "approve", "reject"} <= set(item["allowed_actions"])
 
     answer = client.post(
-        of(item["id"], verb), {"output": {"content": "By hand."}} if verb == "complete" else {}
+        action_url(item["id"], verb), {"output": {"content": "By hand."}} if verb == "complete" else {}
     )
 
     assert answer.status_code == 200, answer.content
@@ -49,17 +43,17 @@ def test_a_person_completes_or_approves_reassigned_work(
 
 
 def test_reassigned_work_can_return_to_an_agent(api: Any, engine: Engine, acme: Tenant) -> None:
-    activity_id, agent = at_work(engine, acme, requires_approval=True)
-    agent.used("reassign_task", **TO_PERSON)
+    activity_id, agent = accept_work(engine, acme, requires_approval=True)
+    agent.create_with("reassign_task", **TO_PERSON)
     successor = successor_of(acme, activity_id)
 
     returned = (
         api("operator")
-        .post(of(successor.pk, "reassign"), {"agent_role": "seo", "reason": "Thought so."})
+        .post(action_url(successor.pk, "reassign"), {"agent_role": "seo", "reason": "Thought so."})
         .json()
     )
     engine.drain()
-    caller_of(engine, UUID(returned["id"])).post("complete", OUTPUT)
+    agent_of(engine, UUID(returned["id"])).post("complete", RESULT)
 
     assert engine.status(acme, UUID(returned["id"])) == "awaiting_approval"
 
@@ -69,12 +63,12 @@ def test_decision_rules_of_a_gate_do_not_apply_to_the_person_with_the_work(
 ) -> None:
     """Otherwise a due time for the approval would approve work that nobody has done."""
     rules = {"due_seconds": 60, "on_timeout": "approve"}
-    activity_id, agent = at_work(engine, acme, requires_approval=True, decision_rules=rules)
-    agent.used("reassign_task", **TO_PERSON)
+    activity_id, agent = accept_work(engine, acme, requires_approval=True, decision_rules=rules)
+    agent.create_with("reassign_task", **TO_PERSON)
     successor = successor_of(acme, activity_id)
     assert (successor.decision_rules, successor.due_at) == (None, None)
 
-    returned = api("operator").post(of(successor.pk, "reassign"), TO_AGENT).json()
+    returned = api("operator").post(action_url(successor.pk, "reassign"), TO_AGENT).json()
 
     assert returned["decision_rules"] == rules
 
@@ -90,11 +84,13 @@ def test_a_gate_can_be_reassigned_to_people_only_and_stays_a_gate(
     versions.save(acme.pk, {"key": "gated", "name": "Gated", "steps": steps}, actor="test")
     run = start_run(acme.pk, "gated", NewRun(), actor="test")
     engine.drain()
-    Caller(engine.agent.calls[-1]).post("complete", OUTPUT)
+    AgentClient(engine.agent.calls[-1]).post("complete", RESULT)
     (gate,) = client.get("/api/v1/inbox/").json()["results"]
 
-    refused = problem(client.post(of(gate["id"], "reassign"), TO_AGENT), 409, "transition_refused")
-    successor = client.post(of(gate["id"], "reassign"), {"human_role": "boss", "reason": "Yours."}).json()
+    refused = problem(client.post(action_url(gate["id"], "reassign"), TO_AGENT), 409, "transition_refused")
+    successor = client.post(
+        action_url(gate["id"], "reassign"), {"human_role": "boss", "reason": "Yours."}
+    ).json()
 
     assert "only people decide" in refused["detail"]
     assert (
@@ -106,8 +102,8 @@ def test_a_gate_can_be_reassigned_to_people_only_and_stays_a_gate(
         True,
         False,
     )
-    problem(client.post(of(successor["id"], "complete")), 409, "transition_refused")
-    assert client.post(of(successor["id"], "approve")).status_code == 200
+    problem(client.post(action_url(successor["id"], "complete")), 409, "transition_refused")
+    assert client.post(action_url(successor["id"], "approve")).status_code == 200
     with tenant_scope(acme.pk):
         assert PipelineRun.objects.get(pk=run.pk).status == "completed"
 
@@ -116,10 +112,10 @@ def test_a_gate_can_be_reassigned_to_people_only_and_stays_a_gate(
 def test_a_question_of_an_agent_cannot_be_reassigned(
     api: Any, engine: Engine, acme: Tenant, tool: str
 ) -> None:
-    _, agent = at_work(engine, acme)
+    _, agent = accept_work(engine, acme)
     arguments = {"request_human_review": {"question": "?"}, "create_approval": {"type": "x", "title": "?"}}
-    item = agent.used(tool, **arguments[tool])
+    item = agent.create_with(tool, **arguments[tool])
 
-    refused = problem(api().post(of(item, "reassign"), TO_PERSON), 409, "transition_refused")
+    refused = problem(api().post(action_url(item, "reassign"), TO_PERSON), 409, "transition_refused")
 
     assert "the people who are asked must answer it" in refused["detail"]

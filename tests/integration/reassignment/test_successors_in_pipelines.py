@@ -14,25 +14,25 @@ from pipelines.models import PipelineRun, StepRun
 from pipelines.submission import NewRun, start_run
 from tenants.context import tenant_scope
 from tenants.models import Tenant
+from tests.accepted_work import (
+    RESULT,
+    AgentClient,
+    accept_work,
+    action_url,
+    agent_of,
+    child,
+    children,
+    is_called_again,
+    next_call,
+)
 from tests.answers import problem
 from tests.engine import Engine
 from tests.integration.reassignment.successors import TO_AGENT, TO_PERSON, fail
-from tests.toolbox import (
-    OUTPUT,
-    Caller,
-    at_work,
-    caller_of,
-    child,
-    children,
-    not_woken,
-    of,
-    woken,
-)
 
-pytestmark = pytest.mark.usefixtures("one_at_a_time")
+pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
 
 
-def start_three_steps(engine: Engine, acme: Tenant) -> tuple[PipelineRun, Caller]:
+def start_three_steps(engine: Engine, acme: Tenant) -> tuple[PipelineRun, AgentClient]:
     """Start a run of three steps; return it and the agent of the first step."""
     steps = [
         {"id": "a", "agent_role": "qa"},
@@ -42,7 +42,7 @@ def start_three_steps(engine: Engine, acme: Tenant) -> tuple[PipelineRun, Caller
     versions.save(acme.pk, {"key": "three", "name": "Three", "steps": steps}, actor="test")
     run = start_run(acme.pk, "three", NewRun(), actor="test")
     engine.drain()
-    return run, Caller(engine.agent.calls[-1])
+    return run, AgentClient(engine.agent.calls[-1])
 
 
 def statuses_of(acme: Tenant, run: PipelineRun) -> tuple[str, dict[str, str]]:
@@ -56,16 +56,18 @@ def test_the_successor_of_a_step_continues_its_run(api: Any, engine: Engine, acm
     run, agent = start_three_steps(engine, acme)
 
     if by == "agent":
-        successor = agent.used("reassign_task", **TO_AGENT)
+        successor = agent.create_with("reassign_task", **TO_AGENT)
     else:
-        successor = UUID(api("operator").post(of(agent.activity_id, "reassign"), TO_AGENT).json()["id"])
+        successor = UUID(
+            api("operator").post(action_url(agent.activity_id, "reassign"), TO_AGENT).json()["id"]
+        )
     assert statuses_of(acme, run) == ("running", {"a": "active", "b": "pending", "c": "pending"})
     engine.drain()
-    caller_of(engine, successor).post("complete", OUTPUT)
+    agent_of(engine, successor).post("complete", RESULT)
     engine.drain()
 
-    next_call = engine.agent.calls[-1]
-    assert (next_call.pipeline_step, (next_call.input or {})["content"]) == ("b", "# Bees")
+    step = engine.agent.calls[-1]
+    assert (step.pipeline_step, (step.input or {})["content"]) == ("b", "# Bees")
     assert statuses_of(acme, run) == ("running", {"a": "done", "b": "active", "c": "pending"})
 
 
@@ -78,16 +80,16 @@ def test_the_successor_of_a_failed_step_reopens_its_run(
     assert statuses_of(acme, run) == ("failed", {"a": "failed", "b": "skipped", "c": "skipped"})
     client = api("operator")
 
-    successor = UUID(client.post(of(agent.activity_id, "reassign"), to).json()["id"])
+    successor = UUID(client.post(action_url(agent.activity_id, "reassign"), to).json()["id"])
     assert statuses_of(acme, run) == ("running", {"a": "active", "b": "pending", "c": "pending"})
     if to is TO_AGENT:
         engine.drain()
-        caller_of(engine, successor).post("complete", OUTPUT)
+        agent_of(engine, successor).post("complete", RESULT)
     else:
-        client.post(of(successor, "complete"), {"output": {"content": "By hand."}})
+        client.post(action_url(successor, "complete"), {"output": {"content": "By hand."}})
     for _ in "bc":
         engine.drain()
-        Caller(engine.agent.calls[-1]).post("complete", OUTPUT)
+        AgentClient(engine.agent.calls[-1]).post("complete", RESULT)
 
     assert statuses_of(acme, run) == ("completed", {"a": "done", "b": "done", "c": "done"})
 
@@ -103,32 +105,32 @@ def test_a_gate_that_rejects_the_work_of_a_person_asks_that_role_again(
     versions.save(acme.pk, {"key": "gated", "name": "Gated", "steps": steps}, actor="test")
     run = start_run(acme.pk, "gated", NewRun(), actor="test")
     engine.drain()
-    successor = Caller(engine.agent.calls[-1]).used("reassign_task", **TO_PERSON)
-    client.post(of(successor, "complete"), {"output": {"content": "By hand."}})
+    successor = AgentClient(engine.agent.calls[-1]).create_with("reassign_task", **TO_PERSON)
+    client.post(action_url(successor, "complete"), {"output": {"content": "By hand."}})
     gate = next(
         item for item in client.get("/api/v1/inbox/").json()["results"] if item["human_role"] == "boss"
     )
 
-    assert client.post(of(gate["id"], "reject"), {"notes": "Shorter."}).status_code == 200
+    assert client.post(action_url(gate["id"], "reject"), {"notes": "Shorter."}).status_code == 200
 
     (task,) = client.get("/api/v1/inbox/").json()["results"]
     assert (task["human_role"], task["round"], task["reviewer_notes"]) == ("editor", 2, "Shorter.")
-    client.post(of(task["id"], "complete"), {"output": {"content": "Short."}})
+    client.post(action_url(task["id"], "complete"), {"output": {"content": "Short."}})
     (gate,) = client.get("/api/v1/inbox/").json()["results"]
-    client.post(of(gate["id"], "approve"))
+    client.post(action_url(gate["id"], "approve"))
     assert statuses_of(acme, run)[0] == "completed"
 
 
 def test_the_successor_of_a_revision_receives_the_rejection(api: Any, engine: Engine, acme: Tenant) -> None:
-    activity_id, agent = at_work(engine, acme, requires_approval=True)
-    agent.post("complete", OUTPUT)
-    api("reviewer").post(of(activity_id, "reject"), {"notes": "Shorter."})
+    activity_id, agent = accept_work(engine, acme, requires_approval=True)
+    agent.post("complete", RESULT)
+    api("reviewer").post(action_url(activity_id, "reject"), {"notes": "Shorter."})
     engine.drain()
     revision = child(acme, activity_id, LinkKind.REVISION_OF).pk
 
-    successor = caller_of(engine, revision).used("reassign_task", **TO_AGENT)
+    successor = agent_of(engine, revision).create_with("reassign_task", **TO_AGENT)
 
-    request = woken(engine, successor)
+    request = next_call(engine, successor)
     assert (request.wake_reason, request.wakes[0]["reviewer_notes"]) == ("rejection", "Shorter.")
     assert request.wakes[0]["rejection_ref"] == str(agent.run_id)
     assert engine.get(acme, successor).round == 2
@@ -140,7 +142,9 @@ def test_work_of_a_cancelled_run_cannot_be_reassigned(api: Any, engine: Engine, 
     with tenant_scope(acme.pk):  # the state of an interrupted cancellation
         PipelineRun.objects.filter(pk=run.pk).update(status="cancelled")
 
-    problem(api("operator").post(of(agent.activity_id, "reassign"), TO_AGENT), 409, "transition_refused")
+    problem(
+        api("operator").post(action_url(agent.activity_id, "reassign"), TO_AGENT), 409, "transition_refused"
+    )
 
     assert children(acme, agent.activity_id) == []
     run_cancellation.cancel_run(acme.pk, run.pk, actor="test")
@@ -152,13 +156,13 @@ def test_a_revision_in_a_cancelled_run_is_cancelled(api: Any, engine: Engine, ac
     versions.save(acme.pk, {"key": "one", "name": "One", "steps": steps}, actor="test")
     run = start_run(acme.pk, "one", NewRun(), actor="test")
     engine.drain()
-    agent = Caller(engine.agent.calls[-1])
-    agent.post("complete", OUTPUT)
+    agent = AgentClient(engine.agent.calls[-1])
+    agent.post("complete", RESULT)
     with tenant_scope(acme.pk):  # the state of an interrupted cancellation
         PipelineRun.objects.filter(pk=run.pk).update(status="cancelled")
 
-    api("reviewer").post(of(agent.activity_id, "reject"), {"notes": "Shorter."})
+    api("reviewer").post(action_url(agent.activity_id, "reject"), {"notes": "Shorter."})
 
     revision = child(acme, agent.activity_id, LinkKind.REVISION_OF)
     assert (revision.status, revision.cancel_reason) == ("cancelled", "The pipeline run was cancelled.")
-    assert not_woken(engine, revision.pk)
+    assert not is_called_again(engine, revision.pk)

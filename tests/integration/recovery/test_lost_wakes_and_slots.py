@@ -23,10 +23,10 @@ from agents.contracts import Accepted, Completed, Output
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
 from tenants.redis import client
-from tests.engine import Engine, at_once, elsewhere
+from tests.accepted_work import accept_work, calls_of
+from tests.engine import Engine, in_another_thread, simultaneously
 from tests.integration.recovery.losses import lose
-from tests.toolbox import at_work, calls_of
-from tests.upkeep import tick
+from tests.upkeep import run_due_jobs
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -36,7 +36,7 @@ def test_recovering_twice_at_once_starts_the_work_once(
 ) -> None:
     lose(engine)
 
-    mended = at_once(*[recovery.reclaim_runs_of_ended_workers] * 4)
+    mended = simultaneously(*[recovery.reclaim_runs_of_ended_workers] * 4)
     relay.flush()
     engine.drain()
 
@@ -254,8 +254,8 @@ def test_the_slot_of_a_cancelled_run_is_in_use_until_its_call_ends(engine: Engin
     slots, found = rebuilding.SlotAudit(), list[Any]()
 
     def is_cancelled_meanwhile(request: Any) -> Completed:
-        elsewhere(lambda: cancellation.cancel(acme.pk, request.activity_id, actor="Ann"))
-        found.extend(elsewhere(slots.compare)[0].releases for _ in range(2))
+        in_another_thread(lambda: cancellation.cancel(acme.pk, request.activity_id, actor="Ann"))
+        found.extend(in_another_thread(slots.compare)[0].releases for _ in range(2))
         return Completed(Output(content="too late"))
 
     engine.agent.behaviour = is_cancelled_meanwhile
@@ -403,7 +403,7 @@ def test_a_full_pass_of_the_keeper_mends_everything_at_once(
     client().flushdb()
     monkeypatch.setattr("activities.admission.rebuilding.SETTLE_SECONDS", 0.0)
 
-    tick()
+    run_due_jobs()
     relay.flush()
     engine.drain()
 
@@ -420,11 +420,11 @@ def test_what_is_woken_before_its_slot_came_back_runs_as_soon_as_it_has(
 ) -> None:
     """Anyone who wakes it may be another process than the one that gives the slot back, and be faster."""
     engine.agent.behaviour = lambda request: Accepted()
-    activity_id, agent = at_work(engine, acme)
+    activity_id, agent = accept_work(engine, acme)
     put, late = relay._relay.put, list[Exchange]()
     with monkeypatch.context() as slow:
         slow.setattr(relay._relay, "put", lambda what: late.append(what) if what.releases else put(what))
-        review = agent.used("request_human_review", question="May I?", human_role="legal")
+        review = agent.create_with("request_human_review", question="May I?", human_role="legal")
         answer = api("operator").post(
             f"/api/v1/activities/{review}/review/", {"approved": True, "feedback": "Yes."}, format="json"
         )

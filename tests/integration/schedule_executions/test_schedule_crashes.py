@@ -18,7 +18,7 @@ from pipelines.schedules import executions as at_work
 from pipelines.schedules import firing, lifecycle, system_jobs
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.engine import Engine, at_once
+from tests.engine import Engine, simultaneously
 from tests.integration.schedule_executions.moments import FIRST
 from tests.scheduling import (
     execution,
@@ -96,7 +96,7 @@ def test_concurrent_expansions_record_each_job_once(tenant: Tenant) -> None:
     schedule = make_schedule(tenant, params={"ticker": "db:ticker:all:id?staggerDelay=0"})
     (execution_id,) = firing.fire(tenant.pk, schedule.pk, now=FIRST)
 
-    at_once(*[lambda: lifecycle.expand(tenant.pk, execution_id)] * 3)
+    simultaneously(*[lambda: lifecycle.expand(tenant.pk, execution_id)] * 3)
     system_jobs.advance_executions()
 
     assert sorted(job.params["ticker"] for job in jobs(tenant)) == [f"T{n:05}" for n in range(40)]

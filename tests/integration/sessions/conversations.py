@@ -10,8 +10,8 @@ from agents.contracts import AgentRequest, AgentResult, Completed, Output
 from agents.models import AgentSession
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.engine import Engine, elsewhere
-from tests.integration.agent_runs.accepted_work import Agent
+from tests.accepted_work import AgentClient
+from tests.engine import Engine, in_another_thread
 
 REPORT = uuid4()  # a deliverable
 
@@ -34,7 +34,7 @@ def run(engine: Engine, tenant: Tenant, role: str = "qa", **fields: Any) -> Agen
 
 
 def heartbeat(request: AgentRequest, **body: Any) -> Any:
-    return elsewhere(lambda: Agent(request).post("heartbeat", body))
+    return in_another_thread(lambda: AgentClient(request).post("heartbeat", body))
 
 
 def history(tenant: Tenant) -> list[tuple[str, str]]:

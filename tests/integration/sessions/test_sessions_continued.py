@@ -13,8 +13,8 @@ from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Out
 from agents.exceptions import PermanentAgentError
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.engine import Engine, elsewhere
-from tests.integration.agent_runs.accepted_work import Agent
+from tests.accepted_work import AgentClient
+from tests.engine import Engine, in_another_thread
 from tests.integration.sessions.conversations import REPORT, history, naming, run
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
@@ -37,7 +37,7 @@ def test_a_revision_continues_the_session_of_the_rejected_work(engine: Engine, a
 def test_a_wake_continues_the_session(engine: Engine, acme: Tenant) -> None:
     def wake_during_first_call(request: AgentRequest) -> AgentResult:
         if len(engine.agent.calls) == 1:
-            elsewhere(lambda: wake(request))
+            in_another_thread(lambda: wake(request))
         return Completed(Output("done"), session_id="s-1")
 
     def wake(request: AgentRequest) -> None:
@@ -98,7 +98,7 @@ def test_the_job_names_the_session_that_the_run_started_with(engine: Engine, acm
     run(engine, acme)
     engine.agent.behaviour = lambda request: Accepted()
 
-    agent = Agent(run(engine, acme))
+    agent = AgentClient(run(engine, acme))
     agent.post("heartbeat", {"session_id": "s-2"})
 
-    assert agent.get().json()["session_id"] == "s-1"
+    assert agent.get_job().json()["session_id"] == "s-1"

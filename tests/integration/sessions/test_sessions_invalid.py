@@ -16,8 +16,8 @@ from agents.exceptions import AgentRateLimited, RetryableAgentError, SessionInva
 from agents.models import AgentSession, EndReason
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.engine import Engine, at_once
-from tests.integration.agent_runs.accepted_work import Agent
+from tests.accepted_work import AgentClient
+from tests.engine import Engine, simultaneously
 from tests.integration.sessions.conversations import REPORT, heartbeat, history, live, naming, run
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
@@ -60,7 +60,7 @@ def test_an_invalid_session_reported_by_callback_leads_to_one_fresh_start(
     engine.drain()
     body = {"error": {"message": "unknown thread", "code": "session_invalid"}}
 
-    agent = Agent(engine.agent.calls[-1])
+    agent = AgentClient(engine.agent.calls[-1])
     answers = [agent.post("fail", body).json() for _ in range(2)]
     engine.drain()
 
@@ -109,10 +109,10 @@ def test_two_runs_that_disown_the_same_session_each_start_again(engine: Engine, 
     engine.agent.behaviour = naming("s-1")
     run(engine, acme)
     engine.agent.behaviour = lambda request: Accepted()
-    agents = [Agent(run(engine, acme, max_attempts=1)) for _ in range(2)]
+    agents = [AgentClient(run(engine, acme, max_attempts=1)) for _ in range(2)]
     body = {"error": {"message": "unknown thread", "code": "session_invalid"}}
 
-    answers = at_once(*[lambda a=agent: a.post("fail", body) for agent in agents])
+    answers = simultaneously(*[lambda a=agent: a.post("fail", body) for agent in agents])
     engine.drain()
 
     assert [answer.status_code for answer in answers] == [200, 200]
@@ -145,7 +145,7 @@ def test_a_session_ends_once(acme: Tenant) -> None:
     with tenant_scope(acme.pk):
         sessions.begin(acme.pk, REPORT, "qa", "s-1")
 
-    assert sorted(at_once(end, end, end)) == [False, False, True]
+    assert sorted(simultaneously(end, end, end)) == [False, False, True]
 
 
 def test_the_callback_token_contains_the_session_and_briefing_of_the_run(

@@ -26,8 +26,8 @@ from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Out
 from agents.models import AgentSession
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.engine import Engine, elsewhere, eventually
-from tests.integration.agent_runs.accepted_work import RESULT, Agent
+from tests.accepted_work import RESULT, AgentClient
+from tests.engine import Engine, eventually, in_another_thread
 from tests.integration.recovery.losses import Died, lose
 from tests.integration.sessions.conversations import REPORT, heartbeat, history, live, naming, run
 
@@ -125,7 +125,7 @@ def _declare_lost(engine: Engine, tenant: Tenant, activity_id: UUID) -> bool:
 def test_a_session_named_with_the_acceptance_is_known(engine: Engine, acme: Tenant, early: bool) -> None:
     def accept(request: AgentRequest) -> AgentResult:
         if early:
-            elsewhere(lambda: Agent(request).post("complete", RESULT))
+            in_another_thread(lambda: AgentClient(request).post("complete", RESULT))
         return Accepted("s-1")
 
     engine.agent.behaviour = accept
@@ -139,7 +139,7 @@ def test_a_session_named_with_the_acceptance_is_known(engine: Engine, acme: Tena
 def test_a_session_named_by_the_callback_is_known(engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = lambda request: Accepted()
 
-    Agent(run(engine, acme)).post("complete", {**RESULT, "session_id": "s-1"})
+    AgentClient(run(engine, acme)).post("complete", {**RESULT, "session_id": "s-1"})
 
     assert run(engine, acme).session_id == "s-1"
 
@@ -150,12 +150,15 @@ def test_suspended_work_continues_with_the_session_named_after_the_suspension(
 ) -> None:
     def report_blocker(request: AgentRequest) -> AgentResult:
         blocker = {"type": "missing_integration", "message": "The blog refuses our token."}
-        assert elsewhere(lambda: Agent(request).post("tools/report_blocker", blocker)).status_code < 300
+        assert (
+            in_another_thread(lambda: AgentClient(request).post("tools/report_blocker", blocker)).status_code
+            < 300
+        )
         if how == "in its answer":
             return Completed(Output("not wanted"), session_id="s-1")
         body = {"session_id": "s-1"} if how == "in a heartbeat" else {**RESULT, "session_id": "s-1"}
         verb = "heartbeat" if how == "in a heartbeat" else "complete"
-        assert elsewhere(lambda: Agent(request).post(verb, body)).status_code == 200
+        assert in_another_thread(lambda: AgentClient(request).post(verb, body)).status_code == 200
         return Completed(Output("not wanted"))
 
     engine.agent.behaviour = report_blocker
@@ -176,11 +179,15 @@ def test_a_superseded_run_cannot_name_a_session(engine: Engine, acme: Tenant, ho
     def lose_run_meanwhile(request: AgentRequest) -> AgentResult:
         if len(engine.agent.calls) > 1:
             return Completed(Output("done"), session_id="s-2")
-        elsewhere(lambda: results.record_stalled(RunToken(acme.pk, request.activity_id, request.run_id, 1)))
+        in_another_thread(
+            lambda: results.record_stalled(RunToken(acme.pk, request.activity_id, request.run_id, 1))
+        )
         if how == "in a heartbeat":
             assert heartbeat(request, session_id="s-late").status_code == 409
         if how == "in a callback":
-            elsewhere(lambda: Agent(request).post("complete", {**RESULT, "session_id": "s-late"}))
+            in_another_thread(
+                lambda: AgentClient(request).post("complete", {**RESULT, "session_id": "s-late"})
+            )
         late = "s-late" if how in ("in its answer", "with its acceptance") else None
         return Accepted(late) if how == "with its acceptance" else Completed(Output("late"), session_id=late)
 
@@ -193,7 +200,7 @@ def test_a_superseded_run_cannot_name_a_session(engine: Engine, acme: Tenant, ho
 @pytest.mark.parametrize("session_id", ["", 5, "x" * 201, ["s-1"]])
 def test_an_invalid_session_id_is_refused(engine: Engine, acme: Tenant, session_id: Any) -> None:
     engine.agent.behaviour = lambda request: Accepted()
-    agent = Agent(run(engine, acme))
+    agent = AgentClient(run(engine, acme))
 
     refused = agent.post("heartbeat", {"session_id": session_id})
 
@@ -203,7 +210,7 @@ def test_an_invalid_session_id_is_refused(engine: Engine, acme: Tenant, session_
 
 def test_naming_the_same_session_again_changes_nothing(engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = lambda request: Accepted()
-    agent = Agent(run(engine, acme))
+    agent = AgentClient(run(engine, acme))
     agent.post("heartbeat", {"session_id": "s-1"})
     with tenant_scope(acme.pk):
         before = AgentSession.objects.get().updated_at

@@ -13,8 +13,8 @@ from agents.contracts import Accepted
 from agents.models import AgentSession
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.engine import Engine, at_once
-from tests.integration.agent_runs.accepted_work import RESULT, Agent
+from tests.accepted_work import RESULT, AgentClient
+from tests.engine import Engine, simultaneously
 from tests.integration.sessions.conversations import REPORT, history, live, naming, run
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
@@ -36,7 +36,7 @@ def test_of_many_sessions_named_at_once_one_is_live_and_all_are_recorded(
         with tenant_scope(acme.pk):
             sessions.begin(acme.pk, REPORT, "qa", f"s-{number}")
 
-    outcomes = at_once(*[lambda n=number: name(n) for number in range(10)])
+    outcomes = simultaneously(*[lambda n=number: name(n) for number in range(10)])
 
     assert outcomes == [None] * 10
     assert len(live(acme)) == 1
@@ -48,15 +48,15 @@ def test_a_session_named_concurrently_is_recorded_once(engine: Engine, acme: Ten
         with tenant_scope(acme.pk):
             sessions.begin(acme.pk, REPORT, "qa", "s-1")
 
-    assert at_once(*[name] * 10) == [None] * 10
+    assert simultaneously(*[name] * 10) == [None] * 10
     assert history(acme) == [("s-1", "")]
 
 
 def test_concurrent_runs_with_different_sessions_leave_one_live(engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = lambda request: Accepted()
-    agents = [Agent(run(engine, acme)) for _ in range(6)]
+    agents = [AgentClient(run(engine, acme)) for _ in range(6)]
 
-    answers = at_once(
+    answers = simultaneously(
         *[
             lambda a=agent, n=n: a.post("complete", {**RESULT, "session_id": f"s-{n}"})
             for n, agent in enumerate(agents)

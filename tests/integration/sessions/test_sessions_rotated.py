@@ -12,8 +12,8 @@ from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Out
 from agents.models import AgentConfig, Skill
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.engine import Engine, elsewhere
-from tests.integration.agent_runs.accepted_work import RESULT, Agent
+from tests.accepted_work import RESULT, AgentClient
+from tests.engine import Engine, in_another_thread
 from tests.integration.sessions.conversations import REPORT, history, naming, run
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
@@ -99,7 +99,7 @@ def test_a_changed_recreated_or_removed_skill_starts_a_new_session(
 
 def test_instructions_that_change_during_a_run_end_its_session(engine: Engine, acme: Tenant) -> None:
     def change_meanwhile(request: AgentRequest) -> AgentResult:
-        elsewhere(lambda: configure(acme, instructions="You are something else."))
+        in_another_thread(lambda: configure(acme, instructions="You are something else."))
         return Completed(Output("done"), session_id="s-1")
 
     engine.agent.behaviour = change_meanwhile
@@ -112,7 +112,7 @@ def test_instructions_that_change_during_a_run_end_its_session(engine: Engine, a
 
 def test_instructions_that_change_before_the_callback_end_its_session(engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = lambda request: Accepted()
-    agent = Agent(run(engine, acme))
+    agent = AgentClient(run(engine, acme))
 
     configure(acme, instructions="You are something else.")
     agent.post("complete", {**RESULT, "session_id": "s-1"})
@@ -125,7 +125,7 @@ def test_a_run_with_an_ended_session_does_not_revive_it(engine: Engine, acme: Te
     engine.agent.behaviour = naming("s-1")
     run(engine, acme)
     engine.agent.behaviour = lambda request: Accepted()
-    agent = Agent(run(engine, acme))
+    agent = AgentClient(run(engine, acme))
     configure(acme, instructions="You are something else.")
     engine.agent.behaviour = naming("s-2")
     run(engine, acme)

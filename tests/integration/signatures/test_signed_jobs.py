@@ -19,7 +19,7 @@ from tests.engine import Engine
 from tests.integration.signatures.secrets_in_force import CONFIGS, secrets_of
 from tests.receivers import HttpReceiver, http_receiver
 
-pytestmark = pytest.mark.usefixtures("one_at_a_time")
+pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
 SECRETS_MEMBERS = {"role", "secret", "in_force", "version"}
 
 
@@ -27,7 +27,7 @@ SECRETS_MEMBERS = {"role", "secret", "in_force", "version"}
 def receiver(settings: Any) -> Iterator[HttpReceiver]:
     with http_receiver() as running:
         settings.ORCHESTRATOR_EGRESS_ALLOW = (running.place,)
-        running.answers((202, {}, b""))
+        running.answer_with((202, {}, b""))
         yield running
     outbound.close_connections()
 

@@ -17,12 +17,12 @@ from activities.execution import reports
 from agents import configuration
 from agents.models import Agent
 from tenants.models import Tenant
+from tests.accepted_work import RESULT, AgentClient, accept_work, count_activities
 from tests.answers import problem
 from tests.engine import Engine
 from tests.integration.signatures.secrets_in_force import CONFIGS, secrets_of
-from tests.toolbox import OUTPUT, Caller, at_work, count_of
 
-pytestmark = pytest.mark.usefixtures("one_at_a_time")
+pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def signatures_required(engine: Engine) -> Iterator[None]:
 class SigningAgent:
     """An agent that signs with the public library."""
 
-    def __init__(self, agent: Caller, secret: str) -> None:
+    def __init__(self, agent: AgentClient, secret: str) -> None:
         self.agent, self.secret = agent, secret
 
     def headers(self, body: bytes, *, message_id: str = "", age: float = 0) -> dict[str, str]:
@@ -65,7 +65,7 @@ class SigningAgent:
 
 
 def start_signing_agent(engine: Engine, tenant: Tenant) -> SigningAgent:
-    _, agent = at_work(engine, tenant)
+    _, agent = accept_work(engine, tenant)
     return SigningAgent(agent, secrets_of(tenant)[0])
 
 
@@ -80,7 +80,7 @@ def test_a_report_signed_with_either_secret_is_accepted(
         assert SigningAgent(agent.agent, secret).post("heartbeat", {}).status_code == 200
     api().post(f"{CONFIGS}qa/rotate-secret/")
     problem(SigningAgent(agent.agent, old).post("heartbeat", {}), 401, "invalid_signature")
-    assert SigningAgent(agent.agent, new).post("complete", OUTPUT).json() == {
+    assert SigningAgent(agent.agent, new).post("complete", RESULT).json() == {
         "accepted": True,
         "duplicate": False,
     }
@@ -92,11 +92,11 @@ def test_where_signatures_are_required_the_token_alone_is_refused(
     agent = start_signing_agent(engine, acme)
 
     for answer in (
-        agent.agent.post("complete", OUTPUT),
+        agent.agent.post("complete", RESULT),
         agent.agent.post("heartbeat", {}),
         agent.agent.post("fail", {"error": {"message": "x"}}),
         agent.agent.use("report_blocker", type="api_outage", message="x"),
-        agent.agent.job(),
+        agent.agent.get_job(),
     ):
         problem(answer, 401, "invalid_signature")
 
@@ -112,7 +112,7 @@ def test_an_invalid_signature_is_401_and_nothing_happens(
     if is_required:
         request.getfixturevalue("signatures_required")
     agent = start_signing_agent(engine, acme)
-    raw = orjson.dumps(OUTPUT)
+    raw = orjson.dumps(RESULT)
     good = agent.headers(raw)
     signature = good["webhook-signature"]
     others = {
@@ -144,7 +144,7 @@ def test_a_repeated_signed_report_is_a_duplicate(
     engine: Engine, acme: Tenant, signatures_required: None
 ) -> None:
     agent = start_signing_agent(engine, acme)
-    raw = orjson.dumps(OUTPUT)
+    raw = orjson.dumps(RESULT)
     headers = agent.headers(raw)
 
     answers = [agent.send("complete", raw, headers).json() for _ in range(3)]
@@ -167,7 +167,7 @@ def test_a_repeated_signed_tool_call_has_one_effect_whatever_its_key(
 
     assert (first.status_code, again.json()) == (201, {**first.json(), "duplicate": True})
     problem(other, 401, "webhook_id_reused")
-    assert count_of(acme) == 2
+    assert count_activities(acme) == 2
 
 
 def test_a_repeated_signed_heartbeat_does_not_count(
@@ -206,7 +206,7 @@ def test_an_old_report_is_refused_although_it_was_accepted_before(
     engine: Engine, acme: Tenant, signatures_required: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = start_signing_agent(engine, acme)
-    raw = orjson.dumps(OUTPUT)
+    raw = orjson.dumps(RESULT)
     headers = agent.headers(raw, age=290)
     assert agent.send("complete", raw, headers).status_code == 200
     now = time.time()
@@ -228,7 +228,7 @@ def test_without_redis_signed_reports_are_accepted_and_duplicates_recognised(
         raise redis.ConnectionError("unavailable")
 
     monkeypatch.setattr(reports, "first_report_with", fail)
-    raw = orjson.dumps(OUTPUT)
+    raw = orjson.dumps(RESULT)
     headers = agent.headers(raw)
 
     answers = [agent.send("complete", raw, headers).json() for _ in range(2)]
@@ -237,6 +237,6 @@ def test_without_redis_signed_reports_are_accepted_and_duplicates_recognised(
 
 
 def test_agents_without_required_signatures_report_with_the_token(engine: Engine, acme: Tenant) -> None:
-    _, agent = at_work(engine, acme)
+    _, agent = accept_work(engine, acme)
 
-    assert agent.post("complete", OUTPUT).json() == {"accepted": True, "duplicate": False}
+    assert agent.post("complete", RESULT).json() == {"accepted": True, "duplicate": False}

@@ -11,8 +11,8 @@ from agents.contracts import (
 from agents.models import Skill
 from tenants.context import tenant_scope
 from tenants.models import Tenant
+from tests.accepted_work import AgentClient
 from tests.engine import Engine
-from tests.integration.agent_runs.accepted_work import Agent
 
 TONE = {"key": "tone", "name": "Tone", "description": "How we sound.", "content": "Be kind.\n"}
 CLIENT = {"key": "client", "name": "Acme", "content": "# Acme\n\nSells tea.", "kind": "context"}
@@ -31,5 +31,5 @@ def run(engine: Engine, tenant: Tenant, role: str = "qa") -> AgentRequest:
     return engine.agent.calls[-1]
 
 
-def read(agent: Agent, key: str = "tone") -> Any:
+def read(agent: AgentClient, key: str = "tone") -> Any:
     return agent.client.get(f"/{agent.address}skills/{key}/")

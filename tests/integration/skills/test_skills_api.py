@@ -10,9 +10,9 @@ from agents.api.skills import MOST_SKILLS
 from agents.models import Skill
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.engine import at_once
+from tests.answers import problem
+from tests.engine import simultaneously
 from tests.integration.skills.knowledge import CLIENT, TONE
-from tests.integration.test_api_access import problem
 
 SKILLS = "/api/v1/skills/"
 
@@ -116,7 +116,7 @@ def test_an_invalid_skill_is_refused_with_its_path(
 def test_the_key_of_a_skill_is_unique(api: Any, tenant: Tenant) -> None:
     clients = [api(name=f"n{number}") for number in range(4)]
 
-    answers = at_once(*[lambda c=client: c.post(SKILLS, TONE) for client in clients])
+    answers = simultaneously(*[lambda c=client: c.post(SKILLS, TONE) for client in clients])
 
     assert sorted(answer.status_code for answer in answers) == [201, 409, 409, 409]
     problem(clients[0].post(SKILLS, {**TONE, "name": "Another"}), 409, "already_exists")
@@ -141,7 +141,7 @@ def test_a_skill_with_an_old_version_cannot_be_changed_or_deleted(api: Any, tena
             f"{SKILLS}tone/", {**body, "content": content}, headers={"If-Match": '"1"'}
         )
 
-    answers = at_once(*[lambda c=content: put(c) for content in "abcd"])
+    answers = simultaneously(*[lambda c=content: put(c) for content in "abcd"])
 
     assert sorted(answer.status_code for answer in answers) == [200, 412, 412, 412]
     problem(client.delete(f"{SKILLS}tone/", headers={"If-Match": '"1"'}), 412, "precondition_failed")
@@ -153,7 +153,7 @@ def test_concurrent_changes_are_separate_versions(api: Any, tenant: Tenant) -> N
     client.post(SKILLS, TONE)
     clients = [api(name=f"n{number}") for number in range(5)]
 
-    at_once(
+    simultaneously(
         *[
             lambda c=each, n=number: c.put(f"{SKILLS}tone/", {**without_key(TONE), "content": f"text {n}"})
             for number, each in enumerate(clients)
@@ -167,7 +167,7 @@ def test_one_of_concurrent_deletions_succeeds(api: Any, tenant: Tenant) -> None:
     clients = [api(name=f"n{number}") for number in range(3)]
     clients[0].post(SKILLS, TONE)
 
-    answers = at_once(*[lambda c=client: c.delete(f"{SKILLS}tone/") for client in clients])
+    answers = simultaneously(*[lambda c=client: c.delete(f"{SKILLS}tone/") for client in clients])
 
     assert sorted(answer.status_code for answer in answers) == [204, 404, 404]
 

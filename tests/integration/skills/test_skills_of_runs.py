@@ -17,10 +17,10 @@ from agents.contracts import (
 )
 from agents.payload import job_of
 from tenants.models import Tenant
+from tests.accepted_work import RESULT, AgentClient, assert_superseded
+from tests.answers import problem
 from tests.engine import Engine
-from tests.integration.agent_runs.accepted_work import RESULT, Agent, assert_superseded
 from tests.integration.skills.knowledge import CLIENT, TONE, add_skill, read, run
-from tests.integration.test_api_access import problem
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_the_job_that_is_read_again_has_the_same_skills(engine: Engine, acme: Te
     engine.agent.behaviour = lambda request: Accepted()
     request = run(engine, acme)
 
-    job = Agent(request).get().json()
+    job = AgentClient(request).get_job().json()
 
     assert job["skills"] == job_of(request)["skills"]
 
@@ -103,14 +103,14 @@ def test_a_tenant_without_skills_takes_no_queries_for_them(engine: Engine, acme:
 
 
 @pytest.fixture
-def agent(engine: Engine, acme: Tenant) -> Agent:
+def agent(engine: Engine, acme: Tenant) -> AgentClient:
     """An agent at work that may read its skills."""
     add_skill(acme, version=4)
     engine.agent.behaviour = lambda request: Accepted()
-    return Agent(run(engine, acme))
+    return AgentClient(run(engine, acme))
 
 
-def test_an_agent_reads_a_skill_with_the_token_of_its_run(agent: Agent) -> None:
+def test_an_agent_reads_a_skill_with_the_token_of_its_run(agent: AgentClient) -> None:
     answer = read(agent)
 
     assert answer.json() == {**TONE, "version": 4}
@@ -122,14 +122,14 @@ def test_an_agent_reads_a_skill_with_the_token_of_its_run(agent: Agent) -> None:
     [{"roles": ["dev"]}, {"enabled": False}, {"kind": "context"}],
     ids=["of another role", "disabled", "context"],
 )
-def test_other_skills_are_not_found(agent: Agent, acme: Tenant, fields: dict[str, Any]) -> None:
+def test_other_skills_are_not_found(agent: AgentClient, acme: Tenant, fields: dict[str, Any]) -> None:
     add_skill(acme, **{"key": "secret", **fields})
 
     problem(read(agent, "secret"), 404, "not_found")
     problem(read(agent, "no-such"), 404, "not_found")
 
 
-def test_skills_are_readable_with_the_token_of_a_live_run_only(api: Any, agent: Agent) -> None:
+def test_skills_are_readable_with_the_token_of_a_live_run_only(api: Any, agent: AgentClient) -> None:
     problem(api("admin").get(f"/{agent.address}skills/tone/"), 401, "invalid_token")
 
     agent.post("complete", RESULT)

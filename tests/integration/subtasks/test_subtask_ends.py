@@ -14,6 +14,16 @@ from activities.run_tokens import RunToken
 from activities.states import LinkKind
 from agents.contracts import Accepted, Completed, Output
 from tenants.models import Tenant
+from tests.accepted_work import (
+    accept_work,
+    action_url,
+    agent_of,
+    calls_of,
+    child,
+    is_called_again,
+    next_call,
+    wakes_of,
+)
 from tests.engine import Engine
 from tests.integration.subtasks.parts import (
     PART,
@@ -23,18 +33,8 @@ from tests.integration.subtasks.parts import (
     require_approval,
     start_waiting_parent,
 )
-from tests.toolbox import (
-    at_work,
-    caller_of,
-    calls_of,
-    child,
-    not_woken,
-    of,
-    wakes_of,
-    woken,
-)
 
-pytestmark = pytest.mark.usefixtures("one_at_a_time")
+pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
 
 
 def test_the_parent_continues_with_the_output_of_its_subtask(engine: Engine, acme: Tenant) -> None:
@@ -42,7 +42,7 @@ def test_the_parent_continues_with_the_output_of_its_subtask(engine: Engine, acm
 
     complete(engine, subtask)
 
-    request = woken(engine, parent)
+    request = next_call(engine, parent)
     assert (request.wake_reason, request.attempt) == ("subtask_completed", 1)
     (wake,) = request.wakes
     output_ref = engine.get(acme, subtask).output_ref
@@ -53,7 +53,7 @@ def test_the_parent_continues_with_the_output_of_its_subtask(engine: Engine, acm
     stored = outputs.read(acme.pk, UUID(wake["subtask_output_ref"]))
     assert stored is not None
     assert stored.content == "# Bees"
-    job = caller_of(engine, parent).job().json()
+    job = agent_of(engine, parent).get_job().json()
     assert (job["wake_reason"], job["subtask_name"], job["subtask_output_ref"]) == (
         "subtask_completed", "Look it up", str(output_ref),
     )  # fmt: skip
@@ -65,24 +65,24 @@ def test_a_result_of_the_call_itself_wakes_the_parent(engine: Engine, acme: Tena
     engine.agent.behaviour = lambda request: (
         Completed(Output("found")) if request.agent_role == "dev" else Accepted()
     )
-    parent, agent = at_work(engine, acme)
-    agent.used("create_subtask", **PART)
+    parent, agent = accept_work(engine, acme)
+    agent.create_with("create_subtask", **PART)
 
-    assert woken(engine, parent).wakes[0]["subtask_outcome"] == "done"
+    assert next_call(engine, parent).wakes[0]["subtask_outcome"] == "done"
 
 
 def test_a_completed_task_of_a_person_wakes_the_parent_with_the_output(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
-    parent, agent = at_work(engine, acme)
-    task = agent.used("create_subtask", **TASK)
+    parent, agent = accept_work(engine, acme)
+    task = agent.create_with("create_subtask", **TASK)
     client = api("reviewer", name="Ann")
     assert str(task) in [item["id"] for item in client.get("/api/v1/inbox/").json()["results"]]
 
-    client.post(of(task, "start"))
-    client.post(of(task, "complete"), {"output": {"content": "In hives."}, "note": "Sure."})
+    client.post(action_url(task, "start"))
+    client.post(action_url(task, "complete"), {"output": {"content": "In hives."}, "note": "Sure."})
 
-    (wake,) = woken(engine, parent).wakes
+    (wake,) = next_call(engine, parent).wakes
     assert (wake["subtask_outcome"], wake["subtask_notes"]) == ("done", "Sure.")
     stored = outputs.read(acme.pk, UUID(wake["subtask_output_ref"]))
     assert stored is not None
@@ -130,19 +130,19 @@ def test_a_subtask_before_its_retry_does_not_wake_its_parent(engine: Engine, acm
 
     fail(engine, subtask, retryable=True)
 
-    assert not_woken(engine, parent)
+    assert not is_called_again(engine, parent)
     engine.make_due(acme)
     engine.drain()
     complete(engine, subtask)
-    assert woken(engine, parent).wakes[0]["subtask_outcome"] == "done"
+    assert next_call(engine, parent).wakes[0]["subtask_outcome"] == "done"
 
 
 def test_a_cancelled_subtask_wakes_its_parent_with_the_reason(api: Any, engine: Engine, acme: Tenant) -> None:
     parent, subtask = start_waiting_parent(engine, acme)
 
-    api("operator").post(of(subtask, "cancel"), {"reason": "Too dear."})
+    api("operator").post(action_url(subtask, "cancel"), {"reason": "Too dear."})
 
-    (wake,) = woken(engine, parent).wakes
+    (wake,) = next_call(engine, parent).wakes
     assert (wake["subtask_outcome"], wake["subtask_notes"]) == ("cancelled", "Too dear.")
 
 
@@ -154,14 +154,14 @@ def test_a_subtask_with_a_revision_wakes_its_parent_once_after_the_revision(
     complete(engine, subtask)
     client = api("reviewer")
 
-    client.post(of(subtask, "reject"), {"notes": "Shorter."})
-    assert not_woken(engine, parent)
+    client.post(action_url(subtask, "reject"), {"notes": "Shorter."})
+    assert not is_called_again(engine, parent)
     revision = child(acme, subtask, LinkKind.REVISION_OF).pk
     complete(engine, revision)
-    assert not_woken(engine, parent)
-    client.post(of(revision, "approve"))
+    assert not is_called_again(engine, parent)
+    client.post(action_url(revision, "approve"))
 
-    (wake,) = woken(engine, parent).wakes
+    (wake,) = next_call(engine, parent).wakes
     assert (wake["subtask"], wake["subtask_name"], wake["subtask_outcome"]) == (
         str(subtask),
         "Look it up",
@@ -180,9 +180,9 @@ def test_a_finally_rejected_subtask_wakes_its_parent_with_the_notes(
     require_approval(acme, subtask)
     complete(engine, subtask)
 
-    api("reviewer").post(of(subtask, "reject"), {"notes": "No."})
+    api("reviewer").post(action_url(subtask, "reject"), {"notes": "No."})
 
-    (wake,) = woken(engine, parent).wakes
+    (wake,) = next_call(engine, parent).wakes
     assert (wake["subtask_outcome"], wake["subtask_notes"]) == ("rejected", "No.")
 
 
@@ -192,13 +192,13 @@ def test_a_reassigned_subtask_wakes_its_parent(api: Any, engine: Engine, acme: T
     body = {"agent_role": "seo", "reason": "Yours."}
 
     if by == "operator":
-        successor = UUID(api("operator").post(of(subtask, "reassign"), body).json()["id"])
+        successor = UUID(api("operator").post(action_url(subtask, "reassign"), body).json()["id"])
     else:
-        successor = caller_of(engine, subtask).used("reassign_task", **body)
-    assert not_woken(engine, parent)
+        successor = agent_of(engine, subtask).create_with("reassign_task", **body)
+    assert not is_called_again(engine, parent)
     complete(engine, successor)
 
-    (wake,) = woken(engine, parent).wakes
+    (wake,) = next_call(engine, parent).wakes
     assert (wake["subtask"], wake["subtask_outcome"], wake["subtask_ended_by"]) == (
         str(subtask),
         "done",
@@ -214,18 +214,18 @@ def test_a_subtask_reassigned_to_a_person_wakes_its_parent(
 ) -> None:
     parent, subtask = start_waiting_parent(engine, acme)
     client = api("operator")
-    successor = client.post(of(subtask, "reassign"), {"human_role": "editor", "reason": "Tricky."}).json()[
-        "id"
-    ]
+    successor = client.post(
+        action_url(subtask, "reassign"), {"human_role": "editor", "reason": "Tricky."}
+    ).json()["id"]
     bodies = {
         "complete": {"output": {"content": "By hand."}},
         "approve": {},
         "reject": {"notes": "Cannot be done."},
     }
 
-    assert client.post(of(successor, verb), bodies[verb]).status_code == 200
+    assert client.post(action_url(successor, verb), bodies[verb]).status_code == 200
 
-    (wake,) = woken(engine, parent).wakes
+    (wake,) = next_call(engine, parent).wakes
     assert (wake["subtask_outcome"], wake["subtask"]) == (outcome, str(subtask))
     assert (wake["subtask_output_ref"] is not None) == (verb == "complete")
 
@@ -238,15 +238,15 @@ def test_a_subtask_that_is_reassigned_and_revised_wakes_its_parent_once(
     require_approval(acme, subtask)
     for role in ("seo", "qa", "dev"):
         body = {"agent_role": role, "reason": "Next."}
-        current = UUID(client.post(of(current, "reassign"), body).json()["id"])
+        current = UUID(client.post(action_url(current, "reassign"), body).json()["id"])
     engine.drain()
     complete(engine, current)
-    client.post(of(current, "reject"), {"notes": "Again."})
+    client.post(action_url(current, "reject"), {"notes": "Again."})
     revision = child(acme, current, LinkKind.REVISION_OF).pk
     engine.drain()
     complete(engine, revision)
 
-    client.post(of(revision, "approve"))
+    client.post(action_url(revision, "approve"))
 
-    assert woken(engine, parent).wakes[0]["subtask_outcome"] == "approved"
+    assert next_call(engine, parent).wakes[0]["subtask_outcome"] == "approved"
     assert len(wakes_of(acme, parent)) == 2

@@ -12,49 +12,49 @@ from activities import backlog
 from activities.models import Activity, ToolCall
 from tenants.context import tenant_scope
 from tenants.models import Tenant
+from tests.accepted_work import AgentClient, accept_work, action_url, agent_of, child, count_activities
 from tests.answers import problem
 from tests.engine import Engine
 from tests.integration.tools.calling import CALLS, LEAVES, every_tool
-from tests.toolbox import Caller, at_work, caller_of, child, count_of, of
 
-pytestmark = pytest.mark.usefixtures("one_at_a_time")
+pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
 
 
 @every_tool
 def test_the_token_of_another_run_is_refused(engine: Engine, acme: Tenant, tool: str) -> None:
-    _, mine = at_work(engine, acme)
-    _, other = at_work(engine, acme)
+    _, mine = accept_work(engine, acme)
+    _, other = accept_work(engine, acme)
 
-    answer = Caller(mine.request, token=other.request.callback.token).use(tool, **CALLS[tool])
+    answer = AgentClient(mine.request, token=other.request.callback.token).use(tool, **CALLS[tool])
 
     problem(answer, 404, "not_found")
-    assert count_of(acme) == 2
+    assert count_activities(acme) == 2
 
 
 @every_tool
 def test_only_agents_call_tools(api: Any, engine: Engine, acme: Tenant, tool: str) -> None:
-    _, agent = at_work(engine, acme)
+    _, agent = accept_work(engine, acme)
     address = f"/{agent.address}tools/{tool}/"
 
     problem(api("admin").post(address, CALLS[tool]), 401, "invalid_token")
     problem(APIClient().post(address, CALLS[tool]), 401, "not_authenticated")
 
-    assert count_of(acme) == 1
+    assert count_activities(acme) == 1
 
 
 @pytest.mark.parametrize("verb", ["approve", "reject", "review", "resolve", "cancel", "reassign", "complete"])
 def test_an_agent_cannot_decide_its_own_question(engine: Engine, acme: Tenant, verb: str) -> None:
-    _, agent = at_work(engine, acme)
-    item = agent.used("request_human_review", question="Good?")
+    _, agent = accept_work(engine, acme)
+    item = agent.create_with("request_human_review", question="Good?")
 
-    answer = agent.client.post(of(item, verb), {"notes": "yes"})
+    answer = agent.client.post(action_url(item, verb), {"notes": "yes"})
 
     problem(answer, 401, "invalid_token")
     assert engine.status(acme, item) == "created"
 
 
 def test_an_unknown_tool_is_not_found(engine: Engine, acme: Tenant) -> None:
-    _, agent = at_work(engine, acme)
+    _, agent = accept_work(engine, acme)
 
     problem(agent.use("approve_everything", a=1), 404, "tool_not_available")
 
@@ -82,26 +82,28 @@ WRONG = {
 def test_an_invalid_call_is_refused_with_its_path_and_nothing_happens(
     engine: Engine, acme: Tenant, tool: str
 ) -> None:
-    activity_id, agent = at_work(engine, acme)
+    activity_id, agent = accept_work(engine, acme)
 
     for change, path in WRONG[tool]:
         refused = problem(agent.use(tool, **{**CALLS[tool], **change}), 400, "validation_failed")
         assert path in [fault["path"] for fault in refused["errors"]], change
-    assert (engine.status(acme, activity_id), count_of(acme)) == ("in_progress", 1)
+    assert (engine.status(acme, activity_id), count_activities(acme)) == ("in_progress", 1)
     assert agent.use(tool, **CALLS[tool]).status_code == 201
 
 
 def test_a_null_argument_counts_as_absent(engine: Engine, acme: Tenant) -> None:
-    activity_id, agent = at_work(engine, acme)
+    activity_id, agent = accept_work(engine, acme)
 
-    agent.used("reassign_task", assignee_type="agent", agent_role="dev", human_role=None, reason="Yours.")
+    agent.create_with(
+        "reassign_task", assignee_type="agent", agent_role="dev", human_role=None, reason="Yours."
+    )
 
     assert child(acme, activity_id).agent_role == "dev"
 
 
 def test_the_number_of_tool_calls_of_a_run_is_limited(engine: Engine, acme: Tenant, settings: Any) -> None:
     settings.ORCHESTRATOR_TOOL_CALLS_PER_RUN = 3
-    activity_id, agent = at_work(engine, acme)
+    activity_id, agent = accept_work(engine, acme)
     subtask = {"agent_role": "ba", "blocking": False}
     first = [agent.use("create_subtask", name=f"part {n}", **subtask).json() for n in range(3)]
 
@@ -114,7 +116,7 @@ def test_the_number_of_tool_calls_of_a_run_is_limited(engine: Engine, acme: Tena
 
 def test_a_refused_call_does_not_count(engine: Engine, acme: Tenant, settings: Any) -> None:
     settings.ORCHESTRATOR_TOOL_CALLS_PER_RUN = 1
-    _, agent = at_work(engine, acme)
+    _, agent = accept_work(engine, acme)
     for _ in range(3):
         agent.use("report_blocker", type="x", message="y", channel_id=str(uuid4()))
 
@@ -125,12 +127,12 @@ def test_each_run_has_its_own_limit_of_tool_calls(
     api: Any, engine: Engine, acme: Tenant, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_TOOL_CALLS_PER_RUN = 1
-    activity_id, agent = at_work(engine, acme)
-    agent.used("report_blocker", **CALLS["report_blocker"])
-    api().post(of(activity_id, "resolve"), {"note": "Up."})
+    activity_id, agent = accept_work(engine, acme)
+    agent.create_with("report_blocker", **CALLS["report_blocker"])
+    api().post(action_url(activity_id, "resolve"), {"note": "Up."})
     engine.drain()
 
-    assert caller_of(engine, activity_id).use("report_blocker", **CALLS["report_blocker"]).status_code == 201
+    assert agent_of(engine, activity_id).use("report_blocker", **CALLS["report_blocker"]).status_code == 201
 
 
 @pytest.mark.parametrize("tool", ["create_subtask", "reassign_task"])
@@ -138,8 +140,8 @@ def test_a_full_backlog_refuses_new_work_but_answers_repeated_calls(
     engine: Engine, acme: Tenant, settings: Any, tool: str
 ) -> None:
     arguments = {**CALLS[tool], "human_role": None, "agent_role": "ba"}
-    activity_id, agent = at_work(engine, acme)
-    other_id, other = at_work(engine, acme)
+    activity_id, agent = accept_work(engine, acme)
+    other_id, other = accept_work(engine, acme)
     first = agent.use(tool, **arguments)
     backlog._counts.clear()
     settings.ORCHESTRATOR_MAX_BACKLOG = 1
@@ -156,8 +158,8 @@ def test_a_full_backlog_refuses_new_work_but_answers_repeated_calls(
 def test_another_tenant_cannot_see_or_change_the_result_of_a_tool_call(
     api: Any, engine: Engine, acme: Tenant, other_tenant: Tenant
 ) -> None:
-    activity_id, agent = at_work(engine, acme)
-    resolution = agent.used("report_blocker", **CALLS["report_blocker"])
+    activity_id, agent = accept_work(engine, acme)
+    resolution = agent.create_with("report_blocker", **CALLS["report_blocker"])
 
     for page in ("", "timeline/", "why/"):
         problem(api(tenant=other_tenant).get(f"/api/v1/activities/{resolution}/{page}"), 404, "not_found")
@@ -167,7 +169,7 @@ def test_another_tenant_cannot_see_or_change_the_result_of_a_tool_call(
         ("reassign", {"human_role": "x", "reason": "y"}),
     ):
         for target in (resolution, activity_id):
-            problem(api(tenant=other_tenant).post(of(target, verb), body), 404, "not_found")
+            problem(api(tenant=other_tenant).post(action_url(target, verb), body), 404, "not_found")
     with tenant_scope(other_tenant.pk):
         assert (ToolCall.objects.count(), Activity.objects.count()) == (0, 0)
     assert (engine.status(acme, activity_id), engine.status(acme, UUID(str(resolution)))) == (

@@ -19,8 +19,8 @@ from tenants import turns
 from tenants.context import tenant_scope
 from tenants.models import Membership, Tenant
 from tenants.turns import Turn, Turns
+from tests.accepted_work import accept_work
 from tests.engine import Engine
-from tests.integration.agent_runs.accepted_work import accept_work
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def test_a_report_belongs_to_the_tenant_of_its_run(engine: Engine, tenant: Tenan
     engine.agent.behaviour = lambda request: Accepted()
     _, agent = accept_work(engine, tenant)
     with begin_turn() as turn:
-        assert agent.get().status_code == 200
+        assert agent.get_job().status_code == 200
 
     assert turn.tenant == str(tenant.pk)
 
