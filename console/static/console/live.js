@@ -12,12 +12,12 @@
 
 (() => {
   const LEAST_BETWEEN = 700; // milliseconds from the start of one fetch to the next
-  const AGAIN = 3000; // after a fetch that failed
-  const WITHOUT = 5000; // between fetches without a stream
-  const HIDDEN_FOR = 5000; // then a tab gives its connection to others
+  const RETRY = 3000; // after a fetch that failed
+  const POLL = 5000; // between fetches without a stream
+  const HIDDEN_FOR = 5000; // after which a hidden tab leaves its connection to others
   const SLOW = {
-    refused: `Live updates are not available. This page is updated every ${WITHOUT / 1000} seconds.`,
-    displaced: `You have too many pages open for live updates. This page is updated every ${WITHOUT / 1000} seconds.`,
+    refused: `Live updates are not available. This page is updated every ${POLL / 1000} seconds.`,
+    displaced: `You have too many pages open for live updates. This page is updated every ${POLL / 1000} seconds.`,
   };
 
   // The response to a form may have no address of its own.
@@ -26,9 +26,9 @@
   const banner = document.querySelector("#connection");
   const address = document.body.dataset.stream;
   const kinds = (document.body.dataset.kinds || "").split(" ");
-  let following = null;
+  let stream = null;
   let fetching = false;
-  let wanted = new Set(); // ids of parts to be fetched
+  let requested = new Set(); // ids of parts to be fetched
   let lastFetch = 0;
   let timer = 0;
   let away = 0;
@@ -37,7 +37,7 @@
   const time = () => new Date().toLocaleTimeString();
   let freshAt = time();
 
-  function lost(words) {
+  function showOutdated(words) {
     failed = true;
     document.body.classList.add("stale");
     banner.hidden = false;
@@ -45,24 +45,24 @@
   }
 
   // The page is up to date: hide the banner, unless updates are slow because there is no stream.
-  function found() {
-    const slow = SLOW[following && following.state];
+  function showCurrent() {
+    const slow = SLOW[stream && stream.state];
     failed = false;
     document.body.classList.remove("stale");
     banner.hidden = !slow;
     if (slow) banner.textContent = slow;
   }
 
-  function want(chosen) {
-    chosen.forEach((part) => wanted.add(part.id));
-    if (!wanted.size || fetching || timer || document.hidden) return;
+  function requestParts(chosen) {
+    chosen.forEach((part) => requested.add(part.id));
+    if (!requested.size || fetching || timer || document.hidden) return;
     timer = setTimeout(() => { timer = 0; refresh(); }, Math.max(0, lastFetch + LEAST_BETWEEN - Date.now()));
   }
 
   async function refresh() {
-    const ids = wanted;
+    const ids = requested;
     const here = location.href;
-    wanted = new Set();
+    requested = new Set();
     fetching = true;
     lastFetch = Date.now();
     try {
@@ -74,32 +74,32 @@
       if (answer.status >= 500) throw new Error(String(answer.status));
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       // The person may have changed the query meanwhile; then this response is outdated.
-      if (location.href !== here) ids.forEach((id) => wanted.add(id));
-      else put(ids, page);
+      if (location.href !== here) ids.forEach((id) => requested.add(id));
+      else replaceParts(ids, page);
       freshAt = time();
-      if (!following || following.state !== "lost") found();
+      if (!stream || stream.state !== "lost") showCurrent();
     } catch {
-      ids.forEach((id) => wanted.add(id));
-      lost("The server does not respond. Retrying…");
-      setTimeout(() => want([]), AGAIN);
+      ids.forEach((id) => requested.add(id));
+      showOutdated("The server does not respond. Retrying…");
+      setTimeout(() => requestParts([]), RETRY);
     } finally {
       fetching = false;
     }
-    if (wanted.size && !failed) want([]);
+    if (requested.size && !failed) requestParts([]);
   }
 
-  function put(ids, page) {
+  function replaceParts(ids, page) {
     document.dispatchEvent(new CustomEvent("live:refreshing"));
     ids.forEach((id) => {
       const part = document.getElementById(id);
-      window.swapped(part, page.getElementById(id), () => want([part]));
+      window.replacePart(part, page.getElementById(id), () => requestParts([part]));
     });
     document.dispatchEvent(new CustomEvent("live:refreshed"));
   }
 
   function gone() {
-    rest();
-    lost("This page is no longer available.");
+    stopListening();
+    showOutdated("This page is no longer available.");
   }
 
   function concerns(part, kind, about) {
@@ -109,40 +109,40 @@
   }
 
   function listen() {
-    if (following || !address || document.hidden || !parts().some((part) => part.dataset.live)) return;
-    following = window.followed(address, kinds, {
-      heard: (kind, about) => want(parts().filter((part) => concerns(part, kind, about))),
-      changed: (state) => {
+    if (stream || !address || document.hidden || !parts().some((part) => part.dataset.live)) return;
+    stream = window.followEvents(address, kinds, {
+      onEvent: (kind, about) => requestParts(parts().filter((part) => concerns(part, kind, about))),
+      onState: (state) => {
         document.body.dataset.following = state;
-        if (state === "lost") lost("The connection is lost. Reconnecting…");
-        else want(parts());
+        if (state === "lost") showOutdated("The connection is lost. Reconnecting…");
+        else requestParts(parts());
       },
     });
   }
 
-  function rest() {
-    if (following) following.leave();
-    following = null;
+  function stopListening() {
+    if (stream) stream.leave();
+    stream = null;
   }
 
   // A displaced page gets its stream back when it is focused.
-  window.addEventListener("focus", () => { if (following && following.state === "displaced") following.again(); });
+  window.addEventListener("focus", () => { if (stream && stream.state === "displaced") stream.again(); });
 
   document.addEventListener("visibilitychange", () => {
     clearTimeout(away);
-    if (document.hidden) { away = setTimeout(rest, HIDDEN_FOR); return; }
+    if (document.hidden) { away = setTimeout(stopListening, HIDDEN_FOR); return; }
     listen();
-    want(parts());
+    requestParts(parts());
   });
-  window.addEventListener("pagehide", rest);
-  window.addEventListener("pageshow", (event) => { if (event.persisted) { listen(); want(parts()); } });
+  window.addEventListener("pagehide", stopListening);
+  window.addEventListener("pageshow", (event) => { if (event.persisted) { listen(); requestParts(parts()); } });
 
   setInterval(() => {
     if (document.hidden) return;
-    const without = following && following.state in SLOW && Date.now() - lastFetch >= WITHOUT;
-    const due = parts().filter((part) => without || part.dataset.every && Date.now() - (part.refreshedAt || loadedAt) >= part.dataset.every * 1000);
+    const isDue = stream && stream.state in SLOW && Date.now() - lastFetch >= POLL;
+    const due = parts().filter((part) => isDue || part.dataset.every && Date.now() - (part.refreshedAt || loadedAt) >= part.dataset.every * 1000);
     due.forEach((part) => { part.refreshedAt = Date.now(); });
-    if (due.length && Date.now() - lastFetch >= 900) want(due);
+    if (due.length && Date.now() - lastFetch >= 900) requestParts(due);
   }, 1000);
   const loadedAt = Date.now();
 
@@ -154,6 +154,6 @@
 
   document.addEventListener("htmx:afterSettle", listen); // the new content may have the first live part
   // htmx may have written into a part that was replaced meanwhile, so request the parts of the new address once more.
-  document.addEventListener("htmx:pushedIntoHistory", () => want(parts()));
+  document.addEventListener("htmx:pushedIntoHistory", () => requestParts(parts()));
   listen();
 })();

@@ -15,21 +15,21 @@
     [...part.querySelectorAll(PICKED)].some((one) => one.checked !== one.defaultChecked);
 
   // A selector that finds the focused element again in the new part.
-  const way = (one) => (one.id ? `#${CSS.escape(one.id)}` : one.href ? `a[href="${CSS.escape(one.getAttribute("href"))}"]`
+  const selectorOf = (one) => (one.id ? `#${CSS.escape(one.id)}` : one.href ? `a[href="${CSS.escape(one.getAttribute("href"))}"]`
     : one.name && one.value ? `[name="${CSS.escape(one.name)}"][value="${CSS.escape(one.value)}"]` : "");
 
-  function put(old, fresh) {
-    const focus = old.contains(document.activeElement) ? way(document.activeElement) : "";
+  function replace(old, fresh) {
+    const focus = old.contains(document.activeElement) ? selectorOf(document.activeElement) : "";
     const opened = [...old.querySelectorAll("details[id][open]")].map((one) => one.id);
     const ticked = [...old.querySelectorAll("input[type=checkbox]:checked")].map((one) => one.value);
     const scrolled = [...old.querySelectorAll("[data-keeps-scroll][id]")].map((one) => [one.id, one.scrollLeft, one.scrollTop]);
-    const made = document.importNode(fresh, true);
-    old.replaceWith(made);
+    const element = document.importNode(fresh, true);
+    old.replaceWith(element);
     opened.forEach((id) => { const one = document.getElementById(id); if (one) one.open = true; });
-    made.querySelectorAll("input[type=checkbox]").forEach((one) => { if (ticked.includes(one.value)) one.checked = true; });
+    element.querySelectorAll("input[type=checkbox]").forEach((one) => { if (ticked.includes(one.value)) one.checked = true; });
     scrolled.forEach(([id, left, top]) => { const one = document.getElementById(id); if (one) one.scrollTo(left, top); });
-    if (focus) { const again = made.matches(focus) ? made : made.querySelector(focus); if (again) again.focus({ preventScroll: true }); }
-    if (window.htmx) window.htmx.process(made);
+    if (focus) { const again = element.matches(focus) ? element : element.querySelector(focus); if (again) again.focus({ preventScroll: true }); }
+    if (window.htmx) window.htmx.process(element);
   }
 
   // Whether both parts are equal, apart from the forms' token, which every response masks differently, and passing times, which are updated in
@@ -46,7 +46,7 @@
   }
 
   // Children are moved as little as possible, because a moved element loses the focus.
-  function putEach(old, fresh) {
+  function replaceChildrenById(old, fresh) {
     const coming = new Set([...fresh.children].map((one) => one.id));
     [...old.children].forEach((one) => { if (!coming.has(one.id)) one.remove(); });
     let at = old.firstElementChild;
@@ -55,7 +55,7 @@
       if (!here) return old.insertBefore(document.importNode(one, true), at);
       if (here === at) at = at.nextElementSibling;
       else old.insertBefore(here, at);
-      if (!isSame(here, one)) put(here, one);
+      if (!isSame(here, one)) replace(here, one);
     });
   }
 
@@ -67,13 +67,13 @@
   };
 
   // Calls `later` when a field that blocks the replacement loses the focus.
-  window.swapped = (old, fresh, later) => {
+  window.replacePart = (old, fresh, later) => {
     if (!old || !fresh || isSame(old, fresh)) return;
     if (old.dataset.version && old.dataset.version === fresh.dataset.version) return;
     const focus = old.contains(document.activeElement) ? document.activeElement : null;
     if (focus && focus.matches(WRITING)) focus.addEventListener("blur", later, { once: true });
     else if ("keepsWriting" in old.dataset && isWritten(old)) return;
-    else if ("keyed" in old.dataset) putEach(old, fresh);
-    else put(old, fresh);
+    else if ("keyed" in old.dataset) replaceChildrenById(old, fresh);
+    else replace(old, fresh);
   };
 })();
