@@ -20,6 +20,7 @@ from agents.models import Agent, AgentConfig
 from agents.routing import queue_of
 from tenants import clock
 from tenants.api.documentation import operation
+from tenants.api.etags import Versioned
 from tenants.api.serializers import Computed, ResponseSerializer
 from tenants.api.views import ListResource, TenantViewSet, describe_resource
 from tenants.context import tenant_scope
@@ -149,7 +150,7 @@ class QueueList(TenantViewSet):
         )
 
 
-class QueueViewSet(Pausable, TenantViewSet):
+class QueueViewSet(Pausable, Versioned, TenantViewSet):
     """Applies to one queue, for this tenant only. Takes effect within two seconds; current runs end normally."""
 
     queryset = AgentConfig.objects
@@ -160,6 +161,8 @@ class QueueViewSet(Pausable, TenantViewSet):
         if not Agent.objects.filter(role=role).exists():
             raise NotFound
         own = AgentConfig.objects.for_tenant(self.tenant_id)
+        known = own.select_for_update().filter(agent_id=role).first()
+        self.check_if_match(known.version if known else 0)
         config, _ = own.get_or_create(tenant_id=self.tenant_id, agent_id=role)
         # The version is the ETag of the settings, so a client that read them before the pause notices the change.
         own.filter(pk=config.pk).exclude(paused=paused).update(paused=paused, version=F("version") + 1)

@@ -17,6 +17,7 @@ from agents.models import Agent
 from tenants import pausing
 from tenants.api.channels import NothingSerializer
 from tenants.api.documentation import command
+from tenants.api.etags import DigestEtag
 from tenants.api.views import TenantViewSet
 from tenants.models import PauseKind, Role, Tenant
 from tenants.principals import Principal
@@ -68,7 +69,7 @@ class Pausable:
         return {"kind": kind.value, "name": name}
 
 
-class ProviderSwitches(Pausable, TenantViewSet):
+class ProviderSwitches(DigestEtag, Pausable, TenantViewSet):
     """Applies to all roles of the caller's tenant that call this model provider, in real time or in batches."""
 
     queryset = Agent.objects
@@ -77,10 +78,12 @@ class ProviderSwitches(Pausable, TenantViewSet):
     def switch(self, *, paused: bool, name: str) -> Mapping[str, Any]:
         if name not in PROVIDERS:
             raise NotFound
+        is_paused = (PauseKind.PROVIDER, name) in pausing.parts_of(self.tenant_id, PauseKind.PROVIDER)
+        self.refuse_changed({"kind": PauseKind.PROVIDER.value, "name": name, "paused": is_paused})
         return self.switch_part(PauseKind.PROVIDER, name, name, paused=paused)
 
 
-class TenantSwitches(Pausable, TenantViewSet):
+class TenantSwitches(DigestEtag, Pausable, TenantViewSet):
     """Applies to all work of the caller's tenant. Only its admins are allowed to do this."""
 
     queryset = Tenant.objects
@@ -89,8 +92,8 @@ class TenantSwitches(Pausable, TenantViewSet):
     required_role: ClassVar[Any] = dict.fromkeys(("pause", "resume"), Role.ADMIN)
 
     def switch(self, *, paused: bool) -> Mapping[str, Any]:
+        slug, is_paused = Tenant.objects.values_list("slug", "paused").get(pk=self.tenant_id)
+        shown = {"kind": "tenant", "name": slug}
+        self.refuse_changed({**shown, "paused": is_paused})
         pausing.switch(self.principal, paused=paused)
-        return {
-            "kind": "tenant",
-            "name": Tenant.objects.values_list("slug", flat=True).get(pk=self.tenant_id),
-        }
+        return shown

@@ -17,7 +17,7 @@ from activities.admission import limits
 from activities.states import LinkKind
 from activities.submission import NewActivity, submit
 from agents.contracts import Accepted, Completed, Output, Usage
-from agents.exceptions import PermanentAgentError, RetryableAgentError
+from agents.exceptions import InputUnavailable, PermanentAgentError, RetryableAgentError
 from agents.models import Agent, AgentConfig
 from tenants.context import tenant_scope
 from tenants.models import Tenant
@@ -160,10 +160,30 @@ def test_a_role_without_a_worker_is_the_wait_reason(
 @pytest.mark.parametrize(
     ("capped", "code", "holder"),
     [
-        ({"config": {"max_concurrency": 1}}, "tenant_cap", "1 of 1 running for qa"),
-        ({"tenant": {"max_concurrency": 1}}, "tenant_cap", "1 of 1 running for this tenant"),
+        ({"config": {"max_concurrency": 1}}, "tenant_cap", "1 of 1 running for qa of this tenant"),
+        ({"tenant": {"max_concurrency": 1}}, "tenant_cap", "1 of 1 running for all roles of this tenant"),
         ({"agent": {"max_concurrency": 1}}, "role_cap", "1 of 1 running for qa over all tenants"),
         ({"group": "site-1"}, "group_cap", "1 of 1 running for qa in the group site-1"),
+        # If several are reached, the narrowest is named.
+        (
+            {"group": "site-1", "config": {"max_concurrency": 1}, "agent": {"max_concurrency": 1}},
+            "group_cap",
+            "1 of 1 running for qa in the group site-1",
+        ),
+        (
+            {
+                "config": {"max_concurrency": 1},
+                "tenant": {"max_concurrency": 1},
+                "agent": {"max_concurrency": 1},
+            },
+            "tenant_cap",
+            "1 of 1 running for qa of this tenant",
+        ),
+        (
+            {"tenant": {"max_concurrency": 1}, "agent": {"max_concurrency": 1}},
+            "tenant_cap",
+            "1 of 1 running for all roles of this tenant",
+        ),
     ],
 )
 def test_the_limit_that_holds_work_back_is_named_with_its_use(
@@ -186,6 +206,8 @@ def test_the_limit_that_holds_work_back_is_named_with_its_use(
     assert why(first)["code"] == "queued"
     reason = why(third)
     assert (reason["code"], reason["holder"], reason["position"]) == (code, holder, 2)
+    subject = holder.removeprefix("1 of 1 running for ")
+    assert reason["detail"] == f"The limit of concurrent runs is reached for {subject}."
     assert reason["estimate_seconds"] > why(second)["estimate_seconds"]
 
 
@@ -239,6 +261,48 @@ def test_the_delay_before_another_attempt_is_the_wait_reason(
 
     assert (reason["code"], "Attempt 1 of 3 failed" in reason["detail"]) == ("retry_delay", True)
     assert 90 < reason["estimate_seconds"] <= 100
+
+
+def test_a_run_that_used_up_no_attempt_is_not_called_a_failed_attempt(
+    engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]
+) -> None:
+    def unavailable(request: object) -> Completed:
+        raise InputUnavailable("no input", retry_after=100)
+
+    engine.agent.behaviour = unavailable
+    (one,) = engine.submit(acme)
+    engine.deliver()
+
+    reason = why(one)
+
+    assert reason["code"] == "retry_delay"
+    assert reason["detail"].startswith("The last run ended without using up an attempt; the next begins at 2")
+
+
+@pytest.mark.parametrize("is_retry", [False, True])
+def test_a_pause_is_added_to_a_date_and_leaves_no_estimate(
+    engine: Engine, acme: Tenant, api: Any, why: Callable[[UUID], dict[str, Any]], is_retry: bool
+) -> None:
+    def unavailable(request: object) -> Completed:
+        raise RetryableAgentError("down")
+
+    engine.agent.behaviour = unavailable
+    later = {} if is_retry else {"not_before": datetime.now(UTC) + timedelta(hours=1)}
+    (one,) = engine.submit(acme, retry={"base_seconds": 100, "jitter": 0}, **later)
+    engine.deliver()
+    before = why(one)
+    with tenant_scope(acme.pk):
+        AgentConfig.objects.filter(agent_id="qa").update(paused=True)
+
+    reason = why(one)
+    listed = api("viewer").get(f"/api/v1/activities/{one}/").json()["waiting_for"]
+
+    assert before["estimate_seconds"] > 90
+    assert reason == before | {
+        "detail": f"{before['detail']} In addition, the role qa is paused.",
+        "estimate_seconds": None,
+    }
+    assert (listed["code"], listed["detail"]) == (reason["code"], reason["detail"])
 
 
 def test_a_person_is_named_with_the_time_that_they_have(

@@ -20,8 +20,8 @@ def waiting(at: str, **facts: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("scope", "code", "holder"),
     [
-        (f"pair:{TENANT}:seo", "tenant_cap", "2 of 2 running for seo"),
-        (f"tenant:{TENANT}", "tenant_cap", "2 of 2 running for this tenant"),
+        (f"pair:{TENANT}:seo", "tenant_cap", "2 of 2 running for seo of this tenant"),
+        (f"tenant:{TENANT}", "tenant_cap", "2 of 2 running for all roles of this tenant"),
         ("role:seo", "role_cap", "2 of 2 running for seo over all tenants"),
         (f"group:{TENANT}:seo:site:7", "group_cap", "2 of 2 running for seo in the group site:7"),
         ("global", "global_cap", "2 of 2 running for all roles together"),
@@ -31,6 +31,10 @@ def test_a_full_scope_is_named_with_its_use(scope: str, code: str, holder: str) 
     reason = reason_of_state(waiting(scope, cap=2, used=2), role="seo")
 
     assert (reason.code, reason.holder, reason.position) == (code, holder, 3)
+    assert (
+        reason.detail
+        == f"The limit of concurrent runs is reached for {holder.removeprefix('2 of 2 running for ')}."
+    )
 
 
 def test_the_estimate_counts_the_work_ahead_in_rounds_of_the_cap() -> None:
