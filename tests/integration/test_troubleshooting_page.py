@@ -72,23 +72,26 @@ def test_the_api_documents_exactly_the_listed_reasons() -> None:
 
 
 def test_the_page_lists_every_error_code_of_runs() -> None:
-    codes = {
-        kind.code  # type: ignore[attr-defined]
-        for kind in subclasses(exceptions.AgentError)
+    kinds = [
+        kind
+        for kind in (exceptions.AgentError, *subclasses(exceptions.AgentError))
         if not kind.__module__.startswith("agents.api") and not issubclass(kind, exceptions.RegistryError)
-    }
-    retryable = {
+    ]
+    own = {kind.code for kind in kinds if kind is not exceptions.AgentError}  # type: ignore[attr-defined]
+    names = {kind.__name__ for kind in kinds}
+    in_calls = {
         keyword.value.value
         for module in tree.modules()
-        if module.name.startswith(("agents.adapters", "agents.outbound"))
+        if module.name.startswith(("agents.", "activities.dispatch"))
         for call in module.calls()
         for keyword in call.keywords
         if keyword.arg == "code"
         and isinstance(keyword.value, ast.Constant)
-        and "Retryable" in tree.called_name(call)
+        and tree.called_name(call) in names
     }
 
-    assert codes | retryable <= listed("Work failed")
+    missing = sorted((own | in_calls) - listed("Work failed"))
+    assert not missing, ", ".join(missing)
 
 
 @pytest.mark.parametrize("name", sorted(health.CONSEQUENCES))
