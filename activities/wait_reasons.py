@@ -1,7 +1,11 @@
 """Explains why an activity does not run now: a code, and a sentence with the facts.
 
-Facts from PostgreSQL come first: who must act, until when it is delayed, who paused it. Only for ready work it also queries admission,
-which knows the missing slot. If Redis does not answer, the explanation is less exact, but never wrong.
+If several reasons hold, the first of these is named: people or other work, a budget, a date or delay, a pause, no worker, and then limits:
+concurrent runs, narrowest scope first, a provider's time, rates. A reason that only people end comes before one that changes by the second.
+A pause is mentioned with a budget or a date, too, because it may outlast them.
+
+The facts of PostgreSQL come first. Only for ready work it also queries admission, which knows the missing slot. If Redis does not answer,
+the explanation is less exact, but never wrong.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import redis
@@ -80,13 +84,13 @@ def why(tenant_id: UUID, activity_id: UUID) -> Waiting:
         awaited = activity_tree.counterparts_of(tenant_id, [activity])
         delays = _delays([activity])
         waits = budgets.waits_of(tenant_id, [activity_id] if delays else [])
-        errors = _provider_errors([activity], delays)
+        last_runs = _last_runs([activity], delays)
         reason = _explain_from_database(
             activity,
             delays,
             _pauses(tenant_id, [activity]),
             awaited,
-            errors,
+            last_runs,
             waits,
             selectors.claims_of(tenant_id, [activity]),
         )
@@ -121,12 +125,12 @@ def explain_many(tenant_id: UUID, activities: Sequence[Activity]) -> dict[UUID, 
     # An activity that has not changed since its submission has only its first wake, whose date the activity contains.
     delays = _delays([activity for activity in ready if activity.version > 1]) | _first_delays(ready)
     paused, awaited = _recent_pauses(tenant_id, ready), activity_tree.counterparts_of(tenant_id, activities)
-    errors = _provider_errors(ready, delays)
+    last_runs = _last_runs(ready, delays)
     waits = budgets.waits_of(tenant_id, [activity.pk for activity in ready])
     claims = selectors.claims_of(tenant_id, activities)
     parked = provider_batches.waiting_items(tenant_id, _running(activities))
     return {
-        activity.pk: _explain_from_database(activity, delays, paused, awaited, errors, waits, claims)
+        activity.pk: _explain_from_database(activity, delays, paused, awaited, last_runs, waits, claims)
         or Waiting("queued", QUEUED)
         for activity in activities
     } | {activity_id: _explain_batch(item) for activity_id, item in parked.items()}
@@ -158,7 +162,7 @@ def _explain_from_database(
     delays: Mapping[UUID, Wake],
     paused: _Pauses,
     awaited: Mapping[UUID, Sequence[Activity]],
-    errors: Mapping[UUID, Mapping[str, Any]],
+    last_runs: Mapping[UUID, _LastRun],
     waits: Mapping[UUID, BudgetWait],
     claims: Mapping[UUID, PersonClaim],
 ) -> Waiting | None:
@@ -174,13 +178,28 @@ def _explain_from_database(
         return Waiting("human", _explain_person(activity, claims.get(activity.pk)), holder=_person(activity))
     if status != Status.CREATED:
         return Waiting(None, "It is running.")
+    who = paused.holder(activity)
+    delay = delays.get(activity.pk)
     if (wait := waits.get(activity.pk)) is not None:
-        return _explain_budget(wait)
-    if (delay := delays.get(activity.pk)) is not None and delay.due_at is not None:
-        return _explain_delay(activity, delay.due_at, delay.cause, errors.get(activity.pk))
-    if (who := paused.holder(activity)) is not None:
+        return _add_pause(_explain_budget(wait), who)
+    if delay is not None and delay.due_at is not None:
+        return _add_pause(
+            _explain_delay(activity, delay.due_at, delay.cause, last_runs.get(activity.pk)), who
+        )
+    if who is not None:
         return Waiting("paused", f"{who} is paused; nothing new starts.", holder=who)
     return None
+
+
+def _add_pause(reason: Waiting, who: str | None) -> Waiting:
+    """Add a pause, which also holds the work and has no known end."""
+    if who is None:
+        return reason
+    return replace(
+        reason,
+        detail=f"{reason.detail} In addition, {who[0].lower()}{who[1:]} is paused.",
+        estimate_seconds=None,
+    )
 
 
 def _explain_person(activity: Activity, claim: PersonClaim | None) -> str:
@@ -190,18 +209,22 @@ def _explain_person(activity: Activity, claim: PersonClaim | None) -> str:
 
 
 def _explain_delay(
-    activity: Activity, due_at: datetime, cause: str, error: Mapping[str, Any] | None = None
+    activity: Activity, due_at: datetime, cause: str, last_run: _LastRun | None = None
 ) -> Waiting:
     seconds = max(0.0, (due_at - clock.now()).total_seconds())
     at = f"{due_at:%Y-%m-%dT%H:%M:%SZ}"  # for programs
     text = f"{due_at:%Y-%m-%d %H:%M:%S} UTC"
-    if cause == "retry" and error is not None:
+    error: Mapping[str, Any] = last_run.error or {} if last_run else {}
+    if cause == "retry" and error.get("code") in _HELD_BACK:
         code, sentence = _HELD_BACK[error["code"]]
         holder = str(error.get("held_by") or activity.agent_role)
         detail = sentence.format(holder=holder, at=text)
         return Waiting(code, detail, holder=holder, estimate_seconds=round(seconds, 1))
     if cause == "retry":
-        detail = f"Attempt {activity.attempts} of {activity.max_attempts} failed; the next begins at {text}."
+        ended = f"Attempt {activity.attempts} of {activity.max_attempts} failed"
+        if last_run is not None and last_run.attempt > activity.attempts:
+            ended = "The last run ended without using up an attempt"
+        detail = f"{ended}; the next begins at {text}."
         return Waiting("retry_delay", detail, holder=at, estimate_seconds=round(seconds, 1))
     return Waiting(
         "not_before", f"It starts at {text} at the earliest.", holder=at, estimate_seconds=round(seconds, 1)
@@ -285,10 +308,15 @@ def _due_at(wake: Wake) -> datetime:
     return wake.due_at or datetime.max.replace(tzinfo=UTC)
 
 
-def _provider_errors(
-    activities: Sequence[Activity], delays: Mapping[UUID, Wake]
-) -> dict[UUID, Mapping[str, Any]]:
-    """Return the last errors of activities that are delayed because a provider refused them, by activity id."""
+class _LastRun(NamedTuple):
+    """The last run of an activity. Its attempt is higher than that of the activity if it used up none."""
+
+    attempt: int
+    error: Mapping[str, Any] | None
+
+
+def _last_runs(activities: Sequence[Activity], delays: Mapping[UUID, Wake]) -> dict[UUID, _LastRun]:
+    """Return the last runs of activities that wait for a retry, by activity id."""
     ids = [
         activity.pk
         for activity in activities
@@ -297,8 +325,11 @@ def _provider_errors(
     if not ids:
         return {}
     runs = ActivityRun.objects.for_tenant(activities[0].tenant_id).filter(activity_id__in=ids)
-    last = runs.order_by("activity_id", "-fence").distinct("activity_id").values_list("activity_id", "error")
-    return {activity_id: error for activity_id, error in last if error and error.get("code") in _HELD_BACK}
+    last = runs.order_by("activity_id", "-fence").distinct("activity_id")
+    return {
+        activity_id: _LastRun(*run)
+        for activity_id, *run in last.values_list("activity_id", "attempt", "error")
+    }
 
 
 def _first_delays(activities: Iterable[Activity]) -> dict[UUID, Wake]:
@@ -472,16 +503,23 @@ def _explain_cap(scope: str, position: int, state: Mapping[str, Any], role: str)
     *_, group_role, group = scope.split(":", 3) if kind == "group" else ("", "")
     owner = {
         "group": f"{'all roles' if group_role == '*' else role} in the group {group}",
-        "tenant": "this tenant",
+        "pair": f"{role} of this tenant",
+        "tenant": "all roles of this tenant",
         "role": f"{role} over all tenants",
         "pipeline": "its pipeline",
         "schedule": "its schedule",
         "global": "all roles together",
-    }.get(kind, role)
+    }[kind]
     if cap <= 0:
-        return Waiting("paused", "Its limit is 0; nothing new starts.", holder=owner, position=position)
+        return Waiting(
+            "paused",
+            f"The limit of concurrent runs is 0 for {owner}; nothing new starts.",
+            holder=owner,
+            position=position,
+        )
     return Waiting(
-        _CAPPED[kind], "The limit of concurrent runs is reached.", holder=f"{used} of {cap} running for {owner}", position=position,
+        _CAPPED[kind], f"The limit of concurrent runs is reached for {owner}.",
+        holder=f"{used} of {cap} running for {owner}", position=position,
         estimate_seconds=_estimate(position, state["duration"], cap),
     )  # fmt: skip
 
