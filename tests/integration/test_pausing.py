@@ -259,6 +259,24 @@ def test_pausing_is_idempotent_audited_and_limited_to_the_tenant(
     client.post(f"{API}{address}/resume/")
 
 
+@pytest.mark.parametrize(
+    ("address", "read_at"),
+    [("/queues/qa", "/agent-configs/qa"), ("/providers/anthropic", ""), ("/tenant", ""), ("/pipelines/brief", "/pipelines/brief")],
+)  # fmt: skip
+def test_a_pause_based_on_an_old_version_is_refused(client: Any, address: str, read_at: str) -> None:
+    def switch(action: str, tag: str) -> Any:
+        return client.post(f"{API}{address}/{action}/", headers={"If-Match": tag})
+
+    problem(switch("pause", '"old"'), 412, "precondition_failed")
+    current = client.get(f"{API}{read_at}/") if read_at else client.post(f"{API}{address}/resume/")
+    tag = current["ETag"]
+    paused = switch("pause", tag)
+    assert (paused.status_code, paused.json()["paused"]) == (200, True)
+    if "brief" not in address:  # a pause makes no new version of a pipeline
+        problem(switch("resume", tag), 412, "precondition_failed")
+    assert switch("resume", "*").status_code == 200
+
+
 def pause(client: Any, acme: Tenant, what: str) -> None:
     address = {"role": "/queues/qa", "pipeline": "/pipelines/brief", "tenant": "/tenant"}[what]
     post(client, f"{address}/pause/")
