@@ -216,7 +216,7 @@ class AssigneeSerializer(StrictSerializer):
         if bool(agent) == bool(human):
             errors["agent_role"] = ["exactly one of agent_role and human_role must be given"]
         elif agent and agent not in configuration.list_roles():
-            errors["agent_role"] = [f"{agent!r} is not a role of the registry"]
+            errors["agent_role"] = [f"{agent!r} is not an enabled role of the registry"]
         if attrs.get("assignee_type") not in (None, "agent" if agent else "human"):
             errors["assignee_type"] = ["contradicts the role"]
         if errors:

@@ -25,7 +25,7 @@ from agents.exceptions import AgentError, RoleNotFound
 from agents.models import Agent, AgentConfig, AgentVersionDeployment
 from agents.scheduler_settings import SchedulerSettings
 from tenants.caches import ConfigurationCache
-from tenants.context import APP, tenant_scope
+from tenants.context import APP, POOL, tenant_scope
 from tenants.models import Tenant
 from tenants.sql import Statement
 
@@ -108,10 +108,9 @@ def list_roles() -> frozenset[str]:
 def present_roles() -> frozenset[str]:
     """Like `list_roles`, but always read from PostgreSQL."""
     global _roles
-    _roles = (
-        time.monotonic(),
-        frozenset(Agent.objects.filter(enabled=True).values_list("role", flat=True)),
-    )
+    with POOL.connection():
+        roles = frozenset(Agent.objects.filter(enabled=True).values_list("role", flat=True))
+    _roles = (time.monotonic(), roles)
     return _roles[1]
 
 

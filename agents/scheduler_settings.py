@@ -22,7 +22,7 @@ from django.db.models.functions import Now
 from agents.contracts import HttpLimits
 from agents.models import PlatformConfig
 from agents.signals import scheduling_resumed
-from tenants.context import current_alias
+from tenants.context import POOL, current_alias
 
 logger = logging.getLogger(__name__)
 
@@ -420,7 +420,8 @@ def current() -> SchedulerSettings:
     global _kept
     now = time.monotonic()
     if _kept is None or now - _kept[0] > KEPT_SECONDS:
-        value = PlatformConfig.objects.filter(key=KEY).values_list("value", flat=True).first()
+        with POOL.connection():
+            value = PlatformConfig.objects.filter(key=KEY).values_list("value", flat=True).first()
         _kept = (now, settings_of(value))
     return _kept[1]
 

@@ -60,7 +60,8 @@ class ConnectionPool:
     def connection(self) -> Iterator[None]:
         """Use a connection of the pool as `connections[alias]` in the block. An open transaction keeps its own connection.
 
-        If the thread has already opened a connection, that one is used, and then belongs to the pool.
+        If the thread has opened a connection outside of the pool, it is used, and then belongs to the pool, unless the pool has an idle
+        one: then it is closed. Otherwise the pool would grow with every such connection.
         """
         own = getattr(connections._connections, self._alias, None)  # type: ignore[attr-defined]
         is_kept = own is not None and (own.in_atomic_block or own in self._lent)
@@ -78,8 +79,10 @@ class ConnectionPool:
         with self._changed:
             if own is None and not self._idle and len(self._lent) >= OPENED_AT_ONCE:
                 self._changed.wait_for(lambda: self._idle, PATIENCE_SECONDS)
-            lent = own or (self._idle.pop() if self._idle else connections.create_connection(self._alias))
+            lent = self._idle.pop() if self._idle else own or connections.create_connection(self._alias)
             self._lent.add(lent)
+        if own is not None and own is not lent:
+            own.close()
         if not lent.allow_thread_sharing:
             lent.inc_thread_sharing()
         return lent

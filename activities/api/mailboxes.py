@@ -103,7 +103,9 @@ class NewItemSerializer(StrictSerializer):
             ]
         role = attrs.get("agent_role")
         if role and role not in configuration.list_roles():
-            errors["agent_role"] = [f"{role!r} is not a role of the registry; GET /api/v1/agents/ lists them"]
+            errors["agent_role"] = [
+                f"{role!r} is not an enabled role of the registry; GET /api/v1/agents/ lists them"
+            ]
         if errors:
             raise serializers.ValidationError(errors)
         return attrs

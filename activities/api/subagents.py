@@ -88,7 +88,7 @@ class NewSubagentSerializer(StrictSerializer):
         role = attrs["subagent_type"]
         if role not in configuration.list_roles():
             errors["subagent_type"] = [
-                f"{role!r} is not a role of the registry; GET /api/v1/agents/ lists them"
+                f"{role!r} is not an enabled role of the registry; GET /api/v1/agents/ lists them"
             ]
         if "existing_agent_id" in attrs and "existing_conversation_id" in attrs:
             errors["existing_conversation_id"] = ["cannot be given together with existing_agent_id"]

@@ -67,7 +67,7 @@ class AgentRole(Text):
     """A role of the registry."""
 
     default_error_messages = {
-        "unknown": "{role!r} is not a role of the registry; GET /api/v1/agents/ lists them"
+        "unknown": "{role!r} is not an enabled role of the registry; GET /api/v1/agents/ lists them"
     }
 
     def to_internal_value(self, data: Any) -> str:

@@ -269,7 +269,7 @@ class TemplateBodySerializer(StrictSerializer):
             errors["human_role"] = ["cannot be given together with agent_role"]
         if agent and agent not in configuration.list_roles():
             errors["agent_role"] = [
-                f"{agent!r} is not a role of the registry; GET /api/v1/agents/ lists them"
+                f"{agent!r} is not an enabled role of the registry; GET /api/v1/agents/ lists them"
             ]
         if attrs.get("is_approval_gate") and (agent or attrs.get("requires_approval")):
             errors["is_approval_gate"] = ["is for a person's work"]

@@ -232,15 +232,13 @@ def _refuse(about: Reader, key: str, kind: str) -> None:
 def _usable_role(tenant_id: UUID, about: Reader, role: str | None) -> str | None:
     if role is None:
         return None
-    if role not in configuration.list_roles():
+    try:
+        enabled = configuration.settings_for(tenant_id, role).enabled
+    except RoleNotFound:
         about.errors.add_unknown("agent_role", "agent role", role, configuration.list_roles())
         return None
-    try:
-        if not configuration.settings_for(tenant_id, role).enabled:
-            about.error("agent_role", f"the agent {quote_value(role)} is switched off for this tenant")
-    except RoleNotFound:  # deleted since the registry was read
-        about.errors.add_unknown("agent_role", "agent role", role, ())
-        return None
+    if not enabled:
+        about.error("agent_role", f"the agent {quote_value(role)} is switched off")
     return role
 
 

@@ -208,10 +208,17 @@ def test_a_disabled_agent_or_pipeline_cannot_be_a_target(api: Any, acme: Tenant)
     with tenant_scope(acme.pk):
         Pipeline.objects.filter(pk=off.pk).update(enabled=False)
         AgentConfig.objects.filter(agent_id="dev").update(enabled=False)
+    Agent.objects.filter(role="qa").update(enabled=False)
     configuration.forget()
     client = api()
 
-    assert list(errors_of(client.post(SCHEDULES, body(agent_role="dev")))) == ["agent_role"]
+    try:
+        for role in ("dev", "qa"):  # switched off for the tenant, and for all
+            errors = errors_of(client.post(SCHEDULES, body(agent_role=role)))
+            assert errors == {"agent_role": f'the agent "{role}" is switched off'}
+    finally:
+        Agent.objects.filter(role="qa").update(enabled=True)
+        configuration.forget()
     pipeline = body(target_type="pipeline", agent_role=None, pipeline="off")
     assert list(errors_of(client.post(SCHEDULES, pipeline))) == ["pipeline"]
 

@@ -11,6 +11,7 @@ import pytest
 from django.db import OperationalError, connections, transaction
 
 from activities.maintenance.scheduler import Bounds
+from agents import configuration, scheduler_settings
 from tenants import connection_pool
 from tenants.connection_pool import OPENED_AT_ONCE, ConnectionPool
 from tenants.context import APP, POOL, tenant_scope
@@ -97,7 +98,10 @@ def test_an_open_transaction_keeps_its_connection(tenant: Tenant) -> None:
     assert in_another_thread(inside_of_a_transaction)
 
 
-def test_a_connection_that_a_thread_has_opened_returns_to_the_pool(tenant: Tenant) -> None:
+def test_a_connection_that_a_thread_has_opened_joins_an_empty_pool(tenant: Tenant) -> None:
+    POOL.end()
+    POOL.begin()
+
     def alone_first() -> tuple[Any, Any, bool]:
         return backend(), work_for(tenant), holds_one()
 
@@ -105,6 +109,39 @@ def test_a_connection_that_a_thread_has_opened_returns_to_the_pool(tenant: Tenan
 
     assert own == used == in_another_thread(lambda: work_for(tenant))
     assert not still_holds
+
+
+def test_a_thread_that_opens_a_connection_between_two_uses_of_the_pool_does_not_enlarge_it(
+    tenant: Tenant,
+) -> None:
+    def in_turns() -> tuple[set[Any], list[Any]]:
+        used, opened = set(), []
+        for _ in range(3):
+            used.add(work_for(tenant))
+            backend()
+            opened.append(connections[APP])
+        used.add(work_for(tenant))
+        return used, opened
+
+    used, opened = in_another_thread(in_turns)
+
+    assert len(used) == 1
+    assert all(each.connection is None for each in opened)
+
+
+@pytest.mark.parametrize("read", [scheduler_settings.current, configuration.list_roles])
+def test_settings_of_the_platform_are_read_with_a_connection_of_the_pool(
+    read: Callable[[], Any], tenant: Tenant
+) -> None:
+    def settings_first() -> tuple[bool, Any]:
+        configuration.forget()
+        scheduler_settings.forget()
+        read()
+        return holds_one(), work_for(tenant)
+
+    used = in_another_thread(lambda: work_for(tenant))
+
+    assert in_another_thread(settings_first) == (False, used)
 
 
 def test_limits_that_upkeep_sets_on_its_connection_stay_in_force(tenant: Tenant) -> None:
