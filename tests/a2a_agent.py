@@ -59,7 +59,7 @@ class A2AAgent:
 
     def __exit__(self, *_: object) -> None:
         self._server.should_exit = self._server.force_exit = True
-        self._thread.join(10)
+        self._thread.join(60)
         self._socket.close()
 
     def _app(self) -> Any:

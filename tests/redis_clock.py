@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 
 import pytest
 
-from tenants import redis
+from activities.admission import scripts
+from tenants import limiter, redis
 from tenants.redis import Script
 
 _KEY = "test:clock"
 
 
 class RedisClock:
-    """The clock of the scripts that `stop` has changed. It begins at a fixed time."""
+    """The clock of scripts that were changed to read it. It begins at a fixed time, or at `start` in seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, start: float = 1_000_000.0) -> None:
+        self._start = round(start * 1_000)
         self.set(0.0)
 
     def set(self, milliseconds: float) -> None:
         """Set the time, in milliseconds since the clock began."""
         self._now = round(milliseconds)
-        seconds, rest = divmod(self._now + 1_000_000_000, 1_000)
+        seconds, rest = divmod(self._start + self._now, 1_000)
         redis.client().pipeline().delete(_KEY).rpush(_KEY, seconds, rest * 1_000).execute()
 
     def advance(self, seconds: float) -> None:
@@ -32,7 +38,25 @@ def stop(monkeypatch: pytest.MonkeyPatch, module: ModuleType, *names: str) -> Re
     """Let the module's scripts of these names read the returned clock instead of the server's."""
     for name in names:
         script: Script = getattr(module, name)
-        text = script.text.replace("redis.call('TIME')", f"redis.call('LRANGE', '{_KEY}', 0, -1)")
-        assert text != script.text
-        monkeypatch.setattr(module, name, Script(script.name, text))
+        monkeypatch.setattr(module, name, Script(script.name, _with_clock(script.text)))
     return RedisClock()
+
+
+def stop_limiter(monkeypatch: pytest.MonkeyPatch) -> RedisClock:
+    return stop(monkeypatch, limiter, "_TAKE", "_GIVE_BACK", "_PEEK", "_PLACE")
+
+
+@contextmanager
+def admission_stopped(monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisClock]:
+    """Let the scripts of admission read the clock, which begins at the real time."""
+    source = scripts._source.__wrapped__  # type: ignore[attr-defined]
+    monkeypatch.setattr(scripts, "_source", lambda name: _with_clock(source(name)))
+    scripts._sha.cache_clear()
+    yield RedisClock(time.time())
+    scripts._sha.cache_clear()
+
+
+def _with_clock(text: str) -> str:
+    changed = re.sub(r"""redis\.call\(["']TIME["']\)""", f"redis.call('LRANGE', '{_KEY}', 0, -1)", text)
+    assert changed != text
+    return changed

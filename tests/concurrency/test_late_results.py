@@ -64,11 +64,11 @@ def test_a_result_that_waits_for_the_transaction_that_ends_its_run_is_refused(
                         "UPDATE activities_activity SET status = 'in_progress' WHERE id = %s", [activity_id]
                     )
             moved.set()
-            assert seen.wait(20), "the result never came to wait"
+            assert seen.wait(60), "the result never came to wait"
         connections.close_all()
 
     def reports() -> BaseException | None:
-        assert moved.wait(20)
+        assert moved.wait(60)
         try:
             results.record_completed(first, LATE, needs_approval=False)
         except RunSuperseded as refusal:
@@ -156,11 +156,11 @@ def test_a_claim_that_waits_for_the_row_respects_a_date_that_is_set_meanwhile(
             wanted = {"not_before": clock.now() + timedelta(days=1)}
             rescheduling.reschedule(acme.pk, activity_id, wanted, actor="Ann")
             moved.set()
-            assert seen.wait(20), "the claim never came to wait"
+            assert seen.wait(60), "the claim never came to wait"
         connections.close_all()
 
     def claims() -> Any:
-        assert moved.wait(20)
+        assert moved.wait(60)
         try:
             return claim(engine, acme, activity_id, "granted")
         finally:

@@ -85,7 +85,7 @@ def no_heartbeat_left() -> Iterator[None]:
     yield
     heartbeats = [thread for thread in threading.enumerate() if thread.name == "heartbeat"]
     for thread in heartbeats:
-        thread.join(timeout=5)
+        thread.join(timeout=60)
     assert not any(thread.is_alive() for thread in heartbeats), "end the lease: leases.end()"
 
 

@@ -118,7 +118,7 @@ class NoteViewSet(Versioned, ListModelMixin, RetrieveModelMixin, TenantViewSet):
         note.refresh_from_db()
         if self.inside and self.leave:
             self.inside.set()
-            assert self.leave.wait(10)
+            assert self.leave.wait(60)
         if self.fail_with:
             raise self.fail_with.pop(0)
         return Response(

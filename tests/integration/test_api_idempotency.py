@@ -161,10 +161,10 @@ def test_a_repeated_request_is_409_during_the_first_and_later_gets_its_answer(ap
 
     with ThreadPoolExecutor(max_workers=1) as pool:
         first = pool.submit(first_request)
-        assert inside.wait(10)
+        assert inside.wait(60)
         meanwhile = post(client)
         leave.set()
-        answer = first.result(10)
+        answer = first.result(60)
     afterwards = post(client)
 
     problem(meanwhile, 409, "idempotency_in_progress")

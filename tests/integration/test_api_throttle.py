@@ -6,6 +6,7 @@ import pytest
 
 from tenants.api import throttling
 from tenants.limiter import Breaker
+from tests import redis_clock
 from tests.answers import problem
 from tests.frozen import frozen_server, send_limits_to
 
@@ -15,8 +16,9 @@ NOTES = "/api/notes/"
 
 
 @pytest.fixture(autouse=True)
-def closed_breaker(monkeypatch):
-    """It stays open, once it is, for as long as a test takes."""
+def no_time_passes(monkeypatch, database):
+    """Nothing refills, and a breaker that is open stays open."""
+    redis_clock.stop_limiter(monkeypatch)
     monkeypatch.setattr(throttling, "breaker", Breaker(seconds=3600.0))
 
 

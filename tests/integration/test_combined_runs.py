@@ -166,7 +166,7 @@ def lock_on(activity_id: UUID) -> Iterator[Callable[[], None]]:
 
     with ThreadPoolExecutor(1) as pool:
         pool.submit(_closing, hold)
-        assert held.wait(20)
+        assert held.wait(60)
         try:
             yield end.set
         finally:

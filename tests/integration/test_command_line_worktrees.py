@@ -133,11 +133,11 @@ def test_only_one_run_at_a_time_uses_a_repository_and_the_other_is_requeued_with
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert started.wait(10)
+    assert started.wait(60)
     with pytest.raises(AgentError) as busy:
         run(repository, program(tmp_path, WRITE))
     finish.touch()
-    thread.join(10)
+    thread.join(60)
 
     assert (busy.value.error_code, busy.value.retryable, busy.value.uses_attempt) == (
         "repository_busy",

@@ -185,7 +185,7 @@ def test_a_frozen_process_blocks_the_others_only_for_a_short_time(
     monkeypatch.setattr(dead_letters, "raise_alert", alert)
     frozen = threading.Thread(target=lambda: closing(handle_until_ended))
     frozen.start()
-    assert is_inside.wait(10)
+    assert is_inside.wait(60)
     assert dead_letters.handle_waiting() == 0, "one at a time"
 
     eventually(lambda: dead_letters.handle_waiting() == 2)

@@ -410,7 +410,7 @@ def test_run_ends_with_an_error_when_a_server_dies(home: embedded.ServiceHome) -
         read_until(runner, lambda line: line.startswith("addresses"))
         kill(home, "redis")
 
-        _, complaint = runner.communicate(timeout=30)
+        _, complaint = runner.communicate(timeout=60)
 
     assert runner.returncode == 1
     assert "redis ended" in complaint

@@ -144,13 +144,13 @@ def test_an_event_that_commits_late_is_read_after_faster_ones(tenant: Tenant) ->
             with tenant_scope(tenant.pk):
                 raise_alert(tenant.pk, AlertKind.OVERDUE, "Slow", platform=False)
                 written.set()
-                assert go_on.wait(10)
+                assert go_on.wait(60)
         finally:
             connections.close_all()
 
     slow = threading.Thread(target=raise_slowly)
     slow.start()
-    assert written.wait(10)
+    assert written.wait(60)
     in_another_thread(lambda: raise_events(tenant))
     first = log.page(tenant.pk, None, 100)
     go_on.set()

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tenants import keys, limiter, redis
+from tenants import keys, redis
 from tenants.exceptions import LimiterUnavailable
 from tenants.limiter import Breaker, Bucket
 from tests import redis_clock
@@ -25,7 +25,7 @@ def bucket() -> Bucket:
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch, database: None) -> RedisClock:
-    return redis_clock.stop(monkeypatch, limiter, "_TAKE", "_GIVE_BACK", "_PEEK", "_PLACE")
+    return redis_clock.stop_limiter(monkeypatch)
 
 
 def test_a_bucket_that_was_never_used_is_full(bucket):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
@@ -11,29 +12,21 @@ from activities import admission
 from activities.admission import Exchange, exchange, keys
 from activities.admission.exchange import Grant, Hold, Offer, Release
 from tenants.redis import client
+from tests import redis_clock
 from tests.integration.test_admission import GENERATION, A, B, Desk, offer, offers
+from tests.redis_clock import RedisClock
 
 
 @pytest.fixture
-def desk(database: None) -> Desk:
+def clock(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisClock]:
+    with redis_clock.admission_stopped(monkeypatch) as stopped:
+        yield stopped
+
+
+@pytest.fixture
+def desk(clock: RedisClock) -> Desk:
     client().delete(keys.pointer())
     return Desk()
-
-
-def let_time_pass(seconds: float) -> None:
-    """Move everything that admission has recorded back by this time."""
-    redis, base, ms = client(), keys.generation(GENERATION), int(seconds * 1000)
-    for field, value in redis.hgetall(f"{base}tokens").items():
-        tokens, at = value.decode().split("|")
-        redis.hset(f"{base}tokens", field, f"{tokens}|{int(at) - ms}")
-    for field, value in redis.hgetall(f"{base}holds").items():
-        until, rest = value.decode().split("|", 1)
-        redis.hset(f"{base}holds", field, f"{int(until) - ms}|{rest}")
-    for name in (f"{base}due", *(name.decode() for name in redis.keys(f"{base}starts:*"))):
-        for member in redis.zrange(name, 0, -1):
-            redis.zincrby(name, -ms, member)
-    if alarm := redis.get(f"{base}alarm"):
-        redis.set(f"{base}alarm", int(alarm) - ms)
 
 
 def set_rate(desk: Desk, tenant: UUID, per_second: float, capacity: float) -> None:
@@ -44,7 +37,7 @@ def ids(items: list[Any]) -> list[UUID]:
     return [item.activity_id for item in items]
 
 
-def test_the_next_token_goes_to_the_most_urgent_waiting_activity(desk: Desk) -> None:
+def test_the_next_token_goes_to_the_most_urgent_waiting_activity(desk: Desk, clock: RedisClock) -> None:
     set_rate(desk, A, 1, 1)
     desk.grants(offer())
     background = [offer(priority=20, waited=100 - number) for number in range(3)]
@@ -53,34 +46,34 @@ def test_the_next_token_goes_to_the_most_urgent_waiting_activity(desk: Desk) -> 
 
     started: list[Offer | Grant] = []
     for _ in range(4):
-        let_time_pass(1)
+        clock.advance(1)
         started += desk.grants(offer(priority=20))  # new, so the last in line
 
     assert ids(started) == ids([*urgent, *background[:2]])
 
 
-def test_starts_follow_the_rate_of_the_tenant_without_delaying_others(desk: Desk) -> None:
+def test_starts_follow_the_rate_of_the_tenant_without_delaying_others(desk: Desk, clock: RedisClock) -> None:
     set_rate(desk, A, 2, 3)
     first = desk.grants(*offers(10), *offers(10, B))
     assert [sum(grant.tenant_id == tenant for grant in first) for tenant in (A, B)] == [3, 10]
 
-    let_time_pass(0.4)
+    clock.advance(0.4)
     assert desk.grants() == []
-    let_time_pass(0.1)
+    clock.advance(0.1)
     assert len(desk.grants()) == 1
-    let_time_pass(60)
+    clock.advance(60)
     assert len(desk.grants()) == 3
 
 
-def test_one_exchange_returns_when_the_next_token_is_due(desk: Desk) -> None:
+def test_one_exchange_returns_when_the_next_token_is_due(desk: Desk, clock: RedisClock) -> None:
     set_rate(desk, A, 0.5, 1)
     first = desk.grants(*offers(3))
     again = desk.grants()
 
-    assert first.ask_again_seconds == pytest.approx(2, abs=0.1)  # type: ignore[attr-defined]
+    assert first.ask_again_seconds == 2  # type: ignore[attr-defined]
     assert again.ask_again_seconds is None  # type: ignore[attr-defined]
-    let_time_pass(2.001)
-    assert desk.grants().ask_again_seconds == pytest.approx(2, abs=0.1)  # type: ignore[attr-defined]
+    clock.advance(2)
+    assert desk.grants().ask_again_seconds == 2  # type: ignore[attr-defined]
 
 
 def test_no_time_is_returned_if_nothing_waits_for_a_token(desk: Desk) -> None:
@@ -106,15 +99,15 @@ def test_the_token_of_an_unused_grant_goes_to_the_next_in_line(desk: Desk) -> No
     )
 
 
-def test_a_raised_or_removed_rate_applies_at_once_and_caps_still_hold(desk: Desk) -> None:
+def test_a_raised_or_removed_rate_applies_at_once_and_caps_still_hold(desk: Desk, clock: RedisClock) -> None:
     set_rate(desk, A, 0.001, 1)
     desk.grants(*offers(20))
     set_rate(desk, A, 1, 5)
-    let_time_pass(3)
+    clock.advance(3)
     assert len(desk.grants()) == 3
 
     desk.cap(f"pair:{A}:qa", 6)
-    let_time_pass(60)
+    clock.advance(60)
     assert len(desk.grants()) == 2
     del desk.limits["caps"][f"rate:{A}:qa"]
     desk.cap(f"pair:{A}:qa", 100)
@@ -129,18 +122,18 @@ def test_inspection_names_the_rate_and_when_the_token_is_due(desk: Desk) -> None
     state = admission.inspect(late.activity_id)
 
     assert (state["at"], state["per_second"]) == (f"rate:{A}:qa", 0.5)
-    assert state["due"] == pytest.approx(2000, abs=100)
+    assert state["due"] == 2000
 
 
-def test_the_guard_limits_the_starts_of_all_tenants_in_any_minute(desk: Desk) -> None:
+def test_the_guard_limits_the_starts_of_all_tenants_in_any_minute(desk: Desk, clock: RedisClock) -> None:
     desk.cap("starts:qa", 4)
     assert len(desk.grants(*offers(3), *offers(3, B))) == 4
     urgent = offer(priority=1)
     assert desk.grants(urgent) == []
 
-    let_time_pass(59.5)
+    clock.advance(59.5)
     assert desk.grants() == []
-    let_time_pass(0.6)
+    clock.advance(0.6)
     granted = desk.grants()
     assert (len(granted), granted[0].activity_id) == (3, urgent.activity_id)
 
@@ -163,7 +156,7 @@ def test_a_tenant_with_its_own_adapter_has_its_own_limit_of_starts(desk: Desk) -
 
 
 def test_work_for_a_pausing_provider_keeps_its_place_and_urgent_work_may_use_the_reserve(
-    desk: Desk,
+    desk: Desk, clock: RedisClock
 ) -> None:
     refused, later, urgent = offer(waited=10), offer(), offer(priority=1)
     desk.cap(f"pair:{A}:qa", 1)
@@ -177,17 +170,17 @@ def test_work_for_a_pausing_provider_keeps_its_place_and_urgent_work_may_use_the
     state = admission.inspect(refused.activity_id)
     (first,) = desk.grants(urgent)
     desk.grants(release=[first])
-    let_time_pass(30)
+    clock.advance(30)
     (second,) = desk.grants()
 
     assert (state["at"], state["code"], state["holder"]) == (f"hold:{A}:qa", "provider_limit", "openai at x")
     assert (first.activity_id, second.activity_id) == (urgent.activity_id, refused.activity_id)
 
 
-def test_limits_over_time_leave_no_keys_behind(desk: Desk) -> None:
+def test_limits_over_time_leave_no_keys_behind(desk: Desk, clock: RedisClock) -> None:
     set_rate(desk, A, 1, 2)
     grants = desk.grants(*offers(4))
-    let_time_pass(1000)
+    clock.advance(1000)
     desk.grants(release=[*grants, *desk.grants()])
     remaining = {
         name.decode().removeprefix(keys.generation(GENERATION))

@@ -440,7 +440,7 @@ def test_releasing_expired_batches_waits_for_a_consumer_that_is_completing(tenan
             consumer.complete_batch(tenant.pk, "session-1", batch.batch.pk, result=None, now=NOW)
 
     def release() -> int:
-        assert locked.wait(20)
+        assert locked.wait(60)
         return consumer.release_all_expired()
 
     assert simultaneously(complete, release) == [None, 0]
@@ -464,7 +464,7 @@ def test_a_consumer_that_completes_while_its_batch_is_released_is_refused(
             return consumer.release_expired(mailbox, NOW)
 
     def complete() -> None:
-        assert locked.wait(20)
+        assert locked.wait(60)
         with tenant_scope(tenant.pk):
             consumer.complete_batch(tenant.pk, "session-1", batch.batch.pk, result=None, now=NOW)
 

@@ -211,7 +211,7 @@ def test_while_a_provider_pauses_normal_work_of_the_role_waits_and_urgent_work_i
     assert [call.activity_id for call in engine.agent.calls] == [first, urgent]
     assert engine.get(acme, second).attempts == 0
     assert (why.code, why.holder) == ("provider_limit", "openai at api.example")
-    assert why.estimate_seconds == pytest.approx(30, abs=5)
+    assert 10 < why.estimate_seconds < 32
 
 
 def test_after_the_pause_of_a_provider_refused_work_precedes_later_work(

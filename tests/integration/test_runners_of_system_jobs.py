@@ -35,5 +35,5 @@ def test_a_thread_is_kept_while_nothing_is_due_and_runs_the_next_job(
         scheduler.stopped.set()
         with scheduler._changed:
             scheduler._changed.notify_all()
-        runners[0].join(10)
+        runners[0].join(60)
     assert not runners[0].is_alive()

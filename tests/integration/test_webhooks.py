@@ -325,7 +325,7 @@ def test_slow_receivers_delay_only_their_own_tenant(
             under_way.append(len(deliveries(tenant, state="sending")))
             connections.close_all()
             slow.set()
-            assert arrived.wait(10)
+            assert arrived.wait(60)
         return 200, {}, b""
 
     receiver.answer = answer
@@ -335,7 +335,7 @@ def test_slow_receivers_delay_only_their_own_tenant(
     raise_events(tenant)
 
     def send_event_of_the_other() -> None:
-        assert slow.wait(10)
+        assert slow.wait(60)
         raise_events(other_tenant)
 
     simultaneously(send_event_of_the_other, *[lambda: deliver_waiting(troubled=False)] * 2)
@@ -460,10 +460,10 @@ def test_a_webhook_that_is_deleted_while_events_are_numbered_gets_no_deliveries(
         with tenant_scope(tenant.pk):
             WebhookEndpoint.objects.select_for_update().get().delete()
             removing.set()
-            assert go_on.wait(10)
+            assert go_on.wait(60)
 
     def number() -> int:
-        assert removing.wait(10)
+        assert removing.wait(60)
         threading.Timer(0.1, go_on.set).start()
         return log.number(tenant.pk)
 

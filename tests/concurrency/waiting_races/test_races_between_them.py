@@ -95,7 +95,7 @@ def test_a_worker_that_ends_a_subtask_locks_its_parent_first(
         return origin_of(tenant_id, activity)
 
     def cancel() -> Activity:
-        assert ending.wait(10)
+        assert ending.wait(60)
         return cancellation.cancel(acme.pk, parent, actor="c")
 
     monkeypatch.setattr(activity_tree, "origin_of", held_up)
@@ -128,7 +128,7 @@ def test_cancelling_a_step_locks_its_subtasks_before_its_run(
         release(*arguments, **more)
 
     def report() -> Any:
-        assert locked.wait(10)
+        assert locked.wait(60)
         return agent_of(engine, subtask).use("report_blocker", **DOWN)
 
     def note(error: Exception) -> bool:

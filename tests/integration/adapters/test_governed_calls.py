@@ -127,13 +127,13 @@ def test_a_cancelled_run_stops_waiting_for_its_provider(
 
 def test_a_429_holds_all_callers_back_until_its_retry_after(model: ModelSubject) -> None:
     with pytest.raises(AgentRateLimited):
-        model.run(Fails(429, 30))
+        model.run(Fails(429, 3_000))
 
     with pytest.raises(AgentRateLimited) as caught:
         model.run(Says())
 
     assert (caught.value.error_code, len(model.bodies)) == ("provider_limit", 1)
-    assert caught.value.retry_after == pytest.approx(30, abs=2)
+    assert caught.value.retry_after == pytest.approx(3_000, abs=100)
 
 
 def test_a_run_waits_for_a_429_in_the_middle_of_its_conversation(model: ModelSubject) -> None:
@@ -156,7 +156,7 @@ def test_five_faults_open_the_breaker_of_this_provider_only(model: ModelSubject)
         run_agent(a_request(model.settings()))
 
     assert (caught.value.error_code, len(model.bodies)) == ("breaker_open", 5)
-    assert caught.value.retry_after == pytest.approx(60, abs=3)
+    assert 30 < caught.value.retry_after < 65
     name, value = ("x-api-key", KEY) if model.name == "openai" else ("Authorization", f"Bearer {KEY}")
     another = model.settings(auth={"type": "header", "name": name, "value": value})
     assert isinstance(run_agent(a_request(another)), Completed)

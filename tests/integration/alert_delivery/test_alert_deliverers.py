@@ -118,7 +118,7 @@ def test_slow_receivers_of_a_tenant_delay_only_that_tenant(
             with tenant_scope(tenant.pk):
                 sending_at_once.append(AlertDelivery.objects.filter(state="sending").count())
             connections.close_all()
-            assert arrived.wait(10)
+            assert arrived.wait(60)
         return 200, {}, b""
 
     receiver.answer = answer

@@ -181,7 +181,7 @@ def test_the_server_runs_over_http_until_it_is_terminated(site: str, token_of: C
         without = httpx2.post(address, json={}, timeout=30)
     finally:
         process.terminate()
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=60)
 
     assert (address.startswith("http://127.0.0.1:"), without.status_code) == (True, 401)
     assert "not used with --http" in errors

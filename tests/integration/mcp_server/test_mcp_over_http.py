@@ -48,7 +48,7 @@ def address(site: str) -> Iterator[str]:
         time.sleep(0.01)
     yield f"http://127.0.0.1:{port}/mcp"
     http_server.should_exit = True
-    thread.join(timeout=20)
+    thread.join(timeout=60)
     assert not thread.is_alive()
 
 

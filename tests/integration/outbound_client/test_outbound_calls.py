@@ -74,7 +74,7 @@ def test_a_connection_that_the_server_closed_is_not_reused(serve: Serve) -> None
     server = serve(behave)
 
     post(server.url)
-    assert closed.wait(10)
+    assert closed.wait(60)
     assert post(server.url).body == b"1"
     assert server.connections == 2
 

@@ -70,7 +70,7 @@ def test_a_rate_limited_batch_is_sent_later(
 
     (batch,) = batching.batches(tenant)
     assert (batch.state, batch.error["code"]) == ("bound", "rate_limited")
-    assert timedelta(seconds=30) < batch.due_at - datetime.now(UTC) <= timedelta(seconds=40)
+    assert timedelta(seconds=10) < batch.due_at - datetime.now(UTC) <= timedelta(seconds=40)
 
 
 def test_a_rate_limit_of_batches_does_not_limit_calls(

@@ -30,7 +30,7 @@ def nothing_beats_afterwards(engine: Engine) -> Iterator[None]:
     assert living() == []
     hearts = [thread for thread in threading.enumerate() if thread.name == "heartbeat"]
     for heart in hearts:
-        heart.join(5)
+        heart.join(60)
     assert not any(heart.is_alive() for heart in hearts)
 
 

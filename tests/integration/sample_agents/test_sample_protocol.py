@@ -279,7 +279,7 @@ def test_the_server_prints_its_address_and_terminates_cleanly() -> None:
         assert process.stdout
         first_line = process.stdout.readline()
         process.terminate()
-        _, errors = process.communicate(timeout=10)
+        _, errors = process.communicate(timeout=60)
 
     assert re.fullmatch(r"Text agents listen at http://127\.0\.0\.1:\d+\n", first_line)
     assert (process.returncode, errors) == (0, "")

@@ -126,13 +126,13 @@ def test_a_full_queue_of_requests_is_answered_429_at_once(web: int) -> None:
 def test_a_thousand_incomplete_requests_do_not_hold_up_others(web: int) -> None:
     with ExitStack() as stack:
         for _ in range(1000):
-            client = stack.enter_context(socket.create_connection(("127.0.0.1", web), timeout=10))
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", web), timeout=60))
             client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n")
         assert ask(web, "/", QUIET) == (200, "1")
 
 
 def test_a_request_head_in_pieces_is_read(web: int) -> None:
-    with socket.create_connection(("127.0.0.1", web), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", web), timeout=60) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for piece in (b"GET / HT", b"TP/1.1\r\nHo", b"st: x\r\nAuthorization: Bea", b"rer 5\r\n\r", b"\n"):
             client.sendall(piece)
@@ -144,7 +144,7 @@ def test_a_request_head_in_pieces_is_read(web: int) -> None:
 
 def test_pipelined_requests_are_all_answered(web: int) -> None:
     one = b"POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"
-    with socket.create_connection(("127.0.0.1", web), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", web), timeout=60) as client:
         client.sendall(one * 3)
         received = b""
         while received.count(b"HTTP/1.1 200") < 3 or not received.endswith(b"\r\n\r\n3"):
@@ -153,7 +153,7 @@ def test_pipelined_requests_are_all_answered(web: int) -> None:
 
 def test_clients_that_disconnect_in_their_request_head_leave_nothing_behind(web: int) -> None:
     for _ in range(50):
-        with socket.create_connection(("127.0.0.1", web), timeout=10) as client:
+        with socket.create_connection(("127.0.0.1", web), timeout=60) as client:
             client.sendall(b"GET / HTTP/1.1\r\n")
 
     assert ask(web, "/", QUIET) == (200, "1")
