@@ -305,20 +305,6 @@ def test_a_stream_above_the_limit_is_refused(api: Callable[..., Any], tenant: Te
     assert (full.json()["code"], full["Retry-After"]) == ("too_many_streams", "5")
 
 
-def test_in_any_other_server_the_stream_stays_in_its_request(api: Callable[..., Any], tenant: Tenant) -> None:
-    answer = api("viewer").get("/api/v1/events/", headers={"Accept": "text/event-stream"})
-    parts = iter(answer.streaming_content)
-    assert parse_event(next(parts).strip()).id == 0
-
-    in_another_thread(lambda: raise_events(tenant))
-
-    event = parse_event(next(part for part in parts if b"event:" in part).strip())
-    assert (event.id, event.event) == (1, "alert.raised")
-    answer.close()
-    eventually(lambda: hub.here().size() == 0)
-    eventually(lambda: "event-hub" not in {thread.name for thread in threading.enumerate()})
-
-
 @contextlib.contextmanager
 def stream_of_this_process(api: Callable[..., Any], tenant: Tenant) -> Iterator[Callable[[], int | None]]:
     """Follow a stream that stays in its request, as in any other server. Yield a function that waits for the next event's number."""
