@@ -1,14 +1,14 @@
-"""A model provider of our own, for tests and benchmarks: a real HTTP server that speaks both families' protocols.
+"""A simulated model provider, for tests and benchmarks: a real HTTP server with the protocols of Anthropic and OpenAI.
 
-It answers what a script says (or echoes), counts requests and tokens against limits per minute (of any length), tells what is left in
-headers, refuses with 429 and Retry-After, and fails on demand. A recorder knows every call with its times and how many were open at once.
+It answers as a script says, counts requests and tokens against limits per minute (of any length), reports what remains in headers, refuses
+with 429 and Retry-After, and fails on request. A recorder has every call with its times, and the number of concurrent calls.
 
     with FakeProvider(limits=Limits(requests=50, input_tokens=100_000, minute_seconds=2)) as provider:
         provider.script(Turn("Hello."), Fault(status=529), Turn(calls=(Use("report_blocker", {...}),)))
         ... provider.anthropic_url, provider.openai_url ...
         provider.recorder.calls
 
-Only the standard library is needed.
+It needs only the standard library.
 """
 
 from benchmarks.fake_provider.limits import Limits

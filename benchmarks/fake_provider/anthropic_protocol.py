@@ -27,7 +27,7 @@ def message(turn: Turn, body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def events(turn: Turn, body: Mapping[str, Any]) -> Iterator[bytes]:
-    """The same as a stream of server-sent events, small pieces of text first."""
+    """Yield the message as server-sent events, text before tool calls."""
     usage = _usage(turn, body)
     start = message(Turn(), body) | {
         "content": [],
@@ -69,8 +69,8 @@ def _stop_reason(turn: Turn) -> str:
 
 
 def _usage(turn: Turn, body: Mapping[str, Any]) -> dict[str, int]:
-    given, produced = turn.cost(body)
+    received, produced = turn.cost(body)
     return {
-        "input_tokens": given, "output_tokens": produced,
+        "input_tokens": received, "output_tokens": produced,
         "cache_creation_input_tokens": turn.cache_written, "cache_read_input_tokens": turn.cache_read,
     }  # fmt: skip

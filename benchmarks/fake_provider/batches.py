@@ -1,9 +1,11 @@
-"""Message Batches, as much of them as a client needs: create, look, results, list, cancel.
+"""The Message Batches API: create, retrieve, results, list and cancel.
 
-A batch is in progress until it has been looked at `polls_until_done` times. A request whose `custom_id` is in `failing` ends with an error;
-each failure there is used up, so that the request succeeds when it is sent again. What else becomes of a request is said by `answering`,
-by its body. `refusals` are the answers to the next creations, `lost` says how many of the next batches are made without an answer, and
-while `held` is set, creations are answered when it is cleared.
+`polls_until_done`: a batch is in progress until it was retrieved this number of times
+`failing`           requests, by `custom_id`, that end with an error, and how many times; then they succeed
+`answering`         returns the result of any other request by its body: a turn, or the type of a result without a message
+`refusals`          failures of the next creations
+`lost`              number of the next creations that are not answered
+`held`              while it is set, creations wait for `released` before they are answered
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ class Batch:
 @dataclass
 class Batches:
     polls_until_done: int = 1
-    failing: dict[str, int] = field(default_factory=dict)  # custom_id -> how many times yet
+    failing: dict[str, int] = field(default_factory=dict)  # custom_id -> remaining failures
     batches: dict[str, Batch] = field(default_factory=dict)
     answering: Callable[[Mapping[str, Any]], Turn | str | None] = lambda body: (
         None
@@ -53,7 +55,7 @@ class Batches:
         ids = [request.get("custom_id") for request in requests]
         if not requests or len(requests) > MOST_REQUESTS or len(set(ids)) != len(ids):
             return 400, anthropic_protocol.error(
-                400, "requests must be many, and each custom_id must be another"
+                400, "there must be at least one request, and each custom_id must be unique"
             )
         with self._lock:
             batch = Batch(
@@ -62,15 +64,15 @@ class Batches:
                 [self._result(request) for request in requests],
             )
             self.batches[batch.id] = batch
-        return 200, self._shown(batch)
+        return 200, self._document(batch)
 
     def refusal(self) -> Fault | None:
-        """How the next creation fails, if it does."""
+        """Return the failure of the next creation, if any."""
         with self._lock:
             return self.refusals.popleft() if self.refusals else None
 
     def keeps_answer(self) -> bool:
-        """Whether the batch that was just made is not answered. Waits while creations are held."""
+        """Whether the creation of a batch is not answered. Waits while creations are held."""
         if self.held.is_set():
             self.released.wait(30)
         with self._lock:
@@ -78,32 +80,32 @@ class Batches:
             return self.lost >= 0
 
     def requests(self) -> list[Mapping[str, Any]]:
-        """All requests of all batches, in the order in which they came."""
+        """Return the requests of all batches, in the order of their arrival."""
         with self._lock:
             return [request for batch in self.batches.values() for request in batch.requests]
 
-    def look(self, batch_id: str) -> tuple[int, dict[str, Any]]:
+    def retrieve(self, batch_id: str) -> tuple[int, dict[str, Any]]:
         with self._lock:
             batch = self.batches.get(batch_id)
             if batch is None:
                 return 404, anthropic_protocol.error(404, f"no batch {batch_id}")
             batch.polls += 1
-            return 200, self._shown(batch)
+            return 200, self._document(batch)
 
     def results(self, batch_id: str) -> tuple[int, bytes]:
         with self._lock:
             batch = self.batches.get(batch_id)
-            if batch is None or not self._is_over(batch):
+            if batch is None or not self._has_ended(batch):
                 return 404, json.dumps(anthropic_protocol.error(404, "no results yet")).encode()
             return 200, b"".join(json.dumps(result).encode() + b"\n" for result in batch.results)
 
-    def listed(self, query: Mapping[str, list[str]]) -> dict[str, Any]:
-        """Newest first, a page at a time: `limit` and `after_id`."""
+    def list_page(self, query: Mapping[str, list[str]]) -> dict[str, Any]:
+        """Return a page of batches, newest first. The query has `limit` and `after_id`."""
         limit, (after,) = int(query.get("limit", ["20"])[0]), query.get("after_id", [""])
         with self._lock:
             names = list(reversed(self.batches))
             start = names.index(after) + 1 if after in names else 0
-            data = [self._shown(self.batches[name]) for name in names[start : start + limit]]
+            data = [self._document(self.batches[name]) for name in names[start : start + limit]]
         return {
             "data": data,
             "has_more": start + limit < len(names),
@@ -116,13 +118,13 @@ class Batches:
             batch = self.batches.get(batch_id)
             if batch is None:
                 return 404, anthropic_protocol.error(404, f"no batch {batch_id}")
-            if not self._is_over(batch):
+            if not self._has_ended(batch):
                 batch.cancelled = True
                 batch.results = [
                     {"custom_id": each["custom_id"], "result": {"type": "canceled"}}
                     for each in batch.requests
                 ]
-            return 200, self._shown(batch)
+            return 200, self._document(batch)
 
     def _result(self, request: Mapping[str, Any]) -> dict[str, Any]:
         name, params = request["custom_id"], request.get("params") or {}
@@ -145,23 +147,23 @@ class Batches:
         error = {"type": "error", "error": {"type": kind, "message": "made to fail"}}
         return {"type": "errored", "error": error}
 
-    def _is_over(self, batch: Batch) -> bool:
+    def _has_ended(self, batch: Batch) -> bool:
         return batch.cancelled or batch.polls >= self.polls_until_done
 
-    def _shown(self, batch: Batch) -> dict[str, Any]:
-        over = self._is_over(batch)
+    def _document(self, batch: Batch) -> dict[str, Any]:
+        has_ended = self._has_ended(batch)
         at = batch.created_at.isoformat()
         expires = (batch.created_at + timedelta(days=1)).isoformat()
         counts = {
-            name: _count(batch.results, name) if over else 0
+            name: _count(batch.results, name) if has_ended else 0
             for name in ("succeeded", "errored", "canceled", "expired")
         }
         return {
-            "id": batch.id, "type": "message_batch", "processing_status": "ended" if over else "in_progress",
-            "request_counts": {"processing": 0 if over else len(batch.requests), **counts},
-            "created_at": at, "expires_at": expires, "ended_at": at if over else None, "archived_at": None,
+            "id": batch.id, "type": "message_batch", "processing_status": "ended" if has_ended else "in_progress",
+            "request_counts": {"processing": 0 if has_ended else len(batch.requests), **counts},
+            "created_at": at, "expires_at": expires, "ended_at": at if has_ended else None, "archived_at": None,
             "cancel_initiated_at": at if batch.cancelled else None,
-            "results_url": f"/v1/messages/batches/{batch.id}/results" if over else None,
+            "results_url": f"/v1/messages/batches/{batch.id}/results" if has_ended else None,
         }  # fmt: skip
 
 

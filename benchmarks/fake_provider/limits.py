@@ -1,4 +1,4 @@
-"""Limits as a provider keeps them: requests and tokens of the last minute, counted exactly, whichever process asks."""
+"""Limits of a provider: requests and tokens of the last minute, counted exactly, for all clients together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMES = ("requests", "input_tokens", "output_tokens")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """None: no limit. `minute_seconds` is how long a minute lasts here."""
+    """Limits per minute; None: no limit. `minute_seconds`: length of a minute."""
 
     requests: int | None = None
     input_tokens: int | None = None
@@ -28,7 +28,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What is left of one limit, and in how many seconds all of it is back."""
+    """What remains of one limit, and the seconds until all of it is available again."""
 
     limit: int
     remaining: int
@@ -37,7 +37,7 @@ class Left:
 
 @dataclass
 class Meter:
-    """Counts against limits. Safe to use from many threads."""
+    """Counts against limits. Thread-safe."""
 
     limits: Limits
     _used: dict[str, deque[tuple[float, int]]] = field(
@@ -46,7 +46,7 @@ class Meter:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def admit(self, input_tokens: int) -> float | None:
-        """Count a call; None if there was room for it, or in how many seconds there will be some."""
+        """Count a call. Returns None, or if there is no room, the seconds until there is."""
         with self._lock:
             now = time.monotonic()
             wait = 0.0
@@ -98,7 +98,7 @@ class Meter:
 
 
 def anthropic_headers(left: Mapping[str, Left]) -> dict[str, str]:
-    """With moments in ISO 8601."""
+    """Return the headers of Anthropic, with times in ISO 8601."""
     headers = {}
     for name, each in left.items():
         kind = name.replace("_", "-")
@@ -110,7 +110,7 @@ def anthropic_headers(left: Mapping[str, Left]) -> dict[str, str]:
 
 
 def openai_headers(left: Mapping[str, Left]) -> dict[str, str]:
-    """With durations. Tokens are counted on the way in."""
+    """Return the headers of OpenAI, with durations. They report input tokens only."""
     headers = {}
     for name, kind in (("requests", "requests"), ("input_tokens", "tokens")):
         if name in left:

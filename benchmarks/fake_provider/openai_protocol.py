@@ -29,7 +29,7 @@ def completion(turn: Turn, body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def events(turn: Turn, body: Mapping[str, Any]) -> Iterator[bytes]:
-    """The same as a stream of server-sent events."""
+    """Yield the completion as server-sent events."""
     head = _head(body, "chat.completion.chunk")
     yield _chunk(head, {"role": "assistant", "content": ""})
     for piece in turn.pieces():

@@ -1,4 +1,4 @@
-"""Every call that came in: what it asked, when it began and ended, how it was answered, and how many were open at once."""
+"""Records every call: its body, its begin and end, its status, and the number of concurrent calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass
 class Call:
-    """One call. Times are of the monotonic clock; `ended` is 0 while it is open. `closed_early`: the client went away before the end."""
+    """One call. Times: monotonic clock. `ended` is 0 while it is open. `closed_early`: the client went away before the end."""
 
     path: str
     headers: Mapping[str, str]
@@ -46,7 +46,7 @@ class Recorder:
             self._changed.notify_all()
 
     def wait_for(self, calls: int, seconds: float = 10.0) -> None:
-        """Until so many calls have come in."""
+        """Wait until this number of calls has arrived. Raises `TimeoutError`."""
         with self._changed:
             if not self._changed.wait_for(lambda: len(self.calls) >= calls, seconds):
                 raise TimeoutError(f"only {len(self.calls)} calls of {calls}")
@@ -60,7 +60,7 @@ class Recorder:
         return [call.status for call in self.calls]
 
     def most_within(self, seconds: float, status: int = 200) -> int:
-        """The most calls with this status that began within any span of so many seconds."""
+        """Return the largest number of calls with this status that began within any period of this length."""
         times = sorted(call.began for call in self.calls if call.status == status)
         most, first = 0, 0
         for last, moment in enumerate(times):

@@ -1,4 +1,4 @@
-"""What the model shall say, and how the provider shall fail."""
+"""The script: answers of the model and failures of the provider."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ids = count(1)
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A call to a tool. `arguments` may be text, sent as it is, valid JSON or not."""
+    """A call of a tool. `arguments`: data, or text that is sent unchanged, even if it is not JSON."""
 
     name: str
     arguments: Mapping[str, Any] | str
@@ -21,9 +21,9 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One answer. Tokens that are not given are counted from the text. `ended`: stop, length or refusal; tool use is seen by itself.
+    """One answer. Token counts that are None are estimated from the text. `ended`: stop, length or refusal; tool calls end as such.
 
-    `pause_seconds` lies between the pieces of a stream. A server that is not `counting` tells no tokens of a stream (OpenAI's protocol).
+    `pause_seconds`: between the pieces of a stream. `counting`: whether a stream reports tokens (OpenAI's protocol).
     """
 
     text: str = ""
@@ -41,24 +41,24 @@ class Turn:
         return [word if number == 0 else f" {word}" for number, word in enumerate(words)] if self.text else []
 
     def cost(self, body: Mapping[str, Any]) -> tuple[int, int]:
-        """Input and output tokens, four characters each where nothing else was said."""
-        given = len(str([body.get(name) for name in ("system", "messages", "tools")])) // 4
+        """Return input and output tokens. Estimates count four characters per token."""
+        received = len(str([body.get(name) for name in ("system", "messages", "tools")])) // 4
         produced = (len(self.text) + sum(len(str(call.arguments)) for call in self.calls)) // 4 + 1
         return (
-            given if self.input_tokens is None else self.input_tokens,
+            received if self.input_tokens is None else self.input_tokens,
             produced if self.output_tokens is None else self.output_tokens,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """How a call fails.
+    """A failure of a call.
 
-    status      an answer with this status and an error's body, with Retry-After if given
-    disconnect  the stream breaks off in the middle
-    malformed   the answer is no JSON
-    error       an error's event in the middle of a stream, of this type
-    hang        the beginning of a stream, and then nothing until the client goes away or the provider stops
+    status      an answer with this status, an error as its body, and Retry-After if `retry_after` is set
+    disconnect  the connection is closed in the middle of the stream
+    malformed   the answer is not JSON
+    error       an error event of this type in the middle of the stream
+    hang        the stream stops after its beginning, until the client disconnects or the provider stops
     """
 
     kind: str = "status"

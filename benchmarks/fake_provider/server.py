@@ -1,4 +1,4 @@
-"""The HTTP server: reads a call, meters it, and answers as the script says."""
+"""The HTTP server: reads a call, counts it against the limits, and answers as the script says."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ PROTOCOLS = {"/v1/messages": anthropic_protocol, "/v1/chat/completions": openai_
 
 
 class FakeProvider:
-    """Runs on loopback, on any free port unless one is given, while its `with` block lasts.
+    """A server on the loopback interface for the duration of its `with` block. `port` 0 chooses a free one.
 
-    `key`: the credential that callers must have. `work_seconds`: how long each call takes at least.
+    `key`: the credential that callers need. `work_seconds`: minimum duration of a call. `whole_seconds`: Retry-After is rounded up.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class FakeProvider:
         return f"http://{self.place}/v1"
 
     def script(self, *steps: Turn | Fault) -> None:
-        """What the next calls get, in order; after them, `default` decides."""
+        """Set the answers of the next calls, in order. After them `default` returns the answer."""
         self._script.extend(steps)
 
     def next_step(self, body: Mapping[str, Any]) -> tuple[Turn | Fault, bool]:
-        """The step, and whether it came from the script."""
+        """Return the step, and whether it is from the script."""
         try:
             return self._script.popleft(), True
         except IndexError:
@@ -98,7 +98,7 @@ class _Server(ThreadingHTTPServer):
     provider: FakeProvider
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients go away in the middle: that is what some tests are about."""
+        """Ignore errors, because some tests disconnect in the middle."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -107,25 +107,25 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: the recorder knows."""
+        """Log nothing, because there is a recorder."""
 
     def do_GET(self) -> None:
-        self._recorded(None)
+        self._record(None)
 
     def do_POST(self) -> None:
         raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         try:
-            self._recorded(json.loads(raw) if raw else {})
+            self._record(json.loads(raw) if raw else {})
         except json.JSONDecodeError:
-            self._json(400, {"error": {"message": "no JSON"}})
+            self._json(400, {"error": {"message": "not JSON"}})
 
-    def _recorded(self, body: Any) -> None:
+    def _record(self, body: Any) -> None:
         recorder = self.server.provider.recorder
         headers = {name.lower(): value for name, value in self.headers.items()}
         self.call: Call = recorder.begin(self.path, headers, body)
         early = True
         try:
-            self._routed(body)
+            self._route(body)
             early = False
         except _ClientGone:
             self.close_connection = True
@@ -134,7 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
         finally:
             recorder.end(self.call, closed_early=early)
 
-    def _routed(self, body: Any) -> None:
+    def _route(self, body: Any) -> None:
         path = self.path.partition("?")[0]
         if not self._has_key():
             self._json(
@@ -164,24 +164,26 @@ class _Handler(BaseHTTPRequestHandler):
         batches = self.server.provider.batches
         batch_id, _, what = rest.partition("/")
         if not batch_id:
-            self._create_batch(body) if body is not None else self._json(200, batches.listed(self._query()))
+            self._create_batch(body) if body is not None else self._json(
+                200, batches.list_page(self._query())
+            )
         elif what == "results":
             status, lines = batches.results(batch_id)
             self._send(status, lines, "application/x-jsonl")
         elif what == "cancel":
             self._json(*batches.cancel(batch_id))
         else:
-            self._json(*batches.look(batch_id))
+            self._json(*batches.retrieve(batch_id))
 
     def _create_batch(self, body: Any) -> None:
         batches = self.server.provider.batches
         if (fault := batches.refusal()) is not None:
             self._fail(anthropic_protocol, fault, body)
             return
-        status, shown = batches.create(body)
+        status, document = batches.create(body)
         if batches.keeps_answer():
             raise _ClientGone
-        self._json(status, shown)
+        self._json(status, document)
 
     def _query(self) -> dict[str, list[str]]:
         return parse_qs(self.path.partition("?")[2])
@@ -290,4 +292,4 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _ClientGone(Exception):
-    """The client, or the script, has ended the connection."""
+    """The connection was closed by the client or by the script."""

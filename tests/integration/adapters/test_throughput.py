@@ -72,11 +72,11 @@ def test_a_fake_batch_has_a_result_for_each_request_and_fails_as_scripted() -> N
 
         assert batch["processing_status"] == "in_progress"
         assert batches.results(batch["id"])[0] == 404
-        assert batches.look(batch["id"])[1]["request_counts"] == {
+        assert batches.retrieve(batch["id"])[1]["request_counts"] == {
             "processing": 0, "succeeded": 1, "errored": 1, "canceled": 0, "expired": 0,
         }  # fmt: skip
         assert b'"errored"' in batches.results(batch["id"])[1]
-        assert batches.look(again["id"])[1]["request_counts"]["succeeded"] == 1
+        assert batches.retrieve(again["id"])[1]["request_counts"]["succeeded"] == 1
         assert Fault().kind == "status"
 
 
