@@ -265,7 +265,7 @@ def test_the_final_state_of_a_task_decides_whether_it_is_retried(
 def test_a_cancelled_run_cancels_the_task_at_the_agent(agent: A2AAgent) -> None:
     agent.turns = [hangs()]
     link = RecordingLink()
-    link.saw_session = lambda session: setattr(link, "reason", "It was cancelled.")  # type: ignore[method-assign]
+    link.saw_session = lambda session: setattr(link, "stop", lambda: "It was cancelled.")  # type: ignore[method-assign]
 
     with pytest.raises(AgentError) as caught:
         run(agent, link)
