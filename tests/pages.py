@@ -26,6 +26,8 @@ LONGEST_SECONDS = 400.0  # for one test in a browser
 PATIENCE_SECONDS = 15.0
 #: Without `--disable-gpu` a process of its own draws, in software, what nobody sees.
 ARGS = ("--no-sandbox", "--disable-gpu")
+#: What the console of a browser says of a request that is refused, for `page_of`.
+REFUSED = "the server responded with a status of 4"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -129,6 +131,21 @@ def wait_live(page: Any, selector: str, **options: Any) -> None:
     page.wait_for_selector(selector, **options)
     page.wait_for_selector("body[data-following=open]")
     assert not page.is_visible("#connection")
+
+
+@contextmanager
+def page_of(user: User, *tolerated: str, width: int = 1200, height: int = 800) -> Iterator[Any]:
+    """Yield a page for a signed-in user. Errors in its console fail the test, except those that contain one of `tolerated`."""
+    errors: list[str] = []
+    with browser() as chromium, serve_site() as address:
+        context = chromium.new_context(base_url=address, viewport={"width": width, "height": height})
+        context.add_cookies([session_cookie(user, address)])
+        page = context.new_page()
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        yield page
+        close_context(context)
+    assert [error for error in errors if not any(text in error for text in tolerated)] == []
 
 
 def press(page: Any, *keys: str) -> None:

@@ -14,6 +14,7 @@ import fcntl
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -111,6 +112,10 @@ def environment(settings: Any) -> dict[str, str]:
         "MONGODB_URI": settings.MONGODB_URI,
         "ORCHESTRATOR_REDIS_PREFIX": settings.ORCHESTRATOR_REDIS_PREFIX,
     }
+
+
+def celery_command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "celery", "-A", "orchestrator", *arguments]
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from schemathesis.core.failures import FailureGroup
 from schemathesis.openapi import from_dict
 from schemathesis.specs.openapi import checks as conformance
 
-from tests.fuzzing.world import Known, known_of
+from tests.api_objects import ApiObjects
 
 #: The checks of every answer. Other checks need what a schema does not say, such as whether a valid id exists.
 CHECKS = [
@@ -54,7 +54,7 @@ class Findings:
 
 
 def fuzz(
-    document: dict[str, Any], *, callers: Sequence[dict[str, str]], known: Known, examples: int,
+    document: dict[str, Any], *, callers: Sequence[dict[str, str]], objects: ApiObjects, examples: int,
     selects: Callable[[str], bool] = lambda _: True,
 ) -> Findings:  # fmt: skip
     """Send `examples` valid and half as many malformed requests of every selected operation, the same in every run. With a single
@@ -68,11 +68,11 @@ def fuzz(
     application = get_wsgi_application()
     for operation in _operations(api):
         if selects(operation.path):
-            _fuzz_one(operation, GenerationMode.POSITIVE, examples, application, callers, known, findings)
+            _fuzz_one(operation, GenerationMode.POSITIVE, examples, application, callers, objects, findings)
             if operation.body or examples > 1:
                 malformed = (examples + 1) // 2
                 _fuzz_one(
-                    operation, GenerationMode.NEGATIVE, malformed, application, callers, known, findings
+                    operation, GenerationMode.NEGATIVE, malformed, application, callers, objects, findings
                 )
     return findings
 
@@ -83,10 +83,10 @@ def _operations(api: Any) -> Iterator[Any]:
 
 
 def _fuzz_one(
-    operation: Any, mode: GenerationMode, count: int, application: Any, callers: Sequence[dict[str, str]], known: Known,
+    operation: Any, mode: GenerationMode, count: int, application: Any, callers: Sequence[dict[str, str]], objects: ApiObjects,
     findings: Findings,
 ) -> None:  # fmt: skip
-    existing = known_of(known, operation.path)
+    existing = objects.parameters_of(operation.path)
     paged = PAGED if operation.path.endswith("/events/") else {}
 
     @settings(

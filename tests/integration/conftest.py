@@ -7,22 +7,23 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import environ
 import pytest
 
 from activities import dispatch
 from activities.admission import scripts
 from activities.maintenance import invariants
-from agents import configuration, outbound
+from agents import configuration, outbound, scheduler_settings
 from agents.contracts import Accepted
 from agents.models import Agent, AgentVersionDeployment
 from tenants.context import system_scope
 from tenants.models import Tenant
 from tenants.redis import SentCommand
 from tests import pages
+from tests.api_objects import ApiObjects, create_api_objects
 from tests.engine import Engine
 from tests.flows import Flow
-from tests.fuzzing.world import Known, populate
-from tests.receivers import HttpReceiver, http_receiver
+from tests.receivers import HttpReceiver, MailReceiver, http_receiver, mail_receiver
 from tests.registry import temporary_agent
 
 
@@ -58,12 +59,30 @@ def agent_accepts(engine: Engine) -> None:
 
 
 @pytest.fixture
+def scheduler_defaults(engine: Engine, acme: Tenant) -> Iterator[None]:
+    """The fixture `acme`, and default settings of the scheduler before and after the test."""
+    scheduler_settings.forget()
+    yield
+    scheduler_settings.forget()
+
+
+@pytest.fixture
 def receiver(settings: Any, database: None) -> Iterator[HttpReceiver]:
     """An HTTP server that the platform may call."""
     with http_receiver() as running:
         settings.ORCHESTRATOR_EGRESS_ALLOW = (running.place,)
         yield running
     outbound.close_connections()
+
+
+@pytest.fixture
+def mails(settings: Any) -> Iterator[MailReceiver]:
+    """An SMTP server that receives the mail of the platform."""
+    with mail_receiver() as running:
+        settings.EMAIL_URL = f"smtp://127.0.0.1:{running.port}"
+        for name, value in environ.Env.email_url_config(settings.EMAIL_URL).items():
+            setattr(settings, name, value)
+        yield running
 
 
 @pytest.fixture
@@ -90,15 +109,20 @@ def no_heartbeat_left() -> Iterator[None]:
 
 
 @pytest.fixture
-def world(api: Any, tenant: Tenant, engine: Engine) -> Iterator[Known]:
-    """One of everything; what requests add to the registry goes afterwards. The logs of thousands of requests tell nobody anything."""
+def api_objects(api: Any, tenant: Tenant, engine: Engine) -> Iterator[ApiObjects]:
+    """One of everything in the API, with the agent `scribe`. Restores the registry, and logs nothing of the many requests."""
     with system_scope():
         before = set(Agent.objects.values_list("pk", flat=True))
         deployed = set(AgentVersionDeployment.objects.values_list("pk", flat=True))
     logging.disable(logging.CRITICAL)
     try:
         with temporary_agent(endpoint="http://127.0.0.1:9/scribe"):
-            yield populate(api("admin", platform=True), tenant, engine)
+            admin = api("admin", platform=True)
+            objects = create_api_objects(engine, tenant, admin)
+            version = {"version": "1.0.0", "environment": "staging"}
+            deployment = admin.post("/api/v1/agents/scribe/deployments/", version).json()["id"]
+            objects.parameters["agents/"] = {"role": "scribe", "agent_role": "scribe", "id": deployment}
+            yield objects
     finally:
         logging.disable(logging.NOTSET)
         with system_scope():

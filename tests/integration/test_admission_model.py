@@ -345,7 +345,7 @@ def test_a_slot_is_passed_on_only_to_work_that_would_be_granted_next(
 
     run_state_machine_as_test(PassingOn, settings=_profile())
 
-    assert len(PASSED) > 5, "the sequences pass hardly anything on"
+    assert len(PASSED) > 5, "the sequences pass on hardly any slot"
 
 
 @pytest.mark.usefixtures("clock_of_the_test")

@@ -115,7 +115,9 @@ def test_an_agent_that_fails_and_recovers_raises_one_alert_each(
     first = check_scribe()
     assert (first.health, first.health_failures, alerts(tenant)) == ("healthy", 1, [])
     assert first.health_due_at is not None
-    assert first.health_due_at < timezone.now() + timedelta(seconds=31), "it is looked at again soon"
+    assert first.health_due_at < timezone.now() + timedelta(seconds=31), (
+        "a failing agent is checked again soon"
+    )
     second, third = check_scribe(), check_scribe()
     assert (second.health, third.health, third.health_failures) == ("unhealthy", "unhealthy", 3)
     assert "could not be reached" in third.health_detail
@@ -127,14 +129,14 @@ def test_an_agent_that_fails_and_recovers_raises_one_alert_each(
     with tenant_scope(tenant.pk):
         alert = Alert.objects.get()
     assert "pipeline flow (acme)" in alert.body
-    assert f":{port}" not in f"{alert.body} {alert.facts}", "tenants are told no addresses"
+    assert f":{port}" not in f"{alert.body} {alert.facts}", "alerts to tenants contain no addresses"
 
     with agent_server(port):
         recovered = check_scribe()
         check_scribe()
     assert (recovered.health, recovered.health_failures) == ("healthy", 0)
     assert alerts(tenant)[1:] == [("The agent scribe can be reached again", "info")]
-    assert alerts(other_tenant) == [], "nobody there needs it"
+    assert alerts(other_tenant) == [], "this tenant does not use the agent"
 
 
 def test_the_platforms_channels_get_one_alert_however_many_tenants_use_the_agent(

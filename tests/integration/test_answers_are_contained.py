@@ -17,18 +17,23 @@ from console.content_security import ADMIN_POLICY, NO_PAGE
 from orchestrator.api_document import SWAGGER_POLICY
 from tenants.context import SYSTEM
 from tenants.models import Tenant
+from tests.api_objects import ApiObjects
 from tests.browsing import list_url
-from tests.fuzzing.world import Known, known_of
 from tests.integration.test_api_openapi import schema
 from tests.superusers import browser_of, create_superuser
 
 pytestmark = pytest.mark.long
 
 #: Directives that the policy of every page contains.
-CLOSED = {"default-src 'none'", "base-uri 'none'", "frame-ancestors 'none'", "form-action 'self'"}
+REQUIRED = {"default-src 'none'", "base-uri 'none'", "frame-ancestors 'none'", "form-action 'self'"}
 #: Tables that a read may write: the last use of a token, refused requests in the audit trail, the one row of settings, which the first
 #: read creates with the defaults, and heartbeats of workers.
-TOUCHED = {"tenants_apitoken", "tenants_auditentry", "agents_platformconfig", "activities_workerprocess"}
+WRITTEN_BY_READS = {
+    "tenants_apitoken",
+    "tenants_auditentry",
+    "agents_platformconfig",
+    "activities_workerprocess",
+}
 
 
 def kind(answer: HttpResponse) -> str:
@@ -40,27 +45,29 @@ def policy(answer: HttpResponse) -> dict[str, list[str]]:
     return {name: sources for name, *sources in parts}
 
 
-def faults(answer: HttpResponse) -> list[str]:
+def unsafe_permissions(answer: HttpResponse) -> list[str]:
     """Return what a browser would be allowed to do with this answer but should not."""
     directives = policy(answer)
-    problems = [] if answer.get("X-Content-Type-Options") == "nosniff" else ["kinds are guessed"]
+    problems = [] if answer.get("X-Content-Type-Options") == "nosniff" else ["content types may be sniffed"]
     if directives.get("default-src") != ["'none'"] or (
         directives.get("frame-ancestors") != ["'none'"] and "sandbox" not in directives
     ):
-        problems.append("not closed")
+        problems.append("no default-src or frame-ancestors")
     if kind(answer) == "text/html":
         # Errors before any view have only the policy, which also forbids framing.
         problems += (
             [] if answer.get("X-Frame-Options") == "DENY" or answer.status_code == 400 else ["may be framed"]
         )
-        problems += [] if answer.get("Referrer-Policy") == "same-origin" else ["says where people come from"]
-        problems += [each for each in CLOSED if each not in answer["Content-Security-Policy"].split("; ")]
-        problems += ["scripts in pages"] if "'unsafe-inline'" in directives.get("script-src", ()) else []
+        problems += (
+            [] if answer.get("Referrer-Policy") == "same-origin" else ["sends referrers to other sites"]
+        )
+        problems += [each for each in REQUIRED if each not in answer["Content-Security-Policy"].split("; ")]
+        problems += ["inline scripts"] if "'unsafe-inline'" in directives.get("script-src", ()) else []
         sources = {source for each in directives.values() for source in each}
         problems += sorted(sources - {"'self'", "'none'", "data:", "'unsafe-inline'", "'unsafe-eval'"})
-        problems += ["scripts as data"] if "data:" in directives.get("script-src", ()) else []
+        problems += ["scripts from data URLs"] if "data:" in directives.get("script-src", ()) else []
     elif "script-src" in directives or "connect-src" in directives:
-        problems.append("what is no page may do something")
+        problems.append("allows more than it needs")
     return problems
 
 
@@ -98,7 +105,7 @@ def digests() -> dict[str, str]:
 
 
 def test_reading_everything_changes_nothing_and_every_answer_is_contained(
-    world: Known, tenant: Tenant, api: Any
+    api_objects: ApiObjects, tenant: Tenant, api: Any
 ) -> None:
     document, client, root = schema(), api("admin", platform=True), browser_of(create_superuser())
     root.get("/")
@@ -108,17 +115,14 @@ def test_reading_everything_changes_nothing_and_every_answer_is_contained(
         answer = who.get(address, **headers)
         kinds.add((kind(answer), answer.status_code))
         assert answer.status_code < 500, (address, answer.status_code)
-        if wrong := faults(answer):
+        if wrong := unsafe_permissions(answer):
             wrong_answers[address] = wrong
         answer.close()
 
     for path, methods in document["paths"].items():
         if "get" not in methods or path == "/api/v1/events/":
             continue
-        address = path
-        for name, value in (known_of(world, path) or {}).items():
-            address = address.replace(f"{{{name}}}", value)
-        look(client, address)
+        look(client, api_objects.address(path))
     addresses = plain_addresses()
     assert len(addresses) > 100
     lists = [list_url(model) for model in admin.site._registry]
@@ -127,7 +131,7 @@ def test_reading_everything_changes_nothing_and_every_answer_is_contained(
 
     assert wrong_answers == {}
     after = digests()
-    assert {name for name in before if before[name] != after[name]} <= TOUCHED
+    assert {name for name in before if before[name] != after[name]} <= WRITTEN_BY_READS
     assert {("text/html", 200), ("application/json", 200), ("application/problem+json", 404)} <= kinds
 
 
@@ -138,30 +142,32 @@ def test_errors_and_files_have_the_same_headers(
     clerk = User.objects.create_user("nobody", password="a long password", is_staff=True)
     strict = Client(enforce_csrf_checks=True, raise_request_exception=False)
     answers = {
-        "a page that there is not": (client.get("/nowhere"), 404),
-        "an address of the API that there is not": (client.get("/api/v1/nowhere/"), 404),
+        "a missing page": (client.get("/nowhere"), 404),
+        "a missing address of the API": (client.get("/api/v1/nowhere/"), 404),
         "no credential": (client.get("/api/v1/activities/"), 401),
         "a wrong method": (client.get("/logout/"), 405),
-        "another name of the server": (client.get("/", headers={"host": "evil.example"}), 400),
+        "an unknown host": (client.get("/", headers={"host": "evil.example"}), 400),
         "a redirect": (client.get("/"), 302),
-        "no token of the form": (strict.post("/login/", {"username": "a", "password": "b"}), 403),
-        "no right": (browser_of(clerk).get("/admin/"), 403),
+        "no CSRF token": (strict.post("/login/", {"username": "a", "password": "b"}), 403),
+        "no permission": (browser_of(clerk).get("/admin/"), 403),
         "the login of the admin": (client.get("/admin/login/"), 200),
         "a style sheet": (client.get("/static/console/console.css"), 200),
         "a script": (client.get("/static/admin/js/core.js"), 200),
         "a picture": (client.get("/static/console/icon.svg"), 200),
-        "a file that there is not": (client.get("/static/nothing.js"), 404),
+        "a missing file": (client.get("/static/nothing.js"), 404),
         "the health": (client.get("/healthz"), 200),
     }
     monkeypatch.setattr("console.overview.overview", None)
     root = browser_of(create_superuser())
     root.raise_request_exception = False
-    answers["a fault of ours"] = (root.get("/"), 500)
+    answers["an internal error"] = (root.get("/"), 500)
 
     assert {
         name: answer.status_code for name, (answer, status) in answers.items() if answer.status_code != status
     } == {}
-    assert {name: wrong for name, (answer, _) in answers.items() if (wrong := faults(answer))} == {}
+    assert {
+        name: wrong for name, (answer, _) in answers.items() if (wrong := unsafe_permissions(answer))
+    } == {}
     for answer, _ in answers.values():
         answer.close()
 
@@ -176,7 +182,9 @@ def test_the_admin_may_run_our_script_files_and_no_inline_scripts(database: None
     assert policy(root.get("/"))["script-src"] == ["'self'"]
 
 
-def test_a_signed_in_person_changes_nothing_without_the_token_of_a_form(world: Known, tenant: Tenant) -> None:
+def test_a_signed_in_person_changes_nothing_without_the_token_of_a_form(
+    api_objects: ApiObjects, tenant: Tenant
+) -> None:
     browser = Client(enforce_csrf_checks=True)
     browser.force_login(create_superuser())
     before = digests()
@@ -190,7 +198,7 @@ def test_a_signed_in_person_changes_nothing_without_the_token_of_a_form(world: K
     assert {address for address, status in answers.items() if 200 <= status < 400} == set()
     assert (by_session.status_code, by_session.json()["code"]) == (403, "csrf_failed")
     after = digests()
-    assert {name for name in before if before[name] != after[name]} <= TOUCHED
+    assert {name for name in before if before[name] != after[name]} <= WRITTEN_BY_READS
 
 
 def test_cookies_are_limited_to_this_site(database: None) -> None:

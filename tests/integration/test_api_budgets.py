@@ -86,7 +86,7 @@ def test_the_answer_to_a_heartbeat_tells_an_agent_to_stop(engine: Engine, acme: 
 
     (ended,) = engine.runs(acme, run.activity_id)
     assert (ended.beats, ended.progress, ended.status) == (2, "1.01", "failed")
-    assert ledger_total(acme) == Decimal("1.03"), "what is spent is spent"
+    assert ledger_total(acme) == Decimal("1.03"), "the usage of a superseded run counts"
 
 
 def test_raising_a_cap_needs_its_version_and_work_continues(api: Any, engine: Engine, acme: Tenant) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from tenants import tokens
 from tenants.models import Tenant
+from tests.api_objects import ApiObjects
 from tests.fuzzing.requests import Findings, fuzz, number_of_examples
-from tests.fuzzing.world import Known
 from tests.integration.test_api_openapi import schema
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.long, pytest.mark.timeout(3600)]
@@ -32,20 +32,22 @@ def assert_no_violations(findings: Findings) -> None:
     assert not findings.violations, "\n\n".join(findings.violations.values())
 
 
-def test_responses_to_a_viewer_and_an_admin_match_the_schema(world: Known, tenant: Tenant) -> None:
+def test_responses_to_a_viewer_and_an_admin_match_the_schema(api_objects: ApiObjects, tenant: Tenant) -> None:
     callers = [headers_of(tenant, "viewer"), headers_of(tenant, "admin")]
 
-    findings = fuzz(schema(), callers=callers, known=world, examples=number_of_examples(1))
+    findings = fuzz(schema(), callers=callers, objects=api_objects, examples=number_of_examples(1))
 
     assert_no_violations(findings)
     assert {200, 403, 404} <= findings.statuses.keys()
 
 
-def test_responses_to_a_platform_admin_match_the_schema(world: Known, tenant: Tenant) -> None:
+def test_responses_to_a_platform_admin_match_the_schema(api_objects: ApiObjects, tenant: Tenant) -> None:
     def is_shared(path: str) -> bool:
         return path.startswith(("/api/v1/agents/", "/api/v1/platform-configs/", "/api/v1/skills/"))
 
     callers = [headers_of(tenant, "admin", platform=True)]
     assert_no_violations(
-        fuzz(schema(), callers=callers, known=world, examples=number_of_examples(1), selects=is_shared)
+        fuzz(
+            schema(), callers=callers, objects=api_objects, examples=number_of_examples(1), selects=is_shared
+        )
     )

@@ -15,9 +15,9 @@ from tenants.api import idempotency
 from tenants.context import tenant_scope
 from tenants.models import ApiToken, Tenant
 from tests.answers import problem
+from tests.api_objects import ApiObjects
 from tests.engine import simultaneously
 from tests.fuzzing.bodies import BODIES, CHANGES_NOTHING_READ, SUCCEEDS_ONLY_IN_A_STATE
-from tests.fuzzing.world import Known, known_of
 from tests.integration.test_api_openapi import CALLBACKS, operations
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("database")]
@@ -32,12 +32,6 @@ def operations_with(*methods: str) -> Iterator[Operation]:
             yield method, address, operation
 
 
-def address_of(world: Known, address: str) -> str:
-    """Return the address of the existing object."""
-    known = known_of(world, address) or {}
-    return re.sub(r"\{(\w+)\}", lambda match: known[match[1]], address)
-
-
 def is_list(operation: dict[str, Any]) -> bool:
     return bool(operation["operationId"].endswith("_list"))
 
@@ -48,7 +42,7 @@ def client(api: Any) -> Any:
 
 
 def test_every_object_has_an_etag_and_is_not_sent_again_to_clients_that_have_it(
-    world: Known, client: Any
+    api_objects: ApiObjects, client: Any
 ) -> None:
     count = 0
     for _, address, operation in operations_with("get"):
@@ -57,7 +51,7 @@ def test_every_object_has_an_etag_and_is_not_sent_again_to_clients_that_have_it(
             "activities_runs_log_retrieve",
         }:
             continue  # events and the log of a run are paged or endless
-        location = address_of(world, address)
+        location = api_objects.address(address)
         answer = client.get(location)
         if answer.status_code == 404 and ("transcript" in address or "input" in address):
             continue  # one of an agent on the command line, and one that needs only its body
@@ -71,7 +65,7 @@ def test_every_object_has_an_etag_and_is_not_sent_again_to_clients_that_have_it(
     assert count >= 25
 
 
-def test_every_change_of_an_object_respects_if_match(world: Known, client: Any) -> None:
+def test_every_change_of_an_object_respects_if_match(api_objects: ApiObjects, client: Any) -> None:
     for method, address, operation in operations_with("put", "patch", "delete", "post"):
         declared = {parameter["name"] for parameter in operation.get("parameters", ())}
         if "{" not in address or operation["operationId"] in CHANGES_NOTHING_READ:
@@ -80,24 +74,26 @@ def test_every_change_of_an_object_respects_if_match(world: Known, client: Any) 
         assert "412" in operation["responses"], operation["operationId"]
         body = BODIES.get(operation["operationId"], {})
         answer = getattr(client, method)(
-            address_of(world, address), body, headers={"If-Match": '"of-another-time"'}
+            api_objects.address(address), body, headers={"If-Match": '"of-another-time"'}
         )
         assert answer.status_code == 412, (operation["operationId"], answer.status_code, answer.content)
         problem(answer, 412, "precondition_failed")
 
 
-def test_every_post_refuses_an_invalid_idempotency_key(world: Known, client: Any) -> None:
+def test_every_post_refuses_an_invalid_idempotency_key(api_objects: ApiObjects, client: Any) -> None:
     for _, address, operation in operations_with("post"):
         body = BODIES.get(operation["operationId"], {})
-        answer = client.post(address_of(world, address), body, headers={"Idempotency-Key": "two words"})
+        answer = client.post(api_objects.address(address), body, headers={"Idempotency-Key": "two words"})
         assert answer.status_code == 400, (address, answer.content)
         problem(answer, 400, "invalid_idempotency_key")
 
 
-def test_every_post_can_be_repeated_and_its_key_is_bound_to_its_body(world: Known, client: Any) -> None:
+def test_every_post_can_be_repeated_and_its_key_is_bound_to_its_body(
+    api_objects: ApiObjects, client: Any
+) -> None:
     count = 0
     for _, address, operation in operations_with("post"):
-        name, location = operation["operationId"], address_of(world, address)
+        name, location = operation["operationId"], api_objects.address(address)
         body = BODIES.get(name, {})
         key = {"Idempotency-Key": name}
         first = client.post(location, body, headers=key)
@@ -118,13 +114,13 @@ def test_every_post_can_be_repeated_and_its_key_is_bound_to_its_body(world: Know
 
 
 def test_no_post_that_is_in_progress_is_started_a_second_time(
-    world: Known, client: Any, tenant: Tenant
+    api_objects: ApiObjects, client: Any, tenant: Tenant
 ) -> None:
     with tenant_scope(tenant.pk):
         token = ApiToken.objects.order_by("-created_at").first()
     assert token is not None
     places = {
-        address_of(world, address): operation["operationId"]
+        api_objects.address(address): operation["operationId"]
         for _, address, operation in operations_with("post")
     }
     held, requested = Event(), Event()
@@ -160,7 +156,7 @@ def test_no_post_that_is_in_progress_is_started_a_second_time(
 SHOWN_OTHERWISE = {"agents": {"auth"}, "notification-channels": {"target"}, "retention": {"kinds"}}
 
 
-def test_every_object_that_was_read_can_be_sent_back_unchanged(world: Known, client: Any) -> None:
+def test_every_object_that_was_read_can_be_sent_back_unchanged(api_objects: ApiObjects, client: Any) -> None:
     schema = client.get("/api/v1/schema/?format=json").json()["components"]["schemas"]
     waits = client.post("/api/v1/activities/", {"name": "x", "human_role": "editor"}).json()["link"]
     count = 0
@@ -170,7 +166,7 @@ def test_every_object_that_was_read_can_be_sent_back_unchanged(world: Known, cli
             continue  # the definition of a pipeline
         members = set(schema[described["$ref"].rpartition("/")[2]]["properties"])
         members -= SHOWN_OTHERWISE.get(address.split("/")[3], set())
-        location = waits if address.startswith("/api/v1/activities/") else address_of(world, address)
+        location = waits if address.startswith("/api/v1/activities/") else api_objects.address(address)
         body = client.get(location).json()
         returned = {name: value for name, value in body.items() if name in members}
         if not returned:
@@ -191,12 +187,12 @@ WRONG_QUERIES = (
 )  # fmt: skip
 
 
-def test_every_list_refuses_invalid_parameters(world: Known, client: Any) -> None:
+def test_every_list_refuses_invalid_parameters(api_objects: ApiObjects, client: Any) -> None:
     count = 0
     for _, address, operation in operations_with("get"):
         if not is_list(operation):
             continue
-        location = address_of(world, address)
+        location = api_objects.address(address)
         # The parameters of all lists are read in one place, so each list gets a third of these queries.
         for requested, path in (("no_such_filter=1", "no_such_filter"), *WRONG_QUERIES[count % 3 :: 3]):
             answer = client.get(f"{location}?{requested}")
@@ -210,12 +206,14 @@ def test_every_list_refuses_invalid_parameters(world: Known, client: Any) -> Non
     assert count > 25
 
 
-def test_every_ordering_that_a_list_offers_pages_through_all_rows_once(world: Known, client: Any) -> None:
+def test_every_ordering_that_a_list_offers_pages_through_all_rows_once(
+    api_objects: ApiObjects, client: Any
+) -> None:
     for _, address, operation in operations_with("get"):
         orderings = [p for p in operation.get("parameters", ()) if p["name"] == "ordering"]
         if not is_list(operation) or not orderings:
             continue
-        location = address_of(world, address)
+        location = api_objects.address(address)
         names = re.search(r"One or more of ([\w, ]+), sep", orderings[0]["description"])
         assert names, address
         total = len(client.get(location).json()["results"])
@@ -244,7 +242,7 @@ GROWING = (
 )  # fmt: skip
 
 
-def test_rows_that_are_added_between_two_pages_shift_nothing(client: Any, world: Known) -> None:
+def test_rows_that_are_added_between_two_pages_shift_nothing(client: Any, api_objects: ApiObjects) -> None:
     shifted = {kind: error for kind in GROWING if (error := _shifted(client, kind))}
 
     assert shifted == {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -34,6 +33,7 @@ from tenants.models import Tenant
 from tenants.redis import client
 from tests.engine import eventually
 from tests.receivers import http_receiver
+from tests.servers import celery_command
 from tests.upkeep import new_leader
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
@@ -374,18 +374,7 @@ class RealWorker:
 @contextmanager
 def real_worker(environment: dict[str, str], name: str, *arguments: str) -> Iterator[RealWorker]:
     worker = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "celery",
-            "-A",
-            "orchestrator",
-            "worker",
-            "--pool=threads",
-            "-n",
-            name,
-            *arguments,
-        ],
+        celery_command("worker", "--pool=threads", "-n", name, *arguments),
         env={key: value for key, value in environment.items() if not key.startswith("WORKER_CONCURRENCY")},
         stderr=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -87,7 +87,9 @@ def test_a_run_whose_report_crosses_the_cap_is_told_to_stop_and_uses_up_no_attem
     assert "All of it is used up: 0.8 of 1 dollars spent" in str(reason)
     stopped = engine.get(acme, run.activity_id)
     assert (stopped.status, stopped.attempts, (stopped.error or {})["code"]) == ("created", 0, "budget")
-    assert reports.beat(other, progress=None, usage=dollars("0.10")) is None, "what is kept for it is its own"
+    assert reports.beat(other, progress=None, usage=dollars("0.10")) is None, (
+        "the other run has its own reservation"
+    )
     with pytest.raises(reports.RunOver, match="used up"):
         reports.beat(run, progress=None, usage=dollars("0.81"))
     assert (spent_and_reserved(budget), f"{reload(budget).overshoot:.2f}") == (("0.91", "0.20"), "0.11")
@@ -127,10 +129,12 @@ def test_a_higher_cap_releases_only_as_much_waiting_work_as_it_holds(engine: Eng
     engine.agent.behaviour = complete_at_cost("0.30")
     ids = engine.submit(acme, count=6)
     engine.drain()
-    assert release_waiting_work(engine) == 0, "nothing is asked of those that wait"
+    assert release_waiting_work(engine) == 0, "without room no work is released"
 
     money.change_budget(acme.pk, budget.pk, {"cap": Decimal("1.25")})
-    assert "budgets" in background_tasks.Reminder().remind(), "so the keeper asks for the errand"
+    assert "budgets" in background_tasks.Reminder().remind(), (
+        "the leader sends a hint for the background task"
+    )
     assert release_waiting_work(engine) == 3
     assert "budgets" not in background_tasks.Reminder().remind()
     engine.drain()
@@ -199,7 +203,7 @@ def test_a_new_period_begins_with_nothing_spent_and_releases_waiting_work(
         engine.drain()
         assert [engine.status(acme, one) for one in (first, waits)] == ["done", "created"]
 
-    assert release_waiting_work(engine) == 1, "by the calendar of today"
+    assert release_waiting_work(engine) == 1, "the budget has a new period"
     engine.drain()
 
     assert engine.status(acme, waits) == "done"
@@ -229,7 +233,7 @@ def test_people_are_warned_once_for_each_cap_even_by_simultaneous_reports(
     money.change_budget(acme.pk, budget.pk, {"cap": Decimal(10)})
     money.change_budget(acme.pk, budget.pk, {"cap": Decimal("1.10")})
     reports.beat(runs[0], progress=None, usage=dollars("0.26"))
-    assert warnings() == 2, "of this cap they were told"
+    assert warnings() == 2, "no second warning for the same cap"
 
 
 ENDS: dict[str, Any] = {

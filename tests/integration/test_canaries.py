@@ -99,7 +99,7 @@ def test_no_canary_is_found_where_it_does_not_belong(
         if canary in text
     ]
     assert leaks == []
-    assert OUTPUT in places["MongoDB"][0], "the search finds what is there"
+    assert OUTPUT in places["MongoDB"][0], "the search finds a canary where it belongs"
     assert PROMPT in places["PostgreSQL"][0]
     assert str(tenant.pk) in places["Redis"][0]
     assert str(broken) in places["PostgreSQL"][0]

@@ -197,7 +197,7 @@ def test_limits_of_a_tenant_override_its_plan(engine: Engine, tenant: Tenant, pl
     engine.serve(tenant, "qa", max_concurrency=None)
     engine.drain()
     engine.submit(tenant, "qa", 9)
-    assert engine.messages() == 2, "as the plan says again"
+    assert engine.messages() == 2, "the limit of the plan applies again"
 
 
 def test_a_change_of_a_plan_takes_effect_at_once_for_waiting_work_too(
@@ -216,7 +216,7 @@ def test_a_change_of_a_plan_takes_effect_at_once_for_waiting_work_too(
     with system_scope():
         Tenant.objects.filter(pk=tenant.pk).update(plan=None)
     intake.update_admission()
-    assert engine.messages() == 5, "as many as the registry says"
+    assert engine.messages() == 5, "the limit of the registry applies"
 
 
 def test_running_past_a_pause_respects_the_plan(engine: Engine, tenant: Tenant, plan: Plan) -> None:

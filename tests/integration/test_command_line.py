@@ -219,7 +219,7 @@ def test_a_run_can_be_replayed_as_a_dry_run_and_for_real(
 ) -> None:
     tried = as_json("replay", "run", str(world.run), "--from-step", "brief", "--dry-run")
     with tenant_scope(tenant.pk):
-        assert PipelineRun.objects.count() == 1, "nothing was done"
+        assert PipelineRun.objects.count() == 1, "a dry run starts nothing"
 
     result = as_json("replay", "run", str(world.run), "--from-step", "brief")
 

@@ -331,7 +331,7 @@ def test_alerts_stay_open_while_redis_is_away(
         answer = _ready()
 
     assert [severity for severity, _ in alerts_of(tenant, AlertKind.IDLE_WORKER)] == ["critical"]
-    assert "workers" not in answer["checks"], "the check of Redis says why"
+    assert "workers" not in answer["checks"], "only the check of Redis reports the outage"
 
 
 def test_each_condition_is_checked_at_its_own_interval(

@@ -143,7 +143,7 @@ def test_counters_of_an_idle_system_are_up_to_date(engine: Engine, acme: Tenant)
     engine.submit(acme)
     counters.count_fresh()
 
-    assert counters.read_counters().complete_at >= before, "also when what was noted is older"
+    assert counters.read_counters().complete_at >= before, "also after an older mark"
 
 
 def test_the_wait_is_measured_from_when_the_work_could_start_to_its_claim(

@@ -17,8 +17,7 @@ import pytest
 
 from agents.contracts import Completed, Output
 from pipelines.timing.cron import Cron, CronError
-from tenants.models import Tenant
-from tests.api_objects import World
+from tests.api_objects import ApiObjects
 from tests.engine import Engine
 from tests.integration.outbound_addresses.schema import members_of
 from tests.integration.test_api_openapi import CALLBACKS, operations
@@ -76,22 +75,17 @@ ODD_VALUES: list[Any] = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def world(api: Any, engine: Engine, tenant: Tenant) -> World:
-    return World(engine, tenant, api("admin", platform=True))
-
-
 def _send(client: Any, method: str, place: str, raw: bytes, kind: str = JSON, **extra: Any) -> Any:
     client.raise_request_exception = False  # an internal error is an answer here
     return client.generic(method.upper(), place, raw, kind, **extra)
 
 
-def senders(world: World, api: Any) -> Iterator[tuple[str, str, Any]]:
+def senders(api_objects: ApiObjects, api: Any) -> Iterator[tuple[str, str, Any]]:
     """Every operation with a body, and a function that sends it a body with the right credential."""
     admin = api("admin", platform=True)
     for method, address in WITH_BODY:
-        client = world.agent.client if address.startswith(CALLBACKS) else admin
-        send = partial(_send, client, method, world.at(address))
+        client = api_objects.agent.client if address.startswith(CALLBACKS) else admin
+        send = partial(_send, client, method, api_objects.address(address))
         yield method, address, send
 
 
@@ -99,10 +93,10 @@ def test_there_are_operations_with_bodies() -> None:
     assert len(WITH_BODY) > 55
 
 
-def test_malformed_bodies_are_refused_by_every_operation(api: Any, world: World) -> None:
+def test_malformed_bodies_are_refused_by_every_operation(api: Any, api_objects: ApiObjects) -> None:
     """One parser reads them all, so each operation gets a share, and those that its own serializer must refuse."""
     wrong = []
-    for turn, (method, address, send) in enumerate(senders(world, api)):
+    for turn, (method, address, send) in enumerate(senders(api_objects, api)):
         shares = {
             name: raw
             for place, (name, raw) in enumerate(MALFORMED.items())
@@ -127,7 +121,7 @@ def _may_be_newer(address: str) -> bool:
     return address.startswith(CALLBACKS) and "tools" not in address
 
 
-def test_bodies_of_other_content_types_and_encodings_are_refused(api: Any, world: World) -> None:
+def test_bodies_of_other_content_types_and_encodings_are_refused(api: Any, api_objects: ApiObjects) -> None:
     """One function checks them, so each operation gets two."""
     form = b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\nb\r\n--x--\r\n'
     bomb = gzip.compress(b"0" * 1_000_000)
@@ -142,7 +136,7 @@ def test_bodies_of_other_content_types_and_encodings_are_refused(api: Any, world
         ("pickle", lambda send: send(b"\x80\x04.", "application/octet-stream")),
     ]
     wrong, turns = [], cycle(others)
-    for method, address, send in senders(world, api):
+    for method, address, send in senders(api_objects, api):
         for name, send_other in islice(turns, 2):
             answer = send_other(send)
             if answer.status_code not in (415, 404, 409):
@@ -153,9 +147,9 @@ def test_bodies_of_other_content_types_and_encodings_are_refused(api: Any, world
     assert all(status in REFUSED for *_, status in wrong), wrong
 
 
-def test_a_body_above_the_limit_is_refused_with_413(api: Any, world: World) -> None:
+def test_a_body_above_the_limit_is_refused_with_413(api: Any, api_objects: ApiObjects) -> None:
     wrong = []
-    for method, address, send in senders(world, api):
+    for method, address, send in senders(api_objects, api):
         announced = send(b"{}", CONTENT_LENGTH="2000000000")
         if announced.status_code not in (413, 404, 409):
             wrong.append((method, address, "announced", announced.status_code))
@@ -168,10 +162,10 @@ def test_a_body_above_the_limit_is_refused_with_413(api: Any, world: World) -> N
     assert wrong == []
 
 
-def test_a_repeated_key_is_refused_by_every_operation(api: Any, world: World) -> None:
+def test_a_repeated_key_is_refused_by_every_operation(api: Any, api_objects: ApiObjects) -> None:
     """Otherwise one part of the program could use one value and another part the other."""
     not_refused = set()
-    for method, address, send in senders(world, api):
+    for method, address, send in senders(api_objects, api):
         answer = send(b'{"name": "a", "name": "b"}')
         assert answer.status_code < 500
         if "twice" not in answer.content.decode():
@@ -180,11 +174,11 @@ def test_a_repeated_key_is_refused_by_every_operation(api: Any, world: World) ->
     assert not_refused == set()
 
 
-def test_unexpected_values_cause_no_internal_error(api: Any, world: World) -> None:
+def test_unexpected_values_cause_no_internal_error(api: Any, api_objects: ApiObjects) -> None:
     """Each operation gets a share of the values in all documented members; `test_api_fuzz` generates more."""
     documents = {(method, address): operation for method, address, operation in operations()}
     wrong = []
-    for turn, (method, address, send) in enumerate(senders(world, api)):
+    for turn, (method, address, send) in enumerate(senders(api_objects, api)):
         content = documents[method, address].get("requestBody", {}).get("content", {})
         names = {name for name, _ in members_of(content.get(JSON, {}).get("schema", {}))}
         for value in ODD_VALUES[turn % SHARES_OF_VALUES :: SHARES_OF_VALUES]:
@@ -204,9 +198,12 @@ TEMPLATES = [
 ]  # fmt: skip
 
 
-def test_text_that_looks_like_a_template_is_not_evaluated(api: Any, world: World, engine: Engine) -> None:
+def test_text_that_looks_like_a_template_is_not_evaluated(
+    api: Any, api_objects: ApiObjects, engine: Engine
+) -> None:
     admin = api("admin")
     engine.agent.behaviour = lambda request: Completed(Output("done"))
+    engine.drain()
     for text in TEMPLATES:
         body = {
             "name": text,
@@ -240,7 +237,7 @@ CRON_BOMBS = [
 
 @pytest.mark.parametrize("operation", ["create", "preview"])
 def test_invalid_impossible_and_huge_cron_expressions_are_refused(
-    api: Any, world: World, operation: str
+    api: Any, api_objects: ApiObjects, operation: str
 ) -> None:
     admin = api("admin")
     place = "/api/v1/schedules/" if operation == "create" else "/api/v1/schedules/preview/"

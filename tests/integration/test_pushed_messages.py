@@ -6,7 +6,6 @@ import base64
 import json
 import pickle
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ from tenants.models import Tenant
 from tenants.redis import client
 from tests.engine import Engine, eventually
 from tests.programs import ROOT
+from tests.servers import celery_command
 
 QUEUE = queue_of("qa")
 TEN_MEGABYTES = 10_000_000
@@ -184,20 +184,7 @@ def test_a_message_of_an_earlier_run_does_not_start_the_next_run(engine: Engine,
 
 @contextmanager
 def worker(environment: dict[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    command = [
-        sys.executable,
-        "-m",
-        "celery",
-        "-A",
-        "orchestrator",
-        "worker",
-        "-Q",
-        QUEUE,
-        "-c",
-        "2",
-        "-n",
-        "pushed@test",
-    ]
+    command = celery_command("worker", "-Q", QUEUE, "-c", "2", "-n", "pushed@test")
     with log.open("wb") as out, subprocess.Popen(
         [*command, "--loglevel", "INFO"], cwd=ROOT, env=environment, stdout=out, stderr=subprocess.STDOUT
     ) as process:  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -25,15 +24,9 @@ from tests.engine import Engine
 from tests.scheduling import HOUR, NOON, execution, executions, fired_times, make_schedule, reload, states
 from tests.upkeep import run_task
 
+pytestmark = pytest.mark.usefixtures("scheduler_defaults")
+
 LONG_AGO = timedelta(days=2)
-
-
-@pytest.fixture(autouse=True)
-def _default_settings(engine: Engine, tenant: Tenant) -> Iterator[None]:
-    engine.serve(tenant)
-    scheduler_settings.forget()
-    yield
-    scheduler_settings.forget()
 
 
 def row_of(schedule: Schedule) -> PeriodicTask:

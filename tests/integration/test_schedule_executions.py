@@ -13,7 +13,7 @@ from django.db import connections
 from activities import cancellation, reassignment, relay, rescheduling
 from activities.human_tasks import approvals
 from activities.models import Activity
-from agents import configuration, scheduler_settings
+from agents import configuration
 from agents.contracts import AgentResult, Completed, Output, Usage
 from agents.exceptions import PermanentAgentError, RetryableAgentError
 from agents.models import Agent
@@ -40,13 +40,10 @@ FIRST = NOON + HOUR
 
 
 @pytest.fixture(autouse=True)
-def _default_settings(engine: Engine, tenant: Tenant) -> Iterator[None]:
-    engine.serve(tenant)
-    scheduler_settings.forget()
+def restored_agent(scheduler_defaults: None) -> Iterator[None]:
     yield
     Agent.objects.filter(role="qa").update(enabled=True, input_schema=None)
     configuration.forget()
-    scheduler_settings.forget()
 
 
 def failing(*values: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -33,15 +33,9 @@ from tests.scheduling import (  # fmt: skip
     statuses,
 )
 
+pytestmark = pytest.mark.usefixtures("scheduler_defaults")
+
 SOON = timedelta(seconds=3)
-
-
-@pytest.fixture(autouse=True)
-def _default_settings(engine: Engine, tenant: Tenant) -> Iterator[None]:
-    engine.serve(tenant)
-    scheduler_settings.forget()
-    yield
-    scheduler_settings.forget()
 
 
 def configure(**value: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -35,6 +34,7 @@ from tenants.tokens import TokenRefused
 from tests.engine import Engine, eventually
 from tests.receivers import http_receiver
 from tests.scheduling import firings, make_schedule
+from tests.servers import celery_command
 
 pytestmark = pytest.mark.long
 
@@ -201,19 +201,7 @@ def worker_at(offset: str, environment: dict[str, str]) -> Iterator[None]:
         "LD_PRELOAD": str(FAKETIME[0]), "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1",
         "ORCHESTRATOR_TICK_SECONDS": "0.2",
     }  # fmt: skip
-    program = [
-        sys.executable,
-        "-m",
-        "celery",
-        "-A",
-        "orchestrator",
-        "worker",
-        "--pool=threads",
-        "-c",
-        "4",
-        "-n",
-        "wrong_clock@here",
-    ]
+    program = celery_command("worker", "--pool=threads", "-c", "4", "-n", "wrong_clock@here")
     with subprocess.Popen(
         program, env=environment | fake_clock, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as worker:

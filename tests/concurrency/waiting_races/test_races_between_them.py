@@ -29,8 +29,9 @@ from tests.accepted_work import (
     next_call,
     wakes_of,
 )
-from tests.concurrency.waiting_races.outcomes import DOWN, PART, TRIES, statuses, waiting
+from tests.concurrency.waiting_races.outcomes import DOWN, TRIES, statuses
 from tests.engine import Engine, eventually, simultaneously, somebody_waits_for_a_lock
+from tests.integration.subtasks.parts import PART, start_waiting_parent
 
 pytestmark = [pytest.mark.concurrency, pytest.mark.usefixtures("one_at_a_time")]
 
@@ -58,7 +59,7 @@ def test_a_subtask_that_ends_while_its_parent_is_cancelled_wakes_nobody_and_leav
 ) -> None:
     body = RESULT if verb == "complete" else {"error": {"message": "x", "retryable": False}}
     for _ in range(TRIES):
-        parent, subtask = waiting(engine, acme)
+        parent, subtask = start_waiting_parent(engine, acme)
         agent = agent_of(engine, subtask)
 
         answers = simultaneously(
@@ -189,7 +190,7 @@ def test_a_blocker_of_a_subtask_while_its_parent_ends_leaves_no_open_question(
     engine: Engine, acme: Tenant
 ) -> None:
     for _ in range(TRIES):
-        parent, subtask = waiting(engine, acme)
+        parent, subtask = start_waiting_parent(engine, acme)
         agent = agent_of(engine, subtask)
 
         simultaneously(

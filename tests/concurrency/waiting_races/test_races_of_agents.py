@@ -22,8 +22,9 @@ from tests.accepted_work import (
     count_activities,
     next_call,
 )
-from tests.concurrency.waiting_races.outcomes import DOWN, PART, TRIES, statuses, waiting
+from tests.concurrency.waiting_races.outcomes import DOWN, TRIES, statuses
 from tests.engine import Engine, simultaneously
+from tests.integration.subtasks.parts import PART, start_waiting_parent
 
 pytestmark = [pytest.mark.concurrency, pytest.mark.usefixtures("one_at_a_time")]
 
@@ -146,7 +147,7 @@ def test_the_api_answers_simultaneous_actions_with_conflicts_and_never_with_serv
 ) -> None:
     client = api("operator")
     for _ in range(TRIES):
-        parent, subtask = waiting(engine, acme)
+        parent, subtask = start_waiting_parent(engine, acme)
         resolution = agent_of(engine, subtask).create_with("report_blocker", **DOWN)
 
         answers = simultaneously(

@@ -32,21 +32,9 @@ def daily(engine: Engine, tenant: Tenant) -> Schedule:
 
 @pytest.fixture
 def screen(database: None) -> Iterator[Any]:
-    """The window of a superuser. An error in its console fails the test."""
-    user = create_superuser()
-    console_errors: list[str] = []
-    with pages.browser() as chromium, pages.serve_site() as address:
-        window = chromium.new_context(base_url=address, viewport={"width": 1400, "height": 900})
-        window.add_cookies([pages.session_cookie(user, address)])
-        page = window.new_page()
-        page.on(
-            "console",
-            lambda message: console_errors.append(message.text) if message.type == "error" else None,
-        )
-        page.on("pageerror", lambda error: console_errors.append(str(error)))
+    """A page of a superuser. Errors in its console fail the test."""
+    with pages.page_of(create_superuser(), width=1400, height=900) as page:
         yield page
-        pages.close_context(window)
-    assert console_errors == []
 
 
 def test_the_preview_follows_the_fields_without_saving(daily: Schedule, screen: Any) -> None:

@@ -21,18 +21,9 @@ pytestmark = pytest.mark.ui
 
 @pytest.fixture
 def screen(ann: Person) -> Iterator[Any]:
-    """A window in which `ann` has signed in. Whatever its console complains of fails the test."""
-    errors: list[str] = []
-    with pages.browser() as chromium, pages.serve_site() as address:
-        window = chromium.new_context(base_url=address, viewport={"width": 1200, "height": 800})
-        window.add_cookies([pages.session_cookie(ann.user, address)])
-        page = window.new_page()
-        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: errors.append(str(error)))
+    """A page for which `ann` has signed in. Errors in its console fail the test."""
+    with pages.page_of(ann.user, pages.REFUSED) as page:
         yield page
-        pages.close_context(window)
-    # A page that refuses an answer does so with the status of the refusal, which the browser mentions.
-    assert [each for each in errors if "the server responded with a status of 4" not in each] == []
 
 
 def focused(page: Any) -> str:

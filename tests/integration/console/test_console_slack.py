@@ -31,7 +31,7 @@ from tenants.models import AuditEntry, Membership, Tenant
 from tests.console_user import Person
 from tests.integration.alert_delivery.channels import channel_of
 from tests.questions import Questions
-from tests.receivers import HttpReceiver, MailReceiver, http_receiver, mail_receiver
+from tests.receivers import HttpReceiver, MailReceiver, http_receiver
 
 SECRET = "8f742231b10e8888abcd99yyyzzz85a5"
 ANN = "T0ACME/U0ANN"
@@ -540,17 +540,6 @@ def test_slack_requests_are_rate_limited(workspace: Workspace, questions: Questi
     statuses = {workspace.send(b"payload=%7B%7D", {}).status_code for _ in range(130)}
 
     assert statuses == {401, 429}
-
-
-@pytest.fixture
-def mails(settings: Any) -> Iterator[MailReceiver]:
-    import environ
-
-    with mail_receiver() as running:
-        settings.EMAIL_URL = f"smtp://127.0.0.1:{running.port}"
-        for name, value in environ.Env.email_url_config(settings.EMAIL_URL).items():
-            setattr(settings, name, value)
-        yield running
 
 
 def test_a_mail_shows_the_item_its_changes_and_one_link(

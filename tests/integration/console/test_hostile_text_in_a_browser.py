@@ -16,9 +16,9 @@ from django.contrib import admin
 from activities.models import Activity
 from tenants.context import system_scope
 from tests import pages
+from tests.api_objects import ApiObjects
 from tests.browsing import list_url, page_url
 from tests.console_user import INBOX
-from tests.fuzzing.world import Known
 from tests.hostile import LINE, LONG, SHORT, write_everywhere
 from tests.questions import Questions
 from tests.superusers import create_superuser
@@ -129,7 +129,7 @@ def rows_of_admin() -> list[tuple[type, Any]]:
     return found
 
 
-def test_hostile_text_in_the_admin_runs_and_loads_nothing(world: Known, window: Watched) -> None:
+def test_hostile_text_in_the_admin_runs_and_loads_nothing(api_objects: ApiObjects, window: Watched) -> None:
     """A fifth of the lists and pages is opened, where scripts of the theme have their turn; the others are read as a browser reads."""
     with write_everywhere() as written:
         tables = rows_of_admin()

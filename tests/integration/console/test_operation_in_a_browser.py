@@ -24,17 +24,9 @@ PAGES = (
 
 @pytest.fixture
 def screen(boss: Person) -> Iterator[Any]:
-    """A window in which `boss` has signed in. Whatever its console complains of fails the test."""
-    errors: list[str] = []
-    with pages.browser() as chromium, pages.serve_site() as address:
-        window = chromium.new_context(base_url=address, viewport={"width": 1200, "height": 800})
-        window.add_cookies([pages.session_cookie(boss.user, address)])
-        page = window.new_page()
-        page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
-        page.on("pageerror", lambda error: errors.append(str(error)))
+    """A page for which `boss` has signed in. Errors in its console fail the test."""
+    with pages.page_of(boss.user) as page:
         yield page
-        pages.close_context(window)
-    assert errors == []
 
 
 def test_many_failures_are_replayed_after_a_preview(engine: Engine, tenant: Tenant, screen: Any) -> None:

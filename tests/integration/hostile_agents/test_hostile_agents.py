@@ -12,7 +12,7 @@ from tenants.context import tenant_scope
 from tenants.models import Channel, Tenant
 from tests.accepted_work import RESULT, AgentClient, accept_work, action_url
 from tests.answers import problem
-from tests.api_objects import World
+from tests.api_objects import ApiObjects, create_api_objects
 from tests.engine import Engine
 from tests.integration.test_api_openapi import CALLBACKS, operations
 from tests.integration.tools.calling import CALLS
@@ -22,13 +22,13 @@ pytestmark = [pytest.mark.long, pytest.mark.usefixtures("one_at_a_time", "agent_
 
 
 @pytest.fixture
-def world(api: Any, engine: Engine, tenant: Tenant) -> World:
-    return World(engine, tenant, api("admin", platform=True))
+def objects(api: Any, engine: Engine, tenant: Tenant) -> ApiObjects:
+    return create_api_objects(engine, tenant, api("admin", platform=True))
 
 
 @pytest.fixture
-def elsewhere(api: Any, engine: Engine, other_tenant: Tenant) -> World:
-    return World(engine, other_tenant, api("admin", other_tenant))
+def other_objects(api: Any, engine: Engine, other_tenant: Tenant) -> ApiObjects:
+    return create_api_objects(engine, other_tenant, api("admin", other_tenant))
 
 
 #: Bodies of requests that decide, configure or start something.
@@ -39,45 +39,45 @@ BODIES: list[dict[str, Any]] = [
 
 
 def test_a_run_token_opens_no_other_operation_of_the_api(
-    world: World, caplog: pytest.LogCaptureFixture
+    objects: ApiObjects, caplog: pytest.LogCaptureFixture
 ) -> None:
     """This includes approving, rejecting, resolving, configuring and scheduling."""
-    before, requests = snapshot(world.tenant), 0
+    before, requests = snapshot(objects.tenant), 0
 
     for method, address, _ in operations():
         if address.startswith(CALLBACKS):
             continue
         for body in BODIES if method in ("post", "put", "patch") else [None]:
-            answer = getattr(world.agent.client, method)(world.at(address), body)
+            answer = getattr(objects.agent.client, method)(objects.address(address), body)
             assert answer.status_code == 401, (method, address, answer.content)
             requests += 1
 
     assert requests > 130
-    assert changed(before, snapshot(world.tenant)) == set()
+    assert changed(before, snapshot(objects.tenant)) == set()
 
 
-def test_a_run_token_opens_no_page_and_no_stream(world: World) -> None:
+def test_a_run_token_opens_no_page_and_no_stream(objects: ApiObjects) -> None:
     for address in ("/", "/inbox/", "/admin/", "/admin/activities/activity/", "/api/v1/events/"):
-        answer = world.agent.client.get(address)
+        answer = objects.agent.client.get(address)
         assert answer.status_code in (301, 302, 401, 403, 404), (address, answer.status_code)
         if answer.status_code in (301, 302):
             assert "login" in answer["Location"]
 
 
 def test_a_run_token_does_not_find_or_change_another_run(
-    engine: Engine, world: World, elsewhere: World
+    engine: Engine, objects: ApiObjects, other_objects: ApiObjects
 ) -> None:
     """The response is the same for runs of the same tenant, of another tenant, and unknown runs."""
-    _, sibling = accept_work(engine, world.tenant)
-    before = snapshot(world.tenant), snapshot(elsewhere.tenant)
+    _, sibling = accept_work(engine, objects.tenant)
+    before = snapshot(objects.tenant), snapshot(other_objects.tenant)
     answers = set()
 
     for method, address, _ in operations():
         if not address.startswith(CALLBACKS):
             continue
-        for run in (sibling.run_id, elsewhere.agent.run_id, uuid4()):
-            place = world.at(address).replace(str(world.agent.run_id), str(run))
-            answer = getattr(world.agent.client, method)(
+        for run in (sibling.run_id, other_objects.agent.run_id, uuid4()):
+            place = objects.address(address).replace(str(objects.agent.run_id), str(run))
+            answer = getattr(objects.agent.client, method)(
                 place, {**RESULT, **CALLS["report_blocker"]} if method == "post" else None
             )
             body = problem(answer, 404, "not_found")
@@ -85,12 +85,14 @@ def test_a_run_token_does_not_find_or_change_another_run(
 
     assert len(answers) == 1
     assert (
-        changed(before[0], snapshot(world.tenant)) == changed(before[1], snapshot(elsewhere.tenant)) == set()
+        changed(before[0], snapshot(objects.tenant))
+        == changed(before[1], snapshot(other_objects.tenant))
+        == set()
     )
 
 
-def test_malformed_tokens_are_refused(world: World) -> None:
-    good = world.agent.request.callback.token
+def test_malformed_tokens_are_refused(objects: ApiObjects) -> None:
+    good = objects.agent.request.callback.token
     for text in (
         "",
         "x",
@@ -101,7 +103,7 @@ def test_malformed_tokens_are_refused(world: World) -> None:
         good[:-1] + ("E" if good.endswith("A") else "A"),
         good + ":x",
     ):
-        client = AgentClient(world.agent.request, token=text or " ")
+        client = AgentClient(objects.agent.request, token=text or " ")
 
         assert client.post("complete", RESULT).status_code == 401
         assert client.use("report_blocker", **CALLS["report_blocker"]).status_code == 401
@@ -132,71 +134,77 @@ def test_tools_refuse_fields_that_name_other_work_or_tenants(
 
 
 def test_foreign_ids_in_arguments_of_tools_are_refused_alike(
-    engine: Engine, world: World, elsewhere: World
+    engine: Engine, objects: ApiObjects, other_objects: ApiObjects
 ) -> None:
     """The response is the same for ids of another tenant, of another kind and unknown ones. Only the call is recorded."""
-    _, agent = accept_work(engine, world.tenant)
-    foreign = [value for name, value in elsewhere.ids.items() if _is_id(value)]
-    kinds = [
-        value
-        for name, value in world.ids.items()
-        if _is_id(value) and name not in ("activities", "approvals")
-    ]
-    before = snapshot(world.tenant), snapshot(elsewhere.tenant)
+    _, agent = accept_work(engine, objects.tenant)
+    channel = objects.parameters["channels/"]["id"]
+    for activities in ("activities/{id}", "activities/", "approvals/"):
+        del objects.parameters[activities]
+    ids = {*ids_of(other_objects), *ids_of(objects), str(uuid4()), str(other_objects.agent.activity_id)}
+    before = snapshot(objects.tenant), snapshot(other_objects.tenant)
 
-    for value in (*foreign, *kinds, str(uuid4()), str(elsewhere.agent.activity_id)):
+    for value in ids:
         response = agent.use("create_approval", **CALLS["create_approval"], activity_ids=[value])
         answer = response.json()
         assert (answer["id"], answer["held"], answer["not_held"]) == (
             None, [], [{"id": value, "reason": agent_tools.NOT_OWN}],
         )  # fmt: skip
-        if value != world.ids["channels"]:
+        if value != channel:
             blocked = agent.use("report_blocker", type="channel_auth_expired", message="x", channel_id=value)
             problem(blocked, 403, "tool_refused")
 
-    assert changed(before[0], snapshot(world.tenant)) == {"activities_toolcall"}
-    assert changed(before[1], snapshot(elsewhere.tenant)) == set()
+    assert changed(before[0], snapshot(objects.tenant)) == {"activities_toolcall"}
+    assert changed(before[1], snapshot(other_objects.tenant)) == set()
 
 
-def _is_id(value: str) -> bool:
-    return len(value) == 36 and value.count("-") == 4
+def ids_of(objects: ApiObjects) -> set[str]:
+    return {
+        value
+        for parameters in objects.parameters.values()
+        for value in parameters.values()
+        if len(value) == 36 and value.count("-") == 4
+    }
 
 
 def test_a_blocker_does_not_expire_a_channel_of_another_tenant(
-    engine: Engine, acme: Tenant, elsewhere: World
+    engine: Engine, acme: Tenant, other_objects: ApiObjects
 ) -> None:
     _, agent = accept_work(engine, acme)
 
     agent.use(
-        "report_blocker", type="channel_auth_expired", message="x", channel_id=elsewhere.ids["channels"]
+        "report_blocker",
+        type="channel_auth_expired",
+        message="x",
+        channel_id=other_objects.parameters["channels/"]["id"],
     )
 
-    with tenant_scope(elsewhere.tenant.pk):
-        assert Channel.objects.get(pk=elsewhere.ids["channels"]).status == "active"
+    with tenant_scope(other_objects.tenant.pk):
+        assert Channel.objects.get(pk=other_objects.parameters["channels/"]["id"]).status == "active"
 
 
 @pytest.mark.parametrize("verb", ["complete", "heartbeat"])
 def test_a_report_affects_its_run_only_whatever_fields_it_has(
-    engine: Engine, world: World, elsewhere: World, verb: str
+    engine: Engine, objects: ApiObjects, other_objects: ApiObjects, verb: str
 ) -> None:
     """Unknown fields of reports are ignored."""
-    _, victim = accept_work(engine, world.tenant)
-    before = snapshot(elsewhere.tenant)
+    _, victim = accept_work(engine, objects.tenant)
+    before = snapshot(other_objects.tenant)
     more = {name: str(victim.activity_id) for name in WIDENING_FIELDS} | {
-        "tenant_id": str(elsewhere.tenant.pk),
+        "tenant_id": str(other_objects.tenant.pk),
         "status": "approved",
     }
 
-    answer = world.agent.post(
+    answer = objects.agent.post(
         verb, {**more, **(RESULT if verb == "complete" else {"usage": {"input_tokens": 1}})}
     )
 
     assert answer.status_code == 200, answer.content
-    assert engine.status(world.tenant, victim.activity_id) == "in_progress"
-    assert engine.status(world.tenant, world.agent.activity_id) == (
+    assert engine.status(objects.tenant, victim.activity_id) == "in_progress"
+    assert engine.status(objects.tenant, objects.agent.activity_id) == (
         "done" if verb == "complete" else "in_progress"
     )
-    assert changed(before, snapshot(elsewhere.tenant)) == set()
+    assert changed(before, snapshot(other_objects.tenant)) == set()
 
 
 INVALID_USAGES: list[Any] = [

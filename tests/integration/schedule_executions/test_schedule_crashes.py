@@ -14,7 +14,7 @@ from agents.contracts import AgentResult
 from agents.exceptions import PermanentAgentError
 from agents.models import PlatformConfig
 from pipelines.models import DatasetRow, ScheduleExecution
-from pipelines.schedules import executions as at_work
+from pipelines.schedules import executions as schedule_executions
 from pipelines.schedules import firing, lifecycle, system_jobs
 from tenants.context import tenant_scope
 from tenants.models import Tenant
@@ -29,6 +29,8 @@ from tests.scheduling import (
     statuses,
     tickers,
 )
+
+pytestmark = pytest.mark.usefixtures("scheduler_defaults")
 
 
 def fail(request: Any) -> AgentResult:
@@ -148,7 +150,7 @@ def test_cancelling_ends_a_running_expansion(tenant: Tenant, monkeypatch: pytest
     ) -> None:
         record(row, page, recorded=recorded, waits_for_batches=waits_for_batches)
         if recorded:
-            at_work.mark_cancelled(row, actor="ann", reason="enough")
+            schedule_executions.mark_cancelled(row, actor="ann", reason="enough")
 
     monkeypatch.setattr(lifecycle, "_record", record_and_cancel)
     lifecycle.expand(tenant.pk, execution_id)
@@ -211,7 +213,7 @@ def test_a_successful_or_cancelled_execution_raises_no_alert(engine: Engine, ten
     fire(make_schedule(tenant, "one"), FIRST)
     engine.drain()
     fire(make_schedule(tenant, "two"), FIRST)
-    at_work.cancel(tenant.pk, executions(tenant)[1].pk, actor="ann")
+    schedule_executions.cancel(tenant.pk, executions(tenant)[1].pk, actor="ann")
 
     assert statuses(tenant) == ["success", "cancelled"]
     with tenant_scope(tenant.pk):

@@ -9,7 +9,7 @@ import pytest
 from activities import cancellation
 from activities.models import Activity
 from pipelines.models import Firing, PipelineRun, ScheduleExecution
-from pipelines.schedules import executions as at_work
+from pipelines.schedules import executions as schedule_executions
 from pipelines.schedules import firing, system_jobs
 from tenants.context import tenant_scope
 from tenants.models import Tenant
@@ -26,6 +26,8 @@ from tests.scheduling import (
     statuses,
     tickers,
 )
+
+pytestmark = pytest.mark.usefixtures("scheduler_defaults")
 
 
 def wait_for_a_person(engine: Engine, tenant: Tenant, status: str) -> None:
@@ -141,7 +143,7 @@ def test_a_cancelled_execution_starts_no_jobs_and_cancels_running_ones(
     )
     fire(schedule, FIRST)
 
-    at_work.cancel(tenant.pk, execution(tenant).pk, actor="ann", reason="wrong list")
+    schedule_executions.cancel(tenant.pk, execution(tenant).pk, actor="ann", reason="wrong list")
     engine.drain()
 
     assert statuses(tenant) == ["cancelled"]
@@ -161,8 +163,8 @@ def test_an_interrupted_cancellation_is_finished_by_the_system_job(
     )
     fire(schedule, FIRST)
     with monkeypatch.context() as patched:
-        patched.setattr(at_work, "close_jobs", lambda *_: None)  # as if the process died
-        at_work.cancel(tenant.pk, execution(tenant).pk, actor="ann")
+        patched.setattr(schedule_executions, "close_jobs", lambda *_: None)  # as if the process died
+        schedule_executions.cancel(tenant.pk, execution(tenant).pk, actor="ann")
     interrupted = (execution(tenant).status, execution(tenant).finished_at)
 
     system_jobs.advance_executions()
@@ -179,7 +181,7 @@ def test_a_queued_execution_can_be_cancelled_and_its_time_counts_as_skipped(tena
     fire(schedule, FIRST)
     fire(schedule, SECOND)
 
-    at_work.cancel(tenant.pk, executions(tenant)[1].pk, actor="ann")
+    schedule_executions.cancel(tenant.pk, executions(tenant)[1].pk, actor="ann")
 
     assert statuses(tenant) == ["running", "cancelled"]
     assert states(schedule) == ["fired", "skipped"]
@@ -192,9 +194,9 @@ def test_an_ended_execution_or_one_of_another_tenant_cannot_be_cancelled(
     fire(schedule, FIRST)
     row = execution(tenant)
 
-    with pytest.raises(at_work.NotFound):
-        at_work.cancel(other_tenant.pk, row.pk, actor="eve")
+    with pytest.raises(schedule_executions.NotFound):
+        schedule_executions.cancel(other_tenant.pk, row.pk, actor="eve")
     engine.drain()
     statuses(tenant)
-    with pytest.raises(at_work.ExecutionEnded):
-        at_work.cancel(tenant.pk, row.pk, actor="ann")
+    with pytest.raises(schedule_executions.ExecutionEnded):
+        schedule_executions.cancel(tenant.pk, row.pk, actor="ann")

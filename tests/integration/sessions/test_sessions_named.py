@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from tests.accepted_work import RESULT, AgentClient
 from tests.engine import Engine, eventually, in_another_thread
 from tests.integration.recovery.losses import Died, lose
 from tests.integration.sessions.conversations import REPORT, heartbeat, history, live, naming, run
+from tests.servers import celery_command
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 ROOT = Path(__file__).resolve().parents[3]
@@ -75,17 +75,7 @@ def test_after_sigkill_the_next_run_continues_the_session(
     engine.serve(acme, "qa", adapter="http", endpoint=httpserver.url_for("/agent"))
     (activity_id,) = engine.submit(acme, deliverable_id=REPORT)
     engine.messages()  # publishes it
-    command = [
-        sys.executable,
-        "-m",
-        "celery",
-        "-A",
-        "orchestrator",
-        "worker",
-        "-Q",
-        "agent__qa",
-        "--concurrency=1",
-    ]
+    command = celery_command("worker", "-Q", "agent__qa", "--concurrency=1")
     environment = {**process_environment, "AGENT_EGRESS_ALLOW": settings.ORCHESTRATOR_EGRESS_ALLOW[0]}
 
     with subprocess.Popen(
