@@ -88,8 +88,8 @@ def claims_of(tenant_id: UUID, items: Iterable[Any]) -> dict[UUID, PersonClaim]:
     events = ActivityEvent.objects.for_tenant(tenant_id).filter(activity_id__in=claimed, verb="take_up")
     rows = events.order_by("activity_id", "-seq").distinct("activity_id")
     return {
-        activity_id: PersonClaim(*claim)
-        for activity_id, *claim in rows.values_list("activity_id", "actor", "at")
+        activity_id: PersonClaim(actor, at)
+        for activity_id, actor, at in rows.values_list("activity_id", "actor", "at")
     }
 
 

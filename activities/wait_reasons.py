@@ -327,8 +327,8 @@ def _last_runs(activities: Sequence[Activity], delays: Mapping[UUID, Wake]) -> d
     runs = ActivityRun.objects.for_tenant(activities[0].tenant_id).filter(activity_id__in=ids)
     last = runs.order_by("activity_id", "-fence").distinct("activity_id")
     return {
-        activity_id: _LastRun(*run)
-        for activity_id, *run in last.values_list("activity_id", "attempt", "error")
+        activity_id: _LastRun(attempt, error)
+        for activity_id, attempt, error in last.values_list("activity_id", "attempt", "error")
     }
 
 
