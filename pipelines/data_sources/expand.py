@@ -226,7 +226,7 @@ def read_params(params: Mapping[str, Any]) -> Params:
             errors.extend(InputError(at("params", name), str(problem)) for problem in error.errors)
     if len(sources) > MOST_SOURCES:
         errors.append(InputError("params", f"must have at most {MOST_SOURCES} data sources"))
-    params = Params(literals, sources)
+    readable = Params(literals, sources)
     if errors:
-        raise ParamsError(errors, params)
-    return params
+        raise ParamsError(errors, readable)
+    return readable
