@@ -289,7 +289,7 @@ def test_the_figures_at_the_top_of_the_readme_are_those_of_the_benchmarks() -> N
         ("a run of 3 steps", "one 3-step run on an idle system, p50"),
     ):
         assert figures(claimed, above) == figures(measured, below)
-    assert f"after {figures(measured, '200 runs under way')[0]} s" in first
+    assert f"after {figures(measured, '200 runs in progress')[0]} s" in first
 
 
 def test_other_pages_quote_the_measured_figures_of_the_readme() -> None:
