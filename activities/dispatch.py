@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -164,9 +164,8 @@ def _run_and_continue(held: list[HeldGrant], *, alone: bool = False) -> None:
 
 def _hand_over_now(changes: Exchange) -> None:
     """Pass collected changes to the relay instead of sending them with the next exchange of this thread."""
-    if changes:
-        with relay.collecting_in(None):
-            relay.hand_over(changes.take())
+    with relay.collecting_in(None):
+        relay.hand_over(changes.take())
 
 
 def _may_go_on(lease: leases.Lease, message_began: float) -> bool:
@@ -269,10 +268,13 @@ def _run_with_following(run: _Run, lease: leases.Lease, message_began: float) ->
     return superseded
 
 
+def _hold(runs: Iterable[_Run]) -> AbstractContextManager[None]:
+    return leases.current().holding(*(run.claimed.run.run_id for run in runs))
+
+
 def _relieve(group: Group) -> None:
     """Run the remaining runs of a group whose thread is blocked by a slow agent. If this thread is blocked too, another one takes over."""
-    run_ids = [run.claimed.run.run_id for run in group.rest()]
-    with leases.current().holding(*run_ids), QUICK_WORK.watching(group):
+    with group.holding, QUICK_WORK.watching(group):
         for grant in _call_and_record(group):
             _offer_if_woken(grant)
 
@@ -620,7 +622,7 @@ class _Following:
         return (
             row.step is not None
             and (row.pipeline_id, row.step) not in LAST_STEPS
-            and not (role.budgeted or OTHERS_WAIT.is_set() or tracing.is_on())
+            and not (role.budgeted or OTHERS_WAIT.is_set())
             # The group of such work depends on its parameters, which are not known yet.
             and role.adapter.adapter != "cli"
             and row.agent_role in self._lease.open_roles()
@@ -636,7 +638,6 @@ class _Following:
     def record(self, end: Callable[[Callable[[], AbstractContextManager[None]]], object]) -> None:
         """Call `end`, which records the result in a transaction and enters the given context within it. May be repeated."""
         self._claims = None
-        self._holding.close()
         end(self._claiming)
         self._is_recorded = True
 
@@ -858,4 +859,4 @@ OTHERS_WAIT = threading.Event()
 #: Steps (pipeline, name) whose last end began no other step. Admission is not asked to pass their slots on.
 LAST_STEPS: set[tuple[UUID | None, str | None]] = set()
 MOST_LAST_STEPS = 10_000
-QUICK_WORK = QuickWork(begin=partial(_run_and_continue, alone=True), relieve=_relieve)
+QUICK_WORK = QuickWork(begin=partial(_run_and_continue, alone=True), relieve=_relieve, hold=_hold)

@@ -18,7 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import UUID
@@ -90,6 +90,7 @@ class Group:
         self._answers = list(answers)
         self._lock = threading.Lock()
         self._calling_since: float | None = None
+        self.holding = ExitStack()  # of a group that was taken over, until a thread runs it
         self.is_alone = len(self._waiting) == 1 and not self._answers
 
     def next(self) -> Any | None:
@@ -121,14 +122,18 @@ class Group:
         with self._lock:
             return [*self._waiting, *self._answers]
 
-    def take_over(self) -> Group | None:
-        """Move the runs that wait behind a slow call into a new group, for the caller to run. None if there are none."""
+    def take_over(self, hold: Callable[[Iterable[Any]], AbstractContextManager[None]]) -> Group | None:
+        """Move the runs that wait behind a slow call into a new group, for the caller to run. None if there are none.
+
+        `hold`: keeps the lease on runs. It is entered here, because the thread of this group may end before another one runs the new group.
+        """
         with self._lock:
             began = self._calling_since
             late = began is not None and time.monotonic() - began > PATIENCE_SECONDS
             if not late or not (self._waiting or self._answers):
                 return None
             taken = Group(self._waiting, self._answers)
+            taken.holding.enter_context(hold(taken.rest()))
             self._waiting, self._answers = deque(), []
         return taken
 
@@ -136,12 +141,19 @@ class Group:
 class QuickWork:
     """The quick work of this process: counts its threads and holds the grants that wait for them.
 
-    When a call is slow, a new thread calls `begin` with a grant that waited too long, or `relieve` with the rest of a group.
+    When a call is slow, a new thread calls `begin` with a grant that waited too long, or `relieve` with the rest of a group, for whose runs
+    `hold` keeps the lease.
     """
 
-    def __init__(self, *, begin: Callable[[list[HeldGrant]], None], relieve: Callable[[Group], None]) -> None:
+    def __init__(
+        self,
+        *,
+        begin: Callable[[list[HeldGrant]], None],
+        relieve: Callable[[Group], None],
+        hold: Callable[[Iterable[Any]], AbstractContextManager[None]],
+    ) -> None:
         self.times = CallTimes()
-        self._begin, self._relieve = begin, relieve
+        self._begin, self._relieve, self._hold = begin, relieve, hold
         self._lock = threading.Lock()
         self._threads = 0
         self._waiting_grants: deque[HeldGrant] = deque()
@@ -208,7 +220,7 @@ class QuickWork:
                 self._groups.discard(group)
 
     def _start_relief(self) -> None:
-        if self._relief is None:
+        if self._relief is None or not self._relief.is_alive():
             self._relief = threading.Thread(target=self._relieve_late, name="relief", daemon=True)
             self._relief.start()
 
@@ -227,7 +239,7 @@ class QuickWork:
                     self._waiting_grants.remove(held)
                 seen = {held.run_id for held in self._waiting_grants}
             for group in groups:
-                if (rest := group.take_over()) is not None:
+                if (rest := group.take_over(self._hold)) is not None:
                     _start("relief of a call", self._relieve, rest)
             for held in late:
                 _start("relief of a thread", self._begin, [held])

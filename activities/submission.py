@@ -84,8 +84,8 @@ class Reservation:
 
     next_id: UUID | None
     begun: list[NewActivity] = field(default_factory=list)
-    _beginning: str = ""
-    _rows: Rows | None = None
+    _beginning: str = field(init=False)
+    _rows: Rows = field(init=False)
 
     def note(self, items: Sequence[NewActivity], beginning: Beginning, rows: Rows) -> None:
         self.begun += items
@@ -97,8 +97,7 @@ class Reservation:
         Returns the rows of `claim.sql`; None if the statement was sent before, so that the claim needs one of its own.
         """
         statement = _statement(self._beginning, is_claimed=True)
-        is_pending = self._rows is not None and self._rows.replace(statement.text, parameters)
-        return self._rows if is_pending else None
+        return self._rows if self._rows.replace(statement.text, parameters) else None
 
 
 _reservation: ContextVar[Reservation | None] = ContextVar("reservation", default=None)

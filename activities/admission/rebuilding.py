@@ -193,7 +193,8 @@ def _runs_still_called() -> QuerySet[ActivityRun]:
 class SlotAudit:
     """Compares held slots with live runs. A difference is repaired if it is seen twice in a row; once may be a matter of timing."""
 
-    suspects: set[tuple[UUID, str]] = field(default_factory=set)
+    orphans: set[tuple[UUID, str]] = field(default_factory=set)  # slots without a run, seen once
+    missing: set[tuple[UUID, str]] = field(default_factory=set)  # runs without a slot, seen once
 
     def compare(self) -> tuple[Exchange, list[Grant]]:
         """Return slots to release, and grants to publish again because no worker has started them.
@@ -209,15 +210,16 @@ class SlotAudit:
         orphans = started - runs.keys()
         orphans -= _calls_under_way(orphans)
         # Until the end of a run that passes its slot on is committed, the run has no slot, and that slot has no run.
-        differences = orphans | (runs.keys() - started)
-        repaired, self.suspects = differences & self.suspects, differences - self.suspects
-        release = Exchange(releases=[Release(*key) for key in orphans & repaired])
+        missing = runs.keys() - started
+        release = Exchange(releases=[Release(*key) for key in orphans & self.orphans])
+        lost = missing & self.missing
+        self.orphans, self.missing = orphans - self.orphans, missing - self.missing
         for slot in slots:
             run = runs.get((slot.activity_id, slot.grant))
             if slot.seated and run is not None and run.accepted_at:
                 scripts.accept(slot.activity_id, slot.grant)  # its worker could not release the seat
-        if missing := repaired - orphans:
-            _restore("", hold=[_slot_of(runs[key]) for key in missing])
+        if lost:
+            _restore("", hold=[_slot_of(runs[key]) for key in lost])
         overdue = settings.ORCHESTRATOR_REPUBLISH_SECONDS
         again = [
             Grant(slot.activity_id, slot.tenant_id, slot.role, slot.grant, False)

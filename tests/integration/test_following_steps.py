@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
@@ -23,9 +25,11 @@ from activities.signals import activity_settled
 from activities.submission import NewActivity
 from agents import adapters
 from agents.contracts import AgentRequest, AgentResult, Completed, Output
+from agents.exceptions import ConfigurationError
 from agents.models import Agent
-from pipelines import progression
+from pipelines import progression, starting
 from pipelines.models import Pipeline
+from pipelines.submission import NewRun, start_run
 from tenants import pausing
 from tenants.context import APP, tenant_scope
 from tenants.models import Tenant
@@ -36,6 +40,7 @@ from tests.flows import Flow, step
 from tests.integration.recovery.losses import Died, lose
 from tests.integration.test_outages import lost_answer
 from tests.spending import make_budget
+from tests.tracing import collect_spans
 
 CHAIN = (step("one"), step("two", "one"), step("three", "two"))
 
@@ -224,10 +229,11 @@ def test_no_slot_is_requested_while_others_wait(engine: Engine, acme: Tenant, fo
     [
         (step("one"), step("two", "one", agent_role="dev")),
         (step("one"), step("two", "one"), step("also", "one")),
+        (step("one"), step("two", "one"), step("also", "one", when="true")),
         (step("one"), step("two", "one", priority=3)),
         (step("one"), step("two", "one", human_role="editor")),
     ],
-    ids=["of another role", "beside another one", "more urgent", "of a person"],
+    ids=["of another role", "beside another one", "beside a conditional one", "more urgent", "of a person"],
 )
 def test_a_step_with_other_requirements_is_offered_as_usual(
     engine: Engine, acme: Tenant, followed: list[bool], steps: tuple[dict[str, Any], ...]
@@ -457,8 +463,9 @@ def test_a_refused_result_leaves_no_trace_of_the_next_step(
     assert followed == [False]
 
 
-def test_a_run_that_cannot_be_recorded_releases_its_redis_connection(
-    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_answered", [False, True], ids=["without a claim", "with a claim"])
+def test_a_run_that_cannot_be_recorded_releases_its_redis_connection_and_the_next_step(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch, is_answered: bool
 ) -> None:
     def run_once(action: Callable[[], object]) -> object:
         return action()  # no retries, as if the outage outlasted the lease
@@ -466,7 +473,7 @@ def test_a_run_that_cannot_be_recorded_releases_its_redis_connection(
     flow = Flow(engine, acme, *CHAIN)
     in_use = len(client().connection_pool._in_use_connections)
     with monkeypatch.context() as patched:
-        patched.setattr(SentCommand, "is_answered", lambda self: False)
+        patched.setattr(SentCommand, "is_answered", lambda self: is_answered)
         patched.setattr(results, "persistently", run_once)
         with failing_commit(DEADLOCK), pytest.raises(DatabaseError):
             dispatch.receive(**(engine.take() or {}))
@@ -614,23 +621,23 @@ def test_a_step_whose_slot_was_withdrawn_before_the_call_runs_later(
     assert len(runs_of(engine, acme, flow, "two")) == 2
 
 
-def before_the_first_claim(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) -> None:
-    """Let `then` happen in another thread before the first step that follows is claimed, when it holds the slot already."""
+def before_claims(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object], *, most: int = 1) -> None:
+    """Let `then` happen in another thread before each step that follows is claimed, when it holds the slot already."""
     begin, happened = dispatch._begin_claims, list[Any]()
 
     def begin_afterwards(held: Any, created: Any = None) -> Any:
-        if created is not None and not happened:
+        if created is not None and len(happened) < most:
             happened.append(in_another_thread(then))
         return begin(held, created)
 
     monkeypatch.setattr(dispatch, "_begin_claims", begin_afterwards)
 
 
-def test_an_audit_before_the_commit_takes_no_slot_from_the_next_steps(
+def test_audits_before_the_commits_take_no_slot_from_the_next_steps(
     engine: Engine, acme: Tenant, followed: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It sees the run that is about to end without a slot, and must not hold one for it."""
-    before_the_first_claim(monkeypatch, rebuilding.SlotAudit().compare)
+    """They see each run that is about to end without a slot. Before, they saw the slot of the second one without a run."""
+    before_claims(monkeypatch, rebuilding.SlotAudit().compare, most=2)
     engine.serve(acme, "qa", max_concurrency=1)
     flow = Flow(engine, acme, *CHAIN)
     engine.drain()
@@ -651,7 +658,7 @@ def test_two_audits_while_the_transaction_waits_leave_no_slot_without_a_run(
         monkeypatch.setattr(dispatch, "CLAIM_SECONDS", -1.0)
         assert [slot.activity_id for slot in scripts.audit(withdraw_orphans=False)] == [first]
 
-    before_the_first_claim(monkeypatch, audit_twice)
+    before_claims(monkeypatch, audit_twice)
     flow = Flow(engine, acme, *CHAIN)
     first = flow.row("one").activity_id
     engine.drain()
@@ -661,3 +668,142 @@ def test_two_audits_while_the_transaction_waits_leave_no_slot_without_a_run(
     assert followed == [False] * 3
     assert flow.outcome == ("completed", 0)
     assert steps_called(engine) == ["one", "two", "three"]
+
+
+def test_a_step_that_was_the_last_one_before_is_asked_about_again_after_another_step_has_followed_it(
+    engine: Engine, acme: Tenant, followed: list[bool]
+) -> None:
+    """In a new version of the pipeline the step is not the last one any more."""
+    for steps in (CHAIN[:1], CHAIN[:1], CHAIN[:2], CHAIN[:2]):
+        flow = Flow(engine, acme, *steps)
+        engine.drain()
+        assert flow.outcome == ("completed", 0)
+
+    # The second end of "one" asks for no slot; neither does the third, but it shows that a step follows. "two" is the last one.
+    assert followed == [False, False, True]
+
+
+def test_only_so_many_last_steps_are_remembered(
+    engine: Engine, acme: Tenant, followed: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "MOST_LAST_STEPS", 0)
+    for _ in range(2):
+        Flow(engine, acme, *CHAIN[:1])
+        engine.drain()
+
+    assert followed == [False, False]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"group_key": "one at a time"}, {"files": ("docs/",)}, {"not_before": datetime(2100, 1, 1, tzinfo=UTC)}],
+)
+def test_a_step_that_needs_more_than_the_slot_is_offered_as_usual(
+    engine: Engine,
+    acme: Tenant,
+    followed: list[bool],
+    monkeypatch: pytest.MonkeyPatch,
+    change: dict[str, Any],
+) -> None:
+    """No step of a pipeline does so yet."""
+    place = starting._place_branch
+
+    def place_and_change(item: NewActivity, *arguments: Any) -> NewActivity:
+        return replace(place(item, *arguments), **change)
+
+    monkeypatch.setattr(starting, "_place_branch", place_and_change)
+    Flow(engine, acme, *CHAIN[:2])
+    engine.drain()
+
+    assert steps_called(engine) == ["one", "two"][: 1 if "not_before" in change else 2]
+    assert not any(followed)
+
+
+def test_a_step_whose_input_is_not_in_postgresql_is_claimed_but_not_started(
+    engine: Engine, acme: Tenant, followed: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its output is looked up elsewhere before the agent is called. A pipeline names only outputs that were just recorded."""
+    place = starting._place_branch
+    monkeypatch.setattr(
+        starting,
+        "_place_branch",
+        lambda item, *arguments: replace(place(item, *arguments), input_ref=uuid4()),
+    )
+    flow = Flow(engine, acme, *CHAIN[:2])
+    engine.drain()
+
+    assert followed == [True]
+    assert steps_called(engine) == ["one"]
+    assert (engine.get(acme, flow.row("two").activity_id).error or {})["code"] == "input_missing"
+
+
+def test_the_first_step_of_another_run_does_not_take_the_slot(
+    engine: Engine, acme: Tenant, followed: list[bool]
+) -> None:
+    """Its pipeline may be paused, which admission has not checked."""
+
+    def start_another(sender: Any, *, activity: Any, **kwargs: Any) -> None:
+        if activity.step == "one" and activity.pipeline_run_id == flow.id:
+            start_run(acme.pk, "flow", NewRun(), actor="test")
+
+    flow = Flow(engine, acme, *CHAIN[:1])
+    activity_settled.connect(start_another, dispatch_uid="test.start_another")
+    try:
+        engine.drain()
+    finally:
+        activity_settled.disconnect(dispatch_uid="test.start_another")
+
+    assert steps_called(engine) == ["one", "one"]
+    assert followed == [False, False]
+
+
+def test_a_slot_that_no_step_takes_uses_up_no_rate_limit(
+    engine: Engine, acme: Tenant, followed: list[bool]
+) -> None:
+    engine.serve(acme, "qa", rate={"per_second": 0.001, "capacity": 2})
+    Flow(engine, acme, *CHAIN[:1])
+    engine.drain()
+    engine.submit(acme)
+    engine.drain()
+
+    assert followed == [False]
+    assert [call.name for call in engine.agent.calls] == ["one", "work 0"]
+
+
+def test_no_step_follows_when_the_message_is_too_old(
+    engine: Engine, acme: Tenant, followed: list[bool], settings: Any
+) -> None:
+    settings.ORCHESTRATOR_CONTINUE_SECONDS = -1.0
+    flow = Flow(engine, acme, *CHAIN)
+
+    assert engine.drain() == 3
+
+    assert flow.outcome == ("completed", 0)
+    assert followed == []
+
+
+def test_no_step_follows_while_tracing_is_on(engine: Engine, acme: Tenant, followed: list[bool]) -> None:
+    with collect_spans() as spans:
+        flow = Flow(engine, acme, *CHAIN)
+        engine.drain()
+
+    assert flow.outcome == ("completed", 0)
+    assert followed == []
+    assert len(spans.named("run qa")) == 3
+
+
+def test_an_agent_whose_settings_cannot_be_read_any_more_loses_no_result(
+    engine: Engine, acme: Tenant, followed: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next step is created, and its own claim says what is wrong."""
+
+    def refuse() -> None:
+        raise ConfigurationError("The key cannot be read.")
+
+    before_claims(monkeypatch, refuse)
+    flow = Flow(engine, acme, *CHAIN[:2])
+    engine.drain()
+
+    assert followed == [False, False]
+    assert [len(runs_of(engine, acme, flow, name)) for name in ("one", "two")] == [1, 1]
+    assert flow.outcome == ("completed", 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from threading import Barrier
+from threading import Barrier, Event
 from time import monotonic
 from typing import Any
 from uuid import UUID
@@ -180,6 +180,40 @@ def test_runs_behind_a_hanging_call_are_taken_over_by_other_threads(
 
     assert under_way[0] > 1
     assert len(engine.agent.calls) == 60
+
+
+def test_runs_that_were_taken_over_are_held_until_their_new_thread_has_them(
+    engine: Engine, acme: Tenant, relief: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slow call ends before the new thread begins. A worker that shuts down waits for all runs that are held."""
+    ids = engine.submit(acme, count=8)
+    is_taken_over, has_ended, held = Event(), Event(), list[set[UUID]]()
+    start = quick_work._start
+
+    def start_late(name: str, work: Callable[[Any], None], group: Any) -> None:
+        is_taken_over.set()
+        assert has_ended.wait(60)
+        held.append({run.claimed.run.run_id for run in group.rest()} & engine.lease.runs.keys())
+        start(name, work, group)
+
+    def behaviour(request: AgentRequest) -> AgentResult:
+        if len(engine.agent.calls) == 1:
+            assert is_taken_over.wait(60)
+        return Completed(Output(content="done"))
+
+    engine.agent.behaviour = behaviour
+    monkeypatch.setattr(quick_work, "_start", start_late)
+    messages = [engine.take() or {} for _ in ids]
+    dispatch._run(
+        [quick_work.HeldGrant(dispatch.read_message(**each), monotonic()) for each in messages],
+        engine.lease,
+        0.0,
+    )
+    has_ended.set()
+    eventually(lambda: engine.drain() or statuses(acme, ids)["done"] == len(ids), 60)
+
+    assert [len(each) for each in held] == [7]
+    assert not engine.lease.runs
 
 
 def test_runs_of_a_role_that_has_become_slow_are_called_in_parallel(

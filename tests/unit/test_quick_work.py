@@ -1,0 +1,110 @@
+"""The threads of quick work: how many there are, which grants wait for them, and what they take over from slow ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from time import monotonic, sleep
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from activities import quick_work
+from activities.admission import Grant
+from activities.quick_work import Group, HeldGrant, QuickWork
+
+WAIT = 20.0
+TENANT = uuid4()
+
+
+def held(role: str = "qa") -> HeldGrant:
+    return HeldGrant(Grant(uuid4(), TENANT, role, "1", started=True), monotonic())
+
+
+def quick_work_that(begin: Callable[[list[HeldGrant]], None] = lambda held: None) -> QuickWork:
+    return QuickWork(begin=begin, relieve=lambda group: None, hold=lambda runs: nullcontext())
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = monotonic() + WAIT
+    while not condition():
+        assert monotonic() < end
+        sleep(0.001)
+
+
+@pytest.fixture
+def without_relief(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(QuickWork, "_start_relief", lambda self: None)
+
+
+@pytest.mark.usefixtures("without_relief")
+def test_only_so_many_threads_do_quick_work_and_the_grants_of_others_wait_for_them() -> None:
+    quick, late = quick_work_that(), held()
+
+    assert [quick.join([held()]) for _ in range(quick_work.THREADS)] == [True] * quick_work.THREADS
+    assert not quick.join([late])
+    assert quick.waiting() == 1
+    assert quick.take_or_leave(10) == [late]
+    assert not quick.join([]), "the thread has taken the grant and stays"
+    assert quick.take_or_leave(10) == []
+    assert quick.join([]), "nothing waited, so the thread has left"
+    assert not quick.join([])
+    quick.leave()
+    assert quick.join([])
+
+
+@pytest.mark.usefixtures("without_relief")
+def test_a_thread_takes_grants_of_one_kind_and_no_more_than_it_has_seats_for() -> None:
+    quick, first, other, second = quick_work_that(), held(), held("dev"), held()
+    quick.leave_to_others([first, other, second])
+
+    assert quick.take(first.kind, -1) == []
+    assert quick.take(first.kind, 1) == [first]
+    assert quick.take_or_leave(10) == [other]
+    assert quick.take(first.kind, 10) == [second]
+
+
+@pytest.mark.parametrize("patience", [0.0, WAIT])
+def test_only_runs_behind_a_slow_call_are_taken_over(
+    monkeypatch: pytest.MonkeyPatch, patience: float
+) -> None:
+    monkeypatch.setattr(quick_work, "PATIENCE_SECONDS", patience)
+    group = Group(["one", "two"])
+
+    before = group.take_over(lambda runs: nullcontext())
+    group.next()
+    taken = group.take_over(lambda runs: nullcontext())
+    again = group.take_over(lambda runs: nullcontext())
+
+    assert before is None, "no call has begun"
+    assert (taken.rest() if taken else []) == ([] if patience else ["two"])
+    assert again is None
+    assert group.rest() == (["two"] if patience else [])
+
+
+@pytest.mark.parametrize(("waiting", "answers", "is_alone"), [(1, 0, True), (2, 0, False), (1, 1, False)])
+def test_a_run_without_others_is_alone(waiting: int, answers: int, is_alone: bool) -> None:
+    assert Group(range(waiting), range(answers)).is_alone is is_alone
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_relief_begins_again_after_it_could_start_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[HeldGrant] = []
+    quick, after = quick_work_that(begun.extend), held()
+
+    def fail(*arguments: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as without_threads:
+        without_threads.setattr(quick_work, "_start", fail)
+        quick.join([])
+        relief = quick._relief
+        assert relief is not None
+        quick.leave_to_others([held()])
+        relief.join(WAIT)
+    quick.join([])
+    quick.leave_to_others([after])
+    until(lambda: begun == [after])
+    quick.leave()
+    quick.leave()
