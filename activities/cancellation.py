@@ -72,9 +72,7 @@ def _cancel(activity: Activity, actor: str, reason: str) -> None:
 
 
 def _lock_activity(tenant_id: UUID, activity_id: UUID) -> Activity:
-    activity = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first()
-    if activity is None:
-        raise NotFound("activity", activity_id)
+    activity = Activity.objects.for_tenant(tenant_id).get_or_raise(NotFound, "activity", activity_id)
     if activity.link_kind == LinkKind.APPROVAL:
         return approvals.lock_concerned(tenant_id, activity)[activity_id]
     # Lock everything that this may end now, in order of ids, because the pipeline run is locked later.

@@ -101,5 +101,4 @@ def close(tenant_id: UUID, activity_id: UUID, state: str, *, actor: str) -> UUID
     if letter is None:
         return None
     DeadLetter.objects.filter(pk=letter.pk).update(state=state, closed_at=Now(), closed_by=actor)
-    escalation: UUID | None = letter.escalation_id
-    return escalation
+    return letter.escalation_id

@@ -381,8 +381,7 @@ def handle_waiting(*, within: float = TURN_SECONDS) -> int:
 
 def list_unhandled() -> QuerySet[Any]:
     """Return the dead letters of all tenants that people were not notified of yet."""
-    rows: QuerySet[Any] = DeadLetter.objects.filter(handled_at=None)
-    return rows
+    return DeadLetter.objects.filter(handled_at=None)
 
 
 def unhandled_since(age: timedelta) -> bool:
@@ -519,8 +518,7 @@ def _role_of_parent(activity: Activity) -> str | None:
     if activity.parent_id is None:
         return None
     parents = Activity.objects.for_tenant(activity.tenant_id).filter(pk=activity.parent_id)
-    role: str | None = parents.values_list("agent_role", flat=True).first()
-    return role
+    return parents.values_list("agent_role", flat=True).first()
 
 
 def _was_planned_recently(letter: DeadLetter) -> bool:

@@ -90,8 +90,7 @@ def record(
     )
     if wake.due_at is None:
         offer(activity)
-    wake_id: UUID = wake.id
-    return wake_id
+    return wake.id
 
 
 def add(

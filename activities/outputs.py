@@ -77,8 +77,7 @@ def store(tenant_id: UUID, activity_id: UUID, output: Mapping[str, Any]) -> UUID
         data=value.data,
         content_type=value.content_type,
     )
-    output_id: UUID = row.pk
-    return output_id
+    return row.pk
 
 
 def read(tenant_id: UUID, output_id: UUID) -> StoredOutput | None:

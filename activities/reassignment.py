@@ -100,8 +100,7 @@ def _create_successor(
         successors.update(
             dedup_key=activity.dedup_key
         )  # Only now, because two live activities may not share it.
-    successor: Activity = successors.get()
-    return successor
+    return successors.get()
 
 
 def _is_taken(activity: Activity) -> bool:

@@ -90,8 +90,7 @@ def _find_same_call(tenant_id: UUID, new: NewSubagent) -> Subagent | None:
     same = Subagent.objects.for_tenant(tenant_id).filter(
         parent_mailbox=new.parent_mailbox, tool_call_id=new.tool_call_id
     )
-    subagent: Subagent | None = same.first()
-    return subagent
+    return same.first()
 
 
 def _activity(new: NewSubagent, conversation: Mailbox, subagent_id: UUID) -> NewActivity:
@@ -132,8 +131,7 @@ def _conversation_of(tenant_id: UUID, subagent_id: UUID, role: str) -> Mailbox:
     subagent = rows.first_or_raise(_error("existing_agent_id", "is not a subagent of this tenant"))
     if subagent.subagent_type != role:
         raise _error("existing_agent_id", f"is a {subagent.subagent_type}, not a {role}")
-    conversation: Mailbox = subagent.conversation
-    return conversation
+    return subagent.conversation
 
 
 def _error(path: str, message: str) -> SubmissionInvalid:
@@ -237,7 +235,7 @@ def status_of(status: str) -> str:
 def state_of(tenant_id: UUID, subagent_id: UUID) -> SubagentState:
     """Return the state of one subagent. Raises `NotFound`. In the caller's `tenant_scope`, like all of this module."""
     rows = Subagent.objects.for_tenant(tenant_id).select_related("activity", "conversation")
-    subagent = rows.filter(pk=subagent_id).first_or_raise(NotFound("subagent", subagent_id))
+    subagent = rows.get_or_raise(NotFound, "subagent", subagent_id)
     return states_of(tenant_id, [subagent])[0]
 
 

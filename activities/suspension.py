@@ -138,7 +138,7 @@ def resolve_blocker(tenant_id: UUID, activity_id: UUID, *, actor: str, note: str
 
 def _resolution_of(tenant_id: UUID, activity_id: UUID) -> Activity:
     rows = Activity.objects.for_tenant(tenant_id)
-    activity: Activity = rows.filter(pk=activity_id).first_or_raise(NotFound("activity", activity_id))
+    activity: Activity = rows.get_or_raise(NotFound, "activity", activity_id)
     if activity_tree.resolves_blocker(activity):
         return activity_tree.newest_of_line(tenant_id, activity)
     resolutions = rows.filter(parent_id=activity_id, link_kind=LinkKind.RESOLUTION)
@@ -220,7 +220,7 @@ def open_review_of(tenant_id: UUID, activity_id: UUID) -> UUID:
     Raises `NotFound`, `TransitionRefused` if there is no review.
     """
     rows = Activity.objects.for_tenant(tenant_id)
-    activity: Activity = rows.filter(pk=activity_id).first_or_raise(NotFound("activity", activity_id))
+    activity: Activity = rows.get_or_raise(NotFound, "activity", activity_id)
     if activity.link_kind == LinkKind.REVIEW:
         return activity.pk
     newest: UUID | None = (

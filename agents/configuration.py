@@ -72,8 +72,7 @@ def attempts_of(tenant_id: UUID, role: str | None) -> int:
 
 def tenant_with_plan(tenant_id: UUID) -> Tenant:
     """Return the tenant for `cap_of`. Must run in a `tenant_scope`."""
-    tenant: Tenant = Tenant.objects.select_related("plan").get(pk=tenant_id)
-    return tenant
+    return Tenant.objects.select_related("plan").get(pk=tenant_id)
 
 
 def cap_of(tenant: Tenant, agent: Agent, config: AgentConfig | None) -> int:

@@ -69,10 +69,9 @@ def end(tenant_id: UUID, deliverable_id: UUID, role: str, external_id: str, reas
 
 
 def _live(tenant_id: UUID, deliverable_id: UUID, role: str) -> QuerySet[Any]:
-    rows: QuerySet[Any] = AgentSession.objects.for_tenant(tenant_id).filter(
+    return AgentSession.objects.for_tenant(tenant_id).filter(
         deliverable_id=deliverable_id, agent_id=role, ended_at=None
     )
-    return rows
 
 
 def _end(rows: QuerySet[Any], reason: EndReason) -> bool:

@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from http import HTTPStatus
 from statistics import median, quantiles
 from uuid import UUID
 
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404
 from django.urls import reverse
 
 from activities.models import ActivityRun
@@ -19,23 +19,18 @@ from agents import configuration, deployments
 from agents.governor import overview
 from agents.governor.overview import ProviderRow
 from agents.models import CALLED_BY_URL, Agent, AgentConfig, AgentVersionDeployment
-from console import internal_api
-from console.page import (
-    NOT_OFFERED,
-    PageContext,
-    Refused,
-    id_or_404,
-    page,
-    redirect_with_success,
-    refusal_of,
-    render_page,
-)
+from console.page import NOT_OFFERED, PageContext, Refused, id_or_404, number_in, page
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.identifiers import first_id_at
 
 CHANGED = "The agent has changed since you loaded the page. Check which version is in production now, and decide again."
-LONGEST_REVISION = 9  # digits
+#: By action: the end of its address in the API, and the message.
+ACTIONS = {
+    "roll_back": ("rollback", "Rolled back"),
+    "check": ("check", "A worker checks the endpoint within seconds"),
+    "promote": ("promote", "Promoted to production"),
+}
 
 
 @page("agents")
@@ -43,43 +38,29 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """All roles, with the figures of their recent runs."""
     listed = agents(visit.tenant_id)
     context = {"agents": listed.rows, "since": listed.since}
-    return render_page(request, visit, "console/agents/every.html", context)
+    return visit.render("console/agents/every.html", context)
 
 
 def _act(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
-    text = request.POST.get("revision", "")
-    if not text.isdecimal():
+    seen = number_in(request.POST.get("revision", ""))
+    action, _, deployment = request.POST.get("deed", "").partition(":")
+    if seen is None or action not in ACTIONS:
         raise Refused(NOT_OFFERED, status=400)
-    action, address, seen = request.POST.get("deed", ""), f"/agents/{role}", int(text[:LONGEST_REVISION])
-    if action == "roll_back":
-        # If two people see the same version fail, the second must not roll back the version that the first one restored.
-        reply = internal_api.call_api(request, visit.who, "POST", f"{address}/rollback/", version=seen)
-        words = "Rolled back"
-    elif action == "check":
-        reply = internal_api.call_api(request, visit.who, "POST", f"{address}/check/")
-        words = "A worker checks the endpoint within seconds"
-    elif action.startswith("promote:"):
-        deployment_id = id_or_404(action.removeprefix("promote:"))
-        path = f"{address}/deployments/{deployment_id}/promote/"
-        reply = internal_api.call_api(request, visit.who, "POST", path, version=seen)
-        words = "Promoted to production"
-    else:
-        raise Refused(NOT_OFFERED, status=400)
-    if reply.status == HTTPStatus.PRECONDITION_FAILED:
-        raise Refused(CHANGED)
-    if not reply.ok:
-        raise refusal_of(reply)
-    return redirect_with_success(request, visit, reverse("console:agent", args=[role]), words)
+    place, words = ACTIONS[action]
+    if action == "promote":
+        place = f"deployments/{id_or_404(deployment)}/{place}"
+    # If two people see the same version fail, the second must not roll back the version that the first one restored.
+    version = None if action == "check" else seen
+    path = f"/agents/{role}/{place}/"
+    visit.act("POST", path, version=version, changed=CHANGED)
+    return visit.redirect(reverse("console:agent", args=[role]), words)
 
 
 @page("agents", act=_act)
 def one(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
     """One role with its deployments. A POST promotes one, rolls back, or checks the endpoint."""
-    details = agent(visit.tenant_id, role)
-    if details is None:
-        raise Http404
-    context = {"one": details, "may_deploy": visit.who.is_platform_admin}
-    return render_page(request, visit, "console/agents/one.html", context)
+    context = {"one": agent(visit.tenant_id, role), "may_deploy": visit.who.is_platform_admin}
+    return visit.render("console/agents/one.html", context)
 
 
 # The agents from a tenant's view: version in production, health, and the tenant's runs of the last day.
@@ -165,12 +146,10 @@ def agents(tenant_id: UUID) -> Agents:
     return Agents(sorted(rows, key=lambda row: not row.runs.ended), runs.since)
 
 
-def agent(tenant_id: UUID, role: str) -> OneAgent | None:
-    """Return one role, or None if it is not in the registry."""
+def agent(tenant_id: UUID, role: str) -> OneAgent:
+    """Return one role. Raises `Http404` if it is not in the registry."""
     with tenant_scope(tenant_id):
-        registered = Agent.objects.filter(role=role).first()
-        if registered is None:
-            return None
+        registered = get_object_or_404(Agent, role=role)
         own = _own(tenant_id, role)
         history = deployments.history(role)[:MOST_DEPLOYMENTS]
         serves = deployments.in_production(role)  # it may be older than the listed ones

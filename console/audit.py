@@ -14,7 +14,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.http import urlencode
 
-from console.page import PageContext, csv_of, page, render_page
+from console.page import PageContext, csv_of, page
 from tenants.context import tenant_scope
 from tenants.models import AuditEntry
 
@@ -28,7 +28,7 @@ HEADS = (
 def show_trail(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The matching entries, newest first, page by page."""
     context = {"trail": trail(visit.tenant_id, AuditFilter.read(request.GET)), "outcomes": OUTCOMES}
-    return render_page(request, visit, "console/audit/trail.html", context)
+    return visit.render("console/audit/trail.html", context)
 
 
 @page("audit", for_admins="The audit trail")
@@ -124,8 +124,7 @@ def _matching(tenant_id: UUID, audit_filter: AuditFilter) -> QuerySet[Any]:
         conditions &= Q(at__lt=audit_filter.to_moment)
     if audit_filter.before is not None:
         conditions &= Q(number__lt=audit_filter.before)
-    matching: QuerySet[Any] = rows.filter(conditions).order_by("-number")
-    return matching
+    return rows.filter(conditions).order_by("-number")
 
 
 def _entry(row: AuditEntry) -> Entry:

@@ -16,22 +16,11 @@ from activities import dead_letters
 from activities.models import DeadLetter
 from activities.models.dead_letter import BurialReason, DeadLetterState
 from activities.states import LIVE, Status
-from console import internal_api
 from console.labels import in_words
-from console.page import (
-    NOT_OFFERED,
-    PageContext,
-    Refused,
-    id_or_404,
-    page,
-    redirect_with_success,
-    refusal_of,
-    render_page,
-)
+from console.page import NOT_OFFERED, PageContext, Refused, id_or_404, number_in, page
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.models import Role
-from tenants.principals import Principal
 
 MOST_PAGES = 1_000
 
@@ -42,37 +31,33 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
     only_open = request.GET.get("state") != "all"
     role = request.GET.get("role", "").replace("\x00", "")[:63]
     context = {"letters": letters(visit.tenant_id, only_open=only_open, role=role)}
-    return render_page(request, visit, "console/dead_letters/every.html", context)
+    return visit.render("console/dead_letters/every.html", context)
 
 
 def _act(request: HttpRequest, visit: PageContext, fingerprint: str) -> CountedAction | HttpResponse:
     if request.POST.get("deed", "") in COUNTS:
-        return count(request, visit.who, fingerprint)
+        return count(request, visit, fingerprint)
     if request.POST.get("letter"):
-        words = act_on_one(request, visit.who, id_or_404(request.POST["letter"]))
+        path = f"/dead-letters/{id_or_404(request.POST['letter'])}/replay/"
+        words = f"Retried: {visit.act('POST', path).data['name']}"
     else:
-        words = act_on_all(request, visit.who, fingerprint)
-    return redirect_with_success(
-        request, visit, reverse("console:dead_letters_alike", args=[fingerprint]), words
-    )
+        words = act_on_all(request, visit, fingerprint)
+    return visit.redirect(reverse("console:dead_letters_alike", args=[fingerprint]), words)
 
 
 @page("dead_letters", act=_act)
 def show_similar(request: HttpRequest, visit: PageContext, fingerprint: str) -> HttpResponse:
     """One group of failures. A POST previews or performs a replay or dismissal of all, or replays one."""
-    number = request.GET.get("page", "1")
-    if not number.isdecimal() or not 0 < int(number[:6]) <= MOST_PAGES:
-        raise Http404
-    similar = find_similar(visit.tenant_id, fingerprint, page=int(number[:6]))
-    if similar is None:
+    number = number_in(request.GET.get("page", "1")) or 0
+    if not 0 < number <= MOST_PAGES:
         raise Http404
     context = {
-        "alike": similar,
+        "alike": find_similar(visit.tenant_id, fingerprint, page=number),
         "may_act": visit.who.role.includes(Role.OPERATOR),
         "counted": visit.acted,
         "sent": request.POST if request.method == "POST" else {},
     }
-    return render_page(request, visit, "console/dead_letters/alike.html", context)
+    return visit.render("console/dead_letters/alike.html", context)
 
 
 # Actions on all open failures of a group. The preview records its time, and the action excludes failures after it. The API performs both.
@@ -96,10 +81,10 @@ class CountedAction:
     reason: str
 
 
-def count(request: HttpRequest, who: Principal, fingerprint: str) -> CountedAction:
+def count(request: HttpRequest, visit: PageContext, fingerprint: str) -> CountedAction:
     """Preview an action. Raises `Refused`."""
     action, before = COUNTS[request.POST["deed"]], clock.now().isoformat()
-    answer = _call(request, who, fingerprint, action, before=before, dry_run=True)
+    answer = _call(request, visit, fingerprint, action, before=before, dry_run=True)
     return CountedAction(
         action=action,
         count=answer["count"],
@@ -111,26 +96,18 @@ def count(request: HttpRequest, who: Principal, fingerprint: str) -> CountedActi
     )
 
 
-def act_on_all(request: HttpRequest, who: Principal, fingerprint: str) -> str:
+def act_on_all(request: HttpRequest, visit: PageContext, fingerprint: str) -> str:
     """Perform the previewed action and return a message. Raises `Refused`."""
     action = request.POST.get("deed", "")
     if action not in DONE:
         raise Refused(NOT_OFFERED, status=400)
-    answer = _call(request, who, fingerprint, action, before=request.POST.get("before", ""), dry_run=False)
+    answer = _call(request, visit, fingerprint, action, before=request.POST.get("before", ""), dry_run=False)
     skipped = f", {answer['skipped']} skipped" if answer["skipped"] else ""
     return f"{DONE[action]}: {answer['count']}{skipped}"
 
 
-def act_on_one(request: HttpRequest, who: Principal, letter_id: UUID) -> str:
-    """Replay one failure and return a message. Raises `Refused` and `Http404`."""
-    reply = internal_api.call_api(request, who, "POST", f"/dead-letters/{letter_id}/replay/")
-    if not reply.ok:
-        raise refusal_of(reply)
-    return f"Retried: {reply.data['name']}"
-
-
 def _call(
-    request: HttpRequest, who: Principal, fingerprint: str, action: str, *, before: str, dry_run: bool
+    request: HttpRequest, visit: PageContext, fingerprint: str, action: str, *, before: str, dry_run: bool
 ) -> Mapping[str, Any]:
     chosen = {"fingerprint": fingerprint, "state": "open", "created_before": before}
     body: dict[str, Any] = {"filter": chosen, "dry_run": dry_run}
@@ -138,12 +115,7 @@ def _call(
         body["per_second"] = _number(text)
     if action == "dismiss":
         body["reason"] = request.POST.get("reason", "")
-    reply = internal_api.call_api(request, who, "POST", f"/dead-letters/{action}/", body)
-    if not reply.ok:
-        field = next(iter(reply.errors), "")
-        raise Refused(refusal_of(reply).reason, status=reply.status, field=field)
-    answer: Mapping[str, Any] = reply.data
-    return answer
+    return visit.act("POST", f"/dead-letters/{action}/", body).data
 
 
 def _number(text: str) -> float:
@@ -243,8 +215,8 @@ def letters(tenant_id: UUID, *, only_open: bool = True, role: str = "") -> Lette
     return Letters(groups, history, roles, len(page) > MOST_GROUPS, only_open, role)
 
 
-def find_similar(tenant_id: UUID, fingerprint: str, *, page: int = 1) -> SimilarLetters | None:
-    """Return one group with a page of its failures, newest first; None if it does not exist."""
+def find_similar(tenant_id: UUID, fingerprint: str, *, page: int = 1) -> SimilarLetters:
+    """Return one group with a page of its failures, newest first. Raises `Http404`."""
     with tenant_scope(tenant_id):
         rows = DeadLetter.objects.for_tenant(tenant_id).filter(fingerprint=fingerprint)
         figures = rows.aggregate(
@@ -254,7 +226,7 @@ def find_similar(tenant_id: UUID, fingerprint: str, *, page: int = 1) -> Similar
             last_at=Max("created_at"),
         )
         if not figures["count"]:
-            return None
+            raise Http404
         start = (page - 1) * LETTERS
         listed = list(
             rows.select_related("activity").order_by("-created_at", "-pk")[start : start + LETTERS + 1]

@@ -12,12 +12,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlencode
 
 from django import forms
 from django.core.handlers.wsgi import WSGIRequest
-from django.http import Http404, HttpRequest
+from django.http import HttpRequest
 from django.urls import ResolverMatch, resolve
 from django.utils.functional import Promise
 from rest_framework.authentication import BaseAuthentication
@@ -25,6 +25,9 @@ from rest_framework.request import Request
 
 from tenants.api.idempotency import REPLAYED
 from tenants.principals import Principal
+
+if TYPE_CHECKING:
+    from console.page import PageContext
 
 API = "/api/v1"
 #: The form field with an idempotency key, which `{% once %}` renders: the button acts once, however often it is pressed.
@@ -95,15 +98,6 @@ def call_api(
     data = json.loads(response.content) if repeated else getattr(response, "data", None)
     errors = _errors(data) if response.status_code >= HTTPStatus.BAD_REQUEST else {}
     return Reply(response.status_code, data, errors, repeated)
-
-
-def data_or_404(reply: Reply) -> Any:
-    """Return the data of a read. Raises `Http404` if the object does not exist for this person. Any other refusal is a bug."""
-    if reply.status == HTTPStatus.NOT_FOUND:
-        raise Http404
-    if not reply.ok:
-        raise RuntimeError(f"The API refused a read: {reply.status} {reply.reason}")
-    return reply.data
 
 
 def _request(
@@ -177,13 +171,11 @@ class ApiForm(forms.Form):
         """Return the body of the request."""
         return {name: value for name, value in self.cleaned_data.items() if value not in (None, "")}
 
-    def send(
-        self, request: HttpRequest, who: Principal, method: str, path: str, *, version: int | None = None
-    ) -> Reply | None:
+    def send(self, visit: PageContext, method: str, path: str, *, version: int | None = None) -> Reply | None:
         """Send the form if it is valid. Return the reply, or None if it is invalid or was refused; the form has the errors then."""
         if not self.is_valid():
             return None
-        reply = call_api(request, who, method, path, self.body(), version=version)
+        reply = visit.call(method, path, self.body(), version=version)
         if reply.ok:
             return reply
         self.blame(reply)

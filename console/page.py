@@ -1,17 +1,18 @@
 """The frame of the console's pages: access, tenant, browser policy, cursors of long lists, CSV files, messages and refusals.
 
-A view is decorated with `page`, receives a `PageContext` as its `visit`, and responds with `render_page`.
+A view is decorated with `page`, and receives a `PageContext` as its `visit`, with which it calls the API and responds.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import wraps
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -38,7 +39,7 @@ from tenants.models import Role, Tenant
 from tenants.models.audit import BreakGlass
 from tenants.principals import Principal
 
-from .internal_api import Reply
+from .internal_api import Reply, call_api
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -51,11 +52,12 @@ PAGE_WIDTH = 980.0  # pixels available for a picture on a common screen
 
 @dataclass(frozen=True, slots=True)
 class PageContext:
-    """The person, the page and the tenant of a request. `tenants` are the person's own.
+    """A request, with its person, page and tenant. `tenants` are the person's own.
 
     After a POST that the page itself answers, `refusal` is the reason if nothing was done, and `acted` the result otherwise.
     """
 
+    request: HttpRequest
     who: Principal
     tenants: Sequence[Tenant]
     here: str
@@ -70,6 +72,58 @@ class PageContext:
     def query(self) -> str:
         """The query string that keeps an address on this tenant: `tenant=acme`."""
         return urlencode({"tenant": self.who.tenant})
+
+    def render(self, template: str, context: dict[str, Any] | None = None, status: int = 200) -> HttpResponse:
+        """Render a page in the console's frame. After a refused POST it displays the refusal and has its status."""
+        framed = {
+            "acting": self.who,
+            "tenants": self.tenants,
+            "here": self.here,
+            "visit": self,
+            "refusal": self.refusal,
+            **(context or {}),
+        }
+        return render(self.request, template, framed, status=self.refusal.status if self.refusal else status)
+
+    def redirect(self, address: str, words: str) -> HttpResponse:
+        """Redirect to a page that displays the message of success."""
+        messages.success(self.request, words)
+        return HttpResponseRedirect(f"{address}?{self.query}")
+
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None, **options: Any) -> Reply:
+        """Call the API as this person. See `call_api`."""
+        return call_api(self.request, self.who, method, path, body, **options)
+
+    def act(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        changed: str = "",
+        **options: Any,
+    ) -> Reply:
+        """Perform an action by a call of the API. Raises `Http404` if its object does not exist for this person, else `Refused`.
+
+        With a `version` among the options, `changed` is the reason of the refusal if the object has another one.
+        """
+        reply = self.call(method, path, body, **options)
+        if reply.status == HTTPStatus.NOT_FOUND:
+            raise Http404
+        if reply.status == HTTPStatus.PRECONDITION_FAILED and changed:
+            raise Refused(changed)
+        if not reply.ok:
+            raise refusal_of(reply)
+        return reply
+
+    def read(self, path: str, **query: Any) -> Any:
+        """Read an object by the API. Raises `Http404` if it does not exist for this person. Any other refusal is a bug."""
+        reply = self.call("GET", path, query=query)
+        if reply.status == HTTPStatus.NOT_FOUND:
+            raise Http404
+        if not reply.ok:
+            raise RuntimeError(f"The API refused a read: {reply.status} {reply.reason}")
+        return reply.data
 
 
 def page(
@@ -95,11 +149,11 @@ def page(
             who, tenants = acting(request)
             if who is None:
                 return choose(request, here)
-            visit = PageContext(who, tenants, here)
+            visit = PageContext(request, who, tenants, here)
             if least is not None and not visit.who.role.includes(least):
                 raise Http404
             if for_admins and not visit.who.role.includes(Role.ADMIN):
-                answer = render_page(request, visit, "console/for_admins.html", {"what": for_admins}, 403)
+                answer = visit.render("console/for_admins.html", {"what": for_admins}, 403)
             else:
                 answer = answer_visit(request, visit, *args, **kwargs)
             remember_tenant(request, answer, visit.who, visit.tenants)
@@ -135,25 +189,6 @@ def choose(request: HttpRequest, here: str) -> HttpResponse:
         "wanted": request.path if here else reverse("console:inbox"),
     }
     return render(request, "console/choose_tenant.html", context)
-
-
-def render_page(
-    request: HttpRequest,
-    visit: PageContext,
-    template: str,
-    context: dict[str, Any] | None = None,
-    status: int = 200,
-) -> HttpResponse:
-    """Render a page in the console's frame. After a refused POST it displays the refusal and has its status."""
-    framed = {
-        "acting": visit.who,
-        "tenants": visit.tenants,
-        "here": visit.here,
-        "visit": visit,
-        "refusal": visit.refusal,
-        **(context or {}),
-    }
-    return render(request, template, framed, status=visit.refusal.status if visit.refusal else status)
 
 
 # The tenant that a person acts for: one of their own, or for a superuser any tenant.
@@ -305,12 +340,6 @@ NOT_OFFERED = "This action is not available on this page."
 NOT_SURE = "Confirm the action: it cannot be undone."
 
 
-def redirect_with_success(request: HttpRequest, visit: PageContext, address: str, words: str) -> HttpResponse:
-    """Redirect to a page that displays the message."""
-    messages.success(request, words)
-    return HttpResponseRedirect(f"{address}?{urlencode({'tenant': visit.who.tenant})}")
-
-
 def id_or_404(text: str) -> UUID:
     """Parse an id. Raises `Http404` if it is invalid."""
     try:
@@ -322,7 +351,13 @@ def id_or_404(text: str) -> UUID:
 def refusal_of(reply: Reply) -> Refused:
     """Convert a refusal of the API for the page."""
     errors = [f"{path}: {message}" if path else message for path, message in reply.errors.items()]
-    return Refused(" ".join(errors) or reply.reason, status=reply.status)
+    field = next(iter(reply.errors), "")
+    return Refused(" ".join(errors) or reply.reason, status=reply.status, field=field)
+
+
+def number_in(text: str, digits: int = 9) -> int | None:
+    """Parse a whole number of a form or an address; None if it is invalid or has more digits."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= digits else None
 
 
 def refuse_unsure(request: HttpRequest) -> Refused | None:

@@ -19,19 +19,8 @@ from django.utils.safestring import SafeString, mark_safe
 
 from activities.states import BANDS
 from agents.models import Agent
-from console.internal_api import ApiForm, JsonField, Reply, call_api
-from console.page import (
-    ACTING,
-    LOOKING,
-    NOT_OFFERED,
-    PAGE_WIDTH,
-    PageContext,
-    Refused,
-    page,
-    redirect_with_success,
-    refusal_of,
-    render_page,
-)
+from console.internal_api import ApiForm, JsonField, Reply
+from console.page import ACTING, LOOKING, NOT_OFFERED, PAGE_WIDTH, PageContext, Refused, number_in, page
 from pipelines import diagram, selectors, versions
 from pipelines.admin.pipeline import as_yaml
 from pipelines.conditions import RESERVED
@@ -46,7 +35,6 @@ from tenants.models import PauseKind, Role
 from tenants.plain_names import LONGEST_NAME
 
 CHANGED = "The pipeline has changed since you loaded the page. Check the parameters, then start the run."
-LONGEST_NUMBER = 9  # digits
 
 
 @page("pipelines")
@@ -54,35 +42,31 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The pipelines, each with its last run."""
     search = request.GET.get("search", "").replace("\x00", "").strip()[:200]
     context = {"listing": listing(visit.tenant_id, search), **_may(visit)}
-    return render_page(request, visit, "console/pipelines/every.html", context)
+    return visit.render("console/pipelines/every.html", context)
 
 
 def _act(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
     action, _, number = request.POST.get("deed", "").partition(":")
     if action in ("pause", "resume"):
-        reply = call_api(request, visit.who, "POST", f"/pipelines/{key}/{action}/", {})
+        visit.act("POST", f"/pipelines/{key}/{action}/", {})
         words = "The pipeline is paused" if action == "pause" else "The pipeline is resumed"
-    elif action == "restore" and (version_number := _number(number)) is not None:
+    elif action == "restore" and (version_number := number_in(number)) is not None:
         with tenant_scope(visit.tenant_id):
             _, version = find_version(visit.tenant_id, key, version_number)
-        seen = _number(request.POST.get("latest", ""))
-        reply = call_api(request, visit.who, "PUT", f"/pipelines/{key}/", version.definition, version=seen)
+        seen = number_in(request.POST.get("latest", ""))
+        visit.act("PUT", f"/pipelines/{key}/", version.definition, version=seen)
         words = f"Version {version_number} was restored as a new version"
     else:
         raise Refused(NOT_OFFERED, status=400)
-    if reply.status == HTTPStatus.NOT_FOUND:
-        raise Http404
-    if not reply.ok:
-        raise refusal_of(reply)
-    return redirect_with_success(request, visit, reverse("console:pipeline", args=[key]), words)
+    return visit.redirect(reverse("console:pipeline", args=[key]), words)
 
 
 @page("pipelines", act=_act)
 def one(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
     """One pipeline. A POST pauses it, resumes it, or restores one of its versions."""
-    details = find_pipeline(visit.tenant_id, key, _number(request.GET.get("version", "")))
+    details = find_pipeline(visit.tenant_id, key, number_in(request.GET.get("version", "")))
     context = {"one": details, "pipeline": details.pipeline, **_may(visit)}
-    return render_page(request, visit, "console/pipelines/one.html", context)
+    return visit.render("console/pipelines/one.html", context)
 
 
 @page("pipelines", (*LOOKING, *ACTING), least=Role.OPERATOR)
@@ -97,13 +81,11 @@ def start(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
         if is_outdated:
             form.status = HTTPStatus.CONFLICT
             form.add_error(None, CHANGED)
-        elif reply := form.send(request, visit.who, "POST", f"/pipelines/{key}/runs/"):
+        elif reply := form.send(visit, "POST", f"/pipelines/{key}/runs/"):
             address = reverse("console:run", args=[reply.data["id"]])
-            return redirect_with_success(request, visit, address, "The run has started.")
+            return visit.redirect(address, "The run has started.")
     context = {"form": form, "pipeline": pipeline, "version": version}
-    return render_page(
-        request, visit, "console/pipelines/start.html", context, form.status if form.errors else 200
-    )
+    return visit.render("console/pipelines/start.html", context, form.status if form.errors else 200)
 
 
 class CopyForm(ApiForm):
@@ -128,15 +110,13 @@ def copy(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
         form = CopyForm(request.POST)
         if form.is_valid():
             body = {**version.definition, **form.body()}
-            reply = call_api(request, visit.who, "POST", "/pipelines/", body)
+            reply = visit.call("POST", "/pipelines/", body)
             if reply.ok:
                 address = reverse("console:pipeline", args=[form.cleaned_data["key"]])
-                return redirect_with_success(request, visit, address, f"Created: {form.cleaned_data['name']}")
+                return visit.redirect(address, f"Created: {form.cleaned_data['name']}")
             form.blame(reply)
     context = {"form": form, "pipeline": pipeline}
-    return render_page(
-        request, visit, "console/pipelines/copy.html", context, form.status if form.errors else 200
-    )
+    return visit.render("console/pipelines/copy.html", context, form.status if form.errors else 200)
 
 
 def _may(visit: PageContext) -> dict[str, Any]:
@@ -148,10 +128,6 @@ def _may(visit: PageContext) -> dict[str, Any]:
         "may_arrange": is_admin,
         "new_pipeline": editor if is_admin else "",
     }
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= LONGEST_NUMBER else None
 
 
 # The form for a pipeline's parameters, built from its defaults and the input schemas of its agents.
@@ -426,8 +402,7 @@ class Step:
 
     @property
     def needs(self) -> Sequence[str]:
-        needs: Sequence[str] = self.definition.get("depends_on") or ()
-        return needs
+        return self.definition.get("depends_on") or ()
 
     @property
     def remarks(self) -> Sequence[str]:

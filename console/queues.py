@@ -19,17 +19,8 @@ from agents.governor import overview
 from agents.governor.overview import ProviderRow
 from agents.governor.providers import PROVIDERS, Provider, name_of
 from agents.models import Agent, AgentConfig
-from console import internal_api
 from console.labels import HELD_BY, in_words
-from console.page import (
-    NOT_OFFERED,
-    PageContext,
-    Refused,
-    page,
-    redirect_with_success,
-    refusal_of,
-    render_page,
-)
+from console.page import NOT_OFFERED, PageContext, Refused, page
 from tenants import pausing
 from tenants.context import tenant_scope
 from tenants.models import PauseKind, Role, Tenant
@@ -45,9 +36,7 @@ def _switch_tenant(request: HttpRequest, visit: PageContext) -> HttpResponse:
         pausing.switch(visit.who, paused=action == "pause")
     except pausing.PausingRefused as refusal:
         raise Refused(str(refusal), status=refusal.status) from refusal
-    return redirect_with_success(
-        request, visit, reverse("console:queues"), f"{ACTIONS[action]}: all work of {visit.who.tenant}"
-    )
+    return visit.redirect(reverse("console:queues"), f"{ACTIONS[action]}: all work of {visit.who.tenant}")
 
 
 @page("queues", act=_switch_tenant)
@@ -57,7 +46,7 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
         "queues": queues(visit.tenant_id),
         "may_switch": visit.who.role.includes(Role.ADMIN),
     }
-    return render_page(request, visit, "console/queues/every.html", context)
+    return visit.render("console/queues/every.html", context)
 
 
 def _switch_role(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
@@ -65,21 +54,17 @@ def _switch_role(request: HttpRequest, visit: PageContext, role: str) -> HttpRes
     if action not in ACTIONS or (provider and provider not in PROVIDERS):
         raise Refused(NOT_OFFERED, status=400)
     path = f"/providers/{provider}/{action}/" if provider else f"/queues/{role}/{action}/"
-    reply = internal_api.call_api(request, visit.who, "POST", path)
-    if not reply.ok:
-        raise refusal_of(reply)
+    visit.act("POST", path)
     words = f"{ACTIONS[action]}: {provider or role}. This takes effect within two seconds"
-    return redirect_with_success(request, visit, reverse("console:queue", args=[role]), words)
+    return visit.redirect(reverse("console:queue", args=[role]), words)
 
 
 @page("queues", act=_switch_role)
 def one(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
     """One role with the head of its queue. A POST pauses or resumes it for the tenant."""
     queue = one_queue(visit.tenant_id, role)
-    if queue is None:
-        raise Http404
     context = {"queue": queue, "may_switch": visit.who.role.includes(Role.OPERATOR)}
-    return render_page(request, visit, "console/queues/one.html", context)
+    return visit.render("console/queues/one.html", context)
 
 
 # The queues of a tenant: waiting work by band, running work, workers, and what blocks it.
@@ -196,12 +181,12 @@ def queues(tenant_id: UUID) -> Queues:
     return Queues(rows, settings.tenant.paused)
 
 
-def one_queue(tenant_id: UUID, role: str) -> OneQueue | None:
-    """Return one queue of the tenant, or None if the role does not exist."""
+def one_queue(tenant_id: UUID, role: str) -> OneQueue:
+    """Return one queue of the tenant. Raises `Http404` if the role does not exist."""
     with tenant_scope(tenant_id):
         settings = QueueSettings.read(tenant_id, role)
         if role not in settings.agents:
-            return None
+            raise Http404
         figures = selectors.count_queues(tenant_id, [role])
         cause = wait_reasons.causes_by_role(wait_reasons.list_held_work()).get(role)
         line = head_of_line(tenant_id, role)

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 from uuid import UUID
 
 from django.contrib import messages
-from django.db.models import Count
+from django.db.models import Count, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
@@ -29,20 +29,8 @@ from activities.states import RUNNING
 from console.activities import chart
 from console.activities.chart import ChartRow
 from console.activities.detail import Entry, entry_of
-from console.internal_api import call_api
 from console.labels import tone_of
-from console.page import (
-    PAGE_WIDTH,
-    Cursor,
-    PageContext,
-    Refused,
-    id_or_404,
-    page,
-    page_of,
-    redirect_with_success,
-    refusal_of,
-    render_page,
-)
+from console.page import PAGE_WIDTH, Cursor, PageContext, Refused, id_or_404, page, page_of
 from pipelines import diagram, selectors, versions
 from pipelines.definition import DefinitionError
 from pipelines.diagram import Counts, StepPicture
@@ -66,9 +54,9 @@ def _act_on_many(request: HttpRequest, visit: PageContext) -> HttpResponse:
         raise Http404
     address = reverse("console:runs")
     if not run_ids:
-        return redirect_with_success(request, visit, address, "Select runs first.")
+        return visit.redirect(address, "Select runs first.")
     body = {"action": action, "ids": [str(run_id) for run_id in run_ids]}
-    reply = call_api(request, visit.who, "POST", "/pipeline-runs/bulk/", body)
+    reply = visit.call("POST", "/pipeline-runs/bulk/", body)
     if not reply.ok:
         messages.error(request, reply.reason)
         return redirect(f"{address}?{visit.query}")
@@ -78,7 +66,7 @@ def _act_on_many(request: HttpRequest, visit: PageContext) -> HttpResponse:
     done_count = len(reply.data["done"])
     verb = "cancelled" if action == "cancel" else "replayed from the failed step"
     words = f"{done_count} run{'' if done_count == 1 else 's'} {verb}."
-    return redirect_with_success(request, visit, address, words)
+    return visit.redirect(address, words)
 
 
 @page("runs", act=_act_on_many)
@@ -89,25 +77,25 @@ def list_runs(request: HttpRequest, visit: PageContext) -> HttpResponse:
         "listing": listing(visit.tenant_id, *parameters),
         "may_operate": visit.who.role.includes(Role.OPERATOR),
     }
-    return render_page(request, visit, "console/runs/list.html", context)
+    return visit.render("console/runs/list.html", context)
 
 
 def _cancel(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResponse:
-    reply = call_api(request, visit.who, "POST", f"/pipeline-runs/{run_id}/cancel/", {})
+    reply = visit.call("POST", f"/pipeline-runs/{run_id}/cancel/", {})
     if reply.status == HTTPStatus.NOT_FOUND:
         raise Http404
     address = reverse("console:run", args=[run_id])
     if not reply.ok:
         messages.error(request, reply.reason)
         return redirect(f"{address}?{visit.query}")
-    return redirect_with_success(request, visit, address, "The run was cancelled.")
+    return visit.redirect(address, "The run was cancelled.")
 
 
 @page("runs", act=_cancel)
 def one(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResponse:
     """One run. A POST cancels it."""
     details = detail(visit.who, run_id)
-    return render_page(request, visit, "console/runs/one.html", {"detail": details, "run": details.run})
+    return visit.render("console/runs/one.html", {"detail": details, "run": details.run})
 
 
 def _replay(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResponse:
@@ -120,13 +108,9 @@ def _replay(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpRespo
     if (content, data) not in ((before.content, before.data.strip()), ("", "")):
         new_input = {"content": content or None, "data": _json(data)}
         body["input"] = {name: value for name, value in new_input.items() if value is not None}
-    reply = call_api(request, visit.who, "POST", f"/pipeline-runs/{run_id}/replay/", body)
-    if reply.status == HTTPStatus.NOT_FOUND:
-        raise Http404
-    if not reply.ok:
-        raise refusal_of(reply)
+    reply = visit.act("POST", f"/pipeline-runs/{run_id}/replay/", body)
     address = reverse("console:run", args=[reply.data["id"]])
-    return redirect_with_success(request, visit, address, "The run is being replayed from this step.")
+    return visit.redirect(address, "The run is being replayed from this step.")
 
 
 @page("runs", act=_replay, least=Role.OPERATOR)
@@ -139,7 +123,7 @@ def replay(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpRespon
         "content": request.POST.get("content", form.content),
         "data": request.POST.get("data", form.data),
     }
-    return render_page(request, visit, "console/runs/replay.html", context)
+    return visit.render("console/runs/replay.html", context)
 
 
 # Replaying an ended run from one of its steps, perhaps with other input.
@@ -401,10 +385,7 @@ def _chart(
 
 def find_run(tenant_id: UUID, run_id: UUID) -> PipelineRun:
     """Return a run. Raises `Http404`. In the caller's `tenant_scope`."""
-    run = selectors.runs(tenant_id).filter(pk=run_id).first()
-    if run is None:
-        raise Http404
-    return run
+    return selectors.runs(tenant_id).filter(pk=run_id).first_or_raise(Http404())
 
 
 def _steps(tenant_id: UUID, run: PipelineRun, rows: Sequence[StepRow]) -> list[Step]:
@@ -553,7 +534,7 @@ def listing(
     place = Cursor.read(after) if after else None
     query, label = (" ".join(each.replace("\x00", "").split())[:LONGEST_QUERY] for each in (query, label))
     with tenant_scope(tenant_id):
-        rows = selectors.runs(tenant_id)
+        rows: QuerySet[PipelineRun] = selectors.runs(tenant_id)
         rows = rows.filter(status=status) if status else rows
         rows = rows.filter(version__pipeline__key=pipeline.replace("\x00", "")) if pipeline else rows
         rows = selectors.search(rows, tenant_id, query) if query else rows

@@ -13,15 +13,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.http import urlencode
 
-from console.page import (
-    NOT_OFFERED,
-    PageContext,
-    Refused,
-    id_or_404,
-    page,
-    redirect_with_success,
-    render_page,
-)
+from console.page import NOT_OFFERED, PageContext, Refused, id_or_404, page
 from tenants import saved_views
 from tenants.context import tenant_scope
 from tenants.models import Role
@@ -56,7 +48,7 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
         "longest": LONGEST_NAME,
         "sent": request.POST if request.POST.get("deed") == "keep" else {},
     }
-    return render_page(request, visit, "console/saved_views/every.html", context)
+    return visit.render("console/saved_views/every.html", context)
 
 
 def _line(view: SavedView, visit: PageContext) -> dict[str, Any]:
@@ -101,7 +93,7 @@ def _delete_view(request: HttpRequest, visit: PageContext, view_id: UUID) -> Htt
 
 
 def _redirect_to_list(request: HttpRequest, visit: PageContext, words: str) -> HttpResponse:
-    return redirect_with_success(request, visit, reverse("console:saved_views"), words)
+    return visit.redirect(reverse("console:saved_views"), words)
 
 
 def _redirect_to_view(request: HttpRequest, visit: PageContext, view: SavedView, words: str) -> HttpResponse:

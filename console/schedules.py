@@ -18,19 +18,8 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 
 from agents import configuration
-from console import internal_api
 from console.internal_api import ApiForm, JsonField, Reply
-from console.page import (
-    ACTING,
-    LOOKING,
-    NOT_OFFERED,
-    PageContext,
-    Refused,
-    page,
-    redirect_with_success,
-    refusal_of,
-    render_page,
-)
+from console.page import ACTING, LOOKING, NOT_OFFERED, PageContext, Refused, number_in, page, refusal_of
 from pipelines import timing
 from pipelines.models import Firing, Pipeline, Schedule, ScheduleExecution
 from pipelines.models.schedule import DEFAULT_TIMEZONE, FiringState, Overlap, Repeat
@@ -60,7 +49,7 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
         "may_try": role.includes(Role.OPERATOR),
         "may_make": role.includes(Role.ADMIN),
     }
-    return render_page(request, visit, "console/schedules/every.html", context)
+    return visit.render("console/schedules/every.html", context)
 
 
 @page("schedules", (*LOOKING, *ACTING))
@@ -71,22 +60,22 @@ def trial(request: HttpRequest, visit: PageContext) -> HttpResponse:
         if request.method == "POST"
         else TrialForm(initial=_read_initial(request, visit))
     )
-    reply = form.send(request, visit.who, "POST", "/schedules/preview/") if request.method == "POST" else None
+    reply = form.send(visit, "POST", "/schedules/preview/") if request.method == "POST" else None
     context = {"form": form, "forecast": reply.data if reply else None}
     status = form.status if request.method == "POST" and reply is None else 200
-    return render_page(request, visit, "console/schedules/try.html", context, status)
+    return visit.render("console/schedules/try.html", context, status)
 
 
 def _act(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> Any:
     """Perform the action. Return a preview for a dry run, else the redirect."""
     action, address, words = request.POST.get("deed", ""), f"/schedules/{schedule_id}/", ""
     if action == "dry_run":
-        reply = internal_api.call_api(request, visit.who, "GET", f"{address}preview/", query={"count": TIMES})
-    elif action == "run":
-        reply = internal_api.call_api(request, visit.who, "POST", f"{address}run/")
+        return visit.act("GET", f"{address}preview/", query={"count": TIMES}).data
+    if action == "run":
+        reply = visit.act("POST", f"{address}run/")
         words = STARTED_BEFORE if reply.repeated else "Started: see the executions below"
     elif action in ("on", "off"):
-        reply = internal_api.call_api(request, visit.who, "PATCH", address, {"enabled": action == "on"})
+        visit.act("PATCH", address, {"enabled": action == "on"})
         words = (
             "The schedule is resumed"
             if action == "on"
@@ -94,11 +83,7 @@ def _act(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> Any:
         )
     else:
         raise Refused(NOT_OFFERED, status=400)
-    if not reply.ok:
-        raise refusal_of(reply)
-    if action == "dry_run":
-        return reply.data
-    return redirect_with_success(request, visit, reverse("console:schedule", args=[schedule_id]), words)
+    return visit.redirect(reverse("console:schedule", args=[schedule_id]), words)
 
 
 @page("schedules", act=_act)
@@ -113,7 +98,7 @@ def one(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> HttpResp
         "may_switch": visit.who.role.includes(Role.ADMIN),
         "forecast": visit.acted,
     }
-    return render_page(request, visit, "console/schedules/one.html", context)
+    return visit.render("console/schedules/one.html", context)
 
 
 @page("schedules", (*LOOKING, *ACTING), least=Role.ADMIN)
@@ -122,9 +107,9 @@ def new(request: HttpRequest, visit: PageContext) -> HttpResponse:
     pipeline = request.GET.get("pipeline", "")[:63]
     initial = {"timezone": zone_name(visit), "target": f"pipeline:{pipeline}"}
     form = ScheduleForm(request.POST or None, targets=targets_of(visit.who), initial=initial)
-    if request.POST.get("deed") == "save" and (reply := form.send(request, visit.who, "POST", "/schedules/")):
+    if request.POST.get("deed") == "save" and (reply := form.send(visit, "POST", "/schedules/")):
         address = reverse("console:schedule", args=[reply.data["id"]])
-        return redirect_with_success(request, visit, address, f"Created: {reply.data['name']}")
+        return visit.redirect(address, f"Created: {reply.data['name']}")
     return _show_form(request, visit, form)
 
 
@@ -132,7 +117,7 @@ def new(request: HttpRequest, visit: PageContext) -> HttpResponse:
 def change(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> HttpResponse:
     """The form of a schedule. A POST changes it, if its version is still the displayed one."""
     address = f"/schedules/{schedule_id}/"
-    present = internal_api.data_or_404(internal_api.call_api(request, visit.who, "GET", address))
+    present = visit.read(address)
     options = {
         "targets": targets_of(visit.who),
         "initial": {"timezone": zone_name(visit)},
@@ -140,12 +125,9 @@ def change(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> HttpR
     }
     form = ScheduleForm(request.POST or None, **options)
     if request.POST.get("deed") == "save":
-        version = request.POST.get("version", "")
-        seen = int(version[:9]) if version.isdecimal() else None
-        if form.send(request, visit.who, "PATCH", address, version=seen):
-            return redirect_with_success(
-                request, visit, reverse("console:schedule", args=[schedule_id]), "Saved"
-            )
+        seen = number_in(request.POST.get("version", ""))
+        if form.send(visit, "PATCH", address, version=seen):
+            return visit.redirect(reverse("console:schedule", args=[schedule_id]), "Saved")
     return _show_form(request, visit, form, schedule_id)
 
 
@@ -153,7 +135,7 @@ def change(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> HttpR
 def words(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """A part of the form's page: the preview of its present input."""
     form = ScheduleForm(request.POST, targets=targets_of(visit.who), initial={})
-    return render_page(request, visit, "console/schedules/words.html", _preview_of(request, visit, form))
+    return visit.render("console/schedules/words.html", _preview_of(request, visit, form))
 
 
 def zone_name(visit: PageContext) -> str:
@@ -171,9 +153,7 @@ def _show_form(
         "zones": sorted(zone_names()),
         **(_preview_of(request, visit, form) if is_preview else {}),
     }
-    return render_page(
-        request, visit, "console/schedules/edit.html", context, form.status if form.errors else 200
-    )
+    return visit.render("console/schedules/edit.html", context, form.status if form.errors else 200)
 
 
 def _preview_of(request: HttpRequest, visit: PageContext, form: ScheduleForm) -> dict[str, Any]:
@@ -186,7 +166,7 @@ def _preview_of(request: HttpRequest, visit: PageContext, form: ScheduleForm) ->
             )
         }
     address, count = "/schedules/preview/", {"count": COMING}
-    reply = internal_api.call_api(request, visit.who, "POST", address, form.body(), query=count)
+    reply = visit.call("POST", address, form.body(), query=count)
     if reply.ok:
         return {"forecast": reply.data}
     return {"unclear": refusal_of(reply).reason}

@@ -16,7 +16,6 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 
 from activities.models.alert import AlertKind, ChannelKind, Digest, Weekday
-from console import internal_api
 from console.internal_api import ApiForm, JsonField, Reply, WordsField
 from console.page import (
     ACTING,
@@ -25,11 +24,9 @@ from console.page import (
     PageContext,
     Refused,
     id_or_404,
+    number_in,
     page,
-    redirect_with_success,
-    refusal_of,
     refuse_unsure,
-    render_page,
 )
 from console.usage import BudgetLine, budgets_of
 from tenants import clock
@@ -49,16 +46,12 @@ def collection(request: HttpRequest, visit: PageContext, key: str) -> HttpRespon
     """A list of objects, with the form of a new one. Only the response to the creation displays a secret."""
     what, secret = _find_collection(key), ""
     form = what.new(request.POST) if request.method == "POST" else what.new()
-    if request.method == "POST" and (created := form.send(request, visit.who, "POST", f"/{key}/")):
+    if request.method == "POST" and (created := form.send(visit, "POST", f"/{key}/")):
         if not (secret := created.data.get("secret") or ""):
             words = f"Created: {what.one} {_name_of(what, created.data)}"
-            return redirect_with_success(
-                request, visit, reverse("console:settings_collection", args=[key]), words
-            )
+            return visit.redirect(reverse("console:settings_collection", args=[key]), words)
         form = what.new()
-    listed = internal_api.data_or_404(
-        internal_api.call_api(request, visit.who, "GET", f"/{key}/", query={"limit": MOST_LISTED})
-    )
+    listed = visit.read(f"/{key}/", limit=MOST_LISTED)
     context = {
         "what": what,
         "key": key,
@@ -68,24 +61,22 @@ def collection(request: HttpRequest, visit: PageContext, key: str) -> HttpRespon
         "budgets": _budgets(visit) if key == "budgets" else (),
     }
     status = form.status if form.errors else 201 if secret else 200
-    return render_page(
-        request, visit, "console/settings/collection.html", {**context, "tabs": tabs(key)}, status
-    )
+    return visit.render("console/settings/collection.html", {**context, "tabs": tabs(key)}, status)
 
 
 def _act_on_item(request: HttpRequest, visit: PageContext, key: str, item_id: UUID) -> Any:
     """Perform the action. Return a redirect, or the form with its errors or a new secret."""
     what, address = _find_collection(key), f"/{key}/{item_id}/"
-    present = internal_api.data_or_404(internal_api.call_api(request, visit.who, "GET", address))
+    present = visit.read(address)
     if request.POST.get("deed") == "save":
         form = what.changed(request.POST, present=present)
-        if form.send(request, visit.who, "PUT", address, version=_version(request)):
-            return redirect_with_success(request, visit, _here(key, item_id), "Saved")
+        if form.send(visit, "PUT", address, version=_version(request)):
+            return visit.redirect(_here(key, item_id), "Saved")
         return form, ""
     reply, words, onward = _act(request, visit, what, key, item_id)
     secret = str(reply.data.get("secret") or "") if isinstance(reply.data, dict) else ""
     if not secret:
-        return redirect_with_success(request, visit, onward, words)
+        return visit.redirect(onward, words)
     return what.changed(present=present), secret
 
 
@@ -93,15 +84,16 @@ def _act_on_item(request: HttpRequest, visit: PageContext, key: str, item_id: UU
 def item(request: HttpRequest, visit: PageContext, key: str, item_id: UUID) -> HttpResponse:
     """One object. A POST changes it, performs one of its actions, resends a delivery, or removes it."""
     what, address = _find_collection(key), f"/{key}/{item_id}/"
-    present = internal_api.data_or_404(internal_api.call_api(request, visit.who, "GET", address))
+    present = visit.read(address)
     form, secret = visit.acted or (what.changed(present=present), "")
+    log = visit.read(f"{address}deliveries/", limit=LOGGED)["results"] if what.has_log else None
     context = {
         "what": what, "key": key, "item_id": item_id, "present": present, "form": form, "secret": secret,
         "facts": [(head, present.get(member)) for head, member in what.columns], "name": _name_of(what, present),
-        "version": present["version"], "log": _log(request, visit, address) if what.has_log else None, "tabs": tabs(key),
+        "version": present["version"], "log": log, "tabs": tabs(key),
     }  # fmt: skip
     status = form.status if form.errors else 200
-    return render_page(request, visit, "console/settings/item.html", context, status)
+    return visit.render("console/settings/item.html", context, status)
 
 
 def _act(
@@ -113,25 +105,19 @@ def _act(
     action = next((each for each in what.actions if each.name == name), None)
     if action is not None:
         version = None if name == "test" else _version(request)
-        reply, words = (
-            internal_api.call_api(request, visit.who, "POST", f"{address}{name}/", version=version),
-            action.done,
-        )
+        reply = visit.act("POST", f"{address}{name}/", version=version)
+        words = action.done
     elif name == "again" and what.has_log:
         place = f"{address}deliveries/{id_or_404(delivery)}/redeliver/"
-        reply, words = (
-            internal_api.call_api(request, visit.who, "POST", place),
-            "The delivery is being resent",
-        )
+        reply = visit.act("POST", place)
+        words = "The delivery is being resent"
     elif name == "remove":
         if refusal := refuse_unsure(request):
             raise refusal
-        reply = internal_api.call_api(request, visit.who, "DELETE", address, version=_version(request))
+        reply = visit.act("DELETE", address, version=_version(request))
         words, here = f"Removed: the {what.one}", reverse("console:settings_collection", args=[key])
     else:
         raise Refused(NOT_OFFERED, status=400)
-    if not reply.ok:
-        raise refusal_of(reply)
     return reply, words, here
 
 
@@ -160,11 +146,6 @@ def _cell(name: str, data: dict[str, Any]) -> Any:
     return data.get(name) or ("all" if name == "kinds" else data.get(name))
 
 
-def _log(request: HttpRequest, visit: PageContext, address: str) -> Any:
-    reply = internal_api.call_api(request, visit.who, "GET", f"{address}deliveries/", query={"limit": LOGGED})
-    return internal_api.data_or_404(reply)["results"]
-
-
 def _name_of(what: Collection, data: Any) -> str:
     return str(data.get(what.columns[0][1]) or "")
 
@@ -174,8 +155,7 @@ def _here(key: str, item_id: UUID) -> str:
 
 
 def _version(request: HttpRequest) -> int | None:
-    text = request.POST.get("version", "")
-    return int(text[:9]) if text.isdecimal() else None
+    return number_in(request.POST.get("version", ""))
 
 
 # Forms of budgets, channels and webhooks. The API validates them.
@@ -442,9 +422,7 @@ def _arrange_member(request: HttpRequest, visit: PageContext) -> str:
 
 def _act_on_members(request: HttpRequest, visit: PageContext) -> HttpResponse:
     try:
-        return redirect_with_success(
-            request, visit, reverse("console:settings"), _arrange_member(request, visit)
-        )
+        return visit.redirect(reverse("console:settings"), _arrange_member(request, visit))
     except tenant_members.MembershipChangeRefused as error:
         raise Refused(str(error), status=error.status) from error
 
@@ -466,7 +444,7 @@ def members(request: HttpRequest, visit: PageContext) -> HttpResponse:
         "may_add": visit.who.is_platform_admin,
         "tabs": tabs("members"),
     }
-    return render_page(request, visit, "console/settings/members.html", context)
+    return visit.render("console/settings/members.html", context)
 
 
 def _add(request: HttpRequest, visit: PageContext) -> str:
@@ -514,9 +492,7 @@ class TokenForm(forms.Form):
 def _act_on_tokens(request: HttpRequest, visit: PageContext) -> Any:
     """Create or revoke a token. Return the form with the new token, if any, or a redirect."""
     if request.POST.get("deed") != "make":
-        return redirect_with_success(
-            request, visit, reverse("console:settings_tokens"), _revoke(request, visit)
-        )
+        return visit.redirect(reverse("console:settings_tokens"), _revoke(request, visit))
     form = TokenForm(request.POST)
     return form, _make(visit, form) if form.is_valid() else None
 
@@ -536,7 +512,7 @@ def tokens(request: HttpRequest, visit: PageContext) -> HttpResponse:
         "tabs": tabs("tokens"),
     }
     status = 201 if token else 400 if form.errors else 200
-    return render_page(request, visit, "console/settings/tokens.html", context, status)
+    return visit.render("console/settings/tokens.html", context, status)
 
 
 def _make(visit: PageContext, form: TokenForm) -> Any:

@@ -13,7 +13,7 @@ from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.http import urlencode
 
-from console.page import PageContext, csv_of, page, render_page
+from console.page import PageContext, csv_of, page
 from pipelines.models import PipelineRun
 from tenants import clock, money
 from tenants.context import tenant_scope
@@ -26,9 +26,7 @@ HEADS = ("runs", "input tokens", "output tokens", "cost in dollars", "tokens wit
 def show_usage(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The usage of the requested days by day, role and pipeline, and the state of the budgets."""
     usage_filter = UsageFilter.read(request.GET)
-    return render_page(
-        request, visit, "console/usage/usage.html", {"usage": usage(visit.tenant_id, usage_filter)}
-    )
+    return visit.render("console/usage/usage.html", {"usage": usage(visit.tenant_id, usage_filter)})
 
 
 @page("usage")

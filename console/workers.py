@@ -14,7 +14,7 @@ from django.http import HttpRequest, HttpResponse
 from activities import selectors
 from activities.leases import ALL, DRAINING
 from activities.models import ActivityRun, WorkerProcess
-from console.page import PageContext, page, render_page
+from console.page import PageContext, page
 from tenants import clock
 from tenants.context import tenant_scope
 
@@ -22,7 +22,7 @@ from tenants.context import tenant_scope
 @page("workers")
 def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """All processes, with their runs of this tenant."""
-    return render_page(request, visit, "console/workers/every.html", {"workers": workers(visit.tenant_id)})
+    return visit.render("console/workers/every.html", {"workers": workers(visit.tenant_id)})
 
 
 MOST_LISTED = 200

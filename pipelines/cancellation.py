@@ -30,9 +30,7 @@ def cancel_run(tenant_id: UUID, run_id: UUID, *, actor: str, reason: str = "") -
             .filter(pk=run_id, status="running")
             .update(status="cancelled", finished_at=Now())
         )
-        run = PipelineRun.objects.for_tenant(tenant_id).filter(pk=run_id).first()
-        if run is None:
-            raise NotFound("pipeline run", run_id)
+        run = PipelineRun.objects.for_tenant(tenant_id).get_or_raise(NotFound, "pipeline run", run_id)
         if not flagged and run.status != "cancelled":
             raise RunEnded(f"The run has {run.status} already.")
         period_counts.run_changed(run)

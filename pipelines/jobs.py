@@ -101,8 +101,7 @@ def refresh(job: ScheduleJob) -> None:
 def _successor(tenant_id: UUID, activity_id: UUID) -> Activity | None:
     rows = Activity.objects.for_tenant(tenant_id).filter(parent_id=activity_id)
     successors = rows.filter(link_kind__in=activity_tree.SUCCESSORS)
-    successor: Activity | None = successors.order_by("-created_at").first()
-    return successor
+    return successors.order_by("-created_at").first()
 
 
 def _move(job: ScheduleJob, state: JobState, *, error: dict[str, Any] | None = None, **changes: Any) -> None:

@@ -38,6 +38,7 @@ from pipelines.models import PipelineRun, StepRun
 from pipelines.models.run import StepReason
 from pipelines.versions import Compiled
 from tenants.context import APP
+from tenants.models import TenantQuerySet
 from tenants.sql import Array, Statement
 
 logger = logging.getLogger(__name__)
@@ -104,10 +105,9 @@ def _continue_with_successor(activity: Any) -> None:
     continue_with(LinkKind.REASSIGNED_FROM, activity)
 
 
-def lock_runs(tenant_id: UUID) -> QuerySet[PipelineRun]:
+def lock_runs(tenant_id: UUID) -> TenantQuerySet:
     """Return a query that locks runs. Lock a run before reading its steps."""
-    runs: QuerySet[PipelineRun] = PipelineRun.objects.for_tenant(tenant_id).select_for_update()
-    return runs
+    return PipelineRun.objects.for_tenant(tenant_id).select_for_update()
 
 
 def _settle(activity: Any, output: UUID | None) -> tuple[Any | None, str]:

@@ -65,24 +65,19 @@ def _error(agents: dict[str, bool], role: str) -> str:
 
 def _schedules() -> QuerySet[Schedule]:
     rows = Schedule.objects.using(SYSTEM).filter(enabled=True, tenant__is_active=True)
-    schedules: QuerySet[Schedule] = rows.select_related("tenant").order_by("tenant__slug", "name")
-    return schedules
+    return rows.select_related("tenant").order_by("tenant__slug", "name")
 
 
 def _newest_versions() -> QuerySet[PipelineVersion]:
     rows = PipelineVersion.objects.using(SYSTEM).filter(
         number=F("pipeline__latest"), pipeline__enabled=True, tenant__is_active=True
     )
-    versions: QuerySet[PipelineVersion] = rows.select_related("tenant", "pipeline").order_by(
-        "tenant__slug", "pipeline__key"
-    )
-    return versions
+    return rows.select_related("tenant", "pipeline").order_by("tenant__slug", "pipeline__key")
 
 
 def _deliverables() -> QuerySet[Deliverable]:
     rows = Deliverable.objects.using(SYSTEM).filter(status=DeliverableState.ACTIVE, tenant__is_active=True)
-    deliverables: QuerySet[Deliverable] = rows.select_related("tenant").order_by("tenant__slug", "key")
-    return deliverables
+    return rows.select_related("tenant").order_by("tenant__slug", "key")
 
 
 def _of_deliverable(deliverable: Deliverable) -> Reference:

@@ -95,9 +95,7 @@ def first_failed_step(tenant_id: UUID, run_id: UUID) -> str:
 
 def _lock_ended_run(tenant_id: UUID, run_id: UUID) -> PipelineRun:
     """Lock and return the run if it may be replayed now."""
-    run = progression.lock_runs(tenant_id).filter(pk=run_id).first()
-    if run is None:
-        raise NotFound("pipeline run", run_id)
+    run = progression.lock_runs(tenant_id).get_or_raise(NotFound, "pipeline run", run_id)
     if run.status == RunState.RUNNING:
         raise RunUnderWay("The run has not ended. Cancel it, or wait until it ends.")
     pipeline = run.version.pipeline

@@ -21,6 +21,7 @@ from activities.models import Activity
 from activities.states import STATUSES, Status
 from pipelines.models import Pipeline, PipelineRun, PipelineVersion, StepRun
 from pipelines.models.run import StepState
+from tenants.models import TenantQuerySet
 
 MOST_BRANCHES = 100  # of a step that are listed
 MOST_VERSIONS = 100  # of a pipeline that are listed
@@ -71,13 +72,10 @@ class StepRow:
         return BranchCounts.of(self.run)
 
 
-def runs(tenant_id: UUID) -> QuerySet[PipelineRun]:
+def runs(tenant_id: UUID) -> TenantQuerySet:
     """Return runs with their version and pipeline, without the definitions."""
     rows = PipelineRun.objects.for_tenant(tenant_id).select_related("version__pipeline")
-    result: QuerySet[PipelineRun] = rows.defer(
-        "input", "replay_input", "version__definition", "version__pipeline__description"
-    )
-    return result
+    return rows.defer("input", "replay_input", "version__definition", "version__pipeline__description")
 
 
 MOST_SEARCHED = 20_000  # a search covers the tenant's newest runs
@@ -90,17 +88,13 @@ def search(rows: QuerySet[PipelineRun], tenant_id: UUID, words: str) -> QuerySet
     )
     named = Q(name__icontains=words) | Q(version__pipeline__name__icontains=words)
     with_params = rows.filter(pk__in=newest).annotate(params_text=Cast("params", TextField()))
-    result: QuerySet[PipelineRun] = with_params.filter(named | Q(params_text__icontains=words))
-    return result
+    return with_params.filter(named | Q(params_text__icontains=words))
 
 
 def with_label(rows: QuerySet[PipelineRun], label: str) -> QuerySet[PipelineRun]:
     """Return the rows with this label: `name:text`, or only `name` for any text."""
     name, colon, text = label.partition(":")
-    result: QuerySet[PipelineRun] = (
-        rows.filter(labels__contains={name: text}) if colon else rows.filter(labels__has_key=name)
-    )
-    return result
+    return rows.filter(labels__contains={name: text}) if colon else rows.filter(labels__has_key=name)
 
 
 def costs_of(tenant_id: UUID, page: Sequence[PipelineRun]) -> dict[UUID, Decimal]:
@@ -213,8 +207,7 @@ def _plans(tenant_id: UUID, version_ids: set[UUID]) -> dict[UUID, Mapping[str, M
 
 def newest_version(tenant_id: UUID, pipeline: Pipeline) -> PipelineVersion | None:
     rows = PipelineVersion.objects.for_tenant(tenant_id)
-    version: PipelineVersion | None = rows.filter(pipeline_id=pipeline.pk, number=pipeline.latest).first()
-    return version
+    return rows.filter(pipeline_id=pipeline.pk, number=pipeline.latest).first()
 
 
 def versions_of(tenant_id: UUID, pipeline: Pipeline) -> list[PipelineVersion]:

@@ -145,10 +145,7 @@ def _resolve_step(step: Mapping[str, Any], templates: Mapping[str, ActivityTempl
 
 def newest(tenant_id: UUID, pipeline: Pipeline) -> PipelineVersion:
     """Return the version for new runs. Call it within a `tenant_scope`."""
-    version: PipelineVersion = PipelineVersion.objects.for_tenant(tenant_id).get(
-        pipeline=pipeline, number=pipeline.latest
-    )
-    return version
+    return PipelineVersion.objects.for_tenant(tenant_id).get(pipeline=pipeline, number=pipeline.latest)
 
 
 @lru_cache(maxsize=1024)

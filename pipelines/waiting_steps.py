@@ -43,8 +43,7 @@ TURN_SECONDS = 20.0  # Then the worker is free for other work. While steps wait,
 
 def steps_unadmitted() -> QuerySet[StepRun]:
     """Return the steps that wait for room, of all tenants."""
-    rows: QuerySet[StepRun] = StepRun.objects.filter(reason=StepReason.BACKLOG, status=StepState.PENDING)
-    return rows
+    return StepRun.objects.filter(reason=StepReason.BACKLOG, status=StepState.PENDING)
 
 
 def admit_steps(*, within: float = TURN_SECONDS) -> int:
@@ -181,8 +180,7 @@ def _first_start(run: PipelineRun, steps: Iterable[str]) -> datetime | None:
     """Return when the first of these steps started to work. Waiting for a worker does not count."""
     done_by = StepRun.objects.for_tenant(run.tenant_id).filter(run_id=run.pk, step__in=list(steps))
     activities = Activity.objects.for_tenant(run.tenant_id).filter(pk__in=done_by.values("activity_id"))
-    started: datetime | None = activities.aggregate(first=Min("started_at"))["first"]
-    return started
+    return activities.aggregate(first=Min("started_at"))["first"]
 
 
 def _active_activities(run: PipelineRun, steps: Iterable[str]) -> list[UUID]:

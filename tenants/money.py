@@ -70,8 +70,7 @@ def delete_budget(tenant_id: UUID, budget_id: UUID) -> None:
 def lock_budget(tenant_id: UUID, budget_id: UUID) -> Budget:
     """The budget, locked until the transaction ends. Raises `NotFound`."""
     rows = Budget.objects.for_tenant(tenant_id).select_for_update()
-    found: Budget = rows.filter(pk=budget_id, deleted_at=None).first_or_raise(NotFound("budget", budget_id))
-    return found
+    return rows.filter(pk=budget_id, deleted_at=None).first_or_raise(NotFound("budget", budget_id))
 
 
 def roll(budget: Budget) -> None:

@@ -76,7 +76,7 @@ def parts_of(tenant_id: UUID, kind: PauseKind | None = None) -> dict[tuple[str, 
     return {(row.kind, row.subject): row for row in (rows.filter(kind=kind) if kind else rows)}
 
 
-def with_pauses(rows: QuerySet[Any], kind: PauseKind) -> QuerySet[Any]:
+def with_pauses(rows: QuerySet[Any], kind: PauseKind) -> Any:
     """`rows` of a tenant-owned table, each annotated with `paused`: whether a pause of this kind names its id."""
     pauses = Pause.objects.filter(
         tenant_id=OuterRef("tenant_id"), kind=kind, subject=Cast(OuterRef("pk"), CharField())

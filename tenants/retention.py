@@ -51,8 +51,7 @@ class Kind:
     @property
     def default_days(self) -> float | None:
         """None: never deleted, unless the tenant's own policy says otherwise."""
-        days: float | None = settings.ORCHESTRATOR_RETENTION_DAYS[self.name]
-        return days
+        return settings.ORCHESTRATOR_RETENTION_DAYS[self.name]
 
 
 _kinds: dict[str, Kind] = {}

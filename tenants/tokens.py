@@ -128,8 +128,7 @@ def _membership_of(token: ApiToken) -> Membership | None:
         return None
     set_tenant(token.tenant_id)
     rows = Membership.objects.using(APP).for_tenant(token.tenant_id)
-    membership: Membership | None = rows.filter(user_id=token.user_id, user__is_active=True).first()
-    return membership
+    return rows.filter(user_id=token.user_id, user__is_active=True).first()
 
 
 def _touch(token: ApiToken) -> None:

@@ -28,16 +28,7 @@ from activities.selectors import Moment
 from activities.states import LinkKind, Status
 from agents import configuration
 from tenants.admin.actions import Action, ActionsAdmin
-from tenants.admin.bases import (
-    NOTHING,
-    RecordAdmin,
-    TenantFilter,
-    actor_of,
-    as_json,
-    badge,
-    link_of,
-    link_to,
-)
+from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, actor_of, as_json, badge, link_of, link_to
 
 # Actions of operators. Each calls the same function as the API, in the activity's tenant, with the operator as the actor.
 
@@ -292,10 +283,7 @@ class ActivityAdmin(DecisionsAdmin, RecordAdmin):
     ) -> HttpResponse:
         activity = self.get_object(request, object_id)
         extra = {"timeline": _timeline(activity), "title": activity.name} if activity else {}
-        response: HttpResponse = super().change_view(
-            request, object_id, form_url, {**(extra_context or {}), **extra}
-        )
-        return response
+        return super().change_view(request, object_id, form_url, {**(extra_context or {}), **extra})
 
     def show_output(
         self, request: HttpRequest, activity_id: UUID, output_id: UUID, **kwargs: Any

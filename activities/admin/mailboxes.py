@@ -25,8 +25,7 @@ class MailboxAdmin(RecordAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         is_open = Q(items__state__in=(ItemState.PENDING, ItemState.CLAIMED))
-        rows: QuerySet[Any] = super().get_queryset(request)
-        return rows.annotate(open_items=Count("items", filter=is_open))
+        return super().get_queryset(request).annotate(open_items=Count("items", filter=is_open))
 
     @display(description="Consumed by")
     def consumer(self, mailbox: Mailbox) -> str:

@@ -282,15 +282,11 @@ class ActivityPart(TenantView):
 
     def activity(self, activity_id: UUID, *fields: str) -> Activity:
         """Return the activity with these fields, or with `output_ref`. Raises `NotFound`."""
-        activity: Activity | None = (
+        return (
             Activity.objects.for_tenant(self.tenant_id)
             .only("id", *(fields or ("output_ref",)))
-            .filter(pk=activity_id)
-            .first()
+            .get_or_raise(NotFound, "activity", activity_id)
         )
-        if activity is None:
-            raise NotFound("activity", activity_id)
-        return activity
 
 
 class ActivityOutput(ActivityPart):

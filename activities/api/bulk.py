@@ -316,8 +316,7 @@ class BulkOfActivities(TenantView):
                 for text in texts
             ]
             raise InvalidRequest(errors)
-        matches: QuerySet[Activity] = filters.qs
-        return matches
+        return filters.qs
 
 
 @describe_resource(many="Bulk jobs, newest first", one="One bulk job with its progress")

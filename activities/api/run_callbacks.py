@@ -524,8 +524,7 @@ def _read_returned_wakes(run: ActivityRun) -> list[dict[str, Any]]:
 
 
 def _wakes(run: ActivityRun) -> QuerySet[Any]:
-    rows: QuerySet[Any] = Wake.objects.for_tenant(run.tenant_id).filter(activity_id=run.activity_id)
-    return rows
+    return Wake.objects.for_tenant(run.tenant_id).filter(activity_id=run.activity_id)
 
 
 def _serialize_wakes(wakes: QuerySet[Any]) -> list[dict[str, Any]]:

@@ -195,8 +195,7 @@ _NOT_GRANTED = "Your role is not allowed to hold it."
 def _read_grants(asking: Activity) -> Mapping[str, Any]:
     """Return what the role may hold in addition to its own work. By default nothing."""
     rows = AgentConfig.objects.for_tenant(asking.tenant_id).filter(agent_id=asking.agent_role)
-    grants: Mapping[str, Any] = rows.values_list("may_hold", flat=True).first() or {}
-    return grants
+    return rows.values_list("may_hold", flat=True).first() or {}
 
 
 def _within(scope: Mapping[str, Any]) -> Q:
@@ -485,5 +484,4 @@ def _first_open(
         human_role=human_role,
         **more,
     )
-    first: UUID | None = rows.order_by("created_at").values_list("pk", flat=True).first()
-    return first
+    return rows.order_by("created_at").values_list("pk", flat=True).first()

@@ -78,9 +78,7 @@ def _name_claimant(tenant_id: UUID, refusal: TransitionRefused) -> TransitionRef
 
 
 def _refuse_agents(tenant_id: UUID, activity_id: UUID, verb: str) -> Activity:
-    activity = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first()
-    if activity is None:
-        raise NotFound("activity", activity_id)
+    activity = Activity.objects.for_tenant(tenant_id).get_or_raise(NotFound, "activity", activity_id)
     if activity.assignee_type != "human":
         raise TransitionRefused(
             activity_id, verb, activity.status, f"Activity {activity_id} belongs to an agent."

@@ -111,9 +111,7 @@ def _list_due(mailbox: Mailbox, now: datetime) -> QuerySet[Any]:
 
 def _external_mailbox(tenant_id: UUID, key: str, *, locked: bool = False) -> Mailbox:
     rows = Mailbox.objects.for_tenant(tenant_id).filter(key=key)
-    mailbox: Mailbox | None = (rows.select_for_update() if locked else rows).first()
-    if mailbox is None:
-        raise NotFound("mailbox", key)
+    mailbox: Mailbox = (rows.select_for_update() if locked else rows).first_or_raise(NotFound("mailbox", key))
     if mailbox.agent_role:
         raise OtherConsumer(f"The mailbox {key} is consumed by the agent {mailbox.agent_role}.")
     return mailbox
@@ -195,8 +193,7 @@ def _is_ended_by_outage(batch: MailboxBatch) -> bool:
 
 def list_expired() -> QuerySet[MailboxBatch]:
     """Return the open batches of all tenants whose lease has expired."""
-    rows: QuerySet[MailboxBatch] = MailboxBatch.objects.filter(state=BatchState.OPEN, leased_until__lte=Now())
-    return rows
+    return MailboxBatch.objects.filter(state=BatchState.OPEN, leased_until__lte=Now())
 
 
 def release_all_expired(limit: int = 500) -> int:

@@ -115,8 +115,7 @@ def _find_duplicate(mailbox: Mailbox, new: NewItem) -> MailboxItem | None:
     if new.client_message_id is None:
         return None
     items = MailboxItem.objects.for_tenant(mailbox.tenant_id).filter(mailbox_id=mailbox.pk)
-    duplicate: MailboxItem | None = items.filter(client_message_id=new.client_message_id).first()
-    return duplicate
+    return items.filter(client_message_id=new.client_message_id).first()
 
 
 def _item(mailbox: Mailbox, new: NewItem) -> MailboxItem:

@@ -310,8 +310,7 @@ def tenants_concerned(invariant: str) -> list[UUID]:
 
 def _read_last_report() -> dict[str, Any]:
     stored: Any = client().get(keys.invariants_outcome())
-    document: dict[str, Any] = orjson.loads(stored) if stored else {}
-    return document
+    return orjson.loads(stored) if stored else {}
 
 
 # The tenants of a violation, looked up by the ids of its sample in all tables of tenants, because the ids do not name their table.

@@ -131,8 +131,7 @@ DEPARTED_WATCH = timedelta(hours=1)
 
 def outputs_to_forget() -> QuerySet[Any]:
     """Return the notes of all tenants that have waited long enough, for the background task."""
-    rows: QuerySet[Any] = ForgottenOutput.objects.filter(at__lte=Now() - REST)
-    return rows
+    return ForgottenOutput.objects.filter(at__lte=Now() - REST)
 
 
 def forget_outputs(*, rested: timedelta = REST) -> int:

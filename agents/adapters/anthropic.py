@@ -163,8 +163,7 @@ def _plain(block: Any) -> dict[str, Any]:
         return {"type": "tool_use", "id": block.id, "name": block.name, "input": arguments}
     if block.type == "text":
         return {"type": "text", "text": block.text}
-    plain: dict[str, Any] = block.to_dict()
-    return plain
+    return block.to_dict()
 
 
 def _is_empty(block: Any) -> bool:

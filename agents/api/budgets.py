@@ -144,8 +144,7 @@ class BudgetViewSet(VersionedResource):
     required_role: ClassVar[dict[str, Role]] = dict.fromkeys(("create", "update", "destroy"), Role.ADMIN)
 
     def get_queryset(self) -> QuerySet[Any]:
-        rows: QuerySet[Any] = super().get_queryset()
-        return rows.filter(deleted_at=None)
+        return super().get_queryset().filter(deleted_at=None)
 
     @creation("Create a budget", BudgetBodySerializer, BudgetSerializer)
     def create(self, request: Request) -> Response:

@@ -367,8 +367,7 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
         return require_found(Agent.objects.filter(role=role).first())
 
     def _own(self, role: str) -> QuerySet[Any]:
-        rows: QuerySet[Any] = AgentConfig.objects.for_tenant(self.tenant_id).filter(agent_id=role)
-        return rows
+        return AgentConfig.objects.for_tenant(self.tenant_id).filter(agent_id=role)
 
     def _render(self, agent: Agent, config: AgentConfig | None) -> dict[str, Any]:
         """Must run in a `tenant_scope`."""

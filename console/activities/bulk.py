@@ -26,8 +26,7 @@ from agents import configuration
 from agents.models import Agent
 from console.activities.listing import filter_by
 from console.activities.query_language import QueryError, parse
-from console.internal_api import call_api
-from console.page import ACTING, LOOKING, PageContext, page, redirect_with_success, render_page
+from console.page import ACTING, LOOKING, PageContext, page
 from tenants import audit
 from tenants.context import tenant_scope
 from tenants.models import Role
@@ -65,30 +64,28 @@ def many(request: HttpRequest, visit: PageContext) -> HttpResponse:
         }
     except (QueryError, BadBulkRequest):
         return _redirect_to_error(visit, query)
-    return render_page(request, visit, "console/activities/many.html", context, status=status)
+    return visit.render("console/activities/many.html", context, status=status)
 
 
 @page("activities")
 def job(request: HttpRequest, visit: PageContext, job_id: UUID) -> HttpResponse:
     """The progress of a bulk job."""
     state = progress(visit.tenant_id, job_id)
-    if state is None:
-        raise Http404
     context = {"progress": state, "job": state.job, "may_operate": visit.who.role.includes(Role.OPERATOR)}
-    return render_page(request, visit, "console/activities/job.html", context)
+    return visit.render("console/activities/job.html", context)
 
 
 @page("activities", ACTING)
 def stop_job(request: HttpRequest, visit: PageContext, job_id: UUID) -> HttpResponse:
     """Stop a bulk job. Completed changes are kept."""
     address = reverse("console:activities_bulk_job", args=[job_id])
-    reply = call_api(request, visit.who, "POST", f"/bulk-jobs/{job_id}/cancel/", {})
+    reply = visit.call("POST", f"/bulk-jobs/{job_id}/cancel/", {})
     if reply.status == HTTPStatus.NOT_FOUND:
         raise Http404
     if not reply.ok:
         messages.error(request, reply.reason)
         return redirect(f"{address}?{visit.query}")
-    return redirect_with_success(request, visit, address, "The job was stopped.")
+    return visit.redirect(address, "The job was stopped.")
 
 
 def _redirect_to_error(visit: PageContext, query: str) -> HttpResponse:
@@ -233,11 +230,10 @@ class Progress:
         return WORDS[BulkAction(self.job.action)]
 
 
-def progress(tenant_id: UUID, job_id: UUID) -> Progress | None:
+def progress(tenant_id: UUID, job_id: UUID) -> Progress:
+    """Return the progress of a job. Raises `Http404`."""
     with tenant_scope(tenant_id):
-        job = BulkJob.objects.for_tenant(tenant_id).filter(pk=job_id).first()
-        if job is None:
-            return None
+        job = BulkJob.objects.for_tenant(tenant_id).filter(pk=job_id).first_or_raise(Http404())
         items = BulkItem.objects.for_tenant(tenant_id).filter(
             job_id=job_id, state__in=(ItemState.SKIPPED, ItemState.FAILED)
         )

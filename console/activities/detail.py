@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
-from http import HTTPStatus
 from typing import Any
 from uuid import UUID
 
@@ -29,10 +28,9 @@ from agents.exceptions import AgentError
 from console.activities import chart
 from console.activities.chart import Segment, segments
 from console.inbox.detail import Reader, Source, Text
-from console.internal_api import call_api
 from console.labels import band, cost_in, name_actor, past_tense
 from console.live import parts_wanted
-from console.page import PageContext, Refused, page, redirect_with_success, refusal_of, render_page
+from console.page import PageContext, Refused, number_in, page
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.models import Role
@@ -45,8 +43,7 @@ TAIL_LINES = 200  # of a log on the page of its activity
 PAGE_LINES = 500
 LONG_LINE = 600  # characters
 OPERATIONS = ("cancel", "retry", "reassign")
-LONGEST_NUMBER = 18  # digits
-LONGEST_VERSION = 9
+LONGEST_NUMBER = 17  # digits
 DONE = {
     "cancel": "The activity was cancelled.",
     "retry": "The activity is being retried.",
@@ -57,8 +54,18 @@ CHANGED = "The activity has changed since you loaded the page. Check its current
 
 
 def _act(request: HttpRequest, visit: PageContext, activity_id: UUID) -> HttpResponse:
-    changed, words = act_on_activity(request, visit.who, activity_id)
-    return redirect_with_success(request, visit, reverse("console:activity", args=[changed]), words)
+    """Perform an action, if the activity's version is still the displayed one. Redirect to the activity, or its successor."""
+    sent = request.POST
+    action, version = sent.get("deed", ""), number_in(sent.get("version", ""))
+    if action not in DONE or version is None:
+        raise Refused("Choose an action.", status=400)
+    body: dict[str, Any] = {"reason": sent["reason"]} if action != "retry" and "reason" in sent else {}
+    if action == "reassign":
+        body |= {"assignee_type": "agent", "agent_role": sent.get("agent_role", "")}
+    path = f"/activities/{activity_id}/{action}/"
+    reply = visit.act("POST", path, body, version=version, changed=CHANGED)
+    address = reverse("console:activity", args=[reply.data["id"]])
+    return visit.redirect(address, DONE[action])
 
 
 @page("activities", act=_act)
@@ -75,7 +82,7 @@ def one(request: HttpRequest, visit: PageContext, activity_id: UUID) -> HttpResp
         "activity": details.activity,
         "roles": sorted(configuration.list_roles()) if "reassign" in details.actions else (),
     }
-    return render_page(request, visit, "console/activities/one.html", context)
+    return visit.render("console/activities/one.html", context)
 
 
 def _run_alone(
@@ -85,48 +92,22 @@ def _run_alone(
     activity, run = read_watched(visit.tenant_id, activity_id)
     log = tail_of(visit.tenant_id, run.run) if with_log and run is not None else None
     context = {"activity": activity, "watched": run, "log": log}
-    return render_page(request, visit, "console/activities/running.html", context)
+    return visit.render("console/activities/running.html", context)
 
 
 @page("activities")
 def show_full_log(request: HttpRequest, visit: PageContext, activity_id: UUID, run_id: UUID) -> HttpResponse:
     """The whole transcript of a run, page by page."""
-    after = request.GET.get("after", "")
-    number = int(after) if after.isascii() and after.isdecimal() and len(after) < LONGEST_NUMBER else 0
-    activity, log = log_of(visit.tenant_id, activity_id, run_id, number)
-    return render_page(request, visit, "console/activities/log.html", {"activity": activity, "log": log})
+    after = number_in(request.GET.get("after", ""), LONGEST_NUMBER) or 0
+    activity, log = log_of(visit.tenant_id, activity_id, run_id, after)
+    return visit.render("console/activities/log.html", {"activity": activity, "log": log})
 
 
 @page("activities")
 def both_texts(request: HttpRequest, visit: PageContext, activity_id: UUID) -> HttpResponse:
     """The prompt and output of a run."""
     details = texts(visit.tenant_id, activity_id, request.GET.get("run", ""))
-    return render_page(
-        request, visit, "console/activities/texts.html", {"texts": details, "activity": details.activity}
-    )
-
-
-def act_on_activity(request: HttpRequest, who: Principal, activity_id: UUID) -> tuple[UUID, str]:
-    """Perform an action on an activity, if its version is still the one that the page displayed.
-
-    Return the id of the activity or its successor, and a message. Raises `Refused` and `Http404`.
-    """
-    sent = request.POST
-    action, version = sent.get("deed", ""), sent.get("version", "")
-    if action not in DONE or not version.isdecimal():
-        raise Refused("Choose an action.", status=HTTPStatus.BAD_REQUEST)
-    body: dict[str, Any] = {"reason": sent["reason"]} if action != "retry" and "reason" in sent else {}
-    if action == "reassign":
-        body |= {"assignee_type": "agent", "agent_role": sent.get("agent_role", "")}
-    path = f"/activities/{activity_id}/{action}/"
-    reply = call_api(request, who, "POST", path, body, version=int(version[:LONGEST_VERSION]))
-    if reply.status == HTTPStatus.NOT_FOUND:
-        raise Http404
-    if reply.status == HTTPStatus.PRECONDITION_FAILED:
-        raise Refused(CHANGED, status=HTTPStatus.CONFLICT)
-    if not reply.ok:
-        raise refusal_of(reply)
-    return UUID(str(reply.data["id"])), DONE[action]
+    return visit.render("console/activities/texts.html", {"texts": details, "activity": details.activity})
 
 
 @dataclass(frozen=True, slots=True)

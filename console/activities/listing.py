@@ -22,16 +22,7 @@ from agents import configuration
 from console.activities.query_language import Condition, QueryError, parse
 from console.internal_api import ApiForm, JsonField, Reply
 from console.labels import band
-from console.page import (
-    ACTING,
-    LOOKING,
-    Cursor,
-    PageContext,
-    page,
-    page_of,
-    redirect_with_success,
-    render_page,
-)
+from console.page import ACTING, LOOKING, Cursor, PageContext, page, page_of
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.models import Role
@@ -59,20 +50,18 @@ def list_activities(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The activities that match a query, newest first."""
     listed = listing(visit.tenant_id, request.GET.get("q", ""), request.GET.get("after", ""))
     context = {"listing": listed, "may_operate": visit.who.role.includes(Role.OPERATOR)}
-    return render_page(
-        request, visit, "console/activities/list.html", context, status=400 if listed.error else 200
-    )
+    return visit.render("console/activities/list.html", context, status=400 if listed.error else 200)
 
 
 @page("activities", (*LOOKING, *ACTING), least=Role.OPERATOR)
 def new(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The form of a new activity. A POST submits it."""
     form = NewActivityForm(request.POST or None)
-    if request.method == "POST" and (reply := form.send(request, visit.who, "POST", "/activities/")):
+    if request.method == "POST" and (reply := form.send(visit, "POST", "/activities/")):
         address = reverse("console:activity", args=[reply.data["id"]])
-        return redirect_with_success(request, visit, address, "The activity was submitted.")
+        return visit.redirect(address, "The activity was submitted.")
     status = form.status if form.errors else 200
-    return render_page(request, visit, "console/activities/new.html", {"form": form}, status)
+    return visit.render("console/activities/new.html", {"form": form}, status)
 
 
 @dataclass(frozen=True, slots=True)

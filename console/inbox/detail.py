@@ -617,8 +617,7 @@ def _asking_actor(row: Any, approval: Any | None) -> str | None:
     if approval is not None:
         return str(approval.requested_by)
     events = ActivityEvent.objects.for_tenant(row.tenant_id).filter(activity_id=row.pk, seq=1)
-    actor: str | None = events.values_list("actor", flat=True).first()
-    return actor
+    return events.values_list("actor", flat=True).first()
 
 
 def _letter_of(row: Any) -> Any | None:

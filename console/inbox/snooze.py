@@ -93,8 +93,7 @@ def _member(who: Principal) -> Membership:
 
 
 def _rows(who: Principal, member: Membership) -> QuerySet[Any]:
-    rows: QuerySet[Any] = SnoozedItem.objects.for_tenant(who.tenant_id).filter(membership_id=member.pk)
-    return rows
+    return SnoozedItem.objects.for_tenant(who.tenant_id).filter(membership_id=member.pk)
 
 
 def _save(row: SnoozedItem) -> None:

@@ -21,7 +21,7 @@ from console.inbox.listing import inbox, list_closed
 from console.inbox.query import View
 from console.inbox.snooze import choices, until
 from console.live import parts_wanted
-from console.page import ACTING, PageContext, id_or_404, page, render_page
+from console.page import ACTING, PageContext, id_or_404, page
 from tenants import clock
 
 PARTS_OF_ITEM = frozenset({"asked", "verdict"})
@@ -122,7 +122,7 @@ def _page(
         "choices": choices(clock.now(), zone) if opened and not visit.who.break_glass_id else (),
     }
     template = "inbox_refreshed" if parts_wanted(request) and not opened else "inbox"
-    return render_page(request, visit, f"console/{template}.html", context)
+    return visit.render(f"console/{template}.html", context)
 
 
 def _view(request: HttpRequest, visit: PageContext) -> View:

@@ -188,8 +188,7 @@ class DatasetAdmin(PlatformAdmin):
         dataset = self.get_object(request, object_id)
         if dataset is None or dataset.source not in (Source.DB, Source.CACHE):
             return []
-        actions: list[Any] = super().get_actions_detail(request, object_id)
-        return actions
+        return super().get_actions_detail(request, object_id)
 
     @display(description="Fields")
     def fields_in_words(self, dataset: Dataset) -> str:

@@ -59,8 +59,7 @@ class ExecutionInline(ExecutionColumns, ShownInline):
     verbose_name_plural = "Executions"
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ScheduleExecution]:
-        rows: QuerySet[ScheduleExecution] = super().get_queryset(request)
-        return rows.defer("definition", "errors", "metadata")
+        return super().get_queryset(request).defer("definition", "errors", "metadata")
 
 
 class FiringInline(ShownInline):

@@ -525,8 +525,7 @@ def _tidy(step: Mapping[str, Any], *, is_first: bool) -> dict[str, Any]:
 
 
 def _dump_yaml(data: Mapping[str, Any]) -> str:
-    text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
-    return text
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
 class _Dumper(yaml.SafeDumper):

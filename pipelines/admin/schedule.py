@@ -165,10 +165,7 @@ class ScheduleForm(forms.ModelForm):
 
     @property
     def tenant(self) -> Tenant | None:
-        tenant: Tenant | None = (
-            self.instance.tenant if self.instance.tenant_id else self.cleaned_data.get("tenant")
-        )
-        return tenant
+        return self.instance.tenant if self.instance.tenant_id else self.cleaned_data.get("tenant")
 
     @property
     def all_members(self) -> dict[str, Any]:
@@ -317,8 +314,7 @@ class ScheduleAdmin(SwitchedAdmin, PlatformAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Schedule]:
         newest = ScheduleExecution.objects.filter(schedule_id=OuterRef("pk")).order_by("-started_at")
-        rows: QuerySet[Schedule] = super().get_queryset(request)
-        return rows.annotate(last_status=Subquery(newest.values("status")[:1]))
+        return super().get_queryset(request).annotate(last_status=Subquery(newest.values("status")[:1]))
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(require_POST(self.preview_view))

@@ -394,5 +394,4 @@ class DatasetRows(LargeBodies, Versioned, TenantViewSet):
         rows = Dataset.objects.for_tenant(self.tenant_id)
         if self.request.method not in ("GET", "HEAD"):
             rows = rows.select_for_update()
-        dataset: Dataset = rows.filter(name=name).first_or_raise(NotFound("dataset", name))
-        return dataset
+        return rows.filter(name=name).first_or_raise(NotFound("dataset", name))

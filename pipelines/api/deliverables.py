@@ -131,9 +131,7 @@ class PeriodFilter(StrictFilterSet):
 
 def show_period(tenant_id: UUID, period_id: UUID) -> Any:
     """Return the period as the API shows it. Raises `NotFound`. Call it within a `tenant_scope`."""
-    period = DeliverablePeriod.objects.for_tenant(tenant_id).filter(pk=period_id).first()
-    if period is None:
-        raise NotFound("period", period_id)
+    period = DeliverablePeriod.objects.for_tenant(tenant_id).get_or_raise(NotFound, "period", period_id)
     runs = selectors.runs(tenant_id).filter(period_id=period_id).order_by("plan_item", "pk")
     return PeriodDetailSerializer((period, runs)).data
 

@@ -218,9 +218,7 @@ class PipelineViewSet(Pausable, VersionedResource):
     def _render(self, key: str) -> Any:
         # Not `get_object`, which would compare If-Match with the version that was just saved.
         rows = pausing.with_pauses(Pipeline.objects.for_tenant(self.tenant_id), PauseKind.PIPELINE)
-        pipeline = rows.filter(key=key).first()
-        if pipeline is None:
-            raise NotFound("pipeline", key)
+        pipeline = rows.filter(key=key).first_or_raise(NotFound("pipeline", key))
         newest = selectors.newest_version(self.tenant_id, pipeline)
         return PipelineDetailSerializer(
             (pipeline, newest, selectors.versions_of(self.tenant_id, pipeline))

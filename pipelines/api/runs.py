@@ -243,9 +243,7 @@ class PipelineRunFilter(StrictFilterSet):
 
 def show_run(tenant_id: UUID, run_id: UUID) -> Any:
     """Return the run as the API shows it. Raises `NotFound`. Call it within a `tenant_scope`."""
-    run = selectors.runs(tenant_id).filter(pk=run_id).first()
-    if run is None:
-        raise NotFound("pipeline run", run_id)
+    run = selectors.runs(tenant_id).get_or_raise(NotFound, "pipeline run", run_id)
     return _show_runs(tenant_id, [run], branches=selectors.MOST_BRANCHES)[0]
 
 
@@ -321,9 +319,7 @@ class RunPicture(TenantView):
         refusals=(404,),
     )
     def get(self, request: Request, run_id: UUID) -> HttpResponse:
-        run = selectors.runs(self.tenant_id).filter(pk=run_id).first()
-        if run is None:
-            raise NotFound("pipeline run", run_id)
+        run = selectors.runs(self.tenant_id).get_or_raise(NotFound, "pipeline run", run_id)
         steps = selectors.steps_of(self.tenant_id, [run])[run.pk]
         states = {
             step.run.step: StepPicture(

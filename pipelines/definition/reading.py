@@ -236,8 +236,7 @@ class Reader:
         if not isinstance(value, Mapping):
             self.error(key, f"must be an object, not {quote_value(value)}")
             return {}
-        copied: dict[str, Any] = self.copier.copy(value, at(self.path, key)) or {}
-        return copied
+        return self.copier.copy(value, at(self.path, key)) or {}
 
     def refuse_other_keys(self) -> None:
         """Report the keys that were not read. Call this last."""

@@ -112,7 +112,4 @@ def find_unknown_pipelines(tenant_id: UUID, keys: Iterable[str]) -> set[str]:
 
 def _lock_deliverable(tenant_id: UUID, deliverable_id: UUID) -> Deliverable:
     rows = Deliverable.objects.for_tenant(tenant_id).select_for_update()
-    deliverable: Deliverable | None = rows.filter(pk=deliverable_id).first()
-    if deliverable is None:
-        raise NotFound("deliverable", deliverable_id)
-    return deliverable
+    return rows.get_or_raise(NotFound, "deliverable", deliverable_id)

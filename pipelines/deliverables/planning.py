@@ -104,9 +104,7 @@ def accept_plan(tenant_id: UUID, period_id: UUID, document: Any, *, actor: str) 
 
 def _lock_unplanned_period(tenant_id: UUID, period_id: UUID, actor: str) -> DeliverablePeriod:
     """Lock and return a period without a plan, and retire its planner."""
-    known = DeliverablePeriod.objects.for_tenant(tenant_id).filter(pk=period_id).first()
-    if known is None:
-        raise NotFound("period", period_id)
+    known = DeliverablePeriod.objects.for_tenant(tenant_id).get_or_raise(NotFound, "period", period_id)
     # Lock the planner first: a transaction that moves it locks it before the period.
     _retire_planner(tenant_id, known.planner_activity_id, actor)
     period = period_counts.lock_periods(tenant_id).get(pk=period_id)
@@ -224,8 +222,7 @@ def _successor(activity: Any) -> UUID | None:
     children = Activity.objects.for_tenant(activity.tenant_id).filter(
         parent_id=activity.id, link_kind__in=activity_tree.SUCCESSORS
     )
-    successor: UUID | None = children.order_by("-pk").values_list("pk", flat=True).first()
-    return successor
+    return children.order_by("-pk").values_list("pk", flat=True).first()
 
 
 def _update(period: DeliverablePeriod, **changes: Any) -> None:

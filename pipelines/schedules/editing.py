@@ -447,7 +447,7 @@ def _switch(schedule: Schedule, enabled: bool, actor: str, now: datetime | None)
 
 def _lock_schedule(tenant_id: UUID, schedule_id: UUID, expected_version: int | None = None) -> Schedule:
     rows = Schedule.objects.for_tenant(tenant_id).select_related("pipeline").select_for_update(of=("self",))
-    schedule: Schedule = rows.filter(pk=schedule_id).first_or_raise(NotFound("schedule", schedule_id))
+    schedule: Schedule = rows.get_or_raise(NotFound, "schedule", schedule_id)
     if expected_version is not None and schedule.version != expected_version:
         raise ScheduleChanged(f"The schedule is now at version {schedule.version}, not {expected_version}.")
     return schedule

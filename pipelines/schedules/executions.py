@@ -100,10 +100,7 @@ def lock_execution(
 ) -> ScheduleExecution | None:
     """Lock and return the execution. Its lock comes after its schedule's and before its jobs'."""
     rows = ScheduleExecution.objects.for_tenant(tenant_id).filter(pk=execution_id)
-    execution: ScheduleExecution | None = rows.select_for_update(
-        of=("self",), skip_locked=skip_locked
-    ).first()
-    return execution
+    return rows.select_for_update(of=("self",), skip_locked=skip_locked).first()
 
 
 def cancel(tenant_id: UUID, execution_id: UUID, *, actor: str, reason: str = "") -> ScheduleExecution:

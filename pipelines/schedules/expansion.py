@@ -272,8 +272,7 @@ def _key_of_pipeline(schedule: Schedule) -> str | None:
     if Schedule.pipeline.is_cached(schedule):
         return schedule.pipeline.key if schedule.pipeline else None
     pipelines = Pipeline.objects.for_tenant(schedule.tenant_id).filter(pk=schedule.pipeline_id)
-    key: str | None = pipelines.values_list("key", flat=True).first()
-    return key
+    return pipelines.values_list("key", flat=True).first()
 
 
 def start(execution: ScheduleExecution, jobs: Iterable[ScheduleJob]) -> None:

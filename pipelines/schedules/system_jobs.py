@@ -118,8 +118,7 @@ def list_uncancelled() -> QuerySet[ScheduleExecution]:
 
 
 def _list_unfinished() -> QuerySet[ScheduleExecution]:
-    rows: QuerySet[ScheduleExecution] = ScheduleExecution.objects.filter(finished_at__isnull=True)
-    return rows
+    return ScheduleExecution.objects.filter(finished_at__isnull=True)
 
 
 def _expand(keys: Sequence[tuple[UUID, UUID]]) -> int:

@@ -243,8 +243,7 @@ def read_cached_rows(tenant_id: UUID, name: str) -> list[dict[str, Any]] | None:
         raise _redis_unavailable(name) from error
     if value is None:
         return None
-    rows: list[dict[str, Any]] = orjson.loads(value)
-    return rows
+    return orjson.loads(value)
 
 
 def keep_rows(tenant_id: UUID, name: str, rows: Sequence[dict[str, Any]]) -> None:

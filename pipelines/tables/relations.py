@@ -231,8 +231,7 @@ def shape_of(dataset: Dataset) -> Table:
 
 def _row_of(values: Any) -> Row:
     data = values[0]
-    row: Row = orjson.loads(data) if isinstance(data, str | bytes) else data
-    return row
+    return orjson.loads(data) if isinstance(data, str | bytes) else data
 
 
 # Comparisons as SQL, with the same results as `data_sources.query.matches`.

@@ -199,8 +199,7 @@ class ChannelAdmin(ActionsAdmin):
     row_actions = (EXPIRE, REACTIVATE, DISABLE)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Channel]:
-        rows: QuerySet[Channel] = super().get_queryset(request)
-        return rows.annotate(standing=channels.STANDING)
+        return super().get_queryset(request).annotate(standing=channels.STANDING)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Channel | None = None) -> tuple[str, ...]:
         return (*self.readonly_fields, "tenant") if obj else self.readonly_fields

@@ -186,8 +186,7 @@ class RecordAdmin(KeptAdmin):
         try:
             row_id = UUID(search_term.strip())
         except ValueError:
-            results: tuple[QuerySet[Any], bool] = super().get_search_results(request, queryset, search_term)
-            return results
+            return super().get_search_results(request, queryset, search_term)
         return queryset.filter(pk=row_id), False
 
 

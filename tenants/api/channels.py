@@ -84,8 +84,7 @@ class ChannelViewSet(VersionedResource):
     )
 
     def get_queryset(self) -> QuerySet[Any]:
-        rows: QuerySet[Any] = super().get_queryset()
-        return rows.annotate(standing=STANDING)
+        return super().get_queryset().annotate(standing=STANDING)
 
     @creation("Create a channel", ChannelBodySerializer, ChannelSerializer)
     def create(self, request: Request) -> Response:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from django.db.models import QuerySet
-from django.http import HttpResponse, HttpResponseNotModified
+from django.http import HttpResponseNotModified
 from django.utils.http import parse_etags
 from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
@@ -71,8 +71,7 @@ def answer_conditionally(request: Request, response: Any) -> Any:
     tag = response.headers.get("ETag")
     if tag is None or not _has(request.headers.get("If-None-Match"), tag):
         return response
-    unchanged: HttpResponse = HttpResponseNotModified(headers={"ETag": tag})
-    return unchanged
+    return HttpResponseNotModified(headers={"ETag": tag})
 
 
 def _is_object(response: Any) -> bool:

@@ -38,8 +38,7 @@ class ResourceSchema(AutoSchema):
 
     def get_description(self) -> str:  # type: ignore[override]
         handler = getattr(self.view, getattr(self.view, "action", self.method.lower()), None)
-        text: str = get_doc(handler) or inspect.cleandoc(vars(type(self.view)).get("__doc__") or "")
-        return text
+        return get_doc(handler) or inspect.cleandoc(vars(type(self.view)).get("__doc__") or "")
 
 
 class TokenScheme(OpenApiAuthenticationExtension):

@@ -83,8 +83,7 @@ def read(kind: type[Body], data: Any, **context: Any) -> dict[str, Any]:
     """Validate the body as this kind of object. Raises REST framework's `ValidationError` with every error."""
     body = kind(data=data, context=context)
     body.is_valid(raise_exception=True)
-    members: dict[str, Any] = body.validated_data
-    return members
+    return body.validated_data
 
 
 class Text(serializers.CharField):

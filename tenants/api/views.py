@@ -121,10 +121,7 @@ class TenantView(GenericAPIView):
     def _handler(self) -> Handler:
         method = (self.request.method or "").lower()
         known = method in self.http_method_names
-        handler: Handler = (
-            getattr(self, method, self.http_method_not_allowed) if known else self.http_method_not_allowed
-        )
-        return handler
+        return getattr(self, method, self.http_method_not_allowed) if known else self.http_method_not_allowed
 
     def _handle(self, handler: Handler) -> Any:
         if caller_of(self.request) is None:
@@ -172,8 +169,7 @@ class TenantView(GenericAPIView):
         data = getattr(response, "data", None)
         # A secret is sent only once, so a repetition under an Idempotency-Key is answered without it.
         answer = {**data, "secret": None} if isinstance(data, Mapping) and "secret" in data else data
-        body: bytes = response.content if answer is data else dumps(answer)
-        return body
+        return response.content if answer is data else dumps(answer)
 
 
 class TenantViewSet(ViewSetMixin, TenantView):

@@ -93,8 +93,7 @@ class AnnouncementReceiver:
             if unfollowed := self._channels.keys() - channels.keys():
                 self._subscription.unsubscribe(*unfollowed)
             self._channels = channels
-            connected: socket = self._subscription.connection._sock
-            return connected
+            return self._subscription.connection._sock
         except (redis.RedisError, OSError, AttributeError) as error:
             self._lose(error)
             return None

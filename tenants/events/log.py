@@ -136,8 +136,7 @@ def follow(tenant_id: UUID) -> None:
 def lock(tenant_id: UUID) -> EventLog:
     """Lock the row of the tenant's log in the caller's transaction, and return it. It is created if necessary."""
     EventLog.objects.bulk_create([EventLog(tenant_id=tenant_id)], ignore_conflicts=True)
-    row: EventLog = EventLog.objects.for_tenant(tenant_id).select_for_update().get()
-    return row
+    return EventLog.objects.for_tenant(tenant_id).select_for_update().get()
 
 
 # The representations of an event for programs: in a page, in a stream, and in a webhook's body.

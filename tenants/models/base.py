@@ -11,6 +11,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models.functions import Now
 
+from tenants.exceptions import NoneOfKind
 from tenants.identifiers import uuid7
 from tenants.plain_names import error_of_name
 
@@ -187,6 +188,10 @@ class TenantQuerySet(models.QuerySet[Any]):
         if row is None:
             raise error
         return row
+
+    def get_or_raise(self, error: type[NoneOfKind], kind: str, pk: Any) -> Any:
+        """Return the row with this primary key. Raises the error, with this kind and key, if there is none."""
+        return self.filter(pk=pk).first_or_raise(error(kind, pk))
 
 
 class TenantOwned(PlainNames, models.Model):
