@@ -28,7 +28,7 @@ from activities.selectors import Moment
 from activities.states import LinkKind, Status
 from agents import configuration
 from tenants.admin.actions import Action, ActionsAdmin
-from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, actor_of, as_json, badge, link_of, link_to
+from tenants.admin.bases import NOTHING, RecordAdmin, actor_of, as_json, badge, link_of, link_to
 
 # Actions of operators. Each calls the same function as the API, in the activity's tenant, with the operator as the actor.
 
@@ -225,8 +225,8 @@ class ActivityList(ChangeList):
 @admin.register(Activity)
 class ActivityAdmin(DecisionsAdmin, RecordAdmin):
     list_display = ("name", "state", "tenant", "assignee", "priority", "wait", "created_at")
-    list_filter = (TenantFilter, SituationFilter, ("status", StatusFilter), RoleFilter, "assignee_type")
-    search_fields = ("name", "tenant__slug", "group_key", "dedup_key")
+    list_filter = (SituationFilter, ("status", StatusFilter), RoleFilter, "assignee_type")
+    search_fields = ("name", "group_key", "dedup_key")
     stands_for = {
         "input_link": "input_ref", "output_link": "output_ref", "pipeline_run": "pipeline_run_id",
         "branch": "pipeline_run_id", "round": "pipeline_run_id",

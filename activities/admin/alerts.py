@@ -18,7 +18,7 @@ from activities.notifications import backends, digests
 from activities.notifications.backends import InvalidTarget
 from activities.notifications.delivery import send_again
 from tenants.admin.actions import Action, ActionsAdmin
-from tenants.admin.bases import RecordAdmin, TenantFilter, actor_of, badge_of, link_of
+from tenants.admin.bases import RecordAdmin, actor_of, badge_of, link_of
 from tenants.context import tenant_scope
 from tenants.models.events import WebhookDelivery, WebhookEndpoint
 
@@ -63,9 +63,9 @@ class NothingToSend(ActivityError):
 @admin.register(Alert)
 class AlertAdmin(ActionsAdmin, RecordAdmin):
     list_display = ("created_at", "title", "tenant", "kind", "weight", "acknowledged_by")
-    list_filter = (TenantFilter, "severity", "kind")
+    list_filter = ("severity", "kind")
     list_disable_select_all = False
-    search_fields = ("title", "tenant__slug")
+    search_fields = ("title",)
     fields = (
         "id", "tenant", "kind", "weight", "title", "body", "activity_link", "facts", "dedup_key", "created_at",
         "acknowledged_at", "acknowledged_by",
@@ -88,10 +88,10 @@ class AlertDeliveryAdmin(ActionsAdmin, RecordAdmin):
         "attempts",
         "last_error",
     )
-    list_filter = (TenantFilter, "state", "channel_kind")
+    list_filter = ("state", "channel_kind")
     list_select_related = ("alert",)
     list_disable_select_all = False
-    search_fields = ("alert__title", "channel_name", "tenant__slug")
+    search_fields = ("alert__title", "channel_name")
     fields = (
         "id", "alert_link", "tenant", "channel_kind", "channel_name", "channel_link", "situation", "attempts", "next_attempt_at",
         "claimed_at", "last_error", "sent_at", "created_at",
@@ -175,9 +175,8 @@ class NotificationChannelForm(forms.ModelForm):
 class NotificationChannelAdmin(ActionsAdmin):
     form = NotificationChannelForm
     list_display = ("name", "kind", "tenant", "target_shown", "enabled", "created_at")
-    list_filter = (TenantFilter, "kind", "enabled")
-    search_fields = ("name", "tenant__slug")
-    autocomplete_fields = ("tenant",)
+    list_filter = ("kind", "enabled")
+    search_fields = ("name",)
     fields = (
         "tenant",
         "kind",
@@ -193,22 +192,18 @@ class NotificationChannelAdmin(ActionsAdmin):
         "version",
     )
     readonly_fields: tuple[str, ...] = ("target_shown", "version")
+    fixed_fields = (
+        "tenant",
+        "kind",
+    )  # because the target is encrypted for this tenant, and is only valid for this kind
+    counts_changes = True
+    is_deletable = True  # deliveries keep the channel's name
     row_actions = (TRY,)
-
-    def get_readonly_fields(
-        self, request: HttpRequest, obj: NotificationChannel | None = None
-    ) -> tuple[str, ...]:
-        # The target is encrypted for this row of this tenant, and is only valid for this kind.
-        return (*self.readonly_fields, "tenant", "kind") if obj else self.readonly_fields
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return self.has_change_permission(request, obj)  # Deliveries keep the channel's name.
 
     def save_model(self, request: HttpRequest, obj: NotificationChannel, form: Any, change: bool) -> None:
         if address := form.cleaned_data["new_target"].strip():
             backends.put_target(obj, address)
         digests.plan_digest(obj, obj.tenant.timezone)
-        obj.version += change
         super().save_model(request, obj, form, change)
 
 
@@ -230,8 +225,8 @@ def _try(channel: NotificationChannel, actor: str) -> None:
 @admin.register(WebhookEndpoint)
 class WebhookEndpointAdmin(RecordAdmin):
     list_display = ("url", "tenant", "description", "enabled", "off_reason", "failures", "failing_since")
-    list_filter = (TenantFilter, "enabled", "off_reason")
-    search_fields = ("url", "description", "tenant__slug")
+    list_filter = ("enabled", "off_reason")
+    search_fields = ("url", "description")
     fields = (
         "id", "tenant", "url", "description", "kinds", "enabled", "off_reason", "failures", "failing_since", "paused_until",
         "previous_until", "version", "created_at",
@@ -250,9 +245,9 @@ class WebhookDeliveryAdmin(RecordAdmin):
         "response_status",
         "error",
     )
-    list_filter = (TenantFilter, "state", "kind")
+    list_filter = ("state", "kind")
     list_select_related = ("endpoint",)
-    search_fields = ("endpoint__url", "tenant__slug")
+    search_fields = ("endpoint__url",)
     ordering = ("-created_at",)
     fields = (
         "id", "webhook", "tenant", "event_number", "kind", "situation", "attempts", "next_attempt_at", "response_status",

@@ -26,7 +26,6 @@ from tenants.admin.actions import Action, ActionsAdmin
 from tenants.admin.bases import (
     NOTHING,
     RecordAdmin,
-    TenantFilter,
     badge,
     badge_of,
     link_of,
@@ -79,9 +78,9 @@ class ApprovalList(ChangeList):
 @admin.register(Approval)
 class ApprovalAdmin(ActionsAdmin, RecordAdmin):
     list_display = ("created_at", "title", "tenant", "type", "state", "activity_count", "requested_by")
-    list_filter = (TenantFilter, "type")
+    list_filter = ("type",)
     list_disable_select_all = False
-    search_fields = ("type", "requested_by", "tenant__slug")
+    search_fields = ("type", "requested_by")
     fields = (
         "id", "item", "tenant", "type", "state", "addressee", "options", "decision", "votes_so_far", "activities",
         "requested_by", "created_at",
@@ -157,7 +156,7 @@ def _question_of(approval: Approval) -> Question:
 @admin.register(ApprovalLink)
 class ApprovalLinkAdmin(PartAdmin):
     list_display = ("approval_link", "activity_link", "tenant", "situation", "reason")
-    list_filter = (TenantFilter, "state")
+    list_filter = ("state",)
     fields = ("approval_link", "activity_link", "tenant", "situation", "reason")
 
     approval_link = link_of("approval_id", Approval, "Approval")
@@ -167,19 +166,19 @@ class ApprovalLinkAdmin(PartAdmin):
 @admin.register(Vote)
 class VoteAdmin(PartAdmin):
     list_display = ("at", "activity_link", "tenant", "actor", "decision", "chosen_option")
-    list_filter = (TenantFilter, "decision")
+    list_filter = ("decision",)
     fields = ("activity_link", "tenant", "actor", "voter", "decision", "chosen_option", "notes", "at")
 
 
 @admin.register(Deadline)
 class DeadlineAdmin(PartAdmin):
     list_display = ("at", "activity_link", "tenant", "kind", "human_role", "happened_at")
-    list_filter = (TenantFilter, "kind")
+    list_filter = ("kind",)
     fields = ("id", "activity_link", "tenant", "kind", "at", "human_role", "happened_at")
 
 
 @admin.register(ToolCall)
 class ToolCallAdmin(PartAdmin):
     list_display = ("at", "activity_link", "tenant", "tool")
-    list_filter = (TenantFilter, "tool")
+    list_filter = ("tool",)
     fields = ("id", "activity_link", "tenant", "tool", "run_link", "arguments", "answer", "digest", "at")

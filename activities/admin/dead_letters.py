@@ -33,7 +33,6 @@ from tenants.admin.actions import Action, ActionsAdmin
 from tenants.admin.bases import (
     NOTHING,
     RecordAdmin,
-    TenantFilter,
     actor_of,
     badge_of,
     link_of,
@@ -99,10 +98,10 @@ class DeadLetterAdmin(ActionsAdmin, RecordAdmin):
         "situation",
         "similar_count",
     )
-    list_filter = (TenantFilter, "state", "reason", RoleFilter)
+    list_filter = ("state", "reason", RoleFilter)
     list_select_related = ("activity",)
     list_disable_select_all = False
-    search_fields = ("activity__name", "tenant__slug", "fingerprint")
+    search_fields = ("activity__name", "fingerprint")
     stands_for = {"activity_link": "activity_id"}
     fields = (
         "id", "activity_link", "tenant", "agent_role", "reason", "situation", "error", "attempts", "stalls", "cost_usd", "run_link",
@@ -198,14 +197,13 @@ def _refuse_nothing(count: int) -> None:
 @admin.register(FailuresInARow)
 class FailuresInARowAdmin(RecordAdmin):
     list_display = ("subject", "kind", "tenant", "count", "error_code", "since")
-    list_filter = (TenantFilter, "kind")
-    search_fields = ("subject", "tenant__slug")
+    list_filter = ("kind",)
+    search_fields = ("subject",)
     fields = ("id", "tenant", "kind", "subject", "count", "error_code", "since")
 
 
 @admin.register(RepeatedSubmissions)
 class RepeatedSubmissionsAdmin(RecordAdmin):
     list_display = ("agent_role", "tenant", "count")
-    list_filter = (TenantFilter,)
-    search_fields = ("agent_role", "tenant__slug")
+    search_fields = ("agent_role",)
     fields = ("id", "tenant", "agent_role", "count")

@@ -13,14 +13,14 @@ from unfold.decorators import display
 from activities.admin import columns
 from activities.models import Activity, Mailbox, MailboxBatch, MailboxItem, Subagent
 from activities.models.mailbox import ItemState
-from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, badge, badge_of, link_of
+from tenants.admin.bases import NOTHING, RecordAdmin, badge, badge_of, link_of
 
 
 @admin.register(Mailbox)
 class MailboxAdmin(RecordAdmin):
     list_display = ("key", "tenant", "consumer", "waiting", "created_at")
-    list_filter = (TenantFilter, "agent_role")
-    search_fields = ("key", "tenant__slug")
+    list_filter = ("agent_role",)
+    search_fields = ("key",)
     fields = ("id", "key", "tenant", "consumer", "waiting", "fence", "created_at")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
@@ -40,7 +40,7 @@ class MailboxPartAdmin(RecordAdmin):
     """Rows that belong to a mailbox."""
 
     list_select_related = ("mailbox",)
-    search_fields = ("mailbox__key", "tenant__slug")
+    search_fields = ("mailbox__key",)
 
     mailbox_link = link_of("mailbox_id", Mailbox, "Mailbox", text=lambda row: row.mailbox)
     situation = badge_of("state", "State", pending="")
@@ -51,7 +51,7 @@ class MailboxItemAdmin(MailboxPartAdmin):
     list_display = (
         "created_at", "mailbox_link", "tenant", "kind", "source", "priority", "situation", "attempts", "due_at",
     )  # fmt: skip
-    list_filter = (TenantFilter, "kind", "state")
+    list_filter = ("kind", "state")
     fields = (
         "id", "mailbox_link", "tenant", "agent_role", "kind", "source", "text", "content", "priority", "is_coalescable",
         "client_message_id", "situation", "attempts", "max_attempts", "backoff", "run_after", "due_at", "activity_link",
@@ -74,7 +74,7 @@ class MailboxBatchAdmin(MailboxPartAdmin):
         "leased_until",
         "ended_at",
     )
-    list_filter = (TenantFilter, "state")
+    list_filter = ("state",)
     fields = (
         "id", "mailbox_link", "tenant", "consumer", "fence", "size", "situation", "leased_until", "result", "error",
         "created_at", "ended_at",
@@ -84,9 +84,9 @@ class MailboxBatchAdmin(MailboxPartAdmin):
 @admin.register(Subagent)
 class SubagentAdmin(RecordAdmin):
     list_display = ("created_at", "name", "tenant", "subagent_type", "state", "model", "parent_mailbox")
-    list_filter = (TenantFilter, "subagent_type")
+    list_filter = ("subagent_type",)
     list_select_related = ("activity", "conversation")
-    search_fields = ("description", "subagent_type", "tenant__slug")
+    search_fields = ("description", "subagent_type")
     fields = (
         "id", "name", "tenant", "subagent_type", "state", "activity_link", "conversation_link", "continues_id", "prompt", "model",
         "max_turns", "tool_call_id", "run_in_background", "silent", "parent_mailbox", "created_by", "created_at",

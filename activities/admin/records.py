@@ -38,7 +38,7 @@ from activities.models import (
     WorkerProcess,
 )
 from tenants import clock
-from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, badge, badge_of, link_of, link_to
+from tenants.admin.bases import NOTHING, RecordAdmin, badge, badge_of, link_of, link_to
 
 MOST_ROLES = 3  # of a worker process, in a list
 
@@ -46,9 +46,8 @@ MOST_ROLES = 3  # of a worker process, in a list
 class PartAdmin(RecordAdmin):
     """Rows that belong to an activity."""
 
-    list_filter: tuple[object, ...] = (TenantFilter,)
     list_select_related: tuple[str, ...] = ("tenant", "activity")
-    search_fields = ("activity__name", "tenant__slug")
+    search_fields = ("activity__name",)
 
     activity_link = link_of("activity_id", Activity, "Activity", text=lambda row: row.activity)
     run_link = link_of("run_id", ActivityRun, "Run")
@@ -57,7 +56,7 @@ class PartAdmin(RecordAdmin):
 @admin.register(ActivityRun)
 class ActivityRunAdmin(PartAdmin):
     list_display = ("started_at", "activity_link", "tenant", "state", "attempt", "wake_reason", "ended_at")
-    list_filter = (TenantFilter, "status", "wake_reason")
+    list_filter = ("status", "wake_reason")
     fields = (
         "id", "activity_link", "tenant", "state", "attempt", "fence", "wake_reason", "worker", "accepted_at", "beats", "agent_version",
         "timeout_seconds", "session_id", "started_at", "ended_at", "progress", "usage", "error", "grant",
@@ -79,7 +78,7 @@ class WakeAdmin(PartAdmin):
         "due_at",
         "merged",
     )
-    list_filter = (TenantFilter, "state", "reason")
+    list_filter = ("state", "reason")
     fields = (
         "id",
         "activity_link",
@@ -119,20 +118,10 @@ class ActivityEventAdmin(PartAdmin):
 @admin.register(OutputSpool)
 class OutputSpoolAdmin(RecordAdmin):
     list_display = ("created_at", "activity_link", "tenant", "content_type")
-    list_filter = (TenantFilter,)
-    search_fields = ("tenant__slug",)
     fields = ("id", "activity_link", "tenant", "content_type", "content", "data", "created_at")
+    not_in_list = ("content", "data")  # which may have a megabyte each
 
     activity_link = link_of("activity_id", Activity, "Activity")
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[OutputSpool]:
-        rows: QuerySet[OutputSpool] = super().get_queryset(request)
-        # The list does not need the texts, which may have a megabyte each.
-        return (
-            rows
-            if request.resolver_match and "object_id" in request.resolver_match.kwargs
-            else rows.defer("content", "data")
-        )
 
 
 @admin.register(HeldAnswer)
@@ -152,8 +141,8 @@ class SnoozedItemAdmin(PartAdmin):
 @admin.register(TurnedAway)
 class TurnedAwayAdmin(RecordAdmin):
     list_display = ("tenant", "agent_role", "reason", "count")
-    list_filter = (TenantFilter, "reason")
-    search_fields = ("agent_role", "tenant__slug")
+    list_filter = ("reason",)
+    search_fields = ("agent_role",)
     fields = ("tenant", "agent_role", "reason", "count")
 
 
@@ -288,8 +277,8 @@ class BulkJobAdmin(RecordAdmin):
         "failed",
         "created_by",
     )
-    list_filter = (TenantFilter, "status", "action")
-    search_fields = ("tenant__slug", "created_by")
+    list_filter = ("status", "action")
+    search_fields = ("created_by",)
     fields = (
         "id", "tenant", "action", "status", "filter", "arguments", "total", "done", "skipped", "failed", "created_by", "cancelled_by",
         "created_at", "started_at", "finished_at",
@@ -299,8 +288,7 @@ class BulkJobAdmin(RecordAdmin):
 @admin.register(BulkItem)
 class BulkItemAdmin(RecordAdmin):
     list_display = ("activity_id", "job", "tenant", "state", "ended_at", "error")
-    list_filter = (TenantFilter, "state")
-    search_fields = ("tenant__slug",)
+    list_filter = ("state",)
 
 
 # Batches of model providers and their items.
@@ -309,8 +297,8 @@ class BulkItemAdmin(RecordAdmin):
 @admin.register(ProviderBatch)
 class ProviderBatchAdmin(RecordAdmin):
     list_display = ("created_at", "tenant", "place", "model", "situation", "size", "sendings", "ended_at")
-    list_filter = (TenantFilter, "state", "model")
-    search_fields = ("external_id", "tenant__slug")
+    list_filter = ("state", "model")
+    search_fields = ("external_id",)
     stands_for = {"place": "provider"}
     fields = (
         "id", "tenant", "place", "model", "agent_role", "situation", "size", "sent", "sendings", "external_id", "not_ours", "error",
@@ -327,13 +315,14 @@ class ProviderBatchAdmin(RecordAdmin):
 @admin.register(BatchItem)
 class BatchItemAdmin(PartAdmin):
     list_display = ("created_at", "activity_link", "tenant", "agent_role", "model", "situation", "batch_link")
-    list_filter = (TenantFilter, "state", "model")
+    list_filter = ("state", "model")
     list_select_related = ("activity", "batch")
     stands_for = {"place": "provider"}
     fields = (
         "id", "activity_link", "tenant", "run_link", "fence", "batch_link", "agent_role", "place", "model", "situation", "bytes",
         "leave_at", "created_at", "closed_at", "body", "begun",
     )  # fmt: skip
+    not_in_list = ("body", "begun")  # the prompts
 
     @display(description="Provider")
     def place(self, item: BatchItem) -> str:
@@ -341,9 +330,3 @@ class BatchItemAdmin(PartAdmin):
 
     situation = badge_of("state", "State")
     batch_link = link_of("batch_id", ProviderBatch, "Batch", text=lambda row: row.batch)
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows: QuerySet[Any] = super().get_queryset(request)
-        # The list does not need the prompts.
-        is_detail = request.resolver_match and "object_id" in request.resolver_match.kwargs
-        return rows if is_detail else rows.defer("body", "begun")

@@ -24,7 +24,7 @@ from agents import credentials
 from agents.api.configurations import AgentSettingsSerializer, AuthSerializer, refuse_unusable
 from agents.models import AgentConfig, AgentSession, Skill
 from tenants import strict_json
-from tenants.admin.bases import KeptAdmin, PlatformAdmin, RecordAdmin, TenantFilter, badge
+from tenants.admin.bases import KeptAdmin, PlatformAdmin, RecordAdmin, badge
 from tenants.api.problems import InvalidRequest, flatten_errors
 
 AUTH_HELP = (
@@ -135,10 +135,13 @@ class AgentConfigForm(SealingForm):
 class AgentConfigAdmin(SealingAdmin):
     form = AgentConfigForm
     list_display = ("agent", "tenant", "max_concurrency", "adapter", "endpoint", "enabled", "paused")
-    list_filter = (TenantFilter, "adapter", "enabled", "paused")
-    search_fields = ("agent__role", "tenant__slug")
-    autocomplete_fields = ("tenant", "agent")
+    list_filter = ("adapter", "enabled", "paused")
+    search_fields = ("agent__role",)
+    autocomplete_fields = ("agent",)
     readonly_fields: tuple[str, ...] = ("stored_auth", "version")
+    fixed_fields = ("tenant", "agent")  # because the credentials are encrypted for them
+    counts_changes = True
+    is_deletable = True  # without it, the registry's settings apply
     fieldsets = (
         (None, {"fields": ("tenant", "agent", "enabled", "paused", "hears_of_failures", "may_hold")}),
         (
@@ -166,25 +169,16 @@ class AgentConfigAdmin(SealingAdmin):
         title, options = first
         return [(title, {**options, "fields": (*options["fields"], "seen_version")}), *others]
 
-    def get_readonly_fields(self, request: HttpRequest, obj: AgentConfig | None = None) -> tuple[str, ...]:
-        # The credentials are encrypted for this tenant and role, and could not be decrypted for others.
-        return (*self.readonly_fields, "tenant", "agent") if obj else self.readonly_fields
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        # Nothing refers to it: without it, the registry's settings apply.
-        return self.has_change_permission(request, obj)
-
     def save_model(self, request: HttpRequest, obj: AgentConfig, form: SealingForm, change: bool) -> None:
         form.seal(credentials.config_context(obj.tenant_id, obj.agent_id))
-        obj.version += change
         super().save_model(request, obj, form, change)
 
 
 @admin.register(AgentSession)
 class AgentSessionAdmin(RecordAdmin):
     list_display = ("agent", "tenant", "deliverable_id", "external_session_id", "updated_at", "situation")
-    list_filter = (TenantFilter, ("ended_at", EmptyFieldListFilter), "end_reason")
-    search_fields = ("external_session_id", "tenant__slug")
+    list_filter = (("ended_at", EmptyFieldListFilter), "end_reason")
+    search_fields = ("external_session_id",)
     fields = (
         "id", "tenant", "agent", "deliverable_id", "external_session_id", "situation", "briefing", "state", "created_at", "updated_at",
         "ended_at",
@@ -198,10 +192,10 @@ class AgentSessionAdmin(RecordAdmin):
 @admin.register(Skill)
 class SkillAdmin(PlatformAdmin):
     list_display = ("key", "tenant", "name", "kind", "roles_in_words", "enabled", "version", "updated_at")
-    list_filter = (TenantFilter, "kind", "enabled")
-    search_fields = ("key", "name", "tenant__slug")
-    autocomplete_fields = ("tenant",)
+    list_filter = ("kind", "enabled")
+    search_fields = ("key", "name")
     readonly_fields: tuple[str, ...] = ("version", "created_at", "updated_at")
+    fixed_fields = ("tenant", "key")  # because agents refer to it by its key
     fieldsets = (
         (None, {"fields": ("tenant", "key", "name", "kind", "enabled", "roles")}),
         ("Content", {"fields": ("description", "content")}),
@@ -211,10 +205,6 @@ class SkillAdmin(PlatformAdmin):
     @display(description="Roles")
     def roles_in_words(self, skill: Skill) -> str:
         return ", ".join(skill.roles) or "all"
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Skill | None = None) -> tuple[str, ...]:
-        # Agents refer to it by its key, and sessions by its version.
-        return (*self.readonly_fields, "tenant", "key") if obj else self.readonly_fields
 
     def save_model(self, request: HttpRequest, obj: Skill, form: forms.ModelForm, change: bool) -> None:
         if change and not form.changed_data:

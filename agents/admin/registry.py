@@ -221,6 +221,8 @@ class AgentAdmin(SealingAdmin, ActionsAdmin):
         "stored_auth", "created_at", "seen_health", "health_detail", "health_checked_at", "health_failures", "needed_by", "revision",
         "guard",
     )  # fmt: skip
+    fixed_fields = ("role",)  # which is part of the names of queues, rows and encrypted credentials
+    is_deletable = True
     inlines = (DeploymentInline,)
     row_actions = (ROLL_BACK, CHECK)
     actions_detail: Any = ("deploy",)
@@ -257,13 +259,6 @@ class AgentAdmin(SealingAdmin, ActionsAdmin):
         )
         rows: QuerySet[Agent] = super().get_queryset(request)
         return rows.annotate(version_in_production=Subquery(production.values("version")[:1]))
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Agent | None = None) -> tuple[str, ...]:
-        # The role is part of the names of queues, rows and encrypted credentials.
-        return (*self.readonly_fields, "role") if obj else self.readonly_fields
-
-    def get_inlines(self, request: HttpRequest, obj: Agent | None) -> Any:
-        return self.inlines if obj else ()
 
     @display(description="Starts a minute for each worker")
     def guard(self, agent: Agent) -> str:
@@ -302,11 +297,6 @@ class AgentAdmin(SealingAdmin, ActionsAdmin):
         if not obj.enabled and (references := registry.references_to(obj.role)):
             needed_by = registry.references_in_words(references)
             messages.warning(request, f"{obj.role} is switched off and still needed by {needed_by}.")
-
-    # Deleting
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return self.has_change_permission(request, obj)
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         """Rows that are deleted with the agent need no separate permission; rows that need the agent prevent its deletion."""

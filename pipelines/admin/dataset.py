@@ -27,7 +27,7 @@ from pipelines.datasets import Declaration, FillResult, Upload
 from pipelines.definition.errors import DefinitionError
 from pipelines.exceptions import PipelineError
 from pipelines.models import Dataset, DatasetRow
-from tenants.admin.bases import NOTHING, PlatformAdmin, RecordAdmin, TenantFilter, as_json, page_of
+from tenants.admin.bases import NOTHING, PlatformAdmin, RecordAdmin, as_json, page_of
 from tenants.context import APP, tenant_scope
 from tenants.redis import client
 
@@ -167,19 +167,16 @@ def save(dataset: Dataset, tenant_id: Any, values: Mapping[str, Any]) -> Dataset
 class DatasetAdmin(PlatformAdmin):
     form = DatasetForm
     list_display = ("name", "tenant", "source", "fields_in_words", "number", "updated_at")
-    list_filter = (TenantFilter, "source")
-    search_fields = ("name", "tenant__slug")
-    autocomplete_fields = ("tenant",)
+    list_filter = ("source",)
+    search_fields = ("name",)
     fields = ("tenant", "name", "source", "location", "description", "fields", "version", "first_rows")
+    readonly_fields = ("version", "first_rows")
+    fixed_fields = ("tenant", "name", "source")  # because schedules refer to the source and the name
     actions_detail = ("upload",)
     ordering = ("tenant", "name")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return super().get_queryset(request).annotate(stored=Count("rows"))
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Dataset | None = None) -> tuple[str, ...]:
-        # Source and name never change, because schedules refer to them.
-        return ("tenant", "name", "source", "version", "first_rows") if obj else ("version", "first_rows")
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
         return {}  # deleting several at once would not check which schedules read them
@@ -248,9 +245,8 @@ class DatasetAdmin(PlatformAdmin):
 @admin.register(DatasetRow)
 class DatasetRowAdmin(RecordAdmin):
     list_display = ("key", "dataset_name", "tenant", "row_json")
-    list_filter = (TenantFilter,)
     list_select_related = ("dataset",)
-    search_fields = ("=key", "dataset__name", "tenant__slug")
+    search_fields = ("=key", "dataset__name")
     fields = ("dataset", "tenant", "key", "row_json")
     ordering = ("pk",)
 

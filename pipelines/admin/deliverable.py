@@ -25,7 +25,6 @@ from tenants.admin.bases import (
     KeptAdmin,
     RecordAdmin,
     ShownInline,
-    TenantFilter,
     actor_of,
     badge,
     badge_of,
@@ -78,9 +77,8 @@ START = Action(
 class DeliverableAdmin(ActionsAdmin, KeptAdmin):
     form = DeliverableForm
     list_display = ("name", "key", "tenant", "state", "next_on", "updated_at")
-    list_filter = (TenantFilter, "status")
-    search_fields = ("key", "name", "tenant__slug")
-    autocomplete_fields = ("tenant",)
+    list_filter = ("status",)
+    search_fields = ("key", "name")
     fields = (
         "tenant",
         "key",
@@ -93,12 +91,9 @@ class DeliverableAdmin(ActionsAdmin, KeptAdmin):
         "next_on",
         "periods_link",
     )
+    readonly_fields = ("next_on", "periods_link")
+    fixed_fields = ("tenant", "key")  # because programs refer to the key
     row_actions = (START,)
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Deliverable | None = None) -> tuple[str, ...]:
-        always = ("next_on", "periods_link")
-        # The key never changes, because programs refer to it.
-        return ("tenant", "key", *always) if obj else always
 
     state = badge_of("status", active="success")
 
@@ -168,9 +163,9 @@ CANCEL = cancel_action(
 @admin.register(DeliverablePeriod)
 class DeliverablePeriodAdmin(ActionsAdmin, RecordAdmin):
     list_display = ("month", "deliverable_link", "tenant", "state", "progress", "risk", "ended_at")
-    list_filter = (TenantFilter, "status", "at_risk")
+    list_filter = ("status", "at_risk")
     list_select_related = ("deliverable",)
-    search_fields = ("deliverable__key", "deliverable__name", "tenant__slug")
+    search_fields = ("deliverable__key", "deliverable__name")
     ordering = ("-starts_on", "-pk")
     stands_for = {"errors_of_plan": "plan_faults", "risk": "at_risk_reason"}
     fields = (

@@ -20,7 +20,6 @@ from tenants.admin.actions import ActionsAdmin
 from tenants.admin.bases import (
     RecordAdmin,
     ShownInline,
-    TenantFilter,
     as_json,
     badge_of,
     json_of,
@@ -106,8 +105,8 @@ class JobInline(JobColumns, ShownInline):
 @admin.register(ScheduleExecution)
 class ScheduleExecutionAdmin(ExecutionColumns, ActionsAdmin, RecordAdmin):
     list_display = ("started_at", "schedule_name", "tenant", "state", "counts", "created_by", "finished_at")
-    list_filter = (TenantFilter, "status")
-    search_fields = ("schedule_name", "tenant__slug")
+    list_filter = ("status",)
+    search_fields = ("schedule_name",)
     fields = (
         "schedule_link", "schedule_name", "tenant", "nominal_at", "state", "counts", "shown_errors", "figures", "frozen", "created_by",
         "started_at", "expanded_at", "finished_at", "id",
@@ -131,8 +130,8 @@ class ScheduleExecutionAdmin(ExecutionColumns, ActionsAdmin, RecordAdmin):
 @admin.register(ScheduleJob)
 class ScheduleJobAdmin(JobColumns, RecordAdmin):
     list_display = ("execution", "tenant", "ordinal", "batch", "state_label", "due_at", "ended_at")
-    list_filter = (TenantFilter, "state")
-    search_fields = ("execution__schedule_name", "tenant__slug")
+    list_filter = ("state",)
+    search_fields = ("execution__schedule_name",)
     fields = (
         "execution", "tenant", "ordinal", "batch", "due_at", "state_label", "work", "shown_params", "error", "ended_at", "id",
     )  # fmt: skip
@@ -143,8 +142,8 @@ class ScheduleJobAdmin(JobColumns, RecordAdmin):
 @admin.register(Firing)
 class FiringAdmin(RecordAdmin):
     list_display = ("nominal_at", "schedule", "tenant", "state_label", "count", "reason", "at")
-    list_filter = (TenantFilter, "state")
-    search_fields = ("schedule__name", "tenant__slug")
+    list_filter = ("state",)
+    search_fields = ("schedule__name",)
     fields = ("schedule", "tenant", "nominal_at", "last_at", "count", "state_label", "reason", "at")
 
     state_label = badge_of("state", "State", skipped="warning")

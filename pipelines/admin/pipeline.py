@@ -39,7 +39,6 @@ from tenants.admin.bases import (
     PlatformAdmin,
     RecordAdmin,
     ShownInline,
-    TenantFilter,
     actor_of,
     badge,
     link_to,
@@ -150,22 +149,10 @@ class PipelineForm(forms.ModelForm):
     def _check(self, tenant_id: Any, text: str) -> None:
         self.data_of_definition = read(text)
         with tenant_scope(tenant_id):
-            templates = {
-                template.key: template for template in ActivityTemplate.objects.for_tenant(tenant_id)
-            }
-            self.parsed = versions.check_definition(tenant_id, self.data_of_definition, templates)
-            others = (
-                Pipeline.objects.for_tenant(tenant_id)
-                .filter(key=self.parsed.key)
-                .exclude(pk=self.instance.pk)
-                .exists()
-            )
-        if others:
-            self.add_error("definition", f"key: another pipeline has the key {self.parsed.key!r}")
-        elif self.instance.key and self.parsed.key != self.instance.key:
-            self.add_error(
-                "definition", f"key: must stay {self.instance.key!r}; create a new pipeline for another key"
-            )
+            self.parsed = versions.check_definition(tenant_id, self.data_of_definition, _templates(tenant_id))
+            error = _error_of_key(tenant_id, self.parsed.key, self.instance.pk)
+        if error:
+            self.add_error("definition", f"key: {error}")
 
 
 def read(text: str) -> dict[str, Any]:
@@ -250,9 +237,9 @@ class SwitchedAdmin(ActionsAdmin):
 class PipelineAdmin(SwitchedAdmin):
     form = PipelineForm
     list_display = ("name", "key", "tenant", "latest", "enabled", "updated_at")
-    list_filter = (TenantFilter, "enabled")
-    search_fields = ("key", "name", "tenant__slug")
-    autocomplete_fields = ("tenant",)
+    list_filter = ("enabled",)
+    search_fields = ("key", "name")
+    fixed_fields = ("picture", "tenant")
     inlines = (VersionInline,)
     row_actions = (RUN_NOW,)
     actions_detail: Any = ("run", "schedule", "runs")
@@ -260,12 +247,6 @@ class PipelineAdmin(SwitchedAdmin):
     def get_fieldsets(self, request: HttpRequest, obj: Pipeline | None = None) -> Any:
         fields = ("tenant", "enabled", "definition", "expected")
         return ((None, {"fields": ("picture", *fields) if obj else fields}),)
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Pipeline | None = None) -> tuple[str, ...]:
-        return ("picture", "tenant") if obj else ()
-
-    def get_inlines(self, request: HttpRequest, obj: Pipeline | None) -> Any:
-        return self.inlines if obj else ()
 
     @display(description="Picture")
     def picture(self, pipeline: Pipeline) -> SafeString:
@@ -349,9 +330,8 @@ class PipelineAdmin(SwitchedAdmin):
 @admin.register(PipelineVersion)
 class PipelineVersionAdmin(ActionsAdmin, RecordAdmin):
     list_display = ("title", "tenant", "created_by", "created_at", "short_digest")
-    list_filter = (TenantFilter,)
     list_select_related = ("pipeline",)
-    search_fields = ("pipeline__key", "tenant__slug")
+    search_fields = ("pipeline__key",)
     fields = ("pipeline_link", "tenant", "number", "picture", "text", "digest", "created_by", "created_at")
     row_actions = (RESTORE,)
 
@@ -446,17 +426,25 @@ def check(text: str, *, tenant_id: UUID | None, pipeline_id: UUID | None) -> dic
 def _check(
     data: dict[str, Any], answer: dict[str, Any], *, tenant_id: UUID, pipeline_id: UUID | None
 ) -> None:
-    templates = {template.key: template for template in ActivityTemplate.objects.for_tenant(tenant_id)}
+    templates = _templates(tenant_id)
     answer["templates"] = sorted(templates)
     definition = versions.check_definition(tenant_id, data, templates)
+    if error := _error_of_key(tenant_id, definition.key, pipeline_id):
+        answer["faults"] = [{"path": "key", "message": error}]
+    answer["svg"] = draw_framed(definition, title=definition.name)
+
+
+def _templates(tenant_id: UUID) -> dict[str, ActivityTemplate]:
+    return {template.key: template for template in ActivityTemplate.objects.for_tenant(tenant_id)}
+
+
+def _error_of_key(tenant_id: UUID, key: str, pipeline_id: UUID | None) -> str:
+    """Return why a definition with this key cannot be saved as this pipeline, or with None as a new one; empty if it can."""
     own = Pipeline.objects.for_tenant(tenant_id)
     present = own.filter(pk=pipeline_id).first() if pipeline_id else None
-    if present is not None and present.key != definition.key:
-        error = f"must stay {present.key!r}; create a new pipeline for another key"
-        answer["faults"] = [{"path": "key", "message": error}]
-    elif present is None and own.filter(key=definition.key).exists():
-        answer["faults"] = [{"path": "key", "message": f"another pipeline has the key {definition.key!r}"}]
-    answer["svg"] = draw_framed(definition, title=definition.name)
+    if present is not None and present.key != key:
+        return f"must stay {present.key!r}; create a new pipeline for another key"
+    return f"another pipeline has the key {key!r}" if present is None and own.filter(key=key).exists() else ""
 
 
 # Starting a run by hand, with typed parameters.
@@ -574,9 +562,8 @@ class TemplateForm(forms.ModelForm):
 class ActivityTemplateAdmin(PlatformAdmin):
     form = TemplateForm
     list_display = ("name", "key", "tenant", "agent_role", "human_role", "requires_approval")
-    list_filter = (TenantFilter, "requires_approval", "is_approval_gate")
-    search_fields = ("key", "name", "tenant__slug")
-    autocomplete_fields = ("tenant",)
+    list_filter = ("requires_approval", "is_approval_gate")
+    search_fields = ("key", "name")
     readonly_fields = ("created_at",)
 
 

@@ -18,7 +18,7 @@ from pipelines.exceptions import PipelineError
 from pipelines.models import DeliverablePeriod, PipelineRun, PipelineVersion, StepRun
 from pipelines.models.run import RunState
 from tenants.admin.actions import Action, ActionsAdmin
-from tenants.admin.bases import RecordAdmin, ShownInline, TenantFilter, actor_of, badge_of, link_of
+from tenants.admin.bases import RecordAdmin, ShownInline, actor_of, badge_of, link_of
 
 
 def cancel_action(what: str, explanation: str, cancel: Callable[..., Any]) -> Action:
@@ -62,9 +62,9 @@ class StepInline(ShownInline):
 @admin.register(PipelineRun)
 class PipelineRunAdmin(ActionsAdmin, RecordAdmin):
     list_display = ("started_at", "title", "tenant", "state", "unsettled", "created_by", "finished_at")
-    list_filter = (TenantFilter, "status")
+    list_filter = ("status",)
     list_select_related = ("version__pipeline",)
-    search_fields = ("version__pipeline__key", "tenant__slug")
+    search_fields = ("version__pipeline__key",)
     fields = (
         "state", "picture", "version_link", "name", "tenant", "params", "input", "priority", "unsettled", "deliverable_id",
         "period_link", "created_by", "started_at", "finished_at", "id",
@@ -100,9 +100,9 @@ class PipelineRunAdmin(ActionsAdmin, RecordAdmin):
 @admin.register(StepRun)
 class StepRunAdmin(RecordAdmin):
     list_display = ("step", "branch", "run_link", "tenant", "state", "reason", "round", "settled_at")
-    list_filter = (TenantFilter, "status")
+    list_filter = ("status",)
     list_select_related = ("run",)
-    search_fields = ("step", "tenant__slug")
+    search_fields = ("step",)
     fields = (
         "run_link",
         "tenant",

@@ -37,7 +37,7 @@ from pipelines.schedules.preview import Forecast
 from pipelines.timing.clock import zone_names
 from tenants import clock
 from tenants.admin.actions import Action
-from tenants.admin.bases import NOTHING, PlatformAdmin, TenantFilter, actor_of, badge, link_to
+from tenants.admin.bases import NOTHING, actor_of, badge, link_to
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 
@@ -287,30 +287,24 @@ SECTIONS = (
 
 
 @admin.register(Schedule)
-class ScheduleAdmin(SwitchedAdmin, PlatformAdmin):
+class ScheduleAdmin(SwitchedAdmin):
     form = ScheduleForm
     list_display = ("name", "tenant", "target", "timing", "next_runs", "enabled", "last_result")
-    list_filter = (TenantFilter, "enabled", "repeat", "target_type")
+    list_filter = ("enabled", "repeat", "target_type")
     list_select_related = ("pipeline",)
-    search_fields = ("name", "description", "agent_role", "tenant__slug")
+    search_fields = ("name", "description", "agent_role")
     ordering = ("name",)
-    autocomplete_fields = ("tenant", "pipeline")
+    autocomplete_fields = ("pipeline",)
     fieldsets = SECTIONS
+    readonly_fields = ("preview",)
+    fixed_fields = ("tenant",)
+    is_deletable = True
     inlines = (ExecutionInline, FiringInline)
     row_actions = (RUN,)
 
     class Media:
         js = ("pipelines/schedule.js",)
         css = {"all": ("pipelines/schedule.css",)}
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return PlatformAdmin.has_delete_permission(self, request, obj)
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Schedule | None = None) -> tuple[str, ...]:
-        return ("tenant", "preview") if obj else ("preview",)
-
-    def get_inlines(self, request: HttpRequest, obj: Schedule | None) -> Any:
-        return self.inlines if obj else ()
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Schedule]:
         newest = ScheduleExecution.objects.filter(schedule_id=OuterRef("pk")).order_by("-started_at")

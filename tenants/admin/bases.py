@@ -25,7 +25,7 @@ from unfold.paginator import InfinitePaginator
 from unfold.widgets import UnfoldAdminTextareaWidget
 
 from tenants import admin_scope, audit
-from tenants.admin.permissions import PlatformOnly, ScopedPermissions, tenant_of
+from tenants.admin.permissions import PlatformOnly, ScopedPermissions, is_owned, tenant_of
 from tenants.audit import one_line, redact
 from tenants.models import Tenant
 
@@ -113,7 +113,13 @@ class ClearableJSONField(forms.JSONField):
 
 
 class PlatformAdmin(Audited, ScopedPermissions, ModelAdmin):
-    """Rows that people create, change and delete here: a tenant's rows by its admins, the platform's by superusers."""
+    """Rows that people create, change and delete here: a tenant's rows by its admins, the platform's by superusers.
+
+    Lists of tenants' rows can be filtered and searched by tenant.
+    """
+
+    fixed_fields: tuple[str, ...] = ()  # never change after the row was added
+    counts_changes = False  # whether each change raises the row's `version`
 
     list_fullwidth = True
     list_per_page = 50
@@ -133,6 +139,26 @@ class PlatformAdmin(Audited, ScopedPermissions, ModelAdmin):
             kwargs |= {"form_class": ClearableJSONField, "when_empty": db_field.get_default}
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 
+    def get_list_filter(self, request: HttpRequest) -> Any:
+        return (TenantFilter, *self.list_filter) if is_owned(self.model) else self.list_filter
+
+    def get_search_fields(self, request: HttpRequest) -> Any:
+        return (*self.search_fields, "tenant__slug") if is_owned(self.model) else self.search_fields
+
+    def get_autocomplete_fields(self, request: HttpRequest) -> Any:
+        return ("tenant", *self.autocomplete_fields) if is_owned(self.model) else self.autocomplete_fields
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return (*self.readonly_fields, *self.fixed_fields) if obj else self.readonly_fields
+
+    def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
+        return self.inlines if obj else ()
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        if change and self.counts_changes:
+            obj.version += 1
+        super().save_model(request, obj, form, change)
+
     def get_list_select_related(self, request: HttpRequest) -> tuple[str, ...]:
         """Read referenced rows together with the list: every foreign key among its columns, and those in `list_select_related`."""
         keys = {field.name for field in self.opts.concrete_fields if field.is_relation}
@@ -142,8 +168,10 @@ class PlatformAdmin(Audited, ScopedPermissions, ModelAdmin):
 class KeptAdmin(PlatformAdmin):
     """Rows that people create and change here, but never delete, because history refers to them. They can be switched off."""
 
+    is_deletable = False  # True for rows to which nothing refers by a key
+
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
+        return self.is_deletable and self.has_change_permission(request, obj)
 
 
 class RecordAdmin(KeptAdmin):
@@ -154,6 +182,7 @@ class RecordAdmin(KeptAdmin):
     """
 
     stands_for: Mapping[str, str] = {}
+    not_in_list: tuple[str, ...] = ()  # large columns, which only a row's page reads
     paginator = InfinitePaginator
     list_disable_select_all = True
     ordering: Any = ("-pk",)
@@ -174,6 +203,11 @@ class RecordAdmin(KeptAdmin):
             if fields:
                 fieldsets.append((title, {**options, "fields": fields}))
         return fieldsets
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows: QuerySet[Any] = super().get_queryset(request)
+        is_page = request.resolver_match and "object_id" in request.resolver_match.kwargs
+        return rows if is_page else rows.defer(*self.not_in_list)
 
     def _is_empty(self, obj: Any, name: str) -> bool:
         column = getattr(getattr(self, name, None), "column", name)

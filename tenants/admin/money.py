@@ -10,7 +10,7 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from unfold.decorators import display
 
-from tenants.admin.bases import RecordAdmin, TenantFilter
+from tenants.admin.bases import RecordAdmin
 from tenants.models import Budget, BudgetWait, Reservation, UsageEntry
 
 
@@ -39,8 +39,8 @@ class BudgetAdmin(RecordAdmin):
         "warned_at",
         "waiting_since",
     )
-    list_filter = (TenantFilter, "unit", "period")
-    search_fields = ("name", "agent_role", "tenant__slug")
+    list_filter = ("unit", "period")
+    search_fields = ("name", "agent_role")
     fields = (
         "tenant", "name", "agent_role", "deliverable_id", "activity_id", "unit", "period", "cap_shown", "warning_share", "estimate_shown",
         "spent_shown", "reserved_shown", "overshoot_shown",
@@ -74,8 +74,8 @@ class UsageEntryAdmin(RecordAdmin):
         "runs",
         "unpriced",
     )
-    list_filter = (TenantFilter, "unpriced")
-    search_fields = ("agent_role", "model", "tenant__slug")
+    list_filter = ("unpriced",)
+    search_fields = ("agent_role", "model")
     fields = (
         "tenant", "at", "day", "agent_role", "deliverable_id", "activity_id", "run_id", "pipeline_run_id", "model", "input_tokens",
         "output_tokens", "dollars_shown", "runs", "unpriced",
@@ -97,7 +97,6 @@ class UsageEntryAdmin(RecordAdmin):
 @admin.register(Reservation)
 class ReservationAdmin(RecordAdmin):
     list_display = ("budget", "tenant", "run_id", "activity_id", "amount_shown", "reserved_at")
-    list_filter = (TenantFilter,)
     amount_shown = _figure("amount")
     fields = ("tenant", "budget", "run_id", "activity_id", "amount", "reserved_at")
 
@@ -105,6 +104,5 @@ class ReservationAdmin(RecordAdmin):
 @admin.register(BudgetWait)
 class BudgetWaitAdmin(RecordAdmin):
     list_display = ("budget", "tenant", "activity_id", "amount_shown", "priority", "since")
-    list_filter = (TenantFilter,)
     amount_shown = _figure("amount")
     fields = ("tenant", "budget", "activity_id", "amount", "priority", "since")

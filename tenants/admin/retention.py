@@ -9,7 +9,7 @@ from django.contrib import admin
 from django.http import HttpRequest
 from unfold.widgets import UnfoldAdminSelectWidget
 
-from tenants.admin.bases import PlatformAdmin, RecordAdmin, TenantFilter, actor_of
+from tenants.admin.bases import PlatformAdmin, RecordAdmin, actor_of
 from tenants.models import DepartedTenant, RetentionPass, RetentionPolicy, RetentionTally, UsageTotal
 from tenants.models.retention import ForgottenOutput
 from tenants.retention import all_kinds
@@ -18,11 +18,11 @@ from tenants.retention import all_kinds
 @admin.register(RetentionPolicy)
 class RetentionPolicyAdmin(PlatformAdmin):
     list_display = ("kind", "tenant", "days", "updated_by", "updated_at")
-    list_filter = (TenantFilter, "kind")
-    search_fields = ("kind", "tenant__slug")
-    autocomplete_fields = ("tenant",)
+    list_filter = ("kind",)
+    search_fields = ("kind",)
     fields = ("tenant", "kind", "days", "updated_by", "updated_at", "version")
     readonly_fields = ("updated_by", "updated_at", "version")
+    counts_changes = True
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         if db_field.name == "kind":
@@ -31,7 +31,6 @@ class RetentionPolicyAdmin(PlatformAdmin):
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 
     def save_model(self, request: HttpRequest, obj: RetentionPolicy, form: Any, change: bool) -> None:
-        obj.version += change
         obj.updated_by = actor_of(request)
         super().save_model(request, obj, form, change)
 
@@ -46,8 +45,8 @@ class RetentionPassAdmin(RecordAdmin):
 @admin.register(RetentionTally)
 class RetentionTallyAdmin(RecordAdmin):
     list_display = ("kind", "tenant", "deleted", "last_deleted", "last_at")
-    list_filter = (TenantFilter, "kind")
-    search_fields = ("kind", "tenant__slug")
+    list_filter = ("kind",)
+    search_fields = ("kind",)
 
 
 @admin.register(UsageTotal)
@@ -62,8 +61,7 @@ class UsageTotalAdmin(RecordAdmin):
         "dollars",
         "runs",
     )
-    list_filter = (TenantFilter,)
-    search_fields = ("agent_role", "tenant__slug")
+    search_fields = ("agent_role",)
 
 
 @admin.register(DepartedTenant)
@@ -77,4 +75,3 @@ class ForgottenOutputAdmin(RecordAdmin):
     """Outputs that must be deleted from MongoDB, and may still be there."""
 
     list_display = ("id", "tenant", "at")
-    list_filter = (TenantFilter,)

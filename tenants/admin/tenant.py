@@ -21,7 +21,7 @@ from unfold.widgets import (
 )
 
 from tenants import admin_scope, clock, tokens
-from tenants.admin.bases import KeptAdmin, RecordAdmin, TenantFilter
+from tenants.admin.bases import KeptAdmin, RecordAdmin
 from tenants.admin.permissions import find_row, is_superuser, may_write
 from tenants.bounds import check_bounds
 from tenants.exceptions import TenantError
@@ -103,9 +103,7 @@ class PlanAdmin(KeptAdmin):
     search_fields = ("key", "name")
     readonly_fields = ("created_at",)
     fields = ("key", "name", "max_concurrency", "max_concurrency_per_group", "roles", "created_at")
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Plan | None = None) -> tuple[str, ...]:
-        return (*self.readonly_fields, "key") if obj else self.readonly_fields
+    fixed_fields = ("key",)
 
 
 @admin.register(Tenant)
@@ -117,6 +115,7 @@ class TenantAdmin(KeptAdmin):
     list_filter = ("is_active", "paused", "plan")
     search_fields = ("slug", "name")
     readonly_fields: tuple[str, ...] = ("id", "created_at")
+    fixed_fields = ("slug",)  # because people and programs refer to a tenant by it
     fields = (
         "slug",
         "name",
@@ -146,10 +145,6 @@ class TenantAdmin(KeptAdmin):
         return (
             (*self.fields, "paused_seen") if obj and self.has_change_permission(request, obj) else self.fields
         )
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Tenant | None = None) -> tuple[str, ...]:
-        # People and programs refer to a tenant by its slug, so it must not change.
-        return (*self.readonly_fields, "slug") if obj else self.readonly_fields
 
     def save_model(self, request: HttpRequest, obj: Tenant, form: forms.ModelForm, change: bool) -> None:
         super().save_model(request, obj, form, change)
@@ -195,6 +190,6 @@ class PauseAdmin(RecordAdmin):
     """The paused parts of tenants' work, other than roles and whole tenants. Read-only: the API pauses and resumes."""
 
     list_display = ("name", "kind", "tenant", "paused_by", "paused_at")
-    list_filter = (TenantFilter, "kind")
+    list_filter = ("kind",)
     search_fields = ("name", "subject", "paused_by")
     ordering = ("-paused_at",)
