@@ -36,7 +36,7 @@ from tenants.api.serializers import (
     Whole,
     read,
 )
-from tenants.api.views import Resource, VersionedResource, describe_resource, require_found
+from tenants.api.views import Resource, VersionedResource, describe_resource, put_members, require_found
 from tenants.context import tenant_scope
 from tenants.models import Role, Tenant
 
@@ -197,6 +197,7 @@ class NewChannelSerializer(ChangedChannelSerializer):
 
 
 MOST_CHANNELS = 50  # of a tenant
+CHANGEABLE = ("name", "kinds", "enabled", "digest", "digest_hour", "digest_day", "digest_roles")
 
 
 class NotificationChannelFilter(StrictFilterSet):
@@ -246,7 +247,7 @@ class NotificationChannelViewSet(VersionedResource):
         channel.save(force_insert=True)
         channel.refresh_from_db()
         secret = next(iter(backends.open_target(channel).secrets), None)
-        return self.answer_created(channel, self._with_secret(channel, secret))
+        return self.answer_created(channel, {**self.show(channel), "secret": secret})
 
     @change("Change a channel", ChangedChannelSerializer, NotificationChannelSerializer, refusals=(404, 409))
     def update(self, request: Request, pk: UUID) -> Response:
@@ -254,7 +255,7 @@ class NotificationChannelViewSet(VersionedResource):
         channel = self.lock_row()
         self._refuse_taken(self.body["name"], except_for=channel)
         self._put(channel)
-        self._save(channel)
+        self.save_changed(channel)
         return Response(self.show(channel))
 
     @removal("Remove a channel")
@@ -289,8 +290,8 @@ class NotificationChannelViewSet(VersionedResource):
             secret = backends.renew_secret(channel)
         except ConfigurationError as error:
             raise TargetUnreadable("The target can no longer be decrypted. Set it again first.") from error
-        self._save(channel)
-        return Response(self._with_secret(channel, secret))
+        self.save_changed(channel)
+        return Response({**self.show(channel), "secret": secret})
 
     def _kind_of(self, pk: UUID) -> str:
         with tenant_scope(self.tenant_id):
@@ -303,23 +304,10 @@ class NotificationChannelViewSet(VersionedResource):
             raise AlreadyExists("channel", name)
 
     def _put(self, channel: NotificationChannel) -> None:
-        channel.name = self.body["name"]
-        channel.kinds = self.body.get("kinds", [])
-        channel.enabled = self.body.get("enabled", True)
-        channel.digest = self.body.get("digest", Digest.OFF)
-        channel.digest_hour = self.body.get("digest_hour")
-        channel.digest_day = self.body.get("digest_day", "")
-        channel.digest_roles = self.body.get("digest_roles", [])
+        put_members(channel, self.body, CHANGEABLE)
         digests.plan_digest(channel, Tenant.objects.get(pk=self.tenant_id).timezone)
         if "target" in self.body:
             backends.put_target(channel, self.body["target"])
-
-    def _save(self, channel: NotificationChannel) -> None:
-        channel.version += 1
-        channel.save()
-
-    def _with_secret(self, channel: NotificationChannel, secret: str | None) -> dict[str, Any]:
-        return {**self.show(channel), "secret": secret}
 
 
 # Errors.

@@ -273,12 +273,12 @@ def _already_closed(letter: DeadLetter) -> TransitionRefused:
 # Dead letters grouped by fingerprint, each group with its newest letter as an example.
 
 
-class ExampleSerializer(serializers.Serializer[Any]):
+class ExampleSerializer(ResponseSerializer):
     """The newest dead letter of a group."""
 
     id = serializers.UUIDField()
-    activity = serializers.UUIDField(allow_null=True)
-    mailbox_item = serializers.UUIDField(allow_null=True)
+    activity = serializers.UUIDField(source="activity_id", allow_null=True)
+    mailbox_item = serializers.UUIDField(source="mailbox_item_id", allow_null=True)
     name = serializers.CharField()
     error = serializers.DictField()
 
@@ -317,11 +317,8 @@ class DeadLetterGroups(ViewSetMixin, TenantView):
         letters = DeadLetter.objects.for_tenant(self.tenant_id).select_related("activity")
         examples = letters.in_bulk([group.example for group in page])
         return self.get_paginated_response(
-            [{**group._asdict(), "example": _example(examples[UUID(group.example)])} for group in page]
+            [
+                {**group._asdict(), "example": ExampleSerializer(examples[UUID(group.example)]).data}
+                for group in page
+            ]
         )
-
-
-def _example(letter: DeadLetter) -> dict[str, Any]:
-    return {
-        "id": letter.pk, "activity": letter.activity_id, "mailbox_item": letter.mailbox_item_id, "name": letter.name, "error": letter.error
-    }  # fmt: skip

@@ -32,7 +32,7 @@ from tenants.api.serializers import (
     Text,
     read,
 )
-from tenants.api.views import TenantView, VersionedResource, describe_resource, require_found
+from tenants.api.views import TenantView, VersionedResource, describe_resource, put_members, require_found
 from tenants.events import log
 from tenants.models import Role
 from tenants.models.events import KINDS, OffReason, WebhookDelivery, WebhookDeliveryState, WebhookEndpoint
@@ -149,11 +149,11 @@ class WebhookViewSet(VersionedResource):
             raise TooManyWebhooks(f"There are {most} webhooks, which is the maximum; remove one first.")
         webhook = WebhookEndpoint(tenant_id=self.tenant_id)
         self._number_earlier_events()
-        self._put(webhook)
+        put_members(webhook, self.body, WebhookBodySerializer().fields)
         secret = webhooks.renew_secret(webhook)
         webhook.save(force_insert=True)
         webhook.refresh_from_db()
-        return self.answer_created(webhook, _with_secret(webhook, secret))
+        return self.answer_created(webhook, {**self.show(webhook), "secret": secret})
 
     @change("Change a webhook", WebhookBodySerializer, WebhookSerializer)
     def update(self, request: Request, pk: UUID) -> Response:
@@ -161,10 +161,10 @@ class WebhookViewSet(VersionedResource):
         if self.rows_to_lock().filter(pk=pk, enabled=False).exists():
             self._number_earlier_events()
         webhook = self.lock_row()
-        self._put(webhook)
+        put_members(webhook, self.body, WebhookBodySerializer().fields)
         webhook.off_reason, webhook.failures = "", 0
         webhook.failing_since = webhook.paused_until = None
-        self._save(webhook)
+        self.save_changed(webhook)
         return Response(self.show(webhook))
 
     @removal("Remove a webhook")
@@ -179,8 +179,8 @@ class WebhookViewSet(VersionedResource):
         """For 24 hours, messages are also signed with the previous secret."""
         webhook = self.lock_row()
         secret = webhooks.renew_secret(webhook)
-        self._save(webhook)
-        return Response(_with_secret(webhook, secret))
+        self.save_changed(webhook)
+        return Response({**self.show(webhook), "secret": secret})
 
     @posting(
         "Send a test to a webhook", EmptySerializer, WebhookDeliverySerializer, refusals=(404,), status=202
@@ -197,20 +197,6 @@ class WebhookViewSet(VersionedResource):
 
         Call it before any row is locked, because the log is always locked before its webhooks."""
         log.number_unread(self.tenant_id)
-
-    def _put(self, webhook: WebhookEndpoint) -> None:
-        webhook.url = self.body["url"]
-        webhook.description = self.body.get("description", "")
-        webhook.kinds = self.body.get("kinds", [])
-        webhook.enabled = self.body.get("enabled", True)
-
-    def _save(self, webhook: WebhookEndpoint) -> None:
-        webhook.version += 1
-        webhook.save()
-
-
-def _with_secret(webhook: WebhookEndpoint, secret: str) -> dict[str, Any]:
-    return {**WebhookSerializer(webhook).data, "secret": secret}
 
 
 # The deliveries of a webhook.

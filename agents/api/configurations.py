@@ -34,7 +34,7 @@ from tenants.api.serializers import (
     Whole,
     read,
 )
-from tenants.api.views import TenantViewSet, require_found
+from tenants.api.views import TenantViewSet, put_members, require_found
 from tenants.context import tenant_scope
 from tenants.models import Role, Tenant
 
@@ -340,10 +340,7 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
         return configuration.tenant_with_plan(self.tenant_id)
 
     def _replace(self, config: AgentConfig, body: Mapping[str, Any]) -> AgentConfig:
-        empty = AgentConfig()
-        for name in PLAIN:
-            setattr(config, name, body.get(name, getattr(empty, name)))
-        config.enabled = body.get("enabled", True)
+        put_members(config, body, (*PLAIN, "enabled"))
         config.auth_sealed = self._seal_auth(config, body.get("auth"))
         config.version += 1
         config.save(force_insert=config.version == 1)

@@ -28,6 +28,7 @@ from agents import configuration, scheduler_settings
 from pipelines import timing
 from pipelines.admin.executions import ExecutionInline, FiringInline
 from pipelines.admin.pipeline import SwitchedAdmin
+from pipelines.definition.shapes import RetryStrategy
 from pipelines.exceptions import AlreadyExists, PipelineError, ScheduleChanged
 from pipelines.models import Pipeline, Schedule, ScheduleExecution
 from pipelines.schedules import editing, preview, system_jobs
@@ -51,7 +52,7 @@ CATCH_UP = [
     ("none", "no missed times"),
     ("up_to", "the latest missed times, at most:"),
 ]
-STRATEGIES = [("", "from the agent's settings"), *((name, name) for name in editing.STRATEGIES)]
+STRATEGIES = [("", "from the agent's settings"), *((name, name) for name in RetryStrategy)]
 WALL_TIMES = ("start_at", "end_at")
 WALL_TIME = "%Y-%m-%dT%H:%M:%S"
 

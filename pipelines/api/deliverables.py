@@ -18,7 +18,7 @@ from pipelines.api.pipelines import KeyedSerializer
 from pipelines.api.runs import RUNS
 from pipelines.deliverables import PlanInvalid
 from pipelines.exceptions import AlreadyExists, NotFound
-from pipelines.models import Deliverable, DeliverablePeriod, PipelineRun
+from pipelines.models import Deliverable, DeliverablePeriod
 from pipelines.models.deliverable import DeliverableState, PeriodState
 from pipelines.models.run import RunState
 from tenants import clock
@@ -79,15 +79,15 @@ class PeriodSerializer(ResponseSerializer):
     link = Computed(str, lambda period: f"{PERIODS}{period.pk}/")
 
 
-class RunOfPeriodSerializer(serializers.Serializer[Any]):
+class RunOfPeriodSerializer(ResponseSerializer):
     """The run of one item of a plan."""
 
     plan_item = serializers.IntegerField(help_text="Its position in the plan.")
-    run = serializers.UUIDField()
+    run = serializers.UUIDField(source="pk")
     name = serializers.CharField()
-    pipeline = serializers.CharField()
+    pipeline = serializers.CharField(source="version.pipeline.key")
     status = serializers.CharField(help_text=f"One of {', '.join(RunState.values)}.")
-    link = serializers.CharField()
+    link = Computed(str, lambda run: f"{RUNS}{run.pk}/", read_only=False)
 
 
 class PeriodDetailSerializer(PeriodSerializer):
@@ -101,19 +101,8 @@ class PeriodDetailSerializer(PeriodSerializer):
         return {
             **PeriodSerializer(period).data,
             "plan": period.plan,
-            "items": [_item(run) for run in runs],
+            "items": RunOfPeriodSerializer(runs, many=True).data,
         }
-
-
-def _item(run: PipelineRun) -> dict[str, Any]:
-    return {
-        "plan_item": run.plan_item,
-        "run": run.pk,
-        "name": run.name,
-        "pipeline": run.version.pipeline.key,
-        "status": run.status,
-        "link": f"{RUNS}{run.pk}/",
-    }
 
 
 class PlanSerializer(StrictSerializer):

@@ -40,7 +40,7 @@ from tenants.api.serializers import (
     Whole,
     read,
 )
-from tenants.api.views import Resource, VersionedResource, describe_resource
+from tenants.api.views import Resource, VersionedResource, describe_resource, put_members
 from tenants.models import PauseKind, Role
 from tenants.plain_names import LONGEST_NAME, error_of_name
 
@@ -69,7 +69,7 @@ class PipelineSerializer(ResponseSerializer):
 
 
 class VersionSerializer(serializers.Serializer[Any]):
-    version = serializers.IntegerField()
+    version = serializers.IntegerField(source="number")
     digest = serializers.CharField(help_text="A hash of the definition; equal definitions have the same.")
     created_by = serializers.CharField()
     created_at = serializers.DateTimeField()
@@ -83,19 +83,10 @@ class PipelineDetailSerializer(PipelineSerializer):
 
     def to_representation(self, instance: Any) -> dict[str, Any]:
         pipeline, newest, versions = instance
-        rendered = [
-            {
-                "version": each.number,
-                "digest": each.digest,
-                "created_by": each.created_by,
-                "created_at": each.created_at,
-            }
-            for each in versions
-        ]
         return {
             **PipelineSerializer(pipeline).data,
             "definition": newest.definition if newest else None,
-            "versions": rendered,
+            "versions": VersionSerializer(versions, many=True).data,
         }
 
 
@@ -321,8 +312,6 @@ class TemplateViewSet(DigestEtag, Resource):
         template = self.get_queryset().select_for_update().filter(key=key).first() or self.get_object()
         self.refuse_changed(TemplateSerializer(template).data)
         body = read(TemplateBodySerializer, request.data)
-        empty = ActivityTemplate()
-        for name in map(str, TemplateBodySerializer().fields):
-            setattr(template, name, body.get(name, getattr(empty, name)))
+        put_members(template, body, TemplateBodySerializer().fields)
         template.save()
         return Response(self.show(template))

@@ -27,10 +27,10 @@ from pipelines import diagram, selectors, versions
 from pipelines.cancellation import cancel_run
 from pipelines.diagram import StepPicture
 from pipelines.exceptions import NotFound, PipelineError
-from pipelines.models import PipelineRun
+from pipelines.models import PipelineRun, StepRun
 from pipelines.models.run import RunState, StepState
 from pipelines.replay import first_failed_step, replay
-from pipelines.selectors import MOST_BRANCHES, BranchRow, StepRow
+from pipelines.selectors import MOST_BRANCHES, StepRow
 from tenants.api.bodies import JSONRenderer
 from tenants.api.documentation import command, operation, posting
 from tenants.api.etags import DigestEtag
@@ -53,20 +53,20 @@ SVG = "image/svg+xml"
 RUNS = "/api/v1/pipeline-runs/"
 
 
-class BranchSerializer(serializers.Serializer[Any]):
+class BranchSerializer(ResponseSerializer):
     """One branch of a fanned-out step."""
 
     branch = serializers.IntegerField(
-        help_text="The number of the branch, from 1, in the order of the items."
+        source="run.branch", help_text="The number of the branch, from 1, in the order of the items."
     )
     item = serializers.JSONField(allow_null=True)
-    status = serializers.CharField()
-    activity = serializers.UUIDField(allow_null=True)
+    status = serializers.CharField(source="run.status")
+    activity = serializers.UUIDField(source="run.activity_id", allow_null=True)
     activity_status = serializers.CharField(allow_null=True)
-    round = serializers.IntegerField()
-    output_ref = serializers.UUIDField(allow_null=True)
-    settled_at = serializers.DateTimeField(allow_null=True)
-    link = serializers.CharField(allow_null=True)
+    round = serializers.IntegerField(source="run.round")
+    output_ref = serializers.UUIDField(source="run.output_ref", allow_null=True)
+    settled_at = serializers.DateTimeField(source="run.settled_at", allow_null=True)
+    link = Computed(str | None, lambda branch: _link_of(branch.run), read_only=False, allow_null=True)
 
 
 class BranchCountsSerializer(serializers.Serializer[Any]):
@@ -191,27 +191,16 @@ def _step(step: StepRow, pipeline_run: PipelineRun) -> dict[str, Any]:
         "needs": list(step.needs),
         "branch": run.branch,
         "branch_counts": asdict(counts) if counts else None,
-        "branches": [_branch(branch) for branch in step.branches],
+        "branches": BranchSerializer(step.branches, many=True).data,
         "output_ref": run.output_ref,
         "waits_until": run.waits_until,
         "settled_at": run.settled_at,
-        "link": activity_link(run.activity_id) if run.activity_id else None,
+        "link": _link_of(run),
     }
 
 
-def _branch(branch: BranchRow) -> dict[str, Any]:
-    run = branch.run
-    return {
-        "branch": run.branch,
-        "item": branch.item,
-        "status": run.status,
-        "activity": run.activity_id,
-        "activity_status": branch.activity_status,
-        "round": run.round,
-        "output_ref": run.output_ref,
-        "settled_at": run.settled_at,
-        "link": activity_link(run.activity_id) if run.activity_id else None,
-    }
+def _link_of(run: StepRun) -> str | None:
+    return activity_link(run.activity_id) if run.activity_id else None
 
 
 class PipelineRunFilter(StrictFilterSet):

@@ -25,19 +25,20 @@ from pipelines.exceptions import NotFound
 from pipelines.models import Schedule
 from pipelines.models.schedule import AfterOnce, Overlap, Repeat
 from pipelines.schedules import editing, preview, system_jobs
-from pipelines.schedules.preview import Forecast
 from tenants import pausing
 from tenants.api.documentation import IDEMPOTENCY_KEY, change, creation, operation, removal
 from tenants.api.filters import FlagFilter, StrictFilterSet, refuse_unknown
 from tenants.api.problems import InvalidRequest
 from tenants.api.serializers import (
     OPTIONAL,
+    Computed,
     EmptySerializer,
     Flag,
     Json,
     Member,
     Moment,
     OneOf,
+    ResponseSerializer,
     StrictSerializer,
     Text,
     Whole,
@@ -147,20 +148,25 @@ class ForecastErrorSerializer(serializers.Serializer[Any]):
     message = serializers.CharField()
 
 
-class ForecastSerializer(serializers.Serializer[Any]):
+class ForecastSerializer(ResponseSerializer):
     """A preview of a schedule. Times are nominal; a schedule's jitter is added to them."""
 
     fires_at = serializers.ListField(child=serializers.DateTimeField(), help_text="The next times, in UTC.")
-    fires_at_local = serializers.ListField(
-        child=serializers.CharField(),
+    fires_at_local = Computed(
+        list[str],
+        lambda forecast: [local(moment, ZoneInfo(forecast.timezone)) for moment in forecast.fires_at],
+        read_only=False,
         help_text="The same times in the schedule's time zone, with their offset.",
     )
     timezone = serializers.CharField()
     in_words = serializers.CharField()
     jobs = serializers.IntegerField(help_text="Number of jobs that one firing would create now.")
     batches = serializers.IntegerField()
-    ends_after_seconds = serializers.FloatField(
-        help_text="Seconds between the start of the first and of the last batch."
+    ends_after_seconds = Computed(
+        float,
+        lambda forecast: forecast.ends_after.total_seconds(),
+        read_only=False,
+        help_text="Seconds between the start of the first and of the last batch.",
     )
     sample = serializers.ListField(
         child=serializers.DictField(), help_text="The parameters of the first jobs."
@@ -169,21 +175,6 @@ class ForecastSerializer(serializers.Serializer[Any]):
         many=True, help_text="Why the schedule cannot be saved, or which jobs their agent would refuse."
     )  # type: ignore[assignment]  # a field, not the attribute
     notes = serializers.ListField(child=serializers.CharField(), help_text="Further notes for people.")
-
-    def to_representation(self, instance: Forecast) -> dict[str, Any]:
-        zone = ZoneInfo(instance.timezone)
-        return {
-            "fires_at": instance.fires_at,
-            "fires_at_local": [local(moment, zone) for moment in instance.fires_at],
-            "timezone": instance.timezone,
-            "in_words": instance.in_words,
-            "jobs": instance.jobs,
-            "batches": instance.batches,
-            "ends_after_seconds": instance.ends_after.total_seconds(),
-            "sample": instance.sample,
-            "errors": instance.errors,
-            "notes": instance.notes,
-        }
 
 
 def local(moment: datetime, zone: ZoneInfo) -> str:

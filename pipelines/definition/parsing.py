@@ -245,28 +245,36 @@ def _depends_on(reader: Reader) -> tuple[tuple[str, str], ...] | None:
 
 
 def _retry(reader: Reader) -> RetryDefinition | None:
-    inner = reader.inner("retry")
-    if inner is None:
+    given = read_retry(reader)
+    if given is None:
         return None
     standard = RetryDefinition()
-    base = _or(inner.amount("base_seconds", low=0, high=LONGEST_DELAY), standard.base_seconds)
-    longest = inner.amount("max_seconds", low=0, high=LONGEST_DELAY)
-    if longest is not None and longest < base:
-        inner.error("max_seconds", f"must not be below base_seconds, which is {base:,}")
-    retry = RetryDefinition(
-        max_attempts=inner.count("max_attempts", low=1, high=MOST_ATTEMPTS) or standard.max_attempts,
-        strategy=inner.choice("strategy", RetryStrategy) or standard.strategy,
-        base_seconds=base,
-        multiplier=_or(inner.amount("multiplier", low=1, high=100), standard.multiplier),
-        max_seconds=_or(longest, max(base, standard.max_seconds)),
-        jitter=_or(inner.amount("jitter", low=0, high=1), standard.jitter),
-    )
-    inner.refuse_other_keys()
+    base = given.get("base_seconds", standard.base_seconds)
+    retry = RetryDefinition(**{"max_seconds": max(base, standard.max_seconds), **given})
+    if "base_seconds" not in given and retry.max_seconds < base:
+        path = at(at(reader.path, "retry"), "max_seconds")
+        reader.errors.add(path, f"must not be below base_seconds, which is {base:,}")
     return retry
 
 
-def _or(value: float | None, default: float) -> float:
-    return default if value is None else value
+def read_retry(reader: Reader) -> dict[str, Any] | None:
+    """Return the members of a retry policy that are set, or None if there is no policy."""
+    inner = reader.inner("retry")
+    if inner is None:
+        return None
+    retry: dict[str, Any] = {
+        "max_attempts": inner.count("max_attempts", low=1, high=MOST_ATTEMPTS),
+        "strategy": inner.choice("strategy", RetryStrategy),
+        "base_seconds": inner.amount("base_seconds", low=0, high=LONGEST_DELAY),
+        "multiplier": inner.amount("multiplier", low=1, high=100),
+        "max_seconds": inner.amount("max_seconds", low=0, high=LONGEST_DELAY),
+        "jitter": inner.amount("jitter", low=0, high=1),
+    }
+    base, longest = retry["base_seconds"], retry["max_seconds"]
+    if base is not None and longest is not None and longest < base:
+        inner.error("max_seconds", f"must not be below base_seconds, which is {base:,}")
+    inner.refuse_other_keys()
+    return {name: value for name, value in retry.items() if value is not None}
 
 
 def _check_assignee(reader: Reader, step: StepDefinition) -> None:

@@ -25,6 +25,7 @@ from pipelines import data_sources, submission, tables, timing
 from pipelines.data_sources import DataSourceError, ExpansionError, Pacing, Params, ParamsError
 from pipelines.definition import DefinitionError, synonyms
 from pipelines.definition.errors import Errors, InputError, at, path_of, quote_value
+from pipelines.definition.parsing import read_retry
 from pipelines.definition.reading import JsonCopier, Reader
 from pipelines.definition.synonyms import Translation
 from pipelines.exceptions import AlreadyExists, NotFound, ScheduleChanged
@@ -54,8 +55,6 @@ class InvalidSchedule(DefinitionError):
 LONGEST_NAME = 200  # characters
 LONGEST_DESCRIPTION = 20_000
 DAY = 86_400  # seconds
-MOST_ATTEMPTS = 50
-STRATEGIES = ("exponential", "linear", "fixed")
 ABOUT_WORK = ("name", "description", "target_type", "agent_role", "pipeline", "params")
 
 
@@ -97,7 +96,7 @@ def _check_members(tenant_id: UUID, members: Any) -> CheckedSchedule:
     reader = Reader(rest if members is whole else members, "", JsonCopier(form))
     when, columns = _times(reader, form)
     columns |= {
-        "retry": _retry(reader),
+        "retry": read_retry(reader) or {},
         "timeout_seconds": reader.count("timeout_seconds", low=1, high=DAY),
         "priority": _priority(reader),
         "catch_up": {"up_to": _catch_up(reader)},
@@ -143,26 +142,6 @@ def _times(reader: Reader, form: Errors) -> tuple[Timing | None, dict[str, Any]]
         "dst_fold": when.dst_fold.value,
         **{name: getattr(when, name) for name in ("interval_ms", "timezone", "start_at", "end_at")},
     }
-
-
-def _retry(reader: Reader) -> dict[str, Any]:
-    """Read a partial retry policy: the rest comes from the agent's settings, then from the defaults."""
-    inner = reader.inner("retry")
-    if inner is None:
-        return {}
-    retry = {
-        "max_attempts": inner.count("max_attempts", low=1, high=MOST_ATTEMPTS),
-        "strategy": _one_of(inner, "strategy", STRATEGIES),
-        "base_seconds": inner.amount("base_seconds", low=0, high=DAY),
-        "multiplier": inner.amount("multiplier", low=1, high=100),
-        "max_seconds": inner.amount("max_seconds", low=0, high=DAY),
-        "jitter": inner.amount("jitter", low=0, high=1),
-    }
-    longest, base = retry["max_seconds"], retry["base_seconds"]
-    if longest is not None and base is not None and longest < base:  # type: ignore[operator]  # both are numbers
-        inner.error("max_seconds", "must not be below base_seconds")
-    inner.refuse_other_keys()
-    return {name: value for name, value in retry.items() if value is not None}
 
 
 def _priority(reader: Reader) -> int:

@@ -233,8 +233,10 @@ class ResponseSerializer(serializers.Serializer[Any]):
 class Computed(serializers.Field[Any, Any, Any, Any]):
     """A member that `compute` derives from the row. `kind` is its type, or its schema as a dictionary."""
 
-    def __init__(self, kind: Any, compute: Callable[[Any], Any], **options: Any) -> None:
-        super().__init__(read_only=True, **options)
+    def __init__(
+        self, kind: Any, compute: Callable[[Any], Any], *, read_only: bool = True, **options: Any
+    ) -> None:
+        super().__init__(read_only=read_only, **options)
         self.compute = compute
         set_override(self, "field", kind)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from inspect import getmembers_static
 from typing import Any, ClassVar, TypeVar
 from uuid import UUID
@@ -251,6 +251,11 @@ class VersionedResource(Versioned, Resource):
         self.check_if_match(getattr(row, self.version_field))
         return row
 
+    def save_changed(self, row: Any) -> None:
+        """Save a row of `lock_row` as a new version."""
+        row.version += 1
+        row.save()
+
     def rows_to_lock(self) -> Any:
         """Return the caller's rows without the annotations and joins of `get_queryset`."""
         rows: Any = type(self).queryset
@@ -271,6 +276,13 @@ def describe_resource(*, many: str, one: str = "") -> Callable[[View], View]:
         return view
 
     return decorate
+
+
+def put_members(row: Any, members: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Set these members of a row. Omitted ones get the values of a new row."""
+    empty = type(row)()
+    for name in names:
+        setattr(row, name, members.get(name, getattr(empty, name)))
 
 
 def require_found(row: Row | None) -> Row:
