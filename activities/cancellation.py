@@ -79,29 +79,27 @@ def _lock_activity(tenant_id: UUID, activity_id: UUID) -> Activity:
     return activity_tree.lock_with_dependents(tenant_id, activity_id) or activity
 
 
-def release_everything(
-    tenant_id: UUID, activity_id: UUID, *, actor: str, run_status: str = "cancelled"
-) -> None:
+def release_everything(tenant_id: UUID, activity_id: UUID, *, actor: str) -> None:
     """End everything that an activity that has just ended still holds: its run, slots, questions, subtasks and dead letter.
 
     In the transaction of the move that ended it.
     """
-    ended = [_stop_work(tenant_id, activity_id, actor, run_status)]
+    ended = [_stop_work(tenant_id, activity_id, actor)]
     # Loop, because a running dependent may create more dependents before it is cancelled.
     while open_ones := activity_tree.open_dependents(tenant_id, activity_id):
         # Cancel all before announcing any end, so that none of them is woken by the end of another.
         cancelled = transitions.apply_many(
             open_ones, "cancel", actor=actor, detail={"reason": OBSOLETE}, cancel_reason=OBSOLETE
         )
-        ended += [_stop_work(tenant_id, dependent.id, actor, "cancelled") for dependent in cancelled]
+        ended += [_stop_work(tenant_id, dependent.id, actor) for dependent in cancelled]
     # Last, because budgets are locked after everything else.
     if reserved := [run.id for run in ended if run is not None and run.reserved]:
         money.release(tenant_id, reserved)
 
 
-def _stop_work(tenant_id: UUID, activity_id: UUID, actor: str, run_status: str) -> Any | None:
+def _stop_work(tenant_id: UUID, activity_id: UUID, actor: str) -> Any | None:
     """Return the run that this ended, if one was live."""
-    run = transitions.end_run(tenant_id=tenant_id, activity_id=activity_id, run_status=run_status)
+    run = transitions.end_run(tenant_id=tenant_id, activity_id=activity_id, run_status="cancelled")
     freed = Exchange(withdrawals=[activity_id])
     if run and run.accepted_at:
         freed.releases.append(Release(activity_id, run.grant))
@@ -120,7 +118,7 @@ def retry(tenant_id: UUID, activity_id: UUID, *, actor: str) -> Activity:
     with tenant_scope(tenant_id):
         _refuse_duplicate(activity_tree.lock_with_dependents(tenant_id, activity_id))
         moved = transitions.apply(activity_id, "retry", actor=actor, attempts=0, stalls=0, error=None)
-        outbox.record_again([moved], cause="replay")
+        outbox.record_again([moved])
         if escalation := dead_letter_records.close(
             tenant_id, activity_id, DeadLetterState.REPLAYED, actor=actor
         ):

@@ -276,9 +276,7 @@ def reopen(tenant_id: UUID, ids: list[UUID], actor: str, per_second: float | Non
         # The database returns the rows in any order; the oldest failure must start first.
         place = {activity_id: index for index, activity_id in enumerate(portion)}
         moved.sort(key=lambda activity: place[activity.id])
-        outbox.record_again(
-            moved, cause="replay", due=_start_times(began, len(reopened), len(moved), per_second)
-        )
+        outbox.record_again(moved, due=_start_times(began, len(reopened), len(moved), per_second))
         _close_letters(tenant_id, [activity.id for activity in moved], actor)
         reopened += moved
     _announce_reopened(reopened)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 MOST_FILES = 100
 LONGEST_PATH = 300
@@ -47,8 +47,3 @@ def digest_of(files: Sequence[str]) -> str:
     SHA-1, because admission computes the same digest in Redis to check that it has stored a set unchanged.
     """
     return hashlib.sha1("\n".join(files).encode(), usedforsecurity=False).hexdigest() if files else ""
-
-
-def as_set(files: Iterable[str]) -> list[str]:
-    """Return the normalised paths, sorted and without duplicates. Raises `ValueError`."""
-    return sorted({normalise_path(path) for path in files})

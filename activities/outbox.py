@@ -108,7 +108,7 @@ def add(
         offer(activity)
 
 
-def record_again(moved: Sequence[Any], *, cause: str, due: Sequence[datetime] = ()) -> None:
+def record_again(moved: Sequence[Any], *, due: Sequence[datetime] = ()) -> None:
     """Record again, for each activity that is `created` again, the wakes that its failure consumed. So the agent gets all of them again.
 
     `due` holds a time for each activity, at which the promoter offers it; without it they are offered after the commit. Activities held
@@ -134,7 +134,7 @@ def record_again(moved: Sequence[Any], *, cause: str, due: Sequence[datetime] = 
         for activity in moved
         if activity.id not in with_reason
     ]
-    _record(tenant_id, reasons, cause=cause)
+    _record(tenant_id, reasons, cause="replay")
     held_ids = _hold(tenant_id, [activity.id for activity in moved])
     relay.after_commit(
         Exchange(offers=[Offer.of(one) for one in moved if one.id not in held_ids and one.id not in due_of])

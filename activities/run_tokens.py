@@ -36,13 +36,11 @@ class RunToken:
     )  # the request that caused the work
 
 
-def issue(token: RunToken) -> Callback:
-    """Return the callback of a run, its address and token. The token links the agent's reports to the request that caused the run."""
-    return issuing(token)()
-
-
 def issuing(token: RunToken) -> Callable[[], Callback]:
-    """Return a function that signs the callback when it is needed. The causing request is read now. See `issue`."""
+    """Return a function that signs the callback of a run, its address and token, when it is needed.
+
+    The token links the agent's reports to the request that caused the run, which is read now.
+    """
     return partial(_sign_callback, token, request_context.current())
 
 

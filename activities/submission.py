@@ -150,7 +150,7 @@ class NewActivity:
     dedup_key: str | None = None
     group_key: str | None = None
     group_scope: str = "role"  # or "tenant": one group over all roles of the tenant
-    files: Sequence[str] = ()  # normalized by `file_scopes.as_set`
+    files: Sequence[str] = ()  # normalised, sorted, without duplicates
     not_before: datetime | None = None
     expires_at: datetime | None = None
     due_at: datetime | None = None

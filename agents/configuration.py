@@ -104,6 +104,13 @@ def list_roles() -> frozenset[str]:
     return _roles[1]
 
 
+def errors_of_role(role: str) -> list[str]:
+    """Return why work cannot be given to a role; empty if the registry has it."""
+    if role in list_roles():
+        return []
+    return [f"{role[:63]!r} is not an enabled role of the registry; GET /api/v1/agents/ lists them"]
+
+
 def present_roles() -> frozenset[str]:
     """Like `list_roles`, but always read from PostgreSQL."""
     global _roles

@@ -12,12 +12,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ToolDefinition:
-    """A tool. `ends_run` says whether a call ends the run: then the work waits, and continues in a new run."""
-
     name: str
     description: str
     input_schema: Mapping[str, Any]
-    ends_run: str  # always, sometimes
 
 
 def _object(required: list[str], **properties: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -48,7 +45,6 @@ DEFINITIONS: tuple[ToolDefinition, ...] = (
             message=_text("What is wrong, and what would resolve it.", 2_000),
             channel_id={"type": "string", "format": "uuid", "description": "The affected channel, if there is one."},
         ),
-        "always",
     ),
     ToolDefinition(
         "create_subtask",
@@ -65,7 +61,6 @@ DEFINITIONS: tuple[ToolDefinition, ...] = (
             max_turns={"type": "integer", "minimum": 1, "maximum": 200, "description": "The maximum of answers that the agent may use."},
             blocking={"type": "boolean", "description": "Whether you cannot continue without its result."},
         ),
-        "sometimes",
     ),
     ToolDefinition(
         "request_human_review",
@@ -76,7 +71,6 @@ DEFINITIONS: tuple[ToolDefinition, ...] = (
             content=_text("The material that the question is about, for the person to read.", 200_000),
             human_role=_ASKED,
         ),
-        "always",
     ),
     ToolDefinition(
         "create_approval",
@@ -105,7 +99,6 @@ DEFINITIONS: tuple[ToolDefinition, ...] = (
             },
             human_role=_ASKED,
         ),
-        "sometimes",
     ),
     ToolDefinition(
         "reassign_task",
@@ -116,6 +109,5 @@ DEFINITIONS: tuple[ToolDefinition, ...] = (
             human_role=_HUMAN_ROLE,
             reason=_text("Why somebody else should do it.", 2_000),
         ),
-        "always",
     ),
 )  # fmt: skip

@@ -149,10 +149,10 @@ _PAGES: dict[str, tuple[str, str]] = {
 }
 
 
-def console_page(row: Model | None) -> str:
+def console_page(row: Any) -> str:
     """Return the address of the console's page for a row of the admin; empty if there is none."""
-    target = _PAGES.get(row._meta.label_lower) if row is not None else None
-    if row is None or target is None:
+    target = _PAGES.get(row._meta.label_lower) if isinstance(row, Model) else None
+    if target is None:
         return ""
     name, attribute = target
     key = getattr(row, attribute, None) if attribute else None

@@ -183,7 +183,7 @@ def change_member(
 
     Raises `MembershipForbidden`, `MemberNotFound`, `MemberChanged` or `LastAdmin`.
     """
-    _require_admin(who)
+    who.require_admin(MembershipForbidden)
     with tenant_scope(who.tenant_id):
         member = _lock_member(who, membership_id)
         if fingerprint_of(member) != seen:
@@ -206,7 +206,7 @@ def change_member(
 
 def end_membership(who: Principal, membership_id: UUID) -> str:
     """End a membership. Return the person's name. Raises `MembershipForbidden`, `MemberNotFound` or `LastAdmin`."""
-    _require_admin(who)
+    who.require_admin(MembershipForbidden)
     with tenant_scope(who.tenant_id):
         member = _lock_member(who, membership_id)
         _refuse_last_admin(who, member)
@@ -223,7 +223,7 @@ def end_membership(who: Principal, membership_id: UUID) -> str:
 
 def add_member(who: Principal, username: str, role: Role, human_roles: Sequence[str]) -> Membership:
     """Make a person a member. Raises `MembershipForbidden`, `MemberNotFound` or `AlreadyMember`."""
-    _require_admin(who)
+    who.require_admin(MembershipForbidden)
     if not who.is_platform_admin:
         raise MembershipForbidden(
             "Only superusers can add people, because choosing among all people reveals their names."
@@ -290,11 +290,6 @@ def person(username: str) -> User:
     if user is None:
         raise MemberNotFound(f"There is no person {username!r}.")
     return user
-
-
-def _require_admin(who: Principal) -> None:
-    if not who.role.includes(Role.ADMIN):
-        raise MembershipForbidden(f"This needs the role admin; you act as {who.role.value}.")
 
 
 def _lock_member(who: Principal, membership_id: UUID) -> Membership:

@@ -44,8 +44,7 @@ def switch(who: Principal, *, paused: bool) -> bool:
             work_resumed.send(sender=Tenant, tenant_id=who.tenant_id, kind=None, subject="")
         if allowed:
             pauses_changed.send(sender=Tenant)
-    if not allowed:
-        raise PausingRefused("This needs the role admin; you act as " + who.role.value + ".")
+    who.require_admin(PausingRefused)
     return True
 
 

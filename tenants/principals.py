@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 from uuid import UUID
@@ -38,6 +39,11 @@ class Principal:
         """Who acts: the person, with whichever credential they signed in; for a token that belongs to nobody, the token itself."""
         person = self.user_id or self.person_id
         return f"user:{person}" if person else self.credential
+
+    def require_admin(self, refusal: Callable[[str], Exception]) -> None:
+        """Raise `refusal`, with the reason, unless the role includes that of admins."""
+        if not self.role.includes(Role.ADMIN):
+            raise refusal(f"This needs the role admin; you act as {self.role.value}.")
 
     def __str__(self) -> str:
         return self.actor

@@ -149,7 +149,7 @@ def _owner(who: Principal, *, shared: bool) -> Membership | None:
     """The owner of a new view, None for a shared one. Locks everybody who could save another at the same time, so that `MOST` holds."""
     rows = Membership.objects.for_tenant(who.tenant_id).select_for_update(no_key=True).order_by("pk")
     if shared:
-        _require_admin(who)
+        who.require_admin(ViewForbidden)
         list(rows.filter(role=Role.ADMIN).values_list("pk"))
         return None
     own: Membership | None = rows.filter(user_id=who.user_id).first() if who.user_id else None
@@ -158,18 +158,13 @@ def _owner(who: Principal, *, shared: bool) -> Membership | None:
     return own
 
 
-def _require_admin(who: Principal) -> None:
-    if not who.role.includes(Role.ADMIN):
-        raise ViewForbidden(f"This needs the role admin; you act as {who.role.value}.")
-
-
 def _lock_view(who: Principal, view_id: UUID) -> SavedView:
     rows = SavedView.objects.for_tenant(who.tenant_id).filter(_visible_to(who), pk=view_id)
     view: SavedView | None = rows.select_for_update(of=("self",)).first()
     if view is None:
         raise ViewNotFound("There is no such view any more.")
     if view.is_shared:
-        _require_admin(who)
+        who.require_admin(ViewForbidden)
     return view
 
 

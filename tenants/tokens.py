@@ -200,7 +200,7 @@ def mint(
 
     Raises `MintingForbidden` or `tokens.InvalidScope`.
     """
-    _require_admin(who)
+    who.require_admin(MintingForbidden)
     with tenant_scope(who.tenant_id):
         until = clock.now() + lasting if lasting else None
         token, secret = create(
@@ -219,7 +219,7 @@ def mint(
 
 def revoke_by_admin(who: Principal, token_id: UUID) -> ApiToken:
     """Revoke a token, within a second. Raises `MintingForbidden` or `TokenNotFound`."""
-    _require_admin(who)
+    who.require_admin(MintingForbidden)
     with tenant_scope(who.tenant_id):
         token: ApiToken | None = ApiToken.objects.for_tenant(who.tenant_id).filter(pk=token_id).first()
         if token is None:
@@ -232,8 +232,3 @@ def revoke_by_admin(who: Principal, token_id: UUID) -> ApiToken:
             detail=redact("", {"name": token.name, "prefix": token.prefix}),
         )
     return token
-
-
-def _require_admin(who: Principal) -> None:
-    if not who.role.includes(Role.ADMIN):
-        raise MintingForbidden(f"This needs the role admin; you act as {who.role.value}.")

@@ -102,10 +102,8 @@ class NewItemSerializer(StrictSerializer):
                 "cannot be true for a task_notification: each is delivered separately"
             ]
         role = attrs.get("agent_role")
-        if role and role not in configuration.list_roles():
-            errors["agent_role"] = [
-                f"{role!r} is not an enabled role of the registry; GET /api/v1/agents/ lists them"
-            ]
+        if role and (unknown := configuration.errors_of_role(role)):
+            errors["agent_role"] = unknown
         if errors:
             raise serializers.ValidationError(errors)
         return attrs

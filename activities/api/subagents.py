@@ -85,11 +85,8 @@ class NewSubagentSerializer(StrictSerializer):
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         errors: dict[str, list[str]] = {}
-        role = attrs["subagent_type"]
-        if role not in configuration.list_roles():
-            errors["subagent_type"] = [
-                f"{role!r} is not an enabled role of the registry; GET /api/v1/agents/ lists them"
-            ]
+        if unknown := configuration.errors_of_role(attrs["subagent_type"]):
+            errors["subagent_type"] = unknown
         if "existing_agent_id" in attrs and "existing_conversation_id" in attrs:
             errors["existing_conversation_id"] = ["cannot be given together with existing_agent_id"]
         if "/" in attrs.get("parent_mailbox", ""):

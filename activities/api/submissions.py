@@ -161,9 +161,7 @@ def _errors_of_assignee(attrs: Mapping[str, Any], invalid: Container[str]) -> di
     if not agent and not human and "agent_role" not in invalid and "human_role" not in invalid:
         errors["agent_role"] = ["is required, unless human_role is given"]
     if agent and role_named(agent) not in configuration.list_roles():
-        errors["agent_role"] = [
-            f"{agent!r} is not an enabled role of the registry; GET /api/v1/agents/ lists them"
-        ]
+        errors["agent_role"] = configuration.errors_of_role(agent)
     if human and not agent:
         for name, message in _ONLY_FOR_AGENTS.items():
             if attrs.get(name):

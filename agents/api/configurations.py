@@ -341,24 +341,10 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
 
     def _replace(self, config: AgentConfig, body: Mapping[str, Any]) -> AgentConfig:
         put_members(config, body, (*PLAIN, "enabled"))
-        config.auth_sealed = self._seal_auth(config, body.get("auth"))
+        config.auth_sealed = seal_auth(config.auth_sealed, body.get("auth"), context=_context_of(config))
         config.version += 1
         config.save(force_insert=config.version == 1)
         return config
-
-    def _seal_auth(self, config: AgentConfig, auth: Mapping[str, Any] | None) -> str:
-        if auth is None:
-            return ""
-        context = credentials.config_context(self.tenant_id, config.agent_id)
-        if auth.get("set"):
-            if _type_of(config) != auth["type"]:
-                raise InvalidRequest(
-                    [("auth.set", f"there are no credentials of the type {auth['type']} to keep")]
-                )
-            return config.auth_sealed
-        return credentials.seal(
-            {name: value for name, value in auth.items() if name != "set"}, context=context
-        )
 
     def _agent(self, role: str) -> Agent:
         return require_found(Agent.objects.filter(role=role).first())
@@ -369,7 +355,7 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
     def _render(self, agent: Agent, config: AgentConfig | None) -> dict[str, Any]:
         """Must run in a `tenant_scope`."""
         own = config or AgentConfig(tenant_id=self.tenant_id, agent=agent, version=0)
-        kind, platform = _type_of(own), scheduler_settings.current()
+        kind, platform = type_of_auth(own.auth_sealed, context=_context_of(own)), scheduler_settings.current()
         names = [name for name in PLAIN if getattr(own, name)]
         names += ["auth"] if own.auth_sealed else []
         return {
@@ -442,11 +428,28 @@ def _refuse_unknown_scope(tenant_id: UUID, scope: Mapping[str, Any], before: Map
         raise InvalidRequest(errors)
 
 
-def _type_of(config: AgentConfig) -> str | None:
-    if not config.auth_sealed:
+def _context_of(config: AgentConfig) -> str:
+    return credentials.config_context(config.tenant_id, config.agent_id)
+
+
+def seal_auth(kept: str, auth: Mapping[str, Any] | None, *, context: str) -> str:
+    """Return the encrypted credentials to store. Raises `InvalidRequest` when there are none to keep."""
+    if auth is None:
+        return ""
+    if not auth.get("set"):
+        return credentials.seal(
+            {name: value for name, value in auth.items() if name != "set"}, context=context
+        )
+    if type_of_auth(kept, context=context) != auth["type"]:
+        raise InvalidRequest([("auth.set", f"there are no credentials of the type {auth['type']} to keep")])
+    return kept
+
+
+def type_of_auth(sealed: str, *, context: str) -> str | None:
+    """Return the type of stored credentials, None if there are none."""
+    if not sealed:
         return None
-    context = credentials.config_context(config.tenant_id, config.agent_id)
     try:
-        return credentials.unseal(config.auth_sealed, context=context).get("type")
+        return credentials.unseal(sealed, context=context).get("type")
     except ConfigurationError:
         return "unreadable"  # The key is missing; the settings can still be read and replaced.

@@ -33,6 +33,7 @@ from agents.api.configurations import (
     BacklogSerializer,
     RetrySerializer,
     error_of_inline,
+    seal_auth,
 )
 from agents.exceptions import AlreadyExists, ConfigurationError, OutboundRefused
 from agents.models import Agent, AgentConfig, AgentVersionDeployment, role_validator
@@ -341,7 +342,9 @@ class AgentViewSet(VersionedResource):
             addresses["endpoint"] = members["endpoint"]
         refuse_unusable(members["adapter"], addresses)
         if auth is not KEEP:
-            agent.auth_sealed = seal_auth(agent, auth)
+            agent.auth_sealed = seal_auth(
+                agent.auth_sealed, auth, context=credentials.agent_context(agent.role)
+            )
         is_new, address_changed = agent.revision == 0, bool(addresses)
         for name in PLAIN:
             setattr(agent, name, members[name])
@@ -359,26 +362,6 @@ class AgentViewSet(VersionedResource):
     def show(self, rows: Any, *, many: bool = False) -> Any:
         kind = PlatformAgentSerializer if self.principal.is_platform_admin else AgentSerializer
         return kind(rows, many=many).data
-
-
-def seal_auth(agent: Agent, auth: Mapping[str, Any] | None) -> str:
-    """Return the encrypted credentials to store. Raises `InvalidRequest` when there are none to keep."""
-    if auth is None:
-        return ""
-    context = credentials.agent_context(agent.role)
-    if not auth.get("set"):
-        return credentials.seal(
-            {name: value for name, value in auth.items() if name != "set"}, context=context
-        )
-    try:
-        kind = (
-            credentials.unseal(agent.auth_sealed, context=context).get("type") if agent.auth_sealed else None
-        )
-    except ConfigurationError:
-        kind = None
-    if kind != auth["type"]:
-        raise InvalidRequest([("auth.set", f"there are no credentials of the type {auth['type']} to keep")])
-    return agent.auth_sealed
 
 
 # A new secret to sign jobs and reports between the orchestrator and a tenant's agent: `POST /agent-configs/{role}/rotate-secret/`.

@@ -66,14 +66,10 @@ class SkillSerializer(SkillShortSerializer):
 class AgentRole(Text):
     """A role of the registry."""
 
-    default_error_messages = {
-        "unknown": "{role!r} is not an enabled role of the registry; GET /api/v1/agents/ lists them"
-    }
-
     def to_internal_value(self, data: Any) -> str:
         role = super().to_internal_value(data)
-        if role not in configuration.list_roles():
-            self.fail("unknown", role=role[:63])
+        if errors := configuration.errors_of_role(role):
+            raise serializers.ValidationError(errors)
         return role
 
 

@@ -274,16 +274,8 @@ def meter(share: float, words: str, tone: str = "") -> SafeString:
 # Links between the pages of an object in the console and in the admin.
 
 
-@register.simple_tag
-def console_page(row: Any) -> str:
-    """Return the address of the console's page for a row of the admin; empty if there is none."""
-    return navigation.console_page(row if isinstance(row, Model) else None)
-
-
-@register.simple_tag
-def admin_address(row: Model) -> str:
-    """Return the address of the row's page in the admin."""
-    return navigation.admin_page(row)
+register.simple_tag(navigation.console_page, name="console_page")
+register.simple_tag(navigation.admin_page, name="admin_address")
 
 
 @register.simple_tag(takes_context=True)

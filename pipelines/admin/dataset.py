@@ -27,7 +27,7 @@ from pipelines.datasets import Declaration, FillResult, Upload
 from pipelines.definition.errors import DefinitionError
 from pipelines.exceptions import PipelineError
 from pipelines.models import Dataset, DatasetRow
-from tenants.admin.bases import NOTHING, PlatformAdmin, RecordAdmin, as_json, page_of
+from tenants.admin.bases import NOTHING, PlatformAdmin, RecordAdmin, json_of, page_of
 from tenants.context import APP, tenant_scope
 from tenants.redis import client
 
@@ -257,9 +257,7 @@ class DatasetRowAdmin(RecordAdmin):
     def dataset_name(self, row: DatasetRow) -> str:
         return row.dataset.name
 
-    @display(description="Row")
-    def row_json(self, row: DatasetRow) -> SafeString:
-        return format_html('<pre class="orc-output">{}</pre>', as_json(row.data))
+    row_json = json_of("data", "Row")
 
 
 # Files between their preview and storing their rows: in Redis, for a quarter of an hour.

@@ -256,10 +256,8 @@ class TemplateBodySerializer(StrictSerializer):
         errors: dict[str, list[str]] = {}
         if agent and human:
             errors["human_role"] = ["cannot be given together with agent_role"]
-        if agent and agent not in configuration.list_roles():
-            errors["agent_role"] = [
-                f"{agent!r} is not an enabled role of the registry; GET /api/v1/agents/ lists them"
-            ]
+        if agent and (unknown := configuration.errors_of_role(agent)):
+            errors["agent_role"] = unknown
         if attrs.get("is_approval_gate") and (agent or attrs.get("requires_approval")):
             errors["is_approval_gate"] = ["is for a person's work"]
         if attrs.get("requires_approval") and human:

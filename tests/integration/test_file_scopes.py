@@ -30,7 +30,7 @@ def desk(database: None) -> Desk:
 
 
 def offer_on(*files: str, **more: Any) -> Offer:
-    return offer(**more)._replace(files=tuple(file_scopes.as_set(files)))
+    return offer(**more)._replace(files=tuple(sorted({*map(file_scopes.normalise_path, files)})))
 
 
 def may_overlap(one: str, other: str) -> bool:

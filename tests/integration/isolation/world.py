@@ -196,4 +196,4 @@ def _add_live_run(world: World, engine: Engine) -> None:
     with tenant_scope(world.tenant.pk):
         run = ActivityRun.objects.get(pk=requests[-1].run_id)
     token = RunToken(world.tenant.pk, run.activity_id, run.pk, run.fence)
-    world.live_run, world.agent = run, _client_with_token(run_tokens.issue(token).token)
+    world.live_run, world.agent = run, _client_with_token(run_tokens.issuing(token)().token)
