@@ -20,7 +20,6 @@ from console.labels import in_words
 from console.page import NOT_OFFERED, PageContext, Refused, id_or_404, number_in, page
 from tenants import clock
 from tenants.context import tenant_scope
-from tenants.models import Role
 
 MOST_PAGES = 1_000
 
@@ -53,7 +52,6 @@ def show_similar(request: HttpRequest, visit: PageContext, fingerprint: str) -> 
         raise Http404
     context = {
         "alike": find_similar(visit.tenant_id, fingerprint, page=number),
-        "may_act": visit.who.role.includes(Role.OPERATOR),
         "counted": visit.acted,
         "sent": request.POST if request.method == "POST" else {},
     }

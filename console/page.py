@@ -69,6 +69,11 @@ class PageContext:
         return self.who.tenant_id
 
     @property
+    def zone_name(self) -> str:
+        """The tenant's time zone; UTC for people who are not its members."""
+        return next((own.timezone for own in self.tenants if own.pk == self.tenant_id), "UTC")
+
+    @property
     def query(self) -> str:
         """The query string that keeps an address on this tenant: `tenant=acme`."""
         return urlencode({"tenant": self.who.tenant})
@@ -80,6 +85,8 @@ class PageContext:
             "tenants": self.tenants,
             "here": self.here,
             "visit": self,
+            "may_operate": self.who.role.includes(Role.OPERATOR),
+            "may_administer": self.who.role.includes(Role.ADMIN),
             "refusal": self.refusal,
             **(context or {}),
         }
@@ -88,6 +95,15 @@ class PageContext:
     def redirect(self, address: str, words: str) -> HttpResponse:
         """Redirect to a page that displays the message of success."""
         messages.success(self.request, words)
+        return HttpResponseRedirect(f"{address}?{self.query}")
+
+    def answer(self, reply: Reply, address: str, words: str) -> HttpResponse:
+        """Redirect to a page that displays `words`, or why the API refused. Raises `Http404` if the object does not exist."""
+        if reply.status == HTTPStatus.NOT_FOUND:
+            raise Http404
+        if reply.ok:
+            return self.redirect(address, words)
+        messages.error(self.request, reply.reason)
         return HttpResponseRedirect(f"{address}?{self.query}")
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None, **options: Any) -> Reply:

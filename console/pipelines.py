@@ -14,7 +14,6 @@ from django import forms
 from django.db.models import Q
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
-from django.utils.http import urlencode
 from django.utils.safestring import SafeString, mark_safe
 
 from activities.states import BANDS
@@ -41,8 +40,7 @@ CHANGED = "The pipeline has changed since you loaded the page. Check the paramet
 def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The pipelines, each with its last run."""
     search = request.GET.get("search", "").replace("\x00", "").strip()[:200]
-    context = {"listing": listing(visit.tenant_id, search), **_may(visit)}
-    return visit.render("console/pipelines/every.html", context)
+    return visit.render("console/pipelines/every.html", {"listing": listing(visit.tenant_id, search)})
 
 
 def _act(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
@@ -65,7 +63,7 @@ def _act(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
 def one(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
     """One pipeline. A POST pauses it, resumes it, or restores one of its versions."""
     details = find_pipeline(visit.tenant_id, key, number_in(request.GET.get("version", "")))
-    context = {"one": details, "pipeline": details.pipeline, **_may(visit)}
+    context = {"one": details, "pipeline": details.pipeline}
     return visit.render("console/pipelines/one.html", context)
 
 
@@ -117,17 +115,6 @@ def copy(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
             form.blame(reply)
     context = {"form": form, "pipeline": pipeline}
     return visit.render("console/pipelines/copy.html", context, form.status if form.errors else 200)
-
-
-def _may(visit: PageContext) -> dict[str, Any]:
-    """Return the person's permissions, and the address of the editor."""
-    is_admin = visit.who.role.includes(Role.ADMIN)
-    editor = f"{reverse('admin:pipelines_pipeline_add')}?{urlencode({'tenant': str(visit.tenant_id)})}"
-    return {
-        "may_operate": visit.who.role.includes(Role.OPERATOR),
-        "may_arrange": is_admin,
-        "new_pipeline": editor if is_admin else "",
-    }
 
 
 # The form for a pipeline's parameters, built from its defaults and the input schemas of its agents.

@@ -23,7 +23,7 @@ from console.labels import HELD_BY, in_words
 from console.page import NOT_OFFERED, PageContext, Refused, page
 from tenants import pausing
 from tenants.context import tenant_scope
-from tenants.models import PauseKind, Role, Tenant
+from tenants.models import PauseKind, Tenant
 
 ACTIONS = {"pause": "Paused", "resume": "Resumed"}
 
@@ -42,11 +42,7 @@ def _switch_tenant(request: HttpRequest, visit: PageContext) -> HttpResponse:
 @page("queues", act=_switch_tenant)
 def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """All roles, the longest queue first. A POST pauses or resumes all work of the tenant."""
-    context = {
-        "queues": queues(visit.tenant_id),
-        "may_switch": visit.who.role.includes(Role.ADMIN),
-    }
-    return visit.render("console/queues/every.html", context)
+    return visit.render("console/queues/every.html", {"queues": queues(visit.tenant_id)})
 
 
 def _switch_role(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
@@ -62,9 +58,7 @@ def _switch_role(request: HttpRequest, visit: PageContext, role: str) -> HttpRes
 @page("queues", act=_switch_role)
 def one(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
     """One role with the head of its queue. A POST pauses or resumes it for the tenant."""
-    queue = one_queue(visit.tenant_id, role)
-    context = {"queue": queue, "may_switch": visit.who.role.includes(Role.OPERATOR)}
-    return visit.render("console/queues/one.html", context)
+    return visit.render("console/queues/one.html", {"queue": one_queue(visit.tenant_id, role)})
 
 
 # The queues of a tenant: waiting work by band, running work, workers, and what blocks it.

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
-from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
@@ -16,7 +15,6 @@ from uuid import UUID
 from django.contrib import messages
 from django.db.models import Count, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
-from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils.safestring import SafeString, mark_safe
 
@@ -58,8 +56,7 @@ def _act_on_many(request: HttpRequest, visit: PageContext) -> HttpResponse:
     body = {"action": action, "ids": [str(run_id) for run_id in run_ids]}
     reply = visit.call("POST", "/pipeline-runs/bulk/", body)
     if not reply.ok:
-        messages.error(request, reply.reason)
-        return redirect(f"{address}?{visit.query}")
+        return visit.answer(reply, address, "")
     reasons = Counter(skipped["message"] for skipped in reply.data["left_alone"])
     for reason, count in reasons.most_common(3):
         messages.error(request, f"{count} skipped: {reason}")
@@ -73,22 +70,12 @@ def _act_on_many(request: HttpRequest, visit: PageContext) -> HttpResponse:
 def list_runs(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """Runs, newest first. A POST cancels the selected runs, or replays them from the failed step."""
     parameters = (request.GET.get(name, "") for name in ("status", "pipeline", "after", "q", "label"))
-    context = {
-        "listing": listing(visit.tenant_id, *parameters),
-        "may_operate": visit.who.role.includes(Role.OPERATOR),
-    }
-    return visit.render("console/runs/list.html", context)
+    return visit.render("console/runs/list.html", {"listing": listing(visit.tenant_id, *parameters)})
 
 
 def _cancel(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResponse:
     reply = visit.call("POST", f"/pipeline-runs/{run_id}/cancel/", {})
-    if reply.status == HTTPStatus.NOT_FOUND:
-        raise Http404
-    address = reverse("console:run", args=[run_id])
-    if not reply.ok:
-        messages.error(request, reply.reason)
-        return redirect(f"{address}?{visit.query}")
-    return visit.redirect(address, "The run was cancelled.")
+    return visit.answer(reply, reverse("console:run", args=[run_id]), "The run was cancelled.")
 
 
 @page("runs", act=_cancel)

@@ -44,7 +44,6 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
     groups = groupby(sorted(views, key=lambda view: list(PAGES).index(view.page)), key=lambda view: view.page)
     context: dict[str, Any] = {
         "groups": [(PAGES[name][0], [_line(view, visit) for view in group]) for name, group in groups],
-        "may_share": visit.who.role.includes(Role.ADMIN),
         "longest": LONGEST_NAME,
         "sent": request.POST if request.POST.get("deed") == "keep" else {},
     }

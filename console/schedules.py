@@ -43,13 +43,7 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The schedules, and a calendar of the coming weeks."""
     search = request.GET.get("search", "").replace("\x00", "").strip()[:200]
     found = listing(visit.tenant_id, search=search, shown=request.GET.get("shown", ""))
-    role = visit.who.role
-    context = {
-        "listing": found,
-        "may_try": role.includes(Role.OPERATOR),
-        "may_make": role.includes(Role.ADMIN),
-    }
-    return visit.render("console/schedules/every.html", context)
+    return visit.render("console/schedules/every.html", {"listing": found})
 
 
 @page("schedules", (*LOOKING, *ACTING))
@@ -92,20 +86,14 @@ def one(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> HttpResp
     found = find_schedule(visit.tenant_id, schedule_id)
     if found is None:
         raise Http404
-    context = {
-        "one": found,
-        "may_run": visit.who.role.includes(Role.OPERATOR),
-        "may_switch": visit.who.role.includes(Role.ADMIN),
-        "forecast": visit.acted,
-    }
-    return visit.render("console/schedules/one.html", context)
+    return visit.render("console/schedules/one.html", {"one": found, "forecast": visit.acted})
 
 
 @page("schedules", (*LOOKING, *ACTING), least=Role.ADMIN)
 def new(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The form of a new schedule. A POST creates or previews it."""
     pipeline = request.GET.get("pipeline", "")[:63]
-    initial = {"timezone": zone_name(visit), "target": f"pipeline:{pipeline}"}
+    initial = {"timezone": visit.zone_name, "target": f"pipeline:{pipeline}"}
     form = ScheduleForm(request.POST or None, targets=targets_of(visit.who), initial=initial)
     if request.POST.get("deed") == "save" and (reply := form.send(visit, "POST", "/schedules/")):
         address = reverse("console:schedule", args=[reply.data["id"]])
@@ -120,7 +108,7 @@ def change(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> HttpR
     present = visit.read(address)
     options = {
         "targets": targets_of(visit.who),
-        "initial": {"timezone": zone_name(visit)},
+        "initial": {"timezone": visit.zone_name},
         "present": present,
     }
     form = ScheduleForm(request.POST or None, **options)
@@ -136,11 +124,6 @@ def words(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """A part of the form's page: the preview of its present input."""
     form = ScheduleForm(request.POST, targets=targets_of(visit.who), initial={})
     return visit.render("console/schedules/words.html", _preview_of(request, visit, form))
-
-
-def zone_name(visit: PageContext) -> str:
-    """Return the tenant's time zone; UTC for people who are not its members."""
-    return next((own.timezone for own in visit.tenants if own.pk == visit.tenant_id), "UTC")
 
 
 def _show_form(

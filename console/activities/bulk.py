@@ -9,7 +9,6 @@ from http import HTTPStatus
 from typing import Any
 from uuid import UUID
 
-from django.contrib import messages
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
@@ -71,8 +70,7 @@ def many(request: HttpRequest, visit: PageContext) -> HttpResponse:
 def job(request: HttpRequest, visit: PageContext, job_id: UUID) -> HttpResponse:
     """The progress of a bulk job."""
     state = progress(visit.tenant_id, job_id)
-    context = {"progress": state, "job": state.job, "may_operate": visit.who.role.includes(Role.OPERATOR)}
-    return visit.render("console/activities/job.html", context)
+    return visit.render("console/activities/job.html", {"progress": state, "job": state.job})
 
 
 @page("activities", ACTING)
@@ -80,12 +78,7 @@ def stop_job(request: HttpRequest, visit: PageContext, job_id: UUID) -> HttpResp
     """Stop a bulk job. Completed changes are kept."""
     address = reverse("console:activities_bulk_job", args=[job_id])
     reply = visit.call("POST", f"/bulk-jobs/{job_id}/cancel/", {})
-    if reply.status == HTTPStatus.NOT_FOUND:
-        raise Http404
-    if not reply.ok:
-        messages.error(request, reply.reason)
-        return redirect(f"{address}?{visit.query}")
-    return visit.redirect(address, "The job was stopped.")
+    return visit.answer(reply, address, "The job was stopped.")
 
 
 def _redirect_to_error(visit: PageContext, query: str) -> HttpResponse:

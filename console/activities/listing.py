@@ -49,8 +49,9 @@ VIEWS: tuple[tuple[str, str], ...] = (
 def list_activities(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The activities that match a query, newest first."""
     listed = listing(visit.tenant_id, request.GET.get("q", ""), request.GET.get("after", ""))
-    context = {"listing": listed, "may_operate": visit.who.role.includes(Role.OPERATOR)}
-    return visit.render("console/activities/list.html", context, status=400 if listed.error else 200)
+    return visit.render(
+        "console/activities/list.html", {"listing": listed}, status=400 if listed.error else 200
+    )
 
 
 @page("activities", (*LOOKING, *ACTING), least=Role.OPERATOR)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
-from zoneinfo import ZoneInfo
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -35,7 +34,7 @@ def list_items(request: HttpRequest, visit: PageContext) -> HttpResponse:
 
 def _answer(request: HttpRequest, visit: PageContext, item_id: UUID) -> HttpResponse:
     if "aside" in request.POST:
-        version, zone = snooze.displayed_version(request.POST), _zone(visit)
+        version, zone = snooze.displayed_version(request.POST), zone_of(visit.zone_name)
         moment = until(request.POST["aside"], request.POST.get("own", ""), clock.now(), zone)
         row, back_at = snooze.snooze(visit.who, item_id, version=version, until=moment)
         due = ", when it is due" if back_at < moment else ""
@@ -118,7 +117,7 @@ def _page(
         "next": listed.next_after(opened.row.pk) if opened else None,
         "sent": request.POST if visit.refusal else {},
         "results": results,
-        "zone": (zone := _zone(visit)),
+        "zone": (zone := zone_of(visit.zone_name)),
         "choices": choices(clock.now(), zone) if opened and not visit.who.break_glass_id else (),
     }
     template = "inbox_refreshed" if parts_wanted(request) and not opened else "inbox"
@@ -127,11 +126,6 @@ def _page(
 
 def _view(request: HttpRequest, visit: PageContext) -> View:
     return View.read(visit.who.tenant, request.GET)
-
-
-def _zone(visit: PageContext) -> ZoneInfo:
-    """Return the tenant's zone. For a superuser who is not a member it is UTC; they cannot snooze."""
-    return zone_of(next((own.timezone for own in visit.tenants if own.pk == visit.tenant_id), "UTC"))
 
 
 def _address_of(item_id: UUID | str, view: View) -> str:
