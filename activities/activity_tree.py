@@ -7,7 +7,7 @@ Parents are older than their children, so they are locked first.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -54,24 +54,19 @@ def lock(tenant_id: UUID, ids: Iterable[UUID | None]) -> dict[UUID, Activity]:
     return {row.pk: row for row in rows}
 
 
-def lock_with_parent(tenant_id: UUID, activity_id: UUID) -> Activity | None:
+def lock_with_parent(tenant_id: UUID, activity_id: UUID, and_also: Collection[UUID] = ()) -> Activity | None:
     """Lock an activity and the parent that its end may wake. Return None if the activity does not exist."""
     rows = Activity.objects.for_tenant(tenant_id).only("id", "parent_id", "link_kind").filter(pk=activity_id)
     activity = rows.first()
     if activity is None:
         return None
-    return lock(tenant_id, (activity_id, waiting_parent_of(tenant_id, activity))).get(activity_id)
+    parent = waiting_parent_of(tenant_id, activity)
+    return lock(tenant_id, (activity_id, parent, *and_also)).get(activity_id)
 
 
 def lock_with_dependents(tenant_id: UUID, activity_id: UUID) -> Activity | None:
     """Lock as `lock_with_parent` does, and also everything that ends with the activity. For moves that end it before its work is done."""
-    rows = Activity.objects.for_tenant(tenant_id).only("id", "parent_id", "link_kind").filter(pk=activity_id)
-    activity = rows.first()
-    if activity is None:
-        return None
-    parent = waiting_parent_of(tenant_id, activity)
-    affected_ids = {activity_id, parent, *ids_that_end_with(tenant_id, activity_id)}
-    return lock(tenant_id, affected_ids).get(activity_id)
+    return lock_with_parent(tenant_id, activity_id, ids_that_end_with(tenant_id, activity_id))
 
 
 def ids_that_end_with(tenant_id: UUID, activity_id: UUID) -> set[UUID]:

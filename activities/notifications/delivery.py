@@ -58,56 +58,51 @@ def deliver_many(
     attempt: Callable[[Claim], Any],
     record: Callable[[Claim, Any], None],
     one_per_key: bool,
-    threads: int,
     limit: int,
-    seconds: float,
 ) -> int:
-    """Claim and send what is due until nothing is left, or until `limit` or `seconds` is reached. Returns the number of attempts.
+    """Claim and send what is due until nothing is left, or until `limit` or `SECONDS_AT_ONCE` is reached. Returns the number of attempts.
 
     `due` returns the keys to claim by, in turn. With `one_per_key` a key with a call in progress is not claimed again by this caller.
 
     `attempt` runs in the pool; it must not use the database or raise. The other three run in the caller's thread. Returns 0 at once if this
     process has enough deliverers of this kind, because these find new deliveries too.
     """
+    threads, ends = settings.ORCHESTRATOR_DELIVERY_THREADS, time.monotonic() + SECONDS_AT_ONCE
+    tried, running = 0, dict[Future[Any], tuple[Key, Claim]]()
     deliverers = _deliverers[kind]
     if not deliverers.acquire(blocking=False):
         return 0
     try:
-        ends = time.monotonic() + seconds
-        return _deliver_in_turn(due, claim, attempt, record, one_per_key, threads, limit, ends)
+        with ThreadPoolExecutor(threads, thread_name_prefix="delivery") as pool:
+            while True:
+                progress = True
+                while progress and len(running) < threads and tried < limit and time.monotonic() < ends:
+                    progress = False
+                    in_progress = {key for key, _ in running.values()} if one_per_key else set()
+                    for key in due():
+                        if len(running) >= threads or tried >= limit or time.monotonic() >= ends:
+                            break
+                        # None if another process has claimed it.
+                        if key not in in_progress and (claimed := claim(key)) is not None:
+                            running[pool.submit(copy_context().run, attempt, claimed)] = key, claimed
+                            tried, progress = tried + 1, True
+                if not running:
+                    return tried
+                ended, _ = wait(running, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    record(running.pop(future)[1], future.result())
     finally:
         deliverers.release()
 
 
-def _deliver_in_turn(
-    due: Callable[[], Iterable[Key]],
-    claim: Callable[[Key], Claim | None],
-    attempt: Callable[[Claim], Any],
-    record: Callable[[Claim, Any], None],
-    one_per_key: bool,
-    threads: int,
-    limit: int,
-    ends: float,
-) -> int:
-    tried, running = 0, dict[Future[Any], tuple[Key, Claim]]()
-    with ThreadPoolExecutor(threads, thread_name_prefix="delivery") as pool:
-        while True:
-            progress = True
-            while progress and len(running) < threads and tried < limit and time.monotonic() < ends:
-                progress = False
-                in_progress = {key for key, _ in running.values()} if one_per_key else set()
-                for key in due():
-                    if len(running) >= threads or tried >= limit or time.monotonic() >= ends:
-                        break
-                    # None if another process has claimed it.
-                    if key not in in_progress and (claimed := claim(key)) is not None:
-                        running[pool.submit(copy_context().run, attempt, claimed)] = key, claimed
-                        tried, progress = tried + 1, True
-            if not running:
-                return tried
-            ended, _ = wait(running, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
-            for future in ended:
-                record(running.pop(future)[1], future.result())
+def claim_in_turn(lock: Statement, claim: Statement, parameters: Mapping[str, Any]) -> Claim | None:
+    """Claim a delivery. Locks before reading, because two concurrent claims would not count each other.
+
+    A process that freezes here delays only the tenant or channel that it has locked, until PostgreSQL ends its idle transaction.
+    """
+    with transaction.atomic(using=SYSTEM):
+        rows = claim.run(parameters, using=SYSTEM) if lock.run(parameters, using=SYSTEM) else ()
+    return rows[0] if rows else None
 
 
 logger = logging.getLogger(__name__)
@@ -162,9 +157,7 @@ def deliver_waiting(kind: str, limit: int = 50) -> int:
         attempt=_attempt_delivery,
         record=_record_outcome,
         one_per_key=False,
-        threads=settings.ORCHESTRATOR_DELIVERY_THREADS,
         limit=limit,
-        seconds=SECONDS_AT_ONCE,
     )
 
 
@@ -203,12 +196,7 @@ def _claim_delivery(kind: str, tenant_id: UUID) -> Claim | None:
         "patience": INTERRUPTED_SECONDS,
         "tenant_lane": settings.ORCHESTRATOR_DELIVERY_TENANT_LANE,
     }
-    with transaction.atomic(using=SYSTEM):
-        # Lock before reading, because two concurrent claims would not count each other.
-        if not _LOCK_TURN.run(parameters, using=SYSTEM):
-            return None
-        rows = _CLAIM.run(parameters, using=SYSTEM)
-    return rows[0] if rows else None
+    return claim_in_turn(_LOCK_TURN, _CLAIM, parameters)
 
 
 def _attempt_delivery(claim: Claim) -> DeliveryProblem | None:

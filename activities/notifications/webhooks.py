@@ -16,14 +16,14 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db import close_old_connections, transaction
+from django.db import close_old_connections
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Coalesce, Now
 
 from activities.alerts import raise_alert
 from activities.exceptions import ActivityError, NotFound
 from activities.models.alert import AlertKind
-from activities.notifications.delivery import deliver_many
+from activities.notifications.delivery import claim_in_turn, deliver_many
 from agents import credentials, outbound, webhook_signing
 from agents.exceptions import AgentError, ConfigurationError
 from agents.outbound.client import retry_after_seconds
@@ -128,7 +128,6 @@ def _switch_off(claim: Any, endpoint: Any, reason: OffReason, why: str) -> None:
 # freezes does not hold one forever.
 
 
-SECONDS_AT_ONCE = 20.0  # per message from the queue; then others get their turn, or the worker may stop
 LEASE_SECONDS = 60.0  # in addition to the time limit of an attempt
 HANGING_SECONDS = 2.0  # while an attempt takes longer than this, its receiver gets no second call
 TROUBLED_AT_ONCE = (
@@ -170,9 +169,7 @@ def deliver_waiting(*, troubled: bool, limit: int = 500) -> int:
         attempt=_attempt_delivery,
         record=record_outcome,
         one_per_key=True,
-        threads=settings.ORCHESTRATOR_DELIVERY_THREADS,
         limit=limit,
-        seconds=SECONDS_AT_ONCE,
     )
 
 
@@ -192,13 +189,7 @@ def claim_delivery(endpoint_id: UUID) -> Claim | None:
         "lease": settings.ORCHESTRATOR_WEBHOOK_TIMEOUT_SECONDS + LEASE_SECONDS,
         "hanging": HANGING_SECONDS,
     }
-    with transaction.atomic(using=SYSTEM):
-        # Lock before reading, because two concurrent claims would not count each other. A process that freezes here delays only this
-        # tenant, until PostgreSQL ends its idle transaction.
-        if not _LOCK_LANE.run(parameters, using=SYSTEM):
-            return None
-        rows = _CLAIM.run(parameters, using=SYSTEM)
-    return rows[0] if rows else None
+    return claim_in_turn(_LOCK_LANE, _CLAIM, parameters)
 
 
 def deliver(claim: Claim) -> None:

@@ -7,7 +7,7 @@ and finishes when its last job has ended. After a crash in between, the backgrou
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import ClassVar
 from uuid import UUID
@@ -31,6 +31,7 @@ from . import expansion
 
 logger = logging.getLogger(__name__)
 
+PORTION = 25  # schedules that fire, or executions of a single job that are expanded, in one transaction
 CLOSED_AT_ONCE = 200  # jobs that a cancellation ends before it returns; the background task ends the others
 UNSTARTED = "Cancelled while it was queued."
 
@@ -39,6 +40,16 @@ class ExecutionEnded(PipelineError):
     """The execution has ended and can no longer be cancelled."""
 
     code: ClassVar[str] = "execution_ended"
+
+
+def in_portions(keys: Iterable[tuple[UUID, UUID]]) -> Iterator[tuple[UUID, list[UUID]]]:
+    """Yield rows for one transaction each: of one tenant, and few, so that a process that dies loses little work."""
+    by_tenant: dict[UUID, list[UUID]] = {}
+    for tenant_id, key in keys:
+        by_tenant.setdefault(tenant_id, []).append(key)
+    for tenant_id, ids in by_tenant.items():
+        for start in range(0, len(ids), PORTION):
+            yield tenant_id, ids[start : start + PORTION]
 
 
 def begin(

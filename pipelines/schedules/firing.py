@@ -44,7 +44,6 @@ from tenants.sql import Statement
 logger = logging.getLogger(__name__)
 
 PAGE = 200
-PORTION = 25
 TURN_SECONDS = 20.0  # Then the executions are expanded. While schedules are due, another hint follows.
 MARGIN = timedelta(seconds=30)  # after the check interval, until a time counts as missed
 BACK_OFF = timedelta(minutes=5)  # until a schedule that could not be fired is retried
@@ -70,7 +69,7 @@ def fire_due(now: datetime | None = None, *, within: float = TURN_SECONDS) -> li
     # Schedules that another scheduler has locked remain due; skip them.
     while page := [key for key in _page(now) if key[1] not in seen]:
         seen.update(schedule_id for _, schedule_id in page)
-        for tenant_id, ids in _portions(page):
+        for tenant_id, ids in executions.in_portions(page):
             started += [(tenant_id, pk) for pk in _fire_safely(tenant_id, ids, now)]
             if time.monotonic() > ends:
                 return started
@@ -94,16 +93,6 @@ def miss_times_of_all() -> None:
 def _page(now: datetime | None) -> list[tuple[UUID, UUID]]:
     with system_scope():
         return list(list_due(now).order_by("next_run_at", "pk").values_list("tenant_id", "pk")[:PAGE])
-
-
-def _portions(page: Iterable[tuple[UUID, UUID]]) -> Iterator[tuple[UUID, list[UUID]]]:
-    """Yield the schedules that fire in one transaction: of one tenant, and few, so that a process that dies loses little work."""
-    by_tenant: dict[UUID, list[UUID]] = {}
-    for tenant_id, schedule_id in page:
-        by_tenant.setdefault(tenant_id, []).append(schedule_id)
-    for tenant_id, ids in by_tenant.items():
-        for start in range(0, len(ids), PORTION):
-            yield tenant_id, ids[start : start + PORTION]
 
 
 def _fire_safely(tenant_id: UUID, ids: Sequence[UUID], now: datetime | None) -> list[UUID]:

@@ -39,7 +39,6 @@ from tenants.context import tenant_scope
 logger = logging.getLogger(__name__)
 
 PAGE = 500
-PORTION = 25  # executions of a single job that are expanded in one transaction
 PATIENCE = timedelta(seconds=60)  # without a sign of life, another process continues; a page takes a second
 MOST_TRIES = 5
 
@@ -73,17 +72,14 @@ def expand(tenant_id: UUID, execution_id: UUID) -> None:
 
 def expand_all(keys: Iterable[tuple[UUID, UUID]]) -> Iterator[tuple[UUID, UUID]]:
     """Expand the executions that are a single activity, several in one transaction. Yield the others, for `expand`."""
-    by_tenant: dict[UUID, list[UUID]] = {}
-    for tenant_id, execution_id in keys:
-        by_tenant.setdefault(tenant_id, []).append(execution_id)
-    for tenant_id, ids in by_tenant.items():
-        for portion in (ids[start : start + PORTION] for start in range(0, len(ids), PORTION)):
-            try:
-                rest = _expand_single(tenant_id, portion)
-            except Exception:
-                logger.exception("Joint expansion failed", extra={"action": "expansion_together_failed"})
-                rest = portion  # Expand each alone, so that only the faulty one fails.
-            yield from ((tenant_id, execution_id) for execution_id in rest)
+    for tenant_id, ids in executions.in_portions(keys):
+        rest: Sequence[UUID]
+        try:
+            rest = _expand_single(tenant_id, ids)
+        except Exception:
+            logger.exception("Joint expansion failed", extra={"action": "expansion_together_failed"})
+            rest = ids  # Expand each alone, so that only the faulty one fails.
+        yield from ((tenant_id, execution_id) for execution_id in rest)
 
 
 def _expand_single(tenant_id: UUID, ids: Sequence[UUID]) -> Sequence[UUID]:
