@@ -67,7 +67,7 @@ def test_the_state_of_a_budget_is_returned(api: Any, engine: Engine, acme: Tenan
 def test_the_answer_to_a_heartbeat_tells_an_agent_to_stop(engine: Engine, acme: Tenant) -> None:
     make_budget(acme, "1")
     run = accept_run(engine, acme)
-    agent = APIClient(HTTP_AUTHORIZATION=f"Bearer {run_tokens.issue(run).token}")
+    agent = APIClient(HTTP_AUTHORIZATION=f"Bearer {run_tokens.issuing(run)().token}")
     address = f"/api/v1/agent-runs/{run.run_id}/"
 
     def beat(cost: str) -> Any:

@@ -44,7 +44,7 @@ def run(engine: Engine, tenant: Tenant) -> RunToken:
 
 def output_of(command: list[str], run: RunToken) -> str:
     """Run an example as the agent of this run; return what it prints."""
-    callback = run_tokens.issue(run)
+    callback = run_tokens.issuing(run)()
     with serve_site() as address:
         url = address + callback.url[callback.url.index("/api/") :]
         process = subprocess.run(

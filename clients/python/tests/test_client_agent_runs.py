@@ -24,9 +24,8 @@ def job(engine: Engine, tenant: Tenant, server: str) -> Job:
     (activity_id,) = engine.submit(tenant)
     engine.drain()
     run_id = engine.agent.calls[0].run_id
-    callback = run_tokens.issue(
-        RunToken(tenant.pk, activity_id, run_id, engine.get(tenant, activity_id).fence)
-    )
+    token = RunToken(tenant.pk, activity_id, run_id, engine.get(tenant, activity_id).fence)
+    callback = run_tokens.issuing(token)()
     url = server + callback.url[callback.url.index("/api/") :]
     return Job(job_id=str(activity_id), callback={"url": url, "token": callback.token})
 

@@ -81,7 +81,7 @@ def test_a_token_with_a_wrong_fence_tenant_or_activity_is_refused(
         RunToken(acme.pk, activity_id, agent.run_id, 0), RunToken(acme.pk, activity_id, agent.run_id, 2),
         RunToken(other_tenant.pk, activity_id, agent.run_id, 1), RunToken(acme.pk, uuid4(), agent.run_id, 1),
     ):  # fmt: skip
-        stranger = AgentClient(request, run_tokens.issue(token).token)
+        stranger = AgentClient(request, run_tokens.issuing(token)().token)
         for answer in (
             stranger.get_job(),
             stranger.post("heartbeat"),
