@@ -32,7 +32,7 @@ from agents.contracts import (
 from agents.exceptions import AgentRateLimited, PermanentAgentError, RetryableAgentError
 from agents.runner import run_agent
 from benchmarks.fake_provider import FakeProvider, Fault, Turn, Use
-from tests.linking import RecordingLink
+from tests.recording_link import RecordingLink
 
 if TYPE_CHECKING:
     from tests.a2a_agent import A2AAgent

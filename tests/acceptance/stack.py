@@ -24,7 +24,7 @@ from django.conf import settings
 from orchestrator import embedded
 from orchestrator.embedded import ServiceHome
 from orchestrator.processes import ProcessSpec, Supervisor
-from tests import preloaded, servers
+from tests import preloaded_manage, servers
 from tests.network import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,7 +58,7 @@ class Stack:
 
     def manage(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run `manage.py`, in the preloaded process if it is running."""
-        ready = [sys.executable, "-S", "-E", preloaded.__file__, str(self.commands)]
+        ready = [sys.executable, "-S", "-E", preloaded_manage.__file__, str(self.commands)]
         alone = [sys.executable, str(ROOT / "manage.py")]
         process = subprocess.run(
             [*(ready if self.commands.exists() else alone), *arguments, "--skip-checks"],
@@ -69,7 +69,7 @@ class Stack:
 
     @property
     def commands(self) -> Path:
-        """Where `tests.preloaded` listens."""
+        """Where `tests.preloaded_manage` listens."""
         return self.home.path / "commands"
 
     def client(self, tenant: str, role: str = "admin") -> httpx2.Client:
@@ -147,9 +147,7 @@ def _running(home: ServiceHome, *, workers: int, beats: int) -> Iterator[Stack]:
             stack = Stack(home, supervisor, environment, web, "")
             if not servers.copy_database(settings.DATABASES["owner"]["NAME"], environment["DATABASE_URL"]):
                 stack.manage("migrate", "-v0")
-            serving = (
-                f"from tests import preloaded; preloaded.serve({str(stack.commands)!r}, checks_first=False)"
-            )
+            serving = f"from tests import preloaded_manage; preloaded_manage.serve({str(stack.commands)!r}, checks_first=False)"
             supervisor.start(ProcessSpec("commands", (sys.executable, "-c", serving)))
             agents = (
                 sys.executable,

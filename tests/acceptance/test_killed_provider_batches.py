@@ -19,7 +19,7 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests import batching
 from tests.engine import Engine, eventually
-from tests.forking import forks
+from tests.forked_processes import forks
 from tests.integration.conftest import engine
 
 __all__ = ("engine",)

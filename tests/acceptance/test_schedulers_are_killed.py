@@ -13,7 +13,7 @@ from pipelines.schedules import system_jobs
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
-from tests.forking import forks
+from tests.forked_processes import forks
 from tests.integration.conftest import engine
 
 __all__ = ("engine",)

@@ -16,7 +16,7 @@ from activities.management.commands import draw_lifecycle
 from tests.architecture import tree
 from tests.cases import in_one_test
 from tests.chaos.faults import KINDS
-from tests.reading import blocks
+from tests.document_reader import blocks
 
 DOCS = tree.ROOT / "docs"
 DOCUMENTS = (

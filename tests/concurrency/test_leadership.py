@@ -35,7 +35,7 @@ from tenants.models import Tenant
 from tenants.redis import client
 from tests import servers
 from tests.engine import Engine, eventually, in_another_thread, simultaneously, somebody_waits_for_a_lock
-from tests.forking import Forks, forks
+from tests.forked_processes import Forks, forks
 from tests.integration.recovery.losses import Died
 from tests.network import proxy_to
 from tests.upkeep import new_leader

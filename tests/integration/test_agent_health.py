@@ -20,7 +20,7 @@ from pipelines import versions
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
 from tests.engine import simultaneously
-from tests.frozen import frozen_server
+from tests.frozen_server import frozen_server
 from tests.registry import temporary_agent
 
 pytestmark = pytest.mark.usefixtures("database")

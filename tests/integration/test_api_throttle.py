@@ -8,7 +8,7 @@ from tenants.api import throttling
 from tenants.limiter import Breaker
 from tests import redis_clock
 from tests.answers import problem
-from tests.frozen import frozen_server, send_limits_to
+from tests.frozen_server import frozen_server, send_limits_to
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.urls("tests.integration.notes_api")]
 

@@ -19,8 +19,8 @@ from agents.models import Agent
 from agents.runner import run_agent
 from tenants.models import Tenant
 from tests.engine import Engine
-from tests.linking import RecordingLink
 from tests.programs import a_request, program
+from tests.recording_link import RecordingLink
 
 
 def git(folder: Path, *arguments: str) -> str:

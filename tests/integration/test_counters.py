@@ -15,8 +15,8 @@ from agents.contracts import AgentRequest, AgentResult
 from agents.exceptions import AgentError, RetryableAgentError
 from tenants.context import OWNER, SYSTEM, system_scope
 from tenants.models import Tenant
-from tests.counting import count_all, samples, scrape
 from tests.engine import Engine, in_another_thread, simultaneously
+from tests.metrics import count_all, samples, scrape
 
 INFINITY = float("inf")
 

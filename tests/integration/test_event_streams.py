@@ -40,8 +40,8 @@ from tests import servers
 from tests.accepted_work import accept_work
 from tests.cleaning import empty_redis
 from tests.engine import Engine, eventually, in_another_thread, simultaneously
+from tests.event_streams import Follower, parse_event
 from tests.integration.test_events import raise_events
-from tests.streaming import Follower, parse_event
 from tests.superusers import browser_of, create_superuser
 
 pytestmark = pytest.mark.long

@@ -15,8 +15,8 @@ from agents.contracts import AgentRequest, AgentResult, Completed, Output
 from agents.exceptions import AgentRateLimited, PermanentAgentError, RetryableAgentError, ServerAway
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
-from tests.counting import count_all, samples, scrape
 from tests.engine import Engine, simultaneously
+from tests.metrics import count_all, samples, scrape
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 

@@ -31,8 +31,8 @@ from tenants import row_security
 from tenants.context import OWNER, SYSTEM, system_scope, tenant_scope
 from tenants.exceptions import RowSecurityMissing
 from tenants.models import Tenant
-from tests.counting import samples, scrape
 from tests.engine import Engine
+from tests.metrics import samples, scrape
 
 NOWHERE = 1  # a port on which nothing listens
 

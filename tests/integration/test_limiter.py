@@ -12,7 +12,7 @@ from tenants import keys, redis
 from tenants.exceptions import LimiterUnavailable
 from tenants.limiter import Breaker, Bucket
 from tests import redis_clock
-from tests.frozen import frozen_server, send_limits_to
+from tests.frozen_server import frozen_server, send_limits_to
 from tests.redis_clock import RedisClock
 
 SLOW = 0.001  # units per second

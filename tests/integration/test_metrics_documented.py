@@ -18,8 +18,8 @@ from agents.governor import providers
 from orchestrator.metrics import CATALOGUE
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
-from tests.counting import count_all, scrape
 from tests.engine import Engine
+from tests.metrics import count_all, scrape
 from tests.upkeep import run_due_jobs
 
 _ROW = re.compile(r"^\| `(orchestrator_\w+)` \| (\w+) \| (.*?) \| (.*?) \| (.*?) ?\|$", re.MULTILINE)

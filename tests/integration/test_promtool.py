@@ -12,8 +12,8 @@ from django.test import Client
 
 from tenants.models import Tenant
 from tests.architecture import tree
-from tests.counting import count_all
 from tests.engine import Engine
+from tests.metrics import count_all
 
 FOLDER = tree.ROOT / "deploy" / "prometheus"
 PROMTOOL = shutil.which("promtool")

@@ -24,7 +24,7 @@ from drf_spectacular.generators import SchemaGenerator
 from agents.command_line import options
 from pipelines.definition import parse
 from tests.architecture import tree
-from tests.reading import Block, blocks
+from tests.document_reader import Block, blocks
 
 #: Which test runs the snippets of a document, in which languages.
 RUN_BY: dict[str, dict[str, str]] = {

@@ -24,9 +24,9 @@ from tenants.context import tenant_scope
 from tenants.models import Membership, Role
 from tests import pages
 from tests.architecture import tree
-from tests.installed import Installation, run_installation
+from tests.document_reader import Block, Reader, blocks, reader
+from tests.installation import Installation, run_installation
 from tests.network import free_port
-from tests.reading import Block, Reader, blocks, reader
 from tests.screenshots import walk
 
 pytestmark = pytest.mark.long

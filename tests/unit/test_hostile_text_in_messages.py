@@ -13,7 +13,7 @@ import pytest
 
 from activities.notifications import backends
 from activities.notifications.backends import Message, Target
-from tests.hostile import HOSTILE_HOST, LINE, LONG, SHORT
+from tests.hostile_texts import HOSTILE_HOST, LINE, LONG, SHORT
 
 HERE = "https://ours.example"
 SPECIAL = (

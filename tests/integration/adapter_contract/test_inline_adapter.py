@@ -29,7 +29,7 @@ from tests.integration.adapter_contract.answering_agents import (
     a_request,
     place_function,
 )
-from tests.linking import RecordingLink
+from tests.recording_link import RecordingLink
 
 
 def test_the_samples_run() -> None:

@@ -32,7 +32,7 @@ from agents.exceptions import (
 )
 from agents.runner import run_agent
 from tests.a2a_agent import A2AAgent, Turn, answers_at_once, ends, hangs, says
-from tests.linking import RecordingLink
+from tests.recording_link import RecordingLink
 from tests.subjects import TOKEN, a_request
 
 #: Two activities for one deliverable, which share their agent's session.

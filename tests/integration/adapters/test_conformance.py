@@ -15,7 +15,7 @@ from agents.contracts import Completed, Output, ToolAnswer, ToolCall
 from agents.exceptions import AgentError, AgentRateLimited, PermanentAgentError, RetryableAgentError
 from agents.models import Adapter
 from agents.runner import run_agent
-from tests.linking import RecordingLink
+from tests.recording_link import RecordingLink
 from tests.subjects import (
     SUBJECTS,
     TESTED_ELSEWHERE,

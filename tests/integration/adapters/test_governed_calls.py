@@ -27,7 +27,7 @@ from benchmarks.fake_provider.limits import Meter
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
-from tests.linking import RecordingLink
+from tests.recording_link import RecordingLink
 from tests.subjects import KEY, Calls, Fails, ModelSubject, Says, a_request
 
 

@@ -25,7 +25,7 @@ from agents.response_parser import InvalidAnswer
 from agents.runner import run_agent
 from agents.tools import DEFINITIONS
 from benchmarks.fake_provider import FakeProvider, Fault, Turn, Use
-from tests.linking import RecordingLink
+from tests.recording_link import RecordingLink
 from tests.subjects import KEY, Calls, Fails, ModelSubject, Says, a_request
 
 SUBTASK = {"name": "a", "description": "b", "human_role": "editor", "blocking": False}

@@ -11,8 +11,8 @@ from agents.exceptions import (
     AgentError,
 )
 from agents.runner import run_agent
-from tests.linking import RecordingLink
 from tests.programs import a_request
+from tests.recording_link import RecordingLink
 
 STREAM = {"output": "stream-json"}
 

@@ -17,8 +17,8 @@ from agents.exceptions import (
     SessionInvalid,
 )
 from tests.integration.command_line.calls import STREAM, run, run_and_fail
-from tests.linking import RecordingLink
 from tests.programs import program
+from tests.recording_link import RecordingLink
 
 
 def test_session_and_usage_are_reported_while_the_program_runs(tmp_path: Path) -> None:

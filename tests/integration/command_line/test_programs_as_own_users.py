@@ -22,8 +22,8 @@ from agents.command_line import users, workspaces
 from agents.contracts import AgentRequest, Completed
 from agents.exceptions import AgentError, ConfigurationError
 from agents.runner import run_agent
-from tests.linking import RecordingLink
 from tests.programs import a_request
+from tests.recording_link import RecordingLink
 
 pytestmark = pytest.mark.skipif(not users.may_switch(), reason="only root can switch")
 

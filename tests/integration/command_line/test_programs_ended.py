@@ -22,8 +22,8 @@ from agents.exceptions import (
 from agents.runner import run_agent
 from tests.engine import eventually
 from tests.integration.command_line.calls import STREAM, run, run_and_fail
-from tests.linking import RecordingLink
 from tests.programs import NOTE_KEEPER, a_request, processes_of, program
+from tests.recording_link import RecordingLink
 
 FAMILY = """
     subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"])

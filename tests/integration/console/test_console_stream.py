@@ -14,8 +14,8 @@ from tenants.events import log
 from tenants.models import Tenant
 from tests.console_user import Person
 from tests.engine import Engine
+from tests.event_streams import parse_event
 from tests.pages import end_streams
-from tests.streaming import parse_event
 
 LIVE = "/live/"
 

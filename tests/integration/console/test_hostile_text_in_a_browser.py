@@ -19,7 +19,7 @@ from tests import pages
 from tests.api_objects import ApiObjects
 from tests.browsing import list_url, page_url
 from tests.console_user import INBOX
-from tests.hostile import LINE, LONG, SHORT, write_everywhere
+from tests.hostile_texts import LINE, LONG, SHORT, write_everywhere
 from tests.questions import Questions
 from tests.superusers import create_superuser
 

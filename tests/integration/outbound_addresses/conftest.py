@@ -9,7 +9,7 @@ import pytest
 
 from agents import outbound
 from agents.outbound import policy
-from tests.outside import HOSTILE_URLS, Listener, Names, controlled_names
+from tests.hostile_addresses import HOSTILE_URLS, Listener, Names, controlled_names
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from agents.runner import run_agent
 from pipelines.exceptions import SourceUnavailable
 from pipelines.models import Dataset
 from pipelines.tables import fetched
-from tests.outside import GOOD_NAME, GOOD_URL, Listener, Names
+from tests.hostile_addresses import GOOD_NAME, GOOD_URL, Listener, Names
 from tests.subjects import RecordingLink, a_request
 
 pytestmark = pytest.mark.usefixtures("database")

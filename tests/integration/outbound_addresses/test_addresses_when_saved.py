@@ -19,9 +19,9 @@ from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
 from tenants.models.events import WebhookEndpoint
 from tests.browsing import list_url
+from tests.hostile_addresses import GOOD_URL, HOSTILE_URLS
 from tests.integration.outbound_addresses.schema import members_of
 from tests.integration.test_api_openapi import operations
-from tests.outside import GOOD_URL, HOSTILE_URLS
 from tests.registry import temporary_agent
 from tests.superusers import create_superuser
 

@@ -19,7 +19,7 @@ from activities import maintenance, provider_batches
 from pipelines.schedules import system_jobs as schedules
 
 #: Models can be imported only after Django was set up, and this module imports some.
-_PROGRAM = "import sys, django; django.setup(); from tests import forking; forking.serve(sys.argv[1])"
+_PROGRAM = "import sys, django; django.setup(); from tests import forked_processes; forked_processes.serve(sys.argv[1])"
 
 
 class Forks:

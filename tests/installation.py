@@ -17,7 +17,7 @@ from orchestrator.embedded import ServiceHome
 from orchestrator.embedded.identity import wait_until
 from orchestrator.local import SAMPLE_ROLES
 from orchestrator.processes import ProcessSpec, Supervisor, standard_processes
-from tests import cleaning, preloaded, servers
+from tests import cleaning, preloaded_manage, servers
 from tests.architecture import tree
 from tests.network import free_port
 
@@ -57,14 +57,14 @@ def run_installation(folder: Path) -> Iterator[Installation]:
             supervisor.start(web)
             supervisor.start(worker)
             commands = folder / "commands"
-            serving = f"from tests import preloaded; preloaded.serve({str(commands)!r})"
+            serving = f"from tests import preloaded_manage; preloaded_manage.serve({str(commands)!r})"
             supervisor.start(ProcessSpec("commands", (sys.executable, "-c", serving)))
             address = f"http://127.0.0.1:{port}"
             supervisor.wait_until_ready(f"{address}/readyz", 60)
             wait_until(commands.exists, 30)
             yield Installation(
                 address,
-                shlex.join([sys.executable, "-S", "-E", preloaded.__file__, str(commands)]),
+                shlex.join([sys.executable, "-S", "-E", preloaded_manage.__file__, str(commands)]),
                 environment,
             )
     finally:

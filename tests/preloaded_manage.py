@@ -1,7 +1,7 @@
 """`manage.py` without the seconds in which Django starts: a process that has loaded it forks for each command.
 
 Tests of documents run many commands. Each still has its own process and the terminal of its caller; only what comes before
-`execute_from_command_line` happens once. `python tests/preloaded.py SOCKET ARGUMENT ...` replaces `manage.py`.
+`execute_from_command_line` happens once. `python tests/preloaded_manage.py SOCKET ARGUMENT ...` replaces `manage.py`.
 """
 
 from __future__ import annotations
