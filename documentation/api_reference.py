@@ -1,4 +1,4 @@
-"""The reference of the HTTP API in Markdown, from the OpenAPI schema that the program itself gives. No server is asked."""
+"""Writes the reference of the HTTP API in Markdown, from the OpenAPI schema of the program. Needs no server."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from documentation import repository
 Schema = Mapping[str, Any]
 JSON = "application/json"
 CHOICE = re.compile(r"^\* `(?P<value>[^`]*)` - (?P<label>.*)$", re.MULTILINE)
-#: Told once above all operations: every one of them takes or answers it.
+#: Headers that every operation accepts or returns; the page explains them once, above all operations.
 EVERYWHERE = {"Idempotency-Key", "If-Match", "If-None-Match"}
 REFUSALS = ("4", "5")
 
 
 def schema() -> Schema:
-    """The schema of this version of the program."""
+    """Return the schema of this version of the program."""
     command = [sys.executable, "manage.py", "spectacular", "--api-version", "v1", "--format", "openapi-json"]
     done = subprocess.run(command, cwd=repository.ROOT, capture_output=True, text=True, check=True)
-    found: Schema = json.loads(done.stdout)
-    return found
+    document: Schema = json.loads(done.stdout)
+    return document
 
 
-def of(document: Schema) -> str:
-    """A section for each kind of object, with each of its operations; at the end the objects themselves."""
+def write_reference(document: Schema) -> str:
+    """Return a section for each tag with its operations, and at the end the objects."""
     operations: dict[str, list[str]] = defaultdict(list)
     for address, methods in sorted(document["paths"].items()):
         for method, operation in methods.items():
@@ -51,11 +51,11 @@ def _operation(document: Schema, method: str, address: str, operation: Schema) -
 
 
 def _parameters(operation: Schema) -> Iterator[str]:
-    shown = [each for each in operation.get("parameters", ()) if each["name"] not in EVERYWHERE]
-    if not shown:
+    parameters = [each for each in operation.get("parameters", ()) if each["name"] not in EVERYWHERE]
+    if not parameters:
         return
     yield "\n| parameter | in | type | meaning |\n| --- | --- | --- | --- |"
-    for each in shown:
+    for each in parameters:
         needed = " (required)" if each.get("required") and each["in"] != "path" else ""
         meaning = _cell(each.get("description", ""))
         yield f"| `{each['name']}`{needed} | {each['in']} | {_type(each.get('schema', {}))} | {meaning} |"
@@ -98,7 +98,7 @@ def _members(schema: Schema) -> str:
 
 
 def _type(schema: Schema) -> str:
-    """A type in words, linked to the object that it names."""
+    """Return a type in words, with a link to its object."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f"[{name}](#{name.lower()})"
@@ -125,11 +125,11 @@ def _text(text: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """On one line, without what the schema adds for each value of a choice that says no more than the value itself."""
-    told = CHOICE.sub(_choice, text)
-    return " ".join(_text(told).split()).replace("|", "\\|")
+    """Return the text on one line, without labels of choices that only repeat their values."""
+    text = CHOICE.sub(_choice, text)
+    return " ".join(_text(text).split()).replace("|", "\\|")
 
 
-def _choice(found: re.Match[str]) -> str:
-    value, label = found["value"], found["label"]
+def _choice(match: re.Match[str]) -> str:
+    value, label = match["value"], match["label"]
     return "" if label.casefold().replace(" ", "_") == value.casefold() else f"`{value}`: {label}. "

@@ -1,6 +1,6 @@
-"""Hooks of mkdocs: pages and files from beside `docs/`, links as the site needs them, and the reference of the API.
+"""Hooks of mkdocs: add pages and files from outside `docs/`, rewrite links, and write the reference of the API.
 
-Everything is made of this repository while the site is built; what cannot be made fails the build.
+Everything is generated from this repository when the site is built. If something cannot be generated, the build fails.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from documentation import api_reference, repository, state_picture
 OPERATIONS = "<!-- built: operations -->"
 ICON = "images/icon.svg"
 DECISIONS = "adr/index.md"
-#: How much a page counts in the search, where it is not 1: what a newcomer looks for comes before what names everything.
+#: The weight of a page in the search, if not 1: pages for newcomers come before pages that mention everything.
 WEIGHT = {
     "troubleshooting.md": 4,
     "glossary.md": 2,
@@ -29,7 +29,7 @@ REMARK = re.compile(r"^(```\w+) [\w-]+$", re.MULTILINE)  # for the tests, such a
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages and files that lie beside `docs/`."""
+    """Add the pages and files from outside `docs/`."""
     for source, page in repository.PAGES.items():
         files.append(File.generated(config, page, abs_src_path=str(repository.ROOT / source)))
     files.append(
@@ -39,20 +39,20 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in sorted(_linked(files)):
         place = repository.place_of(path)
         if place.startswith(repository.ELSEWHERE):
-            files.append(_brought_along(config, place, repository.ROOT / path))
+            files.append(_copy_of(config, place, repository.ROOT / path))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Mend the links of a page, and write what is only written at build."""
+    """Rewrite the links of a page, and insert the generated parts."""
     if weight := WEIGHT.get(page.file.src_uri):
         page.meta["search"] = {"boost": weight}
     if OPERATIONS in markdown:
-        markdown = markdown.replace(OPERATIONS, api_reference.of(api_reference.schema()))
+        markdown = markdown.replace(OPERATIONS, api_reference.write_reference(api_reference.schema()))
     if page.file.src_uri.startswith(repository.ELSEWHERE) or page.file.src_uri == DECISIONS:
         return markdown
-    markdown = repository.for_the_site(repository.source_of(page.file.src_uri), markdown)
-    return state_picture.with_pictures(REMARK.sub(r"\1", markdown))
+    markdown = repository.rewrite_links(repository.source_of(page.file.src_uri), markdown)
+    return state_picture.replace_diagrams(REMARK.sub(r"\1", markdown))
 
 
 def _linked(files: Files) -> set[str]:
@@ -65,15 +65,17 @@ def _linked(files: Files) -> set[str]:
 
 
 def _decisions() -> str:
-    """A page for the folder of decisions: which there are."""
+    """Return a page that lists the decisions."""
     pages = sorted((repository.ROOT / "docs" / "adr").glob("*.md"))
     heads = [(page.name, page.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")) for page in pages]
     rows = "\n".join(f"- [{head}]({name})" for name, head in heads)
-    return f"# Decisions\n\nOne page each, with what was decided, why, and the road not taken.\n\n{rows}\n"
+    return (
+        f"# Decisions\n\nOne page each, with the decision, its reasons, and the road not taken.\n\n{rows}\n"
+    )
 
 
-def _brought_along(config: MkDocsConfig, place: str, path: Path) -> File:
-    """A file as it is; of a folder, the list of what is in it."""
+def _copy_of(config: MkDocsConfig, place: str, path: Path) -> File:
+    """Return a copy of the file, or for a folder a page that lists its files."""
     if path.is_file():
         return File.generated(config, place, abs_src_path=str(path))
     names = "\n".join(f"- `{each.name}`" for each in sorted(path.iterdir()) if each.is_file())

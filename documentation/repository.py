@@ -1,7 +1,7 @@
-"""Where files of the repository are in the site.
+"""Maps files of the repository to their places in the site, and rewrites links accordingly.
 
-Documents link to each other and to other files as they lie in the repository, so that the same text can be read in both. Pages are made of
-`docs/` and of a few Markdown files beside it; any other file or folder that a page links to comes along below `repository/`.
+Links in documents are relative to the repository, so the same text works on GitHub and in the site. Pages come from `docs/` and a few other
+Markdown files. All other files and folders that a page links to are copied below `repository/`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = "docs/"
 ELSEWHERE = "repository/"
 
-#: Pages whose source lies beside `docs/`, as it is named in the repository and in the site.
+#: Pages from outside `docs/`: the path of the source, and that of the page.
 PAGES = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
@@ -29,12 +29,12 @@ _CODE = re.compile(r"(```.*?```|`[^`\n]+`)", re.DOTALL)
 
 
 def source_of(uri: str) -> str:
-    """The path in the repository of a page of the site."""
+    """Return the path in the repository of a page of the site."""
     return next((source for source, page in PAGES.items() if page == uri), f"{DOCS}{uri}")
 
 
 def place_of(path: str) -> str:
-    """Where a file or folder of the repository is in the site: the name of its source there."""
+    """Return the path in the site of a file or folder of the repository."""
     if path in PAGES:
         return PAGES[path]
     is_folder = (ROOT / path).is_dir()
@@ -48,15 +48,15 @@ def place_of(path: str) -> str:
 
 
 def linked_from(source: str, text: str) -> Iterator[str]:
-    """The paths in the repository that a document links to. Links to other sites and into itself are left out."""
+    """Yield the paths in the repository that a document links to, except itself."""
     for part in _CODE.split(text)[::2]:
         yield from (
             _resolved(source, link["target"]) for link in _LINK.finditer(part) if not _is_outside(link)
         )
 
 
-def for_the_site(source: str, text: str) -> str:
-    """The document with its links as they must be in the site. Code is left alone."""
+def rewrite_links(source: str, text: str) -> str:
+    """Return the document with the links of the site. Code is not changed."""
     page = place_of(source)
     parts = _CODE.split(text)
     parts[::2] = [_LINK.sub(lambda link: _moved(link, source, page), part) for part in parts[::2]]

@@ -1,7 +1,7 @@
-"""Draws the state diagrams of the documents: Mermaid in the Markdown, which GitHub shows, and an SVG of our own in the site.
+"""Draws the state diagrams of the site as SVG, from the Mermaid text that GitHub renders.
 
-Mermaid's own program weighs five megabytes and runs in the reader's browser. This one draws at build, from the same text. What is in the
-text and has no place here is an error, so a new status cannot be missing from the picture.
+Mermaid itself has five megabytes and runs in the reader's browser, so the pictures are drawn when the site is built. A status of the text
+without a place here is an error, so none can be missing from the picture.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BOX_WIDTH, BOX_HEIGHT = 150, 34
 
 Point = tuple[float, float]
 
-#: The middle of each box.
+#: The centre of each box.
 PLACES: dict[str, Point] = {
     "created": (120, 300), "assigned": (340, 300), "in_progress": (560, 300), "awaiting_approval": (890, 300),
     "blocked": (780, 70), "awaiting_subtask": (780, 130), "awaiting_review": (780, 190),
@@ -28,7 +28,7 @@ PLACES: dict[str, Point] = {
     "done": (890, 400), "approved": (890, 470), "rejected": (890, 540),
     "reassigned": (120, 620), "cancelled": (300, 620),
 }  # fmt: skip
-#: Where a curve begins and ends, and the two points that it bends towards; others are straight.
+#: The start of a curve, its two control points and its end. All other arrows are straight.
 BENDS: dict[tuple[str, str], tuple[Point, Point, Point, Point]] = {
     ("assigned", "created"): ((290, 283), (270, 255), (200, 255), (175, 283)),
     ("in_progress", "created"): ((520, 283), (470, 200), (230, 200), (150, 283)),
@@ -51,8 +51,8 @@ BENDS: dict[tuple[str, str], tuple[Point, Point, Point, Point]] = {
     ("awaiting_approval", "approved"): ((955, 317), (1000, 360), (1000, 440), (965, 464)),
     ("awaiting_approval", "rejected"): ((965, 310), (1035, 360), (1035, 500), (965, 536)),
 }
-#: Where along its curve an arrow has its words, when the middle is crowded.
-_WORDS_AT = {
+#: The position of an arrow's verbs along its curve, if the middle is crowded.
+_VERBS_AT = {
     ("created", "done"): 0.62, ("created", "approved"): 0.62, ("created", "rejected"): 0.62,
     ("in_progress", "done"): 0.55, ("in_progress", "approved"): 0.62, ("in_progress", "rejected"): 0.66,
     ("in_progress", "blocked"): 0.62, ("in_progress", "awaiting_subtask"): 0.56, ("in_progress", "awaiting_review"): 0.42,
@@ -62,25 +62,25 @@ _WORDS_AT = {
 }  # fmt: skip
 
 
-def with_pictures(markdown: str) -> str:
-    """The document with a picture in place of each diagram. Raises `ValueError` for a diagram that cannot be drawn."""
-    return FENCE.sub(lambda fence: drawn(fence["text"]), markdown)
+def replace_diagrams(markdown: str) -> str:
+    """Replace each diagram by its picture. Raises `ValueError` for a diagram that cannot be drawn."""
+    return FENCE.sub(lambda fence: draw(fence["text"]), markdown)
 
 
-def drawn(text: str) -> str:
-    """The SVG, to stand in a page: it takes its colours from the page's style sheet."""
+def draw(text: str) -> str:
+    """Return the SVG for a page, whose style sheet sets the colours."""
     if _KIND not in text:
         raise ValueError(f"only diagrams of the kind {_KIND} are drawn")
-    arrows = [(found["source"], found["target"], found["verbs"] or "") for found in _ARROW.finditer(text)]
+    arrows = [(arrow["source"], arrow["target"], arrow["verbs"] or "") for arrow in _ARROW.finditer(text)]
     if missing := {end for arrow in arrows for end in arrow[:2]} - PLACES.keys() - {_OUTSIDE}:
         raise ValueError(f"no place in the picture for {', '.join(sorted(missing))}")
     finals = {source for source, target, _ in arrows if target == _OUTSIDE}
-    shown = "".join([*_lines(arrows), *_boxes(finals)])
+    shapes = "".join([*_lines(arrows), *_boxes(finals)])
     title = "Statuses of an activity, and the verbs that lead from one to the next"
     return (
         f'<svg class="states" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}"><title>{title}</title><defs>'
         '<marker id="states-head" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="8" markerHeight="8" orient="auto">'
-        f'<path d="M0 1 10 5 0 9z"/></marker></defs>{shown}</svg>'
+        f'<path d="M0 1 10 5 0 9z"/></marker></defs>{shapes}</svg>'
     )
 
 
@@ -91,12 +91,12 @@ def _lines(arrows: list[tuple[str, str, str]]) -> Iterator[str]:
             x, y = PLACES[target]
             curve = ((6.0, y), (20.0, y), (30.0, y), (x - BOX_WIDTH / 2, y))
         elif target == _OUTSIDE:
-            continue  # the double frame says it
+            continue  # the double frame shows it
         else:
             curve = BENDS.get((source, target)) or _straight(PLACES[source], PLACES[target])
         (x0, y0), (x1, y1), (x2, y2), (x3, y3) = curve
         yield f'<path class="arrow" marker-end="url(#states-head)" d="M{x0} {y0}C{x1} {y1} {x2} {y2} {x3} {y3}"/>'
-        x, y = _at(curve, _WORDS_AT.get((source, target), 0.5))
+        x, y = _at(curve, _VERBS_AT.get((source, target), 0.5))
         words.append(f'<text class="verb" x="{x:.0f}" y="{y - 5:.0f}">{escape(verbs)}</text>')
     yield from words
 
@@ -115,7 +115,7 @@ def _frame(kind: str, left: float, top: float, width: float, height: float) -> s
 
 
 def _straight(source: Point, target: Point) -> tuple[Point, Point, Point, Point]:
-    """From edge to edge of two boxes."""
+    """Return a straight curve between the edges of two boxes."""
     begin, end = _rim(source, target), _rim(target, source)
     return begin, begin, end, end
 

@@ -170,7 +170,7 @@ def test_links_to_other_files_of_the_repository_lead_to_copies(site: Path) -> No
 def test_links_in_code_are_unchanged() -> None:
     text = "See [it](../LICENSE#a) and `[it](../LICENSE)`.\n```\n[it](../LICENSE)\n```\n"
 
-    assert repository.for_the_site("docs/page.md", text) == text.replace(
+    assert repository.rewrite_links("docs/page.md", text) == text.replace(
         "../LICENSE#a", "repository/LICENSE#a"
     )
 
@@ -188,9 +188,9 @@ def test_the_lifecycle_picture_contains_every_status_and_verb_of_its_text(site: 
 
 def test_a_diagram_with_an_unknown_status_or_of_another_kind_is_refused() -> None:
     with pytest.raises(ValueError, match="no place in the picture for resting"):
-        state_picture.drawn("stateDiagram-v2\n    created --> resting: rest\n")
+        state_picture.draw("stateDiagram-v2\n    created --> resting: rest\n")
     with pytest.raises(ValueError, match="only diagrams of the kind"):
-        state_picture.drawn("flowchart TD\n    a --> b\n")
+        state_picture.draw("flowchart TD\n    a --> b\n")
 
 
 def test_the_search_ranks_troubleshooting_above_the_reference(site: Path) -> None:
