@@ -43,9 +43,10 @@ from django.contrib.auth.models import User  # noqa: E402
 from django.db import connections  # noqa: E402
 from rest_framework.test import APIClient  # noqa: E402
 
-from activities import run_logs, selectors  # noqa: E402
+from activities import outputs, run_logs, selectors  # noqa: E402
 from activities.execution import agent_tools  # noqa: E402
-from pipelines import receivers  # noqa: E402
+from console import health, overview  # noqa: E402
+from pipelines import conditions, receivers  # noqa: E402
 from tenants import (  # noqa: E402
     clock,
     login_throttle,
@@ -62,9 +63,11 @@ from tests import cleaning  # noqa: E402
 
 # They give up on Redis sooner than a machine that is busy with tests may need to answer, and then go another way.
 for impatient in (
-    agent_tools, announcements, auditing, connection_limits, login_throttle, run_logs, selectors, throttling,
+    agent_tools, announcements, auditing, conditions, connection_limits, login_throttle, overview, run_logs, selectors, throttling,
 ):  # fmt: skip
     impatient.PATIENCE_SECONDS = 20.0  # type: ignore[attr-defined]
+outputs.READ_SECONDS = run_logs.WRITE_SECONDS = health.REDIS_PATIENCE_SECONDS = 20.0
+health.check_all.__kwdefaults__["patience_seconds"] = 20.0
 postgresql.PATIENCE_SECONDS = 20  # likewise of PostgreSQL, which then counts as silent
 
 

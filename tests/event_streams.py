@@ -57,7 +57,7 @@ class Follower:
                 block, _, text = text.partition(b"\n\n")
                 yield block
 
-    def told(self, count: int, seconds: float = 60.0) -> list[StreamEvent]:
+    def next_events(self, count: int, seconds: float = 60.0) -> list[StreamEvent]:
         """Return up to so many next events; fewer if the stream ends."""
         deadline, events = monotonic() + seconds, []
         for block in self.blocks():

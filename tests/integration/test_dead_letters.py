@@ -23,7 +23,7 @@ from agents.exceptions import RetryableAgentError
 from pipelines import versions
 from pipelines.models import PipelineRun
 from pipelines.submission import NewRun, start_run
-from tenants.context import APP, system_scope, tenant_scope
+from tenants.context import APP, OWNER, system_scope, tenant_scope
 from tenants.models import Tenant
 from tests.accepted_work import AgentClient, accept_work, children
 from tests.engine import Engine, eventually
@@ -169,10 +169,12 @@ def test_a_frozen_process_blocks_the_others_only_for_a_short_time(
 ) -> None:
     first, second = submit_failing(engine, acme, count=2)
     is_inside, may_continue = threading.Event(), threading.Event()
+    sessions: list[int] = []
 
     def handle_until_ended() -> None:
         with connections[APP].cursor() as cursor:
-            cursor.execute("SET idle_in_transaction_session_timeout = '500ms'")
+            cursor.execute("SELECT pg_backend_pid()")
+            sessions.append(cursor.fetchone()[0])
         with pytest.raises(DatabaseError):
             dead_letters.handle_waiting()
 
@@ -188,6 +190,10 @@ def test_a_frozen_process_blocks_the_others_only_for_a_short_time(
     assert is_inside.wait(60)
     assert dead_letters.handle_waiting() == 0, "one at a time"
 
+    with connections[
+        OWNER
+    ].cursor() as cursor:  # as PostgreSQL does when the transaction has been idle for long
+        cursor.execute("SELECT pg_terminate_backend(%s)", sessions)
     eventually(lambda: dead_letters.handle_waiting() == 2)
 
     may_continue.set()

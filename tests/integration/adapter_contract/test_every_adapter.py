@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import time
+import threading
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -222,11 +222,13 @@ def test_the_error_message_of_an_agent_never_contains_our_secrets(
 
 def test_an_agent_that_takes_too_long_may_be_tried_again(agent: Agent, httpserver: HTTPServer) -> None:
     settings = agent.behave(Behaviour(raises=TimeoutError("too long")))
+    ended = threading.Event()
     if settings.adapter == "http":
-        httpserver.expect_request("/slow").respond_with_handler(lambda _: time.sleep(1) or Response("{}"))  # type: ignore[func-returns-value]
+        httpserver.expect_request("/slow").respond_with_handler(lambda _: ended.wait(60) and Response("{}"))
         settings = replace(settings, endpoint=httpserver.url_for("/slow"))
 
     with pytest.raises(RetryableAgentError) as caught:
         run_agent(a_request(settings, timeout_seconds=0.2))
 
+    ended.set()
     assert caught.value.error_code == "agent_timeout"
