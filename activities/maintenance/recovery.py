@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -28,9 +29,8 @@ from activities.admission.exchange import Offer, find_unknown
 from activities.exceptions import RunSuperseded, TransitionRefused
 from activities.execution import results
 from activities.human_tasks import approvals
-from activities.models import Activity, ActivityRun, ApprovalLink, LeaderLease, Wake, WorkerProcess
+from activities.models import Activity, ActivityRun, LeaderLease, Wake, WorkerProcess
 from activities.models.activity import in_status
-from activities.models.decision import LinkState
 from activities.run_tokens import RunToken
 from tenants import outages
 from tenants.context import SYSTEM, system_scope, tenant_scope
@@ -44,6 +44,7 @@ PAGE = 500
 _OF_TOKEN = ("tenant_id", "activity_id", "id", "fence")
 GRACE = timedelta(seconds=60)
 ENDED_KEPT = timedelta(days=90)  # as long as runs, whose pages link to their worker process
+_OBSOLETE_APPROVALS = Statement.load(Path(__file__).parents[1] / "sql", "obsolete_approvals")
 YOUNG_SECONDS = 2.0  # Younger wakes are not offered again, because the relay is about to do it.
 
 
@@ -274,7 +275,8 @@ def _stale_activities() -> Statement:
 def withdraw_obsolete_approvals() -> int:
     """Withdraw open approvals about activities that have all ended since they were asked. Returns how many."""
     withdrawn = 0
-    for row in _obsolete_approvals().run({}, using=SYSTEM):
+    parameters = {"ended": [status.value for status in activity_tree.ENDED], "most": PAGE}
+    for row in _OBSOLETE_APPROVALS.run(parameters, using=SYSTEM):
         try:
             withdrawn += approvals.withdraw_obsolete(row.tenant_id, row.id)
         except Exception as error:
@@ -288,24 +290,6 @@ def withdraw_obsolete_approvals() -> int:
                 extra={"action": "recovery_failed", "activity": str(row.id)},
             )
     return withdrawn
-
-
-@cache
-def _obsolete_approvals() -> Statement:
-    links = ApprovalLink.objects.filter(approval_id=OuterRef("pk"), state=LinkState.WAITING)
-    # An approval that was asked about ended activities only is a question about their results, and stays.
-    ended_since = links.filter(
-        activity__status__in=activity_tree.ENDED, activity__finished_at__gt=OuterRef("created_at")
-    )
-    approvals_of_people = Activity.objects.filter(
-        in_status(*activity_tree.OPEN), assignee_type="human", link_kind=states.LinkKind.APPROVAL
-    )
-    rows = approvals_of_people.filter(
-        Exists(ended_since), ~Exists(links.exclude(activity__status__in=activity_tree.ENDED))
-    )
-    return Statement.of_queryset(
-        "obsolete_approvals", rows.order_by("pk").values("tenant_id", "id")[:PAGE], using=SYSTEM
-    )
 
 
 def _token(run: Any) -> RunToken:
