@@ -12,12 +12,18 @@ from tests.state_machine.tasks import GATED, NORMAL, Task
 if TYPE_CHECKING:
     from tests.state_machine.ends import Ends
 
-#: The pipelines that the machine starts: a gate between two agents, and two roots with a join and a step that continues on failure.
+#: The pipelines that the machine starts: a gate between two agents, two roots with a join and a step that continues on failure, and
+#: a chain of one role, whose steps may follow immediately.
 PIPELINES: dict[str, list[dict[str, Any]]] = {
     "gated": [
         {"id": "draft", "agent_role": "qa", "requires_approval": True, "depends_on": []},
         {"id": "sign-off", "human_role": "editor", "is_approval_gate": True, "depends_on": ["draft"]},
         {"id": "publish", "agent_role": "dev", "depends_on": ["sign-off"]},
+    ],
+    "chained": [
+        {"id": "first", "agent_role": "qa", "depends_on": []},
+        {"id": "second", "agent_role": "qa", "depends_on": ["first"]},
+        {"id": "third", "agent_role": "qa", "depends_on": ["second"]},
     ],
     "joined": [
         {"id": "left", "agent_role": "qa", "depends_on": []},

@@ -16,6 +16,7 @@ from uuid import UUID
 from hypothesis import note
 from hypothesis.stateful import RuleBasedStateMachine, StateMachineMeta, invariant
 
+from activities.admission import scripts
 from activities.admission.scripts import Slot
 from activities.exceptions import ActivityError
 from activities.maintenance import invariants
@@ -26,9 +27,21 @@ from tests.state_machine.life import Refused
 from tests.state_machine.limits import Limits
 from tests.state_machine.model import Model
 from tests.state_machine.tasks import Attempt, Task
-from tests.state_machine.world import FAULTS, FULL_RATE, OF_PROVIDER, RATE, Message, WorkerDied, World
+from tests.state_machine.world import (
+    BUDGETED,
+    FAULTS,
+    FULL_RATE,
+    OF_PROVIDER,
+    RATE,
+    Message,
+    WorkerDied,
+    World,
+)
 
 T = TypeVar("T")
+
+#: For each step that followed immediately, in all sequences, what happened before it was committed.
+FOLLOWED: list[str] = []
 
 
 class AbstractMachineMeta(ABCMeta, StateMachineMeta):
@@ -49,6 +62,7 @@ class Machine(RuleBasedStateMachine, metaclass=AbstractMachineMeta):
         self.sound = True
         self.grants: dict[str, Slot] = {}  # at the last comparison
         self.calling = False
+        self.acting_between = ""  # what happens before steps that follow are committed
 
     # Both sides.
 
@@ -95,7 +109,9 @@ class Machine(RuleBasedStateMachine, metaclass=AbstractMachineMeta):
         for task in self.model.tasks:
             limited = task.agent in full or (rates_hold and task.agent in self.model.rates)
             if self.model.may_start(task) and not limited and task.id not in self.world.unoffered:
-                assert task.id in held, f"not granted although it may start: {task}"
+                assert task.id in held, (
+                    f"not granted although it may start: {task}, {scripts.inspect(self.id_of(task))}"
+                )
         self.grants = {slot.grant: slot for slot in slots}
 
     def _count_starts(self, slots: Sequence[Slot], *, rates_hold: bool) -> None:
@@ -164,15 +180,15 @@ class Machine(RuleBasedStateMachine, metaclass=AbstractMachineMeta):
         self.sound = False
         task = self.task_of(message)
         ready = task.status == "created" and task.due and self.world.is_granted(message)
-        expected = ready and self.model.has_money
+        expected = ready and (self.model.has_money or task.agent not in BUDGETED)
         began: list[Attempt] = []
         broken: list[AssertionError] = []
 
         def behave(request: AgentRequest) -> Any:
-            attempt = self.model.claimed(task)
-            attempt.token = self.world.token_of(request)
-            began.append(attempt)
             try:
+                attempt = self.model.claimed(self._following(began[-1].task, request) if began else task)
+                attempt.token = self.world.token_of(request)
+                began.append(attempt)
                 self._gets_all_decisions(attempt, request)
                 during(attempt)
             except AssertionError as error:
@@ -188,6 +204,25 @@ class Machine(RuleBasedStateMachine, metaclass=AbstractMachineMeta):
         assert bool(began) == expected, f"claimed: {bool(began)}, expected: {expected}"
         if ready and not expected:
             self.model.finds_no_money(task)
+
+    def _following(self, before: Task, request: AgentRequest) -> Task:
+        """Return the step whose run follows another one immediately, after checking that it may, and holds its slot."""
+        slots = self.world.slots()
+        picture.bind(self.model, picture.rows_of(self.tenant))
+        task = next(task for task in self.model.tasks if task.id == request.activity_id)
+        assert (task.run, task.agent, task.priority) == (before.run, before.agent, before.priority)
+        assert self.acting_between or self.model.may_start(task), f"follows although it may not start: {task}"
+        (slot,) = (slot for slot in slots if slot.activity_id == task.id)
+        assert slot.started
+        assert before.id not in {each.activity_id for each in slots}
+        if (cap := self.model.caps.get(slot.role)) is not None and not self.acting_between:
+            assert sum(each.role == slot.role for each in slots) <= cap
+        if slot.role in self.model.rates:
+            self.model.rates[slot.role] -= 1
+            assert self.model.rates[slot.role] >= 0
+        self.grants[slot.grant] = slot
+        FOLLOWED.append(self.acting_between)
+        return task
 
     def _gets_all_decisions(self, attempt: Attempt, request: AgentRequest) -> None:
         received = {wake.get("approval") for wake in request.wakes}

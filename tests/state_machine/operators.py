@@ -17,6 +17,9 @@ from tests.state_machine.people import People
 from tests.state_machine.tasks import Task
 from tests.state_machine.world import PAUSES, RATE, ROLES
 
+#: What others do before a step that follows immediately is committed.
+BETWEEN = ("nothing", "pause", "cap", "audit")
+
 
 class Anything(People):
     """All rules: agents, people, operators who cancel, reassign, retry, replay and dismiss, lost workers and a wiped Redis."""
@@ -169,6 +172,32 @@ class Anything(People):
         if limited:
             self.model.rates[role] = 1
         self.world.limit_rate(role, RATE if limited else {})
+
+    @precondition(lambda self: not any(flow.key == "chained" for flow in self.model.flows))
+    @rule(acts=st.permutations(BETWEEN))
+    def others_act_while_steps_begin(self, acts: list[str]) -> None:
+        """Something happens after admission has passed a slot on, before the step that takes it is committed."""
+        for act in acts:
+            self.recover()
+            self.a_pipeline_starts("chained")
+            self.engine_and_model_agree()
+            first = self.model.flows[-1].steps["first"].task
+            messages = [message for message in self.world.collect() if self.task_of(message) is first]
+            if messages:
+                self.world.messages.remove(messages[0])
+                self.acting_between = act
+                with self.world.before_steps_begin(self._act_between):
+                    self.deliver(messages[0], lambda attempt: None, "result")
+                self.acting_between = ""
+            self.engine_and_model_agree()
+
+    def _act_between(self) -> None:
+        if self.acting_between == "pause":
+            self.new_work_is_stopped_or_goes_on(("pipeline", "chained"), True)
+        elif self.acting_between == "cap":
+            self.a_role_gets_a_cap_or_loses_it("qa", 1)
+        elif self.acting_between == "audit":
+            self.world.audit.compare()
 
     # What goes wrong.
 

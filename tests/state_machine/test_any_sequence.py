@@ -7,6 +7,7 @@ ones and shortens those that fail; `STATE_MACHINE_STEPS` makes them longer than 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -14,14 +15,17 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from activities import dispatch
 from activities.execution import results
 from activities.maintenance import recovery
 from agents import adapters
 from tenants.models import Tenant
+from tenants.redis import SentCommand
 from tests import cleaning
 from tests.engine import Engine
 from tests.state_machine.limits import Limits
-from tests.state_machine.operators import Anything
+from tests.state_machine.machine import FOLLOWED
+from tests.state_machine.operators import BETWEEN, Anything
 from tests.state_machine.world import LONG, ROLES, World
 
 EXAMPLES = int(os.environ.get("STATE_MACHINE_EXAMPLES", "0"))
@@ -42,7 +46,13 @@ COMMON = {
 def test_engine_and_model_agree_after_every_step(
     database: None, make_tenant: Callable[..., Tenant], settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings.ORCHESTRATOR_CONTINUE_SECONDS = -1.0  # each message runs one activity
+    # Each message runs one activity and the steps that follow it immediately, however slow the machine is.
+    settings.ORCHESTRATOR_CONTINUE_SECONDS = 1e6
+    monkeypatch.setattr(dispatch, "_seats_for_next", lambda *arguments: 0)
+    monkeypatch.setattr(dispatch, "CLAIM_SECONDS", 1e6)
+    monkeypatch.setattr(dispatch, "LAST_STEPS", set())
+    monkeypatch.setattr(SentCommand, "is_answered", lambda self: True)
+    FOLLOWED.clear()
     for name, value in LIMITS.settings().items():
         setattr(settings, name, value)
     monkeypatch.setattr(recovery, "YOUNG_SECONDS", 0.0)
@@ -53,6 +63,8 @@ def test_engine_and_model_agree_after_every_step(
     run_state_machine_as_test(
         lambda: Anything(lambda: _begin(make_tenant), _end, LIMITS), settings=_settings()
     )
+
+    assert {"", *BETWEEN} <= set(FOLLOWED), Counter(FOLLOWED)
 
 
 def _settings() -> settings:

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
+from unittest import mock
 from uuid import UUID
 
 from django.db.models.functions import Now
 
-from activities import activity_tree, dead_letters, outbox, relay, rescheduling, run_tokens, tasks
+from activities import activity_tree, dead_letters, dispatch, outbox, relay, rescheduling, run_tokens, tasks
 from activities import budgets as activity_budgets
 from activities.admission import Exchange, limits, rebuilding, scripts
 from activities.decision_rules import DecisionRules, Later, Voter
@@ -37,12 +38,16 @@ from tenants.context import OWNER, system_scope, tenant_scope
 from tenants.models import PauseKind, Tenant
 from tenants.redis import client
 from tenants.sql import Statement
-from tests.engine import Engine
+from tests.engine import Engine, in_another_thread
 from tests.state_machine.flow import PIPELINES
 from tests.state_machine.tasks import Rules
 
 LONG = 300.0  # seconds of delays, which end when the machine says so
 ROLES = ("qa", "dev", "seo")
+BUDGETED = (
+    "dev",
+    "seo",
+)  # the other role has no budget, because steps under a budget never follow immediately
 FAULTS: dict[str, Callable[[], Exception]] = {
     "again": lambda: RetryableAgentError("not now", code="again"),
     "never": lambda: PermanentAgentError("not ever", code="never"),
@@ -94,7 +99,7 @@ class World:
     tenant: Tenant
     messages: list[Message] = field(default_factory=list)  # taken from their queues, not delivered yet
     delivered: list[Message] = field(default_factory=list)
-    budget: UUID = field(init=False)
+    budgets: list[UUID] = field(default_factory=list)
     audit: rebuilding.SlotAudit = field(default_factory=rebuilding.SlotAudit)
     #: Work that admission does not know of, and work that it wrongly takes for waiting, because a process died before notifying it.
     unoffered: set[UUID] = field(default_factory=set)
@@ -106,8 +111,14 @@ class World:
         self.engine.serve(
             self.tenant, *OF_PROVIDER, adapter="anthropic"
         )  # which the test replaces by the inline adapter
-        everything = {"name": "all", "cap": Decimal(1_000_000), "estimate": Decimal("0.01")}
-        self.budget = money.create_budget(self.tenant.pk, everything).pk
+        for role in BUDGETED:
+            budget = {
+                "name": role,
+                "agent_role": role,
+                "cap": Decimal(1_000_000),
+                "estimate": Decimal("0.01"),
+            }
+            self.budgets.append(money.create_budget(self.tenant.pk, budget).pk)
         configuration.forget()
         for key, steps in PIPELINES.items():
             versions.save(self.tenant.pk, {"key": key, "name": key, "steps": steps}, actor="test")
@@ -166,6 +177,19 @@ class World:
             tasks.run(**message)
         except WorkerDied:
             self.engine.replace_worker()
+
+    @contextmanager
+    def before_steps_begin(self, happen: Callable[[], object]) -> Iterator[None]:
+        """Within the block, let something happen elsewhere when a step that follows has its slot but is not committed yet."""
+        begin = dispatch._begin_claims
+
+        def begin_afterwards(held: Any, created: Any = None) -> Any:
+            if created is not None:
+                in_another_thread(happen)
+            return begin(held, created)
+
+        with mock.patch.object(dispatch, "_begin_claims", begin_afterwards):
+            yield
 
     def token_of(self, request: AgentRequest) -> RunToken:
         token = run_tokens.read(request.callback.token)
@@ -246,7 +270,8 @@ class World:
         relay.flush()
 
     def _cap(self, amount: str) -> None:
-        money.change_budget(self.tenant.pk, self.budget, {"cap": Decimal(amount)})
+        for budget in self.budgets:
+            money.change_budget(self.tenant.pk, budget, {"cap": Decimal(amount)})
 
     def pause(self, whose: str, of: str, paused: bool) -> None:
         """Set or lift a pause."""
