@@ -322,10 +322,12 @@ def _close_letters(tenant_id: UUID, activities: list[UUID], actor: str) -> None:
 
 
 def _announce_reopened(reopened: Iterable[Any]) -> None:
-    """Send `activity_reopened`. Call it last, because receivers lock pipeline runs, which come after activities; sorted by run."""
-    for activity in sorted(reopened, key=lambda one: str(one.pipeline_run_id)):
-        if activity.pipeline_run_id is not None:
-            activity_reopened.send(sender=Activity, activity=activity)
+    """Send `activity_reopened`. Call it last, because receivers lock pipeline runs and executions of schedules, which come after
+    activities; sorted, so that all lock them in the same order."""
+    for activity in sorted(
+        reopened, key=lambda one: (str(one.pipeline_run_id), str(one.schedule_id), one.id)
+    ):
+        activity_reopened.send(sender=Activity, activity=activity)
 
 
 # Handling: the activity goes to `needs_review`, an escalation asks a person, an alert is raised, and the tenant's planner is woken if it

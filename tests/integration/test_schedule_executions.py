@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.db import connections
 
-from activities import cancellation, reassignment, relay, rescheduling
+from activities import cancellation, dead_letters, reassignment, relay, rescheduling
 from activities.human_tasks import approvals
-from activities.models import Activity
+from activities.models import Activity, DeadLetter
 from agents import configuration
 from agents.contracts import AgentResult, Completed, Output, Usage
 from agents.exceptions import PermanentAgentError, RetryableAgentError
@@ -266,7 +267,21 @@ def test_an_execution_is_partial_if_some_jobs_fail_and_failed_if_all_do(
     assert partial.errors[0]["message"] == "nothing about T00000"
 
 
-def test_a_successful_retry_of_a_failed_job_corrects_the_execution(engine: Engine, tenant: Tenant) -> None:
+def retry(tenant: Tenant, activity_id: UUID) -> None:
+    cancellation.retry(tenant.pk, activity_id, actor="ann")
+
+
+def replay(tenant: Tenant, activity_id: UUID) -> None:
+    with tenant_scope(tenant.pk):
+        dead_letters.replay(
+            tenant.pk, DeadLetter.objects.for_tenant(tenant.pk).filter(activity_id=activity_id), actor="ann"
+        )
+
+
+@pytest.mark.parametrize("retry_it", [retry, replay])
+def test_a_successful_retry_of_a_failed_job_corrects_the_execution(
+    engine: Engine, tenant: Tenant, retry_it: Callable[[Tenant, UUID], None]
+) -> None:
     tickers(tenant, 2)
     schedule = make_schedule(tenant, params={"ticker": "db:ticker:all:id?staggerDelay=0"})
     engine.agent.behaviour = failing("T00000")
@@ -275,7 +290,7 @@ def test_a_successful_retry_of_a_failed_job_corrects_the_execution(engine: Engin
     before = statuses(tenant)
     engine.agent.behaviour = failing()
 
-    cancellation.retry(tenant.pk, jobs(tenant)[0].activity_id, actor="ann")
+    retry_it(tenant, jobs(tenant)[0].activity_id)
     reopened = (jobs(tenant)[0].state, execution(tenant).status, execution(tenant).finished_at)
     engine.drain()
 
