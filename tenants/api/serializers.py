@@ -61,11 +61,12 @@ class StrictSerializer(serializers.Serializer[Any]):
 
     def _valid_members(self, data: Any, errors: Mapping[str, Any]) -> dict[str, Any]:
         rest = {name: value for name, value in data.items() if name in self.fields and name not in errors}
-        was_partial, self.partial = self.partial, True  # because required members may be among the errors
+        root = self.root  # of which fields ask whether they may be absent
+        was_partial, root.partial = root.partial, True  # because required members may be among the errors
         try:
             return super().to_internal_value(rest)
         finally:
-            self.partial = was_partial
+            root.partial = was_partial
 
     def _without_nulls(self, data: Any) -> Any:
         """Remove null members that are optional, so that their validators are not called."""
