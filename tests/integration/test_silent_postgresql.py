@@ -117,7 +117,7 @@ def test_a_connection_that_cannot_be_opened_in_time_marks_the_server_as_silent(
 ) -> None:
     options = connections.settings[APP]["OPTIONS"]
     monkeypatch.setitem(options, "connect_timeout", 1)
-    proxy.fall_silent()
+    proxy.stall()
 
     assert _seconds(_ask) < 1 + MARGIN
     assert _silence_of(proxy).is_known
