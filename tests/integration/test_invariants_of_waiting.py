@@ -337,3 +337,28 @@ def test_a_call_that_continues_after_its_activity_was_suspended_may_hold_its_slo
     engine.drain()
 
     assert broken_by == [set()]
+
+
+@pytest.mark.parametrize(
+    ("tool", "question"),
+    [
+        ("create_subtask", {"name": "Photos", "human_role": "editor", "blocking": False}),
+        ("create_approval", {"type": "content_direction", "title": "Which photos?"}),
+    ],
+)
+def test_a_question_that_repeats_an_open_one_may_have_the_same_effect(
+    waiting: Waiting, tool: str, question: dict[str, Any]
+) -> None:
+    token = waiting.token()
+    if tool == "create_approval":
+        part = {"name": "Photos", "agent_role": "dev", "blocking": False, "params": {"calls_back": True}}
+        question = {
+            **question,
+            "activity_ids": [UUID(agent_tools.perform(token, "create_subtask", part).body["id"])],
+        }
+
+    answers = [agent_tools.perform(token, tool, question, key=key) for key in ("first", "second")]
+
+    assert answers[0].body["id"] == answers[1].body["id"]
+    assert not any(answer.repeated or answer.body["stop"] for answer in answers)
+    assert _broken() == set()

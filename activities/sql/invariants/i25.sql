@@ -4,6 +4,7 @@
 -- Returns     id of each activity for which that is not so
 -- The limits are today's: after one was lowered, what was asked for before looks like too much. People may add to a tree by revisions
 -- and by handing work on, so of a tree only the subtasks are counted. A question about nothing of the own work has no effect.
+-- A question to people that does not end its run, and repeats an open one, is answered with the open one: these have one effect together.
 WITH RECURSIVE linked AS MATERIALIZED (
     SELECT id, parent_id, link_kind, agent_role FROM activities_activity
     WHERE link_kind IN ('subtask', 'revision_of', 'reassigned_from')
@@ -15,7 +16,9 @@ WITH RECURSIVE linked AS MATERIALIZED (
     SELECT tree.root, c.id, tree.depth + (c.link_kind = 'subtask')::int, (c.link_kind = 'subtask')::int
     FROM tree JOIN linked c ON c.parent_id = tree.id
 ), made AS (
-    SELECT activity_id, run_id, tool, answer ->> 'id' AS effect FROM activities_toolcall
+    SELECT activity_id, run_id, tool, answer ->> 'id' AS effect,
+           NOT (answer ->> 'stop')::boolean AND (tool = 'create_approval' OR arguments ->> 'human_role' IS NOT NULL) AS may_repeat
+    FROM activities_toolcall
 ), hand AS (
     -- An agent's handing on, with everybody who has had the work before.
     SELECT h.id AS heir, h.agent_role, h.parent_id AS before, 1 AS times
@@ -35,7 +38,8 @@ UNION
 SELECT hand.heir FROM hand LEFT JOIN activities_activity b ON b.id = hand.before
 WHERE hand.times > %(handed_on)s OR hand.agent_role = b.agent_role
 UNION
-SELECT min(activity_id::text)::uuid FROM made WHERE effect IS NOT NULL GROUP BY effect HAVING count(*) > 1
+SELECT min(activity_id::text)::uuid FROM made WHERE effect IS NOT NULL GROUP BY effect
+HAVING count(*) > 1 AND NOT bool_and(may_repeat)
 UNION
 SELECT made.activity_id FROM made LEFT JOIN activities_activity e ON e.id = made.effect::uuid WHERE e.id IS NULL AND made.effect IS NOT NULL
 UNION
