@@ -83,6 +83,19 @@ def test_only_runs_behind_a_slow_call_are_taken_over(
     assert group.rest() == (["two"] if patience else [])
 
 
+def test_a_watched_group_is_relieved_even_if_no_thread_does_quick_work() -> None:
+    """The thread that watches for slow calls may have ended before a group that was taken over is run."""
+    relieved: list[Group] = []
+    quick = QuickWork(begin=lambda held: None, relieve=relieved.append, hold=lambda runs: nullcontext())
+    group = Group(["one", "two"])
+    group.next()
+
+    with quick.watching(group):
+        until(lambda: bool(relieved))
+
+    assert relieved[0].rest() == ["two"]
+
+
 @pytest.mark.parametrize(("waiting", "answers", "is_alone"), [(1, 0, True), (2, 0, False), (1, 1, False)])
 def test_a_run_without_others_is_alone(waiting: int, answers: int, is_alone: bool) -> None:
     assert Group(range(waiting), range(answers)).is_alone is is_alone
