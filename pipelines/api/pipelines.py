@@ -170,8 +170,8 @@ class PipelineViewSet(Pausable, VersionedResource):
     def update(self, request: Request, key: str) -> Response:
         """Current runs keep the version that they began with. If the pipeline does not exist, it is created."""
         body: Any = request.data
-        if body.setdefault("key", key) != key:
-            raise InvalidRequest([("key", f"is not {key!r}, the key in the address")])
+        _refuse_other_key(body, key)
+        body["key"] = key
         present = self.get_queryset().filter(key=key).first()
         self.check_if_match(present.latest if present else None)
         version = versions.save(self.tenant_id, body, actor=self.principal.actor)
@@ -214,6 +214,11 @@ class PipelineViewSet(Pausable, VersionedResource):
         return PipelineDetailSerializer(
             (pipeline, newest, selectors.versions_of(self.tenant_id, pipeline))
         ).data
+
+
+def _refuse_other_key(body: Mapping[str, Any], key: str) -> None:
+    if body.get("key") not in (None, key):
+        raise InvalidRequest([("key", f"is not {key!r}, the key in the address")])
 
 
 # Activity templates, which several pipelines share.
@@ -282,6 +287,12 @@ class NewTemplateSerializer(TemplateBodySerializer, KeyedSerializer):
     pass
 
 
+class ChangedTemplateSerializer(TemplateBodySerializer):
+    """A complete template. Its key may be omitted."""
+
+    key = Text(help_text="As in the address.", **OPTIONAL)
+
+
 @describe_resource(many="The templates", one="One template")
 class TemplateViewSet(DigestEtag, Resource):
     queryset = ActivityTemplate.objects
@@ -304,12 +315,13 @@ class TemplateViewSet(DigestEtag, Resource):
         template.refresh_from_db()
         return self.answer_created(template)
 
-    @change("Change a template", TemplateBodySerializer, TemplateSerializer)
+    @change("Change a template", ChangedTemplateSerializer, TemplateSerializer)
     def update(self, request: Request, key: str) -> Response:
         """Omitted members are cleared. A pipeline uses the change from its next version on; current runs never do."""
         template = self.get_queryset().select_for_update().filter(key=key).first() or self.get_object()
         self.refuse_changed(TemplateSerializer(template).data)
-        body = read(TemplateBodySerializer, request.data)
+        body = read(ChangedTemplateSerializer, request.data)
+        _refuse_other_key(body, key)
         put_members(template, body, TemplateBodySerializer().fields)
         template.save()
         return Response(self.show(template))

@@ -66,9 +66,12 @@ def test_a_request_creates_at_most_a_thousand_activities(api, tenant):
 
 
 def test_one_error_in_a_list_refuses_the_whole_list(api, tenant):
-    errors = faults(api().post(ACTIVITIES, [body(), {"agent_role": "seo"}, body(priority=99), 5]))
+    several = {"name": "", "priority": 99, "nmae": "x"}
+    errors = faults(api().post(ACTIVITIES, [body(), {"agent_role": "seo"}, body(priority=99), 5, several]))
 
-    assert set(errors) == {"[1].name", "[2].priority", "[3]"}
+    of_several = {"[4].name": "must not be blank", "[4].nmae": "is not a member of this object"}
+    assert set(errors) == {"[1].name", "[2].priority", "[3]", "[4].priority", "[4].agent_role", *of_several}
+    assert errors.items() >= of_several.items()
     assert count(tenant) == 0
 
 

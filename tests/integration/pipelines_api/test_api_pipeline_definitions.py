@@ -206,6 +206,19 @@ def test_a_template_with_an_existing_key_is_409(api: Any, acme: Tenant) -> None:
     )
 
 
+def test_the_body_of_a_change_may_contain_the_key_of_the_address(api: Any, acme: Tenant) -> None:
+    client = api("admin")
+    body = {"key": "write", "name": "Write", "agent_role": "qa"}
+    client.post(TEMPLATES, body)
+
+    for key in ("write", None):
+        changed = client.put(f"{TEMPLATES}write/", {**body, "key": key, "name": "Better"})
+        assert (changed.status_code, changed.json()["name"]) == (200, "Better"), changed.content
+    refused = client.put(f"{TEMPLATES}write/", {**body, "key": "read"})
+    assert [error["path"] for error in problem(refused, 400, "validation_failed")["errors"]] == ["key"]
+    assert client.put(f"{PIPELINES}brief/", {**definition(), "key": None}).status_code == 201
+
+
 def test_a_template_with_an_old_version_is_not_replaced(api: Any, acme: Tenant) -> None:
     client = api()
     old_version = client.post(TEMPLATES, {"key": "write", "name": "Write", "agent_role": "qa"})["ETag"]
