@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any, cast
 
 os.environ.setdefault("SECRET_KEY", "tests-only")
 os.environ.setdefault("FIELD_ENCRYPTION_KEYS", "test:" + "0" * 64)
@@ -26,7 +27,7 @@ ORCHESTRATOR_CLI_SHARED_USER = True
 
 # On a machine that is busy with tests, the holder of a lock or of a transaction may not run for seconds, and a new connection takes long.
 for _name in ("default", "system", "admin"):
-    _options = DATABASES[_name]["OPTIONS"]  # noqa: F405
+    _options = cast("dict[str, Any]", DATABASES[_name]["OPTIONS"])  # noqa: F405
     _options["connect_timeout"] = 30
     for _usual, _long in (
         ("lock_timeout=3s", "lock_timeout=30s"),
