@@ -79,7 +79,13 @@ class SentCommand:
 
     def is_answered(self) -> bool:
         """Whether `read` would not wait."""
-        return self._connection is None or bool(self._connection.can_read(0))
+        try:
+            return self._connection is None or bool(self._connection.can_read(0))
+        except redis.RedisError as error:
+            # The connection was closed, and must not be read: it has no parser, or would be opened again.
+            self._answer = error
+            self._leave()
+            return True
 
     def read(self) -> Any:
         """Return the answer. Waits for the client's timeout at most. Raises `redis.RedisError`."""
