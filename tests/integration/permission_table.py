@@ -1,5 +1,7 @@
-"""The table of who may do what. `tests/permissions.txt` is written by hand; `python -m tests.integration.permission_table` makes the
-page of docs from it."""
+"""The table of permissions, written by hand in `tests/permissions.txt`.
+
+`python -m tests.integration.permission_table` writes the page of the documentation from it.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,17 @@ TABLE, PAGE = ROOT / "tests" / "permissions.txt", ROOT / "docs" / "permissions.m
 ROLES = ("viewer", "reviewer", "operator", "admin")
 INTRODUCTION = """# Permissions
 
-Who may do what with the HTTP API: the lowest role that may. An admin may what an operator may, an operator what a reviewer may, a
-reviewer what a viewer may. *platform* needs a token or a session of a platform admin, *run* the token of that agent's run and nothing
-else. Scopes of a token only ever take away. Anyone who may not is answered 403 with `required_role`, and leaves an entry in the [audit
-trail](audit.md); what belongs to another tenant is answered 404. A role that changes, a membership that ends and a token that is
-revoked act on the next request, within a second on all processes.
+The lowest role that may use each operation of the HTTP API. Each role includes the next one: admin, operator, reviewer, viewer. *platform*
+needs a token or a session of a platform admin; *run* needs the token of that agent's run. Scopes of a token only restrict it further.
 
-A token may have a person behind it, a member of its tenant: anyone who makes it in the console or the admin, or `--user` of `manage.py
-create_token`. What it asks and decides is theirs, so all their tokens and their session are one voice. Where several must agree, or where
-who asks has no say (`self_approval` off), a token that nobody stands behind is answered 403 with the code `person_required`; what takes
-one decision it decides like anybody. So does a token whose person is no member any more: it goes on to work, without a vote.
+A request without the role is answered 403 with `required_role`, and leaves an entry in the [audit trail](audit.md). For rows of another
+tenant the answer is 404. A changed role, an ended membership and a revoked token take effect within a second on all processes.
+
+A token may belong to a person, a member of its tenant: the one who creates it in the console or the admin, or `--user` of `manage.py
+create_token`. Its questions and decisions count as that person's, so all tokens and the session of a person have one vote. If several
+people must agree, or the person who asks must not decide (`self_approval` is off), a token without a person is answered 403 with the code
+`person_required`. All other decisions it can make. The same applies to a token whose person is no longer a member: it still works, but has
+no vote.
 
 | operation | role |
 | --- | --- |
