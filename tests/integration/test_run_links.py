@@ -244,7 +244,9 @@ def test_during_an_outage_of_mongodb_log_lines_are_buffered_up_to_a_limit(
     activity = run_with_link(work)
     assert activity.status == "done"
     assert threading.current_thread() not in writers  # so the run has not waited for MongoDB
-    assert not run_logs.here().flush()
+    with monkeypatch.context() as patch:
+        patch.setattr(run_logs, "WRITE_SECONDS", 0.2)
+        assert not run_logs.here().flush()
 
     settings.MONGODB_URI = address
     assert run_logs.here().flush()
