@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from . import edits, lengths
 from .brief import Brief, Section
@@ -42,25 +43,13 @@ def apply(brief: Brief, clause: str) -> Outcome:
     return _refused(brief, "this agent does not understand it")
 
 
-def _set_title(brief: Brief, match: re.Match[str]) -> Outcome:
-    title = value_of(match)
-    if is_vague(title):
-        return _refused(brief, "the new title is needed, for example “title: Bees on the roof”")
-    return _done(replace(brief, title=sentence_case(title)), f"the title is now “{sentence_case(title)}”")
-
-
-def _set_audience(brief: Brief, match: re.Match[str]) -> Outcome:
-    audience = value_of(match)
-    if is_vague(audience):
-        return _refused(brief, "the new audience is needed, for example “audience: school teachers”")
-    return _done(replace(brief, audience=sentence_case(audience)), f"the audience is now “{audience}”")
-
-
-def _set_angle(brief: Brief, match: re.Match[str]) -> Outcome:
-    angle = value_of(match)
-    if is_vague(angle):
-        return _refused(brief, "the new angle is needed, for example “angle: what it costs”")
-    return _done(replace(brief, angle=sentence_case(angle)), f"the angle is now “{angle}”")
+def _set(brief: Brief, match: re.Match[str], field: str, example: str) -> Outcome:
+    value = value_of(match)
+    if is_vague(value):
+        return _refused(brief, f"the new {field} is needed, for example “{field}: {example}”")
+    return _done(
+        replace(brief, **{field: sentence_case(value)}), f"the {field} is now “{sentence_case(value)}”"
+    )
 
 
 def _set_focus(brief: Brief, match: re.Match[str]) -> Outcome:
@@ -207,9 +196,9 @@ def _refused(brief: Brief, reason: str) -> Outcome:
 
 
 HANDLERS: Mapping[str, Callable[[Brief, re.Match[str]], Outcome]] = {
-    "title": _set_title,
-    "audience": _set_audience,
-    "angle": _set_angle,
+    "title": partial(_set, field="title", example="Bees on the roof"),
+    "audience": partial(_set, field="audience", example="school teachers"),
+    "angle": partial(_set, field="angle", example="what it costs"),
     "focus": _set_focus,
     "rename": _rename,
     "add_section": _add_section,
