@@ -31,7 +31,8 @@ class TransitionRefused(ActivityError):
 
     def __init__(self, activity_id: UUID, verb: str, current: str, message: str = "") -> None:
         super().__init__(
-            message or f"Activity {activity_id} is {current}; it cannot {verb.replace('_', ' ')} from there."
+            message
+            or f"Activity {activity_id} is {current}, which does not allow the action {verb.replace('_', ' ')!r}."
         )
         self.activity_id, self.verb, self.current = activity_id, verb, current
 

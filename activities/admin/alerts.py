@@ -192,10 +192,8 @@ class NotificationChannelAdmin(ActionsAdmin):
         "version",
     )
     readonly_fields: tuple[str, ...] = ("target_shown", "version")
-    fixed_fields = (
-        "tenant",
-        "kind",
-    )  # because the target is encrypted for this tenant, and is only valid for this kind
+    # The target is encrypted for this tenant, and is only valid for this kind.
+    fixed_fields = ("tenant", "kind")
     counts_changes = True
     is_deletable = True  # deliveries keep the channel's name
     row_actions = (TRY,)
