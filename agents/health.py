@@ -58,6 +58,9 @@ def _probe_provider(provider: KnownProvider) -> bool:
     call = Call(id=f"probe:{uuid7()}", deadline_seconds=settings.ORCHESTRATOR_HEALTH_TIMEOUT_SECONDS)
     if not governor.acquire(call).granted:
         return False  # real work or another process probes it
+    if governor.status().breaker != "half_open":
+        governor.report(call, Outcome.OTHER, input_tokens=0, output_tokens=0)
+        return False  # another probe has closed the breaker since the status was read
     outcome = Outcome.FAULT
     try:
         outcome = _try_provider(provider.base_url)

@@ -15,7 +15,7 @@ from activities.models import Condition
 from activities.models.alert import AlertKind
 from agents import health, outbound
 from agents.contracts import AdapterSettings
-from agents.governor import Call, Outcome, keys, overview, providers
+from agents.governor import Answer, Call, Governor, Outcome, keys, overview, providers
 from agents.governor.providers import Provider
 from agents.health import probe_failing
 from tenants import redis
@@ -88,6 +88,25 @@ def test_of_several_probes_at_once_one_is_sent(provider: Provider, server: Any) 
     assert sorted(simultaneously(*[probe_failing] * 4)) == [0, 0, 0, 1]
 
     assert len(server.calls) == 1
+
+
+def test_a_probe_is_not_sent_if_another_one_has_ended_since_the_status_was_read(
+    provider: Provider, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_pass(provider, 66)
+    acquire = Governor.acquire
+
+    def acquire_after_another_probe(governor: Governor, call: Call) -> Answer:
+        monkeypatch.setattr(Governor, "acquire", acquire)
+        assert probe_failing() == 1
+        return acquire(governor, call)
+
+    monkeypatch.setattr(Governor, "acquire", acquire_after_another_probe)
+
+    assert probe_failing() == 0
+
+    assert len(server.calls) == 1
+    assert (provider.governor.status().breaker, provider.governor.status().under_way) == ("closed", 0)
 
 
 def test_no_probe_is_sent_while_work_tries_the_provider(provider: Provider, server: Any) -> None:
