@@ -22,6 +22,7 @@ from django.db import connections
 from django.db.migrations.loader import MigrationLoader
 from django.http import HttpRequest, JsonResponse
 from django.views.decorators.cache import never_cache
+from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
 
 from activities import outputs, queue_stats
@@ -253,6 +254,7 @@ PROBES = (
 )
 
 
+@csrf_exempt  # so that another method gets 405 and `Allow`, not 403
 @never_cache
 @require_safe
 def healthz(request: HttpRequest) -> JsonResponse:
@@ -260,6 +262,7 @@ def healthz(request: HttpRequest) -> JsonResponse:
     return JsonResponse({"status": "alive"})
 
 
+@csrf_exempt  # so that another method gets 405 and `Allow`, not 403
 @never_cache
 @require_safe
 def readyz(request: HttpRequest) -> JsonResponse:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.cache import never_cache
+from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -39,6 +40,7 @@ from tenants.context import system_scope
 PATIENCE_SECONDS = 5.0  # a scrape that takes longer would time out
 
 
+@csrf_exempt  # so that another method gets 405 and `Allow`, not 403
 @never_cache
 @require_safe
 def metrics(request: HttpRequest) -> HttpResponse:
