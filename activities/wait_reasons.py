@@ -21,6 +21,7 @@ import redis
 from django.db.models import Exists, OuterRef, Subquery
 
 from activities import provider_batches
+from activities.cancellation import EXPIRED
 from activities.exceptions import NotFound, plain
 from activities.leases import ALL
 from activities.models import Activity, ActivityEvent, ActivityRun, BatchItem, Wake, WorkerProcess
@@ -170,6 +171,8 @@ def _explain_from_database(
     status = Status(activity.status)
     if status == Status.NEEDS_REVIEW:
         return Waiting("human", STATUSES[status].sentence, holder="operator")
+    if status == Status.CANCELLED and (expired_at := _expired_at(activity)) is not None:
+        return Waiting(None, f"It expired at {expired_at:%Y-%m-%d %H:%M:%S} UTC.")
     if status in SETTLED:
         return Waiting(None, STATUSES[status].sentence)
     if status in WAITING:
@@ -189,6 +192,14 @@ def _explain_from_database(
     if who is not None:
         return Waiting("paused", f"{who} is paused; nothing new starts.", holder=who)
     return None
+
+
+def _expired_at(activity: Activity) -> datetime | None:
+    """Return the time that ended a cancelled activity; None if somebody cancelled it."""
+    if activity.cancel_reason != EXPIRED or activity.expires_at is None or activity.finished_at is None:
+        return None
+    # A person who cancels work before this time may give the same reason.
+    return activity.expires_at if activity.expires_at <= activity.finished_at else None
 
 
 def _add_pause(reason: Waiting, who: str | None) -> Waiting:

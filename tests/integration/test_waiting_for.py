@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -13,10 +13,13 @@ from django.db import connections
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from activities import dead_letters
+from activities import cancellation, dead_letters
 from activities.decision_rules import Later
 from activities.human_tasks import approvals
+from activities.maintenance import recovery
+from activities.models import Activity
 from activities.states import LinkKind
+from tenants import clock
 from tenants.context import APP, tenant_scope
 from tenants.models import Tenant
 from tests.accepted_work import RESULT, accept_work, action_url, agent_of, child
@@ -44,6 +47,21 @@ def why(api: Any, acme: Tenant) -> Callable[[UUID], dict[str, Any]]:
         return full
 
     return explain
+
+
+def test_work_that_expired_says_so_and_when(engine: Engine, acme: Tenant, api: Any) -> None:
+    expired, cancelled = engine.submit(acme, count=2, expires_at=clock.now() + timedelta(days=1))
+    cancellation.cancel(acme.pk, cancelled, actor="user:ann", reason="expired")
+    with tenant_scope(acme.pk):
+        Activity.objects.filter(pk=expired).update(expires_at=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
+    recovery.expire_stale()
+
+    reasons = [api("viewer").get(f"{ACTIVITIES}{work}/why/").json() for work in (expired, cancelled)]
+
+    assert [(reason["code"], reason["detail"]) for reason in reasons] == [
+        (None, "It expired at 2026-01-02 03:04:05 UTC."),
+        (None, "It was cancelled."),
+    ]
 
 
 def test_a_blocked_activity_waits_for_the_role_that_resolves_it(
