@@ -472,14 +472,6 @@ class _ClaimedRun:
     grant: Grant
 
 
-class _SlotWithdrawn(Exception):
-    """Admission withdrew the slot while the claim waited for PostgreSQL. The claimed run, if any, must be requeued."""
-
-    def __init__(self, grant: Grant) -> None:
-        super().__init__(grant)
-        self.grant = grant
-
-
 def _claim_or_give_back(held: Sequence[HeldGrant]) -> list[_ClaimedRun]:
     """Claim the granted activities. Releases the slots of those that could not be claimed."""
     is_shared = len(held) == 1 and not tracing.is_on()
@@ -499,8 +491,6 @@ def _claim_shared(held: Sequence[HeldGrant]) -> list[list[_ClaimedRun]]:
 def _claim_persistently(held: Sequence[HeldGrant]) -> list[_ClaimedRun]:
     try:
         return results.persistently(lambda: _claim(held))
-    except _SlotWithdrawn as withdrawn:
-        note_stale_message(withdrawn.grant)
     except AgentError as error:
         facts = {"action": "claim_failed", "role": held[0].grant.role, "reason": str(error)}
         logger.warning("Role cannot run", extra=facts)
@@ -514,14 +504,10 @@ def _claim_persistently(held: Sequence[HeldGrant]) -> list[_ClaimedRun]:
 
 
 def _claim(held: Sequence[HeldGrant], *, is_patient: bool = True) -> list[_ClaimedRun]:
-    """Claim in one transaction.
-
-    Admission may withdraw a slot without a run `SETTLE_SECONDS` after it has confirmed it, and a rebuild may lose it. So a claim that
-    took `CLAIM_SECONDS`, because of a locked row or an outage, confirms its slot again before any agent is called. Raises
-    `_SlotWithdrawn`, `OutOfBudget`.
-    """
+    """Claim in one transaction, and return the claimed runs whose slots are still held. Raises `OutOfBudget`."""
     with tenant_scope(held[0].grant.tenant_id, is_patient=is_patient):
-        _refuse_late(held)
+        if not (held := _with_slots(held)):
+            return []
         claims = _begin_claims(held)
         if claims.role.budgeted:
             for row in claims.rows.fetch():
@@ -540,10 +526,8 @@ class _Claims:
     rows: Rows
 
     def fetch(self) -> list[_ClaimedRun]:
-        """Return the claimed runs. Call it after the commit. Raises `_SlotWithdrawn`."""
+        """Return the claimed runs whose slots are still held. Call it after the commit."""
         rows = {row.run: row for row in self.rows.fetch()}
-        if rows:
-            _refuse_late(self.held)
         tenant_id, agent_role = self.held[0].kind
         signs = agent_role if self.role.adapter.options.get("signed_callbacks") is True else ""
         return [
@@ -562,8 +546,8 @@ class _Claims:
                 knowledge=self.knowledge,
                 grant=each.grant,
             )
-            for each in self.held
-            if (row := rows.get(each.run_id)) is not None
+            for each in _with_slots([each for each in self.held if each.run_id in rows])
+            for row in (rows[each.run_id],)
         ]
 
 
@@ -591,11 +575,19 @@ def _begin_claims(held: Sequence[HeldGrant], created: Reservation | None = None)
     return _Claims(held, role, knowledge, briefing, rows)
 
 
-def _refuse_late(held: Sequence[HeldGrant]) -> None:
-    """Raise `_SlotWithdrawn` if the claim took so long that admission could withdraw a slot, and it has done so."""
+def _with_slots(held: Sequence[HeldGrant]) -> list[HeldGrant]:
+    """Return the grants whose slots are still held.
+
+    Admission may withdraw a slot without a run `SETTLE_SECONDS` after it has confirmed it, and a rebuild may lose it. So a claim that
+    took `CLAIM_SECONDS`, because of a locked row or an outage, confirms its slot again before any agent is called.
+    """
+    still_held = []
     for each in held:
-        if time.monotonic() - each.asked > CLAIM_SECONDS and not _slot_is_held(each.grant):
-            raise _SlotWithdrawn(each.grant)
+        if time.monotonic() - each.asked <= CLAIM_SECONDS or _slot_is_held(each.grant):
+            still_held.append(each)
+        else:
+            note_stale_message(each.grant)
+    return still_held
 
 
 class _Following:
@@ -684,9 +676,7 @@ class _Following:
         if self._slot is None:
             return None
         grant = self._slot.grant()
-        claimed: list[_ClaimedRun] = []
-        with suppress(_SlotWithdrawn):
-            claimed = self._claims.fetch() if self._claims and self._is_recorded else []
+        claimed = self._claims.fetch() if self._claims and self._is_recorded else []
         if not claimed:
             self._holding.close()
             if self._was_claimed:

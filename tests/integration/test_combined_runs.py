@@ -14,7 +14,7 @@ import pytest
 from django.db import connections
 
 from activities import cancellation, combining, dispatch, publishing, relay
-from activities.admission import scripts
+from activities.admission import Grant, scripts
 from activities.combining import Combining
 from activities.maintenance import invariants
 from activities.models import Activity
@@ -239,6 +239,31 @@ def test_a_locked_row_holds_up_only_its_own_claim(
     assert outcomes == [None] * (THREADS + 1)
     assert statuses(acme) == {"done": THREADS}
     assert claims[0] == THREADS - 1
+
+
+def test_a_slot_that_was_withdrawn_meanwhile_affects_only_its_own_claim(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = engine.submit(acme, count=THREADS)
+    _let_others_gather(monkeypatch, dispatch.CLAIMING)
+    monkeypatch.setattr(dispatch, "CLAIM_SECONDS", -1.0)
+    is_held, asked = dispatch._slot_is_held, list[UUID]()
+
+    def withdrawn_after_the_claim(grant: Grant) -> bool:
+        asked.append(grant.activity_id)
+        # The message asks first, then the claim, before and after its statement.
+        is_withdrawn = grant.activity_id == ids[2] and asked.count(ids[2]) == 3
+        return not is_withdrawn and is_held(grant)
+
+    monkeypatch.setattr(dispatch, "_slot_is_held", withdrawn_after_the_claim)
+    deliver_side_by_side(engine)
+    engine.make_due(acme)
+    engine.drain()
+
+    assert statuses(acme) == {"done": THREADS}
+    assert [len(engine.runs(acme, activity_id)) for activity_id in ids] == [
+        2 if activity_id == ids[2] else 1 for activity_id in ids
+    ]
 
 
 def test_work_that_is_claimed_together_is_claimed_as_far_as_its_budget_allows(

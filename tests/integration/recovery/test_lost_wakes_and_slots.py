@@ -297,19 +297,19 @@ def test_a_claim_whose_answer_came_when_its_slot_was_gone_calls_nobody_and_is_ha
 ) -> None:
     called: list[Any] = []
     engine.agent.behaviour = lambda request: called.append(request) or Completed(Output(content="x"))
-    refuse, looked = dispatch._refuse_late, []
+    with_slots, looked = dispatch._with_slots, []
 
-    def while_the_server_is_away(held: Sequence[HeldGrant]) -> None:
+    def while_the_server_is_away(held: Sequence[HeldGrant]) -> list[HeldGrant]:
         looked.append(held)
         if len(looked) == 2:  # after the commit
             (grant,) = (each.grant for each in held)
             exchange(Exchange(releases=[rebuilding.Release(grant.activity_id, grant.grant)]))
             monkeypatch.setattr(dispatch, "CLAIM_SECONDS", 0.0)
-        refuse(held)
+        return with_slots(held)
 
     (activity_id,) = engine.submit(acme)
     with monkeypatch.context() as away:
-        away.setattr(dispatch, "_refuse_late", while_the_server_is_away)
+        away.setattr(dispatch, "_with_slots", while_the_server_is_away)
         engine.drain()
     before = (
         len(called),
