@@ -277,7 +277,7 @@ class AgentViewSet(VersionedResource):
 
     @creation("Add a role to the registry", NewAgentSerializer, PlatformAgentSerializer)
     def create(self, request: Request) -> Response:
-        """Takes effect within two seconds. Workers that were started for all roles serve it after a restart."""
+        """Takes effect within two seconds. Workers without `-Q` serve the new role without a restart."""
         body = read(NewAgentSerializer, request.data)
         agent = Agent(role=body["role"], revision=0)
         if Agent.objects.filter(role=agent.role).exists():
