@@ -68,7 +68,8 @@ def _errors(activity: Activity, new_values: Mapping[str, Any]) -> Iterable[dict[
 
 
 def reschedule_locked(
-    activities: Sequence[Activity], new_values: Mapping[str, Any], *, actor: str, detail: Mapping[str, Any] | None = None
+    activities: Sequence[Activity], new_values: Mapping[str, Any], *, actor: str, detail: Mapping[str, Any] | None = None,
+    verb: str = VERB,
 ) -> None:  # fmt: skip
     """Reschedule waiting, locked activities of one tenant, with as many statements as for one. `new_values` is valid.
 
@@ -79,7 +80,7 @@ def reschedule_locked(
         for activity in activities
         if (changes := _changes(activity, new_values))
     }
-    rows = transitions.remark(details, VERB, actor=actor, **new_values)
+    rows = transitions.remark(details, verb, actor=actor, **new_values)
     if not rows:
         return
     tenant_id, ids = rows[0].tenant_id, [row.id for row in rows]

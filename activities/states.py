@@ -186,6 +186,7 @@ MAY_RUN = SETTLED - FINAL
 REMARKS: dict[str, frozenset[str]] = {
     "reschedule": WAITING | {Status.CREATED.value},
     "run_now": _values([_S.CREATED]),
+    "make_urgent": _values([_S.CREATED, _S.IN_PROGRESS]),  # an item of a person, by its deadlines
 }
 
 

@@ -56,6 +56,7 @@ _VERBS = {
     "cancel": "cancelled",
     "reschedule": "rescheduled",
     "run_now": "started despite pauses",
+    "make_urgent": "made urgent",
 }
 #: Labels for the outcome or status of an item.
 _OUTCOMES = {

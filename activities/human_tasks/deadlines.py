@@ -120,7 +120,7 @@ def _remind(activity: Activity, deadline: Deadline) -> None:
 def _escalate(activity: Activity, deadline: Deadline) -> None:
     previous = activity.human_role
     human_role = deadline.human_role or previous
-    _make_urgent(activity, human_role=human_role)
+    _make_urgent(activity, "escalated", human_role=human_role)
     title = f"Escalated from {previous}: {activity.name}"
     _raise_alert(activity, deadline, AlertKind.ESCALATION, title, Severity.WARNING, human_role)
 
@@ -136,7 +136,7 @@ def _apply_default(activity: Activity, deadline: Deadline) -> None:
         title = f"{NOBODY} {activity.name}: {outcome}"
         _raise_alert(activity, deadline, AlertKind.EXPIRED, title, Severity.WARNING, activity.human_role)
     else:
-        _make_urgent(activity)
+        _make_urgent(activity, "overdue")
         title = f"Overdue: {activity.name}"
         _raise_alert(activity, deadline, AlertKind.OVERDUE, title, Severity.WARNING, activity.human_role)
 
@@ -147,15 +147,18 @@ def _prioritise_late_agent(activity: Activity, deadline: Deadline) -> None:
         return
     if activity.status in REMARKS[rescheduling.VERB] and activity.priority > BANDS["urgent"]:
         rescheduling.reschedule_locked(
-            [activity], {"priority": BANDS["urgent"]}, actor="deadline", detail={"reason": "overdue"}
+            [activity], {"priority": BANDS["urgent"]}, actor=EXPIRED, detail={"reason": "overdue"}
         )
     title = f"Overdue: {activity.name}"
     _raise_alert(activity, deadline, AlertKind.OVERDUE, title, Severity.WARNING, deadline.human_role)
 
 
-def _make_urgent(activity: Activity, **changes: str | None) -> None:
-    rows = Activity.objects.for_tenant(activity.tenant_id).filter(pk=activity.pk)
-    rows.update(priority=min(activity.priority, BANDS["urgent"]), **changes)
+def _make_urgent(activity: Activity, reason: str, **changes: str | None) -> None:
+    """Make a person's open item urgent, with an event in its history. A version that somebody has read before is then out of date."""
+    new_values = {"priority": min(activity.priority, BANDS["urgent"]), **changes}
+    rescheduling.reschedule_locked(
+        [activity], new_values, actor=EXPIRED, detail={"reason": reason}, verb="make_urgent"
+    )
 
 
 _EFFECTS: dict[DeadlineKind, Callable[[Activity, Deadline], None]] = {

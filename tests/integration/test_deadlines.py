@@ -136,6 +136,43 @@ def test_an_escalation_moves_the_approval_to_the_next_role_and_makes_it_urgent(
     assert api().get("/api/v1/inbox/?human_role=editor").json()["results"] == []
 
 
+def test_an_item_that_its_deadlines_make_urgent_has_a_new_version_and_an_event(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    task = add_task(acme, due_seconds=20, escalation=(Later(10, "head"),))
+    address = f"/api/v1/activities/{task}/"
+    client, tags = api(), []
+
+    for seconds in (0, 10, 20):
+        deadlines.pass_due(created_at(acme, task) + timedelta(seconds=seconds))
+        answer = client.get(address, HTTP_IF_NONE_MATCH=tags[-1] if tags else "")
+        tags.append(answer.headers["ETag"])
+
+    assert tags == ['"1"', '"2"', '"2"']  # at its due time it is urgent already
+    assert client.post(f"{address}start/", HTTP_IF_MATCH=tags[0]).status_code == 412
+    (event,) = [
+        entry
+        for entry in client.get(f"{address}timeline/").json()["results"]
+        if entry.get("verb") == "make_urgent"
+    ]
+    assert (event["actor"], event["detail"]) == (
+        "deadline",
+        {"reason": "escalated", "changes": {"priority": [10, 1], "human_role": ["editor", "head"]}},
+    )
+
+
+def test_a_claimed_item_that_is_overdue_has_a_new_version(api: Any, engine: Engine, acme: Tenant) -> None:
+    task = add_task(acme, due_seconds=20)
+    client = api()
+    claimed = client.post(f"/api/v1/activities/{task}/start/").json()
+
+    deadlines.pass_due(created_at(acme, task) + timedelta(seconds=20))
+
+    overdue = client.get(f"/api/v1/activities/{task}/").json()
+    assert (overdue["priority"], overdue["status"]) == (1, "in_progress")
+    assert overdue["version"] == claimed["version"] + 1
+
+
 def test_a_chain_escalates_to_one_role_after_the_other(engine: Engine, acme: Tenant) -> None:
     approval = open_approval(acme, escalation=(Later(10, "lead"), Later(20, "head"), Later(30, "owner")))
 
