@@ -71,21 +71,21 @@ def measure_peer(name: str, folder: Path, scale: float) -> Figures:
     peer, count = PEERS[name], int(1000 * scale)
     python = _python_of_peers()
     with _database(f"peer_{name}_{uuid4().hex[:8]}") as url:
-        environment = _environment(url)
+        variables = _environment(url)
         program = str(PROGRAMS / peer.program)
         for command in (["prepare"], ["submit", str(count)]):
-            subprocess.run([python, program, *command], env=environment, cwd=folder, check=True)
+            subprocess.run([python, program, *command], env=variables, cwd=folder, check=True)
         processes = environment.Processes(
             *[[program, "work"]] * peer.processes,
             log=folder / f"{name}.log",
             cwd=folder,
-            environment=environment,
+            environment=variables,
             interpreter=[python],
         )
         with psycopg.connect(url, autocommit=True) as connection, processes:
 
             def number(query: str) -> int:
-                row = connection.execute(query).fetchone()  # type: ignore[call-overload]
+                row = connection.execute(query).fetchone()
                 return int(row[0]) if row else 0
 
             cost = engine.cost_per_step(
@@ -94,7 +94,7 @@ def measure_peer(name: str, folder: Path, scale: float) -> Figures:
                 total=STEPS * count,
                 all_done=lambda: number(peer.runs) == count,
             )
-            moments = [float(row[0]) for row in connection.execute(peer.steps)]  # type: ignore[call-overload]
+            moments = [float(row[0]) for row in connection.execute(peer.steps)]
     return {"steps/s": rate(moments), "CPU ms per step": cost.cpu_ms}
 
 
@@ -122,7 +122,7 @@ class _database:
 
     def _execute(self, statement: str) -> None:
         with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as connection:
-            connection.execute(statement)  # type: ignore[call-overload]
+            connection.execute(statement)
 
 
 def _python_of_peers() -> str:
