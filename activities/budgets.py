@@ -161,14 +161,18 @@ def settle_ended_run(run: RunToken, end: Any, usage: Usage | None = None) -> Non
 def _warn(tenant_id: UUID, standings: list[Standing]) -> None:
     for budget in standings:
         if budget.warned:
-            raise_alert(
-                tenant_id,
-                AlertKind.BUDGET_WARNING,
-                f"The budget {budget.name} is nearly used up",
-                body=f"{plain(budget.spent)} of {plain(budget.cap)} {budget.unit} are spent. New work waits once the cap is reached.",
-                facts={"budget": budget.id, "spent": budget.spent, "cap": budget.cap, "unit": budget.unit},
-                dedup_key=f"budget:{budget.id}:{budget.period_start}:{plain(budget.cap)}",
-            )
+            _alert_people(tenant_id, budget)
+
+
+def _alert_people(tenant_id: UUID, budget: Standing | Budget) -> None:
+    raise_alert(
+        tenant_id,
+        AlertKind.BUDGET_WARNING,
+        f"The budget {budget.name} is nearly used up",
+        body=f"{plain(budget.spent)} of {plain(budget.cap)} {budget.unit} are spent. New work waits once the cap is reached.",
+        facts={"budget": budget.id, "spent": budget.spent, "cap": budget.cap, "unit": budget.unit},
+        dedup_key=f"budget:{budget.id}:{budget.period_start}:{plain(budget.cap)}",
+    )
 
 
 # Work that waits for a budget holds no slot. Its wakes are due at the end of time, so the promoter never selects them.
@@ -215,6 +219,22 @@ def note_wait(activity: Any, refusal: OutOfBudget) -> None:
         waiting_since=Coalesce(F("waiting_since"), Now()),
         wanted=Least(Coalesce(F("wanted"), Value(refusal.need)), Value(refusal.need)),
     )
+    _warn_of_wait(tenant_id, refusal.budget_id)
+
+
+def _warn_of_wait(tenant_id: UUID, budget_id: UUID) -> None:
+    """Warn people of a budget that was new, or got a lower cap, when most of it was spent already: no report of a run has warned them."""
+    budget = Budget.objects.for_tenant(tenant_id).filter(pk=budget_id, warned_at=None)
+    row = budget.filter(spent__gte=F("cap") * F("warning_share")).first()
+    if row is None or money.has_turned(row):  # in a new period nothing is spent yet
+        return
+    budget.update(warned_at=Now())
+    _alert_people(tenant_id, row)
+
+
+def end_wait(tenant_id: UUID, activity_id: UUID) -> None:
+    """Delete the budget wait of an activity that has ended. In the transaction of its end."""
+    BudgetWait.objects.for_tenant(tenant_id).filter(activity_id=activity_id).delete()
 
 
 def waits_of(tenant_id: UUID, activity_ids: Sequence[UUID]) -> dict[UUID, BudgetWait]:

@@ -12,6 +12,7 @@ from django.db.models import Count
 
 from activities import (
     activity_tree,
+    budgets,
     dead_letter_records,
     intake,
     outbox,
@@ -41,6 +42,7 @@ from tenants.signals import channel_expired, channel_expiring, pauses_changed
 def connect() -> None:
     activity_settled.connect(notify_waiting, dispatch_uid="activities.answer_whoever_waits")
     activity_settled.connect(end_messages, dispatch_uid="activities.end_what_was_told")
+    activity_settled.connect(end_budget_wait, dispatch_uid="activities.end_budget_wait")
     channel_expired.connect(alert_expired_channel, dispatch_uid="activities.tell_of_expired_channel")
     channel_expiring.connect(alert_expiring_channel, dispatch_uid="activities.tell_of_expiring_channel")
     pauses_changed.connect(enforce_pauses, dispatch_uid="activities.enforce_pauses")
@@ -60,6 +62,15 @@ def end_messages(sender: Any, *, activity: Any, **kwargs: Any) -> None:
     producer.end_items_of(activity)
     producer.post_decision(activity)
     subagents.notify_parent(activity)
+
+
+def end_budget_wait(sender: Any, *, activity: Any, **kwargs: Any) -> None:
+    """Delete the budget wait of an activity that ended without another run. `activity` is a `transitions.Moved`."""
+    if activity.status in _ENDS_WITHOUT_RUN:
+        budgets.end_wait(activity.tenant_id, activity.id)
+
+
+_ENDS_WITHOUT_RUN = frozenset({Status.CANCELLED, Status.REASSIGNED, Status.NEEDS_REVIEW})
 
 
 def notify_waiting(sender: Any, *, activity: Any, **kwargs: Any) -> None:

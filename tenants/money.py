@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, DateField, F, Q, QuerySet, Sum, Value
+from django.db.models import Count, DateField, Exists, F, OuterRef, Q, QuerySet, Sum, Value
 from django.db.models.functions import Coalesce, Now, TruncDate, TruncMonth
 
 from tenants import clock
 from tenants.context import APP, tenant_scope
 from tenants.exceptions import NotFound
-from tenants.models import Budget, BudgetPeriod, BudgetUnit, Reservation, UsageEntry
+from tenants.models import Budget, BudgetPeriod, BudgetUnit, BudgetWait, Reservation, UsageEntry
 from tenants.sql import Statement
 
 SCOPE = ("agent_role", "deliverable_id", "activity_id", "unit", "period")
@@ -75,10 +75,14 @@ def lock_budget(tenant_id: UUID, budget_id: UUID) -> Budget:
 
 def roll(budget: Budget) -> None:
     """Begin the current period, if the budget is still in an earlier one. Reservations stay, since their runs go on. Does not save."""
-    start = start_of(budget.period, clock.today())
-    if start > budget.period_start:
-        budget.period_start, budget.spent = start, Decimal(0)
+    if has_turned(budget):
+        budget.period_start, budget.spent = start_of(budget.period, clock.today()), Decimal(0)
         budget.overshoot, budget.warned_at = max(Decimal(0), budget.reserved - budget.cap), None
+
+
+def has_turned(budget: Budget) -> bool:
+    """Whether the period of the budget's figures is over."""
+    return start_of(budget.period, clock.today()) > budget.period_start
 
 
 def recount(tenant_id: UUID, budget_id: UUID) -> Budget:
@@ -101,13 +105,21 @@ def to_recount() -> QuerySet[Any]:
 
 
 def list_awaited_budgets() -> QuerySet[Any]:
-    """Budgets with waiting work that may go on: there is room for it, the period is over, or the budget was deleted."""
+    """Budgets with waiting work that may go on: there is room for it, the period is over, or the budget was deleted.
+
+    Also budgets whose waiting work has ended, so that they no longer say that work waits.
+    """
     room = Q(cap__gte=F("spent") + F("reserved") + F("wanted"), cap__gt=F("spent") + F("reserved"))
     day, month = TruncDate(Now(), tzinfo=UTC), TruncMonth(Now(), tzinfo=UTC, output_field=DateField())
     is_over = Q(period=BudgetPeriod.DAY, period_start__lt=day) | Q(
         period=BudgetPeriod.MONTH, period_start__lt=month
     )
-    return Budget.objects.filter(Q(deleted_at__isnull=False) | room | is_over, waiting_since__isnull=False)
+    nothing_waits = ~Exists(
+        BudgetWait.objects.filter(tenant_id=OuterRef("tenant_id"), budget_id=OuterRef("pk"))
+    )
+    return Budget.objects.filter(
+        Q(deleted_at__isnull=False) | room | is_over | nothing_waits, waiting_since__isnull=False
+    )
 
 
 #: When a total begins: before everything.

@@ -70,7 +70,7 @@ class ReviewSerializer(StrictSerializer):
     chosen_option = Text(max_length=200, **OPTIONAL)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        if not attrs["approved"] and not attrs.get("feedback"):
+        if not attrs["approved"] and not (attrs.get("feedback") or "").strip():
             raise serializers.ValidationError(
                 {"feedback": ["is required for changes: the agent works by it"]}
             )

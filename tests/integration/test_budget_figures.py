@@ -15,7 +15,7 @@ from tenants import caches, money
 from tenants.context import tenant_scope
 from tenants.models import Budget, Tenant
 from tests.engine import Engine
-from tests.integration.test_costs import counted
+from tests.integration.test_costs import counted, keep_settings
 from tests.spending import (
     accept,
     accept_run,
@@ -94,6 +94,7 @@ def test_a_budget_costs_one_statement_at_the_start_and_one_at_the_end_of_a_run(
 ) -> None:
     """A report takes one more statement, with or without budgets. `test_costs` counts those without budgets and reports."""
     make_budget(acme, "100")
+    keep_settings(monkeypatch)
     if cost:
         engine.agent.behaviour = complete_at_cost(cost)
     engine.submit(acme)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from activities import background_tasks, cancellation, wait_reasons
+from activities import background_tasks, cancellation, reassignment, wait_reasons
 from activities import budgets as activity_budgets
 from activities.execution import agent_tools, reports, results
 from activities.maintenance import recovery
@@ -20,7 +20,7 @@ from agents.contracts import AgentRequest, RunLink
 from agents.exceptions import RetryableAgentError
 from tenants import clock, money
 from tenants.context import system_scope, tenant_scope
-from tenants.models import Tenant
+from tenants.models import Budget, Tenant
 from tests.engine import Engine, simultaneously
 from tests.spending import (
     accept,
@@ -234,6 +234,61 @@ def test_people_are_warned_once_for_each_cap_even_by_simultaneous_reports(
     money.change_budget(acme.pk, budget.pk, {"cap": Decimal("1.10")})
     reports.beat(runs[0], progress=None, usage=dollars("0.26"))
     assert warnings() == 2, "no second warning for the same cap"
+
+
+def test_people_are_warned_once_of_a_cap_below_what_is_spent_when_work_waits_for_it(
+    engine: Engine, acme: Tenant
+) -> None:
+    budget = make_budget(acme, "10.00")
+    engine.agent.behaviour = complete_at_cost("0.50")
+    engine.submit(acme)
+    engine.drain()
+    money.change_budget(acme.pk, budget.pk, {"cap": Decimal("0.60")})
+
+    engine.submit(acme, count=2)
+    engine.drain()
+
+    with tenant_scope(acme.pk):
+        (alert,) = Alert.objects.filter(kind="budget_warning")
+    assert alert.body.startswith("0.5 of 0.6 dollars are spent.")
+    assert reload(budget).warned_at is not None
+
+
+def test_nobody_is_warned_of_what_an_earlier_period_has_spent(engine: Engine, acme: Tenant) -> None:
+    budget = make_budget(acme, "0.50", period="day", estimate=Decimal("0.60"))
+    with tenant_scope(acme.pk):
+        Budget.objects.filter(pk=budget.pk).update(spent=Decimal("0.50"), period_start=date(2020, 1, 1))
+
+    (activity_id,) = engine.submit(acme)
+    engine.drain()
+
+    assert wait_reasons.why(acme.pk, activity_id).code == "budget"
+    with tenant_scope(acme.pk):
+        assert not Alert.objects.filter(kind="budget_warning").exists()
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        partial(cancellation.cancel, actor="test"),
+        partial(reassignment.reassign, human_role="editor", reason="Ours.", actor="test"),
+    ],
+    ids=["cancelled", "reassigned"],
+)
+def test_a_budget_whose_waiting_work_has_ended_no_longer_says_that_work_waits(
+    engine: Engine, acme: Tenant, end: Any
+) -> None:
+    budget = make_budget(acme, "0.20")
+    (activity_id,) = engine.submit(acme)
+    engine.drain()
+    assert reload(budget).waiting_since is not None
+
+    end(acme.pk, activity_id)
+    release_waiting_work(engine)
+
+    assert reload(budget).waiting_since is None
+    with system_scope():
+        assert not activity_budgets.needing_work().exists()
 
 
 ENDS: dict[str, Any] = {

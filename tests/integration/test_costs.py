@@ -33,17 +33,21 @@ from tenants.redis import SentCommand
 from tests.engine import Engine
 
 
-@pytest.fixture
-def acme(engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> Tenant:
-    # Settings that are read again every few seconds must not be counted on a slow machine.
+def keep_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not count settings and times that are read again every few seconds, also on a slow machine."""
     for module in (scheduler_settings, backlog):
         monkeypatch.setattr(module, "KEPT_SECONDS", math.inf)
     monkeypatch.setattr(configuration, "ROLES_KEPT_SECONDS", math.inf)
     monkeypatch.setattr(configuration._kept, "_check_seconds", math.inf)
     monkeypatch.setattr(clock, "RENEW_SECONDS", math.inf)
-    engine.serve(tenant)
     monkeypatch.setattr(clock, "_last", None)
     clock.now()
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> Tenant:
+    keep_settings(monkeypatch)
+    engine.serve(tenant)
     engine.submit(tenant)
     engine.drain()  # then connections, prepared statements and settings are cached
     return tenant

@@ -119,11 +119,16 @@ def test_a_review_can_be_approved_and_rejected_like_a_gate(
     assert (request.wake_reason, request.wakes[0]["reviewer_feedback"]) == (reason, "See there.")
 
 
-def test_a_rejection_without_feedback_is_refused(api: Any, engine: Engine, acme: Tenant) -> None:
+@pytest.mark.parametrize("feedback", [{}, {"feedback": None}, {"feedback": ""}, {"feedback": " \n "}])
+def test_a_rejection_without_feedback_is_refused(
+    api: Any, engine: Engine, acme: Tenant, feedback: dict[str, str | None]
+) -> None:
     _, review = request_review(engine, acme)
 
     refused = problem(
-        api("reviewer").post(action_url(review, "review"), {"approved": False}), 400, "validation_failed"
+        api("reviewer").post(action_url(review, "review"), {"approved": False, **feedback}),
+        400,
+        "validation_failed",
     )
 
     assert [fault["path"] for fault in refused["errors"]] == ["feedback"]
