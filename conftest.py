@@ -142,7 +142,7 @@ _template_string_if_invalid_marker = _django_clear_site_cache = _nothing
 @pytest.fixture(autouse=True)
 def known_time() -> None:
     """Set the clock without asking PostgreSQL, which is on this machine, so that statements can be counted."""
-    clock.tell(datetime.now(UTC), asked_at=time.monotonic())
+    clock.learn(datetime.now(UTC), requested_at=time.monotonic())
 
 
 @pytest.fixture

@@ -123,7 +123,7 @@ PATIENCE_SECONDS = 0.05  # between checks of the intake while a start waits for 
 
 @dataclass(slots=True)
 class Protection:
-    """Load protection of this process. One thread calls `look` about once a second; every run happens inside `turn`."""
+    """Load protection of this process. One thread calls `measure` about once a second; every run happens inside `turn`."""
 
     read: Callable[[], Load] = field(default_factory=lambda: Meter().read)
     clock: Callable[[], float] = time.monotonic
@@ -135,7 +135,7 @@ class Protection:
     _next_turn: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def look(self) -> Load:
+    def measure(self) -> Load:
         """Measure the load, and close or open the intake."""
         load = self._smooth(self.read())
         lease = leases.current()

@@ -465,7 +465,7 @@ RENEWED_EVERY = 100  # answers
 def poll(batch: ProviderBatch, api: MessageBatches) -> None:
     """Record the answers if the batch has ended, or else poll again later."""
     try:
-        if not api.look(batch.external_id).ended:
+        if not api.fetch(batch.external_id).ended:
             move(batch, BatchState.SENT, due_at=from_now(settings.ORCHESTRATOR_BATCH_POLL_SECONDS))
         elif _record_answers(batch, api):
             move(batch, BatchState.SENT, state=BatchState.ENDED, ended_at=Now(), error=None)

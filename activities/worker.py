@@ -27,8 +27,8 @@ from . import leases, relay
 
 logger = logging.getLogger(__name__)
 
-SWEEP_LOOKS = 10  # load measurements between two sweeps of workspaces that dead workers left behind
-TIDY_LOOKS = 600  # and between two deletions of old transcripts
+SWEEP_AFTER = 10  # load measurements between two sweeps of workspaces that dead workers left behind
+TIDY_AFTER = 600  # and between two deletions of old transcripts
 
 
 def begin(*, roles: list[str], concurrency: int, intake: activity_intake.Intake | None = None) -> None:
@@ -45,14 +45,14 @@ def begin(*, roles: list[str], concurrency: int, intake: activity_intake.Intake 
 
 def _watch_host(lease: leases.Lease) -> None:
     """Measure the load and remove leftover files until the process ends."""
-    looks = 0
+    count = 0
     while not lease.ended.wait(settings.ORCHESTRATOR_LOAD_SECONDS):
-        _try(PROTECTION.look)
-        if looks % SWEEP_LOOKS == 0:
+        _try(PROTECTION.measure)
+        if count % SWEEP_AFTER == 0:
             _try(workspaces.sweep)
-        if looks % TIDY_LOOKS == 0:
+        if count % TIDY_AFTER == 0:
             _try(retention.delete_old_transcripts)
-        looks += 1
+        count += 1
     connections.close_all()
 
 

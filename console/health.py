@@ -162,7 +162,7 @@ class Check:
     seconds_ago: float = 0.0  # the age of this result
 
     @property
-    def well(self) -> bool:
+    def is_healthy(self) -> bool:
         return self.state in ("ok", "open")
 
     @property
@@ -195,8 +195,8 @@ def check_all(*, patience_seconds: float = PATIENCE_SECONDS) -> list[Check]:
 
 def status_of(checks: list[Check]) -> str:
     """Return `ready`, `degraded` or `unavailable`."""
-    unwell = {check.name for check in checks if not check.well}
-    return "unavailable" if unwell & NEEDED else "degraded" if unwell else "ready"
+    unhealthy = {check.name for check in checks if not check.is_healthy}
+    return "unavailable" if unhealthy & NEEDED else "degraded" if unhealthy else "ready"
 
 
 def _check(name: str, answer: Answer) -> Check:
@@ -220,7 +220,7 @@ def _upkeep(answer: Answer) -> Check:
     jobs: job_records.Upkeep = answer.value
     if jobs.expired is not None and jobs.expired > LEADERLESS_SECONDS:
         return Check("upkeep", "leaderless", answer.milliseconds, f"nobody leads for {jobs.expired:.0f} s")
-    names = ", ".join(job.name for job in jobs.unwell)
+    names = ", ".join(job.name for job in jobs.unhealthy)
     return Check("upkeep", "failing" if names else "ok", answer.milliseconds, names)
 
 

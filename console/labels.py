@@ -7,7 +7,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from activities.states import BANDS, LinkKind, Status
-from pipelines.diagram import LOOKS
+from pipelines.diagram import STATUS_STYLES
 
 #: Kinds of inbox items, in the order of the page: singular and plural.
 KINDS: Mapping[str, tuple[str, str]] = {
@@ -140,7 +140,7 @@ _TONE_OF = {state: tone for tone, states in _TONES.items() for state in states}
 
 def tone_of(state: str) -> str:
     """Return `good`, `bad`, `ask`, `live`, `idle` or `off`: classes of the style sheet."""
-    known = LOOKS.get(str(state))
+    known = STATUS_STYLES.get(str(state))
     return known[0] if known else _TONE_OF.get(str(state), "off")
 
 

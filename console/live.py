@@ -21,7 +21,7 @@ LAST_SEEN = "Last-Event-ID"
 LONGEST_NUMBER = 18  # digits, which fit into the log's 64-bit numbers
 
 
-def parts_wanted(request: HttpRequest) -> frozenset[str] | None:
+def requested_parts(request: HttpRequest) -> frozenset[str] | None:
     """Return the ids of the requested parts, so that nothing else has to be read; None if the whole page is requested."""
     header = request.headers.get(PARTS)
     return None if header is None else frozenset(header.split())

@@ -212,7 +212,7 @@ def overview_within(scope: AbstractContextManager[None]) -> Overview:
     checks = health.check_all(patience_seconds=PATIENCE_SECONDS)
     work = None if health.status_of(checks) == "unavailable" else _read(scope)
     figures = work[0] if work else None
-    reasons = [check.sentence for check in checks if not check.well]
+    reasons = [check.sentence for check in checks if not check.is_healthy]
     people: list[PeopleRow] = []
     needs: list[Need] = []
     causes: dict[str, str] = {}

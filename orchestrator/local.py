@@ -43,12 +43,12 @@ class Addresses:
 
 @dataclass(slots=True)
 class LocalStack:
-    """`running` starts everything and stops it again. `tell` prints the progress."""
+    """`running` starts everything and stops it again. `report` prints the progress."""
 
     home: ServiceHome
     port: int
     flower_port: int
-    tell: Callable[[str], None]
+    report: Callable[[str], None]
     concurrency: int | None = None
 
     @contextmanager
@@ -61,7 +61,7 @@ class LocalStack:
                 require_free({"PORT": self.port, "FLOWER_PORT": self.flower_port})
                 password = self._prepare()
                 agents = self._start_agents(supervisor)
-                self.tell("Starting web, worker, beat and Flower")
+                self.report("Starting web, worker, beat and Flower")
                 for spec in self._processes():
                     supervisor.start(spec)
                 web = f"http://127.0.0.1:{self.port}"
@@ -71,7 +71,7 @@ class LocalStack:
                     Addresses(web, f"http://127.0.0.1:{self.flower_port}", password, flower_login, agents),
                 )
         finally:
-            stop_servers(self.home, self.tell)
+            stop_servers(self.home, self.report)
 
     def _environment(self, flower_login: str) -> dict[str, str]:
         return {
@@ -84,7 +84,7 @@ class LocalStack:
 
     def _prepare(self) -> str:
         """Migrate the database, ensure that the admin login exists, and return its password."""
-        self.tell("Preparing the database")
+        self.report("Preparing the database")
         call_command("migrate", verbosity=0)
         password = self.home.secret("admin_password")
         users = get_user_model()
@@ -102,7 +102,7 @@ class LocalStack:
 
     def _start_agents(self, supervisor: Supervisor) -> str:
         """Start the sample agents, set them as endpoints of their roles, and return their URL."""
-        self.tell("Starting the sample agents")
+        self.report("Starting the sample agents")
         ready = self.home.path / "agents.url"
         ready.unlink(missing_ok=True)
         argv = (
@@ -132,24 +132,24 @@ def owns_servers() -> bool:
     return os.environ.get("ORCHESTRATOR_START_SERVICES") == "1"
 
 
-def stop_servers(home: ServiceHome, tell: Callable[[str], None]) -> None:
+def stop_servers(home: ServiceHome, report: Callable[[str], None]) -> None:
     """Stop the embedded servers that this process has started, unless another stack of this home uses them."""
     connections.close_all()
     if not owns_servers() or embedded.find(home) is None:
         return
     with suppress(HomeBusy), home.lock("supervisor.lock", seconds=0):
-        tell("Stopping the servers")
+        report("Stopping the servers")
         embedded.stop(home)
 
 
-def keep_alive(supervisor: Supervisor, tell: Callable[[str], None]) -> None:
+def keep_alive(supervisor: Supervisor, report: Callable[[str], None]) -> None:
     """Restart what ended unexpectedly, such as a killed server, or a worker that its watchdog ended."""
     died = [server.name for server in embedded.status(supervisor.home) if server.state == "died"]
     if died and owns_servers():
-        tell(f"{' and '.join(died)} ended; restarting")
+        report(f"{' and '.join(died)} ended; restarting")
         embedded.start(supervisor.home)
     for ended in supervisor.list_ended():
-        tell(f"{ended.name} ended with exit code {ended.exit_code}; restarting it (log: {ended.log})")
+        report(f"{ended.name} ended with exit code {ended.exit_code}; restarting it (log: {ended.log})")
         supervisor.restart(ended.name)
 
 

@@ -156,7 +156,7 @@ def _of_upkeep(upkeep: Upkeep) -> Iterator[Metric]:
     if upkeep.epoch:
         yield single("leader_epoch", upkeep.epoch)
         yield single("leader_up", int(upkeep.expired is None))
-    yield family("system_job_up", (((job.name, job.owner), int(job.well)) for job in jobs))
+    yield family("system_job_up", (((job.name, job.owner), int(job.is_healthy)) for job in jobs))
     yield family(
         "system_job_age_seconds", (((job.name,), job.succeeded) for job in jobs if job.succeeded is not None)
     )

@@ -21,7 +21,18 @@ from activities.states import STATUSES
 from pipelines.definition import PipelineDefinition, StepDefinition
 from pipelines.graph import Graph
 
-__all__ = ("DARK", "LIGHT", "LOOKS", "RULES", "STYLE", "TONES", "Counts", "States", "StepPicture", "draw")
+__all__ = (
+    "DARK",
+    "LIGHT",
+    "RULES",
+    "STATUS_STYLES",
+    "STYLE",
+    "TONES",
+    "Counts",
+    "States",
+    "StepPicture",
+    "draw",
+)
 
 
 def draw(
@@ -217,13 +228,17 @@ def _box(layer: int, steps: list[StepDefinition], states: States | None, counts:
     if len(steps) == 1 and any((branches := counts.get(steps[0].id, {})).values()):
         whole = replace(pictures[0], detail="")
         pictures = [each for status, n in branches.items() for each in [replace(whole, status=status)] * n]
-    looks = {look_of(picture) for picture in pictures}
-    tone = next(tone for tone in TONES if any(look[0] == tone for look in looks))
-    return Cell(layer, tone, steps, pictures, 66 + (12 + 16 * (len(looks) > 2)) * (len(pictures) > 1))
+    styles = {style_of(picture) for picture in pictures}
+    tone = next(tone for tone in TONES if any(style[0] == tone for style in styles))
+    return Cell(layer, tone, steps, pictures, 66 + (12 + 16 * (len(styles) > 2)) * (len(pictures) > 1))
 
 
-def look_of(picture: StepPicture) -> tuple[str, str, str]:
-    return LOOKS.get(picture.status) or ("idle", "dots", picture.status.replace("_", " ").capitalize())
+def style_of(picture: StepPicture) -> tuple[str, str, str]:
+    return STATUS_STYLES.get(picture.status) or (
+        "idle",
+        "dots",
+        picture.status.replace("_", " ").capitalize(),
+    )
 
 
 # The lines of a picture.
@@ -311,16 +326,16 @@ def draw_node(cell: Cell) -> str:
 
 
 def _state(cell: Cell) -> Iterator[str]:
-    looks = sorted(map(look_of, cell.pictures), key=lambda look: TONES.index(look[0]))
-    lines = [join_parts(looks[0][2], cell.pictures[0].detail)]
-    if len(looks) > 1:
-        counts = [f"{number:,} {words.lower()}" for (_, _, words), number in Counter(looks).items()]
+    styles = sorted(map(style_of, cell.pictures), key=lambda style: TONES.index(style[0]))
+    lines = [join_parts(styles[0][2], cell.pictures[0].detail)]
+    if len(styles) > 1:
+        counts = [f"{number:,} {words.lower()}" for (_, _, words), number in Counter(styles).items()]
         lines = [join_parts(*counts[:2]), join_parts(*counts[2:])]
-    yield f'<circle class="disc" cx="20" cy="53" r="6.5"/>{draw_glyph("glyph", 20, 53, looks[0][1])}'
+    yield f'<circle class="disc" cx="20" cy="53" r="6.5"/>{draw_glyph("glyph", 20, 53, styles[0][1])}'
     for number, line in enumerate(filter(None, lines)):
         yield one_line("more" if number else "state", 32, 57 + 16 * number, line, WIDTH - 50, 7.8)
-    x, share = 14.0, (WIDTH - 28) / len(looks)
-    for tone, number in Counter(look[0] for look in looks).items() if len(looks) > 1 else ():
+    x, share = 14.0, (WIDTH - 28) / len(styles)
+    for tone, number in Counter(style[0] for style in styles).items() if len(styles) > 1 else ():
         bar = f'x="{x:.1f}" y="{cell.height - 12:g}" width="{share * number:.1f}" height="4"'
         yield f'<rect class="part {tone}" {bar}/>'
         x += share * number
@@ -350,9 +365,9 @@ def _name(cell: Cell) -> str:
 def _describe_cell(cell: Cell) -> str:
     """Return the details for which the box has no room."""
     step, more = cell.steps[0], len(cell.steps) - 12
-    states = [join_parts(look_of(picture)[2], picture.detail) for picture in cell.pictures[:12]]
+    states = [join_parts(style_of(picture)[2], picture.detail) for picture in cell.pictures[:12]]
     if cell.number > len(cell.steps):
-        branches = Counter(look_of(picture)[2].lower() for picture in cell.pictures)
+        branches = Counter(style_of(picture)[2].lower() for picture in cell.pictures)
         states = [join_parts(*(f"{number:,} {words}" for words, number in branches.items()))]
     who = step.human_role or step.agent_role or step.template
     lines = [join_parts(each.title, who, *states[n : n + 1]) for n, each in enumerate(cell.steps[:12])]
@@ -380,13 +395,13 @@ States = Mapping[str, StepPicture]  # by step id; a missing step is pending
 Counts = Mapping[str, Mapping[str, int]]
 
 
-# The look of steps: tone, glyph and words for each status, and the light and dark styles.
+# The style of steps: tone, glyph and words for each status, and the light and dark styles.
 #
 # The tone alone never conveys a state: each has its own glyph and words.
 
 
 TONES = ("bad", "ask", "live", "idle", "good", "off")  # most important first
-LOOKS = {  # tone, glyph and words by status of a step or its activity
+STATUS_STYLES = {  # tone, glyph and words by status of a step or its activity
     "pending": ("idle", "", "Waiting"),
     "active": ("live", "play", "Running"),
     "skipped": ("off", "skip", "Skipped"),

@@ -137,14 +137,18 @@ def start_runs(
 
 
 def errors_of(
-    tenant_id: UUID, pipeline_key: str, given: Iterable[Mapping[str, Any]], *, unknown: Collection[str] = ()
+    tenant_id: UUID,
+    pipeline_key: str,
+    param_sets: Iterable[Mapping[str, Any]],
+    *,
+    unknown: Collection[str] = (),
 ) -> list[list[InputError]]:
     """Return, for each set of parameters, the errors with which a run would be refused. Needs a `tenant_scope`.
 
     `unknown`: as in `parameters`. Raises `NotFound`, `PipelineDisabled`.
     """
     plan = versions.compile_version(_newest_version(tenant_id, pipeline_key))
-    return [_errors(tenant_id, plan, params, unknown) for params in given]
+    return [_errors(tenant_id, plan, params, unknown) for params in param_sets]
 
 
 def _errors(

@@ -44,21 +44,21 @@ def today() -> date:
     return now().date()
 
 
-def tell(at: datetime, *, asked_at: float) -> None:
-    """Record a `clock_timestamp()` from an answer of PostgreSQL. `asked_at` is the monotonic time before the query."""
+def learn(at: datetime, *, requested_at: float) -> None:
+    """Record a `clock_timestamp()` from an answer of PostgreSQL. `requested_at` is the monotonic time before the query."""
     global _last
     answered = time.monotonic()
-    if answered - asked_at < SLOW_SECONDS or _last is None:
-        _last = _Reading(at.astimezone(UTC), (asked_at + answered) / 2, answered + RENEW_SECONDS)
+    if answered - requested_at < SLOW_SECONDS or _last is None:
+        _last = _Reading(at.astimezone(UTC), (requested_at + answered) / 2, answered + RENEW_SECONDS)
 
 
 def _read(previous: _Reading | None) -> _Reading:
     global _last
-    asked_at = time.monotonic()
+    requested_at = time.monotonic()
     try:
         with connections[current_alias()].cursor() as cursor:
             cursor.execute("SELECT clock_timestamp()")
-            tell(cursor.fetchone()[0], asked_at=asked_at)
+            learn(cursor.fetchone()[0], requested_at=requested_at)
     except DatabaseFault:
         if previous is None:
             raise

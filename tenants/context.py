@@ -27,7 +27,7 @@ from psycopg.pq import ExecStatus, TransactionStatus
 
 from tenants.connection_pool import ConnectionPool
 from tenants.current_tenant import CURRENT
-from tenants.exceptions import TenantOutOfSight, TenantScopeConflict
+from tenants.exceptions import TenantNotVisible, TenantScopeConflict
 from tenants.postgresql.base import BoundedConnection
 
 APP = "default"
@@ -39,8 +39,8 @@ OWNER = "owner"
 POOL = ConnectionPool(APP)
 
 _alias: ContextVar[str] = ContextVar("database_alias", default=APP)
-_in_sight: ContextVar[frozenset[UUID] | None] = ContextVar(
-    "tenants_in_sight", default=None
+_visible_tenants: ContextVar[frozenset[UUID] | None] = ContextVar(
+    "visible_tenants", default=None
 )  # None: not in an `admin_scope`
 
 
@@ -66,9 +66,9 @@ def tenant_scope(tenant_id: UUID, *, is_patient: bool = True) -> Iterator[None]:
             raise TenantScopeConflict(f"the scope of {outer} is open, {tenant_id} was requested")
         yield
         return
-    in_sight = _in_sight.get()
-    if in_sight is not None and tenant_id not in in_sight:
-        raise TenantOutOfSight(f"this request of the admin may not access {tenant_id}")
+    visible = _visible_tenants.get()
+    if visible is not None and tenant_id not in visible:
+        raise TenantNotVisible(f"this request of the admin may not access {tenant_id}")
     with POOL.connection(), transaction.atomic(using=APP):
         set_tenant(tenant_id, is_patient=is_patient)
         tenant_token, alias_token = CURRENT.set(tenant_id), _alias.set(APP)
@@ -120,11 +120,11 @@ def system_scope() -> Iterator[None]:
     """Send the ORM to the role that sees every tenant. Must not be used inside a `tenant_scope`."""
     if CURRENT.get() is not None:
         raise TenantScopeConflict("a tenant's scope may not be widened to all tenants")
-    token, sight_token = _alias.set(SYSTEM), _in_sight.set(None)
+    token, visible_token = _alias.set(SYSTEM), _visible_tenants.set(None)
     try:
         yield
     finally:
-        _in_sight.reset(sight_token)
+        _visible_tenants.reset(visible_token)
         _alias.reset(token)
 
 
@@ -136,11 +136,11 @@ def admin_scope(*, reads: Collection[UUID], writes: Collection[UUID], platform: 
     connection that it uses; a connection that was replaced meanwhile has no setting, and returns no rows.
     """
     _set_admin_tenants(reads, writes, platform)
-    token, sight_token = _alias.set(ADMIN), _in_sight.set(frozenset(reads))
+    token, visible_token = _alias.set(ADMIN), _visible_tenants.set(frozenset(reads))
     try:
         yield
     finally:
-        _in_sight.reset(sight_token)
+        _visible_tenants.reset(visible_token)
         _alias.reset(token)
         _set_admin_tenants((), (), False)
 

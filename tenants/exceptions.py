@@ -48,7 +48,7 @@ class TenantScopeConflict(TenantError):
     code = "tenant_scope_conflict"
 
 
-class TenantOutOfSight(TenantScopeConflict):
+class TenantNotVisible(TenantScopeConflict):
     """The admin's request may not access this tenant."""
 
     code = "tenant_out_of_sight"

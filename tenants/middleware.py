@@ -14,7 +14,7 @@ from django.views import defaults
 
 from tenants import admin_scope, audit, request_context, tracing
 from tenants.bounds import TooManyOwned
-from tenants.exceptions import TenantOutOfSight
+from tenants.exceptions import TenantNotVisible
 from tenants.identifiers import uuid7
 
 PROBES = ("/healthz", "/readyz", "/metrics", "/static/")
@@ -128,7 +128,7 @@ class AdminMiddleware:
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
         """Answer a refusal of the database as a missing permission, even if our own code did not check."""
         is_refusal = isinstance(error.__cause__, psycopg.errors.InsufficientPrivilege)
-        if request.path.startswith(ADMIN) and (is_refusal or isinstance(error, TenantOutOfSight)):
+        if request.path.startswith(ADMIN) and (is_refusal or isinstance(error, TenantNotVisible)):
             logger.warning(
                 "The admin was denied access to a row",
                 extra={"action": "admin_refused", "path": request.path},

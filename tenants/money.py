@@ -227,22 +227,22 @@ class BudgetedRun:
 Standing = Any
 
 
-def reserve(bearer: BudgetedRun, *, dollars: Decimal, tokens: Decimal) -> list[Standing]:
+def reserve(run: BudgetedRun, *, dollars: Decimal, tokens: Decimal) -> list[Standing]:
     """Reserve in every budget of the run, or in none unless all have room; returns the state of each.
 
     The amounts are for budgets without an estimate.
     """
     return _RESERVE.run(
-        {**bearer.parameters(), "day": clock.today(), "dollars": dollars, "tokens": tokens}, using=APP
+        {**run.parameters(), "day": clock.today(), "dollars": dollars, "tokens": tokens}, using=APP
     )
 
 
 def settle(
-    bearer: BudgetedRun, *, dollars: Decimal, tokens: int, ended: bool, day: date | None = None
+    run: BudgetedRun, *, dollars: Decimal, tokens: int, ended: bool, day: date | None = None
 ) -> list[Standing]:
     """Count what the run has consumed since its last report; returns the state of each budget after that."""
     more = {"dollars": dollars, "tokens": tokens, "ended": ended, "day": day or clock.today()}
-    return _SETTLE.run({**bearer.parameters(), **more}, using=APP)
+    return _SETTLE.run({**run.parameters(), **more}, using=APP)
 
 
 def release(tenant_id: UUID, run_ids: Sequence[UUID]) -> None:

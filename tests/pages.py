@@ -59,7 +59,7 @@ def cut_streams() -> bool:
         return False
     eventually(lambda: not streams._new)
     for stream in streams._streams():
-        stream.unwelcome = True
+        stream.is_revoked = True
     with suppress(OSError):  # because the hub may have ended already
         if (waker := streams._waker) is not None:
             waker.send(b"!")

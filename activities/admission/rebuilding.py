@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 PAGE = 1_000
 WINDOW = timedelta(seconds=60)  # of the runaway guard; lua/library.lua has it too.
-LONGEST_LOOK = timedelta(hours=1)  # how far back starts are counted when a rate limit is restored
+LONGEST_WINDOW = timedelta(hours=1)  # how far back starts are counted when a rate limit is restored
 # A claim whose slot was confirmed before the wipe, or before an audit, commits within this time. After it, the run can be counted.
 SETTLE_SECONDS = 2 * CLAIM_SECONDS
 
@@ -84,7 +84,7 @@ def _restore_runs(generation: str) -> int:
 def _restore_starts(generation: str) -> None:
     """Count recent starts against rate limits, so that a wipe of Redis does not allow them a second time.
 
-    A token bucket gets at least its capacity minus the starts within the time that it takes to fill. Times before `LONGEST_LOOK` are not
+    A token bucket gets at least its capacity minus the starts within the time that it takes to fill. Times before `LONGEST_WINDOW` are not
     counted as refill.
     """
     with system_scope():
@@ -105,16 +105,16 @@ def _restore_starts(generation: str) -> None:
 
 def _tokens_of(config: AgentConfig) -> float:
     per_second, capacity = float(config.rate["per_second"]), float(config.rate["capacity"])
-    look = min(timedelta(seconds=capacity / per_second), LONGEST_LOOK)
+    window = min(timedelta(seconds=capacity / per_second), LONGEST_WINDOW)
     started = _recent(
-        ActivityRun.objects.filter(tenant_id=config.tenant_id, activity__agent_role=config.agent_id), look
+        ActivityRun.objects.filter(tenant_id=config.tenant_id, activity__agent_role=config.agent_id), window
     )[: math.ceil(capacity)].count()
-    return max(0.0, min(capacity, look.total_seconds() * per_second) - started)
+    return max(0.0, min(capacity, window.total_seconds() * per_second) - started)
 
 
 def _recent(runs: QuerySet[ActivityRun], within: timedelta) -> QuerySet[ActivityRun]:
-    """Select runs that started within this time. Their ids come from the clock of a worker, which may be off by `LONGEST_LOOK`."""
-    earliest = first_id_at(clock.now() - within - LONGEST_LOOK)
+    """Select runs that started within this time. Their ids come from the clock of a worker, which may be off by `LONGEST_WINDOW`."""
+    earliest = first_id_at(clock.now() - within - LONGEST_WINDOW)
     return runs.filter(pk__gte=earliest, started_at__gt=Now() - within)
 
 

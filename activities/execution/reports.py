@@ -184,17 +184,17 @@ def complete(token: RunToken, result: Completed, *, actor: str) -> Receipt:
     return Receipt.ACCEPTED
 
 
-def fail(token: RunToken, fault: AgentError, *, actor: str) -> Receipt:
+def fail(token: RunToken, error: AgentError, *, actor: str) -> Receipt:
     """Record the failure. Raises `RunOver`."""
     try:
-        results.record_failed(token, fault, actor=actor)
-    except RunSuperseded as error:
+        results.record_failed(token, error, actor=actor)
+    except RunSuperseded as superseded:
         with tenant_scope(token.tenant_id):
             run = _runs_of(token).first()
         if run is not None and run.ended_by_tool:
             return Receipt.SUSPENDED
-        if run is None or run.status != RunStatus.FAILED or run.error != results.as_dict(fault):
-            raise RunOver(reason_of(run)) from error
+        if run is None or run.status != RunStatus.FAILED or run.error != results.as_dict(error):
+            raise RunOver(reason_of(run)) from superseded
         return Receipt.REPEATED
     return Receipt.ACCEPTED
 

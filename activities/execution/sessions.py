@@ -23,7 +23,7 @@ def resume(claimed: Any) -> str:
     session_id: str = claimed.session["id"]
     if claimed.session["fits"]:
         return session_id
-    facts = (claimed.tenant_id, _matter_of(claimed), claimed.agent_role, session_id)
+    facts = (claimed.tenant_id, _owner_of(claimed), claimed.agent_role, session_id)
     with tenant_scope(claimed.tenant_id):
         sessions.end(*facts, EndReason.INSTRUCTIONS_CHANGED)
     return ""
@@ -47,9 +47,9 @@ def note_used(run: RunToken, activity: Any, session_id: str | None) -> None:
         return
     if _is_news(run, session_id):
         _begin(run, activity, session_id)
-    elif matter := _matter_of(activity):
+    elif owner := _owner_of(activity):
         sessions.continue_session(
-            run.tenant_id, matter, activity.agent_role, session_id, briefing=run.briefing
+            run.tenant_id, owner, activity.agent_role, session_id, briefing=run.briefing
         )
 
 
@@ -66,8 +66,8 @@ def was_given(run: RunToken) -> bool:
 
 def disown(run: RunToken, activity: Any) -> None:
     """End the session that the agent does not know."""
-    matter = _matter_of(activity)
-    sessions.end(run.tenant_id, matter, activity.agent_role, run.session_id, EndReason.INVALID)
+    owner = _owner_of(activity)
+    sessions.end(run.tenant_id, owner, activity.agent_role, run.session_id, EndReason.INVALID)
 
 
 def _is_news(run: RunToken, session_id: str) -> bool:
@@ -80,10 +80,10 @@ def _is_news(run: RunToken, session_id: str) -> bool:
 
 def _begin(run: RunToken, activity: Any, session_id: str) -> None:
     """Make it the live session of the activity's mailbox or deliverable, if there is one."""
-    if matter := _matter_of(activity):
-        sessions.begin(run.tenant_id, matter, activity.agent_role, session_id, briefing=run.briefing)
+    if owner := _owner_of(activity):
+        sessions.begin(run.tenant_id, owner, activity.agent_role, session_id, briefing=run.briefing)
 
 
-def _matter_of(activity: Any) -> Any:
+def _owner_of(activity: Any) -> Any:
     """Return the subject of the session: the mailbox, else the deliverable, else None."""
     return activity.mailbox_id or activity.deliverable_id

@@ -57,7 +57,7 @@ class JobState:
     lag: float
 
     @property
-    def well(self) -> bool:
+    def is_healthy(self) -> bool:
         return self.state in ("ok", "waiting")
 
 
@@ -70,8 +70,8 @@ class Upkeep:
     jobs: tuple[JobState, ...]
 
     @property
-    def unwell(self) -> tuple[JobState, ...]:
-        return tuple(job for job in self.jobs if not job.well)
+    def unhealthy(self) -> tuple[JobState, ...]:
+        return tuple(job for job in self.jobs if not job.is_healthy)
 
 
 def write_jobs(epoch: int, reports: Sequence[JobReport], *, all_of_them: bool) -> int:

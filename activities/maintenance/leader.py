@@ -70,7 +70,7 @@ class Leader:
             using=SYSTEM,
         )
         # Updates the clock every second, so that workers and beats need no query for the time.
-        clock.tell(lease.now, asked_at=before)
+        clock.learn(lease.now, requested_at=before)
         if lease.epoch is None:
             self.epoch = 0
             if own_epoch:

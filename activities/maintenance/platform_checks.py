@@ -181,7 +181,7 @@ def find_failing_jobs() -> list[Finding]:
             tenants=_tenants_at_work,
             facts={"job": job.name, "owner": job.owner, "state": job.state, "error": job.error},
         )
-        for job in job_records.read_jobs().unwell
+        for job in job_records.read_jobs().unhealthy
     ]
 
 

@@ -47,7 +47,7 @@ class _Messages:
         self._system = dialogue.system_of(request, options)
         self._begun = request.begun
 
-    def say(self, feedback: ProviderFeedback, on_text: Callable[[str], None]) -> ModelAnswer:
+    def complete(self, feedback: ProviderFeedback, on_text: Callable[[str], None]) -> ModelAnswer:
         if self._begun is not None:
             answer = self._repeat_batch_answer(feedback)
             on_text(answer.text)
@@ -88,7 +88,7 @@ class _Messages:
         ]
         self._messages.append({"role": "user", "content": blocks})
 
-    def tell(self, text: str) -> None:
+    def add_text(self, text: str) -> None:
         self._messages.append({"role": "user", "content": text})
 
     def characters(self) -> int:

@@ -126,7 +126,7 @@ class ModelAnswer:
 class Dialect(Protocol):
     """A conversation in one provider's protocol. Stores the messages so far."""
 
-    def say(self, feedback: ProviderFeedback, on_text: Callable[[str], None]) -> ModelAnswer:
+    def complete(self, feedback: ProviderFeedback, on_text: Callable[[str], None]) -> ModelAnswer:
         """Have the model answer the conversation so far; `on_text` receives the text in pieces as it arrives. Raises the matching
         `AgentError` on failure."""
         ...  # pragma: no cover
@@ -135,7 +135,7 @@ class Dialect(Protocol):
         """Add the tools' answers to the conversation."""
         ...  # pragma: no cover
 
-    def tell(self, text: str) -> None:
+    def add_text(self, text: str) -> None:
         """Add a message of the user."""
         ...  # pragma: no cover
 
@@ -262,7 +262,7 @@ class _Dialogue:
         """Return the model's answer, and write it to the log while it streams."""
         live = LiveText(self.link)
         try:
-            return self.dialect.say(feedback, live.hear)
+            return self.dialect.complete(feedback, live.hear)
         except AgentError:
             live.break_off()
             raise
@@ -316,7 +316,7 @@ class _Dialogue:
             self.has_retried_json = True
             self.record.add_user_text(RETRY_JSON.format(error=error.message))
             self.link.log("note", f"Asked again: the answer was not one JSON value ({error.message}).")
-            self.dialect.tell(RETRY_JSON.format(error=error.message))
+            self.dialect.add_text(RETRY_JSON.format(error=error.message))
             return None
 
 

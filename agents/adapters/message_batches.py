@@ -80,7 +80,7 @@ class MessageBatches:
         listed = [{"custom_id": name, "params": dict(body)} for name, body in requests]
         return self._batch(self._call("POST", "", orjson.dumps({"requests": listed})))
 
-    def look(self, batch_id: str) -> Batch:
+    def fetch(self, batch_id: str) -> Batch:
         return self._batch(self._call("GET", f"/{batch_id}"))
 
     def cancel(self, batch_id: str) -> None:

@@ -81,7 +81,7 @@ class _Chat:
         self._messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
         self._messages.append({"role": "user", "content": request.prompt})
 
-    def say(self, feedback: ProviderFeedback, on_text: Callable[[str], None]) -> ModelAnswer:
+    def complete(self, feedback: ProviderFeedback, on_text: Callable[[str], None]) -> ModelAnswer:
         reply = _Reply(on_text)
         with plain_errors(openai, request=self._request, provider=self._provider, feedback=feedback):
             for piece in self._pieces(feedback):
@@ -97,7 +97,7 @@ class _Chat:
             text = orjson.dumps(dict(answer.body), default=str).decode()
             self._messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
 
-    def tell(self, text: str) -> None:
+    def add_text(self, text: str) -> None:
         self._messages.append({"role": "user", "content": text})
 
     def characters(self) -> int:

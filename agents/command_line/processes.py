@@ -26,7 +26,7 @@ from agents.command_line.options import Limits
 from agents.command_line.users import OwnUser
 
 CHUNK = 65_536
-LOOK_SECONDS = 0.1  # between checks of an agent that prints nothing
+POLL_SECONDS = 0.1  # between checks of an agent that prints nothing
 WATCH_SECONDS = 1.0  # between calls of `stop_reason`, which may cost a query
 SAMPLE_SECONDS = 2.0
 SAMPLE_COST = 50  # the time between samples is at least this many times their duration, because they read every process of the machine
@@ -136,9 +136,9 @@ class _RunningProcess:
                 self.unsent = memoryview(self.command.prompt)
                 selector.register(into.fileno(), selectors.EVENT_WRITE)
             while not self._is_over():
-                for key, _ in selector.select(LOOK_SECONDS):
+                for key, _ in selector.select(POLL_SECONDS):
                     self._transfer(selector, key)
-                self._look()
+                self._poll()
         return self._reap()
 
     def _transfer(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
@@ -164,7 +164,7 @@ class _RunningProcess:
             selector.unregister(fd)
             self.process.stdin.close()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         now = time.monotonic()
         if self.exited_at is None and self._has_exited():
             self.exited_at = now

@@ -27,7 +27,7 @@ from agents.exceptions import AgentError, CallsAtLimit, PermanentAgentError, Ret
 from tenants.exceptions import LimiterUnavailable
 from tenants.limiter import Breaker, Places
 
-LOOK_SECONDS = 0.1  # the average time until a place that another process released is noticed
+POLL_SECONDS = 0.1  # the average time until a place that another process released is noticed
 KEEP_SECONDS = 10.0  # how often a call renews its place
 ALL_PROCESSES = Places("calls", lease_seconds=60.0)
 _breaker = Breaker(seconds=5.0)
@@ -68,7 +68,7 @@ class Gate:
         try:
             if held is not None:
                 while not held.keep():
-                    time.sleep(min(self._patience(call), LOOK_SECONDS * random.uniform(0.5, 1.5)))  # noqa: S311
+                    time.sleep(min(self._patience(call), POLL_SECONDS * random.uniform(0.5, 1.5)))  # noqa: S311
             yield held
         finally:
             if held is not None:

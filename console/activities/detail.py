@@ -29,7 +29,7 @@ from console.activities import chart
 from console.activities.chart import Segment, segments
 from console.inbox.detail import Reader, Source, Text
 from console.labels import band, cost_in, name_actor, past_tense
-from console.live import parts_wanted
+from console.live import requested_parts
 from console.page import PageContext, Refused, number_in, page
 from tenants import clock
 from tenants.context import tenant_scope
@@ -71,7 +71,7 @@ def _act(request: HttpRequest, visit: PageContext, activity_id: UUID) -> HttpRes
 @page("activities", act=_act)
 def one(request: HttpRequest, visit: PageContext, activity_id: UUID) -> HttpResponse:
     """One activity. A POST cancels, retries, reassigns or runs it now."""
-    parts = parts_wanted(request) or frozenset()
+    parts = requested_parts(request) or frozenset()
     if request.method != "POST" and parts and parts <= {"running", "log"}:
         return _run_alone(request, visit, activity_id, with_log="log" in parts)
     details = detail(visit.who, activity_id)
@@ -150,7 +150,7 @@ class WatchedRun:
     """The newest run of an activity. `alive_at` is the last heartbeat of its agent, or else of its worker."""
 
     run: ActivityRun
-    wanted_model: str
+    requested_model: str
     alive_at: datetime | None
 
     @property
@@ -185,7 +185,7 @@ class WatchedRun:
 
     @property
     def model(self) -> str:
-        return str((self.run.usage or {}).get("model") or self.wanted_model)
+        return str((self.run.usage or {}).get("model") or self.requested_model)
 
     @property
     def tokens(self) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from console.inbox.detail import Item, item
 from console.inbox.listing import inbox, list_closed
 from console.inbox.query import View
 from console.inbox.snooze import choices, until
-from console.live import parts_wanted
+from console.live import requested_parts
 from console.page import ACTING, PageContext, id_or_404, page
 from tenants import clock
 
@@ -95,7 +95,7 @@ def show_gone(request: HttpRequest, visit: PageContext) -> HttpResponse:
 
 def _wants_item(request: HttpRequest) -> bool:
     """Return whether the item is needed: a live update of the list alone does not read the item again."""
-    parts = parts_wanted(request)
+    parts = requested_parts(request)
     return parts is None or bool(parts & PARTS_OF_ITEM)
 
 
@@ -120,7 +120,7 @@ def _page(
         "zone": (zone := zone_of(visit.zone_name)),
         "choices": choices(clock.now(), zone) if opened and not visit.who.break_glass_id else (),
     }
-    template = "inbox_refreshed" if parts_wanted(request) and not opened else "inbox"
+    template = "inbox_refreshed" if requested_parts(request) and not opened else "inbox"
     return visit.render(f"console/{template}.html", context)
 
 

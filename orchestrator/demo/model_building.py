@@ -83,7 +83,7 @@ def _duration(seconds: float) -> str:
 
 
 def install(
-    command: list[str], say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    command: list[str], report: Callable[[str], None], clock: Callable[[], float] = time.monotonic
 ) -> int:
     """Run pip, and return its exit status. Prints the progress regularly, and pip's last lines if it fails."""
     progress, printed_at, stage = Progress(clock()), clock(), ""
@@ -96,17 +96,17 @@ def install(
                 last.append(line.rstrip())
                 progress.read(line, now := clock())
                 if progress.stage != stage or now - printed_at >= SECONDS_BETWEEN:
-                    say(progress.words(now))
+                    report(progress.words(now))
                     printed_at, stage = now, progress.stage
         except BaseException:
             pip.terminate()
             raise
     if pip.returncode:
-        say("\n".join(last))
+        report("\n".join(last))
     return pip.returncode
 
 
-def _say(line: str) -> None:
+def _report(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
@@ -115,6 +115,6 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     options = ("--disable-pip-version-check", "--no-input", "--no-compile", "--progress-bar", "off", "-v")
     try:
-        sys.exit(install([sys.executable, "-m", "pip", "install", *options, "-r", sys.argv[1]], _say))
+        sys.exit(install([sys.executable, "-m", "pip", "install", *options, "-r", sys.argv[1]], _report))
     except KeyboardInterrupt:
         sys.exit(130)

@@ -55,7 +55,7 @@ class Demonstration(BaseCommand):
             home=home,
             port=find_free_port(settings.PORT),
             flower_port=find_free_port(settings.FLOWER_PORT),
-            tell=lambda line: console.print(f"[dim]{line}[/]"),
+            report=lambda line: console.print(f"[dim]{line}[/]"),
         )
         try:
             text = read_input(options["input"])
@@ -64,7 +64,7 @@ class Demonstration(BaseCommand):
         except (InputRefused, DemoFailed, ApiRefused, EmbeddedError, SupervisorError) as error:
             raise CommandError(str(error)) from error
         finally:
-            stop_servers(home, stack.tell)
+            stop_servers(home, stack.report)
         console.print(f"[bold green]Done in {time.monotonic() - began:.1f} s.[/] {self.farewell}".rstrip())
 
     @contextmanager

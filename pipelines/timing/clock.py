@@ -46,11 +46,11 @@ class Stretch:
         start = self.start.replace(tzinfo=None)
         return start + self.offset_before, start + self.offset
 
-    def was_shown_before(self, wall: datetime) -> bool:
+    def exists_before(self, wall: datetime) -> bool:
         """Whether this wall time exists in the stretch before, too."""
         return wall < self.start.replace(tzinfo=None) + self.offset_before
 
-    def will_be_shown_again(self, wall: datetime) -> bool:
+    def exists_after(self, wall: datetime) -> bool:
         """Whether this wall time exists in the stretch after, too."""
         return wall >= self.end.replace(tzinfo=None) + self.offset_after
 

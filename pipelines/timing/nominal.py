@@ -250,9 +250,9 @@ def _is_shifted_to_the_start(timing: Timing, cron: Cron, stretch: Stretch, start
 
 def _counts(fold: DstFold, stretch: Stretch, wall: datetime) -> bool:
     if fold is DstFold.FIRST:
-        return not stretch.was_shown_before(wall)
+        return not stretch.exists_before(wall)
     if fold is DstFold.SECOND:
-        return not stretch.will_be_shown_again(wall)
+        return not stretch.exists_after(wall)
     return True
 
 

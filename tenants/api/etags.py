@@ -29,12 +29,12 @@ class DigestEtag:
     # Members that change with time, which does not count as a change of the object.
     volatile: ClassVar[tuple[str, ...]] = ()
 
-    def refuse_changed(self, shown: Mapping[str, Any]) -> None:
-        """Raise `PreconditionFailed` if the caller's If-Match does not match the current representation `shown`."""
+    def refuse_changed(self, representation: Mapping[str, Any]) -> None:
+        """Raise `PreconditionFailed` if the caller's If-Match does not match the current `representation`."""
         if "If-Match" not in self.request.headers:
             return
         etags = parse_etags(self.request.headers["If-Match"])
-        if not ("*" in etags or self._tag(shown) in etags):
+        if not ("*" in etags or self._tag(representation) in etags):
             raise PreconditionFailed("The object has changed. Read it again and decide again.")
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
@@ -44,16 +44,16 @@ class DigestEtag:
             response.headers.setdefault("ETag", self._tag(data or {}))
         return super().finalize_response(request, response, *args, **kwargs)  # type: ignore[misc]  # the view's
 
-    def state_of(self, shown: Mapping[str, Any]) -> Mapping[str, Any]:
+    def state_of(self, representation: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the members of the object that determine its tag."""
-        return {name: value for name, value in shown.items() if name not in self.volatile}
+        return {name: value for name, value in representation.items() if name not in self.volatile}
 
-    def _tag(self, shown: Mapping[str, Any]) -> str:
-        return digest_of(self.state_of(shown))
+    def _tag(self, representation: Mapping[str, Any]) -> str:
+        return digest_of(self.state_of(representation))
 
 
-def digest_of(shown: Mapping[str, Any]) -> str:
-    return f'"{hashlib.sha256(dumps(shown)).hexdigest()[:32]}"'
+def digest_of(representation: Mapping[str, Any]) -> str:
+    return f'"{hashlib.sha256(dumps(representation)).hexdigest()[:32]}"'
 
 
 # Every single object has an `ETag`. A GET with a matching `If-None-Match` is answered with 304 and no body.

@@ -47,7 +47,7 @@ class EventStreamRenderer(BaseRenderer):
 
 
 def follow(
-    environ: Mapping[str, Any], bearer: Subscriber, event_filter: EventFilter, after: int | None
+    environ: Mapping[str, Any], subscriber: Subscriber, event_filter: EventFilter, after: int | None
 ) -> StreamingHttpResponse:
     """Return the answer that streams the filtered events after number `after`, or with None from now on.
 
@@ -56,16 +56,16 @@ def follow(
     """
     if hub.here().size() >= settings.ORCHESTRATOR_STREAMS_PER_PROCESS:
         raise TooManyStreams("This server has reached its limit of open streams. Try again in a moment.")
-    tenant_id = bearer.principal.tenant_id
+    tenant_id = subscriber.principal.tenant_id
     with tenant_scope(tenant_id):
         log.follow(tenant_id)
         log.number_unread(tenant_id)
         oldest, last = log.position_of_log(tenant_id)
     is_lost = after is not None and not oldest - 1 <= after <= last
     position = last if after is None or is_lost else after
-    place = connection_limits.take(bearer.principal, displacing=bearer.session is not None)
+    place = connection_limits.take(subscriber.principal, displacing=subscriber.session is not None)
     hub.here().displace(place.displaced)
-    stream = Stream(bearer=bearer, wanted=event_filter, position=position, seat=place.seat)
+    stream = Stream(subscriber=subscriber, event_filter=event_filter, position=position, seat=place.seat)
     return answer(environ, stream, reset(oldest, last) if is_lost else b"")
 
 
@@ -88,7 +88,7 @@ class _Body:
     def close(self) -> None:
         self._pieces.close()
         if self._stream.socket is None:  # the hub does not have it
-            connection_limits.leave(self._stream.bearer.principal, self._stream.seat)
+            connection_limits.leave(self._stream.subscriber.principal, self._stream.seat)
 
 
 def _send_stream(environ: Mapping[str, Any], stream: Stream, head: bytes) -> Generator[bytes, None, None]:

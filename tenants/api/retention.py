@@ -81,9 +81,9 @@ class RetentionView(DigestEtag, TenantView):
             raise InvalidRequest([(f"kinds.{path}", message) for path, message in error.errors]) from error
         return Response(_render_policies(self.tenant_id))
 
-    def state_of(self, shown: Mapping[str, Any]) -> Mapping[str, Any]:
+    def state_of(self, representation: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return only the periods, because the numbers of deleted rows change by themselves."""
-        return {each["kind"]: (each["days"], each["own"]) for each in shown["kinds"]}
+        return {each["kind"]: (each["days"], each["own"]) for each in representation["kinds"]}
 
 
 def _render_policies(tenant_id: UUID) -> dict[str, Any]:

@@ -27,14 +27,16 @@ from tenants.events import connection_limits, log
 from tenants.events.announcements import Announcement, AnnouncementReceiver
 from tenants.events.stream import DISPLACED, KEEPALIVE, Stream, reset, still_allowed
 
-LOOK_SECONDS = 1.0  # between checks of every followed log, even without a notification
+CHECK_SECONDS = 1.0  # between checks of every followed log, even without a notification
 AGAIN_SECONDS = 0.1  # after new events, because commits right after them send no notification
-WELCOME_SECONDS = 2.0  # between checks whether the callers may still read; including delays, well below 5
+PERMISSION_SECONDS = 2.0  # between checks whether the callers may still read; including delays, well below 5
 HOLD_SECONDS = (
     2.0  # between renewals of seats, and so the longest use of a seat that another process displaced
 )
 FOLLOW_SECONDS = 10.0
-TELL_SECONDS = 0.5  # between two announcements to a tenant's streams; only the last one of a subject is sent
+ANNOUNCE_SECONDS = (
+    0.5  # between two announcements to a tenant's streams; only the last one of a subject is sent
+)
 
 logger = logging.getLogger(__name__)
 
@@ -79,8 +81,8 @@ class Hub:
         receiver_socket: socket.socket | None = None
         selector.register(wake_socket, selectors.EVENT_READ)
         checks = {
-            self._look: LOOK_SECONDS,
-            self._check_welcome: WELCOME_SECONDS,
+            self._check_logs: CHECK_SECONDS,
+            self._check_permissions: PERMISSION_SECONDS,
             self._hold: HOLD_SECONDS,
             self._follow: FOLLOW_SECONDS,
             listener.prove: PROOF_SECONDS,
@@ -102,8 +104,8 @@ class Hub:
                 selector.unregister(listener_socket)  # before another connection gets the same number
             self._send_announcements(now)
             for stream in self._streams():
-                if now - stream.said_at >= settings.ORCHESTRATOR_STREAM_KEEPALIVE_SECONDS:
-                    stream.say(KEEPALIVE)
+                if now - stream.queued_at >= settings.ORCHESTRATOR_STREAM_KEEPALIVE_SECONDS:
+                    stream.queue(KEEPALIVE)
             self._flush(selector)
         listener.close()
         receiver.close()
@@ -115,8 +117,8 @@ class Hub:
         """Register new streams. Return False when there are no streams at all; then the thread must end."""
         with self._lock:
             for stream in self._new:
-                self._open[stream.bearer.principal.tenant_id].add(stream)
-                self._due[stream.bearer.principal.tenant_id] = 0.0
+                self._open[stream.subscriber.principal.tenant_id].add(stream)
+                self._due[stream.subscriber.principal.tenant_id] = 0.0
                 selector.register(stream.socket, selectors.EVENT_READ, stream)
             self._new.clear()
             self._mark_displaced(self._displaced)
@@ -127,8 +129,8 @@ class Hub:
             return self._waker is not None
 
     def _wait(self, selector: selectors.BaseSelector, listener: Listener) -> None:
-        due_times = (self._announced_at.get(tenant, 0.0) + TELL_SECONDS for tenant in self._announced)
-        patience = min([LOOK_SECONDS, *(at - time.monotonic() for at in (*self._due.values(), *due_times))])
+        due_times = (self._announced_at.get(tenant, 0.0) + ANNOUNCE_SECONDS for tenant in self._announced)
+        patience = min([CHECK_SECONDS, *(at - time.monotonic() for at in (*self._due.values(), *due_times))])
         for key, mask in selector.select(max(patience, 0.0)):
             if isinstance(key.fileobj, socket.socket) and key.data is None:
                 key.fileobj.recv(4096)
@@ -137,7 +139,7 @@ class Hub:
         for tenant_id in listener.receive() & self._open.keys():
             self._due[tenant_id] = 0.0
 
-    def _look(self) -> None:
+    def _check_logs(self) -> None:
         for tenant_id in with_news(
             {tenant: min(each.position for each in streams) for tenant, streams in self._open.items()}
         ):
@@ -157,24 +159,26 @@ class Hub:
     def _send_announcements(self, now: float) -> None:
         """Send the announcements. A client whose buffer is full misses them."""
         for tenant_id in [
-            tenant for tenant in self._announced if now - self._announced_at.get(tenant, 0.0) >= TELL_SECONDS
+            tenant
+            for tenant in self._announced
+            if now - self._announced_at.get(tenant, 0.0) >= ANNOUNCE_SECONDS
         ]:
             self._announced_at[tenant_id] = now
             for announcement in self._announced.pop(tenant_id).values():
                 frame = announcement.frame()
                 for stream in self._open.get(tenant_id, ()):
-                    if not stream.is_full and announcement.is_for(stream.wanted):
-                        stream.say(frame)
+                    if not stream.is_full and announcement.is_for(stream.event_filter):
+                        stream.queue(frame)
 
-    def _check_welcome(self) -> None:
-        welcome = still_allowed(stream.bearer for stream in self._streams())
+    def _check_permissions(self) -> None:
+        allowed = still_allowed(stream.subscriber for stream in self._streams())
         for stream in self._streams():
-            if stream.bearer not in welcome:
-                stream.unwelcome = True
+            if stream.subscriber not in allowed:
+                stream.is_revoked = True
 
     def _hold(self) -> None:
         for tenant_id, streams in self._open.items():
-            seats = [(stream.bearer.principal, stream.seat) for stream in streams]
+            seats = [(stream.subscriber.principal, stream.seat) for stream in streams]
             self._mark_displaced(connection_limits.hold(tenant_id, seats))
 
     def _mark_displaced(self, seats: Collection[str]) -> None:
@@ -187,11 +191,11 @@ class Hub:
 
     def _flush(self, selector: selectors.BaseSelector) -> None:
         for stream in self._streams():
-            if stream.unwelcome:
+            if stream.is_revoked:
                 stream.waiting.clear()
             elif stream.displaced:
-                stream.say(DISPLACED)
-            if stream.unwelcome or stream.displaced or not stream.flush():
+                stream.queue(DISPLACED)
+            if stream.is_revoked or stream.displaced or not stream.flush():
                 self._close(selector, stream)
                 continue
             # Wait for the client to become writable only if some data could not be sent at once.
@@ -200,7 +204,7 @@ class Hub:
                 selector.modify(stream.socket, interest, stream)
 
     def _close(self, selector: selectors.BaseSelector, stream: Stream) -> None:
-        tenant_id = stream.bearer.principal.tenant_id
+        tenant_id = stream.subscriber.principal.tenant_id
         selector.unregister(stream.socket)
         stream.close()
         with self._lock:
@@ -208,7 +212,7 @@ class Hub:
             if not self._open[tenant_id]:
                 del self._open[tenant_id]
                 self._announced_at.pop(tenant_id, None)
-        connection_limits.leave(stream.bearer.principal, stream.seat)
+        connection_limits.leave(stream.subscriber.principal, stream.seat)
 
     def _streams(self) -> Iterable[Stream]:
         return [stream for streams in self._open.values() for stream in streams]
@@ -300,7 +304,7 @@ def send_events(tenant_id: UUID, streams: Collection[Stream]) -> bool:
         oldest, last = log.position_of_log(tenant_id)
         for stream in streams:
             if stream.position < oldest - 1:
-                stream.say(reset(oldest, last))
+                stream.queue(reset(oldest, last))
                 stream.position = last
         near = [stream for stream in streams if last - EVENTS_AT_ONCE <= stream.position < last]
         behind = [stream for stream in streams if stream.position < last - EVENTS_AT_ONCE]

@@ -41,26 +41,26 @@ _NOT_NOW = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWant
 class Stream:
     """One client's stream. `position` is the number of the last event that was sent or filtered out."""
 
-    bearer: Subscriber
-    wanted: EventFilter
+    subscriber: Subscriber
+    event_filter: EventFilter
     position: int
     seat: str
     socket: Any = None  # of the client, once the answer has begun
     chunked: bool = False  # whether the answer uses HTTP's chunked encoding
     waiting: bytearray = field(default_factory=bytearray)
-    said_at: float = field(default_factory=time.monotonic)
+    queued_at: float = field(default_factory=time.monotonic)
     taken_at: float = field(default_factory=time.monotonic)
-    unwelcome: bool = False  # the caller may not read any more
+    is_revoked: bool = False  # the caller may not read any more
     displaced: bool = False  # a newer stream of the same caller has its seat
 
     def offer(self, event: Event) -> None:
         """Queue the event if it matches the filter, and move the position to it."""
-        if self.wanted.fits(event):
-            self.say(frame(event))
+        if self.event_filter.fits(event):
+            self.queue(frame(event))
         self.position = event.number
 
-    def say(self, text: bytes) -> None:
-        self.said_at = time.monotonic()
+    def queue(self, text: bytes) -> None:
+        self.queued_at = time.monotonic()
         self.waiting += b"%x\r\n%b\r\n" % (len(text), text) if self.chunked else text
 
     def flush(self) -> bool:
@@ -136,69 +136,69 @@ class Subscriber:
     session: str | None = None
 
 
-def still_allowed(bearers: Iterable[Subscriber]) -> set[Subscriber]:
+def still_allowed(subscribers: Iterable[Subscriber]) -> set[Subscriber]:
     """Return the subscribers whose token, or session and membership or break-glass session, are unchanged. Must not run in a transaction
     of a tenant.
     """
-    remaining = set(bearers)
-    tokens = {bearer for bearer in remaining if bearer.principal.token_id}
+    remaining = set(subscribers)
+    tokens = {subscriber for subscriber in remaining if subscriber.principal.token_id}
     with system_scope():
         return _allowed_tokens(tokens) | _allowed_people(remaining - tokens)
 
 
-def _allowed_tokens(bearers: Collection[Subscriber]) -> set[Subscriber]:
-    if not bearers:
+def _allowed_tokens(subscribers: Collection[Subscriber]) -> set[Subscriber]:
+    if not subscribers:
         return set()
     valid = Q(expires_at=None) | Q(expires_at__gt=clock.now())
     rows = ApiToken.objects.filter(
-        valid, pk__in={b.principal.token_id for b in bearers}, revoked_at=None, tenant__is_active=True
+        valid, pk__in={b.principal.token_id for b in subscribers}, revoked_at=None, tenant__is_active=True
     )
     known = {pk: (role, tuple(scopes)) for pk, role, scopes in rows.values_list("pk", "role", "scopes")}
     return {
         b
-        for b in bearers
+        for b in subscribers
         if b.principal.token_id and known.get(b.principal.token_id) == (b.principal.role, b.principal.scopes)
     }
 
 
-def _allowed_people(bearers: Collection[Subscriber]) -> set[Subscriber]:
-    if not bearers:
+def _allowed_people(subscribers: Collection[Subscriber]) -> set[Subscriber]:
+    if not subscribers:
         return set()
-    people = {b.principal.user_id for b in bearers if b.principal.user_id}
+    people = {b.principal.user_id for b in subscribers if b.principal.user_id}
     active = dict(
         get_user_model().objects.filter(pk__in=people, is_active=True).values_list("pk", "is_superuser")
     )
     sessions = set(
-        Session.objects.filter(pk__in={b.session for b in bearers}, expire_date__gt=clock.now()).values_list(
-            "pk", flat=True
-        )
+        Session.objects.filter(
+            pk__in={b.session for b in subscribers}, expire_date__gt=clock.now()
+        ).values_list("pk", flat=True)
     )
-    tenants = _active_tenants(b.principal.tenant_id for b in bearers)
+    tenants = _active_tenants(b.principal.tenant_id for b in subscribers)
     rows = Membership.objects.filter(user_id__in=people).values_list("user_id", "tenant_id", "role")
     roles = {(user, tenant): role for user, tenant, role in rows}
-    open_glass = _find_open_glass(b.principal.break_glass_id for b in bearers)
+    open_sessions = _find_open_break_glass(b.principal.break_glass_id for b in subscribers)
 
-    def is_welcome(bearer: Subscriber) -> bool:
-        who = bearer.principal
-        if who.user_id not in active or bearer.session not in sessions or who.tenant_id not in tenants:
+    def is_allowed(subscriber: Subscriber) -> bool:
+        who = subscriber.principal
+        if who.user_id not in active or subscriber.session not in sessions or who.tenant_id not in tenants:
             return False
         if active[who.user_id] != who.is_platform_admin:
             return False
         if who.break_glass_id is not None:
-            return who.break_glass_id in open_glass
+            return who.break_glass_id in open_sessions
         role = roles.get((who.user_id, who.tenant_id))
         # Superusers are admins in all tenants of which they are members.
         return role is not None if who.is_platform_admin else role == who.role
 
-    return {bearer for bearer in bearers if is_welcome(bearer)}
+    return {subscriber for subscriber in subscribers if is_allowed(subscriber)}
 
 
-def _find_open_glass(ids: Iterable[UUID | None]) -> set[UUID]:
+def _find_open_break_glass(ids: Iterable[UUID | None]) -> set[UUID]:
     """Return the break-glass sessions that are still open."""
-    glass_ids = {glass for glass in ids if glass is not None}
-    if not glass_ids:
+    break_glass_ids = {glass for glass in ids if glass is not None}
+    if not break_glass_ids:
         return set()
-    rows = BreakGlass.objects.filter(pk__in=glass_ids, ended_at=None, expires_at__gt=clock.now())
+    rows = BreakGlass.objects.filter(pk__in=break_glass_ids, ended_at=None, expires_at__gt=clock.now())
     return set(rows.values_list("pk", flat=True))
 
 

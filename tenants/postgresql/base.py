@@ -201,8 +201,8 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def pool(self) -> Any:
         options = self.settings_dict["OPTIONS"].get("pool")
         if options:
-            given = {} if options is True else options
-            self.settings_dict["OPTIONS"]["pool"] = {**given, "connection_class": BoundedConnection}
+            parameters = {} if options is True else options
+            self.settings_dict["OPTIONS"]["pool"] = {**parameters, "connection_class": BoundedConnection}
         return super().pool
 
     def get_connection_params(self) -> dict[str, Any]:
@@ -252,25 +252,25 @@ class Silence:
     def __init__(self, answers: Callable[[], bool]) -> None:
         self._answers = answers
         self._lock = threading.Lock()
-        self._is_looking = False
-        self._wanted = 0.0
+        self._is_checking = False
+        self._last_caller_at = 0.0
         self.is_known = False
 
     def suspect(self) -> None:
         """Start the thread that checks the server, unless it is running."""
-        self._wanted = time.monotonic()
+        self._last_caller_at = time.monotonic()
         with self._lock:
-            if self._is_looking:
+            if self._is_checking:
                 return
-            self._is_looking = True
-        threading.Thread(target=self._look, name="postgresql-silence", daemon=True).start()
+            self._is_checking = True
+        threading.Thread(target=self._check, name="postgresql-silence", daemon=True).start()
 
     def declare(self) -> None:
         """Declare the server silent, because a new connection was not made in time."""
         self.is_known = True
         self.suspect()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         while True:
             answers = self._answers()
             if self.is_known == answers:
@@ -278,9 +278,9 @@ class Silence:
                 logger.warning("PostgreSQL answers again" if answers else "PostgreSQL is silent", extra=facts)
             self.is_known = not answers
             with self._lock:
-                wanted = time.monotonic() - self._wanted
-                if wanted > (PAUSE_SECONDS if answers else UNWANTED_SECONDS):
-                    self._is_looking = False
+                unused_seconds = time.monotonic() - self._last_caller_at
+                if unused_seconds > (PAUSE_SECONDS if answers else UNWANTED_SECONDS):
+                    self._is_checking = False
                     return
             time.sleep(PAUSE_SECONDS)
 

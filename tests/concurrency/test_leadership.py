@@ -604,12 +604,12 @@ def test_a_locked_table_delays_only_the_job_that_needs_it(
         engine.submit(tenant, not_before=datetime.now(UTC) + timedelta(seconds=0.5))
         in_another_thread(lambda: eventually(lambda: engine.messages() == 1))
         in_another_thread(
-            lambda: eventually(lambda: [job.name for job in read_jobs().unwell] == ["deadlines"])
+            lambda: eventually(lambda: [job.name for job in read_jobs().unhealthy] == ["deadlines"])
         )
-        (stuck,) = in_another_thread(lambda: read_jobs().unwell)
+        (stuck,) = in_another_thread(lambda: read_jobs().unhealthy)
         assert (stuck.state, stuck.error) == ("failing", "LockNotAvailable")
 
-    eventually(lambda: not read_jobs().unwell)
+    eventually(lambda: not read_jobs().unhealthy)
 
 
 @contextmanager

@@ -48,7 +48,7 @@ SAMPLE = {
 def home(settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     settings.ORCHESTRATOR_HOME = tmp_path / "home"
     settings.ORCHESTRATOR_CLI_COMMANDS = (sys.executable,)
-    monkeypatch.setattr(processes, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(processes, "POLL_SECONDS", 0.02)
     return tmp_path / "home"
 
 

@@ -34,7 +34,7 @@ def git(folder: Path, *arguments: str) -> str:
 def repository(tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
     settings.ORCHESTRATOR_HOME = tmp_path / "home"
     settings.ORCHESTRATOR_CLI_COMMANDS = (sys.executable,)
-    monkeypatch.setattr(processes, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(processes, "POLL_SECONDS", 0.02)
     folder = tmp_path / "web"
     folder.mkdir()
     git(folder, "init", "--quiet", "--initial-branch=main")

@@ -157,10 +157,10 @@ def test_a_stream_announces_new_log_lines_which_are_not_stored_as_events(
         agent.post("log", {"lines": [{"kind": "text", "text": f"line {number}"}]})
     other.post("log", {"lines": [{"kind": "text", "text": "of another run"}]})
 
-    def logs(stream: Follower, *wanted: tuple[UUID, int]) -> list[Any]:
+    def logs(stream: Follower, *expected: tuple[UUID, int]) -> list[Any]:
         """The announcements of logs in the stream, until all of these have arrived."""
         announcements: list[Any] = []
-        while not {*wanted} <= {
+        while not {*expected} <= {
             (UUID(one.data["data"]["run"]), one.data["data"]["last"]) for one in announcements
         }:
             announcements += [one for one in stream.next_events(1) if one.event == "run_log"]
@@ -322,7 +322,7 @@ def stream_of_this_process(api: Callable[..., Any], tenant: Tenant) -> Iterator[
 def test_in_any_other_server_the_stream_stays_in_its_request_and_gets_events_when_they_are_committed(
     api: Callable[..., Any], tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub, "LOOK_SECONDS", 3600.0)  # so that only a notification can tell of an event
+    monkeypatch.setattr(hub, "CHECK_SECONDS", 3600.0)  # so that only a notification can tell of an event
     with stream_of_this_process(api, tenant) as next_event:
         in_another_thread(lambda: raise_events(tenant))
         assert next_event() == 1
@@ -343,12 +343,12 @@ def test_streams_continue_while_the_listener_has_no_connection(
 
 
 def test_one_pass_of_the_hub_sends_new_events_to_all_streams_of_a_tenant(tenant: Tenant) -> None:
-    bearer = principal(token(tenant)[1])
+    subscriber = principal(token(tenant)[1])
     statements = []
     for count in (1, 150):
         raise_events(tenant)
         log.number(tenant.pk)
-        streams = [Stream(bearer, EventFilter(), len(statements), "seat") for _ in range(count)]
+        streams = [Stream(subscriber, EventFilter(), len(statements), "seat") for _ in range(count)]
         with CaptureQueriesContext(connections[APP]) as queries:
             assert hub.send_events(tenant.pk, streams)
         statements.append(len(queries))
@@ -362,8 +362,8 @@ def test_a_stream_that_catches_up_does_not_delay_others(
 ) -> None:
     monkeypatch.setattr(hub, "EVENTS_AT_ONCE", 3)
     raise_events(tenant, 10)
-    bearer = principal(token(tenant)[1])
-    late, current = (Stream(bearer, EventFilter(), position, "seat") for position in (0, 9))
+    subscriber = principal(token(tenant)[1])
+    late, current = (Stream(subscriber, EventFilter(), position, "seat") for position in (0, 9))
 
     assert hub.send_events(tenant.pk, [late, current])
     assert (late.position, current.position) == (3, 10)
@@ -380,7 +380,7 @@ def test_a_client_that_reads_nothing_is_disconnected(tenant: Tenant, monkeypatch
         ours.setblocking(False)
         stream = Stream(principal(token(tenant)[1]), EventFilter(), 0, "seat", socket=ours)
         while not stream.is_full:
-            stream.say(b"x" * 100_000)
+            stream.queue(b"x" * 100_000)
             assert stream.flush()
         assert stream.flush()
         monkeypatch.setattr("tenants.events.stream.PATIENCE_SECONDS", 0.0)
@@ -405,18 +405,18 @@ def test_a_member_keeps_a_stream_while_session_and_role_are_unchanged(tenant: Te
         Membership.objects.create(tenant=tenant, user=eva, role="operator")
     client = Client()
     client.force_login(eva)
-    bearer = Subscriber(members.principal_of(eva), client.session.session_key)
-    assert still_allowed([bearer]) == {bearer}
+    subscriber = Subscriber(members.principal_of(eva), client.session.session_key)
+    assert still_allowed([subscriber]) == {subscriber}
 
     with tenant_scope(tenant.pk):
         Membership.objects.filter(user=eva).update(role="viewer")
-    assert still_allowed([bearer]) == set()
+    assert still_allowed([subscriber]) == set()
 
     with tenant_scope(tenant.pk):
         Membership.objects.filter(user=eva).update(role="operator")
-    assert still_allowed([bearer]) == {bearer}
+    assert still_allowed([subscriber]) == {subscriber}
     client.logout()
-    assert still_allowed([bearer]) == set()
+    assert still_allowed([subscriber]) == set()
 
 
 def test_a_superuser_keeps_a_stream_while_break_glass_or_membership_lasts(
@@ -442,13 +442,13 @@ def test_a_superuser_keeps_a_stream_while_break_glass_or_membership_lasts(
 
 def test_a_break_glass_stream_ends_with_its_session(tenant: Tenant) -> None:
     root = create_superuser()
-    bearer = Subscriber(members.principal_of(root, "acme"), browser_of(root).session.session_key)
-    assert still_allowed([bearer]) == {bearer}
+    subscriber = Subscriber(members.principal_of(root, "acme"), browser_of(root).session.session_key)
+    assert still_allowed([subscriber]) == {subscriber}
 
     with system_scope():
         BreakGlass.objects.update(expires_at=timezone.now())
 
-    assert still_allowed([bearer]) == set()
+    assert still_allowed([subscriber]) == set()
 
 
 def test_seats_expire_and_are_restored_after_a_wipe_of_redis(tenant: Tenant, settings: Any) -> None:

@@ -69,7 +69,7 @@ def host(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Host:
 def check_load(host: Host, load: Load, seconds: float = 10.0) -> None:
     host.load = load
     host.clock.now += seconds
-    host.protection.look()
+    host.protection.measure()
 
 
 def test_a_loaded_host_gets_no_grants_until_it_is_calm(

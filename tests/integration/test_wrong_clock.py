@@ -177,7 +177,7 @@ def test_a_batch_of_a_mailbox_is_leased_for_the_requested_time(
 def test_the_time_in_a_slow_answer_is_ignored(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
     before = clock.now()
 
-    clock.tell(before + HOUR, asked_at=clock.time.monotonic() - 5.0)
+    clock.learn(before + HOUR, requested_at=clock.time.monotonic() - 5.0)
 
     assert clock.now() - before < HOUR / 2
 

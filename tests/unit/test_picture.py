@@ -14,7 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.definition import PipelineDefinition, parse
-from pipelines.diagram import DARK, LIGHT, LOOKS, MOST_LINKS, SMALLEST, STYLE, TONES, StepPicture, draw
+from pipelines.diagram import (
+    DARK,
+    LIGHT,
+    MOST_LINKS,
+    SMALLEST,
+    STATUS_STYLES,
+    STYLE,
+    TONES,
+    StepPicture,
+    draw,
+)
 
 steady = settings(deadline=None, derandomize=True, max_examples=50)
 SVG = "{http://www.w3.org/2000/svg}"
@@ -111,7 +121,7 @@ def test_a_step_without_a_state_is_waiting() -> None:
 
 
 def test_states_differ_by_their_words_and_unknown_states_keep_theirs() -> None:
-    looks = set(LOOKS.values())
+    looks = set(STATUS_STYLES.values())
 
     assert len({words for _, _, words in looks}) == len(looks)
     svg = draw(pipeline(agent("a")), {"a": StepPicture("something_new")}, title="T")
@@ -376,7 +386,7 @@ def test_a_step_whose_condition_was_false_looks_different_from_a_skipped_one() -
 
     assert "Condition not met" in unmet
     assert "Condition not met" not in skipped
-    assert LOOKS["condition_unmet"][1] != LOOKS["skipped"][1], "by its glyph as well"
+    assert STATUS_STYLES["condition_unmet"][1] != STATUS_STYLES["skipped"][1], "by its glyph as well"
 
 
 def test_a_picture_wider_than_its_page_is_scaled_down_while_it_stays_legible() -> None:

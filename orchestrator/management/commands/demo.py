@@ -29,14 +29,14 @@ class Command(Demonstration):
             agency_of("Agency North", "demo-north", addresses, note=story.NOTE),
             agency_of("Agency South", "demo-south", addresses, note=None),
         ]
-        stack.tell(
+        stack.report(
             "Two agencies run a pipeline: keywords, a brief that an editor reviews, an outline and an audit"
         )
         self._play_pipeline(console, agencies, text)
-        stack.tell("Agents prepare a campaign and ask people")
+        stack.report("Agents prepare a campaign and ask people")
         campaign = Campaign(agencies[0].operator, agencies[0].editor)
         self._play_campaign(console, campaign, text)
-        stack.tell("A schedule makes a job from every row of a table")
+        stack.report("A schedule makes a job from every row of a table")
         weekly = Weekly(agencies[0].operator)
         story.begin_weekly(weekly, text)
         if self.verbose:

@@ -138,7 +138,7 @@ class Command(Demonstration):
         register_roles(endpoint)
         with stack.running() as (supervisor, addresses):
             try:
-                stack.tell(f"Loading the model {weights().name}")
+                stack.report(f"Loading the model {weights().name}")
                 supervisor.start(server)
                 wait_until_ready(endpoint, supervisor)
                 yield supervisor, addresses

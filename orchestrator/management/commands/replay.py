@@ -170,11 +170,11 @@ def run(tenant_id: UUID, run_id: UUID, *, from_step: str, dry_run: bool) -> dict
         )
         if dry_run:
             transaction.set_rollback(True, using=APP)
-    anew = [row.step for row in rows if row.status in (StepState.PENDING, StepState.ACTIVE)]
+    repeated = [row.step for row in rows if row.status in (StepState.PENDING, StepState.ACTIVE)]
     return {
         "run": None if dry_run else new.pk,
-        "anew": anew,
-        "kept": [row.step for row in rows if row.step not in anew],
+        "anew": repeated,
+        "kept": [row.step for row in rows if row.step not in repeated],
     }
 
 

@@ -29,26 +29,28 @@ class Command(BaseCommand):
             home=ServiceHome(settings.ORCHESTRATOR_HOME),
             port=settings.PORT,
             flower_port=settings.FLOWER_PORT,
-            tell=self._tell,
+            report=self._report,
             concurrency=options["concurrency"],
         )
         try:
             with stack.running() as (supervisor, addresses):
-                self._tell(f"ready: {addresses.web}")
-                self._tell(f"console: {addresses.web}/ (login {ADMIN}, password {addresses.admin_password})")
-                self._tell(
+                self._report(f"ready: {addresses.web}")
+                self._report(
+                    f"console: {addresses.web}/ (login {ADMIN}, password {addresses.admin_password})"
+                )
+                self._report(
                     f"admin: {addresses.web}/admin/ (the same login), API: {addresses.web}/api/v1/docs/"
                 )
-                self._tell(f"Flower: {addresses.flower} (login {addresses.flower_login})")
-                self._tell(
+                self._report(f"Flower: {addresses.flower} (login {addresses.flower_login})")
+                self._report(
                     f"sample agents: {addresses.agents}, logs: {supervisor.home.logs}, Ctrl-C stops everything"
                 )
                 while not stopped.wait(1.0):
-                    keep_alive(supervisor, self._tell)
-                self._tell("Stopping; this takes up to ten seconds")
+                    keep_alive(supervisor, self._report)
+                self._report("Stopping; this takes up to ten seconds")
         except (EmbeddedError, SupervisorError) as error:
             raise CommandError(str(error)) from error
 
-    def _tell(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         self.stdout.write(text)
         self.stdout.flush()

@@ -25,7 +25,7 @@ from tenants import admin_scope as tenant_admin_scope
 from tenants import break_glass, tokens
 from tenants.admin.permissions import is_owned
 from tenants.context import ADMIN, admin_scope, system_scope, tenant_scope
-from tenants.exceptions import TenantOutOfSight
+from tenants.exceptions import TenantNotVisible
 from tenants.models import ApiToken, Channel, Membership, Tenant
 from tenants.models.audit import AuditEntry, BreakGlass
 from tests.browsing import BRIEF, list_url, page_url, run_action, visible_text
@@ -333,7 +333,7 @@ def test_the_database_enforces_the_scope_of_the_admin(
     with admin_scope(reads={tenant.pk}, writes=(), platform=False):
         assert {row.tenant_id for row in Activity.objects.all()} == {tenant.pk}
         assert Channel.objects.update(name="x") == 0
-        with pytest.raises(TenantOutOfSight), tenant_scope(other_tenant.pk):
+        with pytest.raises(TenantNotVisible), tenant_scope(other_tenant.pk):
             pass
     with connections[ADMIN].cursor() as cursor:
         cursor.execute("SELECT count(*) FROM activities_activity")

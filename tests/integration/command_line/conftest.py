@@ -24,5 +24,5 @@ def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "WATCH_SECONDS", 0.05)
     monkeypatch.setattr(processes, "SAMPLE_SECONDS", 0.05)
     monkeypatch.setattr(processes, "SAMPLE_COST", 2)
-    monkeypatch.setattr(processes, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(processes, "POLL_SECONDS", 0.02)
     monkeypatch.setattr(cli, "REPORT_SECONDS", 0.05)

@@ -66,7 +66,7 @@ def test_a_message_that_arrives_after_the_end_leaves_its_work_to_others(engine: 
 def test_what_looks_after_a_process_that_stops_begins_no_lease(engine: Engine) -> None:
     leases.end()
 
-    Protection(read=lambda: Load(cpu=0.0, memory=0.0)).look()
+    Protection(read=lambda: Load(cpu=0.0, memory=0.0)).measure()
     intake.close("too much")
     intake.open_again()
     intake.serve(["dev", "qa"])
