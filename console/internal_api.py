@@ -20,6 +20,7 @@ from django.core.handlers.wsgi import WSGIRequest
 from django.http import HttpRequest
 from django.urls import ResolverMatch, resolve
 from django.utils.functional import Promise
+from django.utils.text import capfirst
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
 
@@ -187,7 +188,7 @@ class ApiForm(forms.Form):
         for path, message in reply.errors.items():
             name = re.split(r"[.\[]", path, maxsplit=1)[0]
             if name in self.fields:
-                self.add_error(name, f"{path.removeprefix(name).lstrip('.')} {message}".strip().capitalize())
+                self.add_error(name, capfirst(f"{path.removeprefix(name).lstrip('.')} {message}".strip()))
             else:
                 self.add_error(None, f"{path} {message}".strip())
         if not reply.errors:

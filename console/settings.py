@@ -33,7 +33,7 @@ from tenants import clock
 from tenants import members as tenant_members
 from tenants import tokens as tenant_tokens
 from tenants.context import tenant_scope
-from tenants.models import BudgetPeriod, BudgetUnit, Role
+from tenants.models import BudgetPeriod, BudgetUnit, Membership, Role
 from tenants.models.events import KINDS
 from tenants.tokens import InvalidScope
 
@@ -434,7 +434,7 @@ def members(request: HttpRequest, visit: PageContext) -> HttpResponse:
     form = NewMemberForm(request.POST) if adds else NewMemberForm(initial={"role": Role.REVIEWER})
     with tenant_scope(visit.tenant_id):
         listed = [
-            (member, tenant_members.fingerprint_of(member))
+            (member, tenant_members.fingerprint_of(member), _roles_typed(request, visit, member))
             for member in tenant_members.members_of(visit.tenant_id)
         ]
     context: dict[str, Any] = {
@@ -445,6 +445,13 @@ def members(request: HttpRequest, visit: PageContext) -> HttpResponse:
         "tabs": tabs("members"),
     }
     return visit.render("console/settings/members.html", context)
+
+
+def _roles_typed(request: HttpRequest, visit: PageContext, member: Membership) -> dict[str, str]:
+    """Return the values of a member's fields: after a refusal what was typed, otherwise the stored ones."""
+    stored = {"role": member.role, "human_roles": ", ".join(member.human_roles)}
+    sent = request.POST if visit.refusal else {}
+    return {name: sent.get(f"{name}:{member.pk}", value) for name, value in stored.items()}
 
 
 def _add(request: HttpRequest, visit: PageContext) -> str:
@@ -460,8 +467,8 @@ def _add(request: HttpRequest, visit: PageContext) -> str:
 
 def _read_role(request: HttpRequest, member: str) -> tuple[Role, list[str]]:
     form = RoleForm({name: request.POST.get(f"{name}:{member}", "") for name in ("role", "human_roles")})
-    if not form.is_valid():
-        raise Refused("Unknown role.", status=400, field="role")
+    for name, errors in form.errors.items():
+        raise Refused(f"{form[name].label}: {errors[0]}", status=400, field=f"{name}:{member}")
     return Role(form.cleaned_data["role"]), form.cleaned_data["human_roles"]
 
 

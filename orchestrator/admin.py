@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from celery.schedules import ParseException
 from django.contrib import admin, messages
 from django.contrib.auth.admin import GroupAdmin as DjangoGroupAdmin
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
@@ -32,7 +33,7 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 from agents.admin.platform import providers_page
 from orchestrator.beat import TICKS, is_tick
 from tenants.admin import audit
-from tenants.admin.bases import RecordAdmin, SuperusersOnly
+from tenants.admin.bases import NOTHING, RecordAdmin, SuperusersOnly
 from tenants.models import Membership
 
 admin.autodiscover()  # registers the packages' own admins, which are replaced below
@@ -85,6 +86,8 @@ class PeriodicTaskForm(beat.PeriodicTaskForm):
 
     def clean(self) -> dict[str, Any]:
         """Refuse tasks that beat would not send, because such a row would look as if it ran."""
+        if "task" in self.errors:
+            return self.cleaned_data  # the package's own check needs a valid name
         values: dict[str, Any] = super().clean()
         if not is_tick(values.get("task") or "", values.get("args"), values.get("kwargs")):
             self.add_error(
@@ -116,7 +119,13 @@ class IntervalScheduleAdmin(SuperusersOnly, beat.IntervalScheduleAdmin, ModelAdm
 
 @admin.register(CrontabSchedule)
 class CrontabScheduleAdmin(SuperusersOnly, beat.CrontabScheduleAdmin, ModelAdmin):
-    pass
+    @admin.display(description="In words")
+    def human_readable(self, schedule: CrontabSchedule) -> str:
+        """Return the schedule in words, or nothing while its form has errors."""
+        try:
+            return str(schedule.human_readable)
+        except ParseException:
+            return NOTHING
 
 
 @admin.register(ClockedSchedule)

@@ -200,6 +200,7 @@ def change_member(
             "membership.changed",
             about=(KIND, member.pk),
             changes=changes_between(before, _values_of(member)),
+            detail=audit.redact("", {"user": str(member.user)}),
         )
     return member
 

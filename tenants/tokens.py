@@ -39,6 +39,13 @@ class TokenRefused(TenantError):
     status = 401
 
 
+class AlreadyRevoked(TenantError):
+    """The token was revoked before, so nothing was done."""
+
+    code = "already_revoked"
+    status = 409
+
+
 class InvalidScope(TenantError):
     """A scope is written as `read`, `write`, `<resource>:read` or `<resource>:write`, or for one mailbox `mailboxes:write:<key>`."""
 
@@ -82,13 +89,13 @@ def create(
     return token, secret
 
 
-def revoke(token: ApiToken) -> None:
-    """Revoke a token, in all processes within a second. Idempotent: the time of the first revocation stays."""
+def revoke(token: ApiToken) -> bool:
+    """Revoke a token, in all processes within a second. Return whether it was valid until now: the time of the first revocation stays."""
     with tenant_scope(token.tenant_id):
-        ApiToken.objects.for_tenant(token.tenant_id).filter(pk=token.pk, revoked_at=None).update(
-            revoked_at=clock.now()
-        )
+        rows = ApiToken.objects.for_tenant(token.tenant_id).filter(pk=token.pk, revoked_at=None)
+        is_first = bool(rows.update(revoked_at=clock.now()))
         transaction.on_commit(lambda: _known.forget(token.secret_hash), using=APP)
+    return is_first
 
 
 def hash_of(secret: str) -> str:
@@ -218,17 +225,17 @@ def mint(
 
 
 def revoke_by_admin(who: Principal, token_id: UUID) -> ApiToken:
-    """Revoke a token, within a second. Raises `MintingForbidden` or `TokenNotFound`."""
+    """Revoke a token, within a second. Repetitions change nothing. Raises `MintingForbidden` or `TokenNotFound`."""
     who.require_admin(MintingForbidden)
     with tenant_scope(who.tenant_id):
         token: ApiToken | None = ApiToken.objects.for_tenant(who.tenant_id).filter(pk=token_id).first()
         if token is None:
             raise TokenNotFound(f"There is no token {token_id}.")
-        revoke(token)
-        audit.record_action(
-            who,
-            "token.revoked",
-            about=(KIND, token.pk),
-            detail=redact("", {"name": token.name, "prefix": token.prefix}),
-        )
+        if revoke(token):
+            audit.record_action(
+                who,
+                "token.revoked",
+                about=(KIND, token.pk),
+                detail=redact("", {"name": token.name, "prefix": token.prefix}),
+            )
     return token

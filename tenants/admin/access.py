@@ -115,6 +115,11 @@ class SavedViewAdmin(RecordAdmin):
     fields = ("name", "page", "query", "tenant", "membership", "created_at")
 
 
+def _revoke(request: HttpRequest, token: ApiToken, notes: str) -> None:
+    if not tokens.revoke(token):
+        raise tokens.AlreadyRevoked("it was already revoked.")
+
+
 REVOKE = Action(
     "revoke_selected",
     "Revoke",
@@ -124,7 +129,7 @@ REVOKE = Action(
     danger=True,
     path="revoke",
     icon="block",
-    do=lambda request, token, notes: tokens.revoke(token),
+    do=_revoke,
 )
 
 

@@ -14,6 +14,7 @@ from uuid import UUID
 from django import forms
 from django.contrib.admin import SimpleListFilter
 from django.db.models import Field, JSONField, Model, QuerySet
+from django.forms.fields import InvalidJSONInput
 from django.http import HttpRequest
 from django.template.loader import render_to_string
 from django.urls import reverse
@@ -24,7 +25,7 @@ from unfold.decorators import display
 from unfold.paginator import InfinitePaginator
 from unfold.widgets import UnfoldAdminTextareaWidget
 
-from tenants import admin_scope, audit
+from tenants import admin_scope, audit, strict_json
 from tenants.admin.permissions import PlatformOnly, ScopedPermissions, is_owned, tenant_of
 from tenants.audit import one_line, redact
 from tenants.models import Tenant
@@ -93,6 +94,7 @@ def _plain(value: Any) -> Any:
 
 
 NOTHING = SafeString("-")  # rendered for an empty field
+LONGEST_JSON = 1_000_000  # bytes in one field
 MOST_TENANTS = 30  # in a filter; on a platform with more, the search field finds a tenant's rows by its slug
 
 
@@ -100,7 +102,31 @@ class SuperusersOnly(Audited, PlatformOnly):
     """A mixin for the admins of third-party packages, whose rows belong to the platform."""
 
 
-class ClearableJSONField(forms.JSONField):
+class StrictJSONField(forms.JSONField):
+    """The field of a JSON column, with the rules of the API: it refuses what PostgreSQL cannot store, and nesting without end."""
+
+    def to_python(self, value: Any) -> Any:
+        if isinstance(value, str) and not self.disabled and value not in self.empty_values:
+            try:
+                _read_json(value)
+            except strict_json.StrictJSONError as error:
+                raise forms.ValidationError(f"This JSON {error.message}.", code="invalid") from error
+        return super().to_python(value)
+
+    def bound_data(self, data: Any, initial: Any) -> Any:
+        """Return refused text unchanged, so that the form displays it as it was typed."""
+        try:
+            _read_json(data or "null")
+        except strict_json.StrictJSONError:
+            return initial if self.disabled else InvalidJSONInput(data)
+        return super().bound_data(data, initial)
+
+
+def _read_json(text: str) -> Any:
+    return strict_json.loads(text.encode(errors="surrogatepass"), max_bytes=LONGEST_JSON)
+
+
+class ClearableJSONField(StrictJSONField):
     """The field of a JSON column that is never NULL. An empty value, null or "" means the default of a new row."""
 
     def __init__(self, *, when_empty: Callable[[], Any], **options: Any) -> None:
@@ -130,14 +156,18 @@ class PlatformAdmin(Audited, ScopedPermissions, ModelAdmin):
     show_full_result_count = False
 
     def formfield_for_dbfield(self, db_field: Field[Any, Any], request: HttpRequest, **kwargs: Any) -> Any:
-        if (
-            isinstance(db_field, JSONField)
-            and db_field.blank
-            and not db_field.null
-            and db_field.has_default()
-        ):
-            kwargs |= {"form_class": ClearableJSONField, "when_empty": db_field.get_default}
+        if isinstance(db_field, JSONField):
+            is_clearable = db_field.blank and not db_field.null and db_field.has_default()
+            kwargs |= (
+                {"form_class": ClearableJSONField, "when_empty": db_field.get_default}
+                if is_clearable
+                else {"form_class": StrictJSONField}
+            )
         return super().formfield_for_dbfield(db_field, request, **kwargs)
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Return the row, or None also for an id that no database can contain."""
+        return None if "\x00" in object_id else super().get_object(request, object_id, from_field)
 
     def get_list_filter(self, request: HttpRequest) -> Any:
         return (TenantFilter, *self.list_filter) if is_owned(self.model) else self.list_filter

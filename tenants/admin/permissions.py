@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
+from django import forms
+from django.contrib.admin import AdminSite
+from django.contrib.admin.widgets import AutocompleteSelect
 from django.core.exceptions import ValidationError
 from django.db.models import ForeignKey, Model
 from django.http import HttpRequest
 
 from tenants import admin_scope
+from tenants.audit import one_line
 from tenants.models import Tenant
 
 
@@ -39,10 +44,35 @@ def find_row(model: type[Model], row: Any) -> Any:
     """Return the row. It may be passed as the text of its id, because the theme checks permissions with that."""
     if not isinstance(row, str):
         return row
+    if "\x00" in row:
+        return None
     try:
         return model._default_manager.filter(pk=row).first()
     except (ValueError, ValidationError):
         return None
+
+
+class ForgivingAutocomplete(AutocompleteSelect):
+    """A field with suggestions. It displays a submitted id that no row can have as an empty selection, instead of failing."""
+
+    def optgroups(self, name: str, value: Sequence[str], attr: Any = None) -> Any:
+        try:
+            return super().optgroups(name, [each for each in value if "\x00" not in each], attr)
+        except (ValueError, ValidationError):
+            return super().optgroups(name, [], attr)
+
+
+class RowChoiceField(forms.ModelChoiceField):
+    """A field with a row. It refuses ids that the database cannot even compare."""
+
+    def to_python(self, value: Any) -> Any:
+        if isinstance(value, str) and "\x00" in value:
+            raise ValidationError(
+                self.error_messages["invalid_choice"],
+                code="invalid_choice",
+                params={"value": one_line(value)},
+            )
+        return super().to_python(value)
 
 
 class ChosenTenants:
@@ -54,6 +84,10 @@ class ChosenTenants:
         scope = admin_scope.of_request(request)
         if db_field.remote_field.model is Tenant and not scope.everything:
             options["queryset"] = Tenant.objects.filter(pk__in=scope.writes)
+        options.setdefault("form_class", RowChoiceField)
+        if db_field.name in self.get_autocomplete_fields(request):  # type: ignore[attr-defined]  # the admin's
+            site: AdminSite = self.admin_site  # type: ignore[attr-defined]
+            options.setdefault("widget", ForgivingAutocomplete(db_field, site, using=options.get("using")))
         return super().formfield_for_foreignkey(db_field, request, **options)  # type: ignore[misc]  # the admin's
 
 

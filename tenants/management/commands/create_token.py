@@ -65,14 +65,19 @@ class Command(BaseCommand):
                     user_id=person.user_id if person else None,
                 )
                 result = {
+                    "name": token.name,
                     "role": role,
                     "prefix": token.prefix,
                     "platform": token.platform,
                     "scopes": token.scopes,
                     "user": options["user"],
+                    "expires_at": token.expires_at,
                 }
                 audit.record_command(
-                    "create_token", tenant_id=owner.pk, about=("tokens", token.pk), detail=result
+                    "create_token",
+                    tenant_id=owner.pk,
+                    about=("tokens", token.pk),
+                    detail=audit.redact("", result),
                 )
         except TenantError as error:
             raise CommandError(str(error)) from error

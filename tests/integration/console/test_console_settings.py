@@ -77,6 +77,31 @@ def test_a_changed_role_is_audited_before_and_after(tenant: Tenant, ann: Person,
     with tenant_scope(tenant.pk):
         entry = AuditEntry.objects.for_tenant(tenant).get(operation="membership.changed")
     assert entry.changes == {"role": ["operator", "viewer"], "human_roles": [[], ["editor", "legal"]]}
+    assert entry.detail == {"user": "ann"}
+
+
+def test_a_refused_change_of_a_member_names_the_field_and_keeps_the_input(
+    tenant: Tenant, ann: Person, boss: Person
+) -> None:
+    row, form = member(tenant, ann), forms_of(boss.get(SETTINGS))["members"]
+    long = "editor, " * 100
+
+    typed = {f"role:{row.pk}": "viewer", f"human_roles:{row.pk}": long}
+    answer = form.send(boss.browser, ("deed", f"change:{row.pk}"), **typed)
+
+    assert "Human roles: Ensure this value has at most 500 characters" in refusal_notice(answer, 400)
+    again = forms_of(answer)["members"].fields
+    assert again[f"role:{row.pk}"] == ["viewer"]
+    assert again[f"human_roles:{row.pk}"] == [long]
+
+
+def test_errors_of_the_api_keep_their_capitals(tenant: Tenant, boss: Person) -> None:
+    form = forms_of(boss.get(f"{SETTINGS}budgets/"))["new"]
+
+    page = form.send(boss.browser, name="March", cap="5", period="month", agent_role="SEO")
+
+    (error,) = page.context["form"].errors["agent_role"]
+    assert "SEO" in error
 
 
 @pytest.mark.parametrize(("part", "form"), [("", "members"), ("tokens/", "tokens")])
@@ -287,7 +312,8 @@ def test_a_revoked_token_is_refused(tenant: Tenant, boss: Person) -> None:
     with pytest.raises(tokens.TokenRefused):
         tokens.principal_of(secret)
     assert "revoked" in visible_text(boss.get(f"{SETTINGS}tokens/"))
-    assert entries(tenant) == ["boss token.revoked done"]
+    form.send(boss.browser, ("deed", f"revoke:{token.pk}"), sure="yes")
+    assert entries(tenant) == ["boss token.revoked done"], "a repetition changes nothing"
 
 
 def test_a_budget_is_created_changed_and_removed(tenant: Tenant, boss: Person) -> None:
