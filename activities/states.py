@@ -74,7 +74,7 @@ STATUSES: Mapping[str, StatusSpec] = {
     ),
     Status.DONE: StatusSpec("Done", "good", "check", "It is done."),
     Status.APPROVED: StatusSpec("Approved", "good", "check", "It was approved."),
-    Status.REJECTED: StatusSpec("Rejected", "bad", "back", "It was rejected; a revision took its place."),
+    Status.REJECTED: StatusSpec("Rejected", "bad", "back", "It was rejected."),
     Status.REASSIGNED: StatusSpec("Reassigned", "off", "skip", "It was reassigned; another activity took its place."),
     Status.FAILED: StatusSpec(
         "Failed", "bad", "cross", "It has failed. An operator can retry it.", "people", "Failed",

@@ -101,6 +101,8 @@ def why(tenant_id: UUID, activity_id: UUID) -> Waiting:
             reason = _explain_batch(
                 item, None if item.batch_id else provider_batches.count_collected_with(item)
             )
+        if activity.status == Status.REJECTED and activity_tree.has_successor(tenant_id, activity_id):
+            reason = Waiting(None, "It was rejected; a revision took its place.")
         events = ActivityEvent.objects.for_tenant(tenant_id).filter(activity_id=activity_id)
         since = events.order_by("-seq").values_list("at", flat=True).first() or activity.created_at
     if reason is None:
@@ -216,7 +218,8 @@ def _add_pause(reason: Waiting, who: str | None) -> Waiting:
 def _explain_person(activity: Activity, claim: PersonClaim | None) -> str:
     if claim is not None:
         return f"{claim.actor} claimed it at {claim.at:%Y-%m-%d %H:%M:%S} UTC. Others can still answer it."
-    return "It waits for a decision." if activity.is_approval_gate else "It waits for somebody to claim it."
+    is_decision = activity.is_approval_gate or activity.link_kind == LinkKind.REVIEW
+    return "It waits for a decision." if is_decision else "It waits for somebody to claim it."
 
 
 def _explain_delay(

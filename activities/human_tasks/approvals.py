@@ -399,15 +399,13 @@ def build_revision(rejected: Activity, *, notes: str, requires_approval: bool | 
 def _escalate(rejected: Activity, notes: str) -> None:
     submit(
         [
-            NewActivity(
+            child_of(
+                rejected,
+                LinkKind.ESCALATION,
                 name=f"Rejected {rejected.round} times: {rejected.name}"[:200],
                 description="No further revision is created automatically. Change the work, its agent or its instructions.",
                 human_role=GENERAL_ROLE,
                 priority=states.BANDS["urgent"],
-                parent_id=rejected.id,
-                link_kind=LinkKind.ESCALATION,
-                deliverable_id=rejected.deliverable_id,
-                mailbox_id=rejected.mailbox_id,
                 reviewer_notes=notes,
             )
         ],

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from activities import cancellation
+from activities import cancellation, wait_reasons
 from activities.exceptions import AlreadyDecided, TransitionRefused
 from activities.human_tasks import approvals
 from activities.models import Activity
@@ -192,7 +192,10 @@ def test_a_rejection_in_the_last_round_fails_the_step_and_escalates(
     assert flow.outcome == ("failed", 0)
     assert flow.states == {"brief": "failed", "text": "skipped"}
     with tenant_scope(acme.pk):
-        assert Activity.objects.get(link_kind="escalation").status == "created"
+        escalation = Activity.objects.get(link_kind="escalation")
+    assert (escalation.status, escalation.pipeline_run_id) == ("created", flow.run.pk)
+    sentences = [wait_reasons.why(acme.pk, flow.activity(agent_role="qa", round=n).pk).detail for n in (1, 2)]
+    assert sentences == ["It was rejected; a revision took its place.", "It was rejected."]
 
 
 def test_a_rejected_gate_step_starts_a_revision_and_needs_a_new_decision(

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from activities import wait_reasons
 from activities.states import LinkKind
 from activities.submission import NewActivity, submit
 from agents.contracts import Accepted, AgentRequest, AgentResult
@@ -117,6 +118,12 @@ def test_a_review_can_be_approved_and_rejected_like_a_gate(
 
     request = next_call(engine, activity_id)
     assert (request.wake_reason, request.wakes[0]["reviewer_feedback"]) == (reason, "See there.")
+
+
+def test_a_review_waits_for_a_decision(engine: Engine, acme: Tenant) -> None:
+    _, review = request_review(engine, acme)
+
+    assert wait_reasons.why(acme.pk, review).detail == "It waits for a decision."
 
 
 @pytest.mark.parametrize("feedback", [{}, {"feedback": None}, {"feedback": ""}, {"feedback": " \n "}])
