@@ -101,7 +101,7 @@ def noisy_clients(folder: Path, scale: float) -> Figures:
                 body = _definition(CONDITIONS // 10, number * 1_000_000 + turn)
                 try:
                     statuses.append(client.send("PUT", f"/pipelines/p-{number}/", body)[0])
-                except http.client.HTTPException:
+                except (http.client.HTTPException, OSError):
                     client.connection.close()  # idle for too long; the next request opens another one
 
         def read() -> list[float]:
