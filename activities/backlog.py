@@ -44,7 +44,7 @@ from tenants.sql import Statement
 
 from . import relay, transitions
 
-KEPT_SECONDS = 2.0
+CACHE_SECONDS = 2.0
 FAR_SECONDS = 30.0  # while less than half of the limit waits, so that submissions need no query
 RETRY_SECONDS = 10  # after this time workers have done some of the work, and the count is new
 EXACT_BELOW = 1_000
@@ -162,7 +162,7 @@ def _by_role(newcomers: Iterable[Newcomer]) -> dict[str, list[int]]:
 def _read_counts(tenant_id: UUID, by_role: Mapping[str, Sequence[int]]) -> Counter[str]:
     counts, now = _counts.recall(str(tenant_id)), time.monotonic()
     if counts is None or (
-        now - counts.at > KEPT_SECONDS
+        now - counts.at > CACHE_SECONDS
         and any(
             2 * (counts.waiting[role] + len(more)) > policy_of(tenant_id, role).max_waiting
             for role, more in by_role.items()

@@ -112,14 +112,14 @@ def receive(**arguments: object) -> None:
 def work(grant: Grant) -> None:
     """Run the granted activity, then those that are granted next, until the message is `ORCHESTRATOR_CONTINUE_SECONDS` old."""
     _replace_broken_connections()
-    lease, asked = leases.current(), time.monotonic()
+    lease, confirmed_at = leases.current(), time.monotonic()
     if grant.role not in lease.roles:
         # Forged, because the relay never puts a message on the queue of another role. The leader publishes real grants again.
         refuse_message("role_not_served", grant)
     elif not _is_granted(grant):
         note_stale_message(grant)
     else:
-        _run_and_continue([HeldGrant(grant, asked)])
+        _run_and_continue([HeldGrant(grant, confirmed_at)])
 
 
 def _run_and_continue(held: list[HeldGrant], *, alone: bool = False) -> None:
@@ -149,11 +149,11 @@ def _run_and_continue(held: list[HeldGrant], *, alone: bool = False) -> None:
                 except Exception:
                     _hand_over_now(changes)  # those of runs that were recorded
                     raise
-            asked = time.monotonic()
+            confirmed_at = time.monotonic()
             grants = EXCHANGING.do(None, (changes, _seats_for_next(lease, began, most if is_quick else 1)))
             for grant in superseded:
                 _offer_if_woken(grant)
-            held = _keep_own([HeldGrant(grant, asked) for grant in grants])
+            held = _keep_own([HeldGrant(grant, confirmed_at) for grant in grants])
             if is_at_quick_work and not held:
                 held = QUICK_WORK.take_or_leave(most)
                 is_at_quick_work = bool(held)
@@ -583,7 +583,7 @@ def _with_slots(held: Sequence[HeldGrant]) -> list[HeldGrant]:
     """
     still_held = []
     for each in held:
-        if time.monotonic() - each.asked <= CLAIM_SECONDS or _slot_is_held(each.grant):
+        if time.monotonic() - each.confirmed_at <= CLAIM_SECONDS or _slot_is_held(each.grant):
             still_held.append(each)
         else:
             note_stale_message(each.grant)
@@ -601,7 +601,7 @@ class _Following:
     def __init__(self, before: _ClaimedRun, lease: leases.Lease) -> None:
         self._before, self._lease = before, lease
         self._activity_id, self._run_id = uuid7(), uuid7()
-        self._asked = 0.0
+        self._requested_at = 0.0
         self._slot: admission.PassedSlot | None = None
         self._claims: _Claims | None = None  # of the last try of the transaction
         self._was_claimed = False  # in any try
@@ -622,7 +622,7 @@ class _Following:
 
     def ask(self) -> None:
         """Ask admission to pass the slot on, without waiting for the answer."""
-        self._asked = time.monotonic()
+        self._requested_at = time.monotonic()
         with suppress(redis.RedisError):
             grant = self._before.grant
             self._slot = admission.PassedSlot(grant.activity_id, grant.grant, self._activity_id)
@@ -641,9 +641,9 @@ class _Following:
         if self._slot is None or not self._is_expected(reservation.begun):
             return
         grant = self._slot.grant_so_far()
-        if not grant or time.monotonic() - self._asked > CLAIM_SECONDS:
+        if not grant or time.monotonic() - self._requested_at > CLAIM_SECONDS:
             return
-        held = HeldGrant(self._passed(grant), self._asked, self._run_id)
+        held = HeldGrant(self._passed(grant), self._requested_at, self._run_id)
         with suppress(AgentError):
             if not configuration.settings_for(*held.kind).budgeted:
                 self._holding.enter_context(self._lease.holding(self._run_id))

@@ -42,10 +42,10 @@ MOST_KNOWN = 10_000  # pairs of tenant and role
 
 @dataclass(slots=True)
 class HeldGrant:
-    """A grant that this process must run. `asked`: when admission was last asked to confirm the slot, by the monotonic clock."""
+    """A grant that this process must run. `confirmed_at`: when admission was last asked to confirm the slot, by the monotonic clock."""
 
     grant: Grant
-    asked: float
+    confirmed_at: float
     run_id: UUID = field(default_factory=uuid7)
 
     @property
@@ -117,7 +117,7 @@ class Group:
             answers, self._answers = self._answers, []
         return answers
 
-    def rest(self) -> list[Any]:
+    def unfinished(self) -> list[Any]:
         """Return the runs that have not been called or not been recorded yet."""
         with self._lock:
             return [*self._waiting, *self._answers]
@@ -133,7 +133,7 @@ class Group:
             if not late or not (self._waiting or self._answers):
                 return None
             taken = Group(self._waiting, self._answers)
-            taken.holding.enter_context(hold(taken.rest()))
+            taken.holding.enter_context(hold(taken.unfinished()))
             self._waiting, self._answers = deque(), []
         return taken
 
@@ -239,8 +239,8 @@ class QuickWork:
                     self._waiting_grants.remove(held)
                 seen = {held.run_id for held in self._waiting_grants}
             for group in groups:
-                if (rest := group.take_over(self._hold)) is not None:
-                    _start("relief of a call", self._relieve, rest)
+                if (unfinished := group.take_over(self._hold)) is not None:
+                    _start("relief of a call", self._relieve, unfinished)
             for held in late:
                 _start("relief of a thread", self._begin, [held])
 

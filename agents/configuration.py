@@ -31,7 +31,7 @@ from tenants.sql import Statement
 
 DEFAULT_ATTEMPTS = 3
 BATCH_ATTEMPTS = 5  # an attempt costs half, and often fails because of the batch
-ROLES_KEPT_SECONDS = 1.0
+ROLES_CACHE_SECONDS = 1.0
 _ROLE_SETTINGS = Statement.load(Path(__file__).parent / "sql", "role_settings")
 
 
@@ -52,13 +52,13 @@ class RoleSettings:
     briefing: str  # digest of the agent's instructions, model and adapter, without its skills
 
 
-_kept: ConfigurationCache[RoleSettings] = ConfigurationCache()
+_cache: ConfigurationCache[RoleSettings] = ConfigurationCache()
 _roles: tuple[float, frozenset[str]] = (0.0, frozenset())
 
 
 def settings_for(tenant_id: UUID, role: str) -> RoleSettings:
     """Return the settings in force. Raises `RoleNotFound`. Opens its own `tenant_scope` when none is open."""
-    return _kept.get(tenant_id, role, partial(_read, tenant_id, role))
+    return _cache.get(tenant_id, role, partial(_read, tenant_id, role))
 
 
 def attempts_of(tenant_id: UUID, role: str | None) -> int:
@@ -99,7 +99,7 @@ def in_force(platform: SchedulerSettings) -> dict[str, int]:
 def list_roles() -> frozenset[str]:
     """Return the enabled roles of the registry. They may be a second old."""
     now = time.monotonic()
-    if now - _roles[0] > ROLES_KEPT_SECONDS or not _roles[1]:
+    if now - _roles[0] > ROLES_CACHE_SECONDS or not _roles[1]:
         return present_roles()
     return _roles[1]
 
@@ -139,7 +139,7 @@ def adapters_of(
 def forget() -> None:
     """Clear the caches, so that the next call reads the current rows."""
     global _roles
-    _kept.forget()
+    _cache.forget()
     _roles = (0.0, frozenset())
 
 

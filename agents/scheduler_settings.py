@@ -362,7 +362,7 @@ def _write_settings(config: PlatformConfig, new_tree: Tree, actor: str) -> Platf
 
 
 KEY = "scheduler"
-KEPT_SECONDS = 0.75
+CACHE_SECONDS = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,24 +412,24 @@ class SchedulerSettings:
         return HttpLimits(self.max_concurrent_requests, self.max_sockets, self.keep_alive)
 
 
-_kept: tuple[float, SchedulerSettings] | None = None
+_cached: tuple[float, SchedulerSettings] | None = None
 
 
 def current() -> SchedulerSettings:
     """Return the settings in force."""
-    global _kept
+    global _cached
     now = time.monotonic()
-    if _kept is None or now - _kept[0] > KEPT_SECONDS:
+    if _cached is None or now - _cached[0] > CACHE_SECONDS:
         with POOL.connection():
             value = PlatformConfig.objects.filter(key=KEY).values_list("value", flat=True).first()
-        _kept = (now, settings_of(value))
-    return _kept[1]
+        _cached = (now, settings_of(value))
+    return _cached[1]
 
 
 def forget() -> None:
     """Clear the cache, so that the next call reads the current row."""
-    global _kept
-    _kept = None
+    global _cached
+    _cached = None
 
 
 def settings_of(value: Any) -> SchedulerSettings:

@@ -129,9 +129,11 @@ def start_runs(
         created = _create(tenant_id, version_id, runs, steps, actor) if runs else None
         if first:
             begin(first, actor=actor)
-        asked = tuple(step for step in plan.graph.roots() if step in plan.conditional)
-        for run in runs if asked else ():
-            progression.start_following(run, plan, Advance(start=asked), not_before=not_before.get(run.pk))
+        conditional = tuple(step for step in plan.graph.roots() if step in plan.conditional)
+        for run in runs if conditional else ():
+            progression.start_following(
+                run, plan, Advance(start=conditional), not_before=not_before.get(run.pk)
+            )
     _mark_started(runs, created.fetch() if created else ())
     return runs
 

@@ -123,7 +123,7 @@ _READERS = r"app\.(tenant_id|token_hash|user_id)"  # a request reads its own cre
 _ADMIN = r"app\.admin_"
 
 
-def faults(tables: list[str]) -> list[str]:
+def find_errors(tables: list[str]) -> list[str]:
     """What would let one tenant see another's rows: a role that bypasses policies, or tables without a forced policy, named or not."""
     with connections[APP].cursor() as cursor:
         cursor.execute(
@@ -140,24 +140,24 @@ def faults(tables: list[str]) -> list[str]:
             },
         )
         rows = cursor.fetchall()
-    found = []
+    errors = []
     if bypasses:
-        found.append(f"the role {user} bypasses row-level security; processes must run as orchestrator_app")
-    found += [
+        errors.append(f"the role {user} bypasses row-level security; processes must run as orchestrator_app")
+    errors += [
         f"table {name} has no forced row-level security" for name, isolated, _, _ in rows if not isolated
     ]
     for name, _, owned, emptied in rows:
         if owned:
-            found.append(f"the application's role owns table {name} and could switch its policy off")
+            errors.append(f"the application's role owns table {name} and could switch its policy off")
         elif emptied:
-            found.append(f"the application's role may TRUNCATE table {name}, which no policy covers")
-    return found
+            errors.append(f"the application's role may TRUNCATE table {name}, which no policy covers")
+    return errors
 
 
 def refuse_unsafe_database(tables: list[str]) -> None:
     """Raise `RowSecurityMissing` with every fault. Called when a web or worker process starts."""
-    if found := faults(tables):
-        raise RowSecurityMissing("; ".join(found))
+    if errors := find_errors(tables):
+        raise RowSecurityMissing("; ".join(errors))
 
 
 def tenant_tables() -> list[str]:
@@ -173,9 +173,9 @@ def row_security_is_forced(
     if APP not in (databases or ()):
         return []
     try:
-        found = faults(tenant_tables())
+        errors = find_errors(tenant_tables())
     except DatabaseError as error:
         return [Error(f"The database cannot be asked: {error}", id="tenants.E002")]
     return [
-        Error(text, hint="Add IsolateTenant to the table's migration.", id="tenants.E001") for text in found
+        Error(text, hint="Add IsolateTenant to the table's migration.", id="tenants.E001") for text in errors
     ]

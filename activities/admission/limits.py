@@ -51,13 +51,13 @@ class _Latest:
     document: _Document | None = None
 
 
-_kept: ConfigurationCache[_Latest] = ConfigurationCache(check_seconds=0.0)
+_cache: ConfigurationCache[_Latest] = ConfigurationCache(check_seconds=0.0)
 
 
 def refresh(*, generation: str = "") -> bool:
     """Put the current limits in force. Returns True if they have changed. Raises `scripts.Closed`, except for a given generation."""
     with system_scope():
-        latest, workers = _kept.get(None, "", _Latest), _present_workers()
+        latest, workers = _cache.get(None, "", _Latest), _present_workers()
         document = latest.document
         if document is None or document.workers != workers:
             text = orjson.dumps(_limits(workers), option=orjson.OPT_SORT_KEYS)
@@ -70,7 +70,7 @@ def refresh(*, generation: str = "") -> bool:
 
 def forget() -> None:
     """Compute the limits again the next time, even if nothing has changed."""
-    _kept.forget()
+    _cache.forget()
 
 
 def current() -> Limits:

@@ -80,9 +80,9 @@ class BatchViewSet(Resource):
     scope = "queues"
     required_role: ClassVar[dict[str, Role]] = {"list": Role.OPERATOR, "retrieve": Role.OPERATOR}
 
-    def show(self, found: Any, *, many: bool = False) -> Any:
+    def show(self, rows: Any, *, many: bool = False) -> Any:
         """Add the number of items by state, with one query for all batches."""
-        batches = {batch.pk: batch for batch in (found if many else [found])}
+        batches = {batch.pk: batch for batch in (rows if many else [rows])}
         items = BatchItem.objects.for_tenant(self.tenant_id).filter(batch_id__in=batches)
         for batch in batches.values():
             batch.item_counts = dict.fromkeys(ItemState.values, 0)
@@ -90,7 +90,7 @@ class BatchViewSet(Resource):
             items.order_by().values_list("batch_id", "state").annotate(Count("id"))
         ):
             batches[batch_id].item_counts[state] = number
-        return super().show(found, many=many)
+        return super().show(rows, many=many)
 
 
 @describe_resource(many="Work in batches, newest first")

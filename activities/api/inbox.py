@@ -94,9 +94,9 @@ class InboxViewSet(ListResource):
     def get_queryset(self) -> QuerySet[Any]:
         return super().get_queryset().filter(selectors.OPEN_FOR_PEOPLE).select_related("parent")
 
-    def show(self, found: Any, *, many: bool = False) -> Any:
-        reasons = wait_reasons.explain_many(self.tenant_id, found)
-        return InboxItemSerializer(found, many=many, context={"waiting": reasons}).data
+    def show(self, rows: Any, *, many: bool = False) -> Any:
+        reasons = wait_reasons.explain_many(self.tenant_id, rows)
+        return InboxItemSerializer(rows, many=many, context={"waiting": reasons}).data
 
     @posting("Decide many items at once", DecisionsSerializer, DecisionResultsSerializer, filters=False)
     @action(detail=False, methods=["post"])

@@ -180,6 +180,6 @@ class WorkerList(ListResource):
     def get_queryset(self) -> QuerySet[Any]:
         return selectors.live_workers()
 
-    def show(self, found: Any, *, many: bool = False) -> Any:
-        runs = selectors.runs_of_workers(self.tenant_id, found)
-        return WorkerSerializer(found, many=many, context={"runs": runs}).data
+    def show(self, rows: Any, *, many: bool = False) -> Any:
+        runs = selectors.runs_of_workers(self.tenant_id, rows)
+        return WorkerSerializer(rows, many=many, context={"runs": runs}).data

@@ -158,8 +158,8 @@ class SubagentViewSet(DigestEtag, ListResource):
     def get_queryset(self) -> QuerySet[Any]:
         return super().get_queryset().select_related("activity", "conversation")
 
-    def show(self, found: Any, *, many: bool = False) -> Any:
-        return super().show(subagents.states_of(self.tenant_id, found) if many else found, many=many)
+    def show(self, rows: Any, *, many: bool = False) -> Any:
+        return super().show(subagents.states_of(self.tenant_id, rows) if many else rows, many=many)
 
     @operation("One subagent", answer=SubagentSerializer, refusals=(404,))
     def retrieve(self, request: Request, pk: UUID) -> Response:

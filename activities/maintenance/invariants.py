@@ -284,7 +284,7 @@ class Report:
 # The outcome of the last check, stored in Redis for the metrics. It may be lost: the next check writes it again.
 
 
-KEPT_SECONDS = 86_400  # an older outcome says nothing about the present
+OUTCOME_SECONDS = 86_400  # an older outcome says nothing about the present
 
 
 def store_outcome(report: Report) -> None:
@@ -294,7 +294,7 @@ def store_outcome(report: Report) -> None:
     }
     concerned = {violation.invariant: tenants_of(violation.sample_ids) for violation in report.violations}
     outcome = {"at": clock.now().timestamp(), "violations": counts, "tenants": concerned}
-    client().set(keys.invariants_outcome(), orjson.dumps(outcome), ex=KEPT_SECONDS)
+    client().set(keys.invariants_outcome(), orjson.dumps(outcome), ex=OUTCOME_SECONDS)
 
 
 def last_known() -> tuple[float, Mapping[str, int]] | None:

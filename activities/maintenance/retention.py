@@ -125,19 +125,19 @@ def _find_trees(tenant_id: UUID, before: datetime, most: int) -> list[Any]:
 
 
 AT_ONCE = 500
-REST = timedelta(seconds=60)  # well above the time of a copier (`outputs`: 10 s for an answer)
+WAIT = timedelta(seconds=60)  # well above the time of a copier (`outputs`: 10 s for an answer)
 DEPARTED_WATCH = timedelta(hours=1)
 
 
 def outputs_to_forget() -> QuerySet[Any]:
     """Return the notes of all tenants that have waited long enough, for the background task."""
-    return ForgottenOutput.objects.filter(at__lte=Now() - REST)
+    return ForgottenOutput.objects.filter(at__lte=Now() - WAIT)
 
 
-def forget_outputs(*, rested: timedelta = REST) -> int:
+def forget_outputs(*, waited: timedelta = WAIT) -> int:
     """Delete the noted outputs and logs. Returns the number of notes done. Raises `PyMongoError` if MongoDB is unreachable."""
     total = 0
-    while settled := _forget_some(rested):
+    while settled := _forget_some(waited):
         total += settled
     return total
 
@@ -160,9 +160,9 @@ def clean_up_departed() -> int:
     return sum(forget_tenant(tenant_id) for tenant_id in recent)
 
 
-def _forget_some(rested: timedelta) -> int:
+def _forget_some(waited: timedelta) -> int:
     with system_scope(), transaction.atomic(using=SYSTEM):
-        rows = ForgottenOutput.objects.filter(at__lte=Now() - rested).order_by("at")
+        rows = ForgottenOutput.objects.filter(at__lte=Now() - waited).order_by("at")
         notes = list(rows.select_for_update(skip_locked=True)[:AT_ONCE])
     if not notes:
         return 0

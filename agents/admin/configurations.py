@@ -24,7 +24,7 @@ from agents import credentials
 from agents.api.configurations import AgentSettingsSerializer, AuthSerializer, refuse_unusable
 from agents.models import AgentConfig, AgentSession, Skill
 from tenants import strict_json
-from tenants.admin.bases import KeptAdmin, PlatformAdmin, RecordAdmin, badge
+from tenants.admin.bases import PlatformAdmin, RecordAdmin, UndeletableAdmin, badge
 from tenants.api.problems import InvalidRequest, flatten_errors
 
 AUTH_HELP = (
@@ -79,7 +79,7 @@ class SealingForm(forms.ModelForm):
             self.instance.auth_sealed = credentials.seal(self.cleaned_data["auth"], context=context)
 
 
-class SealingAdmin(KeptAdmin):
+class SealingAdmin(UndeletableAdmin):
     """Displays whether credentials are stored, and under which key."""
 
     form = SealingForm

@@ -34,7 +34,7 @@ from agents.scheduler_settings import (
     member,
     put,
 )
-from tenants.admin.bases import KeptAdmin, actor_of
+from tenants.admin.bases import UndeletableAdmin, actor_of
 
 DEFAULTS = SchedulerSettings()
 NONE_OF_THEM = "none"
@@ -137,7 +137,7 @@ class OneRow(ChangeList):
 
 
 @admin.register(PlatformConfig)
-class PlatformConfigAdmin(KeptAdmin):
+class PlatformConfigAdmin(UndeletableAdmin):
     """The admin of the only row, which is created when it is first saved. Reading it writes nothing."""
 
     form = SchedulerSettingsForm

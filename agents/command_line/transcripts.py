@@ -29,7 +29,7 @@ class Transcript:
     """A transcript that is written while the agent runs. It can be read at the same time."""
 
     file: BinaryIO
-    room: int
+    remaining_bytes: int
     secrets: tuple[bytes, ...]
     missing: int = 0
     _open_line: dict[bytes, bytearray] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Transcript:
 
     def close(self) -> None:
         for mark, line in self._open_line.items():
-            if line and self.room:
+            if line and self.remaining_bytes:
                 self._write(mark + self._clean(bytes(line)) + b"\n")
         if self.missing:
             with suppress(OSError):
@@ -50,7 +50,7 @@ class Transcript:
         self.file.close()
 
     def _append(self, mark: bytes, chunk: bytes) -> None:
-        if not self.room:
+        if not self.remaining_bytes:
             self.missing += len(chunk)
             return
         line = self._open_line.setdefault(mark, bytearray())
@@ -70,12 +70,12 @@ class Transcript:
         return text
 
     def _write(self, text: bytes) -> None:
-        part = text[: self.room]
+        part = text[: self.remaining_bytes]
         try:
             self.file.write(part)
         except OSError:
-            part, self.room = b"", 0  # a full disk must not end the agent
-        self.room -= len(part)
+            part, self.remaining_bytes = b"", 0  # a full disk must not end the agent
+        self.remaining_bytes -= len(part)
         self.missing += len(text) - len(part)
 
 

@@ -22,9 +22,9 @@ from tenants import clock
 from tenants.admin.actions import Action, ActionsAdmin
 from tenants.admin.bases import (
     NOTHING,
-    KeptAdmin,
     RecordAdmin,
     ShownInline,
+    UndeletableAdmin,
     actor_of,
     badge,
     badge_of,
@@ -74,7 +74,7 @@ START = Action(
 
 
 @admin.register(Deliverable)
-class DeliverableAdmin(ActionsAdmin, KeptAdmin):
+class DeliverableAdmin(ActionsAdmin, UndeletableAdmin):
     form = DeliverableForm
     list_display = ("name", "key", "tenant", "state", "next_on", "updated_at")
     list_filter = ("status",)

@@ -22,7 +22,7 @@ from unfold.decorators import action as unfold_action
 from unfold.enums import ActionVariant
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget
 
-from tenants.admin.bases import KeptAdmin, page_of
+from tenants.admin.bases import UndeletableAdmin, page_of
 from tenants.admin.permissions import may_write
 
 CONFIRMED, BACK = "confirmed", "back"  # fields of the confirmation page
@@ -85,7 +85,7 @@ class NotesForm(forms.Form):
             self.fields["choice"].choices = choices  # type: ignore[attr-defined]  # it is a ChoiceField
 
 
-class ActionsAdmin(KeptAdmin):
+class ActionsAdmin(UndeletableAdmin):
     """An admin with `row_actions`, which are in the list and on the row's page, after those in `actions` and `actions_detail`."""
 
     row_actions: ClassVar[tuple[Action, ...]] = ()

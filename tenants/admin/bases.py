@@ -33,7 +33,7 @@ from tenants.models import Tenant
 # Every change in the admin is recorded in the audit trail, where Django's admin writes its history: once per row, in the same transaction.
 
 
-KEPT = "_audited_changes"
+AUDITED_CHANGES = "_audited_changes"
 
 
 class Audited:
@@ -42,7 +42,7 @@ class Audited:
     def construct_change_message(
         self, request: HttpRequest, form: Any, formsets: Any, add: bool = False
     ) -> Any:
-        setattr(request, KEPT, _changes_of(form))
+        setattr(request, AUDITED_CHANGES, _changes_of(form))
         return super().construct_change_message(request, form, formsets, add)  # type: ignore[misc]  # the admin's
 
     def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
@@ -71,7 +71,7 @@ def note_change(request: HttpRequest, row: Model, verb: str, message: Any) -> No
         actor=audit.actor_of(request.user),
         tenant_id=tenant_id,
         about=(kind, row.pk),
-        changes=getattr(request, KEPT, {}) if not action else {},
+        changes=getattr(request, AUDITED_CHANGES, {}) if not action else {},
         detail={"deed": action} if action else {},
     )
 
@@ -195,7 +195,7 @@ class PlatformAdmin(Audited, ScopedPermissions, ModelAdmin):
         return (*(self.list_select_related or ()), *keys.intersection(self.get_list_display(request)))
 
 
-class KeptAdmin(PlatformAdmin):
+class UndeletableAdmin(PlatformAdmin):
     """Rows that people create and change here, but never delete, because history refers to them. They can be switched off."""
 
     is_deletable = False  # True for rows to which nothing refers by a key
@@ -204,7 +204,7 @@ class KeptAdmin(PlatformAdmin):
         return self.is_deletable and self.has_change_permission(request, obj)
 
 
-class RecordAdmin(KeptAdmin):
+class RecordAdmin(UndeletableAdmin):
     """Read-only rows of the engine. Newest first by id, page by page without counting, because there may be millions.
 
     A row's page omits empty fields. `stands_for` names the column of a field that a method renders; a method from one of

@@ -21,7 +21,7 @@ from unfold.widgets import (
 )
 
 from tenants import admin_scope, clock, tokens
-from tenants.admin.bases import KeptAdmin, RecordAdmin
+from tenants.admin.bases import RecordAdmin, UndeletableAdmin
 from tenants.admin.permissions import find_row, is_superuser, may_write
 from tenants.bounds import check_bounds
 from tenants.exceptions import TenantError
@@ -96,7 +96,7 @@ class TenantForm(forms.ModelForm):
 
 
 @admin.register(Plan)
-class PlanAdmin(KeptAdmin):
+class PlanAdmin(UndeletableAdmin):
     """Limits for many tenants. A change takes effect for all of them within a second or two."""
 
     list_display = ("key", "name", "max_concurrency", "max_concurrency_per_group", "created_at")
@@ -107,7 +107,7 @@ class PlanAdmin(KeptAdmin):
 
 
 @admin.register(Tenant)
-class TenantAdmin(KeptAdmin):
+class TenantAdmin(UndeletableAdmin):
     form = TenantForm
     list_display = (
         "name", "slug", "plan", "is_active", "paused", "max_concurrency", "weight", "created_at",

@@ -36,9 +36,9 @@ from tests.engine import Engine
 def keep_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not count settings and times that are read again every few seconds, also on a slow machine."""
     for module in (scheduler_settings, backlog):
-        monkeypatch.setattr(module, "KEPT_SECONDS", math.inf)
-    monkeypatch.setattr(configuration, "ROLES_KEPT_SECONDS", math.inf)
-    monkeypatch.setattr(configuration._kept, "_check_seconds", math.inf)
+        monkeypatch.setattr(module, "CACHE_SECONDS", math.inf)
+    monkeypatch.setattr(configuration, "ROLES_CACHE_SECONDS", math.inf)
+    monkeypatch.setattr(configuration._cache, "_check_seconds", math.inf)
     monkeypatch.setattr(clock, "RENEW_SECONDS", math.inf)
     monkeypatch.setattr(clock, "_last", None)
     clock.now()

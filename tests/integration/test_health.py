@@ -398,7 +398,9 @@ def test_a_tenant_sees_only_its_own_figures(engine: Engine, tenant: Tenant, othe
 def test_a_web_process_does_not_start_without_row_level_security(
     database: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_security, "faults", lambda tables: ["table x has no forced row-level security"])
+    monkeypatch.setattr(
+        row_security, "find_errors", lambda tables: ["table x has no forced row-level security"]
+    )
 
     with pytest.raises(RowSecurityMissing, match="table x"):
         importlib.import_module("orchestrator.wsgi")
@@ -410,7 +412,7 @@ def test_a_web_process_starts_during_an_outage_of_postgresql(
     def fail(tables: list[str]) -> list[str]:
         raise OperationalError("connection refused")
 
-    monkeypatch.setattr(row_security, "faults", fail)
+    monkeypatch.setattr(row_security, "find_errors", fail)
 
     assert callable(importlib.import_module("orchestrator.wsgi").application)
     del sys.modules["orchestrator.wsgi"]

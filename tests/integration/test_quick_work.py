@@ -194,7 +194,7 @@ def test_runs_that_were_taken_over_are_held_until_their_new_thread_has_them(
         if isinstance(what, quick_work.Group):  # else grants that no thread has run yet
             is_taken_over.set()
             assert has_ended.wait(60)
-            held.append({run.claimed.run.run_id for run in what.rest()} & engine.lease.runs.keys())
+            held.append({run.claimed.run.run_id for run in what.unfinished()} & engine.lease.runs.keys())
         start(name, work, what)
 
     def behaviour(request: AgentRequest) -> AgentResult:

@@ -142,11 +142,11 @@ def test_the_outputs_of_deleted_work_are_recorded_and_later_removed_from_mongodb
     assert outputs.read(acme.pk, references[old]) is not None, "removed before the record was old enough"
     assert retention.forget_outputs() == 0
 
-    assert retention.forget_outputs(rested=timedelta(0)) == 1
+    assert retention.forget_outputs(waited=timedelta(0)) == 1
     assert outputs.read(acme.pk, references[old]) is None
     assert outputs.read(acme.pk, references[new]) is not None
     assert [len(run_logs.read(acme.pk, references[each]).lines) for each in (old, new)] == [0, 1]
-    assert retention.forget_outputs(rested=timedelta(0)) == 0
+    assert retention.forget_outputs(waited=timedelta(0)) == 0
 
 
 def test_a_crash_after_the_removal_from_mongodb_repeats_it(
@@ -159,9 +159,9 @@ def test_a_crash_after_the_removal_from_mongodb_repeats_it(
     with monkeypatch.context() as broken:
         broken.setattr("django.db.models.query.QuerySet.delete", _fail)
         with pytest.raises(DatabaseError):
-            retention.forget_outputs(rested=timedelta(0))
+            retention.forget_outputs(waited=timedelta(0))
 
-    assert retention.forget_outputs(rested=timedelta(0)) == 1
+    assert retention.forget_outputs(waited=timedelta(0)) == 1
 
 
 def _fail(*arguments: Any) -> None:

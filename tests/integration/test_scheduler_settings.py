@@ -159,9 +159,9 @@ def test_a_change_applies_at_once_in_this_process_and_within_two_seconds_in_othe
     )
     assert scheduler_settings.current().batch_size == 5
 
-    clock[0] += scheduler_settings.KEPT_SECONDS + 0.001
+    clock[0] += scheduler_settings.CACHE_SECONDS + 0.001
     assert scheduler_settings.current().batch_size == 7
-    assert scheduler_settings.KEPT_SECONDS < 2
+    assert scheduler_settings.CACHE_SECONDS < 2
 
 
 def test_the_version_counts_real_changes_and_a_stale_version_is_refused(database: None) -> None:
