@@ -105,6 +105,21 @@ def origin_of(tenant_id: UUID, activity: Any) -> Origin:
     return origin
 
 
+def kinds_of_origins(tenant_id: UUID, activities: Iterable[Activity]) -> dict[UUID, str | None]:
+    """Return the kind of link of the first activity of each line, by activity id, with one query for each generation."""
+    origins = {activity.pk: activity for activity in activities}
+    while later := {
+        activity_id: origin.parent_id
+        for activity_id, origin in origins.items()
+        if origin.link_kind in SUCCESSORS and origin.parent_id is not None
+    }:
+        rows = (
+            Activity.objects.for_tenant(tenant_id).only("parent_id", "link_kind").in_bulk(set(later.values()))
+        )
+        origins |= {activity_id: rows[parent_id] for activity_id, parent_id in later.items()}
+    return {activity_id: origin.link_kind for activity_id, origin in origins.items()}
+
+
 def resolves_blocker(activity: Any) -> bool:
     """Whether the end of an activity, a row of Activity, tells a blocked agent that its blocker is gone."""
     return origin_of(activity.tenant_id, activity).kind == LinkKind.RESOLUTION

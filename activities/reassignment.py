@@ -26,7 +26,7 @@ from . import activity_tree, cancellation, suspension, transitions
 TOOL = "reassign_task"
 
 #: Questions to people. They go to other people only through their own escalation.
-_NOT_REASSIGNABLE = (LinkKind.GATE, LinkKind.REVIEW, LinkKind.APPROVAL, LinkKind.ESCALATION)
+NOT_REASSIGNABLE = (LinkKind.GATE, LinkKind.REVIEW, LinkKind.APPROVAL, LinkKind.ESCALATION)
 
 
 def reassign(
@@ -47,7 +47,7 @@ def reassign(
 
 
 def _refuse_question(activity: Activity, agent_role: str | None) -> None:
-    if activity.link_kind in _NOT_REASSIGNABLE:
+    if activity.link_kind in NOT_REASSIGNABLE:
         reason = f"is a {activity.link_kind}: the people who are asked must answer it"
     elif agent_role and activity.is_approval_gate and not activity_tree.was_taken_over(activity):
         reason = "is a decision: only people decide"

@@ -22,6 +22,7 @@ from rest_framework.utils.urls import replace_query_param
 from rest_framework.viewsets import ViewSetMixin
 
 from activities import outputs, run_logs, selectors, wait_reasons
+from activities.api.allowed_actions import list_allowed_actions
 from activities.api.decisions import DecisionActions
 from activities.api.operations import OperationActions
 from activities.api.serializers import (
@@ -240,8 +241,12 @@ class ActivityViewSet(DecisionActions, OperationActions, VersionedResource):
         return submit(items, actor=self.principal.actor)
 
     def show(self, found: Any, *, many: bool = False) -> Any:
-        reasons = wait_reasons.explain_many(self.tenant_id, found if many else [found])
-        return self.serializer_class(found, many=many, context={"waiting": reasons}).data
+        activities = found if many else [found]
+        context = {
+            "waiting": wait_reasons.explain_many(self.tenant_id, activities),
+            "allowed_actions": list_allowed_actions(self.principal, activities),
+        }
+        return self.serializer_class(found, many=many, context=context).data
 
 
 # Views below one activity: its output, its runs, its history, and why it waits.

@@ -13,6 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from activities import selectors, wait_reasons
+from activities.api.allowed_actions import list_allowed_actions
 from activities.api.decisions import LONGEST_NOTES, answer, lock_all
 from activities.api.serializers import InboxItemSerializer, link_of
 from activities.exceptions import ActivityError
@@ -95,8 +96,11 @@ class InboxViewSet(ListResource):
         return super().get_queryset().filter(selectors.OPEN_FOR_PEOPLE).select_related("parent")
 
     def show(self, rows: Any, *, many: bool = False) -> Any:
-        reasons = wait_reasons.explain_many(self.tenant_id, rows)
-        return InboxItemSerializer(rows, many=many, context={"waiting": reasons}).data
+        context = {
+            "waiting": wait_reasons.explain_many(self.tenant_id, rows),
+            "allowed_actions": list_allowed_actions(self.principal, rows),
+        }
+        return InboxItemSerializer(rows, many=many, context=context).data
 
     @posting("Decide many items at once", DecisionsSerializer, DecisionResultsSerializer, filters=False)
     @action(detail=False, methods=["post"])

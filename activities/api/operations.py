@@ -12,6 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from activities import activity_tree, cancellation, reassignment, relay, rescheduling, wait_reasons
+from activities.api.allowed_actions import list_allowed_actions
 from activities.api.serializers import ActivitySerializer, link_of
 from activities.exceptions import NotFound, TransitionRefused
 from activities.models import Activity
@@ -164,9 +165,11 @@ class RunNow(Versioned, TenantView):
             activity = rescheduling.run_now(
                 self.tenant_id, activity_id, actor=self.principal.actor, reason=reason
             )
+            allowed_actions = list_allowed_actions(self.principal, [activity])
         relay.flush(timeout=FLUSH_SECONDS)
         reason_to_wait = wait_reasons.why(self.tenant_id, activity_id)
-        return Response(ActivitySerializer(activity, context={"waiting": {activity.pk: reason_to_wait}}).data)
+        context = {"waiting": {activity.pk: reason_to_wait}, "allowed_actions": allowed_actions}
+        return Response(ActivitySerializer(activity, context=context).data)
 
 
 #: How long to wait for the relay to notify admission, so that `waiting_for` is current. The relay delivers it in any case.

@@ -8,7 +8,7 @@ from uuid import UUID
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from activities import activity_tree, states
+from activities import states
 from activities.models import Activity
 from activities.states import LinkKind, Status
 from activities.wait_reasons import Waiting
@@ -19,44 +19,6 @@ ACTIVITIES = "/api/v1/activities/"
 
 def link_of(activity_id: UUID) -> str:
     return f"{ACTIVITIES}{activity_id}/"
-
-
-#: By verb of the state table: the name of its action in the API, and the assignee type it is for (None: both).
-_ACTIONS = {
-    "take_up": ("start", "human"),
-    "finish": ("complete", "human"),
-    "approve": ("approve", "agent"),
-    "reject": ("reject", "agent"),
-    "approve_gate": ("approve", "human"),
-    "reject_gate": ("reject", "human"),
-    "retry": ("retry", None),
-    "reassign": ("reassign", None),
-    "cancel": ("cancel", None),
-}
-
-
-def list_allowed_actions(activity: Activity) -> list[str]:
-    """Return the actions that are allowed now. Each name is the last part of the URL to post to."""
-    kind, refused = activity.link_kind, set()
-    if activity.assignee_type == "human":
-        refused |= {"finish"} if activity_tree.is_decision(activity) else set()
-        refused |= (
-            set() if activity.is_approval_gate or kind == LinkKind.REVIEW else {"approve_gate", "reject_gate"}
-        )
-    if kind == LinkKind.GATE:
-        refused.add("cancel")  # To remove a gate, cancel the activity that waits behind it.
-    if kind in (LinkKind.GATE, LinkKind.REVIEW, LinkKind.APPROVAL, LinkKind.ESCALATION):
-        refused.add("reassign")  # Only an answer ends these items.
-    offered = [
-        _ACTIONS[verb][0]
-        for verb in states.verbs_from(activity.status)
-        if verb in _ACTIONS and verb not in refused and _ACTIONS[verb][1] in (None, activity.assignee_type)
-    ]
-    return [_ANSWERS.get((kind, name), name) for name in offered]
-
-
-#: By link kind and action, the more specific name under which the action is offered.
-_ANSWERS: dict[tuple[str | None, str], str] = {(LinkKind.RESOLUTION, "complete"): "resolve"}
 
 
 class WaitingForSerializer(serializers.Serializer[Any]):
@@ -140,7 +102,7 @@ class ActivitySerializer(ResponseSerializer):
         allow_null=True, help_text="`{code, message, retryable}` of the last failure."
     )
     waiting_for = serializers.SerializerMethodField()
-    allowed_actions = Computed(list[str], lambda activity: list_allowed_actions(activity))
+    allowed_actions = serializers.SerializerMethodField()
     created_at = serializers.DateTimeField()
     started_at = serializers.DateTimeField(allow_null=True)
     finished_at = serializers.DateTimeField(allow_null=True)
@@ -153,6 +115,10 @@ class ActivitySerializer(ResponseSerializer):
         if reason is None or reason.code is None:
             return None
         return {"code": reason.code, "detail": reason.detail, "holder": reason.holder}
+
+    def get_allowed_actions(self, activity: Activity) -> list[str]:
+        names: list[str] = self.context["allowed_actions"][activity.pk]
+        return names
 
 
 class InboxItemSerializer(ActivitySerializer):

@@ -138,6 +138,15 @@ def _lock_gate(tenant_id: UUID, activity_id: UUID) -> tuple[Activity | None, Act
     return locked.get(behind_id) if behind_id else None, locked[activity.pk]
 
 
+def may_decide(question: Activity, by: Voter) -> bool:
+    """Whether this person or program may decide an item."""
+    try:
+        _refuse_unauthorised(question, by)
+    except DecisionForbidden:
+        return False
+    return True
+
+
 def _refuse_unauthorised(question: Activity, by: Voter) -> None:
     if not by.may_decide(question.human_role or None) and question.assignee_type == "human":
         raise DecisionForbidden(

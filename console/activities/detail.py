@@ -14,11 +14,10 @@ from django.urls import reverse
 from django.utils.safestring import SafeString
 
 from activities import run_logs, selectors, wait_reasons
+from activities.api.allowed_actions import list_possible_actions
 from activities.api.run_callbacks import job_again
-from activities.api.serializers import list_allowed_actions
 from activities.exceptions import OutputUnavailable
 from activities.models import Activity, ActivityRun, WorkerProcess
-from activities.models.activity import AssigneeType
 from activities.run_logs import NumberedLine
 from activities.run_tokens import RunToken
 from activities.selectors import Moment
@@ -42,7 +41,7 @@ MOST_MEMBERS = 6  # of an agent's progress report
 TAIL_LINES = 200  # of a log on the page of its activity
 PAGE_LINES = 500
 LONG_LINE = 600  # characters
-OPERATIONS = ("cancel", "retry", "reassign")
+OPERATIONS = ("cancel", "retry", "reassign", "run-now")
 LONGEST_NUMBER = 17  # digits
 DONE = {
     "cancel": "The activity was cancelled.",
@@ -356,9 +355,8 @@ def _build_watched(run: ActivityRun | None, activity: Activity) -> WatchedRun | 
 def _actions(who: Principal, activity: Activity) -> list[str]:
     if not who.role.includes(Role.OPERATOR):
         return []
-    allowed = [name for name in list_allowed_actions(activity) if name in OPERATIONS]
-    waits = activity.status == Status.CREATED and activity.assignee_type == AssigneeType.AGENT
-    return [*allowed, "run-now"] if waits else allowed
+    possible = list_possible_actions(who.tenant_id, [activity])[activity.pk]
+    return [name for name in possible if name in OPERATIONS]
 
 
 def _is_open(child: Activity) -> bool:

@@ -21,9 +21,9 @@ from django.conf import settings
 from django.db import transaction
 from django.http import Http404
 
-from activities import activity_tree, cancellation, outputs
+from activities import cancellation, outputs
 from activities.api import decisions as api
-from activities.api.serializers import list_allowed_actions
+from activities.api.allowed_actions import list_possible_actions
 from activities.decision_rules import DecisionRules
 from activities.exceptions import ActivityError, OutputUnavailable
 from activities.human_tasks import approvals, human_work
@@ -103,7 +103,7 @@ class Offer:
 def offer_actions(principal: Principal, item: Any, *, approval: Any | None, voted: bool) -> Offer:
     """Return the offer for an item, loaded with its parent. `voted` tells whether this person has voted on it."""
     kind = kind_of(item.link_kind, is_approval_gate=item.is_approval_gate)
-    allowed = set(list_allowed_actions(item))
+    allowed = set(list_possible_actions(principal.tenant_id, [item])[item.pk])
     if not allowed:
         return Offer()
     if not principal.role.includes(Role.REVIEWER):
@@ -113,7 +113,7 @@ def offer_actions(principal: Principal, item: Any, *, approval: Any | None, vote
     if kind in DECIDED:
         return _offer_for_decision(principal, item, allowed, approval, voted)
     claim = (CLAIM,) if "start" in allowed else ()
-    if "resolve" in allowed or activity_tree.resolves_blocker(item):
+    if "resolve" in allowed:
         return Offer((RESOLVE, *claim), note="How was the blocker resolved?")
     return Offer((COMPLETE, *claim), note="Note", takes_output=True)
 
@@ -173,7 +173,8 @@ def _may_withdraw(principal: Principal, approval: Any) -> bool:
 
 def _offer_for_failure(principal: Principal, item: Any) -> Offer:
     """The failed work is the item's parent. Only operators may retry or cancel it."""
-    possible = set(list_allowed_actions(item.parent)) if item.parent else set()
+    failed = item.parent
+    possible = list_possible_actions(principal.tenant_id, [failed])[failed.pk] if failed else ()
     actions = [action for action in (RETRY, CANCEL) if action.name in possible]
     if not principal.role.includes(Role.OPERATOR):
         why_not = "Only operators may retry or cancel the work." if actions else ""

@@ -69,19 +69,23 @@ def role_needed(request: Request, view: Any) -> Role:
     return Role.VIEWER if request.method in SAFE_METHODS else Role.OPERATOR
 
 
+def has_scope(principal: Principal, resource: str | None, verb: str, *, key: str | None = None) -> bool:
+    """Whether a caller's scopes include this verb for a resource, or for the one object with this key. No scopes include everything."""
+    verbs = ("read", "write") if verb == "read" else ("write",)
+    sufficient = {*verbs, *(f"{resource}:{each}" for each in verbs if resource)}
+    if key:
+        sufficient |= {f"{resource}:{each}:{key}" for each in verbs}
+    return not principal.scopes or not sufficient.isdisjoint(principal.scopes)
+
+
 def refuse_missing_scope(principal: Principal, view: Any, verb: str) -> None:
     """Raise `Forbidden` if the token has scopes and none of them includes the verb here. Writing includes reading.
 
     If a view has `scope_of_one`, a scope may name the one object of the address: `mailboxes:write:session-1`.
     """
-    if not principal.scopes:
-        return
     resource = getattr(view, "scope", None)
-    verbs = ("read", "write") if verb == "read" else ("write",)
-    sufficient = {*verbs, *(f"{resource}:{each}" for each in verbs if resource)}
-    if (named := getattr(view, "scope_of_one", None)) and (key := view.kwargs.get(named)):
-        sufficient |= {f"{resource}:{each}:{key}" for each in verbs}
-    if sufficient.isdisjoint(principal.scopes):
+    named = getattr(view, "scope_of_one", None)
+    if not has_scope(principal, resource, verb, key=view.kwargs.get(named) if named else None):
         needed = f"{resource}:{verb}" if resource else verb
         raise Forbidden(
             f"This needs the scope {needed}, which your token does not have.", required_scope=needed

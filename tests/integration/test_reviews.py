@@ -45,11 +45,11 @@ def test_a_review_is_listed_in_the_inbox_with_its_question_and_subject(
 ) -> None:
     activity_id, review = request_review(engine, acme, content="Dear bees", human_role="editor")
 
-    (item,) = api("viewer").get(INBOX).json()["results"]
+    (item,) = api("operator").get(INBOX).json()["results"]
 
     assert (item["id"], item["kind"], item["human_role"]) == (str(review), "review", "editor")
     assert (item["description"], item["subject"]["status"]) == ("Is this the tone?", "awaiting_review")
-    assert item["allowed_actions"] == ["start", "approve", "reject", "cancel"]
+    assert item["allowed_actions"] == ["review", "start", "approve", "reject", "cancel"]
     review_activity = engine.get(acme, review)
     assert review_activity.input == {"content": "Dear bees", "data": None}
     assert review_activity.metadata == {"reviewed_activity_id": str(activity_id)}

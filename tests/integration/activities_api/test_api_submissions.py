@@ -42,10 +42,10 @@ def test_the_response_to_a_submission_is_the_whole_activity_with_its_address_and
     )
     assert (activity["params"], activity["metadata"]) == ({"topic": "bees"}, {"ticket": 7})
     assert activity["waiting_for"]["code"] == "queued"
-    assert activity["allowed_actions"] == ["reassign", "cancel"]
+    assert activity["allowed_actions"] == ["reassign", "cancel", "run-now"]
     assert response["Location"] == activity["link"] == f"{ACTIVITIES}{activity['id']}/"
     assert response["ETag"] == '"1"'
-    assert api("viewer").get(response["Location"]).json() == activity
+    assert api("operator").get(response["Location"]).json() == activity
 
 
 def test_every_field_of_a_submission_is_stored(api, tenant):

@@ -20,7 +20,7 @@ def test_a_gate_is_in_the_inbox_with_the_work_that_it_is_about(
 ) -> None:
     (waiting,) = submit_gated(engine, acme)
 
-    (gate,) = gates(api("viewer"))
+    (gate,) = gates(api("reviewer"))
 
     assert (gate["kind"], gate["is_approval_gate"], gate["human_role"], gate["parent"]) == (
         "gate",
