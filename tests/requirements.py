@@ -1,7 +1,7 @@
 """Writes docs/requirements.md from tests/requirements.toml: `python -m tests.requirements`.
 
-A test compares, and looks for every test that is named. Each demand names the tests that hold it, or says why something else was built on
-purpose (`instead`), or what is missing (`open`).
+A test compares the page, and checks that every named test exists. Each requirement names the tests that prove it, or says why something
+else was built on purpose (`instead`), or what is missing (`open`).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ PARTS = {
     "004": "Queues of a company of agents",
 }
 HELD, INSTEAD, OPEN, UNNAMED = (
-    "held by tests",
-    "otherwise on purpose",
+    "proved by tests",
+    "different on purpose",
     "open in part or whole",
-    "no test named yet",
+    "no test yet",
 )
 MEMBERS = {"demand", "tests", "instead", "open"}
 
@@ -60,15 +60,15 @@ def written() -> str:
     lines = [
         "# Requirements",
         "",
-        "What the platform was asked to do, demand by demand, and what holds it to that: a test that fails when it does",
-        "otherwise, or the reason why something else was built on purpose, or what is missing. Written by `python -m",
-        "tests.requirements` from `tests/requirements.toml`; a test fails when one that is named here no longer exists.",
+        "For reviewers: each requirement of the platform, with the tests that fail if it is not met, the reason why something",
+        "else was built on purpose, or what is missing. `python -m tests.requirements` writes this page from",
+        "`tests/requirements.toml`. A test fails if a test that is named here no longer exists.",
         "",
-        f"Of {len(every)} demands {counts[HELD]} are {HELD}, {counts[INSTEAD]} are {INSTEAD}, {counts[OPEN]} are {OPEN}, and"
+        f"Of {len(every)} requirements, {counts[HELD]} are {HELD}, {counts[INSTEAD]} are {INSTEAD}, {counts[OPEN]} are {OPEN}, and"
         f" {counts[UNNAMED]} have {UNNAMED}.",
     ]
     for part, title in PARTS.items():
-        lines += ["", f"## {title}", "", "| demand | | |", "| --- | --- | --- |"]
+        lines += ["", f"## {title}", "", "| no. | requirement | proof |", "| --- | --- | --- |"]
         lines += [_row(number, demand) for number, demand in every.items() if number.startswith(f"{part}-")]
     return "\n".join(lines) + "\n"
 
@@ -83,11 +83,11 @@ def _held(demand: Mapping[str, Any]) -> Iterator[str]:
         sentence = name.removeprefix("test_").replace("_", " ")
         yield f"{sentence} ({_shown(file)})"
     if "instead" in demand:
-        yield f"**Otherwise:** {_shown(demand['instead'])}"
+        yield f"**Different:** {_shown(demand['instead'])}"
     if "open" in demand:
         yield f"**Open:** {_shown(demand['open'])}"
     if state_of(demand) == UNNAMED:
-        yield "No test named yet."
+        yield "No test yet."
 
 
 def _shown(text: str) -> str:
