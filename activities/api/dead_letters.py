@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, ClassVar
 from urllib.parse import quote
@@ -24,6 +24,7 @@ from activities.models.dead_letter import BurialReason, DeadLetterState, LetterK
 from tenants.api.documentation import command, operation, posting
 from tenants.api.etags import DigestEtag
 from tenants.api.filters import MomentFilter, StrictFilterSet
+from tenants.api.problems import InvalidRequest
 from tenants.api.serializers import (
     OPTIONAL,
     Computed,
@@ -255,8 +256,17 @@ class DeadLetterViewSet(DigestEtag, Resource):
     def _select(self, body: Mapping[str, Any]) -> QuerySet[DeadLetter]:
         rows: QuerySet[DeadLetter] = DeadLetter.objects.for_tenant(self.tenant_id)
         if "ids" in body:
-            return rows.filter(pk__in=body["ids"])
+            return self._select_by_id(rows, body["ids"])
         return rows.filter(**conditions_of(body["filter"]))
+
+    def _select_by_id(self, rows: QuerySet[DeadLetter], ids: Sequence[UUID]) -> QuerySet[DeadLetter]:
+        chosen = rows.filter(pk__in=ids)
+        known = set(chosen.values_list("pk", flat=True))
+        if unknown := [index for index, letter_id in enumerate(ids) if letter_id not in known]:
+            raise InvalidRequest(
+                [(f"ids[{index}]", "is not a dead letter of this tenant") for index in unknown]
+            )
+        return chosen
 
 
 def _already_closed(letter: DeadLetter) -> TransitionRefused:

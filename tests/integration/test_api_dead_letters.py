@@ -120,6 +120,26 @@ def test_groups_are_paginated(api: Any, engine: Engine, acme: Tenant) -> None:
     assert sorted(pages) == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize("address", [REPLAY, DISMISS])
+def test_unknown_ids_are_named_and_nothing_is_done(
+    api: Any, engine: Engine, acme: Tenant, other_tenant: Tenant, address: str, dry_run: bool
+) -> None:
+    engine.serve(other_tenant)
+    (own,), (foreign,) = submit_failing(engine, acme), submit_failing(engine, other_tenant)
+    ids = [str(uuid4()), letter_of(acme, own), letter_of(other_tenant, foreign)]
+    reason = {} if address == REPLAY else {"reason": "No use."}
+
+    refused = problem(
+        api("operator").post(address, {"ids": ids, "dry_run": dry_run, **reason}), 400, "validation_failed"
+    )
+
+    assert refused["errors"] == [
+        {"path": f"ids[{index}]", "message": "is not a dead letter of this tenant"} for index in (0, 2)
+    ]
+    assert [letter.state for letter in letters_of(acme, own)] == ["open"]
+
+
 @pytest.mark.parametrize("by", ["ids", "filter"])
 def test_a_dry_run_counts_what_a_replay_then_does_exactly_once(
     api: Any, engine: Engine, acme: Tenant, by: str
@@ -234,7 +254,8 @@ def test_dead_letters_of_another_tenant_are_neither_visible_nor_changed(
     assert stranger.get(LETTERS).json()["results"] == stranger.get(GROUPS).json()["results"] == []
     problem(stranger.get(f"{LETTERS}{letter}/"), 404, "not_found")
     problem(stranger.post(f"{LETTERS}{letter}/replay/"), 404, "not_found")
-    assert stranger.post(REPLAY, {"ids": [letter]}).json()["count"] == 0
+    refused = problem(stranger.post(REPLAY, {"ids": [letter]}), 400, "validation_failed")
+    assert refused["errors"][0]["path"] == "ids[0]"
     assert stranger.post(DISMISS, {"filter": {"state": "open"}, "reason": "x"}).json()["count"] == 0
     assert engine.status(acme, activity_id) == "failed"
 
