@@ -104,7 +104,7 @@ def _tokens(count: Any, path: str, errors: list[tuple[str, str]]) -> int:
     if count is None:
         return 0
     if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_TOKENS:
-        errors.append((path, "must be a whole number from 0"))
+        errors.append((path, f"must be a whole number from 0 to {MAX_TOKENS}"))
         return 0
     return count
 
@@ -190,7 +190,7 @@ def _require_usage(usage: object) -> None:
     for name in ("input_tokens", "output_tokens"):
         count = getattr(usage, name)
         if not isinstance(count, int) or not 0 <= count <= MAX_TOKENS:
-            raise InvalidAnswer((f"usage.{name}", "must be a whole number from 0"))
+            raise InvalidAnswer((f"usage.{name}", f"must be a whole number from 0 to {MAX_TOKENS}"))
     if usage.cost_usd is not None and not (usage.cost_usd.is_finite() and usage.cost_usd >= 0):
         raise InvalidAnswer(("usage.cost_usd", "must be a number from 0"))
     if usage.model is not None:

@@ -18,6 +18,7 @@ from pipelines.models import PipelineRun
 from tenants import money
 from tenants.api.documentation import operation
 from tenants.api.filters import refuse_unknown
+from tenants.api.pagination import CURSOR
 from tenants.api.problems import InvalidRequest
 from tenants.api.views import TenantView
 from tenants.models import UsageEntry
@@ -136,6 +137,8 @@ class _Query:
         self.group_by = [name for name in names if name in DIMENSIONS]
         self.first, self.last = self._day("from"), self._day("to")
         self.limit = self._limit()
+        if CURSOR in self._params:
+            self._errors.append((CURSOR, "is not supported: the answer has one page"))
         self.conditions = {DIMENSIONS[name]: self._value(name) for name in FILTERS if name in self._params}
         if self._errors:
             raise InvalidRequest(self._errors)

@@ -10,6 +10,7 @@ every answer.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Container, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
@@ -126,6 +127,9 @@ class Number(serializers.FloatField):
         return float(data)
 
 
+_DECIMAL = re.compile(r"[0-9.eE+-]+")
+
+
 @extend_schema_field({"oneOf": [{"type": "number"}, {"type": "string", "format": "decimal"}]})
 class Amount(serializers.Field[Any, Any, Any, Any]):
     """An exact decimal from 0: a JSON number, or the same as text for those whose numbers lose cents. At most twelve places."""
@@ -143,11 +147,13 @@ class Amount(serializers.Field[Any, Any, Any, Any]):
     def to_internal_value(self, data: Any) -> Decimal:
         if isinstance(data, bool) or not isinstance(data, int | float | str):
             self.fail("invalid")
+        text = str(data)
         try:
-            amount = Decimal(str(data))
+            amount = Decimal(text)
         except InvalidOperation:
             self.fail("invalid")
-        if not amount.is_finite():
+        # Decimal() also accepts spaces, underscores and the digits of other scripts.
+        if not amount.is_finite() or not _DECIMAL.fullmatch(text):
             self.fail("invalid")
         if not 0 <= amount <= self.most:
             self.fail("range", most=f"{self.most:f}")

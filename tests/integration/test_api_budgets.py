@@ -182,7 +182,9 @@ def test_every_error_of_a_budget_is_reported(api: Any) -> None:
     assert {error["path"] for error in refusal["errors"]} == body.keys()
 
 
-@pytest.mark.parametrize("cap", [True, None, "1e999", "NaN", "0.0000000000001", [], "12,5", 10**16])
+@pytest.mark.parametrize(
+    "cap", [True, None, "1e999", "NaN", "0.0000000000001", [], "12,5", 10**16, "1_000", " 5 ", "٣"]
+)
 def test_an_invalid_amount_is_refused(api: Any, cap: Any) -> None:
     problem(api().post(BUDGETS, {"name": "x", "cap": cap}, format="json"), 400, "validation_failed")
 
@@ -232,6 +234,7 @@ def test_usage_adds_up_however_it_is_grouped(api: Any, engine: Engine, acme: Ten
         ("limit=99999", "limit"),
         ("activity=5", "activity"),
         ("colour=red", "colour"),
+        ("cursor=x", "cursor"),
     ],
 )
 def test_an_unknown_parameter_of_a_usage_query_is_refused(api: Any, query: str, path: str) -> None:
