@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tenants import tokens
 from tenants.models import Tenant
 from tests.api_objects import ApiObjects
-from tests.fuzzing.requests import Findings, fuzz, number_of_examples
 from tests.integration.test_api_openapi import schema
+
+if TYPE_CHECKING:
+    from tests.fuzzing.requests import Findings
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.long, pytest.mark.timeout(3600)]
 
@@ -27,6 +29,13 @@ def headers_of(tenant: Tenant, role: str, **more: Any) -> dict[str, str]:
     return {"Authorization": f"Bearer {tokens.create(tenant, role, role, **more)[1]}"}
 
 
+def fuzz(**options: Any) -> Findings:
+    """Send the requests. Schemathesis is imported only here, because every process of the suite imports this file."""
+    from tests.fuzzing import requests
+
+    return requests.fuzz(schema(), examples=requests.number_of_examples(1), **options)
+
+
 def assert_no_violations(findings: Findings) -> None:
     print(findings.requests, findings.statuses)  # noqa: T201  # displayed when it fails
     assert not findings.violations, "\n\n".join(findings.violations.values())
@@ -35,7 +44,7 @@ def assert_no_violations(findings: Findings) -> None:
 def test_responses_to_a_viewer_and_an_admin_match_the_schema(api_objects: ApiObjects, tenant: Tenant) -> None:
     callers = [headers_of(tenant, "viewer"), headers_of(tenant, "admin")]
 
-    findings = fuzz(schema(), callers=callers, objects=api_objects, examples=number_of_examples(1))
+    findings = fuzz(callers=callers, objects=api_objects)
 
     assert_no_violations(findings)
     assert {200, 403, 404} <= findings.statuses.keys()
@@ -46,8 +55,4 @@ def test_responses_to_a_platform_admin_match_the_schema(api_objects: ApiObjects,
         return path.startswith(("/api/v1/agents/", "/api/v1/platform-configs/", "/api/v1/skills/"))
 
     callers = [headers_of(tenant, "admin", platform=True)]
-    assert_no_violations(
-        fuzz(
-            schema(), callers=callers, objects=api_objects, examples=number_of_examples(1), selects=is_shared
-        )
-    )
+    assert_no_violations(fuzz(callers=callers, objects=api_objects, selects=is_shared))

@@ -8,6 +8,7 @@ import redis
 from celery import shared_task
 from django.conf import settings
 
+QUEUE = "system"
 STARTED, GO, ENDED = "held:started", "held:go", "held:ended"
 
 

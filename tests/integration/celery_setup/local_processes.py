@@ -7,17 +7,29 @@ import signal as signals
 import subprocess
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import redis
-from pytest_celery import CeleryTestBackend, CeleryTestBroker, CeleryTestContainer, CeleryTestWorker
+from pytest_celery import (
+    CeleryBackendCluster,
+    CeleryBrokerCluster,
+    CeleryTestBackend,
+    CeleryTestBroker,
+    CeleryTestContainer,
+    CeleryTestSetup,
+    CeleryTestWorker,
+    CeleryWorkerCluster,
+)
 
 from orchestrator.embedded.server import program
 from tests.engine import eventually
+from tests.integration.celery_setup.held_tasks import QUEUE
+from tests.network import free_port
 
 ROOT = Path(__file__).parents[3]
-QUEUE = "system"
 PATIENCE_SECONDS = 60.0
 
 
@@ -169,3 +181,25 @@ class Backend(CeleryTestBackend):  # type: ignore[misc]
 
 class Worker(CeleryTestWorker):  # type: ignore[misc]
     pass
+
+
+@contextmanager
+def running(folder: Path, environment: dict[str, str]) -> Iterator[CeleryTestSetup]:
+    """Run a broker and a worker, and yield the kit's setup of both."""
+    with ExitStack() as ended_at_last:
+        broker = Broker(BrokerProcess(folder, free_port()))
+        ended_at_last.callback(broker.teardown)
+        broker.ready()
+        worker = Worker(WorkerProcess(folder, environment, broker.container.url), app=None)
+        ended_at_last.callback(worker.teardown)
+        worker.ready()
+        brokers, backends = CeleryBrokerCluster(broker), CeleryBackendCluster(Backend(broker.container))
+        clusters = {
+            "celery_broker_cluster_config": brokers.config(),
+            "celery_backend_cluster_config": backends.config(),
+        }
+        app = CeleryTestSetup.create_setup_app(CeleryTestSetup.config(clusters), CeleryTestSetup.name())
+        setup = CeleryTestSetup(CeleryWorkerCluster(worker), brokers, backends, app)
+        ended_at_last.callback(setup.teardown)
+        assert setup.ready(ping=False, control=False, docker=False)
+        yield setup

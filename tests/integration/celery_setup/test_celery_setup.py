@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.test import Client
 from django_celery_results.models import TaskResult
-from pytest_celery import CeleryTestSetup
 
 from activities import publishing
 from tenants.context import system_scope
 from tests.engine import eventually
 from tests.integration.celery_setup import held_tasks
-from tests.integration.celery_setup.local_processes import QUEUE
+from tests.integration.celery_setup.held_tasks import QUEUE
 from tests.superusers import create_superuser
+
+if TYPE_CHECKING:
+    from pytest_celery import CeleryTestSetup
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(180)]
 
