@@ -102,6 +102,8 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_unconfigure() -> None:
+    if servers.WORKER:
+        gc.freeze()  # because pytest now searches all that thousands of tests have left, and the process ends anyway
     servers.stop()
 
 
