@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 
 from django.http import HttpRequest
 from django.templatetags.static import static
-from django.urls import reverse_lazy
+from django.urls import get_script_prefix, reverse
+from django.utils.functional import lazy
 
 # URL of the links to Flower. On one machine the local one; in production that of its proxy, or no link.
 ORCHESTRATOR_FLOWER_URL = os.environ.get(
@@ -32,6 +34,19 @@ _BLUE = {
     "900": "#18366f",
     "950": "#112246",
 }
+
+
+@lru_cache(maxsize=500)
+def _computed_address(prefix: str, name: str, *args: str) -> str:
+    return reverse(name, args=args)
+
+
+def _current_address(name: str, *args: str) -> str:
+    return _computed_address(get_script_prefix(), name, *args)
+
+
+#: The lazy address of a page. It is computed once, because each page of the admin uses all of them twice.
+_address = lazy(_current_address, str)
 
 
 def _group(title: str, *items: dict[str, object]) -> dict[str, object]:
@@ -60,7 +75,7 @@ def _page(title: str, icon: str, model: str) -> dict[str, object]:
     return {
         "title": title,
         "icon": icon,
-        "link": reverse_lazy(f"admin:{model}_changelist"),
+        "link": _address(f"admin:{model}_changelist"),
         "permission": is_seen,
     }
 
@@ -91,13 +106,13 @@ UNFOLD = {
                     {
                         "title": "Dashboard",
                         "icon": "dashboard",
-                        "link": reverse_lazy("admin:index"),
+                        "link": _address("admin:index"),
                         "active": lambda request: request.path == "/admin/",
                     },
                     {
                         "title": "Console",
                         "icon": "monitoring",
-                        "link": reverse_lazy("console:home"),
+                        "link": _address("console:home"),
                         "active": lambda request: False,
                     },
                     {"title": "API documentation", "icon": "api", "link": "/api/v1/docs/"},
@@ -181,9 +196,9 @@ UNFOLD = {
                 _page_of_superusers(
                     "Scheduling settings",
                     "settings",
-                    reverse_lazy("admin:agents_platformconfig_change", args=["scheduler"]),
+                    _address("admin:agents_platformconfig_change", "scheduler"),
                 ),
-                _page_of_superusers("Model providers", "hub", reverse_lazy("admin:model-providers")),
+                _page_of_superusers("Model providers", "hub", _address("admin:model-providers")),
             ),
             _group(
                 "Tenants and people",
@@ -197,7 +212,7 @@ UNFOLD = {
                 _page("Reservations", "savings", "tenants_reservation"),
                 _page("Waiting for money", "hourglass_empty", "tenants_budgetwait"),
                 _page("Audit trail", "fact_check", "tenants_auditentry"),
-                _page_of_superusers("Break the glass", "emergency", reverse_lazy("admin:break-glass")),
+                _page_of_superusers("Break the glass", "emergency", _address("admin:break-glass")),
                 _page("Broken glass", "policy", "tenants_breakglass"),
                 _page("Users", "person", "auth_user"),
                 _page("Second factors", "phonelink_lock", "tenants_secondfactor"),
