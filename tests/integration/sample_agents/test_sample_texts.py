@@ -252,7 +252,7 @@ def test_a_megabyte_is_read_to_its_end(agents: Agents) -> None:
 
 
 def test_every_request_in_the_readme_is_understood(review: Review) -> None:
-    block = README.partition("it says there too.\n\n")[2].partition("\n\n")[0]
+    block = README.partition("it did not understand.\n\n")[2].partition("\n\n")[0]
     requests = re.split(r"\s{3,}", block.strip())
 
     changes = [change for request in requests for change in review(request)["data"]["changes"]]
