@@ -79,7 +79,14 @@ def _unusable() -> Any:
 
 
 def _describe_error(error: Any) -> tuple[tuple[str | int, ...], str]:
-    return ("params", *error.absolute_path), error.message[:LONGEST_MESSAGE]
+    path = [*error.absolute_path, *([missing_member(error)] if error.validator == "required" else ())]
+    return ("params", *path), error.message[:LONGEST_MESSAGE]
+
+
+def missing_member(error: Any) -> str:
+    """Return the name of the member that an error of the keyword `required` is about; there is one error for each missing member."""
+    names = (name for name in error.validator_value if error.message.startswith(repr(name)))
+    return str(next(name for name in names if name not in error.instance))
 
 
 def errors(tenant_id: UUID, role: str, params: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -282,7 +282,7 @@ def _check_assignee(reader: Reader, step: StepDefinition) -> None:
         reader.error("human_role", "cannot be given together with agent_role: one of them does the step")
     has_assignee = any(reader.value(key) is not None for key in ("agent_role", "human_role", "template"))
     if reader.is_object and not has_assignee:
-        reader.errors.add(reader.path, "agent_role, human_role or template is missing")
+        reader.error("agent_role", "is required, unless human_role or template is given")
     if step.is_approval_gate and step.agent_role:
         reader.error("is_approval_gate", "is for a person's step; an agent's step has requires_approval")
     if step.requires_approval and step.human_role:

@@ -138,11 +138,8 @@ class Reader:
         return None if value is None else Reader(value, at(self.path, key), self.copier)
 
     def error(self, key: str, message: str) -> None:
-        """Report at the key, or at the object itself when the key is absent."""
-        if key in self._data:
-            self.errors.add(at(self.path, key), message)
-        else:
-            self.errors.add(self.path, f"{key} {message}")
+        """Report at the key, also when it is absent."""
+        self.errors.add(at(self.path, key), message)
 
     def require(self, key: str) -> None:
         if self.is_object and self._data.get(key) is None:

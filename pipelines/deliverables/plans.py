@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from agents.input_schemas import missing_member
 from pipelines.definition.errors import Errors, InputError, at, path_of
 from pipelines.exceptions import PipelineError
 from tenants import strict_json
@@ -195,7 +196,7 @@ def _describe_error(error: Any, path: str) -> Iterator[tuple[str, str]]:
                 (at(path, name), "is not a member of this object") for name in value if name not in known
             )
         case "required":
-            yield path, f"must have {' and '.join(limit)}"
+            yield at(path, missing_member(error)), "is missing"
         case "type":
             yield path, f"must be {_KINDS[limit]}"
         case "minimum" | "maximum":

@@ -140,7 +140,7 @@ def _check_kind(reader: Reader, repeat: Repeat) -> None:
     elif {"cron", "interval_ms"} <= keys:
         reader.error("interval_ms", "cannot be given together with cron")
     elif not keys & {"cron", "interval_ms"} and reader.value("repeat") == "repeating":
-        reader.errors.add(reader.path, "a repeating schedule needs cron or interval_ms")
+        reader.error("cron", "is required for a repeating schedule, unless interval_ms is given")
 
 
 def _check_that_it_fires(reader: Reader, timing: Timing) -> None:

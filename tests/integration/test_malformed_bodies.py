@@ -17,6 +17,7 @@ import pytest
 
 from agents.contracts import Completed, Output
 from pipelines.timing.cron import Cron, CronError
+from tenants.models import Tenant
 from tests.api_objects import ApiObjects
 from tests.engine import Engine
 from tests.integration.outbound_addresses.schema import members_of
@@ -259,3 +260,25 @@ def test_refusing_a_cron_expression_takes_almost_no_time(cron: str) -> None:
         spent.append(time.thread_time() - before)
 
     assert min(spent) < 0.05
+
+
+MISSING: dict[str, tuple[dict[str, Any], str]] = {
+    "activities/": ({"name": "x"}, "agent_role"),
+    "agents/": ({"name": "x"}, "role"),
+    "approvals/": ({"title": "x"}, "type"),
+    "datasets/": ({"fields": {"id": "integer"}}, "name"),
+    "deliverables/": ({"name": "x"}, "key"),
+    "pipelines/": ({"key": "x", "name": "x", "steps": [{"agent_role": "qa"}]}, "steps[0].id"),
+    "schedules/": ({"name": "x", "repeat": "once", "target_type": "agent", "agent_role": "qa"}, "start_at"),
+    "templates/": ({"name": "x"}, "key"),
+}
+
+
+@pytest.mark.parametrize("address", MISSING)
+def test_a_missing_member_is_named_by_its_own_path(api: Any, tenant: Tenant, address: str) -> None:
+    body, path = MISSING[address]
+
+    refused = api("admin", platform=True).post(f"/api/v1/{address}", body)
+
+    assert refused.status_code == 400, refused.content
+    assert path in [error["path"] for error in refused.json()["errors"]]

@@ -91,7 +91,7 @@ def test_a_run_with_invalid_parameters_for_a_step_is_not_started(api: Any, acme:
         client.post(RUNS, {"params": {"tickerId": 12345, "depth": "hidden by the step"}}), "invalid_params"
     )
 
-    assert missing == {"params": "step b: 'tickerId' is a required property"}
+    assert missing == {"params.tickerId": "step b: 'tickerId' is a required property"}
     assert wrong == {"params.tickerId": "step b: 12345 is not of type 'string'"}
     with tenant_scope(acme.pk):
         assert not PipelineRun.objects.exists()
@@ -197,7 +197,7 @@ def test_a_schedule_of_a_pipeline_is_checked_when_saved_and_its_preview_checks_t
         return body(target_type="pipeline", agent_role=None, pipeline="flow", params=params)
 
     assert messages_by_path(client.post(SCHEDULES, schedule_with(depth=1)), "invalid_schedule") == {
-        "params": "step b: 'tickerId' is a required property"
+        "params.tickerId": "step b: 'tickerId' is a required property"
     }
     saved = client.post(SCHEDULES, schedule_with(tickerId="db:ticker:all:number"))
     assert saved.status_code == 201, saved.content

@@ -214,9 +214,14 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def follow(data: Any, path: str) -> None:
-    """Follow a path; raise if it does not exist."""
-    for index, quoted, plain in PART_OF_PATH.findall(path):
+    """Follow a path; raise if it does not exist. Its last member may be missing."""
+    *holders, last = PART_OF_PATH.findall(path) or [("", "", "")]
+    for index, quoted, plain in holders:
         data = data[int(index)] if index else data[json.loads(quoted) if quoted else plain]
+    if last[0]:
+        data[int(last[0])]
+    elif any(last):
+        assert isinstance(data, dict), path
 
 
 @settings(steady, max_examples=150)

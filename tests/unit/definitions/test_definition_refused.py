@@ -31,8 +31,8 @@ OF_THE_WHOLE: Errors = [
     ({"odd key": 1}, '["odd key"]', "unknown key"),
     ({"steps": []}, "steps", "at least one"),
     ({"steps": [3]}, "steps[0]", "must be an object, not a number"),
-    ({"steps": [{"agent_role": "blog-writer"}]}, "steps[0]", "id is missing"),
-    ({"steps": [{"id": "a"}]}, "steps[0]", "agent_role, human_role or template is missing"),
+    ({"steps": [{"agent_role": "blog-writer"}]}, "steps[0].id", "is missing"),
+    ({"steps": [{"id": "a"}]}, "steps[0].agent_role", "unless human_role or template is given"),
     ({"steps": [agent("a"), agent("a")]}, "steps[1].id", '"a" is already the id of steps[0]'),
 ]
 OF_AN_AGENTS_STEP: Errors = [
@@ -94,8 +94,8 @@ OF_A_PERSONS_STEP: Errors = [
     ({"is_approval_gate": True, "quorum": 3, "voters": 2}, "voters", "fewer than quorum"),
     ({"is_approval_gate": True, "self_approval": "no"}, "self_approval", "true or false"),
     ({"escalation": [60]}, "escalation[0]", "must be an object"),
-    ({"escalation": [{"after_seconds": 60}]}, "escalation[0]", "human_role is missing"),
-    ({"escalation": [{"human_role": "head"}]}, "escalation[0]", "after_seconds is missing"),
+    ({"escalation": [{"after_seconds": 60}]}, "escalation[0].human_role", "is missing"),
+    ({"escalation": [{"human_role": "head"}]}, "escalation[0].after_seconds", "is missing"),
     ({"escalation": [{"after_seconds": 9, "human_role": "a"}] * 2}, "escalation[1]", "after the one before"),
     (
         {"due_seconds": 9, "escalation": [{"after_seconds": 9, "human_role": "a"}]},
@@ -106,7 +106,7 @@ OF_A_PERSONS_STEP: Errors = [
     ({"reminders": [9, 3]}, "reminders[1]", "after the reminder before"),
     ({"reminders": [None]}, "reminders[0]", "must be a number, not null"),
     ({"reminders": [-1]}, "reminders[0]", "must be above 0"),
-    ({"reminders": [{"to": "x"}]}, "reminders[0]", "after_seconds is missing"),
+    ({"reminders": [{"to": "x"}]}, "reminders[0].after_seconds", "is missing"),
 ]
 CASES = [
     *((pipeline(agent("a")) | change, path, message) for change, path, message in OF_THE_WHOLE),
@@ -134,7 +134,7 @@ def test_all_errors_are_reported_at_once() -> None:
     errors = errors_of({"key": "K", "steps": steps})
 
     assert " ".join(sorted(errors)) == (
-        " key steps[0].colour steps[1].depends_on[0] steps[1].depends_on[1] steps[2]"
+        "key name steps[0].colour steps[1].depends_on[0] steps[1].depends_on[1] steps[2]"
     )
 
 
@@ -143,7 +143,7 @@ def test_a_cycle_is_reported_with_its_steps() -> None:
 
     assert errors["steps[0].depends_on"].endswith("in a cycle: research -> brief -> research")
     nameless = {"agent_role": "blog-writer", "depends_on": ["brief"]}
-    assert errors_of(pipeline(nameless, agent("brief"))) == {"steps[0]": "id is missing"}
+    assert errors_of(pipeline(nameless, agent("brief"))) == {"steps[0].id": "is missing"}
 
 
 def test_roles_of_people_are_checked_only_if_they_are_known() -> None:
@@ -174,7 +174,7 @@ def test_a_definition_error_can_be_pickled_and_prints_its_first_errors() -> None
     assert pickle.loads(pickle.dumps(error)).errors == error.errors
     assert str(error).startswith("steps[0]: is wrong; steps[1]: is wrong; ")
     assert str(error).endswith("; and 2 more")
-    assert str(DefinitionError([InputError("", "key is missing")])) == "key is missing"
+    assert str(DefinitionError([InputError("", "is empty")])) == "is empty"
 
 
 def test_words_and_dates_stay_text_and_numbers_stay_numbers() -> None:

@@ -47,10 +47,10 @@ def test_all_errors_of_a_schedule_name_their_path() -> None:
 @pytest.mark.parametrize(
     ("data", "path", "message"),
     [
-        ({}, "", "repeat is missing"),
+        ({}, "repeat", "is missing"),
         ("0 0 * * *", "", "must be an object"),
-        ({"repeat": "once"}, "", "start_at is missing"),
-        ({"repeat": "repeating"}, "", "needs cron or interval_ms"),
+        ({"repeat": "once"}, "start_at", "is missing"),
+        ({"repeat": "repeating"}, "cron", "unless interval_ms is given"),
         ({"repeat": "once", "start_at": "2027-01-01T00:00:00Z", "cron": "@daily"}, "cron", "is for a repeating schedule"),
         ({"repeat": "once", "start_at": "2027-01-01T00:00:00Z", "end_at": "2028-01-01T00:00:00Z"}, "end_at", "is for a repeating"),
         ({"repeat": "repeating", "cron": "@daily", "interval_ms": 1_000}, "interval_ms", "together with cron"),
