@@ -57,7 +57,7 @@ def _embedded_endpoints(services: tuple[str, ...]) -> embedded.Endpoints:
         return _with_redis_user(home, embedded.start(home, services=services))
     if running := embedded.find(home):
         return _with_redis_user(home, running)
-    if len(sys.argv) < 2 or sys.argv[1] in NEEDS_NO_SERVER:
+    if len(sys.argv) < 2 or sys.argv[1] in NEEDS_NO_SERVER or not {"-h", "--help"}.isdisjoint(sys.argv[2:]):
         return UNREACHABLE
     raise ImproperlyConfigured(
         f"No servers: DATABASE_URL, REDIS_URL or MONGODB_URI is not set, and no embedded server is running in {HOME}. "

@@ -78,16 +78,28 @@ def test_a_second_supervisor_says_that_the_first_runs(home: ServiceHome) -> None
     assert output == ""
 
 
-def test_a_command_without_servers_prints_only_how_to_start_them(tmp_path: Path) -> None:
-    """The first mistake of newcomers: a second terminal before `make up`."""
-    done = subprocess.run(
-        [sys.executable, "manage.py", "queues"],
+def run_without_servers(home: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "manage.py", *command],
         cwd=tree.ROOT,
-        env={"ORCHESTRATOR_HOME": str(tmp_path), "PATH": ""},
+        env={"ORCHESTRATOR_HOME": str(home), "PATH": ""},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_a_command_explains_its_options_without_servers(option: str, tmp_path: Path) -> None:
+    done = run_without_servers(tmp_path, "create_token", option)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--tenant" in done.stdout
+
+
+def test_a_command_without_servers_prints_only_how_to_start_them(tmp_path: Path) -> None:
+    """The first mistake of newcomers: a second terminal before `make up`."""
+    done = run_without_servers(tmp_path, "queues")
 
     assert (done.returncode, done.stdout) == (1, "")
     (error,) = done.stderr.splitlines()
