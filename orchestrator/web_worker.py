@@ -15,16 +15,19 @@ it.
 from __future__ import annotations
 
 import errno
+import json
 import logging.config
 import socket
 import sys
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from selectors import EVENT_READ
 from typing import Any
 
 from gunicorn.glogging import Logger
+from gunicorn.http.errors import LimitRequestLine
 from gunicorn.workers.gthread import DEFAULT_WORKER_DATA_TIMEOUT, TConn, ThreadWorker
 
 from orchestrator.settings.logging import LOGGING
@@ -39,13 +42,35 @@ HEAD_SECONDS = DEFAULT_WORKER_DATA_TIMEOUT + 2.0  # time limit for the head of a
 BODY_SECONDS = 30.0  # time limit for its body
 # Python's switch interval, instead of 5 ms. Requests often wait for servers, and should not wait long for computing threads afterwards.
 SWITCH_SECONDS = 0.0005
-TOO_MANY = (
-    b'{"type":"about:blank","title":"Too Many Requests","status":429,"code":"throttled",'
-    b'"detail":"Too many requests of yours wait already. Try again later."}'
+LONGEST_LINE = 8_190  # bytes of a request line, gunicorn's maximum; its default is too short for a filter with some hundred ids
+
+
+def _problem(status: int, title: str, code: str, detail: str, *headers: str) -> bytes:
+    """Return an answer to a request that does not reach Django, in the format of the API's errors."""
+    members = {"type": "about:blank", "title": title, "status": status, "code": code, "detail": detail}
+    body = json.dumps(members).encode()
+    lines = (
+        f"HTTP/1.1 {status} {title}",
+        "Content-Type: application/problem+json",
+        *headers,
+        "Connection: close",
+        f"Content-Length: {len(body)}",
+    )
+    return "\r\n".join((*lines, "", "")).encode() + body
+
+
+TOO_MANY = _problem(
+    429,
+    "Too Many Requests",
+    "throttled",
+    "Too many requests of yours wait already. Try again later.",
+    "Retry-After: 1",
 )
-REFUSAL = (
-    b"HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/problem+json\r\nRetry-After: 1\r\nConnection: close\r\n"
-    b"Content-Length: %d\r\n\r\n%s" % (len(TOO_MANY), TOO_MANY)
+TOO_LONG = _problem(
+    414,
+    "URI Too Long",
+    "uri_too_long",
+    f"The address with its query string may have some {LONGEST_LINE:,} bytes. Send fewer filters or ids at once.",
 )
 
 
@@ -124,6 +149,7 @@ class StreamingWorker(ThreadWorker):
         self.health_threads = ThreadPoolExecutor(HEALTH_THREADS, thread_name_prefix="health")
         self.turns: turns.Turns[Any] = turns.Turns(self.cfg.threads, SPARE_THREADS)
         Connection.closing = ThreadPoolExecutor(CLOSING_THREADS, thread_name_prefix="closing")
+        self.cfg.set("limit_request_line", LONGEST_LINE)
         super().init_process()
 
     def get_thread_pool(self) -> ThreadPoolExecutor:
@@ -178,6 +204,15 @@ class StreamingWorker(ThreadWorker):
                 conn.sock = connection
         return keep_alive and conn.sock is connection
 
+    def handle_error(self, req: Any, client: Any, addr: Any, exc: Exception) -> None:
+        """Answer a request line that is too long like the API, and other errors like gunicorn, with an HTML page."""
+        if not isinstance(exc, LimitRequestLine):
+            super().handle_error(req, client, addr, exc)
+            return
+        self.log.warning("Request line too long")
+        with suppress(OSError):  # the client may have disconnected
+            client.sendall(TOO_LONG)
+
     def _wait_for_more(self, conn: Any) -> None:
         """Return the connection to the loop until it has received more, or until its deadline."""
         until = conn.head_until or time.monotonic() + HEAD_SECONDS
@@ -200,7 +235,7 @@ class StreamingWorker(ThreadWorker):
         """Answer 429 without using a thread, because the line of the tenant is full."""
         try:
             conn.sock.setblocking(False)
-            conn.sock.send(REFUSAL)
+            conn.sock.send(TOO_MANY)
         except OSError:
             pass  # a client that does not read notices that the connection is closed
         self.nr_conns -= 1

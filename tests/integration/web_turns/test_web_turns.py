@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -65,6 +67,16 @@ def ask(port: int, path: str, tenant: str, timeout: float = 20) -> tuple[int, st
         return answer.status, answer.read().decode()
     finally:
         connection.close()
+
+
+def test_a_long_query_is_accepted_and_a_longer_one_refused_like_by_the_api(web: int) -> None:
+    ids = ",".join(str(UUID(int=number)) for number in range(215))
+
+    accepted = ask(web, f"/?ids={ids}", STRANGER)
+    status, body = ask(web, f"/?ids={ids},{ids}", STRANGER)
+
+    assert accepted[0] == 200
+    assert (status, json.loads(body)["status"], json.loads(body)["code"]) == (414, 414, "uri_too_long")
 
 
 def test_waiting_requests_of_one_tenant_do_not_hold_up_another(web: int) -> None:
