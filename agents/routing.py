@@ -88,6 +88,11 @@ def roles_of(queues: Iterable[str]) -> list[str]:
     return sorted(name.removeprefix(PREFIX) for name in queues if name.startswith(PREFIX))
 
 
+def unknown_queues(queues: Iterable[str]) -> list[str]:
+    """Return the names that are no queues of roles or of the system: nothing is ever sent to them."""
+    return sorted(name for name in queues if not name.startswith(PREFIX) and name not in SYSTEM_QUEUES)
+
+
 def route(
     name: str,
     args: Any,

@@ -169,7 +169,7 @@ def choose_queues(sender: str, instance: Any, **kwargs: Any) -> None:
     """Select the worker's queues. Without -Q they are those of all roles of the registry, and the system's."""
     from agents import configuration
     from agents.command_line import users
-    from agents.routing import canonical, is_pattern, roles_of, select_queues
+    from agents.routing import canonical, is_pattern, roles_of, select_queues, unknown_queues
     from pipelines import conditions
 
     users.begin_worker()
@@ -186,6 +186,11 @@ def choose_queues(sender: str, instance: Any, **kwargs: Any) -> None:
         if unknown := sorted(set(_roles) - set(configuration.list_roles())):
             # They may be registered later. Until then their queues stay empty, also because of a misspelt name.
             logger.warning("Unknown roles in -Q", extra={"action": "role_unknown", "roles": unknown})
+        if unknown := unknown_queues(queues.consume_from):
+            logger.warning(
+                "Unknown queues in -Q: a role's queue is agent__<role>",
+                extra={"action": "queue_unknown", "queues": unknown},
+            )
 
     _ensure(choose)
 

@@ -27,6 +27,7 @@ from rich.text import Text
 from activities import queue_stats
 from activities.exceptions import ActivityError
 from activities.models import Activity
+from orchestrator.command import HINT
 from pipelines.definition import DefinitionError
 from pipelines.exceptions import PipelineError
 from pipelines.models import PipelineRun
@@ -37,7 +38,6 @@ from tenants.exceptions import TenantError
 from tenants.models import Tenant
 
 EXIT_CODES = "exit codes: 0 success; 1 refused, not found, or a server is unreachable; 2 usage error"
-HINT = "Start the servers with `manage.py up`, or set {variable} to their address. Details: `manage.py check --database default`."
 
 
 class TerminalCommand(BaseCommand, ABC):

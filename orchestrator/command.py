@@ -15,6 +15,14 @@ from orchestrator.embedded import EmbeddedError
 STARTS_SERVICES = {"up", "demo", "demo_model"}
 DEMONSTRATIONS = {"demo", "demo_model"}
 
+#: By the package that raises the error: the server, and the variable with its address.
+SERVERS = {
+    "django": ("PostgreSQL", "DATABASE_URL"),
+    "redis": ("Redis", "REDIS_URL"),
+    "pymongo": ("MongoDB", "MONGODB_URI"),
+}
+HINT = "Start the servers with `manage.py up`, or set {variable} to their address. Details: `manage.py check --database default`."
+
 
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "orchestrator.settings.local")
@@ -29,6 +37,21 @@ def main() -> None:
         if "--traceback" in sys.argv:
             raise
         sys.exit(str(error))
+    except Exception as error:
+        reason = "" if "--traceback" in sys.argv else reason_of_outage(error)
+        if not reason:
+            raise
+        sys.exit(reason)
+
+
+def reason_of_outage(error: Exception) -> str:
+    """Return which server does not answer and what to do, or nothing if the error has another cause."""
+    from tenants import outages  # not needed by a command that succeeds
+
+    if not outages.is_away(error):
+        return ""
+    server, variable = SERVERS.get(type(error).__module__.partition(".")[0], SERVERS["django"])
+    return f"{server} does not answer. {HINT.format(variable=variable)}"
 
 
 def _check_input() -> None:

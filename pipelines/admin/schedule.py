@@ -38,7 +38,7 @@ from pipelines.schedules.preview import Forecast
 from pipelines.timing.clock import zone_names
 from tenants import clock
 from tenants.admin.actions import Action
-from tenants.admin.bases import NOTHING, actor_of, badge, link_to
+from tenants.admin.bases import NOTHING, StrictJSONField, actor_of, badge, link_to
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 
@@ -79,7 +79,7 @@ class ScheduleForm(forms.ModelForm):
     )
     interval_ms = forms.IntegerField(required=False, label="Interval (ms)", widget=_number(min=1000))
     agent_role = forms.ChoiceField(required=False, label="Agent", widget=UnfoldAdminSelectWidget)
-    params = forms.JSONField(
+    params = StrictJSONField(
         required=False,
         label="Parameters",
         initial=dict,

@@ -14,10 +14,14 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+import pymongo.errors
 import pytest
+import redis
 from django.core.management import CommandError, call_command, get_commands, load_command_class
+from django.db import IntegrityError, OperationalError
 
 from activities.submission import NewActivity, submit
+from orchestrator.command import reason_of_outage
 from orchestrator.management.commands import replay
 from pipelines.models import PipelineRun
 from tenants.context import tenant_scope
@@ -287,6 +291,49 @@ def test_commands_return_the_documented_exit_codes(process_environment: dict[str
     assert status == 1
     assert "PostgreSQL does not answer" in output
     assert "manage.py up" in output
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "create_tenant new",
+        "create_token --tenant acme --role viewer",
+        "load_pipeline examples/pipelines/content-brief.yaml --tenant acme",
+        "agents list",
+        "migrate",
+        "scheduler_settings --show",
+        "start_periods",
+        "verify_audit",
+    ],
+)
+def test_a_command_without_its_servers_says_in_one_line_what_to_do(
+    command: str, process_environment: dict[str, str]
+) -> None:
+    unreachable = {"DATABASE_URL": "postgres://nobody@127.0.0.1:9/nothing"}
+
+    process = subprocess.run(
+        [sys.executable, "manage.py", *command.split()], env={**process_environment, **unreachable},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert process.returncode == 1
+    assert "PostgreSQL does not answer. Start the servers with `manage.py up`" in process.stderr
+    assert "Traceback" not in process.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "server"),
+    [
+        (redis.ConnectionError("refused"), "Redis does not answer"),
+        (pymongo.errors.ServerSelectionTimeoutError("refused"), "MongoDB does not answer"),
+        (OperationalError("refused"), "PostgreSQL does not answer"),
+        (ValueError("a bug"), ""),
+        (IntegrityError("a bug"), ""),
+    ],
+)
+def test_only_outages_are_reported_as_servers_that_do_not_answer(error: Exception, server: str) -> None:
+    assert reason_of_outage(error).startswith(server)
+    assert bool(reason_of_outage(error)) == bool(server)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -39,6 +39,18 @@ def test_json_that_cannot_be_stored_is_an_error_at_its_field(
     assert form["details"].value() == details
 
 
+@pytest.mark.parametrize("params", REFUSED.values(), ids=REFUSED.keys())
+def test_parameters_of_a_schedule_that_cannot_be_stored_are_an_error_at_their_field(
+    root: Client, tenant: Tenant, params: str
+) -> None:
+    answer = root.post(reverse("admin:pipelines_schedule_add"), {"tenant": str(tenant.pk), "params": params})
+
+    assert answer.status_code == 200
+    form = answer.context["adminform"].form
+    assert "params" in form.errors
+    assert form["params"].value() == params
+
+
 @pytest.mark.parametrize("details", ['{"a": 1}', "{}", "", "null"])
 def test_other_json_is_stored(root: Client, tenant: Tenant, details: str) -> None:
     answer = root.post(reverse("admin:tenants_channel_add"), _channel(tenant, details=details))
