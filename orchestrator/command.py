@@ -10,6 +10,7 @@ from django.core.management import execute_from_command_line
 
 from orchestrator.demo.input_text import InputRefused, check_argument
 from orchestrator.embedded import EmbeddedError
+from tenants import outages
 
 # These start the embedded servers themselves when no server is configured, and stop what they started.
 STARTS_SERVICES = {"up", "demo", "demo_model"}
@@ -46,8 +47,6 @@ def main() -> None:
 
 def reason_of_outage(error: Exception) -> str:
     """Return which server does not answer and what to do, or nothing if the error has another cause."""
-    from tenants import outages  # not needed by a command that succeeds
-
     if not outages.is_away(error):
         return ""
     server, variable = SERVERS.get(type(error).__module__.partition(".")[0], SERVERS["django"])

@@ -18,7 +18,7 @@ from activities.notifications import backends, digests
 from activities.notifications.backends import InvalidTarget
 from activities.notifications.delivery import send_again
 from tenants.admin.actions import Action, ActionsAdmin
-from tenants.admin.bases import RecordAdmin, actor_of, badge_of, link_of
+from tenants.admin.bases import RecordAdmin, SeenForm, actor_of, badge_of, link_of
 from tenants.context import tenant_scope
 from tenants.models.events import WebhookDelivery, WebhookEndpoint
 
@@ -110,7 +110,7 @@ class WriteOnlyInput(UnfoldAdminTextInputWidget):
         return ""
 
 
-class NotificationChannelForm(forms.ModelForm):
+class NotificationChannelForm(SeenForm):
     """Accepts a new target. The stored target is shown only as far as needed to recognise it."""
 
     new_target = forms.CharField(

@@ -27,7 +27,7 @@ from pipelines.datasets import Declaration, FillResult, Upload
 from pipelines.definition.errors import DefinitionError
 from pipelines.exceptions import PipelineError
 from pipelines.models import Dataset, DatasetRow
-from tenants.admin.bases import NOTHING, PlatformAdmin, RecordAdmin, json_of, page_of
+from tenants.admin.bases import NOTHING, PlatformAdmin, RecordAdmin, SeenForm, json_of, page_of
 from tenants.context import APP, tenant_scope
 from tenants.redis import client
 
@@ -112,7 +112,7 @@ def _summary(filled: FillResult, verb: str) -> str:
 FIRST_ROWS = 20
 
 
-class DatasetForm(forms.ModelForm):
+class DatasetForm(SeenForm):
     """Validates by saving the dataset in a transaction that is rolled back."""
 
     def clean_fields(self) -> Any:

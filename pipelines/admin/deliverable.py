@@ -23,6 +23,7 @@ from tenants.admin.actions import Action, ActionsAdmin
 from tenants.admin.bases import (
     NOTHING,
     RecordAdmin,
+    SeenForm,
     ShownInline,
     UndeletableAdmin,
     actor_of,
@@ -36,7 +37,7 @@ from tenants.admin.bases import (
 # The form of a deliverable.
 
 
-class DeliverableForm(forms.ModelForm):
+class DeliverableForm(SeenForm):
     def clean_pipelines(self) -> list[str]:
         keys = self.cleaned_data["pipelines"]
         if not isinstance(keys, list) or not keys or not all(isinstance(key, str) for key in keys):

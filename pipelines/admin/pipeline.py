@@ -38,6 +38,7 @@ from tenants.admin.bases import (
     NOTHING,
     PlatformAdmin,
     RecordAdmin,
+    SeenForm,
     ShownInline,
     actor_of,
     badge,
@@ -547,7 +548,7 @@ _Dumper.add_representer(str, _text)
 # Activity templates. A version of a pipeline keeps the content of its templates, so templates may change freely.
 
 
-class TemplateForm(forms.ModelForm):
+class TemplateForm(SeenForm):
     def clean(self) -> dict[str, Any]:
         values: dict[str, Any] = super().clean() or self.cleaned_data
         role = values.get("agent_role")

@@ -17,14 +17,14 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 
 from tenants import channels, clock, tokens
 from tenants.admin.actions import Action, ActionsAdmin
-from tenants.admin.bases import NOTHING, PlatformAdmin, RecordAdmin, badge
+from tenants.admin.bases import NOTHING, PlatformAdmin, RecordAdmin, SeenForm, badge
 from tenants.admin.permissions import is_superuser
 from tenants.exceptions import TenantError
 from tenants.models import ApiToken, Channel, IdempotentRequest, Membership, Passkey, SecondFactor
 from tenants.models.access import SavedView
 
 
-class MembershipForm(forms.ModelForm):
+class MembershipForm(SeenForm):
     """A form with human roles as words instead of a JSON list."""
 
     human_roles = forms.CharField(

@@ -6,6 +6,7 @@ actions on them call the same functions as the API.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,6 +14,7 @@ from uuid import UUID
 
 from django import forms
 from django.contrib.admin import SimpleListFilter
+from django.contrib.admin.utils import flatten_fieldsets
 from django.db.models import Field, JSONField, Model, QuerySet
 from django.forms.fields import InvalidJSONInput
 from django.http import HttpRequest
@@ -110,7 +112,9 @@ class StrictJSONField(forms.JSONField):
             try:
                 _read_json(value)
             except strict_json.StrictJSONError as error:
-                raise forms.ValidationError(f"This JSON {error.message}.", code="invalid") from error
+                is_syntax = error.message.startswith("is not valid JSON")
+                words = self.error_messages["invalid"] if is_syntax else f"This JSON {error.message}."
+                raise forms.ValidationError(words, code="invalid") from error
         return super().to_python(value)
 
     def bound_data(self, data: Any, initial: Any) -> Any:
@@ -138,12 +142,44 @@ class ClearableJSONField(StrictJSONField):
         return self._when_empty() if cleaned in (None, "") else cleaned
 
 
+class SeenField(forms.CharField):
+    """A hidden field that is no change of the row."""
+
+    widget = forms.HiddenInput
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return False
+
+
+class SeenForm(forms.ModelForm):
+    """A form that is not saved if somebody else has changed its values since it was opened."""
+
+    seen = SeenField(required=False)
+    changed_elsewhere: tuple[str, ...] = ()  # fields that the form does not overwrite anyway
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        stored = {name: value for name, value in self.initial.items() if name not in self.changed_elsewhere}
+        text = json.dumps(stored, sort_keys=True, default=str)
+        self._stored = "" if self.instance._state.adding else hashlib.sha256(text.encode()).hexdigest()
+        self.initial["seen"] = self._stored
+
+    def clean(self) -> dict[str, Any]:
+        values: dict[str, Any] = super().clean() or self.cleaned_data
+        if values.get("seen") and values["seen"] != self._stored:
+            raise forms.ValidationError(
+                "This was changed since you opened it. Reload it to see the current values."
+            )
+        return values
+
+
 class PlatformAdmin(Audited, ScopedPermissions, ModelAdmin):
     """Rows that people create, change and delete here: a tenant's rows by its admins, the platform's by superusers.
 
     Lists of tenants' rows can be filtered and searched by tenant.
     """
 
+    form: type[forms.ModelForm] = SeenForm
     fixed_fields: tuple[str, ...] = ()  # never change after the row was added
     counts_changes = False  # whether each change raises the row's `version`
 
@@ -183,6 +219,19 @@ class PlatformAdmin(Audited, ScopedPermissions, ModelAdmin):
 
     def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
         return self.inlines if obj else ()
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Add the hidden field of a form that somebody can save."""
+        fieldsets = super().get_fieldsets(request, obj)
+        is_guarded = obj is not None and issubclass(self.form, SeenForm)
+        if (
+            not is_guarded
+            or "seen" in flatten_fieldsets(fieldsets)
+            or not self.has_change_permission(request, obj)
+        ):
+            return fieldsets
+        (title, options), *others = fieldsets
+        return [(title, {**options, "fields": (*options["fields"], "seen")}), *others]
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         if change and self.counts_changes:

@@ -21,7 +21,7 @@ from unfold.widgets import (
 )
 
 from tenants import admin_scope, clock, tokens
-from tenants.admin.bases import RecordAdmin, UndeletableAdmin
+from tenants.admin.bases import RecordAdmin, SeenForm, UndeletableAdmin
 from tenants.admin.permissions import find_row, is_superuser, may_write
 from tenants.bounds import check_bounds
 from tenants.exceptions import TenantError
@@ -72,10 +72,12 @@ class TokenForm(forms.Form):
         )
 
 
-class TenantForm(forms.ModelForm):
+class TenantForm(SeenForm):
     """The form of a tenant. The tenant may be paused in the console while the form is open, so the form only writes the switch if it was
     changed.
     """
+
+    changed_elsewhere = ("paused",)
 
     paused_seen = forms.BooleanField(required=False, widget=forms.HiddenInput)
 

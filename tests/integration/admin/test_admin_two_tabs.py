@@ -1,0 +1,72 @@
+"""Two people who edit the same row in the admin: the second is refused, keeps the input, and overwrites nothing unseen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from activities.models import NotificationChannel
+from activities.notifications import backends
+from agents.models import Skill
+from pipelines.models import ActivityTemplate
+from tenants.context import tenant_scope
+from tenants.models import Channel, Plan, Tenant
+from tests.browsing import page_url, visible_text
+from tests.forms import Form, forms_of
+
+REFUSAL = "This was changed since you opened it. Reload it to see the current values."
+
+
+def _notification_channel(tenant: Tenant) -> NotificationChannel:
+    channel = NotificationChannel(tenant=tenant, kind="email", name="before")
+    backends.put_target(channel, "anna@example.org")
+    return channel
+
+
+ROWS: dict[str, Callable[[Tenant], Any]] = {
+    "skill": lambda tenant: Skill(tenant=tenant, key="tone", name="before", content="Plain."),
+    "template": lambda tenant: ActivityTemplate(tenant=tenant, key="brief", name="before"),
+    "channel": lambda tenant: Channel(tenant=tenant, kind="mail", name="before"),
+    "notification channel": _notification_channel,
+    "plan": lambda tenant: Plan(key="small", name="before"),
+}
+
+
+@pytest.fixture
+def row(request: pytest.FixtureRequest, tenant: Tenant) -> Any:
+    with tenant_scope(tenant.pk):
+        row = ROWS[request.param](tenant)
+    row.save(using="system", force_insert=True)
+    return row
+
+
+def form_of(browser: Client, row: Any) -> Form:
+    return next(form for form in forms_of(browser.get(page_url(row))).values() if "name" in form.fields)
+
+
+@pytest.mark.parametrize("row", ROWS, indirect=True)
+def test_the_second_of_two_edits_is_refused_and_overwrites_nothing(root: Client, row: Any) -> None:
+    first, second = form_of(root, row), form_of(root, row)
+    address = page_url(row)
+    first.action = second.action = address
+
+    assert first.send(root, ("_save", ""), name="first").status_code == 302
+    refused = second.send(root, ("_save", ""), name="second")
+
+    assert refused.status_code == 200
+    assert REFUSAL in visible_text(refused)
+    assert 'value="second"' in refused.content.decode()
+    assert form_of(root, row).fields["name"] == ["first"]
+
+
+@pytest.mark.parametrize("row", ROWS, indirect=True)
+def test_one_person_can_save_twice(root: Client, row: Any) -> None:
+    for name in ("first", "second"):
+        form = form_of(root, row)
+        form.action = page_url(row)
+        assert form.send(root, ("_save", ""), name=name).status_code == 302
+
+    assert form_of(root, row).fields["name"] == ["second"]
