@@ -783,8 +783,9 @@ class Question:
 
     @property
     def version(self) -> int:
-        """Rises with every change of the question, including votes."""
-        return int(self.item.version) + len(self.votes)
+        """Rises with every change of the question, including votes and ends of its links."""
+        ended = sum(link.state != LinkState.WAITING for link in self.links)
+        return int(self.item.version) + len(self.votes) + ended
 
 
 def questions(tenant_id: UUID, approvals: Sequence[Approval]) -> list[Question]:

@@ -181,6 +181,26 @@ def test_a_decision_with_the_version_before_the_last_vote_is_refused(
     assert fresh.json()["status"] == "approved"
 
 
+def test_an_approval_about_work_that_has_ended_since_has_a_new_version(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    ended, waiting = engine.submit(acme, count=2)
+    operator = api("operator")
+    approval = request_approval(operator, ended, waiting)
+    tag = operator.get(address_of(approval))["ETag"]
+
+    operator.post(f"/api/v1/activities/{ended}/cancel/")
+
+    current = operator.get(address_of(approval), headers={"If-None-Match": tag})
+    assert {link["activity"]: link["state"] for link in current.json()["links"]} == {
+        str(ended): "skipped",
+        str(waiting): "waiting",
+    }
+    decision = {"decision": "approved"}
+    stale = operator.post(address_of(approval, "decide"), decision, headers={"If-Match": tag})
+    problem(stale, 412, "precondition_failed")
+
+
 def test_only_operators_withdraw_an_approval(api: Any, engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme)
     approval = request_approval(api("operator", name="Ops"), activity_id)
