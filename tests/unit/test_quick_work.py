@@ -78,9 +78,9 @@ def test_only_runs_behind_a_slow_call_are_taken_over(
     again = group.take_over(lambda runs: nullcontext())
 
     assert before is None, "no call has begun"
-    assert (taken.rest() if taken else []) == ([] if patience else ["two"])
+    assert (taken.unfinished() if taken else []) == ([] if patience else ["two"])
     assert again is None
-    assert group.rest() == (["two"] if patience else [])
+    assert group.unfinished() == (["two"] if patience else [])
 
 
 def test_a_watched_group_is_relieved_even_if_no_thread_does_quick_work() -> None:
@@ -93,7 +93,7 @@ def test_a_watched_group_is_relieved_even_if_no_thread_does_quick_work() -> None
     with quick.watching(group):
         until(lambda: bool(relieved))
 
-    assert relieved[0].rest() == ["two"]
+    assert relieved[0].unfinished() == ["two"]
 
 
 @pytest.mark.parametrize(("waiting", "answers", "is_alone"), [(1, 0, True), (2, 0, False), (1, 1, False)])
