@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from django.db import connections, transaction
@@ -13,12 +12,15 @@ from activities.maintenance import counters, recovery
 from activities.models import CountingMark, WorkerProcess
 from agents.contracts import AgentRequest, AgentResult
 from agents.exceptions import AgentError, RetryableAgentError
+from tenants import clock
 from tenants.context import OWNER, SYSTEM, system_scope
 from tenants.models import Tenant
 from tests.engine import Engine, in_another_thread, simultaneously
 from tests.metrics import count_all, samples, scrape
 
 INFINITY = float("inf")
+#: In seconds. No clock is changed by as much during a test, so that a time before it and one after it can be told apart.
+AN_HOUR = 3_600.0
 
 
 def _totals(name: str) -> dict[tuple[str, str], int]:
@@ -116,10 +118,11 @@ def test_stalled_counters_are_reported_as_old_although_the_leader_checks_them(
     thread = threading.Thread(target=lambda: in_another_thread(holds_on))
     thread.start()
     assert written.wait(60)
-    before = time.time()
     engine.submit(acme)
     counters.count_fresh()
-    _backdate("activities_countingmark", "at", 60.0)
+    for column in ("at", "complete_at"):
+        _backdate("activities_countingmark", column, AN_HOUR)
+    stalled = counters.read_counters()
     counters.count_fresh()
     held = counters.read_counters()
     release.set()
@@ -127,23 +130,24 @@ def test_stalled_counters_are_reported_as_old_although_the_leader_checks_them(
     count_all()
     sample = samples(scrape())
 
-    assert held.complete_at < before <= held.at
-    assert sample["counters_timestamp_seconds",] >= before
+    assert held.complete_at == stalled.complete_at
+    assert held.at > stalled.at
+    assert sample["counters_timestamp_seconds",] > held.complete_at
     assert _totals("submitted") == {("qa", ""): 1}
 
 
 def test_counters_of_an_idle_system_are_up_to_date(engine: Engine, acme: Tenant) -> None:
     count_all()
     for column in ("at", "noted_at", "complete_at"):
-        _backdate("activities_countingmark", column, 60.0)
-    before = time.time()
+        _backdate("activities_countingmark", column, AN_HOUR)
+    before = counters.read_counters().complete_at
 
     counters.count_fresh()
-    _backdate("activities_countingmark", "noted_at", 60.0)
+    _backdate("activities_countingmark", "noted_at", AN_HOUR)
     engine.submit(acme)
     counters.count_fresh()
 
-    assert counters.read_counters().complete_at >= before, "also after an older mark"
+    assert counters.read_counters().complete_at > before + AN_HOUR / 2, "also after an older mark"
 
 
 def test_the_wait_is_measured_from_when_the_work_could_start_to_its_claim(
@@ -161,7 +165,7 @@ def test_the_wait_is_measured_from_when_the_work_could_start_to_its_claim(
 
 
 def test_the_wait_of_scheduled_work_is_measured_from_its_start_time(engine: Engine, acme: Tenant) -> None:
-    engine.submit(acme, not_before=datetime.now(UTC) + timedelta(minutes=5))
+    engine.submit(acme, not_before=clock.now() + timedelta(minutes=5))
     engine.make_due(acme)
     _backdate("activities_activity", "not_before", 298.0)
     _backdate("activities_activityevent", "at", 3000.0)

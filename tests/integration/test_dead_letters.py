@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -23,6 +23,7 @@ from agents.exceptions import RetryableAgentError
 from pipelines import versions
 from pipelines.models import PipelineRun
 from pipelines.submission import NewRun, start_run
+from tenants import clock
 from tenants.context import APP, OWNER, system_scope, tenant_scope
 from tenants.models import Tenant
 from tests.accepted_work import AgentClient, accept_work, children
@@ -293,7 +294,7 @@ def test_a_dry_run_counts_what_a_replay_starts_and_a_second_replay_starts_nothin
     engine: Engine, acme: Tenant
 ) -> None:
     ids = create_dead_letters(acme, 1_000)
-    before = datetime.now(UTC)
+    before = clock.now()
 
     dry_run = replay(acme, per_second=10, dry_run=True)
     done = replay(acme, per_second=10)
@@ -307,7 +308,7 @@ def test_a_dry_run_counts_what_a_replay_starts_and_a_second_replay_starts_nothin
         )
     assert [activity_id for activity_id, _ in due] == ids, "one wake each, the oldest failure first"
     start = due[0][1]
-    assert before <= start <= datetime.now(UTC)
+    assert before <= start <= clock.now()
     assert [at - start for _, at in due] == [timedelta(seconds=number / 10) for number in range(1_000)]
     assert engine.messages() <= 10, "nothing starts before its time"
 
