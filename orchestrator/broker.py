@@ -11,8 +11,12 @@ from queue import Empty
 from typing import Any
 
 from celery.worker.control import Panel
-from kombu.transport import TRANSPORT_ALIASES, redis
-from redis.exceptions import ConnectionError, ReadOnlyError
+
+from tenants.lazy_import import import_without
+
+with import_without("opentelemetry.sdk.metrics"):  # because we use no metrics of the Redis client
+    from kombu.transport import TRANSPORT_ALIASES, redis
+    from redis.exceptions import ConnectionError, ReadOnlyError
 
 logger = logging.getLogger(__name__)
 

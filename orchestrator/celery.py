@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import structlog
 from celery import Celery, signals
 from celery.worker import state
 
@@ -278,6 +277,8 @@ _before, _after = signals.task_prerun, signals.task_postrun
 @_before.connect
 def bind_task(task_id: str, task: Any, **kwargs: Any) -> None:
     """Add the task to the log lines that are written while it runs."""
+    import structlog  # after the settings, which import it without libraries that it does not need
+
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(task=task.name, task_id=task_id)
     tracing.note_arrival(task.request.get("traceparent"))
@@ -285,6 +286,8 @@ def bind_task(task_id: str, task: Any, **kwargs: Any) -> None:
 
 @_after.connect
 def unbind_task(**kwargs: Any) -> None:
+    import structlog
+
     structlog.contextvars.clear_contextvars()
 
 

@@ -1,4 +1,4 @@
-"""Imports large libraries, which many processes never use, with their first use.
+"""Imports large libraries, which many processes never use, with their first use, and imports other libraries without them.
 
     if TYPE_CHECKING:
         import pymongo
@@ -11,6 +11,9 @@ Python evaluates the class after an `except` only when there is an error, so eve
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -26,3 +29,16 @@ class _Library:
 def lazy_import(name: str) -> Any:
     """Return a proxy for the module of this name, which imports it when an attribute is read."""
     return _Library(name)
+
+
+@contextmanager
+def import_without(name: str) -> Iterator[None]:
+    """Let imports of this module fail, for a library that imports it only if it is installed. If it is loaded already, it stays."""
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = None  # type: ignore[assignment]  # importing it then raises ModuleNotFoundError
+    try:
+        yield
+    finally:
+        del sys.modules[name]

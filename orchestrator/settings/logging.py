@@ -15,11 +15,15 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-import structlog
-from structlog import tracebacks
-
 from tenants import tracing
 from tenants.current_tenant import current_tenant
+from tenants.lazy_import import import_without
+
+with import_without(
+    "rich"
+):  # which takes a tenth of the start of a process, and displays exceptions in a way that we do not use
+    import structlog
+    from structlog import tracebacks
 
 LONGEST_MESSAGE = 300  # characters of an exception's message
 LONGEST_VALUE = 2_000

@@ -23,7 +23,9 @@ PAGES = (
     "nh3",
 )
 DESCRIPTION = ("orchestrator.api_document", "tenants.api.schema", "drf_spectacular.plumbing", "django.test")
-LIBRARIES = ("pymongo", "cryptography.hazmat", "jsonschema", "httpx2", "anthropic", "openai", "mcp")
+LIBRARIES = (
+    "pymongo", "cryptography.hazmat", "jsonschema", "httpx2", "anthropic", "openai", "mcp", "rich", "opentelemetry.sdk.metrics"
+)  # fmt: skip
 API = ("orchestrator.urls", "rest_framework.views")
 
 #: Prints the modules that a process has imported after a common start and each of several ends, which run in forks of their own.
