@@ -125,8 +125,8 @@ def test_reading_everything_changes_nothing_and_every_answer_is_contained(
         look(client, api_objects.address(path))
     addresses = plain_addresses()
     assert len(addresses) > 100
-    lists = [list_url(model) for model in admin.site._registry]
-    for address in [*addresses, *lists[::3]]:  # all are of one class
+    assert {list_url(model) for model in admin.site._registry} <= {*addresses}
+    for address in addresses:
         look(root, address)
 
     assert wrong_answers == {}

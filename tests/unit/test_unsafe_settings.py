@@ -206,18 +206,23 @@ def test_all_missing_settings_are_reported_at_once() -> None:
     assert [error.partition(":")[0] for error in faults({})] == list(NEEDED)
 
 
-def _check(**changes: str) -> subprocess.CompletedProcess[str]:
+def _python(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with the safe values of production, except for the changes."""
     environment = {
         "PATH": os.environ["PATH"],
         "PYTHONPYCACHEPREFIX": os.environ.get("PYTHONPYCACHEPREFIX", ""),  # so that nothing is compiled again
         **SAFE,
-        "DJANGO_SETTINGS_MODULE": "orchestrator.settings.production",
         **changes,
     }
     return subprocess.run(
-        [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"],
+        [sys.executable, *arguments],
         cwd=Path(__file__).parents[2], env=environment, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
+
+
+def _check(**changes: str) -> subprocess.CompletedProcess[str]:
+    settings = {"DJANGO_SETTINGS_MODULE": "orchestrator.settings.production", **changes}
+    return _python("manage.py", "check", "--deploy", "--fail-level", "WARNING", **settings)
 
 
 @pytest.mark.long  # starts Django again
@@ -252,9 +257,7 @@ def test_in_production_agents_hand_work_to_the_roles_of_their_plan_unless_operat
 ) -> None:
     changes = {"ORCHESTRATOR_HANDS_WORK_TO": setting} if setting else {}
     program = "import json, orchestrator.settings.production as loaded; print(json.dumps(loaded.ORCHESTRATOR_HANDS_WORK_TO))"
-    process = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=Path(__file__).parents[2], env={"PATH": os.environ["PATH"], **SAFE, **changes}, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+
+    process = _python("-c", program, **changes)
 
     assert json.loads(process.stdout) == expected, process.stderr
