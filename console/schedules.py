@@ -1,4 +1,4 @@
-"""Pages of schedules. Everybody sees them, operators run and test them, admins create, change, pause and resume them."""
+"""Pages of schedules. Everybody sees them, operators run, pause and test them, admins create, change, enable and disable them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from pipelines.models.schedule import DEFAULT_TIMEZONE, FiringState, Overlap, Re
 from pipelines.schedules import preview
 from pipelines.timing import Timing, TimingError
 from pipelines.timing.clock import zone_names
-from tenants import clock
+from tenants import clock, pausing
 from tenants.context import tenant_scope
-from tenants.models import Role
+from tenants.models import PauseKind, Role
 from tenants.principals import Principal
 
 STARTED_BEFORE = (
@@ -68,12 +68,17 @@ def _act(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> Any:
     if action == "run":
         reply = visit.act("POST", f"{address}run/")
         words = STARTED_BEFORE if reply.repeated else "Started: see the executions below"
+    elif action in ("pause", "resume"):
+        visit.act("POST", f"{address}{action}/")
+        words = (
+            "The schedule is resumed"
+            if action == "resume"
+            else "The schedule is paused: it does not run, and none of its work starts, until it is resumed"
+        )
     elif action in ("on", "off"):
         visit.act("PATCH", address, {"enabled": action == "on"})
         words = (
-            "The schedule is resumed"
-            if action == "on"
-            else "The schedule is paused: it does not run until it is resumed"
+            "The schedule is enabled" if action == "on" else "The schedule is disabled: its times do not fire"
         )
     else:
         raise Refused(NOT_OFFERED, status=400)
@@ -82,7 +87,7 @@ def _act(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> Any:
 
 @page("schedules", act=_act)
 def one(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> HttpResponse:
-    """One schedule. A POST runs, pauses or resumes it, or (with `dry_run`) previews its jobs."""
+    """One schedule. A POST runs, pauses, resumes, enables or disables it, or (with `dry_run`) previews its jobs."""
     found = find_schedule(visit.tenant_id, schedule_id)
     if found is None:
         raise Http404
@@ -225,10 +230,11 @@ class Row:
     target: str
     last: str
     skipped: int  # times skipped so far
+    paused: bool
 
     @property
     def next_at(self) -> datetime | None:
-        return self.schedule.next_run_at if self.schedule.enabled else None
+        return self.schedule.next_run_at if self.schedule.enabled and not self.paused else None
 
     @property
     def is_due(self) -> bool:
@@ -273,10 +279,10 @@ class One:
 
 
 def listing(tenant_id: UUID, *, search: str = "", shown: str = "", now: datetime | None = None) -> Listing:
-    """Return the schedules, ordered by name. `shown` "on" or "off" selects the enabled or disabled ones."""
+    """Return the schedules, ordered by name. `shown` "on", "off" or "paused" selects the enabled, disabled or paused ones."""
     moment = now or clock.now()
     with tenant_scope(tenant_id):
-        rows = Schedule.objects.for_tenant(tenant_id).select_related("pipeline")
+        rows = _with_pauses(tenant_id)
         if search:
             rows = rows.filter(
                 Q(name__icontains=search)
@@ -285,6 +291,8 @@ def listing(tenant_id: UUID, *, search: str = "", shown: str = "", now: datetime
             )
         if shown in ("on", "off"):
             rows = rows.filter(enabled=shown == "on")
+        elif shown == "paused":
+            rows = rows.filter(paused=True)
         newest = ScheduleExecution.objects.for_tenant(tenant_id).filter(schedule_id=OuterRef("pk"))
         rows = rows.annotate(last=Subquery(newest.order_by("-started_at", "-pk").values("status")[:1]))
         schedules = list(rows.order_by("name", "pk")[: MOST_LISTED + 1])
@@ -294,12 +302,17 @@ def listing(tenant_id: UUID, *, search: str = "", shown: str = "", now: datetime
         rows=[
             Row(
                 schedule, words_of(plans_of[schedule.pk]), target_of(schedule), schedule.last or "",
-                skipped.get(schedule.pk, 0),
+                skipped.get(schedule.pk, 0), schedule.paused,
             )
             for schedule in schedules[:MOST_LISTED]
         ],
         weeks=weeks_of(
-            [(each, plan) for each in schedules if each.enabled and (plan := plans_of[each.pk])], now=moment
+            [
+                (each, plan)
+                for each in schedules
+                if each.enabled and not each.paused and (plan := plans_of[each.pk])
+            ],
+            now=moment,
         ),
         has_more=len(schedules) > MOST_LISTED,
         search=search,
@@ -310,8 +323,7 @@ def listing(tenant_id: UUID, *, search: str = "", shown: str = "", now: datetime
 def find_schedule(tenant_id: UUID, schedule_id: UUID) -> One | None:
     """Return the page of one schedule, or None if it does not exist."""
     with tenant_scope(tenant_id):
-        rows = Schedule.objects.for_tenant(tenant_id).select_related("pipeline")
-        schedule = rows.filter(pk=schedule_id).first()
+        schedule = _with_pauses(tenant_id).filter(pk=schedule_id).first()
         if schedule is None:
             return None
         firings = Firing.objects.for_tenant(tenant_id).filter(schedule_id=schedule_id)
@@ -320,6 +332,12 @@ def find_schedule(tenant_id: UUID, schedule_id: UUID) -> One | None:
         newest = list(executions.order_by("-started_at", "-pk")[:MOST_RECORDS])
     plan = _timing(schedule)
     return One(schedule, words_of(plan), target_of(schedule), _coming(schedule, plan), records, newest)
+
+
+def _with_pauses(tenant_id: UUID) -> Any:
+    return pausing.with_pauses(
+        Schedule.objects.for_tenant(tenant_id).select_related("pipeline"), PauseKind.SCHEDULE
+    )
 
 
 def words_of(plan: Timing | None) -> str:

@@ -123,7 +123,28 @@ def test_a_form_sent_twice_runs_a_schedule_once(
     assert len(executions(tenant)) == 3, "another page, and another person"
 
 
-def test_only_admins_pause_and_resume(
+def test_operators_pause_and_resume_a_schedule_as_with_the_api(
+    hourly: Schedule, address: str, ann: Person, person: Callable[..., Person]
+) -> None:
+    vic = person("vic", role="viewer")
+    form = forms_of(ann.get(address))["deeds"]
+    assert ("deed", "pause") not in forms_of(vic.get(address))["deeds"].buttons
+    assert "needs the role operator" in refusal_notice(send_form(vic, form, deed="pause"), 403)
+
+    page = ann.get(form.send(ann.browser, ("deed", "pause"))["Location"])
+
+    assert "enabled paused" in visible_text(page)
+    assert "these times do not fire until it is resumed" in visible_text(page)
+    assert ann.browser.get(f"/api/v1/schedules/{hourly.pk}/").json()["paused"] is True
+    for shown, is_listed in (("", True), ("paused", True), ("on", True), ("off", False)):
+        text = visible_text(ann.get(f"{SCHEDULES}?shown={shown}"))
+        assert bool(re.search(r"refresh every hour \(UTC\) .*? paused", text)) is is_listed
+    page = ann.get(forms_of(page)["deeds"].send(ann.browser, ("deed", "resume"))["Location"])
+    assert "paused" not in visible_text(page)
+    assert reload(hourly).enabled
+
+
+def test_only_admins_enable_and_disable(
     hourly: Schedule, address: str, ann: Person, person: Callable[..., Person]
 ) -> None:
     boss = person("boss", role="admin")
