@@ -35,13 +35,13 @@ HELD_BY_PROVIDERS = frozenset({"provider_limit", "rate_limited", "breaker_open"}
 def reschedule(tenant_id: UUID, activity_id: UUID, new_values: Mapping[str, Any], *, actor: str) -> Activity:
     """Set those of `priority`, `not_before`, `due_at` and `expires_at` that `new_values` contains; None clears a date.
 
-    Raises `NotFound`, `TransitionRefused` if it runs or has ended, `SubmissionInvalid` with the path of each error.
+    Raises `NotFound`, `TransitionRefused` if its agent runs or it has ended, `SubmissionInvalid` with the path of each error.
     """
     with tenant_scope(tenant_id):
         activity = activity_tree.lock(tenant_id, [activity_id]).get(activity_id)
         if activity is None:
             raise NotFound("activity", activity_id)
-        if activity.status not in states.REMARKS[VERB]:
+        if not can_reschedule(activity):
             state = "is running" if activity.status in states.RUNNING else "has ended"
             raise TransitionRefused(
                 activity_id, VERB, activity.status, f"Activity {activity_id} {state}; only waiting work can be rescheduled."
@@ -50,6 +50,12 @@ def reschedule(tenant_id: UUID, activity_id: UUID, new_values: Mapping[str, Any]
             raise SubmissionInvalid(errors)
         reschedule_locked([activity], new_values, actor=actor)
         return Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
+
+
+def can_reschedule(activity: Activity) -> bool:
+    """Whether it waits. A claim reserves nothing, so what a person has claimed still waits."""
+    is_running_agent = activity.assignee_type == "agent" and activity.status in states.RUNNING
+    return activity.status in states.REMARKS[VERB] and not is_running_agent
 
 
 def _errors(activity: Activity, new_values: Mapping[str, Any]) -> Iterable[dict[str, str]]:
@@ -68,8 +74,7 @@ def _errors(activity: Activity, new_values: Mapping[str, Any]) -> Iterable[dict[
 
 
 def reschedule_locked(
-    activities: Sequence[Activity], new_values: Mapping[str, Any], *, actor: str, detail: Mapping[str, Any] | None = None,
-    verb: str = VERB,
+    activities: Sequence[Activity], new_values: Mapping[str, Any], *, actor: str, detail: Mapping[str, Any] | None = None
 ) -> None:  # fmt: skip
     """Reschedule waiting, locked activities of one tenant, with as many statements as for one. `new_values` is valid.
 
@@ -80,7 +85,7 @@ def reschedule_locked(
         for activity in activities
         if (changes := _changes(activity, new_values))
     }
-    rows = transitions.remark(details, verb, actor=actor, **new_values)
+    rows = transitions.remark(details, VERB, actor=actor, **new_values)
     if not rows:
         return
     tenant_id, ids = rows[0].tenant_id, [row.id for row in rows]

@@ -184,9 +184,9 @@ MAY_RUN = SETTLED - FINAL
 #: Actions that do not change the status, and the statuses in which they are possible. Each is an event in the history, from the status to
 #: itself, and raises the version.
 REMARKS: dict[str, frozenset[str]] = {
-    "reschedule": WAITING | {Status.CREATED.value},
+    "reschedule": WAITING
+    | _values([_S.CREATED, _S.IN_PROGRESS]),  # in progress only if a person has claimed it
     "run_now": _values([_S.CREATED]),
-    "make_urgent": _values([_S.CREATED, _S.IN_PROGRESS]),  # an item of a person, by its deadlines
 }
 
 

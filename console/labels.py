@@ -56,7 +56,6 @@ _VERBS = {
     "cancel": "cancelled",
     "reschedule": "rescheduled",
     "run_now": "started despite pauses",
-    "make_urgent": "made urgent",
 }
 #: Labels for the outcome or status of an item.
 _OUTCOMES = {

@@ -612,11 +612,7 @@ def settle_links(item: Any) -> None:
 def _raise_priority(activities: Sequence[Activity]) -> None:
     """Raise released activities to the band "gated", because they have waited for people already."""
     band = BANDS["gated"]
-    lower = [
-        each
-        for each in activities
-        if each.priority > band and each.status in states.REMARKS[rescheduling.VERB]
-    ]
+    lower = [each for each in activities if each.priority > band and rescheduling.can_reschedule(each)]
     if lower:
         rescheduling.reschedule_locked(
             lower, {"priority": band}, actor="engine", detail={"reason": "decided"}

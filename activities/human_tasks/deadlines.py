@@ -21,7 +21,7 @@ from activities.decision_rules import DecisionRules, Voter
 from activities.models import Activity, Deadline
 from activities.models.alert import AlertKind, Severity
 from activities.models.decision import DeadlineKind
-from activities.states import BANDS, REMARKS, SETTLED, LinkKind, Status
+from activities.states import BANDS, SETTLED, LinkKind, Status
 from activities.suspension import EXPIRED
 from tenants import clock, outages
 from tenants.context import system_scope, tenant_scope
@@ -145,7 +145,7 @@ def _prioritise_late_agent(activity: Activity, deadline: Deadline) -> None:
     """Make an agent's work urgent if it is not done by its due time."""
     if activity.status in SETTLED:
         return
-    if activity.status in REMARKS[rescheduling.VERB] and activity.priority > BANDS["urgent"]:
+    if rescheduling.can_reschedule(activity) and activity.priority > BANDS["urgent"]:
         rescheduling.reschedule_locked(
             [activity], {"priority": BANDS["urgent"]}, actor=EXPIRED, detail={"reason": "overdue"}
         )
@@ -156,9 +156,7 @@ def _prioritise_late_agent(activity: Activity, deadline: Deadline) -> None:
 def _make_urgent(activity: Activity, reason: str, **changes: str | None) -> None:
     """Make a person's open item urgent, with an event in its history. A version that somebody has read before is then out of date."""
     new_values = {"priority": min(activity.priority, BANDS["urgent"]), **changes}
-    rescheduling.reschedule_locked(
-        [activity], new_values, actor=EXPIRED, detail={"reason": reason}, verb="make_urgent"
-    )
+    rescheduling.reschedule_locked([activity], new_values, actor=EXPIRED, detail={"reason": reason})
 
 
 _EFFECTS: dict[DeadlineKind, Callable[[Activity, Deadline], None]] = {

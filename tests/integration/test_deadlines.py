@@ -153,7 +153,7 @@ def test_an_item_that_its_deadlines_make_urgent_has_a_new_version_and_an_event(
     (event,) = [
         entry
         for entry in client.get(f"{address}timeline/").json()["results"]
-        if entry.get("verb") == "make_urgent"
+        if entry.get("verb") == "reschedule"
     ]
     assert (event["actor"], event["detail"]) == (
         "deadline",

@@ -178,6 +178,24 @@ def test_a_change_based_on_an_old_version_is_refused(client: Any, engine: Engine
     assert engine.get(acme, activity_id).priority == 3
 
 
+def test_what_a_person_has_claimed_still_waits(client: Any, engine: Engine, acme: Tenant) -> None:
+    task = client.post(ACTIVITIES, {"name": "Call", "human_role": "editor", "due_seconds": 60}).json()
+    address = f"{ACTIVITIES}{task['id']}/"
+    claimed = client.post(f"{address}start/").json()
+    due_at = from_now(hours=1)
+
+    changed = client.patch(address, {"priority": 3, "due_at": due_at}).json()
+
+    assert (changed["status"], changed["priority"], changed["version"]) == (
+        "in_progress",
+        3,
+        claimed["version"] + 1,
+    )
+    with tenant_scope(acme.pk):
+        (deadline,) = Deadline.objects.filter(activity_id=task["id"])
+    assert abs((deadline.at - datetime.fromisoformat(due_at)).total_seconds()) < 1
+
+
 def test_running_and_ended_work_cannot_be_changed(client: Any, engine: Engine, acme: Tenant) -> None:
     running = occupy_the_slot(engine, acme)
     address = f"{ACTIVITIES}{running}/"

@@ -188,7 +188,7 @@ class Model(Asks):
         due_at: bool | None = None,
     ) -> None:
         """None leaves a value unchanged. Other reasons to wait are not affected."""
-        if task.status not in MAY_BE_RESCHEDULED:
+        if task.status not in MAY_BE_RESCHEDULED and not (task.agent is None and task.open):
             raise Refused("it runs or is over")
         if not_before and task.agent is None:
             raise Refused("people begin when they want to")
