@@ -46,6 +46,7 @@ def resume_garbage_collection(**kwargs: Any) -> None:
 
 
 if flower_auth.is_starting(sys.argv):
+    flower_auth.stay_on_loopback(sys.argv, os.environ)
     flower_auth.protect_metrics()
 
 logger = logging.getLogger(__name__)

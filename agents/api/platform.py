@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from rest_framework import serializers
@@ -112,6 +113,9 @@ class SchedulerSettingsView(Versioned, TenantView):
             members, actor=self.principal.actor, expected_version=expected if is_conditional else None
         )
         return Response(_render_settings(saved))
+
+    def audited_state(self) -> Mapping[str, Any]:
+        return _render_settings(scheduler_settings.row())
 
 
 def _render_settings(row: PlatformConfig) -> dict[str, Any]:

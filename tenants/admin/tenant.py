@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
+from zoneinfo import available_timezones
 
 from django import forms
 from django.contrib import admin
@@ -84,6 +85,12 @@ class TenantForm(SeenForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["paused_seen"].initial = self.instance.paused
+
+    def clean_timezone(self) -> str:
+        name: str = self.cleaned_data["timezone"]
+        if name not in available_timezones():
+            raise forms.ValidationError("There is no such time zone. Enter a name such as Europe/Berlin.")
+        return name
 
     def clean_bounds(self) -> Any:
         bounds = self.cleaned_data["bounds"]

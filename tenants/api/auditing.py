@@ -1,7 +1,8 @@
 """The audit trail of the API: records a request's changes in the transaction of the change.
 
 All views use this module, so no operation can omit it. A view whose POST changes nothing says why in `not_audited`. The states of an
-object before and after are the answers of its own address, so the trail and the API always agree.
+object before and after are the answers of its own address, so the trail and the API always agree. The view of an object without an id
+returns its state from `audited_state`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def is_watched(view: Any) -> bool:
 
 def before(view: Any) -> Mapping[str, Any] | None:
     """Return the current state of the request's object, or None if there is not exactly one, or it does not exist."""
-    return _read_object(view) if is_watched(view) and view.kwargs else None
+    return _state_of(view) if is_watched(view) else None
 
 
 def record_change(view: Any, seen: Mapping[str, Any] | None, response: Any) -> None:
@@ -119,7 +120,15 @@ def tenant_of(request: Any) -> UUID | None:
 
 
 def _after(view: Any, seen: Mapping[str, Any], data: Any) -> Mapping[str, Any] | None:
-    return data if isinstance(data, Mapping) and seen.keys() <= data.keys() else _read_object(view)
+    return data if isinstance(data, Mapping) and seen.keys() <= data.keys() else _state_of(view)
+
+
+def _state_of(view: Any) -> Mapping[str, Any] | None:
+    """Return the state that the view itself defines, for an object without an id, or the answer of the object's address."""
+    if (audited_state := getattr(view, "audited_state", None)) is not None:
+        state: Mapping[str, Any] = audited_state()
+        return state
+    return _read_object(view) if view.kwargs else None
 
 
 def _read_object(view: Any) -> Mapping[str, Any] | None:

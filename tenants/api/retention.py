@@ -81,6 +81,9 @@ class RetentionView(DigestEtag, TenantView):
             raise InvalidRequest([(f"kinds.{path}", message) for path, message in error.errors]) from error
         return Response(_render_policies(self.tenant_id))
 
+    def audited_state(self) -> Mapping[str, Any]:
+        return {kind: _days_or_never(days) for kind, days in retention.days_of(self.tenant_id).items()}
+
     def state_of(self, representation: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return only the periods, because the numbers of deleted rows change by themselves."""
         return {each["kind"]: (each["days"], each["own"]) for each in representation["kinds"]}

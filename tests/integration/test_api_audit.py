@@ -175,6 +175,32 @@ def test_an_audit_entry_says_who_did_what_where_and_what_changed(tenant: Tenant,
     assert entries(tenant)[-1].changes["name"] == ["New", None]
 
 
+def test_changes_of_retention_are_recorded_with_the_periods_before_and_after(
+    tenant: Tenant, api: Clients
+) -> None:
+    client = api("admin")
+
+    for kinds in ({"alerts": 30}, {"alerts": "never", "activities": 7}):
+        assert client.put(f"{API}/retention/", {"kinds": kinds}, format="json").status_code == 200
+
+    assert [entry.changes for entry in entries(tenant)] == [
+        {"alerts": [90, 30]},
+        {"alerts": [30, "never"], "activities": [90, 7]},
+    ]
+
+
+def test_changes_of_the_settings_of_scheduling_are_recorded_with_both_values(
+    tenant: Tenant, api: Clients, scheduler_defaults: None
+) -> None:
+    answer = api("admin", platform=True).put(
+        f"{API}/platform-configs/scheduler/", {"enabled": False}, format="json"
+    )
+
+    assert answer.status_code == 200, answer.json()
+    (entry,) = entries(tenant)
+    assert entry.changes["enabled"] == [True, False]
+
+
 def test_forwarded_addresses_are_trusted_from_our_own_proxies_only(
     tenant: Tenant, api: Clients, settings: Any
 ) -> None:

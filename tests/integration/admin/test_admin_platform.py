@@ -20,7 +20,7 @@ from tenants import pausing
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Role, Tenant
 from tenants.principals import Principal
-from tests.browsing import list_url, visible_text
+from tests.browsing import list_url, page_url, visible_text
 from tests.engine import Engine
 from tests.forms import forms_of
 from tests.scheduling import make_schedule, reload
@@ -45,6 +45,21 @@ def form_at(root: Client, page: str, name: str) -> Any:
 def form(root: Client) -> Any:
     assert PAGE.encode() in root.get(reverse("admin:agents_platformconfig_changelist")).content
     return form_at(root, PAGE, "platformconfig_form")
+
+
+@pytest.mark.parametrize("name", ["Mars/Base", "../../etc/passwd", "utc"])
+def test_an_unknown_time_zone_of_a_tenant_is_an_error_at_its_field(
+    root: Client, tenant: Tenant, name: str
+) -> None:
+    form = next(form for form in forms_of(root.get(page_url(tenant))).values() if "timezone" in form.fields)
+    form.action = page_url(tenant)
+
+    answer = form.send(root, ("_save", ""), timezone=name)
+
+    assert answer.status_code == 200
+    assert list(answer.context["adminform"].form.errors) == ["timezone"]
+    assert f'value="{name}"' in answer.content.decode()
+    assert form.send(root, ("_save", ""), timezone="Asia/Kathmandu").status_code == 302
 
 
 def test_saving_an_open_form_does_not_undo_that_a_tenant_was_paused(root: Client, tenant: Tenant) -> None:
