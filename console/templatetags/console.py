@@ -121,7 +121,7 @@ def moment(at: datetime | None) -> SafeString | str:
         return NOTHING
     words = from_now((datetime.now(UTC) - at).total_seconds())
     return format_html(
-        '<time datetime="{}">{}</time> <small class="beside">{}</small>', at.isoformat(), exactly(at), words
+        '<time datetime="{}">{}</time> <small class="from-now">{}</small>', at.isoformat(), exactly(at), words
     )
 
 

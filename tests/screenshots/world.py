@@ -46,7 +46,7 @@ def running(tell: Callable[[str], None]) -> Iterator[Scene]:
         home=ServiceHome(settings.ORCHESTRATOR_HOME),
         port=find_free_port(settings.PORT),
         flower_port=find_free_port(settings.FLOWER_PORT),
-        tell=tell,
+        report=tell,
     )
     with stack.running() as (_, addresses):
         tell("Letting the agents work")
