@@ -1,8 +1,8 @@
--- Whose work could begin and has waited for longer than the target, by role. Not what waits for money, or is paused or switched off on
--- purpose.
--- Parameters  before: no wake that has waited so long has this id or a higher one; target: seconds
--- Returns     agent_role, tenant_id
--- What waits is counted as in standing/queues.sql. Ids begin with their time, so only old wakes are looked at.
+-- Finds roles and tenants with work that could start but has waited for longer than the target. Work that waits for money, or that is
+-- paused or disabled on purpose, is ignored.
+-- Parameters  before: an id above those of all wakes that have waited so long; target: seconds
+-- Returns     agent_role, tenant_id; distinct
+-- The waiting time is defined as in `standing/queues.sql`. Ids begin with their time, so only old wakes are read.
 SELECT DISTINCT a.agent_role, a.tenant_id
 FROM (
     SELECT tenant_id, activity_id, cause, created_at FROM activities_wake WHERE state = 'pending' AND due_at IS NULL AND id < %(before)s

@@ -1,10 +1,11 @@
--- Adds a stretch of the history to the counters. The mark is locked by this transaction.
--- Parameters  after, until: ids of events; settled, running: statuses; durations, attempts: upper bounds of buckets, ascending, infinity last
+-- Adds a range of the history to the counters. The transaction has locked the mark.
+-- Parameters  after, until: ids of events; settled, running: statuses; durations, attempts: upper bounds of buckets, ascending, with
+--             infinity as the last one
 -- Returns     nothing
--- Counts      submitted: by role. ended: arrivals in a settled status, by role and status. wait: from when the activity could be claimed
---             to its claim. run: from its claim to the end of a run, by what became of the run. attempts: which attempt it was that an
---             activity succeeded with or failed for good. refused: runs that ended since their agent or provider was asked too often
---             (429), by role; those that were held back before anybody was asked are not among them.
+-- Counts      submitted: by role. ended: moves to a settled status, by role and status. wait: seconds from when the activity could be
+--             claimed to its claim. run: seconds from the claim to the end of a run, by status of the run. attempts: the number of the
+--             attempt with which an activity succeeded or finally failed. refused: runs that ended because their agent or provider was
+--             called too often (429), by role; runs that were held back before any call are not counted.
 -- Plan        each event looks up its activity, the event before it and its run by their keys.
 WITH fresh AS MATERIALIZED (
     SELECT e.activity_id, e.seq, e.verb, e.source, e.target, e.at, a.not_before, a.assignee_type, coalesce(a.agent_role, '') AS role
@@ -27,7 +28,7 @@ WITH fresh AS MATERIALIZED (
                b.at, (b.detail ->> 'due_at')::timestamptz, CASE WHEN b.verb = 'submit' THEN f.not_before END))::float), %(durations)s::float[]
     FROM fresh f
     CROSS JOIN LATERAL (
-        -- The move that made it claimable; what people did to it while it waited is none.
+        -- The move that made it claimable. Changes by people while it waited do not change its status.
         SELECT o.verb, o.at, o.detail FROM activities_activityevent o
         WHERE o.activity_id = f.activity_id AND o.seq < f.seq AND o.source IS DISTINCT FROM o.target ORDER BY o.seq DESC LIMIT 1
     ) b

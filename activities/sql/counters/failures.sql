@@ -1,8 +1,8 @@
--- Adds a stretch of the history to the failures in a row of roles and schedules. The mark of the counters is locked by this transaction, so
--- nobody else writes them.
--- Parameters  after, until: ids of events; running: statuses; excused: codes of errors that say nothing about the agent
+-- Adds a range of the history to the counts of consecutive failures of roles and schedules. The transaction has locked the mark of the
+-- counters, so no other transaction writes these counts.
+-- Parameters  after, until: ids of events; running: statuses; excused: codes of errors that do not count as failures of the agent
 -- Returns     nothing
--- Plan        each event looks up its activity and its run by their keys; the table holds what fails now.
+-- Plan        each event looks up its activity and its run by their keys; the table has only rows of roles and schedules that fail now.
 WITH ended AS MATERIALIZED (
     SELECT e.id, a.tenant_id, a.agent_role, a.schedule_id, r.status = 'completed' AS good, left(coalesce(r.error ->> 'code', ''), 200) AS code
     FROM activities_activityevent e

@@ -1,8 +1,8 @@
--- Locks the mark of the counters and tells what can be counted. Makes it when it is missing; then the whole history is counted.
--- Returns     counted, seen, barrier; over: whether all transactions before the barrier are; newest: the newest event that is visible;
+-- Locks the mark of the counters and returns what can be counted. Creates the mark if it is missing; then the whole history is counted.
+-- Returns     counted, seen, barrier; over: whether all transactions before the barrier have ended; newest: the newest visible event;
 --             transaction: the id of this one, which is above those of all that had begun to write when `newest` became visible;
---             stale: the mark's time should be renewed. Nothing when somebody else holds the lock.
--- A barrier above this transaction's id is from another cluster, before a restore, and says nothing.
+--             stale: whether the mark's time should be renewed. Nothing if another transaction holds the lock.
+-- A barrier above this transaction's id was written by another cluster, before a restore. It counts as over.
 WITH made AS (
     INSERT INTO activities_countingmark (id, counted, seen, barrier) SELECT 1, 0, 0, 0
     WHERE NOT EXISTS (SELECT FROM activities_countingmark) ON CONFLICT DO NOTHING

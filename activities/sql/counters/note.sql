@@ -1,4 +1,4 @@
--- Counts one thing.
+-- Adds one to a counter.
 -- Parameters  name, role, status, le
 -- Returns     nothing
 INSERT INTO activities_counter AS kept (name, role, status, le, count, total) VALUES (%(name)s, %(role)s, %(status)s, %(le)s, 1, 0)

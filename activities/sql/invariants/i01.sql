@@ -1,6 +1,7 @@
--- I01  An activity has exactly one live run while an agent has it, with the activity's fence, and none otherwise.
+-- I01  An activity has one live run while an agent has it, and none otherwise.
+-- The live run has the fencing number of the activity.
 -- Parameters  running: the statuses in which an agent has it
--- Returns     id of each activity for which that is not so
+-- Returns     id of each activity that violates this
 SELECT activity_id AS id FROM activities_activityrun WHERE status = 'running' GROUP BY activity_id HAVING count(*) > 1
 UNION
 SELECT a.id FROM activities_activity a

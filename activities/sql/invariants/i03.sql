@@ -1,5 +1,6 @@
--- I03  Statuses change along declared transitions only. A start from `created` is a claim and a start.
--- Parameters  verbs, sources (empty text: it came into being), targets: the table, one entry per allowed move
+-- I03  Statuses change along declared transitions only.
+-- A start from `created` represents a claim and a start.
+-- Parameters  verbs, sources (empty text: the activity is new), targets: the declared transitions (arrays of equal length)
 -- Returns     id of each activity with another move in its history
 SELECT DISTINCT activity_id AS id FROM activities_activityevent
 WHERE (verb, CASE WHEN verb = 'start' AND source = 'created' THEN 'assigned' ELSE coalesce(source, '') END, target) NOT IN (

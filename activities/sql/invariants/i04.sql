@@ -1,6 +1,7 @@
--- I04  The history of an activity has no gap, each move begins where the one before ended, and it ends in the stored
---      status and version. A start from `created` has two places: its own and that of its claim.
--- Returns     id of each activity whose history does not
+-- I04  The history of an activity is unbroken and ends in its status.
+-- It has no gap, each move begins where the one before ended, and the last one has the activity's status and version. A start from
+-- `created` counts as two events, because it also represents its claim.
+-- Returns     id of each activity that violates this
 SELECT a.id FROM activities_activity a LEFT JOIN (
     SELECT activity_id, sum(places) AS events, max(seq) AS last_seq, max(target) FILTER (WHERE is_last) AS last_target,
            bool_or(source IS DISTINCT FROM previous) AS broken

@@ -1,8 +1,8 @@
--- I05  At most one result is accepted per wake, and never one of a run that had been superseded.
---      A wake belongs to one run at a time, so a completed run without a wake of its own took another's.
---      A run that was handed back has given back all its wakes. A run that a tool has ended is completed without a result.
---      The result is the activity's output, unless a person has approved an edited one: then that is, and the gate says in whose place.
--- Returns     id of each activity for which that is not so
+-- I05  At most one result is accepted per wake, never one of a superseded run.
+-- A wake belongs to one run at a time, so a completed run that has no wake took the wake of another run. A run that was requeued has
+-- returned all its wakes. The result of the last completed run is the activity's output, unless a person has approved an edited one: then
+-- the output is the edited one, and the gate names both. A run that a tool has ended is completed without a result.
+-- Returns     id of each activity that violates this
 SELECT r.activity_id AS id FROM activities_activityrun r
 WHERE r.status = 'completed' AND NOT EXISTS (
     SELECT FROM activities_wake w WHERE w.activity_id = r.activity_id AND w.run_id = r.id AND w.state <> 'pending')

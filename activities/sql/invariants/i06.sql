@@ -1,6 +1,6 @@
--- I06  Each claim of an activity has a higher fencing number than the claim before it, and none is above the activity's.
---      The order is that of the history, not of a clock.
--- Returns     id of each activity for which that is not so
+-- I06  Fencing numbers only grow.
+-- Each claim of an activity has a higher number than the claim before it in the history, and no run has a higher number than its activity.
+-- Returns     id of each activity that violates this
 SELECT DISTINCT activity_id AS id FROM (
     SELECT r.activity_id, r.fence, lag(r.fence) OVER (PARTITION BY r.activity_id ORDER BY e.seq) AS before
     FROM activities_activityevent e JOIN activities_activityrun r ON r.id = e.run_id

@@ -1,8 +1,9 @@
--- I07  Nothing is with an agent without a sign of life: its worker beats, or it accepted and its deadline is ahead;
---      what waits for a batch has an open item that somebody looks after.
--- Parameters  silence: seconds after which recovery has had its chance
+-- I07  Every run with an agent shows signs of life.
+-- Before the agent accepts the work, the worker beats. After that, the deadline has not passed, and a run that waits for a batch has an
+-- open item.
+-- Parameters  silence: seconds after which recovery must have reacted
 -- Returns     id of each activity that is stuck
--- A worker that never beat, or is not there at all, counts as silent.
+-- A worker that never beat, or that does not exist, counts as silent.
 SELECT r.activity_id AS id FROM activities_activityrun r LEFT JOIN activities_workerprocess w ON w.id = r.worker_id
 WHERE r.status = 'running' AND CASE
     WHEN r.accepted_at IS NULL THEN w.id IS NULL OR w.ended_at IS NOT NULL

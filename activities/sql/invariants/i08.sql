@@ -1,5 +1,5 @@
--- I08  Nothing is ready and forgotten: an agent's activity that may be claimed has a wake that asks for it, and so has one that
---      was held before it had started, since it will be ready again.
+-- I08  Every activity that is ready, or held before its start, has a pending wake.
+-- This is about activities of agents. One that is held before its start needs the wake because it will become ready again.
 -- Returns     id of each activity that nothing would ever start
 SELECT a.id FROM activities_activity a
 WHERE a.status = 'created' AND a.assignee_type = 'agent' AND NOT EXISTS (

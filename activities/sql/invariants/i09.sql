@@ -1,11 +1,12 @@
--- I09  What waits has somebody to wait for, and nobody is asked for the sake of something that does not wait.
---      awaiting_approval: one open gate. blocked: one resolution that has not answered yet. awaiting_subtask: one such blocking subtask.
---      awaiting_review: an open review, or an open approval that it is linked to.
+-- I09  Every waiting activity has an open item that it waits for, and every open item is needed.
+-- awaiting_approval: one open gate. blocked: one unanswered resolution. awaiting_subtask: one unanswered blocking subtask.
+-- awaiting_review: an open review, or an open approval that the activity is linked to.
 -- Parameters  live: the statuses in which work has not ended
--- Returns     id of each activity that waits in vain, or of what is asked in vain
--- What takes the place of a subtask or resolution (a revision, an heir) answers for it. A subtask that has failed once has answered; started again,
--- it works for nobody. What had ended before an approval was made about it may be linked to it all the same.
--- Plan        a full join looks both ways, and is hashed or merged however few rows the planner expects.
+-- Returns     id of each activity that waits for nothing, of each open item that no activity waits for, and of each activity that was
+--             cancelled or reassigned although a link to an approval still waits for it
+-- A successor of a subtask or resolution answers for it. A subtask that has failed once counts as answered: if it is started
+-- again, no activity waits for it. A link to an activity that had ended before its approval was created may still wait.
+-- Plan        a full join compares in both directions, and is hashed or merged however few rows the planner expects.
 WITH RECURSIVE line AS (
     SELECT id AS first, parent_id AS waiting, link_kind, id, status FROM activities_activity
     WHERE (link_kind = 'resolution' OR link_kind = 'subtask' AND metadata @> '{"blocking": true}')

@@ -1,10 +1,10 @@
--- I10  Work goes on. In a pipeline: no step of a running run waits for steps that have all settled, none is under way whose
---      activity has settled, and no step and branch has two activities at once. Anywhere: what was reassigned has one heir, what an
---      agent made and people rejected has one revision (or, after the last round, one escalation), and nothing else has any.
--- Parameters  live: statuses of activities that count as existing;  settled: those with which the step has ended
--- Returns     id of each run, or of each activity, for which that is not so
--- A step whose condition is being evaluated waits for nothing that has to settle. A step with branches has no activity itself.
--- Work that was accepted gets a revision when a gate further on sends it back.
+-- I10  Pipelines continue, and rejected or reassigned work has one successor.
+-- In a running pipeline run, no pending step has only settled predecessors, and no active step has a settled activity. In any run, no step
+-- and branch has two live activities. A reassigned activity has one successor. Rejected work of an agent has one revision or, after the
+-- last round, one escalation. Accepted work may have one revision, because a later gate can request changes. Others have neither.
+-- Parameters  live: statuses of activities that count as existing; settled: statuses with which the step has ended
+-- Returns     id of each run or activity that violates this
+-- A step whose condition is being evaluated is pending, but waits for no other step. A step with branches has no activity itself.
 WITH open_run AS (
     SELECT id, version_id FROM pipelines_pipelinerun WHERE status = 'running'
 ), successor AS (

@@ -1,10 +1,11 @@
--- I11  No more runs at once than the caps in force: of a tenant and role, of a role, of a tenant.
--- Parameters  since: only runs that started after it are counted
--- Returns     id of each run whose start was one too many
--- The caps are today's: after one was lowered, what ran before looks like too many.
+-- I11  Concurrent runs stay within the caps.
+-- There are caps for a tenant and role, for a role, and for a tenant.
+-- Parameters  since: only runs that started at this time or later are counted
+-- Returns     id of each run that exceeded a cap when it started
+-- The caps are the current ones, so runs from before a cap was lowered may look like too many.
 WITH run AS (
     SELECT r.id, r.tenant_id, a.agent_role, r.started_at,
-           CASE WHEN r.parked THEN r.accepted_at ELSE r.ended_at END AS ended_at  -- what waits for a batch holds no slot
+           CASE WHEN r.parked THEN r.accepted_at ELSE r.ended_at END AS ended_at  -- a run that waits for a batch holds no slot
     FROM activities_activityrun r JOIN activities_activity a ON a.id = r.activity_id
     WHERE r.started_at >= %(since)s
 ), counted AS (

@@ -1,6 +1,8 @@
--- I14  Every terminal failure has one dead letter. Of what has failed the last one was not replayed; of nothing else one is open.
---      People are asked once about each that they were told of, and about no other, and an alert tells only of those.
--- Returns     id of each activity for which that is not so
+-- I14  Every terminal failure has one dead letter, and people are asked about it once.
+-- The last dead letter of failed work was not replayed, and other work has no open one. If people were notified about an open dead letter,
+-- it has an escalation, which belongs to no other. People were notified about each dead letter with an escalation. An open escalation about
+-- a dead letter belongs to an open one. A dead letter has at most one alert, and only if it has an escalation.
+-- Returns     id of each activity that violates this
 -- Plan        NOT IN instead of NOT EXISTS: it is hashed however few rows the planner expects.
 WITH failure AS (
     SELECT activity_id, count(*) AS times FROM activities_activityevent WHERE verb IN ('fail', 'trip') GROUP BY activity_id

@@ -1,8 +1,9 @@
--- I15  What people have decided is decided once, by somebody who might, and everything that hung on it knows.
---      A gate and what waited behind it were decided alike, by the same. Where several must agree, enough have, each of them once.
---      No link waits for an approval that is closed, and what an approval has woken has one wake of it.
--- Returns     id of each activity for which that is not so
--- Plan        one pass over the activities; the rest is about those that people decide.
+-- I15  Each decision counts once, and reaches all activities that waited for it.
+-- A decided activity names who decided, and when. A gate and the activity behind it have the same decision by the same person. If several
+-- must agree, enough have voted so, each of them once, and the requester only if permitted. No link waits for a closed approval, and an
+-- activity that an approval has woken has one wake from it.
+-- Returns     id of each activity that violates this
+-- Plan        one pass over the activities; the other conditions read only those that people decide.
 WITH item AS MATERIALIZED (
     SELECT id, parent_id, link_kind, assignee_type, status, decided_by, decided_at, chosen_option, decision_rules
     FROM activities_activity

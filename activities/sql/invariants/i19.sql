@@ -1,7 +1,6 @@
--- I19  Nothing that is due waits for long: work while a worker serves its role and nothing holds it back, what is to happen while
---      nobody decides, and failures that people are to be told of.
--- Parameters  patience: seconds that it may wait;  silence: seconds without a beat after which a worker is gone
--- Returns     id of each activity that should have started
+-- I19  Nothing due is left waiting: work with a free worker, deadlines, failures to report.
+-- Parameters  patience: seconds that it may wait; silence: seconds without a heartbeat after which a worker counts as gone
+-- Returns     id of each activity that should have started, whose deadline should have acted, or whose failure should have been reported
 SELECT DISTINCT a.id FROM activities_wake w
 JOIN activities_activity a ON a.id = w.activity_id AND a.status = 'created' AND a.assignee_type = 'agent'
 JOIN agents_agent g ON g.role = a.agent_role AND g.enabled AND NOT g.paused
@@ -16,11 +15,11 @@ WHERE w.state = 'pending'
       AND p.beat_at > clock_timestamp() - %(silence)s * interval '1 second')
   AND NOT EXISTS (
     SELECT FROM tenants_pause p WHERE p.tenant_id = a.tenant_id AND (p.kind = 'provider' OR p.subject IN (a.pipeline_id::text, a.schedule_id::text)))
-  -- Whatever runs for this tenant or role may be what fills the caps.
+  -- Any run of this tenant or role may use up a cap.
   AND NOT EXISTS (
     SELECT FROM activities_activityrun r JOIN activities_activity b ON b.id = r.activity_id
     WHERE r.status = 'running' AND NOT r.parked AND (b.tenant_id = a.tenant_id OR b.agent_role = a.agent_role))
-  -- Its agent put it aside and still talks: the slot is the call's until that ends.
+  -- A tool has ended a run of it, but the call of the agent may continue, and holds the slot until it ends.
   AND NOT EXISTS (
     SELECT FROM activities_activityrun r JOIN activities_workerprocess p ON p.id = r.worker_id AND p.ended_at IS NULL
     WHERE r.activity_id = a.id AND r.ended_by_tool <> '')

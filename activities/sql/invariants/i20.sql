@@ -1,7 +1,7 @@
--- I20  Every table with rows of tenants forces row-level security for reading and writing, and the role that processes
---      work under can neither bypass it nor switch it off.
+-- I20  Row-level security is forced on every tenant's table.
+-- It applies to reading and writing, and the database role of the processes can neither bypass it nor switch it off.
 -- Parameters  tables: the names of these tables
--- Returns     id: the name of each table or role for which that is not so
+-- Returns     id: the name of each table or role that violates this
 SELECT c.relname::text AS id FROM pg_class c
 WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'p')
   AND (c.relname = ANY(%(tables)s) OR EXISTS (

@@ -1,15 +1,16 @@
--- I25  What agents have asked for with tools stays within the limits, and each call has one effect.
--- Parameters  calls: of one run;  subtasks: of one activity;  depth: of subtasks in each other;  tree: activities of a tree of subtasks;
---             handed_on: how often work may have changed hands when an agent hands it on;  tools: by kind of link, which make it
--- Returns     id of each activity for which that is not so
--- The limits are today's: after one was lowered, what was asked for before looks like too much. People may add to a tree by revisions
--- and by handing work on, so of a tree only the subtasks are counted. A question about nothing of the own work has no effect.
--- A question to people that does not end its run, and repeats an open one, is answered with the open one: these have one effect together.
+-- I25  Tool calls of agents stay within the limits, and each takes effect once.
+-- Parameters  calls: per run; subtasks: per activity; depth: of nested subtasks; tree: activities per tree of subtasks;
+--             handed_on: how often work may have been reassigned, including the reassignment by the agent;
+--             tools: by kind of link, the only tool that creates it
+-- Returns     id of each activity that violates this
+-- The limits are the current ones, so calls from before a limit was lowered may look like too many. People may add successors to a tree,
+-- so only its subtasks are counted. A question about none of the agent's own work has no effect.
+-- If a question to people does not end its run and repeats an open one, the open one is returned, so both calls have one effect together.
 WITH RECURSIVE linked AS MATERIALIZED (
     SELECT id, parent_id, link_kind, agent_role FROM activities_activity
     WHERE link_kind IN ('subtask', 'revision_of', 'reassigned_from')
 ), tree AS (
-    -- Every tree from its root, which is nobody's subtask and stands in for nothing.
+    -- Each tree from its root, which is neither a subtask nor a successor.
     SELECT c.parent_id AS root, c.id, (c.link_kind = 'subtask')::int AS depth, (c.link_kind = 'subtask')::int AS is_subtask
     FROM linked c LEFT JOIN linked p ON p.id = c.parent_id WHERE p.id IS NULL
     UNION ALL
@@ -20,7 +21,7 @@ WITH RECURSIVE linked AS MATERIALIZED (
            NOT (answer ->> 'stop')::boolean AND (tool = 'create_approval' OR arguments ->> 'human_role' IS NOT NULL) AS may_repeat
     FROM activities_toolcall
 ), hand AS (
-    -- An agent's handing on, with everybody who has had the work before.
+    -- Each reassignment by an agent, with all predecessors of the new activity.
     SELECT h.id AS heir, h.agent_role, h.parent_id AS before, 1 AS times
     FROM made JOIN linked h ON h.id = made.effect::uuid WHERE made.tool = 'reassign_task'
     UNION ALL

@@ -1,6 +1,6 @@
--- I29  A pipeline run's count of unsettled steps is true, and its status agrees with it. So are the counts of a step's branches, and
---      the step has settled exactly when all of them have.
--- Returns     id of each run for which that is not so
+-- I29  A pipeline run's counter and status agree with its steps.
+-- So do the counters of a step with branches, which has settled exactly when all its branches have.
+-- Returns     id of each run that violates this
 SELECT r.id FROM pipelines_pipelinerun r LEFT JOIN (
     SELECT run_id, count(*) FILTER (WHERE status IN ('pending', 'active')) AS unsettled
     FROM pipelines_steprun WHERE branch = 0 GROUP BY run_id

@@ -1,6 +1,6 @@
--- I30  What happens while nobody decides happens once, in time and in order, and not after the answer.
--- Returns     id of each activity for which that is not so
--- The answer and what a deadline tells of are both timed by PostgreSQL's clock, so setting that clock back looks like a late effect.
+-- I30  Deadlines act once, in time and in order, and not after the answer.
+-- Returns     id of each activity that violates this
+-- Answers and the alerts of deadlines are timed by PostgreSQL's clock, so setting that clock back looks like a late alert.
 SELECT d.activity_id AS id FROM activities_deadline d WHERE d.happened_at < d.at
 UNION
 SELECT later.activity_id FROM activities_deadline later

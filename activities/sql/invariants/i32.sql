@@ -1,6 +1,6 @@
--- I32  Nothing of a schedule waits for long: no time that has come, no execution that is to be expanded, no end of one.
+-- I32  Nothing due is left waiting in schedules: times, jobs to create, ends to report.
 -- Parameters  patience: seconds that it may wait
--- Returns     id of each schedule or execution for which that is not so
+-- Returns     id of each schedule or execution that violates this
 SELECT s.id FROM pipelines_schedule s JOIN tenants_tenant t ON t.id = s.tenant_id AND t.is_active AND NOT t.paused
 WHERE s.enabled AND s.next_run_at < clock_timestamp() - %(patience)s * interval '1 second'
   AND NOT EXISTS (SELECT FROM tenants_pause p WHERE p.tenant_id = s.tenant_id AND p.kind = 'schedule' AND p.subject = s.id::text)

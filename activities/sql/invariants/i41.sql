@@ -1,5 +1,5 @@
--- I41  Budgets keep money for live runs alone, and as much as their reservations say.
--- Returns     id of each budget for which that is not so
+-- I41  Budgets reserve money for live runs only, and exactly as much as the reservations say.
+-- Returns     id of each budget that violates this
 SELECT k.budget_id AS id FROM tenants_reservation k
 LEFT JOIN activities_activityrun r ON r.tenant_id = k.tenant_id AND r.id = k.run_id AND r.status = 'running'
 WHERE r.id IS NULL OR k.amount < 0

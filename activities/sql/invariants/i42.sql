@@ -1,6 +1,6 @@
--- I42  The ledger holds of each run what the run has reported in total, and that it began, once.
--- Returns     id of each run for which that is not so
--- The ledger outlives runs, and runs from before the ledger are not in it.
+-- I42  The ledger records the start of each run, and the usage that it has reported.
+-- Returns     id of each run that violates this
+-- Only runs in the ledger are checked: the ledger is kept longer than runs, and runs from before the ledger are not in it.
 WITH entered AS (
     SELECT run_id, sum(runs) AS runs, sum(input_tokens) AS input, sum(output_tokens) AS output, sum(dollars) AS dollars
     FROM tenants_usageentry GROUP BY run_id

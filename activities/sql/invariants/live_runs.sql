@@ -1,4 +1,4 @@
--- The runs that hold a slot.
+-- Selects the runs that hold a slot.
 -- Returns     activity_id and grant of each, and `over`: the run has ended, but a worker still waits for its agent, so that the slot
 --             may be in use until the call ends
 SELECT activity_id, "grant", false AS over FROM activities_activityrun WHERE status = 'running' AND NOT parked

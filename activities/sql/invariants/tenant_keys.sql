@@ -1,5 +1,5 @@
--- Every key from one table of tenants' rows to another, as the catalogue has them.
--- Returns     child, parent, reference: the tables and the child's column that names the parent's `id`
+-- Lists all foreign keys between tables with tenants' rows, as the database's catalogue has them.
+-- Returns     child, parent, reference: the tables, and the child's column that refers to the parent's `id`
 SELECT child.relname::text AS child, parent.relname::text AS parent, a.attname::text AS reference
 FROM pg_constraint k
 JOIN pg_class child ON child.oid = k.conrelid

@@ -1,14 +1,15 @@
--- Renews the lease of the process that leads, or takes over one that has run out. Everything by PostgreSQL's clock.
--- Parameters  holder, epoch (of the lease that the process believes to hold; 0: none), host, pid, seconds, lived (seconds since the process
---             began to ask), heartbeat (seconds between two of a worker), patience (seconds)
+-- Renews the lease of the leader, or takes over an expired one. All times are PostgreSQL's.
+-- Parameters  holder, epoch (of the lease that the process believes it holds; 0: none), host, pid, seconds (length of a lease),
+--             lived (seconds since the process first asked), heartbeat (seconds between two of a worker), patience (seconds)
 -- Returns     epoch, null while another process leads; now
--- Guarantee   the epoch is raised whenever the lease changes hands, so two processes never hold the same one. A lease that ends later
---             than any that can have been written by this clock is from a clock that was wrong, and counts as one that has run out.
--- An outage is noted when nobody renewed for two leases, though the process that asks now lived all the time: then none could reach
--- PostgreSQL, or all were frozen. A process that was started afterwards tells of none, since its predecessors may have died of their work.
--- Consumers of mailboxes whose leases ended meanwhile have `patience` seconds to go on with their batches; one whose batch somebody works on
--- at this moment is passed over, since the lead must not wait for it.
--- Workers that beat until the outage began are marked: what became of them meanwhile is no fault of what they ran.
+-- Guarantee   the epoch increases whenever the lease changes hands, so two processes never hold the same one. A lease that ends later than
+--             this clock can have set it comes from a wrong clock, and counts as expired.
+-- An outage is recorded if nobody renewed the lease for the length of two leases although this process lived all the time: either no
+-- process could reach PostgreSQL, or all were frozen. A process that was started later records none, because its predecessors may have been
+-- killed by their work.
+-- Consumers of mailboxes whose leases ended in the outage, or end soon after it, get `patience` seconds to continue their batches. Batches
+-- that other transactions have locked are skipped, because the leader must not wait.
+-- Workers that beat until the outage began are marked, because the outage, and not their work, may have ended their runs.
 WITH held AS (
     UPDATE activities_leaderlease
     SET since = CASE WHEN holder = %(holder)s AND epoch = %(epoch)s THEN since ELSE clock_timestamp() END,

@@ -1,9 +1,9 @@
--- Writes down how the parts of upkeep went.
--- Parameters  epoch, all: whether these are all jobs there are, jobs: JSON array of objects with name, owner, period, budget, error, failures, duration and lag, and with
---             started, finished and succeeded as seconds ago (null: not in this epoch)
--- Returns     the names that were written
--- Guarantee   what an earlier leader has to say changes nothing that a later one has written
--- A job that is not among them and was last written by an earlier leader is gone from the program, once a leader reports all of them.
+-- Stores the state of the system jobs.
+-- Parameters  epoch; all: whether the report has all jobs; jobs: JSON array of objects with name, owner, period, budget, error, failures,
+--             duration and lag, and with started, finished and succeeded as seconds ago (null: not in this epoch)
+-- Returns     the names of the stored jobs
+-- Guarantee   the report of an earlier leader changes nothing that a later one has written.
+-- A report of all jobs deletes the rows of other jobs that an earlier leader wrote, because these jobs no longer exist.
 WITH gone AS (
     DELETE FROM activities_systemjob
     WHERE %(all)s AND epoch < %(epoch)s

@@ -1,5 +1,5 @@
--- Alerts that are old, are on their way to nobody, and are not about work that goes on. Deliveries go with them.
--- Parameters  tenant, before
+-- Selects old alerts without unfinished deliveries, unless they are about an unfinished activity. Their deliveries are deleted with them.
+-- Parameters  tenant, before: the cutoff
 -- Returns     id of each
 SELECT r.id FROM activities_alert r
 WHERE r.tenant_id = %(tenant)s AND r.created_at < %(before)s

@@ -1,5 +1,6 @@
--- Dead letters that people have dealt with long ago, or were told of long ago and left; while they are asked, a letter stays.
--- Parameters  tenant, before
+-- Selects dead letters about which people were notified before the cutoff, and which were closed before it or are still open.
+-- A dead letter is kept while its escalation, the question to people about it, is unfinished.
+-- Parameters  tenant, before: the cutoff
 -- Returns     id of each
 SELECT r.id FROM activities_deadletter r
 WHERE r.tenant_id = %(tenant)s AND r.created_at < %(before)s AND r.handled_at < %(before)s

@@ -1,5 +1,5 @@
--- Empties the arguments of tool calls whose activity is over.
--- Parameters  tenant, before, most
+-- Empties the arguments of old tool calls whose activity ended before the cutoff.
+-- Parameters  tenant, before: the cutoff; most: the maximum number of calls
 -- Returns     id of each call
 UPDATE activities_toolcall SET arguments = '{}'::jsonb
 WHERE tenant_id = %(tenant)s AND id IN (

@@ -1,6 +1,6 @@
--- Deletes activities with all that hangs on them, and notes their outputs, to be deleted from MongoDB afterwards.
--- Parameters  tenant;  members: locked by the caller, whole trees
--- Returns     id of each activity that is gone
+-- Deletes activities with all rows that belong to them, and records their outputs, so that these are deleted from MongoDB afterwards.
+-- Parameters  tenant; members: all activities of whole trees, locked by the caller
+-- Returns     id of each deleted activity
 WITH noted AS (
     INSERT INTO tenants_forgottenoutput (id, tenant_id, activity_id)
     SELECT r.id, %(tenant)s, r.activity_id FROM activities_activityrun r

@@ -1,5 +1,5 @@
--- Batches that consumers took from mailboxes and that ended long ago, but for those whose items go on.
--- Parameters  tenant, before
+-- Selects batches of mailbox items that ended before the cutoff, unless some of their items are unfinished.
+-- Parameters  tenant, before: the cutoff
 -- Returns     id of each
 SELECT r.id FROM activities_mailboxbatch r
 WHERE r.tenant_id = %(tenant)s AND r.ended_at < %(before)s

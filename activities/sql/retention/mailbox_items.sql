@@ -1,6 +1,6 @@
--- What was said in mailboxes and has come to its end long ago. What an agent was told stays as long as the work in which it heard of it,
--- as a retry of that takes it up again.
--- Parameters  tenant, before
+-- Selects mailbox items that ended before the cutoff. An item that an agent received is kept as long as the activity in which it was
+-- received, because a retry of this activity may deliver it again.
+-- Parameters  tenant, before: the cutoff
 -- Returns     id of each
 SELECT r.id FROM activities_mailboxitem r
 WHERE r.tenant_id = %(tenant)s AND r.done_at < %(before)s AND r.state IN ('done', 'failed', 'cancelled')

@@ -1,5 +1,5 @@
--- Mailboxes that were made for a subagent which is gone, with all that was said in them. Nobody else knows their keys.
--- Parameters  tenant, before
+-- Selects old, empty mailboxes of subagents that are deleted, as are all activities of these mailboxes. Nobody else knows their keys.
+-- Parameters  tenant, before: the cutoff
 -- Returns     id of each
 SELECT r.id FROM activities_mailbox r
 WHERE r.tenant_id = %(tenant)s AND r.created_at < %(before)s AND starts_with(r.key, 'subagent:')

@@ -1,6 +1,6 @@
--- Batches of model providers that ended long ago, with their items, but for those of which an activity goes on: it may go on with what
--- its item has begun.
--- Parameters  tenant, before
+-- Selects batches of model providers that ended before the cutoff. Their items are deleted with them. A batch is kept while the activity of
+-- one of its items is unfinished, because the activity may continue with an answer that the item stores.
+-- Parameters  tenant, before: the cutoff
 -- Returns     id of each
 SELECT r.id FROM activities_providerbatch r
 WHERE r.tenant_id = %(tenant)s AND r.ended_at < %(before)s

@@ -1,5 +1,5 @@
--- Tool calls of activities that are over whose arguments have not been emptied. That there was a call, and what it made, stays.
--- Parameters  tenant, before
+-- Selects old tool calls that still have arguments and whose activity ended before the cutoff. The calls and their effects are kept.
+-- Parameters  tenant, before: the cutoff
 -- Returns     id of each
 SELECT r.id FROM activities_toolcall r
 JOIN activities_activity a ON a.tenant_id = r.tenant_id AND a.id = r.activity_id

@@ -1,6 +1,7 @@
--- Trees of activities outside of pipelines that are over, and that nothing which goes on refers to; the oldest first.
--- Parameters  tenant, before;  ended: statuses that count as over;  most: trees
--- Plan        the second condition on the tenant is that of the index of lists, which is read in its order.
+-- Selects trees of activities outside of pipelines whose members have all ended before the cutoff, and to which no unfinished work refers;
+-- oldest first.
+-- Parameters  tenant, before: the cutoff; ended: statuses of ended activities; most: the maximum number of trees
+-- Plan        the second condition on the tenant permits the partial index for lists, which has the order of the result.
 -- Returns     family, member: the root and each activity of its tree
 WITH RECURSIVE root AS (
     SELECT r.id FROM activities_activity r
@@ -15,10 +16,10 @@ WITH RECURSIVE root AS (
         SELECT FROM below JOIN activities_activity m ON m.id = below.id
         WHERE m.status <> ALL(%(ended)s) OR m.finished_at >= %(before)s OR m.pipeline_run_id IS NOT NULL
            OR EXISTS (SELECT FROM activities_deadletter d WHERE d.activity_id = m.id AND d.state = 'open')
-           -- Somebody who goes on works on what this one made.
+           -- An unfinished activity has the output of this one as its input.
            OR EXISTS (SELECT FROM activities_activity l
                       WHERE l.tenant_id = %(tenant)s AND l.finished_at IS NULL AND l.input_ref = m.output_ref)
-           -- An approval stays as long as what it was about, and the other way round while it is open.
+           -- An approval is kept while one of its activities is unfinished, and its activities are kept while it is open.
            OR EXISTS (SELECT FROM approval_linked_activities k JOIN activities_activity l ON l.id = k.activity_id
                       WHERE k.approval_id = m.id AND l.finished_at IS NULL)
            OR EXISTS (SELECT FROM approval_linked_activities k JOIN activities_activity l ON l.id = k.approval_id

@@ -1,9 +1,9 @@
--- What agents would do and may not begin, by what holds it: money, a provider that takes no more, or a pause. Each piece once, under the
--- first of these, as `why` tells it. Reads only what waits, by index.
--- Parameters  adapters, providers: which model provider each adapter calls
---             refusals: codes of a run's error that say that a provider could not take the work
--- Returns     cause (budget, provider or paused), holder (what people call it), agent_role, held, tenants, period and period_start (of a
---             budget), due_at (when a provider is asked again)
+-- Counts activities of agents that may not start, by what holds them: a budget, a provider that refuses work, or a pause. Each activity is
+-- counted once, under the first of these that applies, in the order of `wait_reasons`. Reads only waiting work, by index.
+-- Parameters  adapters, providers: the model provider that each adapter calls (arrays of equal length);
+--             refusals: codes of errors of runs which mean that a provider could not take the work
+-- Returns     cause (budget, provider or paused), holder (its name for people), agent_role, held, tenants, period and period_start (of a
+--             budget), due_at (when the provider is called again)
 WITH waiting AS (
     SELECT a.id, a.tenant_id, a.agent_role, a.pipeline_id, a.schedule_id, a.run_now_at, w.later, w.retried_at
     FROM activities_activity a

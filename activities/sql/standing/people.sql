@@ -1,4 +1,4 @@
--- What waits for people, by what they are asked for.
+-- Counts open activities of people by kind.
 -- Returns     kind (approval, review, resolution, escalation or task), waiting, oldest_seconds
 SELECT CASE WHEN is_approval_gate THEN 'approval' WHEN link_kind IN ('review', 'resolution', 'escalation') THEN link_kind
             ELSE 'task' END AS kind,

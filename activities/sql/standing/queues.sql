@@ -1,5 +1,5 @@
--- What waits for a worker, by role and priority. Reads only what waits, by index.
--- Returns     agent_role, priority, waiting, delayed (not due yet), oldest_seconds (null when nothing is due)
+-- Counts work that waits for a worker, by role and priority. Reads only waiting work, by index.
+-- Returns     agent_role, priority, waiting, delayed (not due yet), oldest_seconds (null if nothing is due)
 -- A first run waits from when it was due. A later one waits from the move that made it claimable again, or from the end
 -- of the delay that was set then.
 SELECT a.agent_role, a.priority,

@@ -1,6 +1,6 @@
--- Figures of the whole: processes, outputs under way, what needs a person. One row.
--- Parameters  silence: seconds without a beat after which a process is silent
--- Returns     workers, silent, lost (in the last hour), spooled, spooled_seconds, failed, needs_review, blocked
+-- Counts processes, outputs in the spool, and activities that need a person.
+-- Parameters  silence: seconds without a heartbeat after which a process is silent
+-- Returns     one row: workers, silent, lost (in the last hour), spooled, spooled_seconds, failed, needs_review, blocked
 SELECT p.workers, p.silent, p.lost, o.spooled, o.spooled_seconds, a.failed, a.needs_review, a.blocked
 FROM (
     SELECT count(*) FILTER (WHERE ended_at IS NULL AND beating) AS workers,

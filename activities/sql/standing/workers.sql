@@ -1,6 +1,6 @@
--- Who works, by role: processes that beat, and their seats. A process that serves several roles counts for each.
--- Parameters  silence: seconds without a beat after which a process is not counted any more
--- Returns     role, workers, seats (of those that take new work of the role)
+-- Counts worker processes with a current heartbeat, and their seats, by role. A process that serves several roles counts for each of them.
+-- Parameters  silence: seconds without a heartbeat after which a process is not counted
+-- Returns     role, workers, seats (of the processes that take new work of the role)
 SELECT role, count(*) AS workers,
        coalesce(sum(p.concurrency) FILTER (WHERE NOT p.closed ?| ARRAY['*', role]), 0)::int AS seats
 FROM activities_workerprocess p CROSS JOIN LATERAL unnest(p.roles) AS role

@@ -1,6 +1,6 @@
--- Deletes executions that are over with their jobs and the records of their times, which would else tell of what is not there.
--- Parameters  tenant, before, most
--- Returns     id of each execution that is gone
+-- Deletes ended executions with their jobs, and with the firings of their times, because a firing without its execution would be wrong.
+-- Parameters  tenant, before: the cutoff; most: the maximum number of executions
+-- Returns     id of each deleted execution
 WITH old AS (
     SELECT r.id, r.schedule_id, r.nominal_at FROM pipelines_scheduleexecution r
     WHERE r.tenant_id = %(tenant)s AND r.finished_at < %(before)s

@@ -1,6 +1,7 @@
--- Pipeline runs that are over, with all that was done in them and for them; the oldest first.
--- Parameters  tenant, before;  ended: statuses of activities that count as over;  most: runs
--- Plan        the second condition on the tenant is that of the index of lists, which is read in its order.
+-- Selects pipeline runs that ended before the cutoff, with all activities of them and for them, if these ended before it as well and no
+-- unfinished work refers to them; oldest first.
+-- Parameters  tenant, before: the cutoff; ended: statuses of ended activities; most: the maximum number of runs
+-- Plan        the second condition on the tenant permits the partial index for lists, which has the order of the result.
 -- Returns     family, member: the run and each activity of it; a run without activities has one row without a member
 WITH RECURSIVE over AS (
     SELECT r.id FROM pipelines_pipelinerun r
@@ -19,7 +20,7 @@ WITH RECURSIVE over AS (
            OR EXISTS (SELECT FROM approval_linked_activities k
                       JOIN activities_activity l ON l.id IN (k.activity_id, k.approval_id)
                       WHERE (k.approval_id = m.id OR k.activity_id = m.id) AND l.finished_at IS NULL))
-      -- A month that goes on counts its runs.
+      -- A period that has not ended counts its runs.
       AND NOT EXISTS (SELECT FROM pipelines_deliverableperiod p WHERE p.id = r.period_id AND p.ended_at IS NULL)
     ORDER BY r.started_at LIMIT %(most)s
 ), tree AS (

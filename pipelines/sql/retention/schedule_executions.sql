@@ -1,5 +1,5 @@
--- Executions that are over and none of whose jobs goes on. Jobs go with them.
--- Parameters  tenant, before
+-- Selects executions that ended before the cutoff and have no unfinished jobs. Their jobs are deleted with them.
+-- Parameters  tenant, before: the cutoff
 -- Returns     id of each
 SELECT r.id FROM pipelines_scheduleexecution r
 WHERE r.tenant_id = %(tenant)s AND r.finished_at < %(before)s

@@ -1,5 +1,5 @@
--- Records of times that were skipped and have no execution. The others go with theirs.
--- Parameters  tenant, before
+-- Selects old firings of skipped times without an execution. Other firings are deleted with their executions.
+-- Parameters  tenant, before: the cutoff
 -- Returns     id of each
 SELECT r.id FROM pipelines_firing r
 WHERE r.tenant_id = %(tenant)s AND r.state = 'skipped' AND r.at < %(before)s AND coalesce(r.last_at, r.nominal_at) < %(before)s
