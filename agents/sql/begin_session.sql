@@ -1,7 +1,7 @@
--- Makes a session the live one of its deliverable and role. If it is live already, its briefing is updated.
+-- Makes a session the live session of its deliverable and role. If it is already live, replaces its briefing, unless the new one is empty.
 -- Parameters  id (for a new row), tenant, deliverable, role, external_id, briefing
--- Returns     the row's id; none when another session is live, whose row is then locked until the transaction ends.
--- Guarantee   of two concurrent calls the later one waits for the earlier to commit, and then finds its row.
+-- Returns     id of the row; no row if another session is live, whose row is then locked until the transaction ends
+-- Guarantee   Of two concurrent calls, the later one waits until the earlier one commits, and then finds its row.
 INSERT INTO agents_agentsession AS s
     (id, tenant_id, deliverable_id, role, external_session_id, briefing, state, created_at, updated_at, end_reason)
 VALUES (%(id)s, %(tenant)s, %(deliverable)s, %(role)s, %(external_id)s, %(briefing)s, '{}', clock_timestamp(), clock_timestamp(), '')

@@ -1,8 +1,8 @@
--- Reads everything that determines the settings of a role at a tenant.
+-- Reads all rows that determine the settings of a role for a tenant.
 -- Parameters  tenant, role
 -- Returns     one row: `agent`, the registry's row, and `own`, the tenant's settings of the role, as JSON; version and endpoint of the
---             version in production; `platform`, the scheduling settings, as JSON; has_skills (whether the role has any skill),
---             budgeted (whether a budget may apply to its runs). Missing values are null. No row without the role.
+--             version in production; `platform`, the scheduling settings, as JSON; has_skills (whether the tenant has a skill for the
+--             role), budgeted (whether a budget may apply to its runs). Missing values are null. No row if the role does not exist.
 -- JSON is returned as text, so that the caller parses its numbers.
 SELECT to_jsonb(a)::text AS agent, to_jsonb(c)::text AS own, d.version, d.endpoint,
        (SELECT value::text FROM agents_platformconfig WHERE key = 'scheduler') AS platform,

@@ -1,4 +1,5 @@
--- The role of the admin: it may do what `orchestrator_app` may, but only with rows of the tenants that the request may see or change.
+-- Creates the role of the admin. It has the rights of `orchestrator_app`, but only on rows of the tenants that the request may see or
+-- change.
 DO $$
 BEGIN
     BEGIN
@@ -6,7 +7,7 @@ BEGIN
             CREATE ROLE orchestrator_admin NOLOGIN NOSUPERUSER;
         END IF;
     EXCEPTION WHEN duplicate_object OR unique_violation THEN
-        NULL;  -- Another database's migration made it in this moment.
+        NULL;  -- A migration of another database has just created it.
     END;
     BEGIN
         GRANT orchestrator_admin TO CURRENT_USER;
@@ -16,7 +17,7 @@ BEGIN
         END IF;
     END;
     BEGIN
-        GRANT orchestrator_app TO orchestrator_admin;  -- and so whatever a later migration takes away from it
+        GRANT orchestrator_app TO orchestrator_admin;  -- rights that later migrations revoke are thus revoked here too
     EXCEPTION WHEN OTHERS THEN
         IF NOT pg_has_role('orchestrator_admin', 'orchestrator_app', 'USAGE') THEN
             RAISE EXCEPTION 'As a superuser run: GRANT orchestrator_app TO orchestrator_admin';

@@ -1,6 +1,6 @@
--- Records whose configuration a transaction changes, for `tenants.caches`.
--- Arguments of a trigger: the column with the tenant's id, empty where a row concerns all tenants; then columns that are not configuration.
--- Runs as the owner of the tables, since nobody else may write such records, and deletes the oldest ones once they are a day old.
+-- Creates triggers that record whose configuration a transaction changes, for `tenants.caches`.
+-- Arguments of a trigger: the column with the tenant's id, empty if a row concerns all tenants; then columns that are not configuration.
+-- The function runs as the owner of the tables, because other roles may not write these records. It deletes records that are a day old.
 CREATE FUNCTION tenants_note_configuration() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
 DECLARE
@@ -10,7 +10,7 @@ DECLARE
 BEGIN
     IF before IS DISTINCT FROM after THEN
         IF TG_OP = 'DELETE' AND TG_TABLE_NAME = 'tenants_tenant' THEN
-            -- Nothing is left of a tenant that is gone, so this concerns everybody.
+            -- No row may remain of a deleted tenant, so its deletion is recorded as a change for all tenants.
             DELETE FROM tenants_configurationchange WHERE concerns = OLD.id;
         ELSE
             whose := coalesce(after, before) ->> TG_ARGV[0];
@@ -34,7 +34,7 @@ CREATE TRIGGER configuration AFTER INSERT OR UPDATE OR DELETE ON tenants_plan
     FOR EACH ROW EXECUTE FUNCTION tenants_note_configuration('');
 CREATE TRIGGER configuration AFTER INSERT OR UPDATE OR DELETE ON tenants_pause
     FOR EACH ROW EXECUTE FUNCTION tenants_note_configuration('tenant_id');
--- What is spent and reserved of a budget changes with every run and is not configuration.
+-- The spent and reserved amounts of a budget change with every run and are not configuration.
 CREATE TRIGGER configuration AFTER INSERT OR DELETE ON tenants_budget
     FOR EACH ROW EXECUTE FUNCTION tenants_note_configuration('tenant_id');
 CREATE TRIGGER configuration_updated AFTER UPDATE OF agent_role, deleted_at ON tenants_budget FOR EACH ROW

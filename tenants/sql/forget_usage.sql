@@ -1,6 +1,6 @@
--- Creates a function that moves ledger entries into the totals by month.
--- Runs as the owner of the tables, whose policy is forced, so it sees only rows of the transaction's tenant.
--- Returns     a function that returns how many entries it deleted
+-- Creates a function that deletes old ledger entries and adds them to the monthly totals.
+-- It runs as the owner of the tables. Row-level security applies to the owner too, so it sees only rows of the transaction's tenant.
+-- Returns     nothing; the created function returns the number of deleted entries
 CREATE FUNCTION tenants_forget_usage(whose uuid, before date, most integer) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public AS $$
 DECLARE

@@ -1,4 +1,4 @@
--- The two roles that processes use. The login of DATABASE_URL owns the tables and switches to one of the roles when it connects.
+-- Creates the two roles that processes use. The login of DATABASE_URL owns the tables and switches to one of the roles when it connects.
 -- Roles belong to the server, not to a database, so migrations of several databases may run this at the same time.
 DO $$
 DECLARE
@@ -10,7 +10,7 @@ BEGIN
                 EXECUTE format('CREATE ROLE %I NOLOGIN NOSUPERUSER', wanted);
             END IF;
         EXCEPTION WHEN duplicate_object OR unique_violation THEN
-            NULL;  -- Another database's migration made it in this moment.
+            NULL;  -- A migration of another database has just created it.
         END;
         IF NOT pg_has_role(session_user, wanted, 'MEMBER')
            OR NOT EXISTS (SELECT FROM pg_auth_members m JOIN pg_roles r ON r.oid = m.roleid
@@ -39,6 +39,6 @@ END $$;
 GRANT USAGE ON SCHEMA public TO orchestrator_app, orchestrator_system;
 GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO orchestrator_app, orchestrator_system;
 GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA public TO orchestrator_app, orchestrator_system;
--- For the tables of later migrations. Nobody is granted TRUNCATE, which row-level security does not cover.
+-- For the tables of later migrations. No role gets TRUNCATE, because row-level security does not cover it.
 ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO orchestrator_app, orchestrator_system;
 ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT USAGE, SELECT ON SEQUENCES TO orchestrator_app, orchestrator_system;

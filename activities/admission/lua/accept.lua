@@ -1,7 +1,8 @@
--- The agent accepted the work: releases the worker's seat and keeps every other slot.
+-- Releases the worker's seat after an agent has accepted the work. The grant keeps its other slots.
 -- KEYS[1]  the pointer
 -- ARGV     activity id, grant
--- Returns  1 if this grant holds the slots (also the second time), 0 if not, -1 if closed
+-- Returns  1 if this grant holds the slots, 0 if not, -1 if closed
+-- Twice    1 again; the seat is released only once.
 
 if not open() then
     return -1

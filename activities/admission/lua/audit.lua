@@ -1,6 +1,6 @@
--- Charges running work for its time so far, and lists every slot for comparison with PostgreSQL.
+-- Charges tenants for the time that their runs have used so far, and lists all slots for comparison with PostgreSQL.
 -- KEYS[1]  the pointer
--- ARGV[1]  1: release unstarted grants whose role has no worker, or none with a seat, any more; else 0
+-- ARGV[1]  1: withdraw unstarted grants whose role has no worker with seats any more, and queue their activities again; else 0
 -- Returns  "closed", or JSON [[id, grant, started 0 or 1, age ms, tenant, role, seated 0 or 1]...]
 
 if not open() then

@@ -1,13 +1,13 @@
--- Releases slots, withdraws and adds waiters, then grants work in its order, all in one step.
+-- Releases slots, withdraws and adds waiters, then grants slots to waiters in their order. All of this is one atomic step.
 -- KEYS[1]  the pointer
--- ARGV[1]  JSON {"release": [[id, grant, 1 if nothing was started with it, else 0]...], "withdraw": [id...],
+-- ARGV[1]  JSON {"release": [[id, grant, 1 if the grant started nothing, else 0]...], "withdraw": [id...],
 --                "offer": [[id, tenant, role, band, score ms, lane key, since ms, files, express ms or 0]...],
---                "hold": [[tenant, role, 1: even urgent work or 0, ms, code, holder]...],
+--                "hold": [[tenant, role, 1 to hold urgent work as well or 0, ms, code, holder]...],
 --                "limit": maximum of grants, "ageing_ms": n, "share": n, "start_roles": [role...], "start": n}
---          `start`: maximum of grants of these roles that are started immediately, for the calling worker.
+--          `start`: up to so many grants of `start_roles` are started immediately, for the calling worker.
 -- Returns  "closed", or JSON {"grants": [[id, tenant, role, grant, started 0 or 1]...], "ask": ms after which to call again, or missing,
---          "waits": true if other work still waits}
--- Twice    Unchanged offers, withdrawals and releases have no effect the second time, because releases name their grant.
+--          "waits": true, or missing if no work waits any more}
+-- Twice    Unchanged offers, withdrawals and releases have no effect. A release names its grant, so it cannot release a later one.
 
 if not open() then
     return CLOSED

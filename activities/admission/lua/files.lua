@@ -1,10 +1,10 @@
--- Decides whether two sets of paths and globs may name a common file; true in doubt. Prepended to each admission script. Pure functions.
--- See activities/file_scopes.py for the meaning of paths.
+-- Decides whether two sets of paths and globs may name a common file. If it cannot be excluded, the answer is true.
+-- Contains pure functions only, prepended to each admission script. See activities/file_scopes.py for the meaning of paths.
 -- KEYS[1]  not used here
 
 local WILD, NO_WILD = "[*?%[{]", "[^*?%[%]{}]*$"
 
--- Compares one part of each, between slashes: the text before the first wildcard and the text after the last one must be compatible.
+-- Compares two path segments. The texts before their first wildcards must be compatible, and so must the texts after their last wildcards.
 local function parts_may_meet(a, b)
     if a == b then
         return true
@@ -23,7 +23,7 @@ local function parts_may_meet(a, b)
         and string.sub(tail_a, #tail_a - tail + 1) == string.sub(tail_b, #tail_b - tail + 1)
 end
 
--- Returns the parts of a path, and the positions of the first and the last ** among them.
+-- Returns the segments of a path, the positions of the first and last ** among them, and whether the last segment looks like a file name.
 local function read_path(path)
     local read = { parts = {} }
     for part in string.gmatch(path, "[^/]+") do
@@ -38,7 +38,7 @@ local function read_path(path)
 end
 
 local function paths_may_meet(a, b)
-    -- Without a ** in either, the shorter one may be a folder that contains the longer one.
+    -- Compare the segments before any **. If neither path has a **, the shorter one may be a folder that contains the longer one.
     for i = 1, math.min(a.first and a.first - 1 or #a.parts, b.first and b.first - 1 or #b.parts) do
         if not parts_may_meet(a.parts[i], b.parts[i]) then
             return false
@@ -47,7 +47,7 @@ local function paths_may_meet(a, b)
     if not a.first and not b.first then
         return true
     end
-    -- A possible folder may contain anything that the other one ends with.
+    -- A path that may be a folder may contain files with any ending.
     if not a.is_file or not b.is_file then
         return true
     end
@@ -61,7 +61,7 @@ end
 
 local paths_read = {}
 
--- Whether two sets, each paths separated by newlines, may name a common file. Each set is parsed once per call.
+-- Returns whether two sets of paths, each separated by newlines, may name a common file. Each set is parsed once per call of the script.
 local function files_may_meet(one, other)
     if one == other then
         return true

@@ -1,6 +1,7 @@
--- Returns the offers that would change something: the activity neither waits in its lane nor holds a slot that absorbs the offer.
+-- Returns the offers that would change something. An offer changes nothing if its activity already waits as offered (in that lane, with
+-- that score, express if the offer is), holds a slot that has not started, or has an earlier offer stored until its slot is released.
 -- KEYS[1]  the pointer
--- ARGV[1]  JSON: offers as `exchange` takes them
+-- ARGV[1]  JSON: offers in the format of exchange.lua
 -- Returns  "closed", or JSON [id...]
 
 if not open() then

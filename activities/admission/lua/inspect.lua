@@ -1,15 +1,15 @@
--- Returns the state of one activity.
+-- Returns the state of one activity in admission.
 -- KEYS[1]  the pointer
 -- ARGV[1]  activity id
 -- Returns  JSON: {"state": "closed"}, {"state": "unknown"},
 --          {"state": "held", "started": bool, "grant": g},
---          {"state": "waiting", "at": "ready", "worker:<role>" or the scope that has no room, "cap": n, "used": n, "position": n,
+--          {"state": "waiting", "at": "ready", "worker:<role>" or the full scope, "cap": n, "used": n, "position": n,
 --           "seats": n, "taken": n, "duration": seconds, "due": ms until a rate limit has room,
 --           "holder": the activity or the provider that it waits for, "code": reason, "per_second": of a rate}
---          `position`: 1 plus the number of activities before it that wait for the same scope: for a limit of its tenant, work of the
---          tenant; otherwise also work of others, by band and turn. Ageing is not taken into account.
+--          `position`: 1 plus the number of activities before it that wait for the same scope. For a limit of its tenant, these are the
+--          tenant's; for other limits also those of other tenants, by band and virtual time. Ageing is ignored.
 
-local LOOKED_AT = 200 -- lanes of a place, or tenants: of more than that, each of the rest counts as one
+local LOOKED_AT = 200 -- lanes of a place, or tenants, that are counted exactly; each further one counts as one activity
 
 if not open() then
     return cjson.encode({ state = "closed" })
@@ -31,7 +31,7 @@ local function backlog(whose, role, of_band)
     return number("backlog", whose .. "|" .. role .. "|" .. of_band, "0")
 end
 
--- Counts the waiters of a lane before it. In its own lane, these include waiters with the same score that are granted first.
+-- Counts the waiters of a lane that come before the activity. In its own lane, this includes waiters with the same score and a smaller id.
 local function before_in_lane(other)
     if other == lane then
         return redis.call("ZRANK", key("queue:" .. lane), ARGV[1])
@@ -39,7 +39,7 @@ local function before_in_lane(other)
     return redis.call("ZCOUNT", key("queue:" .. other), "-inf", "(" .. score)
 end
 
--- Counts work of the tenant in this band and role with a lower score.
+-- Counts waiters of the tenant in this band and role that come before the activity by score.
 local function before_in_place(role)
     local index, before = lanes_of(tenant, role, band), 0
     local lanes = redis.call("ZRANGE", index, 0, LOOKED_AT - 1)
@@ -53,7 +53,7 @@ local function before_in_place(role)
     return before
 end
 
--- Counts work of the tenant before it in these roles: in its band and in more urgent ones.
+-- Counts waiters of the tenant in these roles that come before the activity: those in its band, and those in more urgent bands.
 local function own_before(roles)
     local same, lower = 0, 0
     for _, role in ipairs(roles) do
@@ -69,7 +69,8 @@ local function seconds_charged(whose, role)
     return math.max(expected_seconds(whose, role), 0.001) / number("weights", whose, "1")
 end
 
--- Counts work of others: all of more urgent bands, and in its own band what is granted before the tenant's turn by virtual time.
+-- Counts waiters of other tenants that come before the activity: all in more urgent bands, and in its own band those whose
+-- turn by virtual time comes before its own.
 local function others_before(roles, own_in_band)
     local before = 0
     for _, role in ipairs(roles) do
@@ -83,7 +84,7 @@ local function others_before(roles, own_in_band)
             if other ~= tenant then
                 local ahead = (turn_comes - tonumber(ready[i + 1])) / seconds_charged(other, role)
                 local turns = math.ceil(ahead - 1e-6)
-                -- At equal virtual time, the tenant whose work came first is first.
+                -- At equal virtual time, the tenant with the lower score comes first.
                 if math.abs(turns - ahead) < 1e-6 and tonumber(string.sub(ready[i], 1, 15)) < tonumber(score) then
                     turns = turns + 1
                 end
@@ -109,7 +110,7 @@ local function roles_where(matches)
     return roles
 end
 
--- Counts the activities before it that wait for the same scope; nil as scope means that it waits only for its turn.
+-- Counts the activities that wait for the same scope and come before this one. Without a scope it waits only for its turn.
 local function before(scope)
     local kind = scope and string.match(scope, "^%a+") or "seats"
     local pool, domain = pool_of(parts.role), domain_of(parts.role)
@@ -136,7 +137,7 @@ local function before(scope)
 end
 
 local pool = pool_of(parts.role)
--- Work that a person allowed to run despite pauses waits for every other limit.
+-- Pauses do not apply to work that a person allowed to run despite them; all other limits do.
 local cap = redis.call("ZSCORE", key("express"), ARGV[1]) and cap_past_pauses or cap_of
 local function full_of(scopes)
     for _, each in ipairs(scopes) do
@@ -173,7 +174,7 @@ if scope then
         local digest = split(scope, ":", 3)[3]
         answer.holder = field("holders:" .. parts.tenant, digest) or nil
         if not answer.holder then
-            -- That work waits as well, and comes first.
+            -- No running work holds these files: earlier work that also waits has a claim to them.
             for other in pairs(claims_of(parts.tenant)) do
                 if lane_parts(other).files == digest then
                     answer.holder = redis.call("ZRANGE", key("queue:" .. other), 0, 0)[1]

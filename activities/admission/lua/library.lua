@@ -1,18 +1,21 @@
--- The functions shared by all admission scripts, prepended to each of them. See keys.py for the keys in Redis.
+-- Contains the functions that all admission scripts share. It is prepended to each of them. See keys.py for the keys in Redis.
 --
--- KEYS[1]  the pointer: the name of the generation in force. If it is missing (a wiped Redis), or names a generation of another layout,
---          admission is closed.
+-- KEYS[1]  the pointer: the name of the generation in force. Admission is closed if it is missing (after a wipe of Redis), or names a
+--          generation with another layout.
 --
--- Words: a *lane* holds waiters that need exactly the same slots (tenant, role, band, lane key), in the order of their scores. A *lane key* is
--- empty, or "role or tenant|digest of files|pipeline|schedule|group": the scope of its group, its files, its origin and its group. A
--- *place* is a tenant's lanes of one role and band. A *pool* is a set of roles that share workers. Its *seats* are the runs that these
--- workers can do at once. A *domain* is a set of roles with one count of virtual time: a pool, or all roles if there is a global cap.
+-- Terms
+--   lane      the waiters of one tenant, role, band and lane key, in the order of their scores; they need exactly the same slots
+--   lane key  empty, or "role or tenant|digest of files|pipeline|schedule|group"; the first part is the scope of the group
+--   place     the lanes of one tenant, role and band
+--   pool      a set of roles that share workers
+--   seats     of a pool: the number of runs that its workers can execute at once
+--   domain    a set of roles that share one count of virtual time: a pool, or all roles if there is a global cap
 --
--- Work runs in one order: band, then virtual time of the tenant, then score. A waiter is out of this order while a scope is full:
---   the lane's own scopes (its group)          the lane is parked until a slot of this scope is released
---   the tenant's scopes (with role, overall)   the tenant's places are removed from the index until there is room
---   scopes of many tenants (role, global, seats)   nothing is moved; a role without room is skipped while picking
--- A script changes lanes and counts first, and updates the index with `reindex` before it picks and before it ends.
+-- Waiters are granted by band, then by virtual time of the tenant, then by score. A full scope takes waiters out of this order:
+--   scopes of a lane (group, files, paused origin)   the lane is parked until the scope may have room
+--   scopes of a tenant (role, overall)               the tenant's places are removed from the index until the scope has room
+--   scopes of all tenants (role, global, seats)      the index stays as it is; selection skips roles without room
+-- A script first changes lanes and counts. It must call `reindex` before it selects waiters and before it ends.
 
 local POINTER = KEYS[1]
 local CLOSED = "closed"
@@ -20,9 +23,9 @@ local BANDS = 4
 local generation, root
 local time = redis.call("TIME")
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-local memo, whole, unwritten = {}, {}, {} -- fields of hashes read in this call, hashes read in full, and fields to write
-local ahead = {} -- tenants and roles whose counts were read
--- The fields of places:<tenant> read so far, the places that changed, and those of which only the virtual time changed.
+local memo, whole, unwritten = {}, {}, {} -- values read in this call, hashes that were read in full, and values to write
+local ahead = {} -- pairs of tenant and role whose counts were read
+-- The hashes places:<tenant> that were read, the changed places, and the places of which only the virtual time changed.
 local places, dirty, retimed = {}, {}, {}
 
 local function use(name)
@@ -55,11 +58,11 @@ local function split(text, separator, parts)
     return result
 end
 
--- Hashes. Each field is read at most once per call, several at a time if the needed fields are known before. Changes are written at the end
--- of the call by `write_back`, with one or two commands for each hash. Code that reads such a hash with a command of its own, as only the
--- leader's scripts do, must call `write_back` first.
+-- Hashes ----------------------------------------------------------------------------------------------------------
+-- Each field is read at most once per call. `read_fields` reads several with one command. At the end of the call, `write_back` writes all
+-- changes, with one or two commands per hash. Code that reads such a hash with its own command after a change must call `write_back` first.
 
-local AT_ONCE = 1000 -- fields per command, because Lua passes only some thousand arguments
+local AT_ONCE = 1000 -- fields per command, because Lua can pass only a few thousand arguments
 
 local function known_of(name)
     local known = memo[name]
@@ -79,7 +82,6 @@ local function field(name, of)
     return known[of]
 end
 
--- Reads these fields of a hash.
 local function read_fields(name, wanted)
     local known, missing = known_of(name), {}
     for _, of in ipairs(wanted) do
@@ -95,7 +97,7 @@ local function read_fields(name, wanted)
     end
 end
 
--- Reads all of a small hash: field -> text, or false if it was deleted.
+-- Returns all fields of a small hash, as text by name. The text is false if the field was deleted in this call.
 local function all_of(name)
     local known = known_of(name)
     if not whole[name] then
@@ -110,7 +112,7 @@ local function all_of(name)
     return known
 end
 
--- `value`: text, or false to delete the field.
+-- A `value` of false deletes the field.
 local function put(name, of, value)
     unwritten[name] = unwritten[name] or {}
     unwritten[name][of] = value
@@ -129,7 +131,7 @@ local function number(name, of, default)
     return tonumber(field(name, of) or default)
 end
 
--- Adds to a count and returns it. A count of 0 is deleted.
+-- Adds an amount to a count and returns the result, which is at least 0. A count of 0 is deleted.
 local function count(name, of, amount)
     local value = math.max(0, number(name, of, "0") + amount)
     set_field(name, of, value > 0 and string.format("%d", value))
@@ -173,7 +175,7 @@ local function lane_parts(lane)
     return parts
 end
 
--- The key of a place's lanes, by the score of their first waiter, which is infinite for a parked lane.
+-- Returns the key of a place's lanes. Each has the score of its first waiter, or an infinite score while it is parked.
 local function lanes_of(tenant, role, band)
     return key("lanes:" .. role .. ":" .. band .. ":" .. tenant)
 end
@@ -182,7 +184,7 @@ local function ready_of(role, band)
     return key("ready:" .. role .. ":" .. band)
 end
 
--- "role|band" -> its entry in the index, or "" without one, for every place in which the tenant has waiters.
+-- Returns "role|band" -> member of the index ("" if the place is not in it), for each place with waiters of the tenant.
 local function places_of(tenant)
     local known = places[tenant]
     if not known then
@@ -212,7 +214,7 @@ local function changed(tenant, role, band)
     dirty[tenant .. "|" .. role .. "|" .. band] = { tenant, role, band }
 end
 
--- Marks every place of the tenant, or those of one role, as changed.
+-- Marks the tenant's places as changed: all, or those of one role.
 local function tenant_changed(tenant, only_role)
     for place in pairs(places_of(tenant)) do
         local role, band = place_parts(place)
@@ -232,8 +234,7 @@ local function files_scope(tenant, digest)
     return "files:" .. tenant .. ":" .. digest
 end
 
--- The scopes that a waiter shares with few others. A lane without room in one of them is parked. They belong to one tenant, as do their
--- waiters.
+-- Returns the scopes of a group and of files. They belong to one tenant, and a lane is parked while one of them is full.
 local function lane_scopes(lane)
     local scopes = {}
     if lane.key ~= "" then
@@ -245,7 +246,7 @@ local function lane_scopes(lane)
     return scopes
 end
 
--- The scopes of the origin of a lane's work. They have a limit, of 0, only while the origin is paused, so their use is not counted.
+-- Returns the scopes of the origin of a lane's work. Their only limit is 0, while the origin is paused, so their use is not counted.
 local function origin_scopes(lane)
     local scopes = {}
     for _, kind in ipairs({ "pipeline", "schedule" }) do
@@ -256,17 +257,17 @@ local function origin_scopes(lane)
     return scopes
 end
 
--- The scopes of a tenant as a whole.
+-- Returns the scopes that limit a tenant: in a role, and overall.
 local function own_scopes(tenant, role)
     return { "pair:" .. tenant .. ":" .. role, "tenant:" .. tenant }
 end
 
--- The scopes of all tenants together, except the seats.
+-- Returns the scopes that limit all tenants together, except the seats.
 local function shared_scopes(role)
     return { "role:" .. role, "global" }
 end
 
--- All scopes in which a waiter of this lane needs a slot, narrowest first.
+-- Returns all scopes in which a waiter of the lane needs a slot, except the seats. The narrowest comes first.
 local function scopes_of(lane)
     local scopes = lane_scopes(lane)
     for _, more in ipairs({ own_scopes(lane.tenant, lane.role), shared_scopes(lane.role) }) do
@@ -277,7 +278,7 @@ local function scopes_of(lane)
     return scopes
 end
 
--- Returns the cap of a scope, or nil. A scope without its own cap has the default of its kind.
+-- Returns the cap of a scope, or nil. A scope without its own cap has the default of its kind, if there is one.
 local function cap_of(scope, tenant, role)
     local cap = field("caps", scope)
     local kind = string.sub(scope, 1, 6)
@@ -293,7 +294,7 @@ local function cap_of(scope, tenant, role)
     return cap and assert(tonumber(cap), "a cap that is no number") or nil
 end
 
--- Returns the cap for work that a person allowed to run despite pauses: the cap without the pauses.
+-- Returns the cap of a scope without pauses, for work that a person allowed to run despite them.
 local function cap_past_pauses(scope, tenant, role)
     local cap = field("caps", "past:" .. scope)
     if cap then
@@ -321,17 +322,17 @@ local function first_full(scopes, tenant, role)
 end
 
 -- Rate limits -----------------------------------------------------------------------------------------------------
---   rate:<tenant>:<role>    "per second|capacity" among the caps: a bucket of tokens, one for each start
---   starts:<role>           maximum of starts within a minute, by all tenants; a tenant with "starts:<tenant>:<role>" has its own
---                           limit instead ("none": no limit). A start counts for a minute, so no minute has more starts
---   hold:<tenant>:<role>    nothing starts until a time that the provider named; one for urgent work, one for the rest
--- The time when a rate limit has room again is known. `due` holds these times for places that wait.
+--   rate:<tenant>:<role>    a cap "per second|capacity": a token bucket; each start takes a token
+--   starts:<role>           a cap: maximum of starts of all tenants per minute; a tenant with a cap "starts:<tenant>:<role>" has its own
+--                           limit instead ("none": no limit). A start counts for a minute, so no period of a minute exceeds the limit
+--   hold:<tenant>:<role>    nothing starts before a time that the provider set; urgent work and other work have separate holds
+-- The time at which a rate limit has room again is known in advance. `due` contains these times for the waiting places.
 
 local MINUTE = 60000
-local LATE_MS = 25 -- How late a token may be used without being lost: the bucket holds so much more than its capacity.
+local LATE_MS = 25 -- The bucket holds the tokens of so many ms above its capacity, so a start that is late by less loses no token.
 local windows = {} -- starts within the last minute, by scope
 
--- Returns the available tokens, how many a start needs, and the bucket; nil without a rate.
+-- Returns the available tokens, the tokens that a start needs, and the rate per second; nil without a rate limit.
 local function tokens_of(tenant, role)
     local limit = field("caps", "rate:" .. tenant .. ":" .. role)
     if not limit then
@@ -352,7 +353,7 @@ local function put_tokens(tenant, role, tokens)
     set_field("tokens", tenant .. "|" .. role, string.format("%.6f|%d", tokens, now))
 end
 
--- Returns the scope in which a start of the role counts, and its limit; nil without one.
+-- Returns the scope that counts the tenant's starts of the role, and its limit; nil as scope if there is none.
 local function window_of(tenant, role)
     local own = field("caps", "starts:" .. tenant .. ":" .. role)
     if own then
@@ -369,14 +370,14 @@ local function starts_in(scope)
     return windows[scope]
 end
 
--- Returns when the window has room for another start; nil if it has room now.
+-- Returns the ms at which the window has room for another start; nil if it has room now.
 local function window_due(scope, limit)
     if starts_in(scope) < limit then
         return nil
     elseif limit == 0 then
         return now + MINUTE
     end
-    -- Counted from the newest one, because starts older than a minute may still be stored.
+    -- Count from the newest start, because starts older than a minute may still be stored.
     return tonumber(redis.call("ZRANGE", key(scope), -limit, -limit, "WITHSCORES")[2]) + MINUTE + 1
 end
 
@@ -384,7 +385,7 @@ local function hold_field(tenant, role, band)
     return tenant .. "|" .. role .. "|" .. (band == 1 and "urgent" or "rest")
 end
 
--- Returns the first rate limit of the tenant without room, and when it will have room.
+-- Returns the first full rate limit of the tenant, and the ms at which it will have room.
 local function late(tenant, role, band)
     local hold = field("holds", hold_field(tenant, role, band))
     if hold then
@@ -407,7 +408,7 @@ local function late(tenant, role, band)
     return nil
 end
 
--- The same for the limit of the role over all tenants.
+-- Returns the same for the limit that all tenants share in the role.
 local function role_late(role)
     local limit = field("caps", "starts:" .. role)
     local due = limit and window_due("starts:" .. role, tonumber(limit))
@@ -435,13 +436,13 @@ local function take_start(tenant, role, grant)
     end
 end
 
--- Takes back a start, because nothing was started with the grant.
+-- Removes a start from the rate limits, because the grant started nothing.
 local function give_start_back(tenant, role, grant)
     local tokens = tokens_of(tenant, role)
     if tokens then
         put_tokens(tenant, role, tokens + 1)
     end
-    -- For any limit that counted it: one that is not in force now may be in force again within the minute.
+    -- Remove it from both windows: a limit that is not in force now may be in force again within the minute.
     for _, scope in ipairs({ "starts:" .. role, "starts:" .. tenant .. ":" .. role }) do
         if redis.call("ZREM", key(scope), grant) == 1 then
             windows[scope] = nil
@@ -450,7 +451,7 @@ local function give_start_back(tenant, role, grant)
     tenant_changed(tenant, role)
 end
 
--- Holds the tenant's work of the role for so many milliseconds; `urgent`: even urgent work. `code` and `holder` say why.
+-- Holds the tenant's work of the role for `ms`, and with `urgent` also its urgent work. `code` and `holder` are the reason.
 local function hold_back(tenant, role, urgent, ms, code, holder)
     for band = 1, 2 do
         if band == 2 or urgent then
@@ -468,7 +469,7 @@ local function full_of_its_own(tenant, role)
     return first_full(own_scopes(tenant, role), tenant, role)
 end
 
--- A limit of the tenant has become full, or has room again: its places leave the index or come back.
+-- Marks the places that a limit of the tenant affects, after the limit became full or has room again.
 local function own_limit_moved(tenant, role)
     tenant_changed(tenant, not field("caps", "tenant:" .. tenant) and role or nil)
 end
@@ -485,22 +486,22 @@ local function seats_left(pool)
     return seats_of(pool) - used_of("seat:" .. pool)
 end
 
--- Whether work of the role may start at all: workers, seats, and the scopes of all tenants.
+-- Returns whether the role has workers, a free seat, and room in the limits that all tenants share.
 local function role_has_room(role)
     local pool = pool_of(role)
     return pool and seats_left(pool) > 0 and not first_full(shared_scopes(role)) and not role_late(role)
 end
 
--- Fairness: a tenant's virtual time is what it has used, in slot-seconds over its weight ---------------------------
--- All use counts in each band, but each band has its own floor for tenants that join: waiting work of low priority must not lower the
--- virtual time at which urgent work of others begins.
+-- Fairness --------------------------------------------------------------------------------------------------------
+-- A tenant's virtual time is its use in slot-seconds, divided by its weight. All use counts in each band, but each band has its own floor
+-- for tenants that join. Otherwise waiting work of low priority could lower the virtual time at which urgent work of other tenants starts.
 
--- Returns the domain of a role: the roles that compete with it. With a global cap all roles compete.
+-- Returns the domain of a role, which contains the roles that compete with it. With a global cap, all roles compete.
 local function domain_of(role)
     return field("caps", "global") and "*" or pool_of(role) or role
 end
 
--- Reads the counts that a waiter or a slot of the tenant and role will need, with a few commands instead of one for each.
+-- Reads all counts of a tenant and role with a few commands, because waiters and slots need most of them.
 local function read_ahead(tenant, role)
     local name = tenant .. "|" .. role
     if ahead[name] then
@@ -553,7 +554,7 @@ local function charge(role, tenant, seconds)
     end
 end
 
--- Returns the virtual time of the tenant served last in this band, of the role or of the whole domain. It never decreases.
+-- Returns the virtual time of the tenant served last in this band of a role or a domain. It never decreases.
 local function floor_of(kind, name, band)
     return number("floors", kind .. ":" .. name .. "|" .. band, "0")
 end
@@ -564,8 +565,9 @@ local function raise_floor(kind, name, band, least)
     end
 end
 
--- An absent tenant earns no credit: one without waiting work in this band gets the virtual time of the tenants served in its role or, if
--- nobody waits for the role, in its domain.
+-- Raises the virtual time of a tenant that had no waiting work of this band in the domain, because absence earns no credit. It becomes at
+-- least the floor of the role. `alone`: nothing else waits for the role in this band, so the floor of the role is first raised
+-- to that of the domain.
 local function join(tenant, role, band, alone)
     local domain = domain_of(role)
     if alone then
@@ -581,10 +583,11 @@ local function join(tenant, role, band, alone)
 end
 
 -- The index -------------------------------------------------------------------------------------------------------
--- ready:<role>:<band> holds the tenants by virtual time. A member begins with the score of the tenant's first lane, so that of two tenants
--- with equal virtual time the one that came first is first.
+-- ready:<role>:<band> orders the tenants by virtual time. A member begins with the score of the tenant's first lane, so that the lower
+-- score comes first at equal virtual time.
 
--- Returns the member of the place in the index; "" without one, nil if nothing waits in the place.
+-- Returns the member that the place should have in the index: "" if it should have none, nil if nothing waits in the place. If a rate limit
+-- is full, also returns the ms at which it has room.
 local function member_of(tenant, role, band)
     local head = redis.call("ZRANGE", lanes_of(tenant, role, band), 0, 0, "WITHSCORES")
     if #head == 0 then
@@ -646,12 +649,12 @@ local function reindex()
 end
 
 -- File scopes -----------------------------------------------------------------------------------------------------
--- Work on files waits while other work runs on files that may overlap, see files.lua. It also waits while work before it waits for
--- overlapping files: that has a *claim* to them. Otherwise work on few files could overtake work on many files forever.
+-- Work on files waits while other work runs on files that may overlap, see files.lua. Work that waits for files has a *claim* to them, and
+-- later work on overlapping files waits as well. Otherwise work on few files could overtake work on many files forever.
 
 local MOST_CLAIMS = 32
 local claims = {} -- by tenant: lane -> { band, score }, or false
-local loose = {} -- by tenant: the lanes that had a claim until this call let them compete again
+local loose = {} -- by tenant: the lanes that lost their claim in this call, because they compete again
 
 local function claims_of(tenant)
     if claims[tenant] == nil then
@@ -678,7 +681,7 @@ local function claim(lane, parts)
     end
 end
 
--- Returns whether there was one.
+-- Returns whether the lane had a claim.
 local function drop_claim(lane, parts)
     if parts.files == "" or not claims_of(parts.tenant)[lane] then
         return false
@@ -688,7 +691,7 @@ local function drop_claim(lane, parts)
     return true
 end
 
--- The text of a set of files is stored while waiting or running work has it.
+-- The text of a set of files is stored while waiting or running work uses it.
 local function use_files(parts, text)
     local name = parts.tenant .. "|" .. parts.files
     if count("file_uses", name, 1) == 1 or not field("files", name) then
@@ -725,10 +728,10 @@ local function park(lane, parts, scope)
     redis.call("SADD", key("parked:" .. scope), lane)
     redis.call("ZADD", lanes_of(parts.tenant, parts.role, parts.band), "XX", "+inf", lane)
     changed(parts.tenant, parts.role, parts.band)
-    reindex() -- or the lane would be picked again, and parked at a second scope
+    reindex() -- otherwise the lane would be selected again, and parked at a second scope
 end
 
--- Returns the scope of the files of running work that overlap those of this lane.
+-- Returns the scope of files in use by running work that may overlap those of the lane, or nil.
 local function files_in_use(parts)
     local mine = files_of(parts)
     for digest, holder in pairs(all_of("holders:" .. parts.tenant)) do
@@ -739,7 +742,8 @@ local function files_in_use(parts)
     return nil
 end
 
--- A lane that had a claim gets it again if its files are in use again, even before its turn to be checked.
+-- Parks lanes that lost their claims in this call and whose files are in use again, and gives them claims again. Otherwise work that is
+-- checked earlier could overtake them.
 local function claim_again(tenant)
     for lane in pairs(loose[tenant] or {}) do
         local parts = lane_parts(lane)
@@ -752,7 +756,7 @@ local function claim_again(tenant)
     end
 end
 
--- Returns the scope of files, in use or claimed, that overlap those of this lane.
+-- Returns the scope of files that may overlap those of the lane, and are in use or claimed by earlier work; nil without one.
 local function files_in_the_way(lane, parts)
     local used = files_in_use(parts)
     if used then
@@ -763,7 +767,7 @@ local function files_in_the_way(lane, parts)
     for other, place in pairs(claims_of(parts.tenant)) do
         if other ~= lane and (place.band < parts.band or (place.band == parts.band and place.score < score)) then
             local its = lane_parts(other)
-            -- Work that also waits for another scope blocks nobody.
+            -- A claim blocks other work only if its own work waits for nothing but the files.
             if role_has_room(its.role) and not first_full(own_scopes(its.tenant, its.role), its.tenant, its.role)
                 and not first_full(origin_scopes(its), its.tenant, its.role) and not late(its.tenant, its.role, its.band) and files_may_meet(mine, files_of(its)) then
                 return files_scope(parts.tenant, its.files)
@@ -773,7 +777,7 @@ local function files_in_the_way(lane, parts)
     return nil
 end
 
--- Returns the full scope that blocks this lane but not other lanes of its role and tenant.
+-- Returns the full scope because of which the lane must be parked, or nil.
 local function lane_full(lane, parts)
     return first_full(origin_scopes(parts), parts.tenant, parts.role) or first_full(lane_scopes(parts), parts.tenant, parts.role)
         or (parts.files ~= "" and files_in_the_way(lane, parts) or nil)
@@ -786,8 +790,8 @@ local function leave_parked(lane, scope)
     end
 end
 
--- Lets a parked lane compete again. It is parked again if it finds no room at its turn. Returns the scope of the lanes that waited for its
--- claim, if it had one.
+-- Lets a parked lane compete again. At its turn it is parked again if a scope is still full. If the lane had a claim, returns the scope at
+-- which other lanes wait for this claim.
 local function compete_again(lane)
     local parts = lane_parts(lane)
     set_field("lanes", lane, "")
@@ -801,7 +805,7 @@ local function compete_again(lane)
     return files_scope(parts.tenant, parts.files)
 end
 
--- Lets all lanes that were parked at a scope compete again, and the lanes that waited for their claims.
+-- Lets all lanes that are parked at a scope compete again, and the lanes that wait for their claims.
 local function unpark(scope)
     local lanes = redis.call("SMEMBERS", key("parked:" .. scope))
     if #lanes == 0 then
@@ -818,8 +822,8 @@ local function unpark(scope)
     end
 end
 
--- The first waiter of a lane that is parked at `scope` has changed. If it waits for files, its order decides which work waits for which, so
--- the lane is checked again.
+-- Must be called when the first waiter of a lane parked at `scope` has changed. If the lane waits for files, it competes again, because the
+-- order of the first waiters decides which claims block which work.
 local function first_has_changed(lane, scope)
     if string.sub(scope, 1, 6) == "files:" then
         leave_parked(lane, scope)
@@ -831,10 +835,10 @@ local function first_has_changed(lane, scope)
 end
 
 -- Waiting -----------------------------------------------------------------------------------------------------------
--- An entry is "since ms|lane": the time counts for ageing, the score for the turn.
+-- An entry is "since ms|lane". The time decides about ageing, the score about the order.
 
--- Removes a waiter from its lane, parked or not. Returns the lane, its parts, score, since, files.
--- `first`: for the first waiter of the lane, its score and that of the next one or nil, if known.
+-- Removes a waiter from its lane, parked or not. Returns its lane, parts of the lane, score, since and files. If the caller knows that it
+-- is the first waiter of the lane, `first` holds its score and the score of the next waiter, if there is one.
 local function dequeue(id, first)
     local entry = split(field("entries", id), "|", 2)
     local lane, since = entry[2], tonumber(entry[1])
@@ -874,15 +878,15 @@ local function dequeue(id, first)
     return { lane = lane, parts = parts, score = score, since = since, files = files }
 end
 
--- Whether the activity waits in this lane, with this score.
+-- Returns whether the activity waits in this lane with this score.
 local function is_in_place(id, lane, score)
     local entry = field("entries", id)
     return entry and split(entry, "|", 2)[2] == lane and tonumber(redis.call("ZSCORE", key("queue:" .. lane), id)) == tonumber(score)
 end
 
--- Adds a waiter. Nothing happens if it waits there already, or holds an unstarted slot. If it waits in another lane, it moves, because its
--- priority or lane key has changed. If it holds a started slot, its run has ended and the offer has overtaken the release, so the offer is
--- kept until the release comes. `express`: when a person requested it to run now, in ms; else 0.
+-- Adds a waiter. Changes nothing if the activity already waits there, or holds an unstarted slot. If it waits in another lane, it moves,
+-- because its priority or lane key has changed. If it holds a started slot, its run has ended and this offer has overtaken the release, so
+-- the offer is stored until the release arrives. `express`: the ms at which a person requested to run it now, else 0.
 local function enqueue(id, tenant, role, band, score, group, since, files, express)
     local slot = field("slots", id)
     if slot then
@@ -922,13 +926,13 @@ local function enqueue(id, tenant, role, band, score, group, since, files, expre
     end
     changed(tenant, role, band)
     if not places_of(tenant)[role .. "|" .. band] then
-        reindex() -- because the next tenant to join compares with this one's places
+        reindex() -- because `join` needs the place when the tenant's next waiter is added
     end
 end
 
 -- Slots ---------------------------------------------------------------------------------------------------------------
--- A slot is "grant|started ms or 0|granted ms|charged seconds|pool or empty|since ms|score|lane". The pool is empty once no worker waits for
--- the agent. The last three are kept from the waiter, in case the grant is withdrawn.
+-- A slot is "grant|started ms or 0|granted ms|charged seconds|pool or empty|since ms|score|lane". The pool is empty once the seat is
+-- released. The last three values come from the waiter, so that audit.lua can queue it again.
 
 local function read_slot(id)
     local text = field("slots", id)
@@ -960,7 +964,7 @@ local function expected_seconds(tenant, role)
     return number("durations", tenant .. "|" .. role, "0.1")
 end
 
--- `waiter`: as returned by `dequeue`.
+-- Takes a slot in each scope and a seat of the pool, and charges the tenant for the expected time. `waiter` is a result of `dequeue`.
 local function hold(id, waiter, pool, grant, started)
     local parts = waiter.parts
     for _, scope in ipairs(scopes_of(parts)) do
@@ -987,7 +991,7 @@ local function hold(id, waiter, pool, grant, started)
     end
 end
 
--- Releases the seat and keeps every other slot, because the agent accepted the work and no worker waits for it.
+-- Releases the seat and keeps all other slots, because the agent has accepted the work and no worker waits for it.
 local function leave_seat(id, slot)
     if slot.pool ~= "" then
         count("used", "seat:" .. slot.pool, -1)
@@ -996,7 +1000,7 @@ local function leave_seat(id, slot)
     end
 end
 
--- Charges the tenant for the time that the run took, instead of the expected time.
+-- Replaces the charge for the expected time by one for the time that the run took.
 local function settle_charge(tenant, role, slot, unused)
     local actual = slot.started > 0 and (now - slot.started) / 1000 or 0
     charge(role, tenant, actual - slot.charged)
@@ -1007,7 +1011,8 @@ local function settle_charge(tenant, role, slot, unused)
     end
 end
 
--- Releases every slot, unless `grant` is not the holder's: a late worker cannot release the slots of others.
+-- Releases all slots of an activity. If `grant` is not empty, it must be the one that holds them, so that a late worker cannot release the
+-- slots of another run.
 local function release(id, grant, unused)
     local slot = read_slot(id)
     if not slot or (grant ~= "" and slot.grant ~= grant) then
@@ -1038,7 +1043,7 @@ local function release(id, grant, unused)
     end
     settle_charge(parts.tenant, parts.role, slot, unused)
     if was_full then
-        -- The time during which its own limit held it back earns no credit either.
+        -- The tenant earns no credit for the time during which its own limit held it back.
         raise(domain_of(parts.role), parts.tenant, parts.band, floor_of("role", parts.role, parts.band))
         own_limit_moved(parts.tenant, parts.role)
     end
@@ -1052,7 +1057,7 @@ end
 
 -- Granting ------------------------------------------------------------------------------------------------------------
 
-local rows, heads, choices -- roles with waiters by domain and band; first candidates by role and band; the choice of each domain
+local rows, heads, choices -- roles with waiters by domain and band; first candidate of each role and band; choice of each domain
 
 local function look_around()
     rows, heads, choices = {}, {}, {}
@@ -1082,7 +1087,8 @@ local function look_around()
     end
 end
 
--- Returns the first tenant's first lane with room in its own scopes, or false. Lanes without room are parked.
+-- Returns the candidate of a role and band: the first lane with room in its own scopes, of the first tenant. Parks lanes without room.
+-- Returns false without a candidate.
 local function head_of(role, band)
     local name = role .. "|" .. band
     while heads[name] == nil do
@@ -1140,9 +1146,9 @@ local function waited(head)
     return now - head.since
 end
 
--- Work of a less urgent band that has waited beyond the ageing bound gets one of `share` grants, so nothing starves. It is counted how often
--- aged work of a band was passed over. The first candidate of the band gets the turn, so ageing never moves work of one tenant ahead of
--- another's in the same band. `turn` chooses between `first` and the `aged` ones, all of less urgent bands.
+-- Chooses between the candidate `first` and the `aged` ones, which are in less urgent bands and have waited beyond the ageing bound. Aged
+-- work of a band gets one of `share` grants, so that nothing starves. A counter for each band records how often its aged work was passed
+-- over. The first candidate of the band is granted, so ageing never changes the order of tenants within a band.
 local function turn(counter, first, aged, share)
     local next_one, longest = first, -1
     for _, head in ipairs(aged) do
@@ -1187,8 +1193,8 @@ local function choose(domain, ageing_ms, share)
     return first and turn("domain:" .. domain, first, aged, share)
 end
 
--- Domains share only the limits of a tenant, so their order matters only between works of one tenant: by band, with the same guaranteed
--- share, then by score.
+-- Chooses between the domains: by band, then by score, with the same guaranteed share for aged work. Domains share only the limits of
+-- tenants, so this order matters only for work of the same tenant.
 local function choose_over_all(ageing_ms, share)
     local best
     for domain in pairs(rows) do
@@ -1219,7 +1225,7 @@ local function choose_over_all(ageing_ms, share)
     return by_head[over_all.next], over_all
 end
 
-local to_start, startable = 0, {} -- number of grants of these roles that are started immediately, for the caller
+local to_start, startable = 0, {} -- how many grants may be started immediately for the caller, and of which roles
 
 local function new_grant()
     return generation .. "-" .. redis.call("INCR", key("grants"))
@@ -1237,7 +1243,7 @@ local function take(id, role, tenant, first)
     return { id, tenant, role, grant, started }
 end
 
--- Work that a person allowed to run despite pauses comes before everything else, as soon as all other limits have room.
+-- Work that a person allowed to run despite pauses is granted before all other work, as soon as all other limits have room.
 local LOOKED_AT_EXPRESS = 200
 
 local function may_go_past_pauses(lane, parts)
@@ -1254,7 +1260,6 @@ local function may_go_past_pauses(lane, parts)
     return parts.files == "" or not files_in_the_way(lane, parts)
 end
 
--- Grants such work, at most `limit` times.
 local function grant_express(limit)
     local granted = {}
     if limit <= 0 then
@@ -1284,12 +1289,12 @@ local function grant_next(ageing_ms, share)
     raise_floor("role", head.role, head.band, head.time)
     raise_floor("domain", domain, head.band, head.time)
     if tokens_of(head.tenant, head.role) then
-        -- The time during which its rate limit holds it back earns no credit.
+        -- The tenant earns no credit for the time during which its rate limit holds it back.
         raise(domain, head.tenant, head.band, floor_of("role", head.role, head.band))
     end
     local first = redis.call("ZRANGE", key("queue:" .. head.lane), 0, 1, "WITHSCORES")
     local granted = take(first[1], head.role, head.tenant, { tonumber(first[2]), first[4] })
-    -- Everything else that changed belongs to this tenant, so only the choices in which it was first must be made again.
+    -- All other changes concern this tenant, so only the choices in which it was the first tenant must be made again.
     choices[domain] = nil
     for name, other in pairs(heads) do
         if other and other.tenant == head.tenant then
@@ -1302,7 +1307,7 @@ end
 
 -- Time ----------------------------------------------------------------------------------------------------------------
 
--- Returns the places to the index whose rate limits have room by now.
+-- Marks the places whose rate limits should have room by now, and deletes their expired holds.
 local function look_at_what_is_due()
     for _, member in ipairs(redis.call("ZRANGEBYSCORE", key("due"), "-inf", now)) do
         redis.call("ZREM", key("due"), member)
@@ -1317,8 +1322,8 @@ local function look_at_what_is_due()
     end
 end
 
--- Returns the ms after which the caller should call again, because a rate limit then has room for waiting work; nil if this is not needed,
--- or another caller has been told before.
+-- Returns after how many ms the caller should call again, because a rate limit will then have room for waiting work. Returns nil if no rate
+-- limit holds back work, or if an earlier caller will call in time.
 local function ask_again_in()
     local first = redis.call("ZRANGE", key("due"), 0, 0, "WITHSCORES")
     local due = first[2] and tonumber(first[2])

@@ -1,18 +1,18 @@
 -- Puts a new set of limits in force: caps, weights, and the pools of roles that share workers.
 -- KEYS[1]  the pointer
--- ARGV[1]  generation to write into; empty for the one in force
--- ARGV[2]  digest of the limits; nothing happens if they are in force already
+-- ARGV[1]  generation to write to; empty for the one in force
+-- ARGV[2]  digest of the limits; nothing changes if they are already in force
 -- ARGV[3]  JSON {"caps": {scope: n}, "weights": {tenant: n}, "pools": {role: pool}}
 -- Returns  1 if they changed, 0 if not, -1 if closed
 
 if ARGV[1] ~= "" then
     use(ARGV[1])
-    redis.call("SETNX", key("grants"), 0) -- these two are in every generation, also before anything waits
+    redis.call("SETNX", key("grants"), 0) -- every generation has these two keys, so structure.lua detects their loss
     redis.call("HSETNX", key("floors"), "", 0)
 elseif not open() then
     return -1
 end
--- The digest includes the sizes, so that limits which were lost are put in force again.
+-- The digest includes the sizes of the hashes, so that lost limits are written again.
 local function digest()
     return ARGV[2] .. "|" .. redis.call("HLEN", key("caps")) .. "|" .. redis.call("HLEN", key("weights"))
         .. "|" .. redis.call("HLEN", key("pools"))
@@ -34,7 +34,7 @@ local function paused(role)
     return cap_of("role:" .. role) == 0
 end
 
--- Work that the old limits held back earns no credit.
+-- Find out which work the old limits held back, because tenants earn no credit for the time in which their work was held back.
 local domains, were_paused, held_back = {}, {}, {}
 local tenants = redis.call("SMEMBERS", key("tenants"))
 for _, tenant in ipairs(tenants) do
@@ -56,7 +56,7 @@ replace("caps", limits.caps)
 replace("weights", limits.weights)
 replace("pools", limits.pools)
 
--- Moves the seats in use to the current pool of their role, also when workers serve a role again that had no worker.
+-- Count used seats in the current pool of their role. Pools change when workers come or go, also when a role without workers gets one.
 local seats_moved = false
 for role, pool in pairs(before) do
     seats_moved = seats_moved or limits.pools[role] ~= pool
@@ -77,7 +77,8 @@ if seats_moved then
     end
 end
 
--- A role that was moved or paused, and the tenants that wait for it, begin at the virtual time of the domain.
+-- A role that has moved to another domain, or is no longer paused, starts at the virtual time of its domain. Tenants that wait for it, and
+-- tenants whose own limits have room again, start at the virtual time of the role.
 local level = {}
 for role, domain in pairs(domains) do
     local moved = domain ~= domain_of(role)

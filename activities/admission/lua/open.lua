@@ -2,8 +2,8 @@
 -- KEYS[1]  the pointer
 -- ARGV[1]  the generation
 -- ARGV[2]  epoch of the leader that wrote it
--- Returns  1; 0 if the generation is gone, as after a wipe meanwhile, or if a later leader has opened one already
--- Twice    Opening the same generation again changes nothing.
+-- Returns  1 if it is in force; 0 if its data was lost, or if a later leader has already opened a generation
+-- Twice    1 again, without a change.
 
 use(ARGV[1])
 local epoch = tonumber(redis.call("GET", key("epoch")))

@@ -1,11 +1,11 @@
--- Passes the slots of a run that ends on to the step that follows it, if no other work waits.
+-- Passes the slots of an ending run to the activity that follows it, if no other work waits.
 -- KEYS[1]  the pointer
--- ARGV     activity and grant of the run that ends, and the activity that follows, of the same tenant, role, origin and priority
--- Returns  "closed", the grant of the activity that follows, or "" if it must be offered as usual; then nothing has changed
+-- ARGV     activity and grant of the ending run, and the following activity, which has the same tenant, role, origin and priority
+-- Returns  "closed", the grant of the following activity, or "" if it must be offered as usual; then nothing has changed
 -- Twice    "" the second time, because the run no longer holds the slots.
 --
--- In `exchange.lua` the activity would be the only candidate. Anything that might prevent its grant there returns "" here: lowered limits,
--- rate limits, pauses, lost seats.
+-- exchange.lua would grant the slots to the same activity, as the only candidate. If a lowered limit, a rate limit, a pause or a lost seat
+-- might prevent that grant, this script returns "".
 
 if not open() then
     return CLOSED
@@ -19,7 +19,7 @@ end
 local parts = lane_parts(slot.lane)
 local tenant, role, band = parts.tenant, parts.role, parts.band
 read_ahead(tenant, role)
--- No scope may be over its cap. The slot of the run is still counted.
+-- The slot of the ending run is still counted, so a scope blocks the following activity only if its use exceeds its cap.
 local function is_over(scope)
     local cap = cap_of(scope, tenant, role)
     return cap ~= nil and used_of(scope) > cap
@@ -36,7 +36,7 @@ for _, scopes in ipairs({ own_scopes(tenant, role), shared_scopes(role) }) do
     end
 end
 
--- As `release`, `enqueue` and `take`. The counts of the scopes stay, and no index changes, because nothing waits.
+-- Equals `release`, `enqueue` and `take` in sequence. The counts of the scopes stay the same, and no index changes, because nothing waits.
 drop_field("slots", id)
 settle_charge(tenant, role, slot)
 join(tenant, role, band, true)

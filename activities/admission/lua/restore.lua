@@ -3,9 +3,10 @@
 -- ARGV[1]  generation; empty for the one in force
 -- ARGV[2]  JSON {"hold": [[id, tenant, role, band, lane key, grant, seated 0 or 1, files]...],
 --                "offer": [[id, tenant, role, band, score ms, lane key, since ms, files, express ms or 0]...],
---                "starts": [[tenant, role, grant, age ms]...] recent ones, "tokens": [[tenant, role, tokens]...]}
+--                "starts": [[tenant, role, grant, age ms]...] of the last minute, "tokens": [[tenant, role, tokens]...]}
 -- Returns  1, or -1 if closed
--- Twice    Existing entries stay unchanged. Held slots count even beyond a cap, because they are in use.
+-- Twice    Existing entries stay unchanged, but a held slot gets the grant from the request.
+-- Held slots are counted even if they exceed a cap, because runs use them.
 
 if ARGV[1] ~= "" then
     use(ARGV[1])

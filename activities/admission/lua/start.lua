@@ -1,8 +1,8 @@
--- Marks the slots of a grant as in use, if the grant still holds them.
+-- Marks the slots of a grant as started, if the grant still holds them.
 -- KEYS[1]  the pointer
 -- ARGV     activity id, grant
 -- Returns  1 if the grant holds the slots, 0 if not, -1 if closed
--- Twice    1 again: the claim in PostgreSQL decides between two deliveries.
+-- Twice    1 again. If a message is delivered twice, the claim in PostgreSQL lets only one delivery run.
 
 if not open() then
     return -1

@@ -1,7 +1,7 @@
--- Checks that the data of admission is consistent. If not, invalidates it, so that the leader rebuilds it.
+-- Checks that the data of admission is consistent. If it is not, deletes the pointer, so that the leader rebuilds the data.
 -- KEYS[1]  the pointer
 -- ARGV[1]  cursor among the lanes; "0" for the first call, which also checks everything else
--- Returns  "closed", "broken: " and the fault, or the next cursor, "0" at the end
+-- Returns  "closed", "broken: " and the inconsistent keys, or the next cursor ("0" at the end)
 
 if not open() then
     return CLOSED
@@ -14,7 +14,7 @@ local function size(command, name)
     return redis.call(command, key(name))
 end
 
--- Returns the sum of a hash of counts; nil if one of them is not a number.
+-- Returns the sum of the values of a hash; nil if one of them is not a number.
 local function sum_of(name)
     local sum = 0
     for _, value in ipairs(redis.call("HVALS", key(name))) do
@@ -43,7 +43,7 @@ local function wrong_values()
     end
     redis.call("GET", key("digest"))
     for _, value in ipairs(redis.call("HVALS", key("caps"))) do
-        -- A number, a rate, or no limit.
+        -- A cap is a number, a rate, or no limit.
         if not tonumber(value) and value ~= "none" and not string.match(value, "^[%d.e+-]+|[%d.e+-]+$") then
             return "caps"
         end
@@ -62,7 +62,7 @@ local function wrong_values()
     return nil
 end
 
--- Whether a set of files is stored unchanged, with at least so many uses.
+-- Returns whether the set of files is stored unchanged and has at least this number of uses.
 local function files_are_kept(parts, uses)
     return redis.sha1hex(files_of(parts)) == parts.files and number("file_uses", parts.tenant .. "|" .. parts.files, "0") >= uses
 end
@@ -151,7 +151,7 @@ local function wrong_places()
     return nil
 end
 
--- For a lane that waits for files: whether they are stored, and its claim is that of its first waiter.
+-- Returns whether the files of a lane are not stored, or its claim differs from the band and score of its first waiter.
 local function wrong_files(lane, parts, at, head)
     local its_claim = claims_of(parts.tenant)[lane]
     return not files_are_kept(parts, size("ZCARD", "queue:" .. lane))

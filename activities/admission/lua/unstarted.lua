@@ -1,4 +1,4 @@
--- Lists the grants that no worker has started yet. There are never more of them than seats.
+-- Lists the grants that no worker has started yet. Each of them holds a seat, which limits their number.
 -- KEYS[1]  the pointer
 -- ARGV     none
 -- Returns  "closed", or JSON [[role, tenant, age ms]...]

@@ -1,14 +1,14 @@
 -- Grants a call to a provider if it may begin: takes a slot and reserves the highest possible cost of the call.
 -- KEYS[1]  state (hash)
 -- KEYS[2]  running calls (sorted set: id -> end of lease)
--- KEYS[3]  their reservations (hash)
--- KEYS[4]  and the three that follow: usage by dimension (hash: part of the window -> amount)
+-- KEYS[3]  reservations of the running calls (hash)
+-- KEYS[4]  to KEYS[7]: usage by dimension (hash: part of the window -> amount)
 -- ARGV     1 call id  2 urgent (1 or 0)  3 milliseconds of the lease
---          4..7 cost, 8..11 limit (0: the reported one, if any; see report.lua), 12..15 milliseconds of its window; each by dimension
+--          4..7 cost, 8..11 limit (0: the one that the provider reported, if any), 12..15 milliseconds of its window; each by dimension
 --          16 initial slots  17 maximum of slots  18 faults that open the breaker  19 milliseconds of its cooldown
 --          20 share of a limit below which only urgent calls begin  21 parts of a window
 -- Returns  {1 or 0, reason, milliseconds to wait}
--- Safe to call twice: a running call is granted again, and reserves nothing more.
+-- Twice    A running call is granted again, without a second reservation.
 local state, calls, reserved = KEYS[1], KEYS[2], KEYS[3]
 local id, urgent, lease, parts = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3]), tonumber(ARGV[21])
 local NAMES = {'requests', 'input_tokens', 'output_tokens', 'day_tokens'}
@@ -21,7 +21,7 @@ local function no(reason, wait)
     return {0, reason, math.max(1, math.ceil(wait))}
 end
 
--- The holders of expired leases have died: their calls must have ended, so their slots are free. Their reservations stay spent.
+-- If a lease has expired, its process has died and its call has ended. The slot is free; the reservation stays spent.
 for _, other in ipairs(redis.call('ZRANGEBYSCORE', calls, '-inf', now)) do
     redis.call('ZREM', calls, other)
     redis.call('HDEL', reserved, other)
@@ -47,7 +47,7 @@ if retry_at > now then
     return no('retry_after', retry_at - now)
 end
 
--- Returns how long until the usage of this window leaves room. The oldest parts expire first.
+-- Returns the ms until enough usage has left this window. The oldest parts leave it first.
 local function until_room(used, total, part, most)
     local names = {}
     for name in pairs(used) do
@@ -63,8 +63,8 @@ local function until_room(used, total, part, most)
     return 0
 end
 
--- Parts that have left the window are kept for a while. The provider may have counted their calls a little later than this script,
--- and may still count them. report.lua must not mistake them for usage by others.
+-- So many parts are kept after they have left the window. The provider may have counted their calls a little later than this script, and
+-- may still count them. Without these parts, report.lua would take that for usage by other programs.
 local LATE = 5
 
 local wait, reason, costs, bases, counted = 0, nil, {}, {}, {0, 0, 0, 0}
@@ -88,13 +88,13 @@ for index, name in ipairs(NAMES) do
                 used[slot], total = amount, total + amount
             end
         end
-        -- A cost above the limit waits for an empty window and overdraws it: slow, but never stuck.
+        -- A call that costs more than the limit waits for an empty window and then exceeds it. Otherwise it could never start.
         local most = limit - math.min(cost, limit)
         if not urgent then
             local share = tonumber(ARGV[20])
             most = math.min(most, limit * (1 - share))
             if reported then
-                -- Others may share a limit that was not configured: its last tenth, at least one, is reserved for urgent calls.
+                -- Other programs may use a reported limit as well. So its last share, rounded up, must stay unused even after this call.
                 local ours = limit - math.min(math.ceil(limit * share), limit - 1)
                 most = ours - math.min(cost, ours)
             end
@@ -128,7 +128,7 @@ if probing then
     redis.call('HSET', state, 'probe', id, 'probe_until', string.format('%.0f', now + lease))
 end
 redis.call('ZADD', calls, string.format('%.0f', now + lease), id)
--- `bases` record the known usage of the window in which this call begins. With what is taken later, report.lua compares it to the headers.
+-- `bases` holds the known usage in each window when this call begins. report.lua adds later usage and compares the sum with the headers.
 redis.call('HSET', reserved, id, string.format(
     '%.0f %s %s %s %s %d %.0f %.0f %.0f %.0f %d %d %d %d', now, ARGV[4], ARGV[5], ARGV[6], ARGV[7], number('halvings', 0),
     bases[1] or 0, bases[2] or 0, bases[3] or 0, bases[4] or 0, unpack(counted)

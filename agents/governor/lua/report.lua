@@ -1,13 +1,13 @@
--- Records that a call has ended. Releases its slot, settles its reservation, and learns from the answer.
--- KEYS[1]  and the six that follow: as in acquire.lua
+-- Records the end of a call: releases its slot, replaces its reservation with the actual cost, and learns limits from the answer.
+-- KEYS[1]  to KEYS[7]: as in acquire.lua
 -- ARGV     1 call id  2 outcome: ok, limited, fault or other  3 milliseconds of Retry-After, -1 if there was none
---          4..7 actual cost by dimension, -1 where it is unknown
+--          4..7 actual cost by dimension, -1 if unknown
 --          8..11 limits  12..15 milliseconds of their windows
---          16..19 remaining units that the provider reports, -1 where it does not  20..23 milliseconds until the reset, likewise
+--          16..19 remaining units that the provider reports, -1 if it does not  20..23 milliseconds until the reset, likewise
 --          24 initial slots  25 maximum of slots  26 faults that open the breaker  27 milliseconds of its cooldown
 --          28 milliseconds to wait after a 429 without Retry-After  29 parts of a window
---          30..33 limits that the provider reports, -1 where it does not
--- Returns  1, or 0 when this call is not running: it was reported before, or its lease has ended
+--          30..33 limits that the provider reports, -1 if it does not
+-- Returns  1; 0 if the call is not running, because it was reported before or its lease has expired
 local state, calls, reserved = KEYS[1], KEYS[2], KEYS[3]
 local id, outcome, retry_after, parts = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[29])
 local NAMES = {'requests', 'input_tokens', 'output_tokens', 'day_tokens'}
@@ -32,9 +32,9 @@ for each in string.gmatch(held, '%S+') do
 end
 local began = kept[1]
 
--- Returns limit and window of a dimension that nobody has configured, as the provider's answers report them. They are valid for an hour
--- after the last answer, and for at least two windows. If only the remaining units are reported, the limit is at least these and the cost
--- of this call. The window is a minute, unless the reset is later than that: then it is an hour, or a day.
+-- Returns the limit and the window of a dimension without a configured limit, as the provider's answers report them. They are valid for an
+-- hour after the last answer, but at least for two windows. If only the remaining units are reported, the limit is estimated as the largest
+-- sum of these and the cost of the call. The window is a minute, or an hour or a day if the time until the reset is longer.
 local function learned(index, name, minute, left, reset)
     local live = number(name .. '_limit_until', 0) > now
     local limit = live and number(name .. '_limit', 0) or 0
@@ -53,7 +53,7 @@ local function learned(index, name, minute, left, reset)
         end
     end
     if not live or window ~= number(name .. '_window', 0) then
-        -- Parts of another length cannot be compared with these.
+        -- The stored parts have another length or are out of date, so counting starts again.
         redis.call('DEL', KEYS[3 + index])
         redis.call('HDEL', state, name .. '_ever')
         put(name .. '_window_since', now)
@@ -74,17 +74,17 @@ for index, name in ipairs(NAMES) do
         local part = window / parts
         local oldest = math.floor(now / part) - parts
         local taken = math.floor(began / part)
-        -- Calls that began before the limit was known were not counted here, only by the provider.
+        -- Calls that began before the limit was known were counted only by the provider.
         local counted = kept[10 + index] ~= 0 and began >= number(name .. '_window_since', 0)
         if counted and cost >= 0 and taken >= oldest then
             redis.call('HINCRBYFLOAT', KEYS[3 + index], string.format('%.0f', taken), cost - kept[1 + index])
             redis.call('HINCRBYFLOAT', state, name .. '_ever', cost - kept[1 + index])
         end
         if left >= 0 and kept[6 + index] then
-            -- The provider counted at some time after this call began. Some of what it counted may have left our window since, so it is
-            -- compared with the content of the window when the call began, and all that was taken since.
+            -- The provider counted after this call began. Some of the usage that it counted may have left our window since then. So its
+            -- count is compared with the usage in our window when the call began, plus all later usage.
             local known = kept[6 + index] + number(name .. '_ever', 0)
-            -- If the provider counts more than is known here, the difference counts until its reset. If it counts less, nothing changes.
+            -- If the provider counts more than that, the difference counts as usage until its reset. If it counts less, nothing changes.
             local unknown = (limit - left) - known
             if unknown > 0 then
                 local ends = now + (reset > 0 and math.min(reset, window) or window)
@@ -108,7 +108,7 @@ if outcome == 'ok' then
     put('slots', math.min(tonumber(ARGV[25]), slots + 1))
     redis.call('HDEL', state, 'faults', 'open_until', 'limited_in_a_row')
 elseif outcome == 'limited' then
-    -- Of all calls that were running when the provider reached its limit, only the first to report it halves the slots.
+    -- If several calls were running when the provider reached its limit, only the first report halves the slots.
     if kept[6] == number('halvings', 0) then
         put('slots', math.max(1, math.floor(slots / 2)))
         redis.call('HINCRBY', state, 'halvings', 1)
@@ -116,7 +116,7 @@ elseif outcome == 'limited' then
     end
     local default_wait = tonumber(ARGV[28]) * 2 ^ math.min(math.max(number('limited_in_a_row', 1), 1) - 1, 6)
     put('retry_at', math.max(number('retry_at', 0), now + (retry_after >= 0 and retry_after or default_wait)))
-    -- The provider answers, so this is not a fault.
+    -- The provider has answered, so this is not a fault.
     redis.call('HDEL', state, 'faults', 'open_until')
 elseif outcome == 'fault' then
     local faults = redis.call('HINCRBY', state, 'faults', 1)

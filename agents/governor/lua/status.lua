@@ -1,8 +1,8 @@
 -- Reads the state of a provider. Changes nothing.
--- KEYS[1]  and the six that follow: as in acquire.lua
+-- KEYS[1]  to KEYS[7]: as in acquire.lua
 -- ARGV     1..4 milliseconds of the windows by dimension  5 parts of a window  6..9 configured limits (0: none)
--- Returns  {milliseconds now, running calls, fields and values of the state, usage by dimension as text, and the limits, including those
---          that the provider reported}
+-- Returns  {current time in milliseconds, number of running calls, fields and values of the state, usage by dimension as text,
+--          limits by dimension as text: the configured ones, or else those that the provider reported}
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local NAMES = {'requests', 'input_tokens', 'output_tokens', 'day_tokens'}

@@ -1,7 +1,8 @@
--- Drops the oldest fresh events of a tenant as if they had been numbered and had expired, so that readers that stopped before
--- them get an error that they are gone. The caller's transaction must hold the lock of the tenant's log.
--- Parameters  tenant; before: a time; limit: of fresh rows to check
--- Returns     how many fresh rows were dropped
+-- Drops expired events of a tenant that were never numbered. They are counted as numbered events, and all earlier events are deleted, so
+-- that readers that have not read them get the error that these events are gone. The caller's transaction must hold the lock of the
+-- tenant's log.
+-- Parameters  tenant; before: a time; limit: how many of the oldest fresh rows to check
+-- Returns     dropped: number of deleted fresh rows
 WITH oldest AS (
     SELECT f.id, coalesce(f.at, e.at) AS at
     FROM (SELECT * FROM tenants_freshevent WHERE tenant_id = %(tenant)s ORDER BY tenant_id, id LIMIT %(limit)s) f
@@ -13,7 +14,7 @@ WITH oldest AS (
     WHERE tenant_id = %(tenant)s AND id = ANY(ARRAY(SELECT id FROM oldest WHERE coalesce(at, '-infinity') < %(before)s))
     RETURNING id
 ), told AS (
-    -- Events of deleted activities do not count.
+    -- Events of deleted activities are not counted.
     SELECT FROM dropped JOIN oldest USING (id) WHERE oldest.at IS NOT NULL
 ), counted AS (
     UPDATE tenants_eventlog SET last_number = last_number + (SELECT count(*) FROM told)

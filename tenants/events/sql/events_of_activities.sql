@@ -1,13 +1,14 @@
--- The trigger function that records which activities have unnumbered events (`record.sql` attaches it), and the notification.
--- A change sends a notification only if somebody follows the tenant's log, and only for the first event that is not numbered yet:
--- NOTIFY makes commits wait for each other, so work that nobody follows must not pay for it. Followers check again after new events, and
--- once a second in any case.
+-- Creates the trigger function that records which activities have events without a number (`record.sql` attaches it), and the function that
+-- notifies the followers of a log.
+-- A change sends a notification only if the tenant's log has followers, and only for the first event without a number. The reason is that
+-- NOTIFY serializes commits, which would slow down work without followers. Followers check again after new events, and at least once a
+-- second.
 
 CREATE OR REPLACE FUNCTION events_ring(of_tenant uuid) RETURNS void LANGUAGE sql AS $$
     SELECT pg_notify('orchestrator_events', log.tenant_id::text)
     FROM tenants_eventlog log
     WHERE log.tenant_id = of_tenant AND log.listened_until > now()
-      -- Asked only where somebody follows.
+      -- Evaluated only if the log has followers.
       AND (SELECT fresh.id FROM tenants_freshevent fresh WHERE fresh.tenant_id = log.tenant_id LIMIT 1) IS NULL;
 $$;
 
@@ -19,11 +20,11 @@ BEGIN
     IF activities IS NULL THEN
         RETURN NULL;
     END IF;
-    -- What is to be said of them is found when it is numbered: the histories themselves are the events until then. A row points at 16
-    -- histories at most, so that whoever numbers rows knows about how much that is. Followers are asked for before the bell is rung, since
-    -- on most ways through nobody follows, and the call of a function costs more than the question.
+    -- A row only refers to entries of histories; number.sql makes events of them. A row refers to at most 16 activities, so that the size
+    -- of a batch of rows can be estimated. Followers are checked before `events_ring` is called, because most logs have none, and the
+    -- call costs more than the check.
     IF activities[1] = ALL (activities) THEN
-        -- The most frequent case by far, for which grouping and ordering would take longer than all the rest.
+        -- By far the most frequent case. Grouping and ordering would take longer than everything else here.
         IF EXISTS (SELECT FROM tenants_eventlog log WHERE log.tenant_id = tenants[1] AND log.listened_until > now()) THEN
             PERFORM events_ring(tenants[1]);
         END IF;

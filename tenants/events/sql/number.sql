@@ -1,11 +1,12 @@
--- Numbers the fresh events of a tenant, from the oldest on, and creates a delivery for each webhook that selects them. The caller's
--- transaction must hold the lock of the tenant's log.
--- Parameters  tenant; last: the last assigned number; limit: of fresh rows, each with the events of one statement about at most 16 activities
--- Returns     how many fresh rows there were, and how many events
--- Guarantee   an event gets one number, and at most one delivery per webhook. Events that commit later get higher numbers.
---             The events' content comes from the history; the role, pipeline and so on are those of the activity now.
---             The events of an activity that was deleted meanwhile are dropped; they get no numbers.
--- Plan        LIMIT and OFFSET keep the planner from joining, because it cannot estimate the number of rows, and each row must be found by key.
+-- Numbers the oldest fresh events of a tenant, and creates a delivery for each webhook that selects them. The caller's transaction must
+-- hold the lock of the tenant's log.
+-- Parameters  tenant; last: the last assigned number; limit: maximum of fresh rows. A row holds the events of one statement for at most 16
+--             activities.
+-- Returns     taken: number of fresh rows; numbered: number of events
+-- Guarantee   An event gets one number, and at most one delivery per webhook. Events that commit later get higher numbers.
+--             The content of events comes from the history, but the role, pipeline and so on are the current ones of the activity.
+--             Events of activities that have been deleted since get no numbers.
+-- Plan        ARRAY and OFFSET 0 keep the planner from joins: it cannot estimate the number of rows, and each row must be found by key.
 WITH taken AS (
     DELETE FROM tenants_freshevent
     WHERE tenant_id = %(tenant)s AND id = ANY(ARRAY(SELECT id FROM tenants_freshevent WHERE tenant_id = %(tenant)s ORDER BY tenant_id, id LIMIT %(limit)s))
@@ -17,7 +18,7 @@ WITH taken AS (
                'deliverable', a.deliverable_id, 'run', e.run_id,
                'attempts', CASE WHEN e.target = 'failed' THEN coalesce(
                    (SELECT r.attempt FROM activities_activityrun r WHERE r.id = e.run_id), a.attempts) END,
-               -- Agents may choose the code. If it is not a name it is text, and events contain no texts.
+               -- Agents may choose the code. Any other text is omitted, because events contain no free text.
                'error_code', CASE WHEN e.target = 'failed' THEN substring(e.detail -> 'error' ->> 'code' FROM '^[a-z][a-z0-9_]{0,39}$') END)) AS data
     FROM taken t
     CROSS JOIN LATERAL (
@@ -33,7 +34,7 @@ WITH taken AS (
         CROSS JOIN LATERAL (
             SELECT h.seq, h.verb, CASE WHEN h.verb = 'start' THEN 'assigned' ELSE h.source END AS source, h.target
             UNION ALL
-            -- The claim that this start also represents.
+            -- A start from `created` also represents a claim.
             SELECT h.seq - 1, 'claim', 'created', 'assigned' WHERE h.verb = 'start' AND h.source = 'created'
         ) move
     ) e
@@ -71,7 +72,7 @@ WITH taken AS (
 ), counted AS (
     UPDATE tenants_eventlog SET last_number = %(last)s + (SELECT count(*) FROM numbered) WHERE tenant_id = %(tenant)s
 ), webhook AS (
-    -- Locked against removal; a webhook that was just removed gets nothing.
+    -- The lock prevents that a webhook is deleted before its deliveries are committed. A webhook that was just deleted gets none.
     SELECT id, kinds FROM tenants_webhookendpoint WHERE tenant_id = %(tenant)s AND enabled ORDER BY id FOR KEY SHARE
 ), sent AS (
     INSERT INTO tenants_webhookdelivery (id, tenant_id, endpoint_id, event_number, kind, state, next_attempt_at, created_at)

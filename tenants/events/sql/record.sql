@@ -1,4 +1,4 @@
--- Triggers that write events in the transaction of the change, so that the application needs no further statements.
+-- Creates triggers that record events in the transaction of a change, so that the application needs no extra statements.
 
 CREATE FUNCTION events_note(of_tenant uuid, of_kind text, of_activity uuid, of_run uuid, told jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN

@@ -1,9 +1,9 @@
--- Renews the seats of a tenant's streams in one process. Seats that a wiped Redis has lost are created again.
+-- Renews the seats of a tenant's streams in one process. Creates seats again that Redis has lost.
 -- KEYS[1]  sorted set of the tenant: seat -> expiry (ms)
--- KEYS[2]  sorted set of the tenant's displaced seats, likewise
--- KEYS[n]  sorted set of the caller of the seat ARGV[n - 1]
+-- KEYS[2]  sorted set of the tenant's displaced seats: seat -> expiry (ms)
+-- KEYS[n]  from 3: sorted set of the caller of the seat ARGV[n - 1]: seat -> expiry (ms)
 -- ARGV     seconds until they expire, then the seats
--- Returns  the displaced ones of these seats
+-- Returns  those of the seats that were displaced; they are not renewed
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local lapse = tonumber(ARGV[1]) * 1000

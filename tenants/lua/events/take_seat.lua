@@ -1,10 +1,11 @@
--- Takes a seat for one stream, if the tenant and the caller have a free one. Seats that are not renewed expire. Time is the server's.
--- On request, it displaces the caller's oldest seat if none is free; the process with its stream learns that from `hold_seats`.
+-- Takes a seat for one stream if the tenant and the caller have a free one. Seats that are not renewed expire, by the clock of Redis.
+-- If none is free, it can displace the caller's oldest seats. The process with such a stream is notified by its next call of
+-- hold_seats.lua.
 -- KEYS[1]  sorted set of the tenant: seat -> expiry (ms)
--- KEYS[2]  sorted set of the caller, likewise
--- KEYS[3]  sorted set of the tenant's displaced seats, likewise
--- ARGV     seat, seconds until it expires, maximum of the tenant, maximum of the caller, 1 to displace the caller's oldest
--- Returns  {0 if it is taken, 1 if the tenant has none free, 2 if the caller has none, then the displaced seats}
+-- KEYS[2]  sorted set of the caller: seat -> expiry (ms)
+-- KEYS[3]  sorted set of the tenant's displaced seats: seat -> expiry (ms)
+-- ARGV     seat, seconds until it expires, maximum of the tenant, maximum of the caller, 1 to displace the caller's oldest seats
+-- Returns  {0 if the seat is taken, 1 if the tenant has none free, 2 if the caller has none free, then the displaced seats}
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local lapse = tonumber(ARGV[2]) * 1000

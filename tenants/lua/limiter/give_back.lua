@@ -1,8 +1,8 @@
--- Returns unused units of an earlier take, or charges an additional part.
+-- Returns the unused units of an earlier take to its bucket, or charges additional units.
 -- KEYS[1]  hash of the bucket
 -- KEYS[2]  marker of the take. It is deleted, so that a second call changes nothing.
 -- ARGV     rate (units per second), burst (units), amount (units; negative charges more)
--- Returns  {1 if the take was open else 0, units left as text}
+-- Returns  {1 if the marker existed else 0, remaining units as text}
 local rate, burst, amount = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])

@@ -1,7 +1,7 @@
 -- Reads a token bucket without changing it.
 -- KEYS[1]  hash of the bucket
 -- ARGV     rate (units per second), burst (units), cost (units)
--- Returns  {1 if the cost could be taken now else 0, units left as text, milliseconds until it could}
+-- Returns  {1 if the cost can be taken now else 0, remaining units as text, milliseconds until it can be taken (0 if now)}
 local rate, burst, cost = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])

@@ -1,8 +1,8 @@
--- Takes one of the places that all processes share, or renews a place. Time is the server's.
+-- Takes one of the places that all processes share, or renews a place. Places expire by the clock of Redis.
 -- KEYS[1]  sorted set of the places: holder -> expiry (ms)
 -- ARGV     maximum of places, holder, milliseconds until it expires
 -- Returns  1 if the holder has a place, 0 if all are in use
--- The place of a dead holder expires.
+-- If a holder dies, its place expires.
 local most, who, lease = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)

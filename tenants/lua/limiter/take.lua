@@ -1,9 +1,9 @@
--- Takes units from a token bucket that refills steadily. Time is the server's.
--- KEYS[1]  hash of the bucket: tokens, at (microseconds). No hash is a full bucket.
--- KEYS[2]  optional marker of this take. While it exists, taking again under it changes nothing and is allowed.
+-- Takes units from a token bucket that refills steadily, by the clock of Redis.
+-- KEYS[1]  hash of the bucket: tokens, at (microseconds). A missing hash is a full bucket.
+-- KEYS[2]  optional marker of this take. While it exists, the same take is allowed again and changes nothing.
 -- ARGV     rate (units per second), burst (units), cost (units), seconds to keep the marker
--- Returns  {1 if taken else 0, units left as text, milliseconds until there are enough (0 if taken)}
--- A cost above the burst waits for a full bucket and leaves a debt, so that it is slow but never stuck.
+-- Returns  {1 if taken else 0, remaining units as text, milliseconds until there are enough (0 if taken)}
+-- A take that costs more than the burst waits for a full bucket and leaves a debt. Otherwise it could never succeed.
 local rate, burst, cost = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])

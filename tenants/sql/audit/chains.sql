@@ -1,4 +1,4 @@
--- Every chain that has entries, in the order of their ids.
+-- Selects all chains that have entries, in the order of their ids.
 -- Parameters  none
 -- Returns     chain
 -- Plan        one lookup in the index of (chain, number) for each chain, however long the chains are

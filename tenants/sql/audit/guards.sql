@@ -1,8 +1,8 @@
--- The audit trail is append-only. Every entry is added to the end of its chain, in the transaction that it records.
--- A hash covers the text that content.sql makes, which is inserted below; `verify_audit` computes the same with code of its own.
+-- Makes the audit trail append-only. An entry is appended to its chain in the transaction that it records.
+-- A hash covers the text of the expression in content.sql, which is inserted below. `verify_audit` computes the same hashes independently.
 
--- Numbers a new entry and links it to its chain. A transaction that adds to a chain locks it until its end, so entries are added last.
--- Runs as the owner of the table: nobody else may see the entries of the platform, which belong to no tenant.
+-- Assigns the number of a new entry and links it to its chain. A transaction locks each chain to which it appends until it ends, so entries
+-- should be appended last. The function runs as the owner of the table, because processes may not read the platform's entries.
 CREATE FUNCTION audit_append() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
 DECLARE
     entry tenants_auditentry := NEW;
@@ -13,12 +13,12 @@ BEGIN
     SELECT number, hash INTO before FROM tenants_auditentry WHERE chain = entry.chain ORDER BY number DESC LIMIT 1;
     entry.number := coalesce(before.number, 0) + 1;
     entry.previous_hash := coalesce(before.hash, repeat('0', 64));
-    entry.at := clock_timestamp();  -- in the order of the numbers, which the beginnings of transactions are not
+    entry.at := clock_timestamp();  -- ascends with the number; the start of the transaction does not
     entry.hash := encode(sha256(convert_to(entry.previous_hash || {content}, 'UTF8')), 'hex');
     RETURN entry;
 END $$;
 
--- Refuses everybody, including the owner of the table. Only `audit_purge` and `audit_forget` get around it.
+-- Refuses changes by all roles, including the owner of the table. Only `audit_purge` and `audit_forget` may delete.
 CREATE FUNCTION audit_refuse() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP = 'DELETE' AND current_setting('app.audit_purge', true) = 'on' THEN
@@ -31,7 +31,7 @@ CREATE TRIGGER audit_append BEFORE INSERT ON tenants_auditentry FOR EACH ROW EXE
 CREATE TRIGGER audit_refuse BEFORE UPDATE OR DELETE ON tenants_auditentry FOR EACH ROW EXECUTE FUNCTION audit_refuse();
 CREATE TRIGGER audit_refuse_truncate BEFORE TRUNCATE ON tenants_auditentry FOR EACH STATEMENT EXECUTE FUNCTION audit_refuse();
 
--- Deletes the entries of a chain before a moment, never its last one. Returns the number and hash of the last deleted entry.
+-- Deletes the entries of a chain before a time, except its last entry. Returns how many, and the number and hash of the last deleted entry.
 CREATE FUNCTION audit_purge(of_chain uuid, before_moment timestamptz, OUT deleted bigint, OUT up_to bigint, OUT last_hash text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
 BEGIN
@@ -67,7 +67,7 @@ REVOKE EXECUTE ON FUNCTION audit_forget(uuid) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION audit_forget(uuid) TO orchestrator_system;
 
 REVOKE UPDATE, DELETE, TRUNCATE ON tenants_auditentry FROM orchestrator_app, orchestrator_system;
--- Refused logins and actions of the platform belong to no tenant. Processes may add them; only the system's role may read them.
+-- Refused logins and actions of the platform belong to no tenant. All processes may add such entries; only the system role may read them.
 CREATE POLICY platform_entries ON tenants_auditentry FOR INSERT WITH CHECK (tenant_id IS NULL);
--- For the functions above, where the owner is an ordinary role.
+-- The functions above need this policy if row-level security applies to the owner.
 CREATE POLICY of_the_owner ON tenants_auditentry TO CURRENT_USER USING (true) WITH CHECK (true);

@@ -1,4 +1,4 @@
--- Releases what budgets have reserved for runs that have ended.
+-- Releases the amounts that budgets have reserved for runs that have ended.
 -- Parameters  tenant, runs
 -- Returns     id of each budget that has more room now
 WITH budget AS MATERIALIZED (

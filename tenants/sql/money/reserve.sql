@@ -1,9 +1,9 @@
--- Reserves what a run may need in every budget that counts it, or in none: when one has no room, nothing is changed.
--- Parameters  tenant, run, activity, role, deliverable, day; dollars, tokens: the estimate for budgets without one of their own
--- Returns     a row per budget: id, name, unit, period_start (null when nothing was reserved), need, cap, spent and reserved as they are
+-- Reserves the amount that a run may need in every budget that counts it, or in none of them if one has no room.
+-- Parameters  tenant, run, activity, role, deliverable, day; dollars, tokens: the estimate for budgets without their own estimate
+-- Returns     a row per budget: id, name, unit, period_start (null if nothing was reserved), need, cap, spent and reserved as they are
 --             now, has_room, warned (its warning is due now)
--- Guarantee   budgets are locked in the order of their ids, so runs that start at the same time never reserve more than there is.
--- An activity that starts no longer waits for a budget. A run counts as spent when it begins, so a budget of runs reserves nothing.
+-- Guarantee   Budgets are locked in the order of their ids, so concurrent runs never reserve more than the budgets have.
+-- If the run may start, its activity no longer waits for a budget. A budget in runs counts a run when it starts, and reserves nothing.
 WITH budget AS MATERIALIZED (
     SELECT b.*, CASE b.period WHEN 'day' THEN %(day)s::date WHEN 'month' THEN date_trunc('month', %(day)s::date)::date
                               ELSE b.period_start END > b.period_start AS turned

@@ -1,7 +1,7 @@
--- Counts what a run has consumed since its last report in every budget that counts the run, and deducts it from its reservations.
--- Parameters  tenant, run, activity, role, deliverable, day; dollars, tokens: since its last report; ended: deletes its reservations
+-- Adds the consumption of a run since its last report to every budget that counts the run, and deducts it from the run's reservations.
+-- Parameters  tenant, run, activity, role, deliverable, day; dollars, tokens: since its last report; ended: true to delete its reservations
 -- Returns     a row per budget: id, name, unit, period_start, cap, spent, reserved, warned (its warning is due now), and over: the run
---             has used up its reservation, and the cap leaves no more room. It may not use what is reserved for other runs.
+--             has used up its reservation, and the cap leaves no more room. It may not use amounts that are reserved for other runs.
 -- Runs in the transaction that counts the run's report and holds the run's lock.
 WITH budget AS MATERIALIZED (
     SELECT b.*, CASE b.period WHEN 'day' THEN %(day)s::date WHEN 'month' THEN date_trunc('month', %(day)s::date)::date
@@ -19,7 +19,7 @@ WITH budget AS MATERIALIZED (
            CASE b.unit WHEN 'dollars' THEN %(dollars)s::numeric WHEN 'tokens' THEN %(tokens)s::numeric ELSE 0 END AS delta
     FROM budget b LEFT JOIN held h ON h.budget_id = b.id
 ), sums AS MATERIALIZED (
-    -- A report of a day before the budget's period (its transaction began before midnight) does not count in it.
+    -- A report from a day before the budget's period (its transaction began before midnight) does not count in this period.
     SELECT d.*, d.begins > d.period_start AS turned,
            CASE WHEN d.begins > d.period_start THEN d.delta WHEN d.begins = d.period_start THEN d.spent + d.delta ELSE d.spent END AS now_spent,
            CASE WHEN %(ended)s THEN 0 ELSE greatest(d.held - greatest(d.delta, 0), 0) END AS now_held

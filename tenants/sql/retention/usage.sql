@@ -1,4 +1,4 @@
--- Ledger entries that no budget counts any more and whose run was deleted. The function that deletes them has the same conditions.
+-- Selects ledger entries that no budget counts any more and whose run was deleted. The function that deletes them has the same conditions.
 -- Parameters  tenant, before
 -- Returns     id of each
 SELECT r.id FROM tenants_usageentry r
