@@ -176,6 +176,21 @@ def test_waiting_work_moves_to_its_new_place_in_the_queue(
     assert len(engine.agent.calls) == len([*ids, *late])
 
 
+def test_a_new_priority_of_what_a_person_has_claimed_is_in_its_history(
+    client: Any, engine: Engine, tenant: Tenant
+) -> None:
+    task = client.post("/api/v1/activities/", {"name": "Call", "human_role": "editor"}).json()
+    claimed = client.post(f"{task['link']}start/").json()
+
+    client.post(
+        BULK, {"action": "priority", "filter": {"ids": [task["id"]]}, "priority": 3, "expected_count": 1}
+    )
+    bulk_jobs.work()
+
+    changed = client.get(task["link"]).json()
+    assert (changed["priority"], changed["version"]) == (3, claimed["version"] + 1)
+
+
 def test_a_job_with_an_outdated_count_does_nothing(client: Any, engine: Engine, tenant: Tenant) -> None:
     engine.submit(tenant, count=3)
 
