@@ -81,5 +81,5 @@ def of_request(request: Any) -> AdminScope:
 
 
 def add_break_glass(request: Any) -> dict[str, Any]:
-    """A context processor for the banner of every page of the admin."""
+    """Context processor for the banner of every page of the admin."""
     return {"broken_glass": of_request(request).glass}

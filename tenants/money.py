@@ -68,13 +68,13 @@ def delete_budget(tenant_id: UUID, budget_id: UUID) -> None:
 
 
 def lock_budget(tenant_id: UUID, budget_id: UUID) -> Budget:
-    """The budget, locked until the transaction ends. Raises `NotFound`."""
+    """Return the budget, locked until the transaction ends. Raises `NotFound`."""
     rows = Budget.objects.for_tenant(tenant_id).select_for_update()
     return rows.filter(pk=budget_id, deleted_at=None).first_or_raise(NotFound("budget", budget_id))
 
 
 def roll(budget: Budget) -> None:
-    """Begin the current period, if the budget is still in an earlier one. Reservations stay, since their runs go on. Does not save."""
+    """Begin the current period, if the budget is still in an earlier one. Reservations stay, because their runs continue. Does not save."""
     if has_turned(budget):
         budget.period_start, budget.spent = start_of(budget.period, clock.today()), Decimal(0)
         budget.overshoot, budget.warned_at = max(Decimal(0), budget.reserved - budget.cap), None
@@ -100,12 +100,12 @@ def recount(tenant_id: UUID, budget_id: UUID) -> Budget:
 
 
 def to_recount() -> QuerySet[Any]:
-    """Budgets that are due to be counted again. Of all tenants in a `system_scope`."""
+    """Return the budgets that are due to be counted again; those of all tenants in a `system_scope`."""
     return Budget.objects.filter(recount_at__lte=Now(), deleted_at=None)
 
 
 def list_awaited_budgets() -> QuerySet[Any]:
-    """Budgets with waiting work that may go on: there is room for it, the period is over, or the budget was deleted.
+    """Return the budgets whose waiting work may continue: there is money for it, the period is over, or the budget was deleted.
 
     Also budgets whose waiting work has ended, so that they no longer say that work waits.
     """
@@ -127,7 +127,7 @@ BEGINNING = date(1970, 1, 1)
 
 
 def start_of(period: str, day: date) -> date:
-    """The first day of the period that contains `day`."""
+    """Return the first day of the period that contains `day`."""
     if period == BudgetPeriod.DAY:
         return day
     return day.replace(day=1) if period == BudgetPeriod.MONTH else BEGINNING
@@ -166,13 +166,13 @@ def ledger_entries(tenant_id: UUID, *, first: date | None = None, last: date | N
 
 
 def figures_of(group: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of sums as it is shown: without the prefix, and costs without trailing zeros."""
+    """Return a row of sums for people: without the prefix, and costs without trailing zeros."""
     figures = {name.removeprefix(_PREFIX): value for name, value in group.items()}
     return {**figures, "cost_usd": Decimal(figures["cost_usd"]).normalize() + 0}
 
 
 def sum_ledger(budget: Budget, *, since: date) -> Decimal:
-    """The sum of the ledger's entries that a budget counts from a day on, in the budget's unit."""
+    """Return the sum of the ledger's entries that a budget counts from a day on, in the budget's unit."""
     rows = ledger_entries(budget.tenant_id, first=since)
     scope = {name: getattr(budget, name) for name in ("agent_role", "deliverable_id", "activity_id")}
     rows = rows.filter(**{name: value for name, value in scope.items() if value is not None})

@@ -80,6 +80,6 @@ def may_pass(error: BaseException) -> bool:
 
 
 def _sqlstate(error: BaseException) -> str | None:
-    """PostgreSQL's code for an error of Django or psycopg; None when the error did not come from the server."""
+    """Return PostgreSQL's code for an error of Django or psycopg; None if the error did not come from the server."""
     cause = error.__cause__ if isinstance(error, DjangoDatabaseError) else error
     return cause.sqlstate if isinstance(cause, psycopg.Error) else None

@@ -23,7 +23,7 @@ from tenants.signals import pauses_changed, work_resumed
 
 
 class PausingRefused(TenantError):
-    """Only admins of a tenant stop all of its work, and let it go on."""
+    """Only admins of a tenant may pause and resume all of its work."""
 
     code = "forbidden"
     status = 403
@@ -70,13 +70,13 @@ def switch_part(
 
 
 def parts_of(tenant_id: UUID, kind: PauseKind | None = None) -> dict[tuple[str, str], Pause]:
-    """What is paused, by kind and subject. In the caller's `tenant_scope`."""
+    """Return what is paused, by kind and subject. Call it within a `tenant_scope`."""
     rows = Pause.objects.for_tenant(tenant_id)
     return {(row.kind, row.subject): row for row in (rows.filter(kind=kind) if kind else rows)}
 
 
 def with_pauses(rows: QuerySet[Any], kind: PauseKind) -> Any:
-    """`rows` of a tenant-owned table, each annotated with `paused`: whether a pause of this kind names its id."""
+    """Annotate rows of a tenant-owned table with `paused`: whether a pause of this kind names the row's id."""
     pauses = Pause.objects.filter(
         tenant_id=OuterRef("tenant_id"), kind=kind, subject=Cast(OuterRef("pk"), CharField())
     )
@@ -84,7 +84,7 @@ def with_pauses(rows: QuerySet[Any], kind: PauseKind) -> Any:
 
 
 def scopes_of(pauses: Iterable[Pause]) -> Iterable[str]:
-    """The scopes of admission that pauses stop. Not for providers, whose pause stops the roles that call them."""
+    """Return the scopes of admission that pauses stop. A pause of a provider has none, because it stops the roles that call it."""
     return (
         f"{pause.kind}:{pause.tenant_id}:{pause.subject}"
         for pause in pauses

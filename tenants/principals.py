@@ -31,12 +31,12 @@ class Principal:
 
     @property
     def credential(self) -> str:
-        """The id of the token or of the person's account. Unlike the name in `actor`, nobody can choose it."""
+        """Return the id of the token or of the person's account. Unlike the name in `actor`, nobody can choose it."""
         return f"token:{self.token_id}" if self.token_id else f"user:{self.user_id}"
 
     @property
     def identity(self) -> str:
-        """Who acts: the person, with whichever credential they signed in; for a token that belongs to nobody, the token itself."""
+        """Return who acts: the person, whatever credential they used; for a token that belongs to nobody, the token itself."""
         person = self.user_id or self.person_id
         return f"user:{person}" if person else self.credential
 
@@ -50,6 +50,6 @@ class Principal:
 
 
 def caller_of(request: Any) -> Principal | None:
-    """The principal that a request was authenticated as, or None."""
+    """Return the principal that a request was authenticated as, or None."""
     caller = request.user
     return caller if isinstance(caller, Principal) else None

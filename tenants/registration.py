@@ -66,7 +66,7 @@ def register(slug: str, name: str = "") -> Tenant:
 
 
 def find(slug: str) -> Tenant:
-    """The tenant of this slug, for commands of the platform. Raises `TenantNotFound`."""
+    """Return the tenant with this slug, for commands of the platform. Raises `TenantNotFound`."""
     with system_scope():
         tenant = Tenant.objects.filter(slug=slug).first()
     if tenant is None:

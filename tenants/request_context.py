@@ -22,7 +22,7 @@ _request: ContextVar[str] = ContextVar("set_going_by", default="")
 
 
 def current() -> dict[str, Any]:
-    """What to store with work that is created here; empty when no request caused it, as for a schedule.
+    """Return what to store with work that is created here. Empty if no request caused it, as for a schedule.
 
     While tracing is on, it names the open span as well.
     """
@@ -31,21 +31,21 @@ def current() -> dict[str, Any]:
 
 
 def dump_current() -> str | None:
-    """`current` as JSON, for the parameter of a statement; None when it is empty."""
+    """Return `current` as JSON, for the parameter of a statement; None if it is empty."""
     facts = current()
     return orjson.dumps(facts).decode() if facts else None
 
 
 @contextmanager
 def of_request(request_id: str) -> Iterator[None]:
-    """What happens inside is caused by this request."""
+    """Attribute everything within the block to this request."""
     with _caused_by(request_id), structlog.contextvars.bound_contextvars(request_id=request_id):
         yield
 
 
 @contextmanager
 def of_work(causes: Iterable[Mapping[str, Any] | None], **ids: str) -> Iterator[None]:
-    """Inside, work runs that `causes` (oldest first) have caused. The newest that names a request counts; log lines carry `ids`."""
+    """Attribute everything within the block to `causes` (oldest first). The newest that names a request counts; log lines carry `ids`."""
     request_id = next(
         (cause[REQUEST] for cause in reversed(list(causes)) if cause and cause.get(REQUEST)), ""
     )
@@ -56,7 +56,7 @@ def of_work(causes: Iterable[Mapping[str, Any] | None], **ids: str) -> Iterator[
 
 @contextmanager
 def of_callback(cause: Mapping[str, Any] | None, **ids: str) -> Iterator[None]:
-    """Inside, a request is answered that belongs to running work: what it causes is attributed to the request that caused that work."""
+    """Attribute everything within the block, which answers a request of running work, to the request that caused that work."""
     request_id = (cause or {}).get(REQUEST) or ""
     facts = {"caused_by": request_id} if request_id else {}
     with (

@@ -50,7 +50,7 @@ class Kind:
 
     @property
     def default_days(self) -> float | None:
-        """None: never deleted, unless the tenant's own policy says otherwise."""
+        """Return the default number of days. None: never deleted, unless the tenant's own policy says otherwise."""
         return settings.ORCHESTRATOR_RETENTION_DAYS[self.name]
 
 
@@ -79,7 +79,7 @@ class Rows:
     name: str
 
     def portion(self, tenant_id: UUID, before: datetime, most: int) -> int:
-        """One bounded statement. Locked rows are left for the next portion; foreign keys delete what refers to the rows."""
+        """Delete a portion with one statement. Locked rows are left for the next portion; foreign keys delete what refers to the rows."""
         rows = f"{self._query()} LIMIT %(most)s FOR UPDATE OF r SKIP LOCKED"
         text = f"DELETE FROM {self.table} WHERE tenant_id = %(tenant)s AND id IN ({rows}) RETURNING id"  # noqa: S608
         return len(self._run(text, tenant=tenant_id, before=before, most=most))
@@ -135,7 +135,7 @@ NEVER = "never"
 
 
 class RetentionInvalid(TenantError):
-    """A policy names an unknown kind, or days that are no days. `errors` has each by its path."""
+    """A policy names an unknown kind, or an invalid number of days. `errors` has each error by its path."""
 
     code = "invalid_retention"
     status = 400
@@ -146,19 +146,19 @@ class RetentionInvalid(TenantError):
 
 
 def days_of(tenant_id: UUID) -> dict[str, float | None]:
-    """The days in force for a tenant, by kind."""
+    """Return the days in force for a tenant, by kind."""
     own = own_days_of(tenant_id)
     return {name: own.get(name, kind.default_days) for name, kind in all_kinds().items()}
 
 
 def own_days_of(tenant_id: UUID) -> dict[str, int | None]:
-    """The days that the tenant has set itself, by kind."""
+    """Return the days that the tenant has set itself, by kind."""
     with tenant_scope(tenant_id):
         return dict(RetentionPolicy.objects.for_tenant(tenant_id).values_list("kind", "days"))
 
 
 def cutoff(days: float | None, *, now: datetime | None = None) -> datetime | None:
-    """Rows older than this may be deleted; None when none may."""
+    """Return the time before which rows may be deleted; None if none may."""
     return None if days is None else (now or clock.now()) - timedelta(days=days)
 
 
@@ -179,19 +179,19 @@ def replace_policies(tenant_id: UUID, policies: Mapping[str, object], *, actor: 
 
 
 def overrides(kind: str) -> dict[UUID, int | None]:
-    """The days that tenants have set for one kind, by tenant: for files, which are deleted for all tenants at once."""
+    """Return the days that tenants have set for one kind, by tenant. For files, which are deleted for all tenants at once."""
     with system_scope():
         return dict(RetentionPolicy.objects.filter(kind=kind).values_list("tenant_id", "days"))
 
 
 def tenants_in_order() -> list[UUID]:
-    """Every tenant, in the order in which a pass visits them."""
+    """Yield every tenant, in the order in which a pass visits them."""
     with system_scope():
         return list(Tenant.objects.order_by("pk").values_list("pk", flat=True))
 
 
 def list_departed_tenants() -> set[UUID]:
-    """Tenants that were off-boarded: whatever is left of them may be deleted."""
+    """Return the tenants that were off-boarded. All their remaining data may be deleted."""
     with system_scope():
         return set(DepartedTenant.objects.values_list("pk", flat=True))
 
@@ -241,7 +241,7 @@ def purge(tenant_id: UUID, kind: Kind, *, now: datetime | None = None, until: fl
 
 
 def count(tenant_id: UUID, kind: Kind, *, now: datetime | None = None) -> int:
-    """How many rows `purge` would delete now."""
+    """Return how many rows `purge` would delete now."""
     before = cutoff(days_of(tenant_id)[kind.name], now=now)
     if before is None:
         return 0
@@ -250,7 +250,7 @@ def count(tenant_id: UUID, kind: Kind, *, now: datetime | None = None) -> int:
 
 
 def _claim() -> Kind | None:
-    """A kind that is due. It is postponed at once, so that two workers take different kinds; if one dies, it is due again later."""
+    """Take a kind that is due, if any. It is postponed at once, so two workers take different kinds. If one dies, it is due again."""
     with system_scope(), transaction.atomic(using=SYSTEM):
         due = RetentionPass.objects.filter(due_at__lte=Now(), kind__in=all_kinds()).order_by("due_at")
         row = due.select_for_update(skip_locked=True).first()

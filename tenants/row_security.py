@@ -31,7 +31,7 @@ ADMIN_READS, ADMIN_WRITES = (
 
 
 def _admin_policies(table: str, column: str) -> str:
-    """SQL by which the admin's role sees and changes rows of its request's tenants. Does nothing without the role, or a second time."""
+    """Return the SQL by which the admin's role sees and changes rows of its request's tenants. It does nothing without the role."""
     return f"""
         IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'orchestrator_admin')
            AND NOT EXISTS (SELECT FROM pg_policies WHERE tablename = {table} AND policyname = 'admin_reads') THEN
@@ -124,7 +124,7 @@ _ADMIN = r"app\.admin_"
 
 
 def find_errors(tables: list[str]) -> list[str]:
-    """What would let one tenant see another's rows: a role that bypasses policies, or tables without a forced policy, named or not."""
+    """Return what would let one tenant see another's rows: a role that bypasses policies, or tables without a forced policy."""
     with connections[APP].cursor() as cursor:
         cursor.execute(
             "SELECT current_user, rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user"
@@ -161,7 +161,7 @@ def refuse_unsafe_database(tables: list[str]) -> None:
 
 
 def tenant_tables() -> list[str]:
-    """Tables that belong to tenants: every concrete model with a field `tenant`, and the tenants themselves."""
+    """Return the tables that belong to tenants: those of every concrete model with a field `tenant`, and the tenants themselves."""
     models = [m for m in apps.get_models() if any(f.name == "tenant" for f in m._meta.concrete_fields)]
     return sorted({m._meta.db_table for m in models} | {"tenants_tenant"})
 

@@ -30,7 +30,7 @@ class ViewRefused(TenantError):
 
 
 class ViewNotFound(ViewRefused):
-    """There is no such view, or this person cannot see it."""
+    """The view does not exist, or this person cannot see it."""
 
     code = "not_found"
     status = 404
@@ -51,14 +51,14 @@ class ViewNameTaken(ViewRefused):
 
 
 class TooManyViews(ViewRefused):
-    """There are as many views as allowed. Delete one that nobody needs."""
+    """The maximum number of views is reached. Delete one that nobody needs."""
 
     code = "too_many_views"
     status = 409
 
 
 def views_of(who: Principal, page: str = "") -> list[SavedView]:
-    """The person's own views and the shared ones, by name; of one page, or of all. In the caller's `tenant_scope`."""
+    """Return the person's own views and the shared ones, by name; of one page, or of all. Call it within a `tenant_scope`."""
     rows = SavedView.objects.for_tenant(who.tenant_id).filter(_visible_to(who))
     return list((rows.filter(page=page) if page else rows).order_by("page", "name", "pk"))
 
@@ -146,7 +146,7 @@ def _check_name(name: str) -> str:
 
 
 def _owner(who: Principal, *, shared: bool) -> Membership | None:
-    """The owner of a new view, None for a shared one. Locks everybody who could save another at the same time, so that `MOST` holds."""
+    """Return the owner of a new view, None for a shared one. Locks everybody who could save another one now, so that `MOST` holds."""
     rows = Membership.objects.for_tenant(who.tenant_id).select_for_update(no_key=True).order_by("pk")
     if shared:
         who.require_admin(ViewForbidden)

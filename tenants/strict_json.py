@@ -170,7 +170,7 @@ def _error_of_text(text: str) -> str | None:
 
 
 def _path(link: _Link) -> str:
-    """The path to a value, such as `steps[2].params`."""
+    """Return the path to a value, such as `steps[2].params`."""
     keys: list[str | int] = []
     while link[2] is not None:
         keys.append(link[2])

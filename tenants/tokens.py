@@ -103,7 +103,7 @@ def hash_of(secret: str) -> str:
 
 
 def principal_of(secret: str) -> Principal:
-    """The caller with this secret. Raises `TokenRefused`. Not to be called in a transaction, as there is no tenant yet."""
+    """Return the caller with this secret. Raises `TokenRefused`. Must not run in a transaction, because there is no tenant yet."""
     if not SECRET_SHAPE.fullmatch(secret):
         raise TokenRefused("The token is not valid.")
     digest = hash_of(secret)
@@ -130,7 +130,7 @@ def _look_up(digest: str) -> tuple[Principal, datetime | None]:
 
 
 def _membership_of(token: ApiToken) -> Membership | None:
-    """The membership of the person to whom a token belongs. None if it belongs to nobody, or they are no longer a member."""
+    """Return the membership of the person to whom a token belongs. None if it belongs to nobody, or they are no longer a member."""
     if token.user_id is None:
         return None
     set_tenant(token.tenant_id)

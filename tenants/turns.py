@@ -92,7 +92,7 @@ class Turns(Generic[Item]):
             return True
 
     def take(self) -> Turn[Item] | None:
-        """The next request that may begin now, or None. It runs until `end`."""
+        """Return the next request that may begin now, or None. It runs until `end`."""
         with self._changed:
             if self._running >= self._in_all:
                 return None
@@ -112,7 +112,7 @@ class Turns(Generic[Item]):
             return line.waiting.popleft()
 
     def end(self, turn: Turn[Item], computed: float) -> None:
-        """The request has ended, and has used so many seconds of CPU time."""
+        """Note that the request has ended, and how many seconds of CPU time it has used."""
         with self._changed:
             now, line = self._clock(), self._lines[turn.line]
             self._running -= 1
@@ -133,7 +133,7 @@ class Turns(Generic[Item]):
             self._changed.notify_all()
 
     def seconds_until_next(self) -> float:
-        """How long until the next pausing line may go on; infinite if none pauses."""
+        """Return how long it takes until the next pausing line may continue; infinite if none pauses."""
         with self._changed:
             now = self._clock()
             due = (line.not_before - now for line in self._lines.values() if line.waiting)
@@ -204,7 +204,7 @@ _here = threading.local()
 
 @contextmanager
 def hold_turn(turns: Turns[Item], turn: Turn[Item]) -> Iterator[None]:
-    """Inside, this thread answers the request of that turn."""
+    """Note that this thread answers the request of that turn within the block."""
     _here.turns, _here.turn = turns, turn
     turn.began_computing = time.thread_time()
     try:
@@ -215,7 +215,7 @@ def hold_turn(turns: Turns[Item], turn: Turn[Item]) -> Iterator[None]:
 
 
 def belongs_to(tenant_id: UUID) -> None:
-    """The request that this thread answers was authenticated as one of this tenant."""
+    """Note that the request of this thread was authenticated as one of this tenant."""
     turn = getattr(_here, "turn", None)
     if turn is not None:
         turn.tenant = str(tenant_id)

@@ -19,7 +19,7 @@ OPTIONS = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_NON_STR_KEYS
 
 
 def dumps(data: Any) -> bytes:
-    """The bytes of a JSON document as the API writes it."""
+    """Return the bytes of a JSON document as the API writes it."""
     return dumps_stored(data, default=_write_value, option=OPTIONS)
 
 
@@ -40,7 +40,7 @@ def _write_value(value: Any) -> Any:
 
 
 def as_utc(value: datetime.datetime) -> datetime.datetime:
-    """The same moment in UTC. A naive time counts as UTC, which the project uses everywhere."""
+    """Return the same moment in UTC. A naive time counts as UTC, which the project uses everywhere."""
     return value.replace(tzinfo=datetime.UTC) if value.tzinfo is None else value.astimezone(datetime.UTC)
 
 

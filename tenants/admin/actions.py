@@ -59,7 +59,7 @@ class Action:
 
     @property
     def button_name(self) -> str:
-        """The name of the button in the admin and of its address."""
+        """Return the name of the button in the admin and of its address."""
         return self.path.replace("-", "_")
 
 

@@ -64,7 +64,7 @@ class TenantView(GenericAPIView):
 
     @property
     def principal(self) -> Principal:
-        """The caller. Only for views that require a credential."""
+        """Return the caller. Only for views that require a credential."""
         principal = caller_of(self.request)
         assert principal is not None, "the view's permissions allow requests without a caller"  # noqa: S101
         return principal

@@ -155,7 +155,7 @@ class Tenant(PlainNames, models.Model):
 
     @property
     def cap(self) -> int | None:
-        """How many activities may run at once over all roles: its own limit, or else its plan's. None: no limit."""
+        """Return how many activities may run at once over all roles: by its own limit, or else its plan's. None: no limit."""
         own = self.max_concurrency
         return own if own is not None or self.plan is None else self.plan.max_concurrency
 
@@ -165,7 +165,7 @@ class Tenant(PlainNames, models.Model):
         return own if own is not None or self.plan is None else self.plan.max_concurrency_per_group
 
     def cap_of_role(self, role: str) -> int | None:
-        """Its plan's cap for a role, if there is one."""
+        """Return its plan's cap for a role, if there is one."""
         return None if self.plan is None else self.plan.roles.get(role)
 
 

@@ -89,7 +89,7 @@ def span(
     links: Sequence[Cause] = (),
     began: int | None = None,
 ) -> AbstractContextManager[None]:
-    """A span around the block. A child of its cause if there is only one, and a recent one; otherwise it has links to all causes.
+    """Open a span around the block. It is a child of its cause if there is exactly one, and a recent one; otherwise it links to all causes.
 
     It always has links to `links`. `began`: nanoseconds since the epoch, if the span began before the block. The span records the type of
     an exception, never its text.
@@ -100,7 +100,7 @@ def span(
 
 
 def part(name: str, kind: str = INTERNAL, **attributes: Any) -> AbstractContextManager[None]:
-    """A span within the open one; nothing if none is open, so that background upkeep makes no traces."""
+    """Open a span within the open one. Does nothing if none is open, so that system jobs make no traces."""
     if _spans is None or not _spans.current_context():
         return NOTHING
     return _spans.open(name, kind, attributes, (), (), None)
@@ -117,7 +117,7 @@ def attempt(name: str, work: Callable[[], T], *, kind: str = INTERNAL, links: Se
 
 
 def background_task(name: str, work: Callable[P, T]) -> Callable[P, T]:
-    """`work` as an attempt with a link to the span that sent the message for it."""
+    """Wrap `work` as an attempt with a link to the span that sent its message."""
 
     @wraps(work)
     def attempt_traced(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -127,7 +127,7 @@ def background_task(name: str, work: Callable[P, T]) -> Callable[P, T]:
 
 
 def current_context() -> dict[str, Any]:
-    """What to store of the open span with work that it causes; empty when no span is open."""
+    """Return what to store of the open span with work that it causes. Empty if no span is open."""
     return {} if _spans is None else _spans.current_context()
 
 
@@ -162,7 +162,7 @@ def note_arrival(traceparent: object) -> None:
 
 
 def arrival() -> list[Cause]:
-    """The span that sent the message. Only the first call returns it, since a worker may do other work with the same message."""
+    """Return the span that sent the message. Only the first call returns it, because a worker may do other work with the same message."""
     if _spans is None or not (traceparent := _arrived.get()):
         return []
     _arrived.set("")

@@ -46,7 +46,7 @@ class OpenTelemetrySpans:
     def open(
         self, name: str, kind: str, attributes: Mapping[str, Any], causes: Sequence[Cause], links: Sequence[Cause], began: int | None
     ) -> Iterator[None]:  # fmt: skip
-        """A child of its only cause if that is recent, or of the open span if it has no causes; otherwise a trace of its own."""
+        """Open a child of its only cause if that is recent, or of the open span if it has no causes. Otherwise begin a separate trace."""
         parent, linked, trace_began = _place_span(causes)
         token = _began.set(trace_began)
         contexts = [_context_of(link) for link in (*linked, *links)]
@@ -105,14 +105,14 @@ class OpenTelemetrySpans:
 
 
 def _count_of(result: object) -> dict[str, int]:
-    """How much was done, if the result of the work says so."""
+    """Return how much was done, if the result of the work says so."""
     if isinstance(result, Sized) and not isinstance(result, str):
         return {"orchestrator.count": len(result)}
     return {"orchestrator.count": int(result)} if isinstance(result, int) else {}
 
 
 def _place_span(causes: Sequence[Cause]) -> tuple[context.Context | None, Sequence[Cause], float]:
-    """The parent of a span (None: the open span), its links, and when its trace began."""
+    """Return the parent of a span (None: the open span), its links, and when its trace began."""
     now = time.time()
     known = [cause for cause in causes if _context_of(cause).is_valid]
     if not known:
