@@ -23,7 +23,7 @@ is ignored: after an upgrade that changes the keys below, admission is rebuilt.
     tokens, holds         hash  "tenant|role" -> "tokens|at ms"; "tenant|role|urgent or rest" -> "until ms|code|holder"
     starts:<scope>        zset  grant by the ms of its start, of the last minute
     due           zset    "tenant|role|band" that waits for a rate limit, by the ms at which this has a token
-    alarm         string  the ms at which a caller has been told to call again
+    alarm         string  the ms at which a caller will call again, for a rate limit
     files, file_uses      hash  "tenant|digest" -> paths of a set of files, and how many waiting or running activities have it
     holders:<tenant>      hash  digest -> activity that runs on these files
     claims:<tenant>       hash  lane that waits for its files -> "band|score" of its claim to them

@@ -11,5 +11,5 @@ local slot = read_slot(ARGV[1])
 if not slot or slot.grant ~= ARGV[2] then
     return 0
 end
-leave_seat(ARGV[1], slot)
+release_seat(ARGV[1], slot)
 return 1

@@ -30,7 +30,7 @@ read_fields("slots", slots)
 read_fields("entries", entries)
 read_fields("again", slots)
 
-look_at_what_is_due()
+mark_due_places()
 for _, item in ipairs(request.hold) do
     hold_back(item[1], item[2], item[3] == 1, item[4], item[5], item[6])
 end
@@ -53,13 +53,13 @@ for _, item in ipairs(request.offer) do
 end
 reindex()
 
-to_start = request.start
+starts_left = request.start
 for _, role in ipairs(request.start_roles) do
-    startable[role] = true
+    startable_roles[role] = true
 end
 
 local grants = grant_express(request.limit)
-look_around()
+prepare_candidates()
 while #grants < request.limit do
     local granted = grant_next(request.ageing_ms, request.share)
     if not granted then
@@ -67,8 +67,8 @@ while #grants < request.limit do
     end
     grants[#grants + 1] = granted
 end
-local ask, waits = ask_again_in(), nil
-for _, waiting in pairs(all_of("waiting")) do
+local ask, waits = ms_until_next_call(), nil
+for _, waiting in pairs(all_fields("waiting")) do
     if waiting then
         waits = true
     end

@@ -9,7 +9,7 @@
 --          `position`: 1 plus the number of activities before it that wait for the same scope. For a limit of its tenant, these are the
 --          tenant's; for other limits also those of other tenants, by band and virtual time. Ageing is ignored.
 
-local LOOKED_AT = 200 -- lanes of a place, or tenants, that are counted exactly; each further one counts as one activity
+local COUNTED_EXACTLY = 200 -- lanes of a place, or tenants, that are counted exactly; each further one counts as one activity
 
 if not open() then
     return cjson.encode({ state = "closed" })
@@ -27,8 +27,8 @@ local parts = lane_parts(lane)
 local tenant, band = parts.tenant, parts.band
 local score = redis.call("ZSCORE", key("queue:" .. lane), ARGV[1])
 
-local function backlog(whose, role, of_band)
-    return number("backlog", whose .. "|" .. role .. "|" .. of_band, "0")
+local function backlog(of_tenant, role, of_band)
+    return number("backlog", of_tenant .. "|" .. role .. "|" .. of_band, "0")
 end
 
 -- Counts the waiters of a lane that come before the activity. In its own lane, this includes waiters with the same score and a smaller id.
@@ -41,14 +41,14 @@ end
 
 -- Counts waiters of the tenant in this band and role that come before the activity by score.
 local function before_in_place(role)
-    local index, before = lanes_of(tenant, role, band), 0
-    local lanes = redis.call("ZRANGE", index, 0, LOOKED_AT - 1)
+    local index, before = lanes_key(tenant, role, band), 0
+    local lanes = redis.call("ZRANGE", index, 0, COUNTED_EXACTLY - 1)
     for _, other in ipairs(lanes) do
         before = before + before_in_lane(other)
     end
-    if #lanes == LOOKED_AT then
+    if #lanes == COUNTED_EXACTLY then
         local rest = redis.call("ZCOUNT", index, "-inf", "(" .. score)
-        before = before + math.max(0, rest - LOOKED_AT)
+        before = before + math.max(0, rest - COUNTED_EXACTLY)
     end
     return before
 end
@@ -65,8 +65,8 @@ local function own_before(roles)
     return same, lower
 end
 
-local function seconds_charged(whose, role)
-    return math.max(expected_seconds(whose, role), 0.001) / number("weights", whose, "1")
+local function seconds_charged(of_tenant, role)
+    return math.max(expected_seconds(of_tenant, role), 0.001) / number("weights", of_tenant, "1")
 end
 
 -- Counts waiters of other tenants that come before the activity: all in more urgent bands, and in its own band those whose
@@ -77,12 +77,12 @@ local function others_before(roles, own_in_band)
         for of_band = 1, band - 1 do
             before = before + number("waiting", role .. "|" .. of_band, "0") - backlog(tenant, role, of_band)
         end
-        local turn_comes = virtual_time(domain_of(role), tenant, band) + own_in_band * seconds_charged(tenant, parts.role)
-        local ready = redis.call("ZRANGEBYSCORE", ready_of(role, band), "-inf", turn_comes, "WITHSCORES", "LIMIT", 0, LOOKED_AT)
+        local turn_time = virtual_time(domain_of(role), tenant, band) + own_in_band * seconds_charged(tenant, parts.role)
+        local ready = redis.call("ZRANGEBYSCORE", ready_key(role, band), "-inf", turn_time, "WITHSCORES", "LIMIT", 0, COUNTED_EXACTLY)
         for i = 1, #ready, 2 do
             local other = split(ready[i], "|", 2)[2]
             if other ~= tenant then
-                local ahead = (turn_comes - tonumber(ready[i + 1])) / seconds_charged(other, role)
+                local ahead = (turn_time - tonumber(ready[i + 1])) / seconds_charged(other, role)
                 local turns = math.ceil(ahead - 1e-6)
                 -- At equal virtual time, the tenant with the lower score comes first.
                 if math.abs(turns - ahead) < 1e-6 and tonumber(string.sub(ready[i], 1, 15)) < tonumber(score) then
@@ -91,8 +91,8 @@ local function others_before(roles, own_in_band)
                 before = before + math.min(turns, backlog(other, role, band))
             end
         end
-        if #ready == LOOKED_AT * 2 then
-            before = before + redis.call("ZCOUNT", ready_of(role, band), "-inf", turn_comes) - LOOKED_AT
+        if #ready == COUNTED_EXACTLY * 2 then
+            before = before + redis.call("ZCOUNT", ready_key(role, band), "-inf", turn_time) - COUNTED_EXACTLY
         end
     end
     return before
@@ -115,11 +115,11 @@ local function before(scope)
     local kind = scope and string.match(scope, "^%a+") or "seats"
     local pool, domain = pool_of(parts.role), domain_of(parts.role)
     if kind == "group" or kind == "files" then
-        local found = before_in_lane(lane)
+        local count_before = before_in_lane(lane)
         for of_band = 1, band - 1 do
-            found = found + redis.call("ZCARD", key("queue:" .. lane_name(tenant, parts.role, of_band, parts.group)))
+            count_before = count_before + redis.call("ZCARD", key("queue:" .. lane_name(tenant, parts.role, of_band, parts.group)))
         end
-        return found
+        return count_before
     elseif kind == "pipeline" or kind == "schedule" or kind == "pair" or kind == "rate" or kind == "hold" then
         local same, lower = own_before({ parts.role })
         return same + lower
@@ -138,7 +138,7 @@ end
 
 local pool = pool_of(parts.role)
 -- Pauses do not apply to work that a person allowed to run despite them; all other limits do.
-local cap = redis.call("ZSCORE", key("express"), ARGV[1]) and cap_past_pauses or cap_of
+local cap = redis.call("ZSCORE", key("express"), ARGV[1]) and cap_without_pauses or cap_of
 local function full_of(scopes)
     for _, each in ipairs(scopes) do
         local most = cap(each, parts.tenant, parts.role)
@@ -150,12 +150,12 @@ local function full_of(scopes)
 end
 local scope, due
 local full = cap == cap_of and full_of(origin_scopes(parts)) or full_of(lane_scopes(parts))
-    or parts.files ~= "" and files_in_the_way(lane, parts) or full_of(scopes_of(parts))
+    or parts.files ~= "" and blocking_files(lane, parts) or full_of(scopes_of(parts))
 if not full then
-    full, due = late(parts.tenant, parts.role, parts.band)
+    full, due = full_rate_limit(parts.tenant, parts.role, parts.band)
 end
 if not full then
-    full, due = role_late(parts.role)
+    full, due = full_rate_limit_of_role(parts.role)
 end
 scope = pool and full
 local answer = {
@@ -188,8 +188,8 @@ if scope then
         local _, limit = window_of(parts.tenant, parts.role)
         answer.cap, answer.used = limit, starts_in(scope)
     elseif kind == "hold" then
-        local said = split(field("holds", hold_field(parts.tenant, parts.role, parts.band)), "|", 3)
-        answer.code, answer.holder = said[2], said[3]
+        local hold_parts = split(field("holds", hold_field(parts.tenant, parts.role, parts.band)), "|", 3)
+        answer.code, answer.holder = hold_parts[2], hold_parts[3]
     end
 end
 return cjson.encode(answer)

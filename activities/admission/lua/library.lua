@@ -23,15 +23,15 @@ local BANDS = 4
 local generation, root
 local time = redis.call("TIME")
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-local memo, whole, unwritten = {}, {}, {} -- values read in this call, hashes that were read in full, and values to write
-local ahead = {} -- pairs of tenant and role whose counts were read
+local read_values, read_in_full, unwritten = {}, {}, {} -- by hash; `unwritten` holds the values to write
+local counts_read = {} -- pairs of tenant and role whose counts were read
 -- The hashes places:<tenant> that were read, the changed places, and the places of which only the virtual time changed.
 local places, dirty, retimed = {}, {}, {}
 
 local function use(name)
     generation = name
     root = POINTER .. ":" .. name .. ":"
-    memo, whole, unwritten, ahead, places, dirty, retimed = {}, {}, {}, {}, {}, {}, {}
+    read_values, read_in_full, unwritten, counts_read, places, dirty, retimed = {}, {}, {}, {}, {}, {}, {}
 end
 
 local function open()
@@ -64,29 +64,29 @@ end
 
 local AT_ONCE = 1000 -- fields per command, because Lua can pass only a few thousand arguments
 
-local function known_of(name)
-    local known = memo[name]
+local function known_fields(name)
+    local known = read_values[name]
     if not known then
         known = {}
-        memo[name] = known
+        read_values[name] = known
     end
     return known
 end
 
 -- Returns a field of a hash as text, or false.
-local function field(name, of)
-    local known = known_of(name)
-    if known[of] == nil then
-        known[of] = not whole[name] and redis.call("HGET", key(name), of)
+local function field(name, field_name)
+    local known = known_fields(name)
+    if known[field_name] == nil then
+        known[field_name] = not read_in_full[name] and redis.call("HGET", key(name), field_name)
     end
-    return known[of]
+    return known[field_name]
 end
 
-local function read_fields(name, wanted)
-    local known, missing = known_of(name), {}
-    for _, of in ipairs(wanted) do
-        if known[of] == nil and not whole[name] then
-            missing[#missing + 1] = of
+local function read_fields(name, field_names)
+    local known, missing = known_fields(name), {}
+    for _, field_name in ipairs(field_names) do
+        if known[field_name] == nil and not read_in_full[name] then
+            missing[#missing + 1] = field_name
         end
     end
     for from = 1, #missing, AT_ONCE do
@@ -98,43 +98,43 @@ local function read_fields(name, wanted)
 end
 
 -- Returns all fields of a small hash, as text by name. The text is false if the field was deleted in this call.
-local function all_of(name)
-    local known = known_of(name)
-    if not whole[name] then
-        local found = redis.call("HGETALL", key(name))
-        for i = 1, #found, 2 do
-            if known[found[i]] == nil then
-                known[found[i]] = found[i + 1]
+local function all_fields(name)
+    local known = known_fields(name)
+    if not read_in_full[name] then
+        local reply = redis.call("HGETALL", key(name))
+        for i = 1, #reply, 2 do
+            if known[reply[i]] == nil then
+                known[reply[i]] = reply[i + 1]
             end
         end
-        whole[name] = true
+        read_in_full[name] = true
     end
     return known
 end
 
 -- A `value` of false deletes the field.
-local function put(name, of, value)
+local function put(name, field_name, value)
     unwritten[name] = unwritten[name] or {}
-    unwritten[name][of] = value
+    unwritten[name][field_name] = value
 end
 
-local function set_field(name, of, value)
-    known_of(name)[of] = value
-    put(name, of, value)
+local function set_field(name, field_name, value)
+    known_fields(name)[field_name] = value
+    put(name, field_name, value)
 end
 
-local function drop_field(name, of)
-    set_field(name, of, false)
+local function drop_field(name, field_name)
+    set_field(name, field_name, false)
 end
 
-local function number(name, of, default)
-    return tonumber(field(name, of) or default)
+local function number(name, field_name, default)
+    return tonumber(field(name, field_name) or default)
 end
 
 -- Adds an amount to a count and returns the result, which is at least 0. A count of 0 is deleted.
-local function count(name, of, amount)
-    local value = math.max(0, number(name, of, "0") + amount)
-    set_field(name, of, value > 0 and string.format("%d", value))
+local function count(name, field_name, amount)
+    local value = math.max(0, number(name, field_name, "0") + amount)
+    set_field(name, field_name, value > 0 and string.format("%d", value))
     return value
 end
 
@@ -146,11 +146,11 @@ local function write_back()
     end
     for name, values in pairs(unwritten) do
         local written, gone = {}, {}
-        for of, value in pairs(values) do
+        for field_name, value in pairs(values) do
             if value then
-                written[#written + 1], written[#written + 2] = of, value
+                written[#written + 1], written[#written + 2] = field_name, value
             else
-                gone[#gone + 1] = of
+                gone[#gone + 1] = field_name
             end
         end
         send("HSET", name, written)
@@ -176,11 +176,11 @@ local function lane_parts(lane)
 end
 
 -- Returns the key of a place's lanes. Each has the score of its first waiter, or an infinite score while it is parked.
-local function lanes_of(tenant, role, band)
+local function lanes_key(tenant, role, band)
     return key("lanes:" .. role .. ":" .. band .. ":" .. tenant)
 end
 
-local function ready_of(role, band)
+local function ready_key(role, band)
     return key("ready:" .. role .. ":" .. band)
 end
 
@@ -189,9 +189,9 @@ local function places_of(tenant)
     local known = places[tenant]
     if not known then
         known = {}
-        local found = redis.call("HGETALL", key("places:" .. tenant))
-        for i = 1, #found, 2 do
-            known[found[i]] = found[i + 1]
+        local reply = redis.call("HGETALL", key("places:" .. tenant))
+        for i = 1, #reply, 2 do
+            known[reply[i]] = reply[i + 1]
         end
         places[tenant] = known
     end
@@ -295,7 +295,7 @@ local function cap_of(scope, tenant, role)
 end
 
 -- Returns the cap of a scope without pauses, for work that a person allowed to run despite them.
-local function cap_past_pauses(scope, tenant, role)
+local function cap_without_pauses(scope, tenant, role)
     local cap = field("caps", "past:" .. scope)
     if cap then
         return cap ~= "none" and tonumber(cap) or nil
@@ -386,7 +386,7 @@ local function hold_field(tenant, role, band)
 end
 
 -- Returns the first full rate limit of the tenant, and the ms at which it will have room.
-local function late(tenant, role, band)
+local function full_rate_limit(tenant, role, band)
     local hold = field("holds", hold_field(tenant, role, band))
     if hold then
         local due = tonumber(split(hold, "|", 2)[1])
@@ -409,7 +409,7 @@ local function late(tenant, role, band)
 end
 
 -- Returns the same for the limit that all tenants share in the role.
-local function role_late(role)
+local function full_rate_limit_of_role(role)
     local limit = field("caps", "starts:" .. role)
     local due = limit and window_due("starts:" .. role, tonumber(limit))
     if due then
@@ -419,7 +419,7 @@ local function role_late(role)
 end
 
 -- Counts a start against the rate limits.
-local function take_start(tenant, role, grant)
+local function count_start(tenant, role, grant)
     local tokens = tokens_of(tenant, role)
     if tokens then
         put_tokens(tenant, role, tokens - 1)
@@ -437,7 +437,7 @@ local function take_start(tenant, role, grant)
 end
 
 -- Removes a start from the rate limits, because the grant started nothing.
-local function give_start_back(tenant, role, grant)
+local function uncount_start(tenant, role, grant)
     local tokens = tokens_of(tenant, role)
     if tokens then
         put_tokens(tenant, role, tokens + 1)
@@ -465,12 +465,12 @@ local function hold_back(tenant, role, urgent, ms, code, holder)
     tenant_changed(tenant, role)
 end
 
-local function full_of_its_own(tenant, role)
+local function full_own_scope(tenant, role)
     return first_full(own_scopes(tenant, role), tenant, role)
 end
 
 -- Marks the places that a limit of the tenant affects, after the limit became full or has room again.
-local function own_limit_moved(tenant, role)
+local function own_limit_changed(tenant, role)
     tenant_changed(tenant, not field("caps", "tenant:" .. tenant) and role or nil)
 end
 
@@ -489,7 +489,7 @@ end
 -- Returns whether the role has workers, a free seat, and room in the limits that all tenants share.
 local function role_has_room(role)
     local pool = pool_of(role)
-    return pool and seats_left(pool) > 0 and not first_full(shared_scopes(role)) and not role_late(role)
+    return pool and seats_left(pool) > 0 and not first_full(shared_scopes(role)) and not full_rate_limit_of_role(role)
 end
 
 -- Fairness --------------------------------------------------------------------------------------------------------
@@ -504,10 +504,10 @@ end
 -- Reads all counts of a tenant and role with a few commands, because waiters and slots need most of them.
 local function read_ahead(tenant, role)
     local name = tenant .. "|" .. role
-    if ahead[name] then
+    if counts_read[name] then
         return
     end
-    ahead[name] = true
+    counts_read[name] = true
     local pool, caps = pool_of(role), own_scopes(tenant, role)
     for _, scope in ipairs(shared_scopes(role)) do
         caps[#caps + 1] = scope
@@ -527,14 +527,14 @@ local function read_ahead(tenant, role)
     read_fields("floors", floors)
     read_fields("backlog", backlog)
     read_fields("holds", { hold_field(tenant, role, 1), hold_field(tenant, role, 2) })
-    all_of("waiting")
+    all_fields("waiting")
 end
 
 local function virtual_time(domain, tenant, band)
     return number("times:" .. domain, tenant .. "|" .. band, "0")
 end
 
-local function raise(domain, tenant, band, least)
+local function raise_virtual_time(domain, tenant, band, least)
     if virtual_time(domain, tenant, band) < least then
         set_field("times:" .. domain, tenant .. "|" .. band, string.format("%.6f", least))
     end
@@ -579,7 +579,7 @@ local function join(tenant, role, band, alone)
             return
         end
     end
-    raise(domain, tenant, band, floor_of("role", role, band))
+    raise_virtual_time(domain, tenant, band, floor_of("role", role, band))
 end
 
 -- The index -------------------------------------------------------------------------------------------------------
@@ -589,13 +589,13 @@ end
 -- Returns the member that the place should have in the index: "" if it should have none, nil if nothing waits in the place. If a rate limit
 -- is full, also returns the ms at which it has room.
 local function member_of(tenant, role, band)
-    local head = redis.call("ZRANGE", lanes_of(tenant, role, band), 0, 0, "WITHSCORES")
+    local head = redis.call("ZRANGE", lanes_key(tenant, role, band), 0, 0, "WITHSCORES")
     if #head == 0 then
         return nil
-    elseif head[2] == "inf" or full_of_its_own(tenant, role) then
+    elseif head[2] == "inf" or full_own_scope(tenant, role) then
         return ""
     end
-    local _, due = late(tenant, role, band)
+    local _, due = full_rate_limit(tenant, role, band)
     if due then
         return "", due
     end
@@ -617,17 +617,17 @@ local function reindex()
                 mine[name] = nil
             end
             if before and before ~= "" then
-                redis.call("ZREM", ready_of(role, band), before)
+                redis.call("ZREM", ready_key(role, band), before)
             end
             if next(mine) == nil then
                 redis.call("SREM", key("tenants"), tenant)
             end
         else
             if before and before ~= "" and before ~= member then
-                redis.call("ZREM", ready_of(role, band), before)
+                redis.call("ZREM", ready_key(role, band), before)
             end
             if member ~= "" then
-                redis.call("ZADD", ready_of(role, band), virtual_time(domain_of(role), tenant, band), member)
+                redis.call("ZADD", ready_key(role, band), virtual_time(domain_of(role), tenant, band), member)
             end
             if next(mine) == nil then
                 redis.call("SADD", key("tenants"), tenant)
@@ -642,7 +642,7 @@ local function reindex()
         local member = not dirty[name] and places_of(place[1])[place[2]]
         if member and member ~= "" then
             local role, band = place_parts(place[2])
-            redis.call("ZADD", ready_of(role, band), virtual_time(domain_of(role), place[1], band), member)
+            redis.call("ZADD", ready_key(role, band), virtual_time(domain_of(role), place[1], band), member)
         end
     end
     dirty, retimed = {}, {}
@@ -654,15 +654,15 @@ end
 
 local MOST_CLAIMS = 32
 local claims = {} -- by tenant: lane -> { band, score }, or false
-local loose = {} -- by tenant: the lanes that lost their claim in this call, because they compete again
+local unclaimed = {} -- by tenant: the lanes that lost their claim in this call, because they compete again
 
 local function claims_of(tenant)
     if claims[tenant] == nil then
-        local found = redis.call("HGETALL", key("claims:" .. tenant))
+        local reply = redis.call("HGETALL", key("claims:" .. tenant))
         claims[tenant] = {}
-        for i = 1, #found, 2 do
-            local p = split(found[i + 1], "|", 2)
-            claims[tenant][found[i]] = { band = tonumber(p[1]), score = tonumber(p[2]) }
+        for i = 1, #reply, 2 do
+            local p = split(reply[i + 1], "|", 2)
+            claims[tenant][reply[i]] = { band = tonumber(p[1]), score = tonumber(p[2]) }
         end
     end
     return claims[tenant]
@@ -692,14 +692,14 @@ local function drop_claim(lane, parts)
 end
 
 -- The text of a set of files is stored while waiting or running work uses it.
-local function use_files(parts, text)
+local function add_file_use(parts, text)
     local name = parts.tenant .. "|" .. parts.files
     if count("file_uses", name, 1) == 1 or not field("files", name) then
         set_field("files", name, text)
     end
 end
 
-local function disuse_files(parts)
+local function remove_file_use(parts)
     local name = parts.tenant .. "|" .. parts.files
     if count("file_uses", name, -1) == 0 then
         drop_field("files", name)
@@ -711,22 +711,22 @@ local function files_of(parts)
 end
 
 local function hold_files(id, parts, text)
-    use_files(parts, text)
+    add_file_use(parts, text)
     set_field("holders:" .. parts.tenant, parts.files, id)
 end
 
-local function leave_files(parts)
+local function release_files(parts)
     if used_of(files_scope(parts.tenant, parts.files)) == 0 then
         drop_field("holders:" .. parts.tenant, parts.files)
     end
-    disuse_files(parts)
+    remove_file_use(parts)
 end
 
 local function park(lane, parts, scope)
     set_field("lanes", lane, scope)
     redis.call("SADD", key("parked"), scope)
     redis.call("SADD", key("parked:" .. scope), lane)
-    redis.call("ZADD", lanes_of(parts.tenant, parts.role, parts.band), "XX", "+inf", lane)
+    redis.call("ZADD", lanes_key(parts.tenant, parts.role, parts.band), "XX", "+inf", lane)
     changed(parts.tenant, parts.role, parts.band)
     reindex() -- otherwise the lane would be selected again, and parked at a second scope
 end
@@ -734,7 +734,7 @@ end
 -- Returns the scope of files in use by running work that may overlap those of the lane, or nil.
 local function files_in_use(parts)
     local mine = files_of(parts)
-    for digest, holder in pairs(all_of("holders:" .. parts.tenant)) do
+    for digest, holder in pairs(all_fields("holders:" .. parts.tenant)) do
         if holder and files_may_meet(mine, field("files", parts.tenant .. "|" .. digest) or "") then
             return files_scope(parts.tenant, digest)
         end
@@ -745,19 +745,19 @@ end
 -- Parks lanes that lost their claims in this call and whose files are in use again, and gives them claims again. Otherwise work that is
 -- checked earlier could overtake them.
 local function claim_again(tenant)
-    for lane in pairs(loose[tenant] or {}) do
+    for lane in pairs(unclaimed[tenant] or {}) do
         local parts = lane_parts(lane)
         local scope = head_score(lane) and field("lanes", lane) == "" and files_in_use(parts)
         if scope then
             claim(lane, parts)
             park(lane, parts, scope)
-            loose[tenant][lane] = nil
+            unclaimed[tenant][lane] = nil
         end
     end
 end
 
 -- Returns the scope of files that may overlap those of the lane, and are in use or claimed by earlier work; nil without one.
-local function files_in_the_way(lane, parts)
+local function blocking_files(lane, parts)
     local used = files_in_use(parts)
     if used then
         return used
@@ -766,11 +766,13 @@ local function files_in_the_way(lane, parts)
     local mine, score = files_of(parts), tonumber(head_score(lane))
     for other, place in pairs(claims_of(parts.tenant)) do
         if other ~= lane and (place.band < parts.band or (place.band == parts.band and place.score < score)) then
-            local its = lane_parts(other)
+            local claimant = lane_parts(other)
             -- A claim blocks other work only if its own work waits for nothing but the files.
-            if role_has_room(its.role) and not first_full(own_scopes(its.tenant, its.role), its.tenant, its.role)
-                and not first_full(origin_scopes(its), its.tenant, its.role) and not late(its.tenant, its.role, its.band) and files_may_meet(mine, files_of(its)) then
-                return files_scope(parts.tenant, its.files)
+            if role_has_room(claimant.role) and not first_full(own_scopes(claimant.tenant, claimant.role), claimant.tenant, claimant.role)
+                and not first_full(origin_scopes(claimant), claimant.tenant, claimant.role)
+                and not full_rate_limit(claimant.tenant, claimant.role, claimant.band)
+                and files_may_meet(mine, files_of(claimant)) then
+                return files_scope(parts.tenant, claimant.files)
             end
         end
     end
@@ -778,12 +780,12 @@ local function files_in_the_way(lane, parts)
 end
 
 -- Returns the full scope because of which the lane must be parked, or nil.
-local function lane_full(lane, parts)
+local function full_lane_scope(lane, parts)
     return first_full(origin_scopes(parts), parts.tenant, parts.role) or first_full(lane_scopes(parts), parts.tenant, parts.role)
-        or (parts.files ~= "" and files_in_the_way(lane, parts) or nil)
+        or (parts.files ~= "" and blocking_files(lane, parts) or nil)
 end
 
-local function leave_parked(lane, scope)
+local function remove_parked_lane(lane, scope)
     redis.call("SREM", key("parked:" .. scope), lane)
     if redis.call("EXISTS", key("parked:" .. scope)) == 0 then
         redis.call("SREM", key("parked"), scope)
@@ -792,16 +794,16 @@ end
 
 -- Lets a parked lane compete again. At its turn it is parked again if a scope is still full. If the lane had a claim, returns the scope at
 -- which other lanes wait for this claim.
-local function compete_again(lane)
+local function unpark_lane(lane)
     local parts = lane_parts(lane)
     set_field("lanes", lane, "")
-    redis.call("ZADD", lanes_of(parts.tenant, parts.role, parts.band), "XX", head_score(lane), lane)
+    redis.call("ZADD", lanes_key(parts.tenant, parts.role, parts.band), "XX", head_score(lane), lane)
     changed(parts.tenant, parts.role, parts.band)
     if not drop_claim(lane, parts) then
         return nil
     end
-    loose[parts.tenant] = loose[parts.tenant] or {}
-    loose[parts.tenant][lane] = true
+    unclaimed[parts.tenant] = unclaimed[parts.tenant] or {}
+    unclaimed[parts.tenant][lane] = true
     return files_scope(parts.tenant, parts.files)
 end
 
@@ -815,7 +817,7 @@ local function unpark(scope)
     redis.call("DEL", key("parked:" .. scope))
     redis.call("SREM", key("parked"), scope)
     for _, lane in ipairs(lanes) do
-        freed[#freed + 1] = compete_again(lane)
+        freed[#freed + 1] = unpark_lane(lane)
     end
     for _, other in ipairs(freed) do
         unpark(other)
@@ -824,10 +826,10 @@ end
 
 -- Must be called when the first waiter of a lane parked at `scope` has changed. If the lane waits for files, it competes again, because the
 -- order of the first waiters decides which claims block which work.
-local function first_has_changed(lane, scope)
+local function first_waiter_changed(lane, scope)
     if string.sub(scope, 1, 6) == "files:" then
-        leave_parked(lane, scope)
-        local freed = compete_again(lane)
+        remove_parked_lane(lane, scope)
+        local freed = unpark_lane(lane)
         if freed then
             unpark(freed)
         end
@@ -849,31 +851,31 @@ local function dequeue(id, first)
     count("waiting", parts.role .. "|" .. parts.band, -1)
     count("backlog", parts.tenant .. "|" .. parts.role .. "|" .. parts.band, -1)
     redis.call("ZREM", queue, id)
-    local at, next_score = field("lanes", lane), nil
+    local parked_at, next_score = field("lanes", lane), nil
     if first then
         next_score = first[2]
     else
         next_score = head_score(lane)
     end
-    local index = lanes_of(parts.tenant, parts.role, parts.band)
+    local index = lanes_key(parts.tenant, parts.role, parts.band)
     if not next_score then
         drop_field("lanes", lane)
         redis.call("ZREM", index, lane)
-        if at ~= "" then
-            leave_parked(lane, at)
+        if parked_at ~= "" then
+            remove_parked_lane(lane, parked_at)
         end
         if drop_claim(lane, parts) then
             unpark(files_scope(parts.tenant, parts.files))
         end
-    elseif at == "" then
+    elseif parked_at == "" then
         redis.call("ZADD", index, "XX", next_score, lane)
     elseif score < tonumber(next_score) then
-        first_has_changed(lane, at)
+        first_waiter_changed(lane, parked_at)
     end
     changed(parts.tenant, parts.role, parts.band)
     local files = files_of(parts)
     if parts.files ~= "" then
-        disuse_files(parts)
+        remove_file_use(parts)
     end
     return { lane = lane, parts = parts, score = score, since = since, files = files }
 end
@@ -912,17 +914,17 @@ local function enqueue(id, tenant, role, band, score, group, since, files, expre
     end
     set_field("entries", id, string.format("%d", since) .. "|" .. lane)
     if files and files ~= "" then
-        use_files(lane_parts(lane), files)
+        add_file_use(lane_parts(lane), files)
     end
     join(tenant, role, band, count("waiting", role .. "|" .. band, 1) == 1)
     count("backlog", tenant .. "|" .. role .. "|" .. band, 1)
     redis.call("ZADD", key("queue:" .. lane), score, id)
-    local at = field("lanes", lane) or ""
-    if at == "" then
+    local parked_at = field("lanes", lane) or ""
+    if parked_at == "" then
         set_field("lanes", lane, "")
-        redis.call("ZADD", lanes_of(tenant, role, band), "LT", score, lane)
+        redis.call("ZADD", lanes_key(tenant, role, band), "LT", score, lane)
     elseif redis.call("ZRANK", key("queue:" .. lane), id) == 0 then
-        first_has_changed(lane, at)
+        first_waiter_changed(lane, parked_at)
     end
     changed(tenant, role, band)
     if not places_of(tenant)[role .. "|" .. band] then
@@ -986,13 +988,13 @@ local function hold(id, waiter, pool, grant, started)
     if started == 0 then
         redis.call("ZADD", key("unstarted"), now, id)
     end
-    if full_of_its_own(parts.tenant, parts.role) then
-        own_limit_moved(parts.tenant, parts.role)
+    if full_own_scope(parts.tenant, parts.role) then
+        own_limit_changed(parts.tenant, parts.role)
     end
 end
 
 -- Releases the seat and keeps all other slots, because the agent has accepted the work and no worker waits for it.
-local function leave_seat(id, slot)
+local function release_seat(id, slot)
     if slot.pool ~= "" then
         count("used", "seat:" .. slot.pool, -1)
         slot.pool = ""
@@ -1020,7 +1022,7 @@ local function release(id, grant, unused)
     end
     local parts = lane_parts(slot.lane)
     read_ahead(parts.tenant, parts.role)
-    local was_full = full_of_its_own(parts.tenant, parts.role)
+    local was_full = full_own_scope(parts.tenant, parts.role)
     drop_field("slots", id)
     if slot.started == 0 then
         redis.call("ZREM", key("unstarted"), id)
@@ -1030,13 +1032,13 @@ local function release(id, grant, unused)
         count("used", "seat:" .. slot.pool, -1)
     end
     if slot.started == 0 or unused then
-        give_start_back(parts.tenant, parts.role, slot.grant)
+        uncount_start(parts.tenant, parts.role, slot.grant)
     end
     for _, scope in ipairs(scopes_of(parts)) do
         count("used", scope, -1)
     end
     if parts.files ~= "" then
-        leave_files(parts)
+        release_files(parts)
     end
     for _, scope in ipairs(lane_scopes(parts)) do
         unpark(scope)
@@ -1044,8 +1046,8 @@ local function release(id, grant, unused)
     settle_charge(parts.tenant, parts.role, slot, unused)
     if was_full then
         -- The tenant earns no credit for the time during which its own limit held it back.
-        raise(domain_of(parts.role), parts.tenant, parts.band, floor_of("role", parts.role, parts.band))
-        own_limit_moved(parts.tenant, parts.role)
+        raise_virtual_time(domain_of(parts.role), parts.tenant, parts.band, floor_of("role", parts.role, parts.band))
+        own_limit_changed(parts.tenant, parts.role)
     end
     local again = field("again", id)
     if again then
@@ -1057,12 +1059,12 @@ end
 
 -- Granting ------------------------------------------------------------------------------------------------------------
 
-local rows, heads, choices -- roles with waiters by domain and band; first candidate of each role and band; choice of each domain
+local waiting_roles, candidates, choices -- roles by domain and band, the first waiters by role and band, the choice of each domain
 
-local function look_around()
-    rows, heads, choices = {}, {}, {}
+local function prepare_candidates()
+    waiting_roles, candidates, choices = {}, {}, {}
     local roles, caps, used = {}, { "global" }, { "global" }
-    for place, waiting in pairs(all_of("waiting")) do
+    for place, waiting in pairs(all_fields("waiting")) do
         if waiting then
             roles[#roles + 1] = (place_parts(place))
         end
@@ -1077,12 +1079,12 @@ local function look_around()
     end
     read_fields("caps", caps)
     read_fields("used", used)
-    for place, waiting in pairs(all_of("waiting")) do
+    for place, waiting in pairs(all_fields("waiting")) do
         if waiting then
             local role, band = place_parts(place)
             local domain = domain_of(role)
-            rows[domain] = rows[domain] or { {}, {}, {}, {} }
-            table.insert(rows[domain][band], role)
+            waiting_roles[domain] = waiting_roles[domain] or { {}, {}, {}, {} }
+            table.insert(waiting_roles[domain][band], role)
         end
     end
 end
@@ -1091,29 +1093,29 @@ end
 -- Returns false without a candidate.
 local function head_of(role, band)
     local name = role .. "|" .. band
-    while heads[name] == nil do
-        local first = redis.call("ZRANGE", ready_of(role, band), 0, 0, "WITHSCORES")
+    while candidates[name] == nil do
+        local first = redis.call("ZRANGE", ready_key(role, band), 0, 0, "WITHSCORES")
         if #first == 0 then
-            heads[name] = false
+            candidates[name] = false
             break
         end
         local tenant = split(first[1], "|", 2)[2]
-        local lane = redis.call("ZRANGE", lanes_of(tenant, role, band), 0, 0)[1]
+        local lane = redis.call("ZRANGE", lanes_key(tenant, role, band), 0, 0)[1]
         local parts = lane_parts(lane)
-        local scope = lane_full(lane, parts)
+        local scope = full_lane_scope(lane, parts)
         if scope then
             if parts.files ~= "" and string.sub(scope, 1, 6) == "files:" then
                 claim(lane, parts)
             end
             park(lane, parts, scope)
         else
-            heads[name] = {
+            candidates[name] = {
                 tenant = tenant, role = role, band = band, lane = lane,
                 time = tonumber(first[2]), score = tonumber(string.sub(first[1], 1, 15)),
             }
         end
     end
-    return heads[name]
+    return candidates[name]
 end
 
 local function comes_before(one, other)
@@ -1129,7 +1131,7 @@ end
 
 local function first_in(domain, band)
     local best
-    for _, role in ipairs(rows[domain][band]) do
+    for _, role in ipairs(waiting_roles[domain][band]) do
         local head = role_has_room(role) and head_of(role, band)
         if head and (not best or comes_before(head, best)) then
             best = head
@@ -1138,7 +1140,7 @@ local function first_in(domain, band)
     return best
 end
 
-local function waited(head)
+local function waiting_ms(head)
     if not head.since then
         head.id = redis.call("ZRANGE", key("queue:" .. head.lane), 0, 0)[1]
         head.since = tonumber(split(field("entries", head.id), "|", 2)[1])
@@ -1152,30 +1154,30 @@ end
 local function turn(counter, first, aged, share)
     local next_one, longest = first, -1
     for _, head in ipairs(aged) do
-        if number("since_aged", counter .. "|" .. head.band, "0") + 1 >= share and waited(head) > longest then
-            next_one, longest = head, waited(head)
+        if number("since_aged", counter .. "|" .. head.band, "0") + 1 >= share and waiting_ms(head) > longest then
+            next_one, longest = head, waiting_ms(head)
         end
     end
     return { counter = counter, next = next_one, first = first, aged = aged }
 end
 
-local function passed(counter, band, value)
+local function set_passed_over(counter, band, value)
     local before = number("since_aged", counter .. "|" .. band, "0")
     if before ~= value then
         count("since_aged", counter .. "|" .. band, value - before)
     end
 end
 
-local function turn_taken(taken)
-    if taken.next ~= taken.first then
+local function record_turn(choice)
+    if choice.next ~= choice.first then
         for band = 1, BANDS do
-            passed(taken.counter, band, 0)
+            set_passed_over(choice.counter, band, 0)
         end
         return
     end
-    passed(taken.counter, taken.next.band, 0)
-    for _, head in ipairs(taken.aged) do
-        passed(taken.counter, head.band, number("since_aged", taken.counter .. "|" .. head.band, "0") + 1)
+    set_passed_over(choice.counter, choice.next.band, 0)
+    for _, head in ipairs(choice.aged) do
+        set_passed_over(choice.counter, head.band, number("since_aged", choice.counter .. "|" .. head.band, "0") + 1)
     end
 end
 
@@ -1186,7 +1188,7 @@ local function choose(domain, ageing_ms, share)
         local head = first_in(domain, band)
         if head and not first then
             first = head
-        elseif head and waited(head) >= ageing_ms then
+        elseif head and waiting_ms(head) >= ageing_ms then
             aged[#aged + 1] = head
         end
     end
@@ -1197,13 +1199,13 @@ end
 -- tenants, so this order matters only for work of the same tenant.
 local function choose_over_all(ageing_ms, share)
     local best
-    for domain in pairs(rows) do
+    for domain in pairs(waiting_roles) do
         if choices[domain] == nil then
             choices[domain] = choose(domain, ageing_ms, share) or false
         end
-        local it, its = best and best.next, choices[domain] and choices[domain].next
-        if its and (not it or its.band < it.band or (its.band == it.band and (its.score < it.score
-            or (its.score == it.score and its.role < it.role)))) then
+        local first, other = best and best.next, choices[domain] and choices[domain].next
+        if other and (not first or other.band < first.band or (other.band == first.band and (other.score < first.score
+            or (other.score == first.score and other.role < first.role)))) then
             best = choices[domain]
         end
     end
@@ -1213,7 +1215,7 @@ local function choose_over_all(ageing_ms, share)
     local aged, by_head = {}, { [best.next] = best }
     for _, choice in pairs(choices) do
         local head = choice and choice.next
-        if head and head.tenant == best.next.tenant and head.band > best.next.band and waited(head) >= ageing_ms then
+        if head and head.tenant == best.next.tenant and head.band > best.next.band and waiting_ms(head) >= ageing_ms then
             aged[#aged + 1] = head
             by_head[head] = choice
         end
@@ -1225,7 +1227,7 @@ local function choose_over_all(ageing_ms, share)
     return by_head[over_all.next], over_all
 end
 
-local to_start, startable = 0, {} -- how many grants may be started immediately for the caller, and of which roles
+local starts_left, startable_roles = 0, {} -- how many grants may be started immediately for the caller, and of which roles
 
 local function new_grant()
     return generation .. "-" .. redis.call("INCR", key("grants"))
@@ -1234,30 +1236,31 @@ end
 local function take(id, role, tenant, first)
     local waiter, pool, started = dequeue(id, first), pool_of(role), 0
     local grant = new_grant()
-    if to_start > 0 and startable[role] then
-        to_start, started = to_start - 1, 1
+    if starts_left > 0 and startable_roles[role] then
+        starts_left, started = starts_left - 1, 1
     end
     hold(id, waiter, pool, grant, started * now)
-    take_start(tenant, role, grant)
+    count_start(tenant, role, grant)
     reindex()
     return { id, tenant, role, grant, started }
 end
 
 -- Work that a person allowed to run despite pauses is granted before all other work, as soon as all other limits have room.
-local LOOKED_AT_EXPRESS = 200
+local EXPRESS_PER_CALL = 200
 
-local function may_go_past_pauses(lane, parts)
+local function may_ignore_pauses(lane, parts)
     local pool = pool_of(parts.role)
-    if not pool or seats_left(pool) <= 0 or role_late(parts.role) or late(parts.tenant, parts.role, parts.band) then
+    if not pool or seats_left(pool) <= 0 or full_rate_limit_of_role(parts.role)
+        or full_rate_limit(parts.tenant, parts.role, parts.band) then
         return false
     end
     for _, scope in ipairs(scopes_of(parts)) do
-        local cap = cap_past_pauses(scope, parts.tenant, parts.role)
+        local cap = cap_without_pauses(scope, parts.tenant, parts.role)
         if cap and used_of(scope) >= cap then
             return false
         end
     end
-    return parts.files == "" or not files_in_the_way(lane, parts)
+    return parts.files == "" or not blocking_files(lane, parts)
 end
 
 local function grant_express(limit)
@@ -1265,10 +1268,10 @@ local function grant_express(limit)
     if limit <= 0 then
         return granted
     end
-    for _, id in ipairs(redis.call("ZRANGE", key("express"), 0, LOOKED_AT_EXPRESS - 1)) do
+    for _, id in ipairs(redis.call("ZRANGE", key("express"), 0, EXPRESS_PER_CALL - 1)) do
         local lane = split(field("entries", id), "|", 2)[2]
         local parts = lane_parts(lane)
-        if #granted < limit and may_go_past_pauses(lane, parts) then
+        if #granted < limit and may_ignore_pauses(lane, parts) then
             granted[#granted + 1] = take(id, parts.role, parts.tenant)
         end
     end
@@ -1283,22 +1286,22 @@ local function grant_next(ageing_ms, share)
     local head = choice.next
     read_ahead(head.tenant, head.role)
     read_fields("since_aged", { choice.counter .. "|" .. head.band, over_all.counter .. "|" .. head.band })
-    turn_taken(choice)
-    turn_taken(over_all)
+    record_turn(choice)
+    record_turn(over_all)
     local domain = domain_of(head.role)
     raise_floor("role", head.role, head.band, head.time)
     raise_floor("domain", domain, head.band, head.time)
     if tokens_of(head.tenant, head.role) then
         -- The tenant earns no credit for the time during which its rate limit holds it back.
-        raise(domain, head.tenant, head.band, floor_of("role", head.role, head.band))
+        raise_virtual_time(domain, head.tenant, head.band, floor_of("role", head.role, head.band))
     end
     local first = redis.call("ZRANGE", key("queue:" .. head.lane), 0, 1, "WITHSCORES")
     local granted = take(first[1], head.role, head.tenant, { tonumber(first[2]), first[4] })
     -- All other changes concern this tenant, so only the choices in which it was the first tenant must be made again.
     choices[domain] = nil
-    for name, other in pairs(heads) do
+    for name, other in pairs(candidates) do
         if other and other.tenant == head.tenant then
-            heads[name] = nil
+            candidates[name] = nil
             choices[domain_of(other.role)] = nil
         end
     end
@@ -1308,7 +1311,7 @@ end
 -- Time ----------------------------------------------------------------------------------------------------------------
 
 -- Marks the places whose rate limits should have room by now, and deletes their expired holds.
-local function look_at_what_is_due()
+local function mark_due_places()
     for _, member in ipairs(redis.call("ZRANGEBYSCORE", key("due"), "-inf", now)) do
         redis.call("ZREM", key("due"), member)
         local p = split(member, "|", 3)
@@ -1324,13 +1327,13 @@ end
 
 -- Returns after how many ms the caller should call again, because a rate limit will then have room for waiting work. Returns nil if no rate
 -- limit holds back work, or if an earlier caller will call in time.
-local function ask_again_in()
+local function ms_until_next_call()
     local first = redis.call("ZRANGE", key("due"), 0, 0, "WITHSCORES")
     local due = first[2] and tonumber(first[2])
-    for place, waiting in pairs(all_of("waiting")) do
+    for place, waiting in pairs(all_fields("waiting")) do
         local _, at = nil, nil
         if waiting then
-            _, at = role_late((place_parts(place)))
+            _, at = full_rate_limit_of_role((place_parts(place)))
         end
         if at and (not due or at < due) then
             due = at
@@ -1339,8 +1342,8 @@ local function ask_again_in()
     if not due then
         return nil
     end
-    local told = tonumber(redis.call("GET", key("alarm")) or "0")
-    if told > now and told <= due then
+    local alarm = tonumber(redis.call("GET", key("alarm")) or "0")
+    if alarm > now and alarm <= due then
         return nil
     end
     redis.call("SET", key("alarm"), string.format("%d", due))

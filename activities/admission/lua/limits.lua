@@ -27,7 +27,7 @@ local function replace(name, values)
     for field_name, value in pairs(values) do
         redis.call("HSET", key(name), field_name, value)
     end
-    memo[name] = nil
+    read_values[name] = nil
 end
 
 local function paused(role)
@@ -41,7 +41,7 @@ for _, tenant in ipairs(tenants) do
     for place in pairs(places_of(tenant)) do
         local role = place_parts(place)
         domains[role], were_paused[role] = domain_of(role), paused(role)
-        held_back[tenant .. "|" .. role] = full_of_its_own(tenant, role)
+        held_back[tenant .. "|" .. role] = full_own_scope(tenant, role)
     end
 end
 for _, role in ipairs(redis.call("HKEYS", key("pools"))) do
@@ -95,8 +95,8 @@ end
 for _, tenant in ipairs(tenants) do
     for place in pairs(places_of(tenant)) do
         local role, band = place_parts(place)
-        if level[role] or (held_back[tenant .. "|" .. role] and not full_of_its_own(tenant, role)) then
-            raise(domain_of(role), tenant, band, floor_of("role", role, band))
+        if level[role] or (held_back[tenant .. "|" .. role] and not full_own_scope(tenant, role)) then
+            raise_virtual_time(domain_of(role), tenant, band, floor_of("role", role, band))
         end
     end
     tenant_changed(tenant)

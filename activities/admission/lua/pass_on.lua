@@ -24,8 +24,8 @@ local function is_over(scope)
     local cap = cap_of(scope, tenant, role)
     return cap ~= nil and used_of(scope) > cap
 end
-if #lane_scopes(parts) > 0 or pool_of(role) ~= slot.pool or seats_left(slot.pool) < 0 or late(tenant, role, band) or role_late(role)
-    or first_full(origin_scopes(parts), tenant, role) then
+if #lane_scopes(parts) > 0 or pool_of(role) ~= slot.pool or seats_left(slot.pool) < 0 or full_rate_limit(tenant, role, band)
+    or full_rate_limit_of_role(role) or first_full(origin_scopes(parts), tenant, role) then
     return ""
 end
 for _, scopes in ipairs({ own_scopes(tenant, role), shared_scopes(role) }) do
@@ -48,5 +48,5 @@ slot.since, slot.score = now, now + slot.score - slot.since
 slot.charged = expected_seconds(tenant, role)
 charge(role, tenant, slot.charged)
 write_slot(following, slot)
-take_start(tenant, role, slot.grant)
+count_start(tenant, role, slot.grant)
 return slot.grant

@@ -6,7 +6,7 @@
 if not open() then
     return CLOSED
 end
-look_at_what_is_due()
+mark_due_places()
 reindex()
 write_back()
 
@@ -24,17 +24,17 @@ local function sum_of(name)
 end
 
 local function differ(name, expected)
-    local found = redis.call("HGETALL", key(name))
+    local reply = redis.call("HGETALL", key(name))
     local fields = 0
     for _ in pairs(expected) do
         fields = fields + 1
     end
-    for i = 1, #found, 2 do
-        if expected[found[i]] ~= tonumber(found[i + 1]) then
+    for i = 1, #reply, 2 do
+        if expected[reply[i]] ~= tonumber(reply[i + 1]) then
             return true
         end
     end
-    return #found ~= fields * 2
+    return #reply ~= fields * 2
 end
 
 local function wrong_values()
@@ -63,7 +63,7 @@ local function wrong_values()
 end
 
 -- Returns whether the set of files is stored unchanged and has at least this number of uses.
-local function files_are_kept(parts, uses)
+local function files_are_stored(parts, uses)
     return redis.sha1hex(files_of(parts)) == parts.files and number("file_uses", parts.tenant .. "|" .. parts.files, "0") >= uses
 end
 
@@ -82,7 +82,7 @@ local function wrong_slots()
             add(used, "seat:" .. slot.pool)
         end
         add(held, parts.role)
-        if parts.files ~= "" and not (field("holders:" .. parts.tenant, parts.files) and files_are_kept(parts, 1)) then
+        if parts.files ~= "" and not (field("holders:" .. parts.tenant, parts.files) and files_are_stored(parts, 1)) then
             return "holders, files"
         end
         if slot.started == 0 then
@@ -106,22 +106,22 @@ local function wrong_places()
     if sum_of("waiting") ~= entries or sum_of("backlog") ~= entries then
         return "waiting, backlog"
     end
-    local found, lanes, parked, indexed = 0, 0, 0, {}
+    local place_count, lanes, parked, indexed = 0, 0, 0, {}
     for _, tenant in ipairs(redis.call("SMEMBERS", key("tenants"))) do
         for place, member in pairs(places_of(tenant)) do
             local role, band = place_parts(place)
-            local index = lanes_of(tenant, role, band)
+            local index = lanes_key(tenant, role, band)
             if member ~= member_of(tenant, role, band) then
                 return "places:" .. tenant
             end
             if member ~= "" then
-                local time = redis.call("ZSCORE", ready_of(role, band), member)
+                local time = redis.call("ZSCORE", ready_key(role, band), member)
                 if not time or tonumber(time) ~= virtual_time(domain_of(role), tenant, band) then
                     return "ready:" .. place
                 end
                 indexed[place] = (indexed[place] or 0) + 1
             end
-            found = found + 1
+            place_count = place_count + 1
             lanes = lanes + redis.call("ZCARD", index)
             parked = parked + redis.call("ZCOUNT", index, "+inf", "+inf")
         end
@@ -130,7 +130,7 @@ local function wrong_places()
                 return "claims:" .. tenant
             end
         end
-        for digest in pairs(all_of("holders:" .. tenant)) do
+        for digest in pairs(all_fields("holders:" .. tenant)) do
             if used_of(files_scope(tenant, digest)) == 0 then
                 return "holders:" .. tenant
             end
@@ -138,41 +138,41 @@ local function wrong_places()
     end
     for place, count_of_place in pairs(indexed) do
         local role, band = place_parts(place)
-        if redis.call("ZCARD", ready_of(role, band)) ~= count_of_place then
+        if redis.call("ZCARD", ready_key(role, band)) ~= count_of_place then
             return "ready:" .. place
         end
     end
     for _, scope in ipairs(redis.call("SMEMBERS", key("parked"))) do
         parked = parked - size("SCARD", "parked:" .. scope)
     end
-    if found ~= size("HLEN", "backlog") or lanes ~= size("HLEN", "lanes") or parked ~= 0 then
+    if place_count ~= size("HLEN", "backlog") or lanes ~= size("HLEN", "lanes") or parked ~= 0 then
         return "tenants, lanes, parked"
     end
     return nil
 end
 
 -- Returns whether the files of a lane are not stored, or its claim differs from the band and score of its first waiter.
-local function wrong_files(lane, parts, at, head)
+local function wrong_files(lane, parts, parked_at, head)
     local its_claim = claims_of(parts.tenant)[lane]
-    return not files_are_kept(parts, size("ZCARD", "queue:" .. lane))
-        or (its_claim and (string.sub(at, 1, 6) ~= "files:" or its_claim.band ~= parts.band or its_claim.score ~= tonumber(head)))
+    return not files_are_stored(parts, size("ZCARD", "queue:" .. lane))
+        or (its_claim and (string.sub(parked_at, 1, 6) ~= "files:" or its_claim.band ~= parts.band or its_claim.score ~= tonumber(head)))
 end
 
 local function wrong_lanes(some)
     for i = 1, #some, 2 do
-        local lane, at = some[i], some[i + 1]
+        local lane, parked_at = some[i], some[i + 1]
         local parts, head = lane_parts(lane), head_score(lane)
         if not head then
             return "queue:" .. lane
         end
-        local score = redis.call("ZSCORE", lanes_of(parts.tenant, parts.role, parts.band), lane)
-        if score ~= (at == "" and head or "inf") then
+        local score = redis.call("ZSCORE", lanes_key(parts.tenant, parts.role, parts.band), lane)
+        if score ~= (parked_at == "" and head or "inf") then
             return "lanes of " .. lane
         end
-        if at ~= "" and redis.call("SISMEMBER", key("parked:" .. at), lane) == 0 then
-            return "parked:" .. at
+        if parked_at ~= "" and redis.call("SISMEMBER", key("parked:" .. parked_at), lane) == 0 then
+            return "parked:" .. parked_at
         end
-        if parts.files ~= "" and wrong_files(lane, parts, at, head) then
+        if parts.files ~= "" and wrong_files(lane, parts, parked_at, head) then
             return "files of " .. lane
         end
     end

@@ -17,7 +17,7 @@ local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local function number(field, otherwise)
     return tonumber(redis.call('HGET', state, field)) or otherwise
 end
-local function no(reason, wait)
+local function refuse(reason, wait)
     return {0, reason, math.max(1, math.ceil(wait))}
 end
 
@@ -32,19 +32,19 @@ end
 
 local open_until = number('open_until', 0)
 if open_until > now then
-    return no('breaker', open_until - now)
+    return refuse('breaker', open_until - now)
 end
 local probing = number('faults', 0) >= tonumber(ARGV[18])
 if probing then
     local probe_until = number('probe_until', 0)
     if probe_until > now then
-        return no('breaker', math.min(probe_until - now, tonumber(ARGV[19])))
+        return refuse('breaker', math.min(probe_until - now, tonumber(ARGV[19])))
     end
 end
 
 local retry_at = number('retry_at', 0)
 if retry_at > now then
-    return no('retry_after', retry_at - now)
+    return refuse('retry_after', retry_at - now)
 end
 
 -- Returns the ms until enough usage has left this window. The oldest parts leave it first.
@@ -65,7 +65,7 @@ end
 
 -- So many parts are kept after they have left the window. The provider may have counted their calls a little later than this script, and
 -- may still count them. Without these parts, report.lua would take that for usage by other programs.
-local LATE = 5
+local LATE_PARTS = 5
 
 local wait, reason, costs, bases, counted = 0, nil, {}, {}, {0, 0, 0, 0}
 for index, name in ipairs(NAMES) do
@@ -77,11 +77,11 @@ for index, name in ipairs(NAMES) do
     if limit > 0 then
         local part = window / parts
         local oldest, used, total, late = math.floor(now / part) - parts, {}, 0, 0
-        local found = redis.call('HGETALL', KEYS[3 + index])
-        for each = 1, #found, 2 do
-            local slot, amount = tonumber(found[each]), tonumber(found[each + 1])
-            if slot < oldest - LATE then
-                redis.call('HDEL', KEYS[3 + index], found[each])
+        local reply = redis.call('HGETALL', KEYS[3 + index])
+        for each = 1, #reply, 2 do
+            local slot, amount = tonumber(reply[each]), tonumber(reply[each + 1])
+            if slot < oldest - LATE_PARTS then
+                redis.call('HDEL', KEYS[3 + index], reply[each])
             elseif slot < oldest then
                 late = late + amount
             else
@@ -95,14 +95,14 @@ for index, name in ipairs(NAMES) do
             most = math.min(most, limit * (1 - share))
             if reported then
                 -- Other programs may use a reported limit as well. So its last share, rounded up, must stay unused even after this call.
-                local ours = limit - math.min(math.ceil(limit * share), limit - 1)
-                most = ours - math.min(cost, ours)
+                local usable = limit - math.min(math.ceil(limit * share), limit - 1)
+                most = usable - math.min(cost, usable)
             end
         end
         if total > most then
-            local this = until_room(used, total, part, most)
-            if this > wait then
-                wait, reason = this, name
+            local wait_here = until_room(used, total, part, most)
+            if wait_here > wait then
+                wait, reason = wait_here, name
             end
         end
         costs[index], counted[index] = {math.floor(now / part), cost, window}, 1
@@ -110,13 +110,13 @@ for index, name in ipairs(NAMES) do
     end
 end
 if reason then
-    return no(reason, wait)
+    return refuse(reason, wait)
 end
 
 local slots = math.floor(math.min(tonumber(ARGV[17]), number('slots', tonumber(ARGV[16]))))
 if redis.call('ZCARD', calls) >= slots then
     local first = redis.call('ZRANGE', calls, 0, 0, 'WITHSCORES')
-    return no('slots', math.min(250, tonumber(first[2]) - now))
+    return refuse('slots', math.min(250, tonumber(first[2]) - now))
 end
 
 for index, taken in pairs(costs) do

@@ -20,30 +20,30 @@ local function put(field, value)
     redis.call('HSET', state, field, string.format('%.0f', value))
 end
 
-local held = redis.call('HGET', reserved, id)
-if not held then
+local stored = redis.call('HGET', reserved, id)
+if not stored then
     return 0
 end
 redis.call('ZREM', calls, id)
 redis.call('HDEL', reserved, id)
-local kept = {}
-for each in string.gmatch(held, '%S+') do
-    kept[#kept + 1] = tonumber(each)
+local reservation = {}
+for each in string.gmatch(stored, '%S+') do
+    reservation[#reservation + 1] = tonumber(each)
 end
-local began = kept[1]
+local began = reservation[1]
 
 -- Returns the limit and the window of a dimension without a configured limit, as the provider's answers report them. They are valid for an
 -- hour after the last answer, but at least for two windows. If only the remaining units are reported, the limit is estimated as the largest
 -- sum of these and the cost of the call. The window is a minute, or an hour or a day if the time until the reset is longer.
-local function learned(index, name, minute, left, reset)
+local function learned(index, name, minute, remaining, reset)
     local live = number(name .. '_limit_until', 0) > now
     local limit = live and number(name .. '_limit', 0) or 0
     local window = live and number(name .. '_window', minute) or minute
-    if left < 0 then
+    if remaining < 0 then
         return limit, window
     end
     local reported, cost = tonumber(ARGV[29 + index]), tonumber(ARGV[3 + index])
-    limit = reported > 0 and reported or math.max(limit, left + (cost >= 0 and cost or kept[1 + index]))
+    limit = reported > 0 and reported or math.max(limit, remaining + (cost >= 0 and cost or reservation[1 + index]))
     if limit == 0 then
         return 0, window
     end
@@ -66,33 +66,33 @@ end
 
 for index, name in ipairs(NAMES) do
     local limit, window = tonumber(ARGV[7 + index]), tonumber(ARGV[11 + index])
-    local cost, left, reset = tonumber(ARGV[3 + index]), tonumber(ARGV[15 + index]), tonumber(ARGV[19 + index])
+    local cost, remaining, reset = tonumber(ARGV[3 + index]), tonumber(ARGV[15 + index]), tonumber(ARGV[19 + index])
     if limit == 0 then
-        limit, window = learned(index, name, window, left, reset)
+        limit, window = learned(index, name, window, remaining, reset)
     end
     if limit > 0 then
         local part = window / parts
         local oldest = math.floor(now / part) - parts
         local taken = math.floor(began / part)
         -- Calls that began before the limit was known were counted only by the provider.
-        local counted = kept[10 + index] ~= 0 and began >= number(name .. '_window_since', 0)
+        local counted = reservation[10 + index] ~= 0 and began >= number(name .. '_window_since', 0)
         if counted and cost >= 0 and taken >= oldest then
-            redis.call('HINCRBYFLOAT', KEYS[3 + index], string.format('%.0f', taken), cost - kept[1 + index])
-            redis.call('HINCRBYFLOAT', state, name .. '_ever', cost - kept[1 + index])
+            redis.call('HINCRBYFLOAT', KEYS[3 + index], string.format('%.0f', taken), cost - reservation[1 + index])
+            redis.call('HINCRBYFLOAT', state, name .. '_ever', cost - reservation[1 + index])
         end
-        if left >= 0 and kept[6 + index] then
+        if remaining >= 0 and reservation[6 + index] then
             -- The provider counted after this call began. Some of the usage that it counted may have left our window since then. So its
             -- count is compared with the usage in our window when the call began, plus all later usage.
-            local known = kept[6 + index] + number(name .. '_ever', 0)
+            local known = reservation[6 + index] + number(name .. '_ever', 0)
             -- If the provider counts more than that, the difference counts as usage until its reset. If it counts less, nothing changes.
-            local unknown = (limit - left) - known
+            local unknown = (limit - remaining) - known
             if unknown > 0 then
                 local ends = now + (reset > 0 and math.min(reset, window) or window)
                 local slot = math.max(oldest, math.floor((ends - window) / part) - 1)
                 redis.call('HINCRBYFLOAT', KEYS[3 + index], string.format('%.0f', slot), unknown)
                 redis.call('HINCRBYFLOAT', state, name .. '_ever', unknown)
             end
-            put(name .. '_left', left)
+            put(name .. '_left', remaining)
         end
         redis.call('PEXPIRE', KEYS[3 + index], math.ceil(2 * window))
     end
@@ -109,7 +109,7 @@ if outcome == 'ok' then
     redis.call('HDEL', state, 'faults', 'open_until', 'limited_in_a_row')
 elseif outcome == 'limited' then
     -- If several calls were running when the provider reached its limit, only the first report halves the slots.
-    if kept[6] == number('halvings', 0) then
+    if reservation[6] == number('halvings', 0) then
         put('slots', math.max(1, math.floor(slots / 2)))
         redis.call('HINCRBY', state, 'halvings', 1)
         redis.call('HINCRBY', state, 'limited_in_a_row', 1)

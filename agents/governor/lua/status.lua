@@ -18,10 +18,10 @@ for index, name in ipairs(NAMES) do
     limits[index] = string.format('%.0f', limit)
     local part = window / tonumber(ARGV[5])
     local oldest, total = math.floor(now / part) - tonumber(ARGV[5]), 0
-    local found = redis.call('HGETALL', KEYS[3 + index])
-    for each = 1, #found, 2 do
-        if tonumber(found[each]) >= oldest then
-            total = total + tonumber(found[each + 1])
+    local reply = redis.call('HGETALL', KEYS[3 + index])
+    for each = 1, #reply, 2 do
+        if tonumber(reply[each]) >= oldest then
+            total = total + tonumber(reply[each + 1])
         end
     end
     used[index] = string.format('%.0f', total)
