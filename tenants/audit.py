@@ -225,7 +225,9 @@ SECRET = re.compile(
     re.IGNORECASE,
 )
 #: Names that match `SECRET` but are not secrets, such as counts of tokens.
-NO_SECRET = re.compile(r"(input|output|max)_tokens|author|token_id|session_id$", re.IGNORECASE)
+NO_SECRET = re.compile(
+    r"(input|output|max|total)_tokens|author|token_id|target_type|session_id$", re.IGNORECASE
+)
 #: Fields with texts of or for agents and people: the whole name of a field, or its last word as in `cancel_reason`.
 TEXTS = frozenset(
     """
@@ -243,7 +245,10 @@ def redact(name: str, value: Any, depth: int = 0) -> Any:
     """Return the value of a field of that name as JSON that may be stored."""
     if value is None or isinstance(value, bool):
         return value
-    if SECRET.search(name) and not NO_SECRET.fullmatch(name):
+    is_planned_number = name == "target" and isinstance(
+        value, int
+    )  # of a deliverable; other targets are addresses
+    if SECRET.search(name) and not NO_SECRET.fullmatch(name) and not is_planned_number:
         return "[secret]" if value != "" else ""
     if name in TEXTS or name.rpartition("_")[2] in TEXTS:
         return _measure(value)

@@ -127,6 +127,12 @@ class PipelineForm(forms.ModelForm):
                 self._check(tenant.pk, values["definition"])
             except DefinitionError as error:
                 self.add_error("definition", [ValidationError(str(problem)) for problem in error.errors])
+        newest = self.initial["expected"]
+        if self.is_changed and values.get("expected") not in (None, newest):
+            self.add_error(
+                None,
+                f"This is now at version {newest}. Your text is still here: copy it, then reload the page.",
+            )
         if CHECK in self.data and not self.errors:
             self.add_error(None, "Checked but not saved: there are no errors.")
         return values

@@ -159,6 +159,8 @@ class ScheduleForm(forms.ModelForm):
             if field is None or field in self.checked or field not in self.errors:
                 self.checked |= {field} if field else set()
                 self.add_error(field, str(error) if field is None or error.path != field else error.message)
+        if values.get("expected") not in (None, self.initial.get("expected")):
+            self.add_error(None, CHANGED)
         return values
 
     def _post_clean(self) -> None:
@@ -238,6 +240,7 @@ class ScheduleForm(forms.ModelForm):
         return self.fields[name]
 
 
+CHANGED = "This was changed since you opened it. Your input is still here: copy it, then reload the page to see the current values."
 LISTED_TIMES = 5
 
 RUN = Action(

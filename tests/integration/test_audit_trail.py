@@ -250,6 +250,20 @@ def test_line_breaks_and_control_characters_forge_no_entries(tenant: Tenant) -> 
     assert verify()[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "stored"),
+    [
+        ("target_type", "pipeline", "pipeline"),
+        ("total_tokens", 12, 12),
+        ("target", 4, 4),
+        ("target", "anna@example.org", "[secret]"),
+        ("target_sealed", "k1:abc", "[secret]"),
+    ],
+)
+def test_only_secrets_are_replaced(name: str, value: object, stored: object) -> None:
+    assert audit.redact(name, value) == stored
+
+
 def test_secrets_and_texts_are_named_but_not_kept() -> None:
     before = {"auth": {"token": "sk-1"}, "notes": "Buy low", "priority": 3, "kept": 1}
     after = {
