@@ -1,20 +1,20 @@
--- Claims created activities, each for one run: increments the fencing number, takes every wake that is due or waited for money, and creates
--- the run with its entry in the usage ledger. An activity whose input is at hand is started in the same statement. For any number.
--- An activity starts when all its reasons to wait are over: nothing is claimed before the last of its wakes is due. Exceptions are wakes with
--- the cause `later`, which delay nothing, and wakes that wait for money, for which the run asks again.
+-- Claims any number of created activities, each for one run: increments the fencing number, takes every wake that is due or waits for
+-- money, and creates the run with its entry in the usage ledger. If PostgreSQL has all of its input, the activity is also started.
+-- An activity is not claimed before the last of its wakes is due. Exceptions: wakes with the cause `later` delay nothing, nor do wakes that
+-- wait for money, because the run asks for the money again.
 -- Parameters  activities (array of uuid, sorted), runs (array of uuid), grants (array of text): an activity, its run and its grant;
 --             for all of them tenant, role, worker, timeout, agent_version, briefing (digest of the agent's instructions), day;
 --             claim and start: verb, sources, target
 -- Returns     a row for each claimed activity, with everything that its run needs, and `started`.
---             `session`: the live session of its mailbox, else of its deliverable, and its role, and whether the briefing fits. Only then
---             does the run continue it.
+--             `session`: the live session of the role for the activity's mailbox, or without one for its deliverable, and whether its
+--             briefing fits. The run continues the session only if it fits.
 -- Guarantee   of two simultaneous claims one gets the row, because the update checks the status again after waiting for the other. A grant
 --             serves one run: a second delivery of its message claims nothing, even if the activity was suspended and woken meanwhile.
---             A date that is set after its wakes were read is seen in the same way. Rows are locked in the order of their ids, so these
---             must be sorted.
+--             A future date that is set after the wakes were read prevents the claim in the same way. Rows are locked in the order of
+--             their ids, so these must be sorted.
 -- Parts       those of `claimed.sql`
--- Plan        each row is looked up by its key in a query of its own (OFFSET 0, LIMIT 1) or by an array of keys, never by a join alone, so
---             that no table statistics make the planner read all pending wakes or all runs.
+-- Plan        each row is looked up by its key in a subquery (OFFSET 0, LIMIT 1) or by an array of keys, never by a join alone, so that the
+--             planner never reads all pending wakes or all runs, whatever the table statistics say.
 WITH waiting AS MATERIALIZED (
     SELECT requested.activity, requested.run, requested."grant", wakes.reason, wakes.needs_outputs
     FROM unnest(%(activities)s::uuid[], %(runs)s::uuid[], %(grants)s::text[]) AS requested(activity, run, "grant") CROSS JOIN LATERAL (

@@ -1,6 +1,7 @@
--- Claims the oldest due delivery of a tenant whose channel is not in use by another claim.
--- Parameters  tenant, kind; quiet, patience: seconds after which a claim without news frees its channel, and after which it is
---             abandoned; tenant_lane: maximum of simultaneous claims of the tenant. `lock_deliveries` has locked them for this transaction
+-- Claims the oldest due delivery of a tenant whose channel is not in use by another claim. This transaction holds the lock of
+-- `lock_deliveries.sql`.
+-- Parameters  tenant, kind; quiet, patience: seconds after which an unfinished claim frees its channel, and after which it is
+--             abandoned; tenant_lane: maximum of simultaneous claims of the tenant
 -- Returns     the delivery, its alert, its tenant's slug and its channel's sealed target (null: no such channel is enabled);
 --             nothing if none is due.
 -- Guarantee   a delivery has one claim at a time; simultaneous claims take different deliveries.
@@ -10,7 +11,7 @@ WITH busy AS (
 ), due AS (
     SELECT id FROM activities_alertdelivery delivery
     WHERE tenant_id = %(tenant)s AND channel_kind = %(kind)s AND state = 'pending' AND next_attempt_at <= now()
-      -- A slow receiver blocks one sender and not all of them, and gets its alerts in order.
+      -- So a slow receiver blocks only one sender, and gets its alerts in order.
       AND NOT EXISTS (SELECT FROM busy WHERE busy.channel_id IS NOT DISTINCT FROM delivery.channel_id)
       AND (SELECT count(*) FROM busy WHERE busy.tenant_id = %(tenant)s) < %(tenant_lane)s
     ORDER BY next_attempt_at, id

@@ -1,10 +1,11 @@
 -- Claims the oldest due delivery of a webhook, if its limits allow it. This transaction has locked the webhook.
--- Parameters  endpoint; lane, tenant_lane, troubled_lane: maximum of simultaneous attempts of the webhook, of its tenant, and of all webhooks
---             whose last attempt failed; lease: seconds after which a claim without news is abandoned; hanging: seconds after which an
---             attempt blocks further ones to the same receiver
--- Returns     the delivery, its webhook's address and secrets, its event (nulls: a test, or no longer kept); nothing if none is due
+-- Parameters  endpoint; lane, tenant_lane, troubled_lane: maximum of simultaneous attempts of the webhook, of its tenant, and of all
+--             webhooks whose last attempt failed; lease: seconds after which an unfinished claim is abandoned; hanging: seconds after
+--             which an attempt blocks further ones to the same receiver
+-- Returns     the delivery, its webhook's address and secrets, its event (nulls for a test, or if it is no longer stored); nothing if none
+--             is due
 -- Guarantee   at most `lane` simultaneous claims of a webhook, or one if its last attempt failed or one of them hangs, and at most
---             `tenant_lane` of a tenant. `troubled_lane` may be exceeded by claims at the same moment.
+--             `tenant_lane` of a tenant. Simultaneous claims may exceed `troubled_lane`.
 WITH busy AS (
     SELECT count(*) AS attempts, coalesce(bool_or(next_attempt_at < now() + (%(lease)s - %(hanging)s) * interval '1 second'), false) AS hangs
     FROM tenants_webhookdelivery

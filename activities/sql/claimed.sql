@@ -1,17 +1,18 @@
--- What the statements that claim activities have in common: `claim.sql`, and `submit.sql` for work that a worker begins at once. The parts of
--- this text replace the placeholders with their names. `claimed` has a row for each claimed activity: `columns`, `started` (else its input
--- must be fetched), `reason`, `session`, `run` and `grant`.
--- Parameters  tenant, role, worker, timeout, agent_version, briefing (digest of the agent's instructions), day; claim and start: verb, target
--- Returns     nothing by itself
+-- Parts of the statements that claim activities: `claim.sql`, and `submit.sql` for work that a worker starts immediately. Each part
+-- replaces the placeholder with its name. `claimed` has a row for each claimed activity: `columns`, `started` (else its input must be
+-- fetched), `reason`, `session`, `run` and `grant`.
+-- Parameters  tenant, role, worker, timeout, agent_version, briefing (digest of the agent's instructions), day;
+--             claim and start: verb, target
+-- Returns     nothing: the parts are not a statement
 
 -- part: columns
--- What a run needs of its activity `a`.
+-- The columns of activity `a` that its run needs.
 a.id, a.tenant_id, a.name, a.description, a.agent_role, a.priority, a.params, a.input, a.input_ref,
 a.deliverable_id, a.pipeline_run_id, a.pipeline_id, a.step, a.fence, a.attempts, a.timeout_seconds, a.expires_at, a.due_at, a.group_key, a.files,
 a.requires_approval, a.link_kind, a.version, a.mailbox_id, a.agent_options
 
 -- part: session
--- The live session of `matter`, and whether the agent has received this briefing.
+-- The live session of `matter`, and whether its briefing is this one or not known.
 CASE WHEN matter IS NOT NULL THEN (
     SELECT jsonb_build_object('id', x.external_session_id, 'fits', x.briefing IN ('', %(briefing)s))
     FROM agents_agentsession x
@@ -19,7 +20,7 @@ CASE WHEN matter IS NOT NULL THEN (
 ) END
 
 -- part: event
--- A start whose source is `created` stands for the claim before it as well, see `ActivityEvent`.
+-- A start whose source is `created` also represents the claim before it, see `ActivityEvent`.
 SELECT tenant_id, id, version, CASE WHEN started THEN %(start_verb)s ELSE %(claim_verb)s END, 'created',
        CASE WHEN started THEN %(start_target)s ELSE %(claim_target)s END, 'worker', run, '{}'::jsonb, clock_timestamp()
 FROM claimed
@@ -41,6 +42,6 @@ run AS (
 )
 
 -- part: wakes
--- Those that the run takes, from `wake`.
+-- The wakes that the run takes, from `wake`.
 (SELECT jsonb_agg(jsonb_build_object('id', t.id, 'reason', t.reason, 'payload', t.payload, 'provenance', t.provenance) ORDER BY t.id)
  FROM wake t WHERE t.activity_id = claimed.id)

@@ -1,12 +1,12 @@
 -- Records the total usage that a run reports: enters the increase in the ledger, and stores the total in the run.
 -- Parameters  tenant, run, fence, day; input_tokens, output_tokens; cost: dollars, null if the agent does not report them; model, may be null;
---             input_price, output_price: dollars per token of the model, null if unknown; beat: whether this is a heartbeat too;
---             progress: null for no news
+--             input_price, output_price: dollars per token of the model, null if unknown; beat: whether this is also a heartbeat;
+--             progress: null if unchanged
 -- Returns     one row: activity, role, deliverable, the increase in dollars and tokens, live: whether the run continues, budgeted: whether
 --             the tenant has budgets; nothing if there is no such run.
 -- The run's row is written once, because PostgreSQL checks the foreign keys of a row that a transaction writes twice, which would lock the
 -- activity after the run.
--- Guarantee   reports are totals, so a repeated, late or unordered report adds nothing. The run's row is locked. A cost that the agent
+-- Guarantee   reports are totals, so a repeated or late report adds nothing. The run's row is locked. A cost that the agent
 --             reports replaces the cost calculated from prices, so an entry may be negative.
 WITH run AS MATERIALIZED (
     SELECT r.id, r.activity_id, r.status, coalesce(r.usage, '{}'::jsonb) AS usage FROM activities_activityrun r
@@ -34,7 +34,7 @@ WITH run AS MATERIALIZED (
         'input_tokens', now_input, 'output_tokens', now_output,
         'cost_usd', CASE WHEN unpriced AND now_dollars = 0 THEN NULL ELSE trim_scale(now_dollars)::text END,
         'model', coalesce(%(model)s, k.usage ->> 'model'))
-        -- Without a source it is the cost that the agent has reported.
+        -- A cost without a source was reported by the agent.
         || CASE WHEN reported IS NULL AND NOT (unpriced AND now_dollars = 0) THEN '{"cost_source": "prices"}'::jsonb ELSE '{}'::jsonb END,
         beats = CASE WHEN %(beat)s AND k.status = 'running' THEN r.beats + 1 ELSE r.beats END,
         beat_at = CASE WHEN %(beat)s AND k.status = 'running' THEN now() ELSE r.beat_at END,

@@ -2,13 +2,13 @@
 -- Parameters  activities (array of uuid, sorted), runs (array of uuid), fences (array of integer), contents (array of text), data
 --             (array of jsonb), content_types (array of text): runs and their outputs; for all of them tenant, source, target, verb, actor,
 --             locked: whether an earlier statement of the transaction has locked the activities
--- Returns     a row for each accepted result, with the activity after the move, `run_id`, `held`: whether it continues although a question
---             holds it, and `reserved`: whether budgets hold a reservation for the run; nothing for a run that was superseded, cancelled or
---             has ended; nor, unless it is locked, for an activity about which a question is open.
+-- Returns     a row for each accepted result, with the activity after the move, `run_id`, `held`: whether it must run again although an
+--             open question holds it, and `reserved`: whether budgets hold a reservation for the run. Nothing for a run that was
+--             superseded, cancelled or has ended; nor, unless it is locked, for an activity about which a question is open.
 -- For steps of pipeline runs, the statement also settles these steps. See `transitions.Following`, whose columns come last.
--- Guarantee   a wake that came during the run moves the activity back to created instead, for exactly one run with all such wakes. The
---             answer to an open question is such a wake. If it is being recorded just now, this statement would wait for its transaction
---             without seeing its wake, because it reads wakes as of its own start. Hence `locked`.
+-- Guarantee   if wakes came during the run, the activity moves back to created instead, for exactly one run with all of them. The answer to
+--             an open question is such a wake. If another transaction is recording it, this statement would wait for that transaction, but
+--             not see its wake, because it reads wakes as of its own start. Hence `locked`.
 --             The update locks the rows in the order of their ids, so these must be sorted.
 -- Plan        as `claim.sql`.
 WITH result AS MATERIALIZED (

@@ -1,4 +1,4 @@
--- Counts the wakes of activities within the window since their last progress.
+-- Counts the wakes of activities within the window and since their last progress.
 -- Parameters  tenant, activities, window: seconds
 -- Returns     activity_id, wakes
 -- Progress is an accepted result, a successful subtask, or a retry by an operator.

@@ -1,8 +1,8 @@
 -- Finds why failed activities ran last, or were to run next: the wakes of their last run, and those that their failure consumed.
 -- Parameters  tenant, activities
 -- Returns     activity_id, reason, payload (as text), fingerprint; distinct, oldest first
--- If an agent ended the run with a tool, its wakes are used up, and the later ones were not delivered yet. An activity without any such wake
--- gets its newest one.
+-- If the agent ended the last run with a tool, that run has used up its wakes, and only undelivered later ones are returned. An activity
+-- without any such wake gets its newest wake.
 WITH asked AS (
     SELECT a.id AS activity_id, run.id AS run_id, run.status, run.started_at
     FROM unnest(%(activities)s::uuid[]) AS a(id)

@@ -1,4 +1,4 @@
--- Locks a webhook and the claims of its tenant for one claim, if it may be called and no other transaction has the lock.
+-- Locks a webhook, and its tenant against other claims of webhooks, if the webhook may be called and no other transaction has these locks.
 -- Parameters  endpoint
 -- Returns     id, or nothing
 SELECT id FROM tenants_webhookendpoint

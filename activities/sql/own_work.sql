@@ -1,7 +1,8 @@
--- Selects those of the given activities that belong to the work of an activity.
--- Parameters  tenant, activity; line: the activity and its predecessors; wanted: the given activities, as many as an agent may name;
---             most: steps up a tree
--- Returns     id, is_part: whether it is a subtask of the line, at any depth. The others belong to the same pipeline run or deliverable.
+-- Selects which of the requested activities belong to the work of an activity.
+-- Parameters  tenant, activity; line: the activity and its predecessors; wanted: the requested activities, whose number is limited by the
+--             caller; most: the maximum number of steps up a tree
+-- Returns     id, is_part: whether it is in the line or a subtask of it, at any depth. The others belong to the same pipeline run or
+--             deliverable.
 WITH RECURSIVE up AS (
     SELECT id AS wanted, id, parent_id, link_kind, 0 AS steps
     FROM activities_activity WHERE tenant_id = %(tenant)s AND id = ANY(%(wanted)s)

@@ -1,13 +1,13 @@
 -- Records wakes, each for one activity. An equal pending wake absorbs the new one.
--- A new reason to run does not end a reason to wait: while a wake of the activity is delayed (until its date, for a retry, a rate limit, money),
--- new wakes are delayed until the last of them is due, and are taken together. Wakes with the cause `later` delay nothing else.
--- Parameters  tenant, cause, provenance (JSON as text, or null), and arrays of equal length: ids, activities, reasons, payloads (JSON as text),
---             fingerprints, due (may be null)
+-- A new wake does not shorten a delay: while a wake of the activity is delayed (until its date, for a retry, a rate limit, money), a new
+-- one is delayed until the last of these is due, so that all are taken together. Wakes with the cause `later` do not delay others.
+-- Parameters  tenant, cause, provenance (JSON as text, or null), and arrays of equal length: ids, activities, reasons,
+--             payloads (JSON as text), fingerprints, due (may be null)
 -- Plan        the coalesce keeps the planner from reading the index of all delayed wakes for those of one activity.
 -- Returns     id, activity_id, merged (0: it is new), due_at
 INSERT INTO activities_wake (id, tenant_id, activity_id, reason, cause, payload, fingerprint, state, due_at, merged, provenance, created_at)
 SELECT w.id, %(tenant)s, w.activity_id, w.reason,
-       -- Its budget releases waiting wakes by this cause.
+       -- A budget releases waiting wakes by this cause.
        CASE WHEN held.cause = 'budget' THEN 'budget' ELSE %(cause)s END, w.payload::jsonb, w.fingerprint, 'pending',
        greatest(w.due_at, held.until), 0, %(provenance)s::jsonb, clock_timestamp()
 FROM unnest(%(ids)s::uuid[], %(activities)s::uuid[], %(reasons)s::text[], %(payloads)s::text[], %(fingerprints)s::text[],

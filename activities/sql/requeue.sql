@@ -1,10 +1,10 @@
--- Ends a run without a result and makes the activity claimable again. Its wakes become pending again. A delay applies to the activity, so wakes
--- that came during the run wait for it as well.
+-- Ends a run without a result and makes the activity claimable again. The run's wakes become pending again. A delay applies to the activity,
+-- so it also delays wakes that came during the run.
 -- Parameters  tenant, activity, run, fence, run_status, error, due_at, cause, sources, target, verb, actor,
 --             attempts (added, may be -1), stalls (added), detail
--- Returns     one row with the activity after the move, `held`: whether a question holds it, and `reserved`: whether budgets hold a reservation
---             for the run; nothing if the run was superseded, cancelled or has ended.
--- A wake for which an equal one is pending by now is consumed, because equal wakes merge.
+-- Returns     one row with the activity after the move, `held`: whether a question holds it, and `reserved`: whether budgets hold a
+--             reservation for the run; nothing if the run was superseded, cancelled or has ended.
+-- If an equal wake is pending by now, the run's wake is consumed instead, because equal wakes merge.
 WITH before AS (
     SELECT id, status FROM activities_activity
     WHERE tenant_id = %(tenant)s AND id = %(activity)s AND fence = %(fence)s AND status = ANY(%(sources)s)

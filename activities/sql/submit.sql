@@ -1,9 +1,11 @@
 -- Creates activities with their first event and, for agents, their first wake. For any number.
--- Of steps of a run only those are created that begin in the same statement: they are in `begun` (id, round), see `submission.Beginning`.
+-- With `beginning`, only activities of steps that begin in the same statement are created: those in `begun` (id, round). See
+-- `submission.Beginning`.
 -- Parameters  tenant, actor, rows: jsonb array of objects with the columns below
--- Returns     id, created_at, group_key of each created activity. A missing one collided with a live dedup key or an existing step.
--- Parts       beginning, begun, round: of the steps that begin. The others are those of `submit_claimed.sql` if the statement also claims the
---             activity, else of `submission._UNCLAIMED`.
+-- Returns     id, created_at, group_key of each created activity. An activity that is missing collided with a live dedup key or an existing
+--             step.
+-- Parts       beginning, begun, round: of the steps that begin. The others are those of `submit_claimed.sql` if the statement also claims
+--             the activity, else of `submission._UNCLAIMED`.
 WITH {beginning}wanted AS (
     SELECT * FROM jsonb_to_recordset(%(rows)s) AS w(
         id uuid, name text, description text, assignee_type text, agent_role text, human_role text,
@@ -14,7 +16,7 @@ WITH {beginning}wanted AS (
         decision_rules jsonb, reviewer_notes text, mailbox_id uuid,
         agent_options jsonb, wake_reason text, wake_payload jsonb, wake_id uuid, provenance jsonb)
 ), role AS (
-    -- The expiry of waiting work by role, and the repositories on which command-line agents must not work at once.
+    -- The expiry of waiting work by role, and the repositories on which command-line agents must not work at the same time.
     SELECT g.role, coalesce(c.backlog -> 'expire_after_seconds', g.backlog -> 'expire_after_seconds') AS patience,
            CASE WHEN coalesce(nullif(c.adapter, ''), g.adapter) = 'cli' AND g.options -> 'exclusive' IS DISTINCT FROM 'false'::jsonb
                 THEN g.options ELSE '{}'::jsonb END AS options

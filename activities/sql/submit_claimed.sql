@@ -1,5 +1,5 @@
--- Parts of `submit.sql` for one activity that a worker begins at once, so that it is claimed in the statement that creates it. Nobody else sees
--- the activity before, so nothing that `claim.sql` checks needs to be checked. It has neither a date nor outputs in its wake.
+-- Parts of `submit.sql` for one activity that a worker starts immediately: the statement that creates it also claims it. Nobody else can
+-- see the activity before, so the checks of `claim.sql` are not needed. The activity has no date, and its wake refers to no outputs.
 -- Parameters  tenant, run, grant; claim and start: target; those of `claimed.sql`
 -- Returns     also what `claim.sql` returns. An activity that was not created is not claimed.
 

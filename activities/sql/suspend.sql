@@ -1,4 +1,4 @@
--- Ends the live run of an activity that its agent has just suspended with a tool. There is no output. The wakes of the run end with it. Wakes
+-- Ends the live run of an activity that its agent has just suspended with a tool, without an output. The run has used up its wakes. Wakes
 -- that came during the run stay pending for the next one.
 -- Call it in the transaction of the activity's move, which holds its lock.
 -- Parameters  tenant, activity, run, tool

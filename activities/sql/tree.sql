@@ -1,7 +1,7 @@
 -- Finds the tree of subtasks of an activity: its root, the depth of the activity, and the number of activities in the tree.
 -- Parameters  tenant, activity, most: where counting stops
 -- Returns     one row: root, depth (0 for the root), members, subtasks (of the activity itself)
--- A revision or a successor has the same depth as its predecessor, and counts as a member of its own.
+-- A successor has the same depth as its predecessor, and counts as a separate member.
 WITH RECURSIVE up AS (
     SELECT id, parent_id, link_kind, 0 AS depth, 0 AS steps FROM activities_activity WHERE tenant_id = %(tenant)s AND id = %(activity)s
     UNION ALL

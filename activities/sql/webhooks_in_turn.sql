@@ -1,8 +1,9 @@
--- Selects the webhooks of all tenants with due deliveries, tenants in turn: the tenant with the fewest calls under way comes first.
--- Parameters  troubled: those whose last attempt failed, or the others; tenant_lane, lane: maximum of simultaneous calls of a tenant, of a webhook
+-- Selects the webhooks of all tenants with due deliveries, tenants in turn: the tenant with the fewest active calls comes first.
+-- Parameters  troubled: true for webhooks whose last attempt failed, false for the others; tenant_lane, lane: maximum of simultaneous
+--             calls of a tenant, of a webhook
 -- Returns     id
--- Guarantee   skips tenants with the maximum of calls under way. Of each tenant it returns no more webhooks than it may call. Webhooks without
---             a call under way come first, so that receivers that hang do not block the tenant's other webhooks.
+-- Guarantee   skips tenants with the maximum of active calls. Of each tenant it returns no more webhooks than it may call. Webhooks without
+--             an active call come first, so that receivers that hang do not block the tenant's other webhooks.
 WITH under_way AS (
     SELECT tenant_id, endpoint_id, count(*) AS calls FROM tenants_webhookdelivery
     WHERE state = 'sending' AND next_attempt_at > now() GROUP BY tenant_id, endpoint_id

@@ -1,8 +1,8 @@
--- Marks steps as active, each with its activity. It is the first part of the statement that creates these (`submission.Beginning`). Also starts
--- the dependency time-outs of the steps after them, unless an earlier step has started them.
+-- Marks steps as active, each with its activity: the first part of the statement that creates the activities (`submission.Beginning`). Also
+-- starts the dependency time-outs of the steps after them, unless an earlier step has started them.
 -- Parameters  tenant; runs (array of uuid), steps (array of text), activities (array of uuid): what starts;
 --             waiting_runs (array of uuid), waiting (array of text), seconds (array of float): the time-outs
--- Returns     begun: activity (id) and round of each step that was pending. Of two activities for one step, it is the one that the step has.
+-- Returns     begun: activity (id) and round of each step that was pending. Of two activities for one step, only the one that the step gets.
 -- Plan        rows are found by arrays of keys, not by joins alone: a plan made while the tables were small stays good.
 begun AS (
     UPDATE pipelines_steprun s SET status = 'active', activity_id = w.activity, reason = '', waits_until = NULL

@@ -1,3 +1,3 @@
--- Takes the lock for arranging the monthly jobs until the end of the transaction.
--- Returns     nothing of interest
+-- Locks the creation and removal of the monthly jobs until the end of the transaction.
+-- Returns     one row without a value
 SELECT pg_advisory_xact_lock(0x6D6F6E74)

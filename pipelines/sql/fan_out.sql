@@ -1,5 +1,5 @@
 -- Starts a step with one branch for each of its items, and creates the branches, each with its activity. Also starts the dependency time-outs
--- of the steps after it, as `activate_steps.sql`.
+-- of the steps after it, like `activate_steps.sql`.
 -- Parameters  tenant, run, step, activities (array of uuid, in the order of the items, at least one); waiting, seconds
 -- Returns     round of the step if it was pending; else nothing, and nothing was changed
 WITH whole AS (

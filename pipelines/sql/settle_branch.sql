@@ -1,6 +1,6 @@
 -- Locks the run, then settles one branch of a step. The last branch settles the step: done if all branches are done, else failed.
 -- Parameters  tenant, run, step, branch, state, output
--- Returns     the run after the change, with `state` of the step, if the step has settled by this; nothing if other branches are active, or
+-- Returns     the run after the change, with `state` of the step, if this has settled the step; nothing if other branches are active, or
 --             if the branch had settled before.
 -- Plan        rows are found by parameters, not by joins: a plan made while the tables were small stays good.
 -- Guarantee   of two branches that settle at once one is the last: the run's lock puts them in order, and the update of the count

@@ -2,7 +2,7 @@
 -- Parameters  tenant, run, step, branch, state, output
 -- Returns     the run after the change, with `settled`: 1, or 0 if the step was not active because it had settled before.
 -- Plan        rows are found by parameters, not by joins: a plan made while the tables were small stays good.
--- Guarantee   steps of one run that settle at once do so one after the other. The statements that follow see the earlier ones.
+-- Guarantee   steps of one run that settle at once do so one after the other. Statements after this one see the steps that settled before.
 WITH locked AS (
     SELECT id FROM pipelines_pipelinerun WHERE tenant_id = %(tenant)s AND id = %(run)s FOR UPDATE
 ), step AS (

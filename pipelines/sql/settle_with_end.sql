@@ -1,8 +1,8 @@
 -- Locks the runs of successful activities, then settles their steps, or branches of steps. It is the last part of the statement that ends the
--- activities (`transitions.Following`), which returns them in `moved`. As `settle_step.sql` and `settle_branch.sql`, for any number.
+-- activities (`transitions.Following`), which returns them in `moved`. Like `settle_step.sql` and `settle_branch.sql`, for any number.
 -- Parameters  tenant
--- Returns     settled: for each activity of a step that does not continue, its run after the change, with `settled`: 1 if the step has settled
---             by this, else 0 (other branches are active, or the step had settled before); and `state` of the step. Of several branches
+-- Returns     settled: for each activity of a step that does not continue, its run after the change, with `settled`: 1 if this has settled
+--             the step, else 0 (other branches are active, or the step had settled before); and `state` of the step. Of several branches
 --             that settle their step together, one has the 1.
 -- Plan        rows are found by arrays of keys, not by joins alone: a plan made while the tables were small stays good.
 -- Guarantee   activities are locked before runs, and these in the order of their ids. Of two branches that settle at once one is the last:

@@ -1,4 +1,4 @@
--- Creates runs of one version, each with all of its steps. One statement for any number.
+-- Creates runs of one version, each with all of its steps. For any number.
 -- Parameters  tenant, version, created_by, unsettled: how many steps there are,
 --             runs, steps: JSON arrays, as text, of objects with the columns below
 -- Returns     id, started_at of each run

@@ -1,4 +1,5 @@
--- Selects the state of each step of a run for the graph. A step that is being decided, or waits for room, no longer waits for other steps.
+-- Selects the state of each step of a run for the graph. A step whose condition is being evaluated, or that waits because the backlog of
+-- its role is full, counts as active, because it no longer waits for other steps.
 -- Parameters  run
 -- Returns     step, state
 SELECT step, CASE WHEN reason IN ('evaluating', 'backlog') THEN 'active' ELSE status END AS state

@@ -141,3 +141,12 @@ def test_the_page_lists_exactly_the_invariants_with_their_meaning() -> None:
     documented = dict(re.findall(r"^\| `(I\d\d)` \| (.+) \|$", PAGE, re.MULTILINE))
 
     assert documented == SAFETY | LIVENESS
+
+
+def test_the_statement_of_an_invariant_begins_with_its_meaning() -> None:
+    statements = (tree.ROOT / "activities" / "sql" / "invariants").glob("i*.sql")
+    titles = {path: path.read_text(encoding="utf-8").splitlines()[0] for path in statements}
+
+    assert titles == {
+        path: f"-- {path.stem.upper()}  {(SAFETY | LIVENESS)[path.stem.upper()]}." for path in titles
+    }
