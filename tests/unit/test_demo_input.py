@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.demo.input_text import LONGEST_INPUT
+from orchestrator.demo.input_text import LONGEST_INPUT, InputRefused, check_argument
 from tests.architecture import tree
 
 
-@pytest.mark.parametrize("command", ["demo", "demo_model"])
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
@@ -23,12 +22,22 @@ from tests.architecture import tree
         ("long.md", b"x" * (LONGEST_INPUT + 1), "takes at most"),
     ],
 )
-def test_a_wrong_input_is_refused_before_any_server_is_started(
-    tmp_path: Path, command: str, name: str, content: bytes | None, says: str
+def test_a_wrong_input_is_refused_with_its_name(
+    tmp_path: Path, name: str, content: bytes | None, says: str
 ) -> None:
-    text, home = tmp_path / name, tmp_path / "home"
+    text = tmp_path / name
     if content is not None:
         text.write_bytes(content)
+
+    with pytest.raises(InputRefused, match=says) as refused:
+        check_argument([f"--input={text}"])
+
+    assert str(text) in str(refused.value)
+
+
+@pytest.mark.parametrize("command", ["demo", "demo_model"])
+def test_a_wrong_input_is_refused_before_any_server_is_started(tmp_path: Path, command: str) -> None:
+    text, home = tmp_path / "none.md", tmp_path / "home"
     unset = ("DATABASE_URL", "REDIS_URL", "MONGODB_URI", "CELERY_BROKER_URL", "DJANGO_SETTINGS_MODULE")
     environment = {name: value for name, value in os.environ.items() if name not in unset}
 
@@ -41,8 +50,10 @@ def test_a_wrong_input_is_refused_before_any_server_is_started(
         timeout=60,
     )
 
-    assert (ended.returncode, says in ended.stderr, "Traceback" in ended.stderr) == (1, True, False), (
-        ended.stderr
-    )
+    assert (ended.returncode, "cannot be read" in ended.stderr, "Traceback" in ended.stderr) == (
+        1,
+        True,
+        False,
+    ), ended.stderr
     assert str(text) in ended.stderr
     assert not home.exists(), "the servers keep their files there"
