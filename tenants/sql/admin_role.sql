@@ -1,5 +1,4 @@
--- Creates the role of the admin. It has the rights of `orchestrator_app`, but only on rows of the tenants that the request may see or
--- change.
+-- Creates the role of the admin. It has the rights of `orchestrator_app`, but only on rows of tenants that the request may see or change.
 DO $$
 BEGIN
     BEGIN

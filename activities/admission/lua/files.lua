@@ -1,5 +1,5 @@
--- Decides whether two sets of paths and globs may name a common file. If it cannot be excluded, the answer is true.
--- Contains pure functions only, prepended to each admission script. See activities/file_scopes.py for the meaning of paths.
+-- Decides whether two sets of paths and globs may name a common file. In doubt, the answer is true.
+-- Contains pure functions only. It is prepended to each admission script. See activities/file_scopes.py for the meaning of paths.
 -- KEYS[1]  not used here
 
 local WILD, NO_WILD = "[*?%[{]", "[^*?%[%]{}]*$"

@@ -72,7 +72,7 @@ WITH taken AS (
 ), counted AS (
     UPDATE tenants_eventlog SET last_number = %(last)s + (SELECT count(*) FROM numbered) WHERE tenant_id = %(tenant)s
 ), webhook AS (
-    -- The lock prevents that a webhook is deleted before its deliveries are committed. A webhook that was just deleted gets none.
+    -- The lock prevents the deletion of a webhook before its deliveries are committed. A webhook that was just deleted gets none.
     SELECT id, kinds FROM tenants_webhookendpoint WHERE tenant_id = %(tenant)s AND enabled ORDER BY id FOR KEY SHARE
 ), sent AS (
     INSERT INTO tenants_webhookdelivery (id, tenant_id, endpoint_id, event_number, kind, state, next_attempt_at, created_at)

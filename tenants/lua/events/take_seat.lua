@@ -1,6 +1,5 @@
 -- Takes a seat for one stream if the tenant and the caller have a free one. Seats that are not renewed expire, by the clock of Redis.
--- If none is free, it can displace the caller's oldest seats. The process with such a stream is notified by its next call of
--- hold_seats.lua.
+-- If none is free, it can displace the caller's oldest seats. The processes of these streams learn that from hold_seats.lua.
 -- KEYS[1]  sorted set of the tenant: seat -> expiry (ms)
 -- KEYS[2]  sorted set of the caller: seat -> expiry (ms)
 -- KEYS[3]  sorted set of the tenant's displaced seats: seat -> expiry (ms)
