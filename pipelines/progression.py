@@ -435,12 +435,9 @@ def _revise(run: PipelineRun, rows: Sequence[StepRun], gate: Any) -> None:
     """Submit revisions of the activities of these rows."""
     activities = Activity.objects.for_tenant(run.tenant_id).in_bulk([row.activity_id for row in rows])
     revisions = [
-        # The gate will ask again. An approval of the step itself was given before, so the revision needs none.
         # In a replay the work may belong to the original run, but its revision belongs to this run.
         replace(
-            approvals.build_revision(
-                activities[row.activity_id], notes=gate.reviewer_notes or "", requires_approval=False
-            ),
+            approvals.build_revision(activities[row.activity_id], notes=gate.reviewer_notes or ""),
             pipeline_run_id=run.pk,
         )
         for row in rows

@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
+from django.db.models import F
 
 from activities import activity_tree, outbox, outputs, relay, rescheduling, states, suspension, transitions
 from activities.admission import Exchange
@@ -384,7 +385,7 @@ def successor_of(activity: Activity, kind: str, **changes: Any) -> NewActivity:
     return child_of(activity, kind, **{**inherited, **changes})
 
 
-def build_revision(rejected: Activity, *, notes: str, requires_approval: bool | None = None) -> NewActivity:
+def build_revision(rejected: Activity, *, notes: str) -> NewActivity:
     """Return the next round of the same work, for submission. A person may have taken over the work."""
     name = (
         rejected.name if rejected.name.endswith(SUFFIX) else f"{rejected.name[: 200 - len(SUFFIX)]}{SUFFIX}"
@@ -393,7 +394,6 @@ def build_revision(rejected: Activity, *, notes: str, requires_approval: bool | 
         rejected,
         LinkKind.REVISION_OF,
         name=name,
-        requires_approval=rejected.requires_approval if requires_approval is None else requires_approval,
         priority=min(rejected.priority, states.BANDS["gated"]),
         round=rejected.round + 1,
         reviewer_notes=notes,
@@ -534,6 +534,12 @@ def link(
         for activity in activities
         if activity.pk in allowed and activity.status == Status.CREATED and activity.assignee_type == "agent"
     ]
+    running = [
+        activity.pk for activity in activities if activity.pk in allowed and activity.status in states.RUNNING
+    ]
+    if running:
+        # Write the rows without a change: a result that waits for their locks then reads the questions again (`finish.sql`).
+        Activity.objects.for_tenant(tenant_id).filter(pk__in=running).update(version=F("version"))
     moved = (
         transitions.apply_many(held, "hold", actor=actor, detail={"approval": str(approval_id)})
         if held

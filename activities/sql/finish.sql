@@ -8,7 +8,8 @@
 -- For steps of pipeline runs, the statement also settles these steps. See `transitions.Following`, whose columns come last.
 -- Guarantee   if wakes came during the run, the activity moves back to created instead, for exactly one run with all of them. The answer to
 --             an open question is such a wake. If another transaction is recording it, this statement would wait for that transaction, but
---             not see its wake, because it reads wakes as of its own start. Hence `locked`.
+--             not see its wake, because it reads wakes as of its own start. Hence `locked`. Opening a question writes the row of
+--             running work, so the update finds another `xmin` than at its start, and leaves that result out as well.
 --             The update locks the rows in the order of their ids, so these must be sorted.
 -- Plan        as `claim.sql`.
 WITH result AS MATERIALIZED (
@@ -21,10 +22,11 @@ WITH result AS MATERIALIZED (
         finished_at = CASE WHEN again.wanted OR %(target)s = 'awaiting_approval' THEN NULL ELSE clock_timestamp() END
     FROM result CROSS JOIN LATERAL (
         SELECT EXISTS (SELECT FROM activities_wake w WHERE w.activity_id = result.activity AND w.state = 'pending' OFFSET 0) AS wanted,
-               EXISTS (SELECT FROM approval_linked_activities l WHERE l.activity_id = result.activity AND l.state = 'waiting' OFFSET 0) AS is_asked
+               EXISTS (SELECT FROM approval_linked_activities l WHERE l.activity_id = result.activity AND l.state = 'waiting' OFFSET 0) AS is_asked,
+               (SELECT b.xmin FROM activities_activity b WHERE b.id = result.activity) AS written_by
     ) again
     WHERE a.tenant_id = %(tenant)s AND a.id = ANY(%(activities)s::uuid[]) AND a.id = result.activity
-      AND a.fence = result.fence AND a.status = %(source)s AND (%(locked)s::boolean OR NOT again.is_asked)
+      AND a.fence = result.fence AND a.status = %(source)s AND (%(locked)s::boolean OR NOT again.is_asked AND a.xmin = again.written_by)
     RETURNING a.id, a.tenant_id, a.name, a.status, a.version, a.agent_role, a.assignee_type, a.priority, a.group_key, a.group_scope, a.files, a.metadata, a.decision_rules,
               a.deliverable_id, a.pipeline_run_id, a.step, a.branch, a.round, a.link_kind, a.parent_id, a.is_approval_gate,
               a.input_ref, a.output_ref, a.schedule_id, a.pipeline_id, a.period_id, a.template, a.run_now_at, a.mailbox_id, a.created_at,

@@ -295,3 +295,26 @@ def test_an_error_in_progression_fails_the_activity_without_partial_changes(
     settled = flow.activity()
     assert (settled.status, settled.error["code"]) == ("failed", "internal_error")
     assert flow.states == {"a": "failed", "b": "skipped"}
+
+
+def test_a_revision_after_a_separate_gate_needs_the_approval_of_its_own_step_again(
+    engine: Engine, acme: Tenant
+) -> None:
+    flow = Flow(
+        engine,
+        acme,
+        step("brief", requires_approval=True),
+        step("sign-off", "brief", human_role="editor", is_approval_gate=True),
+    )
+    engine.drain()
+    approvals.approve(acme.pk, flow.activity(step="brief", assignee_type="agent").pk, actor="legal")
+    approvals.reject(acme.pk, flow.activity(step="sign-off").pk, actor="ann", notes="too long")
+    engine.drain()
+
+    revision = flow.activity(link_kind="revision_of")
+    assert revision.status == "awaiting_approval"
+    assert not flow.activities(step="sign-off", round=2)
+
+    approvals.approve(acme.pk, revision.pk, actor="legal")
+    approvals.approve(acme.pk, flow.activity(step="sign-off", round=2).pk, actor="ann")
+    assert flow.outcome == ("completed", 0)

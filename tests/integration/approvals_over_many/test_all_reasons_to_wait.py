@@ -11,7 +11,17 @@ from uuid import UUID
 import pytest
 from django.db.models.functions import Now
 
-from activities import budgets, cancellation, outbox, reassignment, relay, suspension, tasks, wait_reasons
+from activities import (
+    activity_tree,
+    budgets,
+    cancellation,
+    outbox,
+    reassignment,
+    relay,
+    suspension,
+    tasks,
+    wait_reasons,
+)
 from activities.admission import exchange, limits
 from activities.execution import results
 from activities.human_tasks import approvals, deadlines
@@ -425,6 +435,35 @@ def test_a_rejection_during_the_last_answer_leaves_no_revision_held(
 
     (revision,) = children(accepting, work, "revision_of")
     assert reasons(engine, revision.pk) == [["rejection"]]
+
+
+def test_a_question_opened_and_answered_while_a_result_waits_for_the_lock_still_reaches_the_agent(
+    engine: Engine, acme: Tenant
+) -> None:
+    is_called, is_locked = threading.Event(), threading.Event()
+    questions: list[UUID] = []
+
+    def answer_when_locked(request: AgentRequest) -> AgentResult:
+        is_called.set()
+        assert is_locked.wait(60)
+        return Completed(Output(content="x"))
+
+    (work,) = engine.submit(acme)
+    engine.agent.behaviour = answer_when_locked
+
+    def open_and_answer() -> None:
+        assert is_called.wait(60)
+        with tenant_scope(acme.pk):
+            activity_tree.lock(acme.pk, [work])
+            is_locked.set()
+            eventually(somebody_waits_for_a_lock, seconds=60)
+            questions.append(open_approval(acme, [work]))
+            approvals.approve(acme.pk, questions[0], actor="Bob")
+
+    assert simultaneously(open_and_answer, engine.deliver) == [None, True]
+    settle(engine)
+
+    assert reasons(engine, work) == [["new_task"], ["review_approved"]]
 
 
 def set_expiry(tenant: Tenant, activity_id: UUID, *, in_seconds: float = -1.0) -> None:
