@@ -649,10 +649,10 @@ local function reindex()
 end
 
 -- File scopes -----------------------------------------------------------------------------------------------------
--- Work on files waits while other work runs on files that may overlap, see files.lua. Work that waits for files gets a *claim* to them (up
--- to 32 lanes of a tenant), and later work on overlapping files waits as well. Otherwise work on few files could overtake work on many files forever.
+-- Work on files waits while other work runs on files that may overlap, see files.lua. Work that waits for files gets a *claim* to them,
+-- and later work on overlapping files waits as well. Otherwise work on few files could overtake work on many files forever.
 
-local MOST_CLAIMS = 32
+local MOST_CLAIMS = 32 -- of a tenant
 local claims = {} -- by tenant: lane -> { band, score }, or false
 local unclaimed = {} -- by tenant: the lanes that lost their claim in this call, because they compete again
 
