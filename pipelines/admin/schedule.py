@@ -139,7 +139,11 @@ class ScheduleForm(forms.ModelForm):
         roles = sorted({*configuration.list_roles(), *filter(None, [schedule.agent_role])})
         self._field("agent_role").choices = [("", "---------"), *((role, role) for role in roles)]
         self._field("timezone").choices = [(name, name) for name in sorted(zone_names())]
-        for name in ("timeout_seconds", "jitter_seconds", "priority"):
+        for name in {
+            "timeout_seconds",
+            "jitter_seconds",
+            "priority",
+        } & self.fields.keys():  # a read-only page has none
             self.fields[name].required = False
 
     def clean(self) -> dict[str, Any]:
@@ -288,6 +292,12 @@ SECTIONS = (
         {"fields": (("overlap", "after_once"), ("catch_up_policy", "catch_up_most"), "expected")},
     ),
 )
+#: The columns of a schedule, for people who may not change it.
+COLUMNS = (
+    *SECTIONS[:4],
+    ("Jobs", {"fields": (("priority", "timeout_seconds"), "retry")}),
+    ("Policies", {"fields": (("overlap", "after_once"), "catch_up")}),
+)
 
 
 @admin.register(Schedule)
@@ -309,6 +319,10 @@ class ScheduleAdmin(SwitchedAdmin):
     class Media:
         js = ("pipelines/schedule.js",)
         css = {"all": ("pipelines/schedule.css",)}
+
+    def get_fieldsets(self, request: HttpRequest, obj: Schedule | None = None) -> Any:
+        is_read_only = obj is not None and not self.has_change_permission(request, obj)
+        return COLUMNS if is_read_only else super().get_fieldsets(request, obj)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Schedule]:
         newest = ScheduleExecution.objects.filter(schedule_id=OuterRef("pk")).order_by("-started_at")

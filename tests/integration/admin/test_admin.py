@@ -12,11 +12,14 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 
 from activities.models import Activity
-from pipelines.models import Pipeline, PipelineRun
+from agents.models import Skill
+from pipelines.models import ActivityTemplate, Dataset, Deliverable, Pipeline, PipelineRun, Schedule
 from tenants import tokens
+from tenants.admin.permissions import tenant_of
 from tenants.context import system_scope, tenant_scope
-from tenants.models import Membership, Tenant
+from tenants.models import Channel, Membership, RetentionPolicy, Tenant
 from tests.browsing import list_url, page_url
+from tests.scheduling import make_schedule
 
 pytestmark = pytest.mark.long
 
@@ -94,6 +97,42 @@ def test_every_page_can_be_opened(run: PipelineRun, failed: Activity, root: Clie
             opened += 1
 
     assert opened > 40
+
+
+def test_a_viewer_can_open_the_page_of_each_row_and_save_none(
+    run: PipelineRun, failed: Activity, tenant: Tenant, client: Client
+) -> None:
+    make_schedule(tenant)
+    viewer = User.objects.create_user("viewer", is_staff=True)
+    with tenant_scope(tenant.pk):
+        Membership.objects.create(tenant=tenant, user=viewer, role="viewer")
+        Skill.objects.create(tenant=tenant, key="tone", name="Tone", content="Plain.")
+        ActivityTemplate.objects.create(tenant=tenant, key="brief", name="Brief")
+        Channel.objects.create(tenant=tenant, kind="mail", name="Mail")
+        Dataset.objects.create(tenant=tenant, name="clients", fields={"name": "string"})
+        Deliverable.objects.create(tenant=tenant, key="blog", name="Blog", pipelines=["brief"])
+        RetentionPolicy.objects.create(tenant=tenant, kind="alerts", days=30)
+    client.force_login(viewer)
+    index = client.get("/admin/").content.decode()
+    opened = set()
+
+    for model, row in _all_rows():
+        if tenant_of(row) == tenant.pk and f'href="{list_url(model)}"' in index:
+            page = client.get(page_url(row))
+            assert page.status_code == 200, page_url(row)
+            assert 'name="_save"' not in page.content.decode()
+            opened.add(model)
+
+    assert opened >= {
+        Schedule,
+        Pipeline,
+        Skill,
+        ActivityTemplate,
+        Channel,
+        Dataset,
+        Deliverable,
+        RetentionPolicy,
+    }
 
 
 def test_every_list_can_be_searched_and_filtered(run: PipelineRun, failed: Activity, root: Client) -> None:
