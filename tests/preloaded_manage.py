@@ -1,7 +1,7 @@
 """`manage.py` without the seconds in which Django starts: a process that has loaded it forks for each command.
 
 Tests of documents run many commands. Each still has its own process and the terminal of its caller; only what comes before
-`execute_from_command_line` happens once. `python tests/preloaded_manage.py SOCKET ARGUMENT ...` replaces `manage.py`.
+`orchestrator.command.main` happens once. `python tests/preloaded_manage.py SOCKET ARGUMENT ...` replaces `manage.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ def serve(path: str, *, checks_first: bool = True) -> None:
     """
     import django
     from django.core import checks
-    from django.core.management import execute_from_command_line, get_commands
+    from django.core.management import get_commands
+
+    from orchestrator.command import main
 
     django.setup()
     get_commands()
@@ -35,12 +37,12 @@ def serve(path: str, *, checks_first: bool = True) -> None:
             caller, _ = listener.accept()
             if os.fork() == 0:
                 listener.close()
-                _run_command(caller, execute_from_command_line)
+                _run_command(caller, main)
             caller.close()
             _reap()
 
 
-def _run_command(caller: socket.socket, execute: object) -> None:
+def _run_command(caller: socket.socket, main: object) -> None:
     """Run the command in this fork, send its exit status to the caller, and exit."""
     status = 1
     try:
@@ -50,9 +52,11 @@ def _run_command(caller: socket.socket, execute: object) -> None:
             os.dup2(descriptor, number)
         os.chdir(command["folder"])
         sys.argv = ["manage.py", *command["arguments"]]
-        execute(sys.argv)  # type: ignore[operator]
+        main()  # type: ignore[operator]
         status = 0
     except SystemExit as exit:
+        if isinstance(exit.code, str):
+            sys.stderr.write(f"{exit.code}\n")
         status = exit.code if isinstance(exit.code, int) else int(bool(exit.code))
     except BaseException:  # noqa: BLE001  # the caller gets the exit status of any failure
         import traceback

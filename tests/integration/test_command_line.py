@@ -7,7 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -17,6 +17,7 @@ from uuid import UUID, uuid4
 import pymongo.errors
 import pytest
 import redis
+from django.conf import settings
 from django.core.management import CommandError, call_command, get_commands, load_command_class
 from django.db import IntegrityError, OperationalError
 
@@ -27,7 +28,8 @@ from pipelines.models import PipelineRun
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tenants.models.audit import AuditEntry
-from tests.engine import Engine
+from tests import preloaded_manage, servers
+from tests.engine import Engine, eventually
 from tests.failed_work import create_dead_letters, letters_of, submit_failing
 from tests.flows import BROKEN, Flow, step
 from tests.scheduling import make_schedule
@@ -293,6 +295,22 @@ def test_commands_return_the_documented_exit_codes(process_environment: dict[str
     assert "manage.py up" in output
 
 
+@pytest.fixture(scope="module")
+def manage_without_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """Instead of `manage.py`: the beginning of a command line whose process has loaded Django and cannot reach PostgreSQL."""
+    unreachable = {"DATABASE_URL": "postgres://nobody@127.0.0.1:9/nothing"}
+    place = tmp_path_factory.mktemp("commands") / "socket"
+    serving = f"from tests import preloaded_manage; preloaded_manage.serve({str(place)!r})"
+    with subprocess.Popen(
+        [sys.executable, "-c", serving], env={**servers.environment(settings), **unreachable}
+    ) as process:
+        try:
+            eventually(place.exists, 60)
+            yield [sys.executable, "-S", "-E", preloaded_manage.__file__, str(place)]
+        finally:
+            process.kill()
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -307,14 +325,11 @@ def test_commands_return_the_documented_exit_codes(process_environment: dict[str
     ],
 )
 def test_a_command_without_its_servers_says_in_one_line_what_to_do(
-    command: str, process_environment: dict[str, str]
+    command: str, manage_without_servers: list[str]
 ) -> None:
-    unreachable = {"DATABASE_URL": "postgres://nobody@127.0.0.1:9/nothing"}
-
     process = subprocess.run(
-        [sys.executable, "manage.py", *command.split()], env={**process_environment, **unreachable},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [*manage_without_servers, *command.split()], capture_output=True, text=True, check=False
+    )
 
     assert process.returncode == 1
     assert "PostgreSQL does not answer. Start the servers with `manage.py up`" in process.stderr
