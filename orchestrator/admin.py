@@ -13,6 +13,7 @@ from django.contrib import admin, messages
 from django.contrib.auth.admin import GroupAdmin as DjangoGroupAdmin
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.models import Group, User
+from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import URLPattern, URLResolver, path
@@ -83,6 +84,12 @@ class PeriodicTaskForm(beat.PeriodicTaskForm):
         super().__init__(*args, **kwargs)
         self.fields["task"].widget = UnfoldAdminTextInputWidget()
         self.fields["regtask"].widget = TaskSelect()
+
+    def _clean_json(self, field: str) -> Any:
+        try:
+            return super()._clean_json(field)
+        except RecursionError as error:
+            raise ValidationError("This JSON is nested too deeply.") from error
 
     def clean(self) -> dict[str, Any]:
         """Refuse tasks that beat would not send, because such a row would look as if it ran."""

@@ -104,3 +104,13 @@ def test_an_invalid_name_of_a_task_is_an_error_at_its_field(root: Client) -> Non
 
     assert answer.status_code == 200
     assert "at most 200 characters" in str(answer.context["adminform"].form.errors["task"])
+
+
+@pytest.mark.parametrize("field", ["args", "kwargs"])
+def test_deeply_nested_arguments_of_a_task_are_an_error_at_their_field(root: Client, field: str) -> None:
+    sent = {"name": "x", "task": "activities.tick", "args": "[]", "kwargs": "{}", field: "[" * 5_000}
+
+    answer = root.post(reverse("admin:django_celery_beat_periodictask_add"), sent)
+
+    assert answer.status_code == 200
+    assert answer.context["adminform"].form.errors[field] == ["This JSON is nested too deeply."]
