@@ -60,7 +60,8 @@ LEAVE_SECONDS = 3.0  # for the rest of a cold shutdown: returning messages and e
 # Default concurrency without WORKER_CONCURRENCY and --concurrency: threads that wait for remote agents cost little, but local programs need
 # a core each.
 THREADS_PER_CORE = 8
-FEWEST_THREADS, MOST_THREADS = 16, 64
+FEWEST_THREADS, MOST_THREADS = 16, 64  # by default
+MOST_THREADS_BY_HAND = 1_000
 SYSTEM_CONCURRENCY = (
     4  # of a worker without roles, because background tasks are short; see also WORKER_CONCURRENCY_SYSTEM
 )
@@ -130,7 +131,7 @@ def choose_concurrency(sender: str, instance: Any, conf: Any, options: dict[str,
         return
     of_role = _concurrency_of(roles[0]) if len(roles) == 1 else 0
     conf.worker_concurrency = (
-        of_role or int(os.environ.get("WORKER_CONCURRENCY") or 0) or _default_concurrency(roles)
+        of_role or _number_of_threads("WORKER_CONCURRENCY") or _default_concurrency(roles)
     )
 
 
@@ -161,7 +162,19 @@ def _are_local_programs(roles: Sequence[str]) -> bool:
 
 def _concurrency_of(name: str) -> int:
     """Return the value of WORKER_CONCURRENCY_<NAME>, or 0."""
-    return int(os.environ.get(f"WORKER_CONCURRENCY_{name.upper().replace('-', '_')}") or 0)
+    return _number_of_threads(f"WORKER_CONCURRENCY_{name.upper().replace('-', '_')}")
+
+
+def _number_of_threads(variable: str) -> int:
+    """Return the number in the variable, or 0. Ends the process if the value is invalid, because Celery ignores errors of receivers."""
+    from django.core.exceptions import ImproperlyConfigured
+
+    from orchestrator.settings.services import whole_number
+
+    try:
+        return whole_number(variable, 0, most=MOST_THREADS_BY_HAND)
+    except ImproperlyConfigured as error:
+        raise SystemExit(str(error)) from error
 
 
 @signals.celeryd_after_setup.connect

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import environ
@@ -11,7 +10,7 @@ from orchestrator.settings.celery import *  # noqa: F403
 from orchestrator.settings.engine import *  # noqa: F403
 from orchestrator.settings.logging import *  # noqa: F403
 from orchestrator.settings.notifications import *  # noqa: F403
-from orchestrator.settings.services import BASE_DIR, HOME, endpoints
+from orchestrator.settings.services import BASE_DIR, FLOWER_PORT, HOME, PORT, endpoints  # noqa: F401  two are settings
 from orchestrator.settings.unfold import *  # noqa: F403
 
 env = environ.Env()
@@ -180,9 +179,6 @@ SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
-
-PORT = int(os.environ.get("PORT", "8000"))
-FLOWER_PORT = int(os.environ.get("FLOWER_PORT", "5555"))
 
 # Django REST framework and its OpenAPI schema.
 REST_FRAMEWORK = {

@@ -1,4 +1,4 @@
-"""URLs of PostgreSQL, Redis and MongoDB: from the environment, or else of the embedded servers in ORCHESTRATOR_HOME."""
+"""Ports, and URLs of PostgreSQL, Redis and MongoDB: from the environment, or else of the embedded servers in ORCHESTRATOR_HOME."""
 
 from __future__ import annotations
 
@@ -28,6 +28,21 @@ UNREACHABLE = embedded.Endpoints(
     redis_url="redis://127.0.0.1:1/0",
     mongodb_uri="mongodb://127.0.0.1:1/none",
 )
+
+
+def whole_number(variable: str, default: int, *, most: int) -> int:
+    """Return the number in an environment variable. Raises `ImproperlyConfigured` if it is not a whole number from 1 to `most`."""
+    text = os.environ.get(variable, "").strip()
+    if not text:
+        return default
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:10]) <= most:
+        raise ImproperlyConfigured(f"{variable} must be a whole number from 1 to {most}, not {text[:40]!r}.")
+    return int(text)
+
+
+# Read first, so that a wrong port is refused before any embedded server starts.
+PORT = whole_number("PORT", 8000, most=65_535)
+FLOWER_PORT = whole_number("FLOWER_PORT", 5555, most=65_535)
 
 BASE_DIR = Path(__file__).resolve().parent.parent.parent
 HOME = embedded.ServiceHome.from_environment().path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -18,12 +19,14 @@ import pymongo.errors
 import pytest
 import redis
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command, get_commands, load_command_class
 from django.db import IntegrityError, OperationalError
 
 from activities.submission import NewActivity, submit
 from orchestrator.command import reason_of_outage
 from orchestrator.management.commands import replay
+from orchestrator.settings.services import whole_number
 from pipelines.models import PipelineRun
 from tenants.context import tenant_scope
 from tenants.models import Tenant
@@ -293,6 +296,25 @@ def test_commands_return_the_documented_exit_codes(process_environment: dict[str
     assert status == 1
     assert "PostgreSQL does not answer" in output
     assert "manage.py up" in output
+
+
+def test_a_wrong_port_is_refused_in_one_line_before_any_server_starts(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    process = subprocess.run(
+        [sys.executable, "manage.py", "up"], capture_output=True, text=True, check=False,
+        env={"PATH": os.environ["PATH"], "PORT": "abc", "ORCHESTRATOR_HOME": str(home)},
+    )  # fmt: skip
+
+    assert process.returncode == 1
+    assert process.stderr == "PORT must be a whole number from 1 to 65535, not 'abc'.\n"
+    assert not home.exists()
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "65536", "\uff18\uff10", "9" * 400])
+def test_a_number_out_of_its_range_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PORT", text)
+    with pytest.raises(ImproperlyConfigured, match="PORT must be a whole number from 1 to 65535"):
+        whole_number("PORT", 8000, most=65_535)
 
 
 @pytest.fixture(scope="module")

@@ -144,6 +144,14 @@ def test_environment_variables_set_the_concurrency_of_a_worker(
     assert configured.worker_concurrency == size
 
 
+def test_a_worker_with_an_invalid_concurrency_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKER_CONCURRENCY_QA", "many")
+    with pytest.raises(
+        SystemExit, match="WORKER_CONCURRENCY_QA must be a whole number from 1 to 1000, not 'many'"
+    ):
+        celery.choose_concurrency(sender="w", instance=None, conf=None, options={"queues": "agent__qa"})
+
+
 @pytest.mark.parametrize(
     ("queues", "cores", "size"),
     [
