@@ -65,12 +65,9 @@ def end_messages(sender: Any, *, activity: Any, **kwargs: Any) -> None:
 
 
 def end_budget_wait(sender: Any, *, activity: Any, **kwargs: Any) -> None:
-    """Delete the budget wait of an activity that ended without another run. `activity` is a `transitions.Moved`."""
-    if activity.status in _ENDS_WITHOUT_RUN:
+    """Delete the budget wait of an agent's activity that ended while it waited. `activity` is a `transitions.Moved`."""
+    if activity.source == Status.CREATED and activity.assignee_type == "agent":
         budgets.end_wait(activity.tenant_id, activity.id)
-
-
-_ENDS_WITHOUT_RUN = frozenset({Status.CANCELLED, Status.REASSIGNED, Status.NEEDS_REVIEW})
 
 
 def notify_waiting(sender: Any, *, activity: Any, **kwargs: Any) -> None:

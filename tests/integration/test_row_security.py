@@ -145,7 +145,7 @@ def test_every_table_with_a_tenant_forces_row_level_security():
 
     assert [table for table, is_forced in forced.items() if not is_forced] == []
     assert set(row_security.tenant_tables()) <= {*forced, "tenants_tenant"}
-    assert row_security.faults(row_security.tenant_tables()) == []
+    assert row_security.find_errors(row_security.tenant_tables()) == []
 
 
 def test_a_process_starts_if_row_level_security_is_complete():

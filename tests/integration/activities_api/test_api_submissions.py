@@ -199,8 +199,7 @@ def test_parameters_are_checked_against_the_schema_of_the_agent(api, tenant, str
         ACTIVITIES, {"name": "x", "agent_role": strict_role, "params": {"sites": [{}, {"url": 5}]}}
     )
 
-    assert set(faults(refused)) == {"params", "params.sites[1].url"}
-    assert "topic" in faults(refused)["params"]
+    assert set(faults(refused)) == {"params.topic", "params.sites[1].url"}
     assert (
         client.post(
             ACTIVITIES, {"name": "x", "agent_role": strict_role, "params": {"topic": "bees"}}
