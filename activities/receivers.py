@@ -65,8 +65,12 @@ def end_messages(sender: Any, *, activity: Any, **kwargs: Any) -> None:
 
 
 def end_budget_wait(sender: Any, *, activity: Any, **kwargs: Any) -> None:
-    """Delete the budget wait of an agent's activity that ended while it waited. `activity` is a `transitions.Moved`."""
-    if activity.source == Status.CREATED and activity.assignee_type == "agent":
+    """Delete the budget wait of an agent's activity that ended while it waited. `activity` is a `transitions.Moved`.
+
+    Work that waits for a budget is `created`, or `awaiting_review` if an open question holds it as well.
+    """
+    may_wait = activity.source in (Status.CREATED, Status.AWAITING_REVIEW)
+    if may_wait and activity.assignee_type == "agent":
         budgets.end_wait(activity.tenant_id, activity.id)
 
 

@@ -22,6 +22,7 @@ from tenants import clock, money
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Budget, Tenant
 from tests.engine import Engine, simultaneously
+from tests.open_questions import open_approval
 from tests.spending import (
     accept,
     accept_run,
@@ -275,12 +276,16 @@ def test_nobody_is_warned_of_what_an_earlier_period_has_spent(engine: Engine, ac
     ],
     ids=["cancelled", "reassigned"],
 )
+@pytest.mark.parametrize("is_held", [False, True], ids=["waiting", "held by a question as well"])
 def test_a_budget_whose_waiting_work_has_ended_no_longer_says_that_work_waits(
-    engine: Engine, acme: Tenant, end: Any
+    engine: Engine, acme: Tenant, end: Any, is_held: bool
 ) -> None:
     budget = make_budget(acme, "0.20")
     (activity_id,) = engine.submit(acme)
     engine.drain()
+    if is_held:
+        open_approval(acme, [activity_id])
+        assert engine.status(acme, activity_id) == "awaiting_review"
     assert reload(budget).waiting_since is not None
 
     end(acme.pk, activity_id)
