@@ -15,9 +15,7 @@ from typing import Any, ClassVar, TypeVar
 from uuid import UUID
 
 import orjson
-import redis
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DatabaseError, InterfaceError
 from rich import box
 from rich.console import Console
 from rich.progress import track
@@ -27,7 +25,6 @@ from rich.text import Text
 from activities import queue_stats
 from activities.exceptions import ActivityError
 from activities.models import Activity
-from orchestrator.command import HINT
 from pipelines.definition import DefinitionError
 from pipelines.exceptions import PipelineError
 from pipelines.models import PipelineRun
@@ -66,12 +63,6 @@ class TerminalCommand(BaseCommand, ABC):
             result = self.query(**options)
         except (TenantError, ActivityError, PipelineError, DefinitionError) as error:
             raise CommandError(str(error)) from error
-        except (DatabaseError, InterfaceError) as error:
-            raise CommandError(
-                f"PostgreSQL does not answer. {HINT.format(variable='DATABASE_URL')}"
-            ) from error
-        except redis.RedisError as error:
-            raise CommandError(f"Redis does not answer. {HINT.format(variable='REDIS_URL')}") from error
         if json:
             text = wire_json.dumps_stored(result, default=str, option=orjson.OPT_INDENT_2).decode()
             self.stdout.write(text)

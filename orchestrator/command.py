@@ -22,7 +22,7 @@ SERVERS = {
     "redis": ("Redis", "REDIS_URL"),
     "pymongo": ("MongoDB", "MONGODB_URI"),
 }
-HINT = "Start the servers with `manage.py up`, or set {variable} to their address. Details: `manage.py check --database default`."
+_HINT = "Start the servers with `manage.py up`, or set {variable} to their address. Details: `manage.py check --database default`."
 
 
 def main() -> None:
@@ -50,7 +50,7 @@ def reason_of_outage(error: Exception) -> str:
     if not outages.is_away(error):
         return ""
     server, variable = SERVERS.get(type(error).__module__.partition(".")[0], SERVERS["django"])
-    return f"{server} does not answer. {HINT.format(variable=variable)}"
+    return f"{server} does not answer. {_HINT.format(variable=variable)}"
 
 
 def _check_input() -> None:
