@@ -112,9 +112,7 @@ class StrictJSONField(forms.JSONField):
             try:
                 _read_json(value)
             except strict_json.StrictJSONError as error:
-                is_syntax = error.message.startswith("is not valid JSON")
-                words = self.error_messages["invalid"] if is_syntax else f"This JSON {error.message}."
-                raise forms.ValidationError(words, code="invalid") from error
+                raise forms.ValidationError(f"The text {error.message}.", code="invalid") from error
         return super().to_python(value)
 
     def bound_data(self, data: Any, initial: Any) -> Any:

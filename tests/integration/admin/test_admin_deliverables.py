@@ -64,7 +64,7 @@ def test_a_deliverable_can_be_added_and_changed(tenant: Tenant, blog: Deliverabl
     ("pipelines", "fault"),
     [
         ('["none"]', "There is no pipeline"), ("[]", "is required"), ('"flow"', "Enter a list of keys"),
-        ("[1]", "Enter a list of keys"), ("[", "Enter a valid JSON"),
+        ("[1]", "Enter a list of keys"), ("[", "The text is not valid JSON"),
     ],
 )  # fmt: skip
 def test_unknown_or_malformed_pipelines_are_refused(
