@@ -528,27 +528,19 @@ class _Claims:
     def fetch(self) -> list[_ClaimedRun]:
         """Return the claimed runs whose slots are still held. Call it after the commit."""
         rows = {row.run: row for row in self.rows.fetch()}
-        tenant_id, agent_role = self.held[0].kind
-        signs = agent_role if self.role.adapter.options.get("signed_callbacks") is True else ""
-        return [
-            _ClaimedRun(
-                row=row,
-                run=RunToken(
-                    tenant_id,
-                    row.id,
-                    row.run,
-                    row.fence,
-                    self.briefing,
-                    execution_sessions.resume(row),
-                    signs,
-                ),
-                role=execution_request.role_for(self.role, row.agent_options),
-                knowledge=self.knowledge,
-                grant=each.grant,
-            )
-            for each in _with_slots([each for each in self.held if each.run_id in rows])
-            for row in (rows[each.run_id],)
-        ]
+        held = _with_slots([each for each in self.held if each.run_id in rows])
+        return [self._run_of(rows[each.run_id], each.grant) for each in held]
+
+    def _run_of(self, row: Any, grant: Grant) -> _ClaimedRun:
+        signs = grant.role if self.role.adapter.options.get("signed_callbacks") is True else ""
+        session = execution_sessions.resume(row)
+        return _ClaimedRun(
+            row=row,
+            run=RunToken(row.tenant_id, row.id, row.run, row.fence, self.briefing, session, signs),
+            role=execution_request.role_for(self.role, row.agent_options),
+            knowledge=self.knowledge,
+            grant=grant,
+        )
 
 
 def _begin_claims(held: Sequence[HeldGrant], created: Reservation | None = None) -> _Claims:

@@ -184,8 +184,8 @@ MAY_RUN = SETTLED - FINAL
 #: Actions that do not change the status, and the statuses in which they are possible. Each is an event in the history, from the status to
 #: itself, and raises the version.
 REMARKS: dict[str, frozenset[str]] = {
-    "reschedule": WAITING
-    | _values([_S.CREATED, _S.IN_PROGRESS]),  # in progress only if a person has claimed it
+    # In progress only if a person has claimed it, see `rescheduling.can_reschedule`.
+    "reschedule": WAITING | _values([_S.CREATED, _S.IN_PROGRESS]),
     "run_now": _values([_S.CREATED]),
 }
 

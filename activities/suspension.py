@@ -250,7 +250,7 @@ def outcome_of_review(item: Any, **more: Any) -> dict[str, Any]:
     return {
         "review_approved": item.status == Status.APPROVED,
         "reviewer_feedback": (item.cancel_reason if withdrawn else item.reviewer_notes) or "",
-        "outcome": "withdrawn" if withdrawn else "expired" if item.decided_by == EXPIRED else item.status,
+        "outcome": "withdrawn" if withdrawn else "expired" if item.decided_by == BY_DEADLINE else item.status,
         "question": item.description or None,
         "chosen_option": item.chosen_option,
         "reviewed_by": item.decided_by,
@@ -259,7 +259,7 @@ def outcome_of_review(item: Any, **more: Any) -> dict[str, Any]:
 
 
 #: `decided_by` if nobody decided in time.
-EXPIRED = "deadline"
+BY_DEADLINE = "deadline"
 
 
 # Subtasks: an agent delegates a part of its work to another agent or to a person.

@@ -22,7 +22,7 @@ from activities.models import Activity, Deadline
 from activities.models.alert import AlertKind, Severity
 from activities.models.decision import DeadlineKind
 from activities.states import BANDS, SETTLED, LinkKind, Status
-from activities.suspension import EXPIRED
+from activities.suspension import BY_DEADLINE
 from tenants import clock, outages
 from tenants.context import system_scope, tenant_scope
 
@@ -131,7 +131,7 @@ def _apply_default(activity: Activity, deadline: Deadline) -> None:
         _escalate(activity, deadline)
     elif outcome is not None and (activity.is_approval_gate or activity.link_kind == LinkKind.REVIEW):
         approvals.decide(
-            activity.tenant_id, activity.pk, outcome, by=Voter(EXPIRED), notes=NOBODY, in_time=False
+            activity.tenant_id, activity.pk, outcome, by=Voter(BY_DEADLINE), notes=NOBODY, in_time=False
         )
         title = f"{NOBODY} {activity.name}: {outcome}"
         _raise_alert(activity, deadline, AlertKind.EXPIRED, title, Severity.WARNING, activity.human_role)
@@ -147,7 +147,7 @@ def _prioritise_late_agent(activity: Activity, deadline: Deadline) -> None:
         return
     if rescheduling.can_reschedule(activity) and activity.priority > BANDS["urgent"]:
         rescheduling.reschedule_locked(
-            [activity], {"priority": BANDS["urgent"]}, actor=EXPIRED, detail={"reason": "overdue"}
+            [activity], {"priority": BANDS["urgent"]}, actor=BY_DEADLINE, detail={"reason": "overdue"}
         )
     title = f"Overdue: {activity.name}"
     _raise_alert(activity, deadline, AlertKind.OVERDUE, title, Severity.WARNING, deadline.human_role)
@@ -156,7 +156,7 @@ def _prioritise_late_agent(activity: Activity, deadline: Deadline) -> None:
 def _make_urgent(activity: Activity, reason: str, **changes: str | None) -> None:
     """Make a person's open item urgent, with an event in its history. A version that somebody has read before is then out of date."""
     new_values = {"priority": min(activity.priority, BANDS["urgent"]), **changes}
-    rescheduling.reschedule_locked([activity], new_values, actor=EXPIRED, detail={"reason": reason})
+    rescheduling.reschedule_locked([activity], new_values, actor=BY_DEADLINE, detail={"reason": reason})
 
 
 _EFFECTS: dict[DeadlineKind, Callable[[Activity, Deadline], None]] = {

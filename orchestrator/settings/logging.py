@@ -19,9 +19,8 @@ from tenants import tracing
 from tenants.current_tenant import current_tenant
 from tenants.lazy_import import import_without
 
-with import_without(
-    "rich"
-):  # which takes a tenth of the start of a process, and displays exceptions in a way that we do not use
+# Importing rich takes a tenth of the start of a process. structlog would only use it to display exceptions in a way that we do not use.
+with import_without("rich"):
     import structlog
     from structlog import tracebacks
 
