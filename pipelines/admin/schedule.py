@@ -38,7 +38,7 @@ from pipelines.schedules.preview import Forecast
 from pipelines.timing.clock import zone_names
 from tenants import clock
 from tenants.admin.actions import Action
-from tenants.admin.bases import NOTHING, StrictJSONField, actor_of, badge, link_to
+from tenants.admin.bases import CHANGED, NOTHING, StrictJSONField, actor_of, badge, link_to
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 
@@ -139,12 +139,9 @@ class ScheduleForm(forms.ModelForm):
         roles = sorted({*configuration.list_roles(), *filter(None, [schedule.agent_role])})
         self._field("agent_role").choices = [("", "---------"), *((role, role) for role in roles)]
         self._field("timezone").choices = [(name, name) for name in sorted(zone_names())]
-        for name in {
-            "timeout_seconds",
-            "jitter_seconds",
-            "priority",
-        } & self.fields.keys():  # a read-only page has none
-            self.fields[name].required = False
+        for name in ("timeout_seconds", "jitter_seconds", "priority"):
+            if name in self.fields:  # a read-only page has none
+                self.fields[name].required = False
 
     def clean(self) -> dict[str, Any]:
         values: dict[str, Any] = super().clean() or self.cleaned_data
@@ -244,7 +241,6 @@ class ScheduleForm(forms.ModelForm):
         return self.fields[name]
 
 
-CHANGED = "This was changed since you opened it. Your input is still here: copy it, then reload the page to see the current values."
 LISTED_TIMES = 5
 
 RUN = Action(

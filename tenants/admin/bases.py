@@ -97,6 +97,7 @@ def _plain(value: Any) -> Any:
 
 NOTHING = SafeString("-")  # rendered for an empty field
 LONGEST_JSON = 1_000_000  # bytes in one field
+CHANGED = "This was changed since you opened it. Your input is still here: copy it, then reload the page to see the current values."
 MOST_TENANTS = 30  # in a filter; on a platform with more, the search field finds a tenant's rows by its slug
 
 
@@ -165,9 +166,7 @@ class SeenForm(forms.ModelForm):
     def clean(self) -> dict[str, Any]:
         values: dict[str, Any] = super().clean() or self.cleaned_data
         if values.get("seen") and values["seen"] != self._stored:
-            raise forms.ValidationError(
-                "This was changed since you opened it. Reload it to see the current values."
-            )
+            raise forms.ValidationError(CHANGED)
         return values
 
 

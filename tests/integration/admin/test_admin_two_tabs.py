@@ -12,12 +12,11 @@ from activities.models import NotificationChannel
 from activities.notifications import backends
 from agents.models import Skill
 from pipelines.models import ActivityTemplate
+from tenants.admin.bases import CHANGED
 from tenants.context import tenant_scope
 from tenants.models import Channel, Plan, Tenant
 from tests.browsing import page_url, visible_text
 from tests.forms import Form, forms_of
-
-REFUSAL = "This was changed since you opened it. Reload it to see the current values."
 
 
 def _notification_channel(tenant: Tenant) -> NotificationChannel:
@@ -57,7 +56,7 @@ def test_the_second_of_two_edits_is_refused_and_overwrites_nothing(root: Client,
     refused = second.send(root, ("_save", ""), name="second")
 
     assert refused.status_code == 200
-    assert REFUSAL in visible_text(refused)
+    assert CHANGED in visible_text(refused)
     assert 'value="second"' in refused.content.decode()
     assert form_of(root, row).fields["name"] == ["first"]
 
