@@ -7,10 +7,9 @@ work. A duplicate, late or forged message fails one of the two checks and has no
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -23,31 +22,36 @@ from django.conf import settings
 from django.db import connections
 
 from activities import provider_batches
-from activities.admission import CLAIM_SECONDS, Closed, Exchange, Grant
+from activities.admission import Closed, Exchange, Grant
 from activities.admission.exchange import Offer, Release
 from activities.combining import Combining
-from activities.exceptions import OutOfBudget, OutputUnavailable, RunSuperseded
+from activities.exceptions import OutputUnavailable, RunSuperseded
+from activities.execution import following_step, results
 from activities.execution import request as execution_request
-from activities.execution import results
 from activities.execution import sessions as execution_sessions
+from activities.execution.claims import (
+    ClaimedRun,
+    claim_or_give_back,
+    give_back_unless_used,
+    is_granted,
+    note_stale_message,
+    refuse_message,
+)  # fmt: skip
+from activities.execution.following_step import FollowingStep
 from activities.execution.request import Attempt, Material
 from activities.execution.run_links import LinkOfRun
 from activities.load_shedding import PROTECTION
 from activities.models import Activity, ActivityRun, Wake
 from activities.quick_work import Group, HeldGrant, QuickWork, most_together
 from activities.run_tokens import RunToken
-from activities.submission import NewActivity, Reservation, reserving
-from agents import configuration, runner, sessions, skills
+from agents import runner, skills
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Parked
 from agents.exceptions import AgentError, InputUnavailable, PermanentAgentError, ServerAway
 from agents.routing import queue_of
-from agents.skills import Knowledge
 from tenants import clock, outages, request_context, tracing
 from tenants.context import tenant_scope
-from tenants.identifiers import uuid7
-from tenants.sql import Rows
 
-from . import admission, budgets, leases, relay, transitions
+from . import admission, leases, relay, transitions
 
 logger = logging.getLogger(__name__)
 
@@ -70,24 +74,6 @@ def read_message(*, tenant: object, activity: object, grant: object, role: objec
     if not isinstance(role, str) or not 0 < len(role) <= LONGEST_ROLE:
         raise MalformedMessage("role")
     return Grant(_read_id("activity", activity), _read_id("tenant", tenant), role, grant, started=False)
-
-
-def refuse_message(why: str, grant: Grant | None = None) -> None:
-    """Log a message that no process of ours has sent."""
-    ids = {"tenant": str(grant.tenant_id), "activity": str(grant.activity_id)} if grant else {}
-    logger.warning("Message refused", extra={"action": "message_refused", "reason": why, **ids})
-
-
-def note_stale_message(grant: Grant) -> None:
-    """Log a message whose grant is not held: a duplicate, a late or a forged one, which cannot be told apart here."""
-    logger.info(
-        "Message without a grant",
-        extra={
-            "action": "message_stale",
-            "tenant": str(grant.tenant_id),
-            "activity": str(grant.activity_id),
-        },
-    )
 
 
 def _read_id(name: str, value: object) -> UUID:
@@ -116,7 +102,7 @@ def work(grant: Grant) -> None:
     if grant.role not in lease.roles:
         # Forged, because the relay never puts a message on the queue of another role. The leader publishes real grants again.
         refuse_message("role_not_served", grant)
-    elif not _is_granted(grant):
+    elif not is_granted(grant):
         note_stale_message(grant)
     else:
         _run_and_continue([HeldGrant(grant, confirmed_at)])
@@ -147,7 +133,7 @@ def _run_and_continue(held: list[HeldGrant], *, alone: bool = False) -> None:
                 try:
                     superseded = _run(held, lease, began)
                 except Exception:
-                    _hand_over_now(changes)  # those of runs that were recorded
+                    relay.hand_over_now(changes)  # those of runs that were recorded
                     raise
             confirmed_at = time.monotonic()
             grants = EXCHANGING.do(None, (changes, _seats_for_next(lease, began, most if is_quick else 1)))
@@ -160,12 +146,6 @@ def _run_and_continue(held: list[HeldGrant], *, alone: bool = False) -> None:
     finally:
         if is_at_quick_work:
             QUICK_WORK.leave()
-
-
-def _hand_over_now(changes: Exchange) -> None:
-    """Pass collected changes to the relay instead of sending them with the next exchange of this thread."""
-    with relay.collecting_in(None):
-        relay.hand_over(changes.take())
 
 
 def _may_go_on(lease: leases.Lease, message_began: float) -> bool:
@@ -184,7 +164,7 @@ def _seats_for_next(lease: leases.Lease, message_began: float, most: int) -> int
 def _exchange_alone(request: tuple[Exchange, int]) -> list[Grant]:
     changes, seats = request
     grants = relay.release_and_acquire(changes, roles=leases.current().open_roles(), start=seats)
-    (OTHERS_WAIT.set if grants.others_wait else OTHERS_WAIT.clear)()
+    (following_step.OTHERS_WAIT.set if grants.others_wait else following_step.OTHERS_WAIT.clear)()
     return grants
 
 
@@ -214,18 +194,6 @@ def _replace_broken_connections() -> None:
             connection.close_if_unusable_or_obsolete()
 
 
-def _is_granted(grant: Grant) -> bool:
-    return grant.started or _slot_is_held(grant)
-
-
-def _slot_is_held(grant: Grant) -> bool:
-    try:
-        return admission.start(grant.activity_id, grant.grant)
-    except (Closed, redis.RedisError):
-        # Nothing may start without a slot. Recovery offers the activity again when admission answers.
-        return False
-
-
 def _run(held: Sequence[HeldGrant], lease: leases.Lease, message_began: float) -> list[Grant]:
     """Run activities of one tenant and role from claim to result, and the steps that follow one immediately.
 
@@ -237,10 +205,10 @@ def _run(held: Sequence[HeldGrant], lease: leases.Lease, message_began: float) -
             if not is_open:
                 # The host is overloaded. The activities are offered again, to other workers.
                 for each in held:
-                    _give_back_unless_used(each.grant)
+                    give_back_unless_used(each.grant)
                 return [each.grant for each in held]
             began = time.time_ns()
-            runs = [_Run(claimed, began) for claimed in _claim_or_give_back(held)]
+            runs = [_Run(claimed, began) for claimed in claim_or_give_back(held)]
             if len(runs) == 1:
                 runs[0].holding = holding.pop_all()
                 return _run_with_following(runs[0], lease, message_began)
@@ -250,12 +218,12 @@ def _run(held: Sequence[HeldGrant], lease: leases.Lease, message_began: float) -
 
 
 def _run_with_following(run: _Run, lease: leases.Lease, message_began: float) -> list[Grant]:
-    """Run it, then each step that follows immediately (see `_Following`), until the message is too old."""
+    """Run it, then each step that follows immediately (see `following_step`), until the message is too old."""
     superseded: list[Grant] = []
     next_run: _Run | None = run
     while next_run is not None:
         if _may_go_on(lease, message_began):
-            next_run.following = _Following(next_run.claimed, lease)
+            next_run.following = FollowingStep(next_run.claimed, lease)
         following = next_run.following
         try:
             with next_run.holding:
@@ -264,7 +232,8 @@ def _run_with_following(run: _Run, lease: leases.Lease, message_began: float) ->
             if following is not None:
                 following.abandon()
             raise
-        next_run = following.take_up() if following is not None else None
+        taken_up = following.take_up() if following is not None else None
+        next_run = _Run(taken_up[0], time.time_ns(), holding=taken_up[1]) if taken_up else None
     return superseded
 
 
@@ -309,10 +278,10 @@ class _Run:
     `began`: start of the claim, in nanoseconds since the epoch. `following`: for the step that may follow immediately, if any.
     """
 
-    claimed: _ClaimedRun
+    claimed: ClaimedRun
     began: int
     answer: Completed | None = None
-    following: _Following | None = None
+    following: FollowingStep | None = None
     holding: ExitStack = field(default_factory=ExitStack)  # the lease holds this run until it is closed
 
     def context(self) -> AbstractContextManager[None]:
@@ -401,7 +370,7 @@ def _record_together(runs: Sequence[_Run], errors: list[Exception]) -> list[Gran
     return superseded
 
 
-def _note_superseded(claimed: _ClaimedRun) -> Grant:
+def _note_superseded(claimed: ClaimedRun) -> Grant:
     """Log that another process has ended this run, and release its slot if that has not happened yet."""
     logger.info(
         "Result of a superseded run refused",
@@ -436,262 +405,7 @@ def _offer_if_woken(grant: Grant) -> None:
     relay.hand_over(Exchange(offers=offers))
 
 
-def _give_back_unless_used(grant: Grant, run_id: UUID | None = None, *, is_passed: bool = False) -> None:
-    """Release the slot of a grant that could not be claimed. `is_passed`: the slot was passed on and not named by any message.
-
-    If another delivery of the same message was first, its run releases the slot. If our own claim (`run_id`) succeeded but its answer was
-    lost or late, nobody works on that run, so it is requeued.
-    """
-    with tenant_scope(grant.tenant_id):
-        runs = ActivityRun.objects.for_tenant(grant.tenant_id)
-        used = runs.filter(activity_id=grant.activity_id, grant=grant.grant).first()
-        if used is not None and used.pk == run_id:
-            lost = ServerAway("The answer to the claim was lost, or came too late.", retry_after=0.0)
-            with suppress(RunSuperseded):
-                results.record_failed(RunToken(grant.tenant_id, grant.activity_id, run_id, used.fence), lost)
-            return
-        activity = Activity.objects.for_tenant(grant.tenant_id).filter(
-            pk=grant.activity_id, agent_role=grant.role
-        )
-        forged = used is None and not is_passed and not activity.exists()
-    if forged:
-        # The slot belongs to the real message, which is still to come.
-        refuse_message("forged", grant)
-    elif used is None:
-        relay.hand_over(Exchange(releases=[Release(grant.activity_id, grant.grant, unused=True)]))
-
-
-@dataclass(frozen=True, slots=True)
-class _ClaimedRun:
-    """A claimed activity with everything that its request is built from."""
-
-    row: Any
-    run: RunToken
-    role: configuration.RoleSettings
-    knowledge: Knowledge
-    grant: Grant
-
-
-def _claim_or_give_back(held: Sequence[HeldGrant]) -> list[_ClaimedRun]:
-    """Claim the granted activities. Releases the slots of those that could not be claimed."""
-    is_shared = len(held) == 1 and not tracing.is_on()
-    claimed = CLAIMING.do(held[0].kind, held[0]) if is_shared else _claim_persistently(held)
-    run_ids = {run.run.run_id for run in claimed}
-    for each in held:
-        if each.run_id not in run_ids:
-            results.persistently(partial(_give_back_unless_used, each.grant, each.run_id))
-    return claimed
-
-
-def _claim_shared(held: Sequence[HeldGrant]) -> list[list[_ClaimedRun]]:
-    claimed = {run.run.run_id: [run] for run in _claim(held, is_patient=False)}
-    return [claimed.get(each.run_id, []) for each in held]
-
-
-def _claim_persistently(held: Sequence[HeldGrant]) -> list[_ClaimedRun]:
-    try:
-        return results.persistently(lambda: _claim(held))
-    except AgentError as error:
-        facts = {"action": "claim_failed", "role": held[0].grant.role, "reason": str(error)}
-        logger.warning("Role cannot run", extra=facts)
-    except OutOfBudget as error:
-        # The whole transaction was rolled back, so each is claimed again alone.
-        if len(held) > 1:
-            return [claimed for each in held for claimed in _claim_persistently([each])]
-        grant, refusal = held[0].grant, error
-        results.persistently(lambda: budgets.postpone(grant.tenant_id, grant.activity_id, refusal))
-    return []
-
-
-def _claim(held: Sequence[HeldGrant], *, is_patient: bool = True) -> list[_ClaimedRun]:
-    """Claim in one transaction, and return the claimed runs whose slots are still held. Raises `OutOfBudget`."""
-    with tenant_scope(held[0].grant.tenant_id, is_patient=is_patient):
-        if not (held := _with_slots(held)):
-            return []
-        claims = _begin_claims(held)
-        if claims.role.budgeted:
-            for row in claims.rows.fetch():
-                budgets.reserve(row, row.run, execution_request.role_for(claims.role, row.agent_options))
-    return claims.fetch()
-
-
-@dataclass(frozen=True, slots=True)
-class _Claims:
-    """Claims whose statement is sent together with the next one of the transaction, at the latest with its commit."""
-
-    held: Sequence[HeldGrant]
-    role: configuration.RoleSettings
-    knowledge: Knowledge
-    briefing: str
-    rows: Rows
-
-    def fetch(self) -> list[_ClaimedRun]:
-        """Return the claimed runs whose slots are still held. Call it after the commit."""
-        rows = {row.run: row for row in self.rows.fetch()}
-        held = _with_slots([each for each in self.held if each.run_id in rows])
-        return [self._run_of(rows[each.run_id], each.grant) for each in held]
-
-    def _run_of(self, row: Any, grant: Grant) -> _ClaimedRun:
-        signs = grant.role if self.role.adapter.options.get("signed_callbacks") is True else ""
-        session = execution_sessions.resume(row)
-        return _ClaimedRun(
-            row=row,
-            run=RunToken(row.tenant_id, row.id, row.run, row.fence, self.briefing, session, signs),
-            role=execution_request.role_for(self.role, row.agent_options),
-            knowledge=self.knowledge,
-            grant=grant,
-        )
-
-
-def _begin_claims(held: Sequence[HeldGrant], created: Reservation | None = None) -> _Claims:
-    """Add the claims to the caller's `tenant_scope`. Raises `AgentError` if the role cannot run.
-
-    `created`: holds the only activity, which this transaction creates.
-    """
-    tenant_id, agent_role = held[0].kind
-    role = configuration.settings_for(tenant_id, agent_role)
-    knowledge = execution_request.knowledge_of(tenant_id, agent_role, role)
-    briefing = sessions.briefing_with(role.briefing, knowledge.versions)
-    by = transitions.Claimant(
-        role=agent_role, worker_id=leases.current().worker_id, timeout_seconds=role.timeout_seconds,
-        version=role.adapter.version or "", briefing=briefing, day=clock.today(),
-    )  # fmt: skip
-    rows = (
-        created.claim({"run": held[0].run_id, "grant": held[0].grant.grant, **by.parameters()})
-        if created
-        else None
-    )
-    if rows is None:
-        claims = [transitions.Claim(each.grant.activity_id, each.run_id, each.grant.grant) for each in held]
-        rows = transitions.claim(claims, tenant_id=tenant_id, by=by)
-    return _Claims(held, role, knowledge, briefing, rows)
-
-
-def _with_slots(held: Sequence[HeldGrant]) -> list[HeldGrant]:
-    """Return the grants whose slots are still held.
-
-    Admission may withdraw a slot without a run `SETTLE_SECONDS` after it has confirmed it, and a rebuild may lose it. So a claim that
-    took `CLAIM_SECONDS`, because of a locked row or an outage, confirms its slot again before any agent is called.
-    """
-    still_held = []
-    for each in held:
-        if time.monotonic() - each.confirmed_at <= CLAIM_SECONDS or _slot_is_held(each.grant):
-            still_held.append(each)
-        else:
-            note_stale_message(each.grant)
-    return still_held
-
-
-class _Following:
-    """The step that follows a run immediately, on the same slot: the transaction that ends the run also claims the step, without a message.
-
-    Admission passes the slot on only while no other work waits, so the step overtakes nobody. It is asked before the transaction begins,
-    and the transaction only checks whether the answer has arrived, so no transaction waits for Redis. In all other cases the step is
-    offered as usual and the slot is released.
-    """
-
-    def __init__(self, before: _ClaimedRun, lease: leases.Lease) -> None:
-        self._before, self._lease = before, lease
-        self._activity_id, self._run_id = uuid7(), uuid7()
-        self._requested_at = 0.0
-        self._slot: admission.PassedSlot | None = None
-        self._claims: _Claims | None = None  # of the last try of the transaction
-        self._was_claimed = False  # in any try
-        self._is_recorded = False
-        self._holding = ExitStack()
-
-    def may_begin(self) -> bool:
-        """Whether the end of the run may begin a step that needs no more than the same slot."""
-        row, role = self._before.row, self._before.role
-        return (
-            row.step is not None
-            and (row.pipeline_id, row.step) not in LAST_STEPS
-            and not (role.budgeted or OTHERS_WAIT.is_set())
-            # The group of such work depends on its parameters, which are not known yet.
-            and role.adapter.adapter != "cli"
-            and row.agent_role in self._lease.open_roles()
-        )
-
-    def ask(self) -> None:
-        """Ask admission to pass the slot on, without waiting for the answer."""
-        self._requested_at = time.monotonic()
-        with suppress(redis.RedisError):
-            grant = self._before.grant
-            self._slot = admission.PassedSlot(grant.activity_id, grant.grant, self._activity_id)
-
-    def record(self, end: Callable[[Callable[[], AbstractContextManager[None]]], object]) -> None:
-        """Call `end`, which records the result in a transaction and enters the given context within it. May be repeated."""
-        self._claims = None
-        end(self._claiming)
-        self._is_recorded = True
-
-    @contextmanager
-    def _claiming(self) -> Iterator[None]:
-        with reserving(self._activity_id) as reservation:
-            yield
-        self._note_last(not reservation.begun)
-        if self._slot is None or not self._is_expected(reservation.begun):
-            return
-        grant = self._slot.grant_so_far()
-        if not grant or time.monotonic() - self._requested_at > CLAIM_SECONDS:
-            return
-        held = HeldGrant(self._passed(grant), self._requested_at, self._run_id)
-        with suppress(AgentError):
-            if not configuration.settings_for(*held.kind).budgeted:
-                self._holding.enter_context(self._lease.holding(self._run_id))
-                self._was_claimed = True
-                self._claims = _begin_claims([held], reservation)
-
-    def _note_last(self, is_last: bool) -> None:
-        step = (self._before.row.pipeline_id, self._before.row.step)
-        if not is_last:
-            LAST_STEPS.discard(step)
-        elif len(LAST_STEPS) < MOST_LAST_STEPS:
-            LAST_STEPS.add(step)
-
-    def _is_expected(self, begun: Sequence[NewActivity]) -> bool:
-        """Whether exactly one step began, and it needs exactly the slot that was requested."""
-        if len(begun) != 1 or begun[0].id != self._activity_id:
-            return False
-        step, row = begun[0], self._before.row
-        alike = (step.agent_role, step.pipeline_run_id, step.priority) == (
-            row.agent_role, row.pipeline_run_id, row.priority,
-        )  # fmt: skip
-        return alike and not (step.group_key or step.files or step.not_before)
-
-    def _passed(self, grant: str) -> Grant:
-        before = self._before.grant
-        return Grant(self._activity_id, before.tenant_id, before.role, grant, started=True)
-
-    def take_up(self) -> _Run | None:
-        """Return the claimed run of the step, or None if the step is offered as usual. Releases the slot if it is not used."""
-        if self._slot is None:
-            return None
-        grant = self._slot.grant()
-        claimed = self._claims.fetch() if self._claims and self._is_recorded else []
-        if not claimed:
-            self._holding.close()
-            if self._was_claimed:
-                # The claim was rolled back, took too long, or its answer was lost.
-                held = self._passed(grant or "")
-                results.persistently(partial(_give_back_unless_used, held, self._run_id, is_passed=True))
-            elif grant != "":
-                relay.hand_over(Exchange(releases=[Release(self._activity_id, grant or "", unused=True)]))
-            return None
-        if (changes := relay.collector()) is not None:
-            changes.drop_offer(self._activity_id)
-            changes.drop_release(self._before.grant.activity_id)
-            _hand_over_now(changes)  # because the run that follows may take long
-        return _Run(claimed[0], time.time_ns(), holding=self._holding)
-
-    def abandon(self) -> None:
-        """Forget the step, because the run before it could not be recorded. The leader's audit releases a slot that was passed on."""
-        self._holding.close()
-        if self._slot is not None:
-            self._slot.grant()  # reads the answer, so that the connection goes back to its pool
-
-
-def _outcome(claimed: _ClaimedRun) -> AgentResult | AgentError:
+def _outcome(claimed: ClaimedRun) -> AgentResult | AgentError:
     """Return the result of the agent, or the error of the run. Raises `RunSuperseded`."""
     try:
         with skills.write_files(_request(claimed), claimed.knowledge) as request:
@@ -703,7 +417,7 @@ def _outcome(claimed: _ClaimedRun) -> AgentResult | AgentError:
 
 
 def _record(
-    claimed: _ClaimedRun, outcome: AgentResult | AgentError, following: _Following | None = None
+    claimed: ClaimedRun, outcome: AgentResult | AgentError, following: FollowingStep | None = None
 ) -> None:
     """Record the outcome in a transaction of its own. Raises `RunSuperseded`."""
     if not isinstance(outcome, AgentError):
@@ -735,7 +449,7 @@ def _error_of(error: Exception, run: RunToken) -> AgentError:
     return PermanentAgentError(f"Internal error: {type(error).__name__}", code="internal_error")
 
 
-def _record_answer(claimed: _ClaimedRun, result: AgentResult, following: _Following | None) -> None:
+def _record_answer(claimed: ClaimedRun, result: AgentResult, following: FollowingStep | None) -> None:
     run, needs_approval = claimed.run, claimed.row.requires_approval
     if isinstance(result, Parked):
         results.persistently(lambda: provider_batches.park(run, result, claimed.row))
@@ -774,7 +488,7 @@ def _leave_seat(grant: Grant) -> None:
         logger.warning("Seat not given back yet", extra={"action": "accept_waits"})
 
 
-def _request(claimed: _ClaimedRun) -> AgentRequest:
+def _request(claimed: ClaimedRun) -> AgentRequest:
     row, role = claimed.row, claimed.role
     material = execution_request.at_hand(row) if row.started else _fetch_inputs(claimed)
     timeout = row.timeout_seconds or role.timeout_seconds
@@ -785,7 +499,7 @@ def _request(claimed: _ClaimedRun) -> AgentRequest:
     return provider_batches.with_history(execution_request.build(row, attempt, material), row)
 
 
-def _fetch_inputs(claimed: _ClaimedRun) -> Material:
+def _fetch_inputs(claimed: ClaimedRun) -> Material:
     """Read the outputs that are only in MongoDB, then start the run. No transaction is open meanwhile, because MongoDB may be slow."""
     row, run = claimed.row, claimed.run
     try:
@@ -832,13 +546,7 @@ def _attributes(row: Any, ids: dict[str, str]) -> dict[str, Any]:
     }
 
 
-# Threads with one run each share work: one statement for several claims or answers, one call for several exchanges.
-CLAIMING = Combining(together=_claim_shared, alone=lambda held: _claim_persistently([held]))
+# Threads with one run each share work: one statement for several answers, one call for several exchanges (and see `claims`).
 EXCHANGING = Combining(together=_exchange_shared, alone=_exchange_alone)
 RECORDING = Combining(together=_record_shared, alone=_record_alone)
-#: Set while other work waits, according to the last answer of admission. Then no step follows immediately.
-OTHERS_WAIT = threading.Event()
-#: Steps (pipeline, name) whose last end began no other step. Admission is not asked to pass their slots on.
-LAST_STEPS: set[tuple[UUID | None, str | None]] = set()
-MOST_LAST_STEPS = 10_000
 QUICK_WORK = QuickWork(begin=partial(_run_and_continue, alone=True), relieve=_relieve, hold=_hold)

@@ -47,11 +47,11 @@ def after_commit_of(changes: Callable[[], Exchange]) -> None:
     """As `after_commit`, for changes that are only known after the commit."""
     collected = collector()  # of the thread that records the run, which may not be the one that commits
 
-    def hand_over_now() -> None:
+    def hand_over_changes() -> None:
         with collecting_in(collected):
             hand_over(changes())
 
-    transaction.on_commit(hand_over_now, using=APP, robust=True)
+    transaction.on_commit(hand_over_changes, using=APP, robust=True)
 
 
 def hand_over(changes: Exchange) -> None:
@@ -63,6 +63,12 @@ def hand_over(changes: Exchange) -> None:
         collected.add(changes)
     else:
         _relay.put(changes)
+
+
+def hand_over_now(changes: Exchange) -> None:
+    """Hand over what was collected so far, instead of sending it with the next exchange of this thread."""
+    with collecting_in(None):
+        hand_over(changes.take())
 
 
 def collector() -> Exchange | None:

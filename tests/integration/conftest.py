@@ -10,8 +10,8 @@ from typing import Any
 import environ
 import pytest
 
-from activities import dispatch
 from activities.admission import scripts
+from activities.execution import following_step
 from activities.maintenance import invariants
 from agents import configuration, outbound, scheduler_settings
 from agents.contracts import Accepted
@@ -32,7 +32,7 @@ def engine(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     """Three roles, ten seats and a scripted agent. Whether a step follows at once does not depend on the speed of the machine."""
     monkeypatch.setattr(SentCommand, "is_answered", lambda self: True)
     monkeypatch.setattr(scripts.PassedSlot, "_is_known", False)
-    dispatch.OTHERS_WAIT.clear()
+    following_step.OTHERS_WAIT.clear()
     running = Engine(["qa", "dev", "seo"])
     yield running
     running.close()

@@ -16,6 +16,7 @@ from django.db import connections
 from activities import cancellation, combining, dispatch, publishing, relay
 from activities.admission import Grant, scripts
 from activities.combining import Combining
+from activities.execution import claims
 from activities.maintenance import invariants
 from activities.models import Activity
 from agents.contracts import AgentRequest, AgentResult, Completed, Output
@@ -44,8 +45,9 @@ def acme(engine: Engine, tenant: Tenant, settings: Any, monkeypatch: pytest.Monk
 def sizes(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
     """Record for how many threads each shared statement and each shared exchange was."""
     counts: dict[str, list[int]] = {}
-    for name in ("CLAIMING", "RECORDING", "EXCHANGING"):
-        one = getattr(dispatch, name)
+    for name, one in (
+        ("CLAIMING", claims.CLAIMING), ("RECORDING", dispatch.RECORDING), ("EXCHANGING", dispatch.EXCHANGING)
+    ):  # fmt: skip
         _count(monkeypatch, one, counts.setdefault(name, []))
         _let_others_gather(monkeypatch, one)
     return counts
@@ -215,15 +217,15 @@ def test_a_locked_row_holds_up_only_its_own_run(
 def test_a_locked_row_holds_up_only_its_own_claim(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claims: list[int] = []
-    _count(monkeypatch, dispatch.CLAIMING, claims)
-    _let_others_gather(monkeypatch, dispatch.CLAIMING)
+    sizes: list[int] = []
+    _count(monkeypatch, claims.CLAIMING, sizes)
+    _let_others_gather(monkeypatch, claims.CLAIMING)
     ids = engine.submit(acme, count=THREADS)
     messages = [message for _ in range(THREADS) if (message := engine.take())]
 
     def deliver(message: dict[str, str]) -> None:
         if message["activity"] == str(ids[2]):
-            eventually(lambda: dispatch.CLAIMING._queues)  # the first to claim is another
+            eventually(lambda: claims.CLAIMING._queues)  # the first to claim is another
         dispatch.receive(**message)
 
     def unlock_after_the_others(unlock: Callable[[], None]) -> None:
@@ -238,16 +240,16 @@ def test_a_locked_row_holds_up_only_its_own_claim(
 
     assert outcomes == [None] * (THREADS + 1)
     assert statuses(acme) == {"done": THREADS}
-    assert claims[0] == THREADS - 1
+    assert sizes[0] == THREADS - 1
 
 
 def test_a_slot_that_was_withdrawn_meanwhile_affects_only_its_own_claim(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = engine.submit(acme, count=THREADS)
-    _let_others_gather(monkeypatch, dispatch.CLAIMING)
-    monkeypatch.setattr(dispatch, "CLAIM_SECONDS", -1.0)
-    is_held, asked = dispatch._slot_is_held, list[UUID]()
+    _let_others_gather(monkeypatch, claims.CLAIMING)
+    monkeypatch.setattr(claims, "CLAIM_SECONDS", -1.0)
+    is_held, asked = claims.slot_is_held, list[UUID]()
 
     def withdrawn_after_the_claim(grant: Grant) -> bool:
         asked.append(grant.activity_id)
@@ -255,7 +257,7 @@ def test_a_slot_that_was_withdrawn_meanwhile_affects_only_its_own_claim(
         is_withdrawn = grant.activity_id == ids[2] and asked.count(ids[2]) == 3
         return not is_withdrawn and is_held(grant)
 
-    monkeypatch.setattr(dispatch, "_slot_is_held", withdrawn_after_the_claim)
+    monkeypatch.setattr(claims, "slot_is_held", withdrawn_after_the_claim)
     deliver_side_by_side(engine)
     engine.make_due(acme)
     engine.drain()
@@ -271,7 +273,7 @@ def test_work_that_is_claimed_together_is_claimed_as_far_as_its_budget_allows(
 ) -> None:
     make_budget(acme, "4", unit="runs")
     engine.submit(acme, count=THREADS)
-    _let_others_gather(monkeypatch, dispatch.CLAIMING)
+    _let_others_gather(monkeypatch, claims.CLAIMING)
     deliver_side_by_side(engine)
 
     assert statuses(acme) == {"done": 4, "created": THREADS - 4}

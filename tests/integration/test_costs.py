@@ -20,6 +20,7 @@ from django.db.models.functions import Now
 
 from activities import backlog, dispatch, publishing, quick_work, relay, transitions
 from activities.admission import scripts
+from activities.execution import following_step
 from activities.models import Activity
 from activities.states import INDEXED, Status
 from agents import configuration, scheduler_settings
@@ -130,7 +131,7 @@ def test_an_activity_that_a_worker_continues_with_takes_no_message_and_one_redis
 @pytest.fixture
 def nothing_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Offer each step, as while other work waits."""
-    monkeypatch.setattr(dispatch._Following, "may_begin", lambda self: False)
+    monkeypatch.setattr(following_step.FollowingStep, "may_begin", lambda self: False)
 
 
 def cost_of_twelve_steps(engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:

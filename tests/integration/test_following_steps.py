@@ -18,7 +18,7 @@ from psycopg import errors
 
 from activities import cancellation, dispatch, relay, submission, worker
 from activities.admission import limits, rebuilding, scripts
-from activities.execution import results
+from activities.execution import claims, following_step, results
 from activities.maintenance import invariants, recovery
 from activities.models import ActivityRun
 from activities.signals import activity_settled
@@ -49,8 +49,8 @@ CHAIN = (step("one"), step("two", "one"), step("three", "two"))
 def acme(engine: Engine, tenant: Tenant, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tenant]:
     """The tenant, for which a message continues as long as there is work."""
     settings.ORCHESTRATOR_CONTINUE_SECONDS = 600.0
-    monkeypatch.setattr(dispatch, "CLAIM_SECONDS", 1e6)
-    monkeypatch.setattr(dispatch, "LAST_STEPS", set())
+    monkeypatch.setattr(claims, "CLAIM_SECONDS", 1e6)
+    monkeypatch.setattr(following_step, "LAST_STEPS", set())
     engine.serve(tenant)
     yield tenant
     relay.flush()
@@ -63,7 +63,7 @@ def acme(engine: Engine, tenant: Tenant, settings: Any, monkeypatch: pytest.Monk
 def followed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """For each slot that was requested for a following step, whether the step took it."""
     results_of_take_up: list[bool] = []
-    take_up = dispatch._Following.take_up
+    take_up = following_step.FollowingStep.take_up
 
     def take_up_and_record(self: Any) -> Any:
         run = take_up(self)
@@ -71,7 +71,7 @@ def followed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
             results_of_take_up.append(run is not None)
         return run
 
-    monkeypatch.setattr(dispatch._Following, "take_up", take_up_and_record)
+    monkeypatch.setattr(following_step.FollowingStep, "take_up", take_up_and_record)
     return results_of_take_up
 
 
@@ -345,7 +345,7 @@ def test_a_slot_that_was_passed_on_too_long_ago_is_not_used(
     engine: Engine, acme: Tenant, followed: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The audit of slots may have withdrawn it."""
-    monkeypatch.setattr(dispatch, "CLAIM_SECONDS", 0.0)
+    monkeypatch.setattr(claims, "CLAIM_SECONDS", 0.0)
     flow = Flow(engine, acme, *CHAIN)
 
     engine.drain()
@@ -437,9 +437,9 @@ def test_a_claim_in_a_rolled_back_transaction_does_not_count(
     """The second attempt is so late that it claims nothing."""
     flow = Flow(engine, acme, *CHAIN[:2])
     with failing_commit(DEADLOCK) as failed:
-        expected = dispatch._Following._is_expected
+        expected = following_step.FollowingStep._is_expected
         monkeypatch.setattr(
-            dispatch._Following, "_is_expected", lambda self, run: not failed and expected(self, run)
+            following_step.FollowingStep, "_is_expected", lambda self, run: not failed and expected(self, run)
         )
         engine.drain()
 
@@ -509,7 +509,7 @@ def test_a_step_whose_commit_was_not_answered_is_released_and_runs_once(
 def test_the_slot_of_a_step_whose_worker_died_before_the_commit_is_freed(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin = dispatch._begin_claims
+    begin = claims.begin_claims
 
     def die_at_the_second_claim(held: Any, created: Any = None) -> Any:
         claims = begin(held, created)
@@ -520,7 +520,7 @@ def test_the_slot_of_a_step_whose_worker_died_before_the_commit_is_freed(
     flow = Flow(engine, acme, *CHAIN)
     first = flow.row("one").activity_id
     with monkeypatch.context() as patched:
-        patched.setattr(dispatch, "_begin_claims", die_at_the_second_claim)
+        patched.setattr(claims, "begin_claims", die_at_the_second_claim)
         with pytest.raises(Died):
             engine.deliver()
     (orphan,) = scripts.audit(withdraw_orphans=False)
@@ -598,18 +598,18 @@ def test_a_following_step_can_be_cancelled_during_its_call(
 def test_a_step_whose_slot_was_withdrawn_before_the_call_runs_later(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetch, late = dispatch._Claims.fetch, []
+    fetch, late = claims.Claims.fetch, []
 
     def fetch_late_once(self: Any) -> Any:
         if self.held[0].grant.activity_id == flow.row("two").activity_id and not late:
             late.append(self)
             with monkeypatch.context() as patched:
-                patched.setattr(dispatch, "CLAIM_SECONDS", -1.0)
-                patched.setattr(dispatch, "_slot_is_held", lambda grant: False)
+                patched.setattr(claims, "CLAIM_SECONDS", -1.0)
+                patched.setattr(claims, "slot_is_held", lambda grant: False)
                 return fetch(self)
         return fetch(self)
 
-    monkeypatch.setattr(dispatch._Claims, "fetch", fetch_late_once)
+    monkeypatch.setattr(claims.Claims, "fetch", fetch_late_once)
     flow = Flow(engine, acme, *CHAIN)
     engine.drain()
     engine.make_due(acme)
@@ -623,14 +623,14 @@ def test_a_step_whose_slot_was_withdrawn_before_the_call_runs_later(
 
 def before_claims(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object], *, most: int = 1) -> None:
     """Let `then` happen in another thread before each step that follows is claimed, when it holds the slot already."""
-    begin, happened = dispatch._begin_claims, list[Any]()
+    begin, happened = claims.begin_claims, list[Any]()
 
     def begin_afterwards(held: Any, created: Any = None) -> Any:
         if created is not None and len(happened) < most:
             happened.append(in_another_thread(then))
         return begin(held, created)
 
-    monkeypatch.setattr(dispatch, "_begin_claims", begin_afterwards)
+    monkeypatch.setattr(claims, "begin_claims", begin_afterwards)
 
 
 def test_audits_before_the_commits_take_no_slot_from_the_next_steps(
@@ -655,7 +655,7 @@ def test_two_audits_while_the_transaction_waits_leave_no_slot_without_a_run(
         slots = rebuilding.SlotAudit()
         releases = [slots.compare()[0] for _ in range(2)]
         relay.release_and_acquire(releases[1])
-        monkeypatch.setattr(dispatch, "CLAIM_SECONDS", -1.0)
+        monkeypatch.setattr(claims, "CLAIM_SECONDS", -1.0)
         assert [slot.activity_id for slot in scripts.audit(withdraw_orphans=False)] == [first]
 
     before_claims(monkeypatch, audit_twice)
@@ -686,7 +686,7 @@ def test_a_step_that_was_the_last_one_before_is_asked_about_again_after_another_
 def test_only_so_many_last_steps_are_remembered(
     engine: Engine, acme: Tenant, followed: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatch, "MOST_LAST_STEPS", 0)
+    monkeypatch.setattr(following_step, "MOST_LAST_STEPS", 0)
     for _ in range(2):
         Flow(engine, acme, *CHAIN[:1])
         engine.drain()

@@ -16,8 +16,8 @@ from django.test import Client
 from psycopg import errors
 
 from activities import dispatch, leases, outbox, provider_batches, relay, transitions
+from activities.execution import following_step, results
 from activities.execution import request as execution_request
-from activities.execution import results
 from activities.maintenance import recovery
 from activities.models import Activity
 from activities.states import WakeReason
@@ -221,7 +221,7 @@ def test_a_step_settles_once_although_the_answer_to_its_commit_was_lost(
     engine: Engine, chain: PipelineRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As while others wait. Steps that follow at once are tested in `test_following_steps`.
-    monkeypatch.setattr(dispatch._Following, "may_begin", lambda self: False)
+    monkeypatch.setattr(following_step.FollowingStep, "may_begin", lambda self: False)
     with lost_answer(transitions._finish_of_step.text) as lost:
         engine.drain()
     settled = _outcome(chain)

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from activities import dispatch
-from activities.execution import results
+from activities.execution import claims, following_step, results
 from activities.maintenance import recovery
 from agents import adapters
 from tenants.models import Tenant
@@ -49,8 +49,8 @@ def test_engine_and_model_agree_after_every_step(
     # Each message runs one activity and the steps that follow it immediately, however slow the machine is.
     settings.ORCHESTRATOR_CONTINUE_SECONDS = 1e6
     monkeypatch.setattr(dispatch, "_seats_for_next", lambda *arguments: 0)
-    monkeypatch.setattr(dispatch, "CLAIM_SECONDS", 1e6)
-    monkeypatch.setattr(dispatch, "LAST_STEPS", set())
+    monkeypatch.setattr(claims, "CLAIM_SECONDS", 1e6)
+    monkeypatch.setattr(following_step, "LAST_STEPS", set())
     monkeypatch.setattr(SentCommand, "is_answered", lambda self: True)
     FOLLOWED.clear()
     for name, value in LIMITS.settings().items():

@@ -16,11 +16,11 @@ from uuid import UUID
 
 from django.db.models.functions import Now
 
-from activities import activity_tree, dead_letters, dispatch, outbox, relay, rescheduling, run_tokens, tasks
+from activities import activity_tree, dead_letters, outbox, relay, rescheduling, run_tokens, tasks
 from activities import budgets as activity_budgets
 from activities.admission import Exchange, limits, rebuilding, scripts
 from activities.decision_rules import DecisionRules, Later, Voter
-from activities.execution import agent_tools, reports, results
+from activities.execution import agent_tools, claims, reports, results
 from activities.human_tasks import approvals, deadlines
 from activities.human_tasks.approvals import NewApproval
 from activities.maintenance import recovery
@@ -181,14 +181,14 @@ class World:
     @contextmanager
     def before_steps_begin(self, happen: Callable[[], object]) -> Iterator[None]:
         """Within the block, let something happen elsewhere when a step that follows has its slot but is not committed yet."""
-        begin = dispatch._begin_claims
+        begin = claims.begin_claims
 
         def begin_afterwards(held: Any, created: Any = None) -> Any:
             if created is not None:
                 in_another_thread(happen)
             return begin(held, created)
 
-        with mock.patch.object(dispatch, "_begin_claims", begin_afterwards):
+        with mock.patch.object(claims, "begin_claims", begin_afterwards):
             yield
 
     def token_of(self, request: AgentRequest) -> RunToken:

@@ -11,10 +11,10 @@ import pytest
 from django.db.models import F
 from django.db.models.functions import Now
 
-from activities import admission, cancellation, dispatch, publishing, relay, tasks
+from activities import admission, cancellation, publishing, relay, tasks
 from activities.admission import Closed, audit, exchange, rebuilding
 from activities.admission.exchange import Exchange, Offer
-from activities.execution import results
+from activities.execution import claims, results
 from activities.maintenance import recovery
 from activities.models import Activity, ActivityRun
 from activities.quick_work import HeldGrant
@@ -269,8 +269,8 @@ def test_the_slot_of_a_cancelled_run_is_in_use_until_its_call_ends(engine: Engin
 def test_a_claim_that_waited_until_its_slot_was_given_back_is_undone(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatch, "CLAIM_SECONDS", 0.0)
-    claim, slots = dispatch._claim, rebuilding.SlotAudit()
+    monkeypatch.setattr(claims, "CLAIM_SECONDS", 0.0)
+    claim, slots = claims._claim, rebuilding.SlotAudit()
 
     def behind_a_locked_row(*named: Any) -> Any:
         slots.compare()
@@ -280,7 +280,7 @@ def test_a_claim_that_waited_until_its_slot_was_given_back_is_undone(
 
     (activity_id,) = engine.submit(acme)
     with monkeypatch.context() as locked:
-        locked.setattr("activities.dispatch._claim", behind_a_locked_row)
+        locked.setattr(claims, "_claim", behind_a_locked_row)
         engine.drain()
     before = (engine.status(acme, activity_id), engine.runs(acme, activity_id))
     monkeypatch.setattr("activities.maintenance.recovery.YOUNG_SECONDS", 0.0)
@@ -297,19 +297,19 @@ def test_a_claim_whose_answer_came_when_its_slot_was_gone_calls_nobody_and_is_ha
 ) -> None:
     called: list[Any] = []
     engine.agent.behaviour = lambda request: called.append(request) or Completed(Output(content="x"))
-    with_slots, looked = dispatch._with_slots, []
+    with_slots, looked = claims.with_slots, []
 
     def while_the_server_is_away(held: Sequence[HeldGrant]) -> list[HeldGrant]:
         looked.append(held)
         if len(looked) == 2:  # after the commit
             (grant,) = (each.grant for each in held)
             exchange(Exchange(releases=[rebuilding.Release(grant.activity_id, grant.grant)]))
-            monkeypatch.setattr(dispatch, "CLAIM_SECONDS", 0.0)
+            monkeypatch.setattr(claims, "CLAIM_SECONDS", 0.0)
         return with_slots(held)
 
     (activity_id,) = engine.submit(acme)
     with monkeypatch.context() as away:
-        away.setattr(dispatch, "_with_slots", while_the_server_is_away)
+        away.setattr(claims, "with_slots", while_the_server_is_away)
         engine.drain()
     before = (
         len(called),
@@ -328,7 +328,7 @@ def test_a_claim_whose_answer_came_when_its_slot_was_gone_calls_nobody_and_is_ha
 def test_claims_that_waited_and_kept_their_slots_go_on(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatch, "CLAIM_SECONDS", 0.0)
+    monkeypatch.setattr(claims, "CLAIM_SECONDS", 0.0)
 
     ids = engine.submit(acme, count=3)
     engine.drain()
