@@ -31,6 +31,13 @@ ONLY_COMPOSE = {
     "POSTGRES_PASSWORD", "POSTGRES_OWNER_PASSWORD", "POSTGRES_APP_PASSWORD", "POSTGRES_SYSTEM_PASSWORD",
     "REDIS_PASSWORD", "MONGO_PASSWORD", "MONGO_APP_PASSWORD", *(f"REDIS_{user.upper()}_PASSWORD" for user in REDIS_USERS),
 }  # fmt: skip
+#: Documented variables that no container gets from .env, each with its reason.
+NOT_PASSED_ON = {
+    "CELERY_BROKER_URL": "Redis, whose address this file builds",
+    "ORCHESTRATOR_HOME": "the image sets it",
+    "WORKER_CONCURRENCY_SEO": "belongs to a service of its role, which this file does not have",
+    "ORCHESTRATOR_CLI_SHARED_USER": "the service command-line can give each run its own user",
+}
 #: Passwords of the users with all rights, for people and health checks.
 SUPERUSER_PASSWORDS = {"POSTGRES_PASSWORD", "REDIS_PASSWORD", "MONGO_PASSWORD"}
 FOLDER = tree.ROOT / "deploy" / "compose"
@@ -121,6 +128,12 @@ def test_the_code_reads_every_variable_that_a_process_is_given() -> None:
     settings = {"DJANGO_SETTINGS_MODULE"} | _documented()
 
     assert {name for service in PROCESSES for name in _services()[service]["environment"]} <= settings
+
+
+def test_every_documented_variable_of_a_process_reaches_one() -> None:
+    given = {name for service in _services().values() for name in service["environment"]}
+
+    assert _documented() - given - _variables().keys() == NOT_PASSED_ON.keys()
 
 
 def test_no_secret_has_a_default() -> None:

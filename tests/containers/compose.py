@@ -75,7 +75,11 @@ def validate(tell: Results) -> None:
     for name, service in declared.items():
         if not str(service.get("image", "")).startswith("orchestrator"):
             continue
-        environment = {key: expand(str(value), variables) for key, value in service["environment"].items()}
+        environment = {
+            key: expand(str(value), variables)
+            for key, value in service["environment"].items()
+            if value is not None  # what is passed on if .env sets it
+        }
         command = [expand(part, variables) for part in service["command"]]
         wrong = faults(environment, command)
         tell.check(
