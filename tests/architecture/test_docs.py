@@ -5,14 +5,17 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from django.core.management import get_commands
+from django.urls import reverse
 
 from activities import states
 from activities.management.commands import draw_lifecycle
+from agents.models import Adapter
+from console.navigation import PAGES
 from tests.architecture import tree
 from tests.cases import in_one_test
 from tests.chaos.faults import KINDS
@@ -99,6 +102,21 @@ def test_every_word_of_the_state_table_is_explained_somewhere(kind: type[states.
     known = _text("docs/glossary.md") + _text("docs/lifecycle.md") + _text("docs/agent-protocol.md")
 
     assert [value for value in kind if value not in known and value.replace("_", " ") not in known] == []
+
+
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        ("docs/concepts.md", [reason.value for reason in states.WakeReason]),
+        ("docs/agents.md", Adapter.values),
+        ("docs/console.md", [reverse(f"console:{page.name}") for pages in PAGES.values() for page in pages]),
+    ],
+    ids=["wake reasons", "adapters", "pages of the console"],
+)
+def test_a_page_of_the_documents_names_each_of_its_kind(page: str, words: Sequence[str]) -> None:
+    text = _text(page)
+
+    assert [word for word in words if f"`{word}`" not in text] == []
 
 
 def test_the_glossary_is_in_order_and_explains_each_word_once() -> None:
