@@ -114,21 +114,19 @@ def _run_and_continue(held: list[HeldGrant], *, alone: bool = False) -> None:
     A grant that is run here needs no message. A long agent call is always the last one of its message, so that the broker shows long
     work as such. `alone`: do not share work with the threads for quick work, because they are blocked.
     """
-    lease, began, is_at_quick_work = leases.current(), time.monotonic(), False
+    lease, began = leases.current(), time.monotonic()
     most = most_together(lease.concurrency)
-    try:
+    with QUICK_WORK.seat() as seat:
         while held:
             is_quick = not alone and QUICK_WORK.is_quick(held[0].grant)
-            if not is_quick and len(held) > 1:
+            if is_quick:
+                if not seat.take(held):
+                    return
+                held += QUICK_WORK.take(held[0].kind, most - len(held))
+            else:
+                seat.leave()
                 relay.publish([each.grant for each in held[1:]])
                 held = held[:1]
-            if is_quick and not is_at_quick_work and not QUICK_WORK.join(held):
-                return
-            if is_at_quick_work and not is_quick:
-                QUICK_WORK.leave()
-            is_at_quick_work = is_quick
-            if is_quick:
-                held += QUICK_WORK.take(held[0].kind, most - len(held))
             with relay.collecting() as changes:
                 try:
                     superseded = _run(held, lease, began)
@@ -139,13 +137,7 @@ def _run_and_continue(held: list[HeldGrant], *, alone: bool = False) -> None:
             grants = EXCHANGING.do(None, (changes, _seats_for_next(lease, began, most if is_quick else 1)))
             for grant in superseded:
                 _offer_if_woken(grant)
-            held = _keep_own([HeldGrant(grant, confirmed_at) for grant in grants])
-            if is_at_quick_work and not held:
-                held = QUICK_WORK.take_or_leave(most)
-                is_at_quick_work = bool(held)
-    finally:
-        if is_at_quick_work:
-            QUICK_WORK.leave()
+            held = _keep_own([HeldGrant(grant, confirmed_at) for grant in grants]) or seat.next_grants(most)
 
 
 def _may_go_on(lease: leases.Lease, message_began: float) -> bool:

@@ -169,8 +169,27 @@ class QuickWork:
         """Return the number of grants that no thread has taken yet."""
         return len(self._waiting_grants)
 
+    @contextmanager
+    def seat(self) -> Iterator[Seat]:
+        """Yield a seat for the calling thread, which is left at the end of the block if it was taken."""
+        seat = Seat(self)
+        try:
+            yield seat
+        finally:
+            seat.leave()
+
+    def leave_to_others(self, held: Iterable[HeldGrant]) -> None:
+        """Queue these grants for the threads that do quick work."""
+        with self._lock:
+            self._waiting_grants.extend(held)
+
+    def take(self, kind: tuple[UUID, str], most: int) -> list[HeldGrant]:
+        """Remove and return at most `most` waiting grants of this kind."""
+        with self._lock:
+            return self._take(kind, most)
+
     def join(self, held: Iterable[HeldGrant]) -> bool:
-        """Let the calling thread do quick work. If enough threads do already, queue its grants for them and return False."""
+        """Count the calling thread. If enough threads do quick work already, queue its grants for them and return False. See `Seat`."""
         with self._lock:
             if self._threads >= THREADS:
                 self._waiting_grants.extend(held)
@@ -183,18 +202,8 @@ class QuickWork:
         with self._lock:
             self._threads -= 1
 
-    def leave_to_others(self, held: Iterable[HeldGrant]) -> None:
-        """Queue these grants for the threads that do quick work."""
-        with self._lock:
-            self._waiting_grants.extend(held)
-
-    def take(self, kind: tuple[UUID, str], most: int) -> list[HeldGrant]:
-        """Remove and return at most `most` waiting grants of this kind."""
-        with self._lock:
-            return self._take(kind, most)
-
     def take_or_leave(self, most: int) -> list[HeldGrant]:
-        """Take grants of the kind that waits longest. If none wait, the thread leaves the quick work in the same atomic step."""
+        """Take grants of the kind that waits longest. If none wait, the thread leaves in the same atomic step. See `Seat`."""
         with self._lock:
             if self._waiting_grants:
                 return self._take(self._waiting_grants[0].kind, most)
@@ -250,6 +259,30 @@ class QuickWork:
         self._threads, self._relief = 0, None
         self._waiting_grants.clear()
         self._groups.clear()
+
+
+class Seat:
+    """The place of a thread among the `THREADS` that do quick work."""
+
+    def __init__(self, work: QuickWork) -> None:
+        self._work = work
+        self._is_taken = False
+
+    def take(self, held: Iterable[HeldGrant]) -> bool:
+        """Take the seat. If none is free, the other threads get the grants, and the result is False."""
+        self._is_taken = self._is_taken or self._work.join(held)
+        return self._is_taken
+
+    def next_grants(self, most: int) -> list[HeldGrant]:
+        """Return grants that no thread has taken yet, if the seat is taken. If none wait, the seat is left."""
+        held = self._work.take_or_leave(most) if self._is_taken else []
+        self._is_taken = bool(held)
+        return held
+
+    def leave(self) -> None:
+        if self._is_taken:
+            self._work.leave()
+        self._is_taken = False
 
 
 T = TypeVar("T")
