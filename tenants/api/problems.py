@@ -184,7 +184,7 @@ def _of_framework(error: rest.APIException) -> Problem:
     return Problem(
         status=error.status_code,
         code=CODES.get(code, code),
-        detail=NOT_FOUND if error.status_code == 404 else str(error.detail),
+        detail=NOT_FOUND if code == "not_found" else str(error.detail),
         errors=tuple(getattr(error, "errors", ())),
         headers=headers,
         members=getattr(error, "problem_members", {}),

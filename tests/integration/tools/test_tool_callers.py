@@ -56,7 +56,9 @@ def test_an_agent_cannot_decide_its_own_question(engine: Engine, acme: Tenant, v
 def test_an_unknown_tool_is_not_found(engine: Engine, acme: Tenant) -> None:
     _, agent = accept_work(engine, acme)
 
-    problem(agent.use("approve_everything", a=1), 404, "tool_not_available")
+    body = problem(agent.use("approve_everything", a=1), 404, "tool_not_available")
+
+    assert "report_blocker, create_subtask" in body["detail"], "it says which tools there are"
 
 
 WRONG = {
