@@ -346,7 +346,7 @@ TURN_SECONDS = 20.0  # of one background task; while letters wait, the leader hi
 _REASONS = {
     BurialReason.EXHAUSTED: "its attempts are used up",
     BurialReason.PERMANENT: "another attempt would fail in the same way",
-    BurialReason.STALLED: "its worker was lost too often",
+    BurialReason.STALLED: "its worker or agent was lost too often",
     BurialReason.WAKE_BUDGET: "it was woken repeatedly without progress",
     BurialReason.RATE_LIMITED: "its agent or provider was rate limited for too long",
 }

@@ -196,7 +196,7 @@ class RunStatus(StrEnum):
     RUNNING = "running"  # A worker waits for the agent, or the agent accepted and will call back.
     COMPLETED = "completed"
     FAILED = "failed"
-    STALLED = "stalled"  # Its worker died or stopped beating; another run takes over.
+    STALLED = "stalled"  # Its worker or agent has stopped sending heartbeats; another run takes over.
     CANCELLED = "cancelled"
 
 

@@ -134,7 +134,7 @@ SUCCEEDED = (Status.DONE, Status.APPROVED)
 REASONS = {
     BurialReason.EXHAUSTED: "attempts used up",
     BurialReason.PERMANENT: "permanent error",
-    BurialReason.STALLED: "worker lost too often",
+    BurialReason.STALLED: "worker or agent lost too often",
     BurialReason.WAKE_BUDGET: "woken without progress",
     BurialReason.RATE_LIMITED: "rate-limited (429) for too long",
 }

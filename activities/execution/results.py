@@ -264,7 +264,9 @@ def record_stalled(run: RunToken, *, beats_seen: int | None = None, counts: bool
     if the worker was lost to an outage, which says nothing about the work. Raises `RunSuperseded`.
     """
     lost = "The worker that ran this was lost."
-    if not counts:
+    if beats_seen is not None:
+        lost = f"The agent has sent no heartbeat for {settings.ORCHESTRATOR_AGENT_SILENT_SECONDS:g} s."
+    elif not counts:
         lost = "The worker that ran this could not reach PostgreSQL for longer than its lease."
     error = {"code": "stalled", "message": lost, "retryable": True}
     with tenant_scope(run.tenant_id):

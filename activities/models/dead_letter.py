@@ -12,7 +12,7 @@ from tenants.models import TenantOwned, index, part_of, unique
 class BurialReason(models.TextChoices):
     EXHAUSTED = "exhausted"  # the last attempt failed
     PERMANENT = "permanent"  # another attempt would fail in the same way
-    STALLED = "stalled"  # its worker was lost too often
+    STALLED = "stalled"  # its worker or agent was lost too often
     WAKE_BUDGET = "wake_budget"  # woken repeatedly without progress
     RATE_LIMITED = "rate_limited"  # rate limited (429) for too long
 

@@ -210,7 +210,8 @@ def test_an_accepted_run_whose_heartbeats_stop_is_started_anew(
     found += [recovery.reclaim_silent_runs(watch) for _ in range(8)]
 
     assert found == [0] * 14 + [1]
-    assert [run.status for run in engine.runs(acme, activity_id)] == ["stalled"]
+    (run,) = engine.runs(acme, activity_id)
+    assert (run.status, run.error["message"]) == ("stalled", "The agent has sent no heartbeat for 60 s.")
     assert [run.status for run in engine.runs(acme, other_id)] == ["running"]
 
 
