@@ -18,7 +18,7 @@ from django.conf import settings
 from django.db.models import F, QuerySet
 from django.db.models.functions import Now
 
-from activities import activity_tree, budgets, keys, outputs
+from activities import activity_tree, budgets, keys, outputs, reassignment
 from activities.budgets import UsageCount
 from activities.exceptions import ActivityError, OutOfBudget, OutputUnavailable, RunSuperseded
 from activities.execution import results, sessions
@@ -42,6 +42,7 @@ _REASONS = {
 }
 _SUPERSEDED = "Another run has taken over."
 _SUSPENDED = "The agent suspended the work with {tool}. It will be started again when there is news."
+_REASSIGNED = "The agent has reassigned the work. Another activity continues it."
 
 
 class RunOver(ActivityError):
@@ -193,7 +194,12 @@ def fail(token: RunToken, error: AgentError, *, actor: str) -> Receipt:
             run = _runs_of(token).first()
         if run is not None and run.ended_by_tool:
             return Receipt.SUSPENDED
-        if run is None or run.status != RunStatus.FAILED or run.error != results.as_dict(error):
+        # The stored error may say more, such as how often in a row the agent was refused.
+        if (
+            run is None
+            or run.status != RunStatus.FAILED
+            or not results.as_dict(error).items() <= (run.error or {}).items()
+        ):
             raise RunOver(reason_of(run)) from superseded
         return Receipt.REPEATED
     return Receipt.ACCEPTED
@@ -201,7 +207,11 @@ def fail(token: RunToken, error: AgentError, *, actor: str) -> Receipt:
 
 def reason_of(run: ActivityRun | None) -> str:
     if run is not None and run.ended_by_tool:
-        return _SUSPENDED.format(tool=run.ended_by_tool)
+        return (
+            _REASSIGNED
+            if run.ended_by_tool == reassignment.TOOL
+            else _SUSPENDED.format(tool=run.ended_by_tool)
+        )
     if (
         run is not None
         and run.status == RunStatus.FAILED

@@ -56,11 +56,12 @@ def test_a_rate_limit_uses_no_attempt(engine: Engine, acme: Tenant) -> None:
     assert (engine.get(acme, activity_id).status, engine.get(acme, activity_id).attempts) == ("created", 0)
 
 
+@pytest.mark.parametrize("code", ["overloaded", "rate_limited"])
 def test_a_repeated_failure_is_a_duplicate_and_a_different_one_is_refused(
-    engine: Engine, acme: Tenant
+    engine: Engine, acme: Tenant, code: str
 ) -> None:
     _, agent = accept_work(engine, acme)
-    body = {"error": {"message": "busy", "retryable": True}}
+    body = {"error": {"message": "busy", "code": code, "retryable": True}}
     agent.post("fail", body)
 
     assert agent.post("fail", body).json() == {"accepted": True, "duplicate": True}

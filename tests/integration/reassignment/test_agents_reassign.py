@@ -63,7 +63,10 @@ def test_the_run_that_reassigned_is_over_and_its_slot_is_free(engine: Engine, ac
     assert engine.status(acme, next_id) == "in_progress"
     (run,) = engine.runs(acme, activity_id)
     assert (run.status, run.ended_by_tool) == ("completed", "reassign_task")
-    assert agent.post("heartbeat").json()["stop"] is True
+    assert agent.post("heartbeat").json() == {
+        "stop": True,
+        "reason": "The agent has reassigned the work. Another activity continues it.",
+    }
     assert agent.post("complete", RESULT).json() == {"accepted": False, "duplicate": False, "stop": True}
 
 
