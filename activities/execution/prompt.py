@@ -29,7 +29,7 @@ LONGEST_BLOCK = 200_000  # Characters of one text from outside. Longer texts are
 _WAKE_MEMBERS = (
     *("rejected_output", "reviewer_notes"),
     *("blocker_type", "blocker_message", "blocker_resolution", "blocker_outcome"),
-    *("subtask_name", "subtask_outcome", "subtask_output", "subtask_error"),
+    *("subtask_name", "subtask_outcome", "subtask_output", "subtask_error", "subtask_notes"),
     *("review_approved", "reviewer_feedback", "outcome", "question", "approval", "approval_type", "title", "chosen_option"),
     *("kind", "source", "text", "content"),
 )  # fmt: skip

@@ -134,7 +134,14 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "subtask_completed_by_a_cancellation": {
         **TASK,
-        "wakes": [{**SUBTASK, "subtask_outcome": "cancelled", "subtask_output": None}],
+        "wakes": [
+            {
+                **SUBTASK,
+                "subtask_outcome": "cancelled",
+                "subtask_output": None,
+                "subtask_notes": "Too dear. Describe the hive in words.",
+            }
+        ],
     },
     "review_approved": {**ALL, "wakes": [REVIEW]},
     "review_approved_by_default": {
