@@ -22,9 +22,8 @@ from tenants import tracing
 from tenants.context import SYSTEM
 from tenants.sql import Array, Statement
 
-REPEAT_SECONDS = (
-    3.0  # between hints for one background task: a worker needs time to receive one and to process some rows
-)
+# Between hints for one background task: a worker needs time to receive one and to process some rows.
+REPEAT_SECONDS = 3.0
 # An older hint means nothing. Workers compare it with their own clocks, so it is far above any difference between clocks.
 EXPIRY = timedelta(days=1)
 

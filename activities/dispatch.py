@@ -446,9 +446,8 @@ def _record_answer(claimed: ClaimedRun, result: AgentResult, following: Followin
     if isinstance(result, Parked):
         results.persistently(lambda: provider_batches.park(run, result, claimed.row))
         if claimed.row.group_key or claimed.row.files:
-            _leave_seat(
-                claimed.grant
-            )  # It keeps its other slots, because work on its group or files must wait for it.
+            # It keeps its other slots, because work on its group or files must wait for it.
+            _leave_seat(claimed.grant)
         return
     if isinstance(result, Accepted):
         results.persistently(lambda: execution_sessions.saw(run, result.session_id))

@@ -48,9 +48,8 @@ class Lease:
 
     roles: list[str]
     concurrency: int
-    watched: (
-        bool  # whether the watchdog may end the process; False in tests, which share the process of pytest
-    )
+    # Whether the watchdog may end the process; False in tests, which share the process of pytest.
+    watched: bool
     worker_id: UUID = field(default_factory=uuid7)
     check: Callable[[Lease], None] | None = None  # called after each beat
     taken: int = 0  # runs since the process started
@@ -61,9 +60,8 @@ class Lease:
     draining: threading.Event = field(default_factory=threading.Event)
     ended: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    closed: dict[str, str] = field(
-        default_factory=dict
-    )  # by role, or ALL: the reason why the intake is closed
+    # By role, or ALL: the reason why the intake is closed.
+    closed: dict[str, str] = field(default_factory=dict)
     load: dict[str, float] | None = None  # the last measured load of the host
 
     @property

@@ -45,9 +45,8 @@ class Meter:
     root: Path = CGROUPS
     clock: Callable[[], float] = time.monotonic
     _host: tuple[float, float] | None = None  # busy and total seconds of the host
-    _groups: dict[Path, tuple[float, float]] = field(
-        default_factory=dict
-    )  # used seconds, and the time of the reading
+    # Used seconds, and the time of the reading.
+    _groups: dict[Path, tuple[float, float]] = field(default_factory=dict)
 
     def read(self) -> Load:
         groups = list(self._list_control_groups())

@@ -97,9 +97,8 @@ def _create_successor(
         suspension.suspend(run, "reassign", tool=TOOL, detail=detail, reassign_reason=reason)
     successors = Activity.objects.for_tenant(activity.tenant_id).filter(pk=submitted.id)
     if activity.dedup_key and not _is_taken(activity):
-        successors.update(
-            dedup_key=activity.dedup_key
-        )  # Only now, because two live activities may not share it.
+        # Only now, because two live activities may not share it.
+        successors.update(dedup_key=activity.dedup_key)
     return successors.get()
 
 

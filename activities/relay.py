@@ -31,9 +31,8 @@ from tenants.context import APP
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.5  # Between tries while Redis is away. A larger value delays the recovery after an outage.
-KEPT_AT_MOST = (
-    50_000  # Further changes are dropped, so that memory stays bounded. Recovery finds the work again.
-)
+# Further changes are dropped, so that memory stays bounded. Recovery finds the work again.
+KEPT_AT_MOST = 50_000
 
 _collected: ContextVar[Exchange | None] = ContextVar("collected", default=None)
 

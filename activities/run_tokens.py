@@ -31,9 +31,8 @@ class RunToken:
     briefing: str = ""  # digest of the agent's instructions
     session_id: str = ""  # the conversation that it continues
     signed_as: str = ""  # the role whose secret must sign every report; empty: the token alone is enough
-    provenance: Mapping[str, Any] | None = field(
-        default=None, compare=False
-    )  # the request that caused the work
+    # The request that caused the work.
+    provenance: Mapping[str, Any] | None = field(default=None, compare=False)
 
 
 def issuing(token: RunToken) -> Callable[[], Callback]:

@@ -82,19 +82,16 @@ class AdapterSettings:
 
     adapter: str  # "http", "inline", ...
     endpoint: str | None = None  # URL for http, dotted path of a callable for inline
-    auth: Mapping[str, str] = field(
-        default_factory=dict
-    )  # {"type": "bearer", "token": ...} or {"type": "header", ...}
+    # {"type": "bearer", "token": ...} or {"type": "header", ...}
+    auth: Mapping[str, str] = field(default_factory=dict)
     model: str | None = None
     signing_secrets: Sequence[str] = ()  # Standard Webhooks secrets ("whsec_..."), newest first
     version: str | None = None  # semantic version of the production deployment, pinned by the run
     options: Mapping[str, Any] = field(default_factory=dict)
-    http: HttpLimits = field(
-        default_factory=HttpLimits
-    )  # the platform's limits, for adapters that make calls
-    platform_pays_for: Sequence[str] = (
-        "*",
-    )  # patterns of the models that may be called with a key of the platform
+    # The platform's limits, for adapters that make calls.
+    http: HttpLimits = field(default_factory=HttpLimits)
+    # Patterns of the models that may be called with a key of the platform.
+    platform_pays_for: Sequence[str] = ("*",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +153,8 @@ class AgentRequest:
     input: Mapping[str, Any] | None = None  # {"ref", "content", "data"} of the previous step's output
     wakes: Sequence[Mapping[str, Any]] = ()  # every wake this run carries, oldest first
     wake_reason: str = "new_task"
-    wake_context: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # rejection_ref, reviewer_notes, blocker_resolution, ...
+    # `rejection_ref`, `reviewer_notes`, `blocker_resolution`, ...
+    wake_context: Mapping[str, Any] = field(default_factory=dict)
     session_id: str | None = None
     max_turns: int | None = None  # the model must finish within this many answers
     instructions: str = ""  # what the agent is and how it works; also in the prompt, except for models
@@ -166,9 +162,8 @@ class AgentRequest:
     skills_dir: Path | None = None  # for agents on this machine: a folder with the skills, during the call
     wanted_by: datetime | None = None  # until when the work should be done, independent of the run's timeout
     at_once: bool = False  # the work has been in a batch and must not go into another
-    begun: Mapping[str, Any] | None = (
-        None  # a model's earlier answer to this request, in its provider's protocol
-    )
+    # A model's earlier answer to this request, in its provider's protocol.
+    begun: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

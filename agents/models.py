@@ -270,9 +270,8 @@ class PlatformConfig(models.Model):
 class EndReason(models.TextChoices):
     """Why a session is not continued."""
 
-    INSTRUCTIONS_CHANGED = (
-        "instructions_changed"  # the agent's instructions, model, adapter or skills have changed
-    )
+    # The agent's instructions, model, adapter or skills have changed.
+    INSTRUCTIONS_CHANGED = "instructions_changed"
     INVALID = "invalid"  # the agent does not know it any more
     REPLACED = "replaced"  # the agent began another one about the same deliverable
 

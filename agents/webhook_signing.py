@@ -23,9 +23,8 @@ ID_HEADER = "webhook-id"
 TIMESTAMP_HEADER = "webhook-timestamp"
 SIGNATURE_HEADER = "webhook-signature"
 
-TOLERANCE_SECONDS = (
-    300  # in both directions, for slow networks and wrong clocks, but too short to replay an old message
-)
+# In both directions, for slow networks and wrong clocks, but too short to replay an old message.
+TOLERANCE_SECONDS = 300
 SECRET_PREFIX = "whsec_"  # noqa: S105 - only the prefix of such secrets
 SECRET_BYTES = range(24, 65)  # the lengths that the scheme allows
 MAX_SIGNATURES = 16  # a sender that rotates its secret sends two; more would only waste time

@@ -199,9 +199,8 @@ SECRET_BYTES = 20  # as long as the hash, as RFC 4226 advises
 RECOVERY_CODES = 10
 RECOVERY_CHARACTERS = 10  # of 32: 50 random bits
 
-SETTING_UP = (
-    "second_factor_secret"  # in the session, sealed: the secret of an app that is not confirmed by a code yet
-)
+# In the session, sealed: the secret of an app that is not confirmed by a code yet.
+SETTING_UP = "second_factor_secret"
 MARK = "second_factor"  # in the session: one of these
 ASKED, PASSED, FREE = "asked", "passed", "free"
 KIND = "second-factor"  # the counter of wrong codes

@@ -62,9 +62,8 @@ class UserAdmin(SuperusersOnly, DjangoUserAdmin, ModelAdmin):
     inlines = (MembershipInline,)
 
     def has_delete_permission(self, request: Any, obj: Any = None) -> bool:
-        return (
-            False  # because histories and memberships of tenants refer to users; make them inactive instead
-        )
+        # Histories and memberships of tenants refer to users; make them inactive instead.
+        return False
 
     def get_inlines(self, request: Any, obj: Any) -> Any:
         return self.inlines if obj else ()

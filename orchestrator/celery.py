@@ -62,9 +62,8 @@ LEAVE_SECONDS = 3.0  # for the rest of a cold shutdown: returning messages and e
 THREADS_PER_CORE = 8
 FEWEST_THREADS, MOST_THREADS = 16, 64  # by default
 MOST_THREADS_BY_HAND = 1_000
-SYSTEM_CONCURRENCY = (
-    4  # of a worker without roles, because background tasks are short; see also WORKER_CONCURRENCY_SYSTEM
-)
+# Of a worker without roles, because background tasks are short; see also WORKER_CONCURRENCY_SYSTEM.
+SYSTEM_CONCURRENCY = 4
 
 ROLES_SECONDS = 0.75  # between two checks of the registry, so that new roles are served within 2 s
 

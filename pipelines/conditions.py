@@ -115,9 +115,8 @@ def errors_of(params: Mapping[str, Any], steps: Sequence[StepDefinition]) -> Ite
     """
     if weight_error(text for step in steps for text in (step.when, step.for_each)):
         return
-    ids = {
-        step.id: None for step in steps
-    }  # in order, because a suggestion takes the first of equally near names
+    # In order, because a suggestion takes the first of equally near names.
+    ids = {step.id: None for step in steps}
     order = _Order.of(steps)
     for index, step in enumerate(steps):
         expressions_of: tuple[tuple[str, str | None, Kind, bool], ...] = (

@@ -128,9 +128,8 @@ def _order(layer: list[Cell], *, by_before: bool) -> None:
             cell.rank = sum(each.rank for each in neighbours) / len(neighbours)
     layer.sort(key=lambda cell: cell.rank)
     for place, cell in enumerate(layer):
-        cell.rank = (
-            place - (len(layer) - 1) / 2
-        )  # relative to the middle, so that layers of any length are comparable
+        # Relative to the middle, so that layers of any length are comparable.
+        cell.rank = place - (len(layer) - 1) / 2
 
 
 def _settle(layer: list[Cell], *, before: bool, after: bool) -> None:

@@ -245,9 +245,8 @@ def redact(name: str, value: Any, depth: int = 0) -> Any:
     """Return the value of a field of that name as JSON that may be stored."""
     if value is None or isinstance(value, bool):
         return value
-    is_planned_number = name == "target" and isinstance(
-        value, int
-    )  # of a deliverable; other targets are addresses
+    # Of a deliverable; other targets are addresses.
+    is_planned_number = name == "target" and isinstance(value, int)
     if SECRET.search(name) and not NO_SECRET.fullmatch(name) and not is_planned_number:
         return "[secret]" if value != "" else ""
     if name in TEXTS or name.rpartition("_")[2] in TEXTS:

@@ -39,9 +39,8 @@ OWNER = "owner"
 POOL = ConnectionPool(APP)
 
 _alias: ContextVar[str] = ContextVar("database_alias", default=APP)
-_visible_tenants: ContextVar[frozenset[UUID] | None] = ContextVar(
-    "visible_tenants", default=None
-)  # None: not in an `admin_scope`
+# None: not in an `admin_scope`.
+_visible_tenants: ContextVar[frozenset[UUID] | None] = ContextVar("visible_tenants", default=None)
 
 
 def current_alias() -> str:

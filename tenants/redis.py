@@ -20,9 +20,8 @@ from django.conf import settings
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-HEALTH_CHECK_SECONDS = (
-    15  # a connection that was idle for longer is tested before use, to notice a restarted server
-)
+# A connection that was idle for longer is tested before use, to notice a restarted server.
+HEALTH_CHECK_SECONDS = 15
 
 
 def client(*, timeout_seconds: float | None = None) -> redis.Redis:

@@ -32,9 +32,8 @@ class A2AAgent:
         self.heard: list[Message] = []
         self.calls: list[tuple[str, dict[str, str]]] = []  # method of the protocol, and headers
         self.cancelled: list[str] = []
-        self.refusing: tuple[int, dict[str, str]] | None = (
-            None  # a status for every call but the card's, and headers
-        )
+        # A status for every call but the card's, and headers.
+        self.refusing: tuple[int, dict[str, str]] | None = None
         self.refused_methods: dict[str, int] = {}  # method -> status
         self.hang_up_after: dict[
             str, int

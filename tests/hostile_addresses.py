@@ -37,9 +37,8 @@ HOSTILE_URLS = tuple(
     dict.fromkeys(
         [
             *(f"https://{host}/run" for host in FORBIDDEN_HOSTS if host),
-            *(
-                url for url in FORBIDDEN_URLS if url == url.strip() != "" and len(url) <= 500
-            ),  # because forms trim spaces
+            # Forms trim spaces.
+            *(url for url in FORBIDDEN_URLS if url == url.strip() != "" and len(url) <= 500),
             *(f"https://{name}/run" for name in INSIDE),
             *(f"https://{name}:8443/run" for name in ("loop.example", "half.example")),
         ]

@@ -132,9 +132,8 @@ class Exchange:
     withdrawals: list[UUID] = field(default_factory=list)
     holds: list[Hold] = field(default_factory=list)
     causes: list[tracing.Cause] = field(default_factory=list)  # the spans that caused the changes
-    _withdrawn_before: dict[UUID, int] = field(
-        default_factory=dict
-    )  # how many of the offers came before the withdrawal
+    # How many of the offers came before the withdrawal.
+    _withdrawn_before: dict[UUID, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.releases or self.offers or self.withdrawals or self.holds)

@@ -145,9 +145,8 @@ def convert_priority(priority: int) -> int:
 # while it runs are delivered in order by one run. Every other item has an activity of its own; the group key lets one run at a time.
 # The wakes are authoritative: a run takes them, returns them if it fails or is lost, and consumes them with its result.
 
-TRIES = (
-    5  # the activity may end between the query and its lock, or begin between the query and the submission
-)
+# The activity may end between the query and its lock, or begin between the query and the submission.
+TRIES = 5
 
 #: The state of the delivered items after the activity has ended with this status.
 _ENDS = {

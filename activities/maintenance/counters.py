@@ -111,9 +111,8 @@ HISTOGRAMS = {"wait": DURATIONS, "run": DURATIONS, "attempts": ATTEMPTS}
 
 
 BATCH = 2_000  # events in one transaction
-BATCHES = (
-    5  # per run of the job: more than the engine writes between two runs, and less than half a second of work
-)
+# Per run of the job: more than the engine writes between two runs, and less than half a second of work.
+BATCHES = 5
 
 _FOLDER = Path(__file__).resolve().parent.parent / "sql" / "counters"
 _MARK, _COUNT, _FAILURES, _MOVE, _NOTE = (

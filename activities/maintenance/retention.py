@@ -45,9 +45,8 @@ _MAILBOXES = RowsInTurn(
     )
 )
 
-ENDED = sorted(
-    states.SETTLED
-)  # Failed work is kept while its dead letter is open, because it may be replayed.
+# Failed work is kept while its dead letter is open, because it may be replayed.
+ENDED = sorted(states.SETTLED)
 TREES_AT_ONCE = 25  # in one transaction; a tree has at most some tens of members
 NO_LIMIT = 1_000_000_000
 

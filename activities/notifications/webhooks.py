@@ -130,9 +130,8 @@ def _switch_off(claim: Any, endpoint: Any, reason: OffReason, why: str) -> None:
 
 LEASE_SECONDS = 60.0  # in addition to the time limit of an attempt
 HANGING_SECONDS = 2.0  # while an attempt takes longer than this, its receiver gets no second call
-TROUBLED_AT_ONCE = (
-    16  # calls of all workers to webhooks whose last attempt failed; races may add one per process
-)
+# Calls of all workers to webhooks whose last attempt failed; races may add one per process.
+TROUBLED_AT_ONCE = 16
 
 #: A row of `sql/claim_webhook.sql`: the delivery with everything needed to send it.
 Claim = Any

@@ -53,9 +53,8 @@ from agents.exceptions import (
 from agents.outbound.async_client import ConnectionFailed, async_client_for_agent
 from agents.response_parser import MAX_SESSION_ID, InvalidAnswer, usage_from
 
-FIRST_POLL_SECONDS = (
-    0.25  # until a task that is not streamed is first polled; later intervals grow to the maximum
-)
+# Until a task that is not streamed is first polled; later intervals grow to the maximum.
+FIRST_POLL_SECONDS = 0.25
 MAX_POLL_SECONDS = 2.0
 MAX_FAILED_POLLS = 5  # in a row, before the agent counts as unreachable
 CANCEL_SECONDS = 5.0  # for cancelling a task that is no longer needed
@@ -158,9 +157,8 @@ class _Conversation:
         if self.session.message != self.digest:
             return False
         if task.status.state in _ASKS:
-            return self.session.answers != _short(
-                task.status.message.message_id
-            )  # if equal, the answer has never arrived
+            # If equal, the answer has never arrived.
+            return self.session.answers != _short(task.status.message.message_id)
         return task.status.state in _AT_WORK or task.status.state == _DONE
 
     async def _send(self, client: Client, earlier: Task | None) -> None:

@@ -86,9 +86,8 @@ logger = logging.getLogger(__name__)
 
 URGENT = 1  # the priority up to which work may use the last tenth of a limit
 CHARACTERS_PER_TOKEN = 3  # a cautious estimate for most languages; an excess reservation is returned
-STREAM_FACTOR = (
-    16  # bytes of a stream for each byte of the longest output, because every few letters have an envelope
-)
+# Bytes of a stream for each byte of the longest output, because every few letters have an envelope.
+STREAM_FACTOR = 16
 LATER_PATIENCE_SECONDS = 60.0  # after the first round, giving up costs more than holding a slot
 
 MAX_TRIES = 5  # of one round that the provider rejects with a short retry time

@@ -32,9 +32,8 @@ Part = str | tuple[str, ...]
 class Limits:
     """Limits for each process of the agent separately. None means no limit."""
 
-    memory_mb: int | None = (
-        None  # of address space, so programs that reserve much need a high limit even if they use little
-    )
+    # Of address space, so programs that reserve much need a high limit even if they use little.
+    memory_mb: int | None = None
     cpu_seconds: int | None = None
     nice: int = 0
 
@@ -53,9 +52,8 @@ class Options:
     home: str = "own"  # "own": one folder for each tenant and role; "worker": the worker's
     session_invalid: re.Pattern[str] | None = None
     rate_limited: re.Pattern[str] | None = None
-    retry_after_seconds: float = (
-        60.0  # after a rate limit, because programs do not report its end in a known form
-    )
+    # After a rate limit, because programs do not report its end in a known form.
+    retry_after_seconds: float = 60.0
     permanent_exit_codes: frozenset[int] = frozenset()
     permanent_errors: frozenset[str] = frozenset(HOPELESS)
     kill_grace_seconds: float = 5.0

@@ -249,9 +249,8 @@ class Meter:
     pid: int
     peak: int = 0
     most_processes: int = 0
-    _cpu: dict[tuple[int, float], float] = field(
-        default_factory=dict
-    )  # by process, which may end between two samples
+    # By process, which may end between two samples.
+    _cpu: dict[tuple[int, float], float] = field(default_factory=dict)
 
     def sample(self) -> None:
         """Read every process of the tree once. Processes that have just ended are omitted."""

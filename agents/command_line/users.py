@@ -36,9 +36,8 @@ from agents.exceptions import ConfigurationError
 NEEDED = (0, 1, 3, 5, 6, 7)
 PASSABLE = 0o711  # others may pass through the folder, but not list it
 OPEN_TO_GROUP = stat.S_IRWXU | stat.S_IRWXG | stat.S_ISGID  # new files in the folder inherit its group
-SHARED_FOLDERS = tuple(
-    os.path.join(os.sep, *names) for names in (("var", "tmp"), ("dev", "shm"))
-)  # writable by all users
+# Writable by all users.
+SHARED_FOLDERS = tuple(os.path.join(os.sep, *names) for names in (("var", "tmp"), ("dev", "shm")))
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,9 +44,8 @@ from tenants.redis import Script
 
 PARTS = 100  # of a window; usage leaves the window a part at a time, so at most a hundredth of a limit stays unused
 MINUTE_SECONDS, DAY_SECONDS = 60.0, 86_400.0
-DEFAULT_PAUSE_SECONDS = (
-    1.0  # after a 429 without a retry time; doubled by each further one in a row, up to 64 s
-)
+# After a 429 without a retry time; doubled by each further one in a row, up to 64 s.
+DEFAULT_PAUSE_SECONDS = 1.0
 LEASE_MARGIN_SECONDS = 5.0  # after a call's deadline, to report its end
 
 
@@ -102,9 +101,8 @@ class ProviderStatus:
     limits: Mapping[str, int | None]
     breaker: str  # closed, open, or half_open while a probe is due or running
     breaker_seconds: float
-    idle_seconds: (
-        float  # since the cooldown of an open breaker ended; 0 before that, and while the breaker is closed
-    )
+    # Since the cooldown of an open breaker ended; 0 before that, and while the breaker is closed.
+    idle_seconds: float
     retry_seconds: float
     faults_in_a_row: int
     counts: Mapping[str, int]  # calls by outcome, and how often the breaker opened

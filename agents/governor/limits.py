@@ -15,12 +15,13 @@ from email.utils import parsedate_to_datetime
 
 from agents.outbound import client
 
+# In the order in which the scripts expect them.
 DIMENSIONS = (
     "requests",
     "input_tokens",
     "output_tokens",
     "day_tokens",
-)  # in the order in which the scripts expect them
+)
 
 
 @dataclass(frozen=True, slots=True)

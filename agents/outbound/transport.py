@@ -26,9 +26,8 @@ from agents.outbound import budget, urls
 from agents.outbound.policy import Policy
 from agents.outbound.urls import Address
 
-CONNECT_SECONDS = (
-    5.0  # per address, so that a dead address does not use up the whole call when the next would answer
-)
+# Per address, so that a dead address does not use up the whole call when the next would answer.
+CONNECT_SECONDS = 5.0
 KEEPALIVE_SECONDS = 4.0  # below the 5 s after which common servers close an idle connection
 
 

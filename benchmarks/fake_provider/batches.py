@@ -40,9 +40,8 @@ class Batches:
     polls_until_done: int = 1
     failing: dict[str, int] = field(default_factory=dict)  # custom_id -> remaining failures
     batches: dict[str, Batch] = field(default_factory=dict)
-    answering: Callable[[Mapping[str, Any]], Turn | str | None] = lambda body: (
-        None
-    )  # a turn, or a result's type
+    # Returns a turn, or a result's type.
+    answering: Callable[[Mapping[str, Any]], Turn | str | None] = lambda body: None
     refusals: deque[Fault] = field(default_factory=deque)
     lost: int = 0
     held: threading.Event = field(default_factory=threading.Event)

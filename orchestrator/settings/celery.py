@@ -13,17 +13,15 @@ CELERY_RESULT_EXPIRES = 7 * 86_400  # seconds; beat deletes older results once a
 CELERY_TASK_ACKS_LATE = True
 CELERY_TASK_REJECT_ON_WORKER_LOST = True
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
-CELERY_WORKER_POOL = (
-    "threads"  # because workers mostly wait for agents; for computing agents run more processes
-)
+# Workers mostly wait for agents; for computing agents run more processes.
+CELERY_WORKER_POOL = "threads"
 # Each costs a publish per message. If they are off, Flower switches them on some time after its start; with `make up` they are on.
 CELERY_WORKER_SEND_TASK_EVENTS = os.environ.get("CELERY_WORKER_SEND_TASK_EVENTS") == "1"
 CELERY_TASK_SEND_SENT_EVENT = False
 CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT = 20.0
 CELERY_WORKER_ENABLE_SOFT_SHUTDOWN_ON_IDLE = True
-CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = (
-    False  # because the run's lease decides, not the broker
-)
+# The run's lease decides, not the broker.
+CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = False
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_CONNECTION_MAX_RETRIES = None
 CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, object] = {

@@ -20,9 +20,8 @@ NEEDED = (
     "ALLOWED_HOSTS",
     "ORCHESTRATOR_PUBLIC_URL",
 )
-SEALING = (
-    "FIELD_ENCRYPTION_KEYS"  # decrypts credentials of tenants; only processes that use or store them need it
-)
+# Decrypts credentials of tenants; only processes that use or store them need it.
+SEALING = "FIELD_ENCRYPTION_KEYS"
 OF_FLOWER = ("REDIS_URL", "FLOWER_BASIC_AUTH")  # because Flower sees only messages and workers
 SECRET_LENGTH, SECRET_VARIETY = 50, 12  # characters, and different characters
 PASSWORD_LENGTH = 12

@@ -14,9 +14,8 @@ from pipelines.data_sources.shapes import Scalar, Source
 from pipelines.definition.errors import DefinitionError, Errors, at, quote_value
 from pipelines.definition.reading import text_error
 
-FIELD_NAME = re.compile(
-    r"(?!.*__)[A-Za-z][A-Za-z0-9_]{0,62}"
-)  # no double _, because Django follows relations by it
+# No double _, because Django follows relations by it.
+FIELD_NAME = re.compile(r"(?!.*__)[A-Za-z][A-Za-z0-9_]{0,62}")
 TABLE_NAME = re.compile(r"(?!.*__)[A-Za-z][A-Za-z0-9_-]{0,62}")
 ABOUT_FIELDS = "use letters, digits and single _, beginning with a letter"
 ABOUT_TABLES = "use letters, digits and single _ and -, beginning with a letter"
@@ -111,9 +110,8 @@ def _number_of(kind: FieldType, text: str) -> int | float:
 
 def _within_bounds(value: float) -> int | float:
     if isinstance(value, int) and not -WHOLE <= value < WHOLE:
-        raise InvalidValue(
-            "must be a number of 64 bits"
-        )  # checked first, because it may be too large for isfinite
+        # Checked first, because it may be too large for isfinite.
+        raise InvalidValue("must be a number of 64 bits")
     if not isfinite(value):
         raise InvalidValue("must be a finite number")
     return value

@@ -96,9 +96,8 @@ class DataSource:
     filter: Filter
     fields: tuple[str, ...]
     options: Options = Options()
-    positions: tuple[int, ...] = dataclasses.field(
-        default=(), compare=False
-    )  # of the table, the filter, and each field
+    # Of the table, the filter, and each field.
+    positions: tuple[int, ...] = dataclasses.field(default=(), compare=False)
 
 
 MOST_IN_TEXT = 10  # errors in the exception's text; `errors` holds all of them

@@ -32,9 +32,8 @@ from pipelines.subjects import error_of_template
 StepsCheck = Callable[[Mapping[str, Any], Sequence[StepDefinition]], Iterable[tuple[int, str, str]]]
 
 MAX_STEPS = 2_000
-MAX_DEPENDENCIES = (
-    50_000  # of all steps together; each parallel step repeats the dependencies of the step before it
-)
+# Of all steps together; each parallel step repeats the dependencies of the step before it.
+MAX_DEPENDENCIES = 50_000
 
 
 def parse(

@@ -20,9 +20,8 @@ from pipelines.definition.reading import number, text_error
 
 LONGEST = 2_000  # characters
 DEEPEST = 32  # nodes from the top to the bottom
-MOST_TOKENS = (
-    4_000  # of all different expressions of a definition; parsing one token takes up to 10 microseconds
-)
+# Of all different expressions of a definition; parsing one token takes up to 10 microseconds.
+MOST_TOKENS = 4_000
 TOKENS = re.compile(r"\w+|\"[^\"]*\"|'[^']*'|[^\s\w]")
 GRAMMAR = Path(__file__).with_name("grammar.lark")
 ROOTS = frozenset({"params", "item"})
@@ -132,9 +131,8 @@ def tokens_of(text: str) -> int:
     return len(TOKENS.findall(text))
 
 
-@lru_cache(
-    maxsize=MOST_TOKENS
-)  # as many as the expressions of the longest definition, so that each is parsed once
+# As many as the expressions of the longest definition, so that each is parsed once.
+@lru_cache(maxsize=MOST_TOKENS)
 def parse(text: str) -> Node:
     """Return the tree of an expression. Raises `ExpressionError`."""
     if len(text) > LONGEST:

@@ -31,9 +31,8 @@ from tenants.current_tenant import current_tenant
 logger = logging.getLogger(__name__)
 
 PAGE = 500
-TURN_SECONDS = (
-    30.0  # Then the worker is free for other work. While there is something to do, another hint follows.
-)
+# Then the worker is free for other work. While there is something to do, another hint follows.
+TURN_SECONDS = 30.0
 
 
 def fire() -> int:

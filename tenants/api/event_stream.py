@@ -19,9 +19,8 @@ from tenants.wire_json import dumps
 
 MEDIA_TYPE = "text/event-stream"
 
-PROBE_SECONDS = (
-    0.5  # between writes that detect a closed connection: the first one after that still seems to succeed
-)
+# Between writes that detect a closed connection: the first one after that still seems to succeed.
+PROBE_SECONDS = 0.5
 PROBE = b":\n\n"  # a comment, which clients ignore
 
 HEADERS = {

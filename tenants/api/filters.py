@@ -29,12 +29,13 @@ from tenants.api.problems import FieldError, InvalidRequest
 
 SEARCH = "search"
 FORMAT = "format"
+# A blank search finds everything, as one without words.
 CHECKED_ELSEWHERE = {
     SEARCH,
     LIMIT,
     CURSOR,
     pagination.PARAMETER,
-}  # a blank search finds everything, as one without words
+}
 LARGEST = 2**63 - 1
 _OFFSET_AFTER_SPACE = re.compile(r"(T\d\d:\d\d\S*) (\d\d:?\d\d)$")
 SEARCH_LENGTH = 200  # characters; a search is an unindexed match, so its cost is bounded here

@@ -96,9 +96,8 @@ class TenantView(GenericAPIView):
             raise Http404  # PostgreSQL does not accept such a parameter
         if request.method not in SAFE_METHODS and hasattr(self, (request.method or "").lower()):
             refuse_odd_body(request, self)
-            _ = (
-                request.data
-            )  # parsed here, so that a handler that needs no body does not accept an invalid one
+            # Parsed here, so that a handler that needs no body does not accept an invalid one.
+            _ = request.data
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         self.args, self.kwargs = args, kwargs

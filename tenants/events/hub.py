@@ -30,13 +30,11 @@ from tenants.events.stream import DISPLACED, KEEPALIVE, Stream, reset, still_all
 CHECK_SECONDS = 1.0  # between checks of every followed log, even without a notification
 AGAIN_SECONDS = 0.1  # after new events, because commits right after them send no notification
 PERMISSION_SECONDS = 2.0  # between checks whether the callers may still read; including delays, well below 5
-HOLD_SECONDS = (
-    2.0  # between renewals of seats, and so the longest use of a seat that another process displaced
-)
+# Between renewals of seats, and so the longest use of a seat that another process displaced.
+HOLD_SECONDS = 2.0
 FOLLOW_SECONDS = 10.0
-ANNOUNCE_SECONDS = (
-    0.5  # between two announcements to a tenant's streams; only the last one of a subject is sent
-)
+# Between two announcements to a tenant's streams; only the last one of a subject is sent.
+ANNOUNCE_SECONDS = 0.5
 
 logger = logging.getLogger(__name__)
 

@@ -170,9 +170,8 @@ def body_of(delivery: Any) -> dict[str, Any]:
 TENANTS_AT_ONCE = 500
 NUMBERING_SECONDS = 0.5  # the approximate time of one pass; the next pass continues
 PURGE_BATCH = 5_000
-UNREAD = (
-    100_000  # unnumbered rows that a tenant may have; a reader would wait for them for about three seconds
-)
+# Unnumbered rows that a tenant may have; a reader would wait for them for about three seconds.
+UNREAD = 100_000
 
 _DROP_UNREAD = Statement.load(Path(__file__).parent / "sql", "drop_unread")
 

@@ -233,9 +233,8 @@ class DatabaseWrapper(base.DatabaseWrapper):
 logger = logging.getLogger(__name__)
 
 NOTICE_SECONDS = 1.0
-PATIENCE_SECONDS = (
-    3  # whole seconds, for libpq. With NOTICE_SECONDS: how long a silent server keeps anybody waiting.
-)
+# Whole seconds, for libpq. With NOTICE_SECONDS: how long a silent server keeps anybody waiting.
+PATIENCE_SECONDS = 3
 GRACE_SECONDS = 0.3
 PAUSE_SECONDS = 0.5  # between two tries
 UNWANTED_SECONDS = 10.0  # without a caller for so long, the thread ends; the next caller starts it again

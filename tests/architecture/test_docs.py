@@ -186,9 +186,8 @@ def test_every_link_leads_somewhere(document: Path) -> None:
 @in_one_test("document", DOCUMENTS, ids=_name)
 def test_every_path_that_is_named_exists(document: Path) -> None:
     places = [tree.ROOT, *(tree.ROOT / app for app in tree.APPS), tree.ROOT / "activities" / "admission"]
-    of_the_reader = {
-        block.title for block in blocks(document)
-    }  # files that the reader of the document writes
+    # Files that the reader of the document writes.
+    of_the_reader = {block.title for block in blocks(document)}
     shaped = re.compile(r"[\w.-]+(?:/[\w.-]+)+/?|[\w-]+\.(?:py|md|lua|sql|yml|toml)")
     missing = []
     for span in _code_spans(document):

@@ -47,9 +47,8 @@ class Evidence:
     reasons: dict[str, dict[str, Any]] = field(default_factory=dict)  # /why/ of open activities, by activity
     flows: list[dict[str, Any]] = field(default_factory=list)  # pipeline runs
     events: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # by tenant
-    schedules: list[dict[str, Any]] = field(
-        default_factory=list
-    )  # {schedule, firings, executions, jobs, until}
+    # Each is {schedule, firings, executions, jobs, until}.
+    schedules: list[dict[str, Any]] = field(default_factory=list)
     invariants: dict[str, Any] = field(default_factory=dict)
     #: Caps in force: by (tenant id, role), by role over all tenants, by tenant id. Groups have a cap of one.
     caps: dict[tuple[str, str], int] = field(default_factory=dict)

@@ -207,9 +207,8 @@ class Workload:
     def end(self) -> None:
         self._quiet.set()
         self._ended.set()
-        deadline = (
-            time.monotonic() + 15
-        )  # a thread that waits for the next event of a stream is not awaited longer
+        # A thread that waits for the next event of a stream is not awaited longer.
+        deadline = time.monotonic() + 15
         for thread in (*self._creators, *self._others):
             thread.join(max(0.0, deadline - time.monotonic()))
 

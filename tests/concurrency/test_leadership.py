@@ -42,9 +42,8 @@ from tests.upkeep import new_leader
 
 pytestmark = pytest.mark.long
 
-LONG_LEASE_SECONDS = (
-    "600"  # so that a process that gets no processor time keeps its lead; tests let leases expire
-)
+# A process that gets no processor time keeps its lead; tests let leases expire.
+LONG_LEASE_SECONDS = "600"
 
 
 @pytest.fixture(scope="module")

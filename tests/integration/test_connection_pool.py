@@ -85,9 +85,8 @@ def test_code_in_a_scope_and_after_its_commit_uses_the_connection_of_the_scope(t
         return backend()
 
     assert len(set(in_another_thread(nested))) == 1
-    assert (
-        len(set(simultaneously(*[lambda: work_for(tenant, meet)] * 2))) == 2
-    )  # no other thread gets it meanwhile
+    # No other thread gets it meanwhile.
+    assert len(set(simultaneously(*[lambda: work_for(tenant, meet)] * 2))) == 2
 
 
 def test_an_open_transaction_keeps_its_connection(tenant: Tenant) -> None:

@@ -103,9 +103,8 @@ def test_a_token_changed_by_another_process_is_reread_within_two_seconds(
     assert client.get(f"{API}/audit/").status_code == 200
 
     with tenant_scope(tenant.pk):
-        ApiToken.objects.filter(pk=token.pk).update(
-            **change
-        )  # as by another process, without notifying this one
+        # A change by another process, which does not notify this one.
+        ApiToken.objects.filter(pk=token.pk).update(**change)
     now = time.monotonic()
     monkeypatch.setattr("tenants.caches.time", SimpleNamespace(monotonic=lambda: now + 2.0))
 

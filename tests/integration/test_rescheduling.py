@@ -161,9 +161,8 @@ def test_a_change_is_one_event_of_the_timeline_and_one_of_the_audit_trail(
     events = log.page(acme.pk, None, 100, log.EventFilter(activity=activity_id)).events
     assert [event.kind for event in events] == ["activity.created", "activity.rescheduled"]
     entries = api("admin").get("/api/v1/audit/?limit=50").json()["results"]
-    *_, entry = (
-        one for one in entries if one["operation"] == "PATCH /activities/{id}/"
-    )  # the first of the two
+    # The first of the two.
+    *_, entry = (one for one in entries if one["operation"] == "PATCH /activities/{id}/")
     assert entry["changes"]["priority"] == [10, 2]
     assert broken_invariants() == []
 
@@ -397,9 +396,8 @@ def test_the_successor_of_reassigned_work_keeps_its_due_time(
         f"{ACTIVITIES}{activity_id}/reassign/", {"agent_role": "dev", "reason": "It knows this."}
     )
     successor = answer.json()["id"]
-    assert (
-        deadlines.pass_due(datetime.now(UTC) + timedelta(minutes=2)) == 2
-    )  # the reassigned activity has ended
+    # The reassigned activity has ended.
+    assert deadlines.pass_due(datetime.now(UTC) + timedelta(minutes=2)) == 2
 
     assert engine.get(acme, UUID(successor)).priority == 1
     with tenant_scope(acme.pk):

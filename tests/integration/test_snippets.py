@@ -189,9 +189,8 @@ def check_body(body: Any, method: str, path: str) -> None:
         assert set(body) <= known, set(body) - known
     elif "steps" in body:
         roles = {step["agent_role"] for step in body["steps"] if "agent_role" in step}
-        parse(
-            body, known_roles=roles, known_templates=()
-        )  # the schema leaves a pipeline open, as its own parser says more
+        # The schema leaves a pipeline open, as its own parser says more.
+        parse(body, known_roles=roles, known_templates=())
 
 
 def members_of(expected: dict[str, Any]) -> set[str]:

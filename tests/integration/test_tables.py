@@ -177,9 +177,8 @@ def test_a_tenant_can_neither_see_nor_read_the_dataset_of_another(
 
 # SQL selects what `matches` selects
 
-EARLIEST, LATEST = (
-    datetime.fromisoformat(text) for text in ("0001-01-02", "9999-12-30")
-)  # without a zone, as drawn
+# Without a zone, as drawn.
+EARLIEST, LATEST = (datetime.fromisoformat(text) for text in ("0001-01-02", "9999-12-30"))
 TEXTS = st.text(st.sampled_from("aAbäß😀%_'\"\\{}, ~"), max_size=3) | st.sampled_from(
     ["null", "NULL", "{a,b}"]
 )

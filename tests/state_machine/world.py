@@ -44,10 +44,11 @@ from tests.state_machine.tasks import Rules
 
 LONG = 300.0  # seconds of delays, which end when the machine says so
 ROLES = ("qa", "dev", "seo")
+# The other role has no budget, because steps under a budget never follow immediately.
 BUDGETED = (
     "dev",
     "seo",
-)  # the other role has no budget, because steps under a budget never follow immediately
+)
 FAULTS: dict[str, Callable[[], Exception]] = {
     "again": lambda: RetryableAgentError("not now", code="again"),
     "never": lambda: PermanentAgentError("not ever", code="never"),
@@ -108,9 +109,8 @@ class World:
     def __post_init__(self) -> None:
         slow = {"strategy": "fixed", "base_seconds": LONG, "jitter": 0.0}
         self.engine.serve(self.tenant, retry=slow, max_concurrency=NO_CAP)
-        self.engine.serve(
-            self.tenant, *OF_PROVIDER, adapter="anthropic"
-        )  # which the test replaces by the inline adapter
+        # The test replaces this adapter by the inline one.
+        self.engine.serve(self.tenant, *OF_PROVIDER, adapter="anthropic")
         for role in BUDGETED:
             budget = {
                 "name": role,
@@ -244,9 +244,8 @@ class World:
                 cause=activity_budgets.CAUSE
             )
             delayed.update(due_at=Now())
-        _PASS_RETRY_TIMES.run(
-            {"tenant": self.tenant.pk}, using=OWNER
-        )  # because only the owner may change histories
+        # Only the owner may change histories.
+        _PASS_RETRY_TIMES.run({"tenant": self.tenant.pk}, using=OWNER)
         self.engine.end_holds()
         outbox.promote()
         relay.flush()

@@ -11,9 +11,8 @@ from console.inbox.snooze import LONGEST, choices, in_words, until
 from console.page import Refused
 
 BERLIN = ZoneInfo("Europe/Berlin")
-TUESDAY_NOON = datetime(
-    2026, 3, 24, 11, tzinfo=UTC
-)  # 12:00 in Berlin, five days before its clocks go forward
+# 12:00 in Berlin, five days before its clocks go forward.
+TUESDAY_NOON = datetime(2026, 3, 24, 11, tzinfo=UTC)
 
 
 def offered(now: datetime, zone: ZoneInfo = BERLIN) -> dict[str, str]:

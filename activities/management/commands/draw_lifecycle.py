@@ -43,9 +43,8 @@ class Command(BaseCommand):
 # The generated sections. They are derived from `activities.states`, including the comments on its members, and a test compares the
 # document with them.
 
-DRAWN_SOURCES = (
-    4  # Verbs with more source statuses are not drawn, because their arrows would hide the diagram.
-)
+# Verbs with more source statuses are not drawn, because their arrows would hide the diagram.
+DRAWN_SOURCES = 4
 
 _MEMBER = re.compile(r'^    [A-Z_]+ = "(?P<value>[a-z_]+)"(?:  # (?P<remark>.+))?$', re.MULTILINE)
 _SECTION = re.compile(

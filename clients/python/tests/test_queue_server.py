@@ -250,9 +250,8 @@ def test_a_role_that_has_enough_to_do_takes_none() -> None:
 def test_a_batch_is_kept_while_its_consumer_lives_and_comes_back_soon_after_it_died(
     client: oc.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        agent_queue, "LEASE_SECONDS", 2.0
-    )  # a busy machine may keep a sign of life waiting for a second
+    # A busy machine may keep a sign of life waiting for a second.
+    monkeypatch.setattr(agent_queue, "LEASE_SECONDS", 2.0)
     living, other = AgentQueue(client, "session-1", window_ms=0), AgentQueue(client, "session-1", window_ms=0)
     living.enqueue("hello")
     batch = living.try_dequeue()

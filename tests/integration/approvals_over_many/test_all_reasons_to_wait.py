@@ -224,9 +224,8 @@ def test_work_that_waits_for_its_budget_still_does_after_a_decision(engine: Engi
 def test_messages_to_a_session_that_waits_for_its_budget_arrive_together_later(
     engine: Engine, acme: Tenant, settings: Any
 ) -> None:
-    settings.ORCHESTRATOR_MAILBOX_WINDOW_MS = (
-        0  # because a fast machine would still wait for the end of the window
-    )
+    # A fast machine would still wait for the end of the window.
+    settings.ORCHESTRATOR_MAILBOX_WINDOW_MS = 0
     budget = make_budget(acme, cap="0.01")
     with tenant_scope(acme.pk):
         open_mailbox(acme.pk, "chat", agent_role="qa")

@@ -143,9 +143,8 @@ def test_a_tool_call_after_the_run_does_nothing_and_says_stop(
     before = (count_activities(acme), engine.status(acme, activity_id))
 
     assert_superseded(agent.use(tool, **CALLS[tool]))
-    assert_superseded(
-        agent.use(tool, nonsense=True)
-    )  # because the end of the run precedes errors of the call
+    # The end of the run precedes errors of the call.
+    assert_superseded(agent.use(tool, nonsense=True))
 
     assert (count_activities(acme), engine.status(acme, activity_id)) == before
     assert tool_calls(acme) == []

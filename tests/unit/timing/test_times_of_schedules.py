@@ -79,10 +79,11 @@ def test_times_in_a_day_that_a_zone_skips_fire_once_after_it() -> None:
     ("cron", "expected"),
     [
         ("0 0 13 * 5", ["2027-01-01", "2027-01-08", "2027-01-13"]),  # either day field is enough
+        # One begins with a star: both must match.
         (
             "0 0 */2 * 5",
             ["2027-01-01", "2027-01-15", "2027-01-29"],
-        ),  # one begins with a star: both must match
+        ),
         ("0 0 * * 7", ["2027-01-03", "2027-01-10", "2027-01-17"]),
         ("0 0 * * 0", ["2027-01-03", "2027-01-10", "2027-01-17"]),
         ("0 0 * * sun", ["2027-01-03", "2027-01-10", "2027-01-17"]),

@@ -20,9 +20,8 @@ from typing import Any
 from orchestrator_client.errors import InvalidSignature
 
 PREFIX = "whsec_"
-TOLERANCE_SECONDS = (
-    300  # allows for a slow network and an inaccurate clock, but not for a replay of yesterday's message
-)
+# Allows for a slow network and an inaccurate clock, but not for a replay of yesterday's message.
+TOLERANCE_SECONDS = 300
 MOST_SIGNATURES = 16  # a sender that rotates its keys sends two; more would only waste computing time
 
 
