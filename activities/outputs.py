@@ -24,7 +24,7 @@ from django.db.models.functions import Now
 from activities.exceptions import OutputUnavailable
 from activities.models import OutputSpool
 from agents.contracts import Output
-from tenants import tracing
+from tenants import tracing, wire_json
 from tenants.context import SYSTEM, system_scope, tenant_scope
 from tenants.identifiers import uuid7
 from tenants.lazy_import import lazy_import
@@ -102,7 +102,10 @@ def read_spooled(tenant_id: UUID, output_ids: AbstractSet[UUID]) -> dict[UUID, S
     """Return the outputs that are still in the spool, by id. In the caller's `tenant_scope`."""
     rows = OutputSpool.objects.for_tenant(tenant_id).filter(pk__in=output_ids)
     return {
-        row.pk: StoredOutput(row.pk, row.content, row.data, row.content_type, row.created_at) for row in rows
+        row.pk: StoredOutput(
+            row.pk, row.content, wire_json.narrow(row.data), row.content_type, row.created_at
+        )
+        for row in rows
     }
 
 
@@ -141,7 +144,7 @@ def _to_document(row: OutputSpool) -> dict[str, Any]:
         "activity_id": str(row.activity_id),
         "content": row.content,
         # As text, so that keys with "$" or "." and large integers are returned unchanged.
-        "data": None if row.data is None else orjson.dumps(row.data).decode(),
+        "data": None if row.data is None else wire_json.dumps_stored(row.data).decode(),
         "content_type": row.content_type,
         "created_at": row.created_at,
     }

@@ -1,7 +1,7 @@
 """JSON as the API, its events and webhooks write it: UTC times ending in Z, ids and decimals as text.
 
-`dumps_stored` also writes numbers wider than 64 bits, which JSON from the database can contain: PostgreSQL returns 6e23 with all of its
-digits, which Python reads as an integer that orjson refuses to write. It is written as the float that it was.
+JSON from the database can contain numbers wider than 64 bits: PostgreSQL returns 6e23 with all of its digits, which Python reads as an
+integer that orjson refuses to write and that no float equals. `dumps_stored` writes it as the float that it was, and `narrow` returns it.
 """
 
 from __future__ import annotations
@@ -55,6 +55,15 @@ def dumps_stored(value: Any, default: Callable[[Any], Any] | None = None, option
         if "64-bit" not in str(error):
             raise
     return orjson.dumps(_narrow(value), default=default, option=option)
+
+
+def narrow(value: Any) -> Any:
+    """Return JSON from the database with numbers wider than 64 bits as floats. Without any, it is the value itself."""
+    try:
+        orjson.dumps(value)  # much cheaper than looking at each number
+    except TypeError:
+        return _narrow(value)
+    return value
 
 
 def _narrow(value: Any) -> Any:

@@ -33,6 +33,7 @@ from activities.run_tokens import RunToken
 from activities.schemas import arguments_of
 from activities.states import LIVE, SETTLED, LinkKind, Status
 from agents.models import AgentConfig
+from tenants import wire_json
 from tenants.context import tenant_scope
 from tenants.exceptions import LimiterUnavailable
 from tenants.limiter import Breaker, Bucket
@@ -85,7 +86,7 @@ def find_earlier_answer(
     before = calls.values("answer", "arguments").first()
     if before is None:
         return None
-    if before["arguments"] != _plain(arguments):
+    if wire_json.narrow(before["arguments"]) != _plain(arguments):
         raise KeyReused("This Idempotency-Key was used for a different call. Use a new key.")
     return Answer(before["answer"], repeated=True)
 

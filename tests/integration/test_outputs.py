@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from uuid import uuid4
 
+import pytest
+
 from activities import outputs
 from activities.models import OutputSpool
 from activities.submission import NewActivity, submit
@@ -24,4 +26,21 @@ def test_keys_that_look_like_operators_of_mongodb_are_stored_unchanged(tenant: T
     assert stored.data == data
     (document,) = outputs.collection().find({"_id": str(row.pk)})
     assert isinstance(document["data"], str)
+    outputs.collection().delete_one({"_id": str(row.pk)})
+
+
+@pytest.mark.parametrize("number", [6e23, -1e300])
+def test_a_wide_number_is_read_as_it_was_written_and_does_not_stop_the_copies(
+    tenant: Tenant, number: float
+) -> None:
+    data = {"n": number, "rows": [[number, 2**63 - 1]]}
+    with tenant_scope(tenant.pk):
+        (activity,) = submit([NewActivity(name="x", agent_role="qa")], actor="test")
+        row = OutputSpool.objects.create(tenant=tenant, id=uuid4(), activity_id=activity.id, data=data)
+    spooled = outputs.read(tenant.pk, row.pk)
+
+    assert outputs.copy_waiting() == 1
+
+    copied = outputs.read(tenant.pk, row.pk)
+    assert [stored.data for stored in (spooled, copied) if stored is not None] == [data, data]
     outputs.collection().delete_one({"_id": str(row.pk)})

@@ -97,13 +97,14 @@ def test_a_result_may_arrive_before_the_call_of_the_agent_returns(engine: Engine
     assert exchange(Exchange()) == []
 
 
-def test_a_repeated_result_is_a_duplicate(engine: Engine, acme: Tenant) -> None:
+@pytest.mark.parametrize("body", [RESULT, {"output": {"data": {"n": [6e23, 1e300, -0.0, 1e2]}}}])
+def test_a_repeated_result_is_a_duplicate(engine: Engine, acme: Tenant, body: Any) -> None:
     activity_id, agent = accept_work(engine, acme)
-    agent.post("complete", RESULT)
+    agent.post("complete", body)
 
-    again = agent.post("complete", RESULT)
+    again = agent.post("complete", body)
     outputs.copy_waiting()
-    later = agent.post("complete", RESULT)
+    later = agent.post("complete", body)
 
     assert (
         (again.status_code, again.json())

@@ -76,6 +76,15 @@ def test_a_repeated_call_gets_the_first_response_and_has_no_effect(
     assert (count_activities(acme), len(tool_calls(acme))) == (2, 1)
 
 
+def test_a_repeated_call_with_a_wide_number_is_recognised(engine: Engine, acme: Tenant) -> None:
+    _, agent = accept_work(engine, acme)
+    subtask = {"name": "Count", "agent_role": "ba", "blocking": False, "params": {"atoms": 6e23}}
+
+    first, again = (agent.use("create_subtask", **subtask) for _ in range(2))
+
+    assert (again.status_code, again.json()) == (200, {**first.json(), "duplicate": True})
+
+
 def test_calls_with_different_keys_are_different(engine: Engine, acme: Tenant) -> None:
     _, agent = accept_work(engine, acme)
     subtask = {"name": "Look it up", "agent_role": "ba", "blocking": False}
