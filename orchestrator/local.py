@@ -58,7 +58,9 @@ class LocalStack:
             flower_login = f"{ADMIN}:{self.home.secret('flower_password')}"
             with Supervisor(self.home, environment=self._environment(flower_login)) as supervisor:
                 supervisor.take_over()  # first, because another stack of this home may be running
-                require_free({"PORT": self.port, "FLOWER_PORT": self.flower_port})
+                ports = {"PORT": self.port, "FLOWER_PORT": self.flower_port}
+                require_free(ports)
+                self.home.write_ports(**ports)
                 password = self._prepare()
                 agents = self._start_agents(supervisor)
                 self.report("Starting web, worker, beat and Flower")

@@ -12,7 +12,7 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -30,6 +30,7 @@ class ServiceHome:
         self.path = Path(path).resolve()  # because processes report the real path of their folder
         self.logs = self.path / "log"
         self.services_file = self.path / "services.json"
+        self.ports_file = self.path / "ports.json"
 
     @classmethod
     def from_environment(cls) -> ServiceHome:
@@ -68,6 +69,22 @@ class ServiceHome:
     def write_records(self, records: Mapping[str, ServerRecord]) -> None:
         servers = {name: record.as_json() for name, record in records.items()}
         write_private(self.services_file, json.dumps({"servers": servers}, indent=2) + "\n")
+
+    def read_ports(self) -> dict[str, int]:
+        """Return the ports of `make up`, by environment variable; empty if it does not run here."""
+        try:
+            stored = json.loads(self.ports_file.read_text())
+            if ProcessIdentity(stored["pid"], stored["started"]).is_alive():
+                return {name: int(port) for name, port in stored["ports"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            pass
+        return {}
+
+    def write_ports(self, **ports: int) -> None:
+        """Store the ports that this process serves, for processes that are started by hand. They are valid while it lives."""
+        this = ProcessIdentity.of(os.getpid())
+        if this:
+            write_private(self.ports_file, json.dumps({"ports": ports, **asdict(this)}) + "\n")
 
     @contextmanager
     def lock(self, name: str = "lock", seconds: float = LOCK_SECONDS) -> Iterator[None]:

@@ -23,7 +23,8 @@ def main() -> None:
     )
     specs = {spec.name: spec for spec in (*table, system_worker())}
     parser = argparse.ArgumentParser(
-        prog="python -m orchestrator.processes", description="Run one process in place."
+        prog="python -m orchestrator.processes",
+        description="Become one of the processes of the system, with the command line that `make up` uses.",
     )
     parser.add_argument("name", choices=specs)
     parser.add_argument("more", nargs="*", metavar="ARGUMENT", help="appended to its command line, after --")

@@ -40,12 +40,19 @@ def whole_number(variable: str, default: int, *, most: int) -> int:
     return int(text)
 
 
-# Read first, so that a wrong port is refused before any embedded server starts.
-PORT = whole_number("PORT", 8000, most=65_535)
-FLOWER_PORT = whole_number("FLOWER_PORT", 5555, most=65_535)
+def ports(home: embedded.ServiceHome) -> tuple[int, int]:
+    """Return the ports of web and Flower: from the environment, or else of the `make up` that runs in this home."""
+    running = home.read_ports()
+    return (
+        whole_number("PORT", running.get("PORT", 8000), most=65_535),
+        whole_number("FLOWER_PORT", running.get("FLOWER_PORT", 5555), most=65_535),
+    )
+
 
 BASE_DIR = Path(__file__).resolve().parent.parent.parent
 HOME = embedded.ServiceHome.from_environment().path
+# Read first, so that a wrong port is refused before any embedded server starts.
+PORT, FLOWER_PORT = ports(embedded.ServiceHome(HOME))
 
 
 def endpoints() -> embedded.Endpoints:

@@ -15,9 +15,14 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from orchestrator.embedded import ServiceHome
+from orchestrator.embedded.identity import ProcessIdentity
 from orchestrator.embedded.server import is_free
+from orchestrator.local import LocalStack
 from orchestrator.processes import Supervisor
+from orchestrator.processes.supervisor import SupervisorError
+from orchestrator.settings import services
 from tests.architecture import tree
+from tests.network import free_port
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -76,6 +81,27 @@ def test_a_second_supervisor_says_that_the_first_runs(home: ServiceHome) -> None
 
     assert "already run under another supervisor. End that one (Ctrl-C)" in error
     assert output == ""
+
+
+def test_processes_started_by_hand_use_the_ports_of_make_up_while_it_runs(
+    home: ServiceHome, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker tells agents where to report, and what they must not be: our own ports."""
+    monkeypatch.delenv("PORT", raising=False)
+    monkeypatch.delenv("FLOWER_PORT", raising=False)
+    settings.PORT, settings.FLOWER_PORT = free_port(), free_port()
+    seen: list[tuple[int, int]] = []
+
+    def look(stack: LocalStack) -> str:
+        seen.append(services.ports(home))
+        raise SupervisorError("That is enough.")
+
+    monkeypatch.setattr(LocalStack, "_prepare", look)
+    refusal_of_up()
+    monkeypatch.setattr(ProcessIdentity, "is_alive", lambda identity: False)
+
+    assert seen == [(settings.PORT, settings.FLOWER_PORT)]
+    assert services.ports(home) == (8000, 5555)
 
 
 def run_without_servers(home: Path, *command: str) -> subprocess.CompletedProcess[str]:

@@ -40,7 +40,9 @@ def main() -> int:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--output-format", choices=["stream-json"], default="stream-json")
     parser.add_argument("--resume", metavar="SESSION")
     parser.add_argument("--model", default="note-keeper-1")

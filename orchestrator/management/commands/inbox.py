@@ -16,7 +16,7 @@ from tenants.principals import Principal
 
 
 class Command(TerminalCommand):
-    help = "List the items that wait for people of a tenant: overdue items first, then by priority and age, 50 per page."
+    help = "List the items of a tenant that wait for people: overdue items first, then by priority and age, 50 per page."
     examples = (
         "inbox --tenant acme",
         "inbox --tenant acme --kind gate --role editor",
