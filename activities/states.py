@@ -191,13 +191,13 @@ REMARKS: dict[str, frozenset[str]] = {
 
 
 class RunStatus(StrEnum):
-    """One attempt of an agent at an activity."""
+    """An agent's work on an activity, from a claim to its end."""
 
     RUNNING = "running"  # A worker waits for the agent, or the agent accepted and will call back.
-    COMPLETED = "completed"
-    FAILED = "failed"
+    COMPLETED = "completed"  # Its result was accepted, or a tool of its agent ended it.
+    FAILED = "failed"  # The agent failed, refused or ran out of time.
     STALLED = "stalled"  # Its worker or agent has stopped sending heartbeats; another run takes over.
-    CANCELLED = "cancelled"
+    CANCELLED = "cancelled"  # The work was cancelled or reassigned.
 
 
 class WakeReason(StrEnum):

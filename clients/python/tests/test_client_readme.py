@@ -13,6 +13,8 @@ from django.db import connections
 from tenants.models import Tenant
 from tests.engine import Engine
 
+from orchestrator_client import Client
+
 README = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python( no-run)?\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
@@ -33,6 +35,14 @@ def working(engine: Engine, tenant: Tenant) -> Iterator[None]:
     yield
     over.set()
     thread.join()
+
+
+def test_the_readme_names_every_group_of_operations() -> None:
+    listed = README.partition("grouped as in the API:")[2].partition(". ")[0]
+    with Client("http://nowhere.invalid", "token") as client:
+        groups = {name for name in vars(client) if not name.startswith("_")}
+
+    assert set(re.findall(r"`(?:client\.)?(\w+)`", listed)) == groups
 
 
 def test_the_examples_run_as_they_stand(
