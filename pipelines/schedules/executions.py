@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import ClassVar
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.db.models.functions import Now
 
 from activities import cancellation
@@ -77,14 +77,17 @@ def new(
     )
 
 
-def active(schedule: Schedule) -> QuerySet[ScheduleExecution]:
-    """Return the active executions: they are expanding, or some of their jobs have not ended."""
-    return _of(schedule).filter(status=ExecutionStatus.RUNNING)
+def unended_of(tenant_id: UUID, schedule_ids: Iterable[UUID]) -> QuerySet[ScheduleExecution]:
+    """Return the executions of schedules that are active or queued behind an active one.
 
-
-def is_queued(schedule: Schedule) -> bool:
-    """Whether an execution is queued behind the active one."""
-    return _of(schedule).filter(status=ExecutionStatus.QUEUED).exists()
+    An execution whose jobs have ended is no longer active, although it has the status `running` until the background task settles it.
+    """
+    rows: QuerySet[ScheduleExecution] = ScheduleExecution.objects.for_tenant(tenant_id)
+    open_jobs = ScheduleJob.objects.for_tenant(tenant_id).filter(
+        execution_id=OuterRef("pk"), state__in=jobs.OPEN
+    )
+    active = Q(Q(expanded_at__isnull=True) | Exists(open_jobs), status=ExecutionStatus.RUNNING)
+    return rows.filter(active | Q(status=ExecutionStatus.QUEUED), schedule_id__in=schedule_ids)
 
 
 def list_started(tenant_id: UUID, page: Sequence[ScheduleJob]) -> set[UUID]:
@@ -99,11 +102,6 @@ def list_started(tenant_id: UUID, page: Sequence[ScheduleJob]) -> set[UUID]:
     )
     runs = set(of_runs.values_list("pipeline_run_id", flat=True))
     return {job.pk for job in page if job.activity_id in activities or job.pipeline_run_id in runs}
-
-
-def _of(schedule: Schedule) -> QuerySet[ScheduleExecution]:
-    rows: QuerySet[ScheduleExecution] = ScheduleExecution.objects.for_tenant(schedule.tenant_id)
-    return rows.filter(schedule_id=schedule.pk)
 
 
 def lock_execution(

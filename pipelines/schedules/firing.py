@@ -288,9 +288,7 @@ def unended_statuses(tenant_id: UUID, all_due: Sequence[DueTimes]) -> dict[UUID,
     statuses: dict[UUID, list[str]] = {}
     keys = [due.key for due in all_due if due.schedule.overlap != Overlap.ALLOW]
     if keys:
-        rows = ScheduleExecution.objects.for_tenant(tenant_id).filter(
-            schedule_id__in=keys, status__in=(ExecutionStatus.RUNNING, ExecutionStatus.QUEUED)
-        )
+        rows = executions.unended_of(tenant_id, keys)
         for schedule_id, status in rows.values_list("schedule_id", "status"):
             statuses.setdefault(schedule_id, []).append(status)
     return statuses
@@ -300,7 +298,7 @@ def judge_times(
     schedule: Schedule, times: Sequence[datetime], unended: Sequence[str]
 ) -> Iterator[tuple[datetime, FiringState, str]]:
     """Yield the outcome of each time, in order, according to the schedule's `overlap`."""
-    busy, has_queued = ExecutionStatus.RUNNING in unended, ExecutionStatus.QUEUED in unended
+    busy, has_queued = bool(unended), ExecutionStatus.QUEUED in unended
     for number, nominal in enumerate(times, 1):
         if schedule.overlap == Overlap.ALLOW or (not busy and schedule.overlap != Overlap.CANCEL_RUNNING):
             yield nominal, FiringState.FIRED, ""
@@ -323,7 +321,10 @@ def cancel_replaced(fired: Iterable[Schedule]) -> None:
     """Cancel the active executions of schedules with the policy `cancel_running`."""
     for schedule in fired:
         if schedule.overlap == Overlap.CANCEL_RUNNING:
-            for execution in executions.active(schedule).order_by("pk").select_for_update(of=("self",)):
+            running = executions.unended_of(schedule.tenant_id, [schedule.pk]).filter(
+                status=ExecutionStatus.RUNNING
+            )
+            for execution in running.order_by("pk").select_for_update(of=("self",)):
                 executions.mark_cancelled(execution, actor=ACTOR, reason=REPLACED)
 
 

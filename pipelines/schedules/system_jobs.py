@@ -183,9 +183,11 @@ def run_now(tenant_id: UUID, schedule_id: UUID, *, actor: str) -> ScheduleExecut
 
 
 def _status_of_new_execution(schedule: Schedule) -> ExecutionStatus:
-    active = executions.active(schedule).values_list("pk", flat=True).first()
-    if schedule.overlap == Overlap.ALLOW or active is None:
+    unended = dict(executions.unended_of(schedule.tenant_id, [schedule.pk]).values_list("status", "pk"))
+    if schedule.overlap == Overlap.ALLOW or not unended:
         return ExecutionStatus.RUNNING
-    if schedule.overlap == Overlap.QUEUE_ONE and not executions.is_queued(schedule):
+    queued = unended.get(ExecutionStatus.QUEUED)
+    if schedule.overlap == Overlap.QUEUE_ONE and queued is None:
         return ExecutionStatus.QUEUED
-    raise ExecutionUnderWay(f"Execution {active} has not ended. Cancel it, or wait until it ends.")
+    first = unended.get(ExecutionStatus.RUNNING, queued)
+    raise ExecutionUnderWay(f"Execution {first} has not ended. Cancel it, or wait until it ends.")

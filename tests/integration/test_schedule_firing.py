@@ -470,6 +470,18 @@ def test_run_now_obeys_the_overlap_policy(tenant: Tenant, overlap: str, expected
         assert system_jobs.run_now(tenant.pk, schedule.pk, actor="ann").status == expected
 
 
+@pytest.mark.parametrize("overlap", ["queue_one", "skip", "cancel_running"])
+def test_run_now_begins_at_once_if_the_jobs_of_the_execution_before_have_ended(
+    engine: Engine, tenant: Tenant, overlap: str
+) -> None:
+    schedule = make_schedule(tenant, overlap=overlap)
+    system_jobs.run_now(tenant.pk, schedule.pk, actor="ann")
+    relay.flush()
+    engine.drain()
+
+    assert system_jobs.run_now(tenant.pk, schedule.pk, actor="ann").status == "running"
+
+
 def test_a_schedule_of_another_tenant_cannot_be_run(tenant: Tenant, other_tenant: Tenant) -> None:
     schedule = make_schedule(tenant)
 

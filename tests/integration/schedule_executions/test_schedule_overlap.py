@@ -90,6 +90,35 @@ def test_no_time_is_skipped_after_the_last_execution_ended(engine: Engine, tenan
     assert states(schedule) == ["fired", "fired"]
 
 
+@pytest.mark.parametrize("overlap", ["skip", "queue_one", "cancel_running"])
+def test_an_execution_whose_jobs_have_ended_does_not_overlap_before_it_is_settled(
+    engine: Engine, tenant: Tenant, overlap: str
+) -> None:
+    schedule = make_schedule(tenant, overlap=overlap)
+    fire(schedule, FIRST)
+    engine.drain()
+    unsettled = execution(tenant).status
+
+    fire(schedule, SECOND)
+    engine.drain()
+
+    assert (unsettled, states(schedule)) == ("running", ["fired", "fired"])
+    assert statuses(tenant) == ["success", "success"]
+
+
+def test_a_time_comes_after_the_queued_one_even_if_the_execution_before_is_not_settled(
+    engine: Engine, tenant: Tenant
+) -> None:
+    schedule = make_schedule(tenant, overlap="queue_one")
+    fire(schedule, FIRST)
+    fire(schedule, SECOND)
+    engine.drain()
+
+    begun = firing.fire(tenant.pk, schedule.pk, now=THIRD)
+
+    assert (begun, states(schedule)) == ([], ["fired", "queued", "skipped"])
+
+
 def test_a_new_time_cancels_the_running_execution(engine: Engine, tenant: Tenant) -> None:
     schedule = make_schedule(tenant, overlap="cancel_running")
     fire(schedule, FIRST)
