@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, Min, Q
+from django.db.models import Count, Min, Q, QuerySet
 
 from activities.alerts import raise_alert
 from activities.models import Activity
@@ -483,19 +483,13 @@ def _raise_alert(execution: ScheduleExecution, settings: SchedulerSettings) -> N
 
 def _begin_next(ended: ScheduleExecution) -> UUID | None:
     """Begin the queued execution of the schedule, if there is one and no other is running. Return its id."""
-    if ended.schedule_id is None:
-        return None
-    rows = ScheduleExecution.objects.for_tenant(ended.tenant_id)
-    queued = rows.filter(schedule_id=ended.schedule_id, status=ExecutionStatus.QUEUED).first()
+    queued = _of_same_schedule(ended).filter(status=ExecutionStatus.QUEUED).first()
     return queued.pk if queued is not None and _begin(queued) else None
 
 
 def _begin(queued: ScheduleExecution) -> bool:
-    rows = ScheduleExecution.objects.for_tenant(queued.tenant_id)
-    if (
-        queued.schedule_id is not None
-        and rows.filter(schedule_id=queued.schedule_id, status=ExecutionStatus.RUNNING).exists()
-    ):
+    rows = _of_same_schedule(queued)
+    if rows.filter(status=ExecutionStatus.RUNNING).exists():
         return False
     has_begun = rows.filter(pk=queued.pk, status=ExecutionStatus.QUEUED).update(
         status=ExecutionStatus.RUNNING, started_at=clock.now()
@@ -505,3 +499,9 @@ def _begin(queued: ScheduleExecution) -> bool:
             schedule_id=queued.schedule_id, nominal_at=queued.nominal_at
         ).update(state=FiringState.FIRED)
     return bool(has_begun)
+
+
+def _of_same_schedule(execution: ScheduleExecution) -> QuerySet[ScheduleExecution]:
+    """Return the unfinished executions of its schedule, which may have been deleted."""
+    rows: QuerySet[ScheduleExecution] = ScheduleExecution.objects.for_tenant(execution.tenant_id)
+    return rows.filter(finished_at__isnull=True, definition__schedule=execution.definition["schedule"])

@@ -84,8 +84,8 @@ def list_unsettled() -> QuerySet[ScheduleExecution]:
     """
     jobs = ScheduleJob.objects.filter(execution_id=OuterRef("pk"), state__in=OPEN)
     first = Coalesce(Subquery(jobs.order_by("batch").values("state")[:1]), Value(""))
-    running = ScheduleExecution.objects.filter(
-        schedule_id=OuterRef("schedule_id"), status=ExecutionStatus.RUNNING
+    running = _list_unfinished().filter(
+        definition__schedule=OuterRef("definition__schedule"), status=ExecutionStatus.RUNNING
     )
     without_room = Q(Exists(jobs.filter(state=JobState.WAITING, error__isnull=False)))
     idle = Q(expanded_at__isnull=False) & ~Q(status=ExecutionStatus.QUEUED)

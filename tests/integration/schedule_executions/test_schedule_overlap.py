@@ -9,8 +9,8 @@ import pytest
 from activities import cancellation
 from activities.models import Activity
 from pipelines.models import Firing, PipelineRun, ScheduleExecution
+from pipelines.schedules import editing, firing, system_jobs
 from pipelines.schedules import executions as schedule_executions
-from pipelines.schedules import firing, system_jobs
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
@@ -151,6 +151,23 @@ def test_the_overlap_policy_applies_to_times_that_are_caught_up_together(
     firing.fire(tenant.pk, schedule.pk, now=THIRD + timedelta(minutes=10))
 
     assert states(schedule) == expected
+
+
+def test_a_queued_execution_waits_for_the_one_before_even_if_the_schedule_is_deleted(
+    engine: Engine, tenant: Tenant
+) -> None:
+    schedule = make_schedule(tenant, overlap="queue_one")
+    fire(schedule, FIRST)
+    fire(schedule, SECOND)
+    editing.delete(tenant.pk, schedule.pk, actor="ann")
+
+    before = statuses(tenant)
+    engine.drain()
+    after = statuses(tenant)
+    engine.drain()
+
+    assert (before, after) == (["running", "queued"], ["success", "running"])
+    assert statuses(tenant) == ["success", "success"]
 
 
 def test_a_queued_execution_starts_if_no_execution_is_running(engine: Engine, tenant: Tenant) -> None:
