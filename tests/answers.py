@@ -16,3 +16,8 @@ def problem(response: Any, status: int, code: str) -> dict[str, Any]:
     assert (body["status"], body["code"]) == (status, code)
     assert body["request_id"] == response["X-Request-Id"]
     return body
+
+
+def version_of(response: Any) -> str:
+    """Return the version of the object in a response, which its `ETag` begins with."""
+    return str(response["ETag"]).strip('"').partition("-")[0]

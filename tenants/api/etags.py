@@ -89,9 +89,11 @@ def _has(condition: str | None, tag: str) -> bool:
 
 # `If-Match` with versions: nobody can change a state that they have not read.
 #
-# A view with `Versioned` sends `ETag: "<version>"` with every single object, read or changed. A change with
-# `If-Match` locks the row first, and is refused with 412 when its version is different, so nobody can change the row
-# between the check and the change.
+# A view with `Versioned` sends `ETag: "<version>"` with every object that it has changed. A change with `If-Match` locks the row first, and
+# is refused with 412 when its version is different, so nobody can change the row between the check and the change.
+#
+# An object also has members that change without a new version, such as a pause, the next time of a schedule, or what an activity waits for.
+# So the tag of an object that is read is `"<version>-<digest>"`: a 304 is never stale, and `If-Match` compares only the version.
 
 
 class PreconditionFailed(TenantError):
@@ -125,7 +127,8 @@ class Versioned:
         if not self._is_conditional():
             return
         etags = parse_etags(self.request.headers["If-Match"])
-        if version is None or not ("*" in etags or etag_of(version) in etags):
+        versions = {tag.strip('"').partition("-")[0] for tag in etags}
+        if version is None or not ("*" in etags or str(version) in versions):
             state = "does not exist" if version is None else f"is at version {version}"
             raise PreconditionFailed(f"The object {state}. Read it again and decide again.")
 
@@ -134,12 +137,15 @@ class Versioned:
         if response.status_code < 300 and isinstance(response, Response) and isinstance(data, Mapping):
             version = data.get(self.version_field)
             if isinstance(version, int):
-                response.headers.setdefault("ETag", etag_of(version))
+                is_read = request.method in SAFE_METHODS
+                response.headers.setdefault("ETag", etag_of(version, data if is_read else None))
         return super().finalize_response(request, response, *args, **kwargs)  # type: ignore[misc]  # the view's
 
     def _is_conditional(self) -> bool:
         return self.request.method not in SAFE_METHODS and "If-Match" in self.request.headers
 
 
-def etag_of(version: int) -> str:
-    return f'"{version}"'
+def etag_of(version: int, representation: Mapping[str, Any] | None = None) -> str:
+    if representation is None:
+        return f'"{version}"'
+    return f'"{version}-{digest_of(representation)[1:13]}"'

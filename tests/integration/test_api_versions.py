@@ -8,7 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.db import connections
 
-from tests.answers import problem
+from activities.models import Activity
+from tenants.context import tenant_scope
+from tests.answers import problem, version_of
 from tests.integration.notes_api import names_of
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.urls("tests.integration.notes_api")]
@@ -28,7 +30,20 @@ def test_created_read_or_changed_objects_come_with_their_version(api, note):
     read = client.get(note)
     changed = client.patch(note, {"name": "better"})
 
-    assert [response["ETag"] for response in (created, read, changed)] == ['"1"', '"1"', '"2"']
+    assert [version_of(response) for response in (created, read, changed)] == ["1", "1", "2"]
+
+
+def test_an_object_that_has_changed_without_a_new_version_is_sent_again(api, tenant, note):
+    client = api()
+    tag = client.get(note)["ETag"]
+    with tenant_scope(tenant.pk):
+        Activity.objects.update(priority=3)
+
+    again = client.get(note, headers={"If-None-Match": tag})
+
+    assert (again.status_code, again.json()["priority"], version_of(again)) == (200, 3, "1")
+    assert client.get(note, headers={"If-None-Match": again["ETag"]}).status_code == 304
+    assert client.patch(note, {"name": "better"}, headers={"If-Match": tag}).status_code == 200
 
 
 def test_lists_and_errors_have_no_version(api, note):

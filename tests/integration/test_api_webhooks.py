@@ -18,6 +18,7 @@ from tenants.context import tenant_scope
 from tenants.events import log
 from tenants.models import Tenant
 from tenants.models.events import WebhookEndpoint
+from tests.answers import version_of
 from tests.integration.test_webhooks import deliveries, raise_events, send_all
 from tests.receivers import HttpReceiver, http_receiver
 
@@ -50,7 +51,7 @@ def test_a_new_webhooks_secret_is_returned_once(
 
     assert "secret" not in read.json()
     assert listed == [read.json()]
-    assert read["ETag"] == '"1"'
+    assert version_of(read) == "1"
     raise_events(tenant)
     send_all()
     standardwebhooks.Webhook(webhook["secret"]).verify(receiver.posted[0].body, receiver.posted[0].headers)

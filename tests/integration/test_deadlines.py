@@ -20,6 +20,7 @@ from pipelines.submission import NewRun, start_run
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.accepted_work import children, wakes_per_call
+from tests.answers import version_of
 from tests.engine import Engine, simultaneously
 from tests.open_questions import links_of, open_approval
 
@@ -141,15 +142,16 @@ def test_an_item_that_its_deadlines_make_urgent_has_a_new_version_and_an_event(
 ) -> None:
     task = add_task(acme, due_seconds=20, escalation=(Later(10, "head"),))
     address = f"/api/v1/activities/{task}/"
-    client, tags = api(), []
+    client, tags, versions = api(), [""], []
 
     for seconds in (0, 10, 20):
         deadlines.pass_due(created_at(acme, task) + timedelta(seconds=seconds))
-        answer = client.get(address, HTTP_IF_NONE_MATCH=tags[-1] if tags else "")
+        answer = client.get(address, HTTP_IF_NONE_MATCH=tags[-1])
         tags.append(answer.headers["ETag"])
+        versions.append(version_of(answer))
 
-    assert tags == ['"1"', '"2"', '"2"']  # at its due time it is urgent already
-    assert client.post(f"{address}start/", HTTP_IF_MATCH=tags[0]).status_code == 412
+    assert versions == ["1", "2", "2"]  # at its due time it is urgent already
+    assert client.post(f"{address}start/", HTTP_IF_MATCH=tags[1]).status_code == 412
     (event,) = [
         entry
         for entry in client.get(f"{address}timeline/").json()["results"]
