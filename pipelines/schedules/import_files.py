@@ -62,27 +62,26 @@ def check(data: Mapping[str, Any]) -> None:
 
 def make_agents(data: Mapping[str, Any]) -> Iterator[str]:
     """Create missing roles, and yield a line about each. Requires write access to the registry. Raises `InvalidDocument`."""
+    errors: list[InputError] = []
     for index, item in enumerate(data.get("agents", [])):
-        place = at("agents", index)
-        translation = synonyms.translate(item, synonyms.AGENT)
-        with _errors_below(place):
-            _refuse_unknown(translation.data, AGENT, "")
+        with _collect_errors(at("agents", index), errors):
+            translation = synonyms.translate(item, synonyms.AGENT)
+            _refuse_unknown(translation.data, AGENT)
             if translation.errors:
                 raise DefinitionError(translation.errors)
-        if Agent.objects.filter(role=translation.data.get("role")).exists():
-            continue
-        agent = Agent(**translation.data)
-        try:
-            agent.full_clean()
-        except ValidationError as error:
-            errors = (InputError(name, " ".join(texts)) for name, texts in error.message_dict.items())
-            raise InvalidDocument(
-                InputError(_join_path(place, problem.path), problem.message)
-                for problem in translation.as_written(errors)
-            ) from error
-        agent.save(force_insert=True)
-        configuration.forget()
-        yield f"agent {agent.role}: created"
+            if Agent.objects.filter(role=translation.data.get("role")).exists():
+                continue
+            agent = Agent(**translation.data)
+            try:
+                agent.full_clean()
+            except ValidationError as error:
+                found = [InputError(name, " ".join(texts)) for name, texts in error.message_dict.items()]
+                raise DefinitionError(translation.as_written(found)) from error
+            agent.save(force_insert=True)
+            configuration.forget()
+            yield f"agent {agent.role}: created"
+    if errors:
+        raise InvalidDocument(errors)
 
 
 def load(tenant_id: UUID, data: Mapping[str, Any], *, folder: Path, actor: str) -> list[str]:
@@ -95,14 +94,17 @@ def load(tenant_id: UUID, data: Mapping[str, Any], *, folder: Path, actor: str) 
     lines: list[str] = []
     with tenant_scope(tenant_id):
         for part, load_item in parts:
+            errors: list[InputError] = []
             for index, item in enumerate(data.get(part, [])):
-                with _errors_below(at(part, index)):
+                with _collect_errors(at(part, index), errors):
                     lines.append(load_item(item))
+            if errors:
+                raise InvalidDocument(errors)
     return lines
 
 
 def _load_dataset(tenant_id: UUID, item: Mapping[str, Any], folder: Path) -> str:
-    _refuse_unknown(item, DATASET, "")
+    _refuse_unknown(item, DATASET)
     rows = _rows(item.get("rows"), folder)
     name, fields = item.get("name", ""), item.get("fields", {})
     dataset = Dataset.objects.for_tenant(tenant_id).filter(name=name, source=Source.DB).first()
@@ -156,25 +158,20 @@ def _load_schedule(tenant_id: UUID, item: Mapping[str, Any], actor: str) -> str:
     return f"schedule {name}: {'unchanged' if changed.version == schedule.version else 'changed'}"
 
 
-def _refuse_unknown(item: Mapping[str, Any], known: tuple[str, ...], place: str) -> None:
-    errors = [
-        InputError(at(place, name), "is not a member of this object") for name in item if name not in known
-    ]
-    if errors:
-        raise InvalidDocument(errors)
+def _refuse_unknown(item: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    if unknown := [name for name in item if name not in known]:
+        raise InvalidDocument(InputError(at("", name), "is not a member of this object") for name in unknown)
 
 
 @contextmanager
-def _errors_below(place: str) -> Iterator[None]:
-    """Prefix the path of every error with its place in the document."""
+def _collect_errors(place: str, errors: list[InputError]) -> Iterator[None]:
+    """Collect the errors of an item of the document, with its place before every path."""
     try:
         yield
     except DefinitionError as error:
-        raise InvalidDocument(
-            InputError(_join_path(place, problem.path), problem.message) for problem in error.errors
-        ) from error
+        errors += [InputError(_join_path(place, problem.path), problem.message) for problem in error.errors]
     except PipelineError as error:
-        raise InvalidDocument([InputError(place, str(error))]) from error
+        errors.append(InputError(place, str(error)))
 
 
 def _join_path(place: str, path: str) -> str:

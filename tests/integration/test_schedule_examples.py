@@ -114,6 +114,7 @@ def test_faults_of_a_file_have_their_paths(
     file.write_text(
         "schedules:\n  - {name: A, repeat: repeating, cron: '61 * * * *', target_type: agent, agent_role: qa,"
         " params: {a: 'db:none:all:id'}}\n"
+        "  - {name: B, repeat: once, target_type: agent, agent_role: qa}\n"
     )
 
     with pytest.raises(SystemExit):
@@ -122,6 +123,7 @@ def test_faults_of_a_file_have_their_paths(
     output = capsys.readouterr().err
     assert "schedules[0].cron: " in output
     assert "schedules[0].params.a: character 4: unknown table" in output
+    assert "schedules[1].start_at: is missing" in output
     with tenant_scope(tenant.pk):
         assert not Schedule.objects.exists()
 
