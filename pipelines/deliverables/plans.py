@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -93,9 +93,9 @@ def read(data: Any, *, offered: Mapping[str, Offer], ends_at: datetime) -> Plan:
     errors = Errors()
     for path, message in _errors_of_form(data, SCHEMA, ""):
         errors.add(path, message)
-    if not errors.found:
-        for index, item in enumerate(data["items"]):
-            _check_item(item, f"items[{index}]", offered, ends_at, errors)
+    if len(errors.found) < MOST_ERRORS:  # otherwise there may be more errors of form
+        for path, item in _items_of_valid_form(data, [error.path for error in errors.found]):
+            _check_item(item, path, offered, ends_at, errors)
     if errors.found:
         raise PlanInvalid(errors.found[:MOST_ERRORS])
     return Plan(tuple(_item(item) for item in data["items"]), data)
@@ -141,6 +141,15 @@ def moment_of(text: str) -> datetime | None:
         return moment.astimezone(UTC) if moment.tzinfo is not None else None
     except (ValueError, OverflowError):
         return None
+
+
+def _items_of_valid_form(data: Any, refused: Sequence[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the path of each item, and the item, unless one of the refused paths is in it."""
+    items = data.get("items") if isinstance(data, Mapping) else None
+    for index, item in enumerate(items if isinstance(items, list) else ()):
+        path = f"items[{index}]"
+        if not any(each == path or each.startswith((f"{path}.", f"{path}[")) for each in refused):
+            yield path, item
 
 
 def _check_item(

@@ -101,8 +101,20 @@ def test_all_errors_of_a_plan_are_reported_at_once() -> None:
     ]  # fmt: skip
 
 
-def test_a_plan_reports_its_first_fifty_errors() -> None:
-    assert len(errors_of({"items": [{"pipeline": f"none-{number}"} for number in range(120)]})) == 50
+def test_an_item_of_the_wrong_form_does_not_hide_the_errors_of_others() -> None:
+    data = {
+        "note": 1,
+        "items": [{"pipeline": "none"}, 5, {"pipeline": "audit", "colour": 1}, {"pipeline": "audits"}],
+    }
+
+    assert list(errors_of(data)) == [
+        "note", "items[1]", "items[2].colour", "items[0].pipeline", "items[3].pipeline",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("members", [{"pipeline": "none"}, {}])
+def test_a_plan_reports_its_first_fifty_errors(members: dict[str, str]) -> None:
+    assert len(errors_of({"items": [members] * 120})) == 50
 
 
 def test_a_period_includes_its_last_moment() -> None:
