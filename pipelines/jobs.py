@@ -78,7 +78,10 @@ def follow_run(tenant_id: UUID, run_id: UUID, status: str) -> None:
     if job is not None:
         state = _OF_RUN[status]
         good = state in (JobState.DONE, JobState.ENQUEUED)
-        _move(job, state, error=None if good else {"code": status, "message": f"The pipeline run {status}."})
+        message = (
+            "The pipeline run was cancelled." if state == JobState.CANCELLED else "The pipeline run failed."
+        )
+        _move(job, state, error=None if good else {"code": status, "message": message})
 
 
 def refresh(job: ScheduleJob) -> None:

@@ -22,8 +22,9 @@ from pipelines.models import Schedule
 from pipelines.models.schedule import Repeat
 from pipelines.schedules.editing import InvalidSchedule
 from pipelines.timing import Timing
-from tenants import clock
+from tenants import clock, pausing
 from tenants.context import tenant_scope
+from tenants.models import PauseKind
 
 from . import editing, expansion
 
@@ -37,6 +38,7 @@ AT_ONCE = (
     "At most {most} of the {batch} jobs of a batch run at the same time, because of the limits for {role}."
 )
 SWITCHED_OFF = "It is switched off, so it does not fire until it is switched on."
+PAUSED = "It is paused, so it does not fire until it is resumed. Times in between count as missed."
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +63,14 @@ def forecast_saved(schedule: Schedule, *, count: int = USUAL, after: datetime | 
     """
     with tenant_scope(schedule.tenant_id):
         members = editing.members_of(schedule)
+        same = Schedule.objects.for_tenant(schedule.tenant_id).filter(pk=schedule.pk)
+        paused = pausing.with_pauses(same, PauseKind.SCHEDULE).filter(paused=True).exists()
     forecast = forecast_members(
         schedule.tenant_id, members, count=count, after=after, from_now=True, present=schedule
     )
     over = schedule.enabled and schedule.next_run_at is None
-    return replace(forecast, notes=[OVER] if over else forecast.notes)
+    notes = [OVER] if over else forecast.notes
+    return replace(forecast, notes=[PAUSED, *notes] if paused else notes)
 
 
 def forecast_members(

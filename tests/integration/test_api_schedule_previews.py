@@ -183,6 +183,18 @@ def test_unusual_times_are_noted(api: Any, acme: Tenant, members: dict[str, Any]
     assert note in preview(api(), **members)["notes"][0]
 
 
+def test_the_preview_of_a_paused_schedule_says_so(api: Any, acme: Tenant) -> None:
+    client = api()
+    link = client.post(SCHEDULES, body()).json()["link"]
+
+    client.post(f"{link}pause/")
+    paused = client.get(f"{link}preview/").json()["notes"]
+    client.post(f"{link}resume/")
+
+    assert paused[0].startswith("It is paused")
+    assert client.get(f"{link}preview/").json()["notes"] == []
+
+
 @in_one_test("query", ["?count=0", "?count=101", "?count=x", "?count=1&count=2", "?after=now", "?colour=1"])
 def test_invalid_parameters_of_a_preview_are_refused(api: Any, acme: Tenant, query: str) -> None:
     problem(api().post(f"{PREVIEW}{query}", body()), 400, "validation_failed")

@@ -219,6 +219,7 @@ def test_an_interrupted_cancellation_is_finished_by_the_system_job(
     assert statuses(tenant) == ["cancelled"]
     with tenant_scope(tenant.pk):
         assert set(PipelineRun.objects.values_list("status", flat=True)) == {"cancelled"}
+    assert {job.error["message"] for job in jobs(tenant)} == {"The pipeline run was cancelled."}
     assert execution(tenant).finished_at is not None
 
 
