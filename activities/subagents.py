@@ -172,7 +172,8 @@ def _notification(subagent: Subagent, ended: Any) -> NewItem:
     }  # fmt: skip
     result, error = _result_of(ended) if status == COMPLETED else None, getattr(ended, "error", None)
     name = subagent.description or subagent.subagent_type
-    text = result if isinstance(result, str) else (error or {}).get("message") if error else None
+    notes = getattr(ended, "reviewer_notes", None) or getattr(ended, "cancel_reason", None)
+    text = result if isinstance(result, str) else (error or {}).get("message") or notes
     line = " ".join(text.split()) if text else ""
     summary = f"The task {name!r} is {status}." + (f" {line}" if line else "")[:LONGEST_SUMMARY]
     content |= {"summary": summary} | ({"result": result} if status == COMPLETED else {"error": error})

@@ -41,6 +41,7 @@ from .selectors import PersonClaim
 
 QUEUED = "It is ready and will start when its turn comes."
 REBUILT = "Admission is being rebuilt from the database; it will start when its turn comes."
+STILL_CALLED = "The agent has not ended the call of the run before. This one starts when it has."
 
 #: Error codes of runs that a provider refused for now, which used up no attempt: the reason and its sentence.
 _HELD_BACK = {
@@ -429,8 +430,17 @@ def _explain_from_admission(activity: Activity) -> Waiting:
         return Waiting("queued", REBUILT)
     except redis.RedisError:
         return Waiting("queued", "Redis does not answer, so the position in the queue is not known now.")
+    if state["state"] == "held" and state["started"] and _is_still_called(activity, state["grant"]):
+        return Waiting("queued", STILL_CALLED)
     reason = reason_of_state(_with_longest_run(activity, state), role=activity.agent_role or "")
     return _explain_closed_intake(reason, activity.agent_role or "") if reason.code == "no_worker" else reason
+
+
+def _is_still_called(activity: Activity, grant: str) -> bool:
+    """Return whether the slot is that of a run which has ended, but whose agent a worker still waits for."""
+    with tenant_scope(activity.tenant_id):
+        runs = ActivityRun.objects.for_tenant(activity.tenant_id).filter(activity_id=activity.pk, grant=grant)
+        return runs.exclude(status=RunStatus.RUNNING).exists()
 
 
 def _with_longest_run(activity: Activity, state: Mapping[str, Any]) -> Mapping[str, Any]:

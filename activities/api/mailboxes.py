@@ -229,7 +229,8 @@ class ItemSerializer(ResponseSerializer):
         source="current_state", help_text="pending, claimed, done, failed or cancelled"
     )
     attempts = serializers.IntegerField(
-        source="tries", help_text="How often it was delivered to a consumer or to an agent."
+        source="tries",
+        help_text="How often it was delivered to a consumer, or the attempts so far of the activity in which an agent receives it.",
     )
     max_attempts = serializers.IntegerField()
     run_after = serializers.DateTimeField(allow_null=True)

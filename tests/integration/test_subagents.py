@@ -236,7 +236,9 @@ def test_cancelling_ends_the_work_and_notifies_the_parent(
 
     assert len(engine.agent.calls) == 1
     assert (again.status_code, again.json()["status"]) == (200, "cancelled")
-    assert [notice["status"] for notice in notices_in(acme)] == ["cancelled", "cancelled"]
+    notices = notices_in(acme)
+    assert [notice["status"] for notice in notices] == ["cancelled", "cancelled"]
+    assert notices[0]["summary"].endswith("is cancelled. enough"), "the parent learns why"
 
 
 def test_the_transcript_is_the_recorded_one_or_else_the_output_or_the_error(

@@ -103,6 +103,27 @@ def test_work_resolved_during_the_call_runs_exactly_once_more_after_it(
     assert engine.status(acme, activity_id) == "in_progress"
 
 
+def test_work_resolved_during_the_call_says_that_the_call_must_end_first(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def meanwhile(agent: AgentClient) -> None:
+        in_another_thread(lambda: agent.create_with("report_blocker", **DOWN))
+        url = action_url(agent.activity_id, "resolve")
+        in_another_thread(lambda: api("reviewer").post(url, {"note": "Up."}))
+        why = action_url(agent.activity_id, "why")
+        in_another_thread(lambda: seen.append(api("reviewer").get(why).json()))
+
+    script_first_call(engine, meanwhile, Accepted)
+    engine.submit(acme)
+    engine.deliver()
+
+    assert [(answer["code"], answer["detail"]) for answer in seen] == [
+        ("queued", "The agent has not ended the call of the run before. This one starts when it has.")
+    ]
+
+
 def test_a_second_delivery_during_the_call_starts_nothing(api: Any, engine: Engine, acme: Tenant) -> None:
     calls: list[int] = []
 
