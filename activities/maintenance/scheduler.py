@@ -2,9 +2,9 @@
 
 A job that is due goes to a runner, a thread with its own connections. Usually one runner is enough. When a job hangs, on a locked table or
 an unreachable server, the jobs behind it get another runner a quarter of a second later, up to one for each job, so a job can only delay
-itself. Idle runners end. PostgreSQL limits the statements, locks and transactions of a runner, and so also releases what a frozen process
-holds. A failed job is retried with growing pauses. Its error and its last success are stored in PostgreSQL for health checks, alerts and
-metrics.
+itself. The runner that became idle last gets the next job, so that runners that are no longer needed stay idle and end. PostgreSQL limits
+the statements, locks and transactions of a runner, and so also releases what a frozen process holds. A failed job is retried with growing
+pauses. Its error and its last success are stored in PostgreSQL for health checks, alerts and metrics.
 """
 
 from __future__ import annotations
@@ -96,7 +96,10 @@ class Scheduler:
     stopped: threading.Event = field(default_factory=threading.Event)
     round: Round | None = None
     passes: int = 0
-    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _idle: list[threading.Condition] = field(
+        default_factory=list
+    )  # of each idle runner, the last one became idle last
     _ready: deque[tuple[Round, JobProgress]] = field(default_factory=deque)
     _runners: int = 0
     _busy: set[str] = field(default_factory=set)  # names of jobs that are running, also of earlier terms
@@ -106,8 +109,13 @@ class Scheduler:
         while not self.stopped.wait(self._pause()):
             if self.leader.leads():
                 self._dispatch(time.monotonic())
-        with self._changed:
-            self._changed.notify_all()
+        self.end_idle_runners()
+
+    def end_idle_runners(self) -> None:
+        """End the runners without a job, after `stopped` was set."""
+        with self._lock:
+            for idle in self._idle:
+                idle.notify()
 
     def tick(self) -> None:
         """Run everything that is due, in this thread. Call it only while this process leads."""
@@ -133,7 +141,7 @@ class Scheduler:
 
     def _dispatch(self, now: float) -> None:
         round_ = self._round(now)
-        with self._changed:
+        with self._lock:
             crowded = bool(self._ready)
             waiting = {progress.job.name for _, progress in self._ready}
             for progress in round_.progress.values():
@@ -144,8 +152,8 @@ class Scheduler:
                 threading.Thread(
                     target=self._run_jobs, name=f"system-jobs-{self._runners}", daemon=True
                 ).start()
-            if self._ready:
-                self._changed.notify()
+            if self._ready and self._idle:
+                self._idle[-1].notify()
 
     def _run_jobs(self) -> None:
         """Run ready jobs until there has been none for `RUNNER_IDLE_SECONDS`."""
@@ -160,15 +168,18 @@ class Scheduler:
                 if progress.failures:
                     close_old_connections()  # replaces unusable connections
             finally:
-                with self._changed:
+                with self._lock:
                     self._busy.discard(progress.job.name)
         connections.close_all()
 
     def _take(self, budget: float | None) -> tuple[Round, JobProgress] | None:
         """Take the oldest job with this budget, because the connections of the runner are set to it, or else the oldest job."""
-        with self._changed:
-            # Two runners may be notified of one job; the later one continues to wait.
-            self._changed.wait_for(lambda: self._ready or self.stopped.is_set(), RUNNER_IDLE_SECONDS)
+        with self._lock:
+            if not self._ready:
+                self._idle.append(idle := threading.Condition(self._lock))
+                # A busy runner may have taken the job meanwhile; then this one continues to wait.
+                idle.wait_for(lambda: self._ready or self.stopped.is_set(), RUNNER_IDLE_SECONDS)
+                self._idle.remove(idle)
             if not self._ready or self.stopped.is_set():
                 self._runners -= 1
                 return None

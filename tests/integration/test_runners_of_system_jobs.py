@@ -33,7 +33,44 @@ def test_a_thread_is_kept_while_nothing_is_due_and_runs_the_next_job(
         assert runners[1] is runners[0]
     finally:
         scheduler.stopped.set()
-        with scheduler._changed:
-            scheduler._changed.notify_all()
+        scheduler.end_idle_runners()
         runners[0].join(60)
     assert not runners[0].is_alive()
+
+
+def test_runners_that_a_hanging_job_had_required_end_although_jobs_go_on(
+    database: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has two connections. All idle runners in turn would keep them all for ever."""
+    monkeypatch.setattr(scheduling, "RUNNER_IDLE_SECONDS", 0.5)
+    hanging, may_end = threading.Barrier(4), threading.Event()
+
+    def hang(term: object) -> None:
+        hanging.wait(60)
+        may_end.wait(60)
+
+    runs: list[float] = []
+    jobs = [SystemJob(f"hanging-{number}", 3600.0, "tests", 60.0, hang) for number in range(3)]
+    monkeypatch.setattr(
+        scheduling,
+        "table",
+        lambda: [*jobs, SystemJob("often", 0.01, "tests", 60.0, lambda term: runs.append(time.monotonic()))],
+    )
+    scheduler = new_leader()
+    try:
+        while hanging.n_waiting < 3:
+            scheduler._dispatch(time.monotonic())
+        hanging.wait(60)
+        may_end.set()
+
+        def dispatch_until_one_is_left() -> bool:
+            scheduler._dispatch(time.monotonic())
+            return scheduler._runners == 1
+
+        eventually(dispatch_until_one_is_left)
+        before = len(runs)
+        eventually(lambda: dispatch_until_one_is_left() and len(runs) > before)
+    finally:
+        scheduler.stopped.set()
+        scheduler.end_idle_runners()
+        eventually(lambda: scheduler._runners == 0)
