@@ -327,13 +327,8 @@ def _prioritise_many(job: BulkJob, ids: Sequence[UUID]) -> Outcomes:
         for activity in activity_tree.lock(job.tenant_id, ids).values()
         if activity.status not in states.SETTLED
     ]
-    running = [activity.pk for activity in live if not rescheduling.can_reschedule(activity)]
-    Activity.objects.for_tenant(job.tenant_id).filter(pk__in=running).update(priority=priority)
     rescheduling.reschedule_locked(
-        [activity for activity in live if rescheduling.can_reschedule(activity)],
-        {"priority": priority},
-        actor=job.created_by,
-        detail={"bulk_job": str(job.pk)},
+        live, {"priority": priority}, actor=job.created_by, detail={"bulk_job": str(job.pk)}
     )
     done = {activity.pk for activity in live}
     return {activity_id: DONE if activity_id in done else _skip("It has ended.") for activity_id in ids}

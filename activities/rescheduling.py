@@ -76,7 +76,7 @@ def _errors(activity: Activity, new_values: Mapping[str, Any]) -> Iterable[dict[
 def reschedule_locked(
     activities: Sequence[Activity], new_values: Mapping[str, Any], *, actor: str, detail: Mapping[str, Any] | None = None
 ) -> None:  # fmt: skip
-    """Reschedule waiting, locked activities of one tenant, with as many statements as for one. `new_values` is valid.
+    """Reschedule locked activities of one tenant that have not ended, with as many statements as for one. `new_values` is valid.
 
     An activity that already has the values gets no event. In the caller's `tenant_scope`.
     """

@@ -184,8 +184,8 @@ MAY_RUN = SETTLED - FINAL
 #: Actions that do not change the status, and the statuses in which they are possible. Each is an event in the history, from the status to
 #: itself, and raises the version.
 REMARKS: dict[str, frozenset[str]] = {
-    # In progress only if a person has claimed it, see `rescheduling.can_reschedule`.
-    "reschedule": WAITING | _values([_S.CREATED, _S.IN_PROGRESS]),
+    # While an agent works on it, only a bulk job sets its priority, which applies if it waits again.
+    "reschedule": WAITING | RUNNING | _values([_S.CREATED]),
     "run_now": _values([_S.CREATED]),
 }
 

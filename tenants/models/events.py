@@ -193,7 +193,7 @@ MEANINGS: dict[str, str] = {
     "activity.started": "its agent was called, or a person has claimed it",
     "activity.waiting": "it waits for people or for other work; `status` says for what",
     "activity.released": "it is ready to be claimed again: woken, retried, or handed back",
-    "activity.rescheduled": "its priority or its dates were changed while it waits",
+    "activity.rescheduled": "its priority or its dates were changed",
     "activity.completed": "it is done",
     "activity.approved": "its result, or the gate, was approved",
     "activity.rejected": "its result, or the gate, was rejected",

@@ -13,11 +13,12 @@ from activities.admission import rebuilding
 from activities.api.activities import ActivityFilter
 from activities.api.bulk import ActivityChoiceSerializer
 from activities.models import Activity, ActivityEvent, BulkItem, BulkJob
+from agents.contracts import AgentRequest, AgentResult, Completed, Output
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
 from tests.cases import in_one_test
-from tests.engine import Engine, simultaneously
+from tests.engine import Engine, in_another_thread, simultaneously
 from tests.failed_work import create_dead_letters
 
 BULK, JOBS = "/api/v1/activities/bulk/", "/api/v1/bulk-jobs/"
@@ -189,6 +190,32 @@ def test_a_new_priority_of_what_a_person_has_claimed_is_in_its_history(
 
     changed = client.get(task["link"]).json()
     assert (changed["priority"], changed["version"]) == (3, claimed["version"] + 1)
+
+
+def test_a_new_priority_of_what_an_agent_works_on_is_in_its_history(
+    client: Any, engine: Engine, tenant: Tenant
+) -> None:
+    engine.serve(tenant)
+    (activity_id,) = engine.submit(tenant)
+    link = f"/api/v1/activities/{activity_id}/"
+    answers: list[Any] = []
+
+    def reprioritise(request: AgentRequest) -> AgentResult:
+        before = client.get(link)
+        start_job(client, "priority", 1, priority=3)
+        in_another_thread(bulk_jobs.work)
+        answers.extend([before, client.get(link, HTTP_IF_NONE_MATCH=before.headers["ETag"])])
+        return Completed(Output(content="done"))
+
+    engine.agent.behaviour = reprioritise
+    engine.drain()
+
+    before, after = answers
+    assert (before.status_code, after.status_code) == (200, 200)
+    assert (after.json()["priority"], after.json()["version"]) == (3, before.json()["version"] + 1)
+    with tenant_scope(tenant.pk):
+        events = ActivityEvent.objects.filter(activity_id=activity_id).order_by("seq")
+        assert list(events.values_list("verb", flat=True)) == ["submit", "start", "reschedule", "complete"]
 
 
 def test_a_job_with_an_outdated_count_does_nothing(client: Any, engine: Engine, tenant: Tenant) -> None:
