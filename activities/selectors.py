@@ -191,7 +191,10 @@ def transitions_of(tenant_id: UUID, activity_ids: Collection[UUID], limit: int) 
 
 
 def _transitions(tenant_id: UUID, activity_id: UUID) -> Iterator[Moment]:
-    for event in ActivityEvent.objects.for_tenant(tenant_id).filter(activity_id=activity_id):
+    """Yield the changes of the activity. Votes are entries of their own, and among them are also those that decided."""
+    for event in (
+        ActivityEvent.objects.for_tenant(tenant_id).filter(activity_id=activity_id).exclude(verb="vote")
+    ):
         yield from _moves(event)
 
 

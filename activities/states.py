@@ -187,6 +187,8 @@ REMARKS: dict[str, frozenset[str]] = {
     # While an agent works on it, only a bulk job sets its priority, which applies if it waits again.
     "reschedule": WAITING | RUNNING | _values([_S.CREATED]),
     "run_now": _values([_S.CREATED]),
+    # A vote that does not decide yet.
+    "vote": _values([_S.IN_PROGRESS]),
 }
 
 

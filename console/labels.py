@@ -56,6 +56,7 @@ _VERBS = {
     "cancel": "cancelled",
     "reschedule": "rescheduled",
     "run_now": "started despite pauses",
+    "vote": "voted",
 }
 #: Labels for the outcome or status of an item.
 _OUTCOMES = {

@@ -273,7 +273,11 @@ def cast_vote(
         transitions.apply(item.pk, "take_up", actor=by.actor, started_at=transitions.NOW)
     of_people = Vote.objects.for_tenant(item.tenant_id).filter(activity_id=item.pk, voter__startswith="user:")
     votes = list(of_people.order_by("at", "pk"))
-    return _count_votes(votes, rules)
+    result = _count_votes(votes, rules)
+    if result is None:
+        detail = {"decision": decision, "notes": notes, "chosen_option": chosen_option}
+        transitions.remark({item.pk: detail}, "vote", actor=by.actor)
+    return result
 
 
 def _count_votes(votes: list[Vote], rules: DecisionRules) -> VoteResult | None:

@@ -194,6 +194,7 @@ MEANINGS: dict[str, str] = {
     "activity.waiting": "it waits for people or for other work; `status` says for what",
     "activity.released": "it is ready to be claimed again: woken, retried, or handed back",
     "activity.rescheduled": "its priority or its dates were changed",
+    "activity.voted": "somebody has voted about it, and further votes are needed",
     "activity.completed": "it is done",
     "activity.approved": "its result, or the gate, was approved",
     "activity.rejected": "its result, or the gate, was rejected",

@@ -46,6 +46,7 @@ WITH taken AS (
     CROSS JOIN LATERAL (
         SELECT 0 AS place, CASE
             WHEN e.verb = 'submit' THEN 'activity.created'
+            WHEN e.verb = 'vote' THEN 'activity.voted'
             WHEN e.source = e.target THEN 'activity.rescheduled'
             WHEN e.target = 'in_progress' THEN 'activity.started'
             WHEN e.target = 'done' THEN 'activity.completed'

@@ -62,6 +62,32 @@ def test_all_tokens_and_sessions_of_a_person_share_one_vote(
     assert decide(api("reviewer", person="bob"), quorum_question).json()["status"] == "approved"
 
 
+def test_each_vote_that_does_not_decide_is_an_event_and_gives_the_question_a_new_version(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    question = open_approval(acme, quorum=3, voters=5)
+    addresses = [f"/api/v1/approvals/{question}/", f"/api/v1/activities/{question}/"]
+    decide(api("reviewer", person="ann"), question)
+    reader = api("viewer")
+    tags = [reader.get(address).headers["ETag"] for address in addresses]
+
+    decide(api("reviewer", person="bob"), question)
+
+    for address, tag in zip(addresses, tags, strict=True):
+        assert reader.get(address, HTTP_IF_NONE_MATCH=tag).status_code == 200
+    decide(api("reviewer", person="cleo"), question)
+    events = reader.get(f"/api/v1/events/?activity={question}", HTTP_ACCEPT="application/json").json()[
+        "results"
+    ]
+    assert [event["kind"] for event in events if not event["kind"].startswith("approval.")] == [
+        "activity.created", "activity.started", "activity.voted", "activity.voted", "activity.approved",
+    ]  # fmt: skip
+    moments = reader.get(f"{addresses[1]}timeline/").json()["results"]
+    assert sorted(moment.get("verb") or moment["kind"] for moment in moments) == [
+        "approve_gate", "submit", "take_up", "vote", "vote", "vote",
+    ]  # fmt: skip
+
+
 def test_a_token_without_a_person_has_no_vote_and_learns_how_to_get_one(
     api: Any, engine: Engine, acme: Tenant, quorum_question: UUID
 ) -> None:
