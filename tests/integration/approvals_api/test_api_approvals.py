@@ -42,7 +42,7 @@ def test_an_approval_contains_its_question_rules_and_linked_activities(
         APPROVALS,
         {
             **QUESTION, "description": "Pick one.", "options": ["a", "b"], "activity_ids": [str(activity_id)],
-            "human_role": "editor", "due_seconds": 60, "on_timeout": "approve", "quorum": 2, "voters": 3,
+            "human_role": "editor", "due_seconds": 60, "on_timeout": "escalate", "quorum": 2, "voters": 3,
         },
     )  # fmt: skip
     approval = response.json()
@@ -59,7 +59,7 @@ def test_an_approval_contains_its_question_rules_and_linked_activities(
         [],
     )
     assert (approval["on_timeout"], approval["self_approval"], approval["decided_by"], approval["notes"]) == (
-        "approve", False, None, None
+        "escalate", False, None, None
     )  # fmt: skip
     assert approval["due_at"]
     (link,) = approval["links"]

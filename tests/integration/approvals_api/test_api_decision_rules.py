@@ -57,6 +57,30 @@ def test_rules_without_a_meaning_are_refused(
     assert path in [fault["path"] for fault in refused["errors"]]
 
 
+@pytest.mark.parametrize("kind", ["approvals", "activities"])
+def test_a_question_with_options_cannot_be_approved_by_its_due_time(
+    api: Any, engine: Engine, acme: Tenant, kind: str
+) -> None:
+    asked = {
+        "approvals": {"type": "brand_direction", "title": "Which brand?"},
+        "activities": {"name": "Sign", "human_role": "editor", "is_approval_gate": True},
+    }
+    body = {**asked[kind], "options": ["a", "b"], "due_seconds": 60}
+
+    refused = problem(
+        api("operator").post(f"/api/v1/{kind}/", {**body, "on_timeout": "approve"}), 400, "validation_failed"
+    )
+
+    assert refused["errors"] == [
+        {
+            "path": "on_timeout",
+            "message": "must not be approve if there are options: a person must choose one",
+        }
+    ]
+    for outcome in ("reject", "escalate"):
+        assert api("operator").post(f"/api/v1/{kind}/", {**body, "on_timeout": outcome}).status_code == 201
+
+
 def test_the_gate_of_submitted_work_has_the_rules_of_the_submission(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:

@@ -88,12 +88,12 @@ def test_an_approval_without_a_valid_option_is_refused_and_decides_nothing(
 
 def test_a_rejection_and_a_default_outcome_choose_no_option(engine: Engine, acme: Tenant) -> None:
     rejected = open_approval(acme, options=("a", "b"))
-    expired = open_approval(acme, options=("a", "b"), due_seconds=60, on_timeout="approve")
+    expired = open_approval(acme, options=("a", "b"), due_seconds=60, on_timeout="reject")
 
     approvals.reject(acme.pk, rejected, actor="Ann", notes="Neither.")
     deadlines.pass_due(clock.now() + timedelta(seconds=61))
 
-    assert [engine.status(acme, approval) for approval in (rejected, expired)] == ["rejected", "approved"]
+    assert [engine.status(acme, approval) for approval in (rejected, expired)] == ["rejected", "rejected"]
     with pytest.raises(AlreadyDecided, match="Ann rejected this at"):
         approvals.approve(acme.pk, rejected, actor="Bob")
 

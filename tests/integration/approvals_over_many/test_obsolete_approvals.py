@@ -123,7 +123,7 @@ def test_a_question_about_results_or_about_no_activity_stays(engine: Engine, acm
 
 def test_votes_options_and_due_times_do_not_keep_it(engine: Engine, accepting: Tenant) -> None:
     activity_id, agent = accept_work(engine, accepting)
-    rules = {"options": ("a", "b"), "quorum": 2, "voters": 3, "due_seconds": 60, "on_timeout": "approve"}
+    rules = {"options": ("a", "b"), "quorum": 2, "voters": 3, "due_seconds": 60, "on_timeout": "reject"}
     approval = open_approval(accepting, [activity_id], **rules)
     approvals.approve(accepting.pk, approval, actor=voter("Ann"), chosen_option="a")
     finish(agent)
