@@ -6,6 +6,7 @@ from decimal import Decimal
 from typing import Any, ClassVar
 from uuid import UUID
 
+from activities import states
 from tenants.exceptions import NoneOfKind, OneOfKind
 
 
@@ -55,9 +56,10 @@ class AlreadyVoted(TransitionRefused):
     code = "already_voted"
 
     def __init__(self, activity_id: UUID, verb: str, current: str, vote: Any) -> None:
-        text = f"{vote.actor} has voted about this at {vote.at:%Y-%m-%dT%H:%M:%SZ}: {vote.decision}."
+        decision = states.target_of(vote.decision)
+        text = f"{vote.actor} has voted about this at {vote.at:%Y-%m-%dT%H:%M:%SZ}: {decision}."
         super().__init__(activity_id, verb, current, text)
-        self.problem_members = {"decision": vote.decision, "decided_by": vote.actor, "decided_at": vote.at}
+        self.problem_members = {"decision": decision, "decided_by": vote.actor, "decided_at": vote.at}
 
 
 class RunSuperseded(ActivityError):

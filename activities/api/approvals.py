@@ -12,7 +12,7 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from activities import activity_tree
+from activities import activity_tree, states
 from activities.api.decisions import LONGEST_NOTES, act_or_name_first, decide, voter_of
 from activities.api.operations import ReasonSerializer
 from activities.api.serializers import link_of
@@ -139,7 +139,7 @@ class ApprovalItemSerializer(ResponseSerializer):
 def _vote(vote: Vote) -> dict[str, Any]:
     return {
         "by": vote.actor,
-        "decision": "approved" if vote.decision == "approve" else "rejected",
+        "decision": states.target_of(vote.decision),
         "chosen_option": vote.chosen_option,
         "notes": vote.notes,
         "at": vote.at,

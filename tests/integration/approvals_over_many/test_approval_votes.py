@@ -27,7 +27,7 @@ def test_two_of_three_must_agree_and_nobody_votes_twice(engine: Engine, acme: Te
     )
 
     approvals.approve(acme.pk, approval, actor=voter("Ann"), notes="yes")
-    with pytest.raises(AlreadyVoted, match=r"Ann has voted about this at .*: approve"):
+    with pytest.raises(AlreadyVoted, match=r"Ann has voted about this at .*: approved"):
         approvals.approve(acme.pk, approval, actor=voter("Ann"))
     with pytest.raises(AlreadyVoted):
         approvals.reject(acme.pk, approval, actor=voter("Ann"), notes="changed my mind")
