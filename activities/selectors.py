@@ -21,6 +21,7 @@ from django.db.models import (
     DecimalField,
     Exists,
     F,
+    Func,
     IntegerField,
     Min,
     OuterRef,
@@ -34,6 +35,7 @@ from django.db.models import (
 from django.db.models.expressions import RawSQL
 from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast, Now
+from django.db.models.lookups import Exact
 
 from activities import backlog
 from activities.admission import keys
@@ -52,7 +54,7 @@ from activities.models import (
 )
 from activities.models.activity import in_status
 from activities.models.run import is_carried
-from activities.states import BANDS, RUNNING, RunStatus, Status, WakeState
+from activities.states import BANDS, RUNNING, LinkKind, RunStatus, Status, WakeState
 from agents.governor import providers
 from agents.models import Agent, AgentConfig
 from tenants import clock, pausing
@@ -65,6 +67,38 @@ BAND_NAMES = tuple(sorted(BANDS, key=BANDS.__getitem__))
 
 #: Work of people that is not decided or completed yet.
 OPEN_FOR_PEOPLE = Q(in_status(Status.CREATED, Status.IN_PROGRESS), assignee_type="human")
+#: The kind of these is their link to the parent; all other items are gates or tasks.
+NAMED_BY_LINK = (LinkKind.APPROVAL, LinkKind.REVIEW, LinkKind.RESOLUTION, LinkKind.ESCALATION)
+
+
+class _LinkOfFirst(Func):
+    """The link of the first activity of a line, for the tenant and the id of any activity of the line."""
+
+    template = """(
+        WITH RECURSIVE line AS (
+            SELECT a.tenant_id, a.parent_id, a.link_kind FROM activities_activity a WHERE (a.tenant_id, a.id) = (%(expressions)s)
+            UNION ALL
+            SELECT a.tenant_id, a.parent_id, a.link_kind FROM line l
+            JOIN activities_activity a ON (a.tenant_id, a.id) = (l.tenant_id, l.parent_id)
+            WHERE l.link_kind IN ('revision_of', 'reassigned_from')
+        )
+        SELECT link_kind FROM line WHERE link_kind NOT IN ('revision_of', 'reassigned_from')
+    )"""
+    output_field = CharField()
+
+
+#: The kind of an item. What was reassigned still resolves its blocker; no other named kind can be reassigned.
+KIND_OF_ITEM = Case(
+    When(link_kind__in=NAMED_BY_LINK, then=F("link_kind")),
+    When(
+        Q(link_kind=LinkKind.REASSIGNED_FROM)
+        & Q(Exact(_LinkOfFirst("tenant_id", "parent_id"), LinkKind.RESOLUTION)),
+        then=Value(LinkKind.RESOLUTION.value),
+    ),
+    When(is_approval_gate=True, then=Value("gate")),
+    default=Value("task"),
+    output_field=CharField(),
+)
 
 
 class PersonClaim(NamedTuple):

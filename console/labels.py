@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from activities.states import BANDS, LinkKind, Status
+from activities.selectors import NAMED_BY_LINK
+from activities.states import BANDS, Status
 from pipelines.diagram import STATUS_STYLES
 
 #: Kinds of inbox items, in the order of the page: singular and plural.
@@ -18,8 +19,6 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "task": ("Task", "Tasks"),
     "escalation": ("Escalation", "Escalations"),
 }
-#: The kind of these is their link to the parent; all other items are gates or tasks.
-NAMED_BY_LINK = (LinkKind.APPROVAL, LinkKind.REVIEW, LinkKind.RESOLUTION, LinkKind.ESCALATION)
 
 #: Labels for the values of `actor` that are parts of the system.
 _SYSTEM = {

@@ -93,7 +93,8 @@ class InboxViewSet(ListResource):
     required_role: ClassVar[dict[str, Role]] = {"decide": Role.REVIEWER}
 
     def get_queryset(self) -> QuerySet[Any]:
-        return super().get_queryset().filter(selectors.OPEN_FOR_PEOPLE).select_related("parent")
+        rows = super().get_queryset().filter(selectors.OPEN_FOR_PEOPLE).select_related("parent")
+        return rows.annotate(kind=selectors.KIND_OF_ITEM)
 
     def show(self, rows: Any, *, many: bool = False) -> Any:
         context = {

@@ -10,7 +10,7 @@ from rest_framework import serializers
 
 from activities import states
 from activities.models import Activity
-from activities.states import LinkKind, Status
+from activities.states import Status
 from activities.wait_reasons import Waiting
 from tenants.api.serializers import Computed, Json, ResponseSerializer
 
@@ -124,16 +124,8 @@ class ActivitySerializer(ResponseSerializer):
 class InboxItemSerializer(ActivitySerializer):
     """An activity that waits for a person, with the activity that it is about."""
 
-    kind = serializers.SerializerMethodField(
-        help_text="gate, approval, task, resolution, review or escalation"
-    )
+    kind = serializers.CharField(help_text="gate, approval, task, resolution, review or escalation")
     subject = serializers.SerializerMethodField(help_text="The activity that this one is about.")
-
-    def get_kind(self, activity: Activity) -> str:
-        named = (LinkKind.APPROVAL, LinkKind.RESOLUTION, LinkKind.REVIEW, LinkKind.ESCALATION)
-        if activity.link_kind in named:
-            return str(activity.link_kind)
-        return "gate" if activity.is_approval_gate else "task"
 
     def get_subject(self, activity: Activity) -> dict[str, Any] | None:
         parent = activity.parent

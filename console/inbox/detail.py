@@ -34,7 +34,7 @@ from console.inbox import effects
 from console.inbox.actions import OPEN, Draft, Offer, draft_of, offer_actions
 from console.inbox.effects import About, Consequence, Place
 from console.inbox.listing import Timing, who_asks
-from console.labels import KINDS, band, cost_in, dollars, kind_of, name_actor, outcome_label, past_tense
+from console.labels import KINDS, band, cost_in, dollars, name_actor, outcome_label, past_tense
 from pipelines.models import PipelineRun
 from tenants.context import tenant_scope
 from tenants.principals import Principal
@@ -67,7 +67,7 @@ class Item:
 
     @property
     def kind(self) -> str:
-        return kind_of(self.row.link_kind, is_approval_gate=self.row.is_approval_gate)
+        return str(self.row.kind)
 
     @property
     def kind_in_words(self) -> str:
@@ -122,7 +122,11 @@ def _read_facts(principal: Principal, item_id: UUID) -> Item:
     """Return the item without its texts."""
     tenant_id = principal.tenant_id
     rows = Activity.objects.for_tenant(tenant_id).filter(assignee_type="human").select_related("parent")
-    row = rows.filter(pk=item_id).annotate(aside_until=snooze_times(principal)).first_or_raise(Http404())
+    row = (
+        rows.filter(pk=item_id)
+        .annotate(kind=selectors.KIND_OF_ITEM, aside_until=snooze_times(principal))
+        .first_or_raise(Http404())
+    )
     subject, origin = subject_of(row), activity_tree.origin_of(tenant_id, row)
     line = line_of(subject)
     place = effects.place_of(row, subject)

@@ -15,9 +15,9 @@ from django.http import Http404, QueryDict
 
 from activities.decision_rules import GENERAL_ROLE
 from activities.models import Activity, ActivityEvent, HeldAnswer
-from activities.selectors import OPEN_FOR_PEOPLE
+from activities.selectors import KIND_OF_ITEM, OPEN_FOR_PEOPLE
 from activities.states import LinkKind
-from console.labels import KINDS, NAMED_BY_LINK
+from console.labels import KINDS
 from pipelines.models import PipelineRun
 from pipelines.subjects import subject_of
 from tenants.models import Role
@@ -81,12 +81,6 @@ SHOWN = (
     "due_at", "version", "decision_rules", "parent_id", "parent__agent_role",
     "parent__round", "pipeline_run_id",
 )  # fmt: skip
-_KIND = Case(
-    When(link_kind__in=NAMED_BY_LINK, then=F("link_kind")),
-    When(is_approval_gate=True, then=Value("gate")),
-    default=Value("task"),
-    output_field=models.CharField(),
-)
 #: The list has one item for all escalations of similar failures; every other item has its own.
 _ALIKE = Case(
     When(
@@ -109,7 +103,7 @@ def search_open(principal: Principal, view: View) -> QuerySet[Any]:
     )
     for word in view.search.split():
         rows = rows.filter(Q(name__icontains=word) | Q(description__icontains=word))
-    return rows.annotate(kind=_KIND, aside=is_snoozed(principal), alike=_ALIKE)
+    return rows.annotate(kind=KIND_OF_ITEM, aside=is_snoozed(principal), alike=_ALIKE)
 
 
 def counts_of(rows: QuerySet[Any]) -> dict[tuple[str, str, bool], int]:

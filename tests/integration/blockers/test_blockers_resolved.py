@@ -85,6 +85,23 @@ def test_a_resolution_is_not_completed_without_a_note(
     assert next_call(engine, activity_id).wakes[0]["blocker_resolution"] == "Up."
 
 
+def test_a_resolution_stays_one_in_the_inbox_when_it_is_reassigned_twice(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    _, _, resolution = block_work(engine, acme)
+    task = api().post("/api/v1/activities/", {"name": "Call", "human_role": "editor"}).json()
+    newest = str(resolution)
+    for human_role in ("devops", "editor"):
+        body = {"human_role": human_role, "reason": "Yours."}
+        newest = api().post(action_url(UUID(newest), "reassign"), body).json()["id"]
+
+    items = {item["id"]: item for item in api("reviewer").get("/api/v1/inbox/").json()["results"]}
+
+    assert items[newest]["kind"] == "resolution"
+    assert "resolve" in items[newest]["allowed_actions"]
+    assert items[task["id"]]["kind"] == "task"
+
+
 @pytest.mark.parametrize("decision", ["complete", "resolve"])
 def test_the_inbox_requires_the_note_of_a_resolution(
     api: Any, engine: Engine, acme: Tenant, decision: str

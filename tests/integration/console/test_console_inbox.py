@@ -16,6 +16,7 @@ from django.http import HttpResponse
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from activities import reassignment
 from activities.models import Activity, ActivityEvent
 from activities.submission import NewActivity, submit
 from console.labels import KINDS
@@ -74,6 +75,17 @@ def test_items_of_every_kind_are_in_one_list(questions: Questions, ann: Person) 
     for kind, item in items.items():
         assert row(page, item.name).startswith(KINDS[kind][0])
         assert names(ann.get(f"{INBOX}?kind={kind}")) == [item.name]
+
+
+def test_a_reassigned_blocker_is_listed_and_opened_as_one(questions: Questions, ann: Person) -> None:
+    blocker = questions.blocker()
+    successor = reassignment.reassign(
+        questions.tenant.pk, blocker.pk, actor="user:ann", reason="Yours.", human_role="editor"
+    )
+
+    assert names(ann.get(f"{INBOX}?kind=resolution")) == [successor.name]
+    assert names(ann.get(f"{INBOX}?kind=task")) == []
+    assert '<span class="tag resolution">Blocker</span>' in ann.look(successor).content.decode()
 
 
 def test_a_row_shows_requester_assignee_and_age(questions: Questions, ann: Person) -> None:
