@@ -17,3 +17,6 @@ activity_buried = Signal()
 #: Queries the roles in the plan that the work belongs to. Carries `activity`, a row of Activity. Receivers return a set of roles, or None
 #: if the work belongs to no plan.
 planned_roles_asked = Signal()
+
+#: Queries the activities of steps whose pipeline run was cancelled. Carries `tenant_id` and `activities`. Receivers return a set of ids.
+cancelled_work_asked = Signal()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, namedtuple
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -103,6 +103,16 @@ def _continue_with_successor(activity: Any) -> None:
     if activity.source in (Status.FAILED, Status.NEEDS_REVIEW):
         reopen(activity)
     continue_with(LinkKind.REASSIGNED_FROM, activity)
+
+
+def of_cancelled_runs(tenant_id: UUID, activities: Iterable[Any]) -> set[UUID]:
+    """Return the ids of those activities of steps whose run was cancelled, so that no successor continues it. One query."""
+    runs = {activity.id: activity.pipeline_run_id for activity in activities if not _is_aside(activity)}
+    cancelled = PipelineRun.objects.for_tenant(tenant_id).filter(
+        pk__in=set(runs.values()), status="cancelled"
+    )
+    ids = set(cancelled.values_list("pk", flat=True))
+    return {activity_id for activity_id, run_id in runs.items() if run_id in ids}
 
 
 def lock_runs(tenant_id: UUID) -> TenantQuerySet:

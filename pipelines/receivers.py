@@ -7,7 +7,13 @@ from typing import Any
 from uuid import UUID
 
 from activities import transitions
-from activities.signals import activity_buried, activity_reopened, activity_settled, planned_roles_asked
+from activities.signals import (
+    activity_buried,
+    activity_reopened,
+    activity_settled,
+    cancelled_work_asked,
+    planned_roles_asked,
+)
 from agents import registry
 from agents.signals import scheduling_resumed
 from pipelines.deliverables import monthly_job
@@ -30,6 +36,7 @@ def connect() -> None:
     activity_reopened.connect(follow_reopened_planner, dispatch_uid="pipelines.planner_reopened")
     activity_buried.connect(follow_dead_letter, dispatch_uid="pipelines.dead_letter")
     planned_roles_asked.connect(list_planned_roles, dispatch_uid="pipelines.planned_roles")
+    cancelled_work_asked.connect(list_cancelled_work, dispatch_uid="pipelines.cancelled_work")
     work_resumed.connect(miss_times_of_pause, dispatch_uid="pipelines.times_of_pause")
     scheduling_resumed.connect(miss_times_of_all, dispatch_uid="pipelines.times_of_all")
     tenant_changed.connect(update_monthly_job, dispatch_uid="pipelines.monthly_job")
@@ -60,6 +67,10 @@ def follow_reopened_planner(sender: Any, *, activity: Any, **kwargs: Any) -> Non
 
 def follow_dead_letter(sender: Any, *, activity: Any, **kwargs: Any) -> None:
     deliverables.follow_dead_letter(activity)
+
+
+def list_cancelled_work(sender: Any, *, tenant_id: UUID, activities: Any, **kwargs: Any) -> set[UUID]:
+    return progression.of_cancelled_runs(tenant_id, activities)
 
 
 def list_planned_roles(sender: Any, *, activity: Any, **kwargs: Any) -> frozenset[str] | None:

@@ -16,6 +16,7 @@ from activities.human_tasks import approvals
 from activities.models import Activity, Vote
 from activities.models.activity import in_status
 from activities.reassignment import NOT_REASSIGNABLE
+from activities.signals import cancelled_work_asked
 from activities.states import LIVE, LinkKind, Status
 from tenants.api.permissions import has_scope
 from tenants.models import Role
@@ -67,14 +68,18 @@ def _list_actions(
     tenant_id: UUID, activities: Sequence[Activity], questions: Mapping[UUID, Activity]
 ) -> dict[UUID, list[str]]:
     resolutions = _find_resolutions(tenant_id, activities)
-    duplicated = _find_duplicated(tenant_id, activities)
+    # Each is possible in its status, but refused for these activities.
+    refused = {
+        "retry": _find_duplicated(tenant_id, activities),
+        "reassign": _find_cancelled(tenant_id, activities),
+    }
     return {
         activity.pk: [
             *_answers_to_agents(activity, questions, resolutions),
             *(
                 name
                 for name in _actions_of_status(activity)
-                if name != "retry" or activity.pk not in duplicated
+                if name not in refused or activity.pk not in refused[name]
             ),
         ]
         for activity in activities
@@ -154,6 +159,18 @@ def _find_duplicated(tenant_id: UUID, activities: Iterable[Activity]) -> set[UUI
     live = Activity.objects.for_tenant(tenant_id).filter(in_status(*LIVE), dedup_key__in=failed.values())
     keys = set(live.values_list("dedup_key", flat=True))
     return {activity_id for activity_id, key in failed.items() if key in keys}
+
+
+def _find_cancelled(tenant_id: UUID, activities: Iterable[Activity]) -> set[UUID]:
+    """Return the activities of steps that cannot have a successor, because their pipeline run was cancelled."""
+    reassignable = states.TRANSITIONS["reassign"].sources
+    of_steps = [
+        activity for activity in activities if activity.pipeline_run_id and activity.status in reassignable
+    ]
+    if not of_steps:
+        return set()
+    answers = cancelled_work_asked.send(Activity, tenant_id=tenant_id, activities=of_steps)
+    return {activity_id for _, ids in answers for activity_id in ids}
 
 
 def _undecidable(

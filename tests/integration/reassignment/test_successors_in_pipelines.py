@@ -136,12 +136,19 @@ def test_the_successor_of_a_revision_receives_the_rejection(api: Any, engine: En
     assert engine.get(acme, successor).round == 2
 
 
-def test_work_of_a_cancelled_run_cannot_be_reassigned(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_work_of_a_cancelled_run_cannot_be_reassigned_and_does_not_offer_it(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
     """The cancellation would miss a successor that is created after it."""
     run, agent = start_three_steps(engine, acme)
+    address = f"/api/v1/activities/{agent.activity_id}/"
+    before = api("operator").get(address).json()["allowed_actions"]
     with tenant_scope(acme.pk):  # the state of an interrupted cancellation
         PipelineRun.objects.filter(pk=run.pk).update(status="cancelled")
 
+    after = api("operator").get(address).json()["allowed_actions"]
+
+    assert set(before) - set(after) == {"reassign"}
     problem(
         api("operator").post(action_url(agent.activity_id, "reassign"), TO_AGENT), 409, "transition_refused"
     )
