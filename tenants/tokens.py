@@ -11,12 +11,13 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from django.db import connections, transaction
 from django.db.models import Q
+from django.urls import URLResolver, get_resolver
 
 from tenants import audit, caches, clock
 from tenants.audit import redact
@@ -47,7 +48,10 @@ class AlreadyRevoked(TenantError):
 
 
 class InvalidScope(TenantError):
-    """A scope is written as `read`, `write`, `<resource>:read` or `<resource>:write`, or for one mailbox `mailboxes:write:<key>`."""
+    """A scope is written as `read`, `write`, `<resource>:read` or `<resource>:write`, or for one mailbox `mailboxes:write:<key>`.
+
+    The API must have the resource, because the scope would allow nothing otherwise.
+    """
 
     code = "invalid_scope"
     status = 400
@@ -67,11 +71,8 @@ def create(
 
     `user_id` is the person to whom it belongs: what it submits and decides counts as theirs while they are a member of the tenant.
     """
-    for scope in scopes:
-        if not SCOPE_SHAPE.fullmatch(scope):
-            raise InvalidScope(
-                f"{scope!r} is not a scope; use read, write, <resource>:read, <resource>:write or mailboxes:write:<key>"
-            )
+    for index, scope in enumerate(scopes):
+        _refuse_invalid_scope(scope, f"scopes[{index}]")
     secret = SECRET_PREFIX + secrets.token_urlsafe(32)
     tenant_id = tenant.pk if isinstance(tenant, Tenant) else tenant
     with tenant_scope(tenant_id):
@@ -87,6 +88,27 @@ def create(
             user_id=user_id,
         )
     return token, secret
+
+
+def _refuse_invalid_scope(scope: str, path: str) -> None:
+    if not SCOPE_SHAPE.fullmatch(scope):
+        raise InvalidScope(
+            f"{path}: {scope!r} is not a scope; use read, write, <resource>:read, <resource>:write or mailboxes:write:<key>"
+        )
+    resource, has_resource, _ = scope.partition(":")
+    if has_resource and resource not in (known := set(_resources(get_resolver()))):
+        raise InvalidScope(
+            f"{path}: {scope!r} names no resource; the resources are {', '.join(sorted(known))}"
+        )
+
+
+def _resources(resolver: URLResolver) -> Iterator[str]:
+    """Yield the resources of the API that scopes can name, as its views declare them."""
+    for pattern in resolver.url_patterns:
+        if isinstance(pattern, URLResolver):
+            yield from _resources(pattern)
+        elif resource := getattr(getattr(pattern.callback, "cls", None), "scope", None):
+            yield resource
 
 
 def revoke(token: ApiToken) -> bool:

@@ -192,6 +192,25 @@ def test_a_malformed_scope_is_refused(tenant, scope):
         tokens.create(tenant, Role.ADMIN, "laptop", scopes=[scope])
 
 
+def test_a_scope_of_an_unknown_resource_is_refused_at_its_place_with_the_known_ones(tenant):
+    with pytest.raises(tokens.InvalidScope) as refused:
+        tokens.create(tenant, Role.ADMIN, "laptop", scopes=["activities:read", "activity:read"])
+
+    text = str(refused.value)
+    assert text.startswith(
+        "scopes[1]: 'activity:read' names no resource; the resources are activities, agents, "
+    )
+    assert "mailboxes" in text
+
+
+def test_a_token_that_was_created_with_an_unknown_resource_stays_valid(tenant):
+    token, secret = tokens.create(tenant, Role.ADMIN, "laptop")
+    with tenant_scope(tenant.pk):
+        ApiToken.objects.filter(pk=token.pk).update(scopes=["activity:read"])
+
+    assert tokens.principal_of(secret).scopes == ("activity:read",)
+
+
 @pytest.fixture
 def ann() -> User:
     return User.objects.create_user("ann")
