@@ -15,6 +15,7 @@ from uuid import UUID
 from django import forms
 from django.contrib.admin import SimpleListFilter
 from django.contrib.admin.utils import flatten_fieldsets
+from django.db import connections
 from django.db.models import Field, JSONField, Model, QuerySet
 from django.forms.fields import InvalidJSONInput
 from django.http import HttpRequest
@@ -199,8 +200,19 @@ class PlatformAdmin(Audited, ScopedPermissions, ModelAdmin):
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """Return the row, or None also for an id that no database can contain."""
-        return None if "\x00" in object_id else super().get_object(request, object_id, from_field)
+        """Return the row, or None also for an id that no database can contain. A row that is about to be saved is locked first.
+
+        Otherwise two people who save at the same moment would both find the values that they have seen.
+        """
+        if "\x00" in object_id:
+            return None
+        row = super().get_object(request, object_id, from_field)
+        if row is None or request.method != "POST" or not connections[row._state.db].in_atomic_block:
+            return row
+        # The key does not change, so work that refers to the row need not wait.
+        rows = self.model._base_manager.using(row._state.db).filter(pk=row.pk)
+        list(rows.select_for_update(of=("self",), no_key=True).values_list("pk"))
+        return super().get_object(request, object_id, from_field)
 
     def get_list_filter(self, request: HttpRequest) -> Any:
         return (TenantFilter, *self.list_filter) if is_owned(self.model) else self.list_filter

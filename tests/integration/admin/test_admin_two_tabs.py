@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,10 +13,11 @@ from activities.models import NotificationChannel
 from activities.notifications import backends
 from agents.models import Skill
 from pipelines.models import ActivityTemplate
-from tenants.admin.bases import CHANGED
+from tenants.admin.bases import CHANGED, SeenForm
 from tenants.context import tenant_scope
 from tenants.models import Channel, Plan, Tenant
 from tests.browsing import page_url, visible_text
+from tests.engine import eventually, simultaneously, somebody_waits_for_a_lock
 from tests.forms import Form, forms_of
 
 
@@ -59,6 +61,35 @@ def test_the_second_of_two_edits_is_refused_and_overwrites_nothing(root: Client,
     assert CHANGED in visible_text(refused)
     assert 'value="second"' in refused.content.decode()
     assert form_of(root, row).fields["name"] == ["first"]
+
+
+@pytest.mark.parametrize("row", ROWS, indirect=True)
+def test_of_two_edits_at_the_same_moment_one_is_refused(
+    root: Client, row: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, compare, compared = page_url(row), SeenForm.clean, []
+
+    def compare_and_let_the_other_catch_up(form: SeenForm) -> Any:
+        values = compare(form)
+        compared.append(form)
+        eventually(lambda: len(compared) == 2 or somebody_waits_for_a_lock())
+        return values
+
+    def save(name: str) -> int:
+        browser = Client()
+        browser.cookies = root.cookies
+        edit = edits[name]
+        edit.action = address
+        return edit.send(browser, ("_save", ""), name=name).status_code
+
+    edits = {name: form_of(root, row) for name in ("first", "second")}
+    monkeypatch.setattr(SeenForm, "clean", compare_and_let_the_other_catch_up)
+
+    answers = simultaneously(partial(save, "first"), partial(save, "second"))
+
+    assert sorted(answers) == [200, 302]
+    saved = "first" if answers[0] == 302 else "second"
+    assert form_of(root, row).fields["name"] == [saved]
 
 
 @pytest.mark.parametrize("row", ROWS, indirect=True)
