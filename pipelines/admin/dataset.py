@@ -166,6 +166,7 @@ def save(dataset: Dataset, tenant_id: Any, values: Mapping[str, Any]) -> Dataset
 @admin.register(Dataset)
 class DatasetAdmin(PlatformAdmin):
     form = DatasetForm
+    saves_elsewhere = True
     list_display = ("name", "tenant", "source", "fields_in_words", "number", "updated_at")
     list_filter = ("source",)
     search_fields = ("name",)

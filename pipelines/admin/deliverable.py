@@ -77,6 +77,7 @@ START = Action(
 @admin.register(Deliverable)
 class DeliverableAdmin(ActionsAdmin, UndeletableAdmin):
     form = DeliverableForm
+    saves_elsewhere = True
     list_display = ("name", "key", "tenant", "state", "next_on", "updated_at")
     list_filter = ("status",)
     search_fields = ("key", "name")

@@ -142,6 +142,10 @@ class ClearableJSONField(StrictJSONField):
         return self._when_empty() if cleaned in (None, "") else cleaned
 
 
+#: Lets the forms of one row be saved one after the other, without a lock of the row.
+_LOCK_FORM = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
+
+
 class SeenField(forms.CharField):
     """A hidden field that is no change of the row."""
 
@@ -180,6 +184,9 @@ class PlatformAdmin(Audited, ScopedPermissions, ModelAdmin):
     form: type[forms.ModelForm] = SeenForm
     fixed_fields: tuple[str, ...] = ()  # never change after the row was added
     counts_changes = False  # whether each change raises the row's `version`
+    saves_elsewhere = (
+        False  # whether another transaction saves the row, which a lock of the row here would block
+    )
 
     list_fullwidth = True
     list_per_page = 50
@@ -207,11 +214,16 @@ class PlatformAdmin(Audited, ScopedPermissions, ModelAdmin):
         if "\x00" in object_id:
             return None
         row = super().get_object(request, object_id, from_field)
-        if row is None or request.method != "POST" or not connections[row._state.db].in_atomic_block:
+        is_compared = request.method == "POST" and issubclass(self.form, SeenForm)
+        if row is None or not is_compared or not connections[row._state.db].in_atomic_block:
             return row
-        # The key does not change, so work that refers to the row need not wait.
-        rows = self.model._base_manager.using(row._state.db).filter(pk=row.pk)
-        list(rows.select_for_update(of=("self",), no_key=True).values_list("pk"))
+        if self.saves_elsewhere:
+            with connections[row._state.db].cursor() as cursor:
+                cursor.execute(_LOCK_FORM, [f"{self.opts.label_lower} {row.pk}"])
+        else:
+            # The key does not change, so work that refers to the row need not wait.
+            rows = self.model._base_manager.using(row._state.db).filter(pk=row.pk)
+            list(rows.select_for_update(of=("self",), no_key=True).values_list("pk"))
         return super().get_object(request, object_id, from_field)
 
     def get_list_filter(self, request: HttpRequest) -> Any:

@@ -12,11 +12,12 @@ from django.test import Client
 from activities.models import NotificationChannel
 from activities.notifications import backends
 from agents.models import Skill
-from pipelines.models import ActivityTemplate
+from pipelines import versions
+from pipelines.models import ActivityTemplate, Deliverable
 from tenants.admin.bases import CHANGED, SeenForm
 from tenants.context import tenant_scope
 from tenants.models import Channel, Plan, Tenant
-from tests.browsing import page_url, visible_text
+from tests.browsing import BRIEF, page_url, visible_text
 from tests.engine import eventually, simultaneously, somebody_waits_for_a_lock
 from tests.forms import Form, forms_of
 
@@ -27,11 +28,17 @@ def _notification_channel(tenant: Tenant) -> NotificationChannel:
     return channel
 
 
+def _deliverable(tenant: Tenant) -> Deliverable:
+    versions.save(tenant.pk, BRIEF, actor="test")
+    return Deliverable(tenant=tenant, key="blog", name="before", pipelines=["brief"])
+
+
 ROWS: dict[str, Callable[[Tenant], Any]] = {
     "skill": lambda tenant: Skill(tenant=tenant, key="tone", name="before", content="Plain."),
     "template": lambda tenant: ActivityTemplate(tenant=tenant, key="brief", name="before"),
     "channel": lambda tenant: Channel(tenant=tenant, kind="mail", name="before"),
     "notification channel": _notification_channel,
+    "deliverable": _deliverable,
     "plan": lambda tenant: Plan(key="small", name="before"),
 }
 
