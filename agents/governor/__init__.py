@@ -11,8 +11,8 @@ period of a minute exceeds the limit. That is right for providers that count by 
 room in all windows. When a provider reports less remaining than is known here, somebody else uses the same credential, and the
 difference counts until its reset. The known amount is the content of the window when the reporting call began, with what had just left it
 and all that was taken since: a provider counts a call when it arrives but reports on it when it ends, and that delay is not use by others.
-While less than `low_share` of a limit remains, only urgent calls begin. A limit that is not configured is learned from the answers' headers;
-its last `low_share` is reserved for urgent calls, so that a provider that reports its limit is never exhausted.
+While less than `low_share` of a limit remains, only urgent calls begin. A limit that is not configured is learned from the headers of
+answers; its last `low_share` is reserved for urgent calls, so that a provider that reports its limit is never exhausted.
 
 **Slots.** There are 2 at first. A successful call adds one, up to the profile's maximum. A 429 halves them, once for all calls that were
 running at that time, but to no fewer than one.
