@@ -15,6 +15,7 @@ from uuid import UUID
 from django import forms
 from django.contrib.admin import SimpleListFilter
 from django.contrib.admin.utils import flatten_fieldsets
+from django.core.exceptions import PermissionDenied
 from django.db import connections
 from django.db.models import Field, JSONField, Model, QuerySet
 from django.forms.fields import InvalidJSONInput
@@ -60,6 +61,12 @@ class Audited:
         for row in queryset:
             note_change(request, row, "delete", "")
         return super().log_deletions(request, queryset)  # type: ignore[misc]
+
+    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> Any:
+        # Django looks for the row first, so its answer to people without permission would say whether the row exists.
+        if not self.has_view_or_change_permission(request):  # type: ignore[attr-defined]
+            raise PermissionDenied
+        return super().history_view(request, object_id, extra_context)  # type: ignore[misc]
 
 
 def note_change(request: HttpRequest, row: Model, verb: str, message: Any) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 from django.contrib import admin
 from django.contrib.auth.models import Permission, User
+from django.contrib.messages import get_messages
 from django.db import connections
 from django.test import Client
 from django.urls import reverse
@@ -28,6 +31,7 @@ from tenants.context import ADMIN, admin_scope, system_scope, tenant_scope
 from tenants.exceptions import TenantNotVisible
 from tenants.models import ApiToken, Channel, Membership, Tenant
 from tenants.models.audit import AuditEntry, BreakGlass
+from tests.api_objects import create_api_objects
 from tests.browsing import BRIEF, list_url, page_url, run_action, visible_text
 from tests.engine import Engine
 from tests.superusers import browser_of
@@ -126,6 +130,50 @@ def test_no_page_history_or_deletion_reaches_a_row_of_another_tenant(
             assert "zebra" not in answer.content.decode()
             if answer.status_code == 302:
                 assert answer["Location"] == "/admin/", (row, answer["Location"])
+
+
+def test_a_row_of_another_tenant_is_answered_as_a_row_that_does_not_exist(
+    staff: Client, engine: Engine, api: Any, other_tenant: Tenant
+) -> None:
+    create_api_objects(engine, other_tenant, api("admin", other_tenant))
+    rows = {row._meta.model: row for row in (*_rows_of(other_tenant), other_tenant)}
+    differences = []
+
+    for model, row in rows.items():
+        absent = uuid4() if isinstance(row.pk, UUID) else 2**30
+        for address in _addresses_of_rows(model):
+            for method in (staff.get, staff.post):
+                theirs, nobodys = (_answer_for(pk, staff, method, address) for pk in (row.pk, absent))
+                if theirs != nobodys:
+                    differences.append((address, method.__name__, theirs, nobodys))
+
+    assert len(rows) > 15
+    assert not differences, "\n".join(map(str, differences))
+
+
+def _rows_of(tenant: Tenant) -> Iterator[Any]:
+    """Yield a row of each model of the admin: the tenant's, or one of the platform."""
+    for model in admin.site._registry:
+        rows = model._base_manager.using("system")
+        if row := (rows.filter(tenant_id=tenant.pk) if is_owned(model) else rows).first():
+            yield row
+
+
+def _addresses_of_rows(model: type[Any]) -> Iterator[str]:
+    """Yield the addresses below a row's page, with <id> in place of its id."""
+    for pattern in admin.site._registry[model].get_urls():
+        route = str(pattern.pattern)
+        if "<path:object_id>" in route:
+            yield list_url(model) + route.replace("<path:object_id>", "<id>")
+
+
+def _answer_for(pk: Any, browser: Client, method: Any, address: str) -> tuple[Any, ...]:
+    """Return what tells one answer from another, without the id."""
+    browser.cookies.pop("messages", None)
+    answer = method(address.replace("<id>", str(pk)), {"post": "yes"})
+    messages = [str(message) for message in get_messages(answer.wsgi_request)]
+    page = answer.headers["Location"] if answer.status_code == 302 else visible_text(answer)
+    return answer.status_code, *(re.sub(rf"\b{pk}\b", "<id>", text) for text in (page, *messages))
 
 
 def test_actions_with_ids_of_another_tenant_change_nothing(staff: Client, other_tenant: Tenant) -> None:
