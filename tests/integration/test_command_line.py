@@ -23,6 +23,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command, get_commands, load_command_class
 from django.db import IntegrityError, OperationalError
 
+from activities import dead_letters
 from activities.submission import NewActivity, submit
 from orchestrator.command import reason_of_outage
 from orchestrator.management.commands import replay
@@ -149,6 +150,16 @@ def test_the_inbox_command_agrees_with_the_console(
     assert inbox["total"] == len(inbox["items"])
     assert "Read the brief" in output_of("inbox", "--role", "editor")
     assert "(none)" in output_of("inbox", "--role", "nobody")
+
+
+def test_the_inbox_command_counts_similar_failures(engine: Engine, tenant: Tenant) -> None:
+    submit_failing(engine, tenant, count=3)
+    dead_letters.handle_waiting()
+
+    (item,) = as_json("inbox")["items"]
+
+    assert item["similar"] == 3
+    assert "(3 similar)" in output_of("inbox")
 
 
 def test_the_schedules_command_describes_timings_and_next_times(

@@ -51,7 +51,7 @@ class Command(TerminalCommand):
     def render(self, result: dict[str, Any]) -> None:
         rows = [
             (
-                item["id"], item["kind"], item["name"], item["asked_by"], item["human_role"], item["priority"], item["waited"],
+                item["id"], item["kind"], _format_name(item), item["asked_by"], item["human_role"], item["priority"], item["waited"],
                 _format_due(item), item["under_way"],
             )
             for item in result["items"]
@@ -70,6 +70,7 @@ def _item(row: Row) -> dict[str, Any]:
         "id": row.id,
         "kind": row.kind,
         "name": row.name,
+        "similar": row.alike,
         "asked_by": row.asked_by,
         "human_role": row.human_role,
         "priority": row.priority,
@@ -80,6 +81,11 @@ def _item(row: Row) -> dict[str, Any]:
         "overdue": row.timing.overdue,
         "under_way": row.under_way,
     }
+
+
+def _format_name(item: dict[str, Any]) -> str:
+    """Add how many similar failures the item stands for."""
+    return f"{item['name']} ({item['similar']} similar)" if item["similar"] > 1 else item["name"]
 
 
 def _format_due(item: dict[str, Any]) -> str:
