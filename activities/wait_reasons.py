@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -184,16 +185,16 @@ def _explain_from_database(
         return Waiting("human", _explain_person(activity, claims.get(activity.pk)), holder=_person(activity))
     if status != Status.CREATED:
         return Waiting(None, "It is running.")
-    who = paused.holder(activity)
+    pause = paused.of(activity)
     delay = delays.get(activity.pk)
     if (wait := waits.get(activity.pk)) is not None:
-        return _add_pause(_explain_budget(wait), who)
+        return _add_pause(_explain_budget(wait), pause)
     if delay is not None and delay.due_at is not None:
         return _add_pause(
-            _explain_delay(activity, delay.due_at, delay.cause, last_runs.get(activity.pk)), who
+            _explain_delay(activity, delay.due_at, delay.cause, last_runs.get(activity.pk)), pause
         )
-    if who is not None:
-        return Waiting("paused", f"{who} is paused; nothing new starts.", holder=who)
+    if pause is not None:
+        return Waiting("paused", f"{pause.who} is {pause.how}; nothing new starts.", holder=pause.who)
     return None
 
 
@@ -205,13 +206,13 @@ def _expired_at(activity: Activity) -> datetime | None:
     return activity.expires_at if activity.expires_at <= activity.finished_at else None
 
 
-def _add_pause(reason: Waiting, who: str | None) -> Waiting:
+def _add_pause(reason: Waiting, pause: _Pause | None) -> Waiting:
     """Add a pause, which also holds the work and has no known end."""
-    if who is None:
+    if pause is None:
         return reason
     return replace(
         reason,
-        detail=f"{reason.detail} In addition, {who[0].lower()}{who[1:]} is paused.",
+        detail=f"{reason.detail} In addition, {pause.who[0].lower()}{pause.who[1:]} is {pause.how}.",
         estimate_seconds=None,
     )
 
@@ -356,15 +357,22 @@ def _first_delays(activities: Iterable[Activity]) -> dict[UUID, Wake]:
     }
 
 
+class _Pause(NamedTuple):
+    """What starts nothing new. `how`: "resume" helps only what is paused."""
+
+    who: str
+    how: str = "paused"
+
+
 @dataclass(frozen=True, slots=True)
 class _Pauses:
     """The pauses of a tenant. Disabled roles count as paused."""
 
-    of_roles: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    firm: Mapping[str, str] = field(default_factory=dict)  # by role: pauses that "run now" does not bypass
+    of_roles: Mapping[str, Sequence[_Pause]] = field(default_factory=dict)
+    firm: Mapping[str, _Pause] = field(default_factory=dict)  # by role: pauses that "run now" does not bypass
     named: Mapping[tuple[str, str], str] = field(default_factory=dict)  # by kind and subject
 
-    def holder(self, activity: Activity) -> str | None:
+    def of(self, activity: Activity) -> _Pause | None:
         role = activity.agent_role or ""
         if (firm := self.firm.get(role)) is not None:
             return firm
@@ -375,7 +383,7 @@ class _Pauses:
             (PauseKind.SCHEDULE, activity.schedule_id),
         )
         named = (self.named.get((kind, str(subject))) for kind, subject in origins if subject is not None)
-        return next((who for who in (*self.of_roles.get(role, ()), *named) if who), None)
+        return next(chain(self.of_roles.get(role, ()), (_Pause(who) for who in named if who)), None)
 
 
 _recent: TtlCache[_Pauses] = TtlCache(seconds=1.0, entries=10_000)
@@ -401,18 +409,19 @@ def _pauses(tenant_id: UUID, activities: Iterable[Activity]) -> _Pauses:
         own_adapter=Subquery(own.values("adapter")[:1]),
     )
     named = {key: f"The {pause.kind} {pause.name}" for key, pause in pausing.parts_of(tenant_id).items()}
-    of_roles: dict[str, Sequence[str]] = {}
-    firm: dict[str, str] = {}
+    of_roles: dict[str, Sequence[_Pause]] = {}
+    firm: dict[str, _Pause] = {}
     for agent in rows.only("role", "paused", "enabled", "adapter"):
         if agent.tenant_off:
-            firm[agent.role] = "The tenant"
+            firm[agent.role] = _Pause("The tenant", "inactive")
         elif agent.paused or not agent.enabled:
-            firm[agent.role] = f"The role {agent.role} for all tenants"
+            how = "paused" if agent.enabled else "disabled"
+            firm[agent.role] = _Pause(f"The role {agent.role} for all tenants", how)
         elif agent.own_off:
-            firm[agent.role] = f"The role {agent.role}"
+            firm[agent.role] = _Pause(f"The role {agent.role}", "disabled")
         provider = providers.name_of(agent.own_adapter or agent.adapter) or ""
         of_roles[agent.role] = [
-            who
+            _Pause(who)
             for who, is_paused in (
                 ("The tenant", agent.tenant_paused),
                 (f"The role {agent.role}", agent.own_paused),

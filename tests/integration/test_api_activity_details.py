@@ -236,6 +236,22 @@ def test_a_pause_is_the_wait_reason_and_says_what_is_paused(
     )
 
 
+@pytest.mark.parametrize("whose", ["config", "agent"])
+def test_work_of_a_disabled_role_is_not_called_paused_because_resuming_does_not_help(
+    engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]], whose: str, restore_the_agent: None
+) -> None:
+    with tenant_scope(acme.pk):
+        AgentConfig.objects.filter(agent_id="qa").update(enabled=whose != "config")
+    Agent.objects.filter(role="qa").update(enabled=whose != "agent")
+    (one,) = engine.submit(acme)
+
+    reason = why(one)
+
+    whom = {"config": "The role qa", "agent": "The role qa for all tenants"}[whose]
+    assert (reason["code"], reason["holder"]) == ("paused", whom)
+    assert reason["detail"] == f"{whom} is disabled; nothing new starts."
+
+
 def test_a_future_start_time_is_the_wait_reason(
     engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]
 ) -> None:
