@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, Min, Q, QuerySet
+from django.db.models import Count, Max, Min, Q, QuerySet
 
 from activities.alerts import raise_alert
 from activities.models import Activity
@@ -337,7 +337,7 @@ def _next_jobs(execution: ScheduleExecution, batch: int) -> tuple[list[ScheduleJ
     )
     gate = execution.metadata.get("batch_gate")
     if gate == BatchGate.COMPLETION:
-        return list(rows.filter(batch=batch).order_by("ordinal")), clock.now()
+        return list(rows.filter(batch=batch).order_by("ordinal")), _end_of_batch(execution, batch - 1)
     following = rows.filter(error__isnull=True).order_by("batch").first() if gate == BatchGate.START else None
     if following is not None and (started := _start_of_batch(execution, following.batch - 1)) is not None:
         return list(rows.filter(batch=following.batch).order_by("ordinal")), started
@@ -357,6 +357,12 @@ def _start_of_batch(execution: ScheduleExecution, batch: int) -> datetime | None
         runs.aggregate(first=Min("started_at"))["first"],
     )
     return min((each for each in moments if each is not None), default=None)
+
+
+def _end_of_batch(execution: ScheduleExecution, batch: int) -> datetime:
+    """Return when the last job of the batch ended; now if there is no such batch."""
+    jobs = ScheduleJob.objects.for_tenant(execution.tenant_id).filter(execution_id=execution.pk, batch=batch)
+    return jobs.aggregate(last=Max("ended_at"))["last"] or clock.now()
 
 
 def _start_jobs(execution: ScheduleExecution, waiting: Sequence[ScheduleJob], since: datetime) -> int:

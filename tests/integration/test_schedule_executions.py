@@ -426,6 +426,22 @@ def test_with_the_completion_gate_a_batch_starts_when_the_batch_before_has_ended
     assert statuses(tenant) == ["partial"]
 
 
+def test_with_the_completion_gate_the_delay_counts_from_the_end_of_the_last_job_of_the_batch_before(
+    engine: Engine, tenant: Tenant
+) -> None:
+    tickers(tenant, 3)
+    schedule = make_schedule(
+        tenant, params={"ticker": "db:ticker:all:id?batchSize=2&staggerDelay=60000&batch_gate=completion"}
+    )
+
+    fire(schedule, FIRST)
+    engine.drain()
+    system_jobs.settle()
+
+    first, second, third = jobs(tenant)
+    assert third.due_at == max(first.ended_at, second.ended_at) + timedelta(minutes=1)
+
+
 def test_with_the_start_gate_a_batch_starts_the_delay_after_the_actual_start_of_the_batch_before(
     engine: Engine, tenant: Tenant
 ) -> None:
