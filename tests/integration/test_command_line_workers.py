@@ -131,6 +131,7 @@ def test_a_program_asks_a_person_with_a_tool_and_continues_its_conversation_with
     engine.drain()
     runs = engine.runs(tenant, activity_id)
     assert [run.session_id for run in runs] == [runs[0].session_id] * 2
+    assert engine.status(tenant, activity_id) == "done"
 
 
 def test_a_tenant_cannot_choose_a_program(

@@ -32,7 +32,8 @@ def main() -> int:
     for number, sentence in enumerate(sentences(task), 1):
         say(type="assistant", session_id=session.id, message=message(number, sentence, options.model))
     question = re.search(r"^Ask: (.+)$", task, re.MULTILINE)
-    if question and ask(question[1]):
+    # The prompt that brings the answer contains the task and quotes the question.
+    if question and task.count(question[1]) == 1 and ask(question[1]):
         say(type="result", subtype="success", is_error=False, result="I have asked.", session_id=session.id)
         return ASKED
     say(**result(session, options.model))
