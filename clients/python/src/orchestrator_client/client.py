@@ -16,7 +16,7 @@ from orchestrator_client.transport import AsyncSender, RetryPolicy, SyncSender, 
 
 #: Statuses in which nothing more happens unless somebody intervenes.
 SETTLED = frozenset({"done", "approved", "rejected", "reassigned", "failed", "needs_review", "cancelled"})
-#: Statuses in which a person or another activity must act first.
+#: Statuses in which a person must act first.
 NEEDS_SOMEBODY = frozenset({"awaiting_approval", "awaiting_review", "blocked"})
 
 FIRST_PAUSE = 0.2
