@@ -7,9 +7,11 @@ idempotency key.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -61,6 +63,8 @@ class _TolerantLink:
     """A link that ignores errors of the engine, because a call must not fail when the database does.
 
     The errors of tools are not ignored, because it must be known whether a tool has done something. They end the call.
+
+    An adapter or a function may call it within an event loop of its own.
     """
 
     link: RunLink
@@ -85,7 +89,8 @@ class _TolerantLink:
 
     def call_tool(self, call: ToolCall) -> ToolAnswer:
         try:
-            return self.link.call_tool(call)
+            with _outside_event_loop():
+                return self.link.call_tool(call)
         except Exception as error:
             if outages.is_away(error):
                 raise ServerAway("A server that the tool needs failed during the call.") from error
@@ -93,13 +98,28 @@ class _TolerantLink:
 
     def _tolerate_errors(self, about: str, call: Callable[[], Answer]) -> Answer | None:
         try:
-            return call()
+            with _outside_event_loop():
+                return call()
         except SoftTimeLimitExceeded:
             raise  # Celery's time limit for this thread, not an error of the link
         except Exception as error:  # noqa: BLE001 - whatever the error is, it says nothing about the agent
             facts = _facts("link_failed", self.request) | {"about": about, "error": type(error).__name__}
             logger.warning("A run could not reach the engine", extra=facts)
             return None
+
+
+@contextmanager
+def _outside_event_loop() -> Iterator[None]:
+    """Hide the event loop of this thread from Django, which refuses to use a connection while one runs.
+
+    Blocking the loop is harmless: it belongs to one run, and the connection to this thread.
+    """
+    loop = asyncio._get_running_loop()
+    asyncio._set_running_loop(None)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(loop)
 
 
 def _crash(request: AgentRequest, error: Exception) -> RetryableAgentError:
