@@ -133,7 +133,8 @@ def test_a_plan_with_errors_is_rejected_with_all_of_them(
     assert (revision.round, revision.link_kind, revision.status) == (2, "revision_of", "created")
     assert "- items[1].priority: must be from 1 to 20" in revision.reviewer_notes
     assert reloaded(acme, may).plan_faults == [
-        {"path": "items[1].priority", "message": "must be from 1 to 20"}
+        {"path": "items[1].priority", "message": "must be from 1 to 20"},
+        {"path": "items[0].pipeline", "message": 'unknown pipeline "flop", did you mean flow?'},
     ]
     assert risk(acme, may) == (False, "")
     engine.drain()
