@@ -335,7 +335,7 @@ def test_a_plan_written_by_a_person_is_accepted_or_refused_with_its_errors(
     )
     broken = {"items": [{"pipeline": "none"}, {"pipeline": "flow", "priority": 0}], "note": ""}
     assert paths(client.post(f"{address}plan/", {"plan": broken}), "invalid_plan") == {
-        "plan.note", "plan.items[1].priority",
+        "plan.note", "plan.items[1].priority", "plan.items[0].pipeline",
     }  # fmt: skip
     assert paths(client.post(f"{address}plan/", {"plan": "soon"}), "invalid_plan") == {"plan"}
     assert paths(client.post(f"{address}plan/", {"plans": {}})) == {"plans"}
