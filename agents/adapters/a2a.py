@@ -372,7 +372,7 @@ class _Work:
                 self.answer = update.message
                 self._size += update.message.ByteSize()
         if self._size > self.most_bytes:
-            raise outbound.too_large()
+            raise outbound.too_large(self.most_bytes)
 
     def _note(self, task: str, context: str, metadata: Any) -> None:
         self.task, self.context = task or self.task, context or self.context

@@ -166,12 +166,22 @@ _current: ContextVar[Budget] = ContextVar("outbound_budget")
 class Budget:
     """The remaining time and bytes of one call, in the thread that makes it."""
 
-    __slots__ = ("_bytes_left", "_cancelled", "_ends_at", "_next_poll", "_seconds", "place", "sending")
+    __slots__ = (
+        "_bytes_left",
+        "_cancelled",
+        "_ends_at",
+        "_max_bytes",
+        "_next_poll",
+        "_seconds",
+        "place",
+        "sending",
+    )
 
     def __init__(self, seconds: float, max_bytes: int, cancelled: Callable[[], bool] | None = None) -> None:
         now = time.monotonic()
         self._seconds = seconds
         self._ends_at = now + seconds
+        self._max_bytes = max_bytes
         self._bytes_left = max_bytes * WIRE_FACTOR + WIRE_EXTRA_BYTES
         self._cancelled = cancelled
         self._next_poll = now + POLL_SECONDS
@@ -198,7 +208,7 @@ class Budget:
         """Count bytes that arrived. Raises when the answer is too large."""
         self._bytes_left -= count
         if self._bytes_left < 0:
-            raise too_large()
+            raise too_large(self._max_bytes)
 
     def shorten(self, seconds: float) -> None:
         """Let the call last at most this much longer."""
@@ -240,6 +250,6 @@ def timed_out(seconds: float) -> RetryableAgentError:
     return RetryableAgentError(f"There was no complete answer within {seconds:g} s.", code="agent_timeout")
 
 
-def too_large() -> PermanentAgentError:
+def too_large(max_bytes: int) -> PermanentAgentError:
     """Return the error of an answer above the limit. It is permanent, because a retry would get the same answer."""
-    return PermanentAgentError("The answer is larger than the limit.", code="answer_too_large")
+    return PermanentAgentError(f"The answer is larger than {max_bytes} bytes.", code="answer_too_large")

@@ -193,12 +193,12 @@ def _answer(response: httpx2.Response, call: budget.Budget, max_bytes: int) -> O
             raise PermanentAgentError(_COMPRESSED, code="answer_encoded")
         declared = response.headers.get("content-length", "")
         if declared.isdecimal() and (len(declared) > 15 or int(declared) > max_bytes):
-            raise budget.too_large()
+            raise budget.too_large(max_bytes)
         chunks, size = [], 0
         for chunk in _chunks(response):
             size += len(chunk)
             if size > max_bytes:
-                raise budget.too_large()
+                raise budget.too_large(max_bytes)
             chunks.append(chunk)
         return OutboundResponse(response.status_code, headers, b"".join(chunks))
     call.shorten(EXCERPT_SECONDS)

@@ -235,7 +235,7 @@ def test_rows_at_an_address_are_fetched_once_for_several_readings(answering: Any
         (b"[", 200, "is not valid JSON"),
         ([], 404, "answered with status 404"),
         ([], 302, "answered with status 302"),
-        ([{"id": "A" * 2_000}], 200, "larger than the limit"),
+        ([{"id": "A" * 2_000}], 200, "larger than 1000 bytes"),
     ],
 )
 def test_an_answer_that_is_no_list_of_rows_is_refused_with_a_reason(

@@ -29,6 +29,7 @@ def test_an_answer_above_the_limit_is_cut_off(parts: list[bytes], serve: Serve) 
         post(server.url, max_bytes=1000)
 
     assert caught.value.error_code == "answer_too_large"
+    assert str(caught.value) == "The answer is larger than 1000 bytes."
 
 
 def test_an_answer_of_exactly_the_limit_is_returned(serve: Serve) -> None:
