@@ -13,7 +13,7 @@ from uuid import UUID
 from django.conf import settings
 
 from activities.exceptions import NotFound, QuotaExceeded, ToolRefused, TransitionRefused
-from activities.human_tasks.approvals import successor_of
+from activities.human_tasks.revisions import successor_of
 from activities.models import Activity, Wake
 from activities.models.activity import in_status
 from activities.run_tokens import RunToken

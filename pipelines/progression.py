@@ -25,7 +25,7 @@ from django.db.models.functions import Now
 
 from activities import cancellation as activity_cancellation
 from activities.exceptions import TransitionRefused
-from activities.human_tasks import approvals
+from activities.human_tasks import revisions
 from activities.models import Activity
 from activities.outputs import StoredOutput
 from activities.states import LinkKind, Status
@@ -363,7 +363,7 @@ def wait_from_now(run: Any, plan: Compiled, steps: Sequence[str]) -> None:
 
 # Rejection in a pipeline: the step continues with its revision. If a gate rejects, the steps before it are revised.
 #
-# `activities.human_tasks.approvals` creates the revisions, also for work outside of pipelines.
+# `activities.human_tasks.revisions` creates the revisions, also for work outside of pipelines.
 
 
 def follow_rejection(activity: Any) -> bool:
@@ -383,10 +383,10 @@ def follow_rejection(activity: Any) -> bool:
 
 def _cancel_revision(activity: Any) -> None:
     """Cancel the revision in a cancelled run, because the person who cancelled the run did not know of it."""
-    revisions = Activity.objects.for_tenant(activity.tenant_id).filter(
+    successors = Activity.objects.for_tenant(activity.tenant_id).filter(
         parent_id=activity.id, link_kind=LinkKind.REVISION_OF
     )
-    for revision_id in revisions.values_list("pk", flat=True):
+    for revision_id in successors.values_list("pk", flat=True):
         activity_cancellation.cancel(
             activity.tenant_id, revision_id, actor="pipeline", reason="The pipeline run was cancelled."
         )
@@ -444,17 +444,17 @@ def _revise_producers(run: PipelineRun, gate: Any) -> bool:
 def _revise(run: PipelineRun, rows: Sequence[StepRun], gate: Any) -> None:
     """Submit revisions of the activities of these rows."""
     activities = Activity.objects.for_tenant(run.tenant_id).in_bulk([row.activity_id for row in rows])
-    revisions = [
+    again = [
         # In a replay the work may belong to the original run, but its revision belongs to this run.
         replace(
-            approvals.build_revision(activities[row.activity_id], notes=gate.reviewer_notes or ""),
+            revisions.build_revision(activities[row.activity_id], notes=gate.reviewer_notes or ""),
             pipeline_run_id=run.pk,
         )
         for row in rows
         if row.activity_id
     ]
-    submitted = approvals.submit_revisions(run.tenant_id, revisions, actor=gate.decided_by or "pipeline")
-    for row, revision, revision_id in zip(rows, revisions, submitted, strict=True):
+    submitted = revisions.submit_revisions(run.tenant_id, again, actor=gate.decided_by or "pipeline")
+    for row, revision, revision_id in zip(rows, again, submitted, strict=True):
         row.status, row.settled_at = StepState.ACTIVE, None
         row.activity_id, row.round = revision_id, revision.round
     StepRun.objects.bulk_update(rows, ("status", "settled_at", "activity_id", "round"))

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from activities import dead_letters as dead_letters_escalation
 from activities.decision_rules import DecisionRules
-from activities.human_tasks import approvals
+from activities.human_tasks import approvals, decisions
 from activities.human_tasks.approvals import NewApproval
 from activities.models import Activity, ApprovalLink
 from activities.submission import NewActivity, submit
@@ -81,7 +81,7 @@ class Questions:
 
     def next_round(self, gate: Activity, notes: str, content: str) -> Activity:
         """The gate behind the round that follows a rejection."""
-        approvals.reject(self.tenant.pk, gate.pk, actor="user:ann", notes=notes)
+        decisions.reject(self.tenant.pk, gate.pk, actor="user:ann", notes=notes)
         self.engine.agent.behaviour = lambda request: Completed(Output(content=content))
         self.engine.drain()
         return self.newest(link_kind="gate")

@@ -22,7 +22,7 @@ from activities.admin import columns
 from activities.admin.columns import RoleFilter, SituationFilter, StatusFilter
 from activities.decision_rules import DEFAULT_ESCALATION_ROLE, GENERAL_ROLE, DecisionRules, Voter
 from activities.exceptions import ActivityError, OutputUnavailable
-from activities.human_tasks import approvals
+from activities.human_tasks import decisions
 from activities.models import Activity, Approval
 from activities.selectors import Moment
 from activities.states import LinkKind, Status
@@ -173,13 +173,13 @@ def _options_of(row: Activity | Approval) -> Sequence[str]:
 def _approve(request: HttpRequest, row: Activity | Approval, notes: str, *, choice: str | None) -> Any:
     # A question that does not offer the option is refused, with its own options in the message.
     option = choice if choice in _options_of(row) else None
-    return approvals.approve(
+    return decisions.approve(
         row.tenant_id, row.pk, actor=voter_of(request), notes=notes, chosen_option=option
     )
 
 
 def _reject(request: HttpRequest, row: Activity | Approval, notes: str) -> Any:
-    return approvals.reject(row.tenant_id, row.pk, actor=voter_of(request), notes=notes)
+    return decisions.reject(row.tenant_id, row.pk, actor=voter_of(request), notes=notes)
 
 
 def voter_of(request: HttpRequest) -> Voter:

@@ -19,7 +19,7 @@ from activities.admin import activity
 from activities.admin.activity import voter_of
 from activities.admin.records import PartAdmin
 from activities.exceptions import ActivityError
-from activities.human_tasks import approvals
+from activities.human_tasks import decisions
 from activities.human_tasks.approvals import Question, questions
 from activities.models import Activity, Approval, ApprovalLink, Deadline, ToolCall, Vote
 from tenants.admin.actions import Action, ActionsAdmin
@@ -52,7 +52,7 @@ WITHDRAW = Action(
     path="withdraw",
     icon="cancel",
     variant=ActionVariant.DANGER,
-    do=lambda request, approval, notes: approvals.withdraw(
+    do=lambda request, approval, notes: decisions.withdraw(
         approval.tenant_id, approval.pk, by=voter_of(request), reason=notes
     ),
 )

@@ -7,12 +7,13 @@ Each kind of fact needs at most one query for a whole page, and none if no activ
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
 from activities import activity_tree, states
 from activities.api.decisions import DecisionActions, voter_of
 from activities.decision_rules import DecisionRules, Voter
-from activities.human_tasks import approvals
+from activities.human_tasks import decisions
 from activities.models import Activity, Vote
 from activities.models.activity import in_status
 from activities.reassignment import NOT_REASSIGNABLE
@@ -169,7 +170,9 @@ def _find_cancelled(tenant_id: UUID, activities: Iterable[Activity]) -> set[UUID
     ]
     if not of_steps:
         return set()
-    answers = cancelled_work_asked.send(Activity, tenant_id=tenant_id, activities=of_steps)
+    answers: list[tuple[Any, Any]] = cancelled_work_asked.send(
+        Activity, tenant_id=tenant_id, activities=of_steps
+    )
     return {activity_id for _, ids in answers for activity_id in ids}
 
 
@@ -188,5 +191,5 @@ def _undecidable(
     return {
         activity_id
         for activity_id, item in asked.items()
-        if item.pk in voted or not approvals.may_decide(item, voter)
+        if item.pk in voted or not decisions.may_decide(item, voter)
     }

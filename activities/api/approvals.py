@@ -17,7 +17,7 @@ from activities.api.decisions import LONGEST_NOTES, act_or_name_first, decide, v
 from activities.api.operations import ReasonSerializer
 from activities.api.serializers import link_of
 from activities.exceptions import NotFound
-from activities.human_tasks import approvals
+from activities.human_tasks import approvals, decisions
 from activities.human_tasks.approvals import STATUSES, NewApproval, Question, questions
 from activities.models import Activity, Approval, ApprovalLink, Vote
 from activities.schemas import ApprovalRequestSerializer, RulesSerializer, rules_of
@@ -226,7 +226,7 @@ class ApprovalViewSet(Versioned, ListResource):
         self._lock_unchanged(pk)
         act_or_name_first(
             self.tenant_id,
-            lambda: approvals.withdraw(self.tenant_id, pk, by=voter_of(self.principal), reason=reason),
+            lambda: decisions.withdraw(self.tenant_id, pk, by=voter_of(self.principal), reason=reason),
         )
         return Response(SettledApprovalSerializer(self._question(pk)).data)
 

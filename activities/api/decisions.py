@@ -15,7 +15,7 @@ from activities import suspension
 from activities.api.serializers import ActivitySerializer
 from activities.decision_rules import Voter
 from activities.exceptions import AlreadyDecided, TransitionRefused
-from activities.human_tasks import approvals, human_work
+from activities.human_tasks import approvals, decisions, human_work
 from activities.models import Activity
 from activities.states import Status
 from tenants.api.documentation import command
@@ -107,7 +107,7 @@ def decide(
     notes, option = body.get("notes", ""), body.get("chosen_option")
     return act_or_name_first(
         tenant_id,
-        lambda: approvals.decide(
+        lambda: decisions.decide(
             tenant_id,
             activity_id,
             decision,

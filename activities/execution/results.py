@@ -35,7 +35,7 @@ from activities.admission import Exchange
 from activities.admission.exchange import Hold, Release
 from activities.alerts import raise_alert
 from activities.exceptions import OutOfBudget, RunSuperseded
-from activities.human_tasks import approvals
+from activities.human_tasks import decisions
 from activities.models import Activity, ActivityRun
 from activities.models.alert import AlertKind
 from activities.models.dead_letter import BurialReason
@@ -141,7 +141,7 @@ def _follow(run: RunToken, result: Completed, moved: transitions.Moved) -> None:
     sessions.note_used(run, moved, result.session_id)
     _give_back(moved)
     if moved.status == "awaiting_approval":
-        approvals.open_gate(moved)
+        decisions.open_gate(moved)
     elif moved.again:
         outbox.run_again(moved)
     budgets.settle_ended_run(run, moved, result.usage)

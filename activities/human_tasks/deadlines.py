@@ -26,7 +26,7 @@ from activities.suspension import BY_DEADLINE
 from tenants import clock, outages
 from tenants.context import system_scope, tenant_scope
 
-from . import approvals
+from . import approvals, decisions
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +130,7 @@ def _apply_default(activity: Activity, deadline: Deadline) -> None:
     if outcome == "escalate":
         _escalate(activity, deadline)
     elif outcome is not None and (activity.is_approval_gate or activity.link_kind == LinkKind.REVIEW):
-        approvals.decide(
+        decisions.decide(
             activity.tenant_id, activity.pk, outcome, by=Voter(BY_DEADLINE), notes=NOBODY, in_time=False
         )
         title = f"{NOBODY} {activity.name}: {outcome}"

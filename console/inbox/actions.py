@@ -26,7 +26,7 @@ from activities.api import decisions as api
 from activities.api.allowed_actions import list_possible_actions
 from activities.decision_rules import DecisionRules
 from activities.exceptions import ActivityError, OutputUnavailable
-from activities.human_tasks import approvals, human_work
+from activities.human_tasks import decisions, human_work
 from activities.models import Activity, ActivityEvent, Approval, Vote
 from activities.outputs import StoredOutput
 from activities.states import LinkKind
@@ -153,7 +153,7 @@ def _offer_for_decision(
         options=() if why_not else tuple(rules.options),
         note=_NOTES_FOR.get(kind_of(item.link_kind, is_approval_gate=True), "") if actions else "",
         takes_output=takes_output,
-        editing=APPROVE_EDITED if actions and not why_not and not approvals.why_not_edit(item) else None,
+        editing=APPROVE_EDITED if actions and not why_not and not decisions.why_not_edit(item) else None,
         why_not_edit=NOT_EDITED
         if rules.is_voted_on and item.link_kind == LinkKind.GATE and not why_not
         else "",
@@ -327,7 +327,7 @@ def _claim(by: Principal, item: Activity, answer: Answer) -> Activity:
 
 
 def _withdraw(by: Principal, item: Activity, answer: Answer) -> Activity:
-    return approvals.withdraw(item.tenant_id, item.pk, by=api.voter_of(by), reason=answer.notes)
+    return decisions.withdraw(item.tenant_id, item.pk, by=api.voter_of(by), reason=answer.notes)
 
 
 def _retry(by: Principal, item: Activity, answer: Answer) -> Activity:

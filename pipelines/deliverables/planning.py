@@ -20,7 +20,7 @@ from django.db.models import F
 from activities import activity_tree, cancellation, states
 from activities.alerts import raise_alert
 from activities.decision_rules import GENERAL_ROLE
-from activities.human_tasks import approvals
+from activities.human_tasks import revisions
 from activities.models import Activity, OutputSpool
 from activities.models.alert import AlertKind
 from activities.states import LinkKind, Status, WakeReason
@@ -187,7 +187,7 @@ def _refuse_plan(period: DeliverablePeriod, activity_id: UUID, errors: Sequence[
         _give_up(period, refused, listed)
         return
     notes = f"The plan was refused. Correct it and answer with the whole plan again.\n{listed}"
-    _update(period, planner_activity_id=approvals.submit_revision(refused, notes=notes, actor=ACTOR))
+    _update(period, planner_activity_id=revisions.submit_revision(refused, notes=notes, actor=ACTOR))
 
 
 def _give_up(period: DeliverablePeriod, refused: Activity, errors: str) -> None:

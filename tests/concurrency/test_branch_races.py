@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from activities import cancellation
-from activities.human_tasks import approvals
+from activities.human_tasks import decisions
 from activities.maintenance import invariants
 from pipelines import progression
 from pipelines.cancellation import cancel_run
@@ -32,7 +32,7 @@ def start(engine: Engine, acme: Tenant) -> Iterator[Start]:
 def approvals_of(flow: Flow, step: str = "write") -> list[Callable[[], object]]:
     """Return the calls that settle each branch of a step."""
     branches = flow.activities(step=step, link_kind=None)
-    return [partial(approvals.approve, flow.tenant.pk, each.pk, actor="ann") for each in branches]
+    return [partial(decisions.approve, flow.tenant.pk, each.pk, actor="ann") for each in branches]
 
 
 def write(count: int) -> dict[str, object]:
@@ -101,7 +101,7 @@ def test_an_end_that_is_reported_twice_counts_once(start: Start, acme: Tenant) -
 
     flow = start(write(2), step("join", "write")).drain(write=None)
     first, _ = flow.activities(step="write", link_kind=None)
-    approvals.approve(acme.pk, first.pk, actor="ann")
+    decisions.approve(acme.pk, first.pk, actor="ann")
 
     with tenant_scope(acme.pk):
         progression.advance(flow.engine.get(acme, first.pk))

@@ -16,7 +16,7 @@ from activities import cancellation, dead_letters, relay
 from activities.decision_rules import Voter
 from activities.exceptions import AlreadyDecided, AlreadyVoted, TransitionRefused
 from activities.execution.results import Answer, record_completed, record_completed_together
-from activities.human_tasks import approvals, deadlines
+from activities.human_tasks import deadlines, decisions
 from activities.models import Activity, Alert, DeadLetter, Vote, Wake
 from activities.run_tokens import RunToken
 from agents.contracts import Accepted, Completed, Output
@@ -46,8 +46,8 @@ def test_one_of_twenty_simultaneous_decisions_counts_and_wakes_each_activity_onc
 ) -> None:
     ids = engine.submit(acme, count=10)
     approval = open_approval(acme, ids)
-    yes = [partial(approvals.approve, acme.pk, approval, actor=f"yes {n}") for n in range(10)]
-    no = [partial(approvals.reject, acme.pk, approval, actor=f"no {n}", notes="no") for n in range(10)]
+    yes = [partial(decisions.approve, acme.pk, approval, actor=f"yes {n}") for n in range(10)]
+    no = [partial(decisions.reject, acme.pk, approval, actor=f"no {n}", notes="no") for n in range(10)]
 
     outcomes = simultaneously(*yes, *no)
     engine.drain()
@@ -63,7 +63,7 @@ def test_over_http_losing_deciders_learn_who_decided_what_and_when(
 ) -> None:
     approval = open_approval(acme, engine.submit(acme))
     clients = [api("reviewer", name=f"r{number}") for number in range(20)]
-    decisions = [
+    requests = [
         partial(
             client.post, f"/api/v1/approvals/{approval}/decide/",
             {"decision": ("approved", "rejected")[number % 2], "notes": "x"},
@@ -71,7 +71,7 @@ def test_over_http_losing_deciders_learn_who_decided_what_and_when(
         for number, client in enumerate(clients)
     ]  # fmt: skip
 
-    answers = simultaneously(*decisions)
+    answers = simultaneously(*requests)
 
     assert Counter(answer.status_code for answer in answers) == {200: 1, 409: 19}
     (won,) = [answer.json() for answer in answers if answer.status_code == 200]
@@ -89,7 +89,7 @@ def test_a_decision_at_its_due_time_has_one_outcome(engine: Engine, acme: Tenant
         late = engine.get(acme, approval).created_at + timedelta(seconds=60)
 
         decided, passed = simultaneously(
-            partial(approvals.approve, acme.pk, approval, actor="Ann"), partial(deadlines.pass_due, late)
+            partial(decisions.approve, acme.pk, approval, actor="Ann"), partial(deadlines.pass_due, late)
         )
         engine.drain()
 
@@ -132,7 +132,7 @@ def test_a_decision_about_work_that_ends_at_the_same_moment_reaches_its_agent(
 
     with ThreadPoolExecutor(1) as pool:
         with tenant_scope(acme.pk):
-            approvals.approve(acme.pk, approval, actor="Ann")
+            decisions.approve(acme.pk, approval, actor="Ann")
             recording = pool.submit(in_another_thread, record)
             in_another_thread(lambda: eventually(lambda: somebody_waits_for_a_lock() or recording.done()))
         recording.result()
@@ -155,8 +155,8 @@ def test_a_decision_and_a_simultaneous_withdrawal_wake_once(engine: Engine, acme
         activity_id, approval = accept_and_create(engine, acme, "create_approval", DIRECTION)
 
         outcomes = simultaneously(
-            partial(approvals.approve, acme.pk, approval, actor="Ann"),
-            partial(approvals.withdraw, acme.pk, approval, by=voter("Bob")),
+            partial(decisions.approve, acme.pk, approval, actor="Ann"),
+            partial(decisions.withdraw, acme.pk, approval, by=voter("Bob")),
         )
         engine.drain()
 
@@ -172,7 +172,7 @@ def test_a_decision_during_the_cancellation_of_its_activities_leaves_nothing_wai
         approval = open_approval(acme, ids)
 
         outcomes = simultaneously(
-            partial(approvals.approve, acme.pk, approval, actor="Ann"),
+            partial(decisions.approve, acme.pk, approval, actor="Ann"),
             *[partial(cancellation.cancel, acme.pk, activity_id, actor="Bob") for activity_id in ids[:2]],
         )
 
@@ -203,7 +203,7 @@ def test_simultaneous_decisions_about_the_same_activities_never_deadlock(
         ids = engine.submit(acme, count=6)
         pair = [open_approval(acme, ids), open_approval(acme, ids[::-1])]
 
-        outcomes = simultaneously(*[partial(approvals.approve, acme.pk, one, actor="Ann") for one in pair])
+        outcomes = simultaneously(*[partial(decisions.approve, acme.pk, one, actor="Ann") for one in pair])
         engine.drain()
 
         assert kinds_of(outcomes) == {"Activity": 2}, outcomes
@@ -243,7 +243,7 @@ def test_simultaneous_votes_are_all_counted_and_decide_once(engine: Engine, acme
         approval = open_approval(acme, [activity_id], quorum=3, voters=5)
 
         outcomes = simultaneously(
-            *[partial(approvals.approve, acme.pk, approval, actor=voter(f"v{n}")) for n in range(5)]
+            *[partial(decisions.approve, acme.pk, approval, actor=voter(f"v{n}")) for n in range(5)]
         )
         engine.drain()
 
@@ -257,7 +257,7 @@ def test_simultaneous_votes_are_all_counted_and_decide_once(engine: Engine, acme
 def test_a_person_who_votes_twice_at_once_has_one_vote(engine: Engine, acme: Tenant) -> None:
     approval = open_approval(acme, quorum=2)
 
-    outcomes = simultaneously(*[partial(approvals.approve, acme.pk, approval, actor=voter("Ann"))] * 6)
+    outcomes = simultaneously(*[partial(decisions.approve, acme.pk, approval, actor=voter("Ann"))] * 6)
 
     assert kinds_of(outcomes) == {"Activity": 1, AlreadyVoted.__name__: 5}
     assert engine.status(acme, approval) == "in_progress"

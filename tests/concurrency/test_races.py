@@ -13,7 +13,7 @@ import pytest
 from activities import cancellation, dispatch, quick_work, tasks
 from activities.exceptions import AlreadyDecided, RunSuperseded, TransitionRefused
 from activities.execution import results
-from activities.human_tasks import approvals
+from activities.human_tasks import decisions
 from activities.models import Activity, ActivityEvent
 from activities.run_tokens import RunToken
 from agents.contracts import Accepted, Completed, Output
@@ -37,12 +37,12 @@ def test_one_of_twenty_simultaneous_decisions_wins_and_the_others_learn_who_deci
     engine: Engine, acme: Tenant
 ) -> None:
     activity_id = gated(engine, acme)
-    decisions = [partial(approvals.approve, acme.pk, activity_id, actor=f"approver {n}") for n in range(10)]
-    decisions += [
-        partial(approvals.reject, acme.pk, activity_id, actor=f"rejecter {n}", notes="no") for n in range(10)
+    deciders = [partial(decisions.approve, acme.pk, activity_id, actor=f"approver {n}") for n in range(10)]
+    deciders += [
+        partial(decisions.reject, acme.pk, activity_id, actor=f"rejecter {n}", notes="no") for n in range(10)
     ]
 
-    outcomes = simultaneously(*decisions)
+    outcomes = simultaneously(*deciders)
 
     won = [outcome for outcome in outcomes if isinstance(outcome, Activity)]
     lost = [outcome for outcome in outcomes if isinstance(outcome, AlreadyDecided)]
@@ -65,8 +65,8 @@ def test_deciding_by_the_gate_and_by_the_activity_at_once_never_deadlocks(
             gate_id = Activity.objects.get(parent_id=activity_id, link_kind="gate").pk
 
         outcomes = simultaneously(
-            partial(approvals.approve, acme.pk, activity_id, actor="a"),
-            partial(approvals.reject, acme.pk, gate_id, actor="b", notes="no"),
+            partial(decisions.approve, acme.pk, activity_id, actor="a"),
+            partial(decisions.reject, acme.pk, gate_id, actor="b", notes="no"),
             partial(cancellation.cancel, acme.pk, activity_id, actor="c"),
         )
 

@@ -12,7 +12,7 @@ import pytest
 
 from activities import cancellation
 from activities.decision_rules import DecisionRules, Later
-from activities.human_tasks import approvals, deadlines
+from activities.human_tasks import deadlines, decisions
 from activities.models import Activity, Alert, Deadline
 from activities.submission import NewActivity, submit
 from pipelines import versions
@@ -190,7 +190,7 @@ def test_deadlines_of_decided_and_cancelled_approvals_have_no_effect(engine: Eng
     answered, withdrawn = (
         open_approval(acme, due_seconds=60, on_timeout="reject", reminders=(Later(30),)) for _ in "12"
     )
-    approvals.approve(acme.pk, answered, actor="Ann")
+    decisions.approve(acme.pk, answered, actor="Ann")
     cancellation.cancel(acme.pk, withdrawn, actor="Ann")
     late = created_at(acme, withdrawn) + timedelta(seconds=60)
 

@@ -9,7 +9,7 @@ import pytest
 from django.db.models.functions import Now
 
 from activities import background_tasks, cancellation
-from activities.human_tasks import approvals
+from activities.human_tasks import decisions
 from activities.models import Activity
 from agents.contracts import Accepted, AgentRequest, AgentResult
 from pipelines import waiting_steps
@@ -134,7 +134,7 @@ def test_the_time_pauses_for_a_decision_and_starts_again_with_it(start: Start, a
     flow.engine.drain()
     while_undecided = fail_overdue_after(61), fail_overdue_after(125)
 
-    approvals.approve(acme.pk, flow.activity(step="ok").pk, actor="ann")
+    decisions.approve(acme.pk, flow.activity(step="ok").pk, actor="ann")
     flow.engine.drain()
     with tenant_scope(acme.pk):
         # The decision came late within the new period.
@@ -183,7 +183,7 @@ def test_the_time_starts_again_after_a_rejection(start: Start, acme: Tenant) -> 
     gate = step("ok", "text", human_role="editor", is_approval_gate=True, dependency_timeout_seconds=60)
     flow = start(step("text"), gate).drain()
 
-    approvals.reject(acme.pk, flow.activity(step="ok").pk, actor="ann", notes="no")
+    decisions.reject(acme.pk, flow.activity(step="ok").pk, actor="ann", notes="no")
     start_steps(flow, "text")
 
     assert flow.row("ok").waits_until is not None

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from activities import cancellation, dead_letters
 from activities.alerts import raise_alert
-from activities.human_tasks import approvals
+from activities.human_tasks import decisions
 from activities.models import Activity, DeadLetter
 from activities.models.alert import AlertKind
 from agents.contracts import AgentRequest, AgentResult
@@ -76,7 +76,7 @@ def test_a_gate_has_events_for_request_and_decision(engine: Engine, tenant: Tena
     [activity] = engine.submit(tenant, requires_approval=True)
     engine.drain()
 
-    approvals.approve(tenant.pk, activity, actor="user:eva")
+    decisions.approve(tenant.pk, activity, actor="user:eva")
 
     event_kinds = kinds(tenant)
     assert event_kinds.count("approval.requested") == 1

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from activities import cancellation, outputs, reassignment
-from activities.human_tasks import approvals, human_work
+from activities.human_tasks import decisions, human_work
 from console.inbox import detail
 from pipelines import waiting_steps
 from pipelines.cancellation import cancel_run
@@ -158,13 +158,13 @@ def test_each_branch_is_approved_or_rejected_separately(start: Start, acme: Tena
     flow.drain(plan=PLAN, write=lambda request: {**write_about_item(request), "round": request.wake_reason})
     first, second, third = flow.activities(step="write", link_kind=None)
 
-    approvals.approve(acme.pk, first.pk, actor="ann")
-    approvals.reject(acme.pk, second.pk, actor="ann", notes="again")
-    approvals.approve(acme.pk, third.pk, actor="ann")
+    decisions.approve(acme.pk, first.pk, actor="ann")
+    decisions.reject(acme.pk, second.pk, actor="ann", notes="again")
+    decisions.approve(acme.pk, third.pk, actor="ann")
     flow.drain()
     (revision,) = flow.activities(step="write", link_kind="revision_of")
     between = flow.states["write"], flow.row("write", 2)
-    approvals.approve(acme.pk, revision.pk, actor="ann")
+    decisions.approve(acme.pk, revision.pk, actor="ann")
     flow.drain()
 
     assert (revision.branch, revision.round, revision.params["item"]) == (2, 2, "hives")
@@ -183,10 +183,10 @@ def test_a_rejected_gate_after_a_fan_out_revises_every_branch(start: Start, acme
     flow.drain(plan=PLAN, write=lambda request: {**write_about_item(request), "why": request.wake_reason})
     gate_activity = flow.activity(step="sign-off")
 
-    approvals.reject(acme.pk, gate_activity.pk, actor="ann", notes="warmer")
+    decisions.reject(acme.pk, gate_activity.pk, actor="ann", notes="warmer")
     between = flow.states, flow.outcome, flow.row("write").unsettled_branches
     flow.drain()
-    approvals.approve(acme.pk, flow.activity(step="sign-off", round=2).pk, actor="ann")
+    decisions.approve(acme.pk, flow.activity(step="sign-off", round=2).pk, actor="ann")
     flow.drain()
 
     assert len(gate_activity.input["refs"]["write"]) == 3
@@ -228,9 +228,9 @@ def test_a_rejected_gate_for_an_item_fails_its_branch(start: Start, acme: Tenant
     flow = start(step("plan"), gate, step("join", "ok", on_upstream_failure="continue")).drain(plan=PLAN)
     first, second, third = flow.activities(step="ok")
 
-    approvals.approve(acme.pk, first.pk, actor="ann")
-    approvals.reject(acme.pk, second.pk, actor="ann", notes="no")
-    approvals.approve(acme.pk, third.pk, actor="ann")
+    decisions.approve(acme.pk, first.pk, actor="ann")
+    decisions.reject(acme.pk, second.pk, actor="ann", notes="no")
+    decisions.approve(acme.pk, third.pk, actor="ann")
     flow.drain()
 
     assert flow.branches("ok") == ["done", "failed", "done"]
@@ -255,8 +255,8 @@ def test_a_cancelled_branch_counts_as_failed(start: Start, acme: Tenant) -> None
     first, second, third = flow.activities(step="write", link_kind=None)
 
     cancellation.cancel(acme.pk, second.pk, actor="ann")
-    approvals.approve(acme.pk, first.pk, actor="ann")
-    approvals.approve(acme.pk, third.pk, actor="ann")
+    decisions.approve(acme.pk, first.pk, actor="ann")
+    decisions.approve(acme.pk, third.pk, actor="ann")
 
     assert flow.branches("write") == ["done", "failed", "done"]
     assert flow.outcome == ("failed", 0)

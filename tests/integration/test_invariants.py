@@ -18,7 +18,7 @@ from django.db import connections
 from activities import leases, outputs, relay
 from activities.admission import Exchange, exchange, rebuilding
 from activities.admission.exchange import Release
-from activities.human_tasks import approvals
+from activities.human_tasks import decisions
 from activities.maintenance import invariants
 from activities.models import Activity, ActivityRun, Wake, WorkerProcess
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output
@@ -389,7 +389,7 @@ def test_decisions_break_no_invariant(work: Work) -> None:
         waiting = Activity.objects.get(status="awaiting_approval")
         gate = Activity.objects.get(step="sign-off")
 
-    approvals.reject(work.tenant.pk, waiting.pk, actor="user:mia", notes="shorter")
-    approvals.approve(work.tenant.pk, gate.pk, actor="user:mia")
+    decisions.reject(work.tenant.pk, waiting.pk, actor="user:mia", notes="shorter")
+    decisions.approve(work.tenant.pk, gate.pk, actor="user:mia")
 
     assert invariants.check() == []

@@ -12,7 +12,7 @@ import pytest
 from activities import activity_tree, dead_letters, reassignment, relay, run_tokens, suspension
 from activities.decision_rules import DecisionRules, Later, Voter
 from activities.execution import agent_tools
-from activities.human_tasks import approvals, deadlines
+from activities.human_tasks import approvals, deadlines, decisions
 from activities.human_tasks.approvals import NewApproval
 from activities.maintenance import invariants
 from activities.run_tokens import RunToken
@@ -95,14 +95,14 @@ def _decide(work: Waiting) -> None:
     for decision in ("approve", "reject"):
         (draft,) = work.engine.submit(work.tenant, "qa", requires_approval=True)
         work.engine.drain()
-        approvals.decide(work.tenant.pk, draft, decision, by=Voter("user:ines"), notes="because")
+        decisions.decide(work.tenant.pk, draft, decision, by=Voter("user:ines"), notes="because")
     held, woken, started = work.engine.submit(work.tenant, UNSERVED, count=3)
     still_open = work.approval(held, started, rules=SEVERAL)
-    approvals.approve(
+    decisions.approve(
         work.tenant.pk, still_open, actor=Voter("user:noa", identity="user:noa"), chosen_option="long"
     )
     decided = work.approval(woken, rules=DecisionRules())
-    approvals.approve(work.tenant.pk, decided, actor="user:noa")
+    decisions.approve(work.tenant.pk, decided, actor="user:noa")
 
 
 def _fail(work: Waiting) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from activities import cancellation, wait_reasons
 from activities.exceptions import AlreadyDecided, TransitionRefused
-from activities.human_tasks import approvals
+from activities.human_tasks import decisions
 from activities.models import Activity
 from pipelines import progression, starting, versions
 from pipelines.cancellation import cancel_run
@@ -141,7 +141,7 @@ def test_the_next_step_starts_after_an_approval(engine: Engine, acme: Tenant) ->
     engine.drain()
     waiting, gate = flow.activities()
 
-    approvals.approve(acme.pk, gate.pk, actor="ann", notes="fine")
+    decisions.approve(acme.pk, gate.pk, actor="ann", notes="fine")
     engine.drain()
 
     brief = engine.get(acme, waiting.pk)
@@ -163,7 +163,7 @@ def test_a_rejection_starts_a_revision_with_the_output_and_the_notes_which_needs
     engine.drain()
     first = flow.activity(step="brief", assignee_type="agent")
 
-    approvals.reject(acme.pk, first.pk, actor="ann", notes="Add the costs.")
+    decisions.reject(acme.pk, first.pk, actor="ann", notes="Add the costs.")
     engine.drain()
 
     revision = flow.activity(link_kind="revision_of")
@@ -174,7 +174,7 @@ def test_a_rejection_starts_a_revision_with_the_output_and_the_notes_which_needs
     assert call.input["content"] == "source"
     assert "brief: done" in call.prompt
     assert "Add the costs." in call.prompt
-    approvals.approve(acme.pk, revision.pk, actor="ann")
+    decisions.approve(acme.pk, revision.pk, actor="ann")
     engine.drain()
     assert flow.outcome == ("completed", 0)
     assert engine.agent.calls[-1].input["content"] == "brief (revision): done"
@@ -187,7 +187,7 @@ def test_a_rejection_in_the_last_round_fails_the_step_and_escalates(
     flow = Flow(engine, acme, step("brief", requires_approval=True), step("text", "brief"))
     for _ in range(2):
         engine.drain()
-        approvals.reject(acme.pk, flow.activity(status="awaiting_approval").pk, actor="ann", notes="no")
+        decisions.reject(acme.pk, flow.activity(status="awaiting_approval").pk, actor="ann", notes="no")
 
     assert flow.outcome == ("failed", 0)
     assert flow.states == {"brief": "failed", "text": "skipped"}
@@ -209,11 +209,11 @@ def test_a_rejected_gate_step_starts_a_revision_and_needs_a_new_decision(
         step("text", "sign-off"),
     )
     engine.drain()
-    approvals.reject(acme.pk, flow.activity(step="sign-off").pk, actor="ann", notes="too long")
+    decisions.reject(acme.pk, flow.activity(step="sign-off").pk, actor="ann", notes="too long")
     engine.drain()
     again = flow.activity(step="sign-off", round=2)
 
-    approvals.approve(acme.pk, again.pk, actor="ann")
+    decisions.approve(acme.pk, again.pk, actor="ann")
     engine.drain()
 
     assert flow.outcome == ("completed", 0)
@@ -225,10 +225,10 @@ def test_the_refusal_of_a_second_decision_names_who_decided(engine: Engine, acme
     flow = Flow(engine, acme, step("brief", requires_approval=True))
     engine.drain()
     waiting = flow.activity(assignee_type="agent")
-    approvals.approve(acme.pk, waiting.pk, actor="ann")
+    decisions.approve(acme.pk, waiting.pk, actor="ann")
 
     with pytest.raises(AlreadyDecided, match="ann approved this at"):
-        approvals.reject(acme.pk, waiting.pk, actor="bob", notes="no")
+        decisions.reject(acme.pk, waiting.pk, actor="bob", notes="no")
 
     assert len(flow.activities()) == 2
 
@@ -237,7 +237,7 @@ def test_an_activity_that_does_not_await_approval_cannot_be_approved(engine: Eng
     (activity_id,) = engine.submit(acme)
 
     with pytest.raises(TransitionRefused):
-        approvals.approve(acme.pk, activity_id, actor="ann")
+        decisions.approve(acme.pk, activity_id, actor="ann")
 
 
 def test_cancelling_a_run_cancels_its_activities_and_gates(engine: Engine, acme: Tenant) -> None:
@@ -307,14 +307,14 @@ def test_a_revision_after_a_separate_gate_needs_the_approval_of_its_own_step_aga
         step("sign-off", "brief", human_role="editor", is_approval_gate=True),
     )
     engine.drain()
-    approvals.approve(acme.pk, flow.activity(step="brief", assignee_type="agent").pk, actor="legal")
-    approvals.reject(acme.pk, flow.activity(step="sign-off").pk, actor="ann", notes="too long")
+    decisions.approve(acme.pk, flow.activity(step="brief", assignee_type="agent").pk, actor="legal")
+    decisions.reject(acme.pk, flow.activity(step="sign-off").pk, actor="ann", notes="too long")
     engine.drain()
 
     revision = flow.activity(link_kind="revision_of")
     assert revision.status == "awaiting_approval"
     assert not flow.activities(step="sign-off", round=2)
 
-    approvals.approve(acme.pk, revision.pk, actor="legal")
-    approvals.approve(acme.pk, flow.activity(step="sign-off", round=2).pk, actor="ann")
+    decisions.approve(acme.pk, revision.pk, actor="legal")
+    decisions.approve(acme.pk, flow.activity(step="sign-off", round=2).pk, actor="ann")
     assert flow.outcome == ("completed", 0)

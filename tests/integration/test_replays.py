@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from activities.decision_rules import Voter
-from activities.human_tasks import approvals
+from activities.human_tasks import decisions
 from pipelines import cancellation, versions
 from pipelines import replay as pipeline_replay
 from pipelines.exceptions import NotFound, NotReplayable, ReplayUnderWay, RunUnderWay
@@ -171,14 +171,14 @@ def test_a_replayed_gate_needs_a_new_decision_and_its_rejection_revises_work_of_
     gate = {"human_role": "editor", "is_approval_gate": True}
     flow = Flow(engine, tenant, step("a"), step("gate", "a", **gate), step("end", "gate")).drain(a={"n": 1})
     boss = Voter("boss", identity="user:1", human_roles=(), decides_all=True)
-    approvals.decide(tenant.pk, gate_of(flow), "approve", by=boss)
+    decisions.decide(tenant.pk, gate_of(flow), "approve", by=boss)
     flow.drain()
 
     replay = replay_from(flow, "gate")
     assert gate_of(replay) != gate_of(flow)
-    approvals.decide(tenant.pk, gate_of(replay), "reject", by=boss, notes="Better.")
+    decisions.decide(tenant.pk, gate_of(replay), "reject", by=boss, notes="Better.")
     replay.drain(a={"n": 2})
-    approvals.decide(tenant.pk, gate_of(replay), "approve", by=boss)
+    decisions.decide(tenant.pk, gate_of(replay), "approve", by=boss)
     replay.drain()
 
     assert replay.outcome == ("completed", 0)

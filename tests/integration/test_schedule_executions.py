@@ -12,7 +12,7 @@ import pytest
 from django.db import connections
 
 from activities import cancellation, dead_letters, reassignment, relay, rescheduling
-from activities.human_tasks import approvals
+from activities.human_tasks import decisions
 from activities.models import Activity, DeadLetter
 from agents import configuration
 from agents.contracts import AgentResult, Completed, Output, Usage
@@ -341,11 +341,11 @@ def test_a_job_follows_the_revision_of_a_rejected_result(engine: Engine, tenant:
     before_decision = statuses(tenant)
     gate = next(each for each in activities_of(tenant) if each.link_kind == "gate")
 
-    approvals.reject(tenant.pk, gate.parent_id, actor="ann", notes="shorter")
+    decisions.reject(tenant.pk, gate.parent_id, actor="ann", notes="shorter")
     revision = jobs(tenant)[0].activity_id
     after = statuses(tenant)
     engine.drain()
-    approvals.approve(tenant.pk, revision, actor="ann")
+    decisions.approve(tenant.pk, revision, actor="ann")
 
     assert (len(execution_ids), before_decision, after) == (1, ["running"], ["running"])
     assert revision not in (None, gate.parent_id)

@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 
 from activities import cancellation, dead_letters
 from activities.decision_rules import Later
-from activities.human_tasks import approvals
+from activities.human_tasks import decisions
 from activities.maintenance import recovery
 from activities.models import Activity
 from activities.states import LinkKind
@@ -273,7 +273,7 @@ def test_the_timeline_of_an_agents_work_lists_its_tool_calls_and_what_they_creat
 def test_the_timeline_of_a_question_lists_votes_and_deadlines(api: Any, engine: Engine, acme: Tenant) -> None:
     rules: dict[str, Any] = {"reminders": (Later(60),), "escalation": (Later(300, "boss"),)}
     item = open_approval(acme, options=("a", "b"), quorum=2, due_seconds=600, **rules)
-    approvals.approve(acme.pk, item, actor=voter("Ann"), notes="Fine.", chosen_option="a")
+    decisions.approve(acme.pk, item, actor=voter("Ann"), notes="Fine.", chosen_option="a")
 
     (vote,) = moments(api, item, "vote")
     deadlines = moments(api, item, "deadline")

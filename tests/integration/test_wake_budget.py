@@ -11,7 +11,7 @@ import pytest
 from django.db import connections
 
 from activities import cancellation, dead_letters, outbox, relay
-from activities.human_tasks import approvals
+from activities.human_tasks import approvals, decisions
 from activities.models import Activity, Alert, DeadLetter
 from activities.states import WakeReason
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output, Usage
@@ -53,7 +53,7 @@ def keeps_asking(usage: Usage | None = None) -> Callable[[AgentRequest], AgentRe
 def answer_reviews(engine: Engine, tenant: Tenant, activity_id: UUID, times: int = 1) -> None:
     for _ in range(times):
         review = children(tenant, activity_id, "review")[-1]
-        approvals.reject(tenant.pk, review.pk, actor="Ann", notes="Once more.")
+        decisions.reject(tenant.pk, review.pk, actor="Ann", notes="Once more.")
         engine.drain()
 
 
@@ -318,7 +318,7 @@ def test_an_accepted_result_is_progress(engine: Engine, acme: Tenant, settings: 
     settings.ORCHESTRATOR_WAKE_BUDGET = 3
     activity_id, review = accept_and_create(engine, acme, "request_human_review", QUESTION)
     for _ in range(2):
-        approvals.reject(acme.pk, review, actor="Ann", notes="x")
+        decisions.reject(acme.pk, review, actor="Ann", notes="x")
         engine.drain()
         agent = AgentClient(engine.agent.calls[-1])
         record_wake(engine, acme, activity_id, "unblocked")
@@ -326,7 +326,7 @@ def test_an_accepted_result_is_progress(engine: Engine, acme: Tenant, settings: 
         engine.drain()
         review = AgentClient(engine.agent.calls[-1]).create_with("request_human_review", **QUESTION)
 
-    approvals.reject(acme.pk, review, actor="Ann", notes="x")
+    decisions.reject(acme.pk, review, actor="Ann", notes="x")
 
     assert engine.status(acme, activity_id) == "created"
 
@@ -339,13 +339,13 @@ def test_an_activity_without_budget_does_not_stop_others_that_the_same_decision_
     (stopped,) = engine.submit(acme)
     engine.drain()
     answer_reviews(engine, acme, stopped)
-    approvals.reject(acme.pk, children(acme, stopped, "review")[-1].pk, actor="Ann", notes="x")
+    decisions.reject(acme.pk, children(acme, stopped, "review")[-1].pk, actor="Ann", notes="x")
     engine.agent.behaviour = lambda request: Accepted()
     assert engine.status(acme, stopped) == "needs_review"
     cancellation.retry(acme.pk, stopped, actor="Ann")
     engine.drain()
     first = AgentClient(engine.agent.calls[-1]).create_with("create_approval", **DIRECTION)
-    approvals.reject(acme.pk, first, actor="Ann", notes="x")
+    decisions.reject(acme.pk, first, actor="Ann", notes="x")
     engine.drain()
     (fresh,) = engine.submit(acme, "dev")
     both = AgentClient(engine.agent.calls[-1]).create_with(
@@ -354,7 +354,7 @@ def test_an_activity_without_budget_does_not_stop_others_that_the_same_decision_
     with tenant_scope(acme.pk):
         approvals.link(acme.pk, both, [engine.get(acme, fresh)], actor="op", may_hold=[fresh])
 
-    approvals.approve(acme.pk, both, actor="Ann")
+    decisions.approve(acme.pk, both, actor="Ann")
 
     assert engine.status(acme, stopped) == "needs_review"
     assert engine.status(acme, fresh) == "created"

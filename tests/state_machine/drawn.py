@@ -22,7 +22,7 @@ indexes = st.integers(min_value=0, max_value=30)
 rules_of_decisions = st.sampled_from(RULES)
 roles = st.sampled_from((*ROLES, None))  # None: a person
 priorities = st.sampled_from((None, URGENT, NORMAL, BACKGROUND))
-decisions = st.sampled_from(("approve", "approve", "reject"))
+drawn_decisions = st.sampled_from(("approve", "approve", "reject"))
 voters = st.sampled_from(VOTERS)
 ends_of_calls = st.sampled_from(("result", "accepts", "again", "dies"))
 dates = st.sampled_from((None, True, False))  # None: unchanged; else set, or removed

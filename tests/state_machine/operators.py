@@ -9,7 +9,7 @@ from hypothesis.stateful import precondition, rule
 
 from activities import cancellation, dead_letters, reassignment, rescheduling
 from pipelines import cancellation as pipeline_cancellation
-from tests.state_machine.drawn import VOTERS, dates, decisions, fates, indexes, priorities, roles
+from tests.state_machine.drawn import VOTERS, dates, drawn_decisions, fates, indexes, priorities, roles
 from tests.state_machine.flow import Flow
 from tests.state_machine.life import FAILED, Refused
 from tests.state_machine.machine import pick
@@ -43,7 +43,7 @@ class Anything(People):
             self.retry(task, fate)
 
     @precondition(lambda self: self.model.tasks)
-    @rule(index=indexes, role=roles, decision=decisions)
+    @rule(index=indexes, role=roles, decision=drawn_decisions)
     def somebody_tries_everything_on_whatever_it_is(
         self, index: int, role: str | None, decision: str
     ) -> None:

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from activities import suspension
-from activities.human_tasks import approvals, human_work
+from activities.human_tasks import decisions, human_work
 from tests.state_machine.agents import Agents
-from tests.state_machine.drawn import VOTERS, decisions, fates, indexes, rules_of_decisions, voters
+from tests.state_machine.drawn import VOTERS, drawn_decisions, fates, indexes, rules_of_decisions, voters
 from tests.state_machine.machine import pick
 from tests.state_machine.tasks import Rules, Task
 from tests.state_machine.world import stored_rules, voter
@@ -28,7 +28,7 @@ class People(Agents):
     # Decisions.
 
     @precondition(lambda self: self.open_decisions())
-    @rule(index=indexes, decision=decisions, who=voters, by_work=st.booleans(), fate=fates)
+    @rule(index=indexes, decision=drawn_decisions, who=voters, by_work=st.booleans(), fate=fates)
     def a_person_decides(self, index: int, decision: str, who: str, by_work: bool, fate: str) -> None:
         if task := pick(self.open_decisions(), index):
             behind = task.parent if by_work and task.link == "gate" else None
@@ -39,7 +39,7 @@ class People(Agents):
 
     def decide(self, task: Task, decision: str, who: str, fate: str = "kept") -> None:
         really = partial(
-            approvals.decide, self.tenant, self.id_of(task), decision, by=voter(who), notes="because"
+            decisions.decide, self.tenant, self.id_of(task), decision, by=voter(who), notes="because"
         )
         self.happens(partial(self.model.decides, task, decision, who), really, fate)
 
@@ -90,7 +90,7 @@ class People(Agents):
     def an_approval_is_taken_back(self, index: int, fate: str) -> None:
         if task := pick([task for task in self.model.tasks if task.link == "approval"], index):
             really = partial(
-                approvals.withdraw, self.tenant, self.id_of(task), by=voter("people"), reason="no need"
+                decisions.withdraw, self.tenant, self.id_of(task), by=voter("people"), reason="no need"
             )
             self.happens(partial(self.model.withdraw, task), really, fate)
 

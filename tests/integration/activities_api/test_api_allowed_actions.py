@@ -15,7 +15,7 @@ from activities import cancellation, dead_letters, transitions
 from activities.activity_tree import SUCCESSORS
 from activities.api.activities import ActivityViewSet
 from activities.decision_rules import Voter
-from activities.human_tasks import approvals
+from activities.human_tasks import decisions
 from activities.models import Activity
 from activities.states import LIVE, LinkKind, Status
 from activities.submission import NewActivity, submit
@@ -71,7 +71,7 @@ def create_everything(engine: Engine, tenant: Tenant) -> None:
         ("create_subtask", {"name": "part", "human_role": "editor", "blocking": True}),
     ):
         accept_and_create(engine, tenant, tool, arguments)
-    for decide in (None, approvals.approve, approvals.reject):
+    for decide in (None, decisions.approve, decisions.reject):
         gated, agent = accept_work(
             engine, tenant, requires_approval=True, metadata={"approver_role": "editor"}
         )
@@ -214,7 +214,7 @@ def test_a_reviewer_sees_exactly_what_is_accepted(
 def test_only_those_who_may_still_vote_see_the_decision(engine: Engine, acme: Tenant) -> None:
     (held,) = engine.submit(acme)
     vote = open_approval(acme, [held], human_role="editor", quorum=2, voters=3)
-    approvals.approve(acme.pk, vote, actor=Voter("user:bob", identity="user:2"))
+    decisions.approve(acme.pk, vote, actor=Voter("user:bob", identity="user:2"))
     callers = {
         "may vote": client_of(acme, Role.REVIEWER),
         "has another human role": client_of(acme, Role.REVIEWER, human_roles=("devops",)),

@@ -15,7 +15,7 @@ from django.urls import reverse
 
 from activities.admin.activity import possible_actions
 from activities.execution import agent_tools
-from activities.human_tasks import approvals
+from activities.human_tasks import decisions
 from activities.models import Activity
 from activities.run_tokens import RunToken
 from activities.states import Status
@@ -199,7 +199,7 @@ def test_a_blocker_can_be_resolved_from_the_blocked_activity(
 def test_an_action_handles_each_row_separately_and_says_why_it_skipped_one(
     waiting: Activity, failed: Activity, engine: Engine, tenant: Tenant, root: Client
 ) -> None:
-    approvals.approve(tenant.pk, waiting.pk, actor="user:mia")
+    decisions.approve(tenant.pk, waiting.pk, actor="user:mia")
     engine.agent.behaviour = lambda request: done()
     (second,) = engine.submit(tenant, "dev", requires_approval=True)
     engine.drain()

@@ -9,7 +9,7 @@ from django.test import Client
 
 from activities import dead_letters
 from activities.decision_rules import Later, Voter
-from activities.human_tasks import approvals
+from activities.human_tasks import decisions
 from activities.models import Activity, Approval, DeadLetter, Deadline, ToolCall
 from agents.contracts import Accepted
 from tenants.context import system_scope
@@ -33,7 +33,7 @@ def test_an_approval_shows_its_question_votes_and_waiting_activities(
 ) -> None:
     (activity_id,) = engine.submit(acme)
     approval = open_approval(acme, [activity_id], quorum=2, options=("Honey", "Hives"), due_seconds=60)
-    approvals.approve(
+    decisions.approve(
         acme.pk, approval, actor=Voter("Ann", identity="user:1"), chosen_option="Hives", notes="<b>yes</b>"
     )
 

@@ -24,7 +24,7 @@ from activities import (
 )
 from activities.admission import exchange, limits
 from activities.execution import results
-from activities.human_tasks import approvals, deadlines
+from activities.human_tasks import deadlines, decisions
 from activities.mailboxes.producer import NewItem, open_mailbox, post
 from activities.maintenance import recovery
 from activities.maintenance.invariants import check
@@ -189,7 +189,7 @@ def test_a_wake_during_a_failing_run_waits_for_the_retry(engine: Engine, accepti
     engine.serve(accepting, retry=RETRY_LATER)
     activity_id, agent = accept_work(engine, accepting)
     approval = open_approval(accepting, [activity_id])
-    approvals.approve(accepting.pk, approval, actor="Ann")
+    decisions.approve(accepting.pk, approval, actor="Ann")
 
     agent.post("fail", FAULT)
     settle(engine)
@@ -208,7 +208,7 @@ def test_work_that_waits_for_its_budget_still_does_after_a_decision(engine: Engi
     (activity_id,) = engine.submit(acme)
     engine.drain()
     approval = open_approval(acme, [activity_id])
-    approvals.approve(acme.pk, approval, actor="Ann")
+    decisions.approve(acme.pk, approval, actor="Ann")
     settle(engine)
 
     assert engine.agent.calls == []
@@ -244,7 +244,7 @@ def test_a_rate_still_applies_after_a_decision(engine: Engine, acme: Tenant) -> 
     engine.serve(acme, "qa", rate={"per_second": 0.01, "capacity": 1})
     first, second = engine.submit(acme, count=2)
     approval = open_approval(acme, [first, second])
-    approvals.approve(acme.pk, approval, actor="Ann")
+    decisions.approve(acme.pk, approval, actor="Ann")
 
     engine.drain()
     settle(engine)
@@ -252,7 +252,7 @@ def test_a_rate_still_applies_after_a_decision(engine: Engine, acme: Tenant) -> 
     assert len(engine.agent.calls) == 1, "one start each 100 s"
     (waiting,) = {first, second} - {call.activity_id for call in engine.agent.calls}
     later = open_approval(acme, [waiting])
-    approvals.approve(acme.pk, later, actor="Ann")
+    decisions.approve(acme.pk, later, actor="Ann")
     settle(engine)
     assert len(engine.agent.calls) == 1
 
@@ -263,7 +263,7 @@ def test_a_pause_still_applies_after_a_decision(engine: Engine, acme: Tenant, wh
     approval = open_approval(acme, [activity_id])
     set_paused(acme, whose, True)
 
-    approvals.approve(acme.pk, approval, actor="Ann")
+    decisions.approve(acme.pk, approval, actor="Ann")
     settle(engine)
 
     assert (engine.agent.calls, wait_reasons.why(acme.pk, activity_id).code) == ([], "paused")
@@ -287,7 +287,7 @@ def test_work_that_expired_before_the_answer_never_starts(engine: Engine, acme: 
     approval = open_approval(acme, [activity_id])
     set_expiry(acme, activity_id)
 
-    approvals.approve(acme.pk, approval, actor="Ann")
+    decisions.approve(acme.pk, approval, actor="Ann")
     settle(engine)
     recovery.expire_stale()
 
@@ -421,13 +421,13 @@ def test_a_rejection_during_the_last_answer_leaves_no_revision_held(
 
     def answer() -> None:
         with tenant_scope(accepting.pk):
-            approvals.approve(accepting.pk, open_question, actor="Bob")
+            decisions.approve(accepting.pk, open_question, actor="Bob")
             answer_written.set()
             eventually(somebody_waits_for_a_lock, seconds=60)
 
     def reject() -> None:
         assert answer_written.wait(60)
-        approvals.reject(accepting.pk, gate, actor="Ann", notes="Shorter")
+        decisions.reject(accepting.pk, gate, actor="Ann", notes="Shorter")
 
     assert simultaneously(answer, reject) == [None, None]
     settle(engine)
@@ -457,7 +457,7 @@ def test_a_question_opened_and_answered_while_a_result_waits_for_the_lock_still_
             is_locked.set()
             eventually(somebody_waits_for_a_lock, seconds=60)
             questions.append(open_approval(acme, [work]))
-            approvals.approve(acme.pk, questions[0], actor="Bob")
+            decisions.approve(acme.pk, questions[0], actor="Bob")
 
     assert simultaneously(open_and_answer, engine.deliver) == [None, True]
     settle(engine)
@@ -507,7 +507,7 @@ def test_an_expired_approval_counts_as_one_of_several_answers(engine: Engine, ac
     deadlines.pass_due(due.at)
     settle(engine)
     assert (engine.agent.calls, engine.status(acme, other)) == ([], "created")
-    approvals.approve(acme.pk, other, actor="Ann")
+    decisions.approve(acme.pk, other, actor="Ann")
     settle(engine)
 
     assert [wake.get("outcome") for wake in wakes_per_call(engine, activity_id)[0]] == [
@@ -526,12 +526,12 @@ def test_work_waits_for_its_own_review_and_for_an_operators_approval(
     approval = open_approval(accepting, [activity_id])
     steps = [review, approval] if order == "review first" else [approval, review]
 
-    approvals.approve(accepting.pk, steps[0], actor="Ann")
+    decisions.approve(accepting.pk, steps[0], actor="Ann")
     settle(engine)
     assert engine.status(accepting, activity_id) == "awaiting_review"
     assert engine.status(accepting, steps[1]) == "created", "an answer does not close another question"
     why = wait_reasons.why(accepting.pk, activity_id)
-    approvals.approve(accepting.pk, steps[1], actor="Bob")
+    decisions.approve(accepting.pk, steps[1], actor="Bob")
     settle(engine)
 
     assert (why.code, why.holder) == (
@@ -549,12 +549,12 @@ def test_an_agents_own_approval_is_not_answered_by_another_approval(
     approval = open_approval(accepting, [activity_id])
     own = agent.create_with("create_approval", **DIRECTION)
 
-    approvals.approve(accepting.pk, approval, actor="Ann")
+    decisions.approve(accepting.pk, approval, actor="Ann")
     assert (engine.status(accepting, activity_id), engine.status(accepting, own)) == (
         "awaiting_review",
         "created",
     )
-    approvals.approve(accepting.pk, own, actor="Bob")
+    decisions.approve(accepting.pk, own, actor="Bob")
     settle(engine)
 
     assert [wake["approval"] for wake in wakes_per_call(engine, activity_id)[1]] == [str(approval), str(own)]
@@ -591,7 +591,7 @@ def test_unblocked_work_still_waits_for_its_approval(engine: Engine, accepting: 
     suspension.resolve_blocker(accepting.pk, resolution, actor="Ann", note="It is up")
     settle(engine)
     assert (engine.status(accepting, activity_id), len(engine.agent.calls)) == ("awaiting_review", 1)
-    approvals.approve(accepting.pk, approval, actor="Ann")
+    decisions.approve(accepting.pk, approval, actor="Ann")
     settle(engine)
 
     assert reason_before.code == "human"
@@ -650,12 +650,12 @@ def test_no_run_starts_while_a_question_is_open_however_the_last_one_ended(
         results.record_stalled(run_token_of(accepting, activity_id))
     else:
         earlier = open_approval(accepting, [activity_id])
-        approvals.approve(accepting.pk, earlier, actor="Ann")
+        decisions.approve(accepting.pk, earlier, actor="Ann")
         agent.post("complete", RESULT)
 
     pass_delays(engine, accepting)
     assert (engine.status(accepting, activity_id), len(engine.agent.calls)) == ("awaiting_review", 1)
-    approvals.approve(accepting.pk, approval, actor="Ann")
+    decisions.approve(accepting.pk, approval, actor="Ann")
     settle(engine)
 
     assert len(engine.agent.calls) == 2
@@ -670,7 +670,7 @@ def test_failed_work_receives_a_decision_when_it_is_retried(engine: Engine, acme
     approval = open_approval(acme, [activity_id])
     still_open = open_approval(acme, [activity_id])
 
-    approvals.approve(acme.pk, approval, actor="Ann")
+    decisions.approve(acme.pk, approval, actor="Ann")
     settle(engine)
     assert links_of(acme, approval)[activity_id] == (
         "skipped", "It has failed. If it is retried, it starts with the answer.",
@@ -678,7 +678,7 @@ def test_failed_work_receives_a_decision_when_it_is_retried(engine: Engine, acme
     cancellation.retry(acme.pk, activity_id, actor="Ann")
     settle(engine)
     assert (engine.status(acme, activity_id), len(engine.agent.calls)) == ("awaiting_review", 1)
-    approvals.approve(acme.pk, still_open, actor="Ann")
+    decisions.approve(acme.pk, still_open, actor="Ann")
     settle(engine)
 
     assert reasons(engine, activity_id) == [["new_task"], ["new_task", "review_approved", "review_approved"]]
@@ -689,7 +689,7 @@ def test_cancelling_held_work_closes_questions_about_it_alone(engine: Engine, ac
     about_one, about_both = open_approval(acme, [first]), open_approval(acme, [first, second])
 
     cancellation.cancel(acme.pk, first, actor="Ann")
-    approvals.approve(acme.pk, about_both, actor="Ann")
+    decisions.approve(acme.pk, about_both, actor="Ann")
     pass_delays(engine, acme)
 
     assert (engine.status(acme, about_one), engine.status(acme, first)) == ("cancelled", "cancelled")
@@ -701,12 +701,12 @@ def test_a_successor_receives_earlier_decisions_and_waits_for_open_ones_and_its_
 ) -> None:
     (activity_id,) = engine.submit(acme, not_before=datetime.now(UTC) + TOMORROW)
     first, second = open_approval(acme, [activity_id]), open_approval(acme, [activity_id])
-    approvals.approve(acme.pk, first, actor="Ann")
+    decisions.approve(acme.pk, first, actor="Ann")
 
     successor = reassignment.reassign(acme.pk, activity_id, actor="Ann", reason="better", agent_role="dev")
     settle(engine)
     assert engine.status(acme, successor.pk) == "awaiting_review"
-    approvals.approve(acme.pk, second, actor="Ann")
+    decisions.approve(acme.pk, second, actor="Ann")
     settle(engine)
     assert engine.agent.calls == []
     pass_delays(engine, acme)
@@ -732,8 +732,8 @@ def test_work_that_is_offered_again_after_a_withdrawal_gets_a_grant(engine: Engi
     relay.flush()
     with relay.collecting() as offers:
         approval = open_approval(acme, [activity_id])
-        approvals.approve(acme.pk, approval, actor="Ann")
-        approvals.approve(acme.pk, open_approval(acme, [activity_id]), actor="Ann")
+        decisions.approve(acme.pk, approval, actor="Ann")
+        decisions.approve(acme.pk, open_approval(acme, [activity_id]), actor="Ann")
 
     assert [grant.activity_id for grant in exchange(offers)] == [activity_id]
 
@@ -742,7 +742,7 @@ def test_concurrent_answers_start_the_work_once(engine: Engine, acme: Tenant) ->
     ids = engine.submit(acme, count=5)
     questions = [open_approval(acme, ids) for _ in range(4)]
 
-    outcomes = simultaneously(*(partial(approvals.approve, acme.pk, one, actor="Ann") for one in questions))
+    outcomes = simultaneously(*(partial(decisions.approve, acme.pk, one, actor="Ann") for one in questions))
     settle(engine)
 
     assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)]
@@ -753,7 +753,7 @@ def test_the_prompt_of_a_first_run_after_an_approval_does_not_contradict_itself(
     engine: Engine, acme: Tenant
 ) -> None:
     (activity_id,) = engine.submit(acme)
-    approvals.approve(acme.pk, open_approval(acme, [activity_id]), actor="Ann")
+    decisions.approve(acme.pk, open_approval(acme, [activity_id]), actor="Ann")
     engine.drain()
 
     (request,) = engine.agent.calls
@@ -772,7 +772,7 @@ def test_answers_before_the_last_one_do_not_use_the_wake_budget(
     questions = [open_approval(acme, [activity_id]) for _ in range(5)]
 
     for one in questions:
-        approvals.approve(acme.pk, one, actor="Ann")
+        decisions.approve(acme.pk, one, actor="Ann")
     settle(engine)
 
     assert engine.status(acme, activity_id) == "done"
@@ -836,7 +836,7 @@ def test_steps_after_a_decision_get_priority_unless_they_set_their_own(engine: E
     flow.drain()
     with tenant_scope(acme.pk):
         gate = Activity.objects.get(link_kind="gate")
-    approvals.approve(acme.pk, gate.pk, actor="Ann")
+    decisions.approve(acme.pk, gate.pk, actor="Ann")
     flow.drain()
 
     with tenant_scope(acme.pk):

@@ -13,7 +13,7 @@ from activities.exceptions import (
     DecisionForbidden,
     SubmissionInvalid,
 )
-from activities.human_tasks import approvals, deadlines
+from activities.human_tasks import deadlines, decisions
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output
 from tenants import clock
 from tenants.models import Tenant
@@ -40,11 +40,11 @@ def test_an_agent_wakes_with_the_outcome_of_its_approval(
     activity_id, approval = accept_and_create(engine, accepting, "create_approval", DIRECTION)
 
     if end == "approve":
-        approvals.approve(accepting.pk, approval, actor="Ann", notes="Nice")
+        decisions.approve(accepting.pk, approval, actor="Ann", notes="Nice")
     elif end == "reject":
-        approvals.reject(accepting.pk, approval, actor="Ann", notes="Nice")
+        decisions.reject(accepting.pk, approval, actor="Ann", notes="Nice")
     elif end == "withdraw":
-        approvals.withdraw(accepting.pk, approval, by=voter("Ann"), reason="Nice")
+        decisions.withdraw(accepting.pk, approval, by=voter("Ann"), reason="Nice")
     else:
         cancellation.cancel(accepting.pk, approval, actor="Ann", reason="Nice")
     engine.drain()
@@ -64,7 +64,7 @@ def test_the_chosen_option_is_part_of_the_wake_and_the_feedback(engine: Engine, 
         engine, accepting, "create_approval", {**DIRECTION, "options": ["Honey", "Hives"]}
     )
 
-    approvals.approve(accepting.pk, approval, actor="Ann", notes="Go on", chosen_option="Hives")
+    decisions.approve(accepting.pk, approval, actor="Ann", notes="Go on", chosen_option="Hives")
     engine.drain()
 
     wake = engine.agent.calls[-1].wakes[-1]
@@ -80,7 +80,7 @@ def test_an_approval_without_a_valid_option_is_refused_and_decides_nothing(
     )
 
     with pytest.raises(SubmissionInvalid, match="must be one of the options: 'a', 'b'"):
-        approvals.approve(accepting.pk, approval, actor="Ann", chosen_option=option)
+        decisions.approve(accepting.pk, approval, actor="Ann", chosen_option=option)
 
     assert engine.status(accepting, approval) == "created"
     assert engine.status(accepting, activity_id) == "awaiting_review"
@@ -90,19 +90,19 @@ def test_a_rejection_and_a_default_outcome_choose_no_option(engine: Engine, acme
     rejected = open_approval(acme, options=("a", "b"))
     expired = open_approval(acme, options=("a", "b"), due_seconds=60, on_timeout="reject")
 
-    approvals.reject(acme.pk, rejected, actor="Ann", notes="Neither.")
+    decisions.reject(acme.pk, rejected, actor="Ann", notes="Neither.")
     deadlines.pass_due(clock.now() + timedelta(seconds=61))
 
     assert [engine.status(acme, approval) for approval in (rejected, expired)] == ["rejected", "rejected"]
     with pytest.raises(AlreadyDecided, match="Ann rejected this at"):
-        approvals.approve(acme.pk, rejected, actor="Bob")
+        decisions.approve(acme.pk, rejected, actor="Bob")
 
 
 def test_a_decision_during_the_requesting_call_wakes_once_after_it(engine: Engine, acme: Tenant) -> None:
     def request_and_answer_at_once(request: AgentRequest) -> AgentResult:
         if request.wake_reason == "new_task":
             approval = AgentClient(request).create_with("create_approval", **DIRECTION)
-            in_another_thread(lambda: approvals.approve(acme.pk, approval, actor="Ann"))
+            in_another_thread(lambda: decisions.approve(acme.pk, approval, actor="Ann"))
             relay.flush()
             assert engine.take() is None, "the next run must not start during this call"
         return Completed(Output(content=request.wake_reason))
@@ -121,7 +121,7 @@ def test_a_decision_before_the_agents_202_wakes_once(engine: Engine, acme: Tenan
     def answer_before_accepting(request: AgentRequest) -> AgentResult:
         if request.wake_reason == "new_task":
             approval = AgentClient(request).create_with("create_approval", **DIRECTION)
-            in_another_thread(lambda: approvals.reject(acme.pk, approval, actor="Ann", notes="no"))
+            in_another_thread(lambda: decisions.reject(acme.pk, approval, actor="Ann", notes="no"))
             return Accepted()
         return Completed(Output(content="x"))
 
@@ -138,21 +138,21 @@ def test_only_the_requester_and_operators_withdraw_an_approval(engine: Engine, a
     approval = open_approval(acme, identity="user:Ann")
 
     with pytest.raises(DecisionForbidden, match="operator requested this"):
-        approvals.withdraw(acme.pk, approval, by=Voter("Bob", identity="user:Bob", decides_all=False))
-    approvals.withdraw(acme.pk, approval, by=Voter("Ann", identity="user:Ann", decides_all=False))
+        decisions.withdraw(acme.pk, approval, by=Voter("Bob", identity="user:Bob", decides_all=False))
+    decisions.withdraw(acme.pk, approval, by=Voter("Ann", identity="user:Ann", decides_all=False))
 
     with pytest.raises(AlreadyDecided, match="Ann withdrew this"):
-        approvals.approve(acme.pk, approval, actor="Bob")
+        decisions.approve(acme.pk, approval, actor="Bob")
     with pytest.raises(AlreadyDecided, match="Ann withdrew this"):
-        approvals.withdraw(acme.pk, approval, by=voter("Bob"))
+        decisions.withdraw(acme.pk, approval, by=voter("Bob"))
 
 
 def test_a_decided_approval_cannot_be_withdrawn(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme)
     approval = open_approval(acme, [activity_id])
-    approvals.approve(acme.pk, approval, actor="Ann")
+    decisions.approve(acme.pk, approval, actor="Ann")
 
     with pytest.raises(AlreadyDecided, match="Ann approved this"):
-        approvals.withdraw(acme.pk, approval, by=voter("Bob"))
+        decisions.withdraw(acme.pk, approval, by=voter("Bob"))
 
     assert engine.status(acme, activity_id) == "created"

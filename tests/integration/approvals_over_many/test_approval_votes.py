@@ -9,7 +9,7 @@ from activities.exceptions import (
     AlreadyVoted,
     DecisionForbidden,
 )
-from activities.human_tasks import approvals, deadlines
+from activities.human_tasks import deadlines, decisions
 from activities.models import Deadline
 from tenants.context import tenant_scope
 from tenants.models import Tenant
@@ -26,29 +26,29 @@ def test_two_of_three_must_agree_and_nobody_votes_twice(engine: Engine, acme: Te
         acme, [activity_id], quorum=2, voters=3, self_approval=False, identity="user:Asker"
     )
 
-    approvals.approve(acme.pk, approval, actor=voter("Ann"), notes="yes")
+    decisions.approve(acme.pk, approval, actor=voter("Ann"), notes="yes")
     with pytest.raises(AlreadyVoted, match=r"Ann has voted about this at .*: approved"):
-        approvals.approve(acme.pk, approval, actor=voter("Ann"))
+        decisions.approve(acme.pk, approval, actor=voter("Ann"))
     with pytest.raises(AlreadyVoted):
-        approvals.reject(acme.pk, approval, actor=voter("Ann"), notes="changed my mind")
+        decisions.reject(acme.pk, approval, actor=voter("Ann"), notes="changed my mind")
     with pytest.raises(DecisionForbidden, match="You requested this"):
-        approvals.approve(acme.pk, approval, actor=voter("Asker"))
-    approvals.reject(acme.pk, approval, actor=voter("Bob"), notes="no")
+        decisions.approve(acme.pk, approval, actor=voter("Asker"))
+    decisions.reject(acme.pk, approval, actor=voter("Bob"), notes="no")
     assert engine.status(acme, approval) == "in_progress"
 
-    approvals.approve(acme.pk, approval, actor=voter("Cleo"), notes="fine")
+    decisions.approve(acme.pk, approval, actor=voter("Cleo"), notes="fine")
 
     decided = engine.get(acme, approval)
     assert (decided.status, decided.reviewer_notes) == ("approved", "Ann: yes\n\nCleo: fine")
     with pytest.raises(AlreadyDecided, match="Cleo approved this"):
-        approvals.approve(acme.pk, approval, actor=voter("Dan"))
+        decisions.approve(acme.pk, approval, actor=voter("Dan"))
 
 
 def test_an_approval_is_rejected_once_its_quorum_is_out_of_reach(engine: Engine, acme: Tenant) -> None:
     approval = open_approval(acme, quorum=2, voters=3)
 
-    approvals.reject(acme.pk, approval, actor=voter("Ann"), notes="no")
-    approvals.reject(acme.pk, approval, actor=voter("Bob"), notes="no")
+    decisions.reject(acme.pk, approval, actor=voter("Ann"), notes="no")
+    decisions.reject(acme.pk, approval, actor=voter("Bob"), notes="no")
 
     assert engine.status(acme, approval) == "rejected"
 
@@ -58,9 +58,9 @@ def test_with_a_quorum_of_one_an_approval_suffices_and_a_rejection_does_not(
 ) -> None:
     approval = open_approval(acme, quorum=1, voters=3)
 
-    approvals.reject(acme.pk, approval, actor=voter("Ann"), notes="no")
+    decisions.reject(acme.pk, approval, actor=voter("Ann"), notes="no")
     status_before = engine.status(acme, approval)
-    approvals.approve(acme.pk, approval, actor=voter("Bob"))
+    decisions.approve(acme.pk, approval, actor=voter("Bob"))
 
     assert (status_before, engine.status(acme, approval)) == ("in_progress", "approved")
 
@@ -72,16 +72,16 @@ def test_the_option_with_the_most_votes_wins_and_of_equal_ones_the_first(
     equal = open_approval(acme, quorum=2, options=("a", "b"))
 
     for name, option in (("Ann", "a"), ("Bob", "b"), ("Cleo", "b")):
-        approvals.approve(acme.pk, most, actor=voter(name), chosen_option=option)
+        decisions.approve(acme.pk, most, actor=voter(name), chosen_option=option)
     for name, option in (("Ann", "b"), ("Bob", "a")):
-        approvals.approve(acme.pk, equal, actor=voter(name), chosen_option=option)
+        decisions.approve(acme.pk, equal, actor=voter(name), chosen_option=option)
 
     assert (engine.get(acme, most).chosen_option, engine.get(acme, equal).chosen_option) == ("b", "b")
 
 
 def test_a_default_outcome_needs_no_votes(engine: Engine, acme: Tenant) -> None:
     approval = open_approval(acme, quorum=2, voters=3, due_seconds=60, on_timeout="approve")
-    approvals.reject(acme.pk, approval, actor=voter("Ann"), notes="no")
+    decisions.reject(acme.pk, approval, actor=voter("Ann"), notes="no")
     with tenant_scope(acme.pk):
         (due,) = Deadline.objects.filter(activity_id=approval)
 
@@ -96,9 +96,9 @@ def test_the_requester_may_answer_only_with_self_approval(engine: Engine, acme: 
     allowed = open_approval(acme, quorum=quorum, identity="user:Ann")
     refused = open_approval(acme, quorum=quorum, identity="user:Ann", self_approval=False)
 
-    approvals.approve(acme.pk, allowed, actor=voter("Ann"))
+    decisions.approve(acme.pk, allowed, actor=voter("Ann"))
     with pytest.raises(DecisionForbidden):
-        approvals.reject(acme.pk, refused, actor=voter("Ann"), notes="x")
+        decisions.reject(acme.pk, refused, actor=voter("Ann"), notes="x")
 
     assert engine.status(acme, allowed) == ("approved" if quorum == 1 else "in_progress")
     assert engine.status(acme, refused) == "created"

@@ -10,7 +10,7 @@ from activities import cancellation, reassignment, tasks
 from activities.exceptions import (
     TransitionRefused,
 )
-from activities.human_tasks import approvals
+from activities.human_tasks import decisions
 from activities.models import Activity
 from pipelines import versions
 from pipelines.models import PipelineRun
@@ -39,7 +39,7 @@ def test_one_decision_wakes_fifty_activities_of_five_pipelines_each_with_the_opt
     cancellation.cancel(acme.pk, ended, actor="Ann")
     assert engine.agent.calls == [], "held work must not start"
 
-    approvals.approve(acme.pk, approval, actor="Ann", chosen_option="Honey")
+    decisions.approve(acme.pk, approval, actor="Ann", chosen_option="Honey")
     engine.drain()
 
     assert len(waiting) == 50
@@ -62,7 +62,7 @@ def test_granted_work_that_an_approval_then_holds_does_not_start(engine: Engine,
 
     assert engine.agent.calls == []
     assert engine.status(acme, activity_id) == "awaiting_review"
-    approvals.approve(acme.pk, approval, actor="Ann")
+    decisions.approve(acme.pk, approval, actor="Ann")
     engine.drain()
     assert [wake["reason"] for wake in wakes_per_call(engine, activity_id)[0]] == [
         "new_task",
@@ -80,7 +80,7 @@ def test_an_approval_without_waiting_work_is_closed(engine: Engine, acme: Tenant
 
     assert (status_before, engine.status(acme, approval)) == ("created", "cancelled")
     with pytest.raises(TransitionRefused, match=r"cancelled: obsolete \(Ann, 20.+Z\); it waits"):
-        approvals.approve(acme.pk, approval, actor="Ann")
+        decisions.approve(acme.pk, approval, actor="Ann")
 
 
 def test_a_successor_waits_for_approvals_about_the_reassigned_work(engine: Engine, acme: Tenant) -> None:
@@ -90,7 +90,7 @@ def test_a_successor_waits_for_approvals_about_the_reassigned_work(engine: Engin
     successor = reassignment.reassign(acme.pk, activity_id, actor="Ann", reason="better", agent_role="dev")
     engine.drain()
     assert (engine.status(acme, successor.pk), engine.agent.calls) == ("awaiting_review", [])
-    approvals.approve(acme.pk, approval, actor="Ann")
+    decisions.approve(acme.pk, approval, actor="Ann")
     engine.drain()
 
     assert engine.status(acme, successor.pk) == "done"
@@ -108,7 +108,7 @@ def test_requesting_and_deciding_take_equally_many_statements_for_fifty_activiti
         ids = engine.submit(acme, count=count)
         return (
             statements(lambda: created.append(open_approval(acme, ids))),
-            statements(lambda: approvals.approve(acme.pk, created[0], actor="Ann")),
+            statements(lambda: decisions.approve(acme.pk, created[0], actor="Ann")),
         )
 
     assert costs(5) == costs(50)

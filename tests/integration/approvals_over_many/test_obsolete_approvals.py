@@ -11,7 +11,7 @@ import pytest
 
 from activities import cancellation
 from activities.exceptions import TransitionRefused
-from activities.human_tasks import approvals, deadlines, human_work
+from activities.human_tasks import approvals, deadlines, decisions, human_work
 from activities.maintenance import recovery, system_jobs
 from activities.models import Activity, Alert
 from activities.submission import NewActivity, submit
@@ -63,7 +63,7 @@ def test_an_approval_leaves_the_inbox_with_the_last_of_its_activities(
     ended = ("skipped", "It was done and did not wait for this.")
     assert links_of(accepting, approval) == {first: ended, second: ended}
     with pytest.raises(TransitionRefused, match=rf"{approvals.ALL_ENDED} \(engine, 20.+Z\); it waits for no"):
-        approvals.approve(accepting.pk, approval, actor="Ann")
+        decisions.approve(accepting.pk, approval, actor="Ann")
     assert len(wakes_per_call(engine, first)) == len(wakes_per_call(engine, second)) == 1
 
 
@@ -81,7 +81,7 @@ def test_it_does_not_matter_how_they_ended(engine: Engine, acme: Tenant) -> None
     cancellation.cancel(acme.pk, cancelled, actor="Ann")
     human_work.complete(acme.pk, task.id, actor="Ann")
     before = sweep(), engine.status(acme, approval)
-    approvals.approve(acme.pk, gated, actor="Ann")
+    decisions.approve(acme.pk, gated, actor="Ann")
 
     assert before == (0, "created")
     assert (sweep(), engine.status(acme, approval)) == (1, "cancelled")
@@ -104,7 +104,7 @@ def test_work_that_runs_again_keeps_its_approval(engine: Engine, acme: Tenant) -
 
     failing[1].post("fail", {"error": {"message": "no", "retryable": False}})
     finish(rejected[1])
-    approvals.reject(acme.pk, rejected[0], actor="Ann", notes="Shorter.")
+    decisions.reject(acme.pk, rejected[0], actor="Ann", notes="Shorter.")
 
     assert sweep() == 0
     assert engine.status(acme, about_failed) == engine.status(acme, about_rejected) == "created"
@@ -125,7 +125,7 @@ def test_votes_options_and_due_times_do_not_keep_it(engine: Engine, accepting: T
     activity_id, agent = accept_work(engine, accepting)
     rules = {"options": ("a", "b"), "quorum": 2, "voters": 3, "due_seconds": 60, "on_timeout": "reject"}
     approval = open_approval(accepting, [activity_id], **rules)
-    approvals.approve(accepting.pk, approval, actor=voter("Ann"), chosen_option="a")
+    decisions.approve(accepting.pk, approval, actor=voter("Ann"), chosen_option="a")
     finish(agent)
 
     assert (sweep(), engine.status(accepting, approval)) == (1, "cancelled")
@@ -143,7 +143,7 @@ def test_a_decision_at_the_same_moment_has_one_outcome(engine: Engine, accepting
         finish(agent)
 
         decided, withdrawn = simultaneously(
-            partial(approvals.approve, accepting.pk, approval, actor="Ann"), sweep
+            partial(decisions.approve, accepting.pk, approval, actor="Ann"), sweep
         )
 
         status = engine.status(accepting, approval)
@@ -161,7 +161,7 @@ def test_an_approval_that_was_decided_since_the_leader_looked_is_left_alone(
     activity_id, agent = accept_work(engine, accepting)
     approval = open_approval(accepting, [activity_id])
     finish(agent)
-    approvals.approve(accepting.pk, approval, actor="Ann")
+    decisions.approve(accepting.pk, approval, actor="Ann")
 
     assert not approvals.withdraw_obsolete(accepting.pk, approval)
     assert engine.status(accepting, approval) == "approved"

@@ -12,7 +12,7 @@ from django.http import HttpResponse
 
 from activities import cancellation
 from activities.decision_rules import Voter
-from activities.human_tasks import approvals
+from activities.human_tasks import decisions
 from activities.models import Activity
 from agents.contracts import Completed, Output
 from pipelines import submission, versions
@@ -101,7 +101,7 @@ def _kinds(questions: Questions, nasty: str) -> Iterator[Activity]:
     )
     first = questions.gate(nasty, name=nasty)
     yield first
-    approvals.reject(questions.tenant.pk, first.pk, actor=f"token:{nasty}", notes=nasty)
+    decisions.reject(questions.tenant.pk, first.pk, actor=f"token:{nasty}", notes=nasty)
     questions.engine.agent.behaviour = lambda request: Completed(
         Output(content=f"x{nasty}\n\n{nasty}", data={nasty: [nasty]})
     )
@@ -111,7 +111,7 @@ def _kinds(questions: Questions, nasty: str) -> Iterator[Activity]:
     with tenant_scope(questions.tenant.pk):
         Activity.objects.filter(pk__in=questions.get_linked(voted)).update(name=nasty, agent_role=short)
     by = Voter(f"user:{nasty}", identity="user:0")
-    approvals.decide(questions.tenant.pk, voted.pk, "approve", by=by, notes=nasty, chosen_option=nasty)
+    decisions.decide(questions.tenant.pk, voted.pk, "approve", by=by, notes=nasty, chosen_option=nasty)
     yield voted
     yield questions.review(nasty, nasty, human_role=short)
     yield questions.blocker(nasty, type=short)
@@ -132,7 +132,7 @@ def test_hostile_text_adds_no_element_to_any_item(nasty: str, questions: Questio
 def test_hostile_text_of_closed_items_adds_no_element(questions: Questions, ann: Person) -> None:
     withdrawn, task, gate = questions.approval(SCRIPT), questions.task(SCRIPT), questions.gate(SCRIPT)
     cancellation.cancel(questions.tenant.pk, withdrawn.pk, actor=f"token:{SCRIPT}", reason=SCRIPT)
-    approvals.approve(
+    decisions.approve(
         questions.tenant.pk, gate.pk, actor=f"user:{SCRIPT}", notes=SCRIPT, chosen_option=SCRIPT
     )
     form = ann.form(task)

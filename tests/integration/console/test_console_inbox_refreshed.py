@@ -10,7 +10,7 @@ from django.db import connections
 from django.http import HttpResponse
 from django.test.utils import CaptureQueriesContext
 
-from activities.human_tasks import approvals, human_work
+from activities.human_tasks import decisions, human_work
 from tenants.context import APP
 from tenants.models import Tenant
 from tests.browsing import visible_text
@@ -57,7 +57,7 @@ def test_refreshing_the_list_does_not_read_the_item(
 
 def test_refreshing_an_item_reads_its_verdict(questions: Questions, ann: Person) -> None:
     gate = questions.gate("# Bees", name="One")
-    approvals.approve(questions.tenant.pk, gate.pk, actor="user:bob")
+    decisions.approve(questions.tenant.pk, gate.pk, actor="user:bob")
 
     page = visible_text(refreshed(ann, f"{INBOX}{gate.pk}/", "asked verdict"))
 
@@ -86,8 +86,8 @@ def test_closed_items_report_their_outcome_and_actor(
         questions.task("Call"),
         questions.gate(name="Open"),
     )
-    approvals.approve(questions.tenant.pk, gate.pk, actor="user:bob")
-    approvals.reject(questions.tenant.pk, rejected.pk, actor="token:robot", notes="No.")
+    decisions.approve(questions.tenant.pk, gate.pk, actor="user:bob")
+    decisions.reject(questions.tenant.pk, rejected.pk, actor="token:robot", notes="No.")
     human_work.complete(questions.tenant.pk, task.pk, actor="user:<i>eve</i>")
     named = "&id=".join(str(each.pk) for each in (task, gate, rejected, open_one))
 
@@ -105,7 +105,7 @@ def test_outcomes_of_another_tenants_items_are_not_reported(
     questions: Questions, ann: Person, other_tenant: Tenant, person: Callable[..., Person]
 ) -> None:
     gate = questions.gate(name="One")
-    approvals.approve(questions.tenant.pk, gate.pk, actor="user:bob")
+    decisions.approve(questions.tenant.pk, gate.pk, actor="user:bob")
     stranger = person("eve", other_tenant)
 
     assert visible_text(stranger.get(f"{INBOX}gone/?id={gate.pk}")) == ""

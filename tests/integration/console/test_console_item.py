@@ -12,7 +12,7 @@ from django.http import HttpResponse
 from activities import cancellation, outputs, reassignment
 from activities.decision_rules import Voter
 from activities.exceptions import OutputUnavailable
-from activities.human_tasks import approvals
+from activities.human_tasks import decisions
 from agents.contracts import AgentRequest, AgentResult, Completed, Output, Usage
 from agents.exceptions import RetryableAgentError
 from pipelines import submission, versions
@@ -165,7 +165,7 @@ def test_a_step_rejected_by_a_later_gate_shows_its_notes(questions: Questions, a
     assert "Request changes: Write runs again with your notes." in visible_text(ann.look(gate))
 
     questions.engine.agent.behaviour = lambda request: Completed(Output(content="second"))
-    approvals.reject(questions.tenant.pk, gate.pk, actor="user:ann", notes="Not yet.")
+    decisions.reject(questions.tenant.pk, gate.pk, actor="user:ann", notes="Not yet.")
     questions.engine.drain()
 
     page = ann.look(questions.newest())
@@ -176,7 +176,7 @@ def test_a_step_rejected_by_a_later_gate_shows_its_notes(questions: Questions, a
 def test_cost_and_attempts_include_all_rounds(questions: Questions, ann: Person) -> None:
     questions.engine.agent.behaviour = lambda request: _priced(cost="0.25")
     first = questions.gate_of_step()
-    approvals.reject(questions.tenant.pk, first.pk, actor="user:ann", notes="Again.")
+    decisions.reject(questions.tenant.pk, first.pk, actor="user:ann", notes="Again.")
     answers: list[AgentResult | Exception] = [RetryableAgentError("busy"), _priced(cost="1.5")]
 
     def stumble(request: AgentRequest) -> AgentResult:
@@ -234,7 +234,7 @@ def test_an_approval_shows_linked_activities_options_votes_and_quorum(
 ) -> None:
     approval = questions.approval(linked=3, quorum=2, voters=3)
     bob = Voter("user:bob", identity="user:0")
-    approvals.decide(
+    decisions.decide(
         questions.tenant.pk, approval.pk, "approve", by=bob, notes="Warm it is.", chosen_option="Warm"
     )
 
@@ -293,7 +293,7 @@ def test_reassigned_work_can_be_completed_by_a_person(questions: Questions, ann:
 
 def test_a_closed_item_shows_its_outcome_and_no_form(questions: Questions, ann: Person) -> None:
     gate = questions.gate()
-    approvals.approve(questions.tenant.pk, gate.pk, actor="user:bob", notes="Good.")
+    decisions.approve(questions.tenant.pk, gate.pk, actor="user:bob", notes="Good.")
 
     page = ann.look(gate)
 
@@ -303,7 +303,7 @@ def test_a_closed_item_shows_its_outcome_and_no_form(questions: Questions, ann: 
 
 def test_the_history_shows_who_did_what(questions: Questions, ann: Person) -> None:
     second = questions.next_round(questions.gate(name="Summary"), "Again.", "two")
-    approvals.approve(questions.tenant.pk, second.pk, actor="token:ci", notes="At last.")
+    decisions.approve(questions.tenant.pk, second.pk, actor="token:ci", notes="At last.")
 
     page_text = visible_text(ann.look(second))
 

@@ -12,7 +12,7 @@ from django.db import OperationalError
 
 from activities import cancellation
 from activities.decision_rules import Voter
-from activities.human_tasks import approvals, human_work
+from activities.human_tasks import decisions, human_work
 from console.inbox import actions
 from tests.browsing import visible_text
 from tests.console_user import Person, notice, refusal_notice, success_notice
@@ -27,7 +27,7 @@ def test_a_late_answer_is_told_who_decided_what_and_when(
 ) -> None:
     gate = questions.gate()
     form = ann.form(gate)
-    approvals.approve(questions.tenant.pk, gate.pk, actor="user:bob", notes="Good.")
+    decisions.approve(questions.tenant.pk, gate.pk, actor="user:bob", notes="Good.")
 
     answer = form.send(ann.browser, ("deed", deed), notes="Different.")
 
@@ -117,6 +117,6 @@ def test_a_lock_conflict_asks_for_another_try(
 def test_votes_by_api_and_page_count_as_one_person(questions: Questions, ann: Person) -> None:
     approval = questions.approval(options=(), quorum=2)
     ann_by_api = Voter("user:ann", identity=f"user:{ann.user.pk}")
-    approvals.decide(questions.tenant.pk, approval.pk, "approve", by=ann_by_api)
+    decisions.decide(questions.tenant.pk, approval.pk, "approve", by=ann_by_api)
 
     assert "You have voted." in visible_text(ann.look(approval))

@@ -17,7 +17,7 @@ from django.core.management import CommandError, call_command
 from django.http import HttpResponse
 from django.test import Client
 
-from activities.human_tasks import approvals
+from activities.human_tasks import decisions
 from activities.models import Activity, Alert, Vote
 from activities.notifications.backends import seal_question
 from activities.notifications.delivery import deliver_waiting
@@ -334,7 +334,7 @@ def test_a_late_press_is_told_who_decided(
 ) -> None:
     gate = questions.gate()
     notify()
-    approvals.reject(gate.tenant_id, gate.pk, actor="user:bea", notes="No.")
+    decisions.reject(gate.tenant_id, gate.pk, actor="user:bea", notes="No.")
 
     workspace.press("approve")
 

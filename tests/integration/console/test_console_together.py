@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from uuid import uuid4
 
-from activities.human_tasks import approvals
+from activities.human_tasks import decisions
 from activities.states import Status
 from tests.cases import in_one_test
 from tests.console_user import Person, notice, refusal_notice, send_form
@@ -24,7 +24,7 @@ def test_chosen_items_are_approved_together_each_with_its_result(questions: Ques
     review = questions.review()
     form = _bulk_form(ann)
     assert len(form.choices["chosen"]) == 4
-    approvals.reject(questions.tenant.pk, gates[1].pk, actor="user:bob", notes="No.")
+    decisions.reject(questions.tenant.pk, gates[1].pk, actor="user:bob", notes="No.")
 
     answer = form.send(ann.browser, chosen=form.choices["chosen"])
 

@@ -11,7 +11,7 @@ from django.db import connections
 from django.http import HttpResponse
 
 from activities import outputs
-from activities.human_tasks import approvals
+from activities.human_tasks import decisions
 from activities.models import ActivityEvent, HeldAnswer
 from console.inbox import undo as inbox_undo
 from tenants.context import OWNER, system_scope, tenant_scope
@@ -132,7 +132,7 @@ def test_a_late_undo_is_refused(questions: Questions, ann: Person) -> None:
 def test_an_overtaken_answer_says_by_whom_until_it_is_read(questions: Questions, ann: Person) -> None:
     gate = questions.gate(name="Summary")
     approve(ann, gate)
-    approvals.reject(questions.tenant.pk, gate.pk, actor="user:bob", notes="No.")
+    decisions.reject(questions.tenant.pk, gate.pk, actor="user:bob", notes="No.")
 
     assert inbox_undo.apply_due(later()) == 1
 
@@ -187,7 +187,7 @@ def test_an_invalid_answer_is_refused_at_once(questions: Questions, ann: Person)
     form = ann.form(gate)
 
     lacking = form.send(ann.browser, ("deed", "reject"))
-    approvals.approve(questions.tenant.pk, gate.pk, actor="user:bob")
+    decisions.approve(questions.tenant.pk, gate.pk, actor="user:bob")
     late = form.send(ann.browser, ("deed", "approve"))
 
     assert "Describe the changes" in refusal_notice(lacking, 400)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from activities.human_tasks import approvals, human_work
+from activities.human_tasks import decisions, human_work
 from tests import pages
 from tests.console_user import INBOX, Person
 from tests.engine import eventually
@@ -42,7 +42,7 @@ def test_new_items_and_decisions_of_others_show_without_a_reload(questions: Ques
 
     questions.gate(name="Two")
     pages.wait_live(screen, "#rows li:nth-child(2)")
-    approvals.approve(questions.tenant.pk, first.pk, actor="user:bob")
+    decisions.approve(questions.tenant.pk, first.pk, actor="user:bob")
     pages.wait_live(screen, "#rows li:only-child:has-text('Two')")
 
     pages.wait_live(screen, "#gone:has-text('Approved by bob: Approve: One')")
@@ -74,7 +74,7 @@ def test_cursor_selection_and_keys_survive_an_update(questions: Questions, scree
     assert "Approve: Two" in in_focus(screen), "what comes in above moves nobody's cursor"
     assert screen.inner_text("#together") == "Approve selected (2)"
 
-    approvals.approve(questions.tenant.pk, gates[1].pk, actor="user:bob")
+    decisions.approve(questions.tenant.pk, gates[1].pk, actor="user:bob")
     pages.wait_live(screen, "#rows:not(:has-text('Two'))")
     assert "Approve: Three" in in_focus(screen), "the next one has the cursor"
     assert screen.inner_text("#together") == "Approve selected (1)"
@@ -98,7 +98,7 @@ def test_typed_notes_survive_updates(questions: Questions, screen: Any) -> None:
     screen.keyboard.type("ase.")
     assert screen.input_value("#notes") == "Shorter, please."
     press(screen, "Escape", "j")
-    approvals.approve(questions.tenant.pk, gate.pk, actor="user:bob")
+    decisions.approve(questions.tenant.pk, gate.pk, actor="user:bob")
 
     pages.wait_live(screen, "#verdict:has-text('Approved by bob')")
     pages.wait_live(screen, "#rows li:only-child")
@@ -114,7 +114,7 @@ def test_an_open_item_decided_by_another_says_so_and_hides_its_form(
     look(screen, f"{INBOX}{gate.pk}/")
     screen.wait_for_selector("#answer")
 
-    approvals.reject(questions.tenant.pk, gate.pk, actor="user:bob", notes="Too long.")
+    decisions.reject(questions.tenant.pk, gate.pk, actor="user:bob", notes="Too long.")
 
     pages.wait_live(screen, "#verdict:has-text('Changes requested by bob')")
     pages.wait_live(screen, "#answer", state="detached")

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from activities import outputs
-from activities.human_tasks import approvals
+from activities.human_tasks import decisions
 from activities.maintenance import invariants
 from activities.models import Activity, ActivityEvent, OutputSpool
 from pipelines import submission, versions
@@ -251,7 +251,7 @@ def test_the_output_of_a_revision_can_be_edited(api: Any, engine: Engine, acme: 
 
 def test_an_unapproved_output_still_violates_an_invariant(engine: Engine, acme: Tenant) -> None:
     (waiting,) = submit_gated(engine, acme)
-    approvals.approve(acme.pk, waiting, actor="user:ann", output=EDITED)
+    decisions.approve(acme.pk, waiting, actor="user:ann", output=EDITED)
     with tenant_scope(acme.pk):
         Activity.objects.filter(link_kind="gate").update(output_ref=None)
 

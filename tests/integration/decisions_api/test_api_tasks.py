@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from activities.decision_rules import Voter
-from activities.human_tasks import approvals
+from activities.human_tasks import decisions
 from agents.contracts import Accepted, Completed
 from agents.exceptions import PermanentAgentError
 from tenants.models import Tenant
@@ -94,7 +94,7 @@ def test_a_claimed_task_can_be_reassigned_and_is_unclaimed_then(
 
 def test_a_first_vote_claims_nothing(api: Any, engine: Engine, acme: Tenant) -> None:
     approval = open_approval(acme, quorum=2, voters=3)
-    approvals.approve(acme.pk, approval, actor=Voter("Ann", identity="user:Ann"))
+    decisions.approve(acme.pk, approval, actor=Voter("Ann", identity="user:Ann"))
 
     (listed,) = api("reviewer").get(INBOX).json()["results"]
 

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from activities.human_tasks import approvals
+from activities.human_tasks import decisions
 from activities.models import Activity, ActivityEvent
 from orchestrator.mcp import api, people_tools
 from orchestrator.mcp.tools import LONGEST_TEXT
@@ -156,7 +156,7 @@ def test_a_decision_that_somebody_else_made_first_is_refused(
     gate = questions.gate()
     anna = person("reviewer")
     confirmed = show_decision(anna, gate)
-    approvals.reject(tenant.pk, gate.pk, actor="user:ben", notes="No.")
+    decisions.reject(tenant.pk, gate.pk, actor="user:ben", notes="No.")
 
     refused = anna.use_refused("confirm_decision", **confirmed)
 

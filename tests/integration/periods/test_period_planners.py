@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from activities import cancellation, reassignment
-from activities.human_tasks import approvals, human_work
+from activities.human_tasks import decisions, human_work
 from activities.models import Activity, Alert
 from agents.contracts import Completed, Output
 from agents.exceptions import PermanentAgentError
@@ -149,7 +149,7 @@ def test_completing_reassigned_planning_without_a_plan_puts_the_period_at_risk(
     successor = planner(acme, may)
 
     if successor.is_approval_gate:
-        approvals.approve(acme.pk, successor.pk, actor="user:bob")
+        decisions.approve(acme.pk, successor.pk, actor="user:bob")
     else:
         human_work.complete(acme.pk, successor.pk, actor="user:bob")
 

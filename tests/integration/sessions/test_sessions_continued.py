@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from activities import outbox
-from activities.human_tasks import approvals
+from activities.human_tasks import decisions
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output
 from agents.exceptions import PermanentAgentError
 from tenants.context import tenant_scope
@@ -25,7 +25,7 @@ def test_a_revision_continues_the_session_of_the_rejected_work(engine: Engine, a
     (activity_id,) = engine.submit(acme, deliverable_id=REPORT, requires_approval=True)
     engine.drain()
 
-    approvals.reject(acme.pk, activity_id, actor="test", notes="Shorter.")
+    decisions.reject(acme.pk, activity_id, actor="test", notes="Shorter.")
     engine.drain()
 
     assert [(call.wake_reason, call.session_id) for call in engine.agent.calls] == [
