@@ -32,6 +32,14 @@ RETRY_SECONDS = 1.0  # while PostgreSQL does not answer
 class PatientScheduler(DatabaseScheduler):
     """Checks every enabled task at any hour, and sends only ticks."""
 
+    def setup_schedule(self) -> None:
+        """Read the schedule for the first time. Wait for PostgreSQL as a worker does when it starts."""
+        from orchestrator.celery import (
+            ensure,  # imported late, because Celery loads this module with the application
+        )
+
+        ensure(super().setup_schedule)
+
     def tick(self, *arguments: Any, **options: Any) -> float:
         """Send what is due. Wait while PostgreSQL does not answer, where Celery would end beat, because a restart would not help."""
         try:

@@ -17,6 +17,8 @@ from typing import Any
 
 from celery import Celery, signals
 from celery.worker import state
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 
 from orchestrator import broker, flower_auth
 from tenants import tracing
@@ -44,6 +46,13 @@ def resume_garbage_collection(**kwargs: Any) -> None:
     gc.freeze()
     gc.enable()
 
+
+if os.path.basename(sys.argv[0]) == "celery" or sys.argv[0].endswith(os.path.join("celery", "__main__.py")):
+    try:
+        settings.DEBUG  # noqa: B018  # reads all settings
+    except ImproperlyConfigured as error:
+        # Celery would print this after a page of its own calls.
+        sys.exit(str(error))
 
 if flower_auth.is_starting(sys.argv):
     flower_auth.stay_on_loopback(sys.argv, os.environ)
@@ -73,7 +82,7 @@ _roles: list[str] = []
 _ending = threading.Event()
 
 
-def _ensure(step: Callable[[], None], *, vital: bool = True) -> None:
+def ensure(step: Callable[[], None], *, vital: bool = True) -> None:
     """Run a step of the start, and repeat it while PostgreSQL does not answer. If a `vital` step fails, the process ends.
 
     Celery continues after a failed handler. Such a worker could take messages without a lease, so that its runs would be reclaimed one
@@ -81,6 +90,7 @@ def _ensure(step: Callable[[], None], *, vital: bool = True) -> None:
     """
     from django.db import close_old_connections
 
+    from orchestrator.command import reason_of_outage
     from tenants import outages
 
     deadline = time.monotonic() + START_PATIENCE_SECONDS
@@ -95,14 +105,11 @@ def _ensure(step: Callable[[], None], *, vital: bool = True) -> None:
                     return
                 logger.critical("Process not started", exc_info=True, extra={"action": "start_failed"})
                 raise SystemExit(NOT_STARTED) from error
+            reason = reason_of_outage(error) or str(error).strip()
             if time.monotonic() > deadline:
-                logger.critical(
-                    "Process not started", extra={"action": "start_failed", "reason": str(error).strip()}
-                )
+                logger.critical("Process not started", extra={"action": "start_failed", "reason": reason})
                 raise SystemExit(NOT_STARTED) from error
-            logger.warning(
-                "Start waits for PostgreSQL", extra={"action": "start_waits", "reason": str(error).strip()}
-            )
+            logger.warning("Start waits for PostgreSQL", extra={"action": "start_waits", "reason": reason})
             time.sleep(START_PAUSE_SECONDS)
             close_old_connections()
 
@@ -204,7 +211,7 @@ def choose_queues(sender: str, instance: Any, **kwargs: Any) -> None:
                 extra={"action": "queue_unknown", "queues": unknown},
             )
 
-    _ensure(choose)
+    ensure(choose)
 
 
 @signals.worker_ready.connect
@@ -220,7 +227,7 @@ def begin_worker(sender: Any, **kwargs: Any) -> None:
         _follow_registry(intake.take_only)
     else:
         POOL.begin()
-        _ensure(
+        ensure(
             lambda: activity_worker.begin(
                 roles=list(_roles), concurrency=sender.controller.concurrency, intake=intake
             )
@@ -280,7 +287,7 @@ def begin_child(sender: Any = None, **kwargs: Any) -> None:
     from activities import intake as activity_intake
     from activities import worker as activity_worker
 
-    _ensure(lambda: activity_worker.begin(roles=list(_roles), concurrency=1))
+    ensure(lambda: activity_worker.begin(roles=list(_roles), concurrency=1))
     _follow_registry(activity_intake.serve)
 
 
@@ -346,7 +353,7 @@ def begin_beat(sender: Any = None, **kwargs: Any) -> None:
         registry.warn_of_broken_references()
 
     maintenance.begin()
-    _ensure(repair, vital=False)
+    ensure(repair, vital=False)
 
 
 class _Intake:

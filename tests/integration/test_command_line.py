@@ -369,6 +369,20 @@ def test_a_command_without_its_servers_says_in_one_line_what_to_do(
     assert "Traceback" not in process.stderr
 
 
+@pytest.mark.parametrize("program", ["worker", "beat"])
+def test_celery_without_servers_says_in_one_line_what_to_do(program: str, tmp_path: Path) -> None:
+    celery = str(Path(sys.executable).parent / "celery")
+    process = subprocess.run(
+        [celery, "-A", "orchestrator", program], capture_output=True, text=True, check=False,
+        env={"PATH": os.environ["PATH"], "ORCHESTRATOR_HOME": str(tmp_path)},
+    )  # fmt: skip
+
+    assert process.returncode == 1
+    assert process.stderr.startswith("No servers: DATABASE_URL, REDIS_URL or MONGODB_URI is not set")
+    assert "Start them with `make up`" in process.stderr
+    assert process.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("error", "server"),
     [

@@ -7,11 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 from django.db import OperationalError
+from django_celery_beat.schedulers import DatabaseScheduler
 
 from activities import leases, worker
 from activities.models import WorkerProcess
 from agents.command_line import users
 from orchestrator import celery
+from orchestrator.beat import PatientScheduler
+from orchestrator.command import reason_of_outage
 from tenants.context import system_scope
 from tenants.exceptions import RowSecurityMissing
 
@@ -49,7 +52,7 @@ def test_a_worker_that_starts_during_an_outage_of_postgresql_is_registered_after
 
     monkeypatch.setattr(leases.Lease, "register", is_away_at_first)
 
-    celery._ensure(begin)
+    celery.ensure(begin)
 
     assert registered_workers() == 1
     with system_scope():
@@ -66,7 +69,7 @@ def test_a_worker_that_cannot_be_registered_exits_instead_of_taking_messages(
     monkeypatch.setattr(leases.Lease, "register", is_away)
 
     with pytest.raises(SystemExit) as ended:
-        celery._ensure(begin)
+        celery.ensure(begin)
 
     assert ended.value.code == celery.NOT_STARTED
     assert leases.is_over()
@@ -81,16 +84,36 @@ def test_a_worker_does_not_start_without_row_level_security(
     monkeypatch.setattr(worker.row_security, "refuse_unsafe_database", unsafe)
 
     with pytest.raises(SystemExit):
-        celery._ensure(begin)
+        celery.ensure(begin)
 
     assert registered_workers() == 0
+
+
+def test_beat_waits_for_postgresql_when_it_reads_its_schedule_for_the_first_time(
+    impatient: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    reads, failures = [], iter(range(2))
+
+    def is_away_at_first(scheduler: DatabaseScheduler) -> None:
+        if next(failures, None) is not None:
+            raise OperationalError("the database system is starting up")
+        reads.append(scheduler)
+
+    monkeypatch.setattr(DatabaseScheduler, "setup_schedule", is_away_at_first)
+
+    scheduler = PatientScheduler(celery.app)
+
+    assert reads == [scheduler]
+    assert [getattr(record, "reason", "") for record in caplog.records] == [
+        reason_of_outage(OperationalError())
+    ] * 2
 
 
 def test_beat_starts_although_what_it_repairs_at_its_start_fails() -> None:
     def broken() -> None:
         raise ValueError("a row that cannot be read")
 
-    celery._ensure(broken, vital=False)
+    celery.ensure(broken, vital=False)
 
 
 class Queues:
