@@ -81,7 +81,7 @@ class Combining(Generic[T, R]):
             try:
                 while not item.is_taken:
                     items = self._take(queue)
-                    if len(items) == 1 and items[0] is item:
+                    if len(items) == 1:  # its own, because it waits too, and a batch has room for two
                         return self._alone(item.request)  # meanwhile other requests queue up
                     self._execute_together(items)
             finally:

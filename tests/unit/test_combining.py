@@ -95,6 +95,33 @@ def test_a_batch_is_never_larger_than_its_setting(pool: ThreadPoolExecutor, sett
     assert doubler.calls[:3] == [[1], [2, 3, 4, 5], [6, 7, 8, 9]]
 
 
+def test_without_combining_no_request_waits_for_another(pool: ThreadPoolExecutor, settings: Any) -> None:
+    settings.ORCHESTRATOR_RUNS_TOGETHER = 1
+    doubler = Doubler()
+    first = pool.submit(doubler.combining.do, "a", 1)
+    assert doubler.began.wait(WAIT)
+
+    second = pool.submit(doubler.combining.do, "a", 2)
+    until(lambda: second.done() or doubler.waiting() > 0)
+
+    assert second.done()
+    doubler.go_on.set()
+    assert [first.result(WAIT), second.result(WAIT)] == [2, 4]
+
+
+def test_a_thread_executes_batches_until_its_own_request_is_among_them(settings: Any) -> None:
+    settings.ORCHESTRATOR_RUNS_TOGETHER = 2
+    doubler, queue = Doubler(), combining._Queue()
+    doubler.go_on.set()
+    items = [combining._Item(number) for number in (1, 2, 3, 4, 5)]
+    queue.waiting.extend(items)
+
+    assert doubler.combining._execute(queue, items[2]) == 6
+
+    assert doubler.calls == [[1, 2], [3, 4]]
+    assert list(queue.waiting) == [items[4]], "each request is executed once"
+
+
 def test_requests_of_different_kinds_do_not_wait_for_each_other(pool: ThreadPoolExecutor) -> None:
     doubler = Doubler()
     first = pool.submit(doubler.combining.do, "a", 1)
