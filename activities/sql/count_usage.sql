@@ -15,12 +15,12 @@ WITH run AS MATERIALIZED (
 ), before AS MATERIALIZED (
     SELECT run.*, coalesce((usage ->> 'input_tokens')::bigint, 0) AS input, coalesce((usage ->> 'output_tokens')::bigint, 0) AS output,
            coalesce((usage ->> 'cost_usd')::numeric, 0) AS dollars,
-           usage ->> 'cost_usd' IS NOT NULL AND usage ->> 'cost_source' IS NULL AS said
+           usage ->> 'cost_usd' IS NOT NULL AND usage ->> 'cost_source' IS NULL AS has_own_cost
     FROM run
 ), total AS MATERIALIZED (
     SELECT before.*, greatest(input, %(input_tokens)s) AS now_input, greatest(output, %(output_tokens)s) AS now_output,
            -- greatest() ignores nulls.
-           greatest(CASE WHEN said THEN dollars END, %(cost)s::numeric) AS reported
+           greatest(CASE WHEN has_own_cost THEN dollars END, %(cost)s::numeric) AS reported
     FROM before
 ), reckoned AS MATERIALIZED (
     SELECT total.*, now_input - input AS new_input, now_output - output AS new_output,

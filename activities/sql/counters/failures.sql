@@ -21,21 +21,21 @@ WITH ended AS MATERIALIZED (
     SELECT id, tenant_id, 'schedule', schedule_id::text, good, code FROM ended WHERE schedule_id IS NOT NULL
 ), latest AS (
     SELECT tenant_id, kind, subject, max(id) FILTER (WHERE good) AS succeeded FROM subjects GROUP BY tenant_id, kind, subject
-), told AS (
+), outcomes AS (
     SELECT l.tenant_id, l.kind, l.subject, l.succeeded IS NOT NULL AS succeeded,
            count(*) FILTER (WHERE NOT s.good AND s.id > coalesce(l.succeeded, 0)) AS failures,
            (array_agg(s.code ORDER BY s.id DESC) FILTER (WHERE NOT s.good))[1] AS code
     FROM latest l JOIN subjects s USING (tenant_id, kind, subject)
     GROUP BY l.tenant_id, l.kind, l.subject, l.succeeded
 ), over AS (
-    DELETE FROM activities_failuresinarow k USING told t
+    DELETE FROM activities_failuresinarow k USING outcomes t
     WHERE k.tenant_id = t.tenant_id AND k.kind = t.kind AND k.subject = t.subject AND t.failures = 0 AND t.succeeded
 )
 INSERT INTO activities_failuresinarow AS kept (id, tenant_id, kind, subject, count, error_code, since)
 SELECT gen_random_uuid(), t.tenant_id, t.kind, t.subject,
        t.failures + CASE WHEN t.succeeded THEN 0 ELSE coalesce(k.count, 0) END, t.code,
        CASE WHEN t.succeeded THEN clock_timestamp() ELSE coalesce(k.since, clock_timestamp()) END
-FROM told t
+FROM outcomes t
 LEFT JOIN activities_failuresinarow k ON k.tenant_id = t.tenant_id AND k.kind = t.kind AND k.subject = t.subject
 WHERE t.failures > 0
 ON CONFLICT (tenant_id, kind, subject) DO UPDATE

@@ -4,7 +4,7 @@
 -- Returns     the names of the stored jobs
 -- Guarantee   the report of an earlier leader changes nothing that a later one has written.
 -- A report of all jobs deletes the rows of other jobs that an earlier leader wrote, because these jobs no longer exist.
-WITH gone AS (
+WITH removed AS (
     DELETE FROM activities_systemjob
     WHERE %(all)s AND epoch < %(epoch)s
       AND name NOT IN (SELECT name FROM jsonb_to_recordset(%(jobs)s) AS k (name text))

@@ -13,13 +13,13 @@ WITH oldest AS (
     DELETE FROM tenants_freshevent
     WHERE tenant_id = %(tenant)s AND id = ANY(ARRAY(SELECT id FROM oldest WHERE coalesce(at, '-infinity') < %(before)s))
     RETURNING id
-), told AS (
+), unread AS (
     -- Events of deleted activities are not counted.
     SELECT FROM dropped JOIN oldest USING (id) WHERE oldest.at IS NOT NULL
 ), counted AS (
-    UPDATE tenants_eventlog SET last_number = last_number + (SELECT count(*) FROM told)
-    WHERE tenant_id = %(tenant)s AND EXISTS (SELECT FROM told)
+    UPDATE tenants_eventlog SET last_number = last_number + (SELECT count(*) FROM unread)
+    WHERE tenant_id = %(tenant)s AND EXISTS (SELECT FROM unread)
 ), earlier AS (
-    DELETE FROM tenants_event WHERE tenant_id = %(tenant)s AND EXISTS (SELECT FROM told)
+    DELETE FROM tenants_event WHERE tenant_id = %(tenant)s AND EXISTS (SELECT FROM unread)
 )
 SELECT count(*) AS dropped FROM dropped

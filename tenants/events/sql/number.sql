@@ -60,7 +60,7 @@ WITH taken AS (
           AND (e.verb = 'submit' OR e.target IN ('approved', 'rejected', 'cancelled', 'done'))
     ) made
     WHERE t.kind IS NULL
-), told AS (
+), events AS (
     SELECT id, nth, seq, place, kind, at, activity_id, pipeline_run_id, data FROM of_activities
     UNION ALL
     SELECT id, 0, 0, 0, kind, at, activity_id, pipeline_run_id, data FROM taken WHERE kind IS NOT NULL
@@ -68,7 +68,7 @@ WITH taken AS (
     INSERT INTO tenants_event (id, tenant_id, number, kind, at, activity_id, pipeline_run_id, data)
     SELECT nextval('tenants_freshevent_id_seq'), %(tenant)s, %(last)s + row_number() OVER (ORDER BY id, nth, seq, place),
            kind, at, activity_id, pipeline_run_id, data
-    FROM told ORDER BY id, nth, seq, place
+    FROM events ORDER BY id, nth, seq, place
     RETURNING number, kind
 ), counted AS (
     UPDATE tenants_eventlog SET last_number = %(last)s + (SELECT count(*) FROM numbered) WHERE tenant_id = %(tenant)s
