@@ -18,5 +18,9 @@ activity_buried = Signal()
 #: if the work belongs to no plan.
 planned_roles_asked = Signal()
 
+#: Queries the done activities for which a gate of their pipeline run may still request changes. Carries `tenant_id` and `activity_ids`.
+#: Receivers return a set of ids.
+revisable_work_asked = Signal()
+
 #: Queries the activities of steps whose pipeline run was cancelled. Carries `tenant_id` and `activities`. Receivers return a set of ids.
 cancelled_work_asked = Signal()

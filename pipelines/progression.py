@@ -441,6 +441,22 @@ def _revise_producers(run: PipelineRun, gate: Any) -> bool:
     return True
 
 
+def find_revisable(tenant_id: UUID, activity_ids: Iterable[UUID]) -> set[UUID]:
+    """Return the done activities of running runs on which a gate that is not decided yet depends directly."""
+    steps = StepRun.objects.for_tenant(tenant_id)
+    done = steps.filter(activity_id__in=activity_ids, status=StepState.DONE, run__status="running")
+    revisable = set()
+    for row in done.select_related("run"):
+        plan = versions.compile_version(row.run.version_id)
+        gates = [step for step in plan.graph.dependents_of(row.step) if plan.step(step).is_approval_gate]
+        undecided = steps.filter(
+            run_id=row.run_id, step__in=gates, status__in=(StepState.PENDING, StepState.ACTIVE)
+        )
+        if row.activity_id and gates and undecided.exists():
+            revisable.add(row.activity_id)
+    return revisable
+
+
 def _revise(run: PipelineRun, rows: Sequence[StepRun], gate: Any) -> None:
     """Submit revisions of the activities of these rows."""
     activities = Activity.objects.for_tenant(run.tenant_id).in_bulk([row.activity_id for row in rows])

@@ -13,6 +13,7 @@ from activities.signals import (
     activity_settled,
     cancelled_work_asked,
     planned_roles_asked,
+    revisable_work_asked,
 )
 from agents import registry
 from agents.signals import scheduling_resumed
@@ -37,6 +38,7 @@ def connect() -> None:
     activity_buried.connect(follow_dead_letter, dispatch_uid="pipelines.dead_letter")
     planned_roles_asked.connect(list_planned_roles, dispatch_uid="pipelines.planned_roles")
     cancelled_work_asked.connect(list_cancelled_work, dispatch_uid="pipelines.cancelled_work")
+    revisable_work_asked.connect(list_revisable_work, dispatch_uid="pipelines.revisable_work")
     work_resumed.connect(miss_times_of_pause, dispatch_uid="pipelines.times_of_pause")
     scheduling_resumed.connect(miss_times_of_all, dispatch_uid="pipelines.times_of_all")
     tenant_changed.connect(update_monthly_job, dispatch_uid="pipelines.monthly_job")
@@ -71,6 +73,10 @@ def follow_dead_letter(sender: Any, *, activity: Any, **kwargs: Any) -> None:
 
 def list_cancelled_work(sender: Any, *, tenant_id: UUID, activities: Any, **kwargs: Any) -> set[UUID]:
     return progression.of_cancelled_runs(tenant_id, activities)
+
+
+def list_revisable_work(sender: Any, *, tenant_id: UUID, activity_ids: Any, **kwargs: Any) -> set[UUID]:
+    return progression.find_revisable(tenant_id, activity_ids)
 
 
 def list_planned_roles(sender: Any, *, activity: Any, **kwargs: Any) -> frozenset[str] | None:

@@ -21,6 +21,7 @@ from activities.admission import Exchange
 from activities.decision_rules import GENERAL_ROLE, DecisionRules
 from activities.models import Activity, Approval, ApprovalLink, Vote
 from activities.models.decision import LinkState
+from activities.signals import revisable_work_asked
 from activities.states import BANDS, MAY_RUN, WILL_RUN, LinkKind, Status
 from activities.submission import NewActivity, submit
 from tenants.context import tenant_scope
@@ -258,7 +259,8 @@ ALL_ENDED = "obsolete, because all of its activities have ended"
 def withdraw_obsolete(tenant_id: UUID, approval_id: UUID) -> bool:
     """Withdraw an open approval if all activities that wait for it have ended. Its links say how each has ended.
 
-    Returns False if somebody has decided it meanwhile, or if an activity waits for it after all, such as a revision.
+    Returns False if somebody has decided it meanwhile, if an activity waits for it after all, such as a revision, or if a gate may still
+    request changes: then the revision waits for the approval.
     """
     with tenant_scope(tenant_id):
         lock_concerned_by(tenant_id, [approval_id])
@@ -266,6 +268,10 @@ def withdraw_obsolete(tenant_id: UUID, approval_id: UUID) -> bool:
             approval_id=approval_id, state=LinkState.WAITING
         )
         if links.exclude(activity__status__in=activity_tree.ENDED).exists():
+            return False
+        ended = list(links.values_list("activity_id", flat=True))
+        answers = revisable_work_asked.send(Activity, tenant_id=tenant_id, activity_ids=ended)
+        if any(ids for _, ids in answers):
             return False
         return bool(
             transitions.apply_many(

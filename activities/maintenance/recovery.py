@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -275,8 +275,7 @@ def _stale_activities() -> Statement:
 def withdraw_obsolete_approvals() -> int:
     """Withdraw open approvals about activities that have all ended since they were asked. Returns how many."""
     withdrawn = 0
-    parameters = {"ended": [status.value for status in activity_tree.ENDED], "most": PAGE}
-    for row in _OBSOLETE_APPROVALS.run(parameters, using=SYSTEM):
+    for row in _obsolete_approvals():
         try:
             withdrawn += approvals.withdraw_obsolete(row.tenant_id, row.id)
         except Exception as error:
@@ -290,6 +289,19 @@ def withdraw_obsolete_approvals() -> int:
                 extra={"action": "recovery_failed", "activity": str(row.id)},
             )
     return withdrawn
+
+
+def _obsolete_approvals() -> Iterator[Any]:
+    """Yield approvals about ended activities, page by page, because those that a gate may still need stay on their page."""
+    parameters: dict[str, Any] = {"ended": [status.value for status in activity_tree.ENDED], "most": PAGE}
+    rows: Sequence[Any] = _OBSOLETE_APPROVALS.run({**parameters, "after": UUID(int=0)}, using=SYSTEM)
+    while rows:
+        yield from rows
+        rows = (
+            _OBSOLETE_APPROVALS.run({**parameters, "after": rows[-1].id}, using=SYSTEM)
+            if len(rows) == PAGE
+            else ()
+        )
 
 
 def _token(run: Any) -> RunToken:

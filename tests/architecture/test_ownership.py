@@ -104,6 +104,7 @@ SENDS_SIGNALS = {
     "activities.transitions": "an activity settled",
     "activities.cancellation": "an activity was reopened",
     "activities.dead_letters": "many activities were reopened",
+    "activities.human_tasks.approvals": "asks for which work a gate may still request changes",
     "activities.api.allowed_actions": "asks which work belongs to cancelled pipeline runs",
     "activities.suspension": "asks which roles are in the plan of the work",
     "activities.dead_letter_records": "an activity became a dead letter",

@@ -22,6 +22,7 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.accepted_work import AgentClient, accept_work, children, wakes_per_call
 from tests.engine import Engine, simultaneously
+from tests.flows import Flow, step
 from tests.integration.approvals_over_many.voters import voter
 from tests.open_questions import links_of, open_approval
 
@@ -110,6 +111,47 @@ def test_work_that_runs_again_keeps_its_approval(engine: Engine, acme: Tenant) -
     assert engine.status(acme, about_failed) == engine.status(acme, about_rejected) == "created"
     (revision,) = children(acme, rejected[0], "revision_of")
     assert revision.status == "awaiting_review"
+
+
+@pytest.mark.parametrize("swept_before", [False, True])
+def test_a_question_about_work_that_a_later_gate_may_send_back_is_kept_for_its_revision(
+    engine: Engine, accepting: Tenant, swept_before: bool
+) -> None:
+    flow = Flow(
+        engine, accepting, step("write"), step("look", "write", human_role="editor", is_approval_gate=True)
+    )
+    engine.drain()
+    work = flow.activity(step="write").pk
+    approval = open_approval(accepting, [work])
+    finish(AgentClient(engine.agent.calls[-1]))
+    if swept_before:
+        assert sweep() == 0
+
+    approvals.reject(accepting.pk, flow.activity(step="look").pk, actor="Ann", notes="Shorter.")
+
+    assert (sweep(), engine.status(accepting, approval)) == (0, "created")
+    (revision,) = children(accepting, work, "revision_of")
+    assert revision.status == "awaiting_review"
+
+
+def test_a_question_is_withdrawn_when_the_last_gate_about_its_work_is_decided(
+    engine: Engine, accepting: Tenant
+) -> None:
+    flow = Flow(
+        engine,
+        accepting,
+        step("write"),
+        step("look", "write", human_role="editor", is_approval_gate=True),
+        step("publish", "look"),
+    )
+    engine.drain()
+    approval = open_approval(accepting, [flow.activity(step="write").pk])
+    finish(AgentClient(engine.agent.calls[-1]))
+    before = sweep()
+
+    approvals.approve(accepting.pk, flow.activity(step="look").pk, actor="Ann")
+
+    assert (before, sweep(), engine.status(accepting, approval)) == (0, 1, "cancelled")
 
 
 def test_a_question_about_results_or_about_no_activity_stays(engine: Engine, acme: Tenant) -> None:
