@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from time import monotonic, sleep
 from typing import Any
 from uuid import uuid4
@@ -12,7 +12,8 @@ import pytest
 
 from activities import quick_work
 from activities.admission import Grant
-from activities.quick_work import Group, HeldGrant, QuickWork
+from activities.quick_work import CallTimes, Group, HeldGrant, QuickWork
+from tenants import tracing
 
 WAIT = 20.0
 TENANT = uuid4()
@@ -81,6 +82,78 @@ def test_only_runs_behind_a_slow_call_are_taken_over(
     assert (taken.unfinished() if taken else []) == ([] if patience else ["two"])
     assert again is None
     assert group.unfinished() == (["two"] if patience else [])
+
+
+def test_nothing_is_taken_over_from_a_thread_that_calls_no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quick_work, "PATIENCE_SECONDS", 0.0)
+    group = Group(["one", "two"])
+    group.next()
+    group.end_call()
+
+    assert group.take_over(lambda runs: nullcontext()) is None
+
+
+def test_the_lease_of_runs_is_held_from_the_moment_when_they_are_taken_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(quick_work, "PATIENCE_SECONDS", 0.0)
+    held_runs: list[Any] = []
+
+    @contextmanager
+    def hold(runs: Iterable[Any]) -> Iterator[None]:
+        held_runs.extend(runs)
+        yield
+        held_runs.clear()
+
+    group = Group(["one", "two"], ["answered"])
+    group.next()
+
+    taken = group.take_over(hold)
+
+    assert held_runs == ["two", "answered"]
+    assert taken is not None
+    taken.holding.close()
+    assert held_runs == []
+
+
+def test_a_role_is_quick_only_after_enough_short_calls() -> None:
+    times, kind = CallTimes(), (TENANT, "qa")
+    for _ in range(quick_work.SAMPLES - 1):
+        times.note(kind, 0.0)
+    before = times.are_short(kind)
+
+    times.note(kind, 0.0)
+    after = times.are_short(kind)
+    for _ in range(quick_work.SAMPLES):
+        times.note(kind, 1.0)
+
+    assert (before, after, times.are_short(kind)) == (False, True, False)
+
+
+def test_no_role_is_quick_while_runs_are_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick, grant = quick_work_that(), held().grant
+    for _ in range(quick_work.SAMPLES):
+        quick.times.note((grant.tenant_id, grant.role), 0.0)
+    without = quick.is_quick(grant)
+
+    monkeypatch.setattr(tracing, "is_on", lambda: True)
+
+    assert (without, quick.is_quick(grant)) == (True, False)
+
+
+def test_a_seat_is_left_once_even_if_it_was_never_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(QuickWork, "_start_relief", lambda self: None)
+    quick = quick_work_that()
+    with quick.seat():
+        pass
+    assert quick._threads == 0
+
+    with quick.seat() as seat:
+        assert seat.take([])
+        assert seat.take([])
+        assert quick._threads == 1, "a thread has one seat"
+        assert seat.next_grants(1) == []
+    assert quick._threads == 0
 
 
 def test_a_watched_group_is_relieved_even_if_no_thread_does_quick_work() -> None:
