@@ -19,6 +19,7 @@ from django.db import DatabaseError, close_old_connections
 from django_celery_beat.models import PeriodicTask
 from django_celery_beat.schedulers import DatabaseScheduler
 
+from orchestrator.celery import ensure
 from pipelines.deliverables import monthly_job
 from pipelines.schedules import beat
 from tenants import outages
@@ -34,10 +35,6 @@ class PatientScheduler(DatabaseScheduler):
 
     def setup_schedule(self) -> None:
         """Read the schedule for the first time. Wait for PostgreSQL as a worker does when it starts."""
-        from orchestrator.celery import (
-            ensure,  # imported late, because Celery loads this module with the application
-        )
-
         ensure(super().setup_schedule)
 
     def tick(self, *arguments: Any, **options: Any) -> float:
