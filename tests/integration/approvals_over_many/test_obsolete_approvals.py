@@ -127,7 +127,7 @@ def test_a_question_about_work_that_a_later_gate_may_send_back_is_kept_for_its_r
     if swept_before:
         assert sweep() == 0
 
-    approvals.reject(accepting.pk, flow.activity(step="look").pk, actor="Ann", notes="Shorter.")
+    decisions.reject(accepting.pk, flow.activity(step="look").pk, actor="Ann", notes="Shorter.")
 
     assert (sweep(), engine.status(accepting, approval)) == (0, "created")
     (revision,) = children(accepting, work, "revision_of")
@@ -149,7 +149,7 @@ def test_a_question_is_withdrawn_when_the_last_gate_about_its_work_is_decided(
     finish(AgentClient(engine.agent.calls[-1]))
     before = sweep()
 
-    approvals.approve(accepting.pk, flow.activity(step="look").pk, actor="Ann")
+    decisions.approve(accepting.pk, flow.activity(step="look").pk, actor="Ann")
 
     assert (before, sweep(), engine.status(accepting, approval)) == (0, 1, "cancelled")
 
