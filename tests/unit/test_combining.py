@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event, Lock
@@ -120,6 +121,17 @@ def test_a_thread_executes_batches_until_its_own_request_is_among_them(settings:
 
     assert doubler.calls == [[1, 2], [3, 4]]
     assert list(queue.waiting) == [items[4]], "each request is executed once"
+
+
+def test_a_forked_child_does_not_wait_for_the_threads_of_its_parent() -> None:
+    doubler = Doubler()
+
+    with doubler.combining._lock:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if doubler.combining._lock.acquire(timeout=WAIT) else 1)
+
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_requests_of_different_kinds_do_not_wait_for_each_other(pool: ThreadPoolExecutor) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from time import monotonic, sleep
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -167,6 +169,46 @@ def test_a_watched_group_is_relieved_even_if_no_thread_does_quick_work() -> None
         until(lambda: bool(relieved))
 
     assert relieved[0].unfinished() == ["two"]
+    assert quick._groups == set()
+
+
+def test_a_grant_is_given_to_a_further_thread_only_if_it_waited_for_a_whole_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[HeldGrant] = []
+    begun_at_pauses: list[int] = []
+    quick, grant = quick_work_that(begun.extend), held()
+
+    def pause(seconds: float) -> None:
+        begun_at_pauses.append(len(begun))
+        if len(begun_at_pauses) == 1:
+            quick.leave_to_others([grant])
+
+    monkeypatch.setattr(quick_work, "time", SimpleNamespace(sleep=pause, monotonic=monotonic))
+    monkeypatch.setattr(quick_work, "_start", lambda name, work, argument: work(argument))
+
+    quick._relieve_late()
+
+    assert (begun, begun_at_pauses) == ([grant], [0, 0, 1])
+
+
+@pytest.mark.usefixtures("without_relief")
+def test_a_forked_child_has_none_of_the_threads_groups_and_grants_of_its_parent() -> None:
+    quick = quick_work_that()
+    for _ in range(quick_work.THREADS):
+        assert quick.join([])
+    quick.leave_to_others([held()])
+    quick._groups.add(Group(["one"]))
+
+    with quick._lock:
+        child = os.fork()
+        if child == 0:
+            is_empty = quick._lock.acquire(timeout=WAIT) and not (
+                quick._threads or quick._waiting_grants or quick._groups
+            )
+            os._exit(0 if is_empty else 1)
+
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.mark.parametrize(("waiting", "answers", "is_alone"), [(1, 0, True), (2, 0, False), (1, 1, False)])
