@@ -97,9 +97,8 @@ class Scheduler:
     round: Round | None = None
     passes: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _idle: list[threading.Condition] = field(
-        default_factory=list
-    )  # of each idle runner, the last one became idle last
+    # Of each idle runner, the last one became idle last.
+    _idle: list[threading.Condition] = field(default_factory=list)
     _ready: deque[tuple[Round, JobProgress]] = field(default_factory=deque)
     _runners: int = 0
     _busy: set[str] = field(default_factory=set)  # names of jobs that are running, also of earlier terms

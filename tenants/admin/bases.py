@@ -191,9 +191,8 @@ class PlatformAdmin(Audited, ScopedPermissions, ModelAdmin):
     form: type[forms.ModelForm] = SeenForm
     fixed_fields: tuple[str, ...] = ()  # never change after the row was added
     counts_changes = False  # whether each change raises the row's `version`
-    saves_elsewhere = (
-        False  # whether another transaction saves the row, which a lock of the row here would block
-    )
+    # Whether another transaction saves the row, which a lock of the row here would block.
+    saves_elsewhere = False
 
     list_fullwidth = True
     list_per_page = 50

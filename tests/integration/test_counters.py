@@ -139,9 +139,8 @@ def test_stalled_counters_are_reported_as_old_although_the_leader_checks_them(
 def test_counters_of_an_idle_system_are_up_to_date(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        counters, "BATCHES", 1
-    )  # A second batch would complete the counters again, whatever the first one wrote.
+    # A second batch would complete the counters again, whatever the first one wrote.
+    monkeypatch.setattr(counters, "BATCHES", 1)
     count_all()
     for column in ("at", "noted_at", "complete_at"):
         _backdate("activities_countingmark", column, AN_HOUR)
