@@ -61,7 +61,7 @@ def client_with_token(secret: str) -> APIClient:
 def scoped(mine: World) -> dict[str, APIClient]:
     return {
         "read": client_with_scopes(mine, "read"),
-        "elsewhere": client_with_scopes(mine, "elsewhere:write"),
+        "elsewhere": client_with_scopes(mine, "mailboxes:write:elsewhere"),
     }
 
 
