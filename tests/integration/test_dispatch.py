@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime, timedelta
+from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
 from django.db.models.functions import Now
 
-from activities import cancellation, outbox, outputs, relay, submission, tasks, wait_reasons
-from activities.admission import Exchange, limits
+from activities import cancellation, dispatch, outbox, outputs, relay, submission, tasks, wait_reasons
+from activities.admission import Exchange, Grant, limits
 from activities.exceptions import RunSuperseded, TransitionRefused
 from activities.execution import results
 from activities.models import Activity, ActivityEvent, ActivityRun, Wake
+from activities.quick_work import HeldGrant
 from activities.run_tokens import RunToken
 from agents.contracts import Accepted, Completed, Output, Usage
 from agents.exceptions import AgentRateLimited, PermanentAgentError, RetryableAgentError
@@ -79,6 +83,33 @@ def test_a_second_delivery_while_the_first_runs_leaves_the_first_its_slots(
 
     stored = outputs.read(acme.pk, engine.get(acme, first).output_ref)
     assert stored.content == "1 at once, 0 more granted"
+
+
+def test_grants_of_a_role_that_is_not_quick_become_messages_except_the_first(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.serve(acme)
+    engine.submit(acme, count=2)
+    first, second = (dispatch.read_message(**(engine.take() or {})) for _ in range(2))
+    published: list[Grant] = []
+    monkeypatch.setattr(relay, "publish", published.extend)
+
+    dispatch._run_and_continue([HeldGrant(first, monotonic()), HeldGrant(second, monotonic())])
+
+    assert published[0] == second
+
+
+@pytest.mark.parametrize("is_draining", [False, True])
+def test_a_draining_worker_takes_no_more_work_than_its_message_names(
+    is_draining: bool, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_CONTINUE_SECONDS = 60.0
+    draining = threading.Event()
+    if is_draining:
+        draining.set()
+    lease: Any = SimpleNamespace(draining=draining)
+
+    assert dispatch._may_go_on(lease, monotonic()) is not is_draining
 
 
 def test_a_retryable_failure_is_retried_after_its_delay_until_no_attempts_are_left(

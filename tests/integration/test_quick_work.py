@@ -92,8 +92,10 @@ def statuses(tenant: Tenant, ids: list[UUID]) -> Counter[str]:
 
 
 def test_activities_granted_at_the_same_moment_are_claimed_and_recorded_together(
-    engine: Engine, acme: Tenant, claims: list[int]
+    engine: Engine, acme: Tenant, claims: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    recorded_again: list[Any] = []
+    monkeypatch.setattr(dispatch, "_note_superseded", recorded_again.append)
     ids = engine.submit(acme, count=80)
 
     deliver_at_once(engine)
@@ -103,6 +105,7 @@ def test_activities_granted_at_the_same_moment_are_claimed_and_recorded_together
     assert max(claims) == SEATS // quick_work.THREADS
     with tenant_scope(acme.pk):
         assert set(ActivityRun.objects.values_list("status", flat=True)) == {"completed"}
+    assert recorded_again == []
 
 
 def test_a_cancellation_during_the_calls_affects_only_its_own_run(engine: Engine, acme: Tenant) -> None:
