@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from django.db.models.functions import Now
@@ -97,6 +97,22 @@ def test_grants_of_a_role_that_is_not_quick_become_messages_except_the_first(
     dispatch._run_and_continue([HeldGrant(first, monotonic()), HeldGrant(second, monotonic())])
 
     assert published[0] == second
+
+
+def test_grants_of_another_role_become_messages_or_go_to_the_threads_for_quick_work(
+    acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, slow, quick = (
+        HeldGrant(Grant(uuid4(), acme.pk, role, f"grant-{role}", started=True), monotonic())
+        for role in ("qa", "dev", "seo")
+    )
+    published, left = list[Grant](), list[HeldGrant]()
+    monkeypatch.setattr(relay, "publish", published.extend)
+    monkeypatch.setattr(dispatch.QUICK_WORK, "is_quick", lambda grant: grant.role == "seo")
+    monkeypatch.setattr(dispatch.QUICK_WORK, "leave_to_others", left.extend)
+
+    assert dispatch._keep_own([own, slow, quick]) == [own]
+    assert (published, left) == ([slow.grant], [quick])
 
 
 @pytest.mark.parametrize("is_draining", [False, True])
