@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from django.db.models import Sum
 from django.db.models.functions import Now
 
 from activities import cancellation, dispatch, outbox, outputs, relay, submission, tasks, wait_reasons
@@ -22,7 +23,7 @@ from activities.run_tokens import RunToken
 from agents.contracts import Accepted, Completed, Output, Usage
 from agents.exceptions import AgentRateLimited, PermanentAgentError, RetryableAgentError
 from tenants.context import tenant_scope
-from tenants.models import Tenant
+from tenants.models import Tenant, UsageEntry
 from tests.engine import Engine, in_another_thread
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
@@ -113,6 +114,29 @@ def test_grants_of_another_role_become_messages_or_go_to_the_threads_for_quick_w
 
     assert dispatch._keep_own([own, slow, quick]) == [own]
     assert (published, left) == ([slow.grant], [quick])
+
+
+@pytest.mark.parametrize(
+    ("ends", "due_in", "is_offered"),
+    [(False, None, True), (False, timedelta(hours=1), False), (True, None, False)],
+)
+def test_after_a_superseded_run_only_work_that_may_start_now_is_offered(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch, ends: bool, due_in: timedelta | None, is_offered: bool
+) -> None:  # fmt: skip
+    (activity_id,) = engine.submit(acme)
+    if ends:
+        cancellation.cancel(acme.pk, activity_id, actor="test")
+    with tenant_scope(acme.pk):
+        due_at = Now() + due_in if due_in else None
+        Wake.objects.filter(activity_id=activity_id).update(state="pending", due_at=due_at)
+    offered: list[UUID] = []
+    monkeypatch.setattr(
+        relay, "hand_over", lambda changes: offered.extend(offer.activity_id for offer in changes.offers)
+    )
+
+    dispatch._offer_if_woken(Grant(activity_id, acme.pk, "qa", "grant", started=True))
+
+    assert offered == ([activity_id] if is_offered else [])
 
 
 @pytest.mark.parametrize("is_draining", [False, True])
@@ -207,6 +231,25 @@ def test_the_result_of_a_run_that_was_cancelled_meanwhile_is_refused(engine: Eng
     assert engine.runs(acme, activity_id)[0].status == "cancelled"
 
 
+def test_what_a_run_has_used_counts_although_it_was_cancelled_during_the_call(
+    engine: Engine, acme: Tenant
+) -> None:
+    def cancel_meanwhile(request: object) -> Completed:
+        in_another_thread(lambda: cancellation.cancel(acme.pk, activity_id, actor="test"))
+        return Completed(Output(content="too late"), usage=Usage(input_tokens=3, output_tokens=4))
+
+    engine.agent.behaviour = cancel_meanwhile
+    (activity_id,) = engine.submit(acme)
+
+    engine.drain()
+
+    with tenant_scope(acme.pk):
+        used = UsageEntry.objects.filter(activity_id=activity_id).aggregate(
+            Sum("input_tokens"), Sum("output_tokens")
+        )
+    assert used == {"input_tokens__sum": 3, "output_tokens__sum": 4}
+
+
 def test_wakes_during_a_run_lead_to_exactly_one_more_run_with_all_of_them(
     engine: Engine, acme: Tenant
 ) -> None:
@@ -249,6 +292,17 @@ def test_an_accepted_run_occupies_no_worker_and_ends_by_its_callback(engine: Eng
     assert engine.status(acme, activity_id) == "done"
     with pytest.raises(RunSuperseded):
         results.record_completed(token, Completed(Output(content="again")), needs_approval=False)
+
+
+def test_accepted_runs_leave_their_seats_to_further_work(engine: Engine, acme: Tenant) -> None:
+    seats = engine.lease.concurrency
+    engine.serve(acme, "qa", max_concurrency=2 * seats)
+    engine.agent.behaviour = lambda request: Accepted()
+    engine.submit(acme, count=seats + 1)
+
+    engine.drain()
+
+    assert len(engine.agent.calls) == seats + 1
 
 
 def test_an_equal_dedup_key_returns_the_live_activity_and_creates_nothing(

@@ -427,3 +427,14 @@ def test_recording_together_leaves_the_same_rows_as_one_by_one(
     one_by_one, all_together = rows_of(other_tenant), rows_of(acme)
     assert len(one_by_one) == len(mixed)
     assert all_together == one_by_one
+
+
+def test_work_that_was_woken_during_a_relieved_call_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    superseded = [object(), object()]
+    offered: list[object] = []
+    monkeypatch.setattr(dispatch, "_call_and_record", lambda group: superseded)
+    monkeypatch.setattr(dispatch, "_offer_if_woken", offered.append)
+
+    dispatch._relieve(quick_work.Group([]))
+
+    assert offered == superseded
