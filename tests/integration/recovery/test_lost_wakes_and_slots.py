@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 
 from activities import admission, cancellation, publishing, relay, tasks
 from activities.admission import Closed, audit, exchange, rebuilding
-from activities.admission.exchange import Exchange, Offer
+from activities.admission.exchange import Exchange, Grants, Offer
 from activities.execution import claims, results
 from activities.maintenance import recovery
 from activities.models import Activity, ActivityRun
@@ -265,6 +265,26 @@ def test_the_slot_of_a_cancelled_run_is_in_use_until_its_call_ends(engine: Engin
 
     assert found == [[], []]
     assert audit(withdraw_orphans=False) == []
+
+
+def test_the_slot_of_a_cancelled_run_is_released_after_its_call_although_its_own_release_was_lost(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_cancelled_meanwhile(request: Any) -> Completed:
+        in_another_thread(lambda: cancellation.cancel(acme.pk, request.activity_id, actor="Ann"))
+        monkeypatch.setattr(relay, "release_and_acquire", lambda changes, **seats: Grants())
+        return Completed(Output(content="too late"))
+
+    engine.agent.behaviour = is_cancelled_meanwhile
+    (activity_id,) = engine.submit(acme)
+    engine.drain()
+    slots = rebuilding.SlotAudit()
+
+    first, _ = slots.compare()
+    second, _ = slots.compare()
+
+    assert not first
+    assert [release.activity_id for release in second.releases] == [activity_id]
 
 
 def test_a_claim_that_waited_until_its_slot_was_given_back_is_undone(
