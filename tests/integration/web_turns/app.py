@@ -39,6 +39,8 @@ def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> 
                 # A tenant stays active, and computing more than 0.1 s counts for ever, however slow the machine is.
                 turns.ALONE_SECONDS = turns.MEMORY_SECONDS = 1e6
                 turns.HEAVY_SHARE = 1e-7
+            case "/known":
+                at_once = len(turns._here.turns._tenants)
             case "/waiting":
                 at_once = _running[query["tenant"][0]]
             case "/body":

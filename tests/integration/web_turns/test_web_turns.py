@@ -69,6 +69,13 @@ def ask(port: int, path: str, tenant: str, timeout: float = 20) -> tuple[int, st
         connection.close()
 
 
+def introduce(port: int, *tenants: str) -> None:
+    """Let the process learn which credentials are those of these tenants. It does so only after it has sent an answer."""
+    for tenant in tenants:
+        ask(port, "/", tenant)
+    _until(lambda: ask(port, "/known", STRANGER)[1] == str(len(tenants)))
+
+
 def test_a_long_query_is_accepted_and_a_longer_one_refused_like_by_the_api(web: int) -> None:
     ids = ",".join(str(UUID(int=number)) for number in range(215))
 
@@ -80,8 +87,7 @@ def test_a_long_query_is_accepted_and_a_longer_one_refused_like_by_the_api(web: 
 
 
 def test_waiting_requests_of_one_tenant_do_not_hold_up_another(web: int) -> None:
-    for tenant in (NOISY, QUIET):
-        ask(web, "/", tenant)
+    introduce(web, NOISY, QUIET)
     with ThreadPoolExecutor(30) as clients:
         waiting = [clients.submit(ask, web, "/wait", NOISY) for _ in range(30)]
         _until(lambda: ask(web, f"/waiting?tenant={NOISY}", QUIET)[1] == str(THREADS // 2))
@@ -94,7 +100,7 @@ def test_waiting_requests_of_one_tenant_do_not_hold_up_another(web: int) -> None
 
 
 def test_a_newcomer_is_answered_although_one_tenant_uses_all_threads(web: int) -> None:
-    ask(web, "/", NOISY)
+    introduce(web, NOISY)
     with ThreadPoolExecutor(20) as clients:
         waiting = [clients.submit(ask, web, "/wait", NOISY) for _ in range(20)]
         try:
@@ -106,8 +112,7 @@ def test_a_newcomer_is_answered_although_one_tenant_uses_all_threads(web: int) -
 
 
 def test_a_tenant_that_computes_much_gets_one_thread_while_others_are_active(web: int) -> None:
-    for tenant in (NOISY, QUIET):
-        ask(web, "/", tenant)
+    introduce(web, NOISY, QUIET)
     ask(web, "/forget-nothing", QUIET)
     # The time of a request is counted after its answer was sent, and so before the end of the next one.
     for _ in range(2):
@@ -120,8 +125,7 @@ def test_a_tenant_that_computes_much_gets_one_thread_while_others_are_active(web
 
 
 def test_a_full_queue_of_requests_is_answered_429_at_once(web: int) -> None:
-    for tenant in (NOISY, QUIET):
-        ask(web, "/", tenant)
+    introduce(web, NOISY, QUIET)
     count = THREADS + MOST_WAITING + 20
     with ThreadPoolExecutor(count) as clients:
         waiting = [clients.submit(ask, web, "/wait", NOISY) for _ in range(count)]
