@@ -149,7 +149,9 @@ class RulesSerializer(StrictSerializer):
         if attrs.get("on_timeout") and due is None and "due_seconds" not in invalid:
             errors["on_timeout"] = ["needs due_seconds"]
         if attrs.get("on_timeout") == "approve" and attrs.get("options"):
-            errors["on_timeout"] = ["must not be approve if there are options: a person must choose one"]
+            errors.setdefault("on_timeout", []).append(
+                "must not be approve if there are options: a person must choose one"
+            )
         if attrs.get("voters") is not None and attrs["voters"] < attrs.get("quorum", 1):
             errors["voters"] = ["must not be fewer than quorum"]
         for name in ("reminders", "escalation"):

@@ -31,7 +31,7 @@ from tenants.current_tenant import current_tenant
 logger = logging.getLogger(__name__)
 
 PAGE = 500
-# Then the worker is free for other work. While there is something to do, another hint follows.
+# After this time the worker is free for other work. While there is something to do, another hint follows.
 TURN_SECONDS = 30.0
 
 

@@ -79,6 +79,9 @@ def test_a_question_with_options_cannot_be_approved_by_its_due_time(
     ]
     for outcome in ("reject", "escalate"):
         assert api("operator").post(f"/api/v1/{kind}/", {**body, "on_timeout": outcome}).status_code == 201
+    without_due = {**body, "on_timeout": "approve", "due_seconds": None}
+    both = problem(api("operator").post(f"/api/v1/{kind}/", without_due), 400, "validation_failed")
+    assert [error["message"].split()[0] for error in both["errors"]] == ["needs", "must"]
 
 
 def test_the_gate_of_submitted_work_has_the_rules_of_the_submission(
