@@ -71,8 +71,8 @@ def create(
 
     `user_id` is the person to whom it belongs: what it submits and decides counts as theirs while they are a member of the tenant.
     """
-    for index, scope in enumerate(scopes):
-        _refuse_invalid_scope(scope, f"scopes[{index}]")
+    if errors := list(_errors_of_scopes(scopes)):
+        raise InvalidScope("; ".join(errors))
     secret = SECRET_PREFIX + secrets.token_urlsafe(32)
     tenant_id = tenant.pk if isinstance(tenant, Tenant) else tenant
     with tenant_scope(tenant_id):
@@ -90,16 +90,16 @@ def create(
     return token, secret
 
 
-def _refuse_invalid_scope(scope: str, path: str) -> None:
-    if not SCOPE_SHAPE.fullmatch(scope):
-        raise InvalidScope(
-            f"{path}: {scope!r} is not a scope; use read, write, <resource>:read, <resource>:write or mailboxes:write:<key>"
-        )
-    resource, has_resource, _ = scope.partition(":")
-    if has_resource and resource not in (known := set(_resources(get_resolver()))):
-        raise InvalidScope(
-            f"{path}: {scope!r} names no resource; the resources are {', '.join(sorted(known))}"
-        )
+def _errors_of_scopes(scopes: Sequence[str]) -> Iterator[str]:
+    for index, scope in enumerate(scopes):
+        resource, names_resource, _ = scope.partition(":")
+        if not SCOPE_SHAPE.fullmatch(scope):
+            yield (
+                f"scopes[{index}]: {scope!r} is not a scope; "
+                "use read, write, <resource>:read, <resource>:write or mailboxes:write:<key>"
+            )
+        elif names_resource and resource not in (known := set(_resources(get_resolver()))):
+            yield f"scopes[{index}]: {scope!r} names no resource; the resources are {', '.join(sorted(known))}"
 
 
 def _resources(resolver: URLResolver) -> Iterator[str]:

@@ -203,6 +203,11 @@ def test_a_scope_of_an_unknown_resource_is_refused_at_its_place_with_the_known_o
     assert "mailboxes" in text
 
 
+def test_every_invalid_scope_is_named(tenant):
+    with pytest.raises(tokens.InvalidScope, match=r"^scopes\[0\]: 'all' .*; scopes\[2\]: 'activity:read' "):
+        tokens.create(tenant, Role.ADMIN, "laptop", scopes=["all", "read", "activity:read"])
+
+
 def test_a_token_that_was_created_with_an_unknown_resource_stays_valid(tenant):
     token, secret = tokens.create(tenant, Role.ADMIN, "laptop")
     with tenant_scope(tenant.pk):
