@@ -434,11 +434,7 @@ def _error_of(error: Exception, run: RunToken) -> AgentError:
         return ServerAway("A server that the run needs went away.")
     if outages.may_pass(error):
         raise error  # The run has no thread now, so `worker.hand_back_unattended` requeues it.
-    # A bug of ours, or an answer that the database refuses. People see a failed activity, while an open run would only repeat the error.
-    logger.error(
-        "Run broke inside the engine", exc_info=error, extra={"action": "run_broke", "run": str(run.run_id)}
-    )
-    return PermanentAgentError(f"Internal error: {type(error).__name__}", code="internal_error")
+    return results.internal_error(error, run)
 
 
 def _record_answer(claimed: ClaimedRun, result: AgentResult, following: FollowingStep | None) -> None:

@@ -48,6 +48,7 @@ from agents.exceptions import (
     PermanentAgentError,
     RetryableAgentError,
 )
+from tenants import clock, outages
 from tenants.context import system_scope, tenant_scope
 
 logger = logging.getLogger(__name__)
@@ -403,7 +404,7 @@ def find_sent(batch: ProviderBatch, api: MessageBatches) -> None:
         postpone(batch, error)
         return
     if candidates:
-        _record_sent(batch, candidates[-1])
+        _record_sent(batch, candidates[-1], is_found=True)
         return
     logger.warning(
         "Batch not found at its provider, sent again",
@@ -439,9 +440,9 @@ def _record_failed_sending(batch: ProviderBatch, error: RetryableAgentError) -> 
     move(batch, BatchState.SENDING, **changes)
 
 
-def _record_sent(batch: ProviderBatch, external_id: str) -> None:
+def _record_sent(batch: ProviderBatch, external_id: str, *, is_found: bool = False) -> None:
     move(
-        batch, BatchState.SENDING, state=BatchState.SENT, external_id=external_id, error=None,
+        batch, BatchState.SENDING, state=BatchState.SENT, external_id=external_id, is_found=is_found, error=None,
         due_at=from_now(settings.ORCHESTRATOR_BATCH_POLL_SECONDS),
     )  # fmt: skip
     logger.info(
@@ -465,7 +466,7 @@ RENEWED_EVERY = 100  # answers
 def poll(batch: ProviderBatch, api: MessageBatches) -> None:
     """Record the answers if the batch has ended, or else poll again later."""
     try:
-        if not api.fetch(batch.external_id).ended:
+        if _fetch_status(batch, api) != "ended":
             move(batch, BatchState.SENT, due_at=from_now(settings.ORCHESTRATOR_BATCH_POLL_SECONDS))
         elif _record_answers(batch, api):
             move(batch, BatchState.SENT, state=BatchState.ENDED, ended_at=Now(), error=None)
@@ -478,27 +479,64 @@ def poll(batch: ProviderBatch, api: MessageBatches) -> None:
         fail_batch(batch, BatchState.SENT, BatchState.ENDED, lost)
 
 
+def _fetch_status(batch: ProviderBatch, api: MessageBatches) -> str:
+    """Return the batch's status at its provider, and cancel it there if nothing waits for its answers any more.
+
+    What the provider has answered by then is still read, because it must be paid for.
+    """
+    status = api.fetch(batch.external_id).status
+    with tenant_scope(batch.tenant_id):
+        is_wanted = open_items(batch).exists()
+    # A batch that was found in the list may be that of another client.
+    if is_wanted or batch.is_found or status != "in_progress":
+        return status
+    try:
+        return api.cancel(batch.external_id).status
+    except AgentError as error:
+        logger.warning(
+            "Batch not cancelled",
+            extra={"action": "batch_not_cancelled", "batch": str(batch.pk), "reason": error.error_code},
+        )
+        return status
+
+
 def _record_answers(batch: ProviderBatch, api: MessageBatches) -> bool:
     """Settle every item with its answer. Returns False if the answers belong to another batch."""
     with tenant_scope(batch.tenant_id):
         unanswered = {item.pk.hex: item for item in items_of(batch).defer("body", "begun")}
-    has_unknown = False
+    has_unknown, unreadable = False, None
     answers = api.answers(batch.external_id, max_bytes=settings.ORCHESTRATOR_BATCH_RESULT_MAX_BYTES)
     for number, answer in enumerate(answers, 1):
         item = unanswered.pop(answer.custom_id, None)
         if item is None:
             has_unknown = has_unknown or bool(answer.custom_id)
+            unreadable = unreadable or answer.error
             continue
-        results.persistently(partial(settle_item, item, answer))
+        _settle_or_fail(item, answer)
         if number % RENEWED_EVERY == 0:
             move(batch, BatchState.SENT, due_at=from_now(settings.ORCHESTRATOR_BATCH_LEASE_SECONDS))
-    if has_unknown and len(unanswered) == batch.size:
-        return False
+    if len(unanswered) == batch.size:
+        if has_unknown and batch.is_found:
+            return False
+        if unreadable is not None and not has_unknown:
+            raise unreadable  # these are no results at all
     for item in unanswered.values():
         if item.state in OPEN_ITEMS:
             message = "The batch has ended without an answer to this request."
             fail_item(item, RetryableAgentError(message, code="batch_incomplete"))
     return True
+
+
+def _settle_or_fail(item: BatchItem, answer: Answer) -> None:
+    """Record an answer. If that is impossible, its item fails alone, because the other items must not wait for it."""
+    try:
+        results.persistently(partial(settle_item, item, answer))
+    except Exception as error:
+        if outages.may_pass(error):
+            raise
+        broken = results.internal_error(error, token_of(item))
+        if item.state in OPEN_ITEMS:
+            fail_item(item, broken)
 
 
 def _search_again(batch: ProviderBatch) -> None:
@@ -543,24 +581,41 @@ def advance(tenant_id: UUID, batch_id: UUID) -> None:
     if batch is None:
         return
     with tenant_scope(tenant_id):
-        has_open_items = open_items(batch).exists()
-    if not has_open_items:
-        _cancel_batch(batch)
-        return
-    try:
-        api = client_for(batch)
-    except AgentError as error:
-        _abandon(batch, error)
-        return
-    STEPS[BatchState(batch.state)](batch, api)
+        roles = set(open_items(batch).order_by().values_list("agent_role", flat=True).distinct())
+    is_given_up = batch.state == BatchState.BOUND or batch.created_at < clock.now() - LISTED_FOR
+    if not roles and is_given_up:
+        end(batch)
+    elif (api := _choose_client(batch, roles or {batch.agent_role})) is not None:
+        STEPS[BatchState(batch.state)](batch, api)
 
 
-def client_for(batch: ProviderBatch) -> MessageBatches:
-    """Return the client of the batch's provider. Raises `AgentError` if the role uses another provider now.
+def _choose_client(batch: ProviderBatch, roles: Iterable[str]) -> MessageBatches | None:
+    """Return the client of the batch's provider. The items of roles that use another provider now leave the batch.
+
+    Returns None if no role uses the provider any more. The batch has then ended, and its answers are lost.
+    """
+    clients, refusal = [], None
+    for role in sorted(roles):
+        try:
+            clients.append(client_for(batch, role))
+        except AgentError as error:
+            refusal = error
+            for item in list_open_items(batch):
+                if item.agent_role == role:
+                    move_to_real_time(item, str(error))
+    if not clients:
+        end(batch, error=refusal)
+        return None
+    # The credential that sent the batch, if a role still has it.
+    return min(clients, key=lambda client: client.provider.key != batch.provider)
+
+
+def client_for(batch: ProviderBatch, role: str) -> MessageBatches:
+    """Return the client of the batch's provider, from the role's settings. Raises `AgentError` if the role uses another provider now.
 
     Another credential for the same provider is accepted, because keys are rotated.
     """
-    chosen = configuration.settings_for(batch.tenant_id, batch.agent_role).adapter
+    chosen = configuration.settings_for(batch.tenant_id, role).adapter
     return batches.client_for(chosen, batch.provider)
 
 
@@ -575,24 +630,9 @@ def _lease_batch(tenant_id: UUID, batch_id: UUID) -> ProviderBatch | None:
     return batch
 
 
-def _cancel_batch(batch: ProviderBatch) -> None:
-    """End a batch without open items, and cancel it at the provider."""
-    if batch.state == BatchState.SENT:
-        try:
-            client_for(batch).cancel(batch.external_id)
-        except AgentError as error:
-            logger.warning(
-                "Batch not cancelled",
-                extra={"action": "batch_not_cancelled", "batch": str(batch.pk), "reason": error.error_code},
-            )
-    move(batch, BatchState(batch.state), state=BatchState.ENDED, ended_at=Now())
-
-
-def _abandon(batch: ProviderBatch, error: AgentError) -> None:
-    """End a batch whose role uses another provider now. Its items continue there; answers of the old provider are lost."""
-    for item in list_open_items(batch):
-        move_to_real_time(item, str(error))
-    move(batch, BatchState(batch.state), state=BatchState.ENDED, ended_at=Now(), error=results.as_dict(error))
+def end(batch: ProviderBatch, *, error: AgentError | None = None) -> None:
+    reason = None if error is None else results.as_dict(error)
+    move(batch, BatchState(batch.state), state=BatchState.ENDED, ended_at=Now(), error=reason)
 
 
 # Leaving: urgent items no longer wait for a batch, whether they are bound to one or not. A late answer is ignored.

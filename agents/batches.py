@@ -30,9 +30,11 @@ def client_for(chosen: AdapterSettings, key: str) -> MessageBatches:
 
 
 def read_completed(message: Mapping[str, Any], options: Mapping[str, Any]) -> Completed | None:
-    """Return the validated result of a message, or None when the conversation must continue. Raises `AgentError`."""
+    """Return the validated result of a message, or None when the conversation must continue from it. Raises `AgentError`."""
     completed = message_batches.read_completed(message, options)
-    if completed is not None:
+    if completed is None:
+        response_parser.require_storable(message, "message")
+    else:
         response_parser.require_well_formed(completed)
     return completed
 

@@ -137,7 +137,7 @@ def _text(text: Any, path: str, longest: int, errors: list[tuple[str, str]]) -> 
 def require_well_formed(result: object) -> None:
     """Raise `InvalidAnswer` unless this is a usable `AgentResult`."""
     if isinstance(result, Parked):
-        _require_storable(result.body, "body")
+        require_storable(result.body, "body")
         return
     if not isinstance(result, Accepted | Completed):
         raise InvalidAnswer(("", f"the adapter returned a {type(result).__name__}"))
@@ -161,7 +161,7 @@ def _require_output(output: Output) -> None:
     if _require_text(output.content_type, "output.content_type") > MAX_CONTENT_TYPE:
         raise InvalidAnswer(("output.content_type", f"must have at most {MAX_CONTENT_TYPE} characters"))
     if output.data is not None:
-        _require_storable(output.data, "output.data")
+        require_storable(output.data, "output.data")
         size += len(orjson.dumps(output.data))
     if size > settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES:
         raise InvalidAnswer(
@@ -172,11 +172,12 @@ def _require_output(output: Output) -> None:
 def _require_text(text: object, path: str) -> int:
     if not isinstance(text, str):
         raise InvalidAnswer((path, "must be text"))
-    _require_storable(text, path)
+    require_storable(text, path)
     return len(text) if text.isascii() else len(text.encode())
 
 
-def _require_storable(value: object, path: str) -> None:
+def require_storable(value: object, path: str) -> None:
+    """Raise `InvalidAnswer` unless PostgreSQL and MongoDB can store this JSON value."""
     try:
         strict_json.check(value)
     except strict_json.StrictJSONError as error:

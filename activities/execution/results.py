@@ -44,7 +44,14 @@ from activities.run_tokens import RunToken
 from activities.states import BANDS
 from agents import configuration
 from agents.contracts import Completed
-from agents.exceptions import AgentError, AgentRateLimited, BudgetSpent, RetryableAgentError, SessionInvalid
+from agents.exceptions import (
+    AgentError,
+    AgentRateLimited,
+    BudgetSpent,
+    PermanentAgentError,
+    RetryableAgentError,
+    SessionInvalid,
+)
 from tenants import clock, outages
 from tenants.context import tenant_scope
 
@@ -335,6 +342,17 @@ def persistently(action: Callable[[], T]) -> T:
             time.sleep(pause)
             close_old_connections()
             pause = min(pause * 2, 2.0)
+
+
+def internal_error(error: Exception, run: RunToken) -> AgentError:
+    """Return the error of a run that a bug of ours ends, or an answer that the database refuses.
+
+    People see a failed activity, while an open run would only repeat the error.
+    """
+    logger.error(
+        "Run broke inside the engine", exc_info=error, extra={"action": "run_broke", "run": str(run.run_id)}
+    )
+    return PermanentAgentError(f"Internal error: {type(error).__name__}", code="internal_error")
 
 
 def overdue(timeout_seconds: int) -> AgentError:

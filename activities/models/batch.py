@@ -54,6 +54,11 @@ class ProviderBatch(TenantOwned):
     external_id = models.CharField(
         max_length=100, blank=True, default="", help_text="The provider's id of the batch."
     )
+    is_found = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Whether its id is from the provider's list of batches, so that the ids of its answers must confirm it.",
+    )
     not_ours = ArrayField(
         models.CharField(max_length=100),
         default=list,

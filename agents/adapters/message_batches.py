@@ -7,6 +7,8 @@ that it belongs to. This module repeats no calls. The provider limits batches se
 
 from __future__ import annotations
 
+import logging
+import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +31,8 @@ from agents.governor.limits import Profile
 from agents.governor.providers import Provider
 from tenants import strict_json
 
+logger = logging.getLogger(__name__)
+
 VERSION = "2023-06-01"
 MOST_REQUESTS = 100_000  # in one batch, a limit of the protocol
 CALL_SECONDS = 60.0
@@ -44,6 +48,7 @@ ENDS = {
     "refusal": "refused",
     "tool_use": "tools",
 }
+_CUSTOM_ID = re.compile(rb'"custom_id"\s*:\s*"([A-Za-z0-9_-]{1,64})"')  # in a line that may be no JSON
 _UNANSWERED = {
     "expired": ("The provider's batch expired before it answered this request.", "batch_expired"),
     "canceled": ("The provider's batch was cancelled before it answered this request.", "batch_canceled"),
@@ -55,7 +60,7 @@ class Batch:
     """A batch as its provider reports it."""
 
     id: str
-    ended: bool
+    status: str  # in_progress, canceling or ended
     requests: int
     created_at: datetime
 
@@ -83,9 +88,9 @@ class MessageBatches:
     def fetch(self, batch_id: str) -> Batch:
         return self._batch(self._call("GET", f"/{batch_id}"))
 
-    def cancel(self, batch_id: str) -> None:
+    def cancel(self, batch_id: str) -> Batch:
         """Ask the provider to cancel the batch. Requests that it has begun may still be answered."""
-        self._call("POST", f"/{batch_id}/cancel", b"{}")
+        return self._batch(self._call("POST", f"/{batch_id}/cancel", b"{}"))
 
     def list_created(self, *, since: datetime) -> Iterator[Batch]:
         """Yield the batches that were created since then, newest first."""
@@ -103,7 +108,7 @@ class MessageBatches:
 
     def answers(self, batch_id: str, *, max_bytes: int) -> Iterator[Answer]:
         """Yield the answers of an ended batch, in any order. All are fetched before the first is returned, so that the provider does not
-        wait for the caller.
+        wait for the caller. Answers beyond `max_bytes` are left out, because fetching them again would not make them smaller.
         """
         with tempfile.SpooledTemporaryFile(max_size=IN_MEMORY_BYTES) as file:
             self._fetch(f"{self._url}/{batch_id}/results", file, max_bytes)
@@ -138,7 +143,11 @@ class MessageBatches:
             for part in response.iter_bytes():
                 file.write(part)
                 if file.tell() > max_bytes:
-                    raise invalid(self.provider, f"more than {max_bytes} bytes of results")
+                    logger.warning(
+                        "Results of a batch are too large",
+                        extra={"action": "batch_results_cut", "provider": self.provider.name},
+                    )
+                    return
 
     @property
     def _headers(self) -> dict[str, str]:
@@ -178,7 +187,7 @@ class MessageBatches:
             counts = row["request_counts"]
             return Batch(
                 id=str(row["id"])[:100],
-                ended=row["processing_status"] == "ended",
+                status=str(row["processing_status"]),
                 requests=sum(int(number) for number in counts.values()),
                 created_at=_aware(datetime.fromisoformat(row["created_at"])),
             )
@@ -186,6 +195,9 @@ class MessageBatches:
             raise invalid(self.provider, error) from error
 
     def _answer(self, line: bytes) -> Answer:
+        """Read one line. If it is invalid, only its own request has failed. The id is empty if the line has none."""
+        found = _CUSTOM_ID.search(line)
+        name = found[1].decode() if found else ""
         try:
             row = orjson.loads(line)
             name, result = str(row["custom_id"]), row["result"]
@@ -200,13 +212,19 @@ class MessageBatches:
             inner = failure.get("error") or failure
             return Answer(name, None, error_of_refusal(0, inner.get("message"), failure, {}, self.provider))
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise invalid(self.provider, error) from error
+            return Answer(name, None, invalid(self.provider, error))
 
 
 def answer_from(message: Mapping[str, Any]) -> ModelAnswer:
     """Read a message from a batch's results. Raises `LookupError`, `TypeError` or `AttributeError` for anything that is not a message."""
-    usage, blocks = message["usage"], message["content"]
+    usage, blocks, model = message["usage"], message["content"], message.get("model")
     written, read = usage.get("cache_creation_input_tokens") or 0, usage.get("cache_read_input_tokens") or 0
+    if any(
+        type(count) is not int for count in (usage["input_tokens"], usage["output_tokens"], written, read)
+    ):
+        raise TypeError("a number of tokens is not a whole number")
+    if not isinstance(model, str | None):
+        raise TypeError("the name of the model is not text")
     tool_uses = [block for block in blocks if block["type"] == "tool_use"]
     return ModelAnswer(
         text="".join(block["text"] for block in blocks if block["type"] == "text"),
@@ -215,7 +233,7 @@ def answer_from(message: Mapping[str, Any]) -> ModelAnswer:
         ],
         ended=ENDS.get(message["stop_reason"], "done"),
         input_tokens=usage["input_tokens"] + written + read, output_tokens=usage["output_tokens"],
-        limited_input=usage["input_tokens"] + written, model=message.get("model"),
+        limited_input=usage["input_tokens"] + written, model=model,
     )  # fmt: skip
 
 

@@ -7,7 +7,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from activities import provider_batches
+import pytest
+
+from activities import cancellation, provider_batches
 from agents import configuration
 from agents.governor import Call, Governor, providers
 from agents.governor.limits import Profile
@@ -16,7 +18,9 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests import batching
 from tests.engine import Engine
-from tests.integration.provider_batches.parked_work import statuses
+from tests.integration.provider_batches.parked_work import LOW, statuses
+
+ROLES = ["qa", "seo"]
 
 
 def test_a_batch_whose_response_was_lost_is_found_and_not_sent_twice(
@@ -114,6 +118,48 @@ def test_work_of_a_role_with_a_new_adapter_leaves_its_batch(
 
     assert statuses(engine, tenant, ids) == ["done"] * 3
     assert len(engine.agent.calls) == 3
+
+
+@pytest.mark.parametrize("changed", [0, 1])
+@pytest.mark.parametrize("turns_before", [0, 1], ids=["collected", "sent"])
+def test_work_of_roles_that_keep_their_provider_stays_in_a_shared_batch(
+    engine: Engine, tenant: Tenant, provider: FakeProvider, changed: int, turns_before: int
+) -> None:
+    for role in ROLES:
+        batching.serve(engine, tenant, provider, role)
+    ids = [engine.submit(tenant, role, priority=LOW)[0] for role in ROLES]
+    engine.drain()
+    batching.let_time_pass(tenant, created_at=timedelta(hours=1))
+    batching.run_background_tasks(tenant, turns=turns_before)
+    engine.serve(tenant, ROLES[changed])
+
+    batching.run_background_tasks(tenant, turns=3)
+    engine.make_due(tenant)
+    engine.drain()
+
+    assert statuses(engine, tenant, ids) == ["done"] * 2
+    assert [request.agent_role for request in engine.agent.calls] == [ROLES[changed]]
+    states = {item.agent_role: item.state for item in batching.items(tenant)}
+    assert states == {ROLES[changed]: "moved", ROLES[1 - changed]: "answered"}
+    (sent,) = provider.batches.batches.values()
+    assert len(sent.requests) == 1 + turns_before, "nothing more goes to a provider that the role has left"
+
+
+def test_a_batch_that_may_be_of_another_client_is_not_cancelled(
+    engine: Engine, tenant: Tenant, provider: FakeProvider, submit_batched: Callable[..., list[UUID]]
+) -> None:
+    provider.batches.polls_until_done = 99
+    provider.batches.refusals.append(Fault(status=529))
+    ids = submit_batched(3)
+    provider.batches.create({"requests": [{"custom_id": f"theirs-{number}"} for number in range(3)]})
+    batching.run_background_tasks(tenant, turns=2)
+    for each in ids:
+        cancellation.cancel(tenant.pk, each, actor="test")
+
+    batching.run_background_tasks(tenant)
+
+    (theirs,) = provider.batches.batches.values()
+    assert not theirs.cancelled
 
 
 def test_operators_see_batches_and_items_of_their_tenant_only(

@@ -8,14 +8,18 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from activities import provider_batches
-from activities.models import ActivityEvent
-from benchmarks.fake_provider import FakeProvider, Turn, Use
+import pytest
+
+from activities import cancellation, provider_batches
+from activities.models import ActivityEvent, BatchItem
+from agents.batches import Answer
+from benchmarks.fake_provider import FakeProvider, Turn, Use, anthropic_protocol
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests import batching
 from tests.engine import Engine, simultaneously
 from tests.integration.provider_batches.parked_work import content, statuses
+from tests.spending import ledger_total
 
 
 def test_every_answer_is_the_result_of_its_run(
@@ -115,7 +119,9 @@ def test_a_repeated_answer_counts_once(
     (batch,) = batching.batches(tenant)
     batching.make_due(tenant)
 
-    simultaneously(*[lambda: provider_batches.poll(batch, provider_batches.client_for(batch))] * 3)
+    simultaneously(
+        *[lambda: provider_batches.poll(batch, provider_batches.client_for(batch, batching.ROLE))] * 3
+    )
 
     assert statuses(engine, tenant, ids) == ["done"] * 3
     with tenant_scope(tenant.pk):
@@ -134,3 +140,158 @@ def test_an_item_without_an_answer_is_retried(
     batching.run_background_tasks(tenant)
 
     assert sorted(item.state for item in batching.items(tenant)) == ["answered", "answered", "failed"]
+
+
+def _message(**changes: Any) -> dict[str, Any]:
+    body = anthropic_protocol.message(Turn("Fine.", input_tokens=4, output_tokens=2), {"model": "m-1"})
+    return {"type": "succeeded", "message": body | changes}
+
+
+def _tool_call(argument: str) -> dict[str, Any]:
+    call = {"type": "tool_use", "id": "call_1", "name": "create_subtask", "input": {"name": argument}}
+    return _message(content=[call], stop_reason="tool_use")
+
+
+@pytest.mark.parametrize(
+    ("result", "status", "code"),
+    [
+        (_message(usage=None), "created", "provider_answer_invalid"),
+        (_message(usage={"input_tokens": 4, "output_tokens": "2"}), "created", "provider_answer_invalid"),
+        (_message(usage={"input_tokens": 4.5, "output_tokens": 2}), "created", "provider_answer_invalid"),
+        (_message(model=["m-1"]), "created", "provider_answer_invalid"),
+        (_message(content=[{"type": "text", "text": "\ud800"}]), "created", "provider_answer_invalid"),
+        (_message(content=[{"type": "text", "text": "\x00"}]), "failed", "invalid_agent_answer"),
+        (_tool_call("\x00"), "failed", "invalid_agent_answer"),
+        ({"type": "succeeded", "message": 5}, "created", "provider_answer_invalid"),
+        ({"type": "unknown"}, "created", "provider_answer_invalid"),
+        ({"type": "errored", "error": "broken"}, "created", "provider_answer_invalid"),
+    ],
+    ids=[
+        "no usage", "tokens as text", "half a token", "model as list", "surrogate", "NUL in text", "NUL in a call", "no message",
+        "unknown type", "unknown error",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_an_answer_that_cannot_be_read_or_stored_delays_no_other(
+    engine: Engine,
+    tenant: Tenant,
+    provider: FakeProvider,
+    submit_batched: Callable[..., list[UUID]],
+    result: dict[str, Any],
+    status: str,
+    code: str,
+    is_cancelled: bool,
+) -> None:
+    submit_batched(3)
+    batching.run_background_tasks(tenant)
+    (sent,) = provider.batches.batches.values()
+    sent.results[0]["result"] = result
+    broken, *others = [item.activity_id for item in batching.items(tenant)]
+    if is_cancelled:
+        cancellation.cancel(tenant.pk, broken, actor="test")
+
+    batching.run_background_tasks(tenant)
+
+    assert statuses(engine, tenant, others) == ["done", "done"]
+    assert [batch.state for batch in batching.batches(tenant)] == ["ended"]
+    activity = engine.get(tenant, broken)
+    assert activity.status == ("cancelled" if is_cancelled else status)
+    assert is_cancelled or (activity.error or {})["code"] == code
+
+
+def test_an_answer_that_cannot_be_recorded_delays_no_other(
+    engine: Engine,
+    tenant: Tenant,
+    submit_batched: Callable[..., list[UUID]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    submit_batched(3)
+    batching.run_background_tasks(tenant)
+    broken, *others = batching.items(tenant)
+    settle = provider_batches.settle_item
+
+    def fail_for_one(item: BatchItem, answer: Answer) -> None:
+        if item.pk == broken.pk:
+            raise ValueError("a mistake")
+        settle(item, answer)
+
+    monkeypatch.setattr(provider_batches, "settle_item", fail_for_one)
+    batching.run_background_tasks(tenant)
+
+    assert statuses(engine, tenant, [item.activity_id for item in others]) == ["done", "done"]
+    assert (engine.get(tenant, broken.activity_id).error or {})["code"] == "internal_error"
+
+
+def test_answers_beyond_the_largest_size_of_results_are_requested_again(
+    engine: Engine,
+    tenant: Tenant,
+    provider: FakeProvider,
+    submit_batched: Callable[..., list[UUID]],
+    settings: Any,
+) -> None:
+    submit_batched(3)
+    batching.run_background_tasks(tenant)
+    (sent,) = provider.batches.batches.values()
+    sent.results[2]["result"] = _message(content=[{"type": "text", "text": "long " * 100_000}])
+    settings.ORCHESTRATOR_BATCH_RESULT_MAX_BYTES = 5_000
+
+    batching.run_background_tasks(tenant)
+
+    assert [item.state for item in batching.items(tenant)] == ["answered", "answered", "failed"]
+    assert [batch.state for batch in batching.batches(tenant)] == ["ended"]
+
+
+def test_results_without_a_single_id_are_read_again_later(
+    engine: Engine,
+    tenant: Tenant,
+    provider: FakeProvider,
+    submit_batched: Callable[..., list[UUID]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ids = submit_batched(3)
+    batching.run_background_tasks(tenant)
+    with monkeypatch.context() as during:
+        during.setattr(provider.batches, "results", lambda batch_id: (200, b"<html>\nGateway\n</html>\n"))
+        batching.run_background_tasks(tenant)
+    assert statuses(engine, tenant, ids) == ["in_progress"] * 3
+
+    batching.run_background_tasks(tenant)
+
+    assert statuses(engine, tenant, ids) == ["done"] * 3
+
+
+def test_results_for_unknown_requests_are_not_paid_for_again_and_again(
+    engine: Engine, tenant: Tenant, provider: FakeProvider, submit_batched: Callable[..., list[UUID]]
+) -> None:
+    submit_batched(3)
+    batching.run_background_tasks(tenant)
+    (sent,) = provider.batches.batches.values()
+    for number, result in enumerate(sent.results):
+        result["custom_id"] = f"unknown-{number}"
+
+    batching.run_background_tasks(tenant, turns=3)
+
+    assert len(provider.batches.batches) == 1
+    assert [item.state for item in batching.items(tenant)] == ["failed"] * 3
+
+
+def test_answers_that_the_provider_had_before_all_work_was_cancelled_are_paid_for(
+    engine: Engine,
+    tenant: Tenant,
+    provider: FakeProvider,
+    submit_batched: Callable[..., list[UUID]],
+    settings: Any,
+) -> None:
+    settings.ORCHESTRATOR_MODEL_PRICES = {"m-1": [10, 20]}
+    provider.batches.answering = lambda body: Turn("x", input_tokens=1_000, output_tokens=500)
+    ids = submit_batched(3)
+    batching.run_background_tasks(tenant)
+    (sent,) = provider.batches.batches.values()
+    sent.polls = provider.batches.polls_until_done  # it has ended, but has not been polled yet
+    for each in ids:
+        cancellation.cancel(tenant.pk, each, actor="test")
+
+    batching.run_background_tasks(tenant)
+
+    assert ledger_total(tenant) == 3 * (Decimal(1_000) * 10 + Decimal(500) * 20) / 1_000_000 / 2
+    assert [batch.state for batch in batching.batches(tenant)] == ["ended"]
