@@ -14,6 +14,7 @@ from activities.models import ActivityRun, WorkerProcess
 from tenants import clock
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
+from tests import pages
 from tests.browsing import visible_text
 from tests.console_user import Person
 from tests.engine import Engine
@@ -58,6 +59,26 @@ def test_every_process_shows_its_identity_and_load(
     assert "1 of 4" in text
     assert "processor 25%" in text
     assert "memory 50%" in text
+
+
+@pytest.mark.ui
+def test_a_process_with_many_roles_fits_the_page(
+    start_worker: Callable[..., WorkerProcess], ann: Person
+) -> None:
+    start_worker("a-host-with-a-long-name", roles=[f"some-content-writer-{number}" for number in range(32)])
+
+    with pages.page_of(ann.user, width=1280) as page:
+        page.goto(WORKERS)
+        figures = page.locator("main .figures").bounding_box()
+        table = page.locator("main table").bounding_box()
+        outside = page.locator("tbody :is(th, td)").evaluate_all(
+            "cells => cells.filter(cell => cell.scrollWidth > cell.clientWidth).map(cell => cell.dataset.label)"
+        )
+        roles = page.locator("td[data-label=Roles]").first.bounding_box()
+
+    assert table["width"] <= figures["width"]
+    assert outside == []
+    assert roles["width"] >= 150
 
 
 def test_silent_lost_and_closed_workers_say_so_and_come_first(
