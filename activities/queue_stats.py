@@ -77,10 +77,11 @@ class RoleStats:
 
 @dataclass(frozen=True, slots=True)
 class PeopleStats:
-    """Waiting items of one kind for people."""
+    """What waits for people, of one kind."""
 
     kind: str
     waiting: int
+    items: int  # of the inbox, where escalations of similar failures are one item
     oldest_seconds: float
 
 
@@ -160,7 +161,9 @@ def _roles(silence: Mapping[str, Any]) -> list[RoleStats]:
 def _people() -> list[PeopleStats]:
     rows = {row.kind: row for row in _PEOPLE.run({})}
     return [
-        PeopleStats(kind, rows[kind].waiting, rows[kind].oldest_seconds) for kind in KINDS if kind in rows
+        PeopleStats(kind, rows[kind].waiting, rows[kind].items, rows[kind].oldest_seconds)
+        for kind in KINDS
+        if kind in rows
     ]
 
 

@@ -37,6 +37,7 @@ from console.agents import ENDED
 from console.content_security import send_policy_with_scripts
 from console.error_pages import show_outages
 from console.health import Check
+from console.inbox.query import ALIKE
 from console.labels import HELD_BY, in_words
 from console.page import acting, choose, remember_tenant
 from console.usage import BudgetLine, budgets_of
@@ -323,7 +324,7 @@ def _queue_row(role: RoleStats, cause: str | None) -> QueueRow:
 
 
 def _people_row(row: PeopleStats) -> PeopleRow:
-    return PeopleRow(row.kind, WORDS[row.kind], row.waiting, in_words(row.oldest_seconds), row.oldest_seconds)
+    return PeopleRow(row.kind, WORDS[row.kind], row.items, in_words(row.oldest_seconds), row.oldest_seconds)
 
 
 def _count(number: int, one: str, many: str) -> str:
@@ -486,7 +487,9 @@ def tenants_overview(own: Sequence[Tenant]) -> TenantsOverview:
     now = clock.now()
     with admin_scope(reads=ids, writes=(), platform=False):
         works = Activity.objects.filter(tenant_id__in=ids)
-        questions = _by_tenant(works.filter(OPEN_FOR_PEOPLE), count=Count("pk"), oldest=Min("created_at"))
+        questions = _by_tenant(
+            works.filter(OPEN_FOR_PEOPLE), count=Count(ALIKE, distinct=True), oldest=Min("created_at")
+        )
         counts = _count_by_status(works)
         entries = UsageEntry.objects.filter(tenant_id__in=ids, day__gte=now.date().replace(day=1))
         spent = {

@@ -82,7 +82,7 @@ SHOWN = (
     "parent__round", "pipeline_run_id",
 )  # fmt: skip
 #: The list has one item for all escalations of similar failures; every other item has its own.
-_ALIKE = Case(
+ALIKE = Case(
     When(
         link_kind=LinkKind.ESCALATION,
         metadata__has_key="fingerprint",
@@ -103,7 +103,7 @@ def search_open(principal: Principal, view: View) -> QuerySet[Any]:
     )
     for word in view.search.split():
         rows = rows.filter(Q(name__icontains=word) | Q(description__icontains=word))
-    return rows.annotate(kind=KIND_OF_ITEM, aside=is_snoozed(principal), alike=_ALIKE)
+    return rows.annotate(kind=KIND_OF_ITEM, aside=is_snoozed(principal), alike=ALIKE)
 
 
 def counts_of(rows: QuerySet[Any]) -> dict[tuple[str, str, bool], int]:

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from console.overview import overview, tenants_overview
 from pipelines import submission, versions
 from pipelines.subjects import LONGEST, subject_of
+from tenants.models import Tenant
 from tests.browsing import visible_text
 from tests.console_user import INBOX, Person
 from tests.page_queries import MOST
@@ -40,6 +42,22 @@ def test_similar_failures_are_one_item_with_their_count(questions: Questions, an
     assert f"/dead-letters/{fingerprint}/" in ann.look(oldest).content.decode(), (
         "where all of them are dealt with"
     )
+
+
+def test_the_overviews_count_the_items_of_the_inbox(
+    questions: Questions, ann: Person, other_tenant: Tenant
+) -> None:
+    questions.escalation("Row 1 is gone.")
+    questions.escalation("Row 2 is gone.")
+    questions.escalation("The disk is full.")
+    questions.task(name="Call them")
+
+    page = overview(questions.tenant.pk)
+    row, _ = tenants_overview([questions.tenant, other_tenant]).rows
+
+    assert counts(ann.get())["All"] == 3
+    assert {each.kind: each.waiting for each in page.people} == {"escalation": 2, "task": 1}
+    assert page.asked == row.asked == 3
 
 
 def test_the_next_failure_represents_the_group_after_an_answer(questions: Questions, ann: Person) -> None:
