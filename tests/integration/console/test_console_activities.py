@@ -212,6 +212,19 @@ def test_prompt_and_output_are_shown_and_escaped(questions: Questions, ann: Pers
     assert "<script>alert" not in page
 
 
+def test_data_is_folded_below_a_text_and_open_without_one(questions: Questions, ann: Person) -> None:
+    def texts_with(output: Output) -> str:
+        questions.engine.agent.behaviour = lambda request: Completed(output)
+        (one,) = questions.engine.submit(questions.tenant)
+        questions.engine.drain()
+        return ann.get(f"{LIST}{one}/texts/").content.decode()
+
+    questions.engine.serve(questions.tenant)
+
+    assert '"data-of-output"><summary>' in texts_with(Output(content="Bees", data={"bees": 3}))
+    assert '"data-of-output" open><summary>' in texts_with(Output(data={"bees": 3}))
+
+
 def test_an_operator_cancels_and_retries(
     questions: Questions, ann: Person, person: Callable[..., Person]
 ) -> None:
