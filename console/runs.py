@@ -402,7 +402,7 @@ def _running_branches(tenant_id: UUID, run: PipelineRun) -> dict[str, int]:
 
 def _step(step: StepRow, activity: Any) -> Step:
     if activity is None:
-        return Step(step, None, step.run.settled_at, "")
+        return Step(step, None, step.run.settled_at, step.agent_role or step.human_role or "")
     who = activity.agent_role or activity.human_role or ""
     return Step(step, activity.started_at, activity.finished_at, who)
 

@@ -82,6 +82,14 @@ def test_the_picture_shows_progress_and_links_activities(questions: Questions, a
     assert "style=" not in page
 
 
+def test_steps_show_their_roles_before_they_start(questions: Questions, ann: Person) -> None:
+    run = start_note(questions)
+
+    steps = ann.get(f"{LIST}{run.pk}/").context["detail"].steps
+
+    assert [(step.row.run.status, step.who) for step in steps] == [("active", "qa"), ("pending", "dev")]
+
+
 def test_the_style_sheet_contains_the_rules_of_pictures() -> None:
     from pathlib import Path
 
