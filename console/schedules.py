@@ -22,7 +22,7 @@ from console.internal_api import ApiForm, JsonField, Reply
 from console.page import ACTING, LOOKING, NOT_OFFERED, PageContext, Refused, number_in, page, refusal_of
 from pipelines import timing
 from pipelines.models import Firing, Pipeline, Schedule, ScheduleExecution
-from pipelines.models.schedule import DEFAULT_TIMEZONE, FiringState, Overlap, Repeat
+from pipelines.models.schedule import FiringState, Overlap, Repeat
 from pipelines.schedules import preview
 from pipelines.timing import Timing, TimingError
 from pipelines.timing.clock import zone_names
@@ -165,13 +165,13 @@ def _label(form: ScheduleForm, name: str) -> str:
 
 
 def _read_initial(request: HttpRequest, visit: PageContext) -> dict[str, Any]:
-    """Return the initial values of the form: the schedule named in the address, or nothing."""
+    """Return the initial values of the form: the schedule named in the address, or the tenant's time zone."""
     named = request.GET.get("schedule", "")
     try:
         found = find_schedule(visit.tenant_id, UUID(named)) if named else None
     except ValueError:
         found = None
-    return TrialForm.members_of(found.schedule) if found else {}
+    return TrialForm.members_of(found.schedule) if found else {"timezone": visit.zone_name}
 
 
 class TrialForm(ApiForm):
@@ -184,7 +184,7 @@ class TrialForm(ApiForm):
         help_text="Minute, hour, day of the month, month, day of the week.",
     )
     interval_seconds = forms.DecimalField(label="Or an interval in seconds", required=False, min_value=1)
-    timezone = forms.CharField(label="Time zone", max_length=64, initial=DEFAULT_TIMEZONE)
+    timezone = forms.CharField(label="Time zone", max_length=64)
     agent_role = forms.CharField(label="Agent", required=False, max_length=63)
     pipeline = forms.CharField(label="Or pipeline", required=False, max_length=63)
     params = JsonField(

@@ -299,6 +299,7 @@ def test_a_new_schedule_starts_with_the_tenants_time_zone_and_the_pipeline(
     form = forms_of(boss.get(f"{SCHEDULES}new/?pipeline=flow"))["edit"]
 
     assert (form.fields["timezone"], form.fields["target"]) == (["Asia/Tokyo"], ["pipeline:flow"])
+    assert forms_of(boss.get(f"{SCHEDULES}try/"))["try"].fields["timezone"] == ["Asia/Tokyo"]
     form.send(boss.browser, ("deed", "save"), name="Once", when="once", moment="2031-05-01T09:30")
     created = schedule_named(tenant, "Once")
     assert (created.repeat, created.start_at) == ("once", datetime(2031, 5, 1, 0, 30, tzinfo=UTC))
