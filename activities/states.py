@@ -60,17 +60,17 @@ STATUSES: Mapping[str, StatusSpec] = {
     Status.ASSIGNED: StatusSpec("Starting", "live", "dots", "", "agent", "Its agent is started"),
     Status.IN_PROGRESS: StatusSpec("Running", "live", "play", "", "agent", "Its agent works"),
     Status.AWAITING_APPROVAL: StatusSpec(
-        "Needs approval", "ask", "pause", "Somebody decides about the result.",
+        "Needs approval", "ask", "pause", "It waits for a decision about the result.",
         "people", "Waits for an approval", LinkKind.GATE,
     ),
     Status.AWAITING_SUBTASK: StatusSpec(
         "Awaits a subtask", "ask", "dots", "The subtask must end first.", "waits", "Waits for a subtask", LinkKind.SUBTASK,
     ),
     Status.AWAITING_REVIEW: StatusSpec(
-        "Needs a review", "ask", "pause", "Somebody reviews the work.", "people", "Waits for a review", LinkKind.REVIEW,
+        "Needs a review", "ask", "pause", "It waits for a review by a person.", "people", "Waits for a review", LinkKind.REVIEW,
     ),
     Status.BLOCKED: StatusSpec(
-        "Blocked", "ask", "bar", "Somebody removes the blocker.", "people", "Blocked", LinkKind.RESOLUTION,
+        "Blocked", "ask", "bar", "It waits until a person resolves the blocker.", "people", "Blocked", LinkKind.RESOLUTION,
     ),
     Status.DONE: StatusSpec("Done", "good", "check", "It is done."),
     Status.APPROVED: StatusSpec("Approved", "good", "check", "It was approved."),

@@ -280,18 +280,14 @@ def explain_counterparts(activity: Activity, awaited: Sequence[Activity]) -> Wai
     if own is not None and own.assignee_type == "agent":
         code, holders = "dependency", [f"{own.name} ({own.status})"]
     elif own is not None and status == Status.AWAITING_SUBTASK:
-        detail, holders = "Somebody does the subtask.", [f"{own.name}: {_person(own)}"]
+        detail, holders = "It waits for a subtask of a person.", [f"{own.name}: {_person(own)}"]
     elif own is not None:
         holders = [_person(own) if not approvals else f"{own.name}: {_person(own)}"]
     elif status == Status.AWAITING_SUBTASK:
         code = "dependency"
     elif approvals and status == Status.AWAITING_REVIEW:
         is_held = activity.started_at is None
-        detail = (
-            "It does not start before somebody has decided."
-            if is_held
-            else "Somebody decides what was asked."
-        )
+        detail = "It does not start before somebody has decided." if is_held else "It waits for a decision."
     if len(awaited) > 1:
         detail = f"{detail} It continues when all {len(awaited)} open requests are done."
     holders += [f"{item.name}: {_person(item)}" for item in approvals]

@@ -74,7 +74,7 @@ def test_a_blocked_activity_waits_for_the_role_that_resolves_it(
 
     assert (reason["code"], reason["detail"], reason["holder"]) == (
         "human",
-        "Somebody removes the blocker.",
+        "It waits until a person resolves the blocker.",
         "devops",
     )
     since = engine.get(acme, activity_id).blocked_at
@@ -98,7 +98,7 @@ def test_a_requested_review_is_named_with_its_role(engine: Engine, acme: Tenant,
 
     reason = why(activity_id)
 
-    assert (reason["code"], reason["detail"]) == ("human", "Somebody reviews the work.")
+    assert (reason["code"], reason["detail"]) == ("human", "It waits for a review by a person.")
     assert reason["holder"] == "editor"
 
 
@@ -110,7 +110,7 @@ def test_an_approval_that_the_agent_requested_is_named_with_title_and_role(
 
     reason = why(activity_id)
 
-    assert (reason["code"], reason["detail"]) == ("human", "Somebody decides what was asked.")
+    assert (reason["code"], reason["detail"]) == ("human", "It waits for a decision.")
     assert reason["holder"] == "Which way?: editor"
 
 
@@ -160,7 +160,7 @@ def test_a_result_that_needs_approval_waits_for_its_approver(engine: Engine, acm
 
     reason = why(activity_id)
 
-    assert (reason["code"], reason["detail"]) == ("human", "Somebody decides about the result.")
+    assert (reason["code"], reason["detail"]) == ("human", "It waits for a decision about the result.")
     assert re.fullmatch(DUE, reason["holder"])
 
 
@@ -187,7 +187,7 @@ def test_a_subtask_of_a_person_is_a_wait_for_that_person(engine: Engine, acme: T
 
     assert (reason["code"], reason["detail"], reason["holder"]) == (
         "human",
-        "Somebody does the subtask.",
+        "It waits for a subtask of a person.",
         "Read it: editor",
     )
 

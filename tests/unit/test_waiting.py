@@ -77,18 +77,18 @@ def item(**fields: Any) -> Activity:
 @pytest.mark.parametrize(
     ("status", "awaited", "code", "detail", "holder"),
     [
-        ("blocked", item(), "human", "Somebody removes the blocker.", "editor"),
-        ("awaiting_review", item(link_kind="review"), "human", "Somebody reviews the work.", "editor"),
-        ("awaiting_approval", item(link_kind="gate"), "human", "Somebody decides about the result.", "editor"),
+        ("blocked", item(), "human", "It waits until a person resolves the blocker.", "editor"),
+        ("awaiting_review", item(link_kind="review"), "human", "It waits for a review by a person.", "editor"),
+        ("awaiting_approval", item(link_kind="gate"), "human", "It waits for a decision about the result.", "editor"),
         ("awaiting_review", item(link_kind="approval"), "human", "It does not start before somebody has decided.", "Ask: editor"),
-        ("awaiting_subtask", item(link_kind="subtask"), "human", "Somebody does the subtask.", "Ask: editor"),
+        ("awaiting_subtask", item(link_kind="subtask"), "human", "It waits for a subtask of a person.", "Ask: editor"),
         (
             "awaiting_subtask", item(assignee_type="agent", agent_role="qa", status="failed"), "dependency",
             "The subtask must end first.", "Ask (failed)",
         ),
         ("awaiting_subtask", None, "dependency", "The subtask must end first.", None),
-        ("blocked", None, "human", "Somebody removes the blocker.", None),
-        ("awaiting_review", None, "human", "Somebody reviews the work.", None),
+        ("blocked", None, "human", "It waits until a person resolves the blocker.", None),
+        ("awaiting_review", None, "human", "It waits for a review by a person.", None),
     ],
 )  # fmt: skip
 def test_work_that_waits_for_other_work_names_it(
@@ -110,10 +110,7 @@ def test_a_person_is_named_with_the_time_that_they_have() -> None:
 def test_an_approval_asked_for_by_work_that_had_begun_does_not_hold_its_start() -> None:
     started = Activity(status="awaiting_review", started_at=datetime(2031, 5, 1, tzinfo=UTC))
 
-    assert (
-        explain_counterparts(started, [item(link_kind="approval")]).detail
-        == "Somebody decides what was asked."
-    )
+    assert explain_counterparts(started, [item(link_kind="approval")]).detail == "It waits for a decision."
 
 
 def test_work_that_waits_for_several_answers_names_each() -> None:
@@ -127,5 +124,7 @@ def test_work_that_waits_for_several_answers_names_each() -> None:
 
     reason = explain_counterparts(started, [review, *approvals])
 
-    assert reason.detail == "Somebody reviews the work. It continues when all 3 open requests are done."
+    assert (
+        reason.detail == "It waits for a review by a person. It continues when all 3 open requests are done."
+    )
     assert reason.holder == "Review: Write: editor; Ask: editor; Go?: cfo, due 2031-05-01T14:00:00Z"

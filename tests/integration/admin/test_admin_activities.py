@@ -61,7 +61,7 @@ def test_the_list_does_not_count_all_rows(waiting: Activity, root: Client) -> No
 def test_an_activitys_page_shows_what_happened_and_why_it_waits(waiting: Activity, root: Client) -> None:
     text = visible_text(root.get(page_url(waiting)))
 
-    assert "human - Somebody decides about the result. Held by reviewer." in text
+    assert "human - It waits for a decision about the result. Held by reviewer." in text
     assert "request_approval in_progress → awaiting_approval by worker" in text
     assert "Run attempt 1 completed" in text
     assert "bees" in text

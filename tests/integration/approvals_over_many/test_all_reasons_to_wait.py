@@ -597,7 +597,7 @@ def test_unblocked_work_still_waits_for_its_approval(engine: Engine, accepting: 
     assert reason_before.code == "human"
     assert (
         reason_before.detail
-        == "Somebody removes the blocker. It continues when all 2 open requests are done."
+        == "It waits until a person resolves the blocker. It continues when all 2 open requests are done."
     )
     assert reasons(engine, activity_id) == [["new_task"], ["unblocked", "review_approved"]]
 

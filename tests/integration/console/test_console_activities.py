@@ -127,7 +127,7 @@ def test_each_activity_says_why_it_waits(questions: Questions, ann: Person) -> N
 
     text = visible_text(ann.get(f"{LIST}?q=status:open"))
 
-    assert "Somebody removes the blocker." in text
+    assert "It waits until a person resolves the blocker." in text
     assert "It is ready and will start when its turn comes." in text
 
 
@@ -193,7 +193,7 @@ def test_the_page_shows_time_attempts_and_wait_reason(questions: Questions, ann:
     answer = ann.get(f"{LIST}{revision.pk}/")
     text = visible_text(answer)
 
-    assert "Somebody decides about the result." in text
+    assert "It waits for a decision about the result." in text
     assert "Answer it in the inbox" in text
     assert "rejection" in text
     assert "Waits for an approval" in text
