@@ -22,7 +22,8 @@ LONGEST = 2_000  # characters
 DEEPEST = 32  # nodes from the top to the bottom
 # Of all different expressions of a definition; parsing one token takes up to 10 microseconds.
 MOST_TOKENS = 4_000
-TOKENS = re.compile(r"\w+|\"[^\"]*\"|'[^']*'|[^\s\w]")
+# A text ends where the grammar ends it, so an escaped quote cannot hide tokens. One without an end is one token, as parsing stops there.
+TOKENS = re.compile(r"\w+|\"(?:[^\"\\]|\\.)*\"?|'(?:[^'\\]|\\.)*'?|[^\s\w]", re.DOTALL)
 GRAMMAR = Path(__file__).with_name("grammar.lark")
 ROOTS = frozenset({"params", "item"})
 STEP_PARTS = ("data", "content", "status")

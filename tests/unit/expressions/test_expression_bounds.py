@@ -277,3 +277,21 @@ def test_arithmetic_is_exact_for_whole_numbers_and_has_the_usual_precedence(
     assert evaluate("params.a / params.c", names) == left / other
     assert evaluate("params.a < params.b or params.a == params.b", names) is (left <= right)
     assert evaluate("-params.a - -params.b", names) == right - left
+
+
+@pytest.mark.parametrize("quote", ["\"", "'"])
+def test_escaped_quotes_hide_no_tokens_from_the_limit_of_a_pipeline(quote: str) -> None:
+    escaped = f"{quote}\\{quote}{quote}"
+    text = f"params.a == {escaped} or {' + '.join(['1'] * 300)} > 1 or params.a == {escaped}"
+
+    assert syntax.tokens_of(text) >= 300
+    assert check(text, kind="condition") is None
+
+
+@pytest.mark.parametrize("text", ['"\\' * 50_000, "'" + "\\'" * 50_000, '"' * 99_999])
+def test_counting_the_tokens_of_any_text_takes_linear_time(text: str) -> None:
+    began = process_time()
+
+    syntax.tokens_of(text)
+
+    assert process_time() - began < 0.15
