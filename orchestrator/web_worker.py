@@ -4,8 +4,8 @@ A worker process answers requests in gunicorn's threads. Tenants take turns for 
 its connection stays open.
 
 `/healthz` and `/readyz` have separate threads, so they are answered however many requests wait. The accept loop reads the head of a request
-before it assigns a thread: an incomplete head uses no thread, and must be completed within some seconds. Then the request waits in the line
-of its tenant (`tenants.turns`). Its body must arrive within a time limit too.
+before it assigns a thread: an incomplete head uses no thread, must be completed within some seconds, and is refused if it is too long. Then
+the request waits in the line of its tenant (`tenants.turns`). Its body must arrive within a time limit too.
 
 If each open stream used a thread, a few hundred of them would block all requests. So a view that starts a stream takes the socket from
 `environ["gunicorn.socket"]` with `hand_over`. For gunicorn the request is then finished, and it neither writes to the connection nor closes
@@ -37,9 +37,12 @@ HEALTH_THREADS = 2
 CLOSING_THREADS = 4
 SPARE_THREADS = 2  # that a single tenant cannot use
 HEALTH = (b"GET /healthz ", b"HEAD /healthz ", b"GET /readyz ", b"HEAD /readyz ")
-LONGEST_HEAD = 16_384  # bytes; longer heads are passed to gunicorn, which has its own limits
+LONGEST_HEAD = (
+    16_384  # bytes; gunicorn would wait for the rest of a longer one in a thread, without a time limit
+)
 HEAD_SECONDS = DEFAULT_WORKER_DATA_TIMEOUT + 2.0  # time limit for the head of a request
 BODY_SECONDS = 30.0  # time limit for its body
+UNREAD_SECONDS = 0.01  # for the rest of a body that the application did not read; gunicorn would wait for it in the thread for seconds
 # Python's switch interval, instead of 5 ms. Requests often wait for servers, and should not wait long for computing threads afterwards.
 SWITCH_SECONDS = 0.0005
 LONGEST_LINE = 8_190  # bytes of a request line, gunicorn's maximum; its default is too short for a filter with some hundred ids
@@ -71,6 +74,12 @@ TOO_LONG = _problem(
     "URI Too Long",
     "uri_too_long",
     f"The address with its query string may have some {LONGEST_LINE:,} bytes. Send fewer filters or ids at once.",
+)
+HEAD_TOO_LONG = _problem(
+    431,
+    "Request Header Fields Too Large",
+    "head_too_long",
+    f"The head of a request may have {LONGEST_HEAD:,} bytes at most.",
 )
 
 
@@ -181,11 +190,14 @@ class StreamingWorker(ThreadWorker):
             self.nr_conns -= 1
             conn.close()
             return
+        if b"\r\n\r\n" not in head:
+            self._refuse(conn, HEAD_TOO_LONG if b"\r\n" in head[:LONGEST_LINE] else TOO_LONG)
+            return
         conn.data_ready, conn.head_until, conn.head_size = True, None, -1
         if head.startswith(HEALTH):
             self._finish_when_done(self.health_threads.submit(self.handle, conn), conn)
         elif not self.turns.wait(head, conn):
-            self._refuse(conn)
+            self._refuse(conn, TOO_MANY)
         else:
             self._start_turns()
 
@@ -231,11 +243,15 @@ class StreamingWorker(ThreadWorker):
         self.nr_conns -= 1
         conn.close()
 
-    def _refuse(self, conn: Any) -> None:
-        """Answer 429 without using a thread, because the line of the tenant is full."""
+    def _keepalive_after(self, conn: Any, keepalive: bool) -> bool:
+        """Whether the connection can be used again. Otherwise it is closed in the background, so that the client can read the answer."""
+        return keepalive and bool(conn.parser.finish_body(deadline=time.monotonic() + UNREAD_SECONDS))
+
+    def _refuse(self, conn: Any, answer: bytes) -> None:
+        """Send a refusal without using a thread."""
         try:
             conn.sock.setblocking(False)
-            conn.sock.send(TOO_MANY)
+            conn.sock.send(answer)
         except OSError:
             pass  # a client that does not read notices that the connection is closed
         self.nr_conns -= 1
@@ -262,7 +278,7 @@ class StreamingWorker(ThreadWorker):
 
 
 def _head_of(conn: Any) -> bytes | None:
-    """Return the head of the next request, or the beginning of a long one, without consuming it.
+    """Return the head of the next request, or the beginning of one that is too long, without consuming it.
 
     None: it is not complete. Empty: the connection is broken or closed.
     """

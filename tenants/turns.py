@@ -10,7 +10,8 @@ process at a time, so the number of requests of a line that run at once is limit
 So a tenant that sends more requests than can be answered gets a quarter of the time of each process while others are active.
 
 Which tenant sends a request is only certain after authentication, which takes time. So a process remembers the tenants of credentials.
-Requests with credentials that it has not seen yet, including wrong ones, share one line, and requests without any share another.
+Requests with credentials that it has not seen yet, including wrong ones, share one line, and requests without any share another. These two
+lines never have more than half of the threads each, so they leave the spare ones to tenants, however long strangers take to send a body.
 
 Nothing here is shared between processes, and nothing needs to outlive them.
 """
@@ -162,7 +163,7 @@ class Turns(Generic[Item]):
         return any(line.running and not line.waiting and line is not mine for line in self._lines.values())
 
     def _most_at_once(self, name: str, line: _Line[Item], now: float) -> int:
-        if not self._others_active(name, ALONE_SECONDS, now):
+        if name not in (STRANGERS, NOBODY) and not self._others_active(name, ALONE_SECONDS, now):
             return self._most
         return 1 if self._is_heavy(line, now) else max(self._most // 2, 1)
 

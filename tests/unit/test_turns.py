@@ -130,6 +130,19 @@ def test_old_computing_time_does_not_count() -> None:
     assert [turn.item for turn in process.begin()].count(NOISY) == 4
 
 
+def test_callers_without_a_known_credential_leave_threads_to_tenants() -> None:
+    process = Process(QUIET)
+    process.clock.now += turns.ALONE_SECONDS + 1
+    for number in range(20):
+        process.arrives(f"wrong-{number}")
+        process.turns.wait(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "nobody")
+    assert len(process.begin()) == 8
+
+    process.arrives(QUIET)
+
+    assert [turn.item for turn in process.begin()] == [QUIET]
+
+
 def test_unknown_credentials_share_one_line() -> None:
     process = Process(QUIET)
     for number in range(20):

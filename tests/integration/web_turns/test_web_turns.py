@@ -10,13 +10,14 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
 from orchestrator.embedded import server
+from orchestrator.web_worker import LONGEST_HEAD
 from tenants.turns import MOST_WAITING
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -144,6 +145,51 @@ def test_a_thousand_incomplete_requests_do_not_hold_up_others(web: int) -> None:
             client = stack.enter_context(socket.create_connection(("127.0.0.1", web), timeout=60))
             client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n")
         assert ask(web, "/", QUIET) == (200, "1")
+
+
+@pytest.mark.parametrize(
+    ("beginning", "status"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X-Long: " + b"a" * LONGEST_HEAD, 431),
+        (b"GET /healthz HTTP/1.1\r\n" + b"X: y\r\n" * LONGEST_HEAD, 431),
+        (b"GET /" + b"a" * LONGEST_HEAD, 414),
+    ],
+    ids=["a header", "headers of a probe", "an address"],
+)
+def test_endless_request_heads_are_refused_and_do_not_hold_up_others(
+    web: int, beginning: bytes, status: int
+) -> None:
+    with ExitStack() as stack:
+        clients = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", web), timeout=20))
+            for _ in range(2 * THREADS)
+        ]
+        for client in clients:
+            client.sendall(beginning)
+
+        assert ask(web, "/", QUIET)[0] == 200
+        assert ask(web, "/healthz", QUIET)[0] == 200
+        for client in clients:
+            assert client.recv(4096).startswith(f"HTTP/1.1 {status} ".encode())
+
+
+def test_unread_bodies_that_never_arrive_do_not_delay_probes(web: int) -> None:
+    with ExitStack() as stack:
+        for _ in range(40):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", web), timeout=20))
+            client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n")
+
+        assert ask(web, "/healthz", QUIET)[0] == 200
+
+
+def test_a_connection_stays_open_after_a_body_that_was_not_read(web: int) -> None:
+    with closing(http.client.HTTPConnection("127.0.0.1", web, timeout=20)) as connection:
+        connection.connect()
+        first = connection.sock
+        for _ in range(2):
+            connection.request("POST", "/", body=b"abc")
+            assert connection.getresponse().read() == b"1"
+        assert connection.sock is first
 
 
 def test_a_request_head_in_pieces_is_read(web: int) -> None:
