@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
@@ -66,15 +66,27 @@ def estimate(tenant_id: UUID, role: str, options: RoleSettings) -> tuple[Decimal
 
     Uses the role's own estimate, or else the average of its recent runs, or else the platform's estimate.
     """
-    adapter_options = options.adapter.options
-    dollars, tokens = adapter_options.get("estimate_usd"), adapter_options.get("estimate_tokens")
+    dollars, tokens = (
+        _read_estimate(options.adapter.options.get(name)) for name in ("estimate_usd", "estimate_tokens")
+    )
     if dollars is None or tokens is None:
         average = _average(tenant_id, role)
         dollars, tokens = (
             average[0] if dollars is None else dollars,
             average[1] if tokens is None else tokens,
         )
-    return Decimal(str(dollars)).quantize(_EXACT), Decimal(str(tokens)).quantize(_EXACT)
+    return dollars.quantize(_EXACT), tokens.quantize(_EXACT)
+
+
+def _read_estimate(value: Any) -> Decimal | None:
+    """Return an estimate of the registry, or None if it is absent or invalid. An error here would keep the role's work from starting."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        amount = Decimal(str(value))
+    except InvalidOperation:
+        return None
+    return amount if amount.is_finite() and 0 <= amount <= MAX_TOKENS else None
 
 
 def _average(tenant_id: UUID, role: str) -> tuple[Decimal, Decimal]:
@@ -202,6 +214,11 @@ def postpone(tenant_id: UUID, activity_id: UUID, refusal: OutOfBudget) -> None:
 def note_wait(activity: Any, refusal: OutOfBudget) -> None:
     """Record which budget an activity waits for. In the transaction that postpones its wakes."""
     tenant_id = activity.tenant_id
+    # The budget first, as at the start of a run, so that a change of the budget may change what waits for it.
+    Budget.objects.for_tenant(tenant_id).filter(pk=refusal.budget_id).update(
+        waiting_since=Coalesce(F("waiting_since"), Now()),
+        wanted=Least(Coalesce(F("wanted"), Value(refusal.need)), Value(refusal.need)),
+    )
     wait = BudgetWait(
         tenant_id=tenant_id,
         activity_id=activity.id,
@@ -214,10 +231,6 @@ def note_wait(activity: Any, refusal: OutOfBudget) -> None:
         update_conflicts=True,
         unique_fields=["tenant", "activity_id"],
         update_fields=["budget", "amount", "priority"],
-    )
-    Budget.objects.for_tenant(tenant_id).filter(pk=refusal.budget_id).update(
-        waiting_since=Coalesce(F("waiting_since"), Now()),
-        wanted=Least(Coalesce(F("wanted"), Value(refusal.need)), Value(refusal.need)),
     )
     _warn_of_wait(tenant_id, refusal.budget_id)
 

@@ -49,12 +49,21 @@ def change_budget(tenant_id: UUID, budget_id: UUID, fields: Mapping[str, Any]) -
         roll(budget)
         if fields.get("cap", budget.cap) != budget.cap:
             budget.warned_at = None
+        if fields.get("estimate", budget.estimate) != budget.estimate and budget.unit != BudgetUnit.RUNS:
+            _change_needs(budget, fields["estimate"] or Decimal(0))
         for name, value in fields.items():
             setattr(budget, name, value)
         budget.overshoot = max(Decimal(0), budget.spent + budget.reserved - budget.cap)
         budget.version += 1
         budget.save()
         return budget
+
+
+def _change_needs(budget: Budget, need: Decimal) -> None:
+    """Let the work that waits for the budget need this much. The start of each activity still decides. Does not save the budget."""
+    waits = BudgetWait.objects.for_tenant(budget.tenant_id).filter(budget_id=budget.pk)
+    if waits.update(amount=need):
+        budget.wanted = need
 
 
 def delete_budget(tenant_id: UUID, budget_id: UUID) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from django.conf import settings
 
 from activities import background_tasks, cancellation, reassignment, wait_reasons
 from activities import budgets as activity_budgets
@@ -21,6 +22,7 @@ from agents.exceptions import RetryableAgentError
 from tenants import clock, money
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Budget, Tenant
+from tests.batching import with_options
 from tests.engine import Engine, simultaneously
 from tests.open_questions import open_approval
 from tests.spending import (
@@ -147,6 +149,36 @@ def test_a_higher_cap_releases_only_as_much_waiting_work_as_it_holds(engine: Eng
     assert [engine.status(acme, one) for one in ids] == ["done"] * 6
     assert reload(budget).waiting_since is None
     assert broken_invariants() == []
+
+
+@pytest.mark.parametrize("estimate", [Decimal("0.30"), None])
+def test_a_lower_estimate_releases_waiting_work(
+    engine: Engine, acme: Tenant, estimate: Decimal | None
+) -> None:
+    budget = make_budget(acme, "0.34", estimate=Decimal(5))
+    engine.agent.behaviour = complete_at_cost("0.30")
+    ids = engine.submit(acme, count=2)
+    engine.drain()
+
+    money.change_budget(acme.pk, budget.pk, {"estimate": estimate})
+    release_waiting_work(engine)
+    engine.drain()
+
+    assert sorted(engine.status(acme, one) for one in ids) == ["created", "done"]
+    assert release_waiting_work(engine) == 0, "the rest does not fit"
+    assert broken_invariants() == []
+
+
+@pytest.mark.parametrize("estimate", ["none", 1e17, -5, True, [1]], ids=str)
+def test_an_invalid_estimate_of_a_role_is_ignored(engine: Engine, acme: Tenant, estimate: Any) -> None:
+    make_budget(acme, estimate=None)
+    engine.agent.behaviour = accept
+    with with_options(estimate_usd=estimate):
+        (activity_id,) = engine.submit(acme)
+        engine.drain()
+
+    assert engine.status(acme, activity_id) == "in_progress"
+    assert reserved_amounts(acme) == [Decimal(str(settings.ORCHESTRATOR_RUN_ESTIMATE_USD))]
 
 
 def test_a_budget_releases_the_most_urgent_work_first_and_then_the_oldest(
