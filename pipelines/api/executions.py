@@ -32,7 +32,9 @@ class ExecutionSerializer(ResponseSerializer):
     """The execution of one firing of a schedule."""
 
     id = serializers.UUIDField()
-    schedule = serializers.UUIDField(source="schedule_id", allow_null=True)
+    schedule = Computed(
+        UUID, lambda execution: _schedule_of(execution), help_text="The schedule; kept when it is deleted."
+    )
     schedule_name = serializers.CharField(
         help_text="The name of the schedule; kept when the schedule is deleted."
     )
@@ -53,8 +55,13 @@ class ExecutionSerializer(ResponseSerializer):
     link = Computed(str, lambda execution: _link_of(execution))
 
 
+def _schedule_of(execution: ScheduleExecution) -> str:
+    """Return the id of the schedule. When a schedule is deleted, only the copy that its execution works with still has it."""
+    return str(execution.schedule_id or execution.definition["schedule"])
+
+
 def _link_of(execution: ScheduleExecution) -> str:
-    return f"{SCHEDULES}{execution.schedule_id}/executions/{execution.pk}/"
+    return f"{SCHEDULES}{_schedule_of(execution)}/executions/{execution.pk}/"
 
 
 _WORDS: dict[str, str] = {
@@ -126,10 +133,8 @@ class SchedulePart(ViewSetMixin, TenantView):
     queryset: Any = ScheduleExecution.objects
     scope = "schedules"
 
-    def refuse_missing(self, schedule_id: UUID) -> None:
-        """Raise `NotFound` for a deleted schedule. Its executions are still reachable through activities and runs."""
-        if not Schedule.objects.for_tenant(self.tenant_id).filter(pk=schedule_id).exists():
-            raise NotFound("schedule", schedule_id)
+    def has_schedule(self, schedule_id: UUID) -> bool:
+        return bool(Schedule.objects.for_tenant(self.tenant_id).filter(pk=schedule_id).exists())
 
 
 class ExecutionFilter(StrictFilterSet):
@@ -149,8 +154,15 @@ class Executions(SchedulePart):
         refusals=(400, 404),
     )
     def list(self, request: Request, schedule_id: UUID) -> Response:
-        self.refuse_missing(schedule_id)
-        return self.answer_page(self.get_queryset().filter(schedule_id=schedule_id), ExecutionSerializer)
+        """Also those of a deleted schedule, whose id its executions, activities and pipeline runs keep."""
+        rows = self.get_queryset()
+        if self.has_schedule(schedule_id):
+            rows = rows.filter(schedule_id=schedule_id)
+        else:
+            rows = rows.filter(schedule_id=None, definition__schedule=str(schedule_id))
+            if not rows.exists():
+                raise NotFound("schedule", schedule_id)
+        return self.answer_page(rows, ExecutionSerializer)
 
     @operation("One execution", answer=ExecutionSerializer, refusals=(404,))
     def retrieve(self, request: Request, schedule_id: UUID, execution_id: UUID) -> Response:
@@ -219,14 +231,15 @@ class Firings(SchedulePart):
         refusals=(400, 404),
     )
     def list(self, request: Request, schedule_id: UUID) -> Response:
-        self.refuse_missing(schedule_id)
+        if not self.has_schedule(schedule_id):
+            raise NotFound("schedule", schedule_id)
         return self.answer_page(self.get_queryset().filter(schedule_id=schedule_id), FiringSerializer)
 
 
 def execution_of(tenant_id: UUID, schedule_id: UUID, execution_id: UUID) -> ScheduleExecution:
-    """Return an execution of the schedule. Raises `NotFound`. Call it within a `tenant_scope`."""
+    """Return an execution of the schedule, which may have been deleted. Raises `NotFound`. Call it within a `tenant_scope`."""
     rows = ScheduleExecution.objects.for_tenant(tenant_id)
-    execution: ScheduleExecution | None = rows.filter(pk=execution_id, schedule_id=schedule_id).first()
-    if execution is None:
+    execution: ScheduleExecution | None = rows.filter(pk=execution_id).first()
+    if execution is None or _schedule_of(execution) != str(schedule_id):
         raise NotFound("execution", execution_id)
     return execution

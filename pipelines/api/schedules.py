@@ -244,7 +244,7 @@ class ScheduleViewSet(Pausable, VersionedResource):
 
     @removal("Delete a schedule", refusals=(404, 412))
     def destroy(self, request: Request, pk: UUID) -> Response:
-        """Its executions are kept, and current ones continue."""
+        """Its executions are kept and can still be read below its address, and current ones continue."""
         self.get_object()
         editing.delete(self.tenant_id, pk, actor=self.principal.actor)
         return Response(status=204)

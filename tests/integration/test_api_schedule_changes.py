@@ -285,3 +285,31 @@ def test_deleting_a_schedule_keeps_its_executions_and_running_work(api: Any, acm
     with tenant_scope(acme.pk):
         execution_kept = ScheduleExecution.objects.get(pk=started["id"])
     assert (execution_kept.schedule_id, execution_kept.schedule_name) == (None, "Daily")
+
+
+def test_executions_of_a_deleted_schedule_are_read_and_cancelled_below_its_address(
+    api: Any, acme: Tenant, other_tenant: Tenant
+) -> None:
+    client, stranger = api(), api(tenant=other_tenant)
+    schedule = make(client, params={"t": "db:ticker:all:id"}, overlap="allow")
+    started = [client.post(f"{schedule['link']}run/").json() for _ in range(2)]
+    lifecycle.expand(acme.pk, UUID(started[1]["id"]))
+    activity = client.get(f"{started[1]['link']}jobs/?limit=1").json()["results"][0]["activity"]
+    client.delete(schedule["link"])
+
+    page = client.get(f"{schedule['link']}executions/?limit=1").json()
+    cancelled = client.post(f"{started[1]['link']}cancel/")
+
+    newest, rest = page["results"], client.get(page["next"]).json()["results"]
+    assert [each["id"] for each in newest + rest] == [started[1]["id"], started[0]["id"]]
+    assert {each["schedule"] for each in newest + rest} == {schedule["id"]}
+    assert client.get(f"/api/v1/activities/{activity}/").json()["schedule"] == schedule["id"]
+    assert [each["link"] for each in newest] == [started[1]["link"]]
+    assert cancelled.json()["status"] == "cancelled"
+    assert client.get(newest[0]["link"]).json() == cancelled.json()
+    assert len(client.get(newest[0]["jobs"]).json()["results"]) == 12
+    problem(client.get(f"{schedule['link']}firings/"), 404, "not_found")
+    problem(client.get(f"{SCHEDULES}{uuid4()}/executions/{started[0]['id']}/"), 404, "not_found")
+    problem(client.get(f"{SCHEDULES}{uuid4()}/executions/"), 404, "not_found")
+    for address in (f"{schedule['link']}executions/", newest[0]["link"], newest[0]["jobs"]):
+        problem(stranger.get(address), 404, "not_found")
