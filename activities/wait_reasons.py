@@ -177,6 +177,8 @@ def _explain_from_database(
         return Waiting("human", STATUSES[status].sentence, holder="operator")
     if status == Status.CANCELLED and (expired_at := _expired_at(activity)) is not None:
         return Waiting(None, f"It expired at {expired_at:%Y-%m-%d %H:%M:%S} UTC.")
+    if status == Status.CANCELLED and activity.cancel_reason:
+        return Waiting(None, f"It was cancelled: {activity.cancel_reason}")
     if status in SETTLED:
         return Waiting(None, STATUSES[status].sentence)
     if status in WAITING:

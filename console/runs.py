@@ -231,9 +231,8 @@ class Step:
 
     @property
     def why(self) -> str:
-        """Why it was skipped, or failed before its activity was created."""
-        run = self.row.run
-        return str((run.error or {}).get("message") or (run.get_reason_display() if run.reason else ""))
+        """Why it was skipped, cancelled, or failed before its activity was created."""
+        return str((self.row.run.error or {}).get("message") or self.row.reason_detail)
 
     @property
     def duration(self) -> timedelta | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from typing import Any, Self
 from uuid import UUID
@@ -20,11 +21,14 @@ from activities import selectors as activity_selectors
 from activities.models import Activity
 from activities.states import STATUSES, Status
 from pipelines.models import Pipeline, PipelineRun, PipelineVersion, StepRun
-from pipelines.models.run import StepState
+from pipelines.models.run import RunState, StepState
 from tenants.models import TenantQuerySet
 
 MOST_BRANCHES = 100  # of a step that are listed
 MOST_VERSIONS = 100  # of a pipeline that are listed
+CANCELLED = (
+    "cancelled"  # a reason that follows from the activity or the run, so it is not stored with the step
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,8 @@ class StepRow:
     agent_role: str | None = None
     human_role: str | None = None
     priority: int | None = None  # None: the run's priority
+    reason: str = ""  # as stored with the step, or `cancelled`
+    reason_detail: str = ""
 
     @property
     def counts(self) -> BranchCounts | None:
@@ -154,15 +160,18 @@ def steps_of(tenant_id: UUID, page: Sequence[PipelineRun], *, branches: int = 0)
     done_by = Activity.objects.for_tenant(tenant_id).filter(
         pk__in={step.activity_id for step in steps if step.activity_id}
     )
-    statuses = dict(done_by.values_list("pk", "status"))
+    ends = {pk: (status, why) for pk, status, why in done_by.values_list("pk", "status", "cancel_reason")}
+    statuses = {pk: status for pk, (status, _) in ends.items()}
     branch_rows = _branches(steps, done_by, statuses)
     versions = {run.pk: run.version_id for run in page}
+    cancelled_at = {run.pk: run.finished_at for run in page if run.status == RunState.CANCELLED}
     result: dict[UUID, list[StepRow]] = defaultdict(list)
     for step in sorted(steps, key=lambda step: (step.position, step.branch)):
         if step.branch:
             continue
         plan = plans[versions[step.run_id]].get(step.step, {})
-        status = statuses.get(step.activity_id) if step.activity_id else None
+        status, cancel_reason = ends.get(step.activity_id, (None, None)) if step.activity_id else (None, None)
+        reason, detail = _reason_of(step, status, cancel_reason, cancelled_at.get(step.run_id))
         name, needs = plan.get("name") or step.step, plan.get("depends_on", ())
         result[step.run_id].append(
             StepRow(
@@ -174,9 +183,27 @@ def steps_of(tenant_id: UUID, page: Sequence[PipelineRun], *, branches: int = 0)
                 agent_role=plan.get("agent_role"),
                 human_role=plan.get("human_role"),
                 priority=plan.get("priority"),
+                reason=reason,
+                reason_detail=detail,
             )
         )
     return result
+
+
+def _reason_of(
+    step: StepRun, status: str | None, cancel_reason: str | None, run_cancelled_at: datetime | None
+) -> tuple[str, str]:
+    """Return why a step was skipped, does not start yet or was cancelled, and the same in words; both empty for other steps."""
+    if step.reason:
+        return step.reason, step.get_reason_display()
+    if status == Status.CANCELLED:
+        return CANCELLED, cancel_reason or "its activity was cancelled"
+    if run_cancelled_at is None or step.activity_id is not None:
+        return "", ""
+    # A step without an activity of its own keeps its state when its run is cancelled. With branches, it fails with the last of them.
+    is_open = step.status in (StepState.PENDING, StepState.ACTIVE)
+    failed_later = step.status == StepState.FAILED and step.settled_at and step.settled_at >= run_cancelled_at
+    return (CANCELLED, "the run was cancelled") if is_open or failed_later else ("", "")
 
 
 def _branches(

@@ -98,7 +98,7 @@ class StepSerializer(serializers.Serializer[Any]):
     status = serializers.CharField(help_text=f"One of {', '.join(StepState.values)}.")
     reason = serializers.CharField(
         allow_null=True,
-        help_text="Why it was skipped, or does not start yet: condition, upstream, evaluating or backlog.",
+        help_text="Why it was skipped, does not start yet, or was cancelled: condition, upstream, evaluating, backlog or cancelled.",
     )
     reason_detail = serializers.CharField(allow_null=True, help_text="The reason in words.")
     error = StepErrorSerializer(
@@ -182,8 +182,8 @@ def _step(step: StepRow, pipeline_run: PipelineRun) -> dict[str, Any]:
         "human_role": step.human_role,
         "priority": step.priority or pipeline_run.priority,
         "status": run.status,
-        "reason": run.reason or None,
-        "reason_detail": run.get_reason_display() or None,
+        "reason": step.reason or None,
+        "reason_detail": step.reason_detail or None,
         "error": run.error,
         "activity": run.activity_id,
         "activity_status": step.activity_status,

@@ -255,6 +255,32 @@ def test_cancelling_a_run_cancels_its_activities_and_gates(engine: Engine, acme:
     assert not flow.activities(step="text")
 
 
+@pytest.mark.parametrize(
+    ("reason", "shown"), [("wrong client", "wrong client"), ("", "The pipeline run was cancelled.")]
+)
+def test_the_steps_of_a_cancelled_run_say_why_they_were_cancelled(
+    api: Any, engine: Engine, acme: Tenant, reason: str, shown: str
+) -> None:
+    flow = Flow(
+        engine, acme, step("done"), step("brief", "done", requires_approval=True), step("text", "brief"),
+        step("each", "done", for_each="params.topics", human_role="editor"), params={"topics": [1, 2]},
+    )  # fmt: skip
+    engine.drain()
+
+    api("operator").post(f"/api/v1/pipeline-runs/{flow.id}/cancel/", {"reason": reason})
+
+    run = api("viewer").get(f"/api/v1/pipeline-runs/{flow.id}/").json()
+    assert {each["step"]: (each["reason"], each["reason_detail"]) for each in run["steps"]} == {
+        "done": (None, None),
+        "brief": ("cancelled", shown),
+        "text": ("cancelled", "the run was cancelled"),
+        "each": ("cancelled", "the run was cancelled"),
+    }
+    brief = flow.activity(step="brief", assignee_type="agent")
+    why = api("viewer").get(f"/api/v1/activities/{brief.pk}/why/").json()
+    assert why["detail"] == f"It was cancelled: {shown}"
+
+
 def test_a_run_keeps_the_version_that_it_started_with(engine: Engine, acme: Tenant) -> None:
     flow = Flow(engine, acme, step("a"), step("b", "a"))
 

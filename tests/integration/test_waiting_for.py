@@ -60,7 +60,7 @@ def test_work_that_expired_says_so_and_when(engine: Engine, acme: Tenant, api: A
 
     assert [(reason["code"], reason["detail"]) for reason in reasons] == [
         (None, "It expired at 2026-01-02 03:04:05 UTC."),
-        (None, "It was cancelled."),
+        (None, "It was cancelled: expired"),
     ]
 
 

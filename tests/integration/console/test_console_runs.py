@@ -121,7 +121,9 @@ def test_an_operator_cancels_a_run_once(questions: Questions, ann: Person) -> No
 
     assert "The run was cancelled." in visible_text(ann.get(answer["Location"]))
     assert status_of(run) == "cancelled"
-    assert "operate" not in forms_of(ann.get(f"{LIST}{run.pk}/"))
+    page = ann.get(f"{LIST}{run.pk}/")
+    assert "operate" not in forms_of(page)
+    assert "The pipeline run was cancelled." in visible_text(page)
 
 
 def test_a_run_is_replayed_from_a_step_with_other_input(questions: Questions, ann: Person) -> None:
