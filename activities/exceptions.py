@@ -117,14 +117,18 @@ class OutputUnavailable(ActivityError):
 
 
 class QuotaExceeded(ActivityError):
-    """An agent exceeded a quota of its run, its activity or its tree. `quota` names which."""
+    """An agent exceeded a quota of its run, its activity or its tree. `quota` names which.
+
+    `retry_after`: seconds until the quota allows another call; None if time alone does not renew it.
+    """
 
     code = "quota_exceeded"
     status = 429
 
-    def __init__(self, quota: str, message: str) -> None:
+    def __init__(self, quota: str, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.problem_members = {"quota": quota}
+        self.retry_after = retry_after
 
 
 class ToolRefused(ActivityError):

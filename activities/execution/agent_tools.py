@@ -416,7 +416,9 @@ def refuse_hammering(run_id: UUID) -> None:
         _breaker.trip()
         return
     if not decision.allowed:
-        raise QuotaExceeded("rate", "This run calls tools too often. Slow down.")
+        raise QuotaExceeded(
+            "rate", "This run calls tools too often. Slow down.", retry_after=decision.retry_after
+        )
 
 
 # The quota of open inbox items for each tenant and role.

@@ -65,6 +65,23 @@ def test_texts_of_agents_have_a_maximum_length(
     assert agent.use(tool, **{**CALLS[tool], member: "x" * most}).status_code == 201
 
 
+def test_only_a_quota_that_time_renews_says_when_to_call_again(
+    engine: Engine, acme: Tenant, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_TOOL_BURST, settings.ORCHESTRATOR_TOOL_RATE = 2, 0.001
+    settings.ORCHESTRATOR_TOOL_CALLS_PER_RUN = 1
+    _, agent = accept_work(engine, acme)
+    task = {"name": "Look", "human_role": "editor", "blocking": False}
+    agent.create_with("create_subtask", **task)
+
+    of_the_run, of_the_rate = (agent.use("create_subtask", **task, key=f"{number}") for number in range(2))
+
+    assert problem(of_the_run, 429, "quota_exceeded")["quota"] == "tool_calls"
+    assert not of_the_run.has_header("Retry-After")
+    assert problem(of_the_rate, 429, "quota_exceeded")["quota"] == "rate"
+    assert 900 < int(of_the_rate["Retry-After"]) <= 1000
+
+
 ASKING = [
     ("report_blocker", CALLS["report_blocker"]), ("request_human_review", CALLS["request_human_review"]),
     ("create_approval", CALLS["create_approval"]), ("reassign_task", CALLS["reassign_task"]),
