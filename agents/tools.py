@@ -1,6 +1,6 @@
 """The definitions of the five tools for models: the purpose of each, and its arguments as JSON Schema.
 
-The schemas are for models: short, and with advice. The receiver of a call validates it.
+The schemas are for models: short, and with advice. The receiver of a call validates it, and they refuse nothing that it accepts.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def _object(required: list[str], **properties: Mapping[str, Any]) -> Mapping[str
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
-def _text(description: str, longest: int) -> Mapping[str, Any]:
-    return {"type": "string", "minLength": 1, "maxLength": longest, "description": description}
+def _text(description: str, longest: int, *, least: int = 1) -> Mapping[str, Any]:
+    return {"type": "string", "minLength": least, "maxLength": longest, "description": description}
 
 
 def _names(description: str, form: str = "") -> Mapping[str, Any]:
@@ -51,9 +51,9 @@ DEFINITIONS: tuple[ToolDefinition, ...] = (
         "Have a part of the work done by another agent or a person. A blocking subtask ends this run, and you are started again with its "
         "output. One that is not blocking is done while you continue.",
         _object(
-            ["name", "description", "blocking"],
+            ["name", "blocking"],
             name=_text("A short name.", 200),
-            description=_text("Everything that the agent or person needs to know to do it.", 20_000),
+            description=_text("Everything that the agent or person needs to know to do it.", 20_000, least=0),
             agent_role=_AGENT_ROLE,
             human_role=_HUMAN_ROLE,
             params={"type": "object", "description": "Parameters for the agent."},
@@ -68,7 +68,7 @@ DEFINITIONS: tuple[ToolDefinition, ...] = (
         _object(
             ["question"],
             question=_text("What you want to know.", 2_000),
-            content=_text("The material that the question is about, for the person to read.", 200_000),
+            content=_text("The material that the question is about, for the person to read.", 200_000, least=0),
             human_role=_ASKED,
         ),
     ),
@@ -80,7 +80,7 @@ DEFINITIONS: tuple[ToolDefinition, ...] = (
             ["type", "title"],
             type=_text("content_direction, brand_direction, or another short name.", 63),
             title=_text("The question in one line.", 200),
-            description=_text("What the person needs to know to decide.", 20_000),
+            description=_text("What the person needs to know to decide.", 20_000, least=0),
             options={
                 "type": "array", "items": {"type": "string", "minLength": 1, "maxLength": 200}, "maxItems": 50, "uniqueItems": True,
                 "description": "The options to choose from. If omitted: yes or no.",

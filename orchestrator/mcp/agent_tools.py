@@ -122,12 +122,12 @@ TOOLS: tuple[Tool, ...] = (
             lines={
                 "type": "array",
                 "minItems": 1,
-                "maxItems": 100,
+                "maxItems": 500,
                 "items": takes(
                     ("kind", "text"),
                     at=text("When it happened, as an ISO 8601 time with a zone. Left out: now.", 40),
                     kind=one_of("What the line is.", *LINE_KINDS),
-                    text=text("The line.", 20_000),
+                    text=text("The line.", 16_384, minLength=0),
                 ),
                 "description": "The lines, oldest first.",
             },

@@ -303,6 +303,7 @@ _ANSWER: dict[str, Schema] = {
     "notes": text(
         "Notes for those who continue the work. Required to reject, and to resolve or complete a blocker, because the agent uses them.",
         20_000,
+        minLength=0,
     ),
     "chosen_option": text("One of the options. Required to approve an item that has any.", 200),
 }
@@ -394,7 +395,7 @@ TOOLS: tuple[Tool, ...] = (
         takes(
             ("name",),
             name=text("A short name.", 200),
-            description=text("All that whoever does it needs to know.", 100_000),
+            description=text("All that whoever does it needs to know.", 100_000, minLength=0),
             agent_role=text("Role of the agent that shall do it.", 63),
             human_role=text("Role of the person who shall do it.", 63),
             params=members("Parameters for the agent."),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult
+from rest_framework import serializers
 
 from agents.contracts import AgentRequest
 from orchestrator.mcp import api
@@ -60,6 +61,28 @@ async def run_with_client(server_or_transport: Any, action: Callable[[Client], A
         except MCPError as error:
             refusal = error
     raise refusal
+
+
+def disagreements(schema: Mapping[str, Any], receiver: serializers.Serializer[Any]) -> Iterator[str]:
+    """Yield where the schema of a tool demands or allows something else than the receiver of the call. It may have fewer members."""
+    required = {name for name, field in receiver.fields.items() if field.required}
+    if required & schema["properties"].keys() != set(schema["required"]) & receiver.fields.keys():
+        yield f"required: {schema['required']}, but {sorted(required)}"
+    for name, member in schema["properties"].items():
+        field = receiver.fields.get(name)
+        limits = {
+            "maxLength": getattr(field, "max_length", None),
+            "minLength": None if getattr(field, "allow_blank", None) is None else int(not field.allow_blank),  # type: ignore[union-attr]
+            "minimum": getattr(field, "min_value", None),
+            "maximum": getattr(field, "max_value", None),
+        }
+        yield from (
+            f"{name}: {limit} {member[limit]}, but {most}"
+            for limit, most in limits.items()
+            if limit in member and most is not None and member[limit] != most
+        )
+        if not set(member.get("enum", ())) <= set(getattr(field, "choices", member.get("enum", ()))):
+            yield f"{name}: {member['enum']}, but {list(field.choices)}"  # type: ignore[union-attr]
 
 
 def text_of(result: CallToolResult) -> str:

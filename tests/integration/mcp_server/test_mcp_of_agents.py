@@ -11,10 +11,12 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from activities import cancellation
+from activities.api.run_callbacks import ErrorSerializer, LogLineSerializer
+from activities.schemas import KINDS
 from orchestrator.mcp.api import access_of_person, access_of_run
 from tenants.models import Tenant
 from tests.engine import Engine
-from tests.integration.mcp_server.assistants import Assistant, access_of_run_request
+from tests.integration.mcp_server.assistants import Assistant, access_of_run_request, disagreements
 from tests.integration.tools.calling import CALLS, LEAVES, every_tool
 
 AcceptWork = Callable[..., tuple[Any, Assistant]]
@@ -30,11 +32,29 @@ def test_an_agent_has_its_own_tools_and_none_of_people(accept_work: AcceptWork) 
 
 
 @every_tool
+def test_the_schema_of_each_of_the_five_tools_agrees_with_the_api(accept_work: AcceptWork, tool: str) -> None:
+    _, agent = accept_work()
+
+    assert list(disagreements(agent.tools()[tool].input_schema, KINDS[tool]())) == []
+
+
+def test_the_schemas_of_reports_agree_with_the_api(accept_work: AcceptWork, settings: Any) -> None:
+    _, agent = accept_work()
+    tools = agent.tools()
+    lines = tools["log"].input_schema["properties"]["lines"]
+
+    assert list(disagreements(tools["fail"].input_schema, ErrorSerializer())) == []
+    assert list(disagreements(lines["items"], LogLineSerializer())) == []
+    assert lines["maxItems"] == settings.ORCHESTRATOR_RUN_LOG_CALL_LINES
+    assert lines["items"]["properties"]["text"]["maxLength"] == settings.ORCHESTRATOR_RUN_LOG_LINE_BYTES
+
+
+@every_tool
 def test_each_of_the_five_tools_has_its_effect(
     accept_work: AcceptWork, engine: Engine, acme: Tenant, tool: str
 ) -> None:
     activity_id, agent = accept_work()
-    arguments = {**CALLS[tool], **({"description": "All of it."} if tool == "create_subtask" else {})}
+    arguments = CALLS[tool]
 
     answer = agent.use(tool, **arguments)
     again = agent.use(tool, **arguments)

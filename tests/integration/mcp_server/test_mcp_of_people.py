@@ -11,16 +11,19 @@ from uuid import UUID
 
 import pytest
 
+from activities.api.inbox import ItemSerializer
+from activities.api.submissions import NewActivitySerializer
 from activities.human_tasks import decisions
 from activities.models import Activity, ActivityEvent
 from orchestrator.mcp import api, people_tools
 from orchestrator.mcp.tools import LONGEST_TEXT
+from pipelines.api.pipelines import NewRunSerializer
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tenants.models.audit import AuditEntry
 from tests.engine import Engine
 from tests.flows import Flow, step
-from tests.integration.mcp_server.assistants import Assistant
+from tests.integration.mcp_server.assistants import Assistant, disagreements
 from tests.questions import Questions
 from tests.scheduling import make_schedule
 
@@ -57,6 +60,18 @@ def test_a_person_has_none_of_the_tools_of_agents(person: Person, tenant: Tenant
     assert not {"complete", "report_blocker", "get_job"} & set(tools)
     changing = {name for name, tool in tools.items() if not tool.annotations.read_only_hint}
     assert changing == {"confirm_decision", "submit", "start_run"}
+
+
+def test_the_schemas_of_what_a_person_submits_agree_with_the_api(person: Person, tenant: Tenant) -> None:
+    tools = person().tools()
+
+    for tool, receiver in (
+        ("show_decision", ItemSerializer()),
+        ("confirm_decision", ItemSerializer()),
+        ("submit", NewActivitySerializer()),
+        ("start_run", NewRunSerializer()),
+    ):
+        assert list(disagreements(tools[tool].input_schema, receiver)) == [], tool
 
 
 def test_an_item_of_the_inbox_contains_what_is_to_be_decided(person: Person, questions: Questions) -> None:
