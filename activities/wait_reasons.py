@@ -10,7 +10,7 @@ the explanation is less exact, but never wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain
@@ -33,7 +33,7 @@ from agents.models import Agent, AgentConfig
 from tenants import clock, money, pausing
 from tenants.caches import TtlCache
 from tenants.context import tenant_scope
-from tenants.models import BudgetWait, PauseKind, Tenant
+from tenants.models import BudgetWait, Pause, PauseKind, Tenant
 from tenants.sql import Statement
 
 from . import activity_tree, admission, budgets, selectors
@@ -91,7 +91,7 @@ def why(tenant_id: UUID, activity_id: UUID) -> Waiting:
         reason = _explain_from_database(
             activity,
             delays,
-            _pauses(tenant_id, [activity]),
+            _pauses(tenant_id, _roles_of([activity])),
             awaited,
             last_runs,
             waits,
@@ -355,6 +355,9 @@ def _first_delays(activities: Iterable[Activity]) -> dict[UUID, Wake]:
     }
 
 
+_TENANT = "The tenant"
+
+
 class _Pause(NamedTuple):
     """What starts nothing new. `how`: "resume" helps only what is paused."""
 
@@ -390,11 +393,32 @@ _recent: TtlCache[_Pauses] = TtlCache(seconds=1.0, entries=10_000)
 def _recent_pauses(tenant_id: UUID, activities: Sequence[Activity]) -> _Pauses:
     key = f"{tenant_id}:{','.join(sorted({activity.agent_role or '' for activity in activities}))}"
     cached = _recent.recall(key)
-    return cached if cached is not None else _recent.keep(key, _pauses(tenant_id, activities))
+    return cached if cached is not None else _recent.keep(key, _pauses(tenant_id, _roles_of(activities)))
 
 
-def _pauses(tenant_id: UUID, activities: Iterable[Activity]) -> _Pauses:
-    roles = {activity.agent_role for activity in activities if _may_start(activity)}
+def find_pauses(
+    tenant_id: UUID, roles: Collection[str], *, pipeline_id: UUID | None = None
+) -> list[tuple[str, str]]:
+    """Return what would keep new work of these roles, or of the pipeline, from starting, as in `("The role seo", "paused")`.
+
+    Without a pause of the whole tenant. In the caller's `tenant_scope`.
+    """
+    paused = _pauses(tenant_id, roles)
+    named = pausing.parts_of(tenant_id, PauseKind.PIPELINE).get((PauseKind.PIPELINE, str(pipeline_id)))
+    found = [*paused.firm.values(), *chain.from_iterable(paused.of_roles.values())]
+    found += [_Pause(_name_of(named))] if named else []
+    return [(each.who, each.how) for each in dict.fromkeys(found) if each.who != _TENANT]
+
+
+def _roles_of(activities: Iterable[Activity]) -> set[str]:
+    return {activity.agent_role or "" for activity in activities if _may_start(activity)}
+
+
+def _name_of(pause: Pause) -> str:
+    return f"The {pause.kind} {pause.name}"
+
+
+def _pauses(tenant_id: UUID, roles: Collection[str]) -> _Pauses:
     if not roles:
         return _Pauses()
     tenant = Tenant.objects.filter(pk=tenant_id)
@@ -406,12 +430,12 @@ def _pauses(tenant_id: UUID, activities: Iterable[Activity]) -> _Pauses:
         own_paused=Exists(own.filter(paused=True)),
         own_adapter=Subquery(own.values("adapter")[:1]),
     )
-    named = {key: f"The {pause.kind} {pause.name}" for key, pause in pausing.parts_of(tenant_id).items()}
+    named = {key: _name_of(pause) for key, pause in pausing.parts_of(tenant_id).items()}
     of_roles: dict[str, Sequence[_Pause]] = {}
     firm: dict[str, _Pause] = {}
     for agent in rows.only("role", "paused", "enabled", "adapter"):
         if agent.tenant_off:
-            firm[agent.role] = _Pause("The tenant", "inactive")
+            firm[agent.role] = _Pause(_TENANT, "inactive")
         elif agent.paused or not agent.enabled:
             how = "paused" if agent.enabled else "disabled"
             firm[agent.role] = _Pause(f"The role {agent.role} for all tenants", how)
@@ -421,7 +445,7 @@ def _pauses(tenant_id: UUID, activities: Iterable[Activity]) -> _Pauses:
         of_roles[agent.role] = [
             _Pause(who)
             for who, is_paused in (
-                ("The tenant", agent.tenant_paused),
+                (_TENANT, agent.tenant_paused),
                 (f"The role {agent.role}", agent.own_paused),
                 (named.get((PauseKind.PROVIDER, provider), ""), True),
             )

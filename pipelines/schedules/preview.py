@@ -14,9 +14,10 @@ from uuid import UUID
 
 from django.conf import settings
 
+from activities import wait_reasons
 from agents import configuration
 from agents.models import Agent, AgentConfig
-from pipelines import timing
+from pipelines import timing, versions
 from pipelines.definition.errors import InputError
 from pipelines.models import Schedule
 from pipelines.models.schedule import Repeat
@@ -24,7 +25,7 @@ from pipelines.schedules.editing import InvalidSchedule
 from pipelines.timing import Timing
 from tenants import clock, pausing
 from tenants.context import tenant_scope
-from tenants.models import PauseKind
+from tenants.models import PauseKind, Tenant
 
 from . import editing, expansion
 
@@ -39,6 +40,10 @@ AT_ONCE = (
 )
 SWITCHED_OFF = "It is switched off, so it does not fire until it is switched on."
 PAUSED = "It is paused, so it does not fire until it is resumed. Times in between count as missed."
+TENANT_PAUSED = (
+    "The tenant is paused, so it does not fire until the tenant is resumed. Times in between count as missed."
+)
+WORK_WAITS = "{who} is {how}: the schedule fires, but work that needs it waits."
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +101,7 @@ def forecast_members(
         definition = expansion.definition_of(schedule)
     # Outside of the transaction, because a source may have to be fetched from another server.
     start = schedule.start_at - INSTANT if schedule.start_at and not from_now else _beginning(schedule, now)
-    notes = _notes(schedule, checked.timing, now, present)
+    notes = [*_notes(schedule, checked.timing, now, present), *_notes_on_pauses(schedule)]
     forecast = _forecast(schedule, checked.timing, definition, after or start, now, count, notes)
     refused = [
         {"path": problem.path, "message": problem.message}
@@ -177,6 +182,20 @@ def _notes(schedule: Schedule, when: Timing, now: datetime, present: Schedule | 
             return [] if present.enabled and present.next_run_at else [OVER]
         return [DUE_AT_ONCE if schedule.catch_up_policy().up_to else SKIPPED_AT_ONCE]
     return [] if any(timing.times(when, after=now, limit=1)) else [OVER]
+
+
+def _notes_on_pauses(schedule: Schedule) -> list[str]:
+    """Return notes about what is paused around the schedule: its tenant, or what its work needs."""
+    tenant_id = schedule.tenant_id
+    with tenant_scope(tenant_id):
+        roles = {schedule.agent_role} if schedule.agent_role else set()
+        if schedule.pipeline_id is not None:
+            newest = versions.newest(tenant_id, schedule.pipeline)
+            roles = {step["agent_role"] for step in newest.definition["steps"] if step.get("agent_role")}
+        found = wait_reasons.find_pauses(tenant_id, roles, pipeline_id=schedule.pipeline_id)
+        is_paused = Tenant.objects.filter(pk=tenant_id, paused=True).exists()
+    notes = [WORK_WAITS.format(who=who, how=how) for who, how in found]
+    return [TENANT_PAUSED, *notes] if is_paused else notes
 
 
 def _without_name(errors: list[InputError]) -> list[InputError]:

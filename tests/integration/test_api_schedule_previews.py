@@ -195,6 +195,46 @@ def test_the_preview_of_a_paused_schedule_says_so(api: Any, acme: Tenant) -> Non
     assert client.get(f"{link}preview/").json()["notes"] == []
 
 
+@pytest.mark.parametrize(
+    ("paused", "noted"),
+    [
+        (
+            "tenant",
+            ["The tenant is paused, so it does not fire", "The tenant is paused, so it does not fire"],
+        ),
+        (
+            "queues/qa",
+            [
+                "The role qa is paused: the schedule fires, but work",
+                "The role qa is paused: the schedule fires, but work",
+            ],
+        ),
+        ("pipelines/flow", ["The pipeline flow is paused: the schedule fires, but work"]),
+    ],
+)
+def test_a_preview_names_pauses_of_the_tenant_and_of_what_its_work_needs(
+    api: Any, acme: Tenant, paused: str, noted: list[str]
+) -> None:
+    client = api()
+    steps = [{"id": "a", "agent_role": "qa"}, {"id": "b", "agent_role": "qa"}]
+    client.post("/api/v1/pipelines/", {"key": "flow", "name": "Flow", "steps": steps})
+    of_agent = client.post(SCHEDULES, body()).json()["link"]
+    of_pipeline = body(name="Runs", target_type="pipeline", agent_role=None, pipeline="flow")
+
+    def notes() -> list[str]:
+        saved = client.get(f"{of_agent}preview/").json()["notes"]
+        return [*client.post(PREVIEW, of_pipeline).json()["notes"], *saved]
+
+    before = notes()
+    client.post(f"/api/v1/{paused}/pause/")
+    during = notes()
+    client.post(f"/api/v1/{paused}/resume/")
+
+    assert (before, notes()) == ([], [])
+    assert len(during) == len(noted)
+    assert all(note.startswith(start) for note, start in zip(during, noted, strict=True)), during
+
+
 @in_one_test("query", ["?count=0", "?count=101", "?count=x", "?count=1&count=2", "?after=now", "?colour=1"])
 def test_invalid_parameters_of_a_preview_are_refused(api: Any, acme: Tenant, query: str) -> None:
     problem(api().post(f"{PREVIEW}{query}", body()), 400, "validation_failed")
