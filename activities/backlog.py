@@ -41,6 +41,7 @@ from tenants.caches import TtlCache
 from tenants.context import APP, SYSTEM
 from tenants.identifiers import uuid7
 from tenants.sql import Statement
+from tenants.wording import describe_count
 
 from . import relay, transitions
 
@@ -148,7 +149,8 @@ def entering(tenant_id: UUID, groups: Sequence[Sequence[Newcomer]]) -> Iterator[
 
 def explain_full(tenant_id: UUID, role: str) -> str:
     """Say why work of the role is refused."""
-    return f"{policy_of(tenant_id, role).max_waiting} activities may wait for {role}, and there is no room for more."
+    most = describe_count(policy_of(tenant_id, role).max_waiting, "activity", "activities")
+    return f"{most} may wait for {role}, and there is no room for more."
 
 
 def _by_role(newcomers: Iterable[Newcomer]) -> dict[str, list[int]]:

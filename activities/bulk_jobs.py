@@ -29,6 +29,7 @@ from tenants import outages
 from tenants.context import APP, system_scope, tenant_scope
 from tenants.identifiers import uuid7
 from tenants.sql import Statement
+from tenants.wording import describe_count
 
 from . import activity_tree, cancellation, reassignment, relay, rescheduling, states, transitions
 
@@ -46,7 +47,9 @@ class CountChanged(ActivityError):
     status = 409
 
     def __init__(self, expected: int, actual: int) -> None:
-        super().__init__(f"The filter now matches {actual} activities, not {expected}. Review them again.")
+        super().__init__(
+            f"The filter now matches {describe_count(actual, 'activity', 'activities')}, not {expected:,}. Review them again."
+        )
         self.problem_members = {"count": actual}
 
 

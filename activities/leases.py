@@ -31,6 +31,7 @@ from django.db.models.functions import Now
 from activities.models import WorkerProcess
 from tenants import outages
 from tenants.identifiers import uuid7
+from tenants.wording import describe_count
 
 logger = logging.getLogger(__name__)
 
@@ -230,7 +231,9 @@ def _watch(lease: Lease) -> None:
     while not lease.ended.wait(1.0):
         silence = time.monotonic() - lease.last_beat
         if silence > settings.ORCHESTRATOR_WATCHDOG_SECONDS and lease.active:
-            _end_process(f"no heartbeat for {silence:.0f} s while {lease.active} runs were active")
+            _end_process(
+                f"no heartbeat for {silence:.0f} s with {describe_count(lease.active, 'active run')}"
+            )
 
 
 def _end_process(reason: str) -> None:

@@ -37,6 +37,7 @@ from tenants import redis as connections
 from tenants.events import announcements
 from tenants.identifiers import uuid7
 from tenants.lazy_import import lazy_import
+from tenants.wording import describe_count
 
 if TYPE_CHECKING:
     import pymongo
@@ -397,15 +398,11 @@ def plain(line: str) -> str:
 
 
 def _dropped_note(count: int, at: datetime) -> LogLine:
-    return LogLine("note", AWAY.format(count=_count_lines(count)), at)
+    return LogLine("note", AWAY.format(count=describe_count(count, "line")), at)
 
 
 def _size(line: LogLine) -> int:
     return len(line.text) * 4 + 100  # upper bound for the memory of a Python string
-
-
-def _count_lines(count: int) -> str:
-    return f"{count} line" if count == 1 else f"{count} lines"
 
 
 # Reading
@@ -458,7 +455,7 @@ def _number_lines(document: dict[str, Any]) -> Iterator[NumberedLine]:
             "lines": f"{settings.ORCHESTRATOR_RUN_LOG_LINES:,}",
             "size": f"{settings.ORCHESTRATOR_RUN_LOG_BYTES:,}",
         }
-        text = FULL.format(count=_count_lines(document["dropped"]), **bounds)
+        text = FULL.format(count=describe_count(document["dropped"], "line"), **bounds)
         yield NumberedLine(document["last"] + 1, "note", text, _aware(document["created_at"]))
 
 

@@ -48,6 +48,7 @@ from tenants.admin_scope import of_request as sight_of_request
 from tenants.context import admin_scope, system_scope, tenant_scope
 from tenants.identifiers import first_id_at
 from tenants.models import BudgetWait, Tenant, UsageEntry
+from tenants.wording import describe_count
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -251,14 +252,19 @@ def _reasons(figures: QueueStats) -> Iterator[str]:
     if unserved:
         yield _explain_unserved(sorted(unserved, key=lambda role: -role.depth))
     if figures.silent:
-        yield f"{_count(figures.silent, 'worker process has', 'worker processes have')} stopped sending heartbeats."
+        yield f"{describe_count(figures.silent, 'worker process has', 'worker processes have')} stopped sending heartbeats."
     if figures.spooled_seconds > SPOOL_SECONDS:
-        yield f"{_count(figures.spooled, 'output waits', 'outputs wait')} for MongoDB, the oldest for {in_words(figures.spooled_seconds)}."
+        waiting = describe_count(figures.spooled, "output waits", "outputs wait")
+        yield f"{waiting} for MongoDB, the oldest for {in_words(figures.spooled_seconds)}."
 
 
 def _explain_unserved(roles: list[RoleStats]) -> str:
     named = ", ".join(f"{role.role} ({role.depth} waiting)" for role in roles[:NAMED])
-    more = f" and {_count(len(roles) - NAMED, 'other role', 'other roles')}" if len(roles) > NAMED else ""
+    more = (
+        f" and {describe_count(len(roles) - NAMED, 'other role', 'other roles')}"
+        if len(roles) > NAMED
+        else ""
+    )
     return f"No worker serves {named}{more}."
 
 
@@ -266,18 +272,16 @@ def _needs(figures: QueueStats, holds: list[Hold]) -> Iterator[Need]:
     for hold in holds:
         yield Need(_explain_hold(hold), "usage" if hold.cause == BUDGET else "queues")
     if figures.needs_review:
-        words = (
-            f"{_count(figures.needs_review, 'activity', 'activities')} failed permanently. Retry or cancel."
-        )
+        words = f"{describe_count(figures.needs_review, 'activity', 'activities')} failed permanently. Retry or cancel."
         yield Need(words, "dead_letters")
     if figures.blocked:
-        several = _count(figures.blocked, "activity is", "activities are")
+        several = describe_count(figures.blocked, "activity is", "activities are")
         words = f"{several} blocked until a person resolves the blocker."
         yield Need(words, "activities", "status:blocked")
 
 
 def _explain_hold(hold: Hold) -> str:
-    several = _count(hold.held, "activity waits", "activities wait")
+    several = describe_count(hold.held, "activity waits", "activities wait")
     if hold.cause == BUDGET:
         until = f", or wait until {hold.until:%A, %-d %B}" if hold.until else ""
         return f"{several} for the budget {hold.holder}. Raise it{until}."
@@ -292,7 +296,7 @@ def _questions(people: list[PeopleRow]) -> Iterator[Need]:
     if count:
         oldest = in_words(max(row.oldest_seconds for row in people if row.waiting))
         yield Need(
-            f"{_count(count, 'item waits', 'items wait')} for people, the oldest for {oldest}.",
+            f"{describe_count(count, 'item waits', 'items wait')} for people, the oldest for {oldest}.",
             "inbox",
         )
 
@@ -303,7 +307,7 @@ def _sentence(status: str, figures: QueueStats | None, needs: list[Need]) -> str
     if status == "degraded":
         return "Degraded."
     if needs:
-        return f"{_count(len(needs), 'thing needs', 'things need')} attention."
+        return f"{describe_count(len(needs), 'thing needs', 'things need')} attention."
     return "All is well." if figures.workers else "All is well, but no worker runs."
 
 
@@ -325,10 +329,6 @@ def _queue_row(role: RoleStats, cause: str | None) -> QueueRow:
 
 def _people_row(row: PeopleStats) -> PeopleRow:
     return PeopleRow(row.kind, WORDS[row.kind], row.items, in_words(row.oldest_seconds), row.oldest_seconds)
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
 
 
 # The pulse of a tenant: runs per hour of the last day, the cost of today, and the use of its budgets.

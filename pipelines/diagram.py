@@ -262,7 +262,7 @@ def draw_edges(cells: Iterable[Cell]) -> Iterator[str]:
             tone = max((each.tone for each in cell.before), key=lambda tone: weights.get(tone, 0))
             yield f'<path class="head {tone}" d="M{cell.x - 9:.1f} {cell.y - 5:.1f}l9 5-9 5z"/>'
     if len(links) > MOST_LINKS:
-        yield f'<text class="role" x="26" y="16">{len(links) - MOST_LINKS:,} more lines are not drawn.</text>'
+        yield f'<text class="role" x="26" y="16">Lines that are not drawn: {len(links) - MOST_LINKS:,}.</text>'
 
 
 # The texts and signs of a picture, escaped and shortened to fit.

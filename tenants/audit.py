@@ -35,6 +35,7 @@ from tenants.context import APP, SYSTEM, system_scope, tenant_scope
 from tenants.identifiers import uuid7
 from tenants.principals import Principal
 from tenants.sql import Statement
+from tenants.wording import describe_count
 
 APPEND = Statement.load(Path(__file__).resolve().parent / "sql" / "audit", "append")
 
@@ -283,10 +284,10 @@ def _plain(value: Any) -> Any:
 
 def _measure(value: Any) -> str:
     if isinstance(value, Mapping):
-        return f"[{len(value)} members]"
+        return f"[{describe_count(len(value), 'member')}]"
     if isinstance(value, list | tuple):
-        return f"[{len(value)} elements]"
-    return f"[{len(str(value))} characters]"
+        return f"[{describe_count(len(value), 'element')}]"
+    return f"[{describe_count(len(str(value)), 'character')}]"
 
 
 _CHAINS = Statement.load(Path(__file__).resolve().parent / "sql" / "audit", "chains")

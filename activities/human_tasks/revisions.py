@@ -13,6 +13,7 @@ from activities.decision_rules import GENERAL_ROLE
 from activities.models import Activity
 from activities.states import LinkKind, Status, WakeReason
 from activities.submission import NewActivity, child_of, submit
+from tenants.wording import describe_count
 
 from . import approvals
 
@@ -84,7 +85,7 @@ def _escalate(rejected: Activity, notes: str) -> None:
             child_of(
                 rejected,
                 LinkKind.ESCALATION,
-                name=f"Rejected {rejected.round} times: {rejected.name}"[:200],
+                name=f"Rejected {describe_count(rejected.round, 'time')}: {rejected.name}"[:200],
                 description="No further revision is created automatically. Change the work, its agent or its instructions.",
                 human_role=GENERAL_ROLE,
                 priority=states.BANDS["urgent"],

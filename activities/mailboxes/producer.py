@@ -41,6 +41,7 @@ from activities.models.run import is_carried
 from activities.states import BANDS, LIVE, LinkKind, Status, WakeReason, WakeState
 from activities.submission import NewActivity, submit
 from tenants import clock
+from tenants.wording import describe_count
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +100,9 @@ def post(tenant_id: UUID, key: str, new: NewItem, *, actor: str, bounded: bool =
             mailbox_id=mailbox.pk, state__in=(ItemState.PENDING, ItemState.CLAIMED)
         )
         if waiting.count() >= limit:
-            raise MailboxFull(f"{limit} items wait in the mailbox {mailbox.key} already.")
+            raise MailboxFull(
+                f"The mailbox {mailbox.key} is full: it has {describe_count(limit, 'waiting item')} already."
+            )
     item = _item(mailbox, new)
     MailboxItem.objects.for_tenant(tenant_id).bulk_create([item], ignore_conflicts=True)
     stored = MailboxItem.objects.for_tenant(tenant_id).filter(pk=item.pk).first()

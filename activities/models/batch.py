@@ -8,6 +8,7 @@ from django.db.models.functions import Now
 
 from tenants.identifiers import uuid7
 from tenants.models import TenantOwned, TenantPart, index, part_of, unique
+from tenants.wording import describe_count
 
 
 class BatchState(models.TextChoices):
@@ -80,7 +81,7 @@ class ProviderBatch(TenantOwned):
         indexes = (index("batches_due", "due_at", state__in=["bound", "sending", "sent"]),)
 
     def __str__(self) -> str:
-        return f"{self.model}: {self.size} items"
+        return f"{self.model}: {describe_count(self.size, 'item')}"
 
 
 class BatchItem(TenantPart):

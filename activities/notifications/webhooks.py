@@ -35,6 +35,7 @@ from tenants.events.log import body_of
 from tenants.models.events import Event, OffReason, WebhookDelivery, WebhookDeliveryState, WebhookEndpoint
 from tenants.sql import Statement
 from tenants.wire_json import dumps
+from tenants.wording import describe_count
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +97,10 @@ def _record_failure(claim: Any, outcome: Outcome, endpoint: Any) -> None:
     days = settings.ORCHESTRATOR_WEBHOOK_OFF_AFTER_DAYS
     too_long = endpoint.filter(failing_since__lte=clock.now() - timedelta(days=days))
     _switch_off(
-        claim, too_long, OffReason.FAILING, f"Nothing was delivered for {days:g} days. {outcome.error}"
+        claim,
+        too_long,
+        OffReason.FAILING,
+        f"Nothing was delivered for {days:g} {'day' if days == 1 else 'days'}. {outcome.error}",
     )
 
 
@@ -108,11 +112,12 @@ def _switch_off(claim: Any, endpoint: Any, reason: OffReason, why: str) -> None:
         endpoint_id=claim.endpoint_id, state=WebhookDeliveryState.PENDING
     )
     dropped = waiting.update(state=WebhookDeliveryState.DROPPED, ended_at=Now())
+    lost = describe_count(dropped, "delivery", "deliveries")
     raise_alert(
         claim.tenant_id,
         AlertKind.WEBHOOK_OFF,
         "A webhook was switched off",
-        body=f"{why} {dropped} deliveries were dropped; they can be sent again. Change the webhook to switch it on.",
+        body=f"{why} Dropped: {lost}, which can be sent again. Change the webhook to switch it on.",
         facts={"webhook": claim.endpoint_id, "reason": reason.value, "dropped": dropped},
     )
 

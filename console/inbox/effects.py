@@ -102,7 +102,8 @@ def _following(run: Any, plan: Compiled, step: str) -> Iterator[str]:
         title = plan.step(name).title
         yield f"{title} still waits for {_list_names(others)}" if others else f"{title} starts"
     if len(following) > MOST_STEPS:
-        yield f"{len(following) - MOST_STEPS} more steps follow"
+        more = len(following) - MOST_STEPS
+        yield "1 more step follows" if more == 1 else f"{more} more steps follow"
 
 
 def consequences(about: About) -> list[Consequence]:

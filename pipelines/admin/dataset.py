@@ -30,6 +30,7 @@ from pipelines.models import Dataset, DatasetRow
 from tenants.admin.bases import NOTHING, PlatformAdmin, RecordAdmin, SeenForm, json_of, page_of
 from tenants.context import APP, tenant_scope
 from tenants.redis import client
+from tenants.wording import describe_count
 
 # Rows from a file: previewed first, then stored. Meanwhile the file is kept for a while, for this person and dataset only.
 
@@ -106,7 +107,10 @@ def _read(raw: bytes, name: str) -> Upload:
 
 
 def _summary(filled: FillResult, verb: str) -> str:
-    return f"{filled.added:,} rows {verb} added, {filled.updated:,} changed and {filled.removed:,} removed; {filled.rows:,} in all."
+    added = describe_count(filled.added, f"row {'was' if verb == 'were' else verb}", f"rows {verb}")
+    return (
+        f"{added} added, {filled.updated:,} changed and {filled.removed:,} removed; {filled.rows:,} in all."
+    )
 
 
 FIRST_ROWS = 20
@@ -223,7 +227,7 @@ class DatasetAdmin(PlatformAdmin):
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         # Do not list the rows: there may be a hundred thousand, and nothing else refers to them.
-        deleted = [f"{dataset}, with its {dataset.rows.count():,} rows" for dataset in objs]
+        deleted = [f"{dataset}, with its {describe_count(dataset.rows.count(), 'row')}" for dataset in objs]
         return deleted, {"datasets": len(deleted)}, set(), []
 
     def delete_model(self, request: HttpRequest, obj: Dataset) -> None:

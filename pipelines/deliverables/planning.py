@@ -35,6 +35,7 @@ from pipelines.models.deliverable import PeriodState, end_of
 from pipelines.submission import NewRun, WhenFull, errors_of, start_runs
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
+from tenants.wording import describe_count
 
 ACTOR = "period"
 _GOOD = (Status.DONE, Status.APPROVED)
@@ -250,7 +251,7 @@ Plan {month} of the deliverable "{name}".
 Answer with a plan in the form of the parameter `plan_schema`, as the output's `data` or as JSON in its `content`. Each item becomes one
 run of one of the `pipelines`. All of them start when the plan is accepted, or at the item's `not_before`. The period is from {starts_on} to
 {ends_on}, in UTC. `last_period` has the outcome of the period before, if there was one.{target}"""
-_TARGET = " At least {target} runs should be completed."
+_TARGET = " At least {runs} should be completed."
 
 
 def planner_question(
@@ -270,7 +271,7 @@ def planner_question(
             name=deliverable.name,
             starts_on=period.starts_on,
             ends_on=period.ends_on,
-            target=_TARGET.format(target=period.target) if period.target else "",
+            target=_TARGET.format(runs=describe_count(period.target, "run")) if period.target else "",
         ),
         agent_role=ROLE,
         params={

@@ -31,6 +31,7 @@ from pipelines.tables.relations import Row, dataset_of, shape_of
 from tenants import redis as connections
 from tenants import strict_json
 from tenants.context import tenant_scope
+from tenants.wording import describe_count
 
 MOST_VALUES_PER_ROW = 200  # of JSON; a table has a hundred fields at most
 
@@ -156,7 +157,9 @@ def csv_lines(file: BinaryIO) -> Generator[tuple[int, dict[str, str]]]:
 
 def _row(line: int, values: list[str], header: list[str]) -> dict[str, str]:
     if len(values) != len(header):
-        raise BadTable(f"line {line} has {_values(len(values))}, and the header {_values(len(header))}")
+        raise BadTable(
+            f"line {line} has {describe_count(len(values), 'value')}, and the header {describe_count(len(header), 'value')}"
+        )
     if any(len(value) > LONGEST_VALUE for value in values):
         raise BadTable(f"line {line} has a value of more than {LONGEST_VALUE:,} characters")
     return dict(zip(header, values, strict=True))
@@ -169,10 +172,6 @@ def _header(names: list[str]) -> list[str]:
     if twice := next((name for name in fields if fields.count(name) > 1), None):
         raise BadTable(f"line 1 names the field {twice!r} twice")
     return fields
-
-
-def _values(number: int) -> str:
-    return "1 value" if number == 1 else f"{number} values"
 
 
 # The folder of a tenant, in which an operator puts files for its data sources.

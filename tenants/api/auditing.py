@@ -23,6 +23,7 @@ from tenants.audit import one_line, redact
 from tenants.context import tenant_scope
 from tenants.exceptions import LimiterUnavailable
 from tenants.limiter import Bucket
+from tenants.wording import describe_count
 
 logger = logging.getLogger(__name__)
 
@@ -172,7 +173,7 @@ def _make_view(kind: type[Any], match: Any, request: Request, shows: str) -> Any
 
 
 def _summarise_list(sent: Any) -> Any:
-    return f"[{len(sent)} elements]" if isinstance(sent, list) else None
+    return f"[{describe_count(len(sent), 'element')}]" if isinstance(sent, list) else None
 
 
 def _may_be_recorded(request: Any) -> bool:

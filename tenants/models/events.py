@@ -8,6 +8,7 @@ from django.db.models.functions import Now
 
 from tenants.identifiers import uuid7
 from tenants.models.base import Tenant, TenantOwned, TenantPart, TenantQuerySet, index, part_of, unique
+from tenants.wording import describe_count
 
 
 class FreshEvent(TenantPart):
@@ -36,7 +37,7 @@ class FreshEvent(TenantPart):
     data = models.JSONField(null=True)
 
     def __str__(self) -> str:
-        return self.kind or f"{len(self.activities or ())} activities"
+        return self.kind or describe_count(len(self.activities or ()), "activity", "activities")
 
 
 class Event(TenantPart):

@@ -219,12 +219,13 @@ def test_a_new_priority_of_what_an_agent_works_on_is_in_its_history(
 
 
 def test_a_job_with_an_outdated_count_does_nothing(client: Any, engine: Engine, tenant: Tenant) -> None:
-    engine.submit(tenant, count=3)
+    engine.submit(tenant)
 
     body = {"action": "cancel", "filter": {"agent_role": "qa"}, "expected_count": 2}
     refused = problem(client.post(BULK, body), 409, "count_changed")
 
-    assert refused["count"] == 3
+    assert refused["count"] == 1
+    assert refused["detail"] == "The filter now matches 1 activity, not 2. Review them again."
     with tenant_scope(tenant.pk):
         assert not BulkJob.objects.exists()
 

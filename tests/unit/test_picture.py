@@ -285,7 +285,7 @@ def test_too_many_edges_are_replaced_by_a_count() -> None:
     svg = draw(pipeline(*steps), None, title="T")
 
     assert len(list(edges_in(svg))) == MOST_LINKS
-    assert f"{2 * 70 * 70 - MOST_LINKS:,} more lines are not drawn." in svg
+    assert f"Lines that are not drawn: {2 * 70 * 70 - MOST_LINKS:,}." in svg
 
 
 # ---- Safety and looks

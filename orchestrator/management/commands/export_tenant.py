@@ -13,6 +13,7 @@ from orchestrator.offboarding import export
 from tenants import registration
 from tenants.audit import record_command
 from tenants.exceptions import TenantError
+from tenants.wording import describe_count
 
 
 class Command(BaseCommand):
@@ -35,4 +36,4 @@ class Command(BaseCommand):
         except (OSError, DatabaseError, PyMongoError) as error:
             raise CommandError(f"The export failed, and its file was deleted: {error}") from error
         rows = sum(each["rows"] for each in files.values())
-        self.stdout.write(f"{path}: {rows} rows in {len(files)} files")
+        self.stdout.write(f"{path}: {describe_count(rows, 'row')} in {describe_count(len(files), 'file')}")

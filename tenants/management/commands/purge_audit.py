@@ -10,6 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from tenants import audit, clock, registration
 from tenants.audit import chains, purge_chain
 from tenants.exceptions import TenantError
+from tenants.wording import describe_count
 
 LEAST_DAYS = 1
 
@@ -31,4 +32,4 @@ class Command(BaseCommand):
         before = clock.now() - timedelta(days=older_than_days)
         for chain in chosen_chains:
             deleted = purge_chain(chain, before, actor=audit.actor_of_command("purge_audit"))
-            self.stdout.write(f"{chain}: {deleted} entries deleted")
+            self.stdout.write(f"{chain}: {describe_count(deleted, 'entry', 'entries')} deleted")

@@ -12,6 +12,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from tenants import registration
 from tenants.audit import PLATFORM, verify_chains
 from tenants.exceptions import TenantError
+from tenants.wording import describe_count
 
 
 class Command(BaseCommand):
@@ -43,7 +44,7 @@ class Command(BaseCommand):
         else:
             for chain in chains:
                 self.stdout.write(
-                    f"{_name_chain(chain.id)}: {chain.entries} entries, the last is {chain.number} {chain.hash}"
+                    f"{_name_chain(chain.id)}: {describe_count(chain.entries, 'entry', 'entries')}, the last is {chain.number} {chain.hash}"
                 )
         for fault in faults:
             self.stderr.write(fault)

@@ -109,14 +109,14 @@ def test_the_first_rows_are_escaped_and_all_rows_are_listed(root: Client, ticker
 def test_a_file_is_previewed_before_it_is_stored(root: Client, ticker: Dataset) -> None:
     preview = upload(root, ticker, "rows.csv", b"id,price\nAAPL,2\nTSLA,3\n", replace="on")
 
-    assert "1 rows would be added, 1 changed and 1 removed; 2 in all." in visible_text(preview)
+    assert "1 row would be added, 1 changed and 1 removed; 2 in all." in visible_text(preview)
     assert "TSLA" in visible_text(preview)
     assert len(keys(ticker)) == 2
     stored = forms_of(preview)["upload_form"].send(root, ("store", "1"))
     assert stored.status_code == 302, visible_text(stored)
     assert keys(ticker) == ["AAPL", "TSLA"]
-    assert messages_of(stored) == ["1 rows were added, 1 changed and 1 removed; 2 in all."]
-    assert "1 rows were added" in visible_text(root.get(f"{list_url(Dataset)}{ticker.pk}/history/"))
+    assert messages_of(stored) == ["1 row was added, 1 changed and 1 removed; 2 in all."]
+    assert "1 row was added" in visible_text(root.get(f"{list_url(Dataset)}{ticker.pk}/history/"))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,8 @@
+"""Numbers with their nouns, as in `1 activity` and `2 activities`."""
+
+from __future__ import annotations
+
+
+def describe_count(number: int, one: str, several: str = "") -> str:
+    """Return the number with its noun. `several`: the plural, if it is not `one` with an s."""
+    return f"{number:,} {one if number == 1 else several or f'{one}s'}"
