@@ -1,7 +1,8 @@
 """Cancels and retries activities for operators.
 
 A cancellation is committed in PostgreSQL. A waiting activity never starts; the worker or agent of a running one learns of it at its next
-heartbeat, and its late result is refused. Open questions about the activity are closed as obsolete, and its subtasks are cancelled.
+heartbeat, and its late result is refused. Open questions about the activity are closed as obsolete, its subtasks are cancelled, and its
+request leaves the batch of a model provider that it waits for.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from activities.admission import Exchange
 from activities.admission.exchange import Release
 from activities.exceptions import NotFound, TransitionRefused
 from activities.human_tasks import approvals
-from activities.models import Activity
+from activities.models import Activity, BatchItem
 from activities.models.activity import in_status
+from activities.models.batch import OPEN_ITEMS, ItemState
 from activities.models.dead_letter import DeadLetterState
 from activities.signals import activity_reopened
 from activities.states import EXPIRING, LIVE, LinkKind, Status
@@ -84,16 +86,19 @@ def release_everything(tenant_id: UUID, activity_id: UUID, *, actor: str) -> Non
 
     In the transaction of the move that ended it.
     """
-    ended = [_stop_work(tenant_id, activity_id, actor)]
+    ended = {activity_id: _stop_work(tenant_id, activity_id, actor)}
     # Loop, because a running dependent may create more dependents before it is cancelled.
     while open_ones := activity_tree.open_dependents(tenant_id, activity_id):
         # Cancel all before announcing any end, so that none of them is woken by the end of another.
         cancelled = transitions.apply_many(
             open_ones, "cancel", actor=actor, detail={"reason": OBSOLETE}, cancel_reason=OBSOLETE
         )
-        ended += [_stop_work(tenant_id, dependent.id, actor) for dependent in cancelled]
+        ended |= {dependent.id: _stop_work(tenant_id, dependent.id, actor) for dependent in cancelled}
+    # A run that waits for a batch counts as accepted by its agent.
+    if accepted := [pk for pk, run in ended.items() if run is not None and run.accepted_at]:
+        _drop_batch_items(tenant_id, accepted)
     # Last, because budgets are locked after everything else.
-    if reserved := [run.id for run in ended if run is not None and run.reserved]:
+    if reserved := [run.id for run in ended.values() if run is not None and run.reserved]:
         money.release(tenant_id, reserved)
 
 
@@ -108,6 +113,15 @@ def _stop_work(tenant_id: UUID, activity_id: UUID, actor: str) -> Any | None:
     dead_letter_records.close(tenant_id, activity_id, DeadLetterState.CLOSED, actor=actor)
     approvals.drop_links_of(tenant_id, activity_id, actor=actor)
     return run
+
+
+def _drop_batch_items(tenant_id: UUID, activity_ids: list[UUID]) -> None:
+    """Close the items with which runs of these activities waited for a batch of a model provider."""
+    items = BatchItem.objects.for_tenant(tenant_id)
+    waiting = items.filter(activity_id__in=activity_ids, state__in=OPEN_ITEMS)
+    # Locked in the order of ids, as by the process that binds items to a batch.
+    ids = list(waiting.order_by("id").select_for_update(of=("self",)).values_list("id", flat=True))
+    items.filter(pk__in=ids).update(state=ItemState.DROPPED, closed_at=Now(), body=None)
 
 
 def retry(tenant_id: UUID, activity_id: UUID, *, actor: str) -> Activity:

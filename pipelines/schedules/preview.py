@@ -189,7 +189,7 @@ def _notes_on_pauses(schedule: Schedule) -> list[str]:
     tenant_id = schedule.tenant_id
     with tenant_scope(tenant_id):
         roles = {schedule.agent_role} if schedule.agent_role else set()
-        if schedule.pipeline_id is not None:
+        if schedule.pipeline is not None:
             newest = versions.newest(tenant_id, schedule.pipeline)
             roles = {step["agent_role"] for step in newest.definition["steps"] if step.get("agent_role")}
         found = wait_reasons.find_pauses(tenant_id, roles, pipeline_id=schedule.pipeline_id)

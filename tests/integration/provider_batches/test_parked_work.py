@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -165,6 +166,28 @@ def test_cancelled_work_is_not_sent(
 
     assert [len(batch.requests) for batch in provider.batches.batches.values()] == [3]
     assert batching.items(tenant, first)[0].state == "dropped"
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_the_item_of_cancelled_work_is_dropped_at_once(
+    api: Any,
+    engine: Engine,
+    tenant: Tenant,
+    provider: FakeProvider,
+    submit_batched: Callable[..., list[UUID]],
+    bound: bool,
+) -> None:
+    provider.batches.polls_until_done = 99
+    ids = submit_batched(3)
+    if bound:
+        batching.run_background_tasks(tenant)
+
+    cancellation.cancel(tenant.pk, ids[0], actor="test")
+
+    items = {each["activity"]: each for each in api("operator").get("/api/v1/batch-items/").json()["results"]}
+    states = [items[str(activity_id)]["state"] for activity_id in ids]
+    assert states == ["dropped", *(["bound", "bound"] if bound else ["collected", "collected"])]
+    assert items[str(ids[0])]["closed_at"] is not None
 
 
 def test_work_cancelled_during_its_call_is_not_parked(engine: Engine, tenant: Tenant) -> None:
