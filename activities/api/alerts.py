@@ -142,7 +142,7 @@ class NotificationChannelSerializer(ResponseSerializer):
         help_text="For weekly digests. Null for Monday.",
     )
     digest_roles = serializers.ListField(child=serializers.CharField())
-    version = serializers.IntegerField(help_text="Increases with every change; used as the ETag.")
+    version = serializers.IntegerField(help_text="Increases with every change; the ETag begins with it.")
     created_at = serializers.DateTimeField()
 
 

@@ -132,7 +132,7 @@ class ApprovalItemSerializer(ResponseSerializer):
         ],
     )
     created_at = serializers.DateTimeField(source="approval.created_at")
-    version = serializers.IntegerField(help_text="Increases with every change; used as the ETag.")
+    version = serializers.IntegerField(help_text="Increases with every change; the ETag begins with it.")
     link = Computed(str, lambda question: f"{ADDRESS}{question.approval.pk}/")
 
 

@@ -106,7 +106,7 @@ class ActivitySerializer(ResponseSerializer):
     created_at = serializers.DateTimeField()
     started_at = serializers.DateTimeField(allow_null=True)
     finished_at = serializers.DateTimeField(allow_null=True)
-    version = serializers.IntegerField(help_text="Increases with every change; used as the ETag.")
+    version = serializers.IntegerField(help_text="Increases with every change; the ETag begins with it.")
     link = Computed(str, lambda activity: link_of(activity.pk))
 
     @extend_schema_field(WaitingForSerializer(allow_null=True))

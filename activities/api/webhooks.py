@@ -60,7 +60,7 @@ class WebhookSerializer(ResponseSerializer):
         allow_null=True,
         help_text="Until when messages are also signed with the previous secret.",
     )
-    version = serializers.IntegerField(help_text="Increases with every change; used as the ETag.")
+    version = serializers.IntegerField(help_text="Increases with every change; the ETag begins with it.")
     created_at = serializers.DateTimeField()
 
 

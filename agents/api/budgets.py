@@ -87,7 +87,7 @@ class BudgetSerializer(ResponseSerializer):
     waiting_since = serializers.DateTimeField(
         allow_null=True, help_text="Since when work has been waiting for this budget."
     )
-    version = serializers.IntegerField(help_text="Increases with every change; used as the ETag.")
+    version = serializers.IntegerField(help_text="Increases with every change; the ETag begins with it.")
     created_at = serializers.DateTimeField()
     link = Computed(str, lambda budget: f"{ADDRESS}{budget.pk}/")
 

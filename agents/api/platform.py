@@ -79,7 +79,7 @@ class SchedulerSettingsShownSerializer(SchedulerSettingsSerializer):
         "apply to agents that set no value themselves.",
     )
     version = serializers.IntegerField(
-        help_text="Increases with every change; used as the ETag. 0 if nothing was ever set."
+        help_text="Increases with every change; the ETag begins with it. 0 if nothing was ever set."
     )
     updated_at = serializers.DateTimeField(allow_null=True)
     updated_by = serializers.CharField()

@@ -211,7 +211,7 @@ class AgentSerializer(ResponseSerializer):
         help_text="unknown, healthy or unhealthy. For information only: work is sent in any case."
     )
     health_checked_at = serializers.DateTimeField(allow_null=True)
-    revision = serializers.IntegerField(help_text="Increases with every change; used as the ETag.")
+    revision = serializers.IntegerField(help_text="Increases with every change; the ETag begins with it.")
     created_at = serializers.DateTimeField()
 
 

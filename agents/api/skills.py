@@ -53,7 +53,7 @@ class SkillShortSerializer(ResponseSerializer):
     kind = serializers.CharField(help_text=f"One of {', '.join(SkillKind.values)}.")
     roles = serializers.ListField(child=serializers.CharField(), help_text="If empty: all roles.")
     enabled = serializers.BooleanField()
-    version = serializers.IntegerField(help_text="Increases with every change; used as the ETag.")
+    version = serializers.IntegerField(help_text="Increases with every change; the ETag begins with it.")
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
     link = Computed(str, lambda skill: f"{SKILLS}{skill.key}/")

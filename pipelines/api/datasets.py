@@ -152,7 +152,7 @@ class DatasetSerializer(ResponseSerializer):
         help_text="Null if the rows are not stored here.",
     )
     version = serializers.IntegerField(
-        help_text="Increases with every change, also of rows; used as the ETag."
+        help_text="Increases with every change, also of rows; the ETag begins with it."
     )
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
@@ -173,7 +173,7 @@ class FilledSerializer(ResponseSerializer):
     updated = serializers.IntegerField(help_text="Existing rows that were changed.")
     removed = serializers.IntegerField()
     rows = serializers.IntegerField(help_text="The number of rows now.")
-    version = serializers.IntegerField(help_text="The version of the dataset; used as the ETag.")
+    version = serializers.IntegerField(help_text="The version of the dataset; the ETag begins with it.")
 
 
 @describe_resource(many="The datasets", one="One dataset")

@@ -198,7 +198,7 @@ class DeliverableSerializer(ResponseSerializer):
     target = serializers.IntegerField(
         allow_null=True, help_text="How many runs of a period should be completed, if there is a target."
     )
-    version = serializers.IntegerField(help_text="Increases with every change; used as the ETag.")
+    version = serializers.IntegerField(help_text="Increases with every change; the ETag begins with it.")
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
     periods = Computed(str, lambda deliverable: f"{PERIODS}?deliverable={deliverable.pk}")

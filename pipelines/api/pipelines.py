@@ -26,7 +26,7 @@ from pipelines.subjects import errors_of_labels
 from pipelines.submission import NewRun, start_run
 from tenants import pausing
 from tenants.api.documentation import change, creation, operation
-from tenants.api.etags import DigestEtag
+from tenants.api.etags import DigestEtag, digest_of
 from tenants.api.problems import InvalidRequest
 from tenants.api.serializers import (
     OPTIONAL,
@@ -60,7 +60,7 @@ class PipelineSerializer(ResponseSerializer):
         help_text="Whether it is paused: no new work of its runs starts until it is resumed."
     )
     version = serializers.IntegerField(
-        source="latest", help_text="The number of the newest version; used as the ETag."
+        source="latest", help_text="The number of the newest version; the ETag begins with it."
     )
     created_by = serializers.CharField(help_text="Who saved its first version.")
     created_at = serializers.DateTimeField()
@@ -191,9 +191,9 @@ class PipelineViewSet(Pausable, VersionedResource):
             requested_identity=self.principal.identity,
         )
         run = start_run(self.tenant_id, key, new, actor=self.principal.actor)
-        return Response(
-            show_run(self.tenant_id, run.pk), status=201, headers={"Location": f"{RUNS}{run.pk}/"}
-        )
+        data = show_run(self.tenant_id, run.pk)
+        # Its `version` is the pipeline's, so it is not the run's tag.
+        return Response(data, status=201, headers={"Location": f"{RUNS}{run.pk}/", "ETag": digest_of(data)})
 
     def switch(self, *, paused: bool, key: str) -> Mapping[str, Any]:
         """Of its runs, those under way and those that begin meanwhile."""

@@ -129,7 +129,7 @@ class ScheduleSerializer(serializers.Serializer[Any]):
     created_by = serializers.CharField()
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
-    version = serializers.IntegerField(help_text="Increases with every change; used as the ETag.")
+    version = serializers.IntegerField(help_text="Increases with every change; the ETag begins with it.")
     link = serializers.CharField()
 
     def to_representation(self, instance: Schedule) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class ChannelSerializer(ResponseSerializer):
     status_since = serializers.DateTimeField()
     expires_at = serializers.DateTimeField(allow_null=True, help_text="When it expires.")
     details = serializers.DictField()
-    version = serializers.IntegerField(help_text="Increases with every change; used as the ETag.")
+    version = serializers.IntegerField(help_text="Increases with every change; the ETag begins with it.")
     created_at = serializers.DateTimeField()
 
 

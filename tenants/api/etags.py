@@ -89,11 +89,11 @@ def _has(condition: str | None, tag: str) -> bool:
 
 # `If-Match` with versions: nobody can change a state that they have not read.
 #
-# A view with `Versioned` sends `ETag: "<version>"` with every object that it has changed. A change with `If-Match` locks the row first, and
-# is refused with 412 when its version is different, so nobody can change the row between the check and the change.
+# A view with `Versioned` sends the tag `"<version>-<digest>"` with every object that is read, created or changed. A change with `If-Match`
+# locks the row first, and is refused with 412 when its version is different, so nobody can change the row between the check and the change.
 #
-# An object also has members that change without a new version, such as a pause, the next time of a schedule, or what an activity waits for.
-# So the tag of an object that is read is `"<version>-<digest>"`: a 304 is never stale, and `If-Match` compares only the version.
+# The digest is there because an object also has members that change without a new version, such as a pause, the next time of a schedule, or
+# what an activity waits for. So a 304 is never stale. `If-Match` compares only the version.
 
 
 class PreconditionFailed(TenantError):
@@ -137,8 +137,7 @@ class Versioned:
         if response.status_code < 300 and isinstance(response, Response) and isinstance(data, Mapping):
             version = data.get(self.version_field)
             if isinstance(version, int):
-                is_read = request.method in SAFE_METHODS
-                response.headers.setdefault("ETag", etag_of(version, data if is_read else None))
+                response.headers.setdefault("ETag", etag_of(version, data))
         return super().finalize_response(request, response, *args, **kwargs)  # type: ignore[misc]  # the view's
 
     def _is_conditional(self) -> bool:

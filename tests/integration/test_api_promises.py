@@ -65,6 +65,33 @@ def test_every_object_has_an_etag_and_is_not_sent_again_to_clients_that_have_it(
     assert count >= 25
 
 
+def test_a_changed_or_created_object_is_not_sent_again_to_the_client_that_changed_it(
+    api_objects: ApiObjects, client: Any
+) -> None:
+    readable = {address for _, address, operation in operations_with("get") if not is_list(operation)}
+    checked = set()
+    for method, address, operation in operations_with("put", "patch", "post"):
+        name = operation["operationId"]
+        answer = getattr(client, method)(api_objects.address(address), BODIES.get(name, {}))
+        changed = address if method != "post" else f"{address.rstrip('/').rpartition('/')[0]}/"
+        location = answer.headers.get("Location") or (changed in readable and api_objects.address(changed))
+        if answer.status_code >= 300 or not location:
+            continue
+        read = client.get(location)
+        if read.status_code != 200 or answer.json().keys() != read.json().keys():
+            continue  # the answer is not the object, or contains a secret, which is displayed once
+        again = client.get(location, headers={"If-None-Match": answer["ETag"]})
+        assert again.status_code == 304, (name, answer["ETag"], read["ETag"])
+        checked.add(name)
+    assert {
+        "activities_create",
+        "budgets_update",
+        "schedules_partial_update",
+        "pipelines_runs_create",
+    } <= checked
+    assert len(checked) >= 35
+
+
 def test_every_change_of_an_object_respects_if_match(api_objects: ApiObjects, client: Any) -> None:
     for method, address, operation in operations_with("put", "patch", "delete", "post"):
         declared = {parameter["name"] for parameter in operation.get("parameters", ())}

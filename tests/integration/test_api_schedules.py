@@ -14,7 +14,7 @@ from pipelines import versions
 from pipelines.models import Pipeline, Schedule
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.answers import problem
+from tests.answers import problem, version_of
 from tests.engine import simultaneously
 from tests.tickers import SCHEDULES, body, tickers
 
@@ -60,7 +60,7 @@ def test_a_new_schedule_is_returned_with_all_defaults(api: Any, acme: Tenant) ->
         "paused": False, "catch_up": "latest", "overlap": "skip",
         "after_once": "disable", "last_run_at": None, "version": 1,
     }  # fmt: skip
-    assert (answer["Location"], answer["ETag"]) == (f"{SCHEDULES}{schedule['id']}/", '"1"')
+    assert (answer["Location"], version_of(answer)) == (f"{SCHEDULES}{schedule['id']}/", "1")
     assert moment(schedule["next_run_at"]) > datetime.now(UTC)
     assert api("viewer").get(answer["Location"]).json() == schedule
 

@@ -56,7 +56,7 @@ def test_a_change_with_the_current_version_is_made(api, note, condition):
     changed = api().patch(note, {"name": "better"}, headers={"If-Match": condition})
 
     assert changed.status_code == 200
-    assert changed["ETag"] == '"2"'
+    assert version_of(changed) == "2"
 
 
 @pytest.mark.parametrize("condition", ['"2"', '"0"', 'W/"1"', "1", "", '"1'])
