@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -53,7 +53,7 @@ from activities.models import (
     WorkerProcess,
 )
 from activities.models.activity import in_status
-from activities.models.run import is_carried
+from activities.models.run import own_wake_of
 from activities.states import BANDS, RUNNING, LinkKind, RunStatus, Status, WakeState
 from agents.governor import providers
 from agents.models import Agent, AgentConfig
@@ -202,10 +202,11 @@ class Moment:
 
 def timeline(tenant_id: UUID, activity_id: UUID) -> list[Moment]:
     """Return everything that happened to an activity, and its future deadlines; oldest first."""
+    runs = list(ActivityRun.objects.for_tenant(tenant_id).filter(activity_id=activity_id))
     moments = [
         *_transitions(tenant_id, activity_id),
-        *_wakes(tenant_id, activity_id),
-        *_runs(tenant_id, activity_id),
+        *_wakes(tenant_id, activity_id, runs),
+        *_runs(runs),
         *_tool_calls(tenant_id, activity_id),
         *_votes(tenant_id, activity_id),
         *_deadlines(tenant_id, activity_id),
@@ -239,10 +240,14 @@ def _moves(event: ActivityEvent) -> Iterator[Moment]:
         yield Moment(event.at, f"1:{seq:08}", "transition", facts | more)
 
 
-def _wakes(tenant_id: UUID, activity_id: UUID) -> Iterator[Moment]:
-    wakes = Wake.objects.for_tenant(tenant_id).filter(activity_id=activity_id)
-    for wake in wakes.annotate(carried=is_carried(tenant_id)):
-        over = wake.state == WakeState.TAKEN and not wake.carried
+def _wakes(tenant_id: UUID, activity_id: UUID, runs: Sequence[ActivityRun]) -> Iterator[Moment]:
+    stored = Wake.objects.for_tenant(tenant_id).filter(activity_id=activity_id)
+    wakes = {wake.pk: wake for wake in stored}
+    own_wakes = {wake.pk: wake for run in runs if (wake := own_wake_of(run))}
+    live_runs = {run.pk for run in runs if run.status == RunStatus.RUNNING}
+    # After a requeue, a run's own wake is stored.
+    for wake in (own_wakes | wakes).values():
+        over = wake.state == WakeState.TAKEN and wake.run_id not in live_runs
         facts = {
             "id": wake.pk,
             "reason": wake.reason,
@@ -254,9 +259,9 @@ def _wakes(tenant_id: UUID, activity_id: UUID) -> Iterator[Moment]:
         yield Moment(wake.created_at, f"2:{wake.pk}", "wake", facts | more)
 
 
-def _runs(tenant_id: UUID, activity_id: UUID) -> Iterator[Moment]:
+def _runs(runs: Iterable[ActivityRun]) -> Iterator[Moment]:
     """Yield each run at its start; its end is part of the entry, and also the transition that it caused."""
-    for run in ActivityRun.objects.for_tenant(tenant_id).filter(activity_id=activity_id):
+    for run in runs:
         facts = {
             "id": run.pk,
             "attempt": run.attempt,

@@ -57,12 +57,7 @@ class Beginning:
 _OF_NEW_RUNS = Beginning("", {})
 
 
-#: Parts of `submit.sql` for activities that wait to be claimed.
-_UNCLAIMED = {
-    "facts": "", "with_facts": "", "columns": "a.id, a.group_key", "claimed": "", "claim_event": "", "claim_run": "",
-    "state_columns": "status, version, fence, attempts", "state": "'created', 1, 0, 0",
-    "wake_state_columns": "state", "wake_state": "'pending'", "rows": "SELECT id, created_at, group_key FROM created",
-}  # fmt: skip
+_WAITING = load_parts(_FOLDER, "submit_waiting")
 _CLAIMED = load_parts(_FOLDER, "submit_claimed") | transitions.CLAIMED
 
 
@@ -75,7 +70,7 @@ def _statement(beginning: str, *, is_claimed: bool = False) -> Statement:
             "round": "begun.round",
             "begun": "JOIN begun USING (id)",
         }
-    return _SUBMIT.with_parts(parts | (_CLAIMED if is_claimed else _UNCLAIMED))
+    return _SUBMIT.with_parts(parts | (_CLAIMED if is_claimed else _WAITING))
 
 
 @dataclass(slots=True)

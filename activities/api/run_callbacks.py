@@ -27,6 +27,7 @@ from activities.execution import request as execution_request
 from activities.execution.reports import Receipt
 from activities.execution.request import Attempt
 from activities.models import Activity, ActivityRun, Wake
+from activities.models.run import own_wake_of
 from activities.run_tokens import RunToken
 from activities.schemas import KINDS
 from activities.states import WakeState
@@ -501,7 +502,7 @@ def job_again(token: RunToken, run: ActivityRun) -> dict[str, Any]:
         attempt = Attempt(
             token=token,
             number=run.attempt,
-            wakes=_serialize_wakes(_wakes(run).filter(run_id=run.pk)) or _read_returned_wakes(run),
+            wakes=_read_wakes(run),
             role=role,
             knowledge=execution_request.knowledge_of(token.tenant_id, agent_role, role),
             timeout_seconds=run.timeout_seconds,
@@ -513,22 +514,29 @@ def job_again(token: RunToken, run: ActivityRun) -> dict[str, Any]:
     return job_of(request) | {"version": run.agent_version or None}
 
 
-def _read_returned_wakes(run: ActivityRun) -> list[dict[str, Any]]:
+def _read_wakes(run: ActivityRun) -> list[dict[str, Any]]:
+    if own := own_wake_of(run):
+        return [_serialize_wake(own)]
+    taken = _wakes(run).filter(run_id=run.pk).order_by("pk")
+    return [_serialize_wake(wake) for wake in taken or _returned_wakes(run)]
+
+
+def _returned_wakes(run: ActivityRun) -> QuerySet[Any]:
     """Return the wakes of a run that ended without a result: they are pending again, or belong to a later run."""
     later = ActivityRun.objects.for_tenant(run.tenant_id).filter(
         activity_id=run.activity_id, fence__gt=run.fence
     )
     is_pending = Q(run_id=None, state=WakeState.PENDING)
     earlier = _wakes(run).filter(created_at__lte=run.started_at)
-    return _serialize_wakes(earlier.filter(is_pending | Q(run_id__in=later.values("pk"))))
+    return earlier.filter(is_pending | Q(run_id__in=later.values("pk"))).order_by("pk")
 
 
 def _wakes(run: ActivityRun) -> QuerySet[Any]:
     return Wake.objects.for_tenant(run.tenant_id).filter(activity_id=run.activity_id)
 
 
-def _serialize_wakes(wakes: QuerySet[Any]) -> list[dict[str, Any]]:
-    return [{"id": wake.pk, "reason": wake.reason, "payload": wake.payload} for wake in wakes.order_by("pk")]
+def _serialize_wake(wake: Wake) -> dict[str, Any]:
+    return {"id": wake.pk, "reason": wake.reason, "payload": wake.payload}
 
 
 # Skills, as the agent of a run reads them: `/agent-runs/{run_id}/skills/{key}/`.

@@ -28,6 +28,12 @@ class ActivityRun(TenantPart):
     fence = models.IntegerField()
     attempt = models.PositiveSmallIntegerField()
     wake_reason = models.CharField(max_length=20)
+    own_wake = models.JSONField(
+        null=True,
+        editable=False,
+        help_text="Of a run that began in the statement that created its activity, so that no wake was recorded: what the wake would "
+        "say besides `wake_reason`, as `payload` and `provenance`. Its id is the activity's.",
+    )
     grant = models.CharField(max_length=40, help_text="The admission grant whose slot this run holds.")
     worker_id = models.UUIDField(
         null=True,
@@ -197,6 +203,22 @@ class Wake(TenantPart):
 
     def __str__(self) -> str:
         return self.reason.replace("_", " ")
+
+
+def own_wake_of(run: ActivityRun) -> Wake | None:
+    """Return the wake of a run that has one of its own, as a row that was never stored."""
+    if run.own_wake is None:
+        return None
+    return Wake(
+        id=run.activity_id,
+        tenant_id=run.tenant_id,
+        activity_id=run.activity_id,
+        reason=run.wake_reason,
+        payload=run.own_wake["payload"],
+        state=states.WakeState.TAKEN,
+        run_id=run.pk,
+        created_at=run.started_at,
+    )
 
 
 def is_carried(tenant_id: UUID) -> Exists:

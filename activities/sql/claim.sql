@@ -51,7 +51,7 @@ WITH waiting AS MATERIALIZED (
       AND (a.expires_at IS NULL OR a.expires_at > now())
       AND (a.not_before IS NOT DISTINCT FROM facts.not_before OR a.not_before <= now())
     RETURNING {columns},
-              facts.at_hand AS started, facts.reason, facts.session, facts.run, facts."grant",
+              facts.at_hand AS started, facts.reason, NULL::jsonb AS own_wake, facts.session, facts.run, facts."grant",
               facts.content AS input_content, facts.data AS input_data
 ), wake AS (
     UPDATE activities_wake w
@@ -64,4 +64,7 @@ WITH waiting AS MATERIALIZED (
     INSERT INTO activities_activityevent (tenant_id, activity_id, seq, verb, source, target, actor, run_id, detail, at)
     {event}
 ), {run}
-SELECT claimed.*, {wakes} AS wakes FROM claimed
+SELECT claimed.*, (
+    SELECT jsonb_agg(jsonb_build_object('id', t.id, 'reason', t.reason, 'payload', t.payload, 'provenance', t.provenance) ORDER BY t.id)
+    FROM wake t WHERE t.activity_id = claimed.id
+) AS wakes FROM claimed

@@ -1,6 +1,6 @@
 -- Parts of the statements that claim activities: `claim.sql`, and `submit.sql` for work that a worker starts immediately. Each part
 -- replaces the placeholder with its name. `claimed` has a row for each claimed activity: `columns`, `started` (else its input must be
--- fetched), `reason`, `session`, `run` and `grant`.
+-- fetched), `reason`, `own_wake` (see `ActivityRun`), `session`, `run` and `grant`.
 -- Parameters  tenant, role, worker, timeout, agent_version, briefing (digest of the agent's instructions), day;
 --             claim and start: verb, target
 -- Returns     nothing: the parts are not a statement
@@ -28,10 +28,11 @@ FROM claimed
 -- part: run
 run AS (
     INSERT INTO activities_activityrun
-        (id, tenant_id, activity_id, status, fence, attempt, wake_reason, "grant", worker_id, timeout_seconds, beats, agent_version, session_id)
-    SELECT run, tenant_id, id, 'running', fence, attempts, reason, "grant", %(worker)s,
+        (id, tenant_id, activity_id, status, fence, attempt, wake_reason, own_wake, "grant", worker_id, timeout_seconds, beats, agent_version,
+         session_id, started_at)
+    SELECT run, tenant_id, id, 'running', fence, attempts, reason, own_wake, "grant", %(worker)s,
            coalesce(timeout_seconds, %(timeout)s), 0, %(agent_version)s,
-           CASE WHEN (session ->> 'fits')::boolean THEN session ->> 'id' ELSE '' END
+           CASE WHEN (session ->> 'fits')::boolean THEN session ->> 'id' ELSE '' END, clock_timestamp()
     FROM claimed
 ), entry AS (
     INSERT INTO tenants_usageentry
@@ -40,8 +41,3 @@ run AS (
     SELECT tenant_id, clock_timestamp(), %(day)s, agent_role, deliverable_id, id, run, pipeline_run_id, '', 0, 0, 0, 1, false
     FROM claimed
 )
-
--- part: wakes
--- The wakes that the run takes, from `wake`.
-(SELECT jsonb_agg(jsonb_build_object('id', t.id, 'reason', t.reason, 'payload', t.payload, 'provenance', t.provenance) ORDER BY t.id)
- FROM wake t WHERE t.activity_id = claimed.id)

@@ -1,5 +1,5 @@
--- Ends a run without a result and makes the activity claimable again. The run's wakes become pending again. A delay applies to the activity,
--- so it also delays wakes that came during the run.
+-- Ends a run without a result and makes the activity claimable again. The run's wakes become pending again; its own wake becomes a row.
+-- A delay applies to the activity, so it also delays wakes that came during the run.
 -- Parameters  tenant, activity, run, fence, run_status, error, due_at, cause, sources, target, verb, actor,
 --             attempts (added, may be -1), stalls (added), detail
 -- Returns     one row with the activity after the move, `held`: whether a question holds it, and `reserved`: whether budgets hold a
@@ -18,7 +18,7 @@ WITH before AS (
 ), run AS (
     UPDATE activities_activityrun r SET status = %(run_status)s, ended_at = clock_timestamp(), error = %(error)s
     FROM moved WHERE r.id = %(run)s
-    RETURNING r."grant", r.accepted_at
+    RETURNING r."grant", r.accepted_at, r.wake_reason, r.own_wake
 ), returned AS (
     UPDATE activities_wake w
     SET state = CASE WHEN EXISTS (
@@ -26,6 +26,12 @@ WITH before AS (
               AND p.reason = w.reason AND p.fingerprint = w.fingerprint) THEN 'consumed' ELSE 'pending' END,
         run_id = NULL, due_at = %(due_at)s, cause = %(cause)s
     WHERE w.activity_id = %(activity)s AND w.state = 'taken' AND w.run_id = %(run)s AND EXISTS (SELECT FROM moved)
+), own AS (
+    INSERT INTO activities_wake (id, tenant_id, activity_id, reason, cause, payload, fingerprint, state, due_at, merged, provenance, created_at)
+    SELECT moved.id, moved.tenant_id, moved.id, run.wake_reason, %(cause)s, run.own_wake -> 'payload', '', 'pending',
+           %(due_at)s, 0, nullif(run.own_wake -> 'provenance', 'null'), moved.created_at
+    FROM moved, run WHERE run.own_wake IS NOT NULL
+    ON CONFLICT DO NOTHING
 ), put_off AS (
     UPDATE activities_wake w
     SET due_at = greatest(w.due_at, %(due_at)s), cause = CASE WHEN w.cause = 'later' THEN w.cause ELSE %(cause)s END

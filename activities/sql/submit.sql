@@ -1,11 +1,11 @@
--- Creates activities with their first event and, for agents, their first wake. For any number.
+-- Creates activities with their first event and, for agents that do not start immediately, their first wake. For any number.
 -- With `beginning`, only activities of steps that begin in the same statement are created: those in `begun` (id, round). See
 -- `submission.Beginning`.
 -- Parameters  tenant, actor, rows: jsonb array of objects with the columns below
 -- Returns     id, created_at, group_key of each created activity. An activity that is missing collided with a live dedup key or an existing
 --             step.
 -- Parts       beginning, begun, round: of the steps that begin. The others are those of `submit_claimed.sql` if the statement also claims
---             the activity, else of `submission._UNCLAIMED`.
+--             the activity, else of `submit_waiting.sql`.
 WITH {beginning}wanted AS (
     SELECT * FROM jsonb_to_recordset(%(rows)s) AS w(
         id uuid, name text, description text, assignee_type text, agent_role text, human_role text,
@@ -52,14 +52,6 @@ WITH {beginning}wanted AS (
     INSERT INTO activities_activityevent (tenant_id, activity_id, seq, verb, source, target, actor, run_id, detail, at)
     SELECT %(tenant)s, id, 1, 'submit', NULL, 'created', %(actor)s, NULL::uuid, '{}'::jsonb, created_at FROM created
     {claim_event}
-), wake AS (
-    INSERT INTO activities_wake
-        (id, tenant_id, activity_id, reason, cause, payload, fingerprint, merged, provenance, created_at, due_at,
-         {wake_state_columns})
-    SELECT w.wake_id, %(tenant)s, w.id, w.wake_reason, 'wake', coalesce(w.wake_payload, '{}'::jsonb), '', 0, w.provenance, c.created_at,
-           CASE WHEN w.not_before > now() THEN w.not_before END, {wake_state}
-    FROM wanted w JOIN created c ON c.id = w.id
-    WHERE w.assignee_type = 'agent'
-    RETURNING id, activity_id, reason, payload, provenance
-){claim_run}
+)
+{run_or_wake}
 {rows}

@@ -1,11 +1,13 @@
 -- Parts of `submit.sql` for one activity that a worker starts immediately: the statement that creates it also claims it. Nobody else can
--- see the activity before, so the checks of `claim.sql` are not needed. The activity has no date, and its wake refers to no outputs.
+-- see the activity before, so the checks of `claim.sql` are not needed. The activity has no date, and its wake refers to no outputs. No row
+-- of a wake is written, because nothing waits: the run keeps it, and returns it to the outbox if it ends without a result (`requeue.sql`).
 -- Parameters  tenant, run, grant; claim and start: target; those of `claimed.sql`
 -- Returns     also what `claim.sql` returns. An activity that was not created is not claimed.
 
 -- part: facts
 , facts AS MATERIALIZED (
     SELECT w.id AS activity, %(run)s::uuid AS run, %(grant)s::text AS "grant", w.wake_reason AS reason,
+           jsonb_build_object('payload', coalesce(w.wake_payload, '{}'::jsonb), 'provenance', w.provenance) AS own_wake,
            (w.input_ref IS NULL OR s.id IS NOT NULL) AND w.input -> 'refs' IS NULL AS at_hand, s.content, s.data, {session} AS session
     FROM wanted w CROSS JOIN LATERAL (SELECT coalesce(w.mailbox_id, w.deliverable_id) AS matter) c
     LEFT JOIN LATERAL (SELECT o.id, o.content, o.data FROM activities_outputspool o WHERE o.id = w.input_ref OFFSET 0) s ON true
@@ -23,7 +25,7 @@ fence, attempts, assigned_at, started_at, version, status
 
 -- part: claimed
 , claimed AS (
-    SELECT created.*, facts.at_hand AS started, facts.reason, facts.session, facts.run, facts."grant",
+    SELECT created.*, facts.at_hand AS started, facts.reason, facts.own_wake, facts.session, facts.run, facts."grant",
            facts.content AS input_content, facts.data AS input_data
     FROM created JOIN facts ON facts.activity = created.id
 )
@@ -31,14 +33,8 @@ fence, attempts, assigned_at, started_at, version, status
 -- part: claim_event
 UNION ALL {event}
 
--- part: wake_state_columns
-state, run_id
-
--- part: wake_state
-'taken', %(run)s
-
--- part: claim_run
+-- part: run_or_wake
 , {run}
 
 -- part: rows
-SELECT claimed.*, {wakes} AS wakes FROM claimed
+SELECT claimed.*, jsonb_build_array(own_wake || jsonb_build_object('id', id, 'reason', reason)) AS wakes FROM claimed

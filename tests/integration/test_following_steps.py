@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
@@ -16,27 +16,30 @@ import redis
 from django.db import DatabaseError, connections
 from psycopg import errors
 
-from activities import cancellation, dispatch, relay, submission, worker
+from activities import cancellation, dispatch, outbox, relay, selectors, submission, worker
 from activities.admission import limits, rebuilding, scripts
 from activities.execution import claims, following_step, results
 from activities.maintenance import invariants, recovery
 from activities.models import ActivityRun
+from activities.models.run import Wake
 from activities.signals import activity_settled
+from activities.states import WakeReason
 from activities.submission import NewActivity
 from agents import adapters
 from agents.contracts import AgentRequest, AgentResult, Completed, Output
-from agents.exceptions import ConfigurationError
+from agents.exceptions import ConfigurationError, RetryableAgentError
 from agents.models import Agent
 from pipelines import progression, starting
 from pipelines.models import Pipeline
 from pipelines.submission import NewRun, start_run
-from tenants import pausing
+from tenants import pausing, request_context
 from tenants.context import APP, tenant_scope
 from tenants.models import Tenant
 from tenants.models.base import PauseKind
 from tenants.redis import SentCommand, client
+from tests.accepted_work import AgentClient
 from tests.engine import Engine, in_another_thread
-from tests.flows import Flow, step
+from tests.flows import BROKEN, Flow, step
 from tests.integration.recovery.losses import Died, lose
 from tests.integration.test_outages import lost_answer
 from tests.spending import make_budget
@@ -169,16 +172,119 @@ def test_a_step_claimed_at_its_creation_leaves_the_same_rows_as_one_claimed_late
     assert claimed == [not has_session, True, True]
     assert followed == [True, True, True, False, True, True, True]
     rows, expected = rows_of(acme, together), rows_of(acme, separately)
+    runs, expected_runs = rows["activities_activityrun"], expected["activities_activityrun"]
+    # Nothing waited, so no wake was recorded.
+    own_wakes = [run.pop("own_wake") for run in runs]
+    own_wake = '{"payload": {}, "provenance": null}'
+    assert own_wakes == [None, *(own_wake if each else None for each in claimed)]
+    assert [run.pop("own_wake") for run in expected_runs] == [None] * 4
+    wakes, expected_wakes = rows.pop("activities_wake"), expected.pop("activities_wake")
+    assert wakes == [wake for wake, own in zip(expected_wakes, own_wakes, strict=True) if own is None]
     assert [row["verb"] for row in rows["activities_activityevent"] if row["step"] == "two"] == [
         "submit",
         "start",
         "complete",
     ]
-    assert len(rows["activities_activityrun"]) == len(rows["activities_wake"]) == 4
-    assert [row["session_id"] for row in rows["activities_activityrun"]] == (
-        ["s-1" if has_session else ""] * 4
-    )
+    assert [row["session_id"] for row in runs] == ["s-1" if has_session else ""] * 4
     assert rows == expected
+
+
+def wakes_of(tenant: Tenant, activity_id: UUID) -> list[tuple[str, str, UUID]]:
+    """The reason, state and id of each wake in the history of an activity."""
+    with tenant_scope(tenant.pk):
+        facts = [
+            moment.facts for moment in selectors.timeline(tenant.pk, activity_id) if moment.kind == "wake"
+        ]
+    return [(wake["reason"], wake["state"], wake["id"]) for wake in facts]
+
+
+def test_the_wake_of_a_following_step_is_in_its_history_and_in_the_job_that_its_agent_reads_again(
+    engine: Engine, acme: Tenant, followed: list[bool]
+) -> None:
+    during_the_call: list[Any] = []
+
+    def behave(request: AgentRequest) -> AgentResult:
+        if request.pipeline_step == "two":
+            job = in_another_thread(AgentClient(request).get_job).json()
+            wakes = in_another_thread(lambda: wakes_of(acme, request.activity_id))
+            during_the_call.extend((job["wakes"], *wakes))
+        return Completed(Output(content=f"{request.pipeline_step}: done"))
+
+    engine.agent.behaviour = behave
+    flow = Flow(engine, acme, *CHAIN)
+
+    engine.drain()
+
+    activity_id = flow.row("two").activity_id
+    assert followed[0]
+    assert during_the_call == [[{"reason": "new_task"}], ("new_task", "taken", activity_id)]
+    assert wakes_of(acme, activity_id) == [("new_task", "consumed", activity_id)]
+
+
+@pytest.mark.parametrize("end", ["fails", "is lost"])
+def test_the_wake_of_a_following_step_whose_first_run_has_no_result_is_pending(
+    engine: Engine, acme: Tenant, followed: list[bool], end: str
+) -> None:
+    def behave(request: AgentRequest) -> AgentResult:
+        if request.pipeline_step == "two" and len(steps_called(engine)) == 2:
+            if end == "is lost":
+                raise Died
+            raise RetryableAgentError("not now")
+        return Completed(Output(content=f"{request.pipeline_step}: done"))
+
+    engine.agent.behaviour = behave
+    with request_context.of_request("r-1"):
+        flow = Flow(engine, acme, *CHAIN)
+    if end == "fails":
+        engine.drain()
+    else:
+        with pytest.raises(Died):
+            engine.deliver()
+        engine.lease.runs.clear()
+        lose(engine)
+        recovery.reclaim_runs_of_ended_workers()
+    activity_id = flow.row("two").activity_id
+    assert followed[0]
+    with tenant_scope(acme.pk):
+        (wake,) = Wake.objects.filter(activity_id=activity_id)
+    assert (wake.pk, wake.reason, wake.state, wake.run_id) == (activity_id, "new_task", "pending", None)
+    assert (wake.payload, wake.provenance) == ({}, {"request": "r-1"})
+    assert (wake.due_at is not None) == (end == "fails")
+    engine.make_due(acme)
+    relay.flush()
+    engine.drain()
+
+    assert flow.outcome == ("completed", 0)
+    first, second = (call for call in engine.agent.calls if call.pipeline_step == "two")
+    assert first.idempotency_key == second.idempotency_key == str(activity_id)
+    assert first.wakes == second.wakes == ({"reason": "new_task"},)
+    assert wakes_of(acme, activity_id) == [("new_task", "consumed", activity_id)]
+
+
+def test_a_following_step_that_failed_is_retried_with_all_that_it_has_not_been_told(
+    engine: Engine, acme: Tenant
+) -> None:
+    def behave(request: AgentRequest) -> AgentResult:
+        if request.pipeline_step == "two" and len(steps_called(engine)) == 2:
+            in_another_thread(lambda: wake_with_message(request))
+            raise BROKEN
+        return Completed(Output(content=f"{request.pipeline_step}: done"))
+
+    def wake_with_message(request: AgentRequest) -> None:
+        with tenant_scope(acme.pk):
+            outbox.record(
+                engine.get(acme, request.activity_id), WakeReason.MESSAGE, payload={"text": "hurry"}
+            )
+
+    engine.agent.behaviour = behave
+    flow = Flow(engine, acme, *CHAIN)
+    engine.drain()
+    cancellation.retry(acme.pk, flow.row("two").activity_id, actor="Ann")
+    engine.drain()
+
+    assert flow.outcome == ("completed", 0)
+    second = flow.calls_of_step("two")[1]
+    assert second.wakes == ({"reason": "new_task"}, {"reason": "message", "text": "hurry"})
 
 
 def steps_called(engine: Engine) -> list[str | None]:

@@ -17,6 +17,7 @@ from activities import admission, cancellation, dispatch, outputs, quick_work, r
 from activities.admission import Grant
 from activities.maintenance import invariants
 from activities.models import Activity, ActivityEvent, ActivityRun, OutputSpool, Wake
+from activities.models.run import own_wake_of
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output
 from agents.exceptions import PermanentAgentError, RetryableAgentError
 from pipelines import versions
@@ -394,7 +395,10 @@ def rows_of(tenant: Tenant) -> list[Any]:
                     ),
                     "wakes": sorted(
                         (names[wake.activity_id], wake.reason, wake.state, wake.run_id is not None)
-                        for wake in Wake.objects.filter(activity_id__in=names)
+                        for wake in (
+                            *Wake.objects.filter(activity_id__in=names),
+                            *filter(None, map(own_wake_of, ActivityRun.objects.filter(activity_id__in=names))),
+                        )
                     ),
                 }
             )  # fmt: skip

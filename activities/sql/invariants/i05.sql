@@ -1,10 +1,10 @@
 -- I05  At most one result is accepted per wake, never one of a superseded run.
--- A wake belongs to one run at a time, so a completed run that has no wake took the wake of another run. A run that was requeued has
--- returned all its wakes. The result of the last completed run is the activity's output, unless a person has approved an edited one: then
--- the output is the edited one, and the gate names both. A run that a tool has ended is completed without a result.
+-- A wake belongs to one run at a time, so a completed run that has no wake, nor one of its own, took the wake of another run. A run that was
+-- requeued has returned all its wakes. The result of the last completed run is the activity's output, unless a person has approved an
+-- edited one: then the output is the edited one, and the gate names both. A run that a tool has ended is completed without a result.
 -- Returns     id of each activity that violates this
 SELECT r.activity_id AS id FROM activities_activityrun r
-WHERE r.status = 'completed' AND NOT EXISTS (
+WHERE r.status = 'completed' AND r.own_wake IS NULL AND NOT EXISTS (
     SELECT FROM activities_wake w WHERE w.activity_id = r.activity_id AND w.run_id = r.id AND w.state <> 'pending')
 UNION
 SELECT r.activity_id FROM activities_activityrun r JOIN activities_activityrun later
