@@ -16,7 +16,7 @@ import redis
 from django.db import DatabaseError, connections
 from psycopg import errors
 
-from activities import cancellation, dispatch, outbox, relay, selectors, submission, worker
+from activities import cancellation, dispatch, outbox, relay, selectors, submission, suspension, worker
 from activities.admission import limits, rebuilding, scripts
 from activities.execution import claims, following_step, results
 from activities.maintenance import invariants, recovery
@@ -285,6 +285,31 @@ def test_a_following_step_that_failed_is_retried_with_all_that_it_has_not_been_t
     assert flow.outcome == ("completed", 0)
     second = flow.calls_of_step("two")[1]
     assert second.wakes == ({"reason": "new_task"}, {"reason": "message", "text": "hurry"})
+
+
+def test_a_following_step_whose_agent_was_told_its_task_before_it_suspended_the_work_is_not_told_again(
+    engine: Engine, acme: Tenant, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_WAKE_BUDGET = 1
+    blocker = {"type": "credentials", "message": "expired"}
+
+    def behave(request: AgentRequest) -> AgentResult:
+        if request.pipeline_step == "two" and len(steps_called(engine)) == 2:
+            in_another_thread(lambda: AgentClient(request).create_with("report_blocker", **blocker))
+        return Completed(Output(content=f"{request.pipeline_step}: done"))
+
+    engine.agent.behaviour = behave
+    flow = Flow(engine, acme, *CHAIN)
+    engine.drain()
+    activity_id = flow.row("two").activity_id
+    suspension.resolve_blocker(acme.pk, activity_id, actor="Ann", note="renewed")
+    assert engine.status(acme, activity_id) == "needs_review"
+    cancellation.retry(acme.pk, activity_id, actor="Ann")
+    engine.drain()
+
+    assert flow.outcome == ("completed", 0)
+    _, second = flow.calls_of_step("two")
+    assert [wake["reason"] for wake in second.wakes] == ["unblocked"]
 
 
 def steps_called(engine: Engine) -> list[str | None]:
