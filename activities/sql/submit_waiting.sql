@@ -1,5 +1,5 @@
 -- Parts of `submit.sql` for activities that wait to be claimed.
--- Parameters  none besides those of `submit.sql`
+-- Parameters  tenant
 -- Returns     the rows of `submit.sql`
 
 -- part: facts

@@ -4,7 +4,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     """A run that begins with its activity keeps its reason itself, so that no wake is recorded for it."""
 
-    dependencies = [("activities", "0036_room_for_later_versions")]
+    dependencies = [("activities", "0037_found_batches")]
 
     operations = [
         migrations.AddField(
