@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
@@ -15,149 +14,26 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from unfold.decorators import display
 from unfold.enums import ActionVariant
-from unfold.views import ChangeList
 
-from activities import cancellation, outputs, reassignment, selectors, states, suspension, wait_reasons
+from activities import cancellation, outputs, reassignment, selectors, suspension, wait_reasons
 from activities.admin import columns
-from activities.admin.columns import RoleFilter, SituationFilter, StatusFilter
+from activities.admin.columns import PageByTenant, RoleFilter, SituationFilter, StatusFilter
+from activities.api.allowed_actions import list_possible_actions
 from activities.decision_rules import DEFAULT_ESCALATION_ROLE, GENERAL_ROLE, DecisionRules, Voter
 from activities.exceptions import ActivityError, OutputUnavailable
 from activities.human_tasks import decisions
 from activities.models import Activity, Approval
 from activities.selectors import Moment
-from activities.states import LinkKind, Status
 from agents import configuration
 from tenants.admin.actions import Action, ActionsAdmin
 from tenants.admin.bases import NOTHING, RecordAdmin, actor_of, as_json, badge, link_of, link_to
 
 # Actions of operators. Each calls the same function as the API, in the activity's tenant, with the operator as the actor.
 
-APPROVE = Action(
-    "approve_selected",
-    "Approve",
-    "Approved",
-    "The results are accepted, and the work that depends on them continues.",
-    (ActivityError,),
-    notes="Notes for the record",
-    choice="Chosen option",
-    choices=lambda rows: _options(rows),
-    path="approve",
-    icon="check",
-    variant=ActionVariant.SUCCESS,
-    do=lambda *args, choice=None: _approve(*args, choice=choice),
-)
-REJECT = Action(
-    "reject_selected",
-    "Reject",
-    "Rejected",
-    "The agent does the work again and gets your notes.",
-    (ActivityError,),
-    notes="Requested changes",
-    notes_needed=True,
-    danger=True,
-    path="reject",
-    icon="undo",
-    variant=ActionVariant.WARNING,
-    do=lambda *args: _reject(*args),
-)
-CANCEL = Action(
-    "cancel_selected",
-    "Cancel activities",
-    "Cancelled",
-    "These activities end without a result. Agents at work on them are told to stop.",
-    (ActivityError,),
-    notes="Reason",
-    danger=True,
-    path="cancel",
-    icon="cancel",
-    label="Cancel",
-    button="Cancel",
-    variant=ActionVariant.DANGER,
-    do=lambda *args: _act(cancellation.cancel, "reason", *args),
-)
-RETRY = Action(
-    "retry_selected",
-    "Retry",
-    "Retried",
-    "Failed activities start again with all their attempts, for the reason of their last run.",
-    (ActivityError,),
-    path="retry",
-    icon="replay",
-    do=lambda *args: _act(cancellation.retry, "", *args),
-)
-RESOLVE = Action(
-    "resolve_selected",
-    "Resolve",
-    "Resolved",
-    "The blocked agents start again and get your notes.",
-    (ActivityError,),
-    notes="How the blocker was removed",
-    notes_needed=True,
-    path="resolve",
-    icon="lock_open",
-    do=lambda *args: _act(suspension.resolve_blocker, "note", *args),
-)
-AGENT, PERSON = "agent:", "human:"
 
-
-def _assignees(rows: Sequence[Any]) -> list[tuple[str, Any]]:
-    """Return the possible assignees: the agent roles of the registry, and the usual human roles."""
-    people = [(f"{PERSON}{role}", role) for role in (DEFAULT_ESCALATION_ROLE, GENERAL_ROLE, "editor")]
-    agents = [(f"{AGENT}{role}", role) for role in sorted(configuration.list_roles())]
-    return [("People", people), ("Agents", agents)]
-
-
-REASSIGN = Action(
-    "reassign_selected",
-    "Reassign",
-    "Reassigned",
-    "Another agent or a person gets the work, as a new activity. Whatever waits for the old activity gets the result of the new one.",
-    (ActivityError,),
-    notes="Reason",
-    notes_needed=True,
-    choice="New assignee",
-    choices=_assignees,
-    path="reassign",
-    icon="forward",
-    do=lambda *args, choice: _reassign(*args, choice=choice),
-)
-
-#: By button, its verbs of the state table. A button is shown if one of them is allowed now.
-VERBS = {
-    "approve": ("approve", "approve_gate"),
-    "reject": ("reject", "reject_gate"),
-    "cancel": ("cancel",),
-    "retry": ("retry",),
-    "reassign": ("reassign",),
-    "resolve": ("finish", "wake"),
-}
-
-
-class DecisionsAdmin(ActionsAdmin):
-    row_actions = (APPROVE, REJECT, RESOLVE, RETRY, REASSIGN, CANCEL)
-
-    def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
-        """Return the buttons that are possible now. The page behind a hidden button checks again, and refuses."""
-        activity = self.get_object(request, object_id)
-        names = possible_actions(activity) if activity else set()
-        return [button for button in super().get_actions_detail(request, object_id) if button.path in names]
-
-
-def possible_actions(activity: Activity) -> set[str]:
-    """Return the actions that the activity's status and kind allow."""
-    may = set(states.verbs_from(activity.status))
-    kind = activity.link_kind
-    if (
-        activity.status != Status.AWAITING_APPROVAL
-        and not activity.is_approval_gate
-        and kind != LinkKind.REVIEW
-    ):
-        may -= {"approve_gate", "reject_gate"}
-    if kind in (LinkKind.GATE, LinkKind.REVIEW, LinkKind.APPROVAL, LinkKind.RESOLUTION, LinkKind.ESCALATION):
-        may.discard("reassign")  # Only an answer ends these items.
-    actions = {action for action, verbs in VERBS.items() if may.intersection(verbs)}
-    is_about_blocker = kind == LinkKind.RESOLUTION or activity.status == Status.BLOCKED
-    return actions if is_about_blocker else actions - {"resolve"}
+def is_offered(path: str) -> Callable[[Activity], bool]:
+    """Return whether an activity allows an action now, by the rules of the API, whose names the paths of the buttons are."""
+    return lambda activity: path in list_possible_actions(activity.tenant_id, [activity])[activity.pk]
 
 
 def _options(rows: Sequence[Activity | Approval]) -> list[tuple[str, Any]]:
@@ -170,7 +46,7 @@ def _options_of(row: Activity | Approval) -> Sequence[str]:
     return row.options if isinstance(row, Approval) else DecisionRules.read(row.decision_rules).options
 
 
-def _approve(request: HttpRequest, row: Activity | Approval, notes: str, *, choice: str | None) -> Any:
+def _approve(request: HttpRequest, row: Activity | Approval, notes: str, *, choice: str | None = None) -> Any:
     # A question that does not offer the option is refused, with its own options in the message.
     option = choice if choice in _options_of(row) else None
     return decisions.approve(
@@ -186,6 +62,16 @@ def voter_of(request: HttpRequest) -> Voter:
     return Voter(actor_of(request), identity=f"user:{request.user.pk}")
 
 
+AGENT, PERSON = "agent:", "human:"
+
+
+def _assignees(rows: Sequence[Any]) -> list[tuple[str, Any]]:
+    """Return the possible assignees: the agent roles of the registry, and the usual human roles."""
+    people = [(f"{PERSON}{role}", role) for role in (DEFAULT_ESCALATION_ROLE, GENERAL_ROLE, "editor")]
+    agents = [(f"{AGENT}{role}", role) for role in sorted(configuration.list_roles())]
+    return [("People", people), ("Agents", agents)]
+
+
 def _reassign(request: HttpRequest, activity: Activity, notes: str, *, choice: str) -> Any:
     kind, _, role = choice.partition(":")
     assignee = {"agent_role": role} if f"{kind}:" == AGENT else {"human_role": role}
@@ -194,36 +80,105 @@ def _reassign(request: HttpRequest, activity: Activity, notes: str, *, choice: s
     )
 
 
-def _act(
-    do: Callable[..., Any], notes_name: str, request: HttpRequest, activity: Activity, notes: str
-) -> Any:
-    """Call `do` for one activity. `notes_name` is its parameter for the notes, or empty if it takes none."""
-    more = {notes_name: notes} if notes_name else {}
-    return do(activity.tenant_id, activity.pk, actor=actor_of(request), **more)
+APPROVE = Action(
+    "approve",
+    "Approve",
+    "Approved",
+    "The results are accepted, and the work that depends on them continues.",
+    (ActivityError,),
+    notes="Notes for the record",
+    choice="Chosen option",
+    choices=_options,
+    icon="check",
+    variant=ActionVariant.SUCCESS,
+    offered=is_offered("approve"),
+    do=_approve,
+)
+REJECT = Action(
+    "reject",
+    "Reject",
+    "Rejected",
+    "The agent does the work again and gets your notes.",
+    (ActivityError,),
+    notes="Requested changes",
+    notes_needed=True,
+    danger=True,
+    icon="undo",
+    variant=ActionVariant.WARNING,
+    offered=is_offered("reject"),
+    do=_reject,
+)
+CANCEL = Action(
+    "cancel",
+    "Cancel activities",
+    "Cancelled",
+    "These activities end without a result. Agents at work on them are told to stop.",
+    (ActivityError,),
+    notes="Reason",
+    danger=True,
+    icon="cancel",
+    label="Cancel",
+    button="Cancel",
+    variant=ActionVariant.DANGER,
+    offered=is_offered("cancel"),
+    do=lambda request, row, notes: cancellation.cancel(
+        row.tenant_id, row.pk, actor=actor_of(request), reason=notes
+    ),
+)
+RETRY = Action(
+    "retry",
+    "Retry",
+    "Retried",
+    "Failed activities start again with all their attempts, for the reason of their last run.",
+    (ActivityError,),
+    icon="replay",
+    offered=is_offered("retry"),
+    do=lambda request, row, notes: cancellation.retry(row.tenant_id, row.pk, actor=actor_of(request)),
+)
+RESOLVE = Action(
+    "resolve",
+    "Resolve",
+    "Resolved",
+    "The blocked agents start again and get your notes.",
+    (ActivityError,),
+    notes="How the blocker was removed",
+    notes_needed=True,
+    icon="lock_open",
+    offered=is_offered("resolve"),
+    do=lambda request, row, notes: suspension.resolve_blocker(
+        row.tenant_id, row.pk, actor=actor_of(request), note=notes
+    ),
+)
+REASSIGN = Action(
+    "reassign",
+    "Reassign",
+    "Reassigned",
+    "Another agent or a person gets the work, as a new activity. Whatever waits for the old activity gets the result of the new one.",
+    (ActivityError,),
+    notes="Reason",
+    notes_needed=True,
+    choice="New assignee",
+    choices=_assignees,
+    icon="forward",
+    offered=is_offered("reassign"),
+    do=_reassign,
+)
 
 
 CHILDREN_SHOWN = 50
 
 
-class ActivityList(ChangeList):
-    """A page of activities with their wait reasons. Needs two queries per tenant on the page, and none per row."""
+class ActivityList(PageByTenant):
+    """A page of activities with their wait reasons."""
 
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        by_tenant: dict[UUID, list[Activity]] = defaultdict(list)
-        for activity in self.result_list:
-            by_tenant[activity.tenant_id].append(activity)
-        waits = {
-            activity_id: wait
-            for tenant_id, rows in by_tenant.items()
-            for activity_id, wait in wait_reasons.explain_many(tenant_id, rows).items()
-        }
-        for activity in self.result_list:
-            activity.wait = waits[activity.pk]
+    def add_facts(self, tenant_id: UUID, rows: list[Activity]) -> None:
+        waits = wait_reasons.explain_many(tenant_id, rows)
+        for activity in rows:
+            activity.wait = waits[activity.pk]  # type: ignore[attr-defined]  # read by the column
 
 
 @admin.register(Activity)
-class ActivityAdmin(DecisionsAdmin, RecordAdmin):
+class ActivityAdmin(ActionsAdmin, RecordAdmin):
     list_display = ("name", "state", "tenant", "assignee", "priority", "wait", "created_at")
     list_filter = (SituationFilter, ("status", StatusFilter), RoleFilter, "assignee_type")
     search_fields = ("name", "group_key", "dedup_key")
@@ -231,6 +186,7 @@ class ActivityAdmin(DecisionsAdmin, RecordAdmin):
         "input_link": "input_ref", "output_link": "output_ref", "pipeline_run": "pipeline_run_id",
         "branch": "pipeline_run_id", "round": "pipeline_run_id",
     }  # fmt: skip
+    row_actions = (APPROVE, REJECT, RESOLVE, RETRY, REASSIGN, CANCEL)
     change_form_after_template = "admin/activities/activity/timeline.html"
     fieldsets = (
         (None, {"fields": ("state", "why", "tenant", "assignee", "description")}),
@@ -266,7 +222,7 @@ class ActivityAdmin(DecisionsAdmin, RecordAdmin):
     )  # fmt: skip
     readonly_fields = tuple(name for _, options in fieldsets for name in options["fields"])
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[PageByTenant]:
         return ActivityList
 
     def get_custom_urls(self) -> tuple[tuple[str, str, Any], ...]:

@@ -23,32 +23,29 @@ from tenants.context import tenant_scope
 from tenants.models.events import WebhookDelivery, WebhookEndpoint
 
 ACKNOWLEDGE = Action(
-    "acknowledge_selected",
+    "acknowledge",
     "Acknowledge",
     "Acknowledged",
     "Marks these alerts as seen. The first person to do so is recorded.",
     (ActivityError,),
-    path="acknowledge",
     icon="done",
     do=lambda request, alert, notes: acknowledge(alert.tenant_id, alert.pk, actor=actor_of(request)),
 )
 SEND_AGAIN = Action(
-    "send_again_selected",
+    "send-again",
     "Send again",
     "Queued to be sent again",
     "These are sent once more. A delivery with an unknown outcome may have arrived, and would then arrive twice.",
     (ActivityError,),
-    path="send-again",
     icon="send",
     do=lambda request, delivery, notes: _send_again(delivery),
 )
 TRY = Action(
-    "try_selected",
+    "test",
     "Send a test",
     "Test sent to",
     "A test alert is sent to these channels only.",
     (ActivityError,),
-    path="test",
     icon="send",
     do=lambda request, channel, notes: _try(channel, actor_of(request)),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -13,10 +12,10 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from unfold.decorators import display
 from unfold.enums import ActionVariant
-from unfold.views import ChangeList
 
 from activities.admin import activity
 from activities.admin.activity import voter_of
+from activities.admin.columns import PageByTenant
 from activities.admin.records import PartAdmin
 from activities.exceptions import ActivityError
 from activities.human_tasks import decisions
@@ -32,47 +31,45 @@ from tenants.admin.bases import (
     link_to,
 )
 
+
+def _is_pending(approval: Approval) -> bool:
+    return _question_of(approval).status == "pending"
+
+
 APPROVE = replace(
     activity.APPROVE,
     explanation="The work that waits for these continues. Where several people must agree, this is one vote.",
     notes="Notes for the agents",
+    offered=_is_pending,
 )
 REJECT = replace(
     activity.REJECT,
     explanation="The work that waits for these gets your notes. Where several people must agree, this is one vote.",
+    offered=_is_pending,
 )
 WITHDRAW = Action(
-    "withdraw_selected",
+    "withdraw",
     "Withdraw",
     "Withdrawn",
     "These are closed without a decision. The work that waits for them continues and is told so.",
     (ActivityError,),
     notes="Reason",
     danger=True,
-    path="withdraw",
     icon="cancel",
     variant=ActionVariant.DANGER,
+    offered=_is_pending,
     do=lambda request, approval, notes: decisions.withdraw(
         approval.tenant_id, approval.pk, by=voter_of(request), reason=notes
     ),
 )
 
 
-class ApprovalList(ChangeList):
-    """A page of approvals with their questions. Needs three queries per tenant on the page, and none per row."""
+class ApprovalList(PageByTenant):
+    """A page of approvals with their questions."""
 
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        by_tenant: dict[UUID, list[Approval]] = defaultdict(list)
-        for approval in self.result_list:
-            by_tenant[approval.tenant_id].append(approval)
-        by_approval = {
-            question.approval.pk: question
-            for tenant_id, rows in by_tenant.items()
-            for question in questions(tenant_id, rows)
-        }
-        for approval in self.result_list:
-            approval.question = by_approval[approval.pk]
+    def add_facts(self, tenant_id: UUID, rows: list[Approval]) -> None:
+        for question in questions(tenant_id, rows):
+            question.approval.question = question  # type: ignore[attr-defined]  # read by `_question_of`
 
 
 @admin.register(Approval)
@@ -87,7 +84,7 @@ class ApprovalAdmin(ActionsAdmin, RecordAdmin):
     )  # fmt: skip
     row_actions = (APPROVE, REJECT, WITHDRAW)
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[PageByTenant]:
         return ApprovalList
 
     @display(description="Title")
@@ -137,19 +134,13 @@ class ApprovalAdmin(ActionsAdmin, RecordAdmin):
         listed = format_html_join("", "<li>{} ({}): {} {}</li>", rows)
         return format_html("<ul>{}</ul>", listed) if rows else NOTHING
 
-    def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
-        """Return the buttons while the approval is pending. The pages behind hidden buttons check again, and refuse."""
-        approval = self.get_object(request, object_id)
-        is_open = approval is not None and _question_of(approval).status == "pending"
-        return super().get_actions_detail(request, object_id) if is_open else []
-
 
 def _question_of(approval: Approval) -> Question:
     """Return the question of the approval. It is loaded once per row."""
     question: Question | None = getattr(approval, "question", None)
     if question is None:
         (question,) = questions(approval.tenant_id, [approval])
-        approval.question = question  # type: ignore[attr-defined]  # cached on the row, like in ApprovalList
+        approval.question = question  # type: ignore[attr-defined]  # kept with the row, as in ApprovalList
     return question
 
 

@@ -1,12 +1,15 @@
-"""Colours of statuses in the admin (which also shows the word), and filters of its lists."""
+"""Parts of lists in the admin: colours of statuses (next to the word), filters, and pages with facts from elsewhere."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
+from uuid import UUID
 
 from django.contrib.admin import ChoicesFieldListFilter, SimpleListFilter
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
+from unfold.views import ChangeList
 
 from activities.models import Activity
 from activities.models.activity import in_status
@@ -16,6 +19,22 @@ from agents.models import Agent
 
 _COLOUR_OF_TONE = {"live": "info", "ask": "warning", "good": "success", "bad": "danger"}
 STATUS = {str(status): _COLOUR_OF_TONE.get(spec.tone, "") for status, spec in STATUSES.items()}
+
+
+class PageByTenant(ChangeList):
+    """A page of a list that adds facts to its rows, with a constant number of statements for each tenant on the page."""
+
+    def add_facts(self, tenant_id: UUID, rows: list[Any]) -> None:
+        """Add the facts to the rows, which belong to this tenant. Each subclass must define this."""
+        raise NotImplementedError
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        by_tenant: dict[UUID, list[Any]] = defaultdict(list)
+        for row in self.result_list:
+            by_tenant[row.tenant_id].append(row)
+        for tenant_id, rows in by_tenant.items():
+            self.add_facts(tenant_id, rows)
 
 
 # Filters whose choices need no query over the table.

@@ -48,29 +48,27 @@ class DealtWith(ActivityError):
 
 
 REPLAY = Action(
-    "replay_selected",
+    "replay",
     "Replay",
     "Replayed",
     "These start again with all their attempts, for the reasons of their last run.",
     (ActivityError,),
-    path="replay",
     icon="replay",
     counted=lambda letters: _describe_plan(letters, _only_this, dead_letters.replay),
     do=lambda request, letter, notes: _replay(request, letter, _only_this),
 )
 REPLAY_ALIKE = Action(
-    "replay_alike_selected",
+    "replay-alike",
     "Replay all similar",
     "Replayed, with all similar failures",
     "All failures of the same tenant with the same fingerprint start again, with all their attempts.",
     (ActivityError,),
-    path="replay-alike",
     icon="replay_10",
     counted=lambda letters: _describe_plan(letters, _all_similar, dead_letters.replay),
     do=lambda request, letter, notes: _replay(request, letter, _all_similar),
 )
 DISMISS = Action(
-    "dismiss_selected",
+    "dismiss",
     "Dismiss",
     "Dismissed",
     "These activities are cancelled, together with all questions that were asked because of them.",
@@ -78,7 +76,6 @@ DISMISS = Action(
     notes="Reason",
     notes_needed=True,
     danger=True,
-    path="dismiss",
     icon="cancel",
     counted=lambda letters: _describe_plan(letters, _only_this, dead_letters.dismiss, reason=""),
     variant=ActionVariant.DANGER,

@@ -29,13 +29,13 @@ from tenants.admin.bases import NOTHING, ShownInline, actor_of, badge, link_to
 from tenants.api.problems import flatten_errors
 
 PROMOTE = Action(
-    "promote_selected",
+    "promote",
     "Promote to production",
     "Promoted",
     "This version will serve all tenants. The current version moves to the history, and you can roll back to it.",
     (RegistryError,),
-    path="promote",
     icon="rocket_launch",
+    offered=lambda row: row.environment != "production" or row.replaced_at is not None,
     do=lambda request, row, notes: deployments.promote(row.agent_id, row.pk, actor=actor_of(request)),
 )
 
@@ -141,20 +141,14 @@ class AgentVersionDeploymentAdmin(_DeploymentColumns, ActionsAdmin):
             return HttpResponseRedirect(request.get_full_path())
         return response
 
-    def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
-        row = self.get_object(request, object_id)
-        is_current = row and row.environment == "production" and row.replaced_at is None
-        return [] if not row or is_current else super().get_actions_detail(request, object_id)
-
 
 ROLL_BACK = Action(
-    "roll_back_selected",
+    "roll-back",
     "Roll back",
     "Rolled back",
     "The previous version in production will serve again. Current runs keep their version.",
     (RegistryError,),
     danger=True,
-    path="roll-back",
     icon="undo",
     label="Roll back to the previous version",
     permission="change",
@@ -162,12 +156,11 @@ ROLL_BACK = Action(
 )
 
 CHECK = Action(
-    "check_selected",
+    "check-now",
     "Check now",
     "Check requested",
     "Within seconds, a worker calls the endpoints of these agents and records whether they answer. Nothing else changes.",
     (RegistryError,),
-    path="check-now",
     icon="monitor_heart",
     label="Check health",
     permission="change",

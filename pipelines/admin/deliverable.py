@@ -60,12 +60,11 @@ class DeliverableForm(SeenForm):
 
 
 START = Action(
-    "start_selected",
+    "start",
     "Start the current month",
     "Started",
     "This starts the period of the current month (UTC) of each deliverable that has none yet, and asks the planner for a plan.",
     (PipelineError,),
-    path="start",
     icon="event_upcoming",
     permission="change",
     do=lambda request, row, notes: deliverables.start_period(
@@ -146,19 +145,20 @@ class RunInline(ShownInline):
 
 
 ASK_AGAIN = Action(
-    "ask_again_selected",
+    "ask-again",
     "Ask the planner again",
     "Asked again",
     "Only for periods whose planner produced no plan. Open questions to people about it are cancelled.",
     (PipelineError,),
-    path="ask-again",
     icon="replay",
+    offered=lambda period: period.status == PeriodState.PLANNING,
     do=lambda request, row, notes: deliverables.ask_again(row.tenant_id, row.pk, actor=actor_of(request)),
 )
 CANCEL = cancel_action(
     "periods",
     "This cancels these periods, their planners, and all of their runs that have not ended.",
     deliverables.cancel_period,
+    open_in=(PeriodState.PLANNING, PeriodState.ACTIVE),
 )
 
 
@@ -212,10 +212,3 @@ class DeliverablePeriodAdmin(ActionsAdmin, RecordAdmin):
     def errors_of_plan(self, period: DeliverablePeriod) -> SafeString:
         errors = ((error["path"], error["message"]) for error in period.plan_faults)
         return format_html('<ul class="orc-faults">{}</ul>', format_html_join("", "<li>{} {}</li>", errors))
-
-    def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
-        period = self.get_object(request, object_id)
-        if period is None or period.status in (PeriodState.COMPLETED, PeriodState.CANCELLED):
-            return []
-        actions: list[Any] = super().get_actions_detail(request, object_id)
-        return [each for each in actions if period.status == PeriodState.PLANNING or each.path != "ask-again"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
@@ -31,6 +29,7 @@ CANCEL = cancel_action(
     "executions",
     "This cancels these executions and all of their jobs that have not ended.",
     executions.cancel,
+    open_in=(ExecutionStatus.RUNNING, ExecutionStatus.QUEUED),
 )
 
 
@@ -120,11 +119,6 @@ class ScheduleExecutionAdmin(ExecutionColumns, ActionsAdmin, RecordAdmin):
     shown_errors = json_of("errors", "Errors")
     figures = json_of("metadata", "Figures")
     frozen = json_of("definition", "Schedule at that time")
-
-    def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
-        execution = self.get_object(request, object_id)
-        is_open = execution and execution.status in (ExecutionStatus.RUNNING, ExecutionStatus.QUEUED)
-        return super().get_actions_detail(request, object_id) if is_open else []
 
 
 @admin.register(ScheduleJob)

@@ -168,25 +168,24 @@ def read(text: str) -> dict[str, Any]:
 
 
 RUN_NOW = Action(
-    "run_selected",
+    "run",
     "Run now",
     "Started",
     "This starts one run of the newest version of each pipeline now.",
     (PipelineError,),
     notes="Parameters, as a JSON object",
-    path="run",
     icon="play_arrow",
     permission="change",
     do=lambda *arguments: _start_run(*arguments),
 )
 RESTORE = Action(
-    "restore_selected",
+    "restore",
     "Restore this version",
     "Restored",
     "This saves the definition again, as a new version. Running runs keep their version.",
     (PipelineError, DefinitionError),
-    path="restore",
     icon="history",
+    offered=lambda version: version.number != version.pipeline.latest,
     do=lambda request, version, notes: _restore(version, actor=actor_of(request)),
 )
 
@@ -345,11 +344,6 @@ class PipelineVersionAdmin(ActionsAdmin, RecordAdmin):
     @display(description="Digest")
     def short_digest(self, version: PipelineVersion) -> str:
         return f"{version.digest[:12]}…"
-
-    def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
-        version = self.get_object(request, object_id)
-        is_newest = version and version.number == version.pipeline.latest
-        return [] if not version or is_newest else super().get_actions_detail(request, object_id)
 
     @display(description="Version")
     def title(self, version: PipelineVersion) -> str:

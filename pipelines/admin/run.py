@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from django.contrib import admin
-from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from unfold.decorators import display
 from unfold.enums import ActionVariant
@@ -21,21 +20,23 @@ from tenants.admin.actions import Action, ActionsAdmin
 from tenants.admin.bases import RecordAdmin, ShownInline, actor_of, badge_of, link_of
 
 
-def cancel_action(what: str, explanation: str, cancel: Callable[..., Any]) -> Action:
-    """Return the action that cancels `what`, such as runs, with all that belongs to them."""
+def cancel_action(
+    what: str, explanation: str, cancel: Callable[..., Any], *, open_in: Collection[str]
+) -> Action:
+    """Return the action that cancels `what`, such as runs, with all that belongs to them. `open_in` are their statuses until they end."""
     return Action(
-        "cancel_selected",
+        "cancel",
         f"Cancel {what}",
         "Cancelled",
         explanation,
         (PipelineError,),
         notes="Reason",
         danger=True,
-        path="cancel",
         icon="cancel",
         label="Cancel",
         button=f"Cancel the {what.removesuffix('s')}",
         variant=ActionVariant.DANGER,
+        offered=lambda row: row.status in open_in,
         do=lambda request, row, reason: cancel(row.tenant_id, row.pk, actor=actor_of(request), reason=reason),
     )
 
@@ -44,6 +45,7 @@ CANCEL = cancel_action(
     "runs",
     "This cancels these runs and all of their activities that have not ended.",
     cancellation.cancel_run,
+    open_in=(RunState.RUNNING,),
 )
 
 
@@ -90,11 +92,6 @@ class PipelineRunAdmin(ActionsAdmin, RecordAdmin):
         return draw_version(
             run.version_id, run.steps.filter(branch=0), title=f"{self.title(run)}, {run.status}"
         )
-
-    def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
-        run = self.get_object(request, object_id)
-        is_running = run and run.status == RunState.RUNNING
-        return super().get_actions_detail(request, object_id) if is_running else []
 
 
 @admin.register(StepRun)

@@ -244,12 +244,11 @@ class ScheduleForm(forms.ModelForm):
 LISTED_TIMES = 5
 
 RUN = Action(
-    "run_selected",
+    "run",
     "Run now",
     "Started",
     "This runs each schedule once now, even if it is disabled. Its times do not change.",
     (PipelineError, InvalidSchedule),
-    path="run",
     icon="play_arrow",
     permission="change",
     do=lambda request, row, notes: system_jobs.run_now(row.tenant_id, row.pk, actor=actor_of(request)),

@@ -70,14 +70,13 @@ class MembershipAdmin(PlatformAdmin):
 
 
 RESET = Action(
-    "reset_selected",
+    "reset",
     "Reset",
     "Reset",
     "The codes of the app and the recovery codes become invalid. If a second factor is required, the person sets up a new one "
     "at the next sign-in, which then needs only the password: make sure that the request really comes from them.",
     (TenantError,),
     danger=True,
-    path="reset",
     icon="lock_reset",
     # By its id, because the message afterwards still needs the row.
     do=lambda request, factor, notes: SecondFactor.objects.filter(pk=factor.pk).delete(),
@@ -121,13 +120,12 @@ def _revoke(request: HttpRequest, token: ApiToken, notes: str) -> None:
 
 
 REVOKE = Action(
-    "revoke_selected",
+    "revoke",
     "Revoke",
     "Revoked",
     "Within a second nobody can use these tokens any more. This cannot be undone.",
     (TenantError,),
     danger=True,
-    path="revoke",
     icon="block",
     do=_revoke,
 )
@@ -159,34 +157,31 @@ class IdempotentRequestAdmin(RecordAdmin):
 
 
 EXPIRE = Action(
-    "expire_selected",
+    "expire",
     "Mark as expired",
     "Marked as expired",
     "Agents learn that they cannot use these channels, and people are alerted.",
     (TenantError,),
     danger=True,
-    path="expire",
     icon="link_off",
     do=lambda request, channel, notes: channels.expire(channel.tenant_id, channel.pk),
 )
 REACTIVATE = Action(
-    "reactivate_selected",
+    "reactivate",
     "Reactivate",
     "Reactivated",
     "Use this after somebody has signed in there again: agents may use these channels. A past expiry time is removed.",
     (TenantError,),
-    path="reactivate",
     icon="link",
     do=lambda request, channel, notes: channels.reactivate(channel.tenant_id, channel.pk),
 )
 DISABLE = Action(
-    "disable_selected",
+    "disable",
     "Switch off",
     "Switched off",
     "Agents cannot use these channels until they are reactivated. Nobody is alerted.",
     (TenantError,),
     danger=True,
-    path="disable",
     icon="block",
     do=lambda request, channel, notes: channels.disable(channel.tenant_id, channel.pk),
 )

@@ -31,12 +31,10 @@ NAMED = 20  # rows that a message names one by one
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """An action on rows: in the list and, with a `path`, as a button on each row's page.
+    """An action on rows: in the list, and as a button on each row's page. `refusals` are the errors that skip a row, with their text as
+    the reason."""
 
-    `action` is the name of the list's action; `refusals` are the errors that skip a row, with their text as the reason.
-    """
-
-    action: str
+    path: str  # of the page behind the button; the actions of the list and of the button are named after it
     title: str
     done: str
     explanation: str
@@ -50,8 +48,9 @@ class Action:
     # Acts on one row. Its arguments are the request, the row and the notes, and if there is a choice, the selected one as `choice=`.
     do: Callable[..., object] = field(kw_only=True)
     counted: Callable[[QuerySet[Any]], str] | None = None  # adds to the explanation for these rows
+    # Whether the page of this row has the button now. None: always. The page behind a hidden button checks again, and refuses.
+    offered: Callable[[Any], bool] | None = None
     label: str = ""  # in the list, if not the title
-    path: str = ""  # of the page behind the button; empty: there is no button
     button: str = ""  # its text, if not the title
     icon: str | None = None
     variant: ActionVariant = ActionVariant.DEFAULT
@@ -61,6 +60,10 @@ class Action:
     def button_name(self) -> str:
         """Return the name of the button in the admin and of its address."""
         return self.path.replace("-", "_")
+
+    @property
+    def list_name(self) -> str:
+        return f"{self.button_name}_selected"
 
 
 class NotesForm(forms.Form):
@@ -93,11 +96,20 @@ class ActionsAdmin(UndeletableAdmin):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         for each in vars(cls).get("row_actions", ()):
-            setattr(cls, each.action, _list_action(each))
-            cls.actions = _with(cls.actions, each.action)
-            if each.path:
-                setattr(cls, each.button_name, _button(each))
-                cls.actions_detail = _with(cls.actions_detail, each.button_name)
+            setattr(cls, each.list_name, _list_action(each))
+            cls.actions = _with(cls.actions, each.list_name)
+            setattr(cls, each.button_name, _button(each))
+            cls.actions_detail = _with(cls.actions_detail, each.button_name)
+
+    def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
+        buttons: list[Any] = super().get_actions_detail(request, object_id)
+        offered = {each.path: each.offered for each in self.row_actions if each.offered is not None}
+        row = self.get_object(request, object_id) if offered else None
+        return [
+            button
+            for button in buttons
+            if button.path not in offered or (row is not None and offered[button.path](row))
+        ]
 
     def perform(self, request: HttpRequest, queryset: QuerySet[Any], action: Action) -> HttpResponse | None:
         """Render the form. When it was submitted, run the action on each row and report the results."""
@@ -186,7 +198,7 @@ def _list_action(action: Action) -> Any:
 
 def _button(action: Action) -> Any:
     def act(self: ActionsAdmin, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self.perform_one(request, object_id, getattr(self, action.action))
+        return self.perform_one(request, object_id, getattr(self, action.list_name))
 
     act.__name__ = action.button_name  # the theme finds the button by this name
     decorate = unfold_action(

@@ -126,10 +126,10 @@ def test_the_target_of_a_notification_channel_is_kept_or_replaced(
 
 
 def test_a_test_alert_is_sent_only_to_an_enabled_channel(root: Client, mail: NotificationChannel) -> None:
-    run_action(root, NotificationChannel, "try_selected", mail, confirmed="1")
+    run_action(root, NotificationChannel, "test_selected", mail, confirmed="1")
     with tenant_scope(mail.tenant_id):
         NotificationChannel.objects.update(enabled=False)
-    skipped = run_action(root, NotificationChannel, "try_selected", mail, confirmed="1")
+    skipped = run_action(root, NotificationChannel, "test_selected", mail, confirmed="1")
 
     with tenant_scope(mail.tenant_id):
         assert [alert.kind for alert in Alert.objects.all()] == ["test"]

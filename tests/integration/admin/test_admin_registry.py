@@ -163,7 +163,7 @@ def test_check_now_makes_the_health_check_due(scribe: Agent, root: Client) -> No
     with system_scope():
         Agent.objects.filter(role="scribe").update(health_due_at="2030-01-01T00:00:00Z")
 
-    run_action(root, Agent, "check_selected", scribe, confirmed="1")
+    run_action(root, Agent, "check_now_selected", scribe, confirmed="1")
 
     assert (now().health_due_at, now().health) == (None, "healthy")
 
