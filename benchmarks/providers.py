@@ -10,7 +10,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
@@ -40,11 +39,11 @@ class Refused(Exception):
         self.headers = headers
 
 
-@dataclass(frozen=True)
 class Client:
     """Makes calls to the provider without any limit of its own. `call` raises `Refused`."""
 
-    provider: FakeProvider
+    def __init__(self, provider: FakeProvider) -> None:
+        self.provider = provider
 
     def call(self) -> None:
         self.send()
@@ -64,21 +63,22 @@ class Bucket(Client):
 
     def __init__(self, provider: FakeProvider) -> None:
         super().__init__(provider)
-        object.__setattr__(self, "state", [float(REQUESTS), time.monotonic()])
-        object.__setattr__(self, "lock", threading.Lock())
+        self.lock, self.tokens, self.filled_at = threading.Lock(), float(REQUESTS), time.monotonic()
 
     def call(self) -> None:
-        state: list[float] = self.__dict__["state"]
-        while True:
-            with self.__dict__["lock"]:
-                now = time.monotonic()
-                state[0] = min(float(REQUESTS), state[0] + (now - state[1]) * REQUESTS / MINUTE_SECONDS)
-                state[1] = now
-                if state[0] >= 1:
-                    state[0] -= 1
-                    break
+        while not self._take_token():
             time.sleep(0.25 * MINUTE_SECONDS / REQUESTS)
         self.send()
+
+    def _take_token(self) -> bool:
+        with self.lock:
+            now = time.monotonic()
+            new_tokens = (now - self.filled_at) * REQUESTS / MINUTE_SECONDS
+            self.tokens, self.filled_at = min(float(REQUESTS), self.tokens + new_tokens), now
+            if self.tokens < 1:
+                return False
+            self.tokens -= 1
+            return True
 
 
 class OneByOne(Client):
@@ -86,10 +86,10 @@ class OneByOne(Client):
 
     def __init__(self, provider: FakeProvider) -> None:
         super().__init__(provider)
-        object.__setattr__(self, "lock", threading.Lock())
+        self.lock = threading.Lock()
 
     def call(self) -> None:
-        with self.__dict__["lock"]:
+        with self.lock:
             self.send()
 
 
@@ -98,24 +98,24 @@ class Adaptive(Client):
 
     def __init__(self, provider: FakeProvider) -> None:
         super().__init__(provider)
-        object.__setattr__(self, "free", threading.Condition())
-        object.__setattr__(self, "state", [2.0, 0])  # allowed and current concurrent calls
+        self.free, self.allowed, self.current = threading.Condition(), 2.0, 0
 
     def call(self) -> None:
-        free, state = self.__dict__["free"], self.__dict__["state"]
-        with free:
-            while state[1] >= int(state[0]):
-                free.wait()
-            state[1] += 1
+        with self.free:
+            while self.current >= int(self.allowed):
+                self.free.wait()
+            self.current += 1
         succeeded = False
         try:
             self.send()
             succeeded = True
         finally:
-            with free:
-                state[1] -= 1
-                state[0] = min(float(CALLERS), state[0] + 1) if succeeded else max(1.0, state[0] / 2)
-                free.notify_all()
+            with self.free:
+                self.current -= 1
+                self.allowed = (
+                    min(float(CALLERS), self.allowed + 1) if succeeded else max(1.0, self.allowed / 2)
+                )
+                self.free.notify_all()
 
 
 class Governed(Client):
