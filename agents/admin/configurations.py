@@ -24,7 +24,7 @@ from agents import credentials
 from agents.api.configurations import AgentSettingsSerializer, AuthSerializer, refuse_unusable
 from agents.models import AgentConfig, AgentSession, Skill
 from tenants import strict_json
-from tenants.admin.bases import PlatformAdmin, RecordAdmin, UndeletableAdmin, badge
+from tenants.admin.bases import PlatformAdmin, RecordAdmin, SeenForm, UndeletableAdmin, badge
 from tenants.api.problems import InvalidRequest, flatten_errors
 
 AUTH_HELP = (
@@ -42,8 +42,8 @@ class SecretTextarea(UnfoldAdminTextareaWidget):
         return ""
 
 
-class SealingForm(forms.ModelForm):
-    """A form whose model stores credentials in `auth_sealed`."""
+class SealingForm(SeenForm):
+    """A form whose model stores credentials in `auth_sealed`, which it does not display: so `counted_by` tells of their changes."""
 
     auth = forms.CharField(
         label="New credentials",
@@ -92,21 +92,12 @@ class SealingAdmin(UndeletableAdmin):
 
 
 class AgentConfigForm(SealingForm):
-    """Validates addresses and objects like the API. Changes that were made elsewhere while the form was open are not overwritten."""
+    """Validates addresses and objects like the API."""
 
-    seen_version = forms.IntegerField(required=False, widget=forms.HiddenInput)
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.fields["seen_version"].initial = self.instance.version
+    counted_by = "version"
 
     def clean(self) -> dict[str, Any]:
-        values: dict[str, Any] = super().clean() or self.cleaned_data
-        seen = values.get("seen_version")
-        if seen is not None and seen != self.instance.version:
-            raise ValidationError(
-                "This was changed, or paused, since you opened it. Reload it to see the current values."
-            )
+        values = super().clean()
         self._check_objects(values)
         agent = values.get("agent") or getattr(self.instance, "agent", None)
         if agent is None or not {"endpoint", "adapter"} & set(self.changed_data):
@@ -161,13 +152,6 @@ class AgentConfigAdmin(SealingAdmin):
         ("Instructions", {"fields": ("instructions",)}),
         ("Credentials", {"fields": ("stored_auth", "auth", "forget_auth", "version")}),
     )
-
-    def get_fieldsets(self, request: HttpRequest, obj: AgentConfig | None = None) -> Any:
-        first, *others = super().get_fieldsets(request, obj)
-        if obj is None or not self.has_change_permission(request, obj):
-            return [first, *others]
-        title, options = first
-        return [(title, {**options, "fields": (*options["fields"], "seen_version")}), *others]
 
     def save_model(self, request: HttpRequest, obj: AgentConfig, form: SealingForm, change: bool) -> None:
         form.seal(credentials.config_context(obj.tenant_id, obj.agent_id))

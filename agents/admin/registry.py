@@ -171,14 +171,10 @@ CHECK = Action(
 class AgentForm(SealingForm):
     """Validates with the serializers of the API, so that both accept the same."""
 
-    seen_revision = forms.IntegerField(widget=forms.HiddenInput, required=False)
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.initial["seen_revision"] = self.instance.revision
+    counted_by = "revision"
 
     def clean(self) -> dict[str, Any]:
-        values: dict[str, Any] = super().clean() or self.cleaned_data
+        values = super().clean()
         chosen = {name: values[name] for name in PLAIN if values.get(name) not in (None, "", {})}
         body = AgentChangeSerializer(data=chosen)
         for path, message in [] if body.is_valid() else flatten_errors(body.errors):
@@ -187,11 +183,6 @@ class AgentForm(SealingForm):
             self.add_error(field, f"{rest}: {message}" if rest else message)
         for name in ("endpoint", "health_url"):
             self._check_address(name, values)
-        seen = values.get("seen_revision")
-        if seen is not None and not self.instance._state.adding and seen != self.instance.revision:
-            self.add_error(
-                None, "The agent was changed since you opened this page. Reload it to see the current values."
-            )
         return values
 
     def _check_address(self, name: str, values: Mapping[str, Any]) -> None:
@@ -222,7 +213,7 @@ class AgentAdmin(SealingAdmin, ActionsAdmin):
     fieldsets = (
         (
             None,
-            {"fields": ("role", "name", "description", "enabled", "paused", "seen_health", "needed_by", "seen_revision")},
+            {"fields": ("role", "name", "description", "enabled", "paused", "seen_health", "needed_by")},
         ),
         (
             "Connection",

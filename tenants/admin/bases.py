@@ -167,11 +167,13 @@ class SeenForm(forms.ModelForm):
 
     seen = SeenField(required=False)
     changed_elsewhere: tuple[str, ...] = ()  # fields that the form does not overwrite anyway
+    counted_by = ""  # the column that counts all changes, if the form lacks some of the row's values
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         stored = {name: value for name, value in self.initial.items() if name not in self.changed_elsewhere}
-        text = json.dumps(stored, sort_keys=True, default=str)
+        count = getattr(self.instance, self.counted_by) if self.counted_by else None
+        text = json.dumps([stored, count], sort_keys=True, default=str)
         self._stored = "" if self.instance._state.adding else hashlib.sha256(text.encode()).hexdigest()
         self.initial["seen"] = self._stored
 
