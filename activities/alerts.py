@@ -131,10 +131,8 @@ def acknowledge(tenant_id: UUID, alert_id: UUID, *, actor: str) -> Alert:
     with tenant_scope(tenant_id):
         own = Alert.objects.for_tenant(tenant_id).filter(pk=alert_id)
         own.filter(acknowledged_at=None).update(acknowledged_at=Now(), acknowledged_by=actor)
-        alert: Alert | None = own.first()
-    if alert is None:
-        raise NotFound("alert", alert_id)
-    return alert
+        alert: Alert = own.first_or_raise(NotFound("alert", alert_id))
+        return alert
 
 
 # Receivers of signals from the apps below.

@@ -134,9 +134,8 @@ def replay_form(tenant_id: UUID, run_id: UUID, step: str) -> ReplayForm:
     """Return the form for a step. Raises `Http404`. Not inside a transaction, because the input may lie in MongoDB."""
     with tenant_scope(tenant_id):
         run = find_run(tenant_id, run_id)
-        row = StepRun.objects.for_tenant(tenant_id).filter(run_id=run_id, step=step, branch=0).first()
-        if row is None:
-            raise Http404
+        steps = StepRun.objects.for_tenant(tenant_id).filter(run_id=run_id, step=step, branch=0)
+        row = steps.first_or_raise(Http404())
         rows = Activity.objects.for_tenant(tenant_id)
         activity = rows.filter(pk=row.activity_id).first() if row.activity_id else None
     return (

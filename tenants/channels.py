@@ -137,9 +137,6 @@ def _set(rows: QuerySet[Any], status: ChannelStatus, **changes: Any) -> int:
 
 
 def _get(tenant_id: UUID, channel_id: UUID) -> Channel:
-    channel: Channel | None = (
-        Channel.objects.for_tenant(tenant_id).annotate(standing=STANDING).filter(pk=channel_id).first()
-    )
-    if channel is None:
-        raise NotFound("channel", channel_id)
+    rows = Channel.objects.for_tenant(tenant_id).annotate(standing=STANDING)
+    channel: Channel = rows.get_or_raise(NotFound, "channel", channel_id)
     return channel

@@ -259,11 +259,8 @@ def link_slack(tenant_id: UUID, username: str, slack_user: str) -> Membership:
             f"{slack_user!r} is not <workspace id>/<user id>, such as T012AB3CD/U045EF6GH."
         )
     rows = Membership.objects.for_tenant(tenant_id)
-    member: Membership | None = (
-        rows.select_related("user").select_for_update(of=("self",)).filter(user__username=username).first()
-    )
-    if member is None:
-        raise MemberNotFound(f"{username} is not a member.")
+    locked = rows.select_related("user").select_for_update(of=("self",)).filter(user__username=username)
+    member: Membership = locked.first_or_raise(MemberNotFound(f"{username} is not a member."))
     if slack_user and rows.filter(slack_user=slack_user).exclude(pk=member.pk).exists():
         raise SlackUserRefused(f"{slack_user} is already linked to another member.")
     member.slack_user = slack_user
@@ -297,9 +294,8 @@ def _lock_member(who: Principal, membership_id: UUID) -> Membership:
     """Lock the member and all admins of the tenant, so that two admins cannot demote each other at the same time."""
     rows = Membership.objects.for_tenant(who.tenant_id).select_for_update(of=("self",)).order_by("pk")
     list(rows.filter(role=Role.ADMIN).values_list("pk"))
-    member: Membership | None = rows.select_related("user").filter(pk=membership_id).first()
-    if member is None:
-        raise MemberNotFound(f"There is no member {membership_id}.")
+    named = rows.select_related("user").filter(pk=membership_id)
+    member: Membership = named.first_or_raise(MemberNotFound(f"There is no member {membership_id}."))
     return member
 
 

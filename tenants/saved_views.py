@@ -160,9 +160,8 @@ def _owner(who: Principal, *, shared: bool) -> Membership | None:
 
 def _lock_view(who: Principal, view_id: UUID) -> SavedView:
     rows = SavedView.objects.for_tenant(who.tenant_id).filter(_visible_to(who), pk=view_id)
-    view: SavedView | None = rows.select_for_update(of=("self",)).first()
-    if view is None:
-        raise ViewNotFound("There is no such view any more.")
+    locked = rows.select_for_update(of=("self",))
+    view: SavedView = locked.first_or_raise(ViewNotFound("There is no such view any more."))
     if view.is_shared:
         who.require_admin(ViewForbidden)
     return view

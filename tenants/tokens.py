@@ -250,9 +250,8 @@ def revoke_by_admin(who: Principal, token_id: UUID) -> ApiToken:
     """Revoke a token, within a second. Repetitions change nothing. Raises `MintingForbidden` or `TokenNotFound`."""
     who.require_admin(MintingForbidden)
     with tenant_scope(who.tenant_id):
-        token: ApiToken | None = ApiToken.objects.for_tenant(who.tenant_id).filter(pk=token_id).first()
-        if token is None:
-            raise TokenNotFound(f"There is no token {token_id}.")
+        own = ApiToken.objects.for_tenant(who.tenant_id).filter(pk=token_id)
+        token: ApiToken = own.first_or_raise(TokenNotFound(f"There is no token {token_id}."))
         if revoke(token):
             audit.record_action(
                 who,

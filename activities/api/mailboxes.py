@@ -298,9 +298,8 @@ class MailboxPart(TenantView):
 
     def mailbox(self, key: str) -> Mailbox:
         """Raises `NotFound`."""
-        mailbox: Mailbox | None = Mailbox.objects.for_tenant(self.tenant_id).filter(key=key).first()
-        if mailbox is None:
-            raise NotFound("mailbox", key)
+        rows = Mailbox.objects.for_tenant(self.tenant_id).filter(key=key)
+        mailbox: Mailbox = rows.first_or_raise(NotFound("mailbox", key))
         return mailbox
 
     def show(self, mailboxes: Iterable[Mailbox]) -> list[dict[str, Any]]:
@@ -385,10 +384,8 @@ class ItemPart(DigestEtag, MailboxPart):
 
     def item(self, key: str, item_id: UUID) -> Any:
         """Raises `NotFound`."""
-        item = producer.items_of(self.tenant_id, self.mailbox(key)).filter(pk=item_id).first()
-        if item is None:
-            raise NotFound(f"item in the mailbox {key}", item_id)
-        return item
+        items: Any = producer.items_of(self.tenant_id, self.mailbox(key))
+        return items.get_or_raise(NotFound, f"item in the mailbox {key}", item_id)
 
     def change(self, key: str, item_id: UUID, verb: str, change: Callable[..., bool]) -> Response:
         """Change the item and return it. Raises `ItemRefused` if its state does not allow the change."""

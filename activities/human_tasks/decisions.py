@@ -352,9 +352,7 @@ def withdraw(tenant_id: UUID, approval_id: UUID, *, by: Voter, reason: str = "")
     Raises `AlreadyDecided`, which names who was first, `TransitionRefused`, `DecisionForbidden`, `NotFound`.
     """
     with tenant_scope(tenant_id):
-        approval = Approval.objects.for_tenant(tenant_id).filter(pk=approval_id).first()
-        if approval is None:
-            raise NotFound("approval", approval_id)
+        approval = Approval.objects.for_tenant(tenant_id).get_or_raise(NotFound, "approval", approval_id)
         if not by.decides_all and approval.requested_identity != by.identity:
             raise DecisionForbidden(f"{approval.requested_by} requested this approval and may withdraw it.")
         approvals.lock_concerned_by(tenant_id, [approval_id])

@@ -21,7 +21,8 @@ from unfold.decorators import action, display
 
 from agents import configuration, credentials, deployments, health, registry
 from agents.admin.configurations import SealingAdmin, SealingForm
-from agents.api.registry import PLAIN, AgentChangeSerializer, error_of_address
+from agents.api.configurations import error_of_address
+from agents.api.registry import PLAIN, AgentChangeSerializer
 from agents.exceptions import RegistryError
 from agents.models import Agent, AgentVersionDeployment
 from tenants.admin.actions import Action, ActionsAdmin

@@ -228,6 +228,17 @@ def error_of_inline(endpoint: str) -> str | None:
     return None
 
 
+def error_of_address(adapter: str, address: str) -> str | None:
+    """Return why this address could not be called, or None if it can. May resolve names."""
+    if adapter == "inline":
+        return error_of_inline(address)
+    try:
+        outbound.check_url(address)
+    except OutboundRefused as error:
+        return str(error)
+    return None
+
+
 #: The members that a PUT replaces. Pausing has its own address.
 PLAIN = (
     "max_concurrency",
@@ -394,15 +405,8 @@ def refuse_unusable(agent: Agent, body: Mapping[str, Any]) -> None:
                 [("endpoint", f"is required, since the registry's is for the adapter {agent.adapter}")]
             )
         return
-    if adapter == "inline":
-        problem = error_of_inline(endpoint)
-        if problem:
-            raise InvalidRequest([("endpoint", problem)])
-        return
-    try:
-        outbound.check_url(endpoint)
-    except OutboundRefused as error:
-        raise InvalidRequest([("endpoint", str(error))]) from error
+    if error := error_of_address(adapter, endpoint):
+        raise InvalidRequest([("endpoint", error)])
 
 
 def _refuse_own_program(agent: Agent, endpoint: str | None) -> None:

@@ -20,7 +20,6 @@ from agents import (
     deployments,
     health,
     input_schemas,
-    outbound,
     registry,
     semantic_versions,
 )
@@ -32,10 +31,10 @@ from agents.api.configurations import (
     AuthSerializer,
     BacklogSerializer,
     RetrySerializer,
-    error_of_inline,
+    error_of_address,
     seal_auth,
 )
-from agents.exceptions import AlreadyExists, ConfigurationError, OutboundRefused
+from agents.exceptions import AlreadyExists, ConfigurationError
 from agents.models import Agent, AgentConfig, AgentVersionDeployment, role_validator
 from agents.routing import queue_of
 from tenants.api.channels import NothingSerializer
@@ -145,7 +144,7 @@ class NewDeploymentSerializer(StrictSerializer):
         return version
 
 
-def refuse_unusable(adapter: str, addresses: Mapping[str, str | None]) -> None:
+def refuse_bad_addresses(adapter: str, addresses: Mapping[str, str | None]) -> None:
     """Raise `InvalidRequest` with an error for each address that could not be called. May resolve names."""
     errors = [
         (member, error)
@@ -154,17 +153,6 @@ def refuse_unusable(adapter: str, addresses: Mapping[str, str | None]) -> None:
     ]
     if errors:
         raise InvalidRequest(errors)
-
-
-def error_of_address(adapter: str, address: str) -> str | None:
-    """Return why this address could not be called, or None if it can."""
-    if adapter == "inline":
-        return error_of_inline(address)
-    try:
-        outbound.check_url(address)
-    except OutboundRefused as error:
-        return str(error)
-    return None
 
 
 def defaults() -> dict[str, Any]:
@@ -340,7 +328,7 @@ class AgentViewSet(VersionedResource):
         addresses = {name: members[name] for name in ADDRESSES if members[name] != getattr(agent, name)}
         if members["adapter"] != agent.adapter:
             addresses["endpoint"] = members["endpoint"]
-        refuse_unusable(members["adapter"], addresses)
+        refuse_bad_addresses(members["adapter"], addresses)
         if auth is not KEEP:
             agent.auth_sealed = seal_auth(
                 agent.auth_sealed, auth, context=credentials.agent_context(agent.role)
@@ -480,7 +468,7 @@ class DeploymentViewSet(Versioned, TenantViewSet):
         """In production, it replaces the current version; in other environments, only an earlier deployment of the same version."""
         agent = self._agent(agent_role)
         body = read(NewDeploymentSerializer, request.data)
-        refuse_unusable(agent.adapter, {"endpoint": body.get("endpoint")})
+        refuse_bad_addresses(agent.adapter, {"endpoint": body.get("endpoint")})
         deployment = deployments.deploy(agent_role, **body, actor=self.principal.actor)
         return self._render(deployment, status=201)
 

@@ -288,9 +288,7 @@ class SchedulePreview(Preview):
         count, after = _read_query(request, self)
         with tenant_scope(self.tenant_id):
             rows = Schedule.objects.for_tenant(self.tenant_id).select_related("pipeline")
-            schedule = rows.filter(pk=schedule_id).first()
-        if schedule is None:
-            raise NotFound("schedule", schedule_id)
+            schedule = rows.get_or_raise(NotFound, "schedule", schedule_id)
         return Response(ForecastSerializer(preview.forecast_saved(schedule, count=count, after=after)).data)
 
 

@@ -95,11 +95,8 @@ def number_of_rows(dataset: Dataset) -> int | None:
 
 
 def lock_dataset(tenant_id: UUID, dataset_id: UUID) -> Dataset:
-    dataset: Dataset | None = (
-        Dataset.objects.for_tenant(tenant_id).select_for_update().filter(pk=dataset_id).first()
-    )
-    if dataset is None:
-        raise NotFound("dataset", dataset_id)
+    rows = Dataset.objects.for_tenant(tenant_id).select_for_update()
+    dataset: Dataset = rows.get_or_raise(NotFound, "dataset", dataset_id)
     return dataset
 
 
