@@ -135,9 +135,11 @@ def agents(tenant_id: UUID) -> Agents:
         own = _own(tenant_id)
         serving = {each.agent_id: each for each in deployments.serving([agent.role for agent in registered])}
         runs = recent_runs(tenant_id)
-        led_to = overview.providers_of_roles(tenant_id, (agent for agent in registered if agent.enabled), own)
+        provider_of_role = overview.providers_of_roles(
+            tenant_id, (agent for agent in registered if agent.enabled), own
+        )
     sealed = {role for role, config in own.items() if config.auth_sealed}
-    states = overview.rows_of(led_to, own=sealed)
+    states = overview.rows_of(provider_of_role, own=sealed)
     providers = {role: provider for provider in states for role in provider.roles}
     rows = [
         _row(agent, own.get(agent.role), serving.get(agent.role), runs.by_role.get(agent.role), providers.get(agent.role))
@@ -154,10 +156,10 @@ def agent(tenant_id: UUID, role: str) -> OneAgent:
         history = deployments.history(role)[:MOST_DEPLOYMENTS]
         serves = deployments.in_production(role)  # it may be older than the listed ones
         runs = recent_runs(tenant_id, role)
-        led_to = overview.providers_of_roles(tenant_id, [registered], own)
+        provider_of_role = overview.providers_of_roles(tenant_id, [registered], own)
         config = own.get(role)
         cap = configuration.cap_of(configuration.tenant_with_plan(tenant_id), registered, config)
-    states = overview.rows_of(led_to, own={role} if config and config.auth_sealed else ())
+    states = overview.rows_of(provider_of_role, own={role} if config and config.auth_sealed else ())
     row = _row(registered, config, serves, runs.by_role.get(role), next(iter(states), None))
     return OneAgent(row, cap, history, runs.by_version, runs.since)
 

@@ -14,7 +14,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.http import urlencode
 
-from console.page import PageContext, csv_of, page
+from console.page import PageContext, csv_of, page, text_in
 from tenants.context import tenant_scope
 from tenants.models import AuditEntry
 
@@ -165,7 +165,7 @@ class AuditFilter:
     @classmethod
     def read(cls, query: Mapping[str, Any]) -> AuditFilter:
         """Parse a query string. Invalid days get a remark and are ignored."""
-        words = {name: str(query.get(name, "")).replace("\x00", "").strip()[:200] for name in WORDS}
+        words = {name: text_in(query, name) for name in WORDS}
         if words["outcome"] not in OUTCOMES:
             words["outcome"] = ""
         number, remark = str(query.get("before", "")), ""

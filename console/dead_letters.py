@@ -17,7 +17,7 @@ from activities.models import DeadLetter
 from activities.models.dead_letter import BurialReason, DeadLetterState
 from activities.states import LIVE, Status
 from console.labels import in_words
-from console.page import NOT_OFFERED, PageContext, Refused, id_or_404, number_in, page
+from console.page import NOT_OFFERED, PageContext, Refused, id_or_404, number_in, page, text_in
 from tenants import clock
 from tenants.context import tenant_scope
 
@@ -28,8 +28,9 @@ MOST_PAGES = 1_000
 def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """Failures, grouped by similarity. Open failures only, unless `?state=all`."""
     only_open = request.GET.get("state") != "all"
-    role = request.GET.get("role", "").replace("\x00", "")[:63]
-    context = {"letters": letters(visit.tenant_id, only_open=only_open, role=role)}
+    context = {
+        "letters": letters(visit.tenant_id, only_open=only_open, role=text_in(request.GET, "role", 63))
+    }
     return visit.render("console/dead_letters/every.html", context)
 
 
@@ -156,14 +157,14 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Dealing:
-    """Failures that one person resolved at once. `well`, `live` and `failed` count the present states of the work."""
+class Resolution:
+    """Failures that one person resolved at once. `succeeded`, `live` and `failed` count the present states of the work."""
 
     at: datetime
     by: str
     state: str
     count: int
-    well: int
+    succeeded: int
     live: int
     failed: int
     fingerprint: str
@@ -174,7 +175,7 @@ class Letters:
     """The list of groups, and what was resolved recently."""
 
     groups: Sequence[Group]
-    history: Sequence[Dealing]
+    history: Sequence[Resolution]
     roles: Sequence[str]
     has_more: bool
     only_open: bool
@@ -191,7 +192,7 @@ class SimilarLetters:
 
     group: Group
     letters: Sequence[DeadLetter]
-    history: Sequence[Dealing]
+    history: Sequence[Resolution]
     page: int
     has_more: bool
     cost: Any = field(default=None)
@@ -236,24 +237,18 @@ def find_similar(tenant_id: UUID, fingerprint: str, *, page: int = 1) -> Similar
     )
 
 
-def _history(rows: QuerySet[Any]) -> list[Dealing]:
+def _history(rows: QuerySet[Any]) -> list[Resolution]:
     """Return what was resolved recently. Failures that were resolved at once share the time of their transaction."""
     status = "activity__status__in"
     recent = rows.filter(created_at__gte=clock.now() - HISTORY_OF, closed_at__isnull=False)
-    resolved = recent.order_by().values("closed_at", "closed_by", "state").annotate(
+    resolved = recent.order_by().values_list("closed_at", "closed_by", "state").annotate(
         count=Count("pk"),
-        well=Count("pk", filter=Q(**{status: SUCCEEDED})),
+        succeeded=Count("pk", filter=Q(**{status: SUCCEEDED})),
         live=Count("pk", filter=Q(**{status: LIVE})),
         failed=Count("pk", filter=Q(**{status: (Status.FAILED, Status.NEEDS_REVIEW)})),
         fingerprint=Max("fingerprint"),
     )  # fmt: skip
-    return [
-        Dealing(
-            row["closed_at"], row["closed_by"], row["state"], row["count"], row["well"], row["live"], row["failed"],
-            row["fingerprint"],
-        )
-        for row in resolved.order_by("-closed_at", "state")[:HISTORY]
-    ]  # fmt: skip
+    return [Resolution(*row) for row in resolved.order_by("-closed_at", "state")[:HISTORY]]
 
 
 def _group(group: Any, example: DeadLetter) -> Group:

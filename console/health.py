@@ -53,11 +53,11 @@ class Answer:
 
 
 @dataclass(slots=True)
-class _Flight:
+class _Execution:
     """A running execution of a probe."""
 
     started: float = field(default_factory=time.monotonic)
-    landed: threading.Event = field(default_factory=threading.Event)
+    ended: threading.Event = field(default_factory=threading.Event)
     answer: Answer = field(default_factory=Answer)
 
 
@@ -68,34 +68,34 @@ class Probe:
         self.name, self.question = name, question
         self.last: Answer | None = None
         self._lock = threading.Lock()
-        self._flight: _Flight | None = None
+        self._running: _Execution | None = None
 
-    def begin(self) -> _Flight:
+    def begin(self) -> _Execution:
         """Start the probe, or return its running execution."""
         with self._lock:
-            if self._flight is None:
-                flight = _Flight()
+            if self._running is None:
+                execution = _Execution()
                 threading.Thread(
-                    target=self._fly, args=(flight,), name=f"probe-{self.name}", daemon=True
+                    target=self._execute, args=(execution,), name=f"probe-{self.name}", daemon=True
                 ).start()
-                self._flight = flight  # set last: a thread that could not be started would never land
-            return self._flight
+                self._running = execution  # set last: a thread that could not be started would never end
+            return self._running
 
-    def _fly(self, flight: _Flight) -> None:
+    def _execute(self, execution: _Execution) -> None:
         try:
-            flight.answer = Answer(self.question(), "", _since(flight))
+            execution.answer = Answer(self.question(), "", _since(execution))
         except Exception as error:  # noqa: BLE001  # any error means that the server does not work
             logger.info(
                 "Probe failed",
                 extra={"action": "probe_failed", "probe": self.name, "reason": str(error).strip()},
             )
             # Only the type: error texts contain hosts and users, and this answer is public.
-            flight.answer = Answer(None, type(error).__name__, _since(flight))
+            execution.answer = Answer(None, type(error).__name__, _since(execution))
         finally:
             with self._lock:
-                self._flight = None
-                self.last = flight.answer
-            flight.landed.set()
+                self._running = None
+                self.last = execution.answer
+            execution.ended.set()
             connections.close_all()
 
 
@@ -106,22 +106,25 @@ def ask(
 
     If a probe takes longer, its last answer counts if it is at most `memory_seconds` old: a busy machine is not a silent server.
     """
-    flights = [(probe, probe.begin()) for probe in probes]
+    executions = [(probe, probe.begin()) for probe in probes]
     deadline = time.monotonic() + patience_seconds
-    return {probe.name: _await_answer(probe, flight, deadline, memory_seconds) for probe, flight in flights}
+    return {
+        probe.name: _await_answer(probe, execution, deadline, memory_seconds)
+        for probe, execution in executions
+    }
 
 
-def _await_answer(probe: Probe, flight: _Flight, deadline: float, memory_seconds: float) -> Answer:
+def _await_answer(probe: Probe, execution: _Execution, deadline: float, memory_seconds: float) -> Answer:
     last = probe.last
-    if flight.landed.wait(max(0.0, deadline - time.monotonic())):
-        return flight.answer
+    if execution.ended.wait(max(0.0, deadline - time.monotonic())):
+        return execution.answer
     if last is not None and last.seconds_ago <= memory_seconds:
         return last
-    return Answer(None, "no answer", _since(flight))
+    return Answer(None, "no answer", _since(execution))
 
 
-def _since(flight: _Flight) -> float:
-    return round((time.monotonic() - flight.started) * 1000, 1)
+def _since(execution: _Execution) -> float:
+    return round((time.monotonic() - execution.started) * 1000, 1)
 
 
 PATIENCE_SECONDS = 0.7  # so that /readyz answers within a second, whatever hangs

@@ -24,6 +24,7 @@ from django.utils.text import capfirst
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
 
+from tenants import strict_json
 from tenants.api.idempotency import REPLAYED
 from tenants.principals import Principal
 
@@ -156,17 +157,31 @@ def _plain(value: Any) -> str:
 # Forms whose fields are members of the API. They keep their input, and display each error of the API at its field.
 
 
+LONGEST_JSON = 100_000  # bytes of one field
+
+
 class ApiForm(forms.Form):
     """Base of these forms. Empty fields are omitted from the body, so the API's defaults apply. `status` is that of a refusal."""
 
     status = 400
-    #: By field: the values of another field, separated by spaces, for which a style sheet displays it.
+    #: By field: the values of the field `chooser`, separated by spaces, for which a style sheet displays it. Only the part of a value
+    #: before a colon counts.
     fits: ClassVar[Mapping[str, str]] = {}
+    chooser: ClassVar[str] = ""
 
     @property
     def fitting(self) -> list[tuple[forms.BoundField, str]]:
         """The visible fields, each with its values of `fits`."""
         return [(field, self.fits.get(field.name, "")) for field in self.visible_fields()]
+
+    def clean(self) -> dict[str, Any]:
+        """Remove the errors of hidden fields, whose values are not used."""
+        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        chosen = str(cleaned.get(self.chooser, "")).partition(":")[0]
+        for name, values in self.fits.items():
+            if chosen not in values.split():
+                self.errors.pop(name, None)
+        return cleaned
 
     def body(self) -> dict[str, Any]:
         """Return the body of the request."""
@@ -195,25 +210,31 @@ class ApiForm(forms.Form):
             self.add_error(None, reply.reason)
 
 
-class JsonField(forms.CharField):
-    """An object, entered as JSON."""
+class ValueField(forms.CharField):
+    """Any value, entered as JSON."""
 
     widget = forms.Textarea(attrs={"rows": 4, "spellcheck": "false", "class": "mono"})
 
     def prepare_value(self, value: Any) -> Any:
-        return (
-            value if isinstance(value, str) or not value else json.dumps(value, indent=2, ensure_ascii=False)
-        )
+        is_text = value is None or isinstance(value, str)
+        return value if is_text else json.dumps(value, indent=2, ensure_ascii=False)
 
     def clean(self, value: Any) -> Any:
         text = super().clean(value)
         if not text:
             return None
         try:
-            value = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise forms.ValidationError("This is not valid JSON, or nested too deeply.") from error
-        if not isinstance(value, dict):
+            return strict_json.loads(text.encode(), max_bytes=LONGEST_JSON)
+        except strict_json.StrictJSONError as error:
+            raise forms.ValidationError(f"Invalid JSON: {error.message}") from error
+
+
+class JsonField(ValueField):
+    """An object, entered as JSON."""
+
+    def clean(self, value: Any) -> Any:
+        value = super().clean(value)
+        if not isinstance(value, dict | None):
             raise forms.ValidationError("This must be an object, such as {}.")
         return value
 

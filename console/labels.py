@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -113,6 +113,18 @@ def cost_in(usage: Any) -> Decimal:
     except (InvalidOperation, AttributeError):
         return Decimal(0)
     return cost if cost.is_finite() and cost > 0 else Decimal(0)
+
+
+def tokens_in(usage: Any) -> tuple[int, int]:
+    """Return the input and output tokens of a run as its agent reported them; 0 for a number that is missing."""
+    counts = ((usage or {}).get(name) for name in ("input_tokens", "output_tokens"))
+    read, written = (count if isinstance(count, int) else 0 for count in counts)
+    return read, written
+
+
+def text_of_event(detail: Mapping[str, Any], names: Iterable[str]) -> str:
+    """Return the first of these members of an event that is a text; empty if there is none."""
+    return next((detail[name] for name in names if isinstance(detail.get(name), str) and detail[name]), "")
 
 
 # States: a label, and the tone that pipeline pictures use for it.

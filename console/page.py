@@ -371,6 +371,11 @@ def refusal_of(reply: Reply) -> Refused:
     return Refused(" ".join(errors) or reply.reason, status=reply.status, field=field)
 
 
+def text_in(query: Mapping[str, Any], name: str, longest: int = 200) -> str:
+    """Return a text of a form or an address, stripped and cut, without the character that PostgreSQL refuses in any text."""
+    return str(query.get(name, "")).replace("\x00", "").strip()[:longest]
+
+
 def number_in(text: str, digits: int = 9) -> int | None:
     """Parse a whole number of a form or an address; None if it is invalid or has more digits."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= digits else None

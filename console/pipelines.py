@@ -18,8 +18,18 @@ from django.utils.safestring import SafeString, mark_safe
 
 from activities.states import BANDS
 from agents.models import Agent
-from console.internal_api import ApiForm, JsonField, Reply
-from console.page import ACTING, LOOKING, NOT_OFFERED, PAGE_WIDTH, PageContext, Refused, number_in, page
+from console.internal_api import ApiForm, JsonField, Reply, ValueField
+from console.page import (
+    ACTING,
+    LOOKING,
+    NOT_OFFERED,
+    PAGE_WIDTH,
+    PageContext,
+    Refused,
+    number_in,
+    page,
+    text_in,
+)
 from pipelines import diagram, selectors, versions
 from pipelines.admin.pipeline import as_yaml
 from pipelines.conditions import RESERVED
@@ -28,7 +38,7 @@ from pipelines.definition.errors import at
 from pipelines.models import Pipeline, PipelineRun, PipelineVersion, Schedule
 from pipelines.models.pipeline import KEY_PATTERN
 from pipelines.subjects import subject_of
-from tenants import pausing, strict_json
+from tenants import pausing
 from tenants.context import tenant_scope
 from tenants.models import PauseKind, Role
 from tenants.plain_names import LONGEST_NAME
@@ -39,8 +49,8 @@ CHANGED = "The pipeline has changed since you loaded the page. Check the paramet
 @page("pipelines")
 def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The pipelines, each with its last run."""
-    search = request.GET.get("search", "").replace("\x00", "").strip()[:200]
-    return visit.render("console/pipelines/every.html", {"listing": listing(visit.tenant_id, search)})
+    found = listing(visit.tenant_id, text_in(request.GET, "search"))
+    return visit.render("console/pipelines/every.html", {"listing": found})
 
 
 def _act(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
@@ -123,30 +133,7 @@ def copy(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
 
 MOST_FIELDS = 60  # of one form; other parameters are entered as JSON
 LONG = 200  # characters from which on a text has a multi-line field
-LONGEST_JSON = 100_000  # bytes
 NO_CHOICE = "\u2013"
-
-
-class ValueField(forms.CharField):
-    """Any value, entered as JSON."""
-
-    widget = forms.Textarea(attrs={"rows": 3, "spellcheck": "false", "class": "mono"})
-
-    def prepare_value(self, value: Any) -> Any:
-        return (
-            value
-            if isinstance(value, str) or value is None
-            else json.dumps(value, indent=2, ensure_ascii=False)
-        )
-
-    def clean(self, value: Any) -> Any:
-        text = super().clean(value)
-        if not text:
-            return None
-        try:
-            return strict_json.loads(text.encode(), max_bytes=LONGEST_JSON)
-        except strict_json.StrictJSONError as error:
-            raise forms.ValidationError(f"Invalid JSON: {error.message}") from error
 
 
 class ChoiceField(forms.ChoiceField):

@@ -246,7 +246,7 @@ class QueueSettings:
     tenant: Tenant
     agents: dict[str, Agent]
     own: dict[str, AgentConfig]
-    led_to: Mapping[str, Provider] = field(default_factory=dict)
+    provider_of_role: Mapping[str, Provider] = field(default_factory=dict)
 
     @classmethod
     def read(cls, tenant_id: UUID, role: str | None = None) -> QueueSettings:
@@ -259,7 +259,9 @@ class QueueSettings:
             {agent.role: agent for agent in agents},
             {config.agent_id: config for config in own},
         )
-        settings.led_to = overview.providers_of_roles(tenant_id, settings.agents.values(), settings.own)
+        settings.provider_of_role = overview.providers_of_roles(
+            tenant_id, settings.agents.values(), settings.own
+        )
         return settings
 
     def paused_by(self, role: str) -> str:
@@ -293,5 +295,5 @@ class QueueSettings:
     def providers(self) -> dict[str, ProviderRow]:
         """Return the providers by role. Queries Redis."""
         own = {role for role, config in self.own.items() if config.auth_sealed}
-        providers = overview.rows_of(self.led_to, own=own)
+        providers = overview.rows_of(self.provider_of_role, own=own)
         return {role: provider for provider in providers for role in provider.roles}

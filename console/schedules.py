@@ -19,7 +19,17 @@ from django.urls import reverse
 
 from agents import configuration
 from console.internal_api import ApiForm, JsonField, Reply
-from console.page import ACTING, LOOKING, NOT_OFFERED, PageContext, Refused, number_in, page, refusal_of
+from console.page import (
+    ACTING,
+    LOOKING,
+    NOT_OFFERED,
+    PageContext,
+    Refused,
+    number_in,
+    page,
+    refusal_of,
+    text_in,
+)
 from pipelines import timing
 from pipelines.models import Firing, Pipeline, Schedule, ScheduleExecution
 from pipelines.models.schedule import FiringState, Overlap, Repeat
@@ -41,8 +51,8 @@ COMING = 5
 @page("schedules")
 def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The schedules, and a calendar of the coming weeks."""
-    search = request.GET.get("search", "").replace("\x00", "").strip()[:200]
-    found = listing(visit.tenant_id, search=search, shown=request.GET.get("shown", ""))
+    search, shown = text_in(request.GET, "search"), text_in(request.GET, "shown")
+    found = listing(visit.tenant_id, search=search, shown=shown)
     return visit.render("console/schedules/every.html", {"listing": found})
 
 
@@ -497,6 +507,7 @@ class ScheduleForm(ApiForm):
         "minute": HOURLY, "weekday": WEEKLY, "day": MONTHLY, "at": f"{DAILY} {WORKDAYS} {WEEKLY} {MONTHLY}", "minutes": EVERY,
         "moment": ONCE, "cron": CRON,
     }  # fmt: skip
+    chooser = "when"
 
     name = forms.CharField(max_length=200)
     target = forms.ChoiceField(label="Starts")
@@ -569,10 +580,7 @@ class ScheduleForm(ApiForm):
         return name
 
     def clean(self) -> dict[str, Any]:
-        cleaned = super().clean() or self.cleaned_data
-        for name, kinds in self.fits.items():
-            if cleaned.get("when") not in kinds.split():
-                self.errors.pop(name, None)  # the field is hidden and its value is not used
+        cleaned = super().clean()
         for name in _NEEDED.get(cleaned.get("when", ""), ()):
             if cleaned.get(name) in (None, "") and name not in self.errors:
                 self.add_error(name, "This field is required.")

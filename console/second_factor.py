@@ -53,7 +53,7 @@ NAME_LENGTH = 60
 RELYING_PARTY = "Orchestrator"
 
 
-def are_offered() -> bool:
+def are_passkeys_offered() -> bool:
     return bool(settings.ORCHESTRATOR_PASSKEY_ORIGIN)
 
 
@@ -80,19 +80,19 @@ def _read_challenge(request: HttpRequest) -> tuple[bytes, float]:
     return (bytes.fromhex(stored[0]), stored[1]) if stored else (b"", 0.0)
 
 
-def to_be_asked(person: Any, challenge: bytes) -> dict[str, Any]:
+def options_to_verify(person: Any, challenge: bytes) -> dict[str, Any]:
     """Return the browser's options for a sign-in with one of the person's passkeys."""
     import webauthn  # imported late, because the package is optional
     from webauthn.helpers import options_to_json_dict
 
     return options_to_json_dict(
         webauthn.generate_authentication_options(
-            rp_id=_host(), challenge=challenge, allow_credentials=_describe_passkeys(_of(person))
+            rp_id=_host(), challenge=challenge, allow_credentials=_describe_passkeys(_passkeys_of(person))
         )
     )
 
 
-def to_be_made(person: Any, challenge: bytes) -> dict[str, Any]:
+def options_to_create(person: Any, challenge: bytes) -> dict[str, Any]:
     """Return the browser's options for the creation of a passkey, on a device without one of the person."""
     import webauthn
     from webauthn.helpers import options_to_json_dict
@@ -104,12 +104,12 @@ def to_be_made(person: Any, challenge: bytes) -> dict[str, Any]:
             user_id=str(person.pk).encode(),
             user_name=person.get_username(),
             challenge=challenge,
-            exclude_credentials=_describe_passkeys(_of(person)),
+            exclude_credentials=_describe_passkeys(_passkeys_of(person)),
         )
     )
 
 
-def add(factor: SecondFactor, name: str, answer: str, challenge: bytes) -> bool:
+def store_passkey(factor: SecondFactor, name: str, answer: str, challenge: bytes) -> bool:
     """Store a passkey that a browser has created. Return whether it is valid, new and within the limit. The row of `factor` is locked."""
     import webauthn
     from webauthn.helpers.exceptions import WebAuthnException
@@ -118,7 +118,7 @@ def add(factor: SecondFactor, name: str, answer: str, challenge: bytes) -> bool:
         return False
     try:
         verified = webauthn.verify_registration_response(
-            credential=_read(answer),
+            credential=_parse_answer(answer),
             expected_challenge=challenge,
             expected_rp_id=_host(),
             expected_origin=settings.ORCHESTRATOR_PASSKEY_ORIGIN,
@@ -138,14 +138,14 @@ def add(factor: SecondFactor, name: str, answer: str, challenge: bytes) -> bool:
     return is_new
 
 
-def opens(person: Any, answer: str, challenge: bytes) -> bool:
+def verify_passkey(person: Any, answer: str, challenge: bytes) -> bool:
     """Return whether one of the person's passkeys has signed the challenge. A passkey can sign a challenge once."""
     import webauthn
     from webauthn.helpers.exceptions import WebAuthnException
 
     with transaction.atomic():
         try:
-            credential = _read(answer)
+            credential = _parse_answer(answer)
             passkey = (
                 Passkey.objects.select_for_update(of=("self",))
                 .filter(
@@ -170,14 +170,14 @@ def opens(person: Any, answer: str, challenge: bytes) -> bool:
         return True
 
 
-def _read(answer: str) -> dict[str, Any]:
+def _parse_answer(answer: str) -> dict[str, Any]:
     value = strict_json.loads(answer.encode(), max_bytes=ANSWER_BYTES, reject_duplicate_keys=True)
     if not isinstance(value, dict):
         raise ValueError("not an object")
     return value
 
 
-def _of(person: Any) -> Iterable[Passkey]:
+def _passkeys_of(person: Any) -> Iterable[Passkey]:
     return Passkey.objects.filter(factor_id=person.pk).order_by("created_at")
 
 
@@ -309,7 +309,7 @@ def add_passkey(
     with transaction.atomic():
         factor = _lock_factor(person)
         secret, left = _open_secret(factor)
-        if not _may_add(factor, proven) or not add(factor, name, answer, challenge):
+        if not _may_add(factor, proven) or not store_passkey(factor, name, answer, challenge):
             return False, ()
         return True, _keep_proven(factor, secret, left)
 
@@ -385,16 +385,16 @@ def _recovery_codes() -> tuple[str, ...]:
 
 
 def _seal(factor: SecondFactor, secret: bytes, codes: tuple[str, ...]) -> None:
-    holds = {"secret": base64.b32encode(secret).decode(), "codes": " ".join(codes)}
-    factor.secret_sealed = credentials.seal(holds, context=credentials.person_context(factor.pk))
+    fields = {"secret": base64.b32encode(secret).decode(), "codes": " ".join(codes)}
+    factor.secret_sealed = credentials.seal(fields, context=credentials.person_context(factor.pk))
 
 
 def _open_secret(factor: SecondFactor) -> tuple[bytes, tuple[str, ...]]:
     """Return the secret of the app, empty if there is none, and the recovery codes."""
     if factor.confirmed_at is None:
         return b"", ()
-    holds = credentials.unseal(factor.secret_sealed, context=credentials.person_context(factor.pk))
-    return base64.b32decode(holds["secret"]), tuple(holds["codes"].split())
+    fields = credentials.unseal(factor.secret_sealed, context=credentials.person_context(factor.pk))
+    return base64.b32decode(fields["secret"]), tuple(fields["codes"].split())
 
 
 # The page.
@@ -469,7 +469,7 @@ def _attempt(request: HttpRequest, person: Any) -> HttpResponse:
             "second_factor.locked", who, outcome="refused", retry_after=attempt.retry_after
         )
         return login_throttle.too_many(request, attempt.retry_after)
-    right, fresh = _proves(request, person)
+    right, fresh = _verify(request, person)
     if not right:
         login_throttle.note_sign_in("second_factor.failed", who, outcome="failed")
         is_passkey = "passkey" in request.POST or "new_passkey" in request.POST
@@ -489,15 +489,15 @@ def _attempt(request: HttpRequest, person: Any) -> HttpResponse:
     return HttpResponseRedirect(ADDRESS if added else _next(request))
 
 
-def _proves(request: HttpRequest, person: Any) -> tuple[bool, tuple[str, ...]]:
+def _verify(request: HttpRequest, person: Any) -> tuple[bool, tuple[str, ...]]:
     sent, proven = request.POST, _has_proven(request)
     if "passkey" not in sent and "new_passkey" not in sent:
         return verify(person, sent.get("code", ""), proven=proven, setting_up=_being_set_up(request, person))
     challenge = use_challenge(request)
-    if challenge is None or not are_offered():
+    if challenge is None or not are_passkeys_offered():
         return False, ()
     if "passkey" in sent:
-        return opens(person, sent["passkey"], challenge), ()
+        return verify_passkey(person, sent["passkey"], challenge), ()
     return add_passkey(person, sent.get("name", ""), sent["new_passkey"], challenge, proven=proven)
 
 
@@ -527,12 +527,12 @@ def _show_page(request: HttpRequest, *, complaint: str = "") -> HttpResponse:
         context["address"] = f"otpauth://totp/{ISSUER}:{quote(person.get_username())}?{urlencode(parameters)}"
         secret_as_text = base64.b32encode(new).decode()
         context["secret"] = " ".join(secret_as_text[at : at + 4] for at in range(0, len(secret_as_text), 4))
-    if are_offered():
+    if are_passkeys_offered():
         challenge = challenge_of(request)
         if context["passkeys"]:
-            context["to_be_asked"] = to_be_asked(person, challenge)
+            context["to_be_asked"] = options_to_verify(person, challenge)
         if may_change:
-            context["to_be_made"] = to_be_made(person, challenge)
+            context["to_be_made"] = options_to_create(person, challenge)
     return render(request, "console/second_factor.html", context, status=400 if complaint else 200)
 
 

@@ -13,7 +13,7 @@ from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.http import urlencode
 
-from console.page import PageContext, csv_of, page
+from console.page import PageContext, csv_of, page, text_in
 from pipelines.models import PipelineRun
 from tenants import clock, money
 from tenants.context import tenant_scope
@@ -258,9 +258,7 @@ class UsageFilter:
     def read(cls, query: Mapping[str, Any]) -> UsageFilter:
         """Parse a query string. Invalid days get a remark and are replaced by the last 30 days."""
         today = clock.now().date()
-        words = {
-            name: str(query.get(name, "")).replace("\x00", "").strip()[:200] for name in ("role", "pipeline")
-        }
+        words = {name: text_in(query, name) for name in ("role", "pipeline")}
         try:
             last = date.fromisoformat(str(query.get("to") or today))
             first = date.fromisoformat(str(query.get("from") or last - timedelta(days=USUAL_DAYS - 1)))

@@ -25,7 +25,7 @@ from agents import configuration
 from agents.models import Agent
 from console.activities.listing import filter_by
 from console.activities.query_language import QueryError, parse
-from console.page import ACTING, LOOKING, PageContext, page
+from console.page import ACTING, LOOKING, PageContext, page, text_in
 from tenants import audit
 from tenants.context import tenant_scope
 from tenants.models import Role
@@ -173,7 +173,7 @@ def _find_activities(tenant_id: UUID, query: str) -> QuerySet[Activity]:
 
 
 def _read(sent: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    action, reason = str(sent.get("action", "")), str(sent.get("reason", "")).replace("\x00", "").strip()
+    action, reason = str(sent.get("action", "")), text_in(sent, "reason", LONGEST_REASON + 1)
     if action not in WORDS:
         raise BadBulkRequest("Choose an action.")
     if len(reason) > LONGEST_REASON:

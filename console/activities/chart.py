@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from activities.selectors import Moment
 from activities.states import SETTLED, STATUSES, Status
-from console.labels import in_words, name_actor, past_tense
+from console.labels import in_words, name_actor, past_tense, text_of_event
 
 LANES = (("waits", "Waiting"), ("agent", "Agent"), ("people", "People"))
 LEFT, RIGHT, TOP = 78, 12, 8
@@ -237,8 +236,6 @@ def _join_segments(timeline: list[Segment], segment: Segment) -> list[Segment]:
 
 
 def _why(step: Moment) -> str:
-    detail: Mapping[str, Any] = step.facts["detail"]
-    text = next((detail[name] for name in _REASONS if isinstance(detail.get(name), str) and detail[name]), "")
-    verb = step.facts["verb"]
-    by = f"{name_actor(step.facts['actor'])} {past_tense(verb)}"
+    text = text_of_event(step.facts["detail"], _REASONS)
+    by = f"{name_actor(step.facts['actor'])} {past_tense(step.facts['verb'])}"
     return f"{by}: {text}"[:LONGEST_REASON] if text else by

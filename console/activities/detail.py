@@ -27,7 +27,7 @@ from agents.exceptions import AgentError
 from console.activities import chart
 from console.activities.chart import Segment, segments
 from console.inbox.detail import Reader, Source, Text
-from console.labels import band, cost_in, name_actor, past_tense
+from console.labels import band, cost_in, name_actor, past_tense, text_of_event, tokens_in
 from console.live import requested_parts
 from console.page import PageContext, Refused, number_in, page
 from tenants import clock
@@ -126,9 +126,7 @@ class Attempt:
 
     @property
     def tokens(self) -> int:
-        usage = self.moment.facts["usage"] or {}
-        counts = (usage.get("input_tokens"), usage.get("output_tokens"))
-        return sum(count for count in counts if isinstance(count, int))
+        return sum(tokens_in(self.moment.facts["usage"]))
 
     @property
     def error(self) -> str:
@@ -189,8 +187,7 @@ class WatchedRun:
     @property
     def tokens(self) -> tuple[int, int]:
         """Input and output tokens so far."""
-        usage = self.run.usage or {}
-        return int(usage.get("input_tokens") or 0), int(usage.get("output_tokens") or 0)
+        return tokens_in(self.run.usage)
 
     @property
     def cost(self) -> Decimal:
@@ -379,11 +376,8 @@ def entry_of(moment: Moment) -> Entry:
         )
     if moment.kind == "deadline":
         return Entry(moment.at, f"Deadline: {facts['deadline'].replace('_', ' ')}", facts["human_role"] or "")
-    facts_of_verb = facts["detail"]
-    names = ("reason", "message", "notes", "note")
-    more = next((facts_of_verb[name] for name in names if isinstance(facts_of_verb.get(name), str)), "")
-    what = past_tense(facts["verb"])
-    return Entry(moment.at, f"{name_actor(facts['actor'])} {what}", more)
+    more = text_of_event(facts["detail"], ("reason", "message", "notes", "note"))
+    return Entry(moment.at, f"{name_actor(facts['actor'])} {past_tense(facts['verb'])}", more)
 
 
 # The prompt and output of a run, side by side.

@@ -216,6 +216,7 @@ class NewActivityForm(ApiForm):
     fits: ClassVar[Mapping[str, str]] = {
         "human_role": PERSON, "is_approval_gate": PERSON, "content": "agent", "params": "agent", "requires_approval": "agent",
     }  # fmt: skip
+    chooser = "who"
 
     name = forms.CharField(max_length=200)
     who = forms.ChoiceField(label="Assignee")
@@ -248,12 +249,8 @@ class NewActivityForm(ApiForm):
         self.fields["who"].choices = [("Agents", roles), ("People", [(PERSON, "A person")])]  # type: ignore[attr-defined]
 
     def clean(self) -> dict[str, Any]:
-        cleaned = super().clean() or self.cleaned_data
-        is_person = cleaned.get("who") == PERSON
-        for name, kind in self.fits.items():
-            if (kind == PERSON) != is_person:
-                self.errors.pop(name, None)  # the field is hidden and its value is not used
-        if is_person and not cleaned.get("human_role"):
+        cleaned = super().clean()
+        if cleaned.get("who") == PERSON and not cleaned.get("human_role"):
             self.add_error("human_role", "This field is required.")
         return cleaned
 

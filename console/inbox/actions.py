@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -246,15 +247,21 @@ def approve_together(principal: Principal, chosen: Sequence[str]) -> list[Result
         results: dict[UUID, Result] = {}
         for item_id in sorted(versions, key=lambda pk: (str(known.get(pk, ("", ""))[1]), pk)):
             name = known.get(item_id, ("", None))[0]
-            results[item_id] = _approve_one(principal, item_id, versions[item_id], name)
+            approve = partial(_approve_one, principal, item_id, versions[item_id])
+            results[item_id] = result_of(item_id, name, approve)
     return [results[item_id] for item_id in versions]
 
 
-def _approve_one(principal: Principal, item_id: UUID, version: int, name: str) -> Result:
+def _approve_one(principal: Principal, item_id: UUID, version: int) -> Result:
+    with transaction.atomic(using=APP):
+        item = item_at_version(principal.tenant_id, item_id, version)
+        return Result(item_id, item.name, True, _do(principal, item, Answer("approve")))
+
+
+def result_of(item_id: UUID, name: str, act: Callable[[], Result]) -> Result:
+    """Return the result of an answer to one of several items. A failure has its reason."""
     try:
-        with transaction.atomic(using=APP):
-            item = item_at_version(principal.tenant_id, item_id, version)
-            return Result(item_id, name, True, _do(principal, item, Answer("approve")))
+        return act()
     except Http404:
         return Result(item_id, name, False, NO_SUCH_ITEM)
     except Refused as refusal:

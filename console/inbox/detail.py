@@ -34,7 +34,17 @@ from console.inbox import effects
 from console.inbox.actions import OPEN, Draft, Offer, draft_of, offer_actions
 from console.inbox.effects import About, Consequence, Place
 from console.inbox.listing import Timing, who_asks
-from console.labels import KINDS, band, cost_in, dollars, name_actor, outcome_label, past_tense
+from console.labels import (
+    KINDS,
+    band,
+    cost_in,
+    dollars,
+    name_actor,
+    outcome_label,
+    past_tense,
+    text_of_event,
+    tokens_in,
+)  # fmt: skip
 from pipelines.models import PipelineRun
 from tenants.context import tenant_scope
 from tenants.principals import Principal
@@ -262,9 +272,7 @@ def history_of(row: Any, subject: Any | None) -> list[HistoryEntry]:
 
 def _entry(event: Any, about: str) -> HistoryEntry:
     detail: Mapping[str, Any] = event.detail or {}
-    words = next(
-        (detail[name] for name in _TEXT_FIELDS if isinstance(detail.get(name), str) and detail[name]), ""
-    )
+    words = text_of_event(detail, _TEXT_FIELDS)
     did = past_tense(event.verb) + (" as edited" if detail.get("edited") else "")
     return HistoryEntry(event.at, event.verb, name_actor(event.actor), did, words[:LONGEST_WORDS], about)
 
@@ -361,14 +369,9 @@ def expense_of(line: Sequence[Any]) -> Expense | None:
     return Expense(
         runs=len(runs),
         failed=sum(status in ("failed", "stalled") for status, _ in runs),
-        tokens=sum(_tokens(usage) for _, usage in runs),
+        tokens=sum(sum(tokens_in(usage)) for _, usage in runs),
         dollars=dollars(cost) if cost else "",
     )
-
-
-def _tokens(usage: Any) -> int:
-    counts = [(usage or {}).get(name) for name in ("input_tokens", "output_tokens")]
-    return sum(count for count in counts if isinstance(count, int))
 
 
 # The texts to judge: the question, inputs, outputs, and the diff to the previous round's output.

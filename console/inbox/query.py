@@ -18,6 +18,7 @@ from activities.models import Activity, ActivityEvent, HeldAnswer
 from activities.selectors import KIND_OF_ITEM, OPEN_FOR_PEOPLE
 from activities.states import LinkKind
 from console.labels import KINDS
+from console.page import text_in
 from pipelines.models import PipelineRun
 from pipelines.subjects import subject_of
 from tenants.models import Role
@@ -49,10 +50,8 @@ class View:
             raise Http404
         if (kind and kind not in KINDS) or not page.isdecimal() or not 0 < int(page[:9]) <= MOST_PAGES:
             raise Http404
-        words = {name: str(query.get(name, "")).replace("\x00", "").strip() for name in ("role", "search")}
-        return cls(
-            tenant, kind, words["role"][:63], words["search"][:LONGEST_SEARCH], int(page), aside == "yes"
-        )
+        role, search = text_in(query, "role", 63), text_in(query, "search", LONGEST_SEARCH)
+        return cls(tenant, kind, role, search, int(page), aside == "yes")
 
     @property
     def address(self) -> str:

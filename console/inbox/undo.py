@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -86,18 +87,13 @@ def hold_together(principal: Principal, chosen: Sequence[str]) -> list[Result]:
         rows = Activity.objects.for_tenant(principal.tenant_id).filter(pk__in=versions)
         names = dict(rows.values_list("pk", "name"))
     return [
-        _hold_approval(principal, item_id, version, names.get(item_id, ""))
+        actions.result_of(
+            item_id,
+            names.get(item_id, ""),
+            partial(hold, principal, item_id, {"deed": "approve", "shown": version}),
+        )
         for item_id, version in versions.items()
     ]
-
-
-def _hold_approval(principal: Principal, item_id: UUID, version: int, name: str) -> Result:
-    try:
-        return hold(principal, item_id, {"deed": "approve", "shown": version})
-    except Http404:
-        return Result(item_id, name, False, actions.NO_SUCH_ITEM)
-    except Refused as refusal:
-        return Result(item_id, name, False, refusal.reason)
 
 
 def list_held(principal: Principal) -> list[PendingAnswer]:

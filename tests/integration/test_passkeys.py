@@ -142,13 +142,13 @@ def test_an_answer_that_is_sent_several_times_at_once_is_accepted_once(
     device.counts = counts
     add(sign_in(root), device)
     challenge = secrets.token_bytes(32)
-    answer = device.sign(second_factor.to_be_asked(root, challenge))
+    answer = device.sign(second_factor.options_to_verify(root, challenge))
     barrier = Barrier(4)
 
     def verify(_: int) -> bool:
         barrier.wait()
         try:
-            return second_factor.opens(root, answer, challenge)
+            return second_factor.verify_passkey(root, answer, challenge)
         finally:
             connections.close_all()
 
@@ -269,19 +269,19 @@ def test_an_answer_with_any_changed_byte_is_refused_without_an_error(
 ) -> None:
     factor = SecondFactor.objects.create(user=root, secret_sealed="")
     challenge = secrets.token_bytes(32)
-    attestation = json.loads(device.create_passkey(second_factor.to_be_made(root, challenge)))
+    attestation = json.loads(device.create_passkey(second_factor.options_to_create(root, challenge)))
     for changed in _changed(attestation, "attestationObject"):
         # Some changes only make another passkey, because model, counter, name and key are not signed.
-        second_factor.add(factor, "x", changed, challenge)
+        second_factor.store_passkey(factor, "x", changed, challenge)
     Passkey.objects.all().delete()
-    assert second_factor.add(factor, "Laptop", json.dumps(attestation), challenge)
+    assert second_factor.store_passkey(factor, "Laptop", json.dumps(attestation), challenge)
 
     challenge = secrets.token_bytes(32)
-    signed = json.loads(device.sign(second_factor.to_be_asked(root, challenge)))
+    signed = json.loads(device.sign(second_factor.options_to_verify(root, challenge)))
     for part in ("authenticatorData", "signature", "clientDataJSON"):
         for changed in _changed(signed, part):
-            assert not second_factor.opens(root, changed, challenge)
-    assert second_factor.opens(root, json.dumps(signed), challenge)
+            assert not second_factor.verify_passkey(root, changed, challenge)
+    assert second_factor.verify_passkey(root, json.dumps(signed), challenge)
 
 
 def _changed(answer: dict[str, Any], part: str) -> Iterator[str]:
