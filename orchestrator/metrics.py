@@ -46,7 +46,7 @@ PATIENCE_SECONDS = 5.0  # a scrape that takes longer would time out
 def metrics(request: HttpRequest) -> HttpResponse:
     """Return the metrics, always with status 200: what did not answer is missing, and `orchestrator_database_up` says so."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Figures(ask(PROBES, patience_seconds=PATIENCE_SECONDS)))
+    registry.register(Figures(ask((probe for probe, _ in SOURCES), patience_seconds=PATIENCE_SECONDS)))
     encode, content_type = choose_encoder(request.headers.get("Accept", ""))
     return HttpResponse(encode(registry), content_type=content_type)
 
@@ -61,14 +61,16 @@ class Figures(Collector):
         stats: QueueStats | None = self.answers["queue-stats"].value
         yield family("build_info", [((program_version(), platform.python_version()), 1)])
         yield single("database_up", int(stats is not None))
-        if stats is not None:
-            yield from _of_queues(stats)
-            yield from _of_workers(stats)
-            yield from _of_people(stats)
-            yield from _of_submissions(stats)
-        for name, describe in _METRICS_OF_PROBES.items():
-            if not self.answers[name].fault and self.answers[name].value is not None:
-                yield from describe(self.answers[name].value)
+        for probe, describe in SOURCES:
+            if (value := self.answers[probe.name].value) is not None:
+                yield from describe(value)
+
+
+def _of_queue_stats(figures: QueueStats) -> Iterator[Metric]:
+    yield from _of_queues(figures)
+    yield from _of_workers(figures)
+    yield from _of_people(figures)
+    yield from _of_submissions(figures)
 
 
 def _of_queues(figures: QueueStats) -> Iterator[Metric]:
@@ -127,22 +129,6 @@ def _of_granted(granted: Mapping[str, GrantedWork]) -> Iterator[Metric]:
     )
 
 
-def _of_messages(lengths: Mapping[str, int]) -> Iterator[Metric]:
-    yield family("broker_messages", (((queue,), length) for queue, length in lengths.items()))
-
-
-def _of_providers(states: Mapping[tuple[str, str], int]) -> Iterator[Metric]:
-    yield family("providers", states.items())
-
-
-def _of_dead_letters(letters: Mapping[tuple[str, str, str], int]) -> Iterator[Metric]:
-    yield family("dead_letters", letters.items())
-
-
-def _of_admission(is_open: bool) -> Iterator[Metric]:
-    yield single("admission_open", int(is_open))
-
-
 def _of_invariants(last_check: tuple[float, Mapping[str, int]]) -> Iterator[Metric]:
     at, violations = last_check
     yield family(
@@ -163,19 +149,6 @@ def _of_upkeep(upkeep: Upkeep) -> Iterator[Metric]:
     yield family("system_job_duration_seconds", (((job.name,), job.duration) for job in jobs))
     yield family("system_job_lag_seconds", (((job.name,), job.lag) for job in jobs))
     yield family("system_job_failures", (((job.name,), job.failures) for job in jobs))
-
-
-#: By probe, the function that turns its answer into metrics.
-_METRICS_OF_PROBES: dict[str, Callable[[Any], Iterator[Metric]]] = {
-    "counters": _of_counters,
-    "granted": _of_granted,
-    "messages": _of_messages,
-    "providers": _of_providers,
-    "dead-letters": _of_dead_letters,
-    "admission-open": _of_admission,
-    "invariants": _of_invariants,
-    "upkeep": _of_upkeep,
-}
 
 
 # Samples of the metrics in the catalogue.
@@ -315,7 +288,7 @@ def _queue_stats() -> QueueStats:
         return queue_stats.stats_of_queues()
 
 
-def _messages() -> dict[str, int]:
+def _messages() -> dict[Labels, int]:
     """Return the number of messages in each Celery queue, or nothing if the broker is not Redis. Raises `RedisError`."""
     client = redis.broker()
     if client is None:
@@ -326,7 +299,7 @@ def _messages() -> dict[str, int]:
     pipeline = client.pipeline(transaction=False)
     for name in names:
         pipeline.llen(name)
-    return dict(zip(names, pipeline.execute(), strict=True))
+    return {(name,): length for name, length in zip(names, pipeline.execute(), strict=True)}
 
 
 def _dead_letters() -> dict[tuple[str, str, str], int]:
@@ -339,14 +312,18 @@ def _providers() -> dict[tuple[str, str], int]:
     return dict(Counter((provider.adapter, provider.state) for provider in overview.of_platform()))
 
 
-PROBES = (
-    Probe("queue-stats", _queue_stats),
-    Probe("counters", counters.read_counters),
-    Probe("granted", queue_stats.read_granted),
-    Probe("messages", _messages),
-    Probe("providers", _providers),
-    Probe("dead-letters", _dead_letters),
-    Probe("admission-open", queue_stats.admission_is_open),
-    Probe("invariants", invariants.last_known),
-    Probe("upkeep", job_records.read_jobs),
+#: Each probe with the function that turns its answer into metrics.
+SOURCES: tuple[tuple[Probe, Callable[[Any], Iterable[Metric]]], ...] = (
+    (Probe("queue-stats", _queue_stats), _of_queue_stats),
+    (Probe("counters", counters.read_counters), _of_counters),
+    (Probe("granted", queue_stats.read_granted), _of_granted),
+    (Probe("messages", _messages), lambda lengths: [family("broker_messages", lengths.items())]),
+    (Probe("providers", _providers), lambda states: [family("providers", states.items())]),
+    (Probe("dead-letters", _dead_letters), lambda letters: [family("dead_letters", letters.items())]),
+    (
+        Probe("admission-open", queue_stats.admission_is_open),
+        lambda is_open: [single("admission_open", int(is_open))],
+    ),
+    (Probe("invariants", invariants.last_known), _of_invariants),
+    (Probe("upkeep", job_records.read_jobs), _of_upkeep),
 )

@@ -40,10 +40,14 @@ NOWHERE = 1  # a port on which nothing listens
 @pytest.fixture(autouse=True)
 def fresh_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replaces the probes, so that no test waits for those of another."""
-    for module in (health, metrics):
-        monkeypatch.setattr(
-            module, "PROBES", tuple(Probe(probe.name, probe.question) for probe in module.PROBES)
-        )
+
+    def fresh(probe: Probe) -> Probe:
+        return Probe(probe.name, probe.question)
+
+    monkeypatch.setattr(health, "PROBES", tuple(map(fresh, health.PROBES)))
+    monkeypatch.setattr(
+        metrics, "SOURCES", tuple((fresh(probe), describe) for probe, describe in metrics.SOURCES)
+    )
 
 
 @pytest.fixture

@@ -53,11 +53,11 @@ def long_history(engine: Engine, tenant: Tenant) -> Iterator[Tenant]:
 
 def test_a_scrape_takes_twelve_statements_and_scans_no_long_table(long_history: Tenant) -> None:
     with recorded_statements(SYSTEM) as statements:
-        for probe in metrics.PROBES:
+        for probe, _ in metrics.SOURCES:
             probe.question()
 
     assert len(statements) == 12
-    (blog,) = (role for role in metrics.PROBES[0].question().roles if role.role == "blog-writer")
+    (blog,) = (role for role in metrics.SOURCES[0][0].question().roles if role.role == "blog-writer")
     assert (blog.depth, blog.running) == (20, 0)
     scans = [
         (sql, scan)
