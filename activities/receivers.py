@@ -49,7 +49,7 @@ def connect() -> None:
     health_changed.connect(alert_agent_health, dispatch_uid="activities.tell_of_agent_health")
     registry.provide_references("activities", SOURCE)
     owned_ids.provide("output", selectors.outputs_that_exist)
-    owned_ids.provide("activity", selectors.activities_that_exist)
+    owned_ids.provide("activity", owned_ids.rows_of(Activity))
 
 
 def enforce_pauses(sender: Any, **kwargs: Any) -> None:

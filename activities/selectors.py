@@ -184,11 +184,6 @@ def outputs_that_exist(tenant_id: UUID, ids: Collection[UUID]) -> set[UUID]:
     return existing
 
 
-def activities_that_exist(tenant_id: UUID, ids: Collection[UUID]) -> set[UUID]:
-    """Return those of the ids that are activities of the tenant."""
-    return set(Activity.objects.for_tenant(tenant_id).filter(pk__in=ids).values_list("pk", flat=True))
-
-
 @dataclass(frozen=True, slots=True)
 class Moment:
     """One entry of a timeline. `order` sorts entries of the same time; `row` is the row of a run, for callers that display more of it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 from uuid import UUID
 
@@ -43,8 +42,8 @@ def connect() -> None:
     scheduling_resumed.connect(miss_times_of_all, dispatch_uid="pipelines.times_of_all")
     tenant_changed.connect(update_monthly_job, dispatch_uid="pipelines.monthly_job")
     registry.provide_references("pipelines", references.SOURCE)
-    owned_ids.provide("deliverable", find_deliverables)
-    owned_ids.provide("pipeline", find_pipelines)
+    owned_ids.provide("deliverable", owned_ids.rows_of(Deliverable))
+    owned_ids.provide("pipeline", owned_ids.rows_of(Pipeline))
 
 
 def advance_run_of_activity(sender: Any, *, activity: Any, **kwargs: Any) -> None:
@@ -81,14 +80,6 @@ def list_revisable_work(sender: Any, *, tenant_id: UUID, activity_ids: Any, **kw
 
 def list_planned_roles(sender: Any, *, activity: Any, **kwargs: Any) -> frozenset[str] | None:
     return versions.list_planned_roles(activity)
-
-
-def find_deliverables(tenant_id: UUID, ids: Collection[UUID]) -> Collection[UUID]:
-    return set(Deliverable.objects.for_tenant(tenant_id).filter(pk__in=ids).values_list("pk", flat=True))
-
-
-def find_pipelines(tenant_id: UUID, ids: Collection[UUID]) -> Collection[UUID]:
-    return set(Pipeline.objects.for_tenant(tenant_id).filter(pk__in=ids).values_list("pk", flat=True))
 
 
 def update_monthly_job(sender: Any, *, tenant: Any, **kwargs: Any) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from uuid import UUID
 
+from tenants.models.base import TenantOwned
+
 #: Returns those of the ids that exist at the tenant. Called in the tenant's `tenant_scope`.
 Finder = Callable[[UUID, Collection[UUID]], Collection[UUID]]
 
@@ -18,6 +20,16 @@ _finders: dict[str, Finder] = {}
 def provide(kind: str, finder: Finder) -> None:
     """Register how objects of this kind, such as "deliverable", are found. A finder of the same kind is replaced."""
     _finders[kind] = finder
+
+
+def rows_of(model: type[TenantOwned]) -> Finder:
+    """Return the finder for objects that are rows of a model."""
+
+    def find(tenant_id: UUID, ids: Collection[UUID]) -> Collection[UUID]:
+        rows = model._default_manager.filter(tenant_id=tenant_id, pk__in=ids)
+        return set(rows.values_list("pk", flat=True))
+
+    return find
 
 
 def errors_of(tenant_id: UUID, kind: str, ids: Mapping[str, UUID | None]) -> list[tuple[str, str]]:
