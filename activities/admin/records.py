@@ -38,7 +38,7 @@ from activities.models import (
     WorkerProcess,
 )
 from tenants import clock
-from tenants.admin.bases import NOTHING, RecordAdmin, badge, badge_of, link_of, link_to
+from tenants.admin.bases import NOTHING, RecordAdmin, badge, badge_of, link_of, link_to, seconds_of
 
 MOST_ROLES = 3  # of a worker process, in a list
 
@@ -237,13 +237,18 @@ class SystemJobAdmin(RecordAdmin):
 
     ordering = ("name",)
     list_display = (
-        "name", "state", "period_seconds", "started_at", "duration_seconds", "lag_seconds", "failures", "error", "owner", "budget_seconds",
+        "name", "state", "period", "started_at", "duration", "lag", "failures", "error", "owner", "budget",
     )  # fmt: skip
     search_fields = ("name", "owner")
     fields = (
-        "name", "owner", "state", "period_seconds", "budget_seconds", "started_at", "finished_at", "succeeded_at", "duration_seconds",
-        "lag_seconds", "failures", "error", "epoch",
+        "name", "owner", "state", "period", "budget", "started_at", "finished_at", "succeeded_at", "duration", "lag", "failures", "error",
+        "epoch",
     )  # fmt: skip
+
+    period = seconds_of("period_seconds", "Period")
+    budget = seconds_of("budget_seconds", "Time limit of a statement")
+    duration = seconds_of("duration_seconds", "Duration")
+    lag = seconds_of("lag_seconds", "Delay")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[SystemJob]:
         def seconds_since(moment: Any) -> Extract:

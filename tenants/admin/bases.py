@@ -434,6 +434,13 @@ def json_of(column: str, title: str) -> Any:
     )
 
 
+def seconds_of(column: str, title: str) -> Any:
+    """Return a field with the seconds in the column, to the millisecond."""
+    return _column_of(
+        column, title, lambda row, value: format_html("{} s", f"{value:.3f}".rstrip("0").rstrip("."))
+    )
+
+
 def _column_of(column: str, title: str, render: Callable[[Any, Any], SafeString]) -> Any:
     @display(description=title)
     def field(admin: Any, row: Any) -> SafeString:
