@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from django import forms
 from django.contrib import admin, messages
+from django.core.exceptions import ValidationError
 from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse, HttpResponseForbidden, HttpResponseRedirect
 from django.template.loader import render_to_string
@@ -88,7 +90,7 @@ class ScheduleForm(forms.ModelForm):
     )
     retry_max_attempts = forms.IntegerField(required=False, label="Attempts", widget=_number(min=1, max=50))
     retry_strategy = forms.ChoiceField(
-        required=False, label="Delay grows", choices=STRATEGIES, widget=UnfoldAdminSelectWidget
+        required=False, label="Backoff", choices=STRATEGIES, widget=UnfoldAdminSelectWidget
     )
     retry_base_seconds = forms.FloatField(
         required=False, label="First delay (s)", widget=_number(min=0, step="any")
@@ -96,7 +98,7 @@ class ScheduleForm(forms.ModelForm):
     retry_max_seconds = forms.FloatField(
         required=False, label="Longest delay (s)", widget=_number(min=0, step="any")
     )
-    retry_multiplier = forms.FloatField(required=False, label="Factor", widget=_number(min=1, step="any"))
+    retry_multiplier = forms.FloatField(required=False, label="Multiplier", widget=_number(min=1, step="any"))
     retry_jitter = forms.FloatField(
         required=False, label="Jitter of the delay", widget=_number(min=0, max=1, step="any")
     )
@@ -264,7 +266,8 @@ SECTIONS = (
                 ("repeat", "timezone"),
                 ("cron", "interval_ms"),
                 ("start_at", "end_at"),
-                ("dst_gap", "dst_fold", "jitter_seconds"),
+                ("dst_gap", "dst_fold"),
+                "jitter_seconds",
             )
         },
     ),
@@ -319,6 +322,14 @@ class ScheduleAdmin(SwitchedAdmin):
         is_read_only = obj is not None and not self.has_change_permission(request, obj)
         return COLUMNS if is_read_only else super().get_fieldsets(request, obj)
 
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        """Times are in the tenant's time zone, if the tenant is known."""
+        initial: dict[str, Any] = super().get_changeform_initial_data(request)
+        with suppress(ValidationError):  # the address may name anything as its tenant
+            tenant = Tenant.objects.filter(pk=initial.get("tenant")).first()
+            initial |= {"timezone": tenant.timezone} if tenant else {}
+        return initial
+
     def get_queryset(self, request: HttpRequest) -> QuerySet[Schedule]:
         newest = ScheduleExecution.objects.filter(schedule_id=OuterRef("pk")).order_by("-started_at")
         return super().get_queryset(request).annotate(last_status=Subquery(newest.values("status")[:1]))
@@ -333,7 +344,7 @@ class ScheduleAdmin(SwitchedAdmin):
             return HttpResponseForbidden()
         return HttpResponse(render_to_string("admin/pipelines/schedule/preview.html", preview_of(request)))
 
-    @display(description="Forecast")
+    @display(description="Times and jobs")
     def preview(self, schedule: Schedule) -> SafeString:
         saved_id = "" if schedule._state.adding else schedule.pk
         return format_html(

@@ -246,6 +246,12 @@ class PlatformAdmin(Audited, ScopedPermissions, ModelAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return (*self.readonly_fields, *self.fixed_fields) if obj else self.readonly_fields
 
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        """The form of a new row of a tenant begins with the person's tenant, if they administer only one."""
+        initial: dict[str, Any] = super().get_changeform_initial_data(request)
+        administered = admin_scope.of_request(request).writes
+        return {"tenant": str(next(iter(administered))), **initial} if len(administered) == 1 else initial
+
     def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
         return self.inlines if obj else ()
 

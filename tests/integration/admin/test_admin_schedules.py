@@ -13,10 +13,11 @@ from django.test import Client
 from pipelines import versions
 from pipelines.models import Firing, Pipeline, Schedule, ScheduleExecution
 from pipelines.schedules import editing, system_jobs
-from tenants.context import tenant_scope
-from tenants.models import Tenant
+from tenants.context import system_scope, tenant_scope
+from tenants.models import Membership, Tenant
 from tests.browsing import list_url, messages_of, no_inlines, page_url, run_action, visible_text
 from tests.engine import Engine
+from tests.superusers import browser_of
 from tests.tickers import body, tickers
 
 PREVIEW = "/admin/pipelines/schedule/preview/"
@@ -69,6 +70,29 @@ def test_a_schedule_can_be_added(acme: Tenant, root: Client) -> None:
         "Daily", "0 8 * * *", {"topic": "bees"}, {"max_attempts": 5}, 60, "user:root",
     )  # fmt: skip
     assert schedule.next_run_at is not None
+
+
+def test_a_new_schedule_begins_with_the_only_tenant_of_a_person_and_its_time_zone(
+    acme: Tenant, other_tenant: Tenant
+) -> None:
+    with system_scope():
+        Tenant.objects.filter(pk__in=(acme.pk, other_tenant.pk)).update(timezone="Asia/Tokyo")
+
+    def begins_with(*tenants: Tenant, query: str = "") -> tuple[object, object]:
+        name = f"admin of {len(tenants)}"
+        user, _ = User.objects.get_or_create(username=name)
+        for each in tenants:
+            with tenant_scope(each.pk):
+                Membership.objects.get_or_create(tenant=each, user=user, role="admin")
+        page = browser_of(user).get(f"{list_url(Schedule)}add/{query}")
+        fields = page.context["adminform"].form
+        return str(fields["tenant"].value()), fields["timezone"].value()
+
+    assert begins_with(acme) == (str(acme.pk), "Asia/Tokyo")
+    both = (acme, other_tenant)
+    assert begins_with(*both) == ("None", "America/New_York")
+    assert begins_with(*both, query=f"?tenant={other_tenant.pk}") == (str(other_tenant.pk), "Asia/Tokyo")
+    assert begins_with(*both, query="?tenant=nonsense") == ("nonsense", "America/New_York")
 
 
 def test_saving_an_unchanged_form_makes_no_new_version(daily: Schedule, root: Client) -> None:
