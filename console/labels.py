@@ -155,8 +155,12 @@ def tone_of(state: str) -> str:
     return known[0] if known else _TONE_OF.get(str(state), "off")
 
 
+#: States whose label is the word of the button, which the API calls otherwise.
+_WORDS = {"replayed": "retried"}
+
+
 def words_of(state: str) -> str:
-    return str(state).replace("_", " ")
+    return _WORDS.get(str(state), str(state).replace("_", " "))
 
 
 # Durations in words.

@@ -97,7 +97,7 @@ def test_the_history_shows_the_outcome_of_a_replay(
     engine.drain()
 
     assert "3 succeeded" in visible_text(ann.get(address))
-    assert "user:ann replayed 3 3 succeeded" in visible_text(ann.get(LETTERS))
+    assert "ann retried 3 3 succeeded" in visible_text(ann.get(LETTERS))
 
 
 def test_one_failure_is_retried_once(
