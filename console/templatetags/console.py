@@ -39,6 +39,13 @@ LONGEST_JSON = 600
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 
 
+@register.filter
+def wall_time(moment: str) -> str:
+    """Return an ISO time of the API with its weekday, as in lists of next times: `Mon 2026-11-30 08:00 UTC+01:00`."""
+    at = datetime.fromisoformat(moment)
+    return f"{at:%a %Y-%m-%d %H:%M:%S %Z}" if at.second else f"{at:%a %Y-%m-%d %H:%M %Z}"
+
+
 @register.simple_tag(takes_context=True)
 def address(context: template.Context, name: str, *args: Any, **query: Any) -> str:
     """Return the address of a page for the current tenant; keyword arguments are added to its query."""
