@@ -135,7 +135,7 @@ class Amount(serializers.Field[Any, Any, Any, Any]):
     """An exact decimal from 0: a JSON number, or the same as text for those whose numbers lose cents. At most twelve places."""
 
     default_error_messages = {
-        "invalid": "must be a number, or a decimal as text",
+        "invalid": "must be a number, such as 12.50",
         "range": "must be from 0 to {most}",
         "places": "must have at most 12 decimal places",
     }

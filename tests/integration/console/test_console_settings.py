@@ -104,6 +104,14 @@ def test_errors_of_the_api_keep_their_capitals(tenant: Tenant, boss: Person) -> 
     assert "SEO" in error
 
 
+def test_an_invalid_amount_is_explained_without_words_of_the_api(boss: Person) -> None:
+    form = forms_of(boss.get(f"{SETTINGS}budgets/"))["new"]
+
+    page = form.send(boss.browser, name="March", cap="five", period="month")
+
+    assert page.context["form"].errors["cap"] == ["Must be a number, such as 12.50"]
+
+
 @pytest.mark.parametrize(("part", "form"), [("", "members"), ("tokens/", "tokens")])
 def test_the_enter_key_in_one_row_presses_no_button_of_another(
     part: str, form: str, tenant: Tenant, boss: Person
