@@ -146,10 +146,14 @@
   }, 1000);
   const loadedAt = Date.now();
 
-  // A button that asks for confirmation: <button data-confirm="Cancel it?">.
+  // A button that asks for confirmation: <button data-confirm="Cancel it?">. The answer replaces the checkbox for browsers without scripts.
+  document.querySelectorAll("[data-unscripted]").forEach((one) => { one.hidden = true; });
   document.addEventListener("click", (event) => {
     const button = event.target instanceof Element && event.target.closest("[data-confirm]");
-    if (button && !window.confirm(button.dataset.confirm)) event.preventDefault();
+    if (!button) return;
+    const checkbox = button.form && button.form.elements.sure;
+    if (!window.confirm(button.dataset.confirm)) event.preventDefault();
+    else if (checkbox) checkbox.checked = true;
   });
 
   document.addEventListener("htmx:afterSettle", listen); // the new content may have the first live part

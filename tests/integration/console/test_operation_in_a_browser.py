@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tenants import tokens
+from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests import pages
 from tests.console_user import Person
@@ -68,6 +70,38 @@ def test_an_irreversible_action_asks_and_can_be_declined(tenant: Tenant, screen:
     screen.get_by_role("button", name="Pause everything").click()
 
     assert "All work of this tenant is paused" not in screen.inner_text("main")
+
+
+def test_everything_is_resumed_at_the_top_of_the_page(tenant: Tenant, screen: Any) -> None:
+    screen.goto("/queues/")
+    screen.get_by_text("Pause all work").click()
+    screen.once("dialog", lambda dialog: dialog.accept())
+    screen.get_by_role("button", name="Pause everything").click()
+
+    screen.get_by_text("All work of this tenant is paused").wait_for()
+    button = screen.get_by_role("button", name="Resume everything")
+    assert button.bounding_box()["y"] < screen.locator("table").bounding_box()["y"]
+    button.click()
+
+    screen.get_by_text("Resumed: all work").wait_for()
+
+
+def test_a_token_is_revoked_after_one_confirmation(tenant: Tenant, screen: Any) -> None:
+    token, _ = tokens.create(tenant, "viewer", "program")
+    screen.goto("/settings/tokens/")
+    assert not screen.get_by_role("checkbox").is_visible()
+    row = screen.get_by_role("row", name="program")
+
+    screen.once("dialog", lambda dialog: dialog.dismiss())
+    row.get_by_role("button", name="Revoke").click()
+    assert row.get_by_text("active").is_visible()
+    screen.once("dialog", lambda dialog: dialog.accept())
+    row.get_by_role("button", name="Revoke").click()
+
+    row.get_by_text("revoked").wait_for()
+    with tenant_scope(tenant.pk):
+        token.refresh_from_db()
+    assert token.revoked_at
 
 
 def test_every_page_fits_on_a_phone(engine: Engine, tenant: Tenant, screen: Any) -> None:
