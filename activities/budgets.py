@@ -322,14 +322,17 @@ def _choose_waiting(tenant_id: UUID, budget_id: UUID) -> list[UUID]:
         budget = rows.filter(pk=budget_id).first()
         if budget is None:
             return []
-        if budget.deleted_at is None:
-            money.roll(budget)
-            budget.save()
-        queue = BudgetWait.objects.for_tenant(tenant_id).filter(budget_id=budget_id)
-        first = list(queue.order_by("priority", "since").values_list("activity_id", "amount")[:AT_ONCE])
-    if budget.deleted_at is not None:
-        return [activity_id for activity_id, _ in first]
-    room, fitting = budget.cap - budget.spent - budget.reserved, []
+        queue = (
+            BudgetWait.objects.for_tenant(tenant_id).filter(budget_id=budget_id).order_by("priority", "since")
+        )
+        if budget.deleted_at is not None:
+            return list(queue.values_list("activity_id", flat=True)[:AT_ONCE])
+        money.roll(budget)
+        budget.save()
+        room = budget.cap - budget.spent - budget.reserved
+        # What does not fit must not fill the page, or it would hold back what fits.
+        first = list(queue.filter(amount__lte=room).values_list("activity_id", "amount")[:AT_ONCE])
+    fitting = []
     for activity_id, amount in first:
         if amount <= room and room > 0:
             room -= amount

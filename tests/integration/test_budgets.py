@@ -197,6 +197,25 @@ def test_a_budget_releases_the_most_urgent_work_first_and_then_the_oldest(
     assert (engine.status(acme, urgent), engine.status(acme, late)) == ("done", "created")
 
 
+def test_work_that_fits_continues_past_more_work_than_one_pass_reads_that_does_not(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(activity_budgets, "AT_ONCE", 2)
+    budget = make_budget(acme, "0", estimate=None)
+    with with_options(estimate_usd=5):
+        engine.submit(acme, count=2)
+        engine.drain()
+    (fits,) = engine.submit(acme)
+    engine.drain()
+    engine.agent.behaviour = complete_at_cost("0.05")
+
+    money.change_budget(acme.pk, budget.pk, {"cap": Decimal(1)})
+    release_waiting_work(engine)
+    engine.drain()
+
+    assert engine.status(acme, fits) == "done"
+
+
 def test_released_reservations_release_waiting_work(engine: Engine, acme: Tenant) -> None:
     make_budget(acme, "0.30")
     run = accept_run(engine, acme)
