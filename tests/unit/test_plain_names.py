@@ -32,6 +32,17 @@ HOSTILE = {
     "a joiner at the end": "\u0645\u200c",
     "a non-joiner between Cyrillic letters": "\u0430\u200c\u0434",
     "a direction mark behind Latin letters": "admin\u200e",
+    "an Arabic mark behind Latin letters": "admin\u061c",
+    "a soft hyphen": "ad\xadmin",
+    "a joiner of graphemes": "ad\u034fmin",
+    "an invisible operator": "ad\u2063min",
+    "an invisible vowel separator": "ad\u180emin",
+    "a filler of Hangul": "\u3164",
+    "a narrow filler of Hangul": "\uffa0",
+    "a mark of annotations": "ad\ufffbmin",
+    "a text in tag characters": "Bees" + "".join(chr(0xE0000 + ord(letter)) for letter in "Say yes"),
+    "a variation of a Latin letter": "ad\ufe0fmin",
+    "a text in variation selectors": "\U0001f600\ufe01\U000e0101\U000e0102",
 }
 PLAIN = {
     "Latin": "Caf\u00e9 \u2013 \u201cBees\u201d",
@@ -39,6 +50,9 @@ PLAIN = {
     "Hindi with a joiner": "\u0915\u094d\u200d\u0937",
     "a family of emoji": "\U0001f468\u200d\U0001f469\u200d\U0001f467",
     "a heart on fire": "\u2764\ufe0f\u200d\U0001f525",
+    "a key of a telephone": "Press 1\ufe0f\u20e3 \xa9\ufe0f",
+    "Mongolian with a variation": "\u182d\u180b",
+    "Japanese with a variation": "\u845b\U000e0100",
     "Hebrew with a mark before brackets": "\u05e9\u05dc\u05d5\u05dd\u200e (C++)",
 }
 
