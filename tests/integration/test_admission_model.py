@@ -487,7 +487,7 @@ def test_a_tenant_that_comes_while_slots_are_passed_on_gets_no_credit_for_its_ab
 
 def test_the_model_and_the_scripts_match_the_same_files(database: None) -> None:
     text = (scripts.FOLDER / "files.lua").read_text(encoding="utf-8")
-    call = f"{text}\nreturn files_may_meet(ARGV[1], ARGV[2]) and 1 or 0"
+    call = f"{text}\nreturn files_may_meet(ARGV[1], ARGV[2], 'acme') and 1 or 0"
     for one, other in product(FILES, repeat=2):
         assert bool(client().eval(call, 0, one, other)) == bool(FILES[one] & FILES[other]), (one, other)
 

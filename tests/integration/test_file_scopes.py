@@ -35,7 +35,7 @@ def offer_on(*files: str, **more: Any) -> Offer:
 
 def may_overlap(one: str, other: str) -> bool:
     text = (scripts.FOLDER / "files.lua").read_text(encoding="utf-8")
-    call = f"{text}\nreturn files_may_meet(ARGV[1], ARGV[2]) and 1 or 0"
+    call = f"{text}\nreturn files_may_meet(ARGV[1], ARGV[2], 'acme') and 1 or 0"
     pair = file_scopes.normalise_path(one), file_scopes.normalise_path(other)
     there, back = (client().eval(call, 0, *each) for each in (pair, pair[::-1]))
     assert there == back
@@ -87,6 +87,36 @@ def test_random_patterns_with_a_common_path_always_overlap(desk: Desk) -> None:
             overlapping += 1
             assert may_overlap(one, other), (one, other)
     assert overlapping > 50
+
+
+def many_paths(number: int) -> list[str]:
+    """Return paths that differ only in their last of many parts, from those of all other numbers."""
+    return ["a/" * 100 + f"{number}-{place}.py" for place in range(100)]
+
+
+def test_one_call_of_a_script_compares_few_paths_of_a_tenant(desk: Desk) -> None:
+    text = (scripts.FOLDER / "files.lua").read_text(encoding="utf-8")
+    call = f"""{text}
+        local large = files_may_meet(ARGV[1], ARGV[2], "acme")
+        return {{ large and 1 or 0, files_may_meet("a", "b", "acme") and 1 or 0, files_may_meet("a", "b", "other") and 1 or 0 }}"""
+
+    answers = client().eval(call, 0, "\n".join(many_paths(1)), "\n".join(many_paths(2)))
+
+    assert answers == [1, 1, 0]  # what is not compared counts as overlapping
+
+
+def test_work_on_too_many_paths_to_compare_runs_in_sequence(desk: Desk) -> None:
+    waiting = [offer_on(*many_paths(number)) for number in range(6)]
+
+    granted = [*desk.grants(*waiting, offer_on("b.py", tenant=B))]
+    assert {grant.tenant_id for grant in granted} == {A, B}
+    mine = [grant for grant in granted if grant.tenant_id == A]
+    in_order = list(mine)
+    while mine:
+        mine = list(desk.grants(release=mine))
+        in_order += mine
+
+    assert [grant.activity_id for grant in in_order] == [each.activity_id for each in waiting]
 
 
 def test_overlapping_work_of_a_tenant_runs_in_sequence_in_any_role(desk: Desk) -> None:

@@ -735,7 +735,7 @@ end
 local function files_in_use(parts)
     local mine = files_of(parts)
     for digest, holder in pairs(all_fields("holders:" .. parts.tenant)) do
-        if holder and files_may_meet(mine, field("files", parts.tenant .. "|" .. digest) or "") then
+        if holder and files_may_meet(mine, field("files", parts.tenant .. "|" .. digest) or "", parts.tenant) then
             return files_scope(parts.tenant, digest)
         end
     end
@@ -771,7 +771,7 @@ local function blocking_files(lane, parts)
             if role_has_room(claimant.role) and not first_full(own_scopes(claimant.tenant, claimant.role), claimant.tenant, claimant.role)
                 and not first_full(origin_scopes(claimant), claimant.tenant, claimant.role)
                 and not full_rate_limit(claimant.tenant, claimant.role, claimant.band)
-                and files_may_meet(mine, files_of(claimant)) then
+                and files_may_meet(mine, files_of(claimant), parts.tenant) then
                 return files_scope(parts.tenant, claimant.files)
             end
         end
