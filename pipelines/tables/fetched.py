@@ -33,7 +33,7 @@ from tenants import strict_json
 from tenants.context import tenant_scope
 from tenants.wording import describe_count
 
-MOST_VALUES_PER_ROW = 200  # of JSON; a table has a hundred fields at most
+MOST_VALUES_PER_ROW = 200  # a table has a hundred fields at most
 
 LINE = "line"  # of a CSV, whose values are texts
 Numbered = Generator[tuple[str, Mapping[str, Any]]]  # rows with their place, as in "line 5" or "row 5"
@@ -169,6 +169,8 @@ def _header(names: list[str]) -> list[str]:
     fields = [name.strip() for name in names]
     if not any(fields):
         raise BadTable("line 1 must name the fields")
+    if len(fields) > MOST_VALUES_PER_ROW:
+        raise BadTable(f"line 1 names more than {MOST_VALUES_PER_ROW} fields")
     if twice := next((name for name in fields if fields.count(name) > 1), None):
         raise BadTable(f"line 1 names the field {twice!r} twice")
     return fields

@@ -132,6 +132,7 @@ def test_values_of_csv_get_the_types_of_their_fields(api: Any) -> None:
     [
         ("\n", "line 1 must name the fields"),
         ("id,id\n1,2\n", "line 1 names the field 'id' twice"),
+        (",".join(map(str, range(201))), "line 1 names more than 200 fields"),
         ("id,price\na,1\nb\n", "line 3 has 1 value, and the header 2 values"),
         ('id,price\na,"1\n2\n', "line 2 is not CSV"),
         (b"id,price\n\xff,1\n", "not UTF-8"),
