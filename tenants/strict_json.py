@@ -86,8 +86,10 @@ def _loads_exactly(
         value = json.loads(raw.decode(), object_pairs_hook=pairs)
     except RecursionError as error:
         raise StrictJSONError("", f"is nested deeper than {max_depth} levels") from error
-    except ValueError as error:  # also bytes that are not UTF-8, and integers of thousands of digits
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise StrictJSONError("", f"is not valid JSON: {error}") from error
+    except ValueError as error:  # Python's limit for the digits of an integer
+        raise StrictJSONError("", "has an integer with too many digits") from error
     _walk(value, max_depth, max_nodes, exact=True)
     return value
 

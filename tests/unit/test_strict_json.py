@@ -135,6 +135,12 @@ def test_an_integer_of_many_thousand_digits_is_refused() -> None:
     assert refusal(b"9" * 50_000).code == "invalid_json"
 
 
+def test_an_integer_of_many_thousand_digits_is_refused_without_the_advice_of_python() -> None:
+    error = refusal(b'{"a": ' + b"9" * 5_000 + b"}", reject_duplicate_keys=True)
+
+    assert (error.code, error.message) == ("invalid_json", "has an integer with too many digits")
+
+
 @pytest.mark.parametrize("number", ["1e300", "-1.5e20", "18446744073709551616.0"])
 def test_large_floats_are_not_integers(number: str) -> None:
     assert strict_json.loads(number.encode(), max_bytes=LIMIT) == float(number)
