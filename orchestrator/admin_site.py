@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.contrib.auth.forms import AuthenticationForm
-from django.http import HttpRequest
+from django.http import HttpRequest, JsonResponse
 from django.utils.functional import SimpleLazyObject
 from unfold.forms import AuthenticationForm as UnfoldAuthenticationForm
 from unfold.sites import UnfoldAdminSite
@@ -34,6 +34,12 @@ class TenantAdminSite(UnfoldAdminSite):
     def get_app_list(self, request: HttpRequest, app_label: str | None = None) -> Any:
         """Return the list lazily, because every page gets it, few render it, and building it checks permissions of each admin."""
         return SimpleLazyObject(lambda: super(TenantAdminSite, self).get_app_list(request, app_label))
+
+    def autocomplete_view(self, request: HttpRequest) -> Any:
+        """Find nothing for a text with a NUL character, which PostgreSQL refuses in any text. Django only checks it in forms."""
+        if "\x00" in request.GET.get("term", ""):
+            return JsonResponse({"results": [], "pagination": {"more": False}})
+        return super().autocomplete_view(request)
 
     def has_permission(self, request: HttpRequest) -> bool:
         scope = getattr(request, "sight", None)

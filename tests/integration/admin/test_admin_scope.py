@@ -209,6 +209,14 @@ def test_choices_and_autocomplete_offer_own_tenants_only_and_no_users(
     assert str(other_tenant.pk) not in form
 
 
+def test_autocomplete_finds_nothing_for_a_text_that_postgresql_refuses(staff: Client) -> None:
+    query = {"app_label": "pipelines", "model_name": "pipeline", "field_name": "tenant", "term": "a\x00"}
+
+    answer = staff.get(reverse("admin:autocomplete"), query)
+
+    assert (answer.status_code, answer.json()["results"]) == (200, [])
+
+
 @pytest.mark.parametrize("model", [Channel, Pipeline, AgentConfig])
 def test_a_form_with_the_id_of_another_tenant_creates_nothing_there(
     model: Any, staff: Client, other_tenant: Tenant
