@@ -414,17 +414,19 @@ def find_sent(batch: ProviderBatch, api: MessageBatches) -> None:
 
 
 def _list_candidates(batch: ProviderBatch, api: MessageBatches) -> list[str]:
-    """Return the provider's ids of batches that may be this one."""
-    others = _list_known_ids() | set(batch.not_ours)
-    listed = api.list_created(since=(batch.sent_at or batch.created_at) - SKEW)
-    return [each.id for each in listed if each.requests == batch.sent and each.id not in others]
+    """Return the provider's ids of batches that may be this one, the best one last.
 
-
-def _list_known_ids() -> set[str]:
-    """Return the provider's ids of the recent batches of all tenants, because tenants may share a credential."""
+    Batches of all tenants are compared, because tenants may share a credential. What another batch has only found may still be this one.
+    """
     with system_scope():
         recent = ProviderBatch.objects.filter(created_at__gt=Now() - LISTED_FOR).exclude(external_id="")
-        return set(recent.values_list("external_id", flat=True))
+        known = list(recent.values_list("external_id", "is_found", "state"))
+    others = {name for name, is_found, state in known if not is_found or state == BatchState.ENDED}
+    others |= set(batch.not_ours)
+    listed = api.list_created(since=(batch.sent_at or batch.created_at) - SKEW)
+    candidates = [each.id for each in listed if each.requests == batch.sent and each.id not in others]
+    found = {name for name, *_ in known}
+    return sorted(candidates, key=lambda name: name not in found)
 
 
 def _record_failed_sending(batch: ProviderBatch, error: RetryableAgentError) -> None:

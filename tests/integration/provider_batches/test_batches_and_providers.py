@@ -63,6 +63,27 @@ def test_a_batch_of_another_client_is_not_used(
     assert statuses(engine, tenant, ids) == ["done"] * 3
 
 
+def test_a_batch_that_another_one_has_found_by_mistake_is_not_sent_twice(
+    engine: Engine, tenant: Tenant, other_tenant: Tenant, provider: FakeProvider
+) -> None:
+    owners = (tenant, other_tenant)  # they share a credential
+    for owner in owners:
+        batching.serve(engine, owner, provider)
+    ids = {owner: engine.submit(owner, count=3, priority=LOW) for owner in owners}
+    engine.drain()
+    provider.batches.refusals.append(Fault(status=529))  # the first batch does not arrive
+    provider.batches.lost = 1  # the second one does, but nobody learns its id
+
+    for _ in range(6):
+        provider_batches.bind_items()
+        for owner in owners:
+            batching.make_due(owner)
+        provider_batches.advance_due()
+
+    assert [statuses(engine, owner, ids[owner]) for owner in owners] == [["done"] * 3] * 2
+    assert len(provider.batches.batches) == 2
+
+
 def test_a_rate_limited_batch_is_sent_later(
     engine: Engine, tenant: Tenant, provider: FakeProvider, submit_batched: Callable[..., list[UUID]]
 ) -> None:
