@@ -31,7 +31,7 @@ class RetryPolicy:
             }
         return cls(**merged)
 
-    def delay(self, failures: int, *, random_unit: float | None = None) -> timedelta:
+    def delay(self, failures: int) -> timedelta:
         """Return the delay after this number of failures (1 or more), varied by plus or minus `jitter`, which is a share."""
         steps = max(failures, 1) - 1
         if self.strategy == "fixed":
@@ -41,5 +41,5 @@ class RetryPolicy:
         else:
             # Limit the exponent, because the power would overflow; every such delay is capped anyway.
             seconds = self.base_seconds * self.multiplier ** min(steps, 64)
-        spread = 2 * (random.random() if random_unit is None else random_unit) - 1  # noqa: S311  # no secret
+        spread = 2 * random.random() - 1  # noqa: S311  # no secret
         return timedelta(seconds=max(0.0, min(seconds, self.max_seconds) * (1 + self.jitter * spread)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -195,7 +195,6 @@ class SimilarLetters:
     history: Sequence[Resolution]
     page: int
     has_more: bool
-    cost: Any = field(default=None)
 
 
 def letters(tenant_id: UUID, *, only_open: bool = True, role: str = "") -> Letters:

@@ -34,8 +34,8 @@ def create_budget(tenant_id: UUID, fields: Mapping[str, Any]) -> Budget:
     """Create a budget, in force within two seconds. It counts what its period has consumed so far; a total counts everything ever spent."""
     with tenant_scope(tenant_id):
         budget = Budget(tenant_id=tenant_id, **fields)
-        budget.period_start = start_of(budget.period, clock.today())
-        budget.spent = sum_ledger(budget, since=budget.period_start)
+        budget.period_start = start_of(budget.period)
+        budget.spent = sum_ledger(budget)
         budget.overshoot = max(Decimal(0), budget.spent - budget.cap)
         budget.recount_at = clock.now() + RECOUNT_AFTER
         budget.save(force_insert=True)
@@ -85,13 +85,13 @@ def lock_budget(tenant_id: UUID, budget_id: UUID) -> Budget:
 def roll(budget: Budget) -> None:
     """Begin the current period, if the budget is still in an earlier one. Reservations stay, because their runs continue. Does not save."""
     if has_turned(budget):
-        budget.period_start, budget.spent = start_of(budget.period, clock.today()), Decimal(0)
+        budget.period_start, budget.spent = start_of(budget.period), Decimal(0)
         budget.overshoot, budget.warned_at = max(Decimal(0), budget.reserved - budget.cap), None
 
 
 def has_turned(budget: Budget) -> bool:
     """Whether the period of the budget's figures is over."""
-    return start_of(budget.period, clock.today()) > budget.period_start
+    return start_of(budget.period) > budget.period_start
 
 
 def recount(tenant_id: UUID, budget_id: UUID) -> Budget:
@@ -99,7 +99,7 @@ def recount(tenant_id: UUID, budget_id: UUID) -> Budget:
     with tenant_scope(tenant_id):
         budget = lock_budget(tenant_id, budget_id)  # Others that want to count in it wait from here on.
         roll(budget)
-        budget.spent = sum_ledger(budget, since=budget.period_start)
+        budget.spent = sum_ledger(budget)
         reservations = Reservation.objects.for_tenant(tenant_id).filter(budget_id=budget_id)
         budget.reserved = reservations.aggregate(total=Sum("amount"))["total"] or Decimal(0)
         budget.overshoot = max(budget.overshoot, budget.spent + budget.reserved - budget.cap)
@@ -135,8 +135,9 @@ def list_awaited_budgets() -> QuerySet[Any]:
 BEGINNING = date(1970, 1, 1)
 
 
-def start_of(period: str, day: date) -> date:
-    """Return the first day of the period that contains `day`."""
+def start_of(period: str) -> date:
+    """Return the first day of the current period."""
+    day = clock.today()
     if period == BudgetPeriod.DAY:
         return day
     return day.replace(day=1) if period == BudgetPeriod.MONTH else BEGINNING
@@ -180,9 +181,9 @@ def figures_of(group: Mapping[str, Any]) -> dict[str, Any]:
     return {**figures, "cost_usd": Decimal(figures["cost_usd"]).normalize() + 0}
 
 
-def sum_ledger(budget: Budget, *, since: date) -> Decimal:
-    """Return the sum of the ledger's entries that a budget counts from a day on, in the budget's unit."""
-    rows = ledger_entries(budget.tenant_id, first=since)
+def sum_ledger(budget: Budget) -> Decimal:
+    """Return the sum of the ledger's entries that a budget counts in its period, in the budget's unit."""
+    rows = ledger_entries(budget.tenant_id, first=budget.period_start)
     scope = {name: getattr(budget, name) for name in ("agent_role", "deliverable_id", "activity_id")}
     rows = rows.filter(**{name: value for name, value in scope.items() if value is not None})
     total = {

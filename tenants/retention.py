@@ -157,9 +157,9 @@ def own_days_of(tenant_id: UUID) -> dict[str, int | None]:
         return dict(RetentionPolicy.objects.for_tenant(tenant_id).values_list("kind", "days"))
 
 
-def cutoff(days: float | None, *, now: datetime | None = None) -> datetime | None:
+def cutoff(days: float | None) -> datetime | None:
     """Return the time before which rows may be deleted; None if none may."""
-    return None if days is None else (now or clock.now()) - timedelta(days=days)
+    return None if days is None else clock.now() - timedelta(days=days)
 
 
 def replace_policies(tenant_id: UUID, policies: Mapping[str, object], *, actor: str) -> None:
@@ -225,9 +225,9 @@ def purge_in_turns(*, within: float = TURN_SECONDS) -> int:
     return total
 
 
-def purge(tenant_id: UUID, kind: Kind, *, now: datetime | None = None, until: float | None = None) -> int:
+def purge(tenant_id: UUID, kind: Kind, *, until: float | None = None) -> int:
     """Delete the expired rows of one kind at one tenant, until none is left or the monotonic clock reaches `until`."""
-    before, deleted = cutoff(days_of(tenant_id)[kind.name], now=now), 0
+    before, deleted = cutoff(days_of(tenant_id)[kind.name]), 0
     if before is None:
         return 0
     while until is None or time.monotonic() < until:
@@ -240,9 +240,9 @@ def purge(tenant_id: UUID, kind: Kind, *, now: datetime | None = None, until: fl
     return deleted
 
 
-def count(tenant_id: UUID, kind: Kind, *, now: datetime | None = None) -> int:
+def count(tenant_id: UUID, kind: Kind) -> int:
     """Return how many rows `purge` would delete now."""
-    before = cutoff(days_of(tenant_id)[kind.name], now=now)
+    before = cutoff(days_of(tenant_id)[kind.name])
     if before is None:
         return 0
     with tenant_scope(tenant_id):

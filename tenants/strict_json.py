@@ -50,7 +50,6 @@ def loads(
     raw: bytes,
     *,
     max_bytes: int,
-    max_depth: int = MAX_DEPTH,
     max_nodes: int = MAX_NODES,
     reject_duplicate_keys: bool = False,
 ) -> Any:
@@ -58,39 +57,37 @@ def loads(
     if len(raw) > max_bytes:
         raise StrictJSONError("", f"is larger than {max_bytes} bytes", TOO_LARGE)
     if reject_duplicate_keys:
-        return _loads_exactly(raw, max_depth, max_nodes, _object_with_unique_keys)
+        return _loads_exactly(raw, max_nodes, _object_with_unique_keys)
     try:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise StrictJSONError("", f"is not valid JSON: {error}") from error
     try:
-        _walk(value, max_depth, max_nodes, exact=False)
+        _walk(value, max_nodes, exact=False)
     except _ReadExactly:
-        return _loads_exactly(raw, max_depth, max_nodes, None)
+        return _loads_exactly(raw, max_nodes, None)
     return value
 
 
-def check(value: Any, *, max_depth: int = MAX_DEPTH, max_nodes: int = MAX_NODES) -> None:
+def check(value: Any) -> None:
     """Check a value that was not parsed from text, such as an inline agent's result, by the same rules.
 
     Tuples count as lists. A structure that contains itself is refused as too deep or too large.
     """
-    _walk(value, max_depth, max_nodes, exact=True)
+    _walk(value, MAX_NODES, exact=True)
 
 
-def _loads_exactly(
-    raw: bytes, max_depth: int, max_nodes: int, pairs: Callable[[list[tuple[str, Any]]], Any] | None
-) -> Any:
+def _loads_exactly(raw: bytes, max_nodes: int, pairs: Callable[[list[tuple[str, Any]]], Any] | None) -> Any:
     """Parse with the slower parser of Python, which keeps integers exact and passes the members of objects to `pairs`."""
     try:
         value = json.loads(raw.decode(), object_pairs_hook=pairs)
     except RecursionError as error:
-        raise StrictJSONError("", f"is nested deeper than {max_depth} levels") from error
+        raise StrictJSONError("", f"is nested deeper than {MAX_DEPTH} levels") from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise StrictJSONError("", f"is not valid JSON: {error}") from error
     except ValueError as error:  # Python's limit for the digits of an integer
         raise StrictJSONError("", "has an integer with too many digits") from error
-    _walk(value, max_depth, max_nodes, exact=True)
+    _walk(value, max_nodes, exact=True)
     return value
 
 
@@ -107,13 +104,13 @@ def _object_with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return marked
 
 
-def _walk(root: Any, max_depth: int, max_nodes: int, *, exact: bool) -> None:
+def _walk(root: Any, max_nodes: int, *, exact: bool) -> None:
     """Check the value level by level, without recursion."""
     level: list[_Link] = [([root], None, None)]
     nodes = depth = 0
     while level:
-        if depth > max_depth:
-            raise StrictJSONError(_path(level[0]), f"is nested deeper than {max_depth} levels")
+        if depth > MAX_DEPTH:
+            raise StrictJSONError(_path(level[0]), f"is nested deeper than {MAX_DEPTH} levels")
         deeper: list[_Link] = []
         for link in level:
             container = link[0]

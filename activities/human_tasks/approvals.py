@@ -39,7 +39,6 @@ class NewApproval:
     description: str = ""
     human_role: str | None = None
     rules: DecisionRules = field(default_factory=DecisionRules)
-    priority: int = BANDS["gated"]
 
 
 def open_approval(
@@ -54,7 +53,7 @@ def open_approval(
         human_role=new.human_role or GENERAL_ROLE,
         is_approval_gate=True,
         link_kind=LinkKind.APPROVAL,
-        priority=new.priority,
+        priority=BANDS["gated"],
         parent_id=about.id if about else None,
         deliverable_id=about.deliverable_id if about else None,
         mailbox_id=about.mailbox_id if about else None,

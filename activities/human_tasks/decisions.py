@@ -69,13 +69,9 @@ def approve(
     )
 
 
-def reject(
-    tenant_id: UUID, activity_id: UUID, *, actor: str | Voter, notes: str, chosen_option: str | None = None
-) -> Activity:
+def reject(tenant_id: UUID, activity_id: UUID, *, actor: str | Voter, notes: str) -> Activity:
     """Reject, with notes for the agent. Raises as `approve` does."""
-    return decide(
-        tenant_id, activity_id, "reject", by=_voter(actor), notes=notes, chosen_option=chosen_option
-    )
+    return decide(tenant_id, activity_id, "reject", by=_voter(actor), notes=notes)
 
 
 def _voter(actor: str | Voter) -> Voter:

@@ -22,7 +22,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -296,12 +296,12 @@ def forbid_inspection() -> None:
         ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-def wipe_secrets(names: Iterable[str] = SECRETS) -> None:
-    """Overwrite the values in the memory that /proc/<pid>/environ displays, and remove them from `os.environ`.
+def wipe_secrets() -> None:
+    """Overwrite the values of `SECRETS` in the memory that /proc/<pid>/environ displays, and remove them from `os.environ`.
 
     Call it after the settings have been read, and before there are other threads that change the environment.
     """
-    encoded_names = {name.encode() for name in names}
+    encoded_names = {name.encode() for name in SECRETS}
     if sys.platform.startswith("linux"):
         entries = ctypes.POINTER(ctypes.c_void_p).in_dll(ctypes.CDLL(None), "environ")
         index = 0
@@ -310,7 +310,7 @@ def wipe_secrets(names: Iterable[str] = SECRETS) -> None:
             if key in encoded_names:
                 ctypes.memset(address + len(key) + 1, ord("-"), len(value))
             index += 1
-    for name in names:
+    for name in SECRETS:
         os.environ.pop(name, None)
 
 

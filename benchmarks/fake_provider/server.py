@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from math import ceil
 from typing import Any, Self
 from urllib.parse import parse_qs
 
@@ -25,9 +24,9 @@ PROTOCOLS = {"/v1/messages": anthropic_protocol, "/v1/chat/completions": openai_
 
 
 class FakeProvider:
-    """A server on the loopback interface for the duration of its `with` block. `port` 0 chooses a free one.
+    """A server on the loopback interface for the duration of its `with` block.
 
-    `key`: the credential that callers need. `work_seconds`: minimum duration of a call. `whole_seconds`: Retry-After is rounded up.
+    `key`: the credential that callers need. `work_seconds`: minimum duration of a call.
     """
 
     def __init__(
@@ -36,15 +35,13 @@ class FakeProvider:
         limits: Limits | None = None,
         key: str | None = None,
         work_seconds: float = 0.0,
-        whole_seconds: bool = False,
-        port: int = 0,
     ) -> None:
         self.meter, self.recorder, self.batches = Meter(limits or Limits()), Recorder(), Batches()
-        self.key, self.work_seconds, self.whole_seconds = key, work_seconds, whole_seconds
+        self.key, self.work_seconds = key, work_seconds
         self.default: Answering = lambda body: Turn("All right.")
         self.stopping = threading.Event()
         self._script: deque[Turn | Fault] = deque()
-        self._server = _Server(("127.0.0.1", port), _Handler)
+        self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.provider = self
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.05,), name="provider", daemon=True
@@ -196,7 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
         if wait is not None:
             if scripted:
                 provider.put_back(step)
-            after = str(ceil(wait)) if provider.whole_seconds else f"{wait:.3f}"
+            after = f"{wait:.3f}"
             self._json(
                 429,
                 protocol.error(429, "over the limit", "rate_limit_error"),

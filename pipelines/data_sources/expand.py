@@ -87,12 +87,10 @@ def agree(options: Iterable[Options], defaults: Pacing) -> tuple[Expand, Pacing]
     )
 
 
-def estimate(
-    dimensions: Sequence[Dimension], expand: Expand, pacing: Pacing, *, most: int = MOST_JOBS
-) -> Estimate:
+def estimate(dimensions: Sequence[Dimension], expand: Expand, pacing: Pacing) -> Estimate:
     """Return the size of an expansion, without reading a row. Without data sources there is one job.
 
-    Raises `ExpansionError` for more than `most` jobs, and for sources under `zip` with different numbers of rows.
+    Raises `ExpansionError` for too many jobs, and for sources under `zip` with different numbers of rows.
     """
     counts = {dimension.name: dimension.count for dimension in dimensions}
     if expand is Expand.ZIP and len(set(counts.values())) > 1:
@@ -104,7 +102,7 @@ def estimate(
             _refuse_long_list(name, count)
     else:
         jobs = next(iter(counts.values()), 1) if expand is Expand.ZIP else prod(counts.values())
-    _refuse_too_many(jobs, most)
+    _refuse_too_many(jobs, MOST_JOBS)
     batches_ = -(-jobs // pacing.batch_size)
     return Estimate(counts, jobs, batches_, max(batches_ - 1, 0) * timedelta(milliseconds=pacing.stagger_ms))
 

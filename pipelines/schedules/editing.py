@@ -343,7 +343,7 @@ def create(tenant_id: UUID, members: Any, *, actor: str, now: datetime | None = 
         checked = check(tenant_id, members)
         checked.raise_if_any()
         schedule = Schedule(id=uuid7(), tenant_id=tenant_id, created_by=actor, **checked.columns)
-        _compute_next_time(schedule, now or clock.now(), is_new_time=True)
+        _compute_next_time(schedule, now, is_new_time=True)
         _store(schedule, is_new=True)
         _log("schedule_created", schedule, actor)
         return schedule
@@ -385,7 +385,7 @@ def change(
         times_changed = any(before[name] != checked.columns[name] for name in TIMING)
         if times_changed or schedule.enabled != before["enabled"]:
             is_new_time = before["start_at"] != schedule.start_at or before["repeat"] != schedule.repeat
-            _compute_next_time(schedule, now or clock.now(), is_new_time=is_new_time)
+            _compute_next_time(schedule, now, is_new_time=is_new_time)
         _store(schedule)
         _log("schedule_changed", schedule, actor)
         return schedule
@@ -399,13 +399,10 @@ def set_enabled(
         return _switch(_lock_schedule(tenant_id, schedule_id), enabled, actor, now)
 
 
-def delete(tenant_id: UUID, schedule_id: UUID, *, actor: str, expected_version: int | None = None) -> None:
-    """Delete a schedule and the record of its times. Its executions stay and continue.
-
-    Raises `NotFound`, and `ScheduleChanged` as `change` does.
-    """
+def delete(tenant_id: UUID, schedule_id: UUID, *, actor: str) -> None:
+    """Delete a schedule and the record of its times. Its executions stay and continue. Raises `NotFound`."""
     with tenant_scope(tenant_id):
-        schedule = _lock_schedule(tenant_id, schedule_id, expected_version)
+        schedule = _lock_schedule(tenant_id, schedule_id)
         beat.forget(schedule)
         pausing.switch_part(
             tenant_id, PauseKind.SCHEDULE, schedule.pk, name=schedule.name, paused=False, actor=actor
@@ -418,7 +415,7 @@ def _switch(schedule: Schedule, enabled: bool, actor: str, now: datetime | None)
     if schedule.enabled == enabled:
         return schedule
     schedule.enabled = enabled
-    _compute_next_time(schedule, now or clock.now(), is_new_time=False)
+    _compute_next_time(schedule, now, is_new_time=False)
     _store(schedule)
     _log("schedule_enabled" if enabled else "schedule_disabled", schedule, actor)
     return schedule
@@ -432,8 +429,9 @@ def _lock_schedule(tenant_id: UUID, schedule_id: UUID, expected_version: int | N
     return schedule
 
 
-def _compute_next_time(schedule: Schedule, now: datetime, *, is_new_time: bool) -> None:
+def _compute_next_time(schedule: Schedule, now: datetime | None, *, is_new_time: bool) -> None:
     """Set `looked_until` and the next time."""
+    now = now or clock.now()
     schedule.looked_until = now
     if schedule.repeat == Repeat.ONCE and is_new_time and schedule.start_at is not None:
         schedule.looked_until = min(now, schedule.start_at - INSTANT)

@@ -8,7 +8,7 @@ from typing import Any
 from activities import queue_stats
 from orchestrator import cli
 from orchestrator.cli import TerminalCommand, show_progress
-from tenants import clock, money
+from tenants import money
 from tenants.context import tenant_scope
 from tenants.models import Budget, BudgetPeriod, Tenant
 
@@ -50,7 +50,7 @@ class Command(TerminalCommand):
 
 
 def _describe_tenant(tenant: Tenant) -> dict[str, Any]:
-    month = money.start_of(BudgetPeriod.MONTH, clock.today())
+    month = money.start_of(BudgetPeriod.MONTH)
     with tenant_scope(tenant.pk):
         figures = queue_stats.stats_of_queues()
         spent = money.ledger_entries(tenant.pk, first=month).aggregate(**money.FIGURES)
