@@ -17,7 +17,7 @@ from console.page import PageContext, csv_of, page, text_in
 from pipelines.models import PipelineRun
 from tenants import clock, money
 from tenants.context import tenant_scope
-from tenants.models import Budget, BudgetUnit
+from tenants.models import Budget
 
 HEADS = ("runs", "input tokens", "output tokens", "cost in dollars", "tokens without a price")
 
@@ -142,7 +142,7 @@ def _line(name: str, group: dict[str, Any]) -> Line:
         runs=group.get("sum_runs", 0),
         input_tokens=group.get("sum_input_tokens", 0),
         output_tokens=group.get("sum_output_tokens", 0),
-        cost=Decimal(group.get("sum_cost_usd", 0)).normalize() + 0,
+        cost=money.without_trailing_zeros(group.get("sum_cost_usd", 0)),
         unpriced=group.get("sum_unpriced_tokens", 0),
     )
 
@@ -179,26 +179,6 @@ class BudgetLine:
     @property
     def percent(self) -> str:
         return f"{self.share:.0%}"
-
-    @property
-    def left(self) -> Decimal:
-        return max(Decimal(0), self.budget.cap - self.budget.spent - self.budget.reserved).normalize() + 0
-
-    @property
-    def spent(self) -> Decimal:
-        return self.budget.spent.normalize() + 0
-
-    @property
-    def reserved(self) -> Decimal:
-        return self.budget.reserved.normalize() + 0
-
-    @property
-    def cap(self) -> Decimal:
-        return self.budget.cap.normalize() + 0
-
-    @property
-    def is_money(self) -> bool:
-        return self.budget.unit == BudgetUnit.DOLLARS
 
     @property
     def scope(self) -> str:

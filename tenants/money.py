@@ -178,7 +178,12 @@ def ledger_entries(tenant_id: UUID, *, first: date | None = None, last: date | N
 def figures_of(group: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row of sums for people: without the prefix, and costs without trailing zeros."""
     figures = {name.removeprefix(_PREFIX): value for name, value in group.items()}
-    return {**figures, "cost_usd": Decimal(figures["cost_usd"]).normalize() + 0}
+    return {**figures, "cost_usd": without_trailing_zeros(figures["cost_usd"])}
+
+
+def without_trailing_zeros(amount: Decimal | int) -> Decimal:
+    """Return the amount as people write it: 0.3 and not 0.300000000000."""
+    return Decimal(amount).normalize() + 0  # adding 0 turns 1E+2 into 100
 
 
 def sum_ledger(budget: Budget) -> Decimal:

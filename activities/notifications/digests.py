@@ -209,7 +209,7 @@ def _spend(tenant_id: UUID, period: Period) -> dict[str, Any]:
 def _budget(budget: Budget) -> dict[str, Any]:
     money.roll(budget)  # to the current period
     share = f"{100 * budget.spent / budget.cap:.0f} %" if budget.cap else "all"
-    spent, cap = (f"{amount.normalize() + 0:f}" for amount in (budget.spent, budget.cap))
+    spent, cap = (f"{money.without_trailing_zeros(amount):f}" for amount in (budget.spent, budget.cap))
     return {
         "name": excerpt(budget.name, limit=LONGEST_NAME),
         "unit": budget.unit,

@@ -56,24 +56,16 @@ class BudgetSerializer(ResponseSerializer):
     period = serializers.CharField(
         help_text=f"One of {', '.join(BudgetPeriod.values)}; periods begin and end in UTC."
     )
-    cap = AmountField(lambda budget: budget.cap)
-    warning_share = AmountField(lambda budget: budget.warning_share)
+    cap = AmountField()
+    warning_share = AmountField()
     estimate = AmountField(
-        lambda budget: budget.estimate,
         allow_null=True,
         help_text="The amount that is reserved for each run when it starts. Null for what recent runs of the role have used.",
     )
-    spent = AmountField(lambda budget: budget.spent)
-    reserved = AmountField(
-        lambda budget: budget.reserved, help_text="The amount that is reserved for current runs."
-    )
-    remaining = AmountField(
-        lambda budget: max(Decimal(0), budget.cap - budget.spent - budget.reserved),
-        help_text="The part of the cap that is neither spent nor reserved.",
-    )
-    overshoot = AmountField(
-        lambda budget: budget.overshoot, help_text="By how much the cap was exceeded in this period."
-    )
+    spent = AmountField()
+    reserved = AmountField(help_text="The amount that is reserved for current runs.")
+    remaining = AmountField(help_text="The part of the cap that is neither spent nor reserved.")
+    overshoot = AmountField(help_text="By how much the cap was exceeded in this period.")
     period_start = Computed(
         str | None,
         lambda budget: None if budget.period == BudgetPeriod.TOTAL else budget.period_start.isoformat(),

@@ -6,6 +6,7 @@ Rows are read at the time of the expansion, so every execution sees the current 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
@@ -93,13 +94,11 @@ class Plan:
 
     def inputs(self) -> Iterator[dict[str, Any]]:
         """Yield the parameters of each job in order, as JSON values. Raises `ExpansionError` as `jobs` does."""
-        try:
-            # Do not count the values, because counting would fetch those of other servers twice.
-            dimensions = [Dimension(name, values, 0) for name, values in self.sources.items()]
+        # Do not count the values, because counting would fetch those of other servers twice.
+        dimensions = [Dimension(name, values, 0) for name, values in self.sources.items()]
+        with _errors_of_all_params():
             for params in data_sources.inputs(self.literals, dimensions, self.expand):
                 yield {name: _plain(value) for name, value in params.items()}
-        except (data_sources.ExpansionError, PipelineError) as error:
-            raise ExpansionError([{"path": "params", "message": str(error)}]) from error
 
     def place(self, ordinal: int, params: dict[str, Any]) -> PlannedJob:
         """Return the job with this number and these parameters, in its batch."""
@@ -110,11 +109,9 @@ class Plan:
 
     def estimate(self) -> Estimate:
         """Return the size of the expansion. Raises `ExpansionError`."""
-        try:
+        with _errors_of_all_params():
             dimensions = [Dimension(name, values, values.count) for name, values in self.sources.items()]
             return data_sources.estimate(dimensions, self.expand, self.pacing)
-        except (data_sources.ExpansionError, PipelineError) as error:
-            raise ExpansionError([{"path": "params", "message": str(error)}]) from error
 
     def figures(self, jobs: int) -> dict[str, Any]:
         """Return the figures of the expansion for an execution's metadata."""
@@ -139,15 +136,22 @@ def plan(tenant_id: UUID, definition: Mapping[str, Any], *, starts_at: datetime)
     """Read the parameters of a schedule's definition. Raises `ExpansionError` with every error and its path."""
     params = _read(definition.get("params") or {})
     sources = _values(tenant_id, params.sources) if params.sources else {}
-    try:
-        settings = scheduler_settings.current()
+    settings = scheduler_settings.current()
+    with _errors_of_all_params():
         expand, pacing = data_sources.agree(
             [source.options for source in params.sources.values()],
             Pacing(batch_size=settings.batch_size, stagger_ms=settings.stagger_delay_ms),
         )
-    except data_sources.ExpansionError as error:
-        raise ExpansionError([{"path": "params", "message": str(error)}]) from error
     return Plan(params.literals, sources, expand, pacing, starts_at)
+
+
+@contextmanager
+def _errors_of_all_params() -> Iterator[None]:
+    """Turn an error that no single parameter causes into an `ExpansionError`."""
+    try:
+        yield
+    except (data_sources.ExpansionError, PipelineError) as error:
+        raise ExpansionError([{"path": "params", "message": str(error)}]) from error
 
 
 def _read(params: Any) -> Params:

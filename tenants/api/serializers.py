@@ -25,6 +25,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 from rest_framework.settings import api_settings
 
+from tenants.money import without_trailing_zeros
 from tenants.plain_names import LONGEST_NAME, error_of_name
 
 OPTIONAL: Any = {"required": False, "allow_null": True}
@@ -248,17 +249,12 @@ class Computed(serializers.Field[Any, Any, Any, Any]):
         set_override(self, "field", kind)
 
 
-class AmountField(Computed):
+class AmountField(serializers.Field[Any, Any, Any, Any]):
     """An exact decimal, which is sent as text, because a float would lose cents; without trailing zeros: 0.3 and not 0.300000000000."""
 
-    def __init__(self, compute: Callable[[Any], Decimal | None], **options: Any) -> None:
-        kind = {"type": "string", "format": "decimal"}
-        super().__init__(kind, lambda row: plain_amount(compute(row)), **options)
-
-
-def plain_amount(amount: Decimal | None) -> Decimal | None:
-    """Return the amount without trailing zeros. The renderer writes it without an exponent."""
-    return None if amount is None else Decimal(amount).normalize() + 0
+    def __init__(self, **options: Any) -> None:
+        super().__init__(read_only=True, **options)
+        set_override(self, "field", {"type": "string", "format": "decimal"})
 
 
 @cache
@@ -272,4 +268,9 @@ def _reader(name: str, field: serializers.Field[Any, Any, Any, Any]) -> str | Ca
         return field.compute
     if isinstance(field, serializers.SerializerMethodField):
         return field.method_name or f"get_{name}"
-    return attrgetter(field.source or name)
+    read = attrgetter(field.source or name)
+    return (lambda row: _plain_amount(read(row))) if isinstance(field, AmountField) else read
+
+
+def _plain_amount(amount: Decimal | None) -> Decimal | None:
+    return None if amount is None else without_trailing_zeros(amount)

@@ -121,6 +121,11 @@ class Budget(TenantOwned):
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def remaining(self) -> Decimal:
+        """The part of the cap that is neither spent nor reserved."""
+        return max(Decimal(0), self.cap - self.spent - self.reserved)
+
 
 class Reservation(TenantPart):
     """What a budget reserves for a live run. It shrinks as the run reports, and is deleted when the run ends."""

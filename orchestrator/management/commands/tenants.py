@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import Any
 
 from activities import queue_stats
@@ -74,5 +73,7 @@ def _describe_tenant(tenant: Tenant) -> dict[str, Any]:
 
 def _figures(budget: Budget) -> dict[str, Any]:
     money.roll(budget)  # to the current period
-    amounts = {name: Decimal(getattr(budget, name)).normalize() + 0 for name in ("spent", "reserved", "cap")}
+    amounts = {
+        name: money.without_trailing_zeros(getattr(budget, name)) for name in ("spent", "reserved", "cap")
+    }
     return {"name": budget.name, "unit": budget.unit, "period": budget.period, **amounts}
