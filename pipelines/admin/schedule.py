@@ -326,7 +326,7 @@ class ScheduleAdmin(SwitchedAdmin):
         """Times are in the tenant's time zone, if the tenant is known."""
         initial: dict[str, Any] = super().get_changeform_initial_data(request)
         with suppress(ValidationError):  # the address may name anything as its tenant
-            tenant = Tenant.objects.filter(pk=initial.get("tenant")).first()
+            tenant = Tenant.objects.filter(pk=initial.get("tenant", "")).first()
             initial |= {"timezone": tenant.timezone} if tenant else {}
         return initial
 
