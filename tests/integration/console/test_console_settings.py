@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import time_machine
 
 from activities.api.alerts import ChangedChannelSerializer
 from activities.api.webhooks import WebhookBodySerializer
 from activities.models import NotificationChannel
 from agents.api.budgets import BudgetBodySerializer
 from console.settings import COLLECTIONS
-from tenants import tokens
+from tenants import clock, tokens
 from tenants.api.channels import ChannelBodySerializer
 from tenants.context import tenant_scope
 from tenants.models import ApiToken, AuditEntry, Budget, Channel, Membership, Tenant
@@ -322,6 +323,19 @@ def test_a_revoked_token_is_refused(tenant: Tenant, boss: Person) -> None:
     assert "revoked" in visible_text(boss.get(f"{SETTINGS}tokens/"))
     form.send(boss.browser, ("deed", f"revoke:{token.pk}"), sure="yes")
     assert entries(tenant) == ["boss token.revoked done"], "a repetition changes nothing"
+
+
+def test_a_token_that_was_used_just_now_says_so(tenant: Tenant, boss: Person) -> None:
+    token, _ = tokens.create(tenant, "viewer", "program")
+    with tenant_scope(tenant.pk):
+        ApiToken.objects.filter(pk=token.pk).update(last_used_at=clock.now())
+
+        token.refresh_from_db()
+
+    with time_machine.travel(token.last_used_at, tick=False):
+        text = visible_text(boss.get(f"{SETTINGS}tokens/"))
+
+    assert "active now 20" in text, "last used, then created"
 
 
 def test_a_budget_is_created_changed_and_removed(tenant: Tenant, boss: Person) -> None:
