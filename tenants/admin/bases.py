@@ -443,7 +443,7 @@ def json_of(column: str, title: str) -> Any:
 def seconds_of(column: str, title: str) -> Any:
     """Return a field with the seconds in the column, to the millisecond."""
     return _column_of(
-        column, title, lambda row, value: format_html("{} s", f"{value:.3f}".rstrip("0").rstrip("."))
+        column, title, lambda row, value: format_html("{}&nbsp;s", f"{value:.3f}".rstrip("0").rstrip("."))
     )
 
 

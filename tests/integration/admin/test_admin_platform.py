@@ -240,7 +240,7 @@ def test_system_jobs_are_listed_with_their_state(root: Client) -> None:
     }
     job_records.write_jobs(1, list(jobs.values()), all_of_them=True)
 
-    page = visible_text(root.get(list_url(SystemJob)))
+    page = visible_text(root.get(list_url(SystemJob))).replace("&nbsp;", " ")
 
     for state, job in jobs.items():
         assert f"{job.name} {state} 1 s" in page
