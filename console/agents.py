@@ -43,7 +43,7 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
 
 def _act(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
     seen = number_in(request.POST.get("revision", ""))
-    action, _, deployment = request.POST.get("deed", "").partition(":")
+    action, _, deployment = request.POST.get("action", "").partition(":")
     if seen is None or action not in ACTIONS:
         raise Refused(NOT_OFFERED, status=400)
     place, words = ACTIONS[action]

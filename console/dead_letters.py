@@ -35,7 +35,7 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
 
 
 def _act(request: HttpRequest, visit: PageContext, fingerprint: str) -> CountedAction | HttpResponse:
-    if request.POST.get("deed", "") in COUNTS:
+    if request.POST.get("action", "") in COUNTS:
         return count(request, visit, fingerprint)
     if request.POST.get("letter"):
         path = f"/dead-letters/{id_or_404(request.POST['letter'])}/replay/"
@@ -82,7 +82,7 @@ class CountedAction:
 
 def count(request: HttpRequest, visit: PageContext, fingerprint: str) -> CountedAction:
     """Preview an action. Raises `Refused`."""
-    action, before = COUNTS[request.POST["deed"]], clock.now().isoformat()
+    action, before = COUNTS[request.POST["action"]], clock.now().isoformat()
     answer = _call(request, visit, fingerprint, action, before=before, dry_run=True)
     return CountedAction(
         action=action,
@@ -97,7 +97,7 @@ def count(request: HttpRequest, visit: PageContext, fingerprint: str) -> Counted
 
 def act_on_all(request: HttpRequest, visit: PageContext, fingerprint: str) -> str:
     """Perform the previewed action and return a message. Raises `Refused`."""
-    action = request.POST.get("deed", "")
+    action = request.POST.get("action", "")
     if action not in DONE:
         raise Refused(NOT_OFFERED, status=400)
     answer = _call(request, visit, fingerprint, action, before=request.POST.get("before", ""), dry_run=False)

@@ -54,7 +54,7 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
 
 
 def _act(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
-    action, _, number = request.POST.get("deed", "").partition(":")
+    action, _, number = request.POST.get("action", "").partition(":")
     if action in ("pause", "resume"):
         visit.act("POST", f"/pipelines/{key}/{action}/", {})
         words = "The pipeline is paused" if action == "pause" else "The pipeline is resumed"

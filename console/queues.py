@@ -29,7 +29,7 @@ ACTIONS = {"pause": "Paused", "resume": "Resumed"}
 
 
 def _switch_tenant(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    action = request.POST.get("deed", "")
+    action = request.POST.get("action", "")
     if action not in ACTIONS:
         raise Refused(NOT_OFFERED, status=400)
     try:
@@ -46,7 +46,7 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
 
 
 def _switch_role(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
-    action, _, provider = request.POST.get("deed", "").partition(":")
+    action, _, provider = request.POST.get("action", "").partition(":")
     if action not in ACTIONS or (provider and provider not in PROVIDERS):
         raise Refused(NOT_OFFERED, status=400)
     path = f"/providers/{provider}/{action}/" if provider else f"/queues/{role}/{action}/"

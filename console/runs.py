@@ -47,7 +47,7 @@ def _act_on_many(request: HttpRequest, visit: PageContext) -> HttpResponse:
     if not visit.who.role.includes(Role.OPERATOR):
         raise Http404
     run_ids = list(dict.fromkeys(id_or_404(pk) for pk in request.POST.getlist("run")[:PAGE]))
-    action = request.POST.get("deed", "")
+    action = request.POST.get("action", "")
     if action not in ("cancel", "replay"):
         raise Http404
     address = reverse("console:runs")

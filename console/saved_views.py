@@ -21,7 +21,7 @@ from tenants.models.access import LONGEST_NAME, SavedView
 
 
 def _act(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    action, _, view_id = request.POST.get("deed", "").partition(":")
+    action, _, view_id = request.POST.get("action", "").partition(":")
     actions: dict[str, Callable[[], HttpResponse]] = {
         "keep": lambda: _keep_view(request, visit),
         "rename": lambda: _rename_view(request, visit, id_or_404(view_id)),
@@ -45,7 +45,7 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
     context: dict[str, Any] = {
         "groups": [(PAGES[name][0], [_line(view, visit) for view in group]) for name, group in groups],
         "longest": LONGEST_NAME,
-        "sent": request.POST if request.POST.get("deed") == "keep" else {},
+        "sent": request.POST if request.POST.get("action") == "keep" else {},
     }
     return visit.render("console/saved_views/every.html", context)
 

@@ -51,8 +51,8 @@ COMING = 5
 @page("schedules")
 def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The schedules, and a calendar of the coming weeks."""
-    search, shown = text_in(request.GET, "search"), text_in(request.GET, "shown")
-    found = listing(visit.tenant_id, search=search, shown=shown)
+    search, state = text_in(request.GET, "search"), text_in(request.GET, "state")
+    found = listing(visit.tenant_id, search=search, state=state)
     return visit.render("console/schedules/every.html", {"listing": found})
 
 
@@ -72,7 +72,7 @@ def trial(request: HttpRequest, visit: PageContext) -> HttpResponse:
 
 def _act(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> Any:
     """Perform the action. Return a preview for a dry run, else the redirect."""
-    action, address, words = request.POST.get("deed", ""), f"/schedules/{schedule_id}/", ""
+    action, address, words = request.POST.get("action", ""), f"/schedules/{schedule_id}/", ""
     if action == "dry_run":
         return visit.act("GET", f"{address}preview/", query={"count": TIMES}).data
     if action == "run":
@@ -110,7 +110,7 @@ def new(request: HttpRequest, visit: PageContext) -> HttpResponse:
     pipeline = request.GET.get("pipeline", "")[:63]
     initial = {"timezone": visit.zone_name, "target": f"pipeline:{pipeline}"}
     form = ScheduleForm(request.POST or None, targets=targets_of(visit.who), initial=initial)
-    if request.POST.get("deed") == "save" and (reply := form.send(visit, "POST", "/schedules/")):
+    if request.POST.get("action") == "save" and (reply := form.send(visit, "POST", "/schedules/")):
         address = reverse("console:schedule", args=[reply.data["id"]])
         return visit.redirect(address, f"Created: {reply.data['name']}")
     return _show_form(request, visit, form)
@@ -127,7 +127,7 @@ def change(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> HttpR
         "present": present,
     }
     form = ScheduleForm(request.POST or None, **options)
-    if request.POST.get("deed") == "save":
+    if request.POST.get("action") == "save":
         seen = number_in(request.POST.get("version", ""))
         if form.send(visit, "PATCH", address, version=seen):
             return visit.redirect(reverse("console:schedule", args=[schedule_id]), "Saved")
@@ -144,7 +144,7 @@ def words(request: HttpRequest, visit: PageContext) -> HttpResponse:
 def _show_form(
     request: HttpRequest, visit: PageContext, form: ScheduleForm, schedule_id: UUID | None = None
 ) -> HttpResponse:
-    is_preview = request.POST.get("deed") == "look"
+    is_preview = request.POST.get("action") == "look"
     context = {
         "form": form,
         "schedule_id": schedule_id,
@@ -260,7 +260,7 @@ class Listing:
     weeks: Sequence[Week]
     has_more: bool
     search: str
-    shown: str
+    state: str
 
     @property
     def enabled(self) -> int:
@@ -288,8 +288,8 @@ class One:
     facts: Sequence[tuple[str, Any]] = field(default_factory=list)
 
 
-def listing(tenant_id: UUID, *, search: str = "", shown: str = "", now: datetime | None = None) -> Listing:
-    """Return the schedules, ordered by name. `shown` "on", "off" or "paused" selects the enabled, disabled or paused ones."""
+def listing(tenant_id: UUID, *, search: str = "", state: str = "", now: datetime | None = None) -> Listing:
+    """Return the schedules, ordered by name. `state` "on", "off" or "paused" selects the enabled, disabled or paused ones."""
     moment = now or clock.now()
     with tenant_scope(tenant_id):
         rows = _with_pauses(tenant_id)
@@ -299,9 +299,9 @@ def listing(tenant_id: UUID, *, search: str = "", shown: str = "", now: datetime
                 | Q(agent_role__icontains=search)
                 | Q(pipeline__key__icontains=search)
             )
-        if shown in ("on", "off"):
-            rows = rows.filter(enabled=shown == "on")
-        elif shown == "paused":
+        if state in ("on", "off"):
+            rows = rows.filter(enabled=state == "on")
+        elif state == "paused":
             rows = rows.filter(paused=True)
         newest = ScheduleExecution.objects.for_tenant(tenant_id).filter(schedule_id=OuterRef("pk"))
         rows = rows.annotate(last=Subquery(newest.order_by("-started_at", "-pk").values("status")[:1]))
@@ -326,7 +326,7 @@ def listing(tenant_id: UUID, *, search: str = "", shown: str = "", now: datetime
         ),
         has_more=len(schedules) > MOST_LISTED,
         search=search,
-        shown=shown,
+        state=state,
     )  # fmt: skip
 
 

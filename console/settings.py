@@ -68,7 +68,7 @@ def _act_on_item(request: HttpRequest, visit: PageContext, key: str, item_id: UU
     """Perform the action. Return a redirect, or the form with its errors or a new secret."""
     what, address = _find_collection(key), f"/{key}/{item_id}/"
     present = visit.read(address)
-    if request.POST.get("deed") == "save":
+    if request.POST.get("action") == "save":
         form = what.changed(request.POST, present=present)
         if form.send(visit, "PUT", address, version=_version(request)):
             return visit.redirect(_here(key, item_id), "Saved")
@@ -100,7 +100,7 @@ def _act(
     request: HttpRequest, visit: PageContext, what: Collection, key: str, item_id: UUID
 ) -> tuple[Reply, str, str]:
     """Return the reply, the message and the address to redirect to. Raises `Refused`."""
-    name, _, delivery = request.POST.get("deed", "").partition(":")
+    name, _, delivery = request.POST.get("action", "").partition(":")
     address, here = f"/{key}/{item_id}/", _here(key, item_id)
     action = next((each for each in what.actions if each.name == name), None)
     if action is not None:
@@ -404,7 +404,7 @@ class NewMemberForm(RoleForm):
 
 
 def _arrange_member(request: HttpRequest, visit: PageContext) -> str:
-    action, _, member = request.POST.get("deed", "").partition(":")
+    action, _, member = request.POST.get("action", "").partition(":")
     if action == "add":
         return _add(request, visit)
     if action == "change":
@@ -430,7 +430,7 @@ def _act_on_members(request: HttpRequest, visit: PageContext) -> HttpResponse:
 @page("settings", act=_act_on_members, for_admins="Settings")
 def members(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The members of the tenant. A POST changes a role, ends a membership, or adds a person."""
-    adds = request.POST.get("deed") == "add"
+    adds = request.POST.get("action") == "add"
     form = NewMemberForm(request.POST) if adds else NewMemberForm(initial={"role": Role.REVIEWER})
     with tenant_scope(visit.tenant_id):
         listed = [
@@ -498,7 +498,7 @@ class TokenForm(forms.Form):
 
 def _act_on_tokens(request: HttpRequest, visit: PageContext) -> Any:
     """Create or revoke a token. Return the form with the new token, if any, or a redirect."""
-    if request.POST.get("deed") != "make":
+    if request.POST.get("action") != "make":
         return visit.redirect(reverse("console:settings_tokens"), _revoke(request, visit))
     form = TokenForm(request.POST)
     return form, _make(visit, form) if form.is_valid() else None
@@ -507,7 +507,7 @@ def _act_on_tokens(request: HttpRequest, visit: PageContext) -> Any:
 @page("settings", act=_act_on_tokens, for_admins="Settings")
 def tokens(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The tokens of the tenant. A POST creates one, and displays its secret, or revokes one."""
-    sent = request.POST if request.POST.get("deed") == "make" else None
+    sent = request.POST if request.POST.get("action") == "make" else None
     form, token = visit.acted or (TokenForm(sent), None)
     with tenant_scope(visit.tenant_id):
         listed = tenant_tokens.tokens_of(visit.tenant_id)
@@ -538,7 +538,7 @@ def _make(visit: PageContext, form: TokenForm) -> Any:
 
 
 def _revoke(request: HttpRequest, visit: PageContext) -> str:
-    action, _, token = request.POST.get("deed", "").partition(":")
+    action, _, token = request.POST.get("action", "").partition(":")
     if action != "revoke":
         raise Refused(NOT_OFFERED, status=400)
     if refusal := refuse_unsure(request):

@@ -35,9 +35,9 @@ class Person:
         """Return the form of an item's current page."""
         return forms_of(self.look(item, view))["answer"]
 
-    def answer(self, item: Any, deed: str, **fields: str) -> HttpResponse:
+    def answer(self, item: Any, action: str, **fields: str) -> HttpResponse:
         """Open an item and press a button of its page."""
-        return self.form(item).send(self.browser, ("deed", deed), **fields)
+        return self.form(item).send(self.browser, ("action", action), **fields)
 
 
 def notice(answer: HttpResponse) -> str:

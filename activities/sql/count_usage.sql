@@ -22,7 +22,7 @@ WITH run AS MATERIALIZED (
            -- greatest() ignores nulls.
            greatest(CASE WHEN has_own_cost THEN dollars END, %(cost)s::numeric) AS reported
     FROM before
-), reckoned AS MATERIALIZED (
+), new_usage AS MATERIALIZED (
     SELECT total.*, now_input - input AS new_input, now_output - output AS new_output,
            coalesce(reported, round(dollars + (now_input - input) * coalesce(%(input_price)s::numeric, 0)
                                             + (now_output - output) * coalesce(%(output_price)s::numeric, 0), 12)) AS now_dollars,
@@ -33,24 +33,24 @@ WITH run AS MATERIALIZED (
     SET usage = jsonb_build_object(
         'input_tokens', now_input, 'output_tokens', now_output,
         'cost_usd', CASE WHEN unpriced AND now_dollars = 0 THEN NULL ELSE trim_scale(now_dollars)::text END,
-        'model', coalesce(%(model)s, k.usage ->> 'model'))
+        'model', coalesce(%(model)s, n.usage ->> 'model'))
         -- A cost without a source was reported by the agent.
         || CASE WHEN reported IS NULL AND NOT (unpriced AND now_dollars = 0) THEN '{"cost_source": "prices"}'::jsonb ELSE '{}'::jsonb END,
-        beats = CASE WHEN %(beat)s AND k.status = 'running' THEN r.beats + 1 ELSE r.beats END,
-        beat_at = CASE WHEN %(beat)s AND k.status = 'running' THEN now() ELSE r.beat_at END,
-        progress = CASE WHEN k.status = 'running' THEN coalesce(%(progress)s, r.progress) ELSE r.progress END
-    FROM reckoned k WHERE r.tenant_id = %(tenant)s AND r.id = k.id
+        beats = CASE WHEN %(beat)s AND n.status = 'running' THEN r.beats + 1 ELSE r.beats END,
+        beat_at = CASE WHEN %(beat)s AND n.status = 'running' THEN now() ELSE r.beat_at END,
+        progress = CASE WHEN n.status = 'running' THEN coalesce(%(progress)s, r.progress) ELSE r.progress END
+    FROM new_usage n WHERE r.tenant_id = %(tenant)s AND r.id = n.id
 ), entry AS (
     INSERT INTO tenants_usageentry
         (tenant_id, at, day, agent_role, deliverable_id, activity_id, run_id, pipeline_run_id, model, input_tokens, output_tokens, dollars,
          runs, unpriced)
-    SELECT %(tenant)s, clock_timestamp(), %(day)s, a.agent_role, a.deliverable_id, a.id, k.id, a.pipeline_run_id,
-           coalesce(%(model)s, k.usage ->> 'model', ''), new_input, new_output, now_dollars - k.dollars, 0,
+    SELECT %(tenant)s, clock_timestamp(), %(day)s, a.agent_role, a.deliverable_id, a.id, n.id, a.pipeline_run_id,
+           coalesce(%(model)s, n.usage ->> 'model', ''), new_input, new_output, now_dollars - n.dollars, 0,
            unpriced AND (new_input > 0 OR new_output > 0)
-    FROM reckoned k JOIN activities_activity a ON a.tenant_id = %(tenant)s AND a.id = k.activity_id
-    WHERE new_input > 0 OR new_output > 0 OR now_dollars <> k.dollars
+    FROM new_usage n JOIN activities_activity a ON a.tenant_id = %(tenant)s AND a.id = n.activity_id
+    WHERE new_input > 0 OR new_output > 0 OR now_dollars <> n.dollars
 )
-SELECT k.activity_id AS activity, a.agent_role AS role, a.deliverable_id AS deliverable, now_dollars - k.dollars AS dollars,
-       (new_input + new_output)::bigint AS tokens, k.status = 'running' AS live,
+SELECT n.activity_id AS activity, a.agent_role AS role, a.deliverable_id AS deliverable, now_dollars - n.dollars AS dollars,
+       (new_input + new_output)::bigint AS tokens, n.status = 'running' AS live,
        EXISTS (SELECT FROM tenants_budget b WHERE b.tenant_id = %(tenant)s AND b.deleted_at IS NULL) AS budgeted
-FROM reckoned k JOIN activities_activity a ON a.tenant_id = %(tenant)s AND a.id = k.activity_id
+FROM new_usage n JOIN activities_activity a ON a.tenant_id = %(tenant)s AND a.id = n.activity_id

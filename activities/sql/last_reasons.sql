@@ -10,7 +10,7 @@ WITH asked AS (
         SELECT r.id, r.status, r.started_at, r.wake_reason, r.own_wake FROM activities_activityrun r
         WHERE r.tenant_id = %(tenant)s AND r.activity_id = a.id ORDER BY r.fence DESC LIMIT 1
     ) run ON true
-), unheard AS (
+), last_wakes AS (
     SELECT w.id, w.activity_id, w.reason, w.payload, w.fingerprint
     FROM asked JOIN activities_wake w ON w.tenant_id = %(tenant)s AND w.activity_id = asked.activity_id AND w.state IN ('taken', 'consumed')
     WHERE (w.run_id = asked.run_id AND asked.status <> 'completed')
@@ -24,9 +24,9 @@ WITH asked AS (
         SELECT * FROM (SELECT * FROM activities_wake WHERE tenant_id = %(tenant)s AND activity_id = asked.activity_id OFFSET 0) o
         ORDER BY o.id DESC LIMIT 1
     ) w
-    WHERE NOT EXISTS (SELECT FROM unheard WHERE unheard.activity_id = asked.activity_id)
+    WHERE NOT EXISTS (SELECT FROM last_wakes WHERE last_wakes.activity_id = asked.activity_id)
 ), found AS (
-    SELECT DISTINCT ON (activity_id, reason, fingerprint) * FROM (SELECT * FROM unheard UNION ALL SELECT * FROM newest) w
+    SELECT DISTINCT ON (activity_id, reason, fingerprint) * FROM (SELECT * FROM last_wakes UNION ALL SELECT * FROM newest) w
     ORDER BY activity_id, reason, fingerprint, id
 )
 SELECT activity_id, reason, payload::text AS payload, fingerprint FROM found ORDER BY id

@@ -3,15 +3,15 @@
 --             caller; most: the maximum number of steps up a tree
 -- Returns     id, is_part: whether it is in the line or a subtask of it, at any depth. The others belong to the same pipeline run or
 --             deliverable.
-WITH RECURSIVE up AS (
+WITH RECURSIVE ancestors AS (
     SELECT id AS wanted, id, parent_id, link_kind, 0 AS steps
     FROM activities_activity WHERE tenant_id = %(tenant)s AND id = ANY(%(wanted)s)
     UNION ALL
-    SELECT up.wanted, p.id, p.parent_id, p.link_kind, up.steps + 1
-    FROM up JOIN activities_activity p ON p.tenant_id = %(tenant)s AND p.id = up.parent_id
-    WHERE NOT up.id = ANY(%(line)s) AND up.link_kind IN ('subtask', 'revision_of', 'reassigned_from') AND up.steps < %(most)s
+    SELECT ancestors.wanted, p.id, p.parent_id, p.link_kind, ancestors.steps + 1
+    FROM ancestors JOIN activities_activity p ON p.tenant_id = %(tenant)s AND p.id = ancestors.parent_id
+    WHERE NOT ancestors.id = ANY(%(line)s) AND ancestors.link_kind IN ('subtask', 'revision_of', 'reassigned_from') AND ancestors.steps < %(most)s
 ), part AS (
-    SELECT DISTINCT wanted AS id FROM up WHERE id = ANY(%(line)s)
+    SELECT DISTINCT wanted AS id FROM ancestors WHERE id = ANY(%(line)s)
 )
 SELECT id, true AS is_part FROM part
 UNION ALL

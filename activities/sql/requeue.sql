@@ -32,7 +32,7 @@ WITH before AS (
            %(due_at)s, 0, nullif(run.own_wake -> 'provenance', 'null'), moved.created_at
     FROM moved, run WHERE run.own_wake IS NOT NULL
     ON CONFLICT DO NOTHING
-), put_off AS (
+), delayed AS (
     UPDATE activities_wake w
     SET due_at = greatest(w.due_at, %(due_at)s), cause = CASE WHEN w.cause = 'later' THEN w.cause ELSE %(cause)s END
     WHERE w.activity_id = %(activity)s AND w.state = 'pending' AND %(due_at)s::timestamptz IS NOT NULL AND EXISTS (SELECT FROM moved)

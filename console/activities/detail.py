@@ -55,7 +55,7 @@ CHANGED = "The activity has changed since you loaded the page. Check its current
 def _act(request: HttpRequest, visit: PageContext, activity_id: UUID) -> HttpResponse:
     """Perform an action, if the activity's version is still the displayed one. Redirect to the activity, or its successor."""
     sent = request.POST
-    action, version = sent.get("deed", ""), number_in(sent.get("version", ""))
+    action, version = sent.get("action", ""), number_in(sent.get("version", ""))
     if action not in DONE or version is None:
         raise Refused("Choose an action.", status=400)
     body: dict[str, Any] = {"reason": sent["reason"]} if action != "retry" and "reason" in sent else {}

@@ -233,7 +233,7 @@ def read(sent: Mapping[str, Any]) -> tuple[int, Answer]:
         field, errors = next(iter(form.errors.items()))
         raise Refused(" ".join(str(error) for error in errors), status=400, field=str(field))
     values = dict(form.cleaned_data)
-    return values.pop("shown"), Answer(**values)
+    return values.pop("version"), Answer(**values)
 
 
 def approve_together(principal: Principal, chosen: Sequence[str]) -> list[Result]:
@@ -286,7 +286,7 @@ def check_action(principal: Principal, item: Activity, answer: Answer) -> Action
     offer = offer_actions(
         principal, item, approval=approval, voted=votes.filter(voter=principal.identity).exists()
     )
-    action = offer.find_action(answer.deed)
+    action = offer.find_action(answer.action)
     if action is None:
         raise Refused(offer.why_not or NOT_OFFERED, status=403 if offer.why_not else 409)
     if action.needs_note and not answer.notes.strip():
@@ -368,8 +368,8 @@ TOO_LONG = f"The text is longer than {MOST_CHARACTERS} characters, the limit for
 class AnswerForm(forms.Form):
     """The form on the page of an item."""
 
-    deed = forms.CharField(max_length=20)
-    shown = forms.IntegerField(min_value=1)
+    action = forms.CharField(max_length=20)
+    version = forms.IntegerField(min_value=1)
     notes = forms.CharField(max_length=api.LONGEST_NOTES, required=False)
     option = forms.CharField(max_length=200, required=False)
     output = forms.CharField(required=False)
@@ -389,12 +389,12 @@ class AnswerForm(forms.Form):
         """Accept an edited text only from its own button, and ignore a text that is unchanged."""
         values = dict(self.cleaned_data)
         digest, edited = values.pop("edited_from", ""), values.pop("edited", "")
-        deed, is_unchanged = values.get("deed"), digest_of(edited) == digest
-        if deed == APPROVE.name and digest and not is_unchanged:
+        action, is_unchanged = values.get("action"), digest_of(edited) == digest
+        if action == APPROVE.name and digest and not is_unchanged:
             self.add_error("edited", EDITED_NOTHING)
-        elif deed == APPROVE_EDITED.name and is_unchanged:
-            values["deed"] = APPROVE.name
-        elif deed == APPROVE_EDITED.name:
+        elif action == APPROVE_EDITED.name and is_unchanged:
+            values["action"] = APPROVE.name
+        elif action == APPROVE_EDITED.name:
             values["edited"] = self._check_text(edited)
         return values
 
@@ -415,7 +415,7 @@ class AnswerForm(forms.Form):
 class Answer:
     """A person's answer to an item."""
 
-    deed: str
+    action: str
     notes: str = ""
     option: str = ""
     output: str = ""
@@ -424,7 +424,7 @@ class Answer:
 
     @property
     def form_values(self) -> dict[str, str]:
-        """Everything but the deed, as the form would send it again."""
+        """Everything but the action, as the form would send it again."""
         values = {"notes": self.notes, "option": self.option, "output": self.output, "edited": self.edited}
         return {name: value for name, value in values.items() if value}
 

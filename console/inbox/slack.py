@@ -134,7 +134,7 @@ def _decide_and_describe(press: Press, signature: str) -> tuple[str, bool]:
 
 def _perform(who: Principal, item_id: UUID, version: int, content_ref: str, press: Press) -> tuple[str, bool]:
     """Perform the decision in the caller's `tenant_scope`. A refusal rolls it back but keeps the record of the request."""
-    sent: dict[str, Any] = {"deed": press.action, "shown": version, "notes": press.notes}
+    sent: dict[str, Any] = {"action": press.action, "version": version, "notes": press.notes}
     try:
         displayed_version, answer = actions.read(sent)
         with transaction.atomic(using=APP):

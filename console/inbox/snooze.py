@@ -59,7 +59,7 @@ def snooze(who: Principal, item_id: UUID, *, version: int, until: datetime) -> t
 
 def displayed_version(sent: Mapping[str, Any]) -> int:
     """Return the version of the item that the page displayed. Raises `Refused`."""
-    version = str(sent.get("shown", ""))
+    version = str(sent.get("version", ""))
     if not (version.isascii() and version.isdecimal()):
         raise Refused("This page is outdated. Open the item again.", status=400)
     return int(version[:10])

@@ -90,7 +90,7 @@ def hold_together(principal: Principal, chosen: Sequence[str]) -> list[Result]:
         actions.result_of(
             item_id,
             names.get(item_id, ""),
-            partial(hold, principal, item_id, {"deed": "approve", "shown": version}),
+            partial(hold, principal, item_id, {"action": "approve", "version": version}),
         )
         for item_id, version in versions.items()
     ]
@@ -152,7 +152,7 @@ def _apply(held_answer: HeldAnswer) -> bool:
     principal = _principal(held_answer.tenant_id, held_answer.user_id)
     if principal is None:
         return _settle_answer(held_answer, lambda: _refuse(NOT_ANY_MORE))
-    sent = {**held_answer.said, "deed": held_answer.deed, "shown": held_answer.shown}
+    sent = {**held_answer.said, "action": held_answer.deed, "version": held_answer.shown}
     try:
         version, answer = actions.prepare(principal, held_answer.activity_id, sent)
     except Refused as refusal:
@@ -224,7 +224,7 @@ def undo(request: HttpRequest, visit: PageContext) -> HttpResponse:
     ids = [id_or_404(held_id) for held_id in request.POST.getlist("held")]
     item = id_or_404(item_id) if (item_id := request.POST.get("item", "")) else None
     undone = take_back(visit.who, ids)
-    read = request.POST.get("deed") == "read"
+    read = request.POST.get("action") == "read"
     if not read:
         if undone:
             messages.success(

@@ -82,7 +82,7 @@ def note_change(request: HttpRequest, row: Model, verb: str, message: Any) -> No
         tenant_id=tenant_id,
         about=(kind, row.pk),
         changes=getattr(request, AUDITED_CHANGES, {}) if not action else {},
-        detail={"deed": action} if action else {},
+        detail={"action": action} if action else {},
     )
 
 

@@ -16,19 +16,19 @@ WITH RECURSIVE linked AS MATERIALIZED (
     UNION ALL
     SELECT tree.root, c.id, tree.depth + (c.link_kind = 'subtask')::int, (c.link_kind = 'subtask')::int
     FROM tree JOIN linked c ON c.parent_id = tree.id
-), made AS (
+), calls AS (
     SELECT activity_id, run_id, tool, answer ->> 'id' AS effect,
            NOT (answer ->> 'stop')::boolean AND (tool = 'create_approval' OR arguments ->> 'human_role' IS NOT NULL) AS may_repeat
     FROM activities_toolcall
-), hand AS (
+), reassignments AS (
     -- Each reassignment by an agent, with all predecessors of the new activity.
-    SELECT h.id AS heir, h.agent_role, h.parent_id AS before, 1 AS times
-    FROM made JOIN linked h ON h.id = made.effect::uuid WHERE made.tool = 'reassign_task'
+    SELECT h.id AS successor, h.agent_role, h.parent_id AS before, 1 AS times
+    FROM calls JOIN linked h ON h.id = calls.effect::uuid WHERE calls.tool = 'reassign_task'
     UNION ALL
-    SELECT hand.heir, hand.agent_role, b.parent_id, hand.times + (b.link_kind = 'reassigned_from')::int
-    FROM hand JOIN linked b ON b.id = hand.before AND b.link_kind IN ('reassigned_from', 'revision_of')
+    SELECT reassignments.successor, reassignments.agent_role, b.parent_id, reassignments.times + (b.link_kind = 'reassigned_from')::int
+    FROM reassignments JOIN linked b ON b.id = reassignments.before AND b.link_kind IN ('reassigned_from', 'revision_of')
 )
-SELECT min(activity_id::text)::uuid AS id FROM made GROUP BY run_id HAVING count(*) > %(calls)s
+SELECT min(activity_id::text)::uuid AS id FROM calls GROUP BY run_id HAVING count(*) > %(calls)s
 UNION
 SELECT parent_id FROM linked WHERE link_kind = 'subtask' GROUP BY parent_id HAVING count(*) > %(subtasks)s
 UNION
@@ -36,13 +36,13 @@ SELECT id FROM tree WHERE depth > %(depth)s
 UNION
 SELECT root FROM tree GROUP BY root HAVING sum(is_subtask) >= %(tree)s
 UNION
-SELECT hand.heir FROM hand LEFT JOIN activities_activity b ON b.id = hand.before
-WHERE hand.times > %(handed_on)s OR hand.agent_role = b.agent_role
+SELECT reassignments.successor FROM reassignments LEFT JOIN activities_activity b ON b.id = reassignments.before
+WHERE reassignments.times > %(handed_on)s OR reassignments.agent_role = b.agent_role
 UNION
-SELECT min(activity_id::text)::uuid FROM made WHERE effect IS NOT NULL GROUP BY effect
+SELECT min(activity_id::text)::uuid FROM calls WHERE effect IS NOT NULL GROUP BY effect
 HAVING count(*) > 1 AND NOT bool_and(may_repeat)
 UNION
-SELECT made.activity_id FROM made LEFT JOIN activities_activity e ON e.id = made.effect::uuid WHERE e.id IS NULL AND made.effect IS NOT NULL
+SELECT calls.activity_id FROM calls LEFT JOIN activities_activity e ON e.id = calls.effect::uuid WHERE e.id IS NULL AND calls.effect IS NOT NULL
 UNION
-SELECT e.id FROM activities_activity e LEFT JOIN made ON made.effect = e.id::text AND made.tool = %(tools)s::jsonb ->> e.link_kind
-WHERE %(tools)s::jsonb ? e.link_kind AND made.effect IS NULL
+SELECT e.id FROM activities_activity e LEFT JOIN calls ON calls.effect = e.id::text AND calls.tool = %(tools)s::jsonb ->> e.link_kind
+WHERE %(tools)s::jsonb ? e.link_kind AND calls.effect IS NULL

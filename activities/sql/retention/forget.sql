@@ -1,7 +1,7 @@
 -- Deletes activities with all rows that belong to them, and records their outputs, so that these are deleted from MongoDB afterwards.
 -- Parameters  tenant; members: all activities of whole trees, locked by the caller
 -- Returns     id of each deleted activity
-WITH noted AS (
+WITH outputs AS (
     INSERT INTO tenants_forgottenoutput (id, tenant_id, activity_id)
     SELECT r.id, %(tenant)s, r.activity_id FROM activities_activityrun r
     WHERE r.tenant_id = %(tenant)s AND r.activity_id = ANY(%(members)s)

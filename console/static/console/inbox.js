@@ -19,7 +19,7 @@
   const shortcutsAreOn = () => localStorage.getItem(SWITCH) !== "off";
   const say = (words) => { find("#said").textContent = words; };
   const button = (...names) =>
-    answer() && [...answer().elements].find((one) => one.name === "deed" && names.includes(one.value));
+    answer() && [...answer().elements].find((one) => one.name === "action" && names.includes(one.value));
 
   const rowInFocus = () => document.activeElement && document.activeElement.closest("#rows li");
 

@@ -3,7 +3,7 @@
 -- Parameters  tenant, before: the cutoff; ended: statuses of ended activities; most: the maximum number of runs
 -- Plan        the second condition on the tenant permits the partial index for lists, which has the order of the result.
 -- Returns     family, member: the run and each activity of it; a run without activities has one row without a member
-WITH RECURSIVE over AS (
+WITH RECURSIVE ended_runs AS (
     SELECT r.id FROM pipelines_pipelinerun r
     WHERE r.tenant_id = %(tenant)s AND r.tenant_id > '00000000-0000-0000-0000-000000000000' AND r.status <> 'running' AND r.finished_at < %(before)s
       AND NOT EXISTS (
@@ -24,10 +24,10 @@ WITH RECURSIVE over AS (
       AND NOT EXISTS (SELECT FROM pipelines_deliverableperiod p WHERE p.id = r.period_id AND p.ended_at IS NULL)
     ORDER BY r.started_at LIMIT %(most)s
 ), tree AS (
-    SELECT over.id AS family, a.id AS member FROM over
-    JOIN activities_activity a ON a.pipeline_run_id = over.id AND a.tenant_id = %(tenant)s
+    SELECT ended_runs.id AS family, a.id AS member FROM ended_runs
+    JOIN activities_activity a ON a.pipeline_run_id = ended_runs.id AND a.tenant_id = %(tenant)s
     UNION
     SELECT tree.family, c.id FROM tree
     JOIN activities_activity c ON c.parent_id = tree.member AND c.tenant_id = %(tenant)s
 )
-SELECT over.id AS family, tree.member FROM over LEFT JOIN tree ON tree.family = over.id
+SELECT ended_runs.id AS family, tree.member FROM ended_runs LEFT JOIN tree ON tree.family = ended_runs.id

@@ -1,10 +1,10 @@
 -- Creates triggers that record events in the transaction of a change, so that the application needs no extra statements.
 
-CREATE FUNCTION events_note(of_tenant uuid, of_kind text, of_activity uuid, of_run uuid, told jsonb) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION events_note(of_tenant uuid, of_kind text, of_activity uuid, of_run uuid, event_data jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM events_ring(of_tenant);
     INSERT INTO tenants_freshevent (tenant_id, kind, at, activity_id, pipeline_run_id, data)
-    VALUES (of_tenant, of_kind, clock_timestamp(), of_activity, of_run, jsonb_strip_nulls(told));
+    VALUES (of_tenant, of_kind, clock_timestamp(), of_activity, of_run, jsonb_strip_nulls(event_data));
 END $$;
 
 CREATE FUNCTION events_of_pipeline_runs() RETURNS trigger LANGUAGE plpgsql AS $$

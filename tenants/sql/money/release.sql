@@ -6,10 +6,10 @@ WITH budget AS MATERIALIZED (
     WHERE b.tenant_id = %(tenant)s
       AND b.id IN (SELECT r.budget_id FROM tenants_reservation r WHERE r.tenant_id = %(tenant)s AND r.run_id = ANY(%(runs)s))
     ORDER BY b.id FOR UPDATE
-), freed AS (
+), deleted AS (
     DELETE FROM tenants_reservation r WHERE r.tenant_id = %(tenant)s AND r.run_id = ANY(%(runs)s) RETURNING r.budget_id, r.amount
 ), sums AS (
-    SELECT budget_id, sum(amount) AS amount FROM freed GROUP BY budget_id
+    SELECT budget_id, sum(amount) AS amount FROM deleted GROUP BY budget_id
 )
 UPDATE tenants_budget b SET reserved = greatest(budget.reserved - sums.amount, 0)
 FROM budget JOIN sums ON sums.budget_id = budget.id

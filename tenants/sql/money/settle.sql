@@ -38,10 +38,10 @@ WITH budget AS MATERIALIZED (
     WHERE b.tenant_id = %(tenant)s AND b.id = s.id
     RETURNING b.id, b.name, b.unit, b.period_start, b.cap, b.spent, b.reserved, s.now_held,
               b.warned_at IS NOT NULL AND (s.turned OR s.warned_at IS NULL) AS warned
-), shrunk AS (
+), reduced AS (
     UPDATE tenants_reservation r SET amount = s.now_held FROM held h JOIN sums s ON s.id = h.budget_id
     WHERE r.id = h.id AND NOT %(ended)s AND r.amount <> s.now_held
-), freed AS (
+), deleted AS (
     DELETE FROM tenants_reservation r USING held h WHERE r.id = h.id AND %(ended)s
 )
 SELECT id, name, unit, period_start, cap, spent, reserved, warned,

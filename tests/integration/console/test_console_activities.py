@@ -231,9 +231,9 @@ def test_an_operator_cancels_and_retries(
     failed = questions.get(questions.escalation().parent_id)
     (waiting,) = submit_work(questions.tenant, work("Bees"))
 
-    def press(who: Person, activity_id: UUID, deed: str) -> Any:
+    def press(who: Person, activity_id: UUID, action: str) -> Any:
         form = forms_of(who.get(f"{LIST}{activity_id}/"))["operate"]
-        return form.send(who.browser, ("deed", deed))
+        return form.send(who.browser, ("action", action))
 
     assert press(ann, failed.pk, "retry").status_code == 302
     assert press(ann, waiting, "cancel").status_code == 302
@@ -251,8 +251,8 @@ def test_an_operator_runs_paused_work_with_a_reason(questions: Questions, ann: P
     (waiting,) = submit_work(questions.tenant, work("Bees"))
     form = forms_of(ann.get(f"{LIST}{waiting}/"))["run-now"]
 
-    assert form.send(ann.browser, ("deed", "run-now"), reason="").status_code == 400
-    answer = form.send(ann.browser, ("deed", "run-now"), reason="The client is on the phone.")
+    assert form.send(ann.browser, ("action", "run-now"), reason="").status_code == 400
+    answer = form.send(ann.browser, ("action", "run-now"), reason="The client is on the phone.")
 
     assert answer.status_code == 302
     assert "The activity runs before all other work" in visible_text(ann.get(answer["Location"]))
@@ -265,9 +265,9 @@ def test_an_activity_that_changed_since_the_page_loaded_is_not_acted_on(
 ) -> None:
     failed = questions.get(questions.escalation().parent_id)
     form = forms_of(ann.get(f"{LIST}{failed.pk}/"))["operate"]
-    form.send(ann.browser, ("deed", "retry"))
+    form.send(ann.browser, ("action", "retry"))
 
-    answer = form.send(ann.browser, ("deed", "cancel"))
+    answer = form.send(ann.browser, ("action", "cancel"))
 
     assert answer.status_code == 409
     assert "The activity has changed since you loaded the page." in visible_text(answer)
@@ -278,8 +278,8 @@ def test_work_is_reassigned_to_another_role_with_a_reason(questions: Questions, 
     (activity_id,) = submit_work(questions.tenant, work("Bees"))
     form = forms_of(ann.get(f"{LIST}{activity_id}/"))["hand-on"]
 
-    refused = form.send(ann.browser, ("deed", "reassign"), agent_role="qa", reason=" ")
-    answer = form.send(ann.browser, ("deed", "reassign"), agent_role="qa", reason="She knows bees.")
+    refused = form.send(ann.browser, ("action", "reassign"), agent_role="qa", reason=" ")
+    answer = form.send(ann.browser, ("action", "reassign"), agent_role="qa", reason="She knows bees.")
 
     assert refused.status_code == 400
     assert questions.get(activity_id).status == "reassigned"

@@ -113,11 +113,11 @@ def test_a_superuser_rolls_back_and_promotes_with_audit_entries(
 ) -> None:
     page = root.get(f"{AGENTS}scribe/?tenant=acme")
 
-    answer = forms_of(page)["deeds"].send(root.browser, ("deed", "roll_back"))
+    answer = forms_of(page)["actions"].send(root.browser, ("action", "roll_back"))
     page = root.get(answer["Location"])
     assert page.context["one"].row.version == "1.0.0"
     newest = page.context["one"].history[1]
-    forms_of(page)["versions"].send(root.browser, ("deed", f"promote:{newest.pk}"))
+    forms_of(page)["versions"].send(root.browser, ("action", f"promote:{newest.pk}"))
 
     serving = deployments.in_production("scribe")
     assert serving is not None
@@ -139,10 +139,10 @@ def test_a_form_of_an_older_state_cannot_roll_back_or_promote(
     page = root.get(f"{AGENTS}scribe/?tenant=acme")
     forms = forms_of(page)
     first = page.context["one"].history[-1]
-    forms["deeds"].send(root.browser, ("deed", "roll_back"))
+    forms["actions"].send(root.browser, ("action", "roll_back"))
 
-    again = refusal_notice(forms["deeds"].send(root.browser, ("deed", "roll_back")), 409)
-    promoted = refusal_notice(forms["versions"].send(root.browser, ("deed", f"promote:{first.pk}")), 409)
+    again = refusal_notice(forms["actions"].send(root.browser, ("action", "roll_back")), 409)
+    promoted = refusal_notice(forms["versions"].send(root.browser, ("action", f"promote:{first.pk}")), 409)
 
     assert again == promoted
     assert again.startswith("The agent has changed since you loaded the page")
@@ -160,16 +160,16 @@ def test_the_serving_version_is_shown_after_many_staging_deployments(
     page = root.get(f"{AGENTS}scribe/?tenant=acme")
 
     assert page.context["one"].row.version == "1.1.0"
-    assert ("deed", "roll_back") in forms_of(page)["deeds"].buttons
+    assert ("action", "roll_back") in forms_of(page)["actions"].buttons
 
 
 def test_an_admin_of_a_tenant_cannot_deploy(
     scribe: Agent, root: Person, person: Callable[..., Person]
 ) -> None:
     boss = person("boss", role="admin")
-    form = forms_of(root.get(f"{AGENTS}scribe/?tenant=acme"))["deeds"]
+    form = forms_of(root.get(f"{AGENTS}scribe/?tenant=acme"))["actions"]
 
-    answer = send_form(boss, form, deed="roll_back")
+    answer = send_form(boss, form, action="roll_back")
 
     assert "needs a token of a platform admin" in refusal_notice(answer, 403)
     serving = deployments.in_production("scribe")
@@ -181,11 +181,11 @@ def test_a_rollback_without_an_earlier_version_is_refused(
     scribe: Agent, tenant: Tenant, root: Person
 ) -> None:
     address = f"{AGENTS}scribe/?tenant=acme"
-    form = forms_of(root.get(address))["deeds"]
-    form.send(root.browser, ("deed", "roll_back"))
-    form.fields |= forms_of(root.get(address))["deeds"].fields
+    form = forms_of(root.get(address))["actions"]
+    form.send(root.browser, ("action", "roll_back"))
+    form.fields |= forms_of(root.get(address))["actions"].fields
 
-    assert "was in production before" in refusal_notice(form.send(root.browser, ("deed", "roll_back")), 409)
+    assert "was in production before" in refusal_notice(form.send(root.browser, ("action", "roll_back")), 409)
     assert root.browser.get(f"{AGENTS}no-such/?tenant=acme").status_code == 404
 
 

@@ -48,17 +48,17 @@ def test_changes_are_requested_at_a_gate_with_notes(questions: Questions, ann: P
 
 
 @pytest.mark.parametrize(
-    ("kind", "deed"),
+    ("kind", "action"),
     [("gate", "reject"), ("review", "reject"), ("approval", "reject"), ("blocker", "resolve")],
 )
 def test_rejections_and_resolutions_need_notes(
-    kind: str, deed: str, questions: Questions, ann: Person
+    kind: str, action: str, questions: Questions, ann: Person
 ) -> None:
     item = getattr(questions, kind)()
     form = ann.form(item)
 
     for notes in ("", "   ", "\r\n"):
-        message = refusal_notice(form.send(ann.browser, ("deed", deed), notes=notes), 400)
+        message = refusal_notice(form.send(ann.browser, ("action", action), notes=notes), 400)
         assert message.startswith("Describe ")
     assert questions.get(item.pk).status == "created"
 
@@ -205,10 +205,10 @@ def test_completing_an_escalation_does_not_retry_the_work(questions: Questions, 
 def test_an_answer_leads_to_the_next_item_and_the_last_to_the_list(questions: Questions, ann: Person) -> None:
     first, second = questions.task("first"), questions.task("second")
 
-    answer = ann.form(first, "?kind=task").send(ann.browser, ("deed", "complete"))
+    answer = ann.form(first, "?kind=task").send(ann.browser, ("action", "complete"))
     assert answer["Location"] == f"{INBOX}{second.pk}/?tenant=acme&kind=task#item"
 
-    answer = ann.form(second, "?kind=task").send(ann.browser, ("deed", "complete"))
+    answer = ann.form(second, "?kind=task").send(ann.browser, ("action", "complete"))
     assert answer["Location"] == f"{INBOX}?tenant=acme&kind=task#content"
 
 
@@ -216,12 +216,12 @@ def test_an_answer_leads_to_the_next_item_and_the_last_to_the_list(questions: Qu
 
 
 @pytest.mark.parametrize(
-    ("kind", "deed"),
+    ("kind", "action"),
     [("gate", "approve"), ("review", "reject"), ("approval", "withdraw"), ("blocker", "resolve"), ("task", "complete"),
      ("task", "start"), ("escalation", "complete"), ("escalation", "retry")],
 )  # fmt: skip
 def test_a_viewer_sees_items_and_cannot_answer(
-    kind: str, deed: str, questions: Questions, ann: Person, person: Callable[..., Person]
+    kind: str, action: str, questions: Questions, ann: Person, person: Callable[..., Person]
 ) -> None:
     item, viewer = getattr(questions, kind)(), person("vic", role="viewer")
 
@@ -229,7 +229,7 @@ def test_a_viewer_sees_items_and_cannot_answer(
     assert "Your role here is viewer, which may not decide." in visible_text(page)
     assert "answer" not in forms_of(page)
 
-    answer = send_form(viewer, ann.form(item), deed=deed, notes="mine")
+    answer = send_form(viewer, ann.form(item), action=action, notes="mine")
     assert "Your role here is viewer" in refusal_notice(answer, 403)
     assert questions.get(item.pk).status == "created"
 
@@ -248,7 +248,7 @@ def test_only_operators_retry(questions: Questions, ann: Person, person: Callabl
     escalation, eva = questions.escalation(), person("eva", role="reviewer")
 
     assert "Only operators may retry or cancel the work." in visible_text(eva.look(escalation))
-    answer = send_form(eva, ann.form(escalation), deed="retry")
+    answer = send_form(eva, ann.form(escalation), action="retry")
     assert "Only operators" in refusal_notice(answer, 403)
     assert questions.get(escalation.parent_id).status == "needs_review"
 
@@ -257,7 +257,7 @@ def test_a_requester_cannot_decide_without_self_approval(questions: Questions, a
     approval = questions.approval(self_approval=False, asked_by=f"user:{ann.user.pk}")
 
     assert "You requested this decision, so somebody else must make it." in visible_text(ann.look(approval))
-    assert ann.form(approval).buttons == [("deed", "withdraw")]
+    assert ann.form(approval).buttons == [("action", "withdraw")]
 
 
 def test_votes_are_counted_until_the_quorum(
@@ -273,16 +273,16 @@ def test_votes_are_counted_until_the_quorum(
     assert questions.get(approval.pk).status == "in_progress"
 
     # Another person's vote does not make an open page outdated.
-    success_notice(form_of_bob.send(bob.browser, ("deed", "approve")), bob)
+    success_notice(form_of_bob.send(bob.browser, ("action", "approve")), bob)
     assert questions.get(approval.pk).status == "approved"
 
 
 def test_nobody_votes_twice(questions: Questions, ann: Person) -> None:
     approval = questions.approval(options=(), quorum=2)
     form = ann.form(approval)
-    success_notice(form.send(ann.browser, ("deed", "approve")), ann)
+    success_notice(form.send(ann.browser, ("action", "approve")), ann)
 
-    assert "You have voted." in refusal_notice(form.send(ann.browser, ("deed", "approve")), 403)
+    assert "You have voted." in refusal_notice(form.send(ann.browser, ("action", "approve")), 403)
 
 
 # What is no answer
@@ -291,7 +291,7 @@ def test_nobody_votes_twice(questions: Questions, ann: Person) -> None:
 def test_a_forged_request_is_refused(questions: Questions, ann: Person) -> None:
     gate = questions.gate()
 
-    sent = {"deed": "approve", "shown": str(gate.version)}
+    sent = {"action": "approve", "version": str(gate.version)}
     assert ann.browser.post(f"{INBOX}{gate.pk}/", sent).status_code == 403
     assert ann.browser.post(f"{INBOX}approve/", {"chosen": f"{gate.pk}:{gate.version}"}).status_code == 403
     assert questions.get(gate.pk).status == "created"
@@ -301,11 +301,11 @@ def test_answers_that_the_page_does_not_offer_are_refused(questions: Questions, 
     gate = questions.gate()
     form = ann.form(gate)
     for change, status in (
-        ({"shown": ""}, 400), ({"shown": "x"}, 400), ({"shown": "-1"}, 400), ({"shown": "99"}, 409), ({"deed": "explode"}, 409),
-        ({"deed": ""}, 400), ({"deed": "resolve"}, 409), ({"deed": "retry"}, 409), ({"notes": "x" * 20_001}, 400),
+        ({"version": ""}, 400), ({"version": "x"}, 400), ({"version": "-1"}, 400), ({"version": "99"}, 409), ({"action": "explode"}, 409),
+        ({"action": ""}, 400), ({"action": "resolve"}, 409), ({"action": "retry"}, 409), ({"notes": "x" * 20_001}, 400),
         ({"notes": "a\x00b"}, 400),
     ):  # fmt: skip
-        refusal_notice(send_form(ann, form, **{"deed": "approve", **change}), status)
+        refusal_notice(send_form(ann, form, **{"action": "approve", **change}), status)
     assert questions.get(gate.pk).status == "created"
 
 
@@ -321,7 +321,7 @@ def test_members_of_another_tenant_cannot_answer(
         f"{INBOX}{gate.pk}/?tenant=globex",
     ):
         form.action = address
-        assert send_form(stranger, form, deed="approve").status_code == 404
+        assert send_form(stranger, form, action="approve").status_code == 404
     answer = send_form(stranger, Form("/inbox/approve/", "post"), chosen=f"{gate.pk}:{gate.version}")
     assert "This item does not exist." in notice(answer)
     assert questions.get(gate.pk).status == "created"

@@ -25,7 +25,7 @@ AUDIT = "/audit/"
 @pytest.fixture
 def trail(engine: Engine, tenant: Tenant, ann: Person, boss: Person) -> None:
     """Two entries: `ann` has paused a role, and `boss` has made a budget."""
-    forms_of(ann.get("/queues/qa/"))["switch"].send(ann.browser, ("deed", "pause"))
+    forms_of(ann.get("/queues/qa/"))["switch"].send(ann.browser, ("action", "pause"))
     forms_of(boss.get("/settings/budgets/"))["new"].send(boss.browser, name="March", cap="5")
 
 
@@ -64,7 +64,7 @@ def test_changed_fields_are_shown_before_and_after(trail: None, tenant: Tenant, 
     with tenant_scope(tenant.pk):
         budget = AuditEntry.objects.for_tenant(tenant).get(object_kind="budgets").object_id
     place = f"/settings/budgets/{budget}/"
-    forms_of(boss.get(place))["change"].send(boss.browser, ("deed", "save"), cap="8")
+    forms_of(boss.get(place))["change"].send(boss.browser, ("action", "save"), cap="8")
 
     page = boss.get(f"{AUDIT}?object={budget}")
 

@@ -50,7 +50,7 @@ def test_a_form_sent_without_the_database_warns_against_blind_retries(engine: En
     form = forms_of(ann.get("/queues/qa/"))["switch"]
 
     with without_database():
-        page = form.send(ann.browser, ("deed", "pause"))
+        page = form.send(ann.browser, ("action", "pause"))
 
     assert page.status_code == 503
     assert "check before you send it again" in visible_text(page)

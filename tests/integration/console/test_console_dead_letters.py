@@ -69,14 +69,14 @@ def test_the_list_is_filtered_by_role_and_state(
 def test_a_replay_is_previewed_and_replays_what_was_counted(
     engine: Engine, tenant: Tenant, broken: list[UUID], address: str, ann: Person
 ) -> None:
-    counted = forms_of(ann.get(address))["replay"].send(ann.browser, ("deed", "count_replay"), per_second="2")
+    counted = forms_of(ann.get(address))["replay"].send(ann.browser, ("action", "count_replay"), per_second="2")
 
     assert "3 would be retried" in visible_text(counted)
     assert "At 2 per second the last one starts after 1 s." in visible_text(counted)
     assert states(tenant, broken) == ["open"] * 3, "counting starts nothing"
 
     later = submit_failing(engine, tenant)  # fails alike, after the count
-    answer = forms_of(counted)["confirmation"].send(ann.browser, ("deed", "replay"))
+    answer = forms_of(counted)["confirmation"].send(ann.browser, ("action", "replay"))
     page = ann.get(answer["Location"])
 
     assert "Retried: 3" in visible_text(page)
@@ -92,8 +92,8 @@ def test_a_replay_is_previewed_and_replays_what_was_counted(
 def test_the_history_shows_the_outcome_of_a_replay(
     engine: Engine, tenant: Tenant, broken: list[UUID], address: str, ann: Person
 ) -> None:
-    counted = forms_of(ann.get(address))["replay"].send(ann.browser, ("deed", "count_replay"))
-    forms_of(counted)["confirmation"].send(ann.browser, ("deed", "replay"))
+    counted = forms_of(ann.get(address))["replay"].send(ann.browser, ("action", "count_replay"))
+    forms_of(counted)["confirmation"].send(ann.browser, ("action", "replay"))
     engine.drain()
 
     assert "3 succeeded" in visible_text(ann.get(address))
@@ -119,13 +119,13 @@ def test_dismissing_needs_a_reason_and_a_confirmation(
 ) -> None:
     form = forms_of(ann.get(address))["dismiss"]
 
-    lacking_reason = form.send(ann.browser, ("deed", "count_dismiss"))
+    lacking_reason = form.send(ann.browser, ("action", "count_dismiss"))
     assert "reason" in refusal_notice(lacking_reason, 400)
     assert 'name="reason" rows="2" maxlength="2000" aria-invalid="true"' in lacking_reason.content.decode()
 
-    counted = form.send(ann.browser, ("deed", "count_dismiss"), reason="Nobody needs it.")
+    counted = form.send(ann.browser, ("action", "count_dismiss"), reason="Nobody needs it.")
     assert "3 would be dismissed" in visible_text(counted)
-    forms_of(counted)["confirmation"].send(ann.browser, ("deed", "dismiss"))
+    forms_of(counted)["confirmation"].send(ann.browser, ("action", "dismiss"))
     with tenant_scope(tenant.pk):
         rows = Activity.objects.filter(pk__in=broken).values_list("status", "cancel_reason")
         assert set(rows) == {("cancelled", "Nobody needs it.")}
@@ -135,7 +135,7 @@ def test_an_invalid_rate_is_refused_and_kept_in_the_form(
     engine: Engine, tenant: Tenant, broken: list[UUID], address: str, ann: Person
 ) -> None:
     answer = forms_of(ann.get(address))["replay"].send(
-        ann.browser, ("deed", "count_replay"), per_second="quick"
+        ann.browser, ("action", "count_replay"), per_second="quick"
     )
 
     assert "must be a number above 0" in refusal_notice(answer, 400)
@@ -143,7 +143,7 @@ def test_an_invalid_rate_is_refused_and_kept_in_the_form(
     assert (
         "nan"
         in forms_of(
-            forms_of(ann.get(address))["replay"].send(ann.browser, ("deed", "count_replay"), per_second="nan")
+            forms_of(ann.get(address))["replay"].send(ann.browser, ("action", "count_replay"), per_second="nan")
         )["replay"].fields["per_second"]
     )
 
@@ -156,7 +156,7 @@ def test_a_viewer_sees_failures_and_changes_nothing(
     assert "Only operators may retry or dismiss failures." in visible_text(page)
     assert {"replay", "dismiss"}.isdisjoint(forms_of(page))
 
-    answer = send_form(vic, forms_of(ann.get(address))["replay"], deed="count_replay")
+    answer = send_form(vic, forms_of(ann.get(address))["replay"], action="count_replay")
 
     assert "This needs the role operator" in refusal_notice(answer, 403)
     assert states(tenant, broken) == ["open"] * 3

@@ -72,11 +72,11 @@ def test_the_page_shows_who_edited_the_text_and_the_difference(questions: Questi
     assert "Edited and approved by ann" in visible_text(ann.get(f"/activities/{gate.parent_id}/texts/"))
 
 
-@pytest.mark.parametrize("deed", ["approve", EDITED])
-def test_an_unchanged_text_is_approved_without_an_edit(deed: str, questions: Questions, ann: Person) -> None:
+@pytest.mark.parametrize("action", ["approve", EDITED])
+def test_an_unchanged_text_is_approved_without_an_edit(action: str, questions: Questions, ann: Person) -> None:
     gate = questions.gate(content='\n  # Bees\r\n\r\n<b> & "bees"\n\n')
 
-    assert success_notice(ann.answer(gate, deed), ann).startswith("Approved: ")
+    assert success_notice(ann.answer(gate, action), ann).startswith("Approved: ")
 
     assert questions.get(gate.pk).output_ref is None
     assert questions.get(gate.parent_id).output_ref == gate.input_ref
@@ -126,7 +126,7 @@ def test_an_edit_of_an_item_claimed_meanwhile_is_refused_and_kept(questions: Que
     form = ann.form(gate)
     human_work.take_up(questions.tenant.pk, gate.pk, actor="user:bob")
 
-    answer = form.send(ann.browser, ("deed", EDITED), edited=MINE)
+    answer = form.send(ann.browser, ("action", EDITED), edited=MINE)
 
     assert refusal_notice(answer, 409).startswith("Claimed by bob")
     assert "Bees fly very far." in answer.content.decode()
@@ -140,7 +140,7 @@ def test_one_of_two_concurrent_edits_counts(questions: Questions, person: Callab
     answers = simultaneously(
         *(
             lambda who=who, form=form: form.send(
-                who.browser, ("deed", EDITED), edited=f"By {who.user.username}."
+                who.browser, ("action", EDITED), edited=f"By {who.user.username}."
             )
             for who, form in forms
         )
@@ -210,7 +210,7 @@ def test_an_unreadable_result_is_not_approved_with_an_edit(
 
     monkeypatch.setattr(outputs, "read", unavailable)
 
-    answer = form.send(ann.browser, ("deed", EDITED), edited=MINE)
+    answer = form.send(ann.browser, ("action", EDITED), edited=MINE)
 
     assert "does not answer" in refusal_notice(answer, 503)
     assert forms_of(answer)["answer"].fields["edited"] == [f"\n{MINE}"], "nothing of it is lost"

@@ -39,7 +39,7 @@ def test_a_program_gets_no_error_page(tenant: Tenant, client: Client) -> None:
 
 
 def test_an_expired_form_says_that_nothing_was_done(ann: Person) -> None:
-    answer = ann.browser.post("/queues/", {"deed": "pause"}, headers=BROWSER)
+    answer = ann.browser.post("/queues/", {"action": "pause"}, headers=BROWSER)
 
     assert answer.status_code == 403
     assert "This form has expired Nothing was done." in visible_text(answer)

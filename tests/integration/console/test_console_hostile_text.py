@@ -138,7 +138,7 @@ def test_hostile_text_of_closed_items_adds_no_element(questions: Questions, ann:
     form = ann.form(task)
 
     response = ann.browser.post(
-        form.action.partition("#")[0], {**form.fields, "deed": "complete", "notes": SCRIPT, "output": SCRIPT}
+        form.action.partition("#")[0], {**form.fields, "action": "complete", "notes": SCRIPT, "output": SCRIPT}
     )
 
     assert response.status_code == 302
@@ -151,7 +151,7 @@ def test_text_of_a_refused_form_is_escaped(questions: Questions, ann: Person) ->
     gate = questions.gate()
     nasty = f"</textarea>{SCRIPT}"
 
-    answer = ann.form(gate).send(ann.browser, ("deed", "approve"), notes=nasty + "x" * 20_000)
+    answer = ann.form(gate).send(ann.browser, ("action", "approve"), notes=nasty + "x" * 20_000)
 
     assert answer.status_code == 400
     assert nasty in harmless(answer)

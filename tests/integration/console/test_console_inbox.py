@@ -347,7 +347,7 @@ def test_reading_the_pages_changes_nothing(questions: Questions, ann: Person) ->
     for _ in range(3):
         ann.get()
         for item in items:
-            ann.look(item, "?deed=approve&notes=x&shown=1")
+            ann.look(item, "?action=approve&notes=x&version=1")
 
     assert facts() == before
 

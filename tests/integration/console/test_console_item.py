@@ -298,7 +298,7 @@ def test_a_closed_item_shows_its_outcome_and_no_form(questions: Questions, ann: 
     page = ann.look(gate)
 
     assert re.search(r"Approved by bob on \d+ \w+ \d{4}, \d\d:\d\d UTC\s?\. Good\.", visible_text(page))
-    assert 'name="deed"' not in page.content.decode()
+    assert 'name="action"' not in page.content.decode()
 
 
 def test_the_history_shows_who_did_what(questions: Questions, ann: Person) -> None:

@@ -28,7 +28,7 @@ def screen(ann: Person) -> Iterator[Any]:
 
 def focused(page: Any) -> str:
     """Return the text or the name of the focused element."""
-    script = """(one => one.name === "deed" ? `button ${one.innerText}` : one.matches("input, select, textarea") ? one.id
+    script = """(one => one.name === "action" ? `button ${one.innerText}` : one.matches("input, select, textarea") ? one.id
       : (one.innerText || one.tagName).trim())(document.activeElement)"""
     return str(page.evaluate(script))
 

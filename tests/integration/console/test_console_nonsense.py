@@ -20,7 +20,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "/inbox/?": ("kind", "role", "search", "page"),
     "/runs/?": ("pipeline", "after", "q"),
     "/dead-letters/?": ("state", "role"),
-    "/schedules/?": ("search", "shown"),
+    "/schedules/?": ("search", "state"),
     "/schedules/try/?": ("schedule",),
     "/schedules/new/?": ("pipeline",),
     "/pipelines/?": ("search",),

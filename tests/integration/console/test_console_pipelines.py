@@ -235,15 +235,15 @@ def test_an_admin_restores_a_version_unless_a_newer_one_exists(
     versions.save(tenant.pk, {**ARTICLE, "description": "Second."}, actor="test")
     form = forms_of(boss.get(f"{PIPELINES}article/"))["restore"]
     assert forms_of(ann.get(f"{PIPELINES}article/"))["restore"].buttons == []
-    assert "needs the role admin" in refusal_notice(send_form(ann, form, deed="restore:1"), 403)
+    assert "needs the role admin" in refusal_notice(send_form(ann, form, action="restore:1"), 403)
 
-    answer = form.send(boss.browser, ("deed", "restore:1"))
+    answer = form.send(boss.browser, ("action", "restore:1"))
 
     assert "Version 1 was restored as a new version" in visible_text(boss.get(answer["Location"]))
     with tenant_scope(tenant.pk):
         assert Pipeline.objects.get(key="article").latest == 3
         assert Pipeline.objects.get(key="article").description == ""
-    assert form.send(boss.browser, ("deed", "restore:1")).status_code == 412, (
+    assert form.send(boss.browser, ("action", "restore:1")).status_code == 412, (
         "the page shows another newest one"
     )
 
@@ -251,14 +251,14 @@ def test_an_admin_restores_a_version_unless_a_newer_one_exists(
 def test_an_operator_pauses_and_resumes(
     article: Pipeline, ann: Person, person: Callable[..., Person]
 ) -> None:
-    page = forms_of(ann.get(f"{PIPELINES}article/"))["deeds"].send(ann.browser, ("deed", "pause"))
+    page = forms_of(ann.get(f"{PIPELINES}article/"))["actions"].send(ann.browser, ("action", "pause"))
     assert "paused" in visible_text(ann.get(page["Location"]))
     assert "paused" in visible_text(ann.get(PIPELINES))
     vic = person("vic", role="viewer")
-    assert forms_of(vic.get(f"{PIPELINES}article/"))["deeds"].buttons == []
+    assert forms_of(vic.get(f"{PIPELINES}article/"))["actions"].buttons == []
     assert vic.browser.get(f"{PIPELINES}article/start/").status_code == 404
 
-    forms_of(ann.get(f"{PIPELINES}article/"))["deeds"].send(ann.browser, ("deed", "resume"))
+    forms_of(ann.get(f"{PIPELINES}article/"))["actions"].send(ann.browser, ("action", "resume"))
 
     assert "paused" not in visible_text(ann.get(PIPELINES))
 

@@ -84,7 +84,7 @@ def test_a_role_without_workers_says_so(engine: Engine, tenant: Tenant, ann: Per
 def test_an_operator_pauses_and_resumes_a_role(engine: Engine, tenant: Tenant, ann: Person) -> None:
     address = f"{QUEUES}qa/"
 
-    answer = forms_of(ann.get(address))["switch"].send(ann.browser, ("deed", "pause"))
+    answer = forms_of(ann.get(address))["switch"].send(ann.browser, ("action", "pause"))
     assert answer.status_code == 302
     page = ann.get(answer["Location"])
     assert "Paused: qa" in visible_text(page)
@@ -94,7 +94,7 @@ def test_an_operator_pauses_and_resumes_a_role(engine: Engine, tenant: Tenant, a
         entry = AuditEntry.objects.for_tenant(tenant).order_by("-number")[0]
     assert (entry.operation, entry.object_id, entry.actor_name) == ("POST /queues/{role}/pause/", "qa", "ann")
 
-    forms_of(page)["switch"].send(ann.browser, ("deed", "resume"))
+    forms_of(page)["switch"].send(ann.browser, ("action", "resume"))
     with tenant_scope(tenant.pk):
         assert not AgentConfig.objects.get(agent_id="qa").paused
 
@@ -106,16 +106,16 @@ def test_an_operator_pauses_all_work_for_a_provider(engine: Engine, tenant: Tena
         AgentConfig.objects.create(tenant=tenant, agent_id="qa", adapter="anthropic", model="some-model")
 
     page = ann.get(address)
-    answer = forms_of(page)["switch"].send(ann.browser, ("deed", "pause:anthropic"))
+    answer = forms_of(page)["switch"].send(ann.browser, ("action", "pause:anthropic"))
 
     page = ann.get(answer["Location"])
     assert "All work of this tenant for anthropic is paused" in visible_text(page)
     with tenant_scope(tenant.pk):
         assert Pause.objects.get().subject == "anthropic"
-    forms_of(page)["switch"].send(ann.browser, ("deed", "resume:anthropic"))
+    forms_of(page)["switch"].send(ann.browser, ("action", "resume:anthropic"))
     with tenant_scope(tenant.pk):
         assert not Pause.objects.exists()
-    assert send_form(ann, forms_of(ann.get(address))["switch"], deed="pause:nobody").status_code == 400
+    assert send_form(ann, forms_of(ann.get(address))["switch"], action="pause:nobody").status_code == 400
 
 
 def test_a_disabled_role_has_no_resume_button(engine: Engine, tenant: Tenant, ann: Person) -> None:
@@ -131,14 +131,14 @@ def test_a_disabled_role_has_no_resume_button(engine: Engine, tenant: Tenant, an
 def test_a_role_paused_before_its_tenant_can_be_resumed(
     engine: Engine, tenant: Tenant, ann: Person, person: Callable[..., Person]
 ) -> None:
-    forms_of(ann.get(f"{QUEUES}qa/"))["switch"].send(ann.browser, ("deed", "pause"))
+    forms_of(ann.get(f"{QUEUES}qa/"))["switch"].send(ann.browser, ("action", "pause"))
     boss = person("boss", role="admin")
-    forms_of(boss.get(QUEUES))["tenant-switch"].send(boss.browser, ("deed", "pause"))
+    forms_of(boss.get(QUEUES))["tenant-switch"].send(boss.browser, ("action", "pause"))
 
     page = ann.get(f"{QUEUES}qa/")
 
     assert "All work of this tenant is paused" in visible_text(page)
-    assert forms_of(page)["switch"].buttons == [("deed", "resume")]
+    assert forms_of(page)["switch"].buttons == [("action", "resume")]
 
 
 def test_a_viewer_sees_no_button_and_is_refused(
@@ -147,7 +147,7 @@ def test_a_viewer_sees_no_button_and_is_refused(
     vic = person("vic", role="viewer")
     assert "switch" not in forms_of(vic.get(f"{QUEUES}qa/"))
 
-    answer = send_form(vic, forms_of(ann.get(f"{QUEUES}qa/"))["switch"], deed="pause")
+    answer = send_form(vic, forms_of(ann.get(f"{QUEUES}qa/"))["switch"], action="pause")
 
     assert "This needs the role operator; you act as viewer." in refusal_notice(answer, 403)
     with tenant_scope(tenant.pk):
@@ -160,11 +160,11 @@ def test_only_an_admin_pauses_the_tenant(
     boss = person("boss", role="admin")
     form = forms_of(boss.get(QUEUES))["tenant-switch"]
 
-    assert "needs the role admin" in refusal_notice(send_form(ann, form, deed="pause"), 403)
+    assert "needs the role admin" in refusal_notice(send_form(ann, form, action="pause"), 403)
     tenant.refresh_from_db(using=SYSTEM)
     assert not tenant.paused
 
-    answer = form.send(boss.browser, ("deed", "pause"))
+    answer = form.send(boss.browser, ("action", "pause"))
     page = boss.get(answer["Location"])
     tenant.refresh_from_db(using=SYSTEM)
     assert tenant.paused
@@ -176,7 +176,7 @@ def test_only_an_admin_pauses_the_tenant(
             ("tenant.paused", "done", "boss"),
         ]
 
-    forms_of(page)["tenant-switch"].send(boss.browser, ("deed", "resume"))
+    forms_of(page)["tenant-switch"].send(boss.browser, ("action", "resume"))
     tenant.refresh_from_db(using=SYSTEM)
     assert not tenant.paused
 
@@ -192,7 +192,7 @@ def test_the_trail_names_the_break_glass_access_of_a_superuser(
     engine: Engine, tenant: Tenant, root: Person
 ) -> None:
     page = root.get(f"{QUEUES}qa/?tenant=acme")
-    forms_of(page)["switch"].send(root.browser, ("deed", "pause"))
+    forms_of(page)["switch"].send(root.browser, ("action", "pause"))
 
     with tenant_scope(tenant.pk):
         entry = AuditEntry.objects.for_tenant(tenant).order_by("-number")[0]

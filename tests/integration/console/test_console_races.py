@@ -21,15 +21,15 @@ from tests.forms import forms_of
 from tests.questions import Questions
 
 
-@pytest.mark.parametrize("deed", ["approve", "reject"])
+@pytest.mark.parametrize("action", ["approve", "reject"])
 def test_a_late_answer_is_told_who_decided_what_and_when(
-    deed: str, questions: Questions, ann: Person
+    action: str, questions: Questions, ann: Person
 ) -> None:
     gate = questions.gate()
     form = ann.form(gate)
     decisions.approve(questions.tenant.pk, gate.pk, actor="user:bob", notes="Good.")
 
-    answer = form.send(ann.browser, ("deed", deed), notes="Different.")
+    answer = form.send(ann.browser, ("action", action), notes="Different.")
 
     assert re.fullmatch(
         r"Approved by bob on \d+ \w+, \d\d:\d\d:\d\d UTC, after you loaded the page\. Nothing was done\.",
@@ -45,13 +45,13 @@ def test_a_changed_item_is_shown_again_with_the_typed_text(questions: Questions,
     form = ann.form(task)
     human_work.take_up(questions.tenant.pk, task.pk, actor="user:bob")
 
-    answer = form.send(ann.browser, ("deed", "complete"), output="my result")
+    answer = form.send(ann.browser, ("action", "complete"), output="my result")
 
     assert refusal_notice(answer, 409).startswith("Claimed by bob")
     again = forms_of(answer)["answer"]
     assert again.fields["output"] == ["my result"]
     assert questions.get(task.pk).status == "in_progress"
-    success_notice(again.send(ann.browser, ("deed", "complete")), ann)
+    success_notice(again.send(ann.browser, ("action", "complete")), ann)
 
 
 def test_an_obsolete_item_says_why(questions: Questions, ann: Person) -> None:
@@ -59,7 +59,7 @@ def test_an_obsolete_item_says_why(questions: Questions, ann: Person) -> None:
     form = ann.form(review)
     cancellation.cancel(questions.tenant.pk, review.parent_id, actor="user:bob", reason="No more money.")
 
-    assert "Cancelled by bob" in (message := refusal_notice(form.send(ann.browser, ("deed", "approve")), 409))
+    assert "Cancelled by bob" in (message := refusal_notice(form.send(ann.browser, ("action", "approve")), 409))
     assert "(obsolete)" in message
 
 
@@ -68,7 +68,7 @@ def test_an_escalation_cannot_cancel_retried_work(questions: Questions, ann: Per
     form = ann.form(escalation)
     cancellation.retry(questions.tenant.pk, escalation.parent_id, actor="user:bob")
 
-    refusal_notice(form.send(ann.browser, ("deed", "cancel")), 409)
+    refusal_notice(form.send(ann.browser, ("action", "cancel")), 409)
 
     assert questions.get(escalation.parent_id).status == "created"
 
@@ -81,7 +81,7 @@ def test_one_of_ten_concurrent_answers_counts(questions: Questions, person: Call
     answers = simultaneously(
         *(
             lambda each=each, form=form, number=number: form.send(
-                each.browser, ("deed", "reject" if number % 2 else "approve"), notes="mine"
+                each.browser, ("action", "reject" if number % 2 else "approve"), notes="mine"
             )
             for number, (each, form) in enumerate(forms)
         )
@@ -108,7 +108,7 @@ def test_a_lock_conflict_asks_for_another_try(
 
     monkeypatch.setattr(actions.api, "decide", conflict)
 
-    answer = form.send(ann.browser, ("deed", "approve"), notes="kept")
+    answer = form.send(ann.browser, ("action", "approve"), notes="kept")
 
     assert refusal_notice(answer, 503).startswith("Too many conflicting requests")
     assert forms_of(answer)["answer"].fields["notes"] == ["kept"]

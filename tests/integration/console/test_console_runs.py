@@ -299,7 +299,7 @@ def test_selected_runs_are_cancelled_and_ended_ones_skipped(questions: Questions
 
     answer = ann.browser.post(
         form.action,
-        {**form.fields, "deed": "cancel", "run": [str(each.pk) for each in (ended, first, second)]},
+        {**form.fields, "action": "cancel", "run": [str(each.pk) for each in (ended, first, second)]},
     )
 
     text = visible_text(ann.get(answer["Location"]))
@@ -319,7 +319,7 @@ def test_selected_runs_are_replayed_from_the_failed_step(questions: Questions, a
     form = forms_of(ann.get(LIST))["many"]
 
     answer = ann.browser.post(
-        form.action, {**form.fields, "deed": "replay", "run": [str(run.pk), str(fine.pk)]}
+        form.action, {**form.fields, "action": "replay", "run": [str(run.pk), str(fine.pk)]}
     )
 
     text = visible_text(ann.get(answer["Location"]))
@@ -337,7 +337,7 @@ def test_a_replay_starts_at_the_first_failed_step(questions: Questions, ann: Per
         PipelineRun.objects.filter(pk=run.pk).update(status="failed", finished_at=run.started_at)
     form = forms_of(ann.get(LIST))["many"]
 
-    ann.browser.post(form.action, {**form.fields, "deed": "replay", "run": str(run.pk)})
+    ann.browser.post(form.action, {**form.fields, "action": "replay", "run": str(run.pk)})
 
     with tenant_scope(questions.tenant.pk):
         assert PipelineRun.objects.get(replay_of=run.pk).replay_from == "research"
@@ -350,7 +350,7 @@ def test_a_viewer_cannot_act_on_selected_runs(questions: Questions, person: Call
     assert "many" not in forms_of(eve.get(LIST))
     some = next(form for form in forms_of(eve.get(LIST)).values() if "csrfmiddlewaretoken" in form.fields)
     token = some.fields["csrfmiddlewaretoken"]
-    sent = {"deed": "cancel", "run": str(run.pk), "csrfmiddlewaretoken": token}
+    sent = {"action": "cancel", "run": str(run.pk), "csrfmiddlewaretoken": token}
     answer = eve.browser.post(LIST, sent)
 
     assert answer.status_code == 404

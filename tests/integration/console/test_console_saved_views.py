@@ -26,12 +26,12 @@ QUERY = "/activities/?tenant=acme&q=status%3Afailed+role%3Aseo"
 
 def save(who: Person, address: str = QUERY, name: str = "Failed SEO", **fields: Any) -> HttpResponse:
     """Save the view at an address by the form of its page."""
-    return forms_of(who.get(address))["keep-view"].send(who.browser, ("deed", "keep"), name=name, **fields)
+    return forms_of(who.get(address))["keep-view"].send(who.browser, ("action", "keep"), name=name, **fields)
 
 
 def act_on(who: Person, verb: str, view: SavedView, **fields: Any) -> HttpResponse:
     return forms_of(who.get("/views/"))[f"view-{view.pk}"].send(
-        who.browser, ("deed", f"{verb}:{view.pk}"), **fields
+        who.browser, ("action", f"{verb}:{view.pk}"), **fields
     )
 
 
@@ -90,7 +90,7 @@ def test_private_views_are_not_shown_to_others(
     assert "Failed SEO" not in visible_text(bob.get("/activities/"))
     assert "Failed SEO" not in visible_text(eve.get("/views/"))
     for somebody in (bob, eve):
-        answer = send_form(somebody, Form("/views/", "post"), deed=f"delete:{view.pk}")
+        answer = send_form(somebody, Form("/views/", "post"), action=f"delete:{view.pk}")
         assert refusal_notice(answer, 404) == "There is no such view any more."
     assert len(views_of(tenant)) == 1
 
@@ -139,7 +139,7 @@ def test_only_admins_share_and_manage_shared_views(tenant: Tenant, ann: Person, 
         "/views/", "post", {"name": ["New"], "page": ["runs"], "query": ["status=failed"], "shared": ["yes"]}
     )
     for sent in ("keep", f"share:{mine.pk}", f"delete:{ours.pk}", f"rename:{ours.pk}"):
-        assert "needs the role admin" in refusal_notice(send_form(ann, form, deed=sent), 403)
+        assert "needs the role admin" in refusal_notice(send_form(ann, form, action=sent), 403)
     assert [(view.name, view.is_shared) for view in views_of(tenant)] == [("Ours", True), ("Mine", False)]
 
 
@@ -236,6 +236,6 @@ def test_unknown_actions_and_ids_are_refused(tenant: Tenant, ann: Person) -> Non
     (view,) = views_of(tenant)
     form = Form("/views/", "post")
 
-    refusal_notice(send_form(ann, form, deed=f"explode:{view.pk}"), 400)
-    refusal_notice(send_form(ann, form, deed=f"delete:{uuid4()}"), 404)
-    assert send_form(ann, form, deed="delete:x").status_code == 404
+    refusal_notice(send_form(ann, form, action=f"explode:{view.pk}"), 400)
+    refusal_notice(send_form(ann, form, action=f"delete:{uuid4()}"), 404)
+    assert send_form(ann, form, action="delete:x").status_code == 404

@@ -47,7 +47,7 @@ def test_the_list_describes_times_in_words_and_shows_the_next(
     assert "disabled" in text
     assert re.search(r"late every hour \(UTC\) .*? due 2 h( \d+ min)? ago", text)
     assert re.search(r"early at 00:00.*? in \d+ (d|h)", text)
-    assert "sleeping" not in visible_text(ann.get(f"{SCHEDULES}?shown=on"))
+    assert "sleeping" not in visible_text(ann.get(f"{SCHEDULES}?state=on"))
     assert "report" not in visible_text(ann.get(f"{SCHEDULES}?search=sleep"))
 
 
@@ -90,7 +90,7 @@ def test_a_dry_run_starts_nothing(engine: Engine, tenant: Tenant, ann: Person) -
     schedule = make_schedule(tenant, "prices", params={"ticker": "db:ticker:all:id?enabled=true"})
     page = ann.get(f"{SCHEDULES}{schedule.pk}/")
 
-    preview = forms_of(page)["deeds"].send(ann.browser, ("deed", "dry_run"))
+    preview = forms_of(page)["actions"].send(ann.browser, ("action", "dry_run"))
 
     assert preview.status_code == 200
     assert preview.context["forecast"]["errors"] == [], preview.context["forecast"]
@@ -100,7 +100,7 @@ def test_a_dry_run_starts_nothing(engine: Engine, tenant: Tenant, ann: Person) -
 
 
 def test_an_operator_runs_a_schedule_now(hourly: Schedule, address: str, tenant: Tenant, ann: Person) -> None:
-    answer = forms_of(ann.get(address))["deeds"].send(ann.browser, ("deed", "run"))
+    answer = forms_of(ann.get(address))["actions"].send(ann.browser, ("action", "run"))
 
     assert "manual run" in visible_text(ann.get(answer["Location"]))
     (execution,) = executions(tenant)
@@ -110,16 +110,16 @@ def test_an_operator_runs_a_schedule_now(hourly: Schedule, address: str, tenant:
 def test_a_form_sent_twice_runs_a_schedule_once(
     hourly: Schedule, address: str, tenant: Tenant, ann: Person, person: Callable[..., Person]
 ) -> None:
-    form = forms_of(ann.get(address))["deeds"]
-    form.send(ann.browser, ("deed", "run"))
+    form = forms_of(ann.get(address))["actions"]
+    form.send(ann.browser, ("action", "run"))
 
-    again = form.send(ann.browser, ("deed", "run"))
+    again = form.send(ann.browser, ("action", "run"))
 
     assert "This run was already started" in visible_text(ann.get(again["Location"]))
     assert len(executions(tenant)) == 1
-    forms_of(ann.get(address))["deeds"].send(ann.browser, ("deed", "run"))
+    forms_of(ann.get(address))["actions"].send(ann.browser, ("action", "run"))
     bob = person("bob")
-    send_form(bob, form, deed="run")
+    send_form(bob, form, action="run")
     assert len(executions(tenant)) == 3, "another page, and another person"
 
 
@@ -127,19 +127,19 @@ def test_operators_pause_and_resume_a_schedule_as_with_the_api(
     hourly: Schedule, address: str, ann: Person, person: Callable[..., Person]
 ) -> None:
     vic = person("vic", role="viewer")
-    form = forms_of(ann.get(address))["deeds"]
-    assert ("deed", "pause") not in forms_of(vic.get(address))["deeds"].buttons
-    assert "needs the role operator" in refusal_notice(send_form(vic, form, deed="pause"), 403)
+    form = forms_of(ann.get(address))["actions"]
+    assert ("action", "pause") not in forms_of(vic.get(address))["actions"].buttons
+    assert "needs the role operator" in refusal_notice(send_form(vic, form, action="pause"), 403)
 
-    page = ann.get(form.send(ann.browser, ("deed", "pause"))["Location"])
+    page = ann.get(form.send(ann.browser, ("action", "pause"))["Location"])
 
     assert "enabled paused" in visible_text(page)
     assert "these times do not fire until it is resumed" in visible_text(page)
     assert ann.browser.get(f"/api/v1/schedules/{hourly.pk}/").json()["paused"] is True
     for shown, is_listed in (("", True), ("paused", True), ("on", True), ("off", False)):
-        text = visible_text(ann.get(f"{SCHEDULES}?shown={shown}"))
+        text = visible_text(ann.get(f"{SCHEDULES}?state={shown}"))
         assert bool(re.search(r"refresh every hour \(UTC\) .*? paused", text)) is is_listed
-    page = ann.get(forms_of(page)["deeds"].send(ann.browser, ("deed", "resume"))["Location"])
+    page = ann.get(forms_of(page)["actions"].send(ann.browser, ("action", "resume"))["Location"])
     assert "paused" not in visible_text(page)
     assert reload(hourly).enabled
 
@@ -148,15 +148,15 @@ def test_only_admins_enable_and_disable(
     hourly: Schedule, address: str, ann: Person, person: Callable[..., Person]
 ) -> None:
     boss = person("boss", role="admin")
-    form = forms_of(boss.get(address))["deeds"]
-    assert ("deed", "off") not in forms_of(ann.get(address))["deeds"].buttons
+    form = forms_of(boss.get(address))["actions"]
+    assert ("action", "off") not in forms_of(ann.get(address))["actions"].buttons
 
-    assert "needs the role admin" in refusal_notice(send_form(ann, form, deed="off"), 403)
+    assert "needs the role admin" in refusal_notice(send_form(ann, form, action="off"), 403)
     assert reload(hourly).enabled
 
-    page = boss.get(form.send(boss.browser, ("deed", "off"))["Location"])
+    page = boss.get(form.send(boss.browser, ("action", "off"))["Location"])
     assert not reload(hourly).enabled
-    forms_of(page)["deeds"].send(boss.browser, ("deed", "on"))
+    forms_of(page)["actions"].send(boss.browser, ("action", "on"))
     assert reload(hourly).enabled
 
 
@@ -164,11 +164,11 @@ def test_a_viewer_may_preview_but_not_run(
     hourly: Schedule, address: str, tenant: Tenant, ann: Person, person: Callable[..., Person]
 ) -> None:
     vic = person("vic", role="viewer")
-    form = forms_of(vic.get(address))["deeds"]
+    form = forms_of(vic.get(address))["actions"]
     assert [value for _, value in form.buttons] == ["dry_run"]
 
-    assert "1 job each time" in visible_text(form.send(vic.browser, ("deed", "dry_run")))
-    assert "needs the role operator" in refusal_notice(send_form(vic, form, deed="run"), 403)
+    assert "1 job each time" in visible_text(form.send(vic.browser, ("action", "dry_run")))
+    assert "needs the role operator" in refusal_notice(send_form(vic, form, action="run"), 403)
     assert executions(tenant) == []
 
 
@@ -270,7 +270,7 @@ def test_an_admin_creates_a_schedule_and_its_form_shows_the_same_fields(
     form = forms_of(boss.get(f"{SCHEDULES}new/"))["edit"]
 
     answer = form.send(
-        boss.browser, ("deed", "save"), name="Mine", target="agent:qa", params='{"a": 1}', **filled
+        boss.browser, ("action", "save"), name="Mine", target="agent:qa", params='{"a": 1}', **filled
     )
 
     assert answer.status_code == 302, visible_text(answer)
@@ -284,7 +284,7 @@ def test_an_admin_creates_a_schedule_and_its_form_shows_the_same_fields(
     assert (created.created_by, created.enabled) == ("user:boss", True)
     change = forms_of(boss.get(f"{SCHEDULES}{created.pk}/change/"))["edit"]
     assert {name: change.fields[name] for name in filled} == {name: [value] for name, value in filled.items()}
-    change.send(boss.browser, ("deed", "save"), description="Changed.")
+    change.send(boss.browser, ("action", "save"), description="Changed.")
     after = schedule_named(tenant, "Mine")
     assert (after.cron, after.interval_ms, after.description) == (cron, interval_ms, "Changed.")
 
@@ -300,7 +300,7 @@ def test_a_new_schedule_starts_with_the_tenants_time_zone_and_the_pipeline(
 
     assert (form.fields["timezone"], form.fields["target"]) == (["Asia/Tokyo"], ["pipeline:flow"])
     assert forms_of(boss.get(f"{SCHEDULES}try/"))["try"].fields["timezone"] == ["Asia/Tokyo"]
-    form.send(boss.browser, ("deed", "save"), name="Once", when="once", moment="2031-05-01T09:30")
+    form.send(boss.browser, ("action", "save"), name="Once", when="once", moment="2031-05-01T09:30")
     created = schedule_named(tenant, "Once")
     assert (created.repeat, created.start_at) == ("once", datetime(2031, 5, 1, 0, 30, tzinfo=UTC))
     assert created.pipeline is not None
@@ -311,10 +311,10 @@ def test_a_schedule_can_change_between_once_and_repeating(tenant: Tenant, boss: 
     once = make_schedule(tenant, "Once", repeat="once", start_at=datetime(2031, 5, 1, tzinfo=UTC))
     address = f"{SCHEDULES}{once.pk}/change/"
 
-    forms_of(boss.get(address))["edit"].send(boss.browser, ("deed", "save"), when="daily", at="08:00")
+    forms_of(boss.get(address))["edit"].send(boss.browser, ("action", "save"), when="daily", at="08:00")
     repeats = schedule_named(tenant, "Once")
     forms_of(boss.get(address))["edit"].send(
-        boss.browser, ("deed", "save"), when="once", moment="2032-01-01T00:00"
+        boss.browser, ("action", "save"), when="once", moment="2032-01-01T00:00"
     )
 
     assert (repeats.repeat, repeats.cron, repeats.start_at) == ("repeating", "0 8 * * *", None)
@@ -325,7 +325,7 @@ def test_a_schedule_can_change_between_once_and_repeating(tenant: Tenant, boss: 
 def test_faults_of_a_schedule_are_shown_at_their_fields(tenant: Tenant, boss: Person) -> None:
     def faults(**filled: str) -> set[str]:
         form = forms_of(boss.get(f"{SCHEDULES}new/"))["edit"]
-        answer = form.send(boss.browser, ("deed", "save"), **{"name": "Mine", "target": "agent:qa", **filled})
+        answer = form.send(boss.browser, ("action", "save"), **{"name": "Mine", "target": "agent:qa", **filled})
         assert answer.status_code == 400, visible_text(answer)
         return set(answer.context["form"].errors)
 
@@ -345,7 +345,7 @@ def test_fields_of_another_choice_are_ignored(tenant: Tenant, boss: Person) -> N
 
     form.send(
         boss.browser,
-        ("deed", "save"),
+        ("action", "save"),
         name="Mine",
         target="agent:qa",
         when="daily",
@@ -361,7 +361,7 @@ def test_a_taken_name_is_refused_at_its_field(tenant: Tenant, boss: Person) -> N
     make_schedule(tenant, "Mine")
 
     form = forms_of(boss.get(f"{SCHEDULES}new/"))["edit"]
-    answer = form.send(boss.browser, ("deed", "save"), name="Mine", target="agent:qa")
+    answer = form.send(boss.browser, ("action", "save"), name="Mine", target="agent:qa")
 
     assert answer.status_code == 409
     assert "Mine" in str(answer.context["form"].errors)
@@ -385,7 +385,7 @@ def test_the_form_previews_words_and_times_without_writing(tenant: Tenant, boss:
         send_form(boss, Form(f"{SCHEDULES}words/", "post", {**typed, "when": "cron", "cron": "61 * * * *"}))
     )
     assert "Incomplete: cron" in unclear
-    response = form.send(boss.browser, ("deed", "look"), target="agent:qa", when="hourly")
+    response = form.send(boss.browser, ("action", "look"), target="agent:qa", when="hourly")
     assert "Every hour" in visible_text(response), "for those without scripts"
     with tenant_scope(tenant.pk):
         assert not Schedule.objects.exists()
@@ -397,9 +397,9 @@ def test_the_second_of_two_concurrent_changes_is_refused(
     other = person("other", role="admin")
     address = f"{SCHEDULES}{hourly.pk}/change/"
     form = forms_of(boss.get(address))["edit"]
-    forms_of(other.get(address))["edit"].send(other.browser, ("deed", "save"), description="Theirs.")
+    forms_of(other.get(address))["edit"].send(other.browser, ("action", "save"), description="Theirs.")
 
-    answer = form.send(boss.browser, ("deed", "save"), description="Ours.")
+    answer = form.send(boss.browser, ("action", "save"), description="Ours.")
 
     assert answer.status_code == 412
     assert schedule_named(tenant, hourly.name).description == "Theirs."
@@ -411,7 +411,7 @@ def test_only_admins_create_and_change_schedules(
     form = forms_of(boss.get(f"{SCHEDULES}new/"))["edit"]
 
     assert "New schedule" not in visible_text(ann.get(SCHEDULES))
-    assert send_form(ann, form, deed="save", name="Mine", target="agent:qa").status_code == 404
+    assert send_form(ann, form, action="save", name="Mine", target="agent:qa").status_code == 404
     assert ann.browser.get(f"{SCHEDULES}{hourly.pk}/change/").status_code == 404
     with tenant_scope(tenant.pk):
         assert Schedule.objects.count() == 1

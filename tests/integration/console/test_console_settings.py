@@ -70,7 +70,7 @@ def test_a_changed_role_is_audited_before_and_after(tenant: Tenant, ann: Person,
     row, form = member(tenant, ann), forms_of(boss.get(SETTINGS))["members"]
 
     changed = {f"role:{row.pk}": "viewer", f"human_roles:{row.pk}": "editor, legal"}
-    answer = form.send(boss.browser, ("deed", f"change:{row.pk}"), **changed)
+    answer = form.send(boss.browser, ("action", f"change:{row.pk}"), **changed)
 
     assert "ann now has the role viewer" in visible_text(boss.get(answer["Location"]))
     row = member(tenant, ann)
@@ -88,7 +88,7 @@ def test_a_refused_change_of_a_member_names_the_field_and_keeps_the_input(
     long = "editor, " * 100
 
     typed = {f"role:{row.pk}": "viewer", f"human_roles:{row.pk}": long}
-    answer = form.send(boss.browser, ("deed", f"change:{row.pk}"), **typed)
+    answer = form.send(boss.browser, ("action", f"change:{row.pk}"), **typed)
 
     assert "Human roles: Ensure this value has at most 500 characters" in refusal_notice(answer, 400)
     again = forms_of(answer)["members"].fields
@@ -123,14 +123,14 @@ def test_the_enter_key_in_one_row_presses_no_button_of_another(
 
     first, second = re.findall(r"<button[^>]*>", rows)[:2]
     assert "disabled" in first, "browsers press the first button of a form, and this one does nothing"
-    assert 'name="deed"' in second
+    assert 'name="action"' in second
 
 
 def test_ending_a_membership_needs_a_confirmation(tenant: Tenant, ann: Person, boss: Person) -> None:
     row, form = member(tenant, ann), forms_of(boss.get(SETTINGS))["members"]
 
-    assert "Confirm the action" in refusal_notice(form.send(boss.browser, ("deed", f"end:{row.pk}")), 400)
-    form.send(boss.browser, ("deed", f"end:{row.pk}"), sure="yes")
+    assert "Confirm the action" in refusal_notice(form.send(boss.browser, ("action", f"end:{row.pk}")), 400)
+    form.send(boss.browser, ("action", f"end:{row.pk}"), sure="yes")
 
     assert "You are not a member of any tenant." in visible_text(ann.get("/queues/"))
     assert entries(tenant) == ["boss membership.ended done"]
@@ -140,11 +140,11 @@ def test_the_last_admin_cannot_leave(tenant: Tenant, boss: Person) -> None:
     row, form = member(tenant, boss), forms_of(boss.get(SETTINGS))["members"]
 
     assert "boss is the only admin" in refusal_notice(
-        form.send(boss.browser, ("deed", f"end:{row.pk}"), sure="yes"), 409
+        form.send(boss.browser, ("action", f"end:{row.pk}"), sure="yes"), 409
     )
     changed = {f"role:{row.pk}": "viewer"}
     assert "the only admin" in refusal_notice(
-        form.send(boss.browser, ("deed", f"change:{row.pk}"), **changed), 409
+        form.send(boss.browser, ("action", f"change:{row.pk}"), **changed), 409
     )
     assert member(tenant, boss).role == "admin"
 
@@ -155,16 +155,16 @@ def test_an_outdated_form_does_not_overwrite_a_change(
     row, bea = member(tenant, ann), person("bea", role="admin")
     stale = forms_of(boss.get(SETTINGS))["members"]
     forms_of(bea.get(SETTINGS))["members"].send(
-        bea.browser, ("deed", f"change:{row.pk}"), **{f"role:{row.pk}": "viewer"}
+        bea.browser, ("action", f"change:{row.pk}"), **{f"role:{row.pk}": "viewer"}
     )
 
-    answer = stale.send(boss.browser, ("deed", f"change:{row.pk}"), **{f"human_roles:{row.pk}": "editor"})
+    answer = stale.send(boss.browser, ("action", f"change:{row.pk}"), **{f"human_roles:{row.pk}": "editor"})
 
     assert "ann was changed since you opened the page, and is now viewer." in refusal_notice(answer, 409)
     row = member(tenant, ann)
     assert (row.role, row.human_roles) == ("viewer", [])
     again = forms_of(answer)["members"]
-    again.send(boss.browser, ("deed", f"change:{row.pk}"), **{f"human_roles:{row.pk}": "editor"})
+    again.send(boss.browser, ("action", f"change:{row.pk}"), **{f"human_roles:{row.pk}": "editor"})
     assert member(tenant, ann).human_roles == ["editor"]
 
 
@@ -178,7 +178,7 @@ def test_two_admins_who_demote_each_other_leave_one_admin(
     def demote(by: Person, other: str) -> Any:
         row = rows[other]
         return forms[by.user.username].send(
-            by.browser, ("deed", f"change:{row.pk}"), **{f"role:{row.pk}": "viewer"}
+            by.browser, ("action", f"change:{row.pk}"), **{f"role:{row.pk}": "viewer"}
         )
 
     codes = [
@@ -197,7 +197,7 @@ def test_an_inactive_admin_does_not_count_as_one(
     gone.user.save()
     row, form = member(tenant, boss), forms_of(boss.get(SETTINGS))["members"]
 
-    answer = form.send(boss.browser, ("deed", f"end:{row.pk}"), sure="yes")
+    answer = form.send(boss.browser, ("action", f"end:{row.pk}"), sure="yes")
 
     assert "boss is the only admin" in refusal_notice(answer, 409)
 
@@ -208,7 +208,7 @@ def test_concurrent_additions_create_one_membership(
     person("otto", other_tenant)
     form = forms_of(root.get(f"{SETTINGS}?tenant=acme"))["new"]
 
-    answers = simultaneously(*[lambda: form.send(root.browser, ("deed", "add"), username="otto")] * 4)
+    answers = simultaneously(*[lambda: form.send(root.browser, ("action", "add"), username="otto")] * 4)
 
     assert sorted(answer.status_code for answer in answers) == [302, 409, 409, 409]
     with tenant_scope(tenant.pk):
@@ -246,7 +246,7 @@ def test_a_mail_channel_keeps_its_digest_when_renamed(tenant: Tenant, boss: Pers
 
     address = f"{SETTINGS}notification-channels/{channel.pk}/"
     form = forms_of(boss.get(address))["change"]
-    assert form.send(boss.browser, ("deed", "save"), name="post").status_code == 302
+    assert form.send(boss.browser, ("action", "save"), name="post").status_code == 302
 
     with tenant_scope(tenant.pk):
         changed = NotificationChannel.objects.get()
@@ -268,12 +268,12 @@ def test_only_superusers_add_people(
     assert "new" not in forms_of(boss.get(SETTINGS))
 
     assert "Only superusers can add people" in refusal_notice(
-        send_form(boss, form, deed="add", username="otto"), 403
+        send_form(boss, form, action="add", username="otto"), 403
     )
-    answer = form.send(root.browser, ("deed", "add"), username="nobody")
+    answer = form.send(root.browser, ("action", "add"), username="nobody")
     assert "There is no person" in refusal_notice(answer, 404)
     assert 'value="nobody"' in answer.content.decode()
-    form.send(root.browser, ("deed", "add"), username="otto", role="viewer")
+    form.send(root.browser, ("action", "add"), username="otto", role="viewer")
 
     with tenant_scope(tenant.pk):
         assert Membership.objects.get(user__username="otto").role == "viewer"
@@ -282,7 +282,7 @@ def test_only_superusers_add_people(
 def test_a_token_is_shown_once_and_has_its_role_and_scopes(tenant: Tenant, boss: Person) -> None:
     form = forms_of(boss.get(f"{SETTINGS}tokens/"))["new"]
 
-    page = form.send(boss.browser, ("deed", "make"), name="nightly", role="viewer", days="7", scopes="read")
+    page = form.send(boss.browser, ("action", "make"), name="nightly", role="viewer", days="7", scopes="read")
 
     assert page.status_code == 201
     secret = page.context["made"]["secret"]
@@ -299,10 +299,10 @@ def test_a_token_is_shown_once_and_has_its_role_and_scopes(tenant: Tenant, boss:
 def test_faults_of_a_token_are_shown_at_their_fields(tenant: Tenant, boss: Person) -> None:
     form = forms_of(boss.get(f"{SETTINGS}tokens/"))["new"]
 
-    page = form.send(boss.browser, ("deed", "make"), name="nightly", days="0", scopes="everything")
+    page = form.send(boss.browser, ("action", "make"), name="nightly", days="0", scopes="everything")
     assert page.status_code == 400
     assert page.context["form"].errors.keys() == {"days"}
-    page = form.send(boss.browser, ("deed", "make"), name="nightly", scopes="everything")
+    page = form.send(boss.browser, ("action", "make"), name="nightly", scopes="everything")
     assert page.context["form"].errors.keys() == {"scopes"}
     assert 'value="everything"' in page.content.decode()
     with tenant_scope(tenant.pk):
@@ -314,14 +314,14 @@ def test_a_revoked_token_is_refused(tenant: Tenant, boss: Person) -> None:
     form = forms_of(boss.get(f"{SETTINGS}tokens/"))["tokens"]
 
     assert "Confirm the action" in refusal_notice(
-        form.send(boss.browser, ("deed", f"revoke:{token.pk}")), 400
+        form.send(boss.browser, ("action", f"revoke:{token.pk}")), 400
     )
-    form.send(boss.browser, ("deed", f"revoke:{token.pk}"), sure="yes")
+    form.send(boss.browser, ("action", f"revoke:{token.pk}"), sure="yes")
 
     with pytest.raises(tokens.TokenRefused):
         tokens.principal_of(secret)
     assert "revoked" in visible_text(boss.get(f"{SETTINGS}tokens/"))
-    form.send(boss.browser, ("deed", f"revoke:{token.pk}"), sure="yes")
+    form.send(boss.browser, ("action", f"revoke:{token.pk}"), sure="yes")
     assert entries(tenant) == ["boss token.revoked done"], "a repetition changes nothing"
 
 
@@ -347,16 +347,16 @@ def test_a_budget_is_created_changed_and_removed(tenant: Tenant, boss: Person) -
 
     page = boss.get(f"{place}{budget.pk}/")
     stale = forms_of(page)["change"]
-    stale.send(boss.browser, ("deed", "save"), cap="8.5")
+    stale.send(boss.browser, ("action", "save"), cap="8.5")
     with tenant_scope(tenant.pk):
         budget.refresh_from_db()
     assert (str(budget.cap.normalize()), budget.period) == ("8.5", "month")
 
-    late = stale.send(boss.browser, ("deed", "save"), cap="1")
+    late = stale.send(boss.browser, ("action", "save"), cap="1")
     assert late.status_code == 412
     assert "Read it again and decide again." in visible_text(late)
 
-    forms_of(boss.get(f"{place}{budget.pk}/"))["remove"].send(boss.browser, ("deed", "remove"), sure="yes")
+    forms_of(boss.get(f"{place}{budget.pk}/"))["remove"].send(boss.browser, ("action", "remove"), sure="yes")
     assert "There are none." in visible_text(boss.get(place))
     assert entries(tenant) == [
         "boss POST /budgets/ done", "boss PUT /budgets/{id}/ done", "boss DELETE /budgets/{id}/ done",
@@ -382,9 +382,9 @@ def test_a_channel_is_disabled_and_reactivated(tenant: Tenant, boss: Person) -> 
     with tenant_scope(tenant.pk):
         channel = Channel.objects.get()
 
-    forms_of(boss.get(f"{place}{channel.pk}/"))["deeds"].send(boss.browser, ("deed", "disable"))
+    forms_of(boss.get(f"{place}{channel.pk}/"))["actions"].send(boss.browser, ("action", "disable"))
     assert "disabled" in visible_text(boss.get(place))
-    forms_of(boss.get(f"{place}{channel.pk}/"))["deeds"].send(boss.browser, ("deed", "reactivate"))
+    forms_of(boss.get(f"{place}{channel.pk}/"))["actions"].send(boss.browser, ("action", "reactivate"))
     assert "active" in visible_text(boss.get(place))
 
     again = form.send(boss.browser, kind="google-ads", name="Main", details="{}")
@@ -408,7 +408,7 @@ def test_a_webhook_shows_its_secret_once_and_its_deliveries(
         assert (webhook.kinds, webhook.enabled) == (["alert.raised"], True)
 
     one = f"{place}{webhook.pk}/"
-    forms_of(boss.get(one))["deeds"].send(boss.browser, ("deed", "test"))
+    forms_of(boss.get(one))["actions"].send(boss.browser, ("action", "test"))
     with tenant_scope(tenant.pk):
         WebhookDelivery.objects.update(state="failed", error="<i>boom</i>", response_status=500)
         delivery = WebhookDelivery.objects.get()
@@ -416,10 +416,10 @@ def test_a_webhook_shows_its_secret_once_and_its_deliveries(
     assert "webhook.test failed" in visible_text(page)
     assert "&lt;i&gt;boom&lt;/i&gt;" in page.content.decode()
 
-    forms_of(page)["again"].send(boss.browser, ("deed", f"again:{delivery.pk}"))
+    forms_of(page)["again"].send(boss.browser, ("action", f"again:{delivery.pk}"))
     with tenant_scope(tenant.pk):
         assert WebhookDelivery.objects.get().state == "pending"
-    rotated = forms_of(boss.get(one))["deeds"].send(boss.browser, ("deed", "rotate"))
+    rotated = forms_of(boss.get(one))["actions"].send(boss.browser, ("action", "rotate"))
     assert rotated.context["secret"] not in ("", created.context["secret"])
 
 
@@ -450,6 +450,6 @@ def test_budgets_are_listed_with_their_use(tenant: Tenant, boss: Person) -> None
     assert "50%" in text
     assert "120%" in text
     assert f'href="/settings/budgets/{over.pk}/?tenant=acme"' in page.content.decode()
-    assert '<details class="deed" id="making">' in page.content.decode(), (
+    assert '<details class="action" id="making">' in page.content.decode(), (
         "the form is collapsed when budgets exist"
     )

@@ -176,8 +176,8 @@ def test_superusers_cannot_snooze(questions: Questions, ann: Person, root: Perso
         ({"aside": "own", "own": "9000-01-01T09:00"}, 400, "An item can be snoozed for at most 90 days."),
         ({"aside": "own", "own": "tea"}, 400, "Enter a date and a time"),
         ({"aside": "nonsense"}, 400, "This choice is not valid."),
-        ({"aside": "hour", "shown": "x"}, 400, "This page is outdated."),
-        ({"aside": "hour", "shown": "99"}, 409, "Changed by planner (token)"),
+        ({"aside": "hour", "version": "x"}, 400, "This page is outdated."),
+        ({"aside": "hour", "version": "99"}, 409, "Changed by planner (token)"),
     ],
     ids=["past", "too-far", "no-time", "no-choice", "no-version", "other-version"],
 )
@@ -199,7 +199,7 @@ def test_a_closed_item_cannot_be_snoozed(questions: Questions, ann: Person) -> N
     human_work.complete(questions.tenant.pk, task.pk, actor="user:bob")
 
     assert refusal_notice(form.send(ann.browser, ("aside", "hour")), 409).startswith("Completed by bob")
-    again = send_form(ann, form, aside="hour", shown=str(questions.get(task.pk).version))
+    again = send_form(ann, form, aside="hour", version=str(questions.get(task.pk).version))
     assert refusal_notice(again, 409) == "This item is closed already."
     assert snoozes_of(questions.tenant) == []
 

@@ -55,7 +55,7 @@ def approve_edited(by: Person, item: Any, text: str) -> HttpResponse:
 def undo_first(by: Person) -> HttpResponse:
     """Press the first Undo of the inbox."""
     form = next(form for name, form in forms_of(by.get()).items() if name.startswith("held-"))
-    return form.send(by.browser, ("deed", "undo"))
+    return form.send(by.browser, ("action", "undo"))
 
 
 def test_an_answer_takes_effect_at_its_time_and_not_before(questions: Questions, ann: Person) -> None:
@@ -123,7 +123,7 @@ def test_a_late_undo_is_refused(questions: Questions, ann: Person) -> None:
     form = next(form for name, form in forms_of(ann.get()).items() if name.startswith("held-"))
     inbox_undo.apply_due(later())
 
-    answer = form.send(ann.browser, ("deed", "undo"))
+    answer = form.send(ann.browser, ("action", "undo"))
 
     assert success_notice(answer, ann) == "Too late to undo: the answer has already taken effect."
     assert questions.get(gate.pk).status == "approved"
@@ -140,7 +140,7 @@ def test_an_overtaken_answer_says_by_whom_until_it_is_read(questions: Questions,
     assert "did not take effect. Changes requested by bob" in visible_text(page)
     assert inbox_undo.apply_due(later()) == 0, "it is not tried again"
     (form,) = (form for name, form in forms_of(page).items() if name.startswith("held-"))
-    assert form.send(ann.browser, ("deed", "read")).status_code == 302
+    assert form.send(ann.browser, ("action", "read")).status_code == 302
     assert "did not take effect" not in visible_text(ann.get())
     assert held() == []
 
@@ -174,9 +174,9 @@ def test_an_answer_counts_only_if_the_member_may_still_answer(
 def test_a_second_answer_is_refused_while_one_is_held(questions: Questions, ann: Person) -> None:
     gate = questions.gate()
     form = ann.form(gate)
-    assert form.send(ann.browser, ("deed", "approve")).status_code == 302
+    assert form.send(ann.browser, ("action", "approve")).status_code == 302
 
-    again = form.send(ann.browser, ("deed", "reject"), notes="No.")
+    again = form.send(ann.browser, ("action", "reject"), notes="No.")
 
     assert "already answered this" in refusal_notice(again, 409)
     assert [one.deed for one in held()] == ["approve"]
@@ -186,9 +186,9 @@ def test_an_invalid_answer_is_refused_at_once(questions: Questions, ann: Person)
     gate = questions.gate()
     form = ann.form(gate)
 
-    lacking = form.send(ann.browser, ("deed", "reject"))
+    lacking = form.send(ann.browser, ("action", "reject"))
     decisions.approve(questions.tenant.pk, gate.pk, actor="user:bob")
-    late = form.send(ann.browser, ("deed", "approve"))
+    late = form.send(ann.browser, ("action", "approve"))
 
     assert "Describe the changes" in refusal_notice(lacking, 400)
     assert "Approved by bob" in refusal_notice(late, 409)
@@ -216,7 +216,7 @@ def test_either_the_leader_or_a_concurrent_undo_wins(questions: Questions, ann: 
 
     simultaneously(
         lambda: inbox_undo.apply_due(due),
-        *[lambda form=form: form.send(ann.browser, ("deed", "undo")) for form in undo],
+        *[lambda form=form: form.send(ann.browser, ("action", "undo")) for form in undo],
     )
     inbox_undo.apply_due(due)
 
@@ -234,7 +234,7 @@ def test_answers_given_together_can_be_undone_one_by_one(questions: Questions, a
     assert notice(answer).count("Approved: ") == 2
     mine = {one.activity_id: one for one in held()}
     again = forms_of(ann.get())[f"held-{mine[back.pk].pk}"]
-    again.send(ann.browser, ("deed", "undo"))
+    again.send(ann.browser, ("action", "undo"))
     inbox_undo.apply_due(later())
 
     assert [questions.get(item.pk).status for item in (kept, back)] == ["approved", "created"]
@@ -250,7 +250,7 @@ def test_an_answer_of_another_member_cannot_be_undone(
 
     for other in others:
         token = other.browser.get(INBOX).context["csrf_token"]
-        fields = {**form.fields, "csrfmiddlewaretoken": str(token), "deed": "undo"}
+        fields = {**form.fields, "csrfmiddlewaretoken": str(token), "action": "undo"}
         other.browser.post("/inbox/undo/", fields)
 
     assert len(held()) == 1
