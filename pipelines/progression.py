@@ -442,18 +442,25 @@ def _revise_producers(run: PipelineRun, gate: Any) -> bool:
 
 
 def find_revisable(tenant_id: UUID, activity_ids: Iterable[UUID]) -> set[UUID]:
-    """Return the done activities of running runs on which a gate that is not decided yet depends directly."""
+    """Return the done activities of running runs on which a gate that is not decided yet depends directly. Two queries."""
     steps = StepRun.objects.for_tenant(tenant_id)
-    done = steps.filter(activity_id__in=activity_ids, status=StepState.DONE, run__status="running")
-    revisable = set()
-    for row in done.select_related("run"):
-        plan = versions.compile_version(row.run.version_id)
-        gates = [step for step in plan.graph.dependents_of(row.step) if plan.step(step).is_approval_gate]
-        undecided = steps.filter(
-            run_id=row.run_id, step__in=gates, status__in=(StepState.PENDING, StepState.ACTIVE)
+    done = list(
+        steps.filter(activity_id__in=activity_ids, status=StepState.DONE, run__status="running").values_list(
+            "activity_id", "run_id", "step", "run__version_id"
         )
-        if row.activity_id and gates and undecided.exists():
-            revisable.add(row.activity_id)
+    )
+    runs = {run_id for _, run_id, _, _ in done}
+    undecided = set(
+        steps.filter(run_id__in=runs, status__in=(StepState.PENDING, StepState.ACTIVE)).values_list(
+            "run_id", "step"
+        )
+    )
+    revisable = set()
+    for activity_id, run_id, step, version_id in done:
+        plan = versions.compile_version(version_id)
+        gates = (each for each in plan.graph.dependents_of(step) if plan.step(each).is_approval_gate)
+        if any((run_id, gate) in undecided for gate in gates):
+            revisable.add(activity_id)
     return revisable
 
 

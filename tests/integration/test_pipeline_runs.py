@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from activities import cancellation, wait_reasons
 from activities.exceptions import AlreadyDecided, TransitionRefused
@@ -279,6 +281,27 @@ def test_the_steps_of_a_cancelled_run_say_why_they_were_cancelled(
     brief = flow.activity(step="brief", assignee_type="agent")
     why = api("viewer").get(f"/api/v1/activities/{brief.pk}/why/").json()
     assert why["detail"] == f"It was cancelled: {shown}"
+
+
+def test_work_that_an_open_gate_may_still_reject_is_found_in_few_statements(
+    engine: Engine, acme: Tenant
+) -> None:
+    names = [f"part{number}" for number in range(5)]
+    gate = step("gate", *names, human_role="editor", is_approval_gate=True)
+    flow = Flow(
+        engine, acme, *map(step, names), gate, step("other"), step("text", "other", human_role="editor")
+    )
+    engine.drain()
+    done = {activity.step: activity.pk for activity in flow.activities(status="done")}
+
+    with tenant_scope(acme.pk), CaptureQueriesContext(connection) as captured:
+        revisable = progression.find_revisable(acme.pk, done.values())
+
+    assert revisable == {done[name] for name in names}
+    assert len([query for query in captured if "pipelines_" in query["sql"]]) <= 2
+    decisions.approve(acme.pk, flow.activity(step="gate").pk, actor="ann")
+    with tenant_scope(acme.pk):
+        assert progression.find_revisable(acme.pk, done.values()) == set()
 
 
 def test_a_run_keeps_the_version_that_it_started_with(engine: Engine, acme: Tenant) -> None:

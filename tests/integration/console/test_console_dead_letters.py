@@ -69,7 +69,9 @@ def test_the_list_is_filtered_by_role_and_state(
 def test_a_replay_is_previewed_and_replays_what_was_counted(
     engine: Engine, tenant: Tenant, broken: list[UUID], address: str, ann: Person
 ) -> None:
-    counted = forms_of(ann.get(address))["replay"].send(ann.browser, ("action", "count_replay"), per_second="2")
+    counted = forms_of(ann.get(address))["replay"].send(
+        ann.browser, ("action", "count_replay"), per_second="2"
+    )
 
     assert "3 would be retried" in visible_text(counted)
     assert "At 2 per second the last one starts after 1 s." in visible_text(counted)
@@ -143,7 +145,9 @@ def test_an_invalid_rate_is_refused_and_kept_in_the_form(
     assert (
         "nan"
         in forms_of(
-            forms_of(ann.get(address))["replay"].send(ann.browser, ("action", "count_replay"), per_second="nan")
+            forms_of(ann.get(address))["replay"].send(
+                ann.browser, ("action", "count_replay"), per_second="nan"
+            )
         )["replay"].fields["per_second"]
     )
 

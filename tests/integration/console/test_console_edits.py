@@ -73,7 +73,9 @@ def test_the_page_shows_who_edited_the_text_and_the_difference(questions: Questi
 
 
 @pytest.mark.parametrize("action", ["approve", EDITED])
-def test_an_unchanged_text_is_approved_without_an_edit(action: str, questions: Questions, ann: Person) -> None:
+def test_an_unchanged_text_is_approved_without_an_edit(
+    action: str, questions: Questions, ann: Person
+) -> None:
     gate = questions.gate(content='\n  # Bees\r\n\r\n<b> & "bees"\n\n')
 
     assert success_notice(ann.answer(gate, action), ann).startswith("Approved: ")

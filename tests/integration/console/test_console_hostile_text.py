@@ -138,7 +138,8 @@ def test_hostile_text_of_closed_items_adds_no_element(questions: Questions, ann:
     form = ann.form(task)
 
     response = ann.browser.post(
-        form.action.partition("#")[0], {**form.fields, "action": "complete", "notes": SCRIPT, "output": SCRIPT}
+        form.action.partition("#")[0],
+        {**form.fields, "action": "complete", "notes": SCRIPT, "output": SCRIPT},
     )
 
     assert response.status_code == 302

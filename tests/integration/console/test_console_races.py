@@ -59,7 +59,9 @@ def test_an_obsolete_item_says_why(questions: Questions, ann: Person) -> None:
     form = ann.form(review)
     cancellation.cancel(questions.tenant.pk, review.parent_id, actor="user:bob", reason="No more money.")
 
-    assert "Cancelled by bob" in (message := refusal_notice(form.send(ann.browser, ("action", "approve")), 409))
+    assert "Cancelled by bob" in (
+        message := refusal_notice(form.send(ann.browser, ("action", "approve")), 409)
+    )
     assert "(obsolete)" in message
 
 

@@ -325,7 +325,9 @@ def test_a_schedule_can_change_between_once_and_repeating(tenant: Tenant, boss: 
 def test_faults_of_a_schedule_are_shown_at_their_fields(tenant: Tenant, boss: Person) -> None:
     def faults(**filled: str) -> set[str]:
         form = forms_of(boss.get(f"{SCHEDULES}new/"))["edit"]
-        answer = form.send(boss.browser, ("action", "save"), **{"name": "Mine", "target": "agent:qa", **filled})
+        answer = form.send(
+            boss.browser, ("action", "save"), **{"name": "Mine", "target": "agent:qa", **filled}
+        )
         assert answer.status_code == 400, visible_text(answer)
         return set(answer.context["form"].errors)
 
