@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from activities import cancellation
-from activities.decision_rules import DecisionRules, Later
+from activities.decision_rules import DecisionRules, Later, Voter
 from activities.human_tasks import deadlines, decisions
 from activities.models import Activity, Alert, Deadline
 from activities.submission import NewActivity, submit
@@ -249,6 +249,18 @@ def test_without_a_default_outcome_the_approval_stays_open_urgent_and_overdue(
     item = engine.get(acme, approval)
     assert (item.status, item.human_role, item.priority) == ("created", "reviewer", 1)
     assert alerts(acme) == [("overdue", "reviewer")]
+
+
+def test_a_stored_question_with_options_is_not_approved_without_one(engine: Engine, acme: Tenant) -> None:
+    approval = open_approval(acme, options=("a", "b"), due_seconds=60, on_timeout="approve")
+
+    deadlines.pass_due(created_at(acme, approval) + timedelta(seconds=60))
+
+    item = engine.get(acme, approval)
+    assert (item.status, item.human_role, item.priority) == ("created", "reviewer", 1)
+    assert alerts(acme) == [("overdue", "reviewer")]
+    decisions.decide(acme.pk, approval, "approve", by=Voter("user:ann"), chosen_option="b")
+    assert engine.get(acme, approval).chosen_option == "b"
 
 
 def test_a_default_outcome_does_not_complete_a_persons_task(engine: Engine, acme: Tenant) -> None:
