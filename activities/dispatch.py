@@ -193,7 +193,7 @@ def _run(held: Sequence[HeldGrant], lease: leases.Lease, message_began: float) -
     """
     with ExitStack() as holding:
         holding.enter_context(lease.holding(*(each.run_id for each in held)))
-        with PROTECTION.turn(lease, held[0].grant.role) as is_open:
+        with PROTECTION.turn(lease) as is_open:
             if not is_open:
                 # The host is overloaded. The activities are offered again, to other workers.
                 for each in held:

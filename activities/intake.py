@@ -1,7 +1,7 @@
 """Intake: the roles of which a worker process accepts new work now. Admission grants it no other work, and it takes no other messages.
 
-The intake can be closed for a role or for all roles, with a reason for people. The row of the process stores this, and admission's
-limits lose the seats, so nothing is granted that only this process could take. Work that was granted before and arrives later is
+The intake can be closed, with a reason for people. The row of the process stores this, and admission's limits lose the seats, so nothing
+is granted that only this process could take. Work that was granted before and arrives later is
 requeued. Runs continue. If the row cannot be written, the next heartbeat writes it. A closed intake ends with its process.
 """
 
@@ -15,7 +15,7 @@ import redis
 from django.db import transaction
 
 from activities.admission import Closed, Exchange, limits
-from activities.leases import ALL, Lease
+from activities.leases import Lease
 from tenants.context import APP
 
 from . import leases, relay
@@ -40,21 +40,21 @@ def use(intake: Intake | None) -> None:
     _intake = intake
 
 
-def close(reason: str, *, role: str = ALL) -> None:
-    """Take no new work of the role, or of any role. Does nothing if it is closed already."""
+def close(reason: str) -> None:
+    """Take no new work. Does nothing if it is closed already."""
     lease = leases.current()
-    if not lease.close(reason, role=role):
+    if not lease.close(reason):
         return
-    logger.warning("Intake closed", extra={"action": "door_closed", "role": role, "reason": reason})
+    logger.warning("Intake closed", extra={"action": "door_closed", "reason": reason})
     _propagate(lease)
 
 
-def open_again(*, role: str = ALL) -> None:
+def open_again() -> None:
     """Take new work again. A process that is shutting down never does."""
     lease = leases.current()
-    if not lease.open(role=role):
+    if not lease.open():
         return
-    logger.info("Intake opened", extra={"action": "door_opened", "role": role})
+    logger.info("Intake opened", extra={"action": "door_opened"})
     _propagate(lease)
 
 
@@ -76,10 +76,6 @@ def _propagate(lease: Lease) -> None:
         _intake.take_only(lease.open_roles())
     lease.store_intake()
     update_admission()
-
-
-def is_open(lease: Lease, role: str) -> bool:
-    return not lease.closed or (ALL not in lease.closed and role not in lease.closed)
 
 
 def update_admission_after_commit() -> None:

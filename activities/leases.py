@@ -61,8 +61,7 @@ class Lease:
     draining: threading.Event = field(default_factory=threading.Event)
     ended: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    # By role, or ALL: the reason why the intake is closed.
-    closed: dict[str, str] = field(default_factory=dict)
+    closed: str = ""  # the reason why it takes no new work; empty while it does
     load: dict[str, float] | None = None  # the last measured load of the host
 
     @property
@@ -96,7 +95,7 @@ class Lease:
             beat_at=Now(),
             active=self.active,
             load=self.load,
-            closed=self.closed,
+            closed=self._stored_reason,
             roles=self.roles,
         )
         if not moved and not self.ended.is_set():
@@ -109,24 +108,28 @@ class Lease:
     def register(self) -> None:
         WorkerProcess.objects.create(
             pk=self.worker_id, host=socket.gethostname(), boot=boot_identity(), pid=os.getpid(), pid_started=start_time_of(os.getpid()),
-            roles=self.roles, concurrency=self.concurrency, closed=self.closed, load=self.load, active=self.active,
+            roles=self.roles, concurrency=self.concurrency, closed=self._stored_reason, load=self.load, active=self.active,
             version=program_version(),
         )  # fmt: skip
 
-    def close(self, reason: str, *, role: str = ALL) -> bool:
-        """Take no new work of the role; returns False if it was closed already. Runs continue under the lease. Needs no database."""
+    @property
+    def _stored_reason(self) -> dict[str, str]:
+        return {ALL: self.closed} if self.closed else {}
+
+    def close(self, reason: str) -> bool:
+        """Take no new work; returns False if it was closed already. Runs continue under the lease. Needs no database."""
         with self.lock:
-            if role in self.closed:
+            if self.closed:
                 return False
-            self.closed = {**self.closed, role: reason}
+            self.closed = reason
             return True
 
-    def open(self, *, role: str = ALL) -> bool:
-        """Take work of the role again; returns False if it was open already, or if this process is shutting down."""
+    def open(self) -> bool:
+        """Take new work again; returns False if it was open already, or if this process is shutting down."""
         with self.lock:
-            if role not in self.closed or self.draining.is_set():
+            if not self.closed or self.draining.is_set():
                 return False
-            self.closed = {name: reason for name, reason in self.closed.items() if name != role}
+            self.closed = ""
             return True
 
     def serve(self, roles: list[str]) -> None:
@@ -136,26 +139,25 @@ class Lease:
 
     def open_roles(self) -> list[str]:
         """Return the roles of which this process takes new work."""
-        closed = self.closed
-        return [] if ALL in closed else [role for role in self.roles if role not in closed]
+        return [] if self.closed else list(self.roles)
 
     def drain(self) -> None:
         """Take no new work: admission grants no seat of this process any more. Runs continue under the lease."""
         self.draining.set()
         with self.lock:
-            self.closed = {**self.closed, ALL: DRAINING}
+            self.closed = DRAINING
         self.store_intake()
 
     def store_intake(self) -> None:
-        """Store for which roles the intake is closed; if that fails, the next beat does it."""
-        WorkerProcess.objects.filter(pk=self.worker_id, ended_at=None).update(closed=self.closed)
+        """Store whether the intake is closed; if that fails, the next beat does it."""
+        WorkerProcess.objects.filter(pk=self.worker_id, ended_at=None).update(closed=self._stored_reason)
 
     def end(self, reason: str = "stopped") -> None:
         """End the lease: admission grants nothing more to this process, and it begins nothing more."""
         self.draining.set()
         self.ended.set()
         with self.lock:
-            self.closed = {**self.closed, ALL: DRAINING}
+            self.closed = DRAINING
         WorkerProcess.objects.filter(pk=self.worker_id, ended_at=None).update(
             ended_at=Now(), end_reason=reason
         )
@@ -188,7 +190,7 @@ def current() -> Lease:
 
 
 def _ended_lease() -> Lease:
-    lease = Lease(roles=[], concurrency=0, watched=False, closed={ALL: DRAINING})
+    lease = Lease(roles=[], concurrency=0, watched=False, closed=DRAINING)
     lease.draining.set()
     lease.ended.set()
     return lease

@@ -154,13 +154,13 @@ class Protection:
         return load
 
     @contextmanager
-    def turn(self, lease: leases.Lease, role: str) -> Iterator[bool]:
+    def turn(self, lease: leases.Lease) -> Iterator[bool]:
         """Surround a run: wait until it may begin, and yield whether the intake is still open."""
         turn = self._take_turn()
         try:
-            while intake.is_open(lease, role) and (remaining := turn - self.clock()) > 0:
+            while not lease.closed and (remaining := turn - self.clock()) > 0:
                 lease.draining.wait(min(remaining, PATIENCE_SECONDS))
-            yield intake.is_open(lease, role)
+            yield not lease.closed
         finally:
             with self._lock:
                 self._running -= 1

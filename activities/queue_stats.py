@@ -30,7 +30,6 @@ from django.db.models import (
 )
 from django.db.models.functions import Now
 
-from activities import leases
 from activities.admission import keys, rebuilding, scripts
 from activities.admission.exchange import LEVEL_MS, band_of
 from activities.models import Activity, Wake, WorkerProcess
@@ -228,7 +227,7 @@ def _roles_with_free_seat() -> set[str]:
             ended_at=None, beat_at__gt=Now() - silence, active__lt=F("concurrency")
         )
         rows = list(workers.values_list("roles", "closed"))
-    return {role for roles, closed in rows for role in roles if not closed.keys() & {leases.ALL, role}}
+    return {role for roles, closed in rows for role in roles if not closed}
 
 
 # The head of a tenant's queue for a role, in the order in which admission takes the tenant's own work.

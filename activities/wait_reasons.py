@@ -491,7 +491,7 @@ def _with_longest_run(activity: Activity, state: Mapping[str, Any]) -> Mapping[s
 def _explain_closed_intake(reason: Waiting, role: str) -> Waiting:
     """Add the reasons of workers that serve the role but take no new work."""
     closed = [
-        (worker.host, worker.closed.get(role) or worker.closed.get(ALL))
+        (worker.host, worker.closed.get(ALL))
         for worker in WorkerProcess.objects.filter(ended_at=None, roles__contains=[role]).only(
             "host", "closed"
         )

@@ -57,9 +57,9 @@ class Row:
         return f"{named} and {more} more" if more > 0 else named or "system tasks"
 
     @property
-    def closed(self) -> Sequence[tuple[str, str]]:
-        """Roles for which its intake is closed, with the reasons."""
-        return sorted((role, why) for role, why in self.worker.closed.items() if role != ALL)
+    def why_closed(self) -> str:
+        """The reason why its intake is closed, unless the state says it."""
+        return str(self.worker.closed.get(ALL, "")) if self.state == "intake closed" else ""
 
     @property
     def busy(self) -> float:

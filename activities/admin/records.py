@@ -184,8 +184,7 @@ class WorkerProcessAdmin(RecordAdmin):
 
     @display(description="Intake paused")
     def closed_roles(self, worker: WorkerProcess) -> str:
-        closed = {"of any role" if role == ALL else f"of {role}": why for role, why in worker.closed.items()}
-        return "; ".join(f"{role}: {why}" for role, why in closed.items()) or NOTHING
+        return worker.closed.get(ALL) or NOTHING
 
     @display(description="Active runs")
     def runs_under_way(self, worker: WorkerProcess) -> SafeString:

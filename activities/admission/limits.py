@@ -18,7 +18,6 @@ import orjson
 from django.conf import settings
 
 from activities.admission import scripts
-from activities.leases import ALL
 from activities.models import WorkerProcess
 from agents import configuration
 from agents.governor import providers
@@ -197,7 +196,7 @@ def _or_none(cap: int | None) -> int | str:
 
 def _seats_of(roles: list[str], concurrency: int, closed: dict[str, str]) -> tuple[list[str], int]:
     """Return the roles whose work a worker takes now, and its seats: 0 if it takes no new work at all."""
-    return [role for role in roles if role not in closed], 0 if ALL in closed else concurrency
+    return roles, 0 if closed else concurrency
 
 
 def worker_pools(workers: list[tuple[list[str], int]]) -> tuple[dict[str, str], dict[str, int]]:

@@ -115,7 +115,8 @@ class WorkerSerializer(ResponseSerializer):
         help_text="Whether it is shutting down.",
     )
     closed = serializers.DictField(
-        child=serializers.CharField(), help_text="Why it takes no new work, by role; `*` means all roles."
+        child=serializers.CharField(),
+        help_text="Why it takes no new work: `*`, which means all its roles, with the reason. Empty while it takes some.",
     )
     started_at = serializers.DateTimeField()
     beat_at = serializers.DateTimeField()

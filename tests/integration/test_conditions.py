@@ -100,7 +100,7 @@ def test_workers_that_are_busy_or_closed_are_not_idle(
     engine.lease.beat()
     look(monitor, clock)
     engine.lease.runs.clear()
-    engine.lease.close("starts", role="qa")
+    engine.lease.close("memory")
     engine.lease.beat()
     look(monitor, clock)
 

@@ -110,7 +110,7 @@ def test_a_short_peak_of_the_processor_is_ignored_and_full_memory_is_not(
 
     check_load(host, Load(0.1, 0.95), seconds=0.1)
     assert intake.roles == [[]]
-    assert engine.lease.closed == {"*": "memory at 95%, target 90%"}
+    assert engine.lease.closed == "memory at 95%, target 90%"
 
 
 def test_without_targets_a_loaded_host_stays_open(
@@ -169,7 +169,7 @@ def test_a_worker_that_shuts_down_stays_closed(engine: Engine, acme: Tenant, hos
     engine.lease.drain()
     check_load(host, CALM)
 
-    assert engine.lease.closed == {"*": "shutting down"}
+    assert engine.lease.closed == "shutting down"
 
 
 def test_concurrency_grows_step_by_step_and_replacements_start_at_once(
@@ -313,5 +313,5 @@ def test_the_admin_shows_load_closed_roles_and_runs_of_a_worker(
     for page in (address, "/admin/activities/workerprocess/"):
         text = root.get(page).content.decode()
         assert "processor 99%, memory 30%" in text
-        assert "of any role: processor at 99%, target 80%" in text
+        assert "processor at 99%, target 80%" in text
     assert root.post(address, {"concurrency": 99}).status_code == 403
