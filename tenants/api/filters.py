@@ -87,6 +87,15 @@ class StrictFilterSet(django_filters.FilterSet):
         }
         super().__init__(data, *args, **options)
 
+    def get_form_class(self) -> Any:
+        """Name the values of a filter in its error."""
+        form: Any = super().get_form_class()
+        for field in form.base_fields.values():
+            if isinstance(field, forms.ChoiceField):
+                known = ", ".join(str(value) for value, _ in field.choices if value != "")
+                field.error_messages["invalid_choice"] = f"must be one of {known.replace('%', '%%')}"
+        return form
+
 
 class StrictFilterBackend(DjangoFilterBackend):
     """django-filter, and a 400 that names every unknown, repeated or malformed parameter.

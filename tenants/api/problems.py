@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -265,7 +266,7 @@ def errors_of_django(error: ValidationError) -> list[FieldError]:
         return flatten_errors(
             {"" if name == "__all__" else name: texts for name, texts in error.message_dict.items()}
         )
-    return [("", message) for message in error.messages]
+    return flatten_errors(error.messages)
 
 
 def extend_path(path: str, key: str | int) -> str:
@@ -279,6 +280,43 @@ def extend_path(path: str, key: str | int) -> str:
     return f"{path}[{json.dumps(key[:40])}]"
 
 
+#: Texts of REST framework and Django, and ours: they follow the path of a member, and say what is expected. They are replaced here, because
+#: the frameworks copy some of them into the validators of each field.
+_WORDS = tuple(
+    (re.compile(pattern), words)
+    for pattern, words in (
+        (r"This field is required\.", "is required"),
+        (r"This field (?:may|cannot) (?:not )?be null\.", "must not be null"),
+        (r"This field (?:may|cannot) (?:not )?be blank\.", "must not be blank"),
+        (r"This (?:list|dictionary) may not be empty\.", "must not be empty"),
+        (r"Expected a list of items but got type .*\.", "must be a list"),
+        (r"Expected a dictionary of items but got type .*\.", "must be an object"),
+        (r"Ensure this field has no more than (\d+) (\w+)\.", r"must have at most \1 \2"),
+        (r"Ensure this field has at least (\d+) (\w+)\.", r"must have at least \1 \2"),
+        (
+            r"Ensure this value has at most (\d+) characters? \(it has \d+\)\.",
+            r"must have at most \1 characters",
+        ),
+        (r"Ensure this value is less than or equal to (.+)\.", r"must be at most \1"),
+        (r"Ensure this value is greater than or equal to (.+)\.", r"must be at least \1"),
+        (r"Value must be valid JSON\.", "must be JSON"),
+        (r"Null characters are not allowed\.", "must not contain a NUL character"),
+        (r"(?:Enter|Must be) a valid UUID\.", "must be a UUID"),
+        (r"(?:Enter a whole number|A valid integer is required)\.", "must be a whole number"),
+        (r"(?:Enter a number|A valid number is required)\.", "must be a number"),
+        (r"Enter a valid date/time\.", "must be a time such as 2026-05-01T09:30:00Z"),
+        (r"Not a valid string\.", "must be text"),
+    )
+)
+
+
+def _in_our_words(text: str) -> str:
+    for pattern, words in _WORDS:
+        if match := pattern.fullmatch(text):
+            return match.expand(words)
+    return text
+
+
 def _walk(path: str, detail: Any) -> Iterator[FieldError]:
     if isinstance(detail, Mapping):
         for key, inner in detail.items():
@@ -286,13 +324,13 @@ def _walk(path: str, detail: Any) -> Iterator[FieldError]:
     elif isinstance(detail, Sequence) and not isinstance(detail, str):
         yield from _walk_list(path, detail)
     else:
-        yield path, str(detail)
+        yield path, _in_our_words(str(detail))
 
 
 def _walk_list(path: str, details: Sequence[Any]) -> Iterator[FieldError]:
     # A list contains either messages about this path, or one entry per element, with {} for valid ones.
     for index, inner in enumerate(details):
         if isinstance(inner, str):
-            yield path, str(inner)
+            yield path, _in_our_words(str(inner))
         else:
             yield from _walk(extend_path(path, index), inner)
