@@ -37,7 +37,7 @@ else:
 
 def seal(secrets: Mapping[str, str], *, context: str) -> str:
     """Encrypt under the newest key: `<key name>:<base64 of nonce and ciphertext>`."""
-    name, key = next(iter(_ring(tuple(settings.FIELD_ENCRYPTION_KEYS)).items()))
+    name, key = next(iter(_ring().items()))
     nonce = os.urandom(12)
     sealed = aead.AESGCM(key).encrypt(nonce, orjson.dumps(dict(secrets)), context.encode())
     return f"{name}:{base64.b64encode(nonce + sealed).decode()}"
@@ -46,7 +46,7 @@ def seal(secrets: Mapping[str, str], *, context: str) -> str:
 def unseal(text: str, *, context: str) -> dict[str, str]:
     """Decrypt. Raises `ConfigurationError` when the key is missing or the text belongs to another row."""
     name, _, body = text.partition(":")
-    key = _ring(tuple(settings.FIELD_ENCRYPTION_KEYS)).get(name)
+    key = _ring().get(name)
     if key is None:
         raise ConfigurationError(
             f"The key {name!r} that encrypted these credentials is not in FIELD_ENCRYPTION_KEYS."
@@ -63,7 +63,7 @@ def unseal(text: str, *, context: str) -> dict[str, str]:
 
 def newest_key() -> str:
     """Return the name of the key that encrypts."""
-    return next(iter(_ring(tuple(settings.FIELD_ENCRYPTION_KEYS))))
+    return next(iter(_ring()))
 
 
 def is_current(text: str) -> bool:
@@ -93,16 +93,20 @@ def signing_secrets(tenant_id: UUID, role: str) -> tuple[str, ...]:
 
     They are not stored, so they cannot leak from the database, and rotating the ring rotates them with an overlap.
     """
-    ring = _ring(tuple(settings.FIELD_ENCRYPTION_KEYS))
     return tuple(
         "whsec_"
         + base64.b64encode(hmac.digest(key, f"webhook:{tenant_id}:{role}".encode(), "sha256")).decode()
-        for key in ring.values()
+        for key in _ring().values()
     )
 
 
+def _ring() -> dict[str, bytes]:
+    """Return the keys of the installation by name, newest first."""
+    return _read_ring(tuple(settings.FIELD_ENCRYPTION_KEYS))
+
+
 @lru_cache(maxsize=4)
-def _ring(entries: tuple[str, ...]) -> dict[str, bytes]:
+def _read_ring(entries: tuple[str, ...]) -> dict[str, bytes]:
     ring = {}
     for entry in entries:
         name, _, secret = entry.partition(":")

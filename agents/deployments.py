@@ -65,7 +65,8 @@ def deploy(
         deployed_by=actor,
     )
     if new.environment == Environment.PRODUCTION:
-        return _put_into_production(new, current=in_production(role))
+        new.previous = in_production(role)
+        return _put_into_production(new, current=new.previous)
     with _translate_conflicts(), transaction.atomic(using=current_alias()):
         same = _current().filter(agent_id=role, version=version, environment=new.environment)
         same.update(replaced_at=Now(), replaced_by=actor)
@@ -81,7 +82,8 @@ def promote(role: str, deployment_id: UUID, *, actor: str) -> AgentVersionDeploy
     deployment = AgentVersionDeployment.objects.filter(pk=deployment_id, agent_id=role).first()
     if deployment is None:
         raise NotFound(f"deployment of the agent {role!r}", deployment_id)
-    return _put_into_production(_copy(deployment, actor, promoted_from=deployment), current=current)
+    new = _copy(deployment, actor, promoted_from=deployment, previous=current)
+    return _put_into_production(new, current=current)
 
 
 def roll_back(role: str, *, actor: str) -> AgentVersionDeployment:
@@ -96,17 +98,12 @@ def roll_back(role: str, *, actor: str) -> AgentVersionDeployment:
         raise NothingToRollBackTo(
             f"No version of {role!r} was in production before: {reason}. Deploy the version that you want and promote it."
         )
-    return _put_into_production(
-        _copy(target, actor, promoted_from=target), current=current, previous=target.previous
-    )
-
-
-#: The default of `previous` in `_put_into_production`: the version that it replaces.
-_REPLACED: Any = object()
+    new = _copy(target, actor, promoted_from=target, previous=target.previous)
+    return _put_into_production(new, current=current)
 
 
 def _put_into_production(
-    new: AgentVersionDeployment, *, current: AgentVersionDeployment | None, previous: Any = _REPLACED
+    new: AgentVersionDeployment, *, current: AgentVersionDeployment | None
 ) -> AgentVersionDeployment:
     """Replace the version `current` in production. Raises `DeploymentConflict` if it is no longer in production."""
     if current is not None and (current.version, current.endpoint) == (new.version, new.endpoint):
@@ -116,7 +113,6 @@ def _put_into_production(
             replaced = _current().filter(pk=current.pk)
             if not replaced.update(replaced_at=Now(), replaced_by=new.deployed_by):
                 raise DeploymentConflict(_CONFLICT)
-        new.previous = current if previous is _REPLACED else previous
         return _save(new)
 
 
