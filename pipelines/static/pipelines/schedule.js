@@ -59,7 +59,7 @@
     if (window.django && window.django.jQuery) window.django.jQuery(form).on("select2:select", changed);
     panel.querySelector("[data-preview]").addEventListener("click", load);
     dim();
-    load();
+    if (panel.dataset.schedule || form.elements.name.value) load(); // an empty form would show only errors
   };
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
   else start();

@@ -12,7 +12,7 @@ from pipelines.schedules import editing
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests import pages
-from tests.browsing import page_url
+from tests.browsing import list_url, page_url
 from tests.engine import Engine
 from tests.superusers import create_superuser
 from tests.tickers import body, tickers
@@ -59,3 +59,12 @@ def test_the_preview_follows_the_fields_without_saving(daily: Schedule, screen: 
     screen.wait_for_selector(f"{ANSWER} >> text=1 job in 1 batch.")
     with tenant_scope(daily.tenant_id):
         assert Schedule.objects.get().version == 1
+
+
+def test_an_empty_form_shows_no_errors_before_a_change(daily: Schedule, screen: Any) -> None:
+    screen.goto(f"{list_url(Schedule)}add/", wait_until="networkidle")
+    assert screen.inner_text(ANSWER) == ""
+
+    screen.fill("[name=cron]", "30 2 * * 0")
+
+    screen.wait_for_selector(f"{ANSWER} >> text=tenant")
