@@ -455,11 +455,11 @@ def find_revisable(tenant_id: UUID, activity_ids: Iterable[UUID]) -> set[UUID]:
             "run_id", "step"
         )
     )
-    revisable = set()
+    revisable: set[UUID] = set()
     for activity_id, run_id, step, version_id in done:
         plan = versions.compile_version(version_id)
         gates = (each for each in plan.graph.dependents_of(step) if plan.step(each).is_approval_gate)
-        if any((run_id, gate) in undecided for gate in gates):
+        if activity_id and any((run_id, gate) in undecided for gate in gates):
             revisable.add(activity_id)
     return revisable
 

@@ -92,7 +92,8 @@ class StrictFilterSet(django_filters.FilterSet):
         form: Any = super().get_form_class()
         for field in form.base_fields.values():
             if isinstance(field, forms.ChoiceField):
-                known = ", ".join(str(value) for value, _ in field.choices if value != "")
+                choices: Any = field.choices
+                known = ", ".join(str(value) for value, _ in choices if value != "")
                 field.error_messages["invalid_choice"] = f"must be one of {known.replace('%', '%%')}"
         return form
 
