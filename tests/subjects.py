@@ -323,7 +323,7 @@ class BatchSubject(ModelSubject):
         assert isinstance(parked, Parked)
         client = batches.client_for(chosen, parked.provider)
         sent = client.create([(request.run_id.hex, parked.body)])
-        assert client.fetch(sent.id).ended
+        assert client.fetch(sent.id).status == "ended"
         (answer,) = client.answers(sent.id, max_bytes=1_000_000)
         assert answer.message is not None
         if (completed := batches.read_completed(answer.message, chosen.options)) is not None:
