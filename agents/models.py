@@ -118,7 +118,10 @@ class Agent(PlainNames, models.Model):
         null=True, editable=False, help_text="When it is checked next. Empty: now."
     )
     revision = models.PositiveIntegerField(
-        default=1, db_default=1, editable=False, help_text="Increases with every change; used as the ETag."
+        default=1,
+        db_default=1,
+        editable=False,
+        help_text="Increases with every change; the ETag begins with it.",
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -255,7 +258,7 @@ class PlatformConfig(models.Model):
     key = models.CharField(primary_key=True, max_length=63)
     value = models.JSONField(default=dict, blank=True)
     version = models.PositiveIntegerField(
-        default=1, editable=False, help_text="Increases with every change; used as the ETag."
+        default=1, editable=False, help_text="Increases with every change; the ETag begins with it."
     )
     updated_at = models.DateTimeField(db_default=Now(), editable=False)
     updated_by = models.CharField(max_length=200, blank=True, default="", editable=False)

@@ -130,7 +130,7 @@ class Migration(migrations.Migration):
                 (
                     "version",
                     models.IntegerField(
-                        default=1, help_text="Increases with every transition; used as the ETag."
+                        default=1, help_text="Increases with every transition; the ETag begins with it."
                     ),
                 ),
                 ("wake_reason", models.CharField(blank=True, max_length=20, null=True)),

@@ -136,7 +136,9 @@ class Activity(TenantOwned):
     )
     attempts = models.PositiveSmallIntegerField(default=0)
     stalls = models.PositiveSmallIntegerField(default=0)
-    version = models.IntegerField(default=1, help_text="Increases with every transition; used as the ETag.")
+    version = models.IntegerField(
+        default=1, help_text="Increases with every transition; the ETag begins with it."
+    )
     wake_reason = models.CharField(max_length=20, null=True, blank=True)
     error = models.JSONField(null=True, blank=True)
 

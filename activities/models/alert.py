@@ -163,7 +163,7 @@ class NotificationChannel(TenantOwned):
     )
     digest_due_at = models.DateTimeField(null=True, editable=False)
     version = models.IntegerField(
-        default=1, editable=False, help_text="Increases with every change; used as the ETag."
+        default=1, editable=False, help_text="Increases with every change; the ETag begins with it."
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 

@@ -16,7 +16,9 @@ class Migration(migrations.Migration):
                 (
                     "version",
                     models.PositiveIntegerField(
-                        default=1, editable=False, help_text="Increases with every change; used as the ETag."
+                        default=1,
+                        editable=False,
+                        help_text="Increases with every change; the ETag begins with it.",
                     ),
                 ),
                 (

@@ -75,7 +75,7 @@ class Migration(migrations.Migration):
                 db_default=1,
                 default=1,
                 editable=False,
-                help_text="Increases with every change; used as the ETag.",
+                help_text="Increases with every change; the ETag begins with it.",
             ),
         ),
         migrations.AddField(

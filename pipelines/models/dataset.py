@@ -46,7 +46,7 @@ class Dataset(TenantOwned):
         help_text='The type of each field: {"id": "string", "enabled": "boolean"}. `id` identifies a row.'
     )
     version = models.IntegerField(
-        default=1, editable=False, help_text="Increases with every change; used as the ETag."
+        default=1, editable=False, help_text="Increases with every change; the ETag begins with it."
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     updated_at = models.DateTimeField(db_default=Now(), editable=False)

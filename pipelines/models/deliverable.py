@@ -95,7 +95,7 @@ class Deliverable(TenantOwned):
         help_text="Parameters for every run of its periods. Parameters in the plan take precedence.",
     )
     version = models.PositiveIntegerField(
-        default=1, editable=False, help_text="Increases with every change; used as the ETag."
+        default=1, editable=False, help_text="Increases with every change; the ETag begins with it."
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     updated_at = models.DateTimeField(db_default=Now(), editable=False)

@@ -97,7 +97,7 @@ class Schedule(TenantOwned):
     after_once = models.CharField(max_length=7, choices=AfterOnce.choices, default=AfterOnce.DISABLE)
     jitter_seconds = models.PositiveIntegerField(default=0)
     version = models.IntegerField(
-        default=1, editable=False, help_text="Increases with every change; used as the ETag."
+        default=1, editable=False, help_text="Increases with every change; the ETag begins with it."
     )
     looked_until = models.DateTimeField(
         null=True, editable=False, help_text="Every time until then was fired, or recorded as skipped."

@@ -57,7 +57,9 @@ class Migration(migrations.Migration):
                 (
                     "version",
                     models.IntegerField(
-                        default=1, editable=False, help_text="Increases with every change; used as the ETag."
+                        default=1,
+                        editable=False,
+                        help_text="Increases with every change; the ETag begins with it.",
                     ),
                 ),
                 (

@@ -175,7 +175,7 @@ class Channel(TenantOwned):
         default=dict, blank=True, help_text="Data for agents, such as account numbers. No secrets."
     )
     version = models.IntegerField(
-        default=1, editable=False, help_text="Increases with every change; used as the ETag."
+        default=1, editable=False, help_text="Increases with every change; the ETag begins with it."
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 

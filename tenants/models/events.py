@@ -117,7 +117,7 @@ class WebhookEndpoint(TenantOwned):
         help_text="Nothing is sent before this time, because the last attempts have failed.",
     )
     version = models.IntegerField(
-        default=1, editable=False, help_text="Increases with every change; used as the ETag."
+        default=1, editable=False, help_text="Increases with every change; the ETag begins with it."
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 

@@ -106,7 +106,7 @@ class Budget(TenantOwned):
         null=True, editable=False, help_text="When the amount is calculated from the ledger again."
     )
     version = models.IntegerField(
-        default=1, editable=False, help_text="Increases with every change; used as the ETag."
+        default=1, editable=False, help_text="Increases with every change; the ETag begins with it."
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     deleted_at = models.DateTimeField(null=True, editable=False)
