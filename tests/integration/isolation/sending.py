@@ -17,8 +17,8 @@ from tenants import tokens
 from tenants.context import APP, SYSTEM
 
 IDS = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{32}")
-# Versions of the caller's own objects, which change between two requests.
-VERSIONS = re.compile(r'"version":\d+|^(W/)?"\d+"$')
+# Versions of the caller's own objects, which change between two requests, and the digests of bodies, which are compared themselves.
+VERSIONS = re.compile(r'"version":\d+|^(W/)?"\d+(-[0-9a-f]+)?"$')
 TIMES = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)")
 WAITS = re.compile(r'(?<=_seconds":)\d+\.\d+')
 SECRETS = re.compile(r"whsec_[A-Za-z0-9+/]+=*")  # generated for each request
