@@ -14,10 +14,10 @@ from rest_framework.response import Response
 from activities import activity_tree, cancellation, reassignment, relay, rescheduling, wait_reasons
 from activities.api.allowed_actions import list_allowed_actions
 from activities.api.serializers import ActivitySerializer, link_of
-from activities.exceptions import NotFound, TransitionRefused
+from activities.exceptions import NotFound
 from activities.models import Activity
 from activities.schemas import SCALES, PriorityField, ReassignmentSerializer, priority_of
-from activities.states import BANDS, LinkKind
+from activities.states import BANDS
 from tenants.api.documentation import change, command
 from tenants.api.etags import Versioned
 from tenants.api.serializers import OPTIONAL, EmptySerializer, Moment, OneOf, StrictSerializer, Text, read
@@ -87,7 +87,7 @@ class OperationActions:
     def cancel(self, request: Request, pk: UUID) -> Response:
         """Waiting work never starts. A running agent is told to stop at its next heartbeat, and its result is refused."""
         reason = read(ReasonSerializer, request.data).get("reason", "")
-        self._refuse_gate(self._lock_unchanged(pk))
+        self._lock_unchanged(pk)
         return Response(
             self.show(cancellation.cancel(self.tenant_id, pk, actor=self.principal.actor, reason=reason))
         )
@@ -127,14 +127,6 @@ class OperationActions:
             self.tenant_id, self._lock_unchanged(pk), changes, actor=self.principal.actor
         )
         return Response(self.show(changed))
-
-    def _refuse_gate(self, pk: UUID) -> None:
-        # Without its gate, the activity behind it could no longer be approved or rejected.
-        gate = Activity.objects.for_tenant(self.tenant_id).filter(pk=pk, link_kind=LinkKind.GATE).first()
-        if gate is not None:
-            raise TransitionRefused(
-                pk, "cancel", gate.status, f"Activity {pk} is the gate of {gate.parent_id}: cancel that one."
-            )
 
 
 class RunNowSerializer(StrictSerializer):
