@@ -82,7 +82,7 @@ def create_api_objects(engine: Engine, tenant: Tenant, admin: Any) -> ApiObjects
             tenant=tenant, agent_role="qa", provider="anthropic|1.1.1.1:443|0", model="m", size=1
         ).pk
         execution = ScheduleExecution.objects.create(
-            tenant=tenant, schedule_id=schedule, schedule_name="Daily", definition={}
+            tenant=tenant, schedule_id=schedule, schedule_name="Daily", definition={"schedule": str(schedule)}
         ).pk
         alert = raise_alert(tenant.pk, "dead_letter", "It failed")
         letter = DeadLetter.objects.get(activity_id=failed).pk

@@ -114,7 +114,7 @@ def test_may_hold_is_stored_as_in_the_api(tenant: Tenant, root: Client) -> None:
 def test_a_tenants_own_credentials_are_sealed_for_that_tenant_and_role(tenant: Tenant, root: Client) -> None:
     without_type = _config_form(tenant, auth='{"token": "t"}')
     page = root.post(f"{list_url(AgentConfig)}add/", without_type)
-    assert page.context["adminform"].form.errors == {"auth": ["type: This field is required."]}
+    assert page.context["adminform"].form.errors == {"auth": ["type: is required"]}
 
     form = _config_form(tenant, auth='{"type": "bearer", "token": "t"}')
     assert root.post(f"{list_url(AgentConfig)}add/", form).status_code == 302

@@ -77,7 +77,7 @@ def test_a_new_endpoint_resets_the_health_to_unknown(scribe: Agent, root: Client
     ("field", "value", "fault"),
     [
         ("retry", '{"tries": 3}', "tries: is not a member of this object"),
-        ("retry", '{"max_attempts": 0}', "max_attempts: Ensure this value is greater than or equal to 1."),
+        ("retry", '{"max_attempts": 0}', "max_attempts: must be at least 1"),
         ("input_schema", '{"type": "nonsense"}', "is not a valid JSON Schema: type"),
         ("input_schema", '{"$ref": "https://example.com/s"}', "is not a usable JSON Schema"),
         ("endpoint", "http://10.0.0.1/", "https"),
