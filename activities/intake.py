@@ -1,8 +1,8 @@
 """Intake: the roles of which a worker process accepts new work now. Admission grants it no other work, and it takes no other messages.
 
 The intake can be closed, with a reason for people. The row of the process stores this, and admission's limits lose the seats, so nothing
-is granted that only this process could take. Work that was granted before and arrives later is
-requeued. Runs continue. If the row cannot be written, the next heartbeat writes it. A closed intake ends with its process.
+is granted that only this process could take. Work that was granted before and arrives later is requeued. Runs continue. If the row cannot
+be written, the next heartbeat writes it. A closed intake ends with its process.
 """
 
 from __future__ import annotations

@@ -102,7 +102,10 @@ def _limits(workers: Workers) -> Limits:
     serving = Counter(role for roles, _, _ in workers for role in roles)
     _config_limits(caps, agents, serving, tenants)
     _pauses(caps, agents, tenants)
-    pools, seats = worker_pools([_seats_of(*worker) for worker in workers])
+    # A worker whose intake is closed has no seats.
+    pools, seats = worker_pools(
+        [(roles, 0 if closed else concurrency) for roles, concurrency, closed in workers]
+    )
     for role, agent in agents.items():
         if limit := agent.starts_per_minute():
             caps[f"starts:{role}"] = limit * max(1, serving[role])
@@ -192,11 +195,6 @@ def _pause_pair(
 
 def _or_none(cap: int | None) -> int | str:
     return NO_LIMIT if cap is None else cap
-
-
-def _seats_of(roles: list[str], concurrency: int, closed: dict[str, str]) -> tuple[list[str], int]:
-    """Return the roles whose work a worker takes now, and its seats: 0 if it takes no new work at all."""
-    return roles, 0 if closed else concurrency
 
 
 def worker_pools(workers: list[tuple[list[str], int]]) -> tuple[dict[str, str], dict[str, int]]:

@@ -128,10 +128,9 @@ def _escalate(activity: Activity, deadline: Deadline) -> None:
 def _apply_default(activity: Activity, deadline: Deadline) -> None:
     rules = DecisionRules.read(activity.decision_rules)
     outcome = rules.on_timeout
+    # Such rules are refused now, but may be stored: a person must choose one of the options.
     if outcome == "approve" and rules.options:
-        outcome = (
-            None  # Such rules are refused now, but may be stored: a person must choose one of the options.
-        )
+        outcome = None
     if outcome == "escalate":
         _escalate(activity, deadline)
     elif outcome is not None and (activity.is_approval_gate or activity.link_kind == LinkKind.REVIEW):

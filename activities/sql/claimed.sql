@@ -1,6 +1,6 @@
 -- Parts of the statements that claim activities: `claim.sql`, and `submit.sql` for work that a worker starts immediately. Each part
 -- replaces the placeholder with its name. `claimed` has a row for each claimed activity: `columns`, `started` (else its input must be
--- fetched), `reason`, `own_wake` (see `ActivityRun`), `session`, `run` and `grant`.
+-- fetched), `reason`, `own_wake` (see `ActivityRun`), `session`, `run`, `grant` and `began_at`.
 -- Parameters  tenant, role, worker, timeout, agent_version, briefing (digest of the agent's instructions), day;
 --             claim and start: verb, target
 -- Returns     nothing: the parts are not a statement
@@ -32,7 +32,7 @@ run AS (
          session_id, started_at)
     SELECT run, tenant_id, id, 'running', fence, attempts, reason, own_wake, "grant", %(worker)s,
            coalesce(timeout_seconds, %(timeout)s), 0, %(agent_version)s,
-           CASE WHEN (session ->> 'fits')::boolean THEN session ->> 'id' ELSE '' END, clock_timestamp()
+           CASE WHEN (session ->> 'fits')::boolean THEN session ->> 'id' ELSE '' END, began_at
     FROM claimed
 ), entry AS (
     INSERT INTO tenants_usageentry

@@ -219,6 +219,9 @@ def test_the_wake_of_a_following_step_is_in_its_history_and_in_the_job_that_its_
     assert followed[0]
     assert during_the_call == [[{"reason": "new_task"}], ("new_task", "taken", activity_id)]
     assert wakes_of(acme, activity_id) == [("new_task", "consumed", activity_id)]
+    with tenant_scope(acme.pk):
+        kinds = [moment.kind for moment in selectors.timeline(acme.pk, activity_id)]
+    assert kinds[:3] == ["transition", "wake", "run"], "it begins with its submission"
 
 
 @pytest.mark.parametrize("end", ["fails", "is lost"])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
+from threading import Event
 from typing import Any
 from uuid import UUID
 
 import pytest
 from django.db import connections
 
-from activities import cancellation, dead_letters, outbox, relay
+from activities import activity_tree, cancellation, dead_letters, outbox, relay
 from activities.human_tasks import approvals, decisions
 from activities.models import Activity, Alert, DeadLetter
 from activities.states import WakeReason
@@ -26,7 +27,7 @@ from tests.accepted_work import (
     wakes_of,
     wakes_per_call,
 )
-from tests.engine import Engine, simultaneously
+from tests.engine import Engine, eventually, simultaneously, somebody_waits_for_a_lock
 from tests.open_questions import DIRECTION
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
@@ -113,6 +114,39 @@ def test_wakes_of_a_failed_attempt_are_part_of_the_next_attempt(engine: Engine, 
         "new_task",
         "unblocked",
         "review_feedback",
+    ]
+
+
+def test_a_wake_that_is_recorded_while_the_claim_waits_for_the_activity_is_part_of_a_retry(
+    engine: Engine, acme: Tenant
+) -> None:
+    (activity_id,) = engine.submit(acme)
+    relay.flush()
+    locked = Event()
+
+    def fail(request: AgentRequest) -> AgentResult:
+        raise PermanentAgentError("no")
+
+    def record_meanwhile() -> None:
+        with tenant_scope(acme.pk):
+            activity = activity_tree.lock(acme.pk, [activity_id])[activity_id]
+            locked.set()
+            eventually(somebody_waits_for_a_lock)
+            outbox.record(activity, "unblocked")
+
+    def deliver() -> bool:
+        assert locked.wait(60)
+        return engine.deliver()
+
+    engine.agent.behaviour = fail
+    assert simultaneously(record_meanwhile, deliver) == [None, True]
+    assert engine.status(acme, activity_id) == "failed"
+    cancellation.retry(acme.pk, activity_id, actor="Ann")
+    engine.drain()
+
+    assert [[wake["reason"] for wake in wakes] for wakes in wakes_per_call(engine, activity_id)] == [
+        ["new_task"],
+        ["new_task", "unblocked"],
     ]
 
 
