@@ -37,9 +37,8 @@ HEALTH_THREADS = 2
 CLOSING_THREADS = 4
 SPARE_THREADS = 2  # that a single tenant cannot use
 HEALTH = (b"GET /healthz ", b"HEAD /healthz ", b"GET /readyz ", b"HEAD /readyz ")
-LONGEST_HEAD = (
-    16_384  # bytes; gunicorn would wait for the rest of a longer one in a thread, without a time limit
-)
+# In bytes. Gunicorn would wait for the rest of a longer head in a thread, without a time limit.
+LONGEST_HEAD = 16_384
 HEAD_SECONDS = DEFAULT_WORKER_DATA_TIMEOUT + 2.0  # time limit for the head of a request
 BODY_SECONDS = 30.0  # time limit for its body
 UNREAD_SECONDS = 0.01  # for the rest of a body that the application did not read; gunicorn would wait for it in the thread for seconds

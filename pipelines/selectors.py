@@ -26,9 +26,8 @@ from tenants.models import TenantQuerySet
 
 MOST_BRANCHES = 100  # of a step that are listed
 MOST_VERSIONS = 100  # of a pipeline that are listed
-CANCELLED = (
-    "cancelled"  # a reason that follows from the activity or the run, so it is not stored with the step
-)
+# A reason that follows from the activity or the run, so it is not stored with the step.
+CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from typing import Any
 from uuid import UUID
@@ -21,12 +22,12 @@ _COLOUR_OF_TONE = {"live": "info", "ask": "warning", "good": "success", "bad": "
 STATUS = {str(status): _COLOUR_OF_TONE.get(spec.tone, "") for status, spec in STATUSES.items()}
 
 
-class PageByTenant(ChangeList):
+class PageByTenant(ChangeList, ABC):
     """A page of a list that adds facts to its rows, with a constant number of statements for each tenant on the page."""
 
+    @abstractmethod
     def add_facts(self, tenant_id: UUID, rows: list[Any]) -> None:
-        """Add the facts to the rows, which belong to this tenant. Each subclass must define this."""
-        raise NotImplementedError
+        """Add the facts to the rows, which belong to this tenant."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
