@@ -64,9 +64,13 @@ def eventually(condition: Callable[[], Any], seconds: float = 30.0) -> None:
 
 
 def somebody_waits_for_a_lock() -> bool:
-    """Return whether a connection of this server waits for a lock."""
+    """Return whether a connection to this database waits for a lock. Other databases of the server belong to other test processes."""
     with connections[SYSTEM].cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        # A wait for a transaction names no database, so its connection is found by its other locks.
+        cursor.execute(
+            "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND pid IN (SELECT pid FROM pg_locks WHERE database ="
+            " (SELECT oid FROM pg_database WHERE datname = current_database())))"
+        )
         return bool(cursor.fetchone()[0])
 
 
