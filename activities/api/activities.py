@@ -53,11 +53,12 @@ from tenants.api.filters import (
     MomentFilter,
     StrictFilterSet,
     WholeNumberFilter,
+    parameter_errors,
     parse_whole_number,
-    refuse_unknown,
+    refuse,
 )
 from tenants.api.pagination import LIMIT, Cursor, CursorPagination
-from tenants.api.problems import FieldError, InvalidRequest
+from tenants.api.problems import InvalidRequest
 from tenants.api.serializers import ResponseSerializer
 from tenants.api.views import TenantView, VersionedResource, describe_resource
 from tenants.context import tenant_scope
@@ -395,12 +396,10 @@ class RunLogLines(ActivityPart):
     def get(self, request: Request, activity_id: UUID, run_id: UUID) -> Response:
         """Oldest first, during the run and afterwards. To follow a log, request it again with `after` set to `cursor`, either when an event
         `run_log` announces more lines, or every second or two, until `ended` is true and no new lines are returned."""
-        refuse_unknown(request, self)
-        errors: list[FieldError] = []
+        errors = parameter_errors(request, self)
         after = parse_whole_number(request.query_params.get(AFTER), AFTER, errors)
         limit = parse_whole_number(request.query_params.get(LIMIT), LIMIT, errors, least=1)
-        if errors:
-            raise InvalidRequest(errors)
+        refuse(errors)
         with tenant_scope(self.tenant_id):
             self.activity(activity_id)
             runs = ActivityRun.objects.for_tenant(self.tenant_id).filter(pk=run_id, activity_id=activity_id)
@@ -433,8 +432,8 @@ class ActivityTimeline(ViewSetMixin, ActivityPart):
         """One list of transitions with their actors, wakes with their reasons, runs with their results, tool calls, votes and deadlines. A
         deadline may be in the future."""
         self.activity(activity_id)
-        refuse_unknown(request, self)
         pages = MomentPagination()
+        refuse([*parameter_errors(request, self), *pages.errors_of(request)])
         page = pages.paginate_queryset(selectors.timeline(self.tenant_id, activity_id), request)
         return pages.get_paginated_response(
             [{"at": moment.at, "kind": moment.kind, **moment.facts} for moment in page]
@@ -471,6 +470,9 @@ class MomentPagination(CursorPagination):
         self._page = list(queryset[first:last])
         self._previous, self._next = bool(self._page) and first > 0, bool(self._page) and last < len(queryset)
         return self._page
+
+    def _choose_ordering(self, request: Request, view: Any) -> tuple[str, ...]:
+        return ORDERING
 
 
 def _range(moments: Sequence[Moment], cursor: Cursor | None, limit: int) -> tuple[int, int]:

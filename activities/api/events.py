@@ -16,9 +16,9 @@ from tenants.api import event_stream
 from tenants.api.bodies import JSONRenderer
 from tenants.api.documentation import operation
 from tenants.api.event_stream import EventStreamRenderer
-from tenants.api.filters import LARGEST, parse_whole_number, refuse_unknown
+from tenants.api.filters import LARGEST, parameter_errors, parse_whole_number, refuse
 from tenants.api.pagination import LIMIT
-from tenants.api.problems import FieldError, InvalidRequest
+from tenants.api.problems import FieldError
 from tenants.api.views import TenantView
 from tenants.events import log
 from tenants.events.log import EventFilter, render_event
@@ -143,8 +143,8 @@ class Events(TenantView):
 
     def _read(self, request: Request) -> tuple[EventFilter, int | None, int]:
         kinds = request.query_params.getlist("kind")
-        refuse_unknown(request, self, several=set(self.several))
-        errors: list[FieldError] = [
+        errors = parameter_errors(request, self, several=set(self.several))
+        errors += [
             ("kind", f"{kind[:50]!r} is not a kind of event")
             for kind in kinds
             if kind not in (*KINDS, *ANNOUNCED)
@@ -158,8 +158,7 @@ class Events(TenantView):
         if after_text is None:
             after = parse_whole_number(request.headers.get(LAST_SEEN) or None, LAST_SEEN, errors)
         limit = parse_whole_number(request.query_params.get(LIMIT), LIMIT, errors, least=1)
-        if errors:
-            raise InvalidRequest(errors)
+        refuse(errors)
         return EventFilter(frozenset(kinds), **ids), after, min(limit or USUAL_EVENTS, MOST_EVENTS)
 
 

@@ -15,8 +15,8 @@ from agents.models import Agent, PlatformConfig
 from agents.scheduler_settings import BACKOFFS, CHANNELS
 from tenants.api.documentation import change, operation
 from tenants.api.etags import Versioned
-from tenants.api.filters import refuse_unknown
-from tenants.api.pagination import CursorPagination
+from tenants.api.filters import parameter_errors, refuse
+from tenants.api.pagination import CURSOR, CursorPagination
 from tenants.api.permissions import PlatformPermission
 from tenants.api.serializers import ResponseSerializer
 from tenants.api.views import TenantView, TenantViewSet
@@ -182,8 +182,10 @@ class ProviderList(TenantViewSet):
     )
     def list(self, request: Request) -> Response:
         """All are on one page, because there are only a few."""
-        refuse_unknown(request, self)
-        CursorPagination().refuse_bad_paging(request)
+        errors = [*parameter_errors(request, self), *CursorPagination().errors_of(request)]
+        if CURSOR in request.query_params:
+            errors.insert(0, (CURSOR, "is not supported: this list has one page"))
+        refuse(errors)
         platform = self.principal.is_platform_admin
         rows = overview.of_platform() if platform else overview.of_tenant(self.tenant_id)
         return Response({"next": None, "previous": None, "results": ProviderSerializer(rows, many=True).data})

@@ -24,7 +24,7 @@ from pipelines.models import Dataset, DatasetRow
 from tenants.api.bodies import BodyTooLarge, StrictJSONParser, body_limit
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, change, creation, operation, removal
 from tenants.api.etags import Versioned
-from tenants.api.filters import refuse_unknown
+from tenants.api.filters import parameter_errors, refuse
 from tenants.api.problems import InvalidRequest
 from tenants.api.serializers import (
     OPTIONAL,
@@ -373,10 +373,11 @@ class DatasetRows(LargeBodies, Versioned, TenantViewSet):
         """The rows are JSON, CSV with a header, or a file of either. All rows are stored, or none if there is an error. Errors name their
         paths."""
         self.query_parameters = (REPLACE,)
-        refuse_unknown(request, self)
+        errors = parameter_errors(request, self)
         text = request.query_params.get(REPLACE, "false")
         if text not in ("true", "false"):
-            raise InvalidRequest([(REPLACE, "must be true or false")])
+            errors.append((REPLACE, "must be true or false"))
+        refuse(errors)
         replace = text == "true"
         dataset = self._dataset(name)
         self.check_if_match(dataset.version)

@@ -27,8 +27,7 @@ from pipelines.models.schedule import AfterOnce, Overlap, Repeat
 from pipelines.schedules import editing, preview, system_jobs
 from tenants import pausing
 from tenants.api.documentation import IDEMPOTENCY_KEY, change, creation, operation, removal
-from tenants.api.filters import FlagFilter, StrictFilterSet, refuse_unknown
-from tenants.api.problems import InvalidRequest
+from tenants.api.filters import FlagFilter, StrictFilterSet, parameter_errors, refuse
 from tenants.api.serializers import (
     OPTIONAL,
     Computed,
@@ -312,15 +311,13 @@ class UnsavedPreview(Preview):
 
 def _read_query(request: Request, view: TenantView) -> tuple[int, datetime | None]:
     """Read `count` and `after`. Raises `InvalidRequest`."""
-    refuse_unknown(request, view)
-    errors: list[tuple[str, str]] = []
+    errors = parameter_errors(request, view)
     text = request.query_params.get("count", str(preview.USUAL))
     count = int(text) if text.isascii() and text.isdigit() and len(text) <= 3 else 0
     if not 1 <= count <= preview.MOST:
         errors.append(("count", f"must be a whole number from 1 to {preview.MOST}"))
     after = _moment(request.query_params.get("after"), errors)
-    if errors:
-        raise InvalidRequest(errors)
+    refuse(errors)
     return count, after
 
 

@@ -17,9 +17,9 @@ from rest_framework.response import Response
 from pipelines.models import PipelineRun
 from tenants import money
 from tenants.api.documentation import operation
-from tenants.api.filters import refuse_unknown
+from tenants.api.filters import parameter_errors, refuse
 from tenants.api.pagination import CURSOR
-from tenants.api.problems import InvalidRequest
+from tenants.api.problems import FieldError
 from tenants.api.views import TenantView
 from tenants.models import UsageEntry
 
@@ -108,8 +108,7 @@ class UsageReport(TenantView):
     )
     def get(self, request: Request) -> Response:
         """Totals of the ledger. Usage counts for the day on which it was reported."""
-        refuse_unknown(request, self)
-        query = _Query(request)
+        query = _Query(request, parameter_errors(request, self))
         rows = query.filter(money.ledger_entries(self.tenant_id, first=query.first, last=query.last))
         total = money.figures_of(rows.aggregate(**money.FIGURES))
         groups = query.group(rows) if query.group_by else []
@@ -126,10 +125,10 @@ class UsageReport(TenantView):
 
 
 class _Query:
-    """The parsed query string. Raises `InvalidRequest` with every error."""
+    """The parsed query string. Raises `InvalidRequest` with every error, and with those that were found before."""
 
-    def __init__(self, request: Request) -> None:
-        self._params, self._errors = request.query_params, list[tuple[str, str]]()
+    def __init__(self, request: Request, errors: list[FieldError]) -> None:
+        self._params, self._errors = request.query_params, errors
         names = [name for name in self._params.get("group_by", "").split(",") if name]
         unknown = [name for name in names if name not in DIMENSIONS]
         if unknown or len(set(names)) < len(names):
@@ -140,8 +139,7 @@ class _Query:
         if CURSOR in self._params:
             self._errors.append((CURSOR, "is not supported: the answer has one page"))
         self.conditions = {DIMENSIONS[name]: self._value(name) for name in FILTERS if name in self._params}
-        if self._errors:
-            raise InvalidRequest(self._errors)
+        refuse(self._errors)
 
     def filter(self, rows: QuerySet[Any]) -> QuerySet[Any]:
         if "pipeline" in self.group_by or "pipeline" in self.conditions:

@@ -19,13 +19,14 @@ from django.db import models
 from django.db.models import QuerySet
 from django_filters.filterset import filterset_factory
 from django_filters.rest_framework import DjangoFilterBackend
+from django_filters.utils import translate_validation
 from django_filters.widgets import SuffixedMultiWidget
 from rest_framework.filters import SearchFilter
 from rest_framework.request import Request
 
 from tenants.api import pagination
 from tenants.api.pagination import CURSOR, LIMIT
-from tenants.api.problems import FieldError, InvalidRequest
+from tenants.api.problems import FieldError, InvalidRequest, flatten_errors
 
 SEARCH = "search"
 FORMAT = "format"
@@ -110,8 +111,13 @@ class StrictFilterBackend(DjangoFilterBackend):
     def filter_queryset(self, request: Request, queryset: QuerySet[Any], view: Any) -> QuerySet[Any]:
         if view.kwargs.get(view.lookup_url_kwarg or view.lookup_field) is not None:
             return queryset
-        refuse_unknown(request, view, self.get_filterset_class(view, queryset))
-        filtered = super().filter_queryset(request, queryset, view)
+        filterset = self.get_filterset(request, queryset, view)
+        errors = parameter_errors(request, view, self.get_filterset_class(view, queryset))
+        if filterset is not None and not filterset.is_valid():
+            errors += flatten_errors(translate_validation(filterset.errors).detail)
+        errors += view.paginator.errors_of(request, view)
+        refuse(errors)
+        filtered = queryset if filterset is None else filterset.qs
         if getattr(view, "search_fields", None):
             filtered = SearchFilter().filter_queryset(request, filtered, view)
         return filtered.order_by(*pagination.ordering_of(request, view))
@@ -123,16 +129,17 @@ class StrictFilterBackend(DjangoFilterBackend):
         return _filterset_over(model, tuple(getattr(view, "filterset_fields", None) or ()))
 
 
-def refuse_unknown(
+def parameter_errors(
     request: Request,
     view: Any,
     filterset: Any = None,
     *,
     several: Iterable[str] = (),
-) -> None:
-    """Raise `InvalidRequest` with every unknown, repeated or malformed parameter. `filterset` is the class of the list's filters.
+) -> list[FieldError]:
+    """Return every unknown, repeated or blank parameter. `filterset` is the class of the list's filters.
 
-    The parameters in `several` may be repeated, in addition to those of the filterset.
+    The caller adds the errors in the values, and raises all together. The parameters in `several` may be repeated, in addition to those
+    of the filterset.
     """
     offered = parameters_of(filterset).values() if filterset else ()
     repeatable = set(several).union(*(repeated for _, repeated in offered))
@@ -142,8 +149,16 @@ def refuse_unknown(
         single.add(SEARCH)
     if pagination.orderings_of(view):
         single.add(pagination.PARAMETER)
-    if errors := list(_errors(request, single, repeatable)):
-        raise InvalidRequest(errors)
+    return list(_errors(request, single, repeatable))
+
+
+def refuse(errors: Iterable[FieldError]) -> None:
+    """Raise `InvalidRequest` with the first error of each parameter, if there are any."""
+    first: dict[str, str] = {}
+    for path, message in errors:
+        first.setdefault(path, message)
+    if first:
+        raise InvalidRequest(first.items())
 
 
 def parse_whole_number(

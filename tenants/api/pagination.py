@@ -21,7 +21,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.utils.urls import replace_query_param
 
-from tenants.api.problems import InvalidRequest
+from tenants.api.problems import FieldError, InvalidRequest
 
 LIMIT, CURSOR = "limit", "cursor"
 
@@ -33,7 +33,7 @@ class CursorPagination(BasePagination):
     max_limit = 200  # larger limits count as this one; `next` says that there is more
 
     def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
-        ordering = ordering_of(request, view)
+        ordering = self._choose_ordering(request, view)
         self._address = request.build_absolute_uri()
         cursor = self._cursor(request, ordering)
         limit = self._limit(request)
@@ -49,11 +49,19 @@ class CursorPagination(BasePagination):
         self._page, self._ordering = page, ordering
         return page
 
-    def refuse_bad_paging(self, request: Request) -> None:
-        """Validate the paging parameters of a list that has only one page."""
-        self._limit(request)
-        if CURSOR in request.query_params:
-            raise InvalidRequest([(CURSOR, "is not supported: this list has one page")])
+    def errors_of(self, request: Request, view: Any = None) -> list[FieldError]:
+        """Return the errors of all parameters of paging, so that a list reports them together with those of its filters."""
+        errors: list[FieldError] = []
+        # A cursor belongs to an ordering, so an unknown ordering is its only error.
+        for check in (
+            lambda: self._limit(request),
+            lambda: self._cursor(request, self._choose_ordering(request, view)),
+        ):
+            try:
+                check()
+            except InvalidRequest as refusal:
+                errors += refusal.errors
+        return errors
 
     def get_paginated_response(self, data: Any) -> Response:
         return Response({"next": self.next_link(), "previous": self.previous_link(), "results": data})
@@ -68,6 +76,9 @@ class CursorPagination(BasePagination):
 
     def _link(self, cursor: Cursor) -> str:
         return str(replace_query_param(self._address, CURSOR, cursor.text()))
+
+    def _choose_ordering(self, request: Request, view: Any) -> tuple[str, ...]:
+        return ordering_of(request, view)
 
     def _cursor(self, request: Request, ordering: Sequence[str]) -> Cursor | None:
         text = request.query_params.get(CURSOR)

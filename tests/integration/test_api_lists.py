@@ -226,6 +226,23 @@ def test_unknown_parameters_are_named_and_refused(api, write):
     assert [error["path"] for error in refused["errors"]] == ["nmae", "statu"]
 
 
+def test_all_errors_of_a_query_string_are_named_at_once(api):
+    query = "nmae=a&priority=high&status=unheard-of&name=&ordering=beauty&limit=0"
+
+    refused = problem(api().get(f"{NOTES}?{query}"), 400, "validation_failed")
+    with_cursor = problem(api().get(f"{NOTES}?priority=high&limit=0&cursor=x"), 400, "validation_failed")
+
+    assert [error["path"] for error in refused["errors"]] == [
+        "nmae",
+        "name",
+        "priority",
+        "status",
+        "limit",
+        "ordering",
+    ]
+    assert [error["path"] for error in with_cursor["errors"]] == ["priority", "limit", "cursor"]
+
+
 @pytest.mark.parametrize(
     ("query", "path"),
     [
