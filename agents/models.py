@@ -137,7 +137,7 @@ class Agent(PlainNames, models.Model):
             adapter or self.adapter, DEFAULT_STARTS_PER_MINUTE
         )
         limit = self.options.get("starts_per_minute", default)
-        return limit if type(limit) is int and limit >= 0 else default
+        return int(limit) if type(limit) in (int, float) and limit >= 0 else default
 
 
 class AgentVersionDeployment(models.Model):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -36,6 +37,7 @@ from agents.api.configurations import (
 )
 from agents.exceptions import AlreadyExists, ConfigurationError
 from agents.models import Agent, AgentConfig, AgentVersionDeployment, role_validator
+from agents.response_parser import MAX_TOKENS
 from agents.routing import queue_of
 from tenants.api.channels import NothingSerializer
 from tenants.api.documentation import change, command, creation, operation, posting, removal
@@ -45,6 +47,7 @@ from tenants.api.permissions import PlatformPermission
 from tenants.api.problems import InvalidRequest
 from tenants.api.serializers import (
     OPTIONAL,
+    Amount,
     Computed,
     Flag,
     Member,
@@ -60,6 +63,15 @@ from tenants.exceptions import TenantError
 from tenants.models import Role
 
 # An agent of the registry and its deployments, as platform admins send them.
+
+
+class SharedOptionsSerializer(serializers.Serializer[Any]):
+    """The options that do not depend on the adapter. Each adapter reads further ones."""
+
+    estimate_usd = Amount(most=Decimal(MAX_TOKENS), **OPTIONAL)
+    estimate_tokens = Amount(most=Decimal(MAX_TOKENS), **OPTIONAL)
+    starts_per_minute = Whole(min_value=0, **OPTIONAL)
+    signed_callbacks = Flag(**OPTIONAL)
 
 
 class AgentChangeSerializer(StrictSerializer):
@@ -113,6 +125,12 @@ class AgentChangeSerializer(StrictSerializer):
         if schema and (error := input_schemas.error_of(schema)):
             raise serializers.ValidationError(error)
         return schema
+
+    def validate_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        shared = SharedOptionsSerializer(data=options)
+        if not shared.is_valid():
+            raise serializers.ValidationError(shared.errors)
+        return options
 
 
 class AgentBodySerializer(AgentChangeSerializer):

@@ -109,8 +109,8 @@ def _flat(command: tuple[Part, ...]) -> list[str]:
     return [text for part in command for text in ((part,) if isinstance(part, str) else part)]
 
 
-#: Options that another module reads: the runaway guard.
-_READ_ELSEWHERE = frozenset({"starts_per_minute"})
+#: Options that other modules read: the runaway guard, budgets.
+_READ_ELSEWHERE = frozenset({"starts_per_minute", "estimate_usd", "estimate_tokens"})
 
 
 class _Reader:

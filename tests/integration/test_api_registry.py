@@ -115,6 +115,10 @@ def test_credentials_are_kept_when_the_request_says_so(platform: Any, scribe: Ag
         ({"input_schema": []}, "input_schema"), ({"tenant_concurrency": 0}, "tenant_concurrency"),
         ({"retry": {"tries": 1}}, "retry.tries"), ({"auth": {"type": "bearer"}}, "auth.token"),
         ({"timeout_seconds": "5"}, "timeout_seconds"), ({"health": "healthy"}, "health"),
+        ({"options": {"estimate_usd": "lots"}}, "options.estimate_usd"), ({"options": {"estimate_usd": True}}, "options.estimate_usd"),
+        ({"options": {"estimate_usd": 1e17}}, "options.estimate_usd"), ({"options": {"estimate_tokens": -4}}, "options.estimate_tokens"),
+        ({"options": {"starts_per_minute": "3"}}, "options.starts_per_minute"),
+        ({"options": {"signed_callbacks": "true"}}, "options.signed_callbacks"),
     ],
 )  # fmt: skip
 def test_an_invalid_agent_is_refused_with_its_path(platform: Any, body: dict[str, Any], path: str) -> None:

@@ -144,6 +144,12 @@ def test_invalid_options_of_a_program_are_a_configuration_error(options: dict[st
         run_agent(a_request(options))
 
 
+def test_a_program_runs_with_the_options_that_are_read_elsewhere(tmp_path: Path) -> None:
+    shared = {"estimate_usd": "0.30", "estimate_tokens": 5_000, "starts_per_minute": 3}
+
+    assert run(program(tmp_path, "print('done')"), **shared).output.content == "done"
+
+
 def test_a_missing_program_is_a_configuration_error(settings: Any, tmp_path: Path) -> None:
     script = tmp_path / "no-program"
     script.write_text("#!/no/such/interpreter\n")
