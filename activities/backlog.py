@@ -52,6 +52,7 @@ EXACT_BELOW = 1_000
 NEAR = 500  # distance to a larger limit from which it is counted under the lock as well
 
 REJECT, DROP_OLDEST, EVICT_LOWEST = ("reject", "drop_oldest", "evict_lowest")
+SHED = "shed"  # the reason of a cancellation to make room
 
 _SHEDDABLE = (Path(__file__).parent / "sql" / "sheddable.sql").read_text(encoding="utf-8")
 _OLDEST, _NEWEST = (
@@ -218,9 +219,9 @@ def _shed(tenant_id: UUID, role: str, over: int, priorities: list[int], policy: 
     )
     if len(rows) < over:
         return 0
-    detail = {"reason": "shed", "policy": policy.when_full, "max_waiting": policy.max_waiting}
+    detail = {"reason": SHED, "policy": policy.when_full, "max_waiting": policy.max_waiting}
     cancelled = transitions.apply_many(
-        [row.id for row in rows], "cancel", actor="backlog", detail=detail, cancel_reason="shed"
+        [row.id for row in rows], "cancel", actor="backlog", detail=detail, cancel_reason=SHED
     )
     # They never started and belong to nothing, so all they hold is their place in the queue.
     relay.after_commit(Exchange(withdrawals=[activity.id for activity in cancelled]))

@@ -21,8 +21,7 @@ from uuid import UUID
 import redis
 from django.db.models import Exists, OuterRef, Subquery
 
-from activities import provider_batches
-from activities.cancellation import EXPIRED
+from activities import backlog, cancellation, provider_batches
 from activities.exceptions import NotFound, plain
 from activities.leases import ALL
 from activities.models import Activity, ActivityEvent, ActivityRun, BatchItem, Wake, WorkerProcess
@@ -106,7 +105,10 @@ def why(tenant_id: UUID, activity_id: UUID) -> Waiting:
         if activity.status == Status.REJECTED and activity_tree.has_successor(tenant_id, activity_id):
             reason = Waiting(None, "It was rejected; a revision took its place.")
         events = ActivityEvent.objects.for_tenant(tenant_id).filter(activity_id=activity_id)
-        since = events.order_by("-seq").values_list("at", flat=True).first() or activity.created_at
+        last = events.order_by("-seq").values_list("at", "actor").first()
+        since, actor = last or (activity.created_at, "")
+        if activity.status == Status.CANCELLED and _expired_at(activity) is None:
+            reason = Waiting(None, _explain_cancellation(activity, actor))
     if reason is None:
         reason = _explain_from_admission(activity)
     return replace(reason, since=(reason.since or since) if reason.code else None)
@@ -177,8 +179,6 @@ def _explain_from_database(
         return Waiting("human", STATUSES[status].sentence, holder="operator")
     if status == Status.CANCELLED and (expired_at := _expired_at(activity)) is not None:
         return Waiting(None, f"It expired at {expired_at:%Y-%m-%d %H:%M:%S} UTC.")
-    if status == Status.CANCELLED and activity.cancel_reason:
-        return Waiting(None, f"It was cancelled: {activity.cancel_reason}")
     if status in SETTLED:
         return Waiting(None, STATUSES[status].sentence)
     if status in WAITING:
@@ -202,10 +202,29 @@ def _explain_from_database(
 
 def _expired_at(activity: Activity) -> datetime | None:
     """Return the time that ended a cancelled activity; None if somebody cancelled it."""
-    if activity.cancel_reason != EXPIRED or activity.expires_at is None or activity.finished_at is None:
+    if (
+        activity.cancel_reason != cancellation.EXPIRED
+        or activity.expires_at is None
+        or activity.finished_at is None
+    ):
         return None
     # A person who cancels work before this time may give the same reason.
     return activity.expires_at if activity.expires_at <= activity.finished_at else None
+
+
+def _explain_cancellation(activity: Activity, actor: str) -> str:
+    by = f" by {actor}" if actor else ""
+    match activity.cancel_reason:
+        case cancellation.OBSOLETE:
+            needed_by = (
+                f"activity {activity.parent_id} does not need" if activity.parent_id else "no activity needs"
+            )
+            return f"It was cancelled{by}, because {needed_by} it any more."
+        case backlog.SHED:
+            return f"It was cancelled{by}, because too much work of its role waited."
+        case None | "":
+            return f"It was cancelled{by}."
+    return f"It was cancelled{by}: {activity.cancel_reason}"
 
 
 def _add_pause(reason: Waiting, pause: _Pause | None) -> Waiting:

@@ -280,7 +280,7 @@ def test_the_steps_of_a_cancelled_run_say_why_they_were_cancelled(
     }
     brief = flow.activity(step="brief", assignee_type="agent")
     why = api("viewer").get(f"/api/v1/activities/{brief.pk}/why/").json()
-    assert why["detail"] == f"It was cancelled: {shown}"
+    assert why["detail"] == f"It was cancelled by token:operator of acme: {shown}"
 
 
 def test_work_that_an_open_gate_may_still_reject_is_found_in_few_statements(

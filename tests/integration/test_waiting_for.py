@@ -60,7 +60,23 @@ def test_work_that_expired_says_so_and_when(engine: Engine, acme: Tenant, api: A
 
     assert [(reason["code"], reason["detail"]) for reason in reasons] == [
         (None, "It expired at 2026-01-02 03:04:05 UTC."),
-        (None, "It was cancelled: expired"),
+        (None, "It was cancelled by user:ann: expired"),
+    ]
+
+
+def test_cancelled_work_says_who_cancelled_it_and_why(engine: Engine, acme: Tenant, api: Any) -> None:
+    asks, agent = accept_work(engine, acme)
+    review = agent.create_with("request_human_review", question="Is this right?")
+    (silently,) = engine.submit(acme)
+    cancellation.cancel(acme.pk, asks, actor="user:ann", reason="No more money.")
+    cancellation.cancel(acme.pk, silently, actor="user:bob")
+
+    reasons = [api("viewer").get(f"{ACTIVITIES}{work}/why/").json() for work in (asks, review, silently)]
+
+    assert [reason["detail"] for reason in reasons] == [
+        "It was cancelled by user:ann: No more money.",
+        f"It was cancelled by user:ann, because activity {asks} does not need it any more.",
+        "It was cancelled by user:bob.",
     ]
 
 
