@@ -21,14 +21,13 @@ import redis
 from django.conf import settings
 from django.db import connections
 
-from activities import provider_batches
+from activities import provider_batches, sessions
 from activities.admission import Closed, Exchange, Grant
 from activities.admission.exchange import Offer, Release
 from activities.combining import Combining
 from activities.exceptions import OutputUnavailable, RunSuperseded
 from activities.execution import following_step, results
 from activities.execution import request as execution_request
-from activities.execution import sessions as execution_sessions
 from activities.execution.claims import (
     ClaimedRun,
     claim_or_give_back,
@@ -446,7 +445,7 @@ def _record_answer(claimed: ClaimedRun, result: AgentResult, following: Followin
             _leave_seat(claimed.grant)
         return
     if isinstance(result, Accepted):
-        results.persistently(lambda: execution_sessions.saw(run, result.session_id))
+        results.persistently(lambda: sessions.saw(run, result.session_id))
         results.persistently(lambda: results.record_accepted(run))
         _leave_seat(claimed.grant)
         return

@@ -20,13 +20,12 @@ from activities.models import Activity, ActivityRun, Mailbox, Subagent
 from activities.models.mailbox import ItemKind, ItemSource
 from activities.states import Status
 from activities.submission import NewActivity, submit
-from agents import sessions
 from agents.models import AgentSession
 from tenants import clock
 from tenants.identifiers import uuid7
 from tenants.models import UsageEntry
 
-from . import activity_tree, cancellation, outputs
+from . import activity_tree, cancellation, outputs, sessions
 
 # Starting: creates the conversation and then the activity, in one transaction.
 #

@@ -5,6 +5,7 @@ Each process caches them until they change, and sees a change within a second, s
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,10 +17,11 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import orjson
 from django.conf import settings
 from django.db import models
 
-from agents import credentials, deployments, scheduler_settings, sessions
+from agents import credentials, deployments, scheduler_settings
 from agents.contracts import BATCHES_OF, AdapterSettings
 from agents.exceptions import AgentError, RoleNotFound
 from agents.models import Agent, AgentConfig, AgentVersionDeployment
@@ -173,8 +175,19 @@ def _read(tenant_id: UUID, role: str) -> RoleSettings:
             instructions=instructions,
             has_skills=row.has_skills,
             budgeted=row.budgeted,
-            briefing=sessions.briefing_of(instructions, chosen.model, adapter),
+            briefing=briefing_of(instructions, chosen.model, adapter),
         )
+
+
+def briefing_of(*parts: object) -> str:
+    """Return a digest of an agent's instructions and settings, independent of the deliverable. Another digest begins another session."""
+    return hashlib.sha256(orjson.dumps(parts)).hexdigest()
+
+
+def briefing_with(briefing: str, more: Iterable[str]) -> str:
+    """Return the digest with additional parts, or the same digest if there are none."""
+    added = tuple(more)
+    return briefing_of(briefing, added) if added else briefing
 
 
 def _row_of(model: type[models.Model], text: str) -> Any:

@@ -17,7 +17,7 @@ from uuid import UUID
 
 import redis
 
-from activities import admission, budgets, leases, relay, transitions
+from activities import admission, budgets, leases, relay, sessions, transitions
 from activities.admission import CLAIM_SECONDS, Closed, Exchange, Grant
 from activities.admission.exchange import Release
 from activities.combining import Combining
@@ -26,7 +26,7 @@ from activities.models import Activity, ActivityRun
 from activities.quick_work import HeldGrant
 from activities.run_tokens import RunToken
 from activities.submission import Reservation
-from agents import configuration, sessions
+from agents import configuration
 from agents.exceptions import AgentError, ServerAway
 from agents.skills import Knowledge
 from tenants import clock, tracing
@@ -34,7 +34,6 @@ from tenants.context import tenant_scope
 from tenants.sql import Rows
 
 from . import request, results
-from . import sessions as execution_sessions
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +140,7 @@ class Claims:
 
     def _run_of(self, row: Any, grant: Grant) -> ClaimedRun:
         signs = grant.role if self.role.adapter.options.get("signed_callbacks") is True else ""
-        session = execution_sessions.resume(row)
+        session = sessions.resume(row)
         return ClaimedRun(
             row=row,
             run=RunToken(row.tenant_id, row.id, row.run, row.fence, self.briefing, session, signs),
@@ -159,7 +158,7 @@ def begin_claims(held: Sequence[HeldGrant], created: Reservation | None = None) 
     tenant_id, agent_role = held[0].kind
     role = configuration.settings_for(tenant_id, agent_role)
     knowledge = request.knowledge_of(tenant_id, agent_role, role)
-    briefing = sessions.briefing_with(role.briefing, knowledge.versions)
+    briefing = configuration.briefing_with(role.briefing, knowledge.versions)
     by = transitions.Claimant(
         role=agent_role, worker_id=leases.current().worker_id, timeout_seconds=role.timeout_seconds,
         version=role.adapter.version or "", briefing=briefing, day=clock.today(),

@@ -18,10 +18,10 @@ from django.conf import settings
 from django.db.models import F, QuerySet
 from django.db.models.functions import Now
 
-from activities import activity_tree, budgets, keys, outputs, reassignment
+from activities import activity_tree, budgets, keys, outputs, reassignment, sessions
 from activities.budgets import UsageCount
 from activities.exceptions import ActivityError, OutOfBudget, OutputUnavailable, RunSuperseded
-from activities.execution import results, sessions
+from activities.execution import results
 from activities.models import ActivityRun
 from activities.run_tokens import RunToken
 from activities.states import RunStatus

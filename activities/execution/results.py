@@ -28,6 +28,7 @@ from activities import (
     leases,
     outbox,
     relay,
+    sessions,
     suspension,
     transitions,
 )
@@ -54,8 +55,6 @@ from agents.exceptions import (
 )
 from tenants import clock, outages
 from tenants.context import tenant_scope
-
-from . import sessions
 
 logger = logging.getLogger(__name__)
 

@@ -11,13 +11,13 @@ from typing import Any
 
 from rest_framework.exceptions import ValidationError
 
-from activities import run_logs
+from activities import run_logs, sessions
 from activities.exceptions import ActivityError
 from activities.run_tokens import RunToken
 from agents.contracts import ToolAnswer, ToolCall, Usage
 from agents.tools import DEFINITIONS
 
-from . import agent_tools, reports, sessions
+from . import agent_tools, reports
 
 _NAMES = frozenset(definition.name for definition in DEFINITIONS)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from agents import sessions
+from activities import sessions
 from agents.models import AgentSession, EndReason, Skill
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7

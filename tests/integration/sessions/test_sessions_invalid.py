@@ -8,9 +8,8 @@ from uuid import uuid4
 import pytest
 from django.core import signing
 
-from activities import run_tokens
+from activities import run_tokens, sessions
 from activities.run_tokens import RunToken
-from agents import sessions
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output
 from agents.exceptions import AgentRateLimited, RetryableAgentError, SessionInvalid
 from agents.models import AgentSession, EndReason

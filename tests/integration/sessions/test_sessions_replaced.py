@@ -8,7 +8,7 @@ import pytest
 from django.db import IntegrityError
 from django.db.models.functions import Now
 
-from agents import sessions
+from activities import sessions
 from agents.contracts import Accepted
 from agents.models import AgentSession
 from tenants.context import tenant_scope

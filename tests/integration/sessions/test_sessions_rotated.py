@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from agents import configuration, sessions
+from activities import sessions
+from agents import configuration
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output
 from agents.models import AgentConfig, Skill
 from tenants.context import tenant_scope
