@@ -214,7 +214,9 @@ class AssigneeSerializer(StrictSerializer):
     agent_role = Text(max_length=63, **OPTIONAL)
     human_role = Text(max_length=63, **OPTIONAL)
 
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+    def errors_of_combination(self, attrs: Mapping[str, Any], invalid: Container[str]) -> dict[str, Any]:
+        if "agent_role" in invalid or "human_role" in invalid:
+            return {}
         agent, human = attrs.get("agent_role"), attrs.get("human_role")
         errors: dict[str, Any] = {}
         if bool(agent) == bool(human):
@@ -223,9 +225,7 @@ class AssigneeSerializer(StrictSerializer):
             errors["agent_role"] = [f"{agent!r} is not an enabled role of the registry"]
         if attrs.get("assignee_type") not in (None, "agent" if agent else "human"):
             errors["assignee_type"] = ["contradicts the role"]
-        if errors:
-            raise serializers.ValidationError(errors)
-        return attrs
+        return errors
 
 
 class ReassignmentSerializer(AssigneeSerializer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
 from datetime import datetime
 from typing import Any, ClassVar
 from uuid import UUID
@@ -132,20 +133,23 @@ class BulkSerializer(AssigneeSerializer):
         help_text="Required to set the priority: 1 (urgent) to 20, or the name of a band.", **OPTIONAL
     )
 
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        action, errors = attrs["action"], {}
-        if bool(attrs.get("dry_run")) == ("expected_count" in attrs):
+    def errors_of_combination(self, attrs: Mapping[str, Any], invalid: Container[str]) -> dict[str, Any]:
+        errors: dict[str, Any] = {}
+        if "dry_run" not in invalid and bool(attrs.get("dry_run")) == ("expected_count" in attrs):
             errors["expected_count"] = ["exactly one of dry_run and expected_count must be given"]
+        if (action := attrs.get("action")) is None:
+            return errors
         if action == BulkAction.REASSIGN:
+            errors |= super().errors_of_combination(attrs, invalid)
             if "reason" not in attrs:
                 errors["reason"] = ["is needed to reassign"]
-            attrs = super().validate(attrs)
         else:
             errors |= {name: [f"is only for {BulkAction.REASSIGN}"] for name in ASSIGNEE if name in attrs}
         if (action == BulkAction.PRIORITY) != ("priority" in attrs):
             errors["priority"] = ["is needed to set the priority, and only for that"]
-        if errors:
-            raise serializers.ValidationError(errors)
+        return errors
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if "priority" in attrs:
             attrs["priority"] = priority_of(attrs["priority"])
         return attrs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, ClassVar
 from urllib.parse import quote
@@ -77,10 +77,11 @@ class ChosenSerializer(StrictSerializer):
     filter = ChoiceSerializer(**OPTIONAL)
     dry_run = Flag(help_text="Only count the matches.", **OPTIONAL)
 
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        if ("ids" in attrs) == ("filter" in attrs):
-            raise serializers.ValidationError({"ids": ["exactly one of ids and filter must be given"]})
-        return attrs
+    def errors_of_combination(self, attrs: Mapping[str, Any], invalid: Container[str]) -> dict[str, Any]:
+        given = [name in attrs or name in invalid for name in ("ids", "filter")]
+        return (
+            {} if any(given) and not all(given) else {"ids": ["exactly one of ids and filter must be given"]}
+        )
 
 
 class ReplaySerializer(ChosenSerializer):

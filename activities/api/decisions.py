@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from typing import Any, ClassVar
 from uuid import UUID
 
-from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -69,12 +68,10 @@ class ReviewSerializer(StrictSerializer):
     feedback = Text(allow_blank=True, trim_whitespace=False, max_length=LONGEST_NOTES, **OPTIONAL)
     chosen_option = Text(max_length=200, **OPTIONAL)
 
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        if not attrs["approved"] and not (attrs.get("feedback") or "").strip():
-            raise serializers.ValidationError(
-                {"feedback": ["is required for changes: the agent works by it"]}
-            )
-        return attrs
+    def errors_of_combination(self, attrs: Mapping[str, Any], invalid: Container[str]) -> dict[str, Any]:
+        if attrs.get("approved") is False and not (attrs.get("feedback") or "").strip():
+            return {"feedback": ["is required for changes: the agent works by it"]}
+        return {}
 
 
 _DECISION_NAMES: dict[str, str] = {Status.CANCELLED: "withdrawn"}

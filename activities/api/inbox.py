@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, ClassVar
 
 from django.db import transaction
@@ -52,13 +52,14 @@ class ItemSerializer(StrictSerializer):
         **OPTIONAL,
     )
 
+    def errors_of_combination(self, attrs: Mapping[str, Any], invalid: Container[str]) -> dict[str, Any]:
+        decision = DECISIONS.get(attrs.get("decision", ""))
+        if decision in ("reject", "resolve") and not attrs.get("notes"):
+            return {"notes": [f"is required to {decision}: the agent works by it"]}
+        return {}
+
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        attrs["decision"] = DECISIONS[attrs["decision"]]
-        if attrs["decision"] in ("reject", "resolve") and not attrs.get("notes"):
-            raise serializers.ValidationError(
-                {"notes": [f"is required to {attrs['decision']}: the agent works by it"]}
-            )
-        return attrs
+        return {**attrs, "decision": DECISIONS[attrs["decision"]]}
 
 
 class DecisionsSerializer(StrictSerializer):

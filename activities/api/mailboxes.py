@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -93,20 +93,18 @@ class NewItemSerializer(StrictSerializer):
         **OPTIONAL,
     )
 
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+    def errors_of_combination(self, attrs: Mapping[str, Any], invalid: Container[str]) -> dict[str, Any]:
         errors: dict[str, list[str]] = {}
-        if "content" not in attrs and not attrs.get("text"):
+        if "content" not in attrs and not attrs.get("text") and "text" not in invalid:
             errors["content"] = ["is required, unless text is given"]
-        if attrs["kind"] == ItemKind.TASK_NOTIFICATION and attrs.get("is_coalescable"):
+        if attrs.get("kind") == ItemKind.TASK_NOTIFICATION and attrs.get("is_coalescable"):
             errors["is_coalescable"] = [
                 "cannot be true for a task_notification: each is delivered separately"
             ]
         role = attrs.get("agent_role")
         if role and (unknown := configuration.errors_of_role(role)):
             errors["agent_role"] = unknown
-        if errors:
-            raise serializers.ValidationError(errors)
-        return attrs
+        return errors
 
 
 def new_item(attrs: dict[str, Any]) -> NewItem:

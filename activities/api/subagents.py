@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -83,19 +84,17 @@ class NewSubagentSerializer(StrictSerializer):
         max_length=200, help_text="The key of the mailbox that is notified of its end.", **OPTIONAL
     )
 
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+    def errors_of_combination(self, attrs: Mapping[str, Any], invalid: Container[str]) -> dict[str, Any]:
         errors: dict[str, list[str]] = {}
-        if unknown := configuration.errors_of_role(attrs["subagent_type"]):
+        if "subagent_type" in attrs and (unknown := configuration.errors_of_role(attrs["subagent_type"])):
             errors["subagent_type"] = unknown
         if "existing_agent_id" in attrs and "existing_conversation_id" in attrs:
             errors["existing_conversation_id"] = ["cannot be given together with existing_agent_id"]
         if "/" in attrs.get("parent_mailbox", ""):
             errors["parent_mailbox"] = ["must not contain a slash"]
-        if not attrs["prompt"].strip():
+        if "prompt" in attrs and not attrs["prompt"].strip():
             errors["prompt"] = ["must not be blank"]
-        if errors:
-            raise serializers.ValidationError(errors)
-        return attrs
+        return errors
 
 
 class SubagentSerializer(ResponseSerializer):

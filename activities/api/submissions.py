@@ -125,15 +125,15 @@ class NewActivitySerializer(RulesSerializer):
             errors["input_ref"] = ["cannot be given together with input"]
         if "priority_scale" not in invalid:
             errors |= _errors_of_priority(attrs)
+        if "agent_role" in attrs and "agent_role" not in errors and "params" not in invalid:
+            role = role_named(attrs["agent_role"])
+            errors |= _errors_of_params(self.context["tenant_id"], role, attrs.get("params", {}))
         return errors
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         attrs["priority"] = priority_of(attrs.get("priority"), attrs.pop("priority_scale", None))
         if "agent_role" in attrs:
-            attrs["agent_role"] = role = role_named(attrs["agent_role"])
-            errors = _errors_of_params(self.context["tenant_id"], role, attrs.get("params", {}))
-            if errors:
-                raise serializers.ValidationError(errors)
+            attrs["agent_role"] = role_named(attrs["agent_role"])
         return attrs
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from functools import cached_property
 from typing import Any, ClassVar
 from uuid import UUID
@@ -75,10 +75,11 @@ class AuthSerializer(StrictSerializer):
     password = Text(max_length=1_000, trim_whitespace=False, **OPTIONAL)
     set = Flag(help_text="If true, the stored credentials of this type are kept.", **OPTIONAL)
 
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        kind = attrs["type"]
+    def errors_of_combination(self, attrs: Mapping[str, Any], invalid: Container[str]) -> dict[str, Any]:
+        if "type" not in attrs:
+            return {}
         values = {name: value for name, value in attrs.items() if name not in ("type", "set")}
-        members = AUTH_MEMBERS[kind]
+        members = AUTH_MEMBERS[attrs["type"]]
         errors = {
             name: ["is not part of this type"]
             for name in values
@@ -99,9 +100,7 @@ class AuthSerializer(StrictSerializer):
             for name in ("token", "value")
             if name in values and name not in errors and not _PRINTABLE.fullmatch(values[name])
         }
-        if errors:
-            raise serializers.ValidationError(errors)
-        return attrs
+        return errors
 
 
 class RetrySerializer(StrictSerializer):
@@ -114,10 +113,10 @@ class RetrySerializer(StrictSerializer):
     max_seconds = Number(min_value=0, max_value=DAY, **OPTIONAL)
     jitter = Number(min_value=0, max_value=1, **OPTIONAL)
 
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+    def errors_of_combination(self, attrs: Mapping[str, Any], invalid: Container[str]) -> dict[str, Any]:
         if attrs.get("max_seconds", DAY) < attrs.get("base_seconds", 0):
-            raise serializers.ValidationError({"max_seconds": ["must not be below base_seconds"]})
-        return attrs
+            return {"max_seconds": ["must not be below base_seconds"]}
+        return {}
 
 
 class RateSerializer(StrictSerializer):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, ClassVar
 
 from django.db.models import QuerySet
@@ -256,7 +256,7 @@ class TemplateBodySerializer(StrictSerializer):
     retry = RetrySerializer(**OPTIONAL)
     timeout_seconds = Whole(min_value=1, max_value=DAY, **OPTIONAL)
 
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+    def errors_of_combination(self, attrs: Mapping[str, Any], invalid: Container[str]) -> dict[str, Any]:
         agent, human = attrs.get("agent_role"), attrs.get("human_role")
         errors: dict[str, list[str]] = {}
         if agent and human:
@@ -267,9 +267,7 @@ class TemplateBodySerializer(StrictSerializer):
             errors["is_approval_gate"] = ["is for a person's work"]
         if attrs.get("requires_approval") and human:
             errors["requires_approval"] = ["is for an agent's work"]
-        if errors:
-            raise serializers.ValidationError(errors)
-        return attrs
+        return errors
 
 
 class KeyedSerializer(StrictSerializer):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import cycle, islice
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -75,6 +76,9 @@ SHARES, SHARES_OF_VALUES = 8, 5
 ODD_VALUES: list[Any] = [
     None, [], {}, -1, 2**63 - 1, 1e308, True, "", "x" * 20_001, {"$gt": ""}, [[[]]], "{{ 7*7 }}%s{0.__class__}", "\u202e\u2028\ufeff",
 ]  # fmt: skip
+
+
+NO_SUCH_ROLE = "'none-such' is not an enabled role of the registry"
 
 
 def _send(client: Any, method: str, place: str, raw: bytes, kind: str = JSON, **extra: Any) -> Any:
@@ -349,6 +353,57 @@ def test_a_missing_member_is_named_by_its_own_path(api: Any, tenant: Tenant, add
                 "enabled": "must be one of true, false",
                 "repeat": "must be one of once, repeating",
             },
+        ),
+        (
+            "post",
+            f"activities/{UUID(int=1)}/reassign/",
+            {"agent_role": "none-such", "reason": 5},
+            {"agent_role": NO_SUCH_ROLE, "reason": "must be text"},
+        ),
+        (
+            "post",
+            "activities/bulk/",
+            {"action": "reassign", "filter": {"agent_role": "qa", "priority": "high"}, "dry_run": True},
+            {
+                "filter.priority": "must be a whole number",
+                "agent_role": "exactly one of agent_role and human_role must be given",
+                "reason": "is needed to reassign",
+            },
+        ),
+        (
+            "post",
+            "dead-letters/replay/",
+            {"per_second": 0},
+            {"ids": "exactly one of ids and filter must be given", "per_second": "must be at least 0.001"},
+        ),
+        (
+            "post",
+            "inbox/decide/",
+            {"items": [{"id": "x", "decision": "reject"}]},
+            {
+                "items[0].id": "must be a UUID",
+                "items[0].notes": "is required to reject: the agent works by it",
+            },
+        ),
+        (
+            "put",
+            "agent-configs/qa/",
+            {
+                "auth": {"type": "bearer", "set": 1},
+                "retry": {"jitter": 2, "base_seconds": 2, "max_seconds": 1},
+            },
+            {
+                "auth.set": "must be true or false",
+                "auth.token": "is required",
+                "retry.jitter": "must be at most 1",
+                "retry.max_seconds": "must not be below base_seconds",
+            },
+        ),
+        (
+            "post",
+            "templates/",
+            {"key": "t", "agent_role": "none-such"},
+            {"name": "is required", "agent_role": f"{NO_SUCH_ROLE}; GET /api/v1/agents/ lists them"},
         ),
         (
             "get",
