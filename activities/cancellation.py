@@ -96,7 +96,7 @@ def release_everything(tenant_id: UUID, activity_id: UUID, *, actor: str) -> Non
         ended |= {dependent.id: _stop_work(tenant_id, dependent.id, actor) for dependent in cancelled}
     # A run that waits for a batch counts as accepted by its agent.
     if accepted := [pk for pk, run in ended.items() if run is not None and run.accepted_at]:
-        _drop_batch_items(tenant_id, accepted)
+        drop_batch_items(tenant_id, accepted)
     # Last, because budgets are locked after everything else.
     if reserved := [run.id for run in ended.values() if run is not None and run.reserved]:
         money.release(tenant_id, reserved)
@@ -115,7 +115,7 @@ def _stop_work(tenant_id: UUID, activity_id: UUID, actor: str) -> Any | None:
     return run
 
 
-def _drop_batch_items(tenant_id: UUID, activity_ids: list[UUID]) -> None:
+def drop_batch_items(tenant_id: UUID, activity_ids: list[UUID]) -> None:
     """Close the items with which runs of these activities waited for a batch of a model provider."""
     items = BatchItem.objects.for_tenant(tenant_id)
     waiting = items.filter(activity_id__in=activity_ids, state__in=OPEN_ITEMS)

@@ -191,12 +191,13 @@ def end_overdue_runs() -> int:
     Workers limit the time of their calls, so a run that exceeds it by `GRACE` hangs where it cannot be interrupted. After an outage agents
     get `GRACE` to report what they could not report before.
     """
-    return _each(
-        _overdue_runs().run({}, using=SYSTEM),
-        lambda run: results.record_failed(
-            _token(run), results.overdue(run.timeout_seconds), actor="recovery"
-        ),
-    )
+    return _each(_overdue_runs().run({}, using=SYSTEM), _end_overdue)
+
+
+def _end_overdue(run: Any) -> None:
+    with tenant_scope(run.tenant_id):
+        results.record_failed(_token(run), results.overdue(run.timeout_seconds), actor="recovery")
+        cancellation.drop_batch_items(run.tenant_id, [run.activity_id])
 
 
 @cache

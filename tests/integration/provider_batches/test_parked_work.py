@@ -9,11 +9,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from django.db.models.functions import Now
 
 from activities import cancellation, provider_batches
 from activities.admission import Exchange, rebuilding
 from activities.exceptions import RunSuperseded
 from activities.maintenance import invariants, recovery
+from activities.models import ActivityRun
 from activities.wait_reasons import explain_many, why
 from agents.contracts import Completed, Parked
 from benchmarks.fake_provider import FakeProvider
@@ -188,6 +190,23 @@ def test_the_item_of_cancelled_work_is_dropped_at_once(
     states = [items[str(activity_id)]["state"] for activity_id in ids]
     assert states == ["dropped", *(["bound", "bound"] if bound else ["collected", "collected"])]
     assert items[str(ids[0])]["closed_at"] is not None
+
+
+def test_an_overdue_run_leaves_its_batch_at_once_so_that_its_retry_names_its_own(
+    engine: Engine, tenant: Tenant, provider: FakeProvider, submit_batched: Callable[..., list[UUID]]
+) -> None:
+    provider.batches.polls_until_done = 99
+    (activity_id, *_) = submit_batched(3)
+    batching.run_background_tasks(tenant)
+    with tenant_scope(tenant.pk):
+        ActivityRun.objects.filter(activity_id=activity_id).update(accepted_at=Now() - timedelta(days=2))
+
+    assert recovery.end_overdue_runs() == 1
+    engine.make_due(tenant)
+    engine.drain()
+
+    assert [item.state for item in batching.items(tenant, activity_id)] == ["dropped", "collected"]
+    assert "1 of 3" in why(tenant.pk, activity_id).detail
 
 
 def test_work_cancelled_during_its_call_is_not_parked(engine: Engine, tenant: Tenant) -> None:
