@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from datetime import timedelta
 from io import StringIO
 from uuid import UUID
@@ -15,6 +13,7 @@ from django.utils import timezone
 
 from tenants import members, registration, tokens
 from tenants.context import tenant_scope
+from tenants.management.commands.create_tenant import Command
 from tenants.models import ApiToken, Role, Tenant
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -33,13 +32,13 @@ def test_create_tenant_prints_the_id_of_the_new_tenant_as_its_last_line():
         assert Tenant.objects.get().name == "Acme Inc."
 
 
-def test_a_taken_slug_exits_with_status_1_and_prints_only_to_stderr(tenant, process_environment):
-    command = [sys.executable, "manage.py", "create_tenant", tenant.slug, "--skip-checks"]
+def test_a_taken_slug_exits_with_status_1_and_prints_only_to_stderr(tenant, capsys):
+    with pytest.raises(SystemExit) as exit:
+        Command().run_from_argv(["manage.py", "create_tenant", tenant.slug, "--skip-checks"])
 
-    again = subprocess.run(command, env=process_environment, capture_output=True, text=True, check=False)
-
-    assert (again.returncode, again.stdout) == (1, ""), again.stderr
-    assert "'acme' exists already" in again.stderr
+    output = capsys.readouterr()
+    assert (exit.value.code, output.out) == (1, "")
+    assert "'acme' exists already" in output.err
 
 
 def test_a_tenant_without_a_name_is_called_by_its_slug():

@@ -179,19 +179,6 @@ def python(program: str, environment: dict[str, str], **more: str) -> subprocess
     )
 
 
-def test_opentelemetry_is_not_imported_without_the_variable(
-    process_environment: dict[str, str],
-) -> None:
-    program = (
-        "import sys, django; django.setup(); from orchestrator import celery, wsgi; from tenants import tracing;"
-        # The Redis client imports the package of metrics itself, so only these are searched.
-        "ours = ('opentelemetry.sdk.trace', 'opentelemetry.exporter', 'tenants.tracing.s', 'tenants.tracing.e');"
-        "print(tracing.is_on(), [name for name in sys.modules if name.startswith(ours)])"
-    )
-
-    assert python(program, process_environment).stdout.split("\n")[0] == "False []"
-
-
 def test_without_the_extra_tracing_is_off_and_a_log_line_says_what_to_install(
     process_environment: dict[str, str],
 ) -> None:

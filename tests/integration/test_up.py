@@ -115,12 +115,23 @@ def run_without_servers(home: Path, *command: str) -> subprocess.CompletedProces
     )
 
 
-@pytest.mark.parametrize("option", ["-h", "--help"])
-def test_a_command_explains_its_options_without_servers(option: str, tmp_path: Path) -> None:
-    done = run_without_servers(tmp_path, "create_token", option)
+def test_a_command_explains_its_options_without_servers(tmp_path: Path) -> None:
+    done = run_without_servers(tmp_path, "create_token", "--help")
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "--tenant" in done.stdout
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_settings_need_no_servers_for_the_options_of_a_command(
+    option: str, home: ServiceHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(services, "HOME", home.path)
+    monkeypatch.setattr(sys, "argv", ["manage.py", "create_token", option])
+    for name in ("DATABASE_URL", "REDIS_URL", "MONGODB_URI"):
+        monkeypatch.delenv(name)
+
+    assert services.endpoints() == services.UNREACHABLE
 
 
 def test_a_command_without_servers_prints_only_how_to_start_them(tmp_path: Path) -> None:
