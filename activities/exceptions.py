@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Any, ClassVar
+from typing import Any
 from uuid import UUID
 
 from activities import states
-from tenants.exceptions import NoneOfKind, OneOfKind
+from tenants.exceptions import NoneOfKind, OneOfKind, Refusal
 
 
-class ActivityError(Exception):
+class ActivityError(Refusal):
     """The operation on the activity is not possible."""
 
-    code: ClassVar[str] = "activity_error"
-    status: ClassVar[int] = 409
+    code = "activity_error"
 
 
 class NotFound(NoneOfKind, ActivityError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tenants.exceptions import NoneOfKind, OneOfKind
+from tenants.exceptions import NoneOfKind, OneOfKind, Refusal
 
 
 class AgentError(Exception):
@@ -106,11 +106,10 @@ class RoleNotFound(AgentError):
     code = "unknown_role"
 
 
-class RegistryError(Exception):
+class RegistryError(Refusal):
     """The requested change of the registry of agents was refused. Not an error of a run."""
 
-    code: ClassVar[str] = "registry_error"
-    status: ClassVar[int] = 409
+    code = "registry_error"
 
 
 class NotFound(NoneOfKind, RegistryError):

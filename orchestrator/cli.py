@@ -23,15 +23,12 @@ from rich.table import Table
 from rich.text import Text
 
 from activities import queue_stats
-from activities.exceptions import ActivityError
 from activities.models import Activity
-from pipelines.definition import DefinitionError
-from pipelines.exceptions import PipelineError
 from pipelines.models import PipelineRun
 from tenants import registration, wire_json
 from tenants.audit import one_line
 from tenants.context import system_scope
-from tenants.exceptions import TenantError
+from tenants.exceptions import Refusal
 from tenants.models import Tenant
 
 EXIT_CODES = "exit codes: 0 success; 1 refused, not found, or a server is unreachable; 2 usage error"
@@ -61,7 +58,7 @@ class TerminalCommand(BaseCommand, ABC):
     def handle(self, *args: Any, json: bool, **options: Any) -> None:
         try:
             result = self.query(**options)
-        except (TenantError, ActivityError, PipelineError, DefinitionError) as error:
+        except Refusal as error:
             raise CommandError(str(error)) from error
         if json:
             text = wire_json.dumps_stored(result, default=str, option=orjson.OPT_INDENT_2).decode()

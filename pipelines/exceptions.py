@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
 from uuid import UUID
 
-from tenants.exceptions import NoneOfKind, OneOfKind
+from tenants.exceptions import NoneOfKind, OneOfKind, Refusal
 
 
-class PipelineError(Exception):
+class PipelineError(Refusal):
     """The request cannot be fulfilled in the current state."""
 
-    code: ClassVar[str] = "pipeline_error"
-    status: ClassVar[int] = 409
+    code = "pipeline_error"
 
 
 class NotFound(NoneOfKind, PipelineError):

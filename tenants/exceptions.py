@@ -6,11 +6,17 @@ from typing import ClassVar
 from uuid import UUID
 
 
-class TenantError(Exception):
+class Refusal(Exception):
+    """What was requested cannot be done. The base of each app's errors for users."""
+
+    code: ClassVar[str]
+    status: ClassVar[int] = 409  # of an answer over HTTP
+
+
+class TenantError(Refusal):
     """Base of errors about a tenant."""
 
-    code: ClassVar[str] = "tenant_error"
-    status: ClassVar[int] = 409  # of an answer over HTTP
+    code = "tenant_error"
 
 
 class NoneOfKind(Exception):

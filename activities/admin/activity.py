@@ -20,7 +20,7 @@ from activities.admin import columns
 from activities.admin.columns import PageByTenant, RoleFilter, SituationFilter, StatusFilter
 from activities.api.allowed_actions import list_possible_actions
 from activities.decision_rules import DEFAULT_ESCALATION_ROLE, GENERAL_ROLE, DecisionRules, Voter
-from activities.exceptions import ActivityError, OutputUnavailable
+from activities.exceptions import OutputUnavailable
 from activities.human_tasks import decisions
 from activities.models import Activity, Approval
 from activities.selectors import Moment
@@ -82,10 +82,8 @@ def _reassign(request: HttpRequest, activity: Activity, notes: str, *, choice: s
 
 APPROVE = Action(
     "approve",
-    "Approve",
     "Approved",
     "The results are accepted, and the work that depends on them continues.",
-    (ActivityError,),
     notes="Notes for the record",
     choice="Chosen option",
     choices=_options,
@@ -96,10 +94,8 @@ APPROVE = Action(
 )
 REJECT = Action(
     "reject",
-    "Reject",
     "Rejected",
     "The agent does the work again and gets your notes.",
-    (ActivityError,),
     notes="Requested changes",
     notes_needed=True,
     danger=True,
@@ -110,14 +106,12 @@ REJECT = Action(
 )
 CANCEL = Action(
     "cancel",
-    "Cancel activities",
     "Cancelled",
     "These activities end without a result. Agents at work on them are told to stop.",
-    (ActivityError,),
+    title="Cancel activities",
     notes="Reason",
     danger=True,
     icon="cancel",
-    label="Cancel",
     button="Cancel",
     variant=ActionVariant.DANGER,
     offered=is_offered("cancel"),
@@ -127,20 +121,16 @@ CANCEL = Action(
 )
 RETRY = Action(
     "retry",
-    "Retry",
     "Retried",
     "Failed activities start again with all their attempts, for the reason of their last run.",
-    (ActivityError,),
     icon="replay",
     offered=is_offered("retry"),
     do=lambda request, row, notes: cancellation.retry(row.tenant_id, row.pk, actor=actor_of(request)),
 )
 RESOLVE = Action(
     "resolve",
-    "Resolve",
     "Resolved",
     "The blocked agents start again and get your notes.",
-    (ActivityError,),
     notes="How the blocker was removed",
     notes_needed=True,
     icon="lock_open",
@@ -151,10 +141,8 @@ RESOLVE = Action(
 )
 REASSIGN = Action(
     "reassign",
-    "Reassign",
     "Reassigned",
     "Another agent or a person gets the work, as a new activity. Whatever waits for the old activity gets the result of the new one.",
-    (ActivityError,),
     notes="Reason",
     notes_needed=True,
     choice="New assignee",

@@ -24,28 +24,23 @@ from tenants.models.events import WebhookDelivery, WebhookEndpoint
 
 ACKNOWLEDGE = Action(
     "acknowledge",
-    "Acknowledge",
     "Acknowledged",
     "Marks these alerts as seen. The first person to do so is recorded.",
-    (ActivityError,),
     icon="done",
     do=lambda request, alert, notes: acknowledge(alert.tenant_id, alert.pk, actor=actor_of(request)),
 )
 SEND_AGAIN = Action(
     "send-again",
-    "Send again",
     "Queued to be sent again",
     "These are sent once more. A delivery with an unknown outcome may have arrived, and would then arrive twice.",
-    (ActivityError,),
     icon="send",
     do=lambda request, delivery, notes: _send_again(delivery),
 )
 TRY = Action(
     "test",
-    "Send a test",
     "Test sent to",
     "A test alert is sent to these channels only.",
-    (ActivityError,),
+    title="Send a test",
     icon="send",
     do=lambda request, channel, notes: _try(channel, actor_of(request)),
 )
@@ -63,10 +58,6 @@ class AlertAdmin(ActionsAdmin, RecordAdmin):
     list_filter = ("severity", "kind")
     list_disable_select_all = False
     search_fields = ("title",)
-    fields = (
-        "id", "tenant", "kind", "weight", "title", "body", "activity_link", "facts", "dedup_key", "created_at",
-        "acknowledged_at", "acknowledged_by",
-    )  # fmt: skip
     row_actions = (ACKNOWLEDGE,)
 
     weight = badge_of("severity", "Severity")
@@ -89,10 +80,6 @@ class AlertDeliveryAdmin(ActionsAdmin, RecordAdmin):
     list_select_related = ("alert",)
     list_disable_select_all = False
     search_fields = ("alert__title", "channel_name")
-    fields = (
-        "id", "alert_link", "tenant", "channel_kind", "channel_name", "channel_link", "situation", "attempts", "next_attempt_at",
-        "claimed_at", "last_error", "sent_at", "created_at",
-    )  # fmt: skip
     row_actions = (SEND_AGAIN,)
 
     situation = badge_of("state", "State", unknown="warning")
@@ -222,10 +209,6 @@ class WebhookEndpointAdmin(RecordAdmin):
     list_display = ("url", "tenant", "description", "enabled", "off_reason", "failures", "failing_since")
     list_filter = ("enabled", "off_reason")
     search_fields = ("url", "description")
-    fields = (
-        "id", "tenant", "url", "description", "kinds", "enabled", "off_reason", "failures", "failing_since", "paused_until",
-        "previous_until", "version", "created_at",
-    )  # fmt: skip
 
 
 @admin.register(WebhookDelivery)
@@ -244,10 +227,6 @@ class WebhookDeliveryAdmin(RecordAdmin):
     list_select_related = ("endpoint",)
     search_fields = ("endpoint__url",)
     ordering = ("-created_at",)
-    fields = (
-        "id", "webhook", "tenant", "event_number", "kind", "situation", "attempts", "next_attempt_at", "response_status",
-        "duration_ms", "error", "created_at", "ended_at",
-    )  # fmt: skip
 
     situation = badge_of("state", "State", dropped="warning")
     webhook = link_of("endpoint_id", WebhookEndpoint, "Webhook", text=lambda row: row.endpoint)

@@ -17,7 +17,6 @@ from activities.admin import activity
 from activities.admin.activity import voter_of
 from activities.admin.columns import PageByTenant
 from activities.admin.records import PartAdmin
-from activities.exceptions import ActivityError
 from activities.human_tasks import decisions
 from activities.human_tasks.approvals import Question, questions
 from activities.models import Activity, Approval, ApprovalLink, Deadline, ToolCall, Vote
@@ -49,10 +48,8 @@ REJECT = replace(
 )
 WITHDRAW = Action(
     "withdraw",
-    "Withdraw",
     "Withdrawn",
     "These are closed without a decision. The work that waits for them continues and is told so.",
-    (ActivityError,),
     notes="Reason",
     danger=True,
     icon="cancel",
@@ -148,7 +145,6 @@ def _question_of(approval: Approval) -> Question:
 class ApprovalLinkAdmin(PartAdmin):
     list_display = ("approval_link", "activity_link", "tenant", "situation", "reason")
     list_filter = ("state",)
-    fields = ("approval_link", "activity_link", "tenant", "situation", "reason")
 
     approval_link = link_of("approval_id", Approval, "Approval")
     situation = badge_of("state", "State", waiting="warning")
@@ -158,18 +154,15 @@ class ApprovalLinkAdmin(PartAdmin):
 class VoteAdmin(PartAdmin):
     list_display = ("at", "activity_link", "tenant", "actor", "decision", "chosen_option")
     list_filter = ("decision",)
-    fields = ("activity_link", "tenant", "actor", "voter", "decision", "chosen_option", "notes", "at")
 
 
 @admin.register(Deadline)
 class DeadlineAdmin(PartAdmin):
     list_display = ("at", "activity_link", "tenant", "kind", "human_role", "happened_at")
     list_filter = ("kind",)
-    fields = ("id", "activity_link", "tenant", "kind", "at", "human_role", "happened_at")
 
 
 @admin.register(ToolCall)
 class ToolCallAdmin(PartAdmin):
     list_display = ("at", "activity_link", "tenant", "tool")
     list_filter = ("tool",)
-    fields = ("id", "activity_link", "tenant", "tool", "run_link", "arguments", "answer", "digest", "at")

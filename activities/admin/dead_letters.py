@@ -49,30 +49,25 @@ class DealtWith(ActivityError):
 
 REPLAY = Action(
     "replay",
-    "Replay",
     "Replayed",
     "These start again with all their attempts, for the reasons of their last run.",
-    (ActivityError,),
     icon="replay",
     counted=lambda letters: _describe_plan(letters, _only_this, dead_letters.replay),
     do=lambda request, letter, notes: _replay(request, letter, _only_this),
 )
 REPLAY_ALIKE = Action(
     "replay-alike",
-    "Replay all similar",
     "Replayed, with all similar failures",
     "All failures of the same tenant with the same fingerprint start again, with all their attempts.",
-    (ActivityError,),
+    title="Replay all similar",
     icon="replay_10",
     counted=lambda letters: _describe_plan(letters, _all_similar, dead_letters.replay),
     do=lambda request, letter, notes: _replay(request, letter, _all_similar),
 )
 DISMISS = Action(
     "dismiss",
-    "Dismiss",
     "Dismissed",
     "These activities are cancelled, together with all questions that were asked because of them.",
-    (ActivityError,),
     notes="Reason",
     notes_needed=True,
     danger=True,
@@ -196,11 +191,9 @@ class FailuresInARowAdmin(RecordAdmin):
     list_display = ("subject", "kind", "tenant", "count", "error_code", "since")
     list_filter = ("kind",)
     search_fields = ("subject",)
-    fields = ("id", "tenant", "kind", "subject", "count", "error_code", "since")
 
 
 @admin.register(RepeatedSubmissions)
 class RepeatedSubmissionsAdmin(RecordAdmin):
     list_display = ("agent_role", "tenant", "count")
     search_fields = ("agent_role",)
-    fields = ("id", "tenant", "agent_role", "count")

@@ -52,11 +52,6 @@ class MailboxItemAdmin(MailboxPartAdmin):
         "created_at", "mailbox_link", "tenant", "kind", "source", "priority", "situation", "attempts", "due_at",
     )  # fmt: skip
     list_filter = ("kind", "state")
-    fields = (
-        "id", "mailbox_link", "tenant", "agent_role", "kind", "source", "text", "content", "priority", "is_coalescable",
-        "client_message_id", "situation", "attempts", "max_attempts", "backoff", "run_after", "due_at", "activity_link",
-        "batch_link", "error", "created_at", "claimed_at", "done_at",
-    )  # fmt: skip
 
     activity_link = link_of("activity_id", Activity, "Activity")
     batch_link = link_of("batch_id", MailboxBatch, "Batch")
@@ -75,10 +70,6 @@ class MailboxBatchAdmin(MailboxPartAdmin):
         "ended_at",
     )
     list_filter = ("state",)
-    fields = (
-        "id", "mailbox_link", "tenant", "consumer", "fence", "size", "situation", "leased_until", "result", "error",
-        "created_at", "ended_at",
-    )  # fmt: skip
 
 
 @admin.register(Subagent)

@@ -38,7 +38,7 @@ from activities.models import (
     WorkerProcess,
 )
 from tenants import clock
-from tenants.admin.bases import NOTHING, RecordAdmin, badge, badge_of, link_of, link_to, seconds_of
+from tenants.admin.bases import NOTHING, RecordAdmin, badge, badge_of, column_of, link_of, link_to, seconds_of
 
 MOST_ROLES = 3  # of a worker process, in a list
 
@@ -57,10 +57,6 @@ class PartAdmin(RecordAdmin):
 class ActivityRunAdmin(PartAdmin):
     list_display = ("started_at", "activity_link", "tenant", "state", "attempt", "wake_reason", "ended_at")
     list_filter = ("status", "wake_reason")
-    fields = (
-        "id", "activity_link", "tenant", "state", "attempt", "fence", "wake_reason", "worker", "accepted_at", "beats", "agent_version",
-        "timeout_seconds", "session_id", "started_at", "ended_at", "progress", "usage", "error", "grant",
-    )  # fmt: skip
 
     state = badge_of("status")
     worker = link_of("worker_id", WorkerProcess, "Worker process")
@@ -79,19 +75,6 @@ class WakeAdmin(PartAdmin):
         "merged",
     )
     list_filter = ("state", "reason")
-    fields = (
-        "id",
-        "activity_link",
-        "tenant",
-        "reason",
-        "cause",
-        "situation",
-        "due_at",
-        "merged",
-        "run_link",
-        "payload",
-        "created_at",
-    )
 
     situation = badge_of("state", "State")
 
@@ -99,18 +82,6 @@ class WakeAdmin(PartAdmin):
 @admin.register(ActivityEvent)
 class ActivityEventAdmin(PartAdmin):
     list_display = ("at", "activity_link", "tenant", "seq", "verb", "source", "state", "actor")
-    fields = (
-        "activity_link",
-        "tenant",
-        "seq",
-        "verb",
-        "source",
-        "state",
-        "actor",
-        "run_link",
-        "detail",
-        "at",
-    )
 
     state = badge_of("target", "Target", **columns.STATUS)
 
@@ -118,7 +89,6 @@ class ActivityEventAdmin(PartAdmin):
 @admin.register(OutputSpool)
 class OutputSpoolAdmin(RecordAdmin):
     list_display = ("created_at", "activity_link", "tenant", "content_type")
-    fields = ("id", "activity_link", "tenant", "content_type", "content", "data", "created_at")
     not_in_list = ("content", "data")  # which may have a megabyte each
 
     activity_link = link_of("activity_id", Activity, "Activity")
@@ -128,14 +98,12 @@ class OutputSpoolAdmin(RecordAdmin):
 class HeldAnswerAdmin(PartAdmin):
     list_display = ("activity_link", "tenant", "user", "words", "due_at", "refusal")
     list_select_related = ("activity",)
-    fields = ("activity_link", "tenant", "user", "words", "said", "due_at", "refusal", "created_at")
 
 
 @admin.register(SnoozedItem)
 class SnoozedItemAdmin(PartAdmin):
     list_display = ("activity_link", "tenant", "membership", "until", "created_at")
     list_select_related = ("activity", "membership__user")
-    fields = ("activity_link", "tenant", "membership", "until", "version", "created_at")
 
 
 @admin.register(TurnedAway)
@@ -143,7 +111,6 @@ class TurnedAwayAdmin(RecordAdmin):
     list_display = ("tenant", "agent_role", "reason", "count")
     list_filter = ("reason",)
     search_fields = ("agent_role",)
-    fields = ("tenant", "agent_role", "reason", "count")
 
 
 @admin.register(WorkerProcess)
@@ -215,19 +182,16 @@ class CounterAdmin(RecordAdmin):
     list_display = ("name", "role", "status", "le", "count", "total")
     list_filter = ("name", "status")
     search_fields = ("role",)
-    fields = ("name", "role", "status", "le", "count", "total")
 
 
 @admin.register(CountingMark)
 class CountingMarkAdmin(RecordAdmin):
     list_display = ("counted", "seen", "at", "complete_at")
-    fields = ("counted", "seen", "barrier", "at", "noted_at", "complete_at")
 
 
 @admin.register(LeaderLease)
 class LeaderLeaseAdmin(RecordAdmin):
     list_display = ("host", "pid", "epoch", "since", "expires_at", "outage_ended_at")
-    fields = ("host", "pid", "holder", "epoch", "since", "expires_at", "outage_began_at", "outage_ended_at")
 
 
 @admin.register(SystemJob)
@@ -283,10 +247,6 @@ class BulkJobAdmin(RecordAdmin):
     )
     list_filter = ("status", "action")
     search_fields = ("created_by",)
-    fields = (
-        "id", "tenant", "action", "status", "filter", "arguments", "total", "done", "skipped", "failed", "created_by", "cancelled_by",
-        "created_at", "started_at", "finished_at",
-    )  # fmt: skip
 
 
 @admin.register(BulkItem)
@@ -298,21 +258,16 @@ class BulkItemAdmin(RecordAdmin):
 # Batches of model providers and their items.
 
 
+PROVIDER = column_of("provider", "Provider", lambda row, provider: provider_batches.provider_name(provider))
+
+
 @admin.register(ProviderBatch)
 class ProviderBatchAdmin(RecordAdmin):
     list_display = ("created_at", "tenant", "place", "model", "situation", "size", "sendings", "ended_at")
     list_filter = ("state", "model")
     search_fields = ("external_id",)
-    stands_for = {"place": "provider"}
-    fields = (
-        "id", "tenant", "place", "model", "agent_role", "situation", "size", "sent", "sendings", "external_id", "not_ours", "error",
-        "due_at", "created_at", "sent_at", "ended_at",
-    )  # fmt: skip
 
-    @display(description="Provider")
-    def place(self, batch: ProviderBatch) -> str:
-        return provider_batches.provider_name(batch.provider)
-
+    place = PROVIDER
     situation = badge_of("state", "State", bound="warning", sent="info", ended="success")
 
 
@@ -321,16 +276,8 @@ class BatchItemAdmin(PartAdmin):
     list_display = ("created_at", "activity_link", "tenant", "agent_role", "model", "situation", "batch_link")
     list_filter = ("state", "model")
     list_select_related = ("activity", "batch")
-    stands_for = {"place": "provider"}
-    fields = (
-        "id", "activity_link", "tenant", "run_link", "fence", "batch_link", "agent_role", "place", "model", "situation", "bytes",
-        "leave_at", "created_at", "closed_at", "body", "begun",
-    )  # fmt: skip
     not_in_list = ("body", "begun")  # the prompts
 
-    @display(description="Provider")
-    def place(self, item: BatchItem) -> str:
-        return provider_batches.provider_name(item.provider)
-
+    place = PROVIDER
     situation = badge_of("state", "State")
     batch_link = link_of("batch_id", ProviderBatch, "Batch", text=lambda row: row.batch)

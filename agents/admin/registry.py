@@ -31,10 +31,9 @@ from tenants.api.problems import flatten_errors
 
 PROMOTE = Action(
     "promote",
-    "Promote to production",
     "Promoted",
     "This version will serve all tenants. The current version moves to the history, and you can roll back to it.",
-    (RegistryError,),
+    title="Promote to production",
     icon="rocket_launch",
     offered=lambda row: row.environment != "production" or row.replaced_at is not None,
     do=lambda request, row, notes: deployments.promote(row.agent_id, row.pk, actor=actor_of(request)),
@@ -110,6 +109,7 @@ class AgentVersionDeploymentAdmin(_DeploymentColumns, ActionsAdmin):
     fields = ("agent", "version", "environment", "endpoint")
     readonly_fields: tuple[str, ...] = ()
     row_actions = (PROMOTE,)
+    refused_late = (RegistryError,)
     ordering = ("-deployed_at", "-id")
 
     def get_fields(self, request: HttpRequest, obj: AgentVersionDeployment | None = None) -> Any:
@@ -129,41 +129,25 @@ class AgentVersionDeploymentAdmin(_DeploymentColumns, ActionsAdmin):
         deployment = deployments.deploy(
             obj.agent_id, obj.version, obj.environment, endpoint=obj.endpoint, actor=actor_of(request)
         )
-        obj.pk = deployment.pk
-        obj.refresh_from_db()
-        obj._state.adding = False
+        self.show_saved(obj, deployment.pk)
         configuration.forget()
-
-    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        try:
-            response: HttpResponse = super().changeform_view(request, *args, **kwargs)
-        except RegistryError as error:
-            messages.error(request, f"Not deployed: {error}")
-            return HttpResponseRedirect(request.get_full_path())
-        return response
 
 
 ROLL_BACK = Action(
     "roll-back",
-    "Roll back",
     "Rolled back",
     "The previous version in production will serve again. Current runs keep their version.",
-    (RegistryError,),
     danger=True,
     icon="undo",
-    label="Roll back to the previous version",
     permission="change",
     do=lambda request, agent, notes: deployments.roll_back(agent.role, actor=actor_of(request)),
 )
 
 CHECK = Action(
     "check-now",
-    "Check now",
     "Check requested",
     "Within seconds, a worker calls the endpoints of these agents and records whether they answer. Nothing else changes.",
-    (RegistryError,),
     icon="monitor_heart",
-    label="Check health",
     permission="change",
     do=lambda request, agent, notes: health.request_check(agent.role),
 )

@@ -212,10 +212,7 @@ class DatasetAdmin(PlatformAdmin):
         return format_html('{} <a class="text-link" href="{}">All rows</a>', SafeString(table), address)
 
     def save_model(self, request: HttpRequest, obj: Dataset, form: Any, change: bool) -> None:
-        saved = save(obj, obj.tenant_id, form.cleaned_data)
-        obj.pk = saved.pk
-        obj._state.adding = False
-        obj.refresh_from_db()
+        self.show_saved(obj, save(obj, obj.tenant_id, form.cleaned_data).pk)
 
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         dataset = self.get_object(request, object_id)
@@ -252,7 +249,6 @@ class DatasetRowAdmin(RecordAdmin):
     list_display = ("key", "dataset_name", "tenant", "row_json")
     list_select_related = ("dataset",)
     search_fields = ("=key", "dataset__name")
-    fields = ("dataset", "tenant", "key", "row_json")
     ordering = ("pk",)
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:

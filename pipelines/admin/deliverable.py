@@ -15,7 +15,6 @@ from unfold.decorators import display
 from activities.models import Activity
 from pipelines import deliverables
 from pipelines.admin.run import cancel_action
-from pipelines.exceptions import PipelineError
 from pipelines.models import Deliverable, DeliverablePeriod, PipelineRun
 from pipelines.models.deliverable import PeriodState
 from tenants import clock
@@ -61,10 +60,9 @@ class DeliverableForm(SeenForm):
 
 START = Action(
     "start",
-    "Start the current month",
     "Started",
     "This starts the period of the current month (UTC) of each deliverable that has none yet, and asks the planner for a plan.",
-    (PipelineError,),
+    title="Start the current month",
     icon="event_upcoming",
     permission="change",
     do=lambda request, row, notes: deliverables.start_period(
@@ -114,11 +112,10 @@ class DeliverableAdmin(ActionsAdmin, UndeletableAdmin):
         }
         if change:
             deliverables.change(obj.tenant_id, obj.pk, values)
+            self.show_saved(obj, obj.pk)
         else:
             deliverable, _ = deliverables.create(obj.tenant_id, {"key": obj.key, **values})
-            obj.pk = deliverable.pk
-        obj._state.adding = False
-        obj.refresh_from_db()
+            self.show_saved(obj, deliverable.pk)
 
 
 # Periods, each with its runs.
@@ -146,10 +143,9 @@ class RunInline(ShownInline):
 
 ASK_AGAIN = Action(
     "ask-again",
-    "Ask the planner again",
     "Asked again",
     "Only for periods whose planner produced no plan. Open questions to people about it are cancelled.",
-    (PipelineError,),
+    title="Ask the planner again",
     icon="replay",
     offered=lambda period: period.status == PeriodState.PLANNING,
     do=lambda request, row, notes: deliverables.ask_again(row.tenant_id, row.pk, actor=actor_of(request)),

@@ -138,6 +138,5 @@ class FiringAdmin(RecordAdmin):
     list_display = ("nominal_at", "schedule", "tenant", "state_label", "count", "reason", "at")
     list_filter = ("state",)
     search_fields = ("schedule__name",)
-    fields = ("schedule", "tenant", "nominal_at", "last_at", "count", "state_label", "reason", "at")
 
     state_label = badge_of("state", "State", skipped="warning")

@@ -169,10 +169,9 @@ def read(text: str) -> dict[str, Any]:
 
 RUN_NOW = Action(
     "run",
-    "Run now",
     "Started",
     "This starts one run of the newest version of each pipeline now.",
-    (PipelineError,),
+    title="Run now",
     notes="Parameters, as a JSON object",
     icon="play_arrow",
     permission="change",
@@ -180,10 +179,9 @@ RUN_NOW = Action(
 )
 RESTORE = Action(
     "restore",
-    "Restore this version",
     "Restored",
     "This saves the definition again, as a new version. Running runs keep their version.",
-    (PipelineError, DefinitionError),
+    title="Restore this version",
     icon="history",
     offered=lambda version: version.number != version.pipeline.latest,
     do=lambda request, version, notes: _restore(version, actor=actor_of(request)),
@@ -249,6 +247,7 @@ class PipelineAdmin(SwitchedAdmin):
     inlines = (VersionInline,)
     row_actions = (RUN_NOW,)
     actions_detail: Any = ("run", "schedule", "runs")
+    refused_late = (VersionConflict,)
 
     def get_fieldsets(self, request: HttpRequest, obj: Pipeline | None = None) -> Any:
         fields = ("tenant", "enabled", "definition", "expected")
@@ -277,23 +276,6 @@ class PipelineAdmin(SwitchedAdmin):
                 pipeline_id=_uuid(sent.get("pipeline")),
             )
         )
-
-    def changeform_view(
-        self,
-        request: HttpRequest,
-        object_id: str | None = None,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponse:
-        try:
-            response: HttpResponse = super().changeform_view(request, object_id, form_url, extra_context)
-        except VersionConflict as conflict:
-            messages.error(
-                request,
-                f"Not saved: {conflict} This page no longer has your text; go back in the browser to copy it.",
-            )
-            return HttpResponseRedirect(request.path)
-        return response
 
     def save_model(self, request: HttpRequest, obj: Pipeline, form: PipelineForm, change: bool) -> None:
         """Save the version first, in a transaction of the tenant; the surrounding one belongs to the platform."""

@@ -13,7 +13,6 @@ from unfold.enums import ActionVariant
 from activities.models import Activity
 from pipelines import cancellation
 from pipelines.admin.pipeline import draw_version
-from pipelines.exceptions import PipelineError
 from pipelines.models import DeliverablePeriod, PipelineRun, PipelineVersion, StepRun
 from pipelines.models.run import RunState
 from tenants.admin.actions import Action, ActionsAdmin
@@ -26,14 +25,12 @@ def cancel_action(
     """Return the action that cancels `what`, such as runs, with all that belongs to them. `open_in` are their statuses until they end."""
     return Action(
         "cancel",
-        f"Cancel {what}",
         "Cancelled",
         explanation,
-        (PipelineError,),
+        title=f"Cancel {what}",
         notes="Reason",
         danger=True,
         icon="cancel",
-        label="Cancel",
         button=f"Cancel the {what.removesuffix('s')}",
         variant=ActionVariant.DANGER,
         offered=lambda row: row.status in open_in,
@@ -100,22 +97,6 @@ class StepRunAdmin(RecordAdmin):
     list_filter = ("status",)
     list_select_related = ("run",)
     search_fields = ("step",)
-    fields = (
-        "run_link",
-        "tenant",
-        "step",
-        "branch",
-        "position",
-        "state",
-        "reason",
-        "error",
-        "branches",
-        "waits_until",
-        "round",
-        "activity_link",
-        "output_ref",
-        "settled_at",
-    )
 
     run_link = link_of("run_id", PipelineRun, "Run")
     state = badge_of("status", pending="")

@@ -9,10 +9,10 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.core.exceptions import ValidationError
 from django.db.models import OuterRef, QuerySet, Subquery
-from django.http import HttpRequest, HttpResponse, HttpResponseForbidden, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseForbidden
 from django.template.loader import render_to_string
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
@@ -31,7 +31,7 @@ from pipelines import timing
 from pipelines.admin.executions import ExecutionInline, FiringInline
 from pipelines.admin.pipeline import SwitchedAdmin
 from pipelines.definition.shapes import RetryStrategy
-from pipelines.exceptions import AlreadyExists, PipelineError, ScheduleChanged
+from pipelines.exceptions import AlreadyExists, ScheduleChanged
 from pipelines.models import Pipeline, Schedule, ScheduleExecution
 from pipelines.schedules import editing, preview, system_jobs
 from pipelines.schedules import preview as schedules_preview
@@ -247,10 +247,9 @@ LISTED_TIMES = 5
 
 RUN = Action(
     "run",
-    "Run now",
     "Started",
     "This runs each schedule once now, even if it is disabled. Its times do not change.",
-    (PipelineError, InvalidSchedule),
+    title="Run now",
     icon="play_arrow",
     permission="change",
     do=lambda request, row, notes: system_jobs.run_now(row.tenant_id, row.pk, actor=actor_of(request)),
@@ -313,6 +312,7 @@ class ScheduleAdmin(SwitchedAdmin):
     is_deletable = True
     inlines = (ExecutionInline, FiringInline)
     row_actions = (RUN,)
+    refused_late = (InvalidSchedule, AlreadyExists, ScheduleChanged)
 
     class Media:
         js = ("pipelines/schedule.js",)
@@ -388,21 +388,6 @@ class ScheduleAdmin(SwitchedAdmin):
     def last_result(self, schedule: Any) -> SafeString:
         return badge(schedule.last_status) if schedule.last_status else NOTHING
 
-    def changeform_view(
-        self,
-        request: HttpRequest,
-        object_id: str | None = None,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponse:
-        try:
-            response: HttpResponse = super().changeform_view(request, object_id, form_url, extra_context)
-        except (InvalidSchedule, AlreadyExists, ScheduleChanged) as refusal:
-            # Another change was saved after the form was checked.
-            messages.error(request, f"Not saved: {refusal} Go back in the browser to copy your input.")
-            return HttpResponseRedirect(request.path)
-        return response
-
     def save_model(self, request: HttpRequest, obj: Schedule, form: ScheduleForm, change: bool) -> None:
         """Save as the API does, in a transaction of the tenant; the surrounding one belongs to the platform."""
         tenant, actor = form.tenant, actor_of(request)
@@ -415,10 +400,9 @@ class ScheduleAdmin(SwitchedAdmin):
                 actor=actor,
                 expected_version=form.cleaned_data.get("expected"),
             )
+            self.show_saved(obj, obj.pk)
         else:
-            obj.pk = editing.create(tenant.pk, form.members, actor=actor).pk
-        obj._state.adding = False
-        obj.refresh_from_db()
+            self.show_saved(obj, editing.create(tenant.pk, form.members, actor=actor).pk)
 
     def delete_model(self, request: HttpRequest, obj: Schedule) -> None:
         editing.delete(obj.tenant_id, obj.pk, actor=actor_of(request))

@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from json import dumps
-from typing import ClassVar
+
+from tenants.exceptions import Refusal
 
 PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 MOST_IN_TEXT = 10  # errors in the exception's text; `errors` holds all of them
@@ -40,11 +41,11 @@ class InputError:
 MOST_COMPARED = 1_000  # words that are compared in all guesses about one definition
 
 
-class DefinitionError(Exception):
+class DefinitionError(Refusal):
     """The pipeline's definition is invalid. `errors` lists everything that is wrong with it."""
 
-    code: ClassVar[str] = "invalid_definition"
-    status: ClassVar[int] = 400  # of the HTTP response
+    code = "invalid_definition"
+    status = 400
 
     def __init__(self, errors: Iterable[InputError]) -> None:
         self.errors = list(errors)

@@ -19,7 +19,6 @@ from tenants import channels, clock, tokens
 from tenants.admin.actions import Action, ActionsAdmin
 from tenants.admin.bases import NOTHING, PlatformAdmin, RecordAdmin, SeenForm, badge
 from tenants.admin.permissions import is_superuser
-from tenants.exceptions import TenantError
 from tenants.models import ApiToken, Channel, IdempotentRequest, Membership, Passkey, SecondFactor
 from tenants.models.access import SavedView
 
@@ -72,10 +71,8 @@ class MembershipAdmin(PlatformAdmin):
 RESET = Action(
     "reset",
     "Reset",
-    "Reset",
     "The codes of the app and the recovery codes become invalid. If a second factor is required, the person sets up a new one "
     "at the next sign-in, which then needs only the password: make sure that the request really comes from them.",
-    (TenantError,),
     danger=True,
     icon="lock_reset",
     # By its id, because the message afterwards still needs the row.
@@ -111,7 +108,6 @@ class SavedViewAdmin(RecordAdmin):
     list_filter = ("page",)
     list_select_related = ("membership__user",)
     search_fields = ("name",)
-    fields = ("name", "page", "query", "tenant", "membership", "created_at")
 
 
 def _revoke(request: HttpRequest, token: ApiToken, notes: str) -> None:
@@ -121,10 +117,8 @@ def _revoke(request: HttpRequest, token: ApiToken, notes: str) -> None:
 
 REVOKE = Action(
     "revoke",
-    "Revoke",
     "Revoked",
     "Within a second nobody can use these tokens any more. This cannot be undone.",
-    (TenantError,),
     danger=True,
     icon="block",
     do=_revoke,
@@ -158,29 +152,25 @@ class IdempotentRequestAdmin(RecordAdmin):
 
 EXPIRE = Action(
     "expire",
-    "Mark as expired",
     "Marked as expired",
     "Agents learn that they cannot use these channels, and people are alerted.",
-    (TenantError,),
+    title="Mark as expired",
     danger=True,
     icon="link_off",
     do=lambda request, channel, notes: channels.expire(channel.tenant_id, channel.pk),
 )
 REACTIVATE = Action(
     "reactivate",
-    "Reactivate",
     "Reactivated",
     "Use this after somebody has signed in there again: agents may use these channels. A past expiry time is removed.",
-    (TenantError,),
     icon="link",
     do=lambda request, channel, notes: channels.reactivate(channel.tenant_id, channel.pk),
 )
 DISABLE = Action(
     "disable",
-    "Switch off",
     "Switched off",
     "Agents cannot use these channels until they are reactivated. Nobody is alerted.",
-    (TenantError,),
+    title="Switch off",
     danger=True,
     icon="block",
     do=lambda request, channel, notes: channels.disable(channel.tenant_id, channel.pk),

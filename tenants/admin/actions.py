@@ -24,6 +24,7 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget
 
 from tenants.admin.bases import UndeletableAdmin, page_of
 from tenants.admin.permissions import may_write
+from tenants.exceptions import Refusal
 
 CONFIRMED, BACK = "confirmed", "back"  # fields of the confirmation page
 NAMED = 20  # rows that a message names one by one
@@ -31,14 +32,12 @@ NAMED = 20  # rows that a message names one by one
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """An action on rows: in the list, and as a button on each row's page. `refusals` are the errors that skip a row, with their text as
-    the reason."""
+    """An action on rows: in the list, and as a button on each row's page. A `Refusal` skips a row, with its text as the reason."""
 
     path: str  # of the page behind the button; the actions of the list and of the button are named after it
-    title: str
     done: str
     explanation: str
-    refusals: tuple[type[Exception], ...]
+    title: str = ""  # if not the path in words
     notes: str = ""  # the label of the notes; empty: no notes
     notes_needed: bool = False
     danger: bool = False
@@ -50,11 +49,14 @@ class Action:
     counted: Callable[[QuerySet[Any]], str] | None = None  # adds to the explanation for these rows
     # Whether the page of this row has the button now. None: always. The page behind a hidden button checks again, and refuses.
     offered: Callable[[Any], bool] | None = None
-    label: str = ""  # in the list, if not the title
     button: str = ""  # its text, if not the title
     icon: str | None = None
     variant: ActionVariant = ActionVariant.DEFAULT
     permission: str = "view"
+
+    def __post_init__(self) -> None:
+        if not self.title:
+            object.__setattr__(self, "title", self.path.replace("-", " ").capitalize())
 
     @property
     def button_name(self) -> str:
@@ -151,7 +153,7 @@ class ActionsAdmin(UndeletableAdmin):
             return False
         try:
             do(row)
-        except action.refusals as refusal:
+        except Refusal as refusal:
             messages.warning(request, f"Skipped {row}: {refusal}")
             return False
         except DatabaseError as error:
@@ -189,7 +191,7 @@ def _with(names: Any, name: str) -> tuple[str, ...]:
 
 
 def _list_action(action: Action) -> Any:
-    @admin.action(description=action.label or action.title, permissions=[action.permission])
+    @admin.action(description=action.title, permissions=[action.permission])
     def act(self: ActionsAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
         return self.perform(request, queryset, action)
 

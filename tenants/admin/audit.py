@@ -74,19 +74,16 @@ class BreakGlassAdmin(RecordAdmin):
 @admin.register(Event)
 class EventAdmin(RecordAdmin):
     list_display = ("at", "tenant", "number", "kind", "activity_id", "pipeline_run_id")
-    fields = ("number", "tenant", "kind", "at", "activity_id", "pipeline_run_id", "data")
 
 
 @admin.register(FreshEvent)
 class FreshEventAdmin(RecordAdmin):
     list_display = ("id", "tenant", "activities", "kind", "activity_id", "at", "pipeline_run_id")
-    fields = ("tenant", "activities", "seqs", "kind", "activity_id", "at", "pipeline_run_id", "data")
 
 
 @admin.register(EventLog)
 class EventLogAdmin(RecordAdmin):
     list_display = ("tenant", "last_number", "listened_until")
-    fields = ("tenant", "last_number", "listened_until")
 
 
 class GlassForm(forms.Form):

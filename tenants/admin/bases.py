@@ -13,15 +13,17 @@ from typing import Any
 from uuid import UUID
 
 from django import forms
+from django.contrib import messages
 from django.contrib.admin import SimpleListFilter
 from django.contrib.admin.utils import flatten_fieldsets
 from django.core.exceptions import PermissionDenied
 from django.db import connections
 from django.db.models import Field, JSONField, Model, QuerySet
 from django.forms.fields import InvalidJSONInput
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.loader import render_to_string
 from django.urls import reverse
+from django.utils.functional import cached_property
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.admin import ModelAdmin, TabularInline
@@ -32,6 +34,7 @@ from unfold.widgets import UnfoldAdminTextareaWidget
 from tenants import admin_scope, audit, strict_json
 from tenants.admin.permissions import PlatformOnly, ScopedPermissions, is_owned, tenant_of
 from tenants.audit import one_line, redact
+from tenants.exceptions import Refusal
 from tenants.models import Tenant
 
 # Every change in the admin is recorded in the audit trail, where Django's admin writes its history: once per row, in the same transaction.
@@ -195,6 +198,8 @@ class PlatformAdmin(Audited, ScopedPermissions, ModelAdmin):
     counts_changes = False  # whether each change raises the row's `version`
     # Whether another transaction saves the row, which a lock of the row here would block.
     saves_elsewhere = False
+    # What is saved may be refused although its form was valid, because of another change meanwhile.
+    refused_late: tuple[type[Refusal], ...] = ()
 
     list_fullwidth = True
     list_per_page = 50
@@ -233,6 +238,14 @@ class PlatformAdmin(Audited, ScopedPermissions, ModelAdmin):
             rows = self.model._base_manager.using(row._state.db).filter(pk=row.pk)
             list(rows.select_for_update(of=("self",), no_key=True).values_list("pk"))
         return super().get_object(request, object_id, from_field)
+
+    def changeform_view(self, request: HttpRequest, *args: Any, **options: Any) -> HttpResponse:
+        try:
+            response: HttpResponse = super().changeform_view(request, *args, **options)
+        except self.refused_late as refusal:
+            messages.error(request, f"Not saved: {refusal} Go back in the browser to copy your input.")
+            return HttpResponseRedirect(request.get_full_path())
+        return response
 
     def get_list_filter(self, request: HttpRequest) -> Any:
         return (TenantFilter, *self.list_filter) if is_owned(self.model) else self.list_filter
@@ -273,6 +286,11 @@ class PlatformAdmin(Audited, ScopedPermissions, ModelAdmin):
             obj.version += 1
         super().save_model(request, obj, form, change)
 
+    def show_saved(self, obj: Any, key: Any) -> None:
+        """Load the row that a function of the API has saved, with this key."""
+        obj.pk, obj._state.adding = key, False
+        obj.refresh_from_db()
+
     def get_list_select_related(self, request: HttpRequest) -> tuple[str, ...]:
         """Read referenced rows together with the list: every foreign key among its columns, and those in `list_select_related`."""
         keys = {field.name for field in self.opts.concrete_fields if field.is_relation}
@@ -291,8 +309,8 @@ class UndeletableAdmin(PlatformAdmin):
 class RecordAdmin(UndeletableAdmin):
     """Read-only rows of the engine. Newest first by id, page by page without counting, because there may be millions.
 
-    A row's page omits empty fields. `stands_for` names the column of a field that a method renders; a method from one of
-    the functions below knows its column.
+    Without `fields`, a row's page has all columns except sealed ones, rendered by the fields of this class that the functions below return.
+    It omits empty fields; `stands_for` names the column that tells whether a field of another method is empty.
     """
 
     stands_for: Mapping[str, str] = {}
@@ -307,8 +325,18 @@ class RecordAdmin(UndeletableAdmin):
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return self.fields or self._all_columns
+
+    @cached_property
+    def _all_columns(self) -> tuple[str, ...]:
+        own = ((name, getattr(type(self), name, None)) for name in dir(type(self)))
+        rendered = {field.column: name for name, field in own if hasattr(field, "column")}
+        columns = [field for field in self.opts.concrete_fields if not field.name.endswith("_sealed")]
+        return tuple(rendered.get(field.attname, field.name) for field in columns)
+
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        return self.readonly_fields or self.fields or ()
+        return self.readonly_fields or self.get_fields(request, obj)
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         fieldsets = []
@@ -423,33 +451,37 @@ def badge(text: str, kind: str | None = None) -> SafeString:
 
 def badge_of(column: str, title: str = "Status", **kinds: str) -> Any:
     """Return a field with the word in the column, in its colour. `kinds` has the words with another colour than elsewhere."""
-    return _column_of(column, title, lambda row, value: badge(value, kinds.get(value)))
+    return column_of(column, title, lambda row, value: badge(value, kinds.get(value)))
 
 
 def link_of(
     column: str, model: type[Model], title: str, *, text: Callable[[Any], object] | None = None
 ) -> Any:
     """Return a field with a link to the row whose key is in the column. Its text is `text` of the row, else the key."""
-    return _column_of(column, title, lambda row, value: link_to(model, value, text(row) if text else value))
+    return column_of(column, title, lambda row, value: link_to(model, value, text(row) if text else value))
 
 
 def json_of(column: str, title: str) -> Any:
     """Return a field with the JSON in the column, indented."""
-    return _column_of(
+    return column_of(
         column, title, lambda row, value: format_html('<pre class="orc-output">{}</pre>', as_json(value))
     )
 
 
 def seconds_of(column: str, title: str) -> Any:
     """Return a field with the seconds in the column, to the millisecond."""
-    return _column_of(
+    return column_of(
         column, title, lambda row, value: format_html("{}&nbsp;s", f"{value:.3f}".rstrip("0").rstrip("."))
     )
 
 
-def _column_of(column: str, title: str, render: Callable[[Any, Any], SafeString]) -> Any:
-    @display(description=title)
-    def field(admin: Any, row: Any) -> SafeString:
+def column_of(
+    column: str, title: str, render: Callable[[Any, Any], Any], *, ordering: str | None = None
+) -> Any:
+    """Return a field with what `render` returns for the row and the column's value."""
+
+    @display(description=title, ordering=ordering)
+    def field(admin: Any, row: Any) -> Any:
         return render(row, getattr(row, column))
 
     field.column = column

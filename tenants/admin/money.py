@@ -10,19 +10,18 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from unfold.decorators import display
 
-from tenants.admin.bases import RecordAdmin
+from tenants.admin.bases import NOTHING, RecordAdmin, column_of
 from tenants.models import Budget, BudgetWait, Reservation, UsageEntry
 
 
 def _figure(name: str) -> Any:
     """Return a column with an amount without trailing zeros."""
-
-    @display(description=name.capitalize(), ordering=name)
-    def show_amount(admin: Any, row: Any) -> str:
-        amount = getattr(row, name)
-        return "-" if amount is None else f"{amount.normalize():,f}"
-
-    return show_amount
+    return column_of(
+        name,
+        name.capitalize(),
+        lambda row, amount: NOTHING if amount is None else f"{amount.normalize():,f}",
+        ordering=name,
+    )
 
 
 @admin.register(Budget)
@@ -41,13 +40,7 @@ class BudgetAdmin(RecordAdmin):
     )
     list_filter = ("unit", "period")
     search_fields = ("name", "agent_role")
-    fields = (
-        "tenant", "name", "agent_role", "deliverable_id", "activity_id", "unit", "period", "cap_shown", "warning_share", "estimate_shown",
-        "spent_shown", "reserved_shown", "overshoot_shown",
-        "period_start", "warned_at", "waiting_since", "created_at", "deleted_at", "version",
-    )  # fmt: skip
 
-    stands_for = {f"{name}_shown": name for name in ("cap", "spent", "reserved", "overshoot", "estimate")}
     cap_shown, spent_shown, reserved_shown = _figure("cap"), _figure("spent"), _figure("reserved")
     overshoot_shown, estimate_shown = _figure("overshoot"), _figure("estimate")
 
@@ -76,10 +69,6 @@ class UsageEntryAdmin(RecordAdmin):
     )
     list_filter = ("unpriced",)
     search_fields = ("agent_role", "model")
-    fields = (
-        "tenant", "at", "day", "agent_role", "deliverable_id", "activity_id", "run_id", "pipeline_run_id", "model", "input_tokens",
-        "output_tokens", "dollars_shown", "runs", "unpriced",
-    )  # fmt: skip
     dollars_shown = _figure("dollars")
 
     def get_search_results(
@@ -98,11 +87,9 @@ class UsageEntryAdmin(RecordAdmin):
 class ReservationAdmin(RecordAdmin):
     list_display = ("budget", "tenant", "run_id", "activity_id", "amount_shown", "reserved_at")
     amount_shown = _figure("amount")
-    fields = ("tenant", "budget", "run_id", "activity_id", "amount", "reserved_at")
 
 
 @admin.register(BudgetWait)
 class BudgetWaitAdmin(RecordAdmin):
     list_display = ("budget", "tenant", "activity_id", "amount_shown", "priority", "since")
     amount_shown = _figure("amount")
-    fields = ("tenant", "budget", "activity_id", "amount", "priority", "since")

@@ -91,25 +91,6 @@ class ChosenTenants:
         return super().formfield_for_foreignkey(db_field, request, **options)  # type: ignore[misc]  # the admin's
 
 
-class PlatformOnly(ChosenTenants):
-    """A mixin for admins that only superusers can see, whatever permissions others have."""
-
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        return is_superuser(request)
-
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return is_superuser(request)
-
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return is_superuser(request)
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return is_superuser(request)
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return is_superuser(request)
-
-
 class ScopedPermissions(ChosenTenants):
     """A mixin for admins of tenants' rows. Members see the rows of their tenants, and change those of tenants whose admins they are.
 
@@ -141,3 +122,10 @@ class ScopedPermissions(ChosenTenants):
             may_any = bool(scope.writes if write else scope.reads)
             return scope.everything or may_any or (scope.platform and not write)
         return scope.may_write(tenant_of(row)) if write else scope.may_read(tenant_of(row))
+
+
+class PlatformOnly(ScopedPermissions):
+    """A mixin for admins that only superusers can see, whatever permissions others have."""
+
+    def _may(self, request: HttpRequest, row: Any, *, write: bool) -> bool:
+        return is_superuser(request)
