@@ -197,13 +197,20 @@ class ApiForm(forms.Form):
         self.blame(reply)
         return None
 
+    def places(self) -> Mapping[str, str]:
+        """Return the fields by their paths in the API, where these differ from their names."""
+        return {}
+
     def blame(self, reply: Reply) -> None:
-        """Add the API's errors to the fields."""
+        """Add each of the API's errors to the field that its path, or the beginning of it, belongs to."""
         self.status = reply.status
+        places = {name: name for name in self.fields} | self.places()
         for path, message in reply.errors.items():
-            name = re.split(r"[.\[]", path, maxsplit=1)[0]
-            if name in self.fields:
-                self.add_error(name, capfirst(f"{path.removeprefix(name).lstrip('.')} {message}".strip()))
+            found = [place for place in places if re.match(rf"{re.escape(place)}(?![\w-])", path)]
+            if found:
+                place = max(found, key=len)
+                rest = path.removeprefix(place).lstrip(".")
+                self.add_error(places[place], capfirst(f"{rest} {message}".strip()))
             else:
                 self.add_error(None, f"{path} {message}".strip())
         if not reply.errors:

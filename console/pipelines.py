@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from http import HTTPStatus
 from typing import Any
@@ -315,26 +315,14 @@ class StartForm(ApiForm):
         }
         return body | ({"input": {"content": cleaned["content"]}} if cleaned["content"].strip() else {})
 
+    def places(self) -> Mapping[str, str]:
+        params = {at("params", each.name): name for name, each in self.parameters.items()}
+        return {**params, "input.content": "content"}
+
     def blame(self, reply: Reply) -> None:
-        places = {at("params", each.name): name for name, each in self.parameters.items()} | {
-            "input.content": "content",
-            "labels": "labels",
-            "name": "name",
-        }
-        self.status = reply.status
-        for path, message in reply.errors.items():
-            own = path[path.index("params") :] if "params" in path else path
-            name = next(
-                (
-                    field
-                    for place, field in places.items()
-                    if own == place or own.startswith((f"{place}.", f"{place}["))
-                ),
-                None,
-            )
-            self.add_error(name, message if name else f"{path} {message}".strip())
-        if not reply.errors:
-            self.add_error(None, reply.reason)
+        # An error of a step's parameters is one of the run's.
+        errors = {path[max(path.find("params"), 0) :]: message for path, message in reply.errors.items()}
+        super().blame(replace(reply, errors=errors))
 
 
 # The list of pipelines, and the page of one with its versions, runs and schedules.

@@ -18,7 +18,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 
 from agents import configuration
-from console.internal_api import ApiForm, JsonField, Reply
+from console.internal_api import ApiForm, JsonField
 from console.page import (
     ACTING,
     LOOKING,
@@ -483,10 +483,6 @@ OVERLAPS = (
     (Overlap.ALLOW.value, "start in parallel"),
     (Overlap.CANCEL_RUNNING.value, "cancel it, then start"),
 )
-#: The form's field by the member of the API, where the names differ.
-_FIELD_OF = {
-    "repeat": "when", "interval_ms": "minutes", "start_at": "moment", "target_type": "target", "agent_role": "target", "pipeline": "target",
-}  # fmt: skip
 #: The form's field for errors of the cron expression, by the kind of times.
 _CRON_FIELD_OF = {HOURLY: "minute", DAILY: "at", WORKDAYS: "at", WEEKLY: "at", MONTHLY: "day"}
 _PRESETS = (
@@ -642,14 +638,12 @@ class ScheduleForm(ApiForm):
             MONTHLY: f"{daily} {cleaned.get('day')} * *",
         }.get(when, str(cleaned.get("cron")))
 
-    def blame(self, reply: Reply) -> None:
-        when = self.cleaned_data.get("when", "")
-        fields = {**_FIELD_OF, **({"cron": _CRON_FIELD_OF[when]} if when in _CRON_FIELD_OF else {})}
-        errors = {}
-        for path, message in reply.errors.items():
-            name, rest = re.match(r"([A-Za-z_]*)(.*)", path, re.DOTALL).groups()  # type: ignore[union-attr]  # it matches anything
-            errors[f"{fields.get(name, name)}{rest}"] = message
-        super().blame(Reply(reply.status, reply.data, errors))
+    def places(self) -> Mapping[str, str]:
+        cron = _CRON_FIELD_OF.get(self.cleaned_data.get("when", ""), "cron")
+        return {
+            "repeat": "when", "interval_ms": "minutes", "start_at": "moment", "target_type": "target", "agent_role": "target",
+            "pipeline": "target", "cron": cron,
+        }  # fmt: skip
 
 
 #: Required fields by the kind of times.

@@ -91,15 +91,14 @@ def create(
 
 
 def _errors_of_scopes(scopes: Sequence[str]) -> Iterator[str]:
-    for index, scope in enumerate(scopes):
+    for scope in scopes:
         resource, names_resource, _ = scope.partition(":")
         if not SCOPE_SHAPE.fullmatch(scope):
             yield (
-                f"scopes[{index}]: {scope!r} is not a scope; "
-                "use read, write, <resource>:read, <resource>:write or mailboxes:write:<key>"
+                f"{scope!r} is not a scope; use read, write, <resource>:read, <resource>:write or mailboxes:write:<key>"
             )
         elif names_resource and resource not in (known := set(_resources(get_resolver()))):
-            yield f"scopes[{index}]: {scope!r} names no resource; the resources are {', '.join(sorted(known))}"
+            yield f"{scope!r} names no resource; the resources are {', '.join(sorted(known))}"
 
 
 def _resources(resolver: URLResolver) -> Iterator[str]:

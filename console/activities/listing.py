@@ -20,7 +20,7 @@ from activities.selectors import TEXTS, SearchWord
 from activities.states import BANDS, LinkKind
 from agents import configuration
 from console.activities.query_language import Condition, QueryError, parse
-from console.internal_api import ApiForm, JsonField, Reply
+from console.internal_api import ApiForm, JsonField
 from console.labels import band
 from console.page import ACTING, LOOKING, Cursor, PageContext, page, page_of
 from tenants import clock
@@ -206,8 +206,6 @@ _FILTERS: dict[str, Callable[[Condition], Q]] = {
 
 PERSON = "person"
 
-_FIELD_OF = {"agent_role": "who", "input.content": "content"}  # the form's field by the path in the API
-
 
 class NewActivityForm(ApiForm):
     """The form of a new activity."""
@@ -274,6 +272,5 @@ class NewActivityForm(ApiForm):
         body |= {"params": cleaned["params"]} if cleaned["params"] else {}
         return body | ({"input": {"content": cleaned["content"]}} if cleaned["content"].strip() else {})
 
-    def blame(self, reply: Reply) -> None:
-        errors = {_FIELD_OF.get(path, path): message for path, message in reply.errors.items()}
-        super().blame(Reply(reply.status, reply.data, errors))
+    def places(self) -> Mapping[str, str]:
+        return {"agent_role": "who", "input.content": "content"}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.apps import apps
 from django.contrib import admin
+from django.contrib.admin.utils import flatten_fieldsets
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
@@ -15,6 +16,7 @@ from activities.models import Activity
 from agents.models import Skill
 from pipelines.models import ActivityTemplate, Dataset, Deliverable, Pipeline, PipelineRun, Schedule
 from tenants import tokens
+from tenants.admin.bases import RecordAdmin
 from tenants.admin.permissions import tenant_of
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Channel, Membership, RetentionPolicy, Tenant
@@ -144,6 +146,20 @@ def test_every_list_can_be_searched_and_filtered(run: PipelineRun, failed: Activ
             root.get(list_url(Activity), {"situation": situation, "tenant": "acme", "role": "qa"}).status_code
             == 200
         )
+
+
+def test_no_page_of_a_row_of_the_engine_has_a_secret_column() -> None:
+    shown = {
+        f"{model.__name__}.{name}"
+        for model, model_admin in admin.site._registry.items()
+        if isinstance(model_admin, RecordAdmin)
+        for name in flatten_fieldsets(model_admin.get_fieldsets(None))
+    }
+
+    assert len(shown) > 300
+    assert [
+        name for name in shown if re.search("sealed|secret|public_key|IdempotentRequest.body", name)
+    ] == []
 
 
 def test_rows_of_the_engine_cannot_be_added_changed_or_deleted(
