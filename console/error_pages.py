@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
@@ -52,51 +51,53 @@ def page(request: HttpRequest, error: BaseException) -> HttpResponse:
 # Pages for status codes. Programs get a JSON problem instead.
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
-    """The texts of an error page."""
+def _handler(status: int, title: str, explanation: str, for_programs: View) -> View:
+    """Return a handler of errors, which answers browsers with a page, and others with the answer of `for_programs`."""
 
-    title: str
-    explanation: str
+    def handle(request: HttpRequest, *details: Any, **more: Any) -> HttpResponse:
+        if not _wants_html(request):
+            return for_programs(request, *details, **more)
+        context = {
+            "title": title,
+            "explanation": explanation,
+            "status": status,
+            "request_id": getattr(request, "request_id", ""),
+        }
+        answer = HttpResponse(render_to_string("console/fault.html", context), status=status)
+        answer["Content-Security-Policy"] = POLICY_WITH_SCRIPTS  # theme.js applies the person's colours
+        return answer
+
+    return handle
 
 
-BAD_REQUEST = Words("Bad request", "The server does not understand this address or form.")
-NOT_ALLOWED = Words(
-    "Permission denied", "Your role does not allow this. An administrator of the tenant can change your role."
+#: Django's handler400, handler403, handler404 and CSRF_FAILURE_VIEW.
+bad_request = _handler(
+    400, "Bad request", "The server does not understand this address or form.", problems.bad_request
 )
-NOT_FOUND = Words(
+permission_denied = _handler(
+    403,
+    "Permission denied",
+    "Your role does not allow this. An administrator of the tenant can change your role.",
+    problems.permission_denied,
+)
+not_found = _handler(
+    404,
     "Page not found",
     "The address may be wrong, the page may have been deleted, or it may belong to a tenant that you are not a member of.",
+    problems.not_found,
 )
-OUR_FAULT = Words(
-    "Server error",
-    "An internal error occurred. Your request may or may not have taken effect. Check before you try again.",
-)
-OLD_FORM = Words(
+form_refused = _handler(
+    403,
     "This form has expired",
     "Nothing was done. You may have signed in again since, or your browser blocks cookies. Reload the page and submit the form again.",
+    csrf_failure,
 )
-
-
-def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Django's handler400."""
-    return (
-        _page(request, BAD_REQUEST, 400) if _wants_html(request) else problems.bad_request(request, exception)
-    )
-
-
-def permission_denied(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Django's handler403."""
-    return (
-        _page(request, NOT_ALLOWED, 403)
-        if _wants_html(request)
-        else problems.permission_denied(request, exception)
-    )
-
-
-def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Django's handler404."""
-    return _page(request, NOT_FOUND, 404) if _wants_html(request) else problems.not_found(request, exception)
+_our_fault = _handler(
+    500,
+    "Server error",
+    "An internal error occurred. Your request may or may not have taken effect. Check before you try again.",
+    problems.server_error,
+)
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
@@ -104,21 +105,9 @@ def server_error(request: HttpRequest) -> HttpResponse:
     error = sys.exception()
     if error is not None and outages.may_pass(error):
         return page(request, error) if _wants_html(request) else problems.unavailable(request, error)
-    return _page(request, OUR_FAULT, 500) if _wants_html(request) else problems.server_error(request)
-
-
-def form_refused(request: HttpRequest, reason: str = "") -> HttpResponse:
-    """Django's CSRF_FAILURE_VIEW."""
-    return _page(request, OLD_FORM, 403) if _wants_html(request) else csrf_failure(request, reason)
+    return _our_fault(request)
 
 
 def _wants_html(request: HttpRequest) -> bool:
     """Return whether the client is a browser outside the API."""
     return not request.path.startswith(problems.API) and "text/html" in request.headers.get("Accept", "")
-
-
-def _page(request: HttpRequest, words: Words, status: int) -> HttpResponse:
-    context = {"words": words, "status": status, "request_id": getattr(request, "request_id", "")}
-    answer = HttpResponse(render_to_string("console/fault.html", context), status=status)
-    answer["Content-Security-Policy"] = POLICY_WITH_SCRIPTS  # theme.js applies the person's colours
-    return answer

@@ -19,10 +19,10 @@ from django import forms
 from django.core.handlers.wsgi import WSGIRequest
 from django.http import HttpRequest
 from django.urls import ResolverMatch, resolve
-from django.utils.functional import Promise
 from django.utils.text import capfirst
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
+from rest_framework.utils.encoders import JSONEncoder
 
 from tenants import strict_json
 from tenants.api.idempotency import REPLAYED
@@ -110,7 +110,7 @@ def _request(
     query: Mapping[str, Any],
     version: int | None,
 ) -> WSGIRequest:
-    content = b"" if body is None else json.dumps(body, default=_plain).encode()
+    content = b"" if body is None else json.dumps(body, cls=JSONEncoder).encode()
     environ = {name: outer.META[name] for name in _FORWARDED if name in outer.META}
     environ |= {
         "REQUEST_METHOD": method,
@@ -148,12 +148,6 @@ def _errors(data: Any) -> dict[str, str]:
     return {str(error["path"]): str(error["message"]) for error in errors}
 
 
-def _plain(value: Any) -> str:
-    if isinstance(value, Promise):
-        return str(value)
-    return value.isoformat() if hasattr(value, "isoformat") else str(value)
-
-
 # Forms whose fields are members of the API. They keep their input, and display each error of the API at its field.
 
 
@@ -187,11 +181,11 @@ class ApiForm(forms.Form):
         """Return the body of the request."""
         return {name: value for name, value in self.cleaned_data.items() if value not in (None, "")}
 
-    def send(self, visit: PageContext, method: str, path: str, *, version: int | None = None) -> Reply | None:
+    def send(self, visit: PageContext, method: str, path: str, **options: Any) -> Reply | None:
         """Send the form if it is valid. Return the reply, or None if it is invalid or was refused; the form has the errors then."""
         if not self.is_valid():
             return None
-        reply = visit.call(method, path, self.body(), version=version)
+        reply = visit.call(method, path, self.body(), **options)
         if reply.ok:
             return reply
         self.blame(reply)

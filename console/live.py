@@ -10,7 +10,7 @@ from uuid import UUID
 from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest, HttpResponseBase
 from django.views.decorators.http import require_GET
 
-from console.page import acting
+from console.page import acting, number_in
 from tenants.api import event_stream
 from tenants.events.connection_limits import TooManyStreams
 from tenants.events.log import EventFilter
@@ -60,6 +60,7 @@ def _id(request: HttpRequest, name: str) -> UUID | None:
 
 
 def _number(text: str) -> int | None:
-    if text and not (text.isascii() and text.isdecimal() and len(text) <= LONGEST_NUMBER):
+    number = number_in(text, LONGEST_NUMBER)
+    if text and number is None:
         raise ValueError(text)
-    return int(text) if text else None
+    return number

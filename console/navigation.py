@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from django.db.models import Model
 from django.urls import NoReverseMatch, reverse
 from django.utils.http import urlencode
-from django.views.generic import RedirectView
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +20,11 @@ class Page:
     key: str  # the keyboard shortcut after a `g`
     strokes: str  # the path of its icon, on a square of 24
     search: str = ""  # the query parameter of its search; empty if it has none
+
+    @property
+    def address(self) -> str:
+        """The address without a tenant."""
+        return reverse(f"console:{self.name}")
 
 
 #: By the heading of the group, in the order of the menu.
@@ -68,60 +72,10 @@ STROKES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """An entry of the menu."""
-
-    page: Page
-    address: str
-    is_here: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A group of entries."""
-
-    words: str
-    entries: tuple[Entry, ...]
-
-
-def groups(here: str) -> list[Group]:
-    """Return the groups that have entries."""
-    every = (Group(words, tuple(_entries(pages, here))) for words, pages in PAGES.items())
-    return [group for group in every if group.entries]
-
-
 def address_of(here: str) -> str:
     """Return the page's address without a tenant, or that of the overview if it is not in the menu."""
-    known = {page.name for pages in PAGES.values() for page in pages}
-    return reverse(f"console:{here if here in known else 'home'}")
-
-
-def _entries(pages: Iterable[Page], here: str) -> Iterator[Entry]:
-    for page in pages:
-        try:
-            yield Entry(page, reverse(f"console:{page.name}"), page.name == here)
-        except NoReverseMatch:
-            continue
-
-
-# Redirects of short addresses to pages of the admin.
-
-
-class Signpost(RedirectView):
-    """Redirects to the first of these pages that exists. The page itself checks permissions."""
-
-    leads_to: tuple[str, ...] = ()
-    query_string = True
-
-    def get_redirect_url(self, *args: Any, **kwargs: Any) -> str | None:
-        for name in self.leads_to:
-            try:
-                self.url = reverse(name).replace("%", "%%")
-            except NoReverseMatch:
-                continue
-            return super().get_redirect_url(*args, **kwargs)
-        return None
+    listed = {page.name: page for pages in PAGES.values() for page in pages}
+    return listed.get(here, listed["home"]).address
 
 
 # Links between a row of the admin and the console's page of the same object.

@@ -37,7 +37,7 @@ from console.agents import ENDED
 from console.content_security import send_policy_with_scripts
 from console.error_pages import show_outages
 from console.health import Check
-from console.inbox.query import ALIKE
+from console.inbox.listing import ALIKE
 from console.labels import HELD_BY, in_words
 from console.page import acting, choose, remember_tenant
 from console.usage import BudgetLine, budgets_of

@@ -25,14 +25,14 @@ from console.page import (
     NOT_OFFERED,
     PageContext,
     Refused,
+    id_or_404,
     number_in,
     page,
-    refusal_of,
     text_in,
 )
 from pipelines import timing
 from pipelines.models import Firing, Pipeline, Schedule, ScheduleExecution
-from pipelines.models.schedule import FiringState, Overlap, Repeat
+from pipelines.models.schedule import FiringState, Overlap
 from pipelines.schedules import preview
 from pipelines.timing import Timing, TimingError
 from pipelines.timing.clock import zone_names
@@ -58,16 +58,10 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
 
 @page("schedules", (*LOOKING, *ACTING))
 def trial(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    """A preview of unsaved times and parameters. Nothing is written."""
-    form = (
-        TrialForm(request.POST)
-        if request.method == "POST"
-        else TrialForm(initial=_read_initial(request, visit))
-    )
-    reply = form.send(visit, "POST", "/schedules/preview/") if request.method == "POST" else None
-    context = {"form": form, "forecast": reply.data if reply else None}
-    status = form.status if request.method == "POST" and reply is None else 200
-    return visit.render("console/schedules/try.html", context, status)
+    """A preview of unsaved times and parameters, at first those of the schedule named in the address. Nothing is written."""
+    named = request.GET.get("schedule", "")
+    form = _form_of(request, visit, visit.read(f"/schedules/{id_or_404(named)}/") if named else None)
+    return _show_form(request, visit, form, "try", schedule_id=named)
 
 
 def _act(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> Any:
@@ -107,120 +101,57 @@ def one(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> HttpResp
 @page("schedules", (*LOOKING, *ACTING), least=Role.ADMIN)
 def new(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The form of a new schedule. A POST creates or previews it."""
-    pipeline = request.GET.get("pipeline", "")[:63]
-    initial = {"timezone": visit.zone_name, "target": f"pipeline:{pipeline}"}
-    form = ScheduleForm(request.POST or None, targets=targets_of(visit.who), initial=initial)
+    form = _form_of(request, visit)
     if request.POST.get("action") == "save" and (reply := form.send(visit, "POST", "/schedules/")):
         address = reverse("console:schedule", args=[reply.data["id"]])
         return visit.redirect(address, f"Created: {reply.data['name']}")
-    return _show_form(request, visit, form)
+    return _show_form(request, visit, form, "edit")
 
 
 @page("schedules", (*LOOKING, *ACTING), least=Role.ADMIN)
 def change(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> HttpResponse:
     """The form of a schedule. A POST changes it, if its version is still the displayed one."""
     address = f"/schedules/{schedule_id}/"
-    present = visit.read(address)
-    options = {
-        "targets": targets_of(visit.who),
-        "initial": {"timezone": visit.zone_name},
-        "present": present,
-    }
-    form = ScheduleForm(request.POST or None, **options)
+    form = _form_of(request, visit, visit.read(address))
     if request.POST.get("action") == "save":
         seen = number_in(request.POST.get("version", ""))
         if form.send(visit, "PATCH", address, version=seen):
             return visit.redirect(reverse("console:schedule", args=[schedule_id]), "Saved")
-    return _show_form(request, visit, form, schedule_id)
+    return _show_form(request, visit, form, "edit", schedule_id=schedule_id)
 
 
 @page("schedules", ACTING, least=Role.ADMIN)
 def words(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """A part of the form's page: the preview of its present input."""
-    form = ScheduleForm(request.POST, targets=targets_of(visit.who), initial={})
-    return visit.render("console/schedules/words.html", _preview_of(request, visit, form))
+    return visit.render("console/schedules/words.html", _preview_of(visit, _form_of(request, visit)))
+
+
+def _form_of(request: HttpRequest, visit: PageContext, present: Any = None) -> ScheduleForm:
+    """Return the form with what was sent, else with the values of the schedule `present`, or those of a new one."""
+    initial = {"timezone": visit.zone_name, "target": f"pipeline:{request.GET.get('pipeline', '')[:63]}"}
+    return ScheduleForm(request.POST or None, targets=targets_of(visit.who), initial=initial, present=present)
 
 
 def _show_form(
-    request: HttpRequest, visit: PageContext, form: ScheduleForm, schedule_id: UUID | None = None
+    request: HttpRequest, visit: PageContext, form: ScheduleForm, template: str, **context: Any
 ) -> HttpResponse:
-    is_preview = request.POST.get("action") == "look"
-    context = {
-        "form": form,
-        "schedule_id": schedule_id,
-        "zones": sorted(zone_names()),
-        **(_preview_of(request, visit, form) if is_preview else {}),
-    }
-    return visit.render("console/schedules/edit.html", context, form.status if form.errors else 200)
+    if request.POST.get("action") == "look":
+        context |= _preview_of(visit, form)
+    context |= {"form": form, "zones": sorted(zone_names())}
+    return visit.render(f"console/schedules/{template}.html", context, form.status if form.errors else 200)
 
 
-def _preview_of(request: HttpRequest, visit: PageContext, form: ScheduleForm) -> dict[str, Any]:
+def _preview_of(visit: PageContext, form: ScheduleForm) -> dict[str, Any]:
     """Return the preview, or what the form lacks for it. A name is not needed."""
     form.fields["name"].required = False
-    if not form.is_valid():
-        return {
-            "unclear": " ".join(
-                f"{_label(form, name)}: {' '.join(map(str, texts))}" for name, texts in form.errors.items()
-            )
-        }
-    address, count = "/schedules/preview/", {"count": COMING}
-    reply = visit.call("POST", address, form.body(), query=count)
-    if reply.ok:
+    if reply := form.send(visit, "POST", "/schedules/preview/", query={"count": COMING}):
         return {"forecast": reply.data}
-    return {"unclear": refusal_of(reply).reason}
+    missing = (f"{_label(form, name)}: {' '.join(map(str, texts))}" for name, texts in form.errors.items())
+    return {"unclear": " ".join(missing)}
 
 
 def _label(form: ScheduleForm, name: str) -> str:
     return str(form.fields[name].label or name).capitalize() if name in form.fields else "The form"
-
-
-def _read_initial(request: HttpRequest, visit: PageContext) -> dict[str, Any]:
-    """Return the initial values of the form: the schedule named in the address, or the tenant's time zone."""
-    named = request.GET.get("schedule", "")
-    try:
-        found = find_schedule(visit.tenant_id, UUID(named)) if named else None
-    except ValueError:
-        found = None
-    return TrialForm.members_of(found.schedule) if found else {"timezone": visit.zone_name}
-
-
-class TrialForm(ApiForm):
-    """The times and parameters of a schedule, for a preview. The API validates them."""
-
-    cron = forms.CharField(
-        label="Cron",
-        required=False,
-        max_length=200,
-        help_text="Minute, hour, day of the month, month, day of the week.",
-    )
-    interval_seconds = forms.DecimalField(label="Or an interval in seconds", required=False, min_value=1)
-    timezone = forms.CharField(label="Time zone", max_length=64)
-    agent_role = forms.CharField(label="Agent", required=False, max_length=63)
-    pipeline = forms.CharField(label="Or pipeline", required=False, max_length=63)
-    params = JsonField(
-        label="Parameters",
-        required=False,
-        help_text="A data source string is expanded into jobs.",
-    )
-
-    def body(self) -> dict[str, Any]:
-        members = super().body()
-        seconds = members.pop("interval_seconds", None)
-        target = "pipeline" if members.get("pipeline") else "agent"
-        body = {"repeat": Repeat.REPEATING.value, "target_type": target, **members}
-        return body | ({} if seconds is None else {"interval_ms": int(seconds * 1000)})
-
-    @staticmethod
-    def members_of(schedule: Schedule) -> dict[str, Any]:
-        """Return the initial values for an existing schedule."""
-        return {
-            "cron": schedule.cron,
-            "interval_seconds": None if schedule.interval_ms is None else schedule.interval_ms / 1000,
-            "timezone": schedule.timezone,
-            "agent_role": schedule.agent_role or "",
-            "pipeline": schedule.pipeline.key if schedule.pipeline else "",
-            "params": schedule.params,
-        }
 
 
 # The list, and the page of one schedule: its times in words, the next times, and the outcomes of past ones.
@@ -285,7 +216,6 @@ class One:
     coming: Sequence[Moment]
     firings: Sequence[Firing]
     executions: Sequence[ScheduleExecution]
-    facts: Sequence[tuple[str, Any]] = field(default_factory=list)
 
 
 def listing(tenant_id: UUID, *, search: str = "", state: str = "", now: datetime | None = None) -> Listing:

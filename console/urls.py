@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path, re_path
+from django.views.generic import RedirectView
 
 from console import (
     agents,
@@ -24,10 +25,7 @@ from console.activities import bulk, detail, listing
 from console.content_security import send_policy_with_scripts
 from console.inbox import slack
 from console.inbox import views as inbox
-from console.inbox.undo import undo
 from console.saved_views import every as saved_views
-
-from .navigation import Signpost
 
 app_name = "console"
 urlpatterns = [
@@ -53,7 +51,7 @@ urlpatterns = [
     path("runs/<uuid:run_id>/replay/", runs.replay, name="run_replay"),
     path("inbox/", inbox.list_items, name="inbox"),
     path("inbox/approve/", inbox.approve, name="inbox_approve"),
-    path("inbox/undo/", undo, name="inbox_undo"),
+    path("inbox/undo/", inbox.take_back, name="inbox_undo"),
     path("slack/", slack.decide, name="slack"),
     path("inbox/gone/", inbox.show_gone, name="inbox_gone"),
     path("inbox/back/", inbox.bring_back, name="inbox_back"),
@@ -91,17 +89,11 @@ urlpatterns = [
     path("second-factor/", send_policy_with_scripts(second_factor.page), name="second_factor"),
     path("logout/", LogoutView.as_view(next_page="console:login"), name="logout"),
     # Short addresses of admin pages, with and without the slash.
-    re_path(
-        r"^admin/scheduler/schedules/?$",
-        Signpost.as_view(
-            leads_to=(
-                "admin:pipelines_schedule_changelist",
-                "admin:django_celery_beat_periodictask_changelist",
-            )
-        ),
-    ),
-    re_path(
-        r"^admin/scheduler/pipelines/?$",
-        Signpost.as_view(leads_to=("admin:pipelines_pipeline_changelist",)),
+    *(
+        re_path(
+            rf"^admin/scheduler/{name}s/?$",
+            RedirectView.as_view(pattern_name=f"admin:pipelines_{name}_changelist", query_string=True),
+        )
+        for name in ("schedule", "pipeline")
     ),
 ]

@@ -16,18 +16,15 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.contrib import messages
 from django.contrib.auth import get_user_model
 from django.db import IntegrityError, transaction
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
+from django.http import Http404
 
 from activities.models import Activity, HeldAnswer
 from activities.models.decision import LONGEST_REFUSAL
 from console.inbox import actions
 from console.inbox.actions import Result, item_at_version
-from console.inbox.query import View
-from console.page import ACTING, PageContext, Refused, id_or_404, page, refuse_when_busy
+from console.page import Refused, refuse_when_busy
 from tenants import clock, members, outages
 from tenants.context import APP, system_scope, tenant_scope
 from tenants.models import Tenant
@@ -210,29 +207,3 @@ def _refusal_of(act: Callable[[], object]) -> Refused | None:
         logger.exception("A held answer failed", extra={"action": "held_answer_failed"})
         return Refused(OUR_FAULT)
     return None
-
-
-# Undo.
-
-
-TOO_LATE = "Too late to undo: the answer has already taken effect."
-
-
-@page("inbox", ACTING)
-def undo(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    """Undo the answers named by `held`, or dismiss refused ones. A single one leads back to its item."""
-    ids = [id_or_404(held_id) for held_id in request.POST.getlist("held")]
-    item = id_or_404(item_id) if (item_id := request.POST.get("item", "")) else None
-    undone = take_back(visit.who, ids)
-    read = request.POST.get("action") == "read"
-    if not read:
-        if undone:
-            messages.success(
-                request, "Answer undone. Nothing was changed." if undone == 1 else f"{undone} answers undone."
-            )
-        if undone < len(ids):
-            messages.warning(request, TOO_LATE)
-    address = View.read(visit.who.tenant, request.GET).address
-    if item and undone and not read:
-        return HttpResponseRedirect(f"{reverse('console:inbox_item', args=[item])}?{address}#item")
-    return HttpResponseRedirect(f"{reverse('console:inbox')}?{address}#content")

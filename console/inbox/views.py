@@ -16,8 +16,7 @@ from activities.notifications.digests import zone_of
 from console.inbox import actions, snooze, undo
 from console.inbox.actions import Result
 from console.inbox.detail import Item, item
-from console.inbox.listing import inbox, list_closed
-from console.inbox.query import View
+from console.inbox.listing import View, inbox, list_closed
 from console.inbox.snooze import choices, until
 from console.live import requested_parts
 from console.page import ACTING, PageContext, id_or_404, page
@@ -45,7 +44,7 @@ def _answer(request: HttpRequest, visit: PageContext, item_id: UUID) -> HttpResp
     else:
         result = actions.act(visit.who, item_id, request.POST)
         messages.success(request, f"{result.words}: {result.name}")
-    return HttpResponseRedirect(_next(request, visit))
+    return _redirect_to_next(request, visit)
 
 
 @page("inbox", act=_answer)
@@ -67,6 +66,25 @@ def approve(request: HttpRequest, visit: PageContext) -> HttpResponse:
     return _page(request, visit, results=visit.acted)
 
 
+TOO_LATE = "Too late to undo: the answer has already taken effect."
+
+
+@page("inbox", ACTING)
+def take_back(request: HttpRequest, visit: PageContext) -> HttpResponse:
+    """Undo the answers named by `held`, or dismiss refused ones. A single one leads back to its item."""
+    ids = [id_or_404(held_id) for held_id in request.POST.getlist("held")]
+    item_id = id_or_404(text) if (text := request.POST.get("item", "")) else None
+    undone, view = undo.take_back(visit.who, ids), _view(request, visit)
+    if request.POST.get("action") == "read":
+        return _redirect_to_list(view)
+    if undone:
+        words = "Answer undone. Nothing was changed." if undone == 1 else f"{undone} answers undone."
+        messages.success(request, words)
+    if undone < len(ids):
+        messages.warning(request, TOO_LATE)
+    return HttpResponseRedirect(_address_of(item_id, view)) if item_id and undone else _redirect_to_list(view)
+
+
 def _end_snooze(request: HttpRequest, visit: PageContext) -> HttpResponse:
     item_id = id_or_404(request.POST.get("item", ""))
     name = snooze.end_snooze(visit.who, item_id)
@@ -74,8 +92,7 @@ def _end_snooze(request: HttpRequest, visit: PageContext) -> HttpResponse:
     view = _view(request, visit)
     if request.POST.get("open"):
         return HttpResponseRedirect(_address_of(item_id, view.of_kind(view.kind)))
-    view = view if inbox(visit.who, view).rows else view.of_kind("")
-    return HttpResponseRedirect(f"{reverse('console:inbox')}?{view.address}#content")
+    return _redirect_to_list(view if inbox(visit.who, view).rows else view.of_kind(""))
 
 
 @page("inbox", ACTING, act=_end_snooze)
@@ -132,13 +149,16 @@ def _address_of(item_id: UUID | str, view: View) -> str:
     return f"{reverse('console:inbox_item', args=[item_id])}?{view.address}#item"
 
 
-def _next(request: HttpRequest, visit: PageContext) -> str:
-    """Return the address after an answer: the next item if it is still open, else the list."""
+def _redirect_to_list(view: View) -> HttpResponse:
+    # The explicit fragment keeps the browser from reusing the form's fragment, which names the item.
+    return HttpResponseRedirect(f"{reverse('console:inbox')}?{view.address}#content")
+
+
+def _redirect_to_next(request: HttpRequest, visit: PageContext) -> HttpResponse:
+    """Redirect after an answer: to the next item if it is still open, else to the list."""
     view = _view(request, visit)
     listed = inbox(visit.who, view)
     following = request.POST.get("next", "")
     if any(str(row.id) == following for row in listed.rows):
-        return _address_of(following, view)
-    view = view if listed.rows else replace(view, page=1)
-    # The explicit fragment keeps the browser from reusing the form's fragment, which names the item.
-    return f"{reverse('console:inbox')}?{view.address}#content"
+        return HttpResponseRedirect(_address_of(following, view))
+    return _redirect_to_list(view if listed.rows else replace(view, page=1))

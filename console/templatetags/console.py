@@ -22,7 +22,7 @@ from django.utils.safestring import SafeString, mark_safe
 from console import navigation
 from console.internal_api import ONCE
 from console.labels import KINDS, from_now, in_words, name_actor, tone_of, words_of
-from console.navigation import STROKES, address_of, groups
+from console.navigation import STROKES, address_of
 from console.saved_views import address_of as address_of_view
 from console.saved_views import query_of
 from tenants import saved_views as tenant_saved_views
@@ -77,7 +77,8 @@ def menu(context: template.Context) -> dict[str, Any]:
     tenants = context.get("tenants") or []
     names = {tenant.slug: tenant.name for tenant in tenants}
     return {
-        "groups": groups(here),
+        "groups": navigation.PAGES,
+        "here": here,
         "acting": acting,
         "acting_name": (names.get(acting.tenant) or acting.tenant) if acting else "",
         "tenants": tenants,

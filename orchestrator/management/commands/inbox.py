@@ -6,8 +6,7 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from console.inbox.listing import Row, inbox
-from console.inbox.query import MOST_PAGES, View
+from console.inbox.listing import MOST_PAGES, Row, View, inbox
 from console.labels import KINDS
 from orchestrator.cli import TerminalCommand, count_up_to
 from pipelines.management.commands.load_pipeline import owner_of

@@ -47,7 +47,7 @@ def addresses(questions: Questions) -> list[str]:
         submit([NewActivity(name="Work", agent_role="qa")], actor="test")
     questions.engine.drain()
     schedule = make_schedule(questions.tenant, "prices", params={})
-    listed = [entry.address for group in navigation.groups("home") for entry in group.entries]
+    listed = [page.address for listed in navigation.PAGES.values() for page in listed]
     return [
         *listed,
         f"/inbox/{gate.pk}/",

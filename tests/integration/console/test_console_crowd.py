@@ -47,7 +47,7 @@ def test_no_page_scans_a_long_table_or_needs_more_than_twelve_statements(
 ) -> None:
     with tenant_scope(crowded.pk):
         newest = Activity.objects.latest("created_at")
-    pages = [entry.address for group in navigation.groups("home") for entry in group.entries]
+    pages = [page.address for listed in navigation.PAGES.values() for page in listed]
     pages += [
         f"/activities/{newest.pk}/",
         "/activities/?q=status:failed",

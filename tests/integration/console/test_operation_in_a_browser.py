@@ -54,11 +54,12 @@ def test_a_schedule_is_previewed_and_nothing_starts(engine: Engine, tenant: Tena
     screen.get_by_role("button", name="Dry run").click()
     assert "12\njobs each time" in screen.inner_text("#forecast").replace(" jobs", "\njobs")
     screen.get_by_role("link", name="Test other times").click()
-    screen.get_by_label("Cron").fill("0 9 * * 1-5")
+    screen.get_by_label("When").select_option("cron")
+    screen.get_by_label("Cron", exact=True).fill("0 9 * * 1-5")
     screen.get_by_role("button", name="Preview").click()
 
     assert "Monday through Friday" in screen.inner_text("#forecast")
-    assert screen.get_by_label("Cron").input_value() == "0 9 * * 1-5", "what was typed is kept"
+    assert screen.get_by_label("Cron", exact=True).input_value() == "0 9 * * 1-5", "what was typed is kept"
     assert executions(tenant) == []
 
 
