@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -26,33 +26,75 @@ MOST_PAGES = 1_000
 
 @page("dead_letters")
 def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    """Failures, grouped by similarity. Open failures only, unless `?state=all`."""
-    only_open = request.GET.get("state") != "all"
-    context = {
-        "letters": letters(visit.tenant_id, only_open=only_open, role=text_in(request.GET, "role", 63))
-    }
+    """Failures, grouped by similarity, those with most open ones first. Open failures only, unless `?state=all`."""
+    only_open, role = request.GET.get("state") != "all", text_in(request.GET, "role", 63)
+    with tenant_scope(visit.tenant_id):
+        rows = DeadLetter.objects.for_tenant(visit.tenant_id)
+        matching = rows.filter(agent_role=role) if role else rows
+        grouped = dead_letters.groups(matching)
+        if only_open:
+            grouped = grouped.filter(open__gt=0)
+        found = list(grouped.order_by("-open", "-count", "fingerprint", "reason")[: MOST_GROUPS + 1])
+        examples = rows.in_bulk([each.example for each in found[:MOST_GROUPS]])
+        context = {
+            "groups": [
+                Group(examples[UUID(each.example)], each.count, each.open, each.first_at, each.last_at)
+                for each in found[:MOST_GROUPS]
+            ],
+            "history": _history(matching),
+            "roles": list(rows.order_by("agent_role").values_list("agent_role", flat=True).distinct()),
+            "has_more": len(found) > MOST_GROUPS,
+            "only_open": only_open,
+            "role": role,
+        }
     return visit.render("console/dead_letters/every.html", context)
 
 
-def _act(request: HttpRequest, visit: PageContext, fingerprint: str) -> CountedAction | HttpResponse:
-    if request.POST.get("action", "") in COUNTS:
-        return count(request, visit, fingerprint)
+def _act(request: HttpRequest, visit: PageContext, fingerprint: str) -> dict[str, Any] | HttpResponse:
+    """Perform the action and redirect, or return the preview of one."""
+    action = request.POST.get("action", "")
+    if action in COUNTS:
+        return _preview(request, visit, fingerprint, COUNTS[action])
     if request.POST.get("letter"):
         path = f"/dead-letters/{id_or_404(request.POST['letter'])}/replay/"
         words = f"Retried: {visit.act('POST', path).data['name']}"
+    elif action in DONE:
+        before = request.POST.get("before", "")
+        answer = _call(request, visit, fingerprint, action, before=before, dry_run=False)
+        skipped = f", {answer['skipped']} skipped" if answer["skipped"] else ""
+        words = f"{DONE[action]}: {answer['count']}{skipped}"
     else:
-        words = act_on_all(request, visit, fingerprint)
+        raise Refused(NOT_OFFERED, status=400)
     return visit.redirect(reverse("console:dead_letters_alike", args=[fingerprint]), words)
 
 
 @page("dead_letters", act=_act)
 def show_similar(request: HttpRequest, visit: PageContext, fingerprint: str) -> HttpResponse:
-    """One group of failures. A POST previews or performs a replay or dismissal of all, or replays one."""
+    """One group of failures, newest first. A POST previews or performs a replay or dismissal of all, or replays one."""
     number = number_in(request.GET.get("page", "1")) or 0
     if not 0 < number <= MOST_PAGES:
         raise Http404
+    start = (number - 1) * LETTERS
+    with tenant_scope(visit.tenant_id):
+        rows = DeadLetter.objects.for_tenant(visit.tenant_id).filter(fingerprint=fingerprint)
+        figures = rows.aggregate(
+            count=Count("pk"),
+            open=Count("pk", filter=Q(state=DeadLetterState.OPEN)),
+            first_at=Min("created_at"),
+            last_at=Max("created_at"),
+        )
+        if not figures["count"]:
+            raise Http404
+        newest_first = rows.select_related("activity").order_by("-created_at", "-pk")
+        listed = list(newest_first[start : start + LETTERS + 1])
+        newest = listed[0] if number == 1 and listed else rows.latest("created_at", "pk")
+        history = _history(rows)
     context = {
-        "alike": find_similar(visit.tenant_id, fingerprint, page=number),
+        "group": Group(newest, **figures),
+        "letters": listed[:LETTERS],
+        "history": history,
+        "number": number,
+        "has_more": len(listed) > LETTERS,
         "counted": visit.acted,
         "sent": request.POST if request.method == "POST" else {},
     }
@@ -67,42 +109,19 @@ DONE = {"replay": "Retried", "dismiss": "Dismissed"}
 NO_SPEED = "“Per second” must be a number above 0, or empty."
 
 
-@dataclass(frozen=True, slots=True)
-class CountedAction:
-    """The preview of an action. `before` is the time of the preview; `per_second` and `reason` are the action's arguments."""
-
-    action: str
-    count: int
-    skipped: int
-    lasting: str
-    before: str
-    per_second: str
-    reason: str
-
-
-def count(request: HttpRequest, visit: PageContext, fingerprint: str) -> CountedAction:
-    """Preview an action. Raises `Refused`."""
-    action, before = COUNTS[request.POST["action"]], clock.now().isoformat()
+def _preview(request: HttpRequest, visit: PageContext, fingerprint: str, action: str) -> dict[str, Any]:
+    """Preview an action: its numbers and arguments, and `before`, the time of the preview. Raises `Refused`."""
+    before = clock.now().isoformat()
     answer = _call(request, visit, fingerprint, action, before=before, dry_run=True)
-    return CountedAction(
-        action=action,
-        count=answer["count"],
-        skipped=answer["skipped"],
-        lasting=in_words(answer["seconds"]) if answer.get("seconds") else "",
-        before=before,
-        per_second=request.POST.get("per_second", ""),
-        reason=request.POST.get("reason", ""),
-    )
-
-
-def act_on_all(request: HttpRequest, visit: PageContext, fingerprint: str) -> str:
-    """Perform the previewed action and return a message. Raises `Refused`."""
-    action = request.POST.get("action", "")
-    if action not in DONE:
-        raise Refused(NOT_OFFERED, status=400)
-    answer = _call(request, visit, fingerprint, action, before=request.POST.get("before", ""), dry_run=False)
-    skipped = f", {answer['skipped']} skipped" if answer["skipped"] else ""
-    return f"{DONE[action]}: {answer['count']}{skipped}"
+    return {
+        "action": action,
+        "count": answer["count"],
+        "skipped": answer["skipped"],
+        "lasting": in_words(answer["seconds"]) if answer.get("seconds") else "",
+        "before": before,
+        "per_second": request.POST.get("per_second", ""),
+        "reason": request.POST.get("reason", ""),
+    }
 
 
 def _call(
@@ -143,17 +162,17 @@ REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group of similar failures. `code` and `message` are those of the newest."""
+    """A group of similar failures, with the newest of them."""
 
-    fingerprint: str
-    role: str
-    why: str
+    newest: DeadLetter
     count: int
     open: int
     first_at: datetime
     last_at: datetime
-    code: str
-    message: str
+
+    @property
+    def why(self) -> str:
+        return REASONS[BurialReason(self.newest.reason)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,72 +189,6 @@ class Resolution:
     fingerprint: str
 
 
-@dataclass(frozen=True, slots=True)
-class Letters:
-    """The list of groups, and what was resolved recently."""
-
-    groups: Sequence[Group]
-    history: Sequence[Resolution]
-    roles: Sequence[str]
-    has_more: bool
-    only_open: bool
-    role: str
-
-    @property
-    def open(self) -> int:
-        return sum(group.open for group in self.groups)
-
-
-@dataclass(frozen=True, slots=True)
-class SimilarLetters:
-    """The page of one group. `letters` are those of the requested page."""
-
-    group: Group
-    letters: Sequence[DeadLetter]
-    history: Sequence[Resolution]
-    page: int
-    has_more: bool
-
-
-def letters(tenant_id: UUID, *, only_open: bool = True, role: str = "") -> Letters:
-    """Return the groups, those with most open failures first."""
-    with tenant_scope(tenant_id):
-        rows = DeadLetter.objects.for_tenant(tenant_id)
-        matching = rows.filter(agent_role=role) if role else rows
-        grouped = dead_letters.groups(matching)
-        if only_open:
-            grouped = grouped.filter(open__gt=0)
-        page = list(grouped.order_by("-open", "-count", "fingerprint", "reason")[: MOST_GROUPS + 1])
-        examples = rows.in_bulk([group.example for group in page[:MOST_GROUPS]])
-        history = _history(matching)
-        roles = list(rows.order_by("agent_role").values_list("agent_role", flat=True).distinct())
-    groups = [_group(group, examples[UUID(group.example)]) for group in page[:MOST_GROUPS]]
-    return Letters(groups, history, roles, len(page) > MOST_GROUPS, only_open, role)
-
-
-def find_similar(tenant_id: UUID, fingerprint: str, *, page: int = 1) -> SimilarLetters:
-    """Return one group with a page of its failures, newest first. Raises `Http404`."""
-    with tenant_scope(tenant_id):
-        rows = DeadLetter.objects.for_tenant(tenant_id).filter(fingerprint=fingerprint)
-        figures = rows.aggregate(
-            count=Count("pk"),
-            open=Count("pk", filter=Q(state=DeadLetterState.OPEN)),
-            first_at=Min("created_at"),
-            last_at=Max("created_at"),
-        )
-        if not figures["count"]:
-            raise Http404
-        start = (page - 1) * LETTERS
-        listed = list(
-            rows.select_related("activity").order_by("-created_at", "-pk")[start : start + LETTERS + 1]
-        )
-        newest = listed[0] if page == 1 and listed else rows.latest("created_at", "pk")
-        history = _history(rows)
-    return SimilarLetters(
-        _make_group(newest, **figures), listed[:LETTERS], history, page, len(listed) > LETTERS
-    )
-
-
 def _history(rows: QuerySet[Any]) -> list[Resolution]:
     """Return what was resolved recently. Failures that were resolved at once share the time of their transaction."""
     status = "activity__status__in"
@@ -248,20 +201,3 @@ def _history(rows: QuerySet[Any]) -> list[Resolution]:
         fingerprint=Max("fingerprint"),
     )  # fmt: skip
     return [Resolution(*row) for row in resolved.order_by("-closed_at", "state")[:HISTORY]]
-
-
-def _group(group: Any, example: DeadLetter) -> Group:
-    return _make_group(
-        example, count=group.count, open=group.open, first_at=group.first_at, last_at=group.last_at
-    )
-
-
-def _make_group(example: DeadLetter, **figures: Any) -> Group:
-    return Group(
-        fingerprint=example.fingerprint,
-        role=example.agent_role,
-        why=REASONS[BurialReason(example.reason)],
-        code=str(example.error.get("code") or ""),
-        message=str(example.error.get("message") or ""),
-        **figures,
-    )
