@@ -14,8 +14,11 @@ from uuid import UUID
 from django import forms
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
+from rest_framework import serializers
 
-from activities.models.alert import AlertKind, ChannelKind, Digest, Weekday
+from activities.api.alerts import ChangedChannelSerializer, NewChannelSerializer
+from activities.api.webhooks import WebhookBodySerializer
+from agents.api.budgets import BudgetBodySerializer
 from console.internal_api import ApiForm, JsonField, Reply, WordsField
 from console.page import (
     ACTING,
@@ -32,9 +35,10 @@ from console.usage import BudgetLine, budgets_of
 from tenants import clock
 from tenants import members as tenant_members
 from tenants import tokens as tenant_tokens
+from tenants.api.channels import ChannelBodySerializer
+from tenants.api.serializers import StrictSerializer
 from tenants.context import tenant_scope
-from tenants.models import BudgetPeriod, BudgetUnit, Membership, Role
-from tenants.models.events import KINDS
+from tenants.models import Membership, Role
 from tenants.tokens import InvalidScope
 
 MOST_LISTED = 200
@@ -158,9 +162,7 @@ def _version(request: HttpRequest) -> int | None:
     return number_in(request.POST.get("version", ""))
 
 
-# Forms of budgets, channels and webhooks. The API validates them.
-
-CHECKBOXES = forms.CheckboxSelectMultiple
+# Forms of budgets, channels and webhooks, derived from the bodies that the API accepts and validates.
 
 
 class SettingsForm(ApiForm):
@@ -177,126 +179,52 @@ class SettingsForm(ApiForm):
         return {**{name: str(value) for name, value in fixed.items()}, **super().body()}
 
 
-class ChangedBudget(SettingsForm):
-    """The changeable members of a budget. Its scope cannot be changed."""
-
-    kept = ("agent_role", "deliverable", "activity", "unit", "period")
-
-    name = forms.CharField(max_length=200)
-    cap = forms.CharField(max_length=40, help_text="In the chosen unit. With 0 no work starts.")
-    warning_share = forms.CharField(
-        label="Warning threshold",
-        required=False,
-        max_length=8,
-        initial="0.8",
-        help_text="0.8 sends an alert when 80% is spent.",
-    )
-    estimate = forms.CharField(
-        label="Reserved for each run",
-        required=False,
-        max_length=40,
-        help_text="Leave empty to use the cost of recent runs.",
-    )
-
-
-class NewBudget(ChangedBudget):
-    """A new budget with its scope."""
-
-    agent_role = forms.CharField(
-        label="Role", required=False, max_length=63, help_text="Leave empty for all roles."
-    )
-    unit = forms.ChoiceField(choices=BudgetUnit.choices, initial=BudgetUnit.DOLLARS)
-    period = forms.ChoiceField(choices=BudgetPeriod.choices, initial=BudgetPeriod.MONTH)
-    field_order = ("name", "agent_role", "unit", "period", "cap", "warning_share", "estimate")
-
-
-class ChannelForm(SettingsForm):
-    """A connection of the tenant to an external service."""
-
-    kind = forms.CharField(max_length=63, help_text="For example google-ads.")
-    name = forms.CharField(max_length=200)
-    expires_at = forms.CharField(
-        label="Expires at", required=False, max_length=40, help_text="For example 2027-05-01T09:30:00Z."
-    )
-    details = JsonField(required=False, help_text="Data for agents, such as account numbers. No secrets.")
-
-
-class ChangedNotification(SettingsForm):
-    """A notification channel. An empty target keeps the present one."""
-
-    name = forms.CharField(max_length=100)
-    target = forms.CharField(
-        required=False,
-        max_length=2_000,
-        help_text="A URL for slack and webhook, addresses separated by commas for email. Leave empty to keep the present one.",
-    )
-    kinds = forms.MultipleChoiceField(
-        label="Alerts (choose none for all)", required=False, choices=AlertKind.choices, widget=CHECKBOXES
-    )
-    digest = forms.ChoiceField(
-        required=False,
-        choices=Digest.choices,
-        initial=Digest.OFF,
-        help_text="For email: a summary each day or each week.",
-    )
-    digest_hour = forms.IntegerField(
-        required=False,
-        min_value=0,
-        max_value=23,
-        help_text="In the tenant's time zone. If empty, the platform's default: usually 7 for daily digests, 9 for weekly ones.",
-    )
-    digest_day = forms.ChoiceField(
-        required=False,
-        choices=[("", "Default: Monday"), *Weekday.choices],
-        help_text="Only for weekly digests.",
-    )
-    digest_roles = WordsField(
-        label="Human roles of the digest",
-        required=False,
-        max_length=2_000,
-        help_text="The roles whose open items it lists. Leave empty for all.",
-    )
-    enabled = forms.BooleanField(label="Enabled", required=False, initial=True)
+class ChannelOfNotifications(SettingsForm):
+    """The API masks the target in its answers, so it must not be sent back."""
 
     def __init__(self, data: Any = None, *, present: Mapping[str, Any] | None = None) -> None:
-        # The API masks the target in its answers, so it must not be sent back.
-        super().__init__(
-            data, present={name: value for name, value in (present or {}).items() if name != "target"}
-        )
+        shown = {name: value for name, value in (present or {}).items() if name != "target"}
+        super().__init__(data, present=shown)
 
 
-class NewNotification(ChangedNotification):
-    """A new notification channel."""
-
-    kind = forms.ChoiceField(choices=ChannelKind.choices, initial=ChannelKind.EMAIL)
-    target = forms.CharField(
-        max_length=2_000, help_text="A URL for slack and webhook, addresses separated by commas for email."
-    )
-    field_order = (
-        "kind",
-        "name",
-        "target",
-        "kinds",
-        "digest",
-        "digest_hour",
-        "digest_day",
-        "digest_roles",
-        "enabled",
-    )
+def form_of(
+    body: type[StrictSerializer],
+    *,
+    base: type[SettingsForm] = SettingsForm,
+    without: tuple[str, ...] = (),
+    kept: tuple[str, ...] = (),
+    initial: Mapping[str, str] | None = None,
+    **help_texts: str,
+) -> type[SettingsForm]:
+    """Return the form of a body. `help_texts` replace those of the API."""
+    fields = {
+        name: _field_of(member, help_texts.get(name, str(member.help_text or "")), (initial or {}).get(name))
+        for name, member in body().fields.items()
+        if name not in (*without, *kept)
+    }
+    return type(body.__name__.replace("Serializer", "Form"), (base,), {**fields, "kept": kept})
 
 
-class WebhookForm(SettingsForm):
-    """A webhook."""
+def _field_of(member: Any, help_text: str, initial: str | None) -> forms.Field:
+    options: dict[str, Any] = {"required": member.required, "help_text": help_text, "initial": initial}
+    if isinstance(member, serializers.BooleanField):
+        return forms.BooleanField(**options | {"required": False, "initial": True})
+    if isinstance(member, serializers.IntegerField):
+        return forms.IntegerField(min_value=member.min_value, max_value=member.max_value, **options)
+    if isinstance(member, serializers.DictField):
+        return JsonField(**options)
+    if isinstance(member, serializers.ChoiceField):
+        empty = [] if member.required else [("", "\u2013")]
+        return forms.ChoiceField(choices=[*empty, *_choices(member)], **options)
+    if isinstance(member, serializers.ListField) and isinstance(member.child, serializers.ChoiceField):
+        boxes = forms.CheckboxSelectMultiple
+        return forms.MultipleChoiceField(choices=_choices(member.child), widget=boxes, **options)
+    kind = WordsField if isinstance(member, serializers.ListField) else forms.CharField
+    return kind(max_length=2_000, **options)
 
-    url = forms.CharField(label="Address", max_length=2_000)
-    description = forms.CharField(required=False, max_length=200)
-    kinds = forms.MultipleChoiceField(
-        label="Events (choose none for all)",
-        required=False,
-        choices=[(kind, kind) for kind in KINDS],
-        widget=CHECKBOXES,
-    )
-    enabled = forms.BooleanField(label="Enabled", required=False, initial=True)
+
+def _choices(member: Any) -> list[tuple[str, str]]:
+    return [(value, value.replace("_", " ")) for value in member.choices]
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +253,10 @@ class Collection:
     has_log: bool = False
 
 
+CAP = "In the chosen unit. With 0 nothing starts."
+TARGET = "A URL for slack and webhook, addresses separated by commas for email."
+CHANNEL = form_of(ChannelBodySerializer, expires_at="For example 2027-05-01T09:30:00Z.")
+WEBHOOK = form_of(WebhookBodySerializer)
 #: By the name of the collection in the API's addresses.
 COLLECTIONS: Mapping[str, Collection] = {
     "budgets": Collection(
@@ -332,13 +264,15 @@ COLLECTIONS: Mapping[str, Collection] = {
         "Limits of what runs may consume. Changes take effect within two seconds. A new budget also counts the past usage of its period.",
         (("Name", "name"), ("Role", "agent_role"), ("Unit", "unit"), ("Period", "period"), ("Cap", "cap"), ("Spent", "spent"),
          ("Reserved", "reserved")),
-        NewBudget, ChangedBudget,
+        form_of(BudgetBodySerializer, without=("deliverable", "activity"), initial={"unit": "dollars", "period": "month"},
+                agent_role="Leave empty for all roles.", cap=CAP),
+        form_of(BudgetBodySerializer, kept=("agent_role", "deliverable", "activity", "unit", "period"), cap=CAP),
         removal="The limit ends, and work that waits for it continues. The ledger keeps the spending.",
     ),
     "channels": Collection(
         "Channels", "channel", "Connections to external services that agents need, and whether they still work.",
         (("Name", "name"), ("Kind", "kind"), ("Status", "status"), ("Expires", "expires_at")),
-        ChannelForm, ChannelForm,
+        CHANNEL, CHANNEL,
         (Action("expire", "Mark as expired", "Marked as expired", ask="Mark it as expired and raise an alert?"),
          Action("disable", "Disable", "Disabled"), Action("reactivate", "Reactivate", "Reactivated", "good")),
         removal="Agents no longer see it.",
@@ -346,7 +280,8 @@ COLLECTIONS: Mapping[str, Collection] = {
     "notification-channels": Collection(
         "Notifications", "notification channel", "Where alerts are sent. A target cannot be displayed again.",
         (("Name", "name"), ("Kind", "kind"), ("Target", "target"), ("Alerts", "kinds"), ("Enabled", "enabled")),
-        NewNotification, ChangedNotification,
+        form_of(NewChannelSerializer, base=ChannelOfNotifications, target=TARGET),
+        form_of(ChangedChannelSerializer, base=ChannelOfNotifications, target=f"{TARGET} Leave empty to keep the present one."),
         (Action("test", "Send a test", "A test is being sent"),
          Action("renew-secret", "Renew secret", "The secret was renewed",
                 ask="Renew the secret? Messages are signed with both until the next renewal.")),
@@ -356,7 +291,7 @@ COLLECTIONS: Mapping[str, Collection] = {
         "Webhooks", "webhook", "Where events are sent. A secret is displayed only once, when it is created.",
         (("Address", "url"), ("Description", "description"), ("Events", "kinds"), ("Enabled", "enabled"),
          ("Disabled because", "off_reason"), ("Failing since", "failing_since")),
-        WebhookForm, WebhookForm,
+        WEBHOOK, WEBHOOK,
         (Action("test", "Send a test", "A test is being sent"),
          Action("rotate", "Rotate secret", "The secret was rotated", ask="Rotate the secret? The old one also signs for 24 hours.")),
         removal="Pending events are not sent, and the log of deliveries is deleted.",
@@ -365,25 +300,14 @@ COLLECTIONS: Mapping[str, Collection] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Tab:
-    """A tab. `name` is the name of its URL, `key` the URL's argument or empty."""
-
-    words: str
-    name: str
-    key: str
-    is_here: bool
-
-
-def tabs(here: str) -> list[Tab]:
-    """Return all tabs. `here` is the current one."""
+def tabs(here: str) -> list[tuple[str, str, str, bool]]:
+    """Return all tabs: the label, the name of the URL, its argument or an empty text, and whether it is the current one."""
     own = [
-        Tab("Members", "settings", "", here == "members"),
-        Tab("Tokens", "settings_tokens", "", here == "tokens"),
+        ("Members", "settings", "", here == "members"),
+        ("Tokens", "settings_tokens", "", here == "tokens"),
     ]
-    return own + [
-        Tab(each.words, "settings_collection", key, here == key) for key, each in COLLECTIONS.items()
-    ]
+    listed = COLLECTIONS.items()
+    return own + [(each.words, "settings_collection", key, here == key) for key, each in listed]
 
 
 # The members of a tenant.

@@ -24,6 +24,7 @@ from rich.text import Text
 
 from activities import queue_stats
 from activities.models import Activity
+from pipelines.definition import DefinitionError
 from pipelines.models import PipelineRun
 from tenants import registration, wire_json
 from tenants.audit import one_line
@@ -58,7 +59,7 @@ class TerminalCommand(BaseCommand, ABC):
     def handle(self, *args: Any, json: bool, **options: Any) -> None:
         try:
             result = self.query(**options)
-        except Refusal as error:
+        except (Refusal, DefinitionError) as error:
             raise CommandError(str(error)) from error
         if json:
             text = wire_json.dumps_stored(result, default=str, option=orjson.OPT_INDENT_2).decode()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import count
 
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -21,136 +22,99 @@ _STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_4
 MOST_TICKS = 7
 
 
-def draw_chart(timeline: Sequence[Segment], marks: Sequence[tuple[datetime, str]] = ()) -> SafeString:
-    """Return the SVG, empty without segments. `marks` are times with labels: wakes and tool calls."""
-    if not timeline:
-        return SafeString("")
-    begins = timeline[0].begins
-    length = _length(timeline, begins)
-    height = TOP + LANE * len(LANES) + 26
-
-    def x(moment: datetime) -> float:
-        return _x(moment, begins, length, LEFT)
-
-    rows = ((LEFT - 10, _top(lane) + BAR / 2 + 4, words) for lane, words in LANES)
-    return format_html(
-        '<svg class="gantt" viewBox="0 0 {} {}" role="img" aria-label="Time breakdown">{}{}{}{}</svg>',
-        WIDTH,
-        height,
-        format_html_join("", '<text class="lane" x="{}" y="{}">{}</text>', rows),
-        _clock(begins, length, height),
-        format_html_join(
-            "", "{}", ((_bar(each, x(each.begins), x(each.ends), _top(each.lane)),) for each in timeline)
-        ),
-        format_html_join("", "{}", ((_mark(x(at), words),) for at, words in marks)),
-    )
-
-
 ROW_LEFT = 190  # of the chart of a run, whose rows have names
 LONGEST_NAME = 26  # characters
 
 
 @dataclass(frozen=True, slots=True)
 class ChartRow:
-    """One step of a run: its name, the address of its activity if it has one, and its segments."""
+    """One row: its name, the address that it links to, if any, and its segments."""
 
     name: str
     href: str
     segments: Sequence[Segment]
 
 
-def draw_rows_chart(rows: Sequence[ChartRow], begins: datetime) -> SafeString:
-    """Return the SVG with a lane for each row that has segments; empty if none has."""
-    started = [row for row in rows if row.segments]
-    if not started:
+def draw_chart(timeline: Sequence[Segment], marks: Sequence[tuple[datetime, str]] = ()) -> SafeString:
+    """Return the SVG, empty without segments. `marks` are times with labels: wakes and tool calls."""
+    if not timeline:
         return SafeString("")
-    length = _length([each for row in started for each in row.segments], begins)
-    height = TOP + LANE * len(started) + 26
-    lines = (
-        (_row_name(row, TOP + LANE * number), _row_bars(row, TOP + LANE * number, begins, length))
-        for number, row in enumerate(started)
+    rows = [ChartRow(words, "", [each for each in timeline if each.lane == lane]) for lane, words in LANES]
+    return _draw(rows, timeline[0].begins, 'role="img" aria-label="Time breakdown"', LEFT, marks=marks)
+
+
+def draw_rows_chart(rows: Sequence[ChartRow], begins: datetime) -> SafeString:
+    """Return the SVG with a row for each step of a run that has segments; empty if none has."""
+    started = [row for row in rows if row.segments]
+    label = 'role="group" aria-label="Time breakdown by step"'
+    return _draw(started, begins, label, ROW_LEFT, by_lane=True) if started else SafeString("")
+
+
+def _draw(
+    rows: Sequence[ChartRow],
+    begins: datetime,
+    label: str,
+    left: int,
+    *,
+    marks: Sequence[tuple[datetime, str]] = (),
+    by_lane: bool = False,
+) -> SafeString:
+    """Return the SVG. `by_lane` colours bars by their lane, in a chart whose rows are not lanes, instead of by their tone."""
+    ends = max(each.ends for row in rows for each in row.segments)
+    length = max((ends - begins).total_seconds(), 0.001)
+    height = TOP + LANE * len(rows) + 26
+
+    def x(moment: datetime) -> float:
+        share = (moment - begins).total_seconds() / length
+        return round(left + (WIDTH - left - RIGHT) * min(max(share, 0), 1), 1)
+
+    def bar(segment: Segment, top: int) -> SafeString:
+        words = f"{segment.words}, {in_words(segment.duration.total_seconds())}"
+        return format_html(
+            '<g class="{}{}"><rect class="stretch" x="{}" y="{}" width="{}" height="{}" rx="4"><title>{}</title></rect></g>',
+            f"of-{segment.lane}" if by_lane else segment.tone,
+            " goes-on" if segment.goes_on else "",
+            x(segment.begins),
+            top + (LANE - BAR) / 2,
+            max(round(x(segment.ends) - x(segment.begins), 1), LEAST),
+            BAR,
+            f"{words}. {segment.why}" if segment.why else words,
+        )
+
+    drawn = (
+        (_row_name(row, left, top), format_html_join("", "{}", ((bar(each, top),) for each in row.segments)))
+        for top, row in zip(count(TOP, LANE), rows, strict=False)
     )
+    mark = '<circle class="mark" cx="{}" cy="{}" r="3.5"><title>{}</title></circle>'
     return format_html(
-        '<svg class="gantt" viewBox="0 0 {} {}" role="group" aria-label="Time breakdown by step">{}{}</svg>',
+        '<svg class="gantt" viewBox="0 0 {} {}" {}>{}{}{}</svg>',
         WIDTH,
         height,
-        _clock(begins, length, height, ROW_LEFT),
-        format_html_join("", "<g>{}{}</g>", lines),
+        SafeString(label),
+        _clock(begins, length, height, left),
+        format_html_join("", "<g>{}{}</g>", drawn),
+        format_html_join("", mark, ((x(at), TOP + LANE * len(rows) + 3, words) for at, words in marks)),
     )
 
 
-def _row_name(row: ChartRow, top: int) -> SafeString:
+def _row_name(row: ChartRow, left: int, top: int) -> SafeString:
     short = row.name if len(row.name) <= LONGEST_NAME else f"{row.name[: LONGEST_NAME - 1]}…"
     y = top + LANE / 2 + 4
     text = format_html(
-        '<text class="lane" x="{}" y="{}">{}<title>{}</title></text>', ROW_LEFT - 10, y, short, row.name
+        '<text class="lane" x="{}" y="{}">{}<title>{}</title></text>', left - 10, y, short, row.name
     )
     return format_html('<a href="{}">{}</a>', row.href, text) if row.href else text
 
 
-def _row_bars(row: ChartRow, top: int, begins: datetime, length: float) -> SafeString:
-    def x(moment: datetime) -> float:
-        return _x(moment, begins, length, ROW_LEFT)
-
-    bars = (
-        (_bar(each, x(each.begins), x(each.ends), top + (LANE - BAR) / 2, in_lane=True),)
-        for each in row.segments
-    )
-    return format_html_join("", "{}", bars)
-
-
-def _length(timeline: Iterable[Segment], begins: datetime) -> float:
-    return max((max(each.ends for each in timeline) - begins).total_seconds(), 0.001)
-
-
-def _x(moment: datetime, begins: datetime, length: float, left: int) -> float:
-    share = (moment - begins).total_seconds() / length
-    return round(left + (WIDTH - left - RIGHT) * min(max(share, 0), 1), 1)
-
-
-def _top(lane: str) -> float:
-    return TOP + LANE * [name for name, _ in LANES].index(lane) + (LANE - BAR) / 2
-
-
-def _bar(segment: Segment, left: float, right: float, top: float, *, in_lane: bool = False) -> SafeString:
-    """Return the bar of a segment. `in_lane` colours it by lane, in a chart whose rows are not lanes."""
-    words = f"{segment.words}, {in_words(segment.duration.total_seconds())}"
-    return format_html(
-        '<g class="{}{}"><rect class="stretch" x="{}" y="{}" width="{}" height="{}" rx="4"><title>{}</title></rect></g>',
-        f"of-{segment.lane}" if in_lane else segment.tone,
-        " goes-on" if segment.goes_on else "",
-        left,
-        top,
-        max(round(right - left, 1), LEAST),
-        BAR,
-        f"{words}. {segment.why}" if segment.why else words,
-    )
-
-
-def _mark(x: float, words: str) -> SafeString:
-    return format_html(
-        '<circle class="mark" cx="{}" cy="{}" r="3.5"><title>{}</title></circle>',
-        x,
-        TOP + LANE * len(LANES) + 3,
-        words,
-    )
-
-
-def _clock(begins: datetime, length: float, height: int, left: int = LEFT) -> SafeString:
+def _clock(begins: datetime, length: float, height: int, left: int) -> SafeString:
     """Return the time axis, with ticks at round times since the beginning."""
     step = next((each for each in _STEPS if length / each <= MOST_TICKS), length / MOST_TICKS)
-    ticks = (
-        (
-            round(left + (WIDTH - left - RIGHT) * (step * number) / length, 1),
-            height,
-            step * number,
-            begins + timedelta(seconds=step * number),
-        )
-        for number in range(int(length / step) + 1)
-    )
-    rows = (
-        (x, TOP, x, bottom - 18, x, bottom - 4, _label(passed, at, step)) for x, bottom, passed, at in ticks
-    )
+    rows = []
+    for number in range(int(length / step) + 1):
+        passed = step * number
+        x = round(left + (WIDTH - left - RIGHT) * passed / length, 1)
+        at = begins + timedelta(seconds=passed)
+        rows.append((x, TOP, x, height - 18, x, height - 4, _label(passed, at, step)))
     line = '<line class="tick" x1="{}" y1="{}" x2="{}" y2="{}"/><text class="hour" x="{}" y="{}">{}</text>'
     return format_html_join("", line, rows)
 
@@ -223,16 +187,7 @@ def _join_segments(timeline: list[Segment], segment: Segment) -> list[Segment]:
     last = timeline[-1] if timeline else None
     if last is None or (last.lane, last.tone) != (segment.lane, segment.tone) or segment.lane != "agent":
         return [*timeline, segment]
-    joined = Segment(
-        segment.lane,
-        segment.tone,
-        last.begins,
-        segment.ends,
-        segment.words,
-        last.why or segment.why,
-        segment.goes_on,
-    )
-    return [*timeline[:-1], joined]
+    return [*timeline[:-1], replace(segment, begins=last.begins, why=last.why or segment.why)]
 
 
 def _why(step: Moment) -> str:

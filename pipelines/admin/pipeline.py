@@ -182,6 +182,7 @@ RESTORE = Action(
     "Restored",
     "This saves the definition again, as a new version. Running runs keep their version.",
     title="Restore this version",
+    refusals=(DefinitionError,),
     icon="history",
     offered=lambda version: version.number != version.pipeline.latest,
     do=lambda request, version, notes: _restore(version, actor=actor_of(request)),

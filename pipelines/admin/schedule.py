@@ -250,6 +250,7 @@ RUN = Action(
     "Started",
     "This runs each schedule once now, even if it is disabled. Its times do not change.",
     title="Run now",
+    refusals=(InvalidSchedule,),
     icon="play_arrow",
     permission="change",
     do=lambda request, row, notes: system_jobs.run_now(row.tenant_id, row.pk, actor=actor_of(request)),

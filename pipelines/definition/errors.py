@@ -11,8 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from json import dumps
-
-from tenants.exceptions import Refusal
+from typing import ClassVar
 
 PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 MOST_IN_TEXT = 10  # errors in the exception's text; `errors` holds all of them
@@ -41,11 +40,11 @@ class InputError:
 MOST_COMPARED = 1_000  # words that are compared in all guesses about one definition
 
 
-class DefinitionError(Refusal):
+class DefinitionError(Exception):
     """The pipeline's definition is invalid. `errors` lists everything that is wrong with it."""
 
-    code = "invalid_definition"
-    status = 400
+    code: ClassVar[str] = "invalid_definition"
+    status: ClassVar[int] = 400  # of the HTTP response
 
     def __init__(self, errors: Iterable[InputError]) -> None:
         self.errors = list(errors)

@@ -32,7 +32,8 @@ NAMED = 20  # rows that a message names one by one
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """An action on rows: in the list, and as a button on each row's page. A `Refusal` skips a row, with its text as the reason."""
+    """An action on rows: in the list, and as a button on each row's page. A `Refusal`, or another error of `refusals`, skips a row, with
+    its text as the reason."""
 
     path: str  # of the page behind the button; the actions of the list and of the button are named after it
     done: str
@@ -53,6 +54,7 @@ class Action:
     icon: str | None = None
     variant: ActionVariant = ActionVariant.DEFAULT
     permission: str = "view"
+    refusals: tuple[type[Exception], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.title:
@@ -153,7 +155,7 @@ class ActionsAdmin(UndeletableAdmin):
             return False
         try:
             do(row)
-        except Refusal as refusal:
+        except (Refusal, *action.refusals) as refusal:
             messages.warning(request, f"Skipped {row}: {refusal}")
             return False
         except DatabaseError as error:

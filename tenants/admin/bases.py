@@ -34,7 +34,6 @@ from unfold.widgets import UnfoldAdminTextareaWidget
 from tenants import admin_scope, audit, strict_json
 from tenants.admin.permissions import PlatformOnly, ScopedPermissions, is_owned, tenant_of
 from tenants.audit import one_line, redact
-from tenants.exceptions import Refusal
 from tenants.models import Tenant
 
 # Every change in the admin is recorded in the audit trail, where Django's admin writes its history: once per row, in the same transaction.
@@ -199,7 +198,7 @@ class PlatformAdmin(Audited, ScopedPermissions, ModelAdmin):
     # Whether another transaction saves the row, which a lock of the row here would block.
     saves_elsewhere = False
     # What is saved may be refused although its form was valid, because of another change meanwhile.
-    refused_late: tuple[type[Refusal], ...] = ()
+    refused_late: tuple[type[Exception], ...] = ()
 
     list_fullwidth = True
     list_per_page = 50
