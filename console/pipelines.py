@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from http import HTTPStatus
@@ -35,7 +35,8 @@ from pipelines.admin.pipeline import as_yaml
 from pipelines.conditions import RESERVED
 from pipelines.definition import DefinitionError
 from pipelines.definition.errors import at
-from pipelines.models import Pipeline, PipelineRun, PipelineVersion, Schedule
+from pipelines.diagram import StepPicture
+from pipelines.models import Pipeline, PipelineVersion, Schedule
 from pipelines.models.pipeline import KEY_PATTERN
 from pipelines.subjects import subject_of
 from tenants import pausing
@@ -43,14 +44,32 @@ from tenants.context import tenant_scope
 from tenants.models import PauseKind, Role
 from tenants.plain_names import LONGEST_NAME
 
+MOST_LISTED = 200
+NEWEST_RUNS = 300  # of the tenant, among which the last one of each pipeline is searched
+MOST_RUNS = 10
+MOST_SCHEDULES = 10
 CHANGED = "The pipeline has changed since you loaded the page. Check the parameters, then start the run."
 
 
 @page("pipelines")
 def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    """The pipelines, each with its last run."""
-    found = listing(visit.tenant_id, text_in(request.GET, "search"))
-    return visit.render("console/pipelines/every.html", {"listing": found})
+    """The pipelines by name, each with its last run, if that is among the newest of the tenant."""
+    search = text_in(request.GET, "search")
+    with tenant_scope(visit.tenant_id):
+        rows = _with_pauses(visit.tenant_id)
+        if search:
+            rows = rows.filter(
+                Q(name__icontains=search) | Q(key__icontains=search) | Q(description__icontains=search)
+            )
+        found = list(rows.order_by("name", "key")[: MOST_LISTED + 1])
+        newest = selectors.runs(visit.tenant_id).order_by("-started_at", "-pk")[:NEWEST_RUNS]
+        last = {run.version.pipeline_id: run for run in reversed(newest)} if found else {}
+    context = {
+        "rows": [(pipeline, last.get(pipeline.pk)) for pipeline in found[:MOST_LISTED]],
+        "has_more": len(found) > MOST_LISTED,
+        "search": search,
+    }
+    return visit.render("console/pipelines/every.html", context)
 
 
 def _act(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
@@ -71,10 +90,44 @@ def _act(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
 
 @page("pipelines", act=_act)
 def one(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
-    """One pipeline. A POST pauses it, resumes it, or restores one of its versions."""
-    details = find_pipeline(visit.tenant_id, key, number_in(request.GET.get("version", "")))
-    context = {"one": details, "pipeline": details.pipeline}
+    """One pipeline, with its latest version or the requested one. A POST pauses it, resumes it, or restores one of its versions."""
+    tenant_id, number = visit.tenant_id, number_in(request.GET.get("version", ""))
+    with tenant_scope(tenant_id):
+        pipeline, version = find_version(tenant_id, key, number)
+        known = selectors.versions_of(tenant_id, pipeline)
+        runs = selectors.runs(tenant_id).filter(version__in=[each.pk for each in known])
+        schedules = Schedule.objects.for_tenant(tenant_id).filter(pipeline_id=pipeline.pk)
+        context = {
+            "pipeline": pipeline,
+            "version": version,
+            "steps": [_describe_step(each) for each in version.definition["steps"]],
+            "picture": draw_version(version.pk, title=pipeline.name),
+            "text": as_yaml(version.definition),
+            "versions": known,
+            "runs": [
+                (run, subject_of(run.name, run.params) or "without a subject")
+                for run in runs.order_by("-started_at", "-pk")[:MOST_RUNS]
+            ],
+            "schedules": list(schedules.order_by("name", "pk")[:MOST_SCHEDULES]),
+        }
     return visit.render("console/pipelines/one.html", context)
+
+
+def _describe_step(step: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a step of a definition with remarks about the properties that have no column of their own."""
+    remarks = [
+        ("requires approval", step.get("requires_approval")),
+        ("approval gate", step.get("is_approval_gate")),
+        ("done by a person", step.get("human_role") and not step.get("is_approval_gate")),
+        (f"only if {step.get('when')}", step.get("when")),
+        (f"for each of {step.get('for_each')}", step.get("for_each")),
+    ]
+    return {
+        "name": step.get("name") or step["id"],
+        "who": step.get("agent_role") or step.get("human_role") or "",
+        "needs": step.get("depends_on") or (),
+        "remarks": [words for words, holds in remarks if holds],
+    }
 
 
 @page("pipelines", (*LOOKING, *ACTING), least=Role.OPERATOR)
@@ -325,121 +378,7 @@ class StartForm(ApiForm):
         super().blame(replace(reply, errors=errors))
 
 
-# The list of pipelines, and the page of one with its versions, runs and schedules.
-
-MOST_LISTED = 200
-NEWEST_RUNS = 300  # of the tenant, among which the last one of each pipeline is searched
-MOST_RUNS = 10
-MOST_SCHEDULES = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One pipeline of the list. `last` is None if none of its runs is among the tenant's newest."""
-
-    pipeline: Any
-    last: PipelineRun | None
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    rows: Sequence[Row]
-    has_more: bool
-    search: str
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step of the definition."""
-
-    definition: Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        return str(self.definition.get("name") or self.definition["id"])
-
-    @property
-    def who(self) -> str:
-        return str(self.definition.get("agent_role") or self.definition.get("human_role") or "")
-
-    @property
-    def needs(self) -> Sequence[str]:
-        return self.definition.get("depends_on") or ()
-
-    @property
-    def remarks(self) -> Sequence[str]:
-        """The properties of the step that have no column of their own."""
-        step = self.definition
-        remarks = [
-            ("requires approval", step.get("requires_approval")),
-            ("approval gate", step.get("is_approval_gate")),
-            ("done by a person", step.get("human_role") and not step.get("is_approval_gate")),
-            (f"only if {step.get('when')}", step.get("when")),
-            (f"for each of {step.get('for_each')}", step.get("for_each")),
-        ]
-        return [words for words, holds in remarks if holds]
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """A run with its subject."""
-
-    run: PipelineRun
-    about: str
-
-
-@dataclass(frozen=True, slots=True)
-class One:
-    """The page of one pipeline. `version` is the displayed one."""
-
-    pipeline: Any
-    version: PipelineVersion
-    steps: Sequence[Step]
-    picture: SafeString
-    text: str
-    versions: Sequence[PipelineVersion]
-    runs: Sequence[Subject]
-    schedules: Sequence[Schedule]
-
-    @property
-    def is_newest(self) -> bool:
-        return bool(self.version.number == self.pipeline.latest)
-
-
-def listing(tenant_id: UUID, search: str = "") -> Listing:
-    """Return the pipelines, ordered by name."""
-    with tenant_scope(tenant_id):
-        rows = _with_pauses(tenant_id)
-        if search:
-            rows = rows.filter(
-                Q(name__icontains=search) | Q(key__icontains=search) | Q(description__icontains=search)
-            )
-        page = list(rows.order_by("name", "key")[: MOST_LISTED + 1])
-        last = _last_runs(tenant_id) if page else {}
-    listed = [Row(pipeline, last.get(pipeline.pk)) for pipeline in page[:MOST_LISTED]]
-    return Listing(listed, len(page) > MOST_LISTED, search)
-
-
-def find_pipeline(tenant_id: UUID, key: str, number: int | None = None) -> One:
-    """Return the page of a pipeline, with its latest version or the one with this number. Raises `Http404`."""
-    with tenant_scope(tenant_id):
-        pipeline, version = find_version(tenant_id, key, number)
-        known = selectors.versions_of(tenant_id, pipeline)
-        runs = selectors.runs(tenant_id).filter(version__in=[each.pk for each in known])
-        newest = list(runs.order_by("-started_at", "-pk")[:MOST_RUNS])
-        schedules = Schedule.objects.for_tenant(tenant_id).filter(pipeline_id=pipeline.pk)
-        starting = list(schedules.order_by("name", "pk")[:MOST_SCHEDULES])
-        picture = _draw_version(version, pipeline.name)
-    return One(
-        pipeline=pipeline,
-        version=version,
-        steps=[Step(each) for each in version.definition["steps"]],
-        picture=picture,
-        text=as_yaml(version.definition),
-        versions=known,
-        runs=[Subject(run, subject_of(run.name, run.params) or "without a subject") for run in newest],
-        schedules=starting,
-    )
+# Pipelines with their versions.
 
 
 def find_version(tenant_id: UUID, key: str, number: int | None = None) -> tuple[Any, PipelineVersion]:
@@ -454,15 +393,13 @@ def _with_pauses(tenant_id: UUID) -> Any:
     return pausing.with_pauses(Pipeline.objects.for_tenant(tenant_id), PauseKind.PIPELINE)
 
 
-def _last_runs(tenant_id: UUID) -> dict[UUID, PipelineRun]:
-    newest = selectors.runs(tenant_id).order_by("-started_at", "-pk")[:NEWEST_RUNS]
-    return {run.version.pipeline_id: run for run in reversed(newest)}
-
-
-def _draw_version(version: PipelineVersion, title: str) -> SafeString:
+def draw_version(
+    version_id: UUID, states: Mapping[str, StepPicture] | None = None, **options: Any
+) -> SafeString:
+    """Draw a version, or with the states of its steps, a run."""
     try:
-        definition = versions.compile_version(version.pk).definition
+        definition = versions.compile_version(version_id).definition
     except DefinitionError:
         return SafeString("")  # an old version in a format that is no longer supported; its steps are listed
-    svg = diagram.draw(definition, None, title=title, styled=False, widest=PAGE_WIDTH)
+    svg = diagram.draw(definition, states, styled=False, widest=PAGE_WIDTH, **options)
     return mark_safe(svg)  # noqa: S308  # `draw` escapes every text and checks every link

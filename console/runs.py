@@ -16,7 +16,7 @@ from django.contrib import messages
 from django.db.models import Count, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
-from django.utils.safestring import SafeString, mark_safe
+from django.utils.safestring import SafeString
 
 from activities import outputs
 from activities import selectors as activity_selectors
@@ -28,9 +28,9 @@ from console.activities import chart
 from console.activities.chart import ChartRow
 from console.activities.detail import Entry, entry_of
 from console.labels import tone_of
-from console.page import PAGE_WIDTH, Cursor, PageContext, Refused, id_or_404, page, page_of
-from pipelines import diagram, selectors, versions
-from pipelines.definition import DefinitionError
+from console.page import Cursor, PageContext, Refused, id_or_404, page, page_of
+from console.pipelines import draw_version
+from pipelines import selectors
 from pipelines.diagram import Counts, StepPicture
 from pipelines.models import Pipeline, PipelineRun, StepRun
 from pipelines.models.run import RunState, StepReason, StepState
@@ -406,19 +406,9 @@ def _step(step: StepRow, activity: Any) -> Step:
 
 
 def _draw_run(run: PipelineRun, steps: Sequence[Step], tenant: str) -> SafeString:
-    try:
-        definition = versions.compile_version(run.version_id).definition
-    except DefinitionError:
-        return SafeString("")  # an old version in a format that is no longer supported; its steps are listed
-    svg = diagram.draw(
-        definition,
-        {step.row.run.step: _picture_of(step, tenant) for step in steps},
-        title=f"{definition.name}: {run.status}",
-        counts=_counts(steps),
-        styled=False,
-        widest=PAGE_WIDTH,
-    )
-    return mark_safe(svg)  # noqa: S308  # `draw` escapes every text and checks every link
+    states = {step.row.run.step: _picture_of(step, tenant) for step in steps}
+    title = f"{run.version.pipeline.name}: {run.status}"
+    return draw_version(run.version_id, states, title=title, counts=_counts(steps))
 
 
 def _picture_of(step: Step, tenant: str) -> StepPicture:
