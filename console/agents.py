@@ -18,6 +18,7 @@ from activities.states import RunStatus
 from agents import configuration, deployments
 from agents.governor import overview
 from agents.governor.overview import ProviderRow
+from agents.governor.providers import Provider
 from agents.models import CALLED_BY_URL, Agent, AgentConfig, AgentVersionDeployment
 from console.page import NOT_OFFERED, PageContext, Refused, id_or_404, number_in, page
 from tenants import clock
@@ -36,9 +37,14 @@ ACTIONS = {
 @page("agents")
 def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """All roles, with the figures of their recent runs."""
-    listed = agents(visit.tenant_id)
-    context = {"agents": listed.rows, "since": listed.since}
-    return visit.render("console/agents/every.html", context)
+    with tenant_scope(visit.tenant_id):
+        registered = list(Agent.objects.order_by("role"))
+        runs = recent_runs(visit.tenant_id)
+        serving = {each.agent_id: each for each in deployments.serving([agent.role for agent in registered])}
+        settings = _read_settings(visit.tenant_id, registered)
+    rows = _rows_of(registered, settings, serving, runs)
+    rows.sort(key=lambda row: not row.runs.ended)  # those with recent runs come first
+    return visit.render("console/agents/every.html", {"agents": rows, "since": runs.since})
 
 
 def _act(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
@@ -59,7 +65,25 @@ def _act(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
 @page("agents", act=_act)
 def one(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
     """One role with its deployments. A POST promotes one, rolls back, or checks the endpoint."""
-    context = {"one": agent(visit.tenant_id, role), "may_deploy": visit.who.is_platform_admin}
+    tenant_id = visit.tenant_id
+    with tenant_scope(tenant_id):
+        agent = get_object_or_404(Agent, role=role)
+        runs = recent_runs(tenant_id, role)
+        serves = deployments.in_production(role)  # it may be older than the listed ones
+        settings = _read_settings(tenant_id, [agent])
+        history = deployments.history(role)[:MOST_DEPLOYMENTS]
+        tenant = configuration.tenant_with_plan(tenant_id)
+    (row,) = _rows_of([agent], settings, {role: serves} if serves else {}, runs)
+    context = {
+        "row": row,
+        "agent": agent,
+        "cap": configuration.cap_of(tenant, agent, row.own),
+        "history": history,
+        "by_version": runs.by_version,
+        "since": runs.since,
+        "can_roll_back": serves is not None and serves.previous_id is not None,
+        "may_deploy": visit.who.is_platform_admin,
+    }
     return visit.render("console/agents/one.html", context)
 
 
@@ -71,12 +95,11 @@ MOST_DEPLOYMENTS = 50
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One role. `version` is the one in production."""
+    """One role. `serves` is the version in production."""
 
     agent: Agent
     own: AgentConfig | None
-    version: str
-    since: AgentVersionDeployment | None
+    serves: AgentVersionDeployment | None
     runs: RecentRuns
     provider: ProviderRow | None
 
@@ -105,78 +128,40 @@ class Row:
         return self.provider is not None and self.provider.state == "breaker_open"
 
 
-@dataclass(frozen=True, slots=True)
-class Agents:
-    """The list. For `since` see `Runs`."""
-
-    rows: Sequence[Row]
-    since: datetime | None
+Settings = tuple[
+    Mapping[str, AgentConfig], Mapping[str, Provider]
+]  # the tenant's, and the providers, by role
 
 
-@dataclass(frozen=True, slots=True)
-class OneAgent:
-    """The page of a role: its deployments, newest first, and its runs by version. For `since` see `Runs`."""
-
-    row: Row
-    cap: int  # of the tenant
-    history: Sequence[AgentVersionDeployment]
-    by_version: dict[str, RecentRuns] = field(default_factory=dict)
-    since: datetime | None = None
-
-    @property
-    def can_roll_back(self) -> bool:
-        return self.row.since is not None and self.row.since.previous_id is not None
+def _read_settings(tenant_id: UUID, registered: Sequence[Agent]) -> Settings:
+    configs = AgentConfig.objects.for_tenant(tenant_id).filter(
+        agent_id__in=[each.role for each in registered]
+    )
+    own = {config.agent_id: config for config in configs}
+    return own, overview.providers_of_roles(tenant_id, registered, own)
 
 
-def agents(tenant_id: UUID) -> Agents:
-    """Return all roles of the registry; those with recent runs come first, then by name."""
-    with tenant_scope(tenant_id):
-        registered = list(Agent.objects.order_by("role"))
-        own = _own(tenant_id)
-        serving = {each.agent_id: each for each in deployments.serving([agent.role for agent in registered])}
-        runs = recent_runs(tenant_id)
-        provider_of_role = overview.providers_of_roles(
-            tenant_id, (agent for agent in registered if agent.enabled), own
-        )
+def _rows_of(
+    registered: Sequence[Agent],
+    settings: Settings,
+    serving: Mapping[str, AgentVersionDeployment],
+    runs: Runs,
+) -> list[Row]:
+    """Return the rows. Not inside a transaction, because it queries Redis."""
+    own, provider_of_role = settings
     sealed = {role for role, config in own.items() if config.auth_sealed}
     states = overview.rows_of(provider_of_role, own=sealed)
     providers = {role: provider for provider in states for role in provider.roles}
-    rows = [
-        _row(agent, own.get(agent.role), serving.get(agent.role), runs.by_role.get(agent.role), providers.get(agent.role))
+    return [
+        Row(
+            agent,
+            own.get(agent.role),
+            serving.get(agent.role),
+            runs.by_role.get(agent.role, RecentRuns()),
+            providers.get(agent.role),
+        )
         for agent in registered
-    ]  # fmt: skip
-    return Agents(sorted(rows, key=lambda row: not row.runs.ended), runs.since)
-
-
-def agent(tenant_id: UUID, role: str) -> OneAgent:
-    """Return one role. Raises `Http404` if it is not in the registry."""
-    with tenant_scope(tenant_id):
-        registered = get_object_or_404(Agent, role=role)
-        own = _own(tenant_id, role)
-        history = deployments.history(role)[:MOST_DEPLOYMENTS]
-        serves = deployments.in_production(role)  # it may be older than the listed ones
-        runs = recent_runs(tenant_id, role)
-        provider_of_role = overview.providers_of_roles(tenant_id, [registered], own)
-        config = own.get(role)
-        cap = configuration.cap_of(configuration.tenant_with_plan(tenant_id), registered, config)
-    states = overview.rows_of(provider_of_role, own={role} if config and config.auth_sealed else ())
-    row = _row(registered, config, serves, runs.by_role.get(role), next(iter(states), None))
-    return OneAgent(row, cap, history, runs.by_version, runs.since)
-
-
-def _own(tenant_id: UUID, role: str | None = None) -> dict[str, AgentConfig]:
-    rows = AgentConfig.objects.for_tenant(tenant_id)
-    return {config.agent_id: config for config in (rows if role is None else rows.filter(agent_id=role))}
-
-
-def _row(
-    agent: Agent,
-    own: AgentConfig | None,
-    serves: AgentVersionDeployment | None,
-    runs: RecentRuns | None,
-    provider: ProviderRow | None,
-) -> Row:
-    return Row(agent, own, serves.version if serves else "", serves, runs or RecentRuns(), provider)
+    ]
 
 
 # Figures of a tenant's runs in the last day: count, duration, failures.

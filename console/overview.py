@@ -14,14 +14,11 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from django.contrib.auth.decorators import login_required
 from django.db import DatabaseError
 from django.db.models import Count, Min, Q, QuerySet, Sum
 from django.db.models.functions import TruncHour
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
-from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_safe
 
 from activities import wait_reasons
 from activities.models import Activity, ActivityRun
@@ -31,19 +28,15 @@ from activities.selectors import OPEN_FOR_PEOPLE
 from activities.states import RunStatus, Status
 from activities.wait_reasons import BUDGET, PAUSED, HeldPart, Hold
 from agents.governor import overview as governor
-from agents.governor.overview import ProviderRow
 from console import health
 from console.agents import ENDED
-from console.content_security import send_policy_with_scripts
-from console.error_pages import show_outages
 from console.health import Check
 from console.inbox.listing import ALIKE
 from console.labels import HELD_BY, in_words
-from console.page import acting, choose, remember_tenant
+from console.page import LOOKING, acting, choose, framed, remember_tenant
 from console.usage import BudgetLine, budgets_of
 from pipelines.models import Schedule
 from tenants import clock, money
-from tenants.admin_scope import AdminScope
 from tenants.admin_scope import of_request as sight_of_request
 from tenants.context import admin_scope, system_scope, tenant_scope
 from tenants.identifiers import first_id_at
@@ -68,11 +61,7 @@ WORDS = {
 }
 
 
-@send_policy_with_scripts
-@never_cache
-@require_safe
-@show_outages
-@login_required(login_url="console:login")
+@framed(LOOKING)
 def home(request: HttpRequest) -> HttpResponse:
     """The overview of the tenant chosen with ?tenant=, of the person's own tenant, or for superusers of all tenants."""
     user: User = request.user  # type: ignore[assignment]  # a login is required
@@ -92,11 +81,7 @@ def home(request: HttpRequest) -> HttpResponse:
     return answer
 
 
-@send_policy_with_scripts
-@never_cache
-@require_safe
-@show_outages
-@login_required(login_url="console:login")
+@framed(LOOKING)
 def tenants(request: HttpRequest) -> HttpResponse:
     """All tenants of a person. A superuser without any, or with ?others=yes, chooses a tenant."""
     _, own = acting(request, first=False)
@@ -395,32 +380,20 @@ COMING = 6  # listed schedules
 UNAVAILABLE = ("breaker_open", "retry_after")  # states of providers that receive no requests for now
 
 
-@dataclass(frozen=True, slots=True)
-class Board:
-    """The dashboard. `breakers` are providers that receive no requests now; None if the person may not see them."""
-
-    overview: Overview
-    coming: Sequence[Schedule]
-    breakers: Sequence[ProviderRow] | None
-    sees_all: bool
-
-
 def fill(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
-    """The theme's DASHBOARD_CALLBACK."""
-    return {**context, "title": "Dashboard", "board": board(sight_of_request(request))}
-
-
-def board(seen: AdminScope) -> Board:
-    """Return the dashboard for what a person may see, within the scope of their request."""
+    """The theme's DASHBOARD_CALLBACK, for what the person may see, within the scope of their request."""
+    seen = sight_of_request(request)
     enabled = Schedule.objects.filter(enabled=True, next_run_at__isnull=False)
-    return Board(
-        overview=overview(None) if seen.platform else overview_within(nullcontext()),
-        coming=list(enabled.select_related("tenant").order_by("next_run_at", "pk")[:COMING]),
-        breakers=[each for each in governor.of_platform() if each.state in UNAVAILABLE]
+    board = {
+        "overview": overview(None) if seen.platform else overview_within(nullcontext()),
+        "coming": list(enabled.select_related("tenant").order_by("next_run_at", "pk")[:COMING]),
+        # Providers that receive no requests now; None if the person may not see them.
+        "breakers": [each for each in governor.of_platform() if each.state in UNAVAILABLE]
         if seen.platform
         else None,
-        sees_all=seen.everything or not seen.platform,
-    )
+        "sees_all": seen.everything or not seen.platform,
+    }
+    return {**context, "title": "Dashboard", "board": board}
 
 
 # All tenants of a person: what waits for people, failed work, running work, and this month's cost.

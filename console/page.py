@@ -156,7 +156,7 @@ def page(
     get 404. With `for_admins`, the title of the page, everybody but admins gets a 403 page.
 
     The tenant is the one of ?tenant=, else the one visited last, else the person's first. A person without access to it gets 404; one
-    without any tenant is asked to choose. The page is never cached, runs only the scripts of this site, and connects to no other site.
+    without any tenant is asked to choose.
     """
 
     def decorate(view: View) -> View:
@@ -187,9 +187,17 @@ def page(
                     visit = replace(visit, acted=acted)
             return view(request, visit, *args, **kwargs)
 
-        allowed = [*methods, *(ACTING if act is not None and methods == LOOKING else ())]
-        guarded = show_outages(login_required(page_view, login_url="console:login"))
-        return send_policy_with_scripts(never_cache(require_http_methods(allowed)(guarded)))
+        return framed([*methods, *(ACTING if act is not None and methods == LOOKING else ())])(page_view)
+
+    return decorate
+
+
+def framed(methods: Sequence[str]) -> Callable[[View], View]:
+    """Make a view a page for people who are signed in. It is never cached, runs only the scripts of this site, and connects to no other."""
+
+    def decorate(view: View) -> View:
+        guarded = show_outages(login_required(view, login_url="console:login"))
+        return send_policy_with_scripts(never_cache(require_http_methods(list(methods))(guarded)))
 
     return decorate
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 from urllib.parse import parse_qsl
-from uuid import UUID
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -22,18 +21,24 @@ from tenants.models.access import LONGEST_NAME, SavedView
 
 def _act(request: HttpRequest, visit: PageContext) -> HttpResponse:
     action, _, view_id = request.POST.get("action", "").partition(":")
-    actions: dict[str, Callable[[], HttpResponse]] = {
-        "keep": lambda: _keep_view(request, visit),
-        "rename": lambda: _rename_view(request, visit, id_or_404(view_id)),
-        "share": lambda: _share_view(request, visit, id_or_404(view_id)),
-        "delete": lambda: _delete_view(request, visit, id_or_404(view_id)),
-    }
-    if action not in actions:
-        raise Refused(NOT_OFFERED, status=400)
     try:
-        return actions[action]()
+        if action == "keep":
+            return _keep_view(request, visit)
+        if action == "rename":
+            view = saved_views.rename(visit.who, id_or_404(view_id), request.POST.get("name", ""))
+            return visit.redirect(reverse("console:saved_views"), f"Renamed to “{view.name}”.")
+        if action == "share":
+            view = saved_views.share(visit.who, id_or_404(view_id))
+            words = f"“{view.name}” is now shared with everybody in the tenant."
+            return visit.redirect(reverse("console:saved_views"), words)
+        if action == "delete":
+            view = saved_views.delete(visit.who, id_or_404(view_id))
+            return _redirect_to_view(
+                request, visit, view, f"“{view.name}” was deleted. You can save it again here."
+            )
     except saved_views.ViewRefused as error:
         raise Refused(str(error), status=error.status, field="name") from error
+    raise Refused(NOT_OFFERED, status=400)
 
 
 @page("", act=_act)
@@ -74,25 +79,6 @@ def _keep_view(request: HttpRequest, visit: PageContext) -> HttpResponse:
     return _redirect_to_view(
         request, visit, view, f"Saved as “{view.name}”{', shared with everybody' if view.is_shared else ''}."
     )
-
-
-def _rename_view(request: HttpRequest, visit: PageContext, view_id: UUID) -> HttpResponse:
-    view = saved_views.rename(visit.who, view_id, request.POST.get("name", ""))
-    return _redirect_to_list(request, visit, f"Renamed to “{view.name}”.")
-
-
-def _share_view(request: HttpRequest, visit: PageContext, view_id: UUID) -> HttpResponse:
-    view = saved_views.share(visit.who, view_id)
-    return _redirect_to_list(request, visit, f"“{view.name}” is now shared with everybody in the tenant.")
-
-
-def _delete_view(request: HttpRequest, visit: PageContext, view_id: UUID) -> HttpResponse:
-    view = saved_views.delete(visit.who, view_id)
-    return _redirect_to_view(request, visit, view, f"“{view.name}” was deleted. You can save it again here.")
-
-
-def _redirect_to_list(request: HttpRequest, visit: PageContext, words: str) -> HttpResponse:
-    return visit.redirect(reverse("console:saved_views"), words)
 
 
 def _redirect_to_view(request: HttpRequest, visit: PageContext, view: SavedView, words: str) -> HttpResponse:

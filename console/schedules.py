@@ -52,8 +52,8 @@ COMING = 5
 def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The schedules, and a calendar of the coming weeks."""
     search, state = text_in(request.GET, "search"), text_in(request.GET, "state")
-    found = listing(visit.tenant_id, search=search, state=state)
-    return visit.render("console/schedules/every.html", {"listing": found})
+    context = listing(visit.tenant_id, search=search, state=state)
+    return visit.render("console/schedules/every.html", context)
 
 
 @page("schedules", (*LOOKING, *ACTING))
@@ -92,10 +92,23 @@ def _act(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> Any:
 @page("schedules", act=_act)
 def one(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> HttpResponse:
     """One schedule. A POST runs, pauses, resumes, enables or disables it, or (with `dry_run`) previews its jobs."""
-    found = find_schedule(visit.tenant_id, schedule_id)
-    if found is None:
-        raise Http404
-    return visit.render("console/schedules/one.html", {"one": found, "forecast": visit.acted})
+    with tenant_scope(visit.tenant_id):
+        schedule = _with_pauses(visit.tenant_id).filter(pk=schedule_id).first_or_raise(Http404())
+        firings = Firing.objects.for_tenant(visit.tenant_id).filter(schedule_id=schedule_id)
+        executions = ScheduleExecution.objects.for_tenant(visit.tenant_id).filter(schedule_id=schedule_id)
+        context = {
+            "schedule": schedule,
+            "target": target_of(schedule),
+            "firings": list(firings.order_by("-nominal_at", "-pk")[:MOST_RECORDS]),
+            "executions": list(executions.order_by("-started_at", "-pk")[:MOST_RECORDS]),
+            "forecast": visit.acted,
+        }
+    plan = _timing(schedule)
+    times = preview.next_times(schedule, count=NEXT) if plan else ()
+    # Each time in the schedule's zone and in UTC.
+    coming = [(f"{at.astimezone(ZoneInfo(schedule.timezone)):%a %Y-%m-%d %H:%M %Z}", at) for at in times]
+    context |= {"when": words_of(plan), "coming": coming}
+    return visit.render("console/schedules/one.html", context)
 
 
 @page("schedules", (*LOOKING, *ACTING), least=Role.ADMIN)
@@ -162,63 +175,9 @@ NEXT = 10
 UNREADABLE = "The stored times are no longer valid. Change them in the admin."
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One schedule of the list. `last` is the status of its newest execution."""
-
-    schedule: Schedule
-    when: str
-    target: str
-    last: str
-    skipped: int  # times skipped so far
-    paused: bool
-
-    @property
-    def next_at(self) -> datetime | None:
-        return self.schedule.next_run_at if self.schedule.enabled and not self.paused else None
-
-    @property
-    def is_due(self) -> bool:
-        """Whether its next time has passed without an execution."""
-        return self.next_at is not None and self.next_at <= clock.now()
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """The list, and the calendar of the coming weeks."""
-
-    rows: Sequence[Row]
-    weeks: Sequence[Week]
-    has_more: bool
-    search: str
-    state: str
-
-    @property
-    def enabled(self) -> int:
-        return sum(row.schedule.enabled for row in self.rows)
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """A next time, in the schedule's zone and in UTC."""
-
-    local: str
-    utc: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class One:
-    """The page of one schedule."""
-
-    schedule: Schedule
-    when: str
-    target: str
-    coming: Sequence[Moment]
-    firings: Sequence[Firing]
-    executions: Sequence[ScheduleExecution]
-
-
-def listing(tenant_id: UUID, *, search: str = "", state: str = "", now: datetime | None = None) -> Listing:
+def listing(
+    tenant_id: UUID, *, search: str = "", state: str = "", now: datetime | None = None
+) -> dict[str, Any]:
     """Return the schedules, ordered by name. `state` "on", "off" or "paused" selects the enabled, disabled or paused ones."""
     moment = now or clock.now()
     with tenant_scope(tenant_id):
@@ -237,41 +196,25 @@ def listing(tenant_id: UUID, *, search: str = "", state: str = "", now: datetime
         rows = rows.annotate(last=Subquery(newest.order_by("-started_at", "-pk").values("status")[:1]))
         schedules = list(rows.order_by("name", "pk")[: MOST_LISTED + 1])
         skipped = _count_skipped(tenant_id, [schedule.pk for schedule in schedules])
-    plans_of = {schedule.pk: _timing(schedule) for schedule in schedules}
-    return Listing(
-        rows=[
-            Row(
-                schedule, words_of(plans_of[schedule.pk]), target_of(schedule), schedule.last or "",
-                skipped.get(schedule.pk, 0), schedule.paused,
-            )
-            for schedule in schedules[:MOST_LISTED]
+    timings = [(schedule, _timing(schedule)) for schedule in schedules]
+    active = [(each, plan) for each, plan in timings if plan and each.enabled and not each.paused]
+    return {
+        "rows": [
+            {
+                "schedule": schedule,
+                "when": words_of(plan),
+                "target": target_of(schedule),
+                "skipped": skipped.get(schedule.pk, 0),
+                "is_due": schedule.next_run_at is not None and schedule.next_run_at <= moment,
+            }
+            for schedule, plan in timings[:MOST_LISTED]
         ],
-        weeks=weeks_of(
-            [
-                (each, plan)
-                for each in schedules
-                if each.enabled and not each.paused and (plan := plans_of[each.pk])
-            ],
-            now=moment,
-        ),
-        has_more=len(schedules) > MOST_LISTED,
-        search=search,
-        state=state,
-    )  # fmt: skip
-
-
-def find_schedule(tenant_id: UUID, schedule_id: UUID) -> One | None:
-    """Return the page of one schedule, or None if it does not exist."""
-    with tenant_scope(tenant_id):
-        schedule = _with_pauses(tenant_id).filter(pk=schedule_id).first()
-        if schedule is None:
-            return None
-        firings = Firing.objects.for_tenant(tenant_id).filter(schedule_id=schedule_id)
-        executions = ScheduleExecution.objects.for_tenant(tenant_id).filter(schedule_id=schedule_id)
-        records = list(firings.order_by("-nominal_at", "-pk")[:MOST_RECORDS])
-        newest = list(executions.order_by("-started_at", "-pk")[:MOST_RECORDS])
-    plan = _timing(schedule)
-    return One(schedule, words_of(plan), target_of(schedule), _coming(schedule, plan), records, newest)
+        "enabled": any(schedule.enabled for schedule in schedules),
+        "weeks": weeks_of(active, now=moment),
+        "has_more": len(schedules) > MOST_LISTED,
+        "search": search,
+        "state": state,
+    }
 
 
 def _with_pauses(tenant_id: UUID) -> Any:
@@ -298,14 +241,6 @@ def _timing(schedule: Schedule) -> Timing | None:
         return schedule.timing()
     except TimingError:
         return None
-
-
-def _coming(schedule: Schedule, plan: Timing | None) -> list[Moment]:
-    if plan is None:
-        return []
-    zone = ZoneInfo(plan.timezone)
-    times = preview.next_times(schedule, count=NEXT)
-    return [Moment(f"{at.astimezone(zone):%a %Y-%m-%d %H:%M %Z}", at) for at in times]
 
 
 # The calendar of the coming weeks: the schedules of each day (UTC), and how often they run.
@@ -344,21 +279,8 @@ class Day:
     marks: list[Mark] = field(default_factory=list)
     others: int = 0
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.marks
 
-
-@dataclass(frozen=True, slots=True)
-class Week:
-    days: Sequence[Day]
-
-    @property
-    def begins(self) -> date:
-        return self.days[0].on
-
-
-def weeks_of(schedules: Sequence[tuple[Schedule, Timing]], *, now: datetime) -> list[Week]:
+def weeks_of(schedules: Sequence[tuple[Schedule, Timing]], *, now: datetime) -> list[list[Day]]:
     """Return whole weeks from this week's Monday on. Past times of today are omitted."""
     today = now.astimezone(UTC).date()
     monday = today - timedelta(days=today.weekday())
@@ -377,7 +299,7 @@ def weeks_of(schedules: Sequence[tuple[Schedule, Timing]], *, now: datetime) -> 
         day.marks.sort(key=lambda mark: (mark.first, mark.schedule.name))
         day.others = max(0, len(day.marks) - NAMED)
         del day.marks[NAMED:]
-    return [Week(days[start : start + 7]) for start in range(0, len(days), 7)]
+    return [days[start : start + 7] for start in range(0, len(days), 7)]
 
 
 # The form of a schedule: its times, time zone and target.

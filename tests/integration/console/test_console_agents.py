@@ -100,7 +100,7 @@ def test_figures_limited_by_the_number_of_runs_say_since_when(
 def test_the_page_of_a_role_has_its_versions_newest_first(scribe: Agent, ann: Person) -> None:
     page = ann.get(f"{AGENTS}scribe/")
 
-    history = page.context["one"].history
+    history = page.context["history"]
     assert [each.version for each in history] == ["1.1.0", "1.0.0"]
     assert "by noa" in visible_text(page)
     assert "versions" in forms_of(page)
@@ -115,8 +115,8 @@ def test_a_superuser_rolls_back_and_promotes_with_audit_entries(
 
     answer = forms_of(page)["actions"].send(root.browser, ("action", "roll_back"))
     page = root.get(answer["Location"])
-    assert page.context["one"].row.version == "1.0.0"
-    newest = page.context["one"].history[1]
+    assert page.context["row"].serves.version == "1.0.0"
+    newest = page.context["history"][1]
     forms_of(page)["versions"].send(root.browser, ("action", f"promote:{newest.pk}"))
 
     serving = deployments.in_production("scribe")
@@ -138,7 +138,7 @@ def test_a_form_of_an_older_state_cannot_roll_back_or_promote(
     deployments.deploy("scribe", "1.2.0", "production", actor="pia")
     page = root.get(f"{AGENTS}scribe/?tenant=acme")
     forms = forms_of(page)
-    first = page.context["one"].history[-1]
+    first = page.context["history"][-1]
     forms["actions"].send(root.browser, ("action", "roll_back"))
 
     again = refusal_notice(forms["actions"].send(root.browser, ("action", "roll_back")), 409)
@@ -159,7 +159,7 @@ def test_the_serving_version_is_shown_after_many_staging_deployments(
 
     page = root.get(f"{AGENTS}scribe/?tenant=acme")
 
-    assert page.context["one"].row.version == "1.1.0"
+    assert page.context["row"].serves.version == "1.1.0"
     assert ("action", "roll_back") in forms_of(page)["actions"].buttons
 
 

@@ -57,15 +57,15 @@ def test_the_calendar_shows_four_weeks_with_first_times_and_counts(tenant: Tenan
     make_schedule(tenant, "often", cron="*/10 * * * *")
     make_schedule(tenant, "off", enabled=False)
 
-    weeks = schedules.listing(tenant.pk, now=NOON).weeks  # a Monday
+    weeks = schedules.listing(tenant.pk, now=NOON)["weeks"]  # a Monday
 
-    assert [week.begins.isoformat() for week in weeks] == [
+    assert [week[0].on.isoformat() for week in weeks] == [
         "2026-03-02",
         "2026-03-09",
         "2026-03-16",
         "2026-03-23",
     ]
-    monday, tuesday = weeks[0].days[0], weeks[0].days[1]
+    monday, tuesday = weeks[0][0], weeks[0][1]
     assert monday.is_today
     assert [(mark.schedule.name, mark.first) for mark in monday.marks] == [("often", "12:10")]
     assert [(mark.schedule.name, mark.first, mark.often) for mark in tuesday.marks] == [
@@ -82,7 +82,7 @@ def test_past_times_show_their_outcome_and_reason(hourly: Schedule, address: str
     assert "2026-03-02 15:00:00 UTC fired" in text
     assert "2026-03-02 13:00:00 UTC" in text
     assert "skipped" in text
-    firings = ann.get(address).context["one"].firings
+    firings = ann.get(address).context["firings"]
     assert {firing.reason for firing in firings if firing.state == "skipped"} - {""}
 
 
@@ -242,11 +242,11 @@ def test_stored_times_that_became_invalid_are_reported(
 def test_the_calendar_counts_only_future_times(tenant: Tenant) -> None:
     make_schedule(tenant, "hourly")
 
-    weeks = schedules.listing(tenant.pk, now=datetime(2026, 3, 4, 21, 30, tzinfo=UTC)).weeks
+    weeks = schedules.listing(tenant.pk, now=datetime(2026, 3, 4, 21, 30, tzinfo=UTC))["weeks"]
 
-    assert [mark.times for day in weeks[0].days[:2] for mark in day.marks] == []
-    assert weeks[0].days[2].marks[0].times == 2
-    assert weeks[0].days[3].marks[0].times == int(timedelta(days=1) / HOUR)
+    assert [mark.times for day in weeks[0][:2] for mark in day.marks] == []
+    assert weeks[0][2].marks[0].times == 2
+    assert weeks[0][3].marks[0].times == int(timedelta(days=1) / HOUR)
 
 
 # Schedules created and changed by admins
