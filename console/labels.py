@@ -102,6 +102,10 @@ def band(priority: int) -> str:
     return max((start, name) for name, start in BANDS.items() if start <= max(1, priority))[1]
 
 
+def priority_in_words(priority: int) -> str:
+    return f"{band(priority)} ({priority})"
+
+
 def dollars(amount: Decimal) -> str:
     return f"${amount:.2f}" if amount >= 1 or not amount else f"${amount:.4f}"
 

@@ -27,7 +27,7 @@ from agents.exceptions import AgentError
 from console.activities import chart
 from console.activities.chart import Segment, segments
 from console.inbox.detail import Reader, Source, Text
-from console.labels import band, cost_in, name_actor, past_tense, text_of_event, tokens_in
+from console.labels import cost_in, name_actor, past_tense, text_of_event, tokens_in
 from console.live import requested_parts
 from console.page import PageContext, Refused, number_in, page
 from tenants import clock
@@ -242,10 +242,6 @@ class Detail:
     @property
     def role(self) -> str:
         return self.activity.agent_role or self.activity.human_role or ""
-
-    @property
-    def band(self) -> str:
-        return band(self.activity.priority)
 
     @property
     def open_question(self) -> Activity | None:

@@ -36,7 +36,6 @@ from console.inbox.effects import About, Consequence, Place
 from console.inbox.listing import Timing, who_asks
 from console.labels import (
     KINDS,
-    band,
     cost_in,
     dollars,
     name_actor,
@@ -82,10 +81,6 @@ class Item:
     @property
     def kind_in_words(self) -> str:
         return KINDS[self.kind][0]
-
-    @property
-    def priority(self) -> str:
-        return f"{band(self.row.priority)} ({self.row.priority})"
 
     @property
     def is_open(self) -> bool:

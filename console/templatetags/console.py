@@ -21,7 +21,7 @@ from django.utils.safestring import SafeString, mark_safe
 
 from console import navigation
 from console.internal_api import ONCE
-from console.labels import KINDS, from_now, in_words, name_actor, tone_of, words_of
+from console.labels import KINDS, from_now, in_words, name_actor, priority_in_words, tone_of, words_of
 from console.navigation import STROKES, address_of
 from console.saved_views import address_of as address_of_view
 from console.saved_views import query_of
@@ -34,6 +34,7 @@ register = template.Library()
 register.filter("state_words", words_of)
 register.filter("actor", name_actor)
 register.filter("tone", tone_of)
+register.filter("priority", priority_in_words)
 NOTHING = "\u2013"
 LONGEST_JSON = 600
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
@@ -216,8 +217,8 @@ def local_words(moment: str) -> str:
 
 
 @register.inclusion_tag("console/saved_views/of_page.html", takes_context=True)
-def saved_views(context: template.Context, page: str) -> dict[str, Any]:
-    """Render the saved views of a page for the person. One database query."""
+def saved_views(context: template.Context, page: str, fault: object = None) -> dict[str, Any]:
+    """Render the saved views of a page for the person. A query with a fault cannot be saved. One database query."""
     visit, request = context["visit"], context["request"]
     query = query_of(page, request.GET.urlencode())
     with tenant_scope(visit.tenant_id):
@@ -233,7 +234,7 @@ def saved_views(context: template.Context, page: str) -> dict[str, Any]:
         "is_kept": any(is_here for _, _, is_here in lines),
         "acting": context["acting"],
         "may_share": visit.who.role.includes(Role.ADMIN),
-        "may_keep": visit.who.break_glass_id is None,
+        "may_keep": visit.who.break_glass_id is None and fault is None,
         "longest": LONGEST_NAME,
         "csrf_token": context.get("csrf_token"),
     }

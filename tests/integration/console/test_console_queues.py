@@ -45,6 +45,7 @@ def test_the_head_of_the_queue_is_in_the_order_of_admission(
     line = page.context["queue"].line
     assert [(waiter.place, waiter.priority) for waiter in line] == [(1, 1), (2, 11), (3, 12), (4, 20)]
     assert "group slow" in visible_text(page)
+    assert "# Work Priority Waiting 1" in visible_text(page), "as other pages call it"
 
 
 def test_delayed_work_is_not_in_the_queue(engine: Engine, tenant: Tenant, ann: Person) -> None:

@@ -57,6 +57,13 @@ def test_a_saved_view_is_listed_on_its_page_only(tenant: Tenant, ann: Person) ->
     assert "Failed SEO" not in visible_text(ann.get("/runs/"))
 
 
+def test_an_invalid_query_cannot_be_saved(tenant: Tenant, ann: Person) -> None:
+    page = ann.browser.get("/activities/?tenant=acme&q=status%3Anothing")
+
+    assert page.status_code == 400
+    assert "keep-view" not in forms_of(page)
+
+
 @pytest.mark.parametrize(
     ("address", "kept"),
     [

@@ -82,7 +82,9 @@ def test_past_times_show_their_outcome_and_reason(hourly: Schedule, address: str
     assert "2026-03-02 15:00:00 UTC fired" in text
     assert "2026-03-02 13:00:00 UTC" in text
     assert "skipped" in text
-    firings = ann.get(address).context["firings"]
+    page = ann.get(address)
+    assert "Priority normal (10)" in visible_text(page), "as on the page of an activity"
+    firings = page.context["firings"]
     assert {firing.reason for firing in firings if firing.state == "skipped"} - {""}
 
 
