@@ -56,11 +56,10 @@ def _sign_in_member(tenant: Tenant) -> str:
 
 
 def _addresses(tenant: Tenant) -> dict[str, str]:
-    entries = [entry for group in navigation.groups("home") for entry in group.entries]
     with tenant_scope(tenant.pk):
         newest = Activity.objects.for_tenant(tenant.pk).latest("created_at")
     return {
-        **{entry.page.words: entry.address for entry in entries},
+        **{page.words: page.address for pages in navigation.PAGES.values() for page in pages},
         "One activity": f"/activities/{newest.pk}/",
     }
 

@@ -198,7 +198,7 @@ class ApiForm(forms.Form):
     def blame(self, reply: Reply) -> None:
         """Add each of the API's errors to the field that its path, or the beginning of it, belongs to."""
         self.status = reply.status
-        places = {name: name for name in self.fields} | self.places()
+        places = {**{name: name for name in self.fields}, **self.places()}
         for path, message in reply.errors.items():
             found = [place for place in places if re.match(rf"{re.escape(place)}(?![\w-])", path)]
             if found:

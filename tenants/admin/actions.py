@@ -153,9 +153,10 @@ class ActionsAdmin(UndeletableAdmin):
         if not may_write(request, row):
             messages.warning(request, f"Skipped {row}: only admins of its tenant may do this.")
             return False
+        refusals: tuple[type[Exception], ...] = (Refusal, *action.refusals)
         try:
             do(row)
-        except (Refusal, *action.refusals) as refusal:
+        except refusals as refusal:
             messages.warning(request, f"Skipped {row}: {refusal}")
             return False
         except DatabaseError as error:

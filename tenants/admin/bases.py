@@ -329,8 +329,8 @@ class RecordAdmin(UndeletableAdmin):
 
     @cached_property
     def _all_columns(self) -> tuple[str, ...]:
-        own = ((name, getattr(type(self), name, None)) for name in dir(type(self)))
-        rendered = {field.column: name for name, field in own if hasattr(field, "column")}
+        own: dict[str, Any] = {name: getattr(type(self), name, None) for name in dir(type(self))}
+        rendered = {field.column: name for name, field in own.items() if hasattr(field, "column")}
         columns = [field for field in self.opts.concrete_fields if not field.name.endswith("_sealed")]
         return tuple(rendered.get(field.attname, field.name) for field in columns)
 

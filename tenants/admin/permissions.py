@@ -97,7 +97,7 @@ class ScopedPermissions(ChosenTenants):
     Rows of the platform are for superusers. The database enforces the same rules.
     """
 
-    model: type[Model]
+    model: Any
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return self._may(request, None, write=False)
