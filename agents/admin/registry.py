@@ -14,7 +14,7 @@ from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
 from django.db.models import F, OuterRef, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import NoReverseMatch, reverse
+from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from unfold.decorators import action, display
@@ -302,9 +302,6 @@ def _link_reference(reference: registry.Reference) -> Any:
     text = f"{reference.kind} {reference.name}"
     if not reference.model:
         return text
-    # By name, because `agents` must not import the models above it, and their admin may be missing.
-    try:
-        address = reverse(f"admin:{reference.model.replace('.', '_')}_change", args=[reference.key])
-    except NoReverseMatch:
-        return text
+    # By name, because `agents` must not import the models above it.
+    address = reverse(f"admin:{reference.model.replace('.', '_')}_change", args=[reference.key])
     return format_html('<a class="text-link" href="{}">{}</a>', address, text)

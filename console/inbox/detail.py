@@ -63,8 +63,9 @@ class Item:
     facts: Sequence[tuple[str, str]]
     before: Round | None
     expense: Expense | None
-    votes: Votes | None
-    linked: Sequence[LinkedRow]
+    rules: DecisionRules
+    votes: Sequence[Vote]
+    linked: Sequence[Any]
     history: Sequence[HistoryEntry]
     consequences: Sequence[Consequence]
     offer: Offer
@@ -77,6 +78,10 @@ class Item:
     @property
     def kind(self) -> str:
         return str(self.row.kind)
+
+    @property
+    def approvals(self) -> int:
+        return sum(vote.decision == "approve" for vote in self.votes)
 
     @property
     def kind_in_words(self) -> str:
@@ -110,7 +115,7 @@ def item(principal: Principal, item_id: UUID) -> Item:
     """Return the item for one person. Raises `Http404` if the tenant has no such item. Not inside a transaction."""
     with tenant_scope(principal.tenant_id):
         bare = _read_facts(principal, item_id)
-        sources = sources_of(bare.row, bare.subject)
+        sources = list(sources_of(bare.row, bare.subject))
     reader = Reader(principal.tenant_id)
     texts = reader.texts(sources)
     before, row = bare.before.output_ref if bare.before else None, bare.row
@@ -157,7 +162,8 @@ def _read_facts(principal: Principal, item_id: UUID) -> Item:
         facts=_facts_of(row, approval, _letter_of(row)),
         before=round_before(line),
         expense=expense_of(line),
-        votes=votes_of(DecisionRules.read(row.decision_rules), votes),
+        rules=DecisionRules.read(row.decision_rules),
+        votes=votes,
         linked=links,
         history=history_of(row, subject),
         consequences=effects.consequences(about) if is_open else (),
@@ -169,67 +175,16 @@ def _read_facts(principal: Principal, item_id: UUID) -> Item:
 MOST_LINKED = 100
 
 
-@dataclass(frozen=True, slots=True)
-class LinkedRow:
-    """An activity that waits for an approval, or did."""
-
-    id: UUID
-    name: str
-    role: str
-    pipeline: str
-    status: str
-    state: str
-    reason: str
-
-
-def list_links(tenant_id: UUID, approval_id: UUID) -> list[LinkedRow]:
+def list_links(tenant_id: UUID, approval_id: UUID) -> list[Any]:
+    """Return the links to the activities that wait for an approval, or did, each with the name of its activity's `pipeline`."""
     rows = ApprovalLink.objects.for_tenant(tenant_id).filter(approval_id=approval_id)
-    links = list(rows.select_related("activity").order_by("activity_id")[:MOST_LINKED])
-    run_ids = {link.activity.pipeline_run_id for link in links if link.activity.pipeline_run_id}
+    links: list[Any] = list(rows.select_related("activity").order_by("activity_id")[:MOST_LINKED])
+    run_ids = {link.activity.pipeline_run_id for link in links} - {None}
     runs = PipelineRun.objects.for_tenant(tenant_id).filter(pk__in=run_ids)
     pipelines = dict(runs.values_list("pk", "version__pipeline__name"))
-    return [
-        LinkedRow(
-            id=link.activity_id,
-            name=link.activity.name,
-            role=link.activity.agent_role or link.activity.human_role or "",
-            pipeline=pipelines.get(link.activity.pipeline_run_id or tenant_id, ""),
-            status=link.activity.status.replace("_", " "),
-            state=link.state,
-            reason=link.reason,
-        )
-        for link in links
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class Ballot:
-    """One person's vote."""
-
-    who: str
-    yes: bool
-    option: str
-    notes: str
-
-
-@dataclass(frozen=True, slots=True)
-class Votes:
-    """The votes so far on an item that several people decide."""
-
-    needed: int
-    voters: int | None
-    approvals: int
-    ballots: Sequence[Ballot]
-
-
-def votes_of(rules: DecisionRules, votes: Sequence[Any]) -> Votes | None:
-    if not rules.is_voted_on:
-        return None
-    ballots = [
-        Ballot(name_actor(vote.actor), vote.decision == "approve", vote.chosen_option or "", vote.notes)
-        for vote in votes
-    ]
-    return Votes(rules.quorum, rules.voters, sum(ballot.yes for ballot in ballots), ballots)
+    for link in links:
+        link.pipeline = pipelines.get(link.activity.pipeline_run_id, "")
+    return links
 
 
 # The recent history of an item and of the activity that it is about.
@@ -460,12 +415,8 @@ class Reader:
         return self._read[output_id]
 
 
-def sources_of(item: Any, subject: Any | None) -> list[Source]:
-    """Return the sources of all texts of an item."""
-    return list(_sources(item, subject))
-
-
-def _sources(item: Any, subject: Any | None) -> Iterator[Source]:
+def sources_of(item: Any, subject: Any | None) -> Iterator[Source]:
+    """Yield the sources of all texts of an item."""
     if item.description:
         yield Source(_QUESTIONS.get(item.link_kind, "Description"), item.description)
     input_: Mapping[str, Any] = item.input or {}

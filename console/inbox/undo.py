@@ -73,7 +73,11 @@ def hold(principal: Principal, item_id: UUID, sent: Mapping[str, Any]) -> Result
         )  # fmt: skip
         rows = HeldAnswer.objects.for_tenant(principal.tenant_id).filter(user_id=_person(principal))
         rows.filter(activity_id=item_id).exclude(refusal="").delete()
-        _save(held_answer)
+        try:
+            with transaction.atomic(using=APP):
+                held_answer.save(force_insert=True)
+        except IntegrityError as error:
+            raise Refused(ON_ITS_WAY) from error
         return Result(item_id, item.name, True, action.done)
 
 
@@ -119,14 +123,6 @@ def _person(principal: Principal) -> int:
     return principal.user_id
 
 
-def _save(held_answer: HeldAnswer) -> None:
-    try:
-        with transaction.atomic(using=APP):
-            held_answer.save(force_insert=True)
-    except IntegrityError as error:
-        raise Refused(ON_ITS_WAY) from error
-
-
 # Apply: the leader applies the answers that are due.
 
 
@@ -146,31 +142,27 @@ def apply_due(now: datetime | None = None) -> int:
 
 def _apply(held_answer: HeldAnswer) -> bool:
     """Return whether it is settled now. Otherwise the next pass tries again, or another process has it."""
+    item_id = held_answer.activity_id
     principal = _principal(held_answer.tenant_id, held_answer.user_id)
     if principal is None:
-        return _settle_answer(held_answer, lambda: _refuse(NOT_ANY_MORE))
+        return _settle_answer(held_answer, refusal=Refused(NOT_ANY_MORE))
     sent = {**held_answer.said, "action": held_answer.deed, "version": held_answer.shown}
     try:
-        version, answer = actions.prepare(principal, held_answer.activity_id, sent)
+        version, answer = actions.prepare(principal, item_id, sent)
     except Refused as refusal:
-        reason, status = refusal.reason, refusal.status
-        return _settle_answer(held_answer, lambda: _refuse(reason, status))
-    return _settle_answer(
-        held_answer, lambda: actions.perform(principal, held_answer.activity_id, version, answer)
-    )
+        return _settle_answer(held_answer, refusal=refusal)
+    return _settle_answer(held_answer, lambda: actions.perform(principal, item_id, version, answer))
 
 
-def _refuse(reason: str, status: int = 409) -> None:
-    raise Refused(reason, status=status)
-
-
-def _settle_answer(held_answer: HeldAnswer, act: Callable[[], object]) -> bool:
+def _settle_answer(
+    held_answer: HeldAnswer, act: Callable[[], object] | None = None, *, refusal: Refused | None = None
+) -> bool:
     """Apply it and delete the row, or roll back and store the reason in the row."""
     with tenant_scope(held_answer.tenant_id):
         rows = HeldAnswer.objects.for_tenant(held_answer.tenant_id).filter(pk=held_answer.pk, refusal="")
         if rows.select_for_update(skip_locked=True, of=("self",)).first() is None:
             return False  # undone, or another process has it
-        refusal = _refusal_of(act)
+        refusal = _refusal_of(act) if act else refusal
         if refusal is None:
             rows.delete()
         elif refusal.status == AGAIN_LATER:

@@ -16,7 +16,7 @@ from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, JsonResponse
-from django.urls import NoReverseMatch, path, reverse
+from django.urls import path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.decorators import action, display
@@ -157,9 +157,8 @@ class PipelineForm(forms.ModelForm):
         self.data_of_definition = read(text)
         with tenant_scope(tenant_id):
             self.parsed = versions.check_definition(tenant_id, self.data_of_definition, _templates(tenant_id))
-            error = _error_of_key(tenant_id, self.parsed.key, self.instance.pk)
-        if error:
-            self.add_error("definition", f"key: {error}")
+            if error := _error_of_key(tenant_id, self.parsed.key, self.instance.pk):
+                self.add_error("definition", f"key: {error}")
 
 
 def read(text: str) -> dict[str, Any]:
@@ -185,7 +184,10 @@ RESTORE = Action(
     refusals=(DefinitionError,),
     icon="history",
     offered=lambda version: version.number != version.pipeline.latest,
-    do=lambda request, version, notes: _restore(version, actor=actor_of(request)),
+    # Checked as usual, because a role that it needs may no longer exist.
+    do=lambda request, version, notes: versions.save(
+        version.tenant_id, version.definition, actor=actor_of(request), expected=version.pipeline.latest
+    ),
 )
 
 
@@ -299,15 +301,10 @@ class PipelineAdmin(SwitchedAdmin):
     def schedule(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Redirect to the form of a schedule for this pipeline."""
         pipeline = self.get_object(request, object_id)
-        try:
-            form = reverse("admin:pipelines_schedule_add")
-        except NoReverseMatch:
-            pipeline = None
         if pipeline is None:
-            messages.error(request, "There is no form for schedules.")
             return HttpResponseRedirect(reverse("admin:pipelines_pipeline_changelist"))
         chosen = {"target_type": "pipeline", "pipeline": pipeline.pk, "tenant": pipeline.tenant_id}
-        return HttpResponseRedirect(f"{form}?{urlencode(chosen)}")
+        return HttpResponseRedirect(f"{reverse('admin:pipelines_schedule_add')}?{urlencode(chosen)}")
 
     @action(description="Runs", url_path="runs", icon="play_circle", permissions=["view"])
     def runs(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -361,11 +358,6 @@ def _start_run(request: HttpRequest, pipeline: Pipeline, typed: str) -> None:
     messages.info(request, format_html("The run: {}", link_to(PipelineRun, run.pk, run.pk)))
 
 
-def _restore(version: PipelineVersion, *, actor: str) -> None:
-    """Save the definition again. It is checked as usual, because a role that it needs may no longer exist."""
-    versions.save(version.tenant_id, version.definition, actor=actor, expected=version.pipeline.latest)
-
-
 def _uuid(text: str | None) -> UUID | None:
     try:
         return UUID(text or "")
@@ -401,21 +393,15 @@ def check(text: str, *, tenant_id: UUID | None, pipeline_id: UUID | None) -> dic
         if tenant_id is None or not Tenant.objects.filter(pk=tenant_id).exists():
             return answer | {"missing": NO_TENANT}
         with tenant_scope(tenant_id):
-            _check(data, answer, tenant_id=tenant_id, pipeline_id=pipeline_id)
-    except DefinitionError as error:
-        answer["faults"] = [{"path": problem.path, "message": problem.message} for problem in error.errors]
-    return answer
-
-
-def _check(
-    data: dict[str, Any], answer: dict[str, Any], *, tenant_id: UUID, pipeline_id: UUID | None
-) -> None:
-    templates = _templates(tenant_id)
-    answer["templates"] = sorted(templates)
-    definition = versions.check_definition(tenant_id, data, templates)
-    if error := _error_of_key(tenant_id, definition.key, pipeline_id):
-        answer["faults"] = [{"path": "key", "message": error}]
-    answer["svg"] = draw_framed(definition, title=definition.name)
+            templates = _templates(tenant_id)
+            answer |= {"templates": sorted(templates)}
+            definition = versions.check_definition(tenant_id, data, templates)
+            error = _error_of_key(tenant_id, definition.key, pipeline_id)
+    except DefinitionError as refusal:
+        faults = [{"path": problem.path, "message": problem.message} for problem in refusal.errors]
+        return answer | {"faults": faults}
+    faults = [{"path": "key", "message": error}] if error else []
+    return answer | {"faults": faults, "svg": draw_framed(definition, title=definition.name)}
 
 
 def _templates(tenant_id: UUID) -> dict[str, ActivityTemplate]:
