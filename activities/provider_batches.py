@@ -502,6 +502,27 @@ def _fetch_status(batch: ProviderBatch, api: MessageBatches) -> str:
         return status
 
 
+def cancel_sent(tenant_id: UUID) -> list[str]:
+    """Cancel the batches of a tenant whose work has ended. Return those that their providers may still process, each with its provider."""
+    with tenant_scope(tenant_id):
+        rows = ProviderBatch.objects.for_tenant(tenant_id)
+        sent = list(rows.filter(state__in=(BatchState.SENDING, BatchState.SENT)))
+    return [
+        f"{batch.external_id or 'a batch'} at {provider_name(batch.provider)}"
+        for batch in sent
+        if not _is_cancelled(batch)
+    ]
+
+
+def _is_cancelled(batch: ProviderBatch) -> bool:
+    if not batch.external_id:
+        return False
+    try:
+        return _fetch_status(batch, client_for(batch, batch.agent_role)) != "in_progress"
+    except AgentError:
+        return False
+
+
 def _record_answers(batch: ProviderBatch, api: MessageBatches) -> bool:
     """Settle every item with its answer. Returns False if the answers belong to another batch."""
     with tenant_scope(batch.tenant_id):

@@ -21,7 +21,7 @@ from django.db import connections, transaction
 from django.db.models.functions import Now
 from psycopg import sql
 
-from activities import cancellation, relay
+from activities import cancellation, provider_batches, relay
 from activities.activity_tree import ENDED
 from activities.exceptions import ActivityError
 from activities.maintenance import retention
@@ -148,6 +148,8 @@ def erase(tenant_id: UUID, slug: str, report: Report) -> dict[str, int]:
         if Tenant.objects.filter(pk=tenant_id, is_active=True).exists():
             raise StillActive(f"{slug} is active. Suspend it first.")
         DepartedTenant.objects.get_or_create(pk=tenant_id, defaults={"slug": slug})
+    for batch in provider_batches.cancel_sent(tenant_id):
+        report(f"not cancelled: {batch}; cancel it there")
     steps: list[Callable[[], dict[str, int]]] = [
         lambda: {"admin log": _delete_admin_log(tenant_id), "beat": _delete_beat_rows(tenant_id)},
         lambda: _clear_tables(tenant_id, report),

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 from typing import Any
 from uuid import UUID
 
 import pytest
+from django.core.management import call_command
 from django.db.models.functions import Now
 
 from activities import cancellation, provider_batches
@@ -242,3 +244,28 @@ def test_a_batch_of_cancelled_work_is_cancelled_at_the_provider(
     (batch_at_provider,) = provider.batches.batches.values()
     assert batch_at_provider.cancelled
     assert [batch.state for batch in batching.batches(tenant)] == ["ended"]
+
+
+@pytest.mark.parametrize("has_provider", [True, False])
+def test_a_purge_cancels_batches_at_their_providers_and_names_the_others(
+    engine: Engine,
+    tenant: Tenant,
+    provider: FakeProvider,
+    submit_batched: Callable[..., list[UUID]],
+    has_provider: bool,
+) -> None:
+    provider.batches.polls_until_done = 99
+    submit_batched(3)
+    batching.run_background_tasks(tenant)
+    if not has_provider:
+        engine.serve(tenant, batching.ROLE, adapter="inline")
+    notes = StringIO()
+
+    call_command(
+        "offboard_tenant", tenant.slug, "--purge", "--confirm", tenant.slug, stdout=StringIO(), stderr=notes
+    )
+
+    ((external_id, batch_at_provider),) = provider.batches.batches.items()
+    assert batch_at_provider.cancelled == has_provider
+    assert (f"{external_id} at anthropic" in notes.getvalue()) == (not has_provider)
+    assert batching.batches(tenant) == []
