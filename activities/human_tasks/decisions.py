@@ -177,9 +177,12 @@ def _close(
         decided |= edited.changes
         detail |= edited.detail
     if waiting is not None:
-        if decision == "reject":
-            revisions.revise_or_escalate(waiting, notes, actor)
+        revision = revisions.revise_or_escalate(waiting, notes, actor) if decision == "reject" else None
         transitions.apply(waiting.id, decision, actor=actor, detail=detail, **decided)
+        if revision is not None and waiting.dedup_key:
+            # Only now, because two live activities may not share it.
+            rows = Activity.objects.for_tenant(waiting.tenant_id).filter(pk=revision)
+            rows.update(dedup_key=waiting.dedup_key)
     if item is not None:
         transitions.apply(item.id, f"{decision}_gate", actor=actor, detail=detail, **decided)
 

@@ -20,17 +20,17 @@ from . import approvals
 SUFFIX = " (revision)"
 
 
-def revise_or_escalate(rejected: Activity, notes: str, actor: str) -> None:
-    """Submit the revision, or ask people after too many rounds.
+def revise_or_escalate(rejected: Activity, notes: str, actor: str) -> UUID | None:
+    """Submit the revision and return its id, or ask people after too many rounds.
 
     Call it before the rejection is announced, so that the pipeline sees that the step continues.
     """
     if rejected.status != Status.AWAITING_APPROVAL:
-        return  # It was decided already; the transition will be refused.
+        return None  # It was decided already; the transition will be refused.
     if rejected.round >= settings.ORCHESTRATOR_MAX_ROUNDS:
         _escalate(rejected, notes)
-    else:
-        submit_revision(rejected, notes=notes, actor=actor)
+        return None
+    return submit_revision(rejected, notes=notes, actor=actor)
 
 
 def submit_revision(rejected: Activity, *, notes: str, actor: str) -> UUID:

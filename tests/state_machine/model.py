@@ -90,19 +90,20 @@ class Model(Asks):
         if item is not None:
             self.check(item, what)
         if behind is not None:
-            if decision == "reject":
-                self._redo(behind)
+            revision = self._redo(behind) if decision == "reject" else None
             self.happens(behind, what)
+            if revision is not None:
+                revision.key = behind.key
             self.ended(behind)
         if item is not None:
             self.happens(item, what)
             self.ended(item)
 
-    def _redo(self, task: Task) -> None:
+    def _redo(self, task: Task) -> Task | None:
         if task.round >= self.limits.rounds:
             self.add(Task(parent=task, link="escalation"))
-        else:
-            self.revise(task, approval_wanted=task.approval_wanted)
+            return None
+        return self.revise(task, approval_wanted=task.approval_wanted)
 
     def cancel(self, task: Task) -> None:
         if task.link == "gate" and task.open:

@@ -65,6 +65,21 @@ def test_an_approval_settles_the_gate_and_its_work(
     assert gates(client) == []
 
 
+def test_a_dedup_key_moves_to_the_revision(api: Any, engine: Engine, acme: Tenant) -> None:
+    (waiting,) = engine.submit(acme, requires_approval=True, dedup_key="once")
+    engine.drain()
+    client = api("operator")
+
+    assert client.post(address_of(waiting, "reject"), {"notes": "Shorter."}).status_code == 200
+
+    repeated = client.post(ACTIVITIES, {"name": "again", "agent_role": "qa", "dedup_key": "once"})
+    assert (repeated.status_code, repeated.json()["parent"], repeated.json()["round"]) == (
+        200,
+        str(waiting),
+        2,
+    )
+
+
 def test_an_approval_needs_no_body(api: Any, engine: Engine, acme: Tenant) -> None:
     (waiting,) = submit_gated(engine, acme)
 
