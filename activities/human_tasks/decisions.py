@@ -88,11 +88,10 @@ def decide(
         question = item or waiting
         if question is None:
             raise NotFound("activity", activity_id)
-        if in_time:
-            _refuse_unauthorised(question, by)
         rules = DecisionRules.read(question.decision_rules)
         is_open = question.status in (Status.CREATED, Status.IN_PROGRESS, Status.AWAITING_APPROVAL)
         if in_time and is_open:
+            _refuse_unauthorised(question, by)
             _refuse_option(rules, decision, chosen_option)
         # A decision that comes too late stores no output.
         edited = store_edited(waiting, item, output) if output is not None and is_open else None

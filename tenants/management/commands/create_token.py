@@ -27,7 +27,8 @@ class Command(BaseCommand):
         )
         parser.add_argument("--role", required=True, choices=[role.value for role in Role], help=roles)
         parser.add_argument(
-            "--name", default="command line", help="a name to recognise the token (default: %(default)s)"
+            "--name",
+            help="a name to recognise the token (default: command line, with --user also the member)",
         )
         parser.add_argument(
             "--user",
@@ -47,14 +48,16 @@ class Command(BaseCommand):
             help="may also change the registry of agents that all tenants share",
         )
 
-    def handle(self, *args: Any, tenant: str, role: str, name: str, **options: Any) -> None:
-        days = options["expires_in_days"]
+    def handle(self, *args: Any, tenant: str, role: str, name: str | None, **options: Any) -> None:
+        days, user = options["expires_in_days"], options["user"]
+        # Decisions are recorded under the name of the token.
+        name = f"command line of {user}" if name is None and user else name or "command line"
         if problem := error_of_name(name):
             raise CommandError(f"The name {problem}.")
         try:
             owner = registration.find(tenant)
             with tenant_scope(owner.pk):
-                person = _member(owner, options["user"], Role(role)) if options["user"] else None
+                person = _member(owner, user, Role(role)) if user else None
                 token, secret = tokens.create(
                     owner,
                     role,
@@ -70,7 +73,7 @@ class Command(BaseCommand):
                     "prefix": token.prefix,
                     "platform": token.platform,
                     "scopes": token.scopes,
-                    "user": options["user"],
+                    "user": user,
                     "expires_at": token.expires_at,
                 }
                 audit.record_command(

@@ -107,6 +107,17 @@ def test_a_token_without_a_person_has_no_vote_and_learns_how_to_get_one(
     assert (voters(acme, quorum_question), engine.status(acme, quorum_question)) == ([], "created")
 
 
+def test_whoever_may_not_decide_learns_that_it_is_decided_already(
+    api: Any, engine: Engine, acme: Tenant, quorum_question: UUID
+) -> None:
+    for person in ("ann", "bob"):
+        decide(api("reviewer", person=person), quorum_question)
+
+    late = problem(decide(api("admin", name="robot"), quorum_question, NO), 409, "already_decided")
+
+    assert "approved this" in late["detail"]
+
+
 def test_a_token_without_a_person_may_decide_alone_where_no_quorum_is_needed(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
@@ -180,7 +191,9 @@ def test_the_command_creates_a_token_for_a_member_with_at_most_their_role(
     call_command("create_token", tenant=acme.slug, role="reviewer", user="ann", stdout=out, stderr=StringIO())
     secret = out.getvalue().splitlines()[-1]
 
-    assert tokens.principal_of(secret).identity == f"user:{User.objects.get(username='ann').pk}"
+    principal = tokens.principal_of(secret)
+    assert principal.identity == f"user:{User.objects.get(username='ann').pk}"
+    assert principal.actor == "token:command line of ann", "which decisions name"
     with pytest.raises(CommandError, match="ann is reviewer in acme; their token cannot be admin"):
         call_command("create_token", tenant=acme.slug, role="admin", user="ann")
     with pytest.raises(CommandError, match="bob is not a member of acme"):
