@@ -374,7 +374,7 @@ class RunLogLines(ActivityPart):
     in_one_transaction = False
     pagination_class = None
     filter_backends = ()
-    query_parameters = (AFTER,)
+    query_parameters = (AFTER, LIMIT)
 
     @operation(
         "The log lines of a run",

@@ -90,7 +90,7 @@ class Events(TenantView):
     renderer_classes = (EventStreamRenderer, JSONRenderer)
     pagination_class = None
     filter_backends = ()
-    query_parameters = ("activity", "pipeline_run", AFTER)
+    query_parameters = ("activity", "pipeline_run", AFTER, LIMIT)
     scope = "events"
     serializer_class = EventPageSerializer
     several: ClassVar[tuple[str, ...]] = ("kind",)

@@ -18,7 +18,6 @@ from pipelines.models import PipelineRun
 from tenants import money
 from tenants.api.documentation import operation
 from tenants.api.filters import parameter_errors, refuse
-from tenants.api.pagination import CURSOR
 from tenants.api.problems import FieldError
 from tenants.api.views import TenantView
 from tenants.models import UsageEntry
@@ -85,7 +84,7 @@ class UsageReport(TenantView):
     pagination_class = None
     filter_backends = ()
     scope = "usage"
-    query_parameters: ClassVar[tuple[str, ...]] = ("group_by", "from", "to", *FILTERS)
+    query_parameters: ClassVar[tuple[str, ...]] = ("group_by", "from", "to", "limit", *FILTERS)
 
     @operation(
         "The usage of tokens and money",
@@ -136,8 +135,6 @@ class _Query:
         self.group_by = [name for name in names if name in DIMENSIONS]
         self.first, self.last = self._day("from"), self._day("to")
         self.limit = self._limit()
-        if CURSOR in self._params:
-            self._errors.append((CURSOR, "is not supported: the answer has one page"))
         self.conditions = {DIMENSIONS[name]: self._value(name) for name in FILTERS if name in self._params}
         refuse(self._errors)
 

@@ -144,7 +144,9 @@ def parameter_errors(
     offered = parameters_of(filterset).values() if filterset else ()
     repeatable = set(several).union(*(repeated for _, repeated in offered))
     single = set[str]().union(*(once for once, _ in offered))
-    single |= {LIMIT, CURSOR, FORMAT, *(getattr(view, "query_parameters", None) or ())}
+    single |= {FORMAT, *(getattr(view, "query_parameters", None) or ())}
+    if view.pagination_class is not None:
+        single |= {LIMIT, CURSOR}
     if getattr(view, "search_fields", None):
         single.add(SEARCH)
     if pagination.orderings_of(view):

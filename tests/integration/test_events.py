@@ -476,6 +476,7 @@ def test_the_api_returns_the_newest_events_at_once(
         ("after=-1", "after"),
         ("after=99999999999999999999", "after"),
         ("limit=0", "limit"),
+        ("cursor=7", "cursor"),
     ],
 )
 @pytest.mark.parametrize("accepted", ["application/json", "text/event-stream"])
