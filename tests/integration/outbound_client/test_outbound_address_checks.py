@@ -12,6 +12,7 @@ import pytest
 from agents import outbound
 from agents.exceptions import (
     OutboundRefused,
+    RetryableAgentError,
 )
 from agents.outbound import policy, transport
 from tests.integration.outbound_client.peers import Serve, answering, ok, post
@@ -54,6 +55,32 @@ def test_a_name_that_points_inside_after_the_check_is_refused_at_the_call(
     with pytest.raises(OutboundRefused, match=r"127\.0\.0\.1 is not a public address"):
         post(url)
     assert server.connections == 0
+
+
+def test_a_name_that_changes_between_its_check_and_the_connection_does_not_lead_inside(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(answering(ok(b"secret")), allowed=False)
+    monkeypatch.setattr(policy, "PORTS", frozenset({server.port}))
+    answers = iter(["93.184.216.34"])
+
+    def resolve(host: str, *arguments: Any, **options: Any) -> list[Any]:
+        return [(2, 1, 6, "", (next(answers, "127.0.0.1"), 0))]
+
+    connect, called = transport._connect, []
+
+    def connect_inside_only(address: Any, port: int) -> socket.socket:
+        called.append(str(address))
+        if not address.is_loopback:
+            raise OSError("there is no network")
+        return connect(address, port)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    monkeypatch.setattr(transport, "_connect", connect_inside_only)
+
+    with pytest.raises(RetryableAgentError, match="there is no network"):
+        post(f"https://rebinding.example:{server.port}/")
+    assert (called, server.connections) == (["93.184.216.34"], 0)
 
 
 def test_a_name_with_one_forbidden_address_is_refused(
