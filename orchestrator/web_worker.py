@@ -20,6 +20,7 @@ import logging.config
 import socket
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -42,6 +43,8 @@ LONGEST_HEAD = 16_384
 HEAD_SECONDS = DEFAULT_WORKER_DATA_TIMEOUT + 2.0  # time limit for the head of a request
 BODY_SECONDS = 30.0  # time limit for its body
 UNREAD_SECONDS = 0.01  # for the rest of a body that the application did not read; gunicorn would wait for it in the thread for seconds
+# In bytes, of a body that the application did not read: of more, the connection closes.
+MOST_UNREAD = 64 * 1024
 # Python's switch interval, instead of 5 ms. Requests often wait for servers, and should not wait long for computing threads afterwards.
 SWITCH_SECONDS = 0.0005
 LONGEST_LINE = 8_190  # bytes of a request line, gunicorn's maximum; its default is too short for a filter with some hundred ids
@@ -205,6 +208,7 @@ class StreamingWorker(ThreadWorker):
         self._start_turns()
 
     def handle_request(self, req: Any, conn: Any) -> Any:
+        req.should_close = partial(_closes_after, req, req.should_close)
         connection, conn.sock = conn.sock, HandOver(conn.sock)
         conn.parser.unreader.sock = _DeadlineSocket(connection, time.monotonic() + BODY_SECONDS)
         try:
@@ -244,7 +248,8 @@ class StreamingWorker(ThreadWorker):
 
     def _keepalive_after(self, conn: Any, keepalive: bool) -> bool:
         """Whether the connection can be used again. Otherwise it is closed in the background, so that the client can read the answer."""
-        return keepalive and bool(conn.parser.finish_body(deadline=time.monotonic() + UNREAD_SECONDS))
+        until = time.monotonic() + UNREAD_SECONDS
+        return keepalive and bool(conn.parser.finish_body(deadline=until, max_bytes=MOST_UNREAD))
 
     def _refuse(self, conn: Any, answer: bytes) -> None:
         """Send a refusal without using a thread."""
@@ -274,6 +279,11 @@ class StreamingWorker(ThreadWorker):
 
     def _finish_when_done(self, future: Future[Any], conn: Any) -> None:
         future.add_done_callback(lambda done: self.method_queue.defer(self.finish_request, conn, done))
+
+
+def _closes_after(req: Any, closes: Callable[[], bool]) -> bool:
+    """Whether the connection closes after this request. Its answer says so, otherwise the client would send its next request there."""
+    return closes() or getattr(req.body.reader, "length", 0) > MOST_UNREAD
 
 
 def _head_of(conn: Any) -> bytes | None:

@@ -192,6 +192,18 @@ def test_a_connection_stays_open_after_a_body_that_was_not_read(web: int) -> Non
         assert connection.sock is first
 
 
+def test_an_answer_says_that_its_connection_closes_because_too_much_of_the_body_was_not_read(
+    web: int,
+) -> None:
+    body, kept = b"a" * 1_000_000, []
+    for path in ("/", "/body"):
+        with closing(http.client.HTTPConnection("127.0.0.1", web, timeout=20)) as connection:
+            connection.request("POST", path, body=body)
+            kept.append(connection.getresponse().headers["Connection"])
+
+    assert kept == ["close", "keep-alive"]
+
+
 def test_a_request_head_in_pieces_is_read(web: int) -> None:
     with socket.create_connection(("127.0.0.1", web), timeout=60) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
