@@ -314,7 +314,6 @@ class ActivityOutput(ActivityPart):
 class ActivityInput(ActivityPart):
     # No transaction may wait for MongoDB, which may be slow.
     in_one_transaction = False
-    pagination_class = None
 
     @operation("The input of an activity", answer=WorkedOnSerializer, refusals=(404, 503))
     def get(self, request: Request, activity_id: UUID) -> Response:
@@ -353,7 +352,6 @@ def transcript_response(name: UUID, pieces: Iterable[bytes]) -> HttpResponseBase
 class RunTranscript(ActivityPart):
     # The transcript is streamed from a file.
     in_one_transaction = False
-    pagination_class = None
 
     @operation("What a command-line agent printed during a run", answer=OpenApiTypes.STR, refusals=(404,))
     def get(self, request: Request, activity_id: UUID, run_id: UUID) -> HttpResponseBase:
@@ -372,7 +370,6 @@ class RunTranscript(ActivityPart):
 class RunLogLines(ActivityPart):
     # No transaction may wait for MongoDB, which may be slow.
     in_one_transaction = False
-    pagination_class = None
     filter_backends = ()
     query_parameters = (AFTER, LIMIT)
 
@@ -443,7 +440,6 @@ class ActivityTimeline(ViewSetMixin, ActivityPart):
 class ActivityWhy(ActivityPart):
     # It may ask Redis.
     in_one_transaction = False
-    pagination_class = None
 
     @operation("Why an activity does not run right now", answer=WhySerializer, refusals=(404,))
     def get(self, request: Request, activity_id: UUID) -> Response:

@@ -333,7 +333,6 @@ class MailboxList(ViewSetMixin, MailboxPart):
 
 
 class MailboxDetail(DigestEtag, MailboxPart):
-    pagination_class = None
     volatile = ("oldest_wait_seconds",)
 
     @operation("One mailbox", answer=OneMailboxSerializer, refusals=(404,))
@@ -378,8 +377,6 @@ class MailboxItems(ViewSetMixin, MailboxPart):
 
 
 class ItemPart(DigestEtag, MailboxPart):
-    pagination_class = None
-
     def item(self, key: str, item_id: UUID) -> Any:
         """Raises `NotFound`."""
         items: Any = producer.items_of(self.tenant_id, self.mailbox(key))
@@ -419,8 +416,6 @@ class ItemCancel(ItemPart):
 
 
 class MailboxTake(MailboxPart):
-    pagination_class = None
-
     @posting("Take a batch", TakeSerializer, refusals=(404,), answers={200: TakenSerializer, 204: None})
     def post(self, request: Request, key: str) -> Response:
         """204 if nothing is due. The batch belongs to the consumer until its lease ends; then its items return to the mailbox, with one
@@ -443,11 +438,7 @@ class MailboxTake(MailboxPart):
         )
 
 
-class BatchPart(MailboxPart):
-    pagination_class = None
-
-
-class BatchCompleted(BatchPart):
+class BatchCompleted(MailboxPart):
     @posting("Complete a batch", CompletedSerializer, MailboxBatchSerializer, refusals=(404,))
     def post(self, request: Request, key: str, batch_id: UUID) -> Response:
         """May be repeated. 409 `lease_lost` if its items have already returned to the mailbox."""
@@ -456,7 +447,7 @@ class BatchCompleted(BatchPart):
         return Response(MailboxBatchSerializer(batch).data)
 
 
-class BatchFailed(BatchPart):
+class BatchFailed(MailboxPart):
     @posting("Report that a batch has failed", FailedSerializer, MailboxBatchSerializer, refusals=(404,))
     def post(self, request: Request, key: str, batch_id: UUID) -> Response:
         """Its items are due again after about 1, 2, 4, ... seconds, until their attempts are used up. May be repeated."""
@@ -467,7 +458,7 @@ class BatchFailed(BatchPart):
         return Response(MailboxBatchSerializer(batch).data)
 
 
-class BatchHeartbeat(BatchPart):
+class BatchHeartbeat(MailboxPart):
     @posting("Extend the lease of a batch", BeatSerializer, MailboxBatchSerializer, refusals=(404,))
     def post(self, request: Request, key: str, batch_id: UUID) -> Response:
         """Never shortens the lease. 409 `lease_lost`: stop working, because the items have returned to the mailbox."""

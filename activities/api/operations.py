@@ -139,7 +139,6 @@ class RunNow(Versioned, TenantView):
     # After the commit, admission is asked what the activity still waits for.
     in_one_transaction = False
     queryset = Activity.objects
-    pagination_class = None
     scope = "activities"
     required_role: ClassVar[Role] = Role.OPERATOR
 

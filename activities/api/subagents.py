@@ -191,7 +191,6 @@ class SubagentViewSet(DigestEtag, ListResource):
 class SubagentTranscript(ViewSetMixin, TenantView):
     # The transcript is streamed from a file or read from MongoDB, which must not keep a transaction open.
     in_one_transaction = False
-    pagination_class = None
     queryset = Subagent.objects
     scope = "subagents"
 

@@ -88,7 +88,6 @@ class SchedulerSettingsShownSerializer(SchedulerSettingsSerializer):
 class SchedulerSettingsView(Versioned, TenantView):
     queryset = PlatformConfig.objects
     permission_classes = (PlatformPermission,)
-    pagination_class = None
     scope = "agents"
     required_role: ClassVar[dict[str, Role]] = {"put": Role.ADMIN}
 

@@ -162,7 +162,6 @@ class PeriodViewSet(DigestEtag, Resource):
 
 class PeriodCancellation(DigestEtag, TenantView):
     queryset = DeliverablePeriod.objects
-    pagination_class = None
     # Cancelling takes several transactions, see `pipelines.deliverables.starting`.
     in_one_transaction = False
     scope = "pipelines"

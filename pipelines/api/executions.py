@@ -173,7 +173,6 @@ class ExecutionCancellation(DigestEtag, TenantView):
     queryset = ScheduleExecution.objects
     # Cancelling takes several transactions, as for a pipeline run.
     in_one_transaction = False
-    pagination_class = None
     scope = "schedules"
     required_role: ClassVar[Role] = Role.OPERATOR
 

@@ -295,7 +295,6 @@ class SvgRenderer(JSONRenderer):
 class RunPicture(TenantView):
     queryset = PipelineRun.objects
     renderer_classes = (SvgRenderer, JSONRenderer)
-    pagination_class = None
     scope = "pipelines"
 
     @operation(
@@ -341,7 +340,6 @@ class RunReplaySerializer(StrictSerializer):
 
 class RunReplay(DigestEtag, TenantView):
     queryset = PipelineRun.objects
-    pagination_class = None
     scope = "pipelines"
     required_role: ClassVar[Role] = Role.OPERATOR
 
@@ -409,7 +407,6 @@ class RunsActionAnswer(serializers.Serializer[Any]):
 
 class RunsInBulk(TenantView):
     queryset = PipelineRun.objects
-    pagination_class = None
     # Each run is cancelled or replayed in its own transactions.
     in_one_transaction = False
     scope = "pipelines"

@@ -57,7 +57,6 @@ class RetentionSerializer(StrictSerializer):
 
 class RetentionView(DigestEtag, TenantView):
     queryset = RetentionPolicy.objects
-    pagination_class = None
     scope = "retention"
     required_role: ClassVar[dict[str, Role]] = {"get": Role.ADMIN, "put": Role.ADMIN}
 
