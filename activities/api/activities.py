@@ -370,7 +370,6 @@ class RunTranscript(ActivityPart):
 class RunLogLines(ActivityPart):
     # No transaction may wait for MongoDB, which may be slow.
     in_one_transaction = False
-    filter_backends = ()
     query_parameters = (AFTER, LIMIT)
 
     @operation(

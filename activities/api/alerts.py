@@ -200,17 +200,12 @@ MOST_CHANNELS = 50  # of a tenant
 CHANGEABLE = ("name", "kinds", "enabled", "digest", "digest_hour", "digest_day", "digest_roles")
 
 
-class NotificationChannelFilter(StrictFilterSet):
-    kind = django_filters.ChoiceFilter(choices=ChannelKind.choices)
-    enabled = FlagFilter()
-
-
 @describe_resource(many="The channels", one="One channel")
 class NotificationChannelViewSet(VersionedResource):
     queryset = NotificationChannel.objects
     serializer_class = NotificationChannelSerializer
     address = "/api/v1/notification-channels/"
-    filterset_class = NotificationChannelFilter
+    filterset_fields = ("kind", "enabled")
     search_fields = ("name",)
     ordering_fields = ("name", "created_at")
     lookup_value_converter = "uuid"

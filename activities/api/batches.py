@@ -10,7 +10,7 @@ from rest_framework import serializers
 
 from activities import provider_batches
 from activities.models import BatchItem, ProviderBatch
-from activities.models.batch import BatchState, ItemState
+from activities.models.batch import ItemState
 from tenants.api.filters import StrictFilterSet
 from tenants.api.serializers import Computed, ResponseSerializer
 from tenants.api.views import ListResource, Resource, describe_resource
@@ -58,11 +58,6 @@ class BatchItemSerializer(ResponseSerializer):
     closed_at = serializers.DateTimeField(allow_null=True)
 
 
-class BatchFilter(StrictFilterSet):
-    state = django_filters.ChoiceFilter(choices=BatchState.choices)
-    model = django_filters.CharFilter()
-
-
 class BatchItemFilter(StrictFilterSet):
     state = django_filters.ChoiceFilter(choices=ItemState.choices)
     batch = django_filters.UUIDFilter(field_name="batch_id")
@@ -74,7 +69,7 @@ class BatchItemFilter(StrictFilterSet):
 class BatchViewSet(Resource):
     queryset = ProviderBatch.objects
     serializer_class = BatchSerializer
-    filterset_class = BatchFilter
+    filterset_fields = ("state", "model")
     ordering_fields = ("created_at",)
     lookup_value_converter = "uuid"
     scope = "queues"

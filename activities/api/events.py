@@ -88,7 +88,6 @@ class Events(TenantView):
 
     in_one_transaction = False  # a stream has none
     renderer_classes = (EventStreamRenderer, JSONRenderer)
-    filter_backends = ()
     query_parameters = ("activity", "pipeline_run", AFTER, LIMIT)
     scope = "events"
     serializer_class = EventPageSerializer

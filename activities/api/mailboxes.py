@@ -314,15 +314,11 @@ def _serialize_mailbox(mailbox: Mailbox, figures: dict[str, Any], now: datetime)
     }  # fmt: skip
 
 
-class MailboxFilter(StrictFilterSet):
-    agent_role = django_filters.CharFilter()
-
-
 class MailboxList(ViewSetMixin, MailboxPart):
     """A mailbox exists from its first item on."""
 
     serializer_class = MailboxSerializer
-    filterset_class = MailboxFilter
+    filterset_fields = ("agent_role",)
     search_fields = ("key",)
     ordering = ("-created_at", "-id")
 

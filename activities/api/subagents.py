@@ -6,7 +6,6 @@ from collections.abc import Container, Mapping
 from typing import Any, ClassVar
 from uuid import UUID
 
-import django_filters
 from django.db.models import QuerySet
 from django.http.response import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
@@ -27,7 +26,6 @@ from agents import configuration
 from agents.command_line import transcripts
 from tenants.api.documentation import command, operation, posting
 from tenants.api.etags import DigestEtag
-from tenants.api.filters import StrictFilterSet
 from tenants.api.serializers import (
     OPTIONAL,
     Computed,
@@ -138,16 +136,11 @@ class SubagentSerializer(ResponseSerializer):
     finished_at = serializers.DateTimeField(source="activity.finished_at", allow_null=True)
 
 
-class SubagentFilter(StrictFilterSet):
-    subagent_type = django_filters.CharFilter()
-    parent_mailbox = django_filters.CharFilter()
-
-
 @describe_resource(many="Subagents, newest first")
 class SubagentViewSet(DigestEtag, ListResource):
     queryset = Subagent.objects
     serializer_class = SubagentSerializer
-    filterset_class = SubagentFilter
+    filterset_fields = ("subagent_type", "parent_mailbox")
     ordering = ("-created_at", "-id")
     lookup_value_converter = "uuid"
     scope = "subagents"

@@ -19,7 +19,7 @@ from agents import outbound
 from agents.exceptions import OutboundRefused
 from tenants.api import idempotency
 from tenants.api.documentation import change, command, creation, operation, posting, removal
-from tenants.api.filters import FlagFilter, StrictFilterSet, WholeNumberFilter
+from tenants.api.filters import StrictFilterSet, WholeNumberFilter
 from tenants.api.problems import InvalidRequest
 from tenants.api.serializers import (
     OPTIONAL,
@@ -112,16 +112,12 @@ class TooManyWebhooks(ActivityError):
     code = "too_many_webhooks"
 
 
-class WebhookFilter(StrictFilterSet):
-    enabled = FlagFilter()
-
-
 @describe_resource(many="The webhooks", one="One webhook")
 class WebhookViewSet(VersionedResource):
     queryset = WebhookEndpoint.objects
     serializer_class = WebhookSerializer
     address = "/api/v1/webhooks/"
-    filterset_class = WebhookFilter
+    filterset_fields = ("enabled",)
     search_fields = ("url", "description")
     ordering_fields = ("created_at",)
     lookup_value_converter = "uuid"

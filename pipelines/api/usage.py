@@ -81,7 +81,6 @@ def _parameter(name: str, text: str, kind: Any = OpenApiTypes.STR) -> OpenApiPar
 class UsageReport(TenantView):
     queryset = UsageEntry.objects
     serializer_class = UsageReportSerializer
-    filter_backends = ()
     scope = "usage"
     query_parameters: ClassVar[tuple[str, ...]] = ("group_by", "from", "to", "limit", *FILTERS)
 
