@@ -19,6 +19,7 @@ from uuid import UUID, uuid4
 
 from orchestrator.mcp.api import Answer, Api, Refusal, cursor_in
 from orchestrator.mcp.tools import (
+    Call,
     Schema,
     Tool,
     anything,
@@ -62,22 +63,54 @@ _ROW = (
     "id", "name", "status", "agent_role", "human_role", "priority", "pipeline_run", "step", "waiting_for", "error", "created_at",
     "started_at", "finished_at",
 )  # fmt: skip
+_RUN = (
+    "id", "name", "labels", "pipeline", "version", "status", "waits_for", "cost_usd", "deliverable", "started_at", "finished_at",
+)  # fmt: skip
 _SCHEDULE = (
     "id", "name", "description", "repeat", "cron", "interval_ms", "timezone", "target_type", "agent_role", "pipeline", "enabled",
     "next_run_at", "last_run_at",
 )  # fmt: skip
 
 
-async def _inbox(api: Api, arguments: dict[str, Any]) -> Answer:
-    return _page(await api.get("inbox/", **_list_items(arguments)), _ITEM)
+def _list(path: str, *names: str) -> Call:
+    """Return the call of a tool that lists rows with these members."""
+
+    async def call(api: Api, arguments: dict[str, Any]) -> Answer:
+        answer = await api.get(path, **{"limit": 20, **arguments})
+        return {
+            "results": [_short(row, names) for row in answer["results"]],
+            "next_cursor": cursor_in(answer),
+        }
+
+    return call
 
 
-async def _item(api: Api, arguments: dict[str, Any]) -> Answer:
-    return await _show_item(api, _id(arguments))
+def _one(collection: str, part: str = "") -> Call:
+    """Return the call of a tool that reads one object, or a part of it."""
+
+    async def call(api: Api, arguments: dict[str, Any]) -> Answer:
+        return await api.get(f"{collection}/{_id(arguments)}/{part}")
+
+    return call
+
+
+def _text(part: str) -> Call:
+    """Return the call of a tool that reads the input or the output of an activity in pieces."""
+
+    async def call(api: Api, arguments: dict[str, Any]) -> Answer:
+        answer = await _one("activities", part)(api, arguments)
+        offset = arguments.get("offset", 0)
+        content = answer.pop("content", None)
+        if not isinstance(content, str):
+            return {**answer, "content": content}
+        # The other members are only returned with the first part.
+        return piece(content, offset) if offset else {**answer, **piece(content)}
+
+    return call
 
 
 async def _show_decision(api: Api, arguments: dict[str, Any]) -> Answer:
-    item = await _show_item(api, _id(arguments))
+    item = await _item(api, arguments)
     nonce = secrets.token_hex(6)
     version = int(item["item"]["version"])
     return {
@@ -122,8 +155,9 @@ def _decision(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": str(UUID(arguments["id"])), **body}
 
 
-async def _show_item(api: Api, item_id: str) -> Answer:
+async def _item(api: Api, arguments: dict[str, Any]) -> Answer:
     """Return an item with its subject, its approval and the material to judge."""
+    item_id = _id(arguments)
     activity = await api.get(f"activities/{item_id}/")
     if activity["assignee_type"] != "human":
         raise Refusal(
@@ -171,35 +205,6 @@ def _shorten(material: Mapping[str, Any]) -> Answer:
     return result
 
 
-async def _input(api: Api, arguments: dict[str, Any]) -> Answer:
-    return _read(await api.get(f"activities/{_id(arguments)}/input/"), arguments)
-
-
-async def _output(api: Api, arguments: dict[str, Any]) -> Answer:
-    return _read(await api.get(f"activities/{_id(arguments)}/output/"), arguments)
-
-
-def _read(answer: Answer, arguments: Mapping[str, Any]) -> Answer:
-    offset = arguments.get("offset", 0)
-    content = answer.pop("content", None)
-    if not isinstance(content, str):
-        return {**answer, "content": content}
-    # The other members are only returned with the first part.
-    return piece(content, offset) if offset else {**answer, **piece(content)}
-
-
-async def _why(api: Api, arguments: dict[str, Any]) -> Answer:
-    return await api.get(f"activities/{_id(arguments)}/why/")
-
-
-async def _activities(api: Api, arguments: dict[str, Any]) -> Answer:
-    return _page(await api.get("activities/", **_list_items(arguments)), _ROW)
-
-
-async def _activity(api: Api, arguments: dict[str, Any]) -> Answer:
-    return await api.get(f"activities/{_id(arguments)}/")
-
-
 async def _submit(api: Api, arguments: dict[str, Any]) -> Answer:
     body = dict(arguments)
     created = await api.post("activities/", body, key=body.pop("idempotency_key", None) or _new_key())
@@ -208,37 +213,10 @@ async def _submit(api: Api, arguments: dict[str, Any]) -> Answer:
     )
 
 
-async def _roles(api: Api, arguments: dict[str, Any]) -> Answer:
-    return _page(
-        await api.get("agents/", **_list_items(arguments)), ("role", "name", "description", "enabled")
-    )
-
-
-async def _pipelines(api: Api, arguments: dict[str, Any]) -> Answer:
-    return _page(
-        await api.get("pipelines/", **_list_items(arguments)), ("key", "name", "description", "enabled")
-    )
-
-
 async def _start_run(api: Api, arguments: dict[str, Any]) -> Answer:
     body = dict(arguments)
     key_of_pipeline, once = body.pop("pipeline"), body.pop("idempotency_key", None) or _new_key()
     return await api.post(f"pipelines/{key_of_pipeline}/runs/", body, key=once)
-
-
-async def _runs(api: Api, arguments: dict[str, Any]) -> Answer:
-    names = (
-        "id", "name", "labels", "pipeline", "version", "status", "waits_for", "cost_usd", "deliverable", "started_at", "finished_at",
-    )  # fmt: skip
-    return _page(await api.get("pipeline-runs/", **_list_items(arguments)), names)
-
-
-async def _run(api: Api, arguments: dict[str, Any]) -> Answer:
-    return await api.get(f"pipeline-runs/{_id(arguments)}/")
-
-
-async def _schedules(api: Api, arguments: dict[str, Any]) -> Answer:
-    return _page(await api.get("schedules/", **_list_items(arguments)), _SCHEDULE)
 
 
 async def _schedule(api: Api, arguments: dict[str, Any]) -> Answer:
@@ -263,14 +241,6 @@ def _id(arguments: Mapping[str, Any]) -> str:
 
 def _new_key() -> str:
     return f"mcp-{uuid4()}"
-
-
-def _list_items(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return {**arguments, "limit": arguments.get("limit", 20)}
-
-
-def _page(answer: Answer, names: tuple[str, ...]) -> Answer:
-    return {"results": [_short(row, names) for row in answer["results"]], "next_cursor": cursor_in(answer)}
 
 
 def _short(row: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
@@ -326,7 +296,7 @@ TOOLS: tuple[Tool, ...] = (
             human_role=text("Only what this role is asked for.", 63),
             search=text("Words in the name or description.", 200),
         ),
-        _inbox,
+        _list("inbox/", *_ITEM),
     ),
     Tool(
         "item",
@@ -357,7 +327,7 @@ TOOLS: tuple[Tool, ...] = (
         "why",
         "Say why a piece of work does not run right now, who or what it waits for, and since when.",
         _id_schema("Id of the activity."),
-        _why,
+        _one("activities", "why/"),
     ),
     Tool(
         "activities",
@@ -369,25 +339,25 @@ TOOLS: tuple[Tool, ...] = (
             pipeline_run=identifier("Only of this run."),
             search=text("Words in the name or description.", 200),
         ),
-        _activities,
+        _list("activities/", *_ROW),
     ),
     Tool(
         "activity",
         "Show one piece of work with all its fields.",
         _id_schema("Id of the activity."),
-        _activity,
+        _one("activities"),
     ),
     Tool(
         "output",
         "Read what a piece of work has produced. A long text comes in pieces.",
         _id_schema("Id of the activity.", offset=_OFFSET),
-        _output,
+        _text("output/"),
     ),
     Tool(
         "input",
         "Read what a piece of work, or an item of the inbox, is given to work on. A long text comes in pieces.",
         _id_schema("Id of the activity.", offset=_OFFSET),
-        _input,
+        _text("input/"),
     ),
     Tool(
         "submit",
@@ -415,8 +385,18 @@ TOOLS: tuple[Tool, ...] = (
         _submit,
         changes=True,
     ),
-    Tool("agents", "List the roles of agents that work can be given to.", _page_schema(), _roles),
-    Tool("pipelines", "List the pipelines that can be started.", _page_schema(), _pipelines),
+    Tool(
+        "agents",
+        "List the roles of agents that work can be given to.",
+        _page_schema(),
+        _list("agents/", "role", "name", "description", "enabled"),
+    ),
+    Tool(
+        "pipelines",
+        "List the pipelines that can be started.",
+        _page_schema(),
+        _list("pipelines/", "key", "name", "description", "enabled"),
+    ),
     Tool(
         "start_run",
         "Start a run of a pipeline.",
@@ -443,16 +423,19 @@ TOOLS: tuple[Tool, ...] = (
             label=text("Only with this label, as client:acme, or client for any text.", 300),
             search=text("Words in the name, the parameters or the pipeline's name.", 200),
         ),
-        _runs,
+        _list("pipeline-runs/", *_RUN),
     ),
     Tool(
-        "run", "Show one run of a pipeline with the state of its steps.", _id_schema("Id of the run."), _run
+        "run",
+        "Show one run of a pipeline with the state of its steps.",
+        _id_schema("Id of the run."),
+        _one("pipeline-runs"),
     ),
     Tool(
         "schedules",
         "List schedules: what starts automatically, and when.",
         _page_schema(enabled=flag("Only those that are on, or off.")),
-        _schedules,
+        _list("schedules/", *_SCHEDULE),
     ),
     Tool(
         "schedule",

@@ -23,6 +23,7 @@ MOST_ERRORS = 20
 LONGEST_ERROR = 300
 
 Schema = Mapping[str, Any]
+Call = Callable[[Api, dict[str, Any]], Awaitable[Answer]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Tool:
     name: str
     description: str
     schema: Schema
-    call: Callable[[Api, dict[str, Any]], Awaitable[Answer]]
+    call: Call
     changes: bool = False  # whether it changes anything
     repeatable: bool = False  # whether the same call again changes nothing more
 
