@@ -142,11 +142,6 @@ def act_or_name_first(tenant_id: UUID, action: Callable[[], Activity]) -> Activi
         raise Decided(first, error) from error
 
 
-def lock_all(tenant_id: UUID, ids: set[UUID]) -> None:
-    """Lock items and all activities that a decision about them may change, in the common lock order."""
-    approvals.lock_concerned_by(tenant_id, ids)
-
-
 class DecisionActions:
     """Mixin of `ActivityViewSet`. A decision is final: a later one is refused and told who decided what and when."""
 
@@ -163,7 +158,7 @@ class DecisionActions:
     def _lock_unchanged(self, pk: UUID) -> UUID:
         """Check `If-Match`, if it was sent, and lock the activity. Returns the id."""
         if "If-Match" in self.request.headers:
-            lock_all(self.tenant_id, {pk})
+            approvals.lock_concerned_by(self.tenant_id, {pk})
             self.get_object()
         return pk
 

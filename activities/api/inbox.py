@@ -14,9 +14,10 @@ from rest_framework.response import Response
 
 from activities import selectors, wait_reasons
 from activities.api.allowed_actions import list_allowed_actions
-from activities.api.decisions import LONGEST_NOTES, answer, lock_all
+from activities.api.decisions import LONGEST_NOTES, answer
 from activities.api.serializers import InboxItemSerializer, link_of
 from activities.exceptions import ActivityError
+from activities.human_tasks import approvals
 from activities.models import Activity
 from tenants.api import problems
 from tenants.api.documentation import ProblemSerializer, posting
@@ -110,7 +111,7 @@ class InboxViewSet(ListResource):
         """The decisions are independent: if one comes too late, its result says so, and the others still take effect."""
         items = read(DecisionsSerializer, request.data)["items"]
         # Take all locks first and in one order, because concurrent decisions about the same items could deadlock otherwise.
-        lock_all(self.tenant_id, {item["id"] for item in items})
+        approvals.lock_concerned_by(self.tenant_id, {item["id"] for item in items})
         rows = Activity.objects.for_tenant(self.tenant_id).filter(pk__in=[item["id"] for item in items])
         runs = dict(rows.values_list("pk", "pipeline_run_id"))
         order = sorted(range(len(items)), key=lambda index: (str(runs.get(items[index]["id"])), index))

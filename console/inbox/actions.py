@@ -27,7 +27,7 @@ from activities.api import decisions as api
 from activities.api.allowed_actions import list_possible_actions
 from activities.decision_rules import DecisionRules
 from activities.exceptions import ActivityError, OutputUnavailable
-from activities.human_tasks import decisions, human_work
+from activities.human_tasks import approvals, decisions, human_work
 from activities.models import Activity, ActivityEvent, Approval, Vote
 from activities.outputs import StoredOutput
 from activities.states import LinkKind
@@ -442,7 +442,9 @@ def _short_enough(text: str) -> str:
 def lock(tenant_id: UUID, ids: set[UUID]) -> None:
     """Lock the items and all rows that an answer may change. For an escalation these include the failed work."""
     failed = Activity.objects.for_tenant(tenant_id).filter(pk__in=ids, link_kind=LinkKind.ESCALATION)
-    api.lock_all(tenant_id, ids | set(failed.exclude(parent_id=None).values_list("parent_id", flat=True)))
+    approvals.lock_concerned_by(
+        tenant_id, ids | set(failed.exclude(parent_id=None).values_list("parent_id", flat=True))
+    )
 
 
 def item_at_version(tenant_id: UUID, item_id: UUID, version: int) -> Activity:
