@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypeVar
 from uuid import UUID
 
 import orjson
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from rich import box
 from rich.console import Console
 from rich.progress import track
@@ -29,13 +29,13 @@ from pipelines.models import PipelineRun
 from tenants import registration, wire_json
 from tenants.audit import one_line
 from tenants.context import system_scope
-from tenants.exceptions import Refusal
+from tenants.management.base import ManagementCommand
 from tenants.models import Tenant
 
 EXIT_CODES = "exit codes: 0 success; 1 refused, not found, or a server is unreachable; 2 usage error"
 
 
-class TerminalCommand(BaseCommand, ABC):
+class TerminalCommand(ManagementCommand, ABC):
     """`query` returns the result, which `--json` prints; `render` prints it for people."""
 
     requires_system_checks = []
@@ -59,7 +59,7 @@ class TerminalCommand(BaseCommand, ABC):
     def handle(self, *args: Any, json: bool, **options: Any) -> None:
         try:
             result = self.query(**options)
-        except (Refusal, DefinitionError) as error:
+        except DefinitionError as error:
             raise CommandError(str(error)) from error
         if json:
             text = wire_json.dumps_stored(result, default=str, option=orjson.OPT_INDENT_2).decode()

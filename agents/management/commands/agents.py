@@ -6,17 +6,17 @@ import getpass
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from agents import deployments, health, registry, semantic_versions
-from agents.exceptions import RegistryError
 from agents.models import Agent, AgentVersionDeployment
 from tenants import audit
+from tenants.management.base import ManagementCommand
 
 Environment = AgentVersionDeployment.Environment
 
 
-class Command(BaseCommand):
+class Command(ManagementCommand):
     help = "List agents, deploy, promote and roll back their versions, and check whether they can be reached."
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -44,10 +44,7 @@ class Command(BaseCommand):
         check.add_argument("--references", action="store_true", help="only check references; call no agents")
 
     def handle(self, *args: Any, verb: str, **options: Any) -> None:
-        try:
-            getattr(self, f"_{verb}")(**options)
-        except RegistryError as error:
-            raise CommandError(str(error)) from error
+        getattr(self, f"_{verb}")(**options)
 
     def _list(self, **options: Any) -> None:
         rows = [

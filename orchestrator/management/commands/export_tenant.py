@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 from pymongo.errors import PyMongoError
 
 from orchestrator.offboarding import export
 from tenants import registration
 from tenants.audit import record_command
-from tenants.exceptions import TenantError
+from tenants.management.base import ManagementCommand
 from tenants.wording import describe_count
 
 
-class Command(BaseCommand):
+class Command(ManagementCommand):
     help = "Write all data of a tenant to a zip file: one file of JSON lines per table, the outputs, and a manifest."
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -31,8 +31,6 @@ class Command(BaseCommand):
             tenant = registration.find(slug)
             files = export.export(tenant, path, self.stderr.write)
             record_command("export_tenant", tenant_id=tenant.pk, about=("tenant", tenant.pk))
-        except TenantError as error:
-            raise CommandError(str(error)) from error
         except (OSError, DatabaseError, PyMongoError) as error:
             raise CommandError(f"The export failed, and its file was deleted: {error}") from error
         rows = sum(each["rows"] for each in files.values())

@@ -9,7 +9,7 @@ from django.core.management.base import CommandParser
 from console.inbox.listing import MOST_PAGES, Row, View, inbox
 from console.labels import KINDS
 from orchestrator.cli import TerminalCommand, count_up_to
-from pipelines.management.commands.load_pipeline import owner_of
+from tenants.management.base import owner_of
 from tenants.models import Role
 from tenants.principals import Principal
 

@@ -6,17 +6,17 @@ from typing import Any
 from uuid import UUID
 
 import redis
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 from pymongo.errors import PyMongoError
 
 from orchestrator.offboarding import erasure
 from tenants import registration
 from tenants.audit import record_command
-from tenants.exceptions import TenantError
+from tenants.management.base import ManagementCommand
 
 
-class Command(BaseCommand):
+class Command(ManagementCommand):
     help = "Suspend a tenant: tokens are refused, nothing starts, running work is stopped. With --purge, delete all its data permanently."
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -39,8 +39,6 @@ class Command(BaseCommand):
                 for name, count in counts.items():
                     self.stdout.write(f"{count:>9}  {name}")
                 self.stdout.write(f"All data of {slug} is deleted.")
-        except TenantError as error:
-            raise CommandError(str(error)) from error
         except (DatabaseError, redis.RedisError, PyMongoError) as error:
             raise CommandError(f"Not finished, run it again: {error}") from error
 

@@ -16,8 +16,8 @@ from agents.routing import queue_of
 from console.labels import in_words
 from orchestrator import cli
 from orchestrator.cli import TerminalCommand
-from pipelines.management.commands.load_pipeline import owner_of
 from tenants.context import tenant_scope
+from tenants.management.base import owner_of
 from tenants.models import Tenant
 
 HEAD = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
@@ -16,10 +16,10 @@ from orchestrator import cli
 from orchestrator.cli import TerminalCommand, count_up_to, identifier, show_progress
 from pipelines import replay
 from pipelines.graph import StepState
-from pipelines.management.commands.load_pipeline import owner_of
 from pipelines.models import StepRun
 from tenants.audit import record_command
 from tenants.context import APP, tenant_scope
+from tenants.management.base import owner_of
 
 MOST_PER_SECOND = 1_000
 
@@ -148,15 +148,15 @@ def failures(
 ) -> dict[str, Any]:
     """Replay the matching open failures. With a rate they are one transaction, because the start times follow from each other."""
     with tenant_scope(tenant_id):
-        ids = list(_open(tenant_id, filters).order_by("pk").values_list("pk", flat=True))
+        letters = DeadLetter.objects.for_tenant(tenant_id).filter(state=DeadLetterState.OPEN, **filters)
+        ids = list(letters.order_by("pk").values_list("pk", flat=True))
     size = PORTION if per_second is None and not dry_run else max(1, len(ids))
     portions = [ids[start : start + size] for start in range(0, len(ids), size)]
     count, seconds = 0, 0.0
     for portion in show_progress(portions, "replayed", stream):
         with tenant_scope(tenant_id):
-            done = dead_letters.replay(
-                tenant_id, _by_ids(tenant_id, portion), actor=ACTOR, per_second=per_second, dry_run=dry_run
-            )
+            chosen = DeadLetter.objects.for_tenant(tenant_id).filter(pk__in=portion)
+            done = dead_letters.replay(tenant_id, chosen, actor=ACTOR, per_second=per_second, dry_run=dry_run)
         count, seconds = count + done.count, max(seconds, done.seconds)
     return {"count": count, "skipped": len(ids) - count, "seconds": seconds}
 
@@ -176,11 +176,3 @@ def run(tenant_id: UUID, run_id: UUID, *, from_step: str, dry_run: bool) -> dict
         "anew": repeated,
         "kept": [row.step for row in rows if row.step not in repeated],
     }
-
-
-def _open(tenant_id: UUID, filters: Mapping[str, Any]) -> Any:
-    return DeadLetter.objects.for_tenant(tenant_id).filter(state=DeadLetterState.OPEN, **filters)
-
-
-def _by_ids(tenant_id: UUID, ids: Sequence[Any]) -> Any:
-    return DeadLetter.objects.for_tenant(tenant_id).filter(pk__in=ids)

@@ -8,10 +8,10 @@ from django.core.management.base import CommandParser
 
 from orchestrator.cli import TerminalCommand, count_up_to
 from pipelines import timing
-from pipelines.management.commands.load_pipeline import owner_of
 from pipelines.models import Schedule
 from pipelines.schedules import preview
 from tenants.context import tenant_scope
+from tenants.management.base import owner_of
 
 
 class Command(TerminalCommand):

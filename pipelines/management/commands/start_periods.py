@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandParser
 
 from pipelines.deliverables import monthly_job, start_new_periods
 from tenants import clock, registration
-from tenants.exceptions import TenantError
+from tenants.management.base import ManagementCommand
 
 ACTOR = "command:start_periods"
 
 
-class Command(BaseCommand):
+class Command(ManagementCommand):
     help = "Start the current month (UTC) of every active deliverable that has no period in it yet."
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -22,10 +22,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, tenant: str | None, **options: Any) -> None:
-        try:
-            tenants = [registration.find(tenant)] if tenant is not None else monthly_job.active_tenants()
-        except TenantError as error:
-            raise CommandError(str(error)) from error
+        tenants = [registration.find(tenant)] if tenant is not None else monthly_job.active_tenants()
         today = clock.now().date()
         for each in tenants:
             started = start_new_periods(each.pk, today=today, actor=ACTOR)

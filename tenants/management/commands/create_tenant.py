@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandParser
 
 from tenants import audit, members, registration
 from tenants.context import tenant_scope
-from tenants.exceptions import TenantError
+from tenants.management.base import ManagementCommand
 from tenants.models import Tenant
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
 
-class Command(BaseCommand):
+class Command(ManagementCommand):
     help = "Create a tenant. The last line of the output is its id. A slug that is in use is an error."
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -31,12 +31,9 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, slug: str, name: str, **options: Any) -> None:
-        try:
-            admin = members.person(options["admin"]) if options["admin"] else None
-            tenant = registration.register(slug, name)
-            self._begin(tenant, admin)
-        except TenantError as error:
-            raise CommandError(str(error)) from error
+        admin = members.person(options["admin"]) if options["admin"] else None
+        tenant = registration.register(slug, name)
+        self._begin(tenant, admin)
         self.stderr.write(
             f"Created tenant {tenant.slug}. Next: manage.py create_token --tenant {tenant.slug} --role admin"
         )

@@ -6,18 +6,18 @@ import argparse
 from datetime import timedelta
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from tenants import audit, clock, registration, tokens
 from tenants.context import tenant_scope
-from tenants.exceptions import TenantError
+from tenants.management.base import ManagementCommand
 from tenants.models import Membership, Role, Tenant
 from tenants.plain_names import error_of_name
 
 LONGEST_DAYS = 3650  # ten years, because a date too far in the future would overflow
 
 
-class Command(BaseCommand):
+class Command(ManagementCommand):
     help = "Create an API token for a tenant. The last line of the output is the token, which is printed only once."
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -54,36 +54,33 @@ class Command(BaseCommand):
         name = f"command line of {user}" if name is None and user else name or "command line"
         if problem := error_of_name(name):
             raise CommandError(f"The name {problem}.")
-        try:
-            owner = registration.find(tenant)
-            with tenant_scope(owner.pk):
-                person = _member(owner, user, Role(role)) if user else None
-                token, secret = tokens.create(
-                    owner,
-                    role,
-                    name[:100],
-                    expires_at=clock.now() + timedelta(days=days) if days else None,
-                    scopes=options["scope"],
-                    platform=options["platform"],
-                    user_id=person.user_id if person else None,
-                )
-                result = {
-                    "name": token.name,
-                    "role": role,
-                    "prefix": token.prefix,
-                    "platform": token.platform,
-                    "scopes": token.scopes,
-                    "user": user,
-                    "expires_at": token.expires_at,
-                }
-                audit.record_command(
-                    "create_token",
-                    tenant_id=owner.pk,
-                    about=("tokens", token.pk),
-                    detail=audit.redact("", result),
-                )
-        except TenantError as error:
-            raise CommandError(str(error)) from error
+        owner = registration.find(tenant)
+        with tenant_scope(owner.pk):
+            person = _member(owner, user, Role(role)) if user else None
+            token, secret = tokens.create(
+                owner,
+                role,
+                name[:100],
+                expires_at=clock.now() + timedelta(days=days) if days else None,
+                scopes=options["scope"],
+                platform=options["platform"],
+                user_id=person.user_id if person else None,
+            )
+            result = {
+                "name": token.name,
+                "role": role,
+                "prefix": token.prefix,
+                "platform": token.platform,
+                "scopes": token.scopes,
+                "user": user,
+                "expires_at": token.expires_at,
+            }
+            audit.record_command(
+                "create_token",
+                tenant_id=owner.pk,
+                about=("tokens", token.pk),
+                detail=audit.redact("", result),
+            )
         self.stderr.write(
             "Store this token: it is not displayed again. Send it as `Authorization: Bearer <token>`."
         )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandParser
 
 from tenants import audit, members, registration
 from tenants.context import tenant_scope
-from tenants.exceptions import TenantError
+from tenants.management.base import ManagementCommand
 
 
-class Command(BaseCommand):
+class Command(ManagementCommand):
     help = "Let the decisions of a Slack user count as those of a member of the tenant."
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -25,18 +25,15 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, tenant: str, user: str, slack: str, **options: Any) -> None:
-        try:
-            owner = registration.find(tenant)
-            with tenant_scope(owner.pk):
-                member = members.link_slack(owner.pk, user, slack)
-                audit.record_command(
-                    "link_slack",
-                    tenant_id=owner.pk,
-                    about=(members.KIND, member.pk),
-                    detail={"user": user, "slack_user": slack},
-                )
-        except TenantError as error:
-            raise CommandError(str(error)) from error
+        owner = registration.find(tenant)
+        with tenant_scope(owner.pk):
+            member = members.link_slack(owner.pk, user, slack)
+            audit.record_command(
+                "link_slack",
+                tenant_id=owner.pk,
+                about=(members.KIND, member.pk),
+                detail={"user": user, "slack_user": slack},
+            )
         self.stdout.write(
             f"{slack} decides as {user} in {tenant}."
             if slack

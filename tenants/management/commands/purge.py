@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
 from tenants import registration, retention
-from tenants.exceptions import TenantError
+from tenants.management.base import ManagementCommand
 from tenants.retention import all_kinds
 
 
-class Command(BaseCommand):
+class Command(ManagementCommand):
     help = "Delete all expired rows now, as the leader does continuously. Prints the number of rows of each kind."
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -29,8 +29,6 @@ class Command(BaseCommand):
                     count = sum(do(tenant_id, each) for tenant_id in tenant_ids)
                     self.stdout.write(f"{count:>9}  {name}")
                     total += count
-        except TenantError as error:
-            raise CommandError(str(error)) from error
         except DatabaseError as error:
             raise CommandError(f"PostgreSQL did not answer: {error}") from error
         self.stdout.write(f"{total:>9}  {'would be deleted' if dry_run else 'deleted'}")

@@ -5,17 +5,17 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from tenants import audit, clock, registration
 from tenants.audit import chains, purge_chain
-from tenants.exceptions import TenantError
+from tenants.management.base import ManagementCommand
 from tenants.wording import describe_count
 
 LEAST_DAYS = 1
 
 
-class Command(BaseCommand):
+class Command(ManagementCommand):
     help = "Delete old entries from the beginnings of the chains. Each chain records what was deleted, and continues from there."
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -25,10 +25,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, older_than_days: int, tenant: str | None, **options: Any) -> None:
         if older_than_days < LEAST_DAYS:
             raise CommandError(f"--older-than-days must be at least {LEAST_DAYS}")
-        try:
-            chosen_chains = [registration.find(tenant).pk] if tenant else chains()
-        except TenantError as error:
-            raise CommandError(str(error)) from error
+        chosen_chains = [registration.find(tenant).pk] if tenant else chains()
         before = clock.now() - timedelta(days=older_than_days)
         for chain in chosen_chains:
             deleted = purge_chain(chain, before, actor=audit.actor_of_command("purge_audit"))

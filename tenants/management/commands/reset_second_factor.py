@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import transaction
 
 from tenants import audit, members
-from tenants.exceptions import TenantError
+from tenants.management.base import ManagementCommand
 from tenants.models import SecondFactor
 
 
-class Command(BaseCommand):
+class Command(ManagementCommand):
     help = "Remove a person's second factor. If one is required, they set up a new one at the next sign-in."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("username", help="the person; make sure that the request really comes from them")
 
     def handle(self, *args: Any, username: str, **options: Any) -> None:
-        try:
-            person = members.person(username)
-        except TenantError as error:
-            raise CommandError(str(error)) from error
+        person = members.person(username)
         with transaction.atomic():
             deleted, _ = SecondFactor.objects.filter(pk=person.pk).delete()
             if not deleted:

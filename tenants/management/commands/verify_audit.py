@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from tenants import registration
 from tenants.audit import PLATFORM, verify_chains
-from tenants.exceptions import TenantError
+from tenants.management.base import ManagementCommand
 from tenants.wording import describe_count
 
 
-class Command(BaseCommand):
+class Command(ManagementCommand):
     help = (
         "Verify the chains of the audit trail. Exits with 1 when an entry was changed, removed or inserted. Prints the end of each "
         "chain: store it elsewhere, and pass it with --checkpoint later, to detect that the end of a chain was cut off."
@@ -55,10 +55,7 @@ class Command(BaseCommand):
 def _chain(slug: str | None) -> UUID | None:
     if slug is None:
         return None
-    try:
-        return PLATFORM if slug == "-" else registration.find(slug).pk
-    except TenantError as error:
-        raise CommandError(str(error)) from error
+    return PLATFORM if slug == "-" else registration.find(slug).pk
 
 
 def _read_checkpoint(path: Path | None) -> dict[UUID, tuple[int, str]]:
