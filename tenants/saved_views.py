@@ -74,12 +74,7 @@ def keep(who: Principal, *, page: str, name: str, query: str, shared: bool = Fal
         _check_count(view)
         _save(view)
         if shared:
-            audit.record_action(
-                who,
-                "saved_view.shared",
-                about=(KIND, view.pk),
-                changes=changes_between(None, _show_view(view)),
-            )
+            _record(who, "saved_view.shared", view, None, _show_view(view))
     return view
 
 
@@ -91,12 +86,7 @@ def rename(who: Principal, view_id: UUID, name: str) -> SavedView:
         before, view.name = _show_view(view), name
         _save(view)
         if view.is_shared:
-            audit.record_action(
-                who,
-                "saved_view.renamed",
-                about=(KIND, view.pk),
-                changes=changes_between(before, _show_view(view)),
-            )
+            _record(who, "saved_view.renamed", view, before, _show_view(view))
     return view
 
 
@@ -108,12 +98,7 @@ def share(who: Principal, view_id: UUID) -> SavedView:
             view.membership = _owner(who, shared=True)
             _check_count(view)
             _save(view)
-            audit.record_action(
-                who,
-                "saved_view.shared",
-                about=(KIND, view.pk),
-                changes=changes_between(None, _show_view(view)),
-            )
+            _record(who, "saved_view.shared", view, None, _show_view(view))
     return view
 
 
@@ -122,12 +107,7 @@ def delete(who: Principal, view_id: UUID) -> SavedView:
     with tenant_scope(who.tenant_id):
         view = _lock_view(who, view_id)
         if view.is_shared:
-            audit.record_action(
-                who,
-                "saved_view.deleted",
-                about=(KIND, view.pk),
-                changes=changes_between(_show_view(view), None),
-            )
+            _record(who, "saved_view.deleted", view, _show_view(view), None)
         SavedView.objects.for_tenant(who.tenant_id).filter(pk=view.pk).delete()
     return view
 
@@ -179,6 +159,16 @@ def _save(view: SavedView) -> None:
             view.save()
     except IntegrityError as error:
         raise ViewNameTaken(f"There is a view “{view.name}” of this page already.") from error
+
+
+def _record(
+    who: Principal,
+    action: str,
+    view: SavedView,
+    before: dict[str, object] | None,
+    after: dict[str, object] | None,
+) -> None:
+    audit.record_action(who, action, about=(KIND, view.pk), changes=changes_between(before, after))
 
 
 def _show_view(view: SavedView) -> dict[str, object]:

@@ -42,13 +42,7 @@ class Profile:
     breaker_seconds: float = 60.0
 
     def __post_init__(self) -> None:
-        limits = (
-            self.requests_per_minute,
-            self.input_tokens_per_minute,
-            self.output_tokens_per_minute,
-            self.tokens_per_day,
-        )
-        if any(limit is not None and limit < 1 for limit in limits):
+        if any(limit is not None and limit < 1 for limit in self._given_limits):
             raise ValueError("A limit must be at least 1; omit it if there is none")
         if not 1 <= self.first_slots <= self.most_slots:
             raise ValueError(f"first_slots must be from 1 to most_slots, which is {self.most_slots}")
@@ -60,13 +54,16 @@ class Profile:
     @property
     def limits(self) -> tuple[int, ...]:
         """The limits by dimension; 0 for none."""
-        limits = (
+        return tuple(limit or 0 for limit in self._given_limits)
+
+    @property
+    def _given_limits(self) -> tuple[int | None, ...]:
+        return (
             self.requests_per_minute,
             self.input_tokens_per_minute,
             self.output_tokens_per_minute,
             self.tokens_per_day,
         )
-        return tuple(limit or 0 for limit in limits)
 
 
 #: Sample tiers. Their limits of tokens per minute apply to input, as with most providers.

@@ -8,14 +8,13 @@ from typing import Any
 
 from django.conf import settings
 from django.http import StreamingHttpResponse
-from rest_framework.renderers import BaseRenderer
 
+from tenants.api.bodies import JSONRenderer
 from tenants.context import tenant_scope
 from tenants.events import connection_limits, hub, log
 from tenants.events.connection_limits import TooManyStreams
 from tenants.events.log import EventFilter
 from tenants.events.stream import Stream, Subscriber, opening, reset
-from tenants.wire_json import dumps
 
 MEDIA_TYPE = "text/event-stream"
 
@@ -29,20 +28,11 @@ HEADERS = {
 }
 
 
-class EventStreamRenderer(BaseRenderer):
+class EventStreamRenderer(JSONRenderer):
     """Lets clients request the stream. It only renders problems, which are JSON with a separate media type."""
 
     media_type = MEDIA_TYPE
     format = "stream"
-    charset = None
-
-    def render(
-        self,
-        data: Any,
-        accepted_media_type: str | None = None,
-        renderer_context: Mapping[str, Any] | None = None,
-    ) -> bytes:
-        return dumps(data)
 
 
 def follow(

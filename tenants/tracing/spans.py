@@ -211,16 +211,12 @@ _LITERAL = re.compile(r"'(?:[^']|'')*'")
 
 def watch_statements() -> None:
     """Make spans of the statements of all new connections, and of those open in this thread."""
-    connection_created.connect(_watch_new, dispatch_uid="tenants.tracing.statements")
+    connection_created.connect(_watch, dispatch_uid="tenants.tracing.statements")
     for connection in connections.all(initialized_only=True):
         _watch(connection)
 
 
-def _watch_new(connection: Any, **kwargs: Any) -> None:
-    _watch(connection)
-
-
-def _watch(connection: Any) -> None:
+def _watch(connection: Any, **signal: Any) -> None:
     if _trace_statement not in connection.execute_wrappers:
         connection.execute_wrappers.append(_trace_statement)
 
