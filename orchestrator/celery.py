@@ -117,8 +117,6 @@ def ensure(step: Callable[[], None], *, vital: bool = True) -> None:
 @signals.celeryd_init.connect
 def disable_remote_commands(**kwargs: Any) -> None:
     """Allow only queries in Celery's remote control."""
-    from orchestrator import broker
-
     broker.disable_commands()
 
 
@@ -173,8 +171,6 @@ def _concurrency_of(name: str) -> int:
 
 def _number_of_threads(variable: str) -> int:
     """Return the number in the variable, or 0. Ends the process if the value is invalid, because Celery ignores errors of receivers."""
-    from django.core.exceptions import ImproperlyConfigured
-
     from orchestrator.settings.services import whole_number
 
     try:
@@ -291,10 +287,7 @@ def begin_child(sender: Any = None, **kwargs: Any) -> None:
     _follow_registry(activity_intake.serve)
 
 
-_before, _after = signals.task_prerun, signals.task_postrun
-
-
-@_before.connect
+@signals.task_prerun.connect
 def bind_task(task_id: str, task: Any, **kwargs: Any) -> None:
     """Add the task to the log lines that are written while it runs."""
     import structlog  # after the settings, which import it without libraries that it does not need
@@ -304,7 +297,7 @@ def bind_task(task_id: str, task: Any, **kwargs: Any) -> None:
     tracing.note_arrival(task.request.get("traceparent"))
 
 
-@_after.connect
+@signals.task_postrun.connect
 def unbind_task(**kwargs: Any) -> None:
     import structlog
 

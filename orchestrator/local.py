@@ -64,7 +64,9 @@ class LocalStack:
                 password = self._prepare()
                 agents = self._start_agents(supervisor)
                 self.report("Starting web, worker, beat and Flower")
-                for spec in self._processes():
+                for spec in standard_processes(
+                    port=self.port, flower_port=self.flower_port, concurrency=self.concurrency
+                ):
                     supervisor.start(spec)
                 web = f"http://127.0.0.1:{self.port}"
                 supervisor.wait_until_ready(f"{web}/readyz", READY_SECONDS)
@@ -98,9 +100,6 @@ class LocalStack:
             user.save(update_fields=["password"])
         connections.close_all()
         return password
-
-    def _processes(self) -> list[ProcessSpec]:
-        return standard_processes(port=self.port, flower_port=self.flower_port, concurrency=self.concurrency)
 
     def _start_agents(self, supervisor: Supervisor) -> str:
         """Start the sample agents, set them as endpoints of their roles, and return their URL."""

@@ -22,9 +22,7 @@ _LONGEST_LINE = 92
 
 def table(agencies: list[Agency]) -> Table:
     """Return a table of all activities of the agencies."""
-    rows = Table(title="Content brief pipeline", title_justify="left", expand=False)
-    for heading in ("agency", "step", "round", "agent role", "status", "seconds"):
-        rows.add_column(heading, no_wrap=True)
+    rows = _table("Content brief pipeline", "agency", "step", "round", "agent role", "status", "seconds")
     for agency in agencies:
         for activity in work_of(agency):
             status = activity["status"]
@@ -35,11 +33,18 @@ def table(agencies: list[Agency]) -> Table:
     return rows
 
 
+def _table(title: str, *headings: str) -> Table:
+    rows = Table(title=title, title_justify="left", expand=False)
+    for heading in headings:
+        rows.add_column(heading, no_wrap=True)
+    return rows
+
+
 def usage_table(report: dict[str, Any]) -> Table:
     """Return a table of the tenant's usage by role and model, with a total."""
-    rows = Table(title="Ledger: usage of the tenant so far", title_justify="left", expand=False)
-    for heading in ("agent role", "model", "runs", "tokens in", "tokens out", "cost"):
-        rows.add_column(heading, no_wrap=True)
+    rows = _table(
+        "Ledger: usage of the tenant so far", "agent role", "model", "runs", "tokens in", "tokens out", "cost"
+    )
     for group in (*report["results"], {"role": "all", "model": "", **report["total"]}):
         cost = f"${group['cost_usd']}"
         figures = (str(group[name]) for name in ("runs", "input_tokens", "output_tokens"))
@@ -53,9 +58,7 @@ def _colour_status(status: str) -> str:
 
 def campaign_table(campaign: Campaign) -> Table:
     """Return a table of the activities of the second act, with the reason of their last run."""
-    rows = Table(title="Social calendar: agents that ask", title_justify="left", expand=False)
-    for heading in ("activity", "agent role", "reason", "status"):
-        rows.add_column(heading, no_wrap=True)
+    rows = _table("Social calendar: agents that ask", "activity", "agent role", "reason", "status")
     for activity in campaign.work:
         status = activity["status"]
         rows.add_row(
@@ -83,9 +86,7 @@ def plan_of(weekly: Weekly) -> Panel:
 
 def jobs_table(weekly: Weekly) -> Table:
     """Return a table of the execution's jobs."""
-    rows = Table(title="Schedule: a job for every row", title_justify="left", expand=False)
-    for heading in ("row", "not before", "status"):
-        rows.add_column(heading, no_wrap=True)
+    rows = _table("Schedule: a job for every row", "row", "not before", "status")
     for activity in weekly.jobs:
         status, text = activity["status"], str(activity["params"].get("text", ""))
         begins = (activity["not_before"] or activity["created_at"])[11:21]

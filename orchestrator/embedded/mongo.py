@@ -24,10 +24,6 @@ DATABASE = "orchestrator"
 class MongoServer(Server):
     name = "mongo"
 
-    def prepare(self, *, durable: bool) -> None:
-        self.home.folder(self.name)
-        self.data.mkdir(mode=0o700, exist_ok=True)
-
     def launch(self, port: int, *, durable: bool) -> Launch:
         if importlib.util.find_spec("nx_27017") is None:
             raise WheelMissing("nx-27017", "nx-27017")

@@ -45,9 +45,10 @@ class Server(ABC):
         self.data = self.folder / "data"
         self.log = home.log(self.name)
 
-    @abstractmethod
     def prepare(self, *, durable: bool) -> None:
         """Prepare the folder for a launch. Idempotent. No process of this server may be running."""
+        self.home.folder(self.name)
+        self.data.mkdir(mode=0o700, exist_ok=True)
 
     @abstractmethod
     def launch(self, port: int, *, durable: bool) -> Launch:

@@ -50,10 +50,6 @@ def _secret_name(user: str) -> str:
 class ValkeyServer(Server):
     name = "redis"
 
-    def prepare(self, *, durable: bool) -> None:
-        self.home.folder(self.name)
-        self.data.mkdir(mode=0o700, exist_ok=True)
-
     def launch(self, port: int, *, durable: bool) -> Launch:
         configuration = self.folder / "valkey.conf"
         quoted = str(self.data).replace("\\", "\\\\").replace('"', '\\"')

@@ -40,7 +40,8 @@ _ROWS = sql.SQL(
 
 def export(tenant: Tenant, path: Path, report: Report) -> dict[str, dict[str, Any]]:
     """Write the file, and return facts about its members. If it raises `OSError`, `DatabaseError` or `PyMongoError`, there is no file."""
-    exported = {"tenants_tenant": _columns_of_tenants(), **offboarding.exported_columns()}
+    of_tenant = [field.column for field in Tenant._meta.concrete_fields if field.column]
+    exported = {"tenants_tenant": of_tenant, **offboarding.exported_columns()}
     with writing_archive(path) as archive:
         with transaction.atomic(using=APP, durable=True):
             _take_snapshot(tenant.pk)
@@ -95,10 +96,6 @@ def _outputs(tenant_id: UUID) -> Iterator[bytes]:
 def _logs(tenant_id: UUID) -> Iterator[bytes]:
     for document in run_logs.every_document_of(tenant_id, at_once=PAGE):
         yield orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)
-
-
-def _columns_of_tenants() -> list[str]:
-    return [field.column for field in Tenant._meta.concrete_fields if field.column]
 
 
 def _secret_columns() -> dict[str, list[str]]:

@@ -17,7 +17,6 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar
 from urllib.parse import urlsplit
 
 from orchestrator.embedded.errors import HomeBusy
@@ -298,13 +297,9 @@ def _free_port_near(port: int) -> int:
 class SupervisorError(Exception):
     """A process could not be supervised."""
 
-    code: ClassVar[str] = "supervisor_error"
-
 
 class AlreadySupervised(SupervisorError):
     """Another process supervises this home."""
-
-    code = "already_supervised"
 
     def __init__(self, home: Path) -> None:
         super().__init__(
@@ -316,8 +311,6 @@ class AlreadySupervised(SupervisorError):
 class UnknownProcess(SupervisorError):
     """This supervisor has not started a process with this name."""
 
-    code = "unknown_process"
-
     def __init__(self, name: str, known: list[str]) -> None:
         super().__init__(
             f"There is no process {name!r}. Choose among: {', '.join(known) or 'none, nothing was started'}."
@@ -326,8 +319,6 @@ class UnknownProcess(SupervisorError):
 
 class AlreadyRunning(SupervisorError):
     """A process with this name is still running."""
-
-    code = "already_running"
 
     def __init__(self, name: str, pid: int) -> None:
         super().__init__(
@@ -338,8 +329,6 @@ class AlreadyRunning(SupervisorError):
 class ProcessEnded(SupervisorError):
     """A process ended without being stopped."""
 
-    code = "process_ended"
-
     def __init__(self, name: str, exit_code: int, output: str, log: Path) -> None:
         how = f"was killed by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
         super().__init__(f"{name} {how}. The end of {log}:\n{output or '(nothing was written)'}")
@@ -347,8 +336,6 @@ class ProcessEnded(SupervisorError):
 
 class NotReady(SupervisorError):
     """A URL did not answer 200 in time."""
-
-    code = "not_ready"
 
     def __init__(self, url: str, seconds: float, last_answer: str, logs: Path) -> None:
         super().__init__(
@@ -358,8 +345,6 @@ class NotReady(SupervisorError):
 
 class PortsTaken(SupervisorError):
     """Another program listens on the port of one of our processes."""
-
-    code = "ports_taken"
 
     def __init__(self, taken: Mapping[str, int], others: Mapping[str, int]) -> None:
         ports = ("port " if len(taken) == 1 else "ports ") + " and ".join(

@@ -93,6 +93,11 @@ def variables_needed_by(command: Sequence[str]) -> tuple[str, ...]:
     return NEEDED
 
 
+def _entries(environment: Environment, name: str) -> list[str]:
+    """Return the parts of a variable that contains a list."""
+    return [entry.strip() for entry in environment.get(name, "").split(",") if entry.strip()]
+
+
 def _secret_key(environment: Environment) -> Iterator[str]:
     key = environment.get("SECRET_KEY", "")
     if not key:
@@ -104,9 +109,7 @@ def _secret_key(environment: Environment) -> Iterator[str]:
 
 
 def _key_ring(environment: Environment) -> Iterator[str]:
-    entries = [
-        entry.strip() for entry in environment.get("FIELD_ENCRYPTION_KEYS", "").split(",") if entry.strip()
-    ]
+    entries = _entries(environment, "FIELD_ENCRYPTION_KEYS")
     if not entries and environment.get("FIELD_ENCRYPTION_KEYS"):
         yield "FIELD_ENCRYPTION_KEYS: contains no key, only blanks and commas"
     names = [entry.partition(":")[0] for entry in entries]
@@ -121,8 +124,7 @@ def _key_ring(environment: Environment) -> Iterator[str]:
 
 
 def _hosts(environment: Environment) -> Iterator[str]:
-    hosts = [host.strip() for host in environment.get("ALLOWED_HOSTS", "").split(",")]
-    if "*" in hosts:
+    if "*" in _entries(environment, "ALLOWED_HOSTS"):
         yield "ALLOWED_HOSTS: * accepts every host name, which lets others choose the links in e-mails; name the hosts"
 
 
@@ -188,11 +190,8 @@ def _is_weak(password: str, user: str) -> bool:
 
 
 def _egress(environment: Environment) -> Iterator[str]:
-    places = [
-        entry.strip() for entry in environment.get("AGENT_EGRESS_ALLOW", "").split(",") if entry.strip()
-    ]
     own = {place: name for name in _LOGINS for place in _places_of(environment.get(name, ""))}
-    for entry in places:
+    for entry in _entries(environment, "AGENT_EGRESS_ALLOW"):
         host, _, port = entry.lower().rpartition("=")[2].strip().rpartition(":")
         host = host.strip("[]").rstrip(".")
         if name := own.get((host, port)):
@@ -228,10 +227,7 @@ def _places_of(url: str) -> Iterator[tuple[str, str]]:
 
 
 def _inline_callables(environment: Environment) -> Iterator[str]:
-    for entry in environment.get("ORCHESTRATOR_INLINE_CALLABLES", "").split(","):
-        entry = entry.strip()
-        if not entry:
-            continue
+    for entry in _entries(environment, "ORCHESTRATOR_INLINE_CALLABLES"):
         top = entry.partition(".")[0]
         if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\.?", entry):
             yield f"ORCHESTRATOR_INLINE_CALLABLES: {entry!r} is not a module name; name the modules of your agents one by one"

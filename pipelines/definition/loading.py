@@ -32,7 +32,8 @@ def load(text: str, *, filename: str) -> dict[str, Any]:
     text = text.removeprefix("\ufeff")
     _check_text(text, filename)
     try:
-        tree = _json_tree(text) if filename.lower().endswith(".json") else _yaml_tree(text)
+        is_json = filename.lower().endswith(".json")
+        tree = json.loads(text, object_pairs_hook=_Pairs) if is_json else _yaml_tree(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise DefinitionError([InputError("", f"{filename}: {_reason(error)}")]) from error
     growth = _Growth()
@@ -96,10 +97,6 @@ class _Growth:
             else:
                 members[key] = self.plain(value, at(path, key), depth + 1)
         return members
-
-
-def _json_tree(text: str) -> Any:
-    return json.loads(text, object_pairs_hook=_Pairs)
 
 
 def _yaml_tree(text: str) -> Any:
