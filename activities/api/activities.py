@@ -370,6 +370,7 @@ class RunTranscript(ActivityPart):
 class RunLogLines(ActivityPart):
     # No transaction may wait for MongoDB, which may be slow.
     in_one_transaction = False
+    pagination_class = None
     query_parameters = (AFTER, LIMIT)
 
     @operation(

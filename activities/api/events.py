@@ -88,6 +88,7 @@ class Events(TenantView):
 
     in_one_transaction = False  # a stream has none
     renderer_classes = (EventStreamRenderer, JSONRenderer)
+    pagination_class = None
     query_parameters = ("activity", "pipeline_run", AFTER, LIMIT)
     scope = "events"
     serializer_class = EventPageSerializer

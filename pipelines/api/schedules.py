@@ -273,6 +273,7 @@ class Preview(TenantView):
 
     queryset = Schedule.objects
     in_one_transaction = False
+    pagination_class = None
     query_parameters = ("count", "after")
     scope = "schedules"
 

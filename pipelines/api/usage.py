@@ -82,6 +82,7 @@ class UsageReport(TenantView):
     queryset = UsageEntry.objects
     serializer_class = UsageReportSerializer
     scope = "usage"
+    pagination_class = None
     query_parameters: ClassVar[tuple[str, ...]] = ("group_by", "from", "to", "limit", *FILTERS)
 
     @operation(
