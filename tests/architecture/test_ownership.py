@@ -12,6 +12,7 @@ from tests.architecture import tree
 SEES_EVERY_TENANT = {
     "tenants.context": "defines the scope",
     "tenants.registration": "a tenant is found by its name before anybody acts for it",
+    "tenants.management.base": "finds the only tenant when none is named",
     "tenants.members": "a superuser may act for a tenant that they are no member of",
     "tenants.admin_scope": "a superuser with a break-glass session for all tenants",
     "tenants.break_glass": "which superusers have a break-glass session, and for which tenant",
@@ -71,7 +72,6 @@ SEES_EVERY_TENANT = {
     "steps of all tenants that wait for room; "
     "steps of all tenants that have waited too long",
     "activities.mailboxes.consumer": "expired batches of all tenants are released",
-    "pipelines.management.commands.load_pipeline": "finds the only tenant when none is named",
     "pipelines.management.commands.load_schedule": "creates roles that the platform's registry lacks",
 }
 
