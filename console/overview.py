@@ -52,13 +52,6 @@ NO_WORKER = "no worker"
 SERVED = ("served", "")
 NAMED = 5  # roles listed in one reason
 REFRESH_SECONDS = 20  # for browsers without scripts
-WORDS = {
-    "approval": "approvals",
-    "review": "reviews",
-    "resolution": "blockers",
-    "escalation": "escalations",
-    "task": "tasks",
-}
 
 
 @framed(LOOKING)
@@ -110,17 +103,6 @@ class QueueRow:
 
 
 @dataclass(frozen=True, slots=True)
-class PeopleRow:
-    """The open inbox items of one kind."""
-
-    kind: str
-    words: str
-    waiting: int
-    oldest: str
-    oldest_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class Need:
     """A problem that only a person can solve. `page` is the console's page for it, `query` the filter of that page."""
 
@@ -141,7 +123,7 @@ class Overview:
     checks: list[Check]
     figures: QueueStats | None
     queues: list[QueueRow]
-    people: list[PeopleRow]
+    people: Sequence[PeopleStats]
 
     @property
     def busy(self) -> list[QueueRow]:
@@ -180,12 +162,12 @@ class Overview:
 
     @property
     def asked(self) -> int:
-        return sum(row.waiting for row in self.people)
+        return sum(row.items for row in self.people)
 
     @property
     def longest_asked(self) -> str:
         """The longest wait for a person."""
-        waiting = [row.oldest_seconds for row in self.people if row.waiting]
+        waiting = [row.oldest_seconds for row in self.people if row.items]
         return in_words(max(waiting)) if waiting else ""
 
 
@@ -200,15 +182,13 @@ def overview_within(scope: AbstractContextManager[None]) -> Overview:
     work = None if health.status_of(checks) == "unavailable" else _read(scope)
     figures = work[0] if work else None
     reasons = [check.sentence for check in checks if not check.is_healthy]
-    people: list[PeopleRow] = []
     needs: list[Need] = []
     causes: dict[str, str] = {}
     if work is not None:
         figures, parts = work
         causes = wait_reasons.causes_by_role(parts)
-        people = [_people_row(row) for row in figures.people]
         reasons += _reasons(figures)
-        needs = [*_needs(figures, wait_reasons.by_holder(parts)), *_questions(people)]
+        needs = [*_needs(figures, wait_reasons.by_holder(parts)), *_questions(figures.people)]
     status = health.status_of(checks)
     if status == "ready" and (reasons or needs):
         status = "degraded" if reasons else "needed"
@@ -220,7 +200,7 @@ def overview_within(scope: AbstractContextManager[None]) -> Overview:
         checks=checks,
         figures=figures,
         queues=[_queue_row(role, causes.get(role.role)) for role in figures.roles] if figures else [],
-        people=people,
+        people=figures.people if figures else (),
     )
 
 
@@ -276,10 +256,10 @@ def _explain_hold(hold: Hold) -> str:
     return f"{several} for {hold.holder}, which accepts no requests for now.{until}"
 
 
-def _questions(people: list[PeopleRow]) -> Iterator[Need]:
-    count = sum(row.waiting for row in people)
+def _questions(people: Sequence[PeopleStats]) -> Iterator[Need]:
+    count = sum(row.items for row in people)
     if count:
-        oldest = in_words(max(row.oldest_seconds for row in people if row.waiting))
+        oldest = in_words(max(row.oldest_seconds for row in people if row.items))
         yield Need(
             f"{describe_count(count, 'item waits', 'items wait')} for people, the oldest for {oldest}.",
             "inbox",
@@ -310,10 +290,6 @@ def _queue_row(role: RoleStats, cause: str | None) -> QueueRow:
     )
     bands = [(band, count) for band, count in role.waiting.items() if count]
     return QueueRow(role, in_words(role.oldest_seconds) if role.depth else "", state, bands)
-
-
-def _people_row(row: PeopleStats) -> PeopleRow:
-    return PeopleRow(row.kind, WORDS[row.kind], row.items, in_words(row.oldest_seconds), row.oldest_seconds)
 
 
 # The pulse of a tenant: runs per hour of the last day, the cost of today, and the use of its budgets.

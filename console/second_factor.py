@@ -15,7 +15,7 @@ from __future__ import annotations
 import base64
 import hmac
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, urlsplit
 from uuid import UUID
@@ -87,7 +87,7 @@ def options_to_verify(person: Any, challenge: bytes) -> dict[str, Any]:
 
     return options_to_json_dict(
         webauthn.generate_authentication_options(
-            rp_id=_host(), challenge=challenge, allow_credentials=_describe_passkeys(_passkeys_of(person))
+            rp_id=_host(), challenge=challenge, allow_credentials=_passkeys_of(person)
         )
     )
 
@@ -104,7 +104,7 @@ def options_to_create(person: Any, challenge: bytes) -> dict[str, Any]:
             user_id=str(person.pk).encode(),
             user_name=person.get_username(),
             challenge=challenge,
-            exclude_credentials=_describe_passkeys(_passkeys_of(person)),
+            exclude_credentials=_passkeys_of(person),
         )
     )
 
@@ -177,13 +177,10 @@ def _parse_answer(answer: str) -> dict[str, Any]:
     return value
 
 
-def _passkeys_of(person: Any) -> Iterable[Passkey]:
-    return Passkey.objects.filter(factor_id=person.pk).order_by("created_at")
-
-
-def _describe_passkeys(passkeys: Iterable[Passkey]) -> list[Any]:
+def _passkeys_of(person: Any) -> list[Any]:
     from webauthn.helpers.structs import PublicKeyCredentialDescriptor
 
+    passkeys = Passkey.objects.filter(factor_id=person.pk).order_by("created_at")
     return [PublicKeyCredentialDescriptor(id=bytes(each.credential)) for each in passkeys]
 
 

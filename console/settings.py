@@ -31,7 +31,7 @@ from console.page import (
     page,
     refuse_unsure,
 )
-from console.usage import BudgetLine, budgets_of
+from console.usage import budgets_of
 from tenants import clock
 from tenants import members as tenant_members
 from tenants import tokens as tenant_tokens
@@ -56,13 +56,17 @@ def collection(request: HttpRequest, visit: PageContext, key: str) -> HttpRespon
             return visit.redirect(reverse("console:settings_collection", args=[key]), words)
         form = what.new()
     listed = visit.read(f"/{key}/", limit=MOST_LISTED)
+    with tenant_scope(visit.tenant_id):
+        budgets = (
+            budgets_of(visit.tenant_id) if key == "budgets" else []
+        )  # with their use, as on the usage page
     context = {
         "what": what,
         "key": key,
-        "rows": _rows(what, listed["results"]),
+        "rows": [(each["id"], _name_of(what, each), _cells(what, each)) for each in listed["results"]],
         "form": form,
         "secret": secret,
-        "budgets": _budgets(visit) if key == "budgets" else (),
+        "budgets": budgets,
     }
     status = form.status if form.errors else 201 if secret else 200
     return visit.render("console/settings/collection.html", {**context, "tabs": tabs(key)}, status)
@@ -125,29 +129,18 @@ def _act(
     return reply, words, here
 
 
-def _budgets(visit: PageContext) -> list[BudgetLine]:
-    """Return the budgets with their use, as on the usage page."""
-    with tenant_scope(visit.tenant_id):
-        return budgets_of(visit.tenant_id)
-
-
 def _find_collection(key: str) -> Collection:
     if key not in COLLECTIONS:
         raise Http404
     return COLLECTIONS[key]
 
 
-def _rows(what: Collection, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows with their cells in the order of the columns."""
+def _cells(what: Collection, data: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return the titles and values of the columns after the name. An empty list of kinds means all."""
     return [
-        {"id": each["id"], "name": _name_of(what, each), "cells": [(head, _cell(name, each)) for head, name in what.columns[1:]]}
-        for each in results
-    ]  # fmt: skip
-
-
-def _cell(name: str, data: dict[str, Any]) -> Any:
-    """Return the value of a cell. An empty list of kinds means all."""
-    return data.get(name) or ("all" if name == "kinds" else data.get(name))
+        (head, data.get(name) or ("all" if name == "kinds" else data.get(name)))
+        for head, name in what.columns[1:]
+    ]
 
 
 def _name_of(what: Collection, data: Any) -> str:

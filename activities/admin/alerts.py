@@ -112,20 +112,6 @@ class NotificationChannelForm(SeenForm):
         help_text="Kinds of alerts to send to this channel. None selected: all.",
     )
 
-    class Meta:
-        model = NotificationChannel
-        fields = (
-            "tenant",
-            "kind",
-            "name",
-            "enabled",
-            "kinds",
-            "digest",
-            "digest_hour",
-            "digest_day",
-            "digest_roles",
-        )
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if "digest" in self.fields:

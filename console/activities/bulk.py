@@ -179,24 +179,18 @@ def _read(sent: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     if len(reason) > LONGEST_REASON:
         raise BadBulkRequest(f"A reason can have at most {LONGEST_REASON} characters.")
     if action == BulkAction.PRIORITY:
-        return action, {"priority": _priority(str(sent.get("priority", "")))}
+        band = str(sent.get("priority", ""))
+        if band not in BANDS:
+            raise BadBulkRequest("Choose a priority.")
+        return action, {"priority": BANDS[band]}
     if action == BulkAction.REASSIGN:
-        return action, _assignee(str(sent.get("agent_role", "")), reason)
+        role = str(sent.get("agent_role", ""))
+        if not Agent.objects.filter(role=role, enabled=True).exists():
+            raise BadBulkRequest("Choose the new role.")
+        if not reason:
+            raise BadBulkRequest("Enter a reason for the new assignee.")
+        return action, {"assignee_type": "agent", "agent_role": role, "reason": reason}
     return action, {"reason": reason} if reason and action == BulkAction.CANCEL else {}
-
-
-def _priority(named: str) -> int:
-    if named not in BANDS:
-        raise BadBulkRequest("Choose a priority.")
-    return BANDS[named]
-
-
-def _assignee(role: str, reason: str) -> dict[str, Any]:
-    if not Agent.objects.filter(role=role, enabled=True).exists():
-        raise BadBulkRequest("Choose the new role.")
-    if not reason:
-        raise BadBulkRequest("Enter a reason for the new assignee.")
-    return {"assignee_type": "agent", "agent_role": role, "reason": reason}
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ register = template.Library()
 register.filter("state_words", words_of)
 register.filter("actor", name_actor)
 register.filter("tone", tone_of)
+register.filter("in_words", in_words)
 register.filter("priority", priority_in_words)
 NOTHING = "\u2013"
 LONGEST_JSON = 600
@@ -148,6 +149,12 @@ def link_words(link_kind: str | None) -> str:
     """Return the label of an activity's link to its parent."""
     known = KINDS.get(link_kind or "")
     return known[0].lower() if known else words_of(link_kind or "part")
+
+
+@register.filter
+def several(kind: str) -> str:
+    """Return the label of several inbox items of a kind."""
+    return KINDS[kind][1].lower()
 
 
 @register.filter

@@ -32,10 +32,6 @@ class MembershipForm(SeenForm):
         help_text="The human roles whose inbox items this person gets, separated by commas: editor, legal. Empty: none.",
     )
 
-    class Meta:
-        model = Membership
-        fields = ("tenant", "user", "role", "human_roles")
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.initial["human_roles"] = ", ".join(self.instance.human_roles)
@@ -52,16 +48,10 @@ class MembershipAdmin(PlatformAdmin):
     search_fields = ("user__username", "user__email")
     autocomplete_fields = ("user",)
 
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Choosing a member needs the names of all people of the platform, so only those who may see them can add one."""
-        return is_superuser(request) and super().has_add_permission(request, obj)
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Admins of a tenant change its members in the console, which makes sure that a tenant keeps an admin."""
-        return is_superuser(request) and super().has_change_permission(request, obj)
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return is_superuser(request) and super().has_delete_permission(request, obj)
+    def _may(self, request: HttpRequest, row: Any, *, write: bool) -> bool:
+        """Choosing a member needs the names of all people of the platform, so only those who may see them can add one. Admins of a tenant
+        change its members in the console, which makes sure that a tenant keeps an admin."""
+        return super()._may(request, row, write=write) and (is_superuser(request) or not write)
 
     @display(description="Human roles")
     def roles_in_words(self, membership: Membership) -> str:
