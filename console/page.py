@@ -248,16 +248,6 @@ def remember_tenant(
 MOST_LISTED = 100  # tenants; a superuser can enter any other by name
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingTenant:
-    """A tenant with open inbox items. `seen`: whether the superuser has break-glass access to it."""
-
-    slug: str
-    name: str
-    items: int
-    seen: bool
-
-
 def acting(request: HttpRequest, *, first: bool = True) -> tuple[Principal | None, list[Tenant]]:
     """Return the principal for the tenant that the address names, and the person's own tenants, ordered by slug.
 
@@ -282,19 +272,17 @@ def acting(request: HttpRequest, *, first: bool = True) -> tuple[Principal | Non
     return who, tenants
 
 
-def tenants_that_ask(glass: Collection[BreakGlass]) -> list[WaitingTenant]:
-    """Return the tenants with the most open inbox items. Only for superusers; `glass` is their break-glass access."""
+def tenants_that_ask(glass: Collection[BreakGlass]) -> list[tuple[str, str, int, bool]]:
+    """Return the tenants with the most open inbox items: slug, name, number of items, and whether the person has access.
+
+    Only for superusers; `glass` is their break-glass access.
+    """
     seen = {each.opened_for for each in glass}
     with system_scope():
         rows = Activity.objects.filter(OPEN_FOR_PEOPLE, tenant__is_active=True).order_by()
-        counted = rows.values("tenant_id", "tenant__slug", "tenant__name").annotate(items=Count("pk"))
-        page = counted.order_by("-items", "tenant__slug")[:MOST_LISTED]
-        return [
-            WaitingTenant(
-                row["tenant__slug"], row["tenant__name"], row["items"], bool(seen & {None, row["tenant_id"]})
-            )
-            for row in page
-        ]
+        counted = rows.values_list("tenant__slug", "tenant__name", "tenant_id").annotate(items=Count("pk"))
+        asking = counted.order_by("-items", "tenant__slug")[:MOST_LISTED]
+        return [(slug, name, items, bool(seen & {None, pk})) for slug, name, pk, items in asking]
 
 
 # Cursors of long lists, which are ordered by a time, newest first, then by id.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -12,7 +12,7 @@ from django.urls import reverse
 
 from activities import backlog, selectors, wait_reasons
 from activities.models import TurnedAway
-from activities.queue_stats import Waiter, head_of_line
+from activities.queue_stats import head_of_line
 from activities.selectors import Queue
 from agents import configuration
 from agents.governor import overview
@@ -42,7 +42,16 @@ def _switch_tenant(request: HttpRequest, visit: PageContext) -> HttpResponse:
 @page("queues", act=_switch_tenant)
 def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """All roles, the longest queue first. A POST pauses or resumes all work of the tenant."""
-    return visit.render("console/queues/every.html", {"queues": queues(visit.tenant_id)})
+    rows, is_paused = queues(visit.tenant_id)
+    context = {
+        "busy": sorted((row for row in rows if not row.is_idle), key=lambda row: (-row.depth, row.role)),
+        "resting": [row for row in rows if row.is_idle],
+        "waiting": sum(row.depth for row in rows),
+        "running": sum(row.queue.running for row in rows),
+        "delayed": sum(row.queue.delayed for row in rows),
+        "tenant_paused": is_paused,
+    }
+    return visit.render("console/queues/every.html", context)
 
 
 def _switch_role(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
@@ -58,7 +67,7 @@ def _switch_role(request: HttpRequest, visit: PageContext, role: str) -> HttpRes
 @page("queues", act=_switch_role)
 def one(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
     """One role with the head of its queue. A POST pauses or resumes it for the tenant."""
-    return visit.render("console/queues/one.html", {"queue": one_queue(visit.tenant_id, role)})
+    return visit.render("console/queues/one.html", one_queue(visit.tenant_id, role))
 
 
 # The queues of a tenant: waiting work by band, running work, workers, and what blocks it.
@@ -122,49 +131,8 @@ class Row:
         return in_words(seconds) if seconds else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Queues:
-    """All enabled roles of the registry."""
-
-    rows: Sequence[Row]
-    tenant_paused: bool
-
-    @property
-    def busy(self) -> list[Row]:
-        return sorted((row for row in self.rows if not row.is_idle), key=lambda row: (-row.depth, row.role))
-
-    @property
-    def resting(self) -> list[Row]:
-        return [row for row in self.rows if row.is_idle]
-
-    @property
-    def waiting(self) -> int:
-        return sum(row.depth for row in self.rows)
-
-    @property
-    def running(self) -> int:
-        return sum(row.queue.running for row in self.rows)
-
-    @property
-    def delayed(self) -> int:
-        return sum(row.queue.delayed for row in self.rows)
-
-
-@dataclass(frozen=True, slots=True)
-class OneQueue:
-    """The queue of one role, with its first waiting activities."""
-
-    row: Row
-    tenant_paused: bool
-    line: Sequence[Waiter]
-    turned_away: Sequence[tuple[str, int]]
-    backlog: Mapping[str, Any]
-    provider: str = ""  # the provider of the role's work, if the tenant can pause it
-    provider_paused: bool = False
-
-
-def queues(tenant_id: UUID) -> Queues:
-    """Return all queues of the tenant."""
+def queues(tenant_id: UUID) -> tuple[list[Row], bool]:
+    """Return all queues of the tenant, one for each enabled role of the registry, and whether all its work is paused."""
     with tenant_scope(tenant_id):
         settings = QueueSettings.read(tenant_id)
         figures = selectors.count_queues(tenant_id, settings.agents)
@@ -172,11 +140,12 @@ def queues(tenant_id: UUID) -> Queues:
     figures = selectors.with_grants(tenant_id, figures)
     providers = settings.providers()
     rows = [_row(queue, settings, providers.get(queue.role), causes.get(queue.role)) for queue in figures]
-    return Queues(rows, settings.tenant.paused)
+    return rows, settings.tenant.paused
 
 
-def one_queue(tenant_id: UUID, role: str) -> OneQueue:
-    """Return one queue of the tenant. Raises `Http404` if the role does not exist."""
+def one_queue(tenant_id: UUID, role: str) -> dict[str, Any]:
+    """Return one queue of the tenant, with its first waiting activities, and the provider of its work. Raises `Http404` if the role does
+    not exist."""
     with tenant_scope(tenant_id):
         settings = QueueSettings.read(tenant_id, role)
         if role not in settings.agents:
@@ -190,17 +159,17 @@ def one_queue(tenant_id: UUID, role: str) -> OneQueue:
     (queue,) = selectors.with_grants(tenant_id, figures)
     config = settings.own.get(role)
     provider = name_of((config and config.adapter) or settings.agents[role].adapter)
-    return OneQueue(
-        row=_row(queue, settings, settings.providers().get(role), cause),
-        tenant_paused=settings.tenant.paused,
-        line=line,
-        turned_away=[(TURNED_AWAY[reason], counts[reason]) for reason in TURNED_AWAY if counts.get(reason)],
-        backlog=backlog.render_policy(
-            {**settings.agents[role].backlog, **(config.backlog if config else {})}
-        ),
-        provider=provider or "",
-        provider_paused=provider in paused,
-    )
+    own = config.backlog if config else {}
+    return {
+        "row": _row(queue, settings, settings.providers().get(role), cause),
+        "line": line,
+        "turned_away": [
+            (TURNED_AWAY[reason], counts[reason]) for reason in TURNED_AWAY if counts.get(reason)
+        ],
+        "backlog": backlog.render_policy({**settings.agents[role].backlog, **own}),
+        "provider": provider or "",  # if the tenant can pause it
+        "provider_paused": provider in paused,
+    }
 
 
 def _row(queue: Queue, settings: QueueSettings, provider: ProviderRow | None, cause: str | None) -> Row:

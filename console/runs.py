@@ -477,33 +477,10 @@ class Row(RunView):
         return parts
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """One page of the list."""
-
-    status: str
-    pipeline: str
-    rows: Sequence[Row]
-    after: Cursor | None
-    is_first: bool
-    pipelines: Mapping[str, str]
-    query: str = ""
-    label: str = ""
-
-    @property
-    def statuses(self) -> list[tuple[str, str, bool]]:
-        known = [("", "All"), *((str(value), str(value).capitalize()) for value in RunState.values)]
-        return [(value, words, value == self.status) for value, words in known]
-
-    @property
-    def is_narrowed(self) -> bool:
-        return bool(self.status or self.pipeline or self.query or self.label)
-
-
 def listing(
-    tenant_id: UUID, status: str, pipeline: str, after: str, query: str = "", label: str = ""
-) -> Listing:
-    """Return one page of the runs. Raises `Http404` for an unknown status, because ignoring the filter would mislead."""
+    tenant_id: UUID, status: str, pipeline: str, after: str, query: str, label: str
+) -> dict[str, Any]:
+    """Return one page of the runs with its filters. Raises `Http404` for an unknown status, because ignoring it would mislead."""
     if status and status not in RunState.values:
         raise Http404
     place = Cursor.read(after) if after else None
@@ -520,5 +497,17 @@ def listing(
         waits = selectors.waits_for(tenant_id, steps)
         known = Pipeline.objects.for_tenant(tenant_id).order_by("key").values_list("key", "name")
         pipelines = dict(known[:MOST_PIPELINES])
-    listed = [Row(run, steps[run.pk], costs.get(run.pk, Decimal(0)), waits.get(run.pk, ())) for run in page]
-    return Listing(status, pipeline, listed, following, place is None, pipelines, query, label)
+    return {
+        "rows": [
+            Row(run, steps[run.pk], costs.get(run.pk, Decimal(0)), waits.get(run.pk, ())) for run in page
+        ],
+        "after": following,
+        "is_first": place is None,
+        "pipelines": pipelines,
+        "statuses": [("", "All"), *((value, value.capitalize()) for value in RunState.values)],
+        "status": status,
+        "pipeline": pipeline,
+        "query": query,
+        "label": label,
+        "is_narrowed": bool(status or pipeline or query or label),
+    }

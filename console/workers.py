@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from uuid import UUID
 
 from django.conf import settings
 from django.db.models import Q
@@ -21,8 +20,27 @@ from tenants.context import tenant_scope
 
 @page("workers")
 def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    """All processes, with their runs of this tenant."""
-    return visit.render("console/workers/every.html", {"workers": workers(visit.tenant_id)})
+    """All live processes by host, and those lost within the last hour, with their runs of this tenant. Lost and silent ones come first."""
+    now = clock.now()
+    with tenant_scope(visit.tenant_id):
+        lost = Q(end_reason="lost", ended_at__gt=now - LOST_WITHIN)
+        found = WorkerProcess.objects.filter(Q(ended_at=None) | lost)
+        processes = list(found.order_by("host", "started_at", "pk")[: MOST_LISTED + 1])
+        runs = selectors.runs_of_workers(visit.tenant_id, processes)
+    rows = [
+        Row(worker, runs.get(worker.pk, ()), max(0.0, (now - worker.beat_at).total_seconds()))
+        for worker in processes[:MOST_LISTED]
+    ]
+    live = [worker for worker in processes if worker.ended_at is None]
+    context = {
+        "rows": sorted(rows, key=lambda row: row.state not in ("lost", "silent")),
+        "has_more": len(processes) > MOST_LISTED,
+        "live": live,
+        "seats": sum(worker.concurrency for worker in live if worker.roles),
+        "active": sum(worker.active for worker in live),
+        "versions": sorted({worker.version for worker in live if worker.version}),
+    }
+    return visit.render("console/workers/every.html", context)
 
 
 MOST_LISTED = 200
@@ -75,45 +93,3 @@ class Row:
             for name, words in (("cpu", "processor"), ("memory", "memory"))
             if name in load
         ]
-
-
-@dataclass(frozen=True, slots=True)
-class Workers:
-    """The list; lost and silent processes come first."""
-
-    rows: Sequence[Row]
-    has_more: bool
-
-    @property
-    def live(self) -> Sequence[Row]:
-        return [row for row in self.rows if row.worker.ended_at is None]
-
-    @property
-    def seats(self) -> int:
-        return sum(row.worker.concurrency for row in self.live if row.worker.roles)
-
-    @property
-    def active(self) -> int:
-        return sum(row.worker.active for row in self.live)
-
-    @property
-    def versions(self) -> Sequence[str]:
-        """All versions; more than one during an upgrade."""
-        return sorted({row.worker.version for row in self.live if row.worker.version})
-
-
-def workers(tenant_id: UUID) -> Workers:
-    """Return all live processes by host, and those lost within the last hour."""
-    now = clock.now()
-    with tenant_scope(tenant_id):
-        lost = Q(end_reason="lost", ended_at__gt=now - LOST_WITHIN)
-        rows = WorkerProcess.objects.filter(Q(ended_at=None) | lost)
-        processes = list(rows.order_by("host", "started_at", "pk")[: MOST_LISTED + 1])
-        runs = selectors.runs_of_workers(tenant_id, processes)
-    listed = [
-        Row(worker, runs.get(worker.pk, ()), max(0.0, (now - worker.beat_at).total_seconds()))
-        for worker in processes[:MOST_LISTED]
-    ]
-    return Workers(
-        sorted(listed, key=lambda row: row.state not in ("lost", "silent")), len(processes) > MOST_LISTED
-    )

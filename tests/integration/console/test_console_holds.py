@@ -28,10 +28,10 @@ def needs(tenant: Tenant) -> list[str]:
 
 
 def state_of(tenant: Tenant, role: str = ROLE) -> str:
-    page = {row.role: row.state for row in queues(tenant.pk).rows}
-    one = one_queue(tenant.pk, role)
+    page = {row.role: row.state for row in queues(tenant.pk)[0]}
+    one = one_queue(tenant.pk, role)["row"]
     assert one is not None
-    assert page[role] == one.row.state
+    assert page[role] == one.state
     return page[role]
 
 

@@ -42,7 +42,7 @@ def test_the_head_of_the_queue_is_in_the_order_of_admission(
 
     page = ann.get(f"{QUEUES}qa/")
 
-    line = page.context["queue"].line
+    line = page.context["line"]
     assert [(waiter.place, waiter.priority) for waiter in line] == [(1, 1), (2, 11), (3, 12), (4, 20)]
     assert "group slow" in visible_text(page)
     assert "# Work Priority Waiting 1" in visible_text(page), "as other pages call it"
@@ -55,7 +55,7 @@ def test_delayed_work_is_not_in_the_queue(engine: Engine, tenant: Tenant, ann: P
 
     page = ann.get(f"{QUEUES}qa/")
 
-    assert page.context["queue"].line == []
+    assert page.context["line"] == []
     assert "1 delayed" in visible_text(page)
 
 

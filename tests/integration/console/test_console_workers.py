@@ -43,7 +43,7 @@ def start_worker(database: None) -> Iterator[Callable[..., WorkerProcess]]:
 
 
 def states(page: Any) -> dict[str, str]:
-    return {row.worker.host: row.state for row in page.context["workers"].rows}
+    return {row.worker.host: row.state for row in page.context["rows"]}
 
 
 def test_every_process_shows_its_identity_and_load(
