@@ -1,6 +1,8 @@
+from collections.abc import Callable
 from typing import Any
 
 from django.apps import AppConfig
+from django.utils.module_loading import import_string
 
 
 class ConsoleConfig(AppConfig):
@@ -12,22 +14,18 @@ class ConsoleConfig(AppConfig):
         from activities import maintenance
         from console import second_factor
 
-        def apply_due(*arguments: Any) -> Any:
-            # Imported here because only the leader and the console's own processes need the inbox.
-            from console.inbox import undo
-
-            return undo.apply_due(*arguments)
+        def later(path: str) -> Callable[[], Any]:
+            # Imported late because only the leader and the console's own processes need the inbox.
+            return lambda: import_string(f"console.inbox.{path}")()
 
         maintenance.register(
-            "held answers", apply_due, period=maintenance.TICK, owner="console.inbox.undo", budget=5.0
+            "held answers",
+            later("undo.apply_due"),
+            period=maintenance.TICK,
+            owner="console.inbox.undo",
+            budget=5.0,
         )
-
-        def notify_of_questions(*arguments: Any) -> Any:
-            from console.inbox import questions
-
-            return questions.notify()
-
         maintenance.register(
-            "questions", notify_of_questions, period=2.0, owner="console.inbox.questions", budget=5.0
+            "questions", later("questions.notify"), period=2.0, owner="console.inbox.questions", budget=5.0
         )
         user_logged_in.connect(second_factor.ask_at_sign_in, dispatch_uid="console.second_factor")

@@ -6,12 +6,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
 
 import django_filters
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.urls import reverse
+from django.urls import NoReverseMatch, reverse
 from django.utils.http import urlencode
 
 from console.page import PageContext, csv_of, page
@@ -158,7 +157,6 @@ _PAGES = {
     "agents": "agent",
     "agent-configs": "agent",
 }
-_BY_ROLE = ("queue", "agent")
 
 
 def in_words(operation: str) -> str:
@@ -174,16 +172,7 @@ def in_words(operation: str) -> str:
 
 def address_of(kind: str, object_id: str) -> str:
     """Return the address of the object's page, without the tenant; empty if it has none."""
-    name = _PAGES.get(kind, "")
-    if not name or not object_id:
-        return ""
-    if name in _BY_ROLE:
-        return reverse(f"console:{name}", args=[object_id]) if _is_slug(object_id) else ""
     try:
-        return reverse(f"console:{name}", args=[UUID(object_id)])
-    except ValueError:
+        return reverse(f"console:{_PAGES[kind]}", args=[object_id])
+    except (KeyError, NoReverseMatch):
         return ""
-
-
-def _is_slug(text: str) -> bool:
-    return text.replace("-", "").replace("_", "").isalnum() and text.isascii()

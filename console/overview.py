@@ -82,7 +82,18 @@ def tenants(request: HttpRequest) -> HttpResponse:
         return choose(request, "")
     if len(own) < 2 and not request.user.is_superuser:
         return redirect("console:home")
-    context = {"overview": tenants_overview(own), "tenants": own, "here": "tenants"}
+    rows = tenants_overview(own)
+    in_need = sum(1 for row in rows if row.needs)
+    figures = ("asked", "failed", "blocked", "held", "running", "spent")
+    context = {
+        "rows": rows,
+        "total": {name: sum(getattr(row, name) for row in rows) for name in figures},
+        "sentence": f"{in_need} of {len(rows)} {'needs' if in_need == 1 else 'need'} attention."
+        if in_need
+        else "All is well in all tenants.",
+        "tenants": own,
+        "here": "tenants",
+    }
     return render(request, "console/tenants.html", context)
 
 
@@ -404,35 +415,11 @@ class TenantRow:
         return "failures" if self.failed else "needs attention" if self.needs else "all is well"
 
 
-@dataclass(frozen=True, slots=True)
-class TenantsOverview:
-    """All tenants of a person; those that need attention come first."""
-
-    rows: Sequence[TenantRow]
-
-    @property
-    def total(self) -> TenantRow | None:
-        """The sums over all tenants, in a row of the first tenant."""
-        if not self.rows:
-            return None
-        figures = ("asked", "failed", "blocked", "held", "running")
-        sums: dict[str, Any] = {name: sum(getattr(row, name) for row in self.rows) for name in figures}
-        spent = sum((row.spent for row in self.rows), Decimal(0))
-        return TenantRow(self.rows[0].tenant, oldest="", spent=spent, share=1.0, **sums)
-
-    @property
-    def sentence(self) -> str:
-        waiting = sum(1 for row in self.rows if row.needs)
-        if not waiting:
-            return "All is well in all tenants."
-        return f"{waiting} of {len(self.rows)} {'needs' if waiting == 1 else 'need'} attention."
-
-
-def tenants_overview(own: Sequence[Tenant]) -> TenantsOverview:
-    """Return the overview of a person's tenants. Not inside a tenant's transaction."""
+def tenants_overview(own: Sequence[Tenant]) -> list[TenantRow]:
+    """Return a row for each of a person's tenants; those that need attention come first. Not inside a tenant's transaction."""
     ids = frozenset(tenant.pk for tenant in own)
     if not ids:
-        return TenantsOverview(())
+        return []
     now = clock.now()
     with admin_scope(reads=ids, writes=(), platform=False):
         works = Activity.objects.filter(tenant_id__in=ids)
@@ -461,7 +448,7 @@ def tenants_overview(own: Sequence[Tenant]) -> TenantsOverview:
         )
         for tenant in own
     ]
-    return TenantsOverview(sorted(rows, key=lambda row: (-row.failed, -row.needs, row.tenant.slug)))
+    return sorted(rows, key=lambda row: (-row.failed, -row.needs, row.tenant.slug))
 
 
 def _by_tenant(rows: QuerySet[Any], **figures: Any) -> Mapping[UUID, Mapping[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -302,10 +302,9 @@ def detail(who: Principal, run_id: UUID) -> Detail:
     with tenant_scope(who.tenant_id):
         run = find_run(who.tenant_id, run_id)
         rows = selectors.steps_of(who.tenant_id, [run], branches=MOST_BRANCHES)[run.pk]
-        steps = _steps(who.tenant_id, run, rows)
         own = Activity.objects.for_tenant(who.tenant_id).filter(pipeline_run_id=run.pk, step__isnull=False)
         costs = activity_selectors.costs_of(who.tenant_id, own, "step")
-        steps = [replace(step, cost=costs.get(step.row.run.step, Decimal(0))) for step in steps]
+        steps = _steps(who.tenant_id, run, rows, costs)
         picture = _draw_run(run, steps, who.tenant)
         again = PipelineRun.objects.for_tenant(who.tenant_id).filter(replay_of=run_id)
         replays = list(again.only("id", "status", "started_at", "replay_from")[:MOST_REPLAYS])
@@ -373,20 +372,28 @@ def find_run(tenant_id: UUID, run_id: UUID) -> PipelineRun:
     return selectors.runs(tenant_id).filter(pk=run_id).first_or_raise(Http404())
 
 
-def _steps(tenant_id: UUID, run: PipelineRun, rows: Sequence[StepRow]) -> list[Step]:
-    ids = {step.run.activity_id for step in rows if step.run.activity_id}
-    done_by: Mapping[UUID, Any] = (
-        Activity.objects.for_tenant(tenant_id)
-        .only("id", "tenant_id", "started_at", "finished_at", "agent_role", "human_role")
-        .in_bulk(ids)
-        if ids
-        else {}
-    )
-    running = _running_branches(tenant_id, run) if any(step.counts for step in rows) else {}
-    steps = [
-        _step(step, done_by.get(step.run.activity_id) if step.run.activity_id else None) for step in rows
-    ]
-    return [replace(step, running=running.get(step.row.run.step, 0)) for step in steps]
+def _steps(
+    tenant_id: UUID, run: PipelineRun, rows: Sequence[StepRow], costs: Mapping[str, Decimal]
+) -> list[Step]:
+    times = ("id", "tenant_id", "started_at", "finished_at", "agent_role", "human_role")
+    ids = {row.run.activity_id for row in rows if row.run.activity_id}
+    activities = Activity.objects.for_tenant(tenant_id).only(*times).in_bulk(ids) if ids else {}
+    running = _running_branches(tenant_id, run) if any(row.counts for row in rows) else {}
+    steps = []
+    for row in rows:
+        activity = activities.get(row.run.activity_id) if row.run.activity_id else None
+        doing, step = activity or row, row.run.step
+        steps.append(
+            Step(
+                row,
+                started=activity.started_at if activity else None,
+                ended=activity.finished_at if activity else row.run.settled_at,
+                who=doing.agent_role or doing.human_role or "",
+                running=running.get(step, 0),
+                cost=costs.get(step, Decimal(0)),
+            )
+        )
+    return steps
 
 
 def _running_branches(tenant_id: UUID, run: PipelineRun) -> dict[str, int]:
@@ -396,13 +403,6 @@ def _running_branches(tenant_id: UUID, run: PipelineRun) -> dict[str, int]:
         pk__in=branches.values("activity_id"), status__in=RUNNING
     )
     return dict(busy.order_by().values_list("step").annotate(count=Count("pk")))
-
-
-def _step(step: StepRow, activity: Any) -> Step:
-    if activity is None:
-        return Step(step, None, step.run.settled_at, step.agent_role or step.human_role or "")
-    who = activity.agent_role or activity.human_role or ""
-    return Step(step, activity.started_at, activity.finished_at, who)
 
 
 def _draw_run(run: PipelineRun, steps: Sequence[Step], tenant: str) -> SafeString:

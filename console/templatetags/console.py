@@ -107,14 +107,16 @@ def ago(moment: datetime | None) -> SafeString | str:
     if moment is None:
         return NOTHING
     passed = (datetime.now(UTC) - moment).total_seconds()
-    words = f"in {in_words(-passed)}" if passed < -1 else in_words(max(passed, 0))
-    return format_html('<time datetime="{}" title="{}">{}</time>', moment.isoformat(), exactly(moment), words)
+    return _with_tooltip(moment, f"in {in_words(-passed)}" if passed < -1 else in_words(max(passed, 0)))
 
 
 @register.filter
 def since(moment: datetime) -> SafeString:
     """Render a time relative to now, `4 min ago`, `in 2 h` or `now`, with the time as tooltip."""
-    words = from_now((datetime.now(UTC) - moment).total_seconds())
+    return _with_tooltip(moment, from_now((datetime.now(UTC) - moment).total_seconds()))
+
+
+def _with_tooltip(moment: datetime, words: str) -> SafeString:
     return format_html('<time datetime="{}" title="{}">{}</time>', moment.isoformat(), exactly(moment), words)
 
 

@@ -53,7 +53,7 @@ def test_the_overviews_count_the_items_of_the_inbox(
     questions.task(name="Call them")
 
     page = overview(questions.tenant.pk)
-    row, _ = tenants_overview([questions.tenant, other_tenant]).rows
+    row, _ = tenants_overview([questions.tenant, other_tenant])
 
     assert counts(ann.get())["All"] == 3
     assert {each.kind: each.waiting for each in page.people} == {"escalation": 2, "task": 1}
