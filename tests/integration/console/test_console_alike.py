@@ -56,7 +56,7 @@ def test_the_overviews_count_the_items_of_the_inbox(
     row, _ = tenants_overview([questions.tenant, other_tenant])
 
     assert counts(ann.get())["All"] == 3
-    assert {each.kind: each.waiting for each in page.people} == {"escalation": 2, "task": 1}
+    assert {each.kind: each.items for each in page.people} == {"escalation": 2, "task": 1}
     assert page.asked == row.asked == 3
 
 
