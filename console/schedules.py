@@ -307,19 +307,35 @@ def weeks_of(schedules: Sequence[tuple[Schedule, Timing]], *, now: datetime) -> 
 # The style sheet alone hides the fields that do not fit the chosen kind of times, so the form works without scripts.
 
 MOST_PIPELINES = 500  # choices
-HOURLY, DAILY, WORKDAYS, WEEKLY, MONTHLY, EVERY, CRON, ONCE = (
-    "hourly", "daily", "workdays", "weekly", "monthly", "every", "cron", "once",
-)  # fmt: skip
-WHEN = (
-    (HOURLY, "Every hour"),
-    (DAILY, "Every day"),
-    (WORKDAYS, "Monday to Friday"),
-    (WEEKLY, "Every week"),
-    (MONTHLY, "Every month"),
-    (EVERY, "At an interval"),
-    (ONCE, "Once"),
-    (CRON, "By a cron expression"),
-)
+EVERY, ONCE, CRON = "every", "once", "cron"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of times. `fields` are those of the form that it needs, and `cron` its expression, in which numbers replace the names."""
+
+    words: str
+    fields: tuple[str, ...]
+    cron: str = ""
+
+    def read(self, cron: str) -> dict[str, str] | None:
+        """Return the numbers in an expression of this kind; None for another kind."""
+        pattern = re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>\\d{1,2})", re.escape(self.cron))
+        match = re.fullmatch(pattern, cron) if self.cron else None
+        return match.groupdict() if match else None
+
+
+#: In the order of the form.
+KINDS: Mapping[str, Kind] = {
+    "hourly": Kind("Every hour", ("minute",), "{minute} * * * *"),
+    "daily": Kind("Every day", ("at",), "{m} {h} * * *"),
+    "workdays": Kind("Monday to Friday", ("at",), "{m} {h} * * 1-5"),
+    "weekly": Kind("Every week", ("weekday", "at"), "{m} {h} * * {weekday}"),
+    "monthly": Kind("Every month", ("day", "at"), "{m} {h} {day} * *"),
+    EVERY: Kind("At an interval", ("minutes",)),
+    ONCE: Kind("Once", ("moment",)),
+    CRON: Kind("By a cron expression", ("cron",)),
+}
 DAYS = (
     ("1", "Monday"),
     ("2", "Tuesday"),
@@ -335,15 +351,6 @@ OVERLAPS = (
     (Overlap.ALLOW.value, "start in parallel"),
     (Overlap.CANCEL_RUNNING.value, "cancel it, then start"),
 )
-#: The form's field for errors of the cron expression, by the kind of times.
-_CRON_FIELD_OF = {HOURLY: "minute", DAILY: "at", WORKDAYS: "at", WEEKLY: "at", MONTHLY: "day"}
-_PRESETS = (
-    (HOURLY, re.compile(r"(?P<minute>\d{1,2}) \* \* \* \*")),
-    (DAILY, re.compile(r"(?P<m>\d{1,2}) (?P<h>\d{1,2}) \* \* \*")),
-    (WORKDAYS, re.compile(r"(?P<m>\d{1,2}) (?P<h>\d{1,2}) \* \* 1-5")),
-    (WEEKLY, re.compile(r"(?P<m>\d{1,2}) (?P<h>\d{1,2}) \* \* (?P<weekday>[0-6])")),
-    (MONTHLY, re.compile(r"(?P<m>\d{1,2}) (?P<h>\d{1,2}) (?P<day>\d{1,2}) \* \*")),
-)
 MINUTE_MS = 60_000
 
 
@@ -352,14 +359,14 @@ class ScheduleForm(ApiForm):
 
     #: By field, the kinds of times that it is for; other fields are for all.
     fits: ClassVar[Mapping[str, str]] = {
-        "minute": HOURLY, "weekday": WEEKLY, "day": MONTHLY, "at": f"{DAILY} {WORKDAYS} {WEEKLY} {MONTHLY}", "minutes": EVERY,
-        "moment": ONCE, "cron": CRON,
-    }  # fmt: skip
+        name: " ".join(kind for kind, each in KINDS.items() if name in each.fields)
+        for name in ("minute", "weekday", "day", "at", "minutes", "moment", "cron")
+    }
     chooser = "when"
 
     name = forms.CharField(max_length=200)
     target = forms.ChoiceField(label="Starts")
-    when = forms.ChoiceField(choices=WHEN, initial=DAILY)
+    when = forms.ChoiceField(choices=[(name, kind.words) for name, kind in KINDS.items()], initial="daily")
     minute = forms.IntegerField(label="At minute", required=False, min_value=0, max_value=59, initial=0)
     weekday = forms.ChoiceField(label="On", choices=DAYS, required=False, initial="1")
     day = forms.IntegerField(
@@ -429,7 +436,8 @@ class ScheduleForm(ApiForm):
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()
-        for name in _NEEDED.get(cleaned.get("when", ""), ()):
+        kind = KINDS.get(cleaned.get("when", ""))
+        for name in kind.fields if kind else ():
             if cleaned.get(name) in (None, "") and name not in self.errors:
                 self.add_error(name, "This field is required.")
         if cleaned.get("when") == ONCE and cleaned.get("moment"):
@@ -480,27 +488,17 @@ class ScheduleForm(ApiForm):
 
     @staticmethod
     def _cron(cleaned: Mapping[str, Any]) -> str:
-        when, at = cleaned["when"], cleaned.get("at") or time()
-        daily = f"{at.minute} {at.hour}"
-        return {
-            HOURLY: f"{cleaned.get('minute') or 0} * * * *",
-            DAILY: f"{daily} * * *",
-            WORKDAYS: f"{daily} * * 1-5",
-            WEEKLY: f"{daily} * * {cleaned.get('weekday') or 1}",
-            MONTHLY: f"{daily} {cleaned.get('day')} * *",
-        }.get(when, str(cleaned.get("cron")))
+        at = cleaned.get("at") or time()
+        kind = KINDS[cleaned["when"]]
+        return kind.cron.format(**{**cleaned, "m": at.minute, "h": at.hour}) or str(cleaned.get("cron"))
 
     def places(self) -> Mapping[str, str]:
-        cron = _CRON_FIELD_OF.get(self.cleaned_data.get("when", ""), "cron")
+        kind = KINDS.get(self.cleaned_data.get("when", ""))
+        cron = kind.fields[0] if kind else "cron"
         return {
             "repeat": "when", "interval_ms": "minutes", "start_at": "moment", "target_type": "target", "agent_role": "target",
             "pipeline": "target", "cron": cron,
         }  # fmt: skip
-
-
-#: Required fields by the kind of times.
-_NEEDED = {HOURLY: ("minute",), DAILY: ("at",), WORKDAYS: ("at",), WEEKLY: ("at", "weekday"), MONTHLY: ("at", "day"), EVERY: ("minutes",),
-           CRON: ("cron",), ONCE: ("moment",)}  # fmt: skip
 
 
 def targets_of(who: Principal) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -530,9 +528,9 @@ def _when(present: Mapping[str, Any]) -> dict[str, Any]:
         return {"when": ONCE, "moment": f"{local:%Y-%m-%dT%H:%M:%S}" if local else ""}
     if present["interval_ms"]:
         return {"when": EVERY, "minutes": f"{present['interval_ms'] / MINUTE_MS:.6g}"}
-    for name, pattern in _PRESETS:
-        if match := pattern.fullmatch(present["cron"] or ""):
-            parts = match.groupdict()
+    for name, kind in KINDS.items():
+        parts = kind.read(present["cron"] or "")
+        if parts and parts.get("weekday", "0") in dict(DAYS):
             at = {"at": f"{int(parts.pop('h')):02}:{int(parts.pop('m')):02}"} if "h" in parts else {}
             return {"when": name, "cron": present["cron"], **at, **parts}
     return {"when": CRON, "cron": present["cron"]}

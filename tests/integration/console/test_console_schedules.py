@@ -317,6 +317,14 @@ def test_a_new_schedule_starts_with_the_tenants_time_zone_and_the_pipeline(
     assert created.pipeline.key == "flow"
 
 
+def test_a_sunday_written_as_7_stays_a_cron_expression(tenant: Tenant, boss: Person) -> None:
+    sunday = make_schedule(tenant, "Sunday", cron="0 9 * * 7")
+
+    form = forms_of(boss.get(f"{SCHEDULES}{sunday.pk}/change/"))["edit"]
+
+    assert (form.fields["when"], form.fields["cron"]) == (["cron"], ["0 9 * * 7"])
+
+
 def test_a_schedule_can_change_between_once_and_repeating(tenant: Tenant, boss: Person) -> None:
     once = make_schedule(tenant, "Once", repeat="once", start_at=datetime(2031, 5, 1, tzinfo=UTC))
     address = f"{SCHEDULES}{once.pk}/change/"
