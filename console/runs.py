@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 from urllib.parse import urlencode
@@ -31,9 +31,9 @@ from console.labels import tone_of
 from console.page import Cursor, PageContext, Refused, id_or_404, page, page_of
 from console.pipelines import draw_version
 from pipelines import selectors
-from pipelines.diagram import Counts, StepPicture
+from pipelines.diagram import Counts
 from pipelines.models import Pipeline, PipelineRun, StepRun
-from pipelines.models.run import RunState, StepReason, StepState
+from pipelines.models.run import RunState
 from pipelines.selectors import BranchRow, StepRow
 from pipelines.subjects import subject_of
 from tenants import clock
@@ -209,11 +209,12 @@ class Step:
     """One step of the run."""
 
     row: StepRow
-    started: datetime | None
-    ended: datetime | None
-    who: str
-    running: int = 0  # branches of a fan-out
-    cost: Decimal = Decimal(0)
+    running: int  # branches of a fan-out
+    cost: Decimal
+
+    @property
+    def who(self) -> str:
+        return self.row.done_by or self.row.agent_role or self.row.human_role or ""
 
     @property
     def waiting(self) -> int:
@@ -222,20 +223,14 @@ class Step:
         return max(0, counts.active - self.running) if counts else 0
 
     @property
-    def status(self) -> str:
-        run = self.row.run
-        if run.status == StepState.SKIPPED and run.reason == StepReason.CONDITION:
-            return "condition_unmet"
-        return self.row.activity_status or run.status
-
-    @property
     def why(self) -> str:
         """Why it was skipped, cancelled, or failed before its activity was created."""
         return str((self.row.run.error or {}).get("message") or self.row.reason_detail)
 
     @property
     def duration(self) -> timedelta | None:
-        return (self.ended or clock.now()) - self.started if self.started else None
+        started = self.row.started_at
+        return (self.row.ended_at or clock.now()) - started if started else None
 
     @property
     def branches(self) -> Sequence[tuple[BranchRow, str]]:
@@ -294,7 +289,7 @@ class Detail(RunView):
     @property
     def current_steps(self) -> Sequence[Step]:
         """The steps that are running, wait for people or have failed."""
-        return [step for step in self.steps if tone_of(step.status) in ("live", "ask", "bad")]
+        return [step for step in self.steps if tone_of(step.row.shown_status) in ("live", "ask", "bad")]
 
 
 def detail(who: Principal, run_id: UUID) -> Detail:
@@ -304,7 +299,8 @@ def detail(who: Principal, run_id: UUID) -> Detail:
         rows = selectors.steps_of(who.tenant_id, [run], branches=MOST_BRANCHES)[run.pk]
         own = Activity.objects.for_tenant(who.tenant_id).filter(pipeline_run_id=run.pk, step__isnull=False)
         costs = activity_selectors.costs_of(who.tenant_id, own, "step")
-        steps = _steps(who.tenant_id, run, rows, costs)
+        running = _running_branches(who.tenant_id, run) if any(row.counts for row in rows) else {}
+        steps = [Step(row, running.get(row.run.step, 0), costs.get(row.run.step, Decimal(0))) for row in rows]
         picture = _draw_run(run, steps, who.tenant)
         again = PipelineRun.objects.for_tenant(who.tenant_id).filter(replay_of=run_id)
         replays = list(again.only("id", "status", "started_at", "replay_from")[:MOST_REPLAYS])
@@ -372,30 +368,6 @@ def find_run(tenant_id: UUID, run_id: UUID) -> PipelineRun:
     return selectors.runs(tenant_id).filter(pk=run_id).first_or_raise(Http404())
 
 
-def _steps(
-    tenant_id: UUID, run: PipelineRun, rows: Sequence[StepRow], costs: Mapping[str, Decimal]
-) -> list[Step]:
-    times = ("id", "tenant_id", "started_at", "finished_at", "agent_role", "human_role")
-    ids = {row.run.activity_id for row in rows if row.run.activity_id}
-    activities = Activity.objects.for_tenant(tenant_id).only(*times).in_bulk(ids) if ids else {}
-    running = _running_branches(tenant_id, run) if any(row.counts for row in rows) else {}
-    steps = []
-    for row in rows:
-        activity = activities.get(row.run.activity_id) if row.run.activity_id else None
-        doing, step = activity or row, row.run.step
-        steps.append(
-            Step(
-                row,
-                started=activity.started_at if activity else None,
-                ended=activity.finished_at if activity else row.run.settled_at,
-                who=doing.agent_role or doing.human_role or "",
-                running=running.get(step, 0),
-                cost=costs.get(step, Decimal(0)),
-            )
-        )
-    return steps
-
-
 def _running_branches(tenant_id: UUID, run: PipelineRun) -> dict[str, int]:
     """Count the running branches by step."""
     branches = StepRun.objects.for_tenant(tenant_id).filter(run_id=run.pk, branch__gt=0)
@@ -406,29 +378,18 @@ def _running_branches(tenant_id: UUID, run: PipelineRun) -> dict[str, int]:
 
 
 def _draw_run(run: PipelineRun, steps: Sequence[Step], tenant: str) -> SafeString:
-    states = {step.row.run.step: _picture_of(step, tenant) for step in steps}
+    states = {step.row.run.step: step.row.picture(_link_of(step.row.run, tenant)) for step in steps}
     title = f"{run.version.pipeline.name}: {run.status}"
     return draw_version(run.version_id, states, title=title, counts=_counts(steps))
 
 
-def _picture_of(step: Step, tenant: str) -> StepPicture:
-    run = step.row.run
-    href = reverse("console:activity", args=[run.activity_id]) if run.activity_id else _branches_of(step)
-    ended = step.started and step.ended
-    return StepPicture(
-        status=step.status,
-        detail=f"{step.duration.total_seconds():.1f} s" if ended and step.duration else "",
-        href=f"{href}{'&' if '?' in href else '?'}{urlencode({'tenant': tenant})}" if href else None,
-        round=run.round,
-    )
-
-
-def _branches_of(step: Step) -> str:
-    """Return the address of the list of a fan-out's activities."""
-    run = step.row.run
-    if not run.branches:
-        return ""
-    return f"{reverse('console:activities')}?{urlencode({'q': f'run:{run.run_id} step:{run.step}'})}"
+def _link_of(step: StepRun, tenant: str) -> str | None:
+    """Return the address of the step's activity, or of the list of a fan-out's activities."""
+    chosen = {"tenant": tenant}
+    if step.activity_id:
+        return f"{reverse('console:activity', args=[step.activity_id])}?{urlencode(chosen)}"
+    query = {"q": f"run:{step.run_id} step:{step.step}", **chosen}
+    return f"{reverse('console:activities')}?{urlencode(query)}" if step.branches else None
 
 
 def _counts(steps: Sequence[Step]) -> Counts:

@@ -20,8 +20,9 @@ from django.db.models.functions import Cast
 from activities import selectors as activity_selectors
 from activities.models import Activity
 from activities.states import STATUSES, Status
+from pipelines.diagram import StepPicture
 from pipelines.models import Pipeline, PipelineRun, PipelineVersion, StepRun
-from pipelines.models.run import RunState, StepState
+from pipelines.models.run import RunState, StepReason, StepState
 from tenants.models import TenantQuerySet
 
 MOST_BRANCHES = 100  # of a step that are listed
@@ -71,6 +72,23 @@ class StepRow:
     priority: int | None = None  # None: the run's priority
     reason: str = ""  # as stored with the step, or `cancelled`
     reason_detail: str = ""
+    done_by: str = ""  # the role of its activity, which may have been reassigned
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+
+    @property
+    def shown_status(self) -> str:
+        """The status of its activity, else its own, or that its condition was not met."""
+        if self.run.status == StepState.SKIPPED and self.run.reason == StepReason.CONDITION:
+            return "condition_unmet"
+        return self.activity_status or self.run.status
+
+    def picture(self, href: str | None) -> StepPicture:
+        """Return the step as a box of the run's picture."""
+        detail = "no items" if self.run.branches == 0 else ""
+        if self.started_at and self.ended_at:
+            detail = f"{(self.ended_at - self.started_at).total_seconds():.1f} s"
+        return StepPicture(status=self.shown_status, detail=detail, href=href, round=self.run.round)
 
     @property
     def counts(self) -> BranchCounts | None:
@@ -159,8 +177,9 @@ def steps_of(tenant_id: UUID, page: Sequence[PipelineRun], *, branches: int = 0)
     done_by = Activity.objects.for_tenant(tenant_id).filter(
         pk__in={step.activity_id for step in steps if step.activity_id}
     )
-    ends = {pk: (status, why) for pk, status, why in done_by.values_list("pk", "status", "cancel_reason")}
-    statuses = {pk: status for pk, (status, _) in ends.items()}
+    facts = ("pk", "status", "cancel_reason", "started_at", "finished_at", "agent_role", "human_role")
+    activities = {row["pk"]: row for row in done_by.values(*facts)}
+    statuses = {pk: row["status"] for pk, row in activities.items()}
     branch_rows = _branches(steps, done_by, statuses)
     versions = {run.pk: run.version_id for run in page}
     cancelled_at = {run.pk: run.finished_at for run in page if run.status == RunState.CANCELLED}
@@ -169,8 +188,9 @@ def steps_of(tenant_id: UUID, page: Sequence[PipelineRun], *, branches: int = 0)
         if step.branch:
             continue
         plan = plans[versions[step.run_id]].get(step.step, {})
-        status, cancel_reason = ends.get(step.activity_id, (None, None)) if step.activity_id else (None, None)
-        reason, detail = _reason_of(step, status, cancel_reason, cancelled_at.get(step.run_id))
+        work: Mapping[str, Any] = activities.get(step.activity_id, {}) if step.activity_id else {}
+        status = work.get("status")
+        reason, detail = _reason_of(step, status, work.get("cancel_reason"), cancelled_at.get(step.run_id))
         name, needs = plan.get("name") or step.step, plan.get("depends_on", ())
         result[step.run_id].append(
             StepRow(
@@ -184,6 +204,9 @@ def steps_of(tenant_id: UUID, page: Sequence[PipelineRun], *, branches: int = 0)
                 priority=plan.get("priority"),
                 reason=reason,
                 reason_detail=detail,
+                done_by=work.get("agent_role") or work.get("human_role") or "",
+                started_at=work.get("started_at"),
+                ended_at=work["finished_at"] if work else step.settled_at,
             )
         )
     return result

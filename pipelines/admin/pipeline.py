@@ -29,8 +29,7 @@ from pipelines.definition import DefinitionError, PipelineDefinition, StepDefini
 from pipelines.diagram import Counts, StepPicture
 from pipelines.exceptions import PipelineError, VersionConflict
 from pipelines.models import ActivityTemplate, Pipeline, PipelineRun, PipelineVersion, Schedule, StepRun
-from pipelines.models.run import StepReason, StepState
-from pipelines.selectors import BranchCounts
+from pipelines.selectors import StepRow
 from pipelines.submission import NewRun, start_run
 from tenants import strict_json
 from tenants.admin.actions import NAMED, Action, ActionsAdmin
@@ -545,16 +544,27 @@ _THEME = (
 )
 
 
-def draw_version(version_id: UUID, steps: QuerySet[StepRun] | None = None, *, title: str) -> SafeString:
+def draw_version(version_id: UUID, steps: Sequence[StepRow] = (), *, title: str) -> SafeString:
     """Draw a version, or with the steps of a run, that run, with one box for each step."""
     try:
         definition = versions.compile_version(version_id).definition
     except DefinitionError as error:
         return format_html("The current software cannot read this version: {}", str(error))
-    if steps is None:
-        return draw_framed(definition, title=title)
-    rows = list(steps)
-    return draw_framed(definition, _states(rows), _counts(rows), title=title)
+    states = {row.run.step: row.picture(_link_of(row.run)) for row in steps}
+    counts = {
+        row.run.step: {"failed": counted.failed, "active": counted.active, "done": counted.done}
+        for row in steps
+        if (counted := row.counts)
+    }
+    return draw_framed(definition, states if steps else None, counts, title=title)
+
+
+def _link_of(step: StepRun) -> str | None:
+    """Return the URL of the step's activity, or of the list of its branches."""
+    if step.activity_id:
+        return page_of(Activity, step.activity_id)
+    chosen = urlencode({"run__id__exact": step.run_id, "step__exact": step.step})
+    return f"{reverse('admin:pipelines_steprun_changelist')}?{chosen}" if step.branches else None
 
 
 def draw_framed(
@@ -569,42 +579,3 @@ def draw_framed(
     # `draw` escapes every text and checks every link.
     parts = (SafeString(_THEME), SafeString(svg))
     return format_html('<div class="orc-picture"><style>{}</style>{}</div>', *parts)
-
-
-def _counts(rows: Sequence[StepRun]) -> Counts:
-    """Return the branches of fanned-out steps, counted by state."""
-    by_step = {row.step: BranchCounts.of(row) for row in rows}
-    return {
-        step: {"failed": counts.failed, "active": counts.active, "done": counts.done}
-        for step, counts in by_step.items()
-        if counts is not None
-    }
-
-
-def _states(rows: Sequence[StepRun]) -> Mapping[str, StepPicture]:
-    activities = Activity.objects.in_bulk([row.activity_id for row in rows if row.activity_id])
-    return {
-        row.step: _state(row, activities.get(row.activity_id) if row.activity_id else None) for row in rows
-    }
-
-
-def _state(step: StepRun, activity: Activity | None) -> StepPicture:
-    if activity is None:
-        unmet = step.status == StepState.SKIPPED and step.reason == StepReason.CONDITION
-        return StepPicture(
-            status="condition_unmet" if unmet else step.status,
-            detail="no items" if step.branches == 0 else "",
-            href=_branches_of(step) if step.branches else None,
-            round=step.round,
-        )
-    started, ended = activity.started_at, activity.finished_at
-    detail = f"{(ended - started).total_seconds():.1f} s" if started and ended else ""
-    return StepPicture(
-        status=activity.status, detail=detail, href=page_of(Activity, activity.pk), round=step.round
-    )
-
-
-def _branches_of(step: StepRun) -> str:
-    """Return the URL of the list of a step's branches."""
-    chosen = urlencode({"run__id__exact": step.run_id, "step__exact": step.step})
-    return f"{reverse('admin:pipelines_steprun_changelist')}?{chosen}"

@@ -11,7 +11,7 @@ from unfold.decorators import display
 from unfold.enums import ActionVariant
 
 from activities.models import Activity
-from pipelines import cancellation
+from pipelines import cancellation, selectors
 from pipelines.admin.pipeline import draw_version
 from pipelines.models import DeliverablePeriod, PipelineRun, PipelineVersion, StepRun
 from pipelines.models.run import RunState
@@ -86,9 +86,8 @@ class PipelineRunAdmin(ActionsAdmin, RecordAdmin):
 
     @display(description="Steps")
     def picture(self, run: PipelineRun) -> SafeString:
-        return draw_version(
-            run.version_id, run.steps.filter(branch=0), title=f"{self.title(run)}, {run.status}"
-        )
+        steps = selectors.steps_of(run.tenant_id, [run])[run.pk]
+        return draw_version(run.version_id, steps, title=f"{self.title(run)}, {run.status}")
 
 
 @admin.register(StepRun)

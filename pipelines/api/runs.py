@@ -311,7 +311,7 @@ class RunPicture(TenantView):
         steps = selectors.steps_of(self.tenant_id, [run])[run.pk]
         states = {
             step.run.step: StepPicture(
-                status=step.activity_status or step.run.status,
+                status=step.shown_status,
                 detail=f"{step.counts.total - step.counts.active} of {step.counts.total}"
                 if step.counts
                 else "",
