@@ -150,7 +150,9 @@ def start(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
 
 
 class CopyForm(ApiForm):
-    """The name and key of the copy."""
+    """The name and key of the copy. `definition` is that of the original."""
+
+    definition: Mapping[str, Any]
 
     name = forms.CharField(max_length=200)
     key = forms.RegexField(
@@ -160,22 +162,21 @@ class CopyForm(ApiForm):
         error_messages={"invalid": "Use lower-case letters, digits, - and _."},
     )
 
+    def body(self) -> dict[str, Any]:
+        return {**self.definition, **super().body()}
+
 
 @page("pipelines", (*LOOKING, *ACTING), least=Role.ADMIN)
 def copy(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
     """The form that copies the latest version to a new pipeline."""
     with tenant_scope(visit.tenant_id):
         pipeline, version = find_version(visit.tenant_id, key)
-    form = CopyForm(initial={"name": f"Copy of {pipeline.name}"[:200], "key": f"{key}-copy"[:63]})
-    if request.method == "POST":
-        form = CopyForm(request.POST)
-        if form.is_valid():
-            body = {**version.definition, **form.body()}
-            reply = visit.call("POST", "/pipelines/", body)
-            if reply.ok:
-                address = reverse("console:pipeline", args=[form.cleaned_data["key"]])
-                return visit.redirect(address, f"Created: {form.cleaned_data['name']}")
-            form.blame(reply)
+    initial = {"name": f"Copy of {pipeline.name}"[:200], "key": f"{key}-copy"[:63]}
+    form = CopyForm(request.POST or None, initial=initial)
+    form.definition = version.definition
+    if request.method == "POST" and form.send(visit, "POST", "/pipelines/"):
+        address = reverse("console:pipeline", args=[form.cleaned_data["key"]])
+        return visit.redirect(address, f"Created: {form.cleaned_data['name']}")
     context = {"form": form, "pipeline": pipeline}
     return visit.render("console/pipelines/copy.html", context, form.status if form.errors else 200)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -39,17 +38,6 @@ TEMPLATE = "admin/pipelines/dataset/upload.html"
 Done = Callable[[HttpRequest, Dataset, str], HttpResponse]
 
 
-@dataclass(frozen=True, slots=True)
-class Preview:
-    """The rows that would be stored."""
-
-    outcome: str
-    names: list[str]
-    rows: list[list[Any]]
-    number: int
-    kept: str
-
-
 class _RefusedUpload(Exception):
     """The file is refused before it is read."""
 
@@ -78,7 +66,8 @@ def page(request: HttpRequest, dataset: Dataset, context: dict[str, Any], *, don
     return TemplateResponse(request, TEMPLATE, {**context, **page_context})
 
 
-def _preview(request: HttpRequest, dataset: Dataset, replace: bool) -> Preview:
+def _preview(request: HttpRequest, dataset: Dataset, replace: bool) -> dict[str, Any]:
+    """Return the rows that would be stored."""
     file = request.FILES.get("file")
     if file is None:
         raise _RefusedUpload("Choose a file.")
@@ -90,8 +79,13 @@ def _preview(request: HttpRequest, dataset: Dataset, replace: bool) -> Preview:
     filled = datasets.fill(dataset.tenant_id, dataset.pk, upload, replace=replace, dry_run=True)
     names = list(dataset.fields)
     rows = [[row.get(field) for field in names] for row in upload.rows[:FIRST_ROWS]]
-    handle = keep(_owner(request, dataset), name, raw)
-    return Preview(_summary(filled, "would be"), names, rows, len(upload.rows), handle)
+    return {
+        "outcome": _summary(filled, "would be"),
+        "names": names,
+        "rows": rows,
+        "number": len(upload.rows),
+        "kept": keep(_owner(request, dataset), name, raw),
+    }
 
 
 def _owner(request: HttpRequest, dataset: Dataset) -> str:

@@ -63,6 +63,10 @@ def _number(**attributes: Any) -> UnfoldAdminIntegerFieldWidget:
     return UnfoldAdminIntegerFieldWidget(attrs=attributes)
 
 
+def _fraction(label: str, **attributes: Any) -> forms.FloatField:
+    return forms.FloatField(required=False, label=label, widget=_number(step="any", **attributes))
+
+
 class ScheduleForm(forms.ModelForm):
     """Times are in the schedule's zone. `members` are the values of the form, even if they are invalid."""
 
@@ -92,16 +96,10 @@ class ScheduleForm(forms.ModelForm):
     retry_strategy = forms.ChoiceField(
         required=False, label="Backoff", choices=STRATEGIES, widget=UnfoldAdminSelectWidget
     )
-    retry_base_seconds = forms.FloatField(
-        required=False, label="First delay (s)", widget=_number(min=0, step="any")
-    )
-    retry_max_seconds = forms.FloatField(
-        required=False, label="Longest delay (s)", widget=_number(min=0, step="any")
-    )
-    retry_multiplier = forms.FloatField(required=False, label="Multiplier", widget=_number(min=1, step="any"))
-    retry_jitter = forms.FloatField(
-        required=False, label="Jitter of the delay", widget=_number(min=0, max=1, step="any")
-    )
+    retry_base_seconds = _fraction("First delay (s)", min=0)
+    retry_max_seconds = _fraction("Longest delay (s)", min=0)
+    retry_multiplier = _fraction("Multiplier", min=1)
+    retry_jitter = _fraction("Jitter of the delay", min=0, max=1)
     catch_up_policy = forms.ChoiceField(
         required=False, label="After an outage, run", choices=CATCH_UP, widget=UnfoldAdminSelectWidget
     )
@@ -425,7 +423,10 @@ class ScheduleAdmin(SwitchedAdmin):
 
 def preview_of(request: HttpRequest) -> dict[str, Any]:
     """Return the context of the preview: a forecast, or why there is none."""
-    present = _instance(request.POST.get("schedule", ""))
+    present = None
+    if saved_id := request.POST.get("schedule"):
+        with suppress(ValidationError):  # the request may name anything
+            present = Schedule.objects.filter(pk=saved_id).first()
     form = ScheduleForm(request.POST, instance=present)
     form.is_valid()
     tenant = form.tenant
@@ -449,13 +450,6 @@ def preview_of(request: HttpRequest) -> dict[str, Any]:
         "times": [(moment.astimezone(zone), moment) for moment in forecast.fires_at],
         **_work(forecast),
     }
-
-
-def _instance(text: str) -> Schedule | None:
-    try:
-        return Schedule.objects.filter(pk=text).first() if text else None
-    except ValueError:
-        return None
 
 
 def _work(forecast: Forecast) -> dict[str, Any]:

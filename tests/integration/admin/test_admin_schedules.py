@@ -233,6 +233,7 @@ def test_the_preview_needs_a_tenant_a_post_and_a_superuser(acme: Tenant, root: C
     stranger.login(username="staff", password="a long password")
 
     assert "Choose a tenant first." in visible_text(root.post(PREVIEW, form()))
+    assert "Choose a tenant first." in visible_text(root.post(PREVIEW, form(schedule="no id")))
     assert root.get(PREVIEW).status_code == 405
     assert stranger.post(PREVIEW, form()).status_code in (302, 403)
 
