@@ -110,30 +110,6 @@ def both_texts(request: HttpRequest, visit: PageContext, activity_id: UUID) -> H
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
-    """One run of its agent."""
-
-    moment: Moment
-
-    @property
-    def duration(self) -> Any:
-        ended = self.moment.facts["ended_at"]
-        return (ended or clock.now()) - self.moment.at
-
-    @property
-    def cost(self) -> Decimal:
-        return cost_in(self.moment.facts["usage"])
-
-    @property
-    def tokens(self) -> int:
-        return sum(tokens_in(self.moment.facts["usage"]))
-
-    @property
-    def error(self) -> str:
-        return str((self.moment.facts["error"] or {}).get("message", ""))
-
-
-@dataclass(frozen=True, slots=True)
 class Entry:
     """One line of the history."""
 
@@ -143,12 +119,12 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class WatchedRun:
-    """The newest run of an activity. `alive_at` is the last heartbeat of its agent, or else of its worker."""
+class ShownRun:
+    """A run of an activity. `alive_at` is the last heartbeat of its agent, or else of its worker."""
 
     run: ActivityRun
-    requested_model: str
-    alive_at: datetime | None
+    requested_model: str = ""
+    alive_at: datetime | None = None
 
     @property
     def goes_on(self) -> bool:
@@ -188,6 +164,10 @@ class WatchedRun:
     def tokens(self) -> tuple[int, int]:
         """Input and output tokens so far."""
         return tokens_in(self.run.usage)
+
+    @property
+    def total_tokens(self) -> int:
+        return sum(self.tokens)
 
     @property
     def cost(self) -> Decimal:
@@ -233,7 +213,7 @@ class Detail:
     moments: Sequence[Moment]
     children: Sequence[Activity]
     actions: Sequence[str]
-    watched: WatchedRun | None
+    watched: ShownRun | None
 
     @property
     def is_for_people(self) -> bool:
@@ -266,8 +246,8 @@ class Detail:
         return chart.draw_chart(self.segments, marked[:MOST_MARKS])
 
     @property
-    def attempts(self) -> list[Attempt]:
-        return [Attempt(moment) for moment in reversed(self.moments) if moment.kind == "run"]
+    def attempts(self) -> list[ShownRun]:
+        return [ShownRun(moment.row) for moment in reversed(self.moments) if moment.kind == "run"]
 
     @property
     def wakes(self) -> list[Moment]:
@@ -304,7 +284,7 @@ def detail(who: Principal, activity_id: UUID) -> Detail:
     return replace(details, reason=wait_reasons.add_queue_position(activity, reason))
 
 
-def read_watched(tenant_id: UUID, activity_id: UUID) -> tuple[Activity, WatchedRun | None]:
+def read_watched(tenant_id: UUID, activity_id: UUID) -> tuple[Activity, ShownRun | None]:
     """Return the activity and its newest run. Raises `Http404`."""
     with tenant_scope(tenant_id):
         activity = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first_or_raise(Http404())
@@ -335,14 +315,14 @@ def log_of(tenant_id: UUID, activity_id: UUID, run_id: UUID, after: int) -> tupl
     return run.activity, ShownLog(run, lines, before=after, following=page.cursor if page.more else None)
 
 
-def _build_watched(run: ActivityRun | None, activity: Activity) -> WatchedRun | None:
+def _build_watched(run: ActivityRun | None, activity: Activity) -> ShownRun | None:
     if run is None:
         return None
     alive_at = run.beat_at
     if run.status == RunStatus.RUNNING and alive_at is None and run.worker_id is not None:
         worker = WorkerProcess.objects.filter(pk=run.worker_id)
         alive_at = worker.values_list("beat_at", flat=True).first()
-    return WatchedRun(run, str((activity.agent_options or {}).get("model") or ""), alive_at)
+    return ShownRun(run, str((activity.agent_options or {}).get("model") or ""), alive_at)
 
 
 def _actions(who: Principal, activity: Activity) -> list[str]:
