@@ -27,7 +27,7 @@ from agents import configuration
 from pipelines import diagram, versions
 from pipelines.definition import DefinitionError, PipelineDefinition, StepDefinition, load
 from pipelines.diagram import Counts, StepPicture
-from pipelines.exceptions import PipelineError, VersionConflict
+from pipelines.exceptions import InvalidParams, PipelineError, VersionConflict
 from pipelines.models import ActivityTemplate, Pipeline, PipelineRun, PipelineVersion, Schedule, StepRun
 from pipelines.selectors import StepRow
 from pipelines.submission import NewRun, start_run
@@ -422,22 +422,15 @@ def _error_of_key(tenant_id: UUID, key: str, pipeline_id: UUID | None) -> str:
 LONGEST_PARAMS = 100_000  # bytes
 
 
-class ParamsInvalid(PipelineError):
-    """The typed parameters are not a JSON object."""
-
-    code = "validation_failed"
-    status = 400
-
-
 def _params(typed: str) -> dict[str, Any]:
     if not typed.strip():
         return {}
     try:
         params = strict_json.loads(typed.encode(), max_bytes=LONGEST_PARAMS)
     except strict_json.StrictJSONError as error:
-        raise ParamsInvalid(f"The parameters are not valid JSON: {error.message}") from error
+        raise InvalidParams([("parameters", f"is not valid JSON: {error.message}")]) from error
     if not isinstance(params, dict):
-        raise ParamsInvalid('The parameters must be an object, such as {"topic": "bees"}.')
+        raise InvalidParams([("parameters", 'must be an object, such as {"topic": "bees"}')])
     return params
 
 

@@ -117,7 +117,10 @@ def break_glass_page(request: HttpRequest) -> HttpResponse:
         initial={"tenant": request.GET.get("tenant", "")},
     )
     if request.method == "POST" and "end" in request.POST:
-        _end(request)
+        try:
+            break_glass.end(request.user, UUID(request.POST["end"]))  # type: ignore[arg-type]  # a superuser
+        except ValueError:
+            messages.error(request, "There is no such break-glass session.")
         return HttpResponseRedirect(reverse("admin:break-glass"))
     if form.is_valid():
         try:
@@ -137,10 +140,3 @@ def break_glass_page(request: HttpRequest) -> HttpResponse:
         "broken": admin_scope.of_request(request).glass,
     }
     return TemplateResponse(request, "admin/break_glass.html", context)
-
-
-def _end(request: HttpRequest) -> None:
-    try:
-        break_glass.end(request.user, UUID(request.POST["end"]))  # type: ignore[arg-type]  # a superuser
-    except ValueError:
-        messages.error(request, "There is no such break-glass session.")
