@@ -299,8 +299,8 @@ def detail(who: Principal, run_id: UUID) -> Detail:
         rows = selectors.steps_of(who.tenant_id, [run], branches=MOST_BRANCHES)[run.pk]
         own = Activity.objects.for_tenant(who.tenant_id).filter(pipeline_run_id=run.pk, step__isnull=False)
         costs = activity_selectors.costs_of(who.tenant_id, own, "step")
-        running = _running_branches(who.tenant_id, run) if any(row.counts for row in rows) else {}
-        steps = [Step(row, running.get(row.run.step, 0), costs.get(row.run.step, Decimal(0))) for row in rows]
+        busy = _running_branches(who.tenant_id, run) if any(row.counts for row in rows) else {}
+        steps = [Step(row, busy.get(row.run.step, 0), costs.get(row.run.step, Decimal(0))) for row in rows]
         picture = _draw_run(run, steps, who.tenant)
         again = PipelineRun.objects.for_tenant(who.tenant_id).filter(replay_of=run_id)
         replays = list(again.only("id", "status", "started_at", "replay_from")[:MOST_REPLAYS])
