@@ -243,6 +243,12 @@ def test_the_first_page_says_what_is_known_when_postgresql_is_away(
     assert overview(None).sentence == "Unavailable."
 
 
+def test_the_menu_marks_the_current_page(member: Client) -> None:
+    marked = re.findall(r'<a href="([^"]*)" aria-current="page"', member.get("/runs/").content.decode())
+
+    assert marked == ["/runs/?tenant=acme"]
+
+
 @pytest.mark.parametrize("slash", ["", "/"])
 @pytest.mark.parametrize(
     ("known", "leads_to"),
