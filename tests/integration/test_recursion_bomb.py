@@ -156,7 +156,7 @@ def test_another_tenant_gets_every_second_grant_at_least(
     settings.ORCHESTRATOR_ACTIVITIES_PER_TREE = 40
     for each in (tenant, other_tenant):
         one_seat.serve(each)
-    bomb = Bomb(tenant, 6)
+    bomb = Bomb(tenant, 3)
     one_seat.agent.behaviour = bomb
     one_seat.submit(tenant)
     for _ in range(6):  # by now many are waiting, and each adds more

@@ -104,27 +104,25 @@ def test_a_search_covers_the_newest_activities_before_a_given_date(
     ]
 
 
-@pytest.mark.parametrize(
-    "query", ["?search=no-such-word", "?search=no-such-word&status=failed&agent_role=qa"]
-)
 def test_a_search_reads_by_index_no_more_than_its_bound(
-    api: Any, tenant: Tenant, other_tenant: Tenant, monkeypatch: pytest.MonkeyPatch, query: str
+    api: Any, tenant: Tenant, other_tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This holds however many activities there are, of the tenant and of others, and when nothing matches."""
     bound = 100
     monkeypatch.setattr(selectors, "SEARCHED", bound)
     for each in (tenant, other_tenant):
-        create(each, *map(str, range(3_000)), params={"order": 4711})
+        create(each, *map(str, range(10 * bound)), params={"order": 4711})
     with connections["owner"].cursor() as cursor:
         cursor.execute("ANALYZE activities_activity")
 
-    with recorded_statements(APP) as queries:
-        assert api().get(f"{ACTIVITIES}{query}").json()["results"] == []
+    for query in ("?search=no-such-word", "?search=no-such-word&status=failed&agent_role=qa"):
+        with recorded_statements(APP) as queries:
+            assert api().get(f"{ACTIVITIES}{query}").json()["results"] == []
 
-    (query_of_search,) = [each for each in queries if "no-such-word" in str(each)]
-    with tenant_scope(tenant.pk):
-        assert sequential_scans(*query_of_search, more_than=0) == []
-        assert rows_read(*query_of_search) <= 2 * (bound + 1)
+        (query_of_search,) = [each for each in queries if "no-such-word" in str(each)]
+        with tenant_scope(tenant.pk):
+            assert sequential_scans(*query_of_search, more_than=0) == [], query
+            assert rows_read(*query_of_search) <= 2 * (bound + 1), query
 
 
 def test_a_search_that_is_too_long_or_contains_nul_is_refused(api: Any) -> None:
