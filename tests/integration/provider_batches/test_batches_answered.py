@@ -152,51 +152,63 @@ def _tool_call(argument: str) -> dict[str, Any]:
     return _message(content=[call], stop_reason="tool_use")
 
 
-@pytest.mark.parametrize(
-    ("result", "status", "code"),
-    [
-        (_message(usage=None), "created", "provider_answer_invalid"),
-        (_message(usage={"input_tokens": 4, "output_tokens": "2"}), "created", "provider_answer_invalid"),
-        (_message(usage={"input_tokens": 4.5, "output_tokens": 2}), "created", "provider_answer_invalid"),
-        (_message(model=["m-1"]), "created", "provider_answer_invalid"),
-        (_message(content=[{"type": "text", "text": "\ud800"}]), "created", "provider_answer_invalid"),
-        (_message(content=[{"type": "text", "text": "\x00"}]), "failed", "invalid_agent_answer"),
-        (_tool_call("\x00"), "failed", "invalid_agent_answer"),
-        ({"type": "succeeded", "message": 5}, "created", "provider_answer_invalid"),
-        ({"type": "unknown"}, "created", "provider_answer_invalid"),
-        ({"type": "errored", "error": "broken"}, "created", "provider_answer_invalid"),
-    ],
-    ids=[
-        "no usage", "tokens as text", "half a token", "model as list", "surrogate", "NUL in text", "NUL in a call", "no message",
-        "unknown type", "unknown error",
-    ],
-)  # fmt: skip
+#: Results that cannot be read or stored, with the status and the error of the activity.
+UNUSABLE: dict[str, tuple[dict[str, Any], str, str]] = {
+    "no usage": (_message(usage=None), "created", "provider_answer_invalid"),
+    "tokens as text": (
+        _message(usage={"input_tokens": 4, "output_tokens": "2"}),
+        "created",
+        "provider_answer_invalid",
+    ),
+    "half a token": (
+        _message(usage={"input_tokens": 4.5, "output_tokens": 2}),
+        "created",
+        "provider_answer_invalid",
+    ),
+    "model as list": (_message(model=["m-1"]), "created", "provider_answer_invalid"),
+    "surrogate": (
+        _message(content=[{"type": "text", "text": "\ud800"}]),
+        "created",
+        "provider_answer_invalid",
+    ),
+    "NUL in text": (_message(content=[{"type": "text", "text": "\x00"}]), "failed", "invalid_agent_answer"),
+    "NUL in a call": (_tool_call("\x00"), "failed", "invalid_agent_answer"),
+    "no message": ({"type": "succeeded", "message": 5}, "created", "provider_answer_invalid"),
+    "unknown type": ({"type": "unknown"}, "created", "provider_answer_invalid"),
+    "unknown error": ({"type": "errored", "error": "broken"}, "created", "provider_answer_invalid"),
+}
+
+
 @pytest.mark.parametrize("is_cancelled", [False, True])
-def test_an_answer_that_cannot_be_read_or_stored_delays_no_other(
+def test_answers_that_cannot_be_read_or_stored_delay_no_other(
     engine: Engine,
     tenant: Tenant,
     provider: FakeProvider,
     submit_batched: Callable[..., list[UUID]],
-    result: dict[str, Any],
-    status: str,
-    code: str,
+    settings: Any,
     is_cancelled: bool,
 ) -> None:
-    submit_batched(3)
+    """One batch has them all, each followed by an answer that is valid."""
+    settings.ORCHESTRATOR_BATCH_SIZE = count = 2 * len(UNUSABLE)
+    submit_batched(count)
     batching.run_background_tasks(tenant)
     (sent,) = provider.batches.batches.values()
-    sent.results[0]["result"] = result
-    broken, *others = [item.activity_id for item in batching.items(tenant)]
+    for place, (result, _, _) in enumerate(UNUSABLE.values()):
+        sent.results[2 * place]["result"] = result
+    ids = [item.activity_id for item in batching.items(tenant)]
+    broken, others = dict(zip(UNUSABLE, ids[::2], strict=True)), ids[1::2]
     if is_cancelled:
-        cancellation.cancel(tenant.pk, broken, actor="test")
+        for activity_id in broken.values():
+            cancellation.cancel(tenant.pk, activity_id, actor="test")
 
     batching.run_background_tasks(tenant)
 
-    assert statuses(engine, tenant, others) == ["done", "done"]
+    assert statuses(engine, tenant, others) == ["done"] * len(others)
     assert [batch.state for batch in batching.batches(tenant)] == ["ended"]
-    activity = engine.get(tenant, broken)
-    assert activity.status == ("cancelled" if is_cancelled else status)
-    assert is_cancelled or (activity.error or {})["code"] == code
+    for name, (_, status, code) in UNUSABLE.items():
+        activity = engine.get(tenant, broken[name])
+        assert activity.status == ("cancelled" if is_cancelled else status), name
+        assert is_cancelled or (activity.error or {})["code"] == code, name
 
 
 def test_an_answer_that_cannot_be_recorded_delays_no_other(
