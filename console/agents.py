@@ -128,9 +128,8 @@ class Row:
         return self.provider is not None and self.provider.state == "breaker_open"
 
 
-Settings = tuple[
-    Mapping[str, AgentConfig], Mapping[str, Provider]
-]  # the tenant's, and the providers, by role
+#: The tenant's own settings, and the providers, by role.
+Settings = tuple[Mapping[str, AgentConfig], Mapping[str, Provider]]
 
 
 def _read_settings(tenant_id: UUID, registered: Sequence[Agent]) -> Settings:

@@ -57,9 +57,8 @@ def collection(request: HttpRequest, visit: PageContext, key: str) -> HttpRespon
         form = what.new()
     listed = visit.read(f"/{key}/", limit=MOST_LISTED)
     with tenant_scope(visit.tenant_id):
-        budgets = (
-            budgets_of(visit.tenant_id) if key == "budgets" else []
-        )  # with their use, as on the usage page
+        # With their use, as on the usage page.
+        budgets = budgets_of(visit.tenant_id) if key == "budgets" else []
     context = {
         "what": what,
         "key": key,
