@@ -179,6 +179,8 @@ def _explain_from_database(
         return Waiting("human", STATUSES[status].sentence, holder="operator")
     if status == Status.CANCELLED and (expired_at := _expired_at(activity)) is not None:
         return Waiting(None, f"It expired at {expired_at:%Y-%m-%d %H:%M:%S} UTC.")
+    if status == Status.CANCELLED:
+        return Waiting(None, _explain_cancellation(activity))
     if status in SETTLED:
         return Waiting(None, STATUSES[status].sentence)
     if status in WAITING:
@@ -212,7 +214,8 @@ def _expired_at(activity: Activity) -> datetime | None:
     return activity.expires_at if activity.expires_at <= activity.finished_at else None
 
 
-def _explain_cancellation(activity: Activity, actor: str) -> str:
+def _explain_cancellation(activity: Activity, actor: str = "") -> str:
+    """Explain why it was cancelled and, if `actor` is known, by whom."""
     by = f" by {actor}" if actor else ""
     match activity.cancel_reason:
         case cancellation.OBSOLETE:
@@ -222,9 +225,7 @@ def _explain_cancellation(activity: Activity, actor: str) -> str:
             return f"It was cancelled{by}, because {needed_by} it any more."
         case backlog.SHED:
             return f"It was cancelled{by}, because too much work of its role waited."
-        case None | "":
-            return f"It was cancelled{by}."
-    return f"It was cancelled{by}: {activity.cancel_reason}"
+    return f"It was cancelled{by}{f': {activity.cancel_reason}' if activity.cancel_reason else '.'}"
 
 
 def _add_pause(reason: Waiting, pause: _Pause | None) -> Waiting:

@@ -52,7 +52,7 @@ WITH waiting AS MATERIALIZED (
       AND (a.not_before IS NOT DISTINCT FROM facts.not_before OR a.not_before <= now())
     RETURNING {columns},
               facts.at_hand AS started, facts.reason, NULL::jsonb AS own_wake, facts.session, facts.run, facts."grant",
-              -- When the wakes were read: a later one, which this statement may wait for, is none of the run's (`last_reasons.sql`).
+              -- The time when the wakes were read. One that is recorded while this statement waits is for the next run (`last_reasons.sql`).
               statement_timestamp() AS began_at,
               facts.content AS input_content, facts.data AS input_data
 ), wake AS (

@@ -25,8 +25,8 @@ fence, attempts, assigned_at, started_at, version, status
 
 -- part: claimed
 , claimed AS (
-    SELECT created.*, facts.at_hand AS started, facts.reason, facts.own_wake, facts.session, facts.run, facts."grant", created.created_at AS began_at,
-           facts.content AS input_content, facts.data AS input_data
+    SELECT created.*, facts.at_hand AS started, facts.reason, facts.own_wake, facts.session, facts.run, facts."grant",
+           created.created_at AS began_at, facts.content AS input_content, facts.data AS input_data
     FROM created JOIN facts ON facts.activity = created.id
 )
 

@@ -19,6 +19,7 @@ from activities.human_tasks import decisions
 from activities.maintenance import recovery
 from activities.models import Activity
 from activities.states import LinkKind
+from activities.wait_reasons import explain_many
 from tenants import clock
 from tenants.context import APP, tenant_scope
 from tenants.models import Tenant
@@ -77,6 +78,13 @@ def test_cancelled_work_says_who_cancelled_it_and_why(engine: Engine, acme: Tena
         "It was cancelled by user:ann: No more money.",
         f"It was cancelled by user:ann, because activity {asks} does not need it any more.",
         "It was cancelled by user:bob.",
+    ]
+    with tenant_scope(acme.pk):
+        listed = explain_many(acme.pk, Activity.objects.filter(pk__in=[asks, review, silently]))
+    assert [listed[work].detail for work in (asks, review, silently)] == [
+        "It was cancelled: No more money.",
+        f"It was cancelled, because activity {asks} does not need it any more.",
+        "It was cancelled.",
     ]
 
 

@@ -16,6 +16,7 @@ from django.db.models.functions import Now
 from activities import cancellation, provider_batches
 from activities.admission import Exchange, rebuilding
 from activities.exceptions import RunSuperseded
+from activities.execution import results
 from activities.maintenance import invariants, recovery
 from activities.models import ActivityRun
 from activities.wait_reasons import explain_many, why
@@ -209,6 +210,31 @@ def test_an_overdue_run_leaves_its_batch_at_once_so_that_its_retry_names_its_own
 
     assert [item.state for item in batching.items(tenant, activity_id)] == ["dropped", "collected"]
     assert "1 of 3" in why(tenant.pk, activity_id).detail
+
+
+def test_items_of_an_overdue_run_are_locked_before_the_budgets_that_its_end_locks(
+    tenant: Tenant,
+    provider: FakeProvider,
+    submit_batched: Callable[..., list[UUID]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    provider.batches.polls_until_done = 99
+    (activity_id, *_) = submit_batched(3)
+    batching.run_background_tasks(tenant)
+    with tenant_scope(tenant.pk):
+        ActivityRun.objects.filter(activity_id=activity_id).update(accepted_at=Now() - timedelta(days=2))
+    states_at_the_end: list[list[str]] = []
+
+    def record_failed(*arguments: Any, **options: Any) -> Any:
+        states_at_the_end.append([item.state for item in batching.items(tenant, activity_id)])
+        return original(*arguments, **options)
+
+    original = results.record_failed
+    monkeypatch.setattr(results, "record_failed", record_failed)
+
+    recovery.end_overdue_runs()
+
+    assert states_at_the_end == [["dropped"]]
 
 
 def test_work_cancelled_during_its_call_is_not_parked(engine: Engine, tenant: Tenant) -> None:
