@@ -96,7 +96,7 @@ class OutputSpoolAdmin(RecordAdmin):
 
 @admin.register(HeldAnswer)
 class HeldAnswerAdmin(PartAdmin):
-    list_display = ("activity_link", "tenant", "user", "words", "due_at", "refusal")
+    list_display = ("activity_link", "tenant", "user", "outcome", "due_at", "refusal")
     list_select_related = ("activity",)
 
 

@@ -129,10 +129,16 @@ class HeldAnswer(TenantPart):
         db_constraint=False,
         db_index=False,
     )
-    shown = models.PositiveIntegerField(help_text="The version of the item that the person saw.")
-    deed = models.CharField(max_length=20)
-    words = models.CharField(max_length=60, help_text="The name of the action once it is done.")
-    said = models.JSONField(default=dict, help_text="Notes, chosen option and result.")
+    version = models.PositiveIntegerField(
+        db_column="shown", help_text="The version of the item that the person saw."
+    )
+    action = models.CharField(db_column="deed", max_length=20)
+    outcome = models.CharField(
+        db_column="words", max_length=60, help_text="The name of the action once it is done."
+    )
+    form_values = models.JSONField(
+        db_column="said", default=dict, help_text="Notes, chosen option and result."
+    )
     due_at = models.DateTimeField(help_text="When it takes effect.")
     refusal = models.CharField(
         max_length=LONGEST_REFUSAL,
@@ -147,7 +153,7 @@ class HeldAnswer(TenantPart):
         indexes = (index("held_answers_due", "due_at", refusal=""),)
 
     def __str__(self) -> str:
-        return f"{self.deed}: {self.activity_id}"
+        return f"{self.action}: {self.activity_id}"
 
 
 class SnoozedItem(TenantPart):

@@ -46,7 +46,7 @@ class PendingAnswer:
     id: UUID
     item_id: UUID
     name: str
-    words: str
+    outcome: str
     due_at: datetime
     refusal: str
 
@@ -68,8 +68,9 @@ def hold(principal: Principal, item_id: UUID, sent: Mapping[str, Any]) -> Result
         item = item_at_version(principal.tenant_id, item_id, version)
         action = actions.check_action(principal, item, answer)
         held_answer = HeldAnswer(
-            tenant_id=principal.tenant_id, activity_id=item_id, user_id=_person(principal), shown=version, deed=action.name,
-            words=action.done, said=answer.form_values, due_at=clock.now() + timedelta(seconds=settings.ORCHESTRATOR_UNDO_SECONDS),
+            tenant_id=principal.tenant_id, activity_id=item_id, user_id=_person(principal), version=version,
+            action=action.name, outcome=action.done, form_values=answer.form_values,
+            due_at=clock.now() + timedelta(seconds=settings.ORCHESTRATOR_UNDO_SECONDS),
         )  # fmt: skip
         rows = HeldAnswer.objects.for_tenant(principal.tenant_id).filter(user_id=_person(principal))
         rows.filter(activity_id=item_id).exclude(refusal="").delete()
@@ -102,7 +103,7 @@ def list_held(principal: Principal) -> list[PendingAnswer]:
     if principal.user_id is None:
         return []  # a token's answers take effect at once
     rows = HeldAnswer.objects.for_tenant(principal.tenant_id).filter(user_id=_person(principal))
-    facts = ("pk", "activity_id", "activity__name", "words", "due_at", "refusal")
+    facts = ("pk", "activity_id", "activity__name", "outcome", "due_at", "refusal")
     return [PendingAnswer(*row) for row in rows.order_by("due_at", "pk").values_list(*facts)]
 
 
@@ -146,7 +147,7 @@ def _apply(held_answer: HeldAnswer) -> bool:
     principal = _principal(held_answer.tenant_id, held_answer.user_id)
     if principal is None:
         return _settle_answer(held_answer, refusal=Refused(NOT_ANY_MORE))
-    sent = {**held_answer.said, "action": held_answer.deed, "version": held_answer.shown}
+    sent = {**held_answer.form_values, "action": held_answer.action, "version": held_answer.version}
     try:
         version, answer = actions.prepare(principal, item_id, sent)
     except Refused as refusal:

@@ -70,6 +70,7 @@ def client(stack: Stack, proxy: Proxy) -> Iterator[httpx2.Client]:
         body = {"adapter": "http", "endpoint": f"{stack.agents}/{ROLE}", "retry": {"max_attempts": 1}}
         made.put(f"/agent-configs/{ROLE}/", json=body).raise_for_status()
         yield made
+    stack.supervisor.stop("worker")  # before the proxy, because the worker ends its lease in PostgreSQL
 
 
 @dataclass

@@ -179,7 +179,7 @@ def test_a_second_answer_is_refused_while_one_is_held(questions: Questions, ann:
     again = form.send(ann.browser, ("action", "reject"), notes="No.")
 
     assert "already answered this" in refusal_notice(again, 409)
-    assert [one.deed for one in held()] == ["approve"]
+    assert [one.action for one in held()] == ["approve"]
 
 
 def test_an_invalid_answer_is_refused_at_once(questions: Questions, ann: Person) -> None:
