@@ -78,6 +78,15 @@ def priority_of(value: int | str | None, scale: str | None = None) -> int:
     return stored
 
 
+def errors_of_priority(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the error of a valid `priority` that is outside of its scale, by its path."""
+    try:
+        priority_of(attrs.get("priority"), attrs.get("priority_scale"))
+    except serializers.ValidationError as error:
+        return dict(error.detail)  # type: ignore[arg-type]  # a mapping: it has a path
+    return {}
+
+
 LONGEST_WAIT = 366 * 86_400  # seconds
 MOST_LATER = 20  # reminders, and steps of an escalation
 MOST_OPTIONS = 50

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -58,8 +59,8 @@ from tenants.api.filters import (
     refuse,
 )
 from tenants.api.pagination import LIMIT, Cursor, CursorPagination
-from tenants.api.problems import InvalidRequest
-from tenants.api.serializers import ResponseSerializer
+from tenants.api.problems import FieldError, InvalidRequest, flatten_errors
+from tenants.api.serializers import OPTIONAL, Identifier, ResponseSerializer
 from tenants.api.views import TenantView, VersionedResource, describe_resource
 from tenants.context import tenant_scope
 from tenants.models import Role
@@ -217,26 +218,31 @@ class ActivityViewSet(DecisionActions, OperationActions, VersionedResource):
         body = NewActivitySerializer(
             data=bodies[0] if single else bodies, many=not single, context={"tenant_id": self.tenant_id}
         )
+        body.is_valid()
+        if errors := self._errors_of_outputs(bodies, single=single):
+            raise InvalidRequest([*flatten_errors(body.errors), *errors])
         body.is_valid(raise_exception=True)
         validated = [body.validated_data] if single else body.validated_data
-        items = [
+        return [
             new_activity(attrs, requested_by=self.principal.identity, mailbox_id=self._mailbox_of(attrs))
             for attrs in validated
         ]
-        self._refuse_unknown_ids(items, single=single)
-        return items
 
     def _mailbox_of(self, attrs: Any) -> UUID | None:
         return producer.open_mailbox(self.tenant_id, attrs["mailbox"]).pk if "mailbox" in attrs else None
 
-    def _refuse_unknown_ids(self, items: Sequence[NewActivity], *, single: bool) -> None:
-        # A deliverable may be one of the caller's own system, so its id is not checked.
-        ids = {
-            "input_ref" if single else f"[{index}].input_ref": item.input_ref
-            for index, item in enumerate(items)
-        }
-        if errors := owned_ids.errors_of(self.tenant_id, "output", ids):
-            raise InvalidRequest(errors)
+    def _errors_of_outputs(self, bodies: Sequence[Any], *, single: bool) -> list[FieldError]:
+        """Return an error for each unknown `input_ref`, also of bodies with other errors.
+
+        A deliverable may be one of the caller's own system, so its id is not checked.
+        """
+        identifier, ids = Identifier(**OPTIONAL), {}
+        for index, body in enumerate(bodies):
+            if isinstance(body, Mapping):
+                with suppress(serializers.ValidationError):  # the body's own error says so
+                    path = "input_ref" if single else f"[{index}].input_ref"
+                    ids[path] = identifier.run_validation(body.get("input_ref"))
+        return owned_ids.errors_of(self.tenant_id, "output", ids)
 
     def _submit(self, items: Sequence[NewActivity]) -> Sequence[Submitted]:
         return submit(items, actor=self.principal.actor)

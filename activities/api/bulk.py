@@ -21,7 +21,13 @@ from activities.api.serializers import link_of
 from activities.models import Activity, BulkItem, BulkJob
 from activities.models.activity import AssigneeType
 from activities.models.bulk import BulkAction, BulkStatus, ItemState
-from activities.schemas import LONGEST_REASON, AssigneeSerializer, PriorityField, priority_of
+from activities.schemas import (
+    LONGEST_REASON,
+    AssigneeSerializer,
+    PriorityField,
+    errors_of_priority,
+    priority_of,
+)
 from activities.states import LinkKind, Status
 from tenants.api.documentation import command, operation, posting
 from tenants.api.etags import DigestEtag
@@ -147,7 +153,7 @@ class BulkSerializer(AssigneeSerializer):
             errors |= {name: [f"is only for {BulkAction.REASSIGN}"] for name in ASSIGNEE if name in attrs}
         if (action == BulkAction.PRIORITY) != ("priority" in attrs):
             errors["priority"] = ["is needed to set the priority, and only for that"]
-        return errors
+        return errors_of_priority(attrs) | errors
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if "priority" in attrs:

@@ -16,6 +16,7 @@ from activities.schemas import (
     OptionsField,
     PriorityField,
     RulesSerializer,
+    errors_of_priority,
     priority_of,
     rules_of,
 )
@@ -124,7 +125,7 @@ class NewActivitySerializer(RulesSerializer):
         if "input" in attrs and "input_ref" in attrs:
             errors["input_ref"] = ["cannot be given together with input"]
         if "priority_scale" not in invalid:
-            errors |= _errors_of_priority(attrs)
+            errors |= errors_of_priority(attrs)
         if "agent_role" in attrs and "agent_role" not in errors and "params" not in invalid:
             role = role_named(attrs["agent_role"])
             errors |= _errors_of_params(self.context["tenant_id"], role, attrs.get("params", {}))
@@ -174,14 +175,6 @@ _ONLY_FOR_AGENTS = {
     "files": "is for an agent's work",
     "not_before": "is for an agent's work: a person claims it at any time",
 }
-
-
-def _errors_of_priority(attrs: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        priority_of(attrs.get("priority"), attrs.get("priority_scale"))
-    except serializers.ValidationError as error:
-        return dict(error.detail)  # type: ignore[arg-type]  # a mapping: it has a path
-    return {}
 
 
 def _errors_of_decision_fields(attrs: Mapping[str, Any], invalid: Container[str]) -> dict[str, list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, ClassVar
@@ -18,7 +19,6 @@ from agents.models import Agent
 from tenants import money, owned_ids
 from tenants.api.documentation import change, creation, removal
 from tenants.api.filters import StrictFilterSet
-from tenants.api.problems import InvalidRequest
 from tenants.api.serializers import (
     OPTIONAL,
     Amount,
@@ -31,7 +31,7 @@ from tenants.api.serializers import (
     Text,
     read,
 )
-from tenants.api.views import VersionedResource, describe_resource, require_found
+from tenants.api.views import VersionedResource, describe_resource
 from tenants.models import Budget, BudgetPeriod, BudgetUnit, Role
 
 ADDRESS = "/api/v1/budgets/"
@@ -109,10 +109,25 @@ class BudgetBodySerializer(StrictSerializer):
         **OPTIONAL,
     )
 
-    def validate_agent_role(self, role: str | None) -> str | None:
-        if role is not None and not Agent.objects.filter(role=role).exists():
-            raise serializers.ValidationError(f"there is no agent with the role {role!r}")
-        return role
+    def errors_of_combination(self, attrs: Mapping[str, Any], invalid: Container[str]) -> dict[str, Any]:
+        """Also refuses a scope that names unknown objects, or for the `budget` of the context another scope.
+
+        A budget keeps its scope, even if what it names is deleted later.
+        """
+        if (budget := self.context.get("budget")) is not None:
+            # A null removes a limit of the scope; an omitted member changes nothing.
+            given = {_COLUMNS.get(name, name): name for name in self.initial_data if name not in invalid}
+            fields = _fields(attrs)
+            changed = (
+                name for name in money.SCOPE if name in given and fields[name] != getattr(budget, name)
+            )
+            return {given[name]: ["cannot be changed; make another budget"] for name in changed}
+        ids = {"activity": attrs.get("activity")}
+        unknown = owned_ids.errors_of(self.context["tenant_id"], "activity", ids)
+        errors = {path: [message] for path, message in unknown}
+        if (role := attrs.get("agent_role")) and not Agent.objects.filter(role=role).exists():
+            errors["agent_role"] = [f"there is no agent with the role {role!r}"]
+        return errors
 
 
 class BudgetFilter(StrictFilterSet):
@@ -141,10 +156,7 @@ class BudgetViewSet(VersionedResource):
     @creation("Create a budget", BudgetBodySerializer, BudgetSerializer)
     def create(self, request: Request) -> Response:
         """Takes effect within two seconds. What was already spent in its period counts; for a total, everything that was ever spent."""
-        body = read(BudgetBodySerializer, request.data)
-        # Only here, because a budget keeps its scope, even if what it names is deleted later.
-        if errors := owned_ids.errors_of(self.tenant_id, "activity", {"activity": body.get("activity")}):
-            raise InvalidRequest(errors)
+        body = read(BudgetBodySerializer, request.data, tenant_id=self.tenant_id)
         budget = money.create_budget(self.tenant_id, _fields(body))
         configuration.forget()
         return self.answer_created(budget)
@@ -153,13 +165,8 @@ class BudgetViewSet(VersionedResource):
     def update(self, request: Request, pk: UUID) -> Response:
         """Name, cap, warning share and estimate can be changed, but not the scope; create another budget for that. Work that waits for the
         budget continues automatically when there is room."""
-        self._lock(pk)
-        fields = _fields(read(BudgetBodySerializer, request.data))
-        body: Any = request.data
-        self._refuse_other_scope(
-            require_found(self.get_queryset().filter(pk=pk).first()),
-            {_COLUMNS.get(name, name): fields[_COLUMNS.get(name, name)] for name in body},
-        )
+        budget = self._lock(pk)
+        fields = _fields(read(BudgetBodySerializer, request.data, budget=budget))
         changes = {name: value for name, value in fields.items() if name not in money.SCOPE}
         return Response(self.show(money.change_budget(self.tenant_id, pk, changes)))
 
@@ -170,20 +177,13 @@ class BudgetViewSet(VersionedResource):
         money.delete_budget(self.tenant_id, pk)
         return Response(status=204)
 
-    def _lock(self, pk: UUID) -> None:
-        self.check_if_match(money.lock_budget(self.tenant_id, pk).version)
-
-    def _refuse_other_scope(self, budget: Budget, body: dict[str, Any]) -> None:
-        """Raise `InvalidRequest` if the body changes the scope. A null removes a limit of the scope; an omitted member changes nothing."""
-        names = {column: member for member, column in _COLUMNS.items()}
-        changed = [name for name in money.SCOPE if name in body and getattr(budget, name) != body[name]]
-        if changed:
-            raise InvalidRequest(
-                [(names.get(name, name), "cannot be changed; make another budget") for name in changed]
-            )
+    def _lock(self, pk: UUID) -> Budget:
+        budget = money.lock_budget(self.tenant_id, pk)
+        self.check_if_match(budget.version)
+        return budget
 
 
-def _fields(body: dict[str, Any]) -> dict[str, Any]:
+def _fields(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return all columns of a budget. Omitted members get their defaults."""
     defaults = Budget()
     names = (*money.SCOPE, "name", "cap", "warning_share", "estimate")

@@ -204,6 +204,28 @@ class DeliverableSerializer(ResponseSerializer):
     link = Computed(str, lambda deliverable: f"{DELIVERABLES}{deliverable.pk}/")
 
 
+class PipelineKeysField(serializers.ListField):
+    """Keys of the tenant's pipelines, each once. Some invalid elements do not hide the errors of the others."""
+
+    def run_child_validation(self, data: Any) -> list[str]:
+        errors: dict[int, Any] = {}
+        keys: dict[int, str] = {}
+        for place, key in enumerate(data):
+            try:
+                keys[place] = self.child.run_validation(key)
+            except serializers.ValidationError as error:
+                errors[place] = error.detail
+        unknown = deliverables.find_unknown_pipelines(self.context["tenant_id"], list(keys.values()))
+        named: set[str] = set()
+        for place, key in keys.items():
+            if key in unknown or key in named:
+                errors[place] = [f"there is no pipeline {key!r}" if key in unknown else "is named twice"]
+            named.add(key)
+        if errors:
+            raise serializers.ValidationError(errors)  # type: ignore[arg-type]  # by place, as for children of a list
+        return list(keys.values())
+
+
 class DeliverableBodySerializer(StrictSerializer):
     """A complete deliverable, without its key."""
 
@@ -216,7 +238,7 @@ class DeliverableBodySerializer(StrictSerializer):
         **OPTIONAL,
     )
     status = OneOf(choices=DeliverableState.values, **OPTIONAL)
-    pipelines = serializers.ListField(
+    pipelines = PipelineKeysField(
         child=Text(max_length=63),
         allow_empty=False,
         max_length=MOST_PIPELINES,
@@ -232,17 +254,6 @@ class DeliverableBodySerializer(StrictSerializer):
         help_text="How many runs of a period should be completed. A period that cannot reach it any more is at risk.",
         **OPTIONAL,
     )
-
-    def validate_pipelines(self, keys: list[str]) -> list[str]:
-        unknown = deliverables.find_unknown_pipelines(self.context["tenant_id"], keys)
-        errors = {
-            place: [f"there is no pipeline {key!r}"] if key in unknown else ["is named twice"]
-            for place, key in enumerate(keys)
-            if key in unknown or key in keys[:place]
-        }
-        if errors:
-            raise serializers.ValidationError(errors)  # type: ignore[arg-type]  # by place, as for children of a list
-        return keys
 
 
 class NewDeliverableSerializer(DeliverableBodySerializer, KeyedSerializer):

@@ -13,7 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from activities.api.submissions import GivenInputSerializer
-from activities.schemas import PriorityField, priority_of
+from activities.schemas import PriorityField, errors_of_priority, priority_of
 from agents import configuration
 from agents.api.configurations import DAY, RetrySerializer
 from agents.api.pausing import Pausable
@@ -121,6 +121,9 @@ class NewRunSerializer(StrictSerializer):
         if name and (error := error_of_name(name)):
             raise serializers.ValidationError(error)
         return name
+
+    def errors_of_combination(self, attrs: Mapping[str, Any], invalid: Container[str]) -> dict[str, Any]:
+        return errors_of_priority(attrs)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         return {**attrs, "priority": priority_of(attrs.get("priority"))}

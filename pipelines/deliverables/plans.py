@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -94,7 +94,7 @@ def read(data: Any, *, offered: Mapping[str, Offer], ends_at: datetime) -> Plan:
     for path, message in _errors_of_form(data, SCHEMA, ""):
         errors.add(path, message)
     if len(errors.found) < MOST_ERRORS:  # otherwise there may be more errors of form
-        for path, item in _items_of_valid_form(data, [error.path for error in errors.found]):
+        for path, item in _members_of_valid_form(data, {error.path for error in errors.found}):
             _check_item(item, path, offered, ends_at, errors)
     if errors.found:
         raise PlanInvalid(errors.found[:MOST_ERRORS])
@@ -143,22 +143,22 @@ def moment_of(text: str) -> datetime | None:
         return None
 
 
-def _items_of_valid_form(data: Any, refused: Sequence[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the path of each item, and the item, unless one of the refused paths is in it."""
+def _members_of_valid_form(data: Any, refused: Collection[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the path of each item, and those of its members whose own paths are not refused."""
     items = data.get("items") if isinstance(data, Mapping) else None
     for index, item in enumerate(items if isinstance(items, list) else ()):
         path = f"items[{index}]"
-        if not any(each == path or each.startswith((f"{path}.", f"{path}[")) for each in refused):
-            yield path, item
+        if isinstance(item, Mapping):
+            yield path, {name: value for name, value in item.items() if at(path, name) not in refused}
 
 
 def _check_item(
     item: Mapping[str, Any], path: str, offered: Mapping[str, Offer], ends_at: datetime, errors: Errors
 ) -> None:
-    offer = offered.get(item["pipeline"])
-    if offer is None:
+    offer = offered.get(item.get("pipeline", ""))
+    if "pipeline" in item and offer is None:
         errors.add_unknown(at(path, "pipeline"), "pipeline", item["pipeline"], offered)
-    else:
+    if offer is not None:
         for place, message in _errors_of_form(
             item.get("params", {}), schema_of(offer.params), f"{path}.params"
         ):

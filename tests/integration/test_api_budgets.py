@@ -18,6 +18,7 @@ from tenants.identifiers import uuid7
 from tenants.models import Tenant
 from tests.answers import problem, version_of
 from tests.engine import Engine
+from tests.registry import temporary_agent
 from tests.spending import accept_run, complete_at_cost, dollars, ledger_total, make_budget, result_costing
 
 BUDGETS, USAGE = "/api/v1/budgets/", "/api/v1/usage/"
@@ -180,6 +181,42 @@ def test_every_error_of_a_budget_is_reported(api: Any) -> None:
     refusal = problem(api().post(BUDGETS, body, format="json"), 400, "validation_failed")
 
     assert {error["path"] for error in refusal["errors"]} == body.keys()
+
+
+def test_an_unknown_activity_of_a_budget_is_reported_with_the_other_errors(api: Any) -> None:
+    body = {"name": "", "cap": -1, "agent_role": "nobody", "activity": str(uuid4())}
+
+    refusal = problem(api().post(BUDGETS, body, format="json"), 400, "validation_failed")
+
+    assert {error["path"] for error in refusal["errors"]} == body.keys()
+
+
+def test_another_scope_is_reported_with_the_other_errors_of_a_change(api: Any) -> None:
+    client = api()
+    budget = client.post(BUDGETS, BODY, format="json").json()
+    change = {
+        "name": "",
+        "cap": -1,
+        "more": 1,
+        "agent_role": "nobody",
+        "activity": str(uuid4()),
+        "period": "day",
+    }
+
+    refusal = problem(
+        client.put(f"{BUDGETS}{budget['id']}/", change, format="json"), 400, "validation_failed"
+    )
+
+    assert {error["path"] for error in refusal["errors"]} == change.keys()
+
+
+def test_a_budget_of_a_role_that_was_deleted_can_be_changed(api: Any, tenant: Tenant) -> None:
+    client = api()
+    body = {**BODY, "agent_role": "scribe"}
+    with temporary_agent():
+        budget = client.post(BUDGETS, body, format="json").json()
+
+    assert client.put(f"{BUDGETS}{budget['id']}/", {**body, "cap": "9"}, format="json").json()["cap"] == "9"
 
 
 @pytest.mark.parametrize(

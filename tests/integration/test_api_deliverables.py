@@ -122,6 +122,12 @@ def test_every_error_names_its_path(api: Any, acme: Tenant, broken: Any, path: s
     assert paths(api().post(DELIVERABLES, body(**broken))) == {path}
 
 
+def test_every_error_in_a_list_of_pipelines_is_reported(api: Any, acme: Tenant) -> None:
+    answer = api().post(DELIVERABLES, body(pipelines=["none", "flow", "flow", 1, ""]))
+
+    assert paths(answer) == {"pipelines[0]", "pipelines[2]", "pipelines[3]", "pipelines[4]"}
+
+
 def test_the_pipelines_of_another_tenant_are_unknown(api: Any, acme: Tenant, other_tenant: Tenant) -> None:
     save_pipeline(other_tenant, "theirs")
 

@@ -112,6 +112,21 @@ def test_an_item_of_the_wrong_form_does_not_hide_the_errors_of_others() -> None:
     ]  # fmt: skip
 
 
+def test_a_member_of_the_wrong_form_does_not_hide_the_errors_of_the_other_members() -> None:
+    data = {
+        "items": [
+            {"name": 5, "pipeline": "none", "not_before": "now"},
+            {"colour": 1, "pipeline": "brief", "params": {"city": 1}},
+            {"pipeline": 5, "params": [], "not_before": "now"},
+        ]
+    }
+
+    assert set(errors_of(data)) == {
+        "items[0].name", "items[0].pipeline", "items[0].not_before", "items[1].colour", "items[1].params.city",
+        "items[2].pipeline", "items[2].params", "items[2].not_before",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("members", [{"pipeline": "none"}, {}])
 def test_a_plan_reports_its_first_fifty_errors(members: dict[str, str]) -> None:
     assert len(errors_of({"items": [members] * 120})) == 50

@@ -258,6 +258,13 @@ def test_an_output_of_another_tenant_is_refused_like_one_that_does_not_exist(
     assert count(tenant) == 0
 
 
+def test_an_unknown_output_is_reported_with_the_other_errors(api, tenant):
+    broken = body(name="", input_ref=str(uuid4()))
+
+    assert faults(api().post(ACTIVITIES, broken)).keys() == {"name", "input_ref"}
+    assert faults(api().post(ACTIVITIES, [body(), broken])).keys() == {"[1].name", "[1].input_ref"}
+
+
 def test_input_and_input_ref_exclude_each_other(api, tenant):
     assert "input_ref" in faults(api().post(ACTIVITIES, body(input={"content": "x"}, input_ref=str(uuid4()))))
 

@@ -111,6 +111,14 @@ def test_invalid_fields_of_a_start_are_refused_with_their_path(
     assert path in paths(client.post(f"{PIPELINES}flow/runs/", body))
 
 
+def test_an_impossible_priority_is_reported_with_the_other_errors_of_a_start(api: Any, acme: Tenant) -> None:
+    client = api()
+    client.post(PIPELINES, definition())
+    broken = {"priority": 99, "input": "text", "labels": []}
+
+    assert paths(client.post(f"{PIPELINES}flow/runs/", broken)) == broken.keys()
+
+
 def test_a_repeated_start_with_its_idempotency_key_starts_one_run(api: Any, acme: Tenant) -> None:
     client = api()
     client.post(PIPELINES, definition())
