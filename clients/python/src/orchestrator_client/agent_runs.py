@@ -11,7 +11,6 @@ Every report may be repeated. After the run was ended or replaced by others, eve
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 import httpx
@@ -20,7 +19,14 @@ from orchestrator_client import webhooks
 from orchestrator_client.calls import GET, POST, D, Resource
 from orchestrator_client.errors import InvalidSignature
 from orchestrator_client.objects import Heartbeat, Job, Logged, Receipt, Record, ToolAnswer
-from orchestrator_client.transport import AsyncSender, RetryPolicy, SyncSender, headers_of
+from orchestrator_client.transport import (
+    AsyncClosable,
+    AsyncSender,
+    RetryPolicy,
+    SyncClosable,
+    SyncSender,
+    headers_of,
+)
 
 
 def verify_job(
@@ -147,7 +153,7 @@ class Callbacks(Resource[D]):
         """Reassign the activity to another role."""
 
 
-class AgentRun(Callbacks[SyncSender]):
+class AgentRun(Callbacks[SyncSender], SyncClosable):
     """The run of a job, for a blocking agent. `url` and `token` are those of the job's `callback`."""
 
     def __init__(
@@ -165,19 +171,8 @@ class AgentRun(Callbacks[SyncSender]):
         """Report a failure; `code` and `retry_after` are optional."""
         return self.report_failure(error={"message": message, "retryable": retryable, **error})
 
-    def close(self) -> None:
-        self._http.close()
 
-    def __enter__(self) -> AgentRun:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class AsyncAgentRun(Callbacks[AsyncSender]):
+class AsyncAgentRun(Callbacks[AsyncSender], AsyncClosable):
     """The asynchronous variant of `AgentRun`."""
 
     def __init__(
@@ -194,14 +189,3 @@ class AsyncAgentRun(Callbacks[AsyncSender]):
     async def fail(self, message: str, *, retryable: bool = True, **error: Any) -> Receipt:
         """See `AgentRun.fail`."""
         return await self.report_failure(error={"message": message, "retryable": retryable, **error})
-
-    async def close(self) -> None:
-        await self._http.aclose()
-
-    async def __aenter__(self) -> AsyncAgentRun:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()

@@ -12,7 +12,7 @@ Lists are iterators: the next page is requested after the current one has been u
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
@@ -24,6 +24,9 @@ from orchestrator_client.operations import Operation, Prepared
 from orchestrator_client.transport import AsyncSender, SyncSender
 
 T = TypeVar("T")
+
+#: The members of a body as one object, in addition to those that are keyword arguments.
+Members = Mapping[str, Any] | None
 
 
 class Pages(Generic[T]):
@@ -111,12 +114,31 @@ class Resource(Generic[D]):
                     yield operation
 
 
-class Call(Generic[P, T]):
-    """A method that sends one request."""
+class Method(Generic[P]):
+    """A method of a resource. A decorated signature becomes one."""
 
-    def __init__(self, operation: Operation[T]) -> None:
+    def __init__(self, operation: Operation[Any]) -> None:
         self.operation = operation
         functools.update_wrapper(self, operation.described)  # type: ignore[arg-type]
+
+    def answer(self, sender: Any, request: Prepared) -> Any:
+        """Return the result of a call."""
+        raise NotImplementedError
+
+    def bind(self, resource: Any) -> Any:
+        """Return the method of this resource, or of the class itself without one."""
+        if resource is None:
+            return self
+
+        @functools.wraps(self.operation.described)
+        def bound(*arguments: P.args, **fields: P.kwargs) -> Any:
+            return self.answer(resource._sender, self.operation.prepare(*arguments, **fields))
+
+        return bound
+
+
+class Call(Method[P], Generic[P, T]):
+    """A method that sends one request."""
 
     @overload
     def __get__(self, resource: None, owner: Any) -> Call[P, T]: ...
@@ -128,22 +150,14 @@ class Call(Generic[P, T]):
     def __get__(self, resource: Resource[AsyncSender], owner: Any) -> Callable[P, Coroutine[Any, Any, T]]: ...
 
     def __get__(self, resource: Any, owner: Any) -> Any:
-        if resource is None:
-            return self
+        return self.bind(resource)
 
-        @functools.wraps(self.operation.described)
-        def bound(*arguments: P.args, **fields: P.kwargs) -> Any:
-            return resource._sender.perform(self.operation, self.operation.prepare(*arguments, **fields))
-
-        return bound
+    def answer(self, sender: Any, request: Prepared) -> Any:
+        return sender.perform(self.operation, request)
 
 
-class Listing(Generic[P, T]):
+class Listing(Method[P], Generic[P, T]):
     """A method that returns an iterator over all rows of a list, which reads page by page."""
-
-    def __init__(self, operation: Operation[T]) -> None:
-        self.operation = operation
-        functools.update_wrapper(self, operation.described)  # type: ignore[arg-type]
 
     @overload
     def __get__(self, resource: None, owner: Any) -> Listing[P, T]: ...
@@ -155,15 +169,11 @@ class Listing(Generic[P, T]):
     def __get__(self, resource: Resource[AsyncSender], owner: Any) -> Callable[P, AsyncPages[T]]: ...
 
     def __get__(self, resource: Any, owner: Any) -> Any:
-        if resource is None:
-            return self
+        return self.bind(resource)
 
-        @functools.wraps(self.operation.described)
-        def bound(*arguments: P.args, **fields: P.kwargs) -> Any:
-            pages: Any = AsyncPages if isinstance(resource._sender, AsyncSender) else Pages
-            return pages(resource._sender, self.operation.prepare(*arguments, **fields), self.operation.shape)
-
-        return bound
+    def answer(self, sender: Any, request: Prepared) -> Any:
+        pages: Any = AsyncPages if isinstance(sender, AsyncSender) else Pages
+        return pages(sender, request, self.operation.shape)
 
 
 Described = Callable[Concatenate[Any, P], None]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from types import TracebackType
 from typing import Any
 
 import httpx
@@ -12,7 +11,15 @@ import httpx
 from orchestrator_client.errors import WaitTimedOut
 from orchestrator_client.objects import Activity
 from orchestrator_client.resources import Resources
-from orchestrator_client.transport import AsyncSender, RetryPolicy, SyncSender, address_of, headers_of
+from orchestrator_client.transport import (
+    AsyncClosable,
+    AsyncSender,
+    RetryPolicy,
+    SyncClosable,
+    SyncSender,
+    address_of,
+    headers_of,
+)
 
 #: Statuses in which nothing more happens unless somebody intervenes.
 SETTLED = frozenset({"done", "approved", "rejected", "reassigned", "failed", "needs_review", "cancelled"})
@@ -32,7 +39,7 @@ def pauses(timeout: float, poll_seconds: float | None = None) -> Iterator[float]
         pause = poll_seconds or min(LONGEST_PAUSE, pause * 1.5)
 
 
-class Client(Resources[SyncSender]):
+class Client(Resources[SyncSender], SyncClosable):
     """A blocking client. Several threads may share it.
 
     `base_url` is the address of the installation, with or without `/api/v1`. `timeout` is in seconds and applies to each attempt.
@@ -74,28 +81,8 @@ class Client(Resources[SyncSender]):
             self._sender.sleep(pause)
         return _reached(self.activities.get(activity_id), until, timeout)
 
-    def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether `close` was called. A closed client cannot send requests."""
-        return self._http.is_closed
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"Client({str(self._http.base_url)!r})"  # without the token, which is secret
-
-
-class AsyncClient(Resources[AsyncSender]):
+class AsyncClient(Resources[AsyncSender], AsyncClosable):
     """The asynchronous variant of `Client`. It belongs to one event loop."""
 
     def __init__(
@@ -129,26 +116,6 @@ class AsyncClient(Resources[AsyncSender]):
                 return activity
             await self._sender.sleep(pause)
         return _reached(await self.activities.get(activity_id), until, timeout)
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._http.aclose()
-
-    @property
-    def is_closed(self) -> bool:
-        """See `Client.is_closed`."""
-        return self._http.is_closed
-
-    async def __aenter__(self) -> AsyncClient:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    def __repr__(self) -> str:
-        return f"AsyncClient({str(self._http.base_url)!r})"
 
 
 def _reached(activity: Activity, until: Collection[str], timeout: float) -> Activity:

@@ -11,17 +11,16 @@ separators of Unicode do not.
 from __future__ import annotations
 
 import codecs
-import functools
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Generic, ParamSpec, overload
+from typing import Any, ParamSpec, overload
 
 import httpx
 
 from orchestrator_client import transport
-from orchestrator_client.calls import Described, Resource
+from orchestrator_client.calls import Described, Method, Resource
 from orchestrator_client.errors import UnreadableAnswer
 from orchestrator_client.operations import Operation, Prepared
 from orchestrator_client.transport import AsyncSender, RetryPolicy, SyncSender, arguments_of
@@ -137,12 +136,8 @@ class AsyncEventStream:
             await self._sender.sleep(self._following.pause(outcome))
 
 
-class Streaming(Generic[P]):
+class Streaming(Method[P]):
     """A method that returns a stream of events."""
-
-    def __init__(self, operation: Operation[Event]) -> None:
-        self.operation = operation
-        functools.update_wrapper(self, operation.described)  # type: ignore[arg-type]
 
     @overload
     def __get__(self, resource: None, owner: Any) -> Streaming[P]: ...
@@ -154,15 +149,11 @@ class Streaming(Generic[P]):
     def __get__(self, resource: Resource[AsyncSender], owner: Any) -> Callable[P, AsyncEventStream]: ...
 
     def __get__(self, resource: Any, owner: Any) -> Any:
-        if resource is None:
-            return self
+        return self.bind(resource)
 
-        @functools.wraps(self.operation.described)
-        def bound(*arguments: P.args, **fields: P.kwargs) -> Any:
-            streams: Any = AsyncEventStream if isinstance(resource._sender, AsyncSender) else EventStream
-            return streams(resource._sender, self.operation.prepare(*arguments, **fields))
-
-        return bound
+    def answer(self, sender: Any, request: Prepared) -> Any:
+        streams: Any = AsyncEventStream if isinstance(sender, AsyncSender) else EventStream
+        return streams(sender, request)
 
 
 def STREAM(path: str) -> Callable[[Described[P]], Streaming[P]]:

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import httpx
 
@@ -171,6 +171,52 @@ class AsyncSender:
             return await self.http.request(**arguments_of(request))
         except httpx.TransportError as error:
             return error
+
+
+Pool = TypeVar("Pool", httpx.Client, httpx.AsyncClient)
+Self = TypeVar("Self")
+
+
+class Closable(Generic[Pool]):
+    """The owner of a pool of connections."""
+
+    _http: Pool
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called. A closed client cannot send requests."""
+        return self._http.is_closed
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self._http.base_url)!r})"  # without the token, which is secret
+
+
+class SyncClosable(Closable[httpx.Client]):
+    """Closes its connections at the end of a `with` statement."""
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class AsyncClosable(Closable[httpx.AsyncClient]):
+    """Closes its connections at the end of an `async with` statement."""
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self: Self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
 
 
 RETRIED_STATUSES = frozenset({429, 503})

@@ -80,10 +80,10 @@ def item_of(given: Any, **options: Any) -> Item:
     if isinstance(given, Item):
         named = {field.name: getattr(given, field.name) for field in fields(Item)}
     elif isinstance(given, Mapping):
-        named = {_snake(name): value for name, value in given.items()}
+        named = {snake_case(name): value for name, value in given.items()}
     else:
         named = {"content": given}
-    named |= {_snake(name): value for name, value in options.items()}
+    named |= {snake_case(name): value for name, value in options.items()}
     named = {
         name: value for name, value in named.items() if name not in _TOLD_OTHERWISE and value is not None
     }
@@ -115,7 +115,7 @@ def moment_of(given: Any) -> datetime | None:
     return moment
 
 
-def _snake(name: str) -> str:
+def snake_case(name: str) -> str:
     return _CAPITAL.sub(r"_\1", name).lower()
 
 

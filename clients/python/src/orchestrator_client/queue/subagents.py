@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from orchestrator_client.client import Client
 from orchestrator_client.errors import BacklogFull
 from orchestrator_client.objects import Record
+from orchestrator_client.queue.items import snake_case
 
 #: The options of a subagent.
 OPTIONS = frozenset(
@@ -18,7 +18,6 @@ OPTIONS = frozenset(
         "existing_conversation_id", "max_turns", "priority", "run_in_background", "silent", "parent_mailbox",
     }
 )  # fmt: skip
-_CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class SubagentQueue:
         server.
         """
         given = {**(options or {}), **more}
-        named = {_CAPITAL.sub(r"_\1", name).lower(): value for name, value in given.items()}
+        named = {snake_case(name): value for name, value in given.items()}
         unknown, missing = named.keys() - OPTIONS, {"subagent_type", "prompt"} - named.keys()
         if unknown:
             raise TypeError(f"A subagent has no option {', '.join(sorted(unknown))}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator_client.calls import GET, LIST, PATCH, POST, D, Resource
+from orchestrator_client.calls import GET, LIST, PATCH, POST, D, Members, Resource
 from orchestrator_client.objects import Activity, LogPage, Output, Record, Run, SubmittedActivity, Why
 
 
@@ -153,13 +153,7 @@ class Activities(Resource[D]):
 
     @PATCH("/activities/{activity_id}/", Activity)
     def change(
-        self,
-        /,
-        activity_id: str,
-        body: Mapping[str, Any] | None = None,
-        *,
-        etag: str | None = None,
-        **fields: Any,
+        self, /, activity_id: str, body: Members = None, *, etag: str | None = None, **fields: Any
     ) -> None:
         """Change its `priority`, `not_before`, `due_at` and `expires_at` while it waits; None in the `body` removes a date."""
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from orchestrator_client.calls import DELETE, GET, LIST, PATCH, POST, PUT, D, Resource
+from orchestrator_client.calls import DELETE, GET, LIST, PATCH, POST, PUT, D, Members, Resource
 from orchestrator_client.objects import Record
 
 
@@ -25,15 +24,11 @@ class Agents(Resource[D]):
         """Get one, with its `etag`."""
 
     @PUT("/agents/{role}/", Record)
-    def update(
-        self, /, role: str, body: Mapping[str, Any] | None = None, *, etag: str | None = None, **fields: Any
-    ) -> None:
+    def update(self, /, role: str, body: Members = None, *, etag: str | None = None, **fields: Any) -> None:
         """Replace it."""
 
     @PATCH("/agents/{role}/", Record)
-    def change(
-        self, /, role: str, body: Mapping[str, Any] | None = None, *, etag: str | None = None, **fields: Any
-    ) -> None:
+    def change(self, /, role: str, body: Members = None, *, etag: str | None = None, **fields: Any) -> None:
         """Change only the named members."""
 
     @DELETE("/agents/{role}/")
@@ -77,9 +72,7 @@ class AgentConfigs(Resource[D]):
         """Get one, with its `etag`."""
 
     @PUT("/agent-configs/{role}/", Record)
-    def update(
-        self, /, role: str, body: Mapping[str, Any] | None = None, *, etag: str | None = None, **fields: Any
-    ) -> None:
+    def update(self, /, role: str, body: Members = None, *, etag: str | None = None, **fields: Any) -> None:
         """Replace the tenant's settings of a role."""
 
     @POST("/agent-configs/{role}/rotate-secret/", Record)
@@ -103,9 +96,7 @@ class Skills(Resource[D]):
         """Get one with its text and its `etag`."""
 
     @PUT("/skills/{key}/", Record)
-    def update(
-        self, /, key: str, body: Mapping[str, Any] | None = None, *, etag: str | None = None, **fields: Any
-    ) -> None:
+    def update(self, /, key: str, body: Members = None, *, etag: str | None = None, **fields: Any) -> None:
         """Replace it, as a new version."""
 
     @DELETE("/skills/{key}/")
@@ -121,7 +112,5 @@ class PlatformConfigs(Resource[D]):
         """Get the settings of scheduling, with their `etag`."""
 
     @PUT("/platform-configs/scheduler/", Record)
-    def update_scheduler(
-        self, /, body: Mapping[str, Any] | None = None, *, etag: str | None = None, **fields: Any
-    ) -> None:
+    def update_scheduler(self, /, body: Members = None, *, etag: str | None = None, **fields: Any) -> None:
         """Replace the settings of scheduling."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator_client.calls import DELETE, GET, LIST, POST, PUT, D, Resource
+from orchestrator_client.calls import DELETE, GET, LIST, POST, PUT, D, Members, Resource
 from orchestrator_client.objects import Budget, Queue, Record
 
 
@@ -198,13 +198,7 @@ class Budgets(Resource[D]):
 
     @PUT("/budgets/{budget_id}/", Budget)
     def update(
-        self,
-        /,
-        budget_id: str,
-        body: Mapping[str, Any] | None = None,
-        *,
-        etag: str | None = None,
-        **fields: Any,
+        self, /, budget_id: str, body: Members = None, *, etag: str | None = None, **fields: Any
     ) -> None:
         """Replace it. Work that waits for it continues if the cap is raised enough."""
 
@@ -221,12 +215,5 @@ class Retention(Resource[D]):
         """Get the days by kind, the tenant's own and the platform's."""
 
     @PUT("/retention/", Record)
-    def update(
-        self,
-        /,
-        body: Mapping[str, Any] | None = None,
-        *,
-        etag: str | None = None,
-        **fields: Any,
-    ) -> None:
+    def update(self, /, body: Members = None, *, etag: str | None = None, **fields: Any) -> None:
         """Set the days by kind; `"never"` means that rows are not deleted."""

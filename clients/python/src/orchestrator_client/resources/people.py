@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator_client.calls import DELETE, GET, LIST, POST, PUT, D, Resource
+from orchestrator_client.calls import DELETE, GET, LIST, POST, PUT, D, Members, Resource
 from orchestrator_client.objects import Activity, Approval, Record
 
 
@@ -106,13 +106,7 @@ class NotificationChannels(Resource[D]):
 
     @PUT("/notification-channels/{channel_id}/", Record)
     def update(
-        self,
-        /,
-        channel_id: str,
-        body: Mapping[str, Any] | None = None,
-        *,
-        etag: str | None = None,
-        **fields: Any,
+        self, /, channel_id: str, body: Members = None, *, etag: str | None = None, **fields: Any
     ) -> None:
         """Replace it."""
 
@@ -146,13 +140,7 @@ class Channels(Resource[D]):
 
     @PUT("/channels/{channel_id}/", Record)
     def update(
-        self,
-        /,
-        channel_id: str,
-        body: Mapping[str, Any] | None = None,
-        *,
-        etag: str | None = None,
-        **fields: Any,
+        self, /, channel_id: str, body: Members = None, *, etag: str | None = None, **fields: Any
     ) -> None:
         """Replace it."""
 

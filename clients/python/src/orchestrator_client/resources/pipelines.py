@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator_client.calls import DELETE, GET, LIST, POST, PUT, D, Resource
+from orchestrator_client.calls import DELETE, GET, LIST, POST, PUT, D, Members, Resource
 from orchestrator_client.objects import PipelineRun, Record
 
 
@@ -107,9 +107,7 @@ class Templates(Resource[D]):
         """Get one, with its `etag`."""
 
     @PUT("/templates/{key}/", Record)
-    def update(
-        self, /, key: str, body: Mapping[str, Any] | None = None, *, etag: str | None = None, **fields: Any
-    ) -> None:
+    def update(self, /, key: str, body: Members = None, *, etag: str | None = None, **fields: Any) -> None:
         """Replace it."""
 
 
@@ -130,13 +128,7 @@ class Deliverables(Resource[D]):
 
     @PUT("/deliverables/{deliverable_id}/", Record)
     def update(
-        self,
-        /,
-        deliverable_id: str,
-        body: Mapping[str, Any] | None = None,
-        *,
-        etag: str | None = None,
-        **fields: Any,
+        self, /, deliverable_id: str, body: Members = None, *, etag: str | None = None, **fields: Any
     ) -> None:
         """Replace it."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator_client.calls import DELETE, GET, LIST, PATCH, POST, PUT, D, Resource
+from orchestrator_client.calls import DELETE, GET, LIST, PATCH, POST, PUT, D, Members, Resource
 from orchestrator_client.objects import Forecast, Record, Schedule
 
 
@@ -50,25 +50,13 @@ class Schedules(Resource[D]):
 
     @PUT("/schedules/{schedule_id}/", Schedule)
     def update(
-        self,
-        /,
-        schedule_id: str,
-        body: Mapping[str, Any] | None = None,
-        *,
-        etag: str | None = None,
-        **fields: Any,
+        self, /, schedule_id: str, body: Members = None, *, etag: str | None = None, **fields: Any
     ) -> None:
         """Replace it."""
 
     @PATCH("/schedules/{schedule_id}/", Schedule)
     def change(
-        self,
-        /,
-        schedule_id: str,
-        body: Mapping[str, Any] | None = None,
-        *,
-        etag: str | None = None,
-        **fields: Any,
+        self, /, schedule_id: str, body: Members = None, *, etag: str | None = None, **fields: Any
     ) -> None:
         """Change only the named members."""
 
@@ -96,13 +84,7 @@ class Schedules(Resource[D]):
 
     @POST("/schedules/preview/", Forecast, "count", "after")
     def preview_of(
-        self,
-        /,
-        body: Mapping[str, Any] | None = None,
-        *,
-        count: int | None = None,
-        after: str | None = None,
-        **fields: Any,
+        self, /, body: Members = None, *, count: int | None = None, after: str | None = None, **fields: Any
     ) -> None:
         """Preview a schedule that is not saved."""
 
@@ -164,15 +146,11 @@ class Datasets(Resource[D]):
         """Get one, with its `etag`."""
 
     @PUT("/datasets/{name}/", Record)
-    def update(
-        self, /, name: str, body: Mapping[str, Any] | None = None, *, etag: str | None = None, **fields: Any
-    ) -> None:
+    def update(self, /, name: str, body: Members = None, *, etag: str | None = None, **fields: Any) -> None:
         """Replace it."""
 
     @PATCH("/datasets/{name}/", Record)
-    def change(
-        self, /, name: str, body: Mapping[str, Any] | None = None, *, etag: str | None = None, **fields: Any
-    ) -> None:
+    def change(self, /, name: str, body: Members = None, *, etag: str | None = None, **fields: Any) -> None:
         """Change only the named members."""
 
     @DELETE("/datasets/{name}/")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from orchestrator_client.calls import DELETE, GET, LIST, POST, PUT, D, Resource
+from orchestrator_client.calls import DELETE, GET, LIST, POST, PUT, D, Members, Resource
 from orchestrator_client.events import STREAM
 from orchestrator_client.objects import Record
 
@@ -27,13 +27,7 @@ class Webhooks(Resource[D]):
 
     @PUT("/webhooks/{webhook_id}/", Record)
     def update(
-        self,
-        /,
-        webhook_id: str,
-        body: Mapping[str, Any] | None = None,
-        *,
-        etag: str | None = None,
-        **fields: Any,
+        self, /, webhook_id: str, body: Members = None, *, etag: str | None = None, **fields: Any
     ) -> None:
         """Replace it."""
 
