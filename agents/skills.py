@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
@@ -30,6 +29,7 @@ from django.db.models import Case, F, Q, QuerySet, TextField, Value, When
 
 from agents.contracts import AdapterSettings, AgentRequest, ContextFile, Skills, SkillSummary
 from agents.exceptions import InputUnavailable
+from agents.local_files import OWN_ONLY, delete_folder
 from agents.models import Adapter, Skill, SkillKind, skill_key_validator
 
 
@@ -112,8 +112,6 @@ def _skills_of(tenant_id: UUID, role: str) -> QuerySet[Skill]:
 
 logger = logging.getLogger(__name__)
 
-OWN_ONLY = 0o700
-
 
 def is_local(settings: AdapterSettings) -> bool:
     """Whether the agent runs on this machine, so that it can read files."""
@@ -147,19 +145,8 @@ def list_leftover_runs() -> set[UUID]:
 
 
 def remove(run_id: UUID) -> None:
-    """Remove the folder of a run, if there is one, whatever an agent has put into it. Never fails."""
-    folder = _folder_of(run_id)
-    shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists():
-        # Some tools protect their folders from deletion.
-        with suppress(OSError):
-            folder.chmod(OWN_ONLY)
-            for path, inner, _ in os.walk(folder):
-                for name in inner:
-                    if not os.path.islink(inner_path := os.path.join(path, name)):
-                        os.chmod(inner_path, OWN_ONLY)
-        shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists():
+    """Remove the folder of a run, if there is one. Never fails."""
+    if not delete_folder(_folder_of(run_id)):
         logger.warning(
             "Files of a run could not be removed", extra={"action": "skills_left", "run": str(run_id)}
         )

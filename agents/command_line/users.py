@@ -31,6 +31,7 @@ import psutil
 from django.conf import settings
 
 from agents.exceptions import ConfigurationError
+from agents.local_files import lock_file
 
 #: The capabilities CHOWN, DAC_OVERRIDE, FOWNER, KILL, SETGID, SETUID: to change the owner of files, kill processes, and switch users.
 NEEDED = (0, 1, 3, 5, 6, 7)
@@ -71,7 +72,7 @@ def allocate(home: Path) -> Iterator[OwnUser]:
     """
     folder = _home()
     _make_passable(home.parent)
-    with _lock_file(folder / "lock") as choice:
+    with _lock_choice() as choice:
         uid, lock = _choose_user(folder, choice)
         try:
             gid = _group_of(home)
@@ -100,9 +101,9 @@ def hand_over(folder: Path, user: OwnUser) -> None:
 
 def end_left_behind(uid: int) -> int:
     """Kill the remaining processes of a dead worker's run, unless another run now has its user. Return how many."""
-    with _lock_file(_home() / "lock"):
+    with _lock_choice():
         try:
-            descriptor = _try_lock(_home() / str(uid))
+            descriptor = lock_file(_home() / str(uid), wait=False)
         except BlockingIOError:
             return 0
         try:
@@ -114,7 +115,7 @@ def end_left_behind(uid: int) -> int:
 def end_all_of(uid: int) -> int:
     """Kill every process of this user. Repeats until there is none, because a process may start another meanwhile. Return how many."""
     killed = 0
-    while processes := _processes_of(uid):
+    while processes := [process for process, uids in _live_processes() if uid in uids]:
         for process in processes:
             with suppress(psutil.Error):
                 process.kill()
@@ -132,13 +133,12 @@ def _is_dead(process: psutil.Process) -> bool:
         return True
 
 
-def _processes_of(uid: int) -> list[psutil.Process]:
-    processes = []
+def _live_processes() -> Iterator[tuple[psutil.Process, set[int]]]:
+    """Yield the live processes of this machine, each with its users."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if uid in process.uids() and process.status() != psutil.STATUS_ZOMBIE:
-                processes.append(process)
-    return processes
+            if process.status() != psutil.STATUS_ZOMBIE:
+                yield process, set(process.uids())
 
 
 def _choose_user(folder: Path, choice: int) -> tuple[int, int]:
@@ -146,30 +146,16 @@ def _choose_user(folder: Path, choice: int) -> tuple[int, int]:
     count = last - first + 1
     last_chosen = os.pread(choice, 20, 0).decode().strip()
     begin = int(last_chosen) + 1 - first if last_chosen.isdigit() else 0
-    busy = set()
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if process.status() != psutil.STATUS_ZOMBIE:
-                busy |= set(process.uids())
+    busy = set[int]().union(*(uids for _, uids in _live_processes()))
     for offset in range(count):
         uid = first + (begin + offset) % count
         if uid in busy:
             continue
         with suppress(BlockingIOError):
-            lock = _try_lock(folder / str(uid))
+            lock = lock_file(folder / str(uid), wait=False)
             os.pwrite(choice, str(uid).encode().ljust(20), 0)
             return uid, lock
     raise ConfigurationError(f"All {count} users of ORCHESTRATOR_CLI_USERS are taken.", code="no_user_left")
-
-
-def _try_lock(path: Path) -> int:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
 
 
 def _group_of(home: Path) -> int:
@@ -188,14 +174,13 @@ def _group_of(home: Path) -> int:
 
 def _lock_home(home: Path) -> tuple[int, bool]:
     """Lock this home as in use, and return the lock and whether no other run uses it. Call it under the lock of the choice."""
-    descriptor = os.open(home.with_name(f".{home.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    path = home.with_name(f".{home.name}.lock")
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        is_alone = True
+        descriptor = lock_file(path, wait=False)
     except BlockingIOError:
-        is_alone = False
+        return lock_file(path, shared=True), False
     fcntl.flock(descriptor, fcntl.LOCK_SH)
-    return descriptor, is_alone
+    return descriptor, True
 
 
 def _open_home(home: Path, uid: int, gid: int) -> None:
@@ -261,10 +246,10 @@ def _make_passable(folder: Path) -> None:
 
 
 @contextmanager
-def _lock_file(path: Path) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _lock_choice() -> Iterator[int]:
+    """Hold the lock under which a user is chosen, and yield its descriptor."""
+    descriptor = lock_file(_home() / "lock")
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield descriptor
     finally:
         os.close(descriptor)

@@ -40,10 +40,10 @@ from agents.command_line.processes import kill_all_of
 from agents.command_line.users import OwnUser
 from agents.contracts import AgentRequest
 from agents.exceptions import ConfigurationError, InputUnavailable
+from agents.local_files import OWN_ONLY, delete_folder, lock_file
 
 logger = logging.getLogger(__name__)
 
-OWN_ONLY = 0o700
 ABANDONED_SECONDS = 3600.0
 
 
@@ -81,15 +81,14 @@ def create_workspace(run_id: UUID, user: OwnUser | None = None) -> Iterator[Work
     try:
         yield workspace
     finally:
-        _remove(workspace.folder)
+        delete_folder(workspace.folder)
         os.close(workspace.descriptor)
 
 
 def _make_workspace(folder: Path, user: OwnUser | None) -> Workspace:
     folder.mkdir(mode=OWN_ONLY, parents=True)
     # Lock the file before it gets its name, because a sweep must never find it unlocked.
-    descriptor = os.open(folder / "new", os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    descriptor = lock_file(folder / "new")
     (folder / "new").rename(folder / "trace.json")
     workspace = Workspace(folder, descriptor, user)
     workspace.work.mkdir(mode=OWN_ONLY)
@@ -117,7 +116,7 @@ def sweep() -> int:
                     ids = facts.get("user")
                     user = OwnUser(ids[0], ids[1], tuple(ids[2:])) if ids else None
                     _remove_worktree(Path(facts["repository"]), Path(facts["worktree"]), user)
-            _remove(folder)
+            delete_folder(folder)
             swept += 1
             logger.warning(
                 "Ended what an earlier agent had left running",
@@ -136,7 +135,7 @@ def _take_lock(folder: Path) -> int | None:
         # Without a file to lock, its worker has died, or is just creating it.
         with suppress(OSError):
             if time.time() - folder.stat().st_mtime > ABANDONED_SECONDS:
-                _remove(folder)
+                delete_folder(folder)
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -144,16 +143,6 @@ def _take_lock(folder: Path) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
-
-
-def _remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists():
-        for path, inner, _ in os.walk(folder):
-            for name in inner:
-                with suppress(OSError):
-                    os.chmod(os.path.join(path, name), OWN_ONLY)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _home() -> Path:
@@ -295,11 +284,9 @@ def _hold_lock(repository: Path, *, shared: bool) -> Iterator[None]:
     folder = Path(settings.ORCHESTRATOR_HOME) / "agents" / "repositories"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     name = hashlib.sha256(str(repository).encode()).hexdigest()[:32]
-    descriptor = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
+        descriptor = lock_file(folder / f"{name}.lock", shared=shared, wait=False)
+    except BlockingIOError as error:
         raise RepositoryBusy(f"Another run works on {repository.name}.", retry_after=BUSY_SECONDS) from error
     try:
         yield

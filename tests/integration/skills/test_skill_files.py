@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -18,6 +19,7 @@ from activities import worker
 from activities.execution import results
 from activities.run_tokens import RunToken
 from agents import skills
+from agents.command_line import workspaces
 from agents.contracts import (
     Accepted,
     AdapterSettings,
@@ -167,6 +169,21 @@ def test_protected_folders_of_an_agent_are_removed(home: Path) -> None:
             (inner / "file").unlink()
 
     assert list((home / "runs").iterdir()) == []
+
+
+def test_a_link_in_a_protected_folder_does_not_change_the_permissions_of_its_target(home: Path) -> None:
+    with without_root(home):
+        outside = home / "outside"
+        outside.mkdir(mode=0o755)
+        request = a_request()
+        with workspaces.create_workspace(request.run_id) as workspace:
+            locked = workspace.work / "locked"
+            locked.mkdir()
+            (locked / "link").symlink_to(outside)
+            locked.chmod(0o000)
+
+    assert not workspace.folder.exists()
+    assert stat.S_IMODE(outside.stat().st_mode) == 0o755
 
 
 @contextmanager
