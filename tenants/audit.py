@@ -121,6 +121,11 @@ class Actor:
     id: str = ""
     name: str = ""
 
+    @property
+    def label(self) -> str:
+        """The actor as other tables store it, such as `command:root`."""
+        return f"{self.kind}:{self.name}"
+
 
 NOBODY = Actor("nobody")
 

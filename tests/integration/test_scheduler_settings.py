@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import io
 import json
 from typing import Any
@@ -299,6 +300,16 @@ def test_the_command_shows_sets_and_unsets_settings() -> None:
         "monitoring": {"notification_channels": ["slack"]},
     }
     assert scheduler_settings.row().updated_by.startswith("command:")
+
+
+def test_the_command_works_for_an_account_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> str:
+        raise KeyError("getpwuid(): uid not found: 12345")
+
+    monkeypatch.setattr(getpass, "getuser", fail)
+
+    assert run_command("--set", "timezone=UTC")["timezone"] == "UTC"
+    assert scheduler_settings.row().updated_by == "command:unknown"
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -12,6 +11,7 @@ from agents import deployments, health, registry, semantic_versions
 from agents.models import Agent, AgentVersionDeployment
 from tenants import audit
 from tenants.management.base import ManagementCommand
+from tenants.management.tables import write_facts, write_table
 
 Environment = AgentVersionDeployment.Environment
 
@@ -47,39 +47,35 @@ class Command(ManagementCommand):
         getattr(self, f"_{verb}")(**options)
 
     def _list(self, **options: Any) -> None:
+        agents = Agent.objects.annotate(version=deployments.of_row_in_production().values("version"))
         rows = [
-            (
-                agent.role,
-                _version(agent.role),
-                agent.adapter,
-                _state(agent),
-                agent.health,
-                agent.endpoint or "-",
-            )
-            for agent in Agent.objects.order_by("role")
+            (agent.role, agent.version, agent.adapter, _state(agent), agent.health, agent.endpoint)
+            for agent in agents.order_by("role")
         ]
-        self._table(("ROLE", "VERSION", "ADAPTER", "STATE", "HEALTH", "ENDPOINT"), rows)
+        write_table(self.stdout, ("role", "version", "adapter", "state", "health", "endpoint"), rows)
 
     def _show(self, role: str, **options: Any) -> None:
         agent = _agent(role)
         checked = (
             f", checked at {agent.health_checked_at:%Y-%m-%d %H:%M:%SZ}" if agent.health_checked_at else ""
         )
-        for name, value in (
+        facts = (
             ("role", agent.role),
             ("name", agent.name),
             ("state", _state(agent)),
-            ("endpoint", agent.endpoint or "-"),
+            ("endpoint", agent.endpoint),
             ("health", f"{agent.health}{checked}. {agent.health_detail}".strip()),
             ("needed by", registry.references_in_words(registry.references_to(role)) or "nothing"),
-        ):
-            self.stdout.write(f"{name:10} {value}")
+        )
+        write_facts(self.stdout, facts)
         self.stdout.write("")
         rows = [_row_of(deployment) for deployment in deployments.history(role)]
-        self._table(("VERSION", "ENVIRONMENT", "DEPLOYED", "BY", "REPLACED", "ENDPOINT"), rows)
+        write_table(self.stdout, ("version", "environment", "deployed", "by", "replaced", "endpoint"), rows)
 
     def _deploy(self, role: str, version: str, environment: str, endpoint: str, **options: Any) -> None:
-        deployments.deploy(role, version, environment, endpoint=endpoint, actor=_actor())
+        deployments.deploy(
+            role, version, environment, endpoint=endpoint, actor=audit.actor_of_command("agents").label
+        )
         _record_operation("deploy", role, version=version, environment=environment)
         self.stdout.write(f"{role} {version} is in {environment}")
 
@@ -96,13 +92,13 @@ class Command(ManagementCommand):
                 f"{version} of {role} was never deployed; known versions: {', '.join(known) or 'none'}. "
                 f"First: manage.py agents deploy {role} {version}"
             )
-        deployments.promote(role, deployment.pk, actor=_actor())
+        deployments.promote(role, deployment.pk, actor=audit.actor_of_command("agents").label)
         _record_operation("promote", role, version=version)
         self.stdout.write(f"{role} {version} is in production")
 
     def _rollback(self, role: str, **options: Any) -> None:
         _agent(role)
-        restored = deployments.roll_back(role, actor=_actor())
+        restored = deployments.roll_back(role, actor=audit.actor_of_command("agents").label)
         _record_operation("rollback", role, version=restored.version)
         self.stdout.write(f"{role} {restored.version} is in production")
 
@@ -111,9 +107,9 @@ class Command(ManagementCommand):
         for role in roles:
             _agent(role)
         checked = [] if options["references"] else health.check(roles or None)
-        rows = [(agent.role, _describe_health(agent), agent.health_detail or "-") for agent in checked]
+        rows = [(agent.role, _describe_health(agent), agent.health_detail) for agent in checked]
         if not options["references"]:
-            self._table(("ROLE", "HEALTH", "DETAIL"), rows)
+            write_table(self.stdout, ("role", "health", "detail"), rows)
         broken = registry.list_broken_references()
         for error in broken:
             self.stdout.write(f"broken: {error}")
@@ -122,27 +118,12 @@ class Command(ManagementCommand):
         if broken or any(agent.health_failures for agent in checked):
             raise SystemExit(1)
 
-    def _table(self, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        lines = [head, *rows]
-        widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
-        for line in lines:
-            self.stdout.write(
-                "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-            )
-        if len(lines) == 1:
-            self.stdout.write("(none)")
-
 
 def _agent(role: str) -> Agent:
     agent = Agent.objects.filter(role=role).first()
     if agent is None:
         raise CommandError(f"There is no agent {role!r}. See: manage.py agents list")
     return agent
-
-
-def _version(role: str) -> str:
-    production = deployments.in_production(role)
-    return production.version if production else "-"
 
 
 def _state(agent: Agent) -> str:
@@ -155,27 +136,16 @@ def _describe_health(agent: Agent) -> str:
 
 
 def _row_of(deployment: AgentVersionDeployment) -> tuple[str, ...]:
-    replaced = (
-        "-"
-        if deployment.replaced_at is None
-        else f"{deployment.replaced_at:%Y-%m-%d %H:%M} {deployment.replaced_by}"
-    )
+    at = deployment.replaced_at
     return (
         deployment.version,
         deployment.environment,
         f"{deployment.deployed_at:%Y-%m-%d %H:%M}",
-        deployment.deployed_by or "-",
-        replaced,
-        deployment.endpoint or "-",
+        deployment.deployed_by,
+        "" if at is None else f"{at:%Y-%m-%d %H:%M} {deployment.replaced_by}",
+        deployment.endpoint,
     )
 
 
 def _record_operation(operation: str, role: str, **detail: str) -> None:
     audit.record_command(f"agents {operation}", about=("agents", role), detail=detail)
-
-
-def _actor() -> str:
-    try:
-        return f"command:{getpass.getuser()}"
-    except (KeyError, OSError):
-        return "command:agents"  # a container's user may have no name

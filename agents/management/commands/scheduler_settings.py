@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 from typing import Any
 
@@ -37,7 +36,7 @@ class Command(BaseCommand):
                     raise CommandError(f"{text!r} is not of the form PATH=VALUE")
                 members[key_at(path.strip()).path] = value_of(value.strip())
             if members:
-                scheduler_settings.change(members, actor=f"command:{getpass.getuser()}")
+                scheduler_settings.change(members, actor=audit.actor_of_command("scheduler_settings").label)
                 audit.record_command("scheduler_settings", detail={"changed": sorted(members)})
         except SettingsInvalid as error:
             raise CommandError(str(error)) from error
