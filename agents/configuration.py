@@ -129,7 +129,7 @@ def adapters_of(
     any number of agents. Agents whose credentials cannot be decrypted are omitted. Must run in a `tenant_scope`."""
     by_role, platform = {agent.role: agent for agent in agents}, scheduler_settings.current()
     slug = _slug_for_rules(tenant_id)
-    serving = {deployment.agent_id: deployment for deployment in deployments.serving(by_role)}
+    serving = deployments.serving(by_role)
     adapters = {}
     for role, agent in by_role.items():
         config = own.get(role) or _nothing_own(tenant_id, role)

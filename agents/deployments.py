@@ -14,10 +14,10 @@ from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
-from django.db.models import F, QuerySet
+from django.db.models import F, OuterRef, QuerySet
 from django.db.models.functions import Now
 
-from agents import semantic_versions
+from agents import registry, semantic_versions
 from agents.exceptions import (
     AlreadyInProduction,
     DeploymentConflict,
@@ -25,7 +25,7 @@ from agents.exceptions import (
     NothingToRollBackTo,
     VersionInvalid,
 )
-from agents.models import Agent, AgentVersionDeployment, Health
+from agents.models import Agent, AgentVersionDeployment
 from tenants.context import current_alias
 
 Environment = AgentVersionDeployment.Environment
@@ -33,12 +33,17 @@ Environment = AgentVersionDeployment.Environment
 
 def in_production(role: str) -> AgentVersionDeployment | None:
     """Return the version in production, if any."""
-    return _current().filter(agent_id=role, environment=Environment.PRODUCTION).first()
+    return _in_production().filter(agent_id=role).first()
 
 
-def serving(roles: Collection[str]) -> list[AgentVersionDeployment]:
-    """Return the versions in production of these roles. Roles without one are omitted."""
-    return list(_current().filter(agent_id__in=roles, environment=Environment.PRODUCTION))
+def serving(roles: Collection[str]) -> dict[str, AgentVersionDeployment]:
+    """Return the versions in production of these roles, by role. Roles without one are omitted."""
+    return {each.agent_id: each for each in _in_production().filter(agent_id__in=roles)}
+
+
+def of_row_in_production() -> QuerySet[AgentVersionDeployment]:
+    """Return the version in production of each row, for subqueries of queries of agents."""
+    return _in_production().filter(agent=OuterRef("role"))
 
 
 def history(role: str) -> list[AgentVersionDeployment]:
@@ -120,13 +125,7 @@ def _save(new: AgentVersionDeployment) -> AgentVersionDeployment:
     new.save(force_insert=True)
     changes: dict[str, Any] = {"revision": F("revision") + 1}
     if new.environment == Environment.PRODUCTION:
-        # The old health says nothing about the new address.
-        changes |= {
-            "health": Health.UNKNOWN,
-            "health_detail": "",
-            "health_failures": 0,
-            "health_due_at": None,
-        }
+        changes |= registry.UNCHECKED
     Agent.objects.filter(role=new.agent_id).update(**changes)
     new.refresh_from_db(fields=["deployed_at"])
     return new
@@ -145,6 +144,10 @@ def _copy(deployment: AgentVersionDeployment, actor: str, **more: Any) -> AgentV
 
 def _current() -> QuerySet[AgentVersionDeployment]:
     return AgentVersionDeployment.objects.filter(replaced_at__isnull=True)
+
+
+def _in_production() -> QuerySet[AgentVersionDeployment]:
+    return _current().filter(environment=Environment.PRODUCTION)
 
 
 _CONFLICT = "Another version was promoted at the same time. Check which version is in production now, and decide again."

@@ -21,14 +21,14 @@ from datetime import datetime, timedelta
 import redis
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import Exists, Q, QuerySet
 from django.db.models.functions import Now
 
 from agents import deployments, outbound
 from agents.exceptions import AgentError
 from agents.governor import Call, Governor, Outcome, overview
 from agents.governor.providers import KnownProvider
-from agents.models import CALLED_BY_URL, Agent, AgentVersionDeployment, Health
+from agents.models import CALLED_BY_URL, Agent, Health
 from agents.signals import health_changed
 from tenants import clock
 from tenants.context import SYSTEM, system_scope
@@ -82,8 +82,7 @@ def _try_provider(url: str) -> Outcome:
             max_bytes=MOST_BYTES,
         )  # fmt: skip
     except AgentError as error:
-        # A provider whose answer is too large, or encoded, has answered.
-        return Outcome.OK if error.error_code in ("answer_too_large", "answer_encoded") else Outcome.FAULT
+        return Outcome.OK if error.error_code in _ANSWERED else Outcome.FAULT
     return Outcome.FAULT if answer.status >= 500 else Outcome.OK
 
 
@@ -105,12 +104,10 @@ class Finding:
 
 def waiting() -> QuerySet[Agent]:
     """Return the agents that are due for a check. Agents without an address are never checked."""
-    production = AgentVersionDeployment.objects.filter(
-        agent=OuterRef("role"), environment="production", replaced_at__isnull=True
-    )
+    has_address_in_production = Exists(deployments.of_row_in_production().exclude(endpoint=""))
     return Agent.objects.filter(
         Q(health_due_at__isnull=True) | Q(health_due_at__lte=Now()),
-        ~Q(endpoint="") | ~Q(health_url="") | Exists(production.exclude(endpoint="")),
+        ~Q(endpoint="") | ~Q(health_url="") | has_address_in_production,
         adapter__in=CALLED_BY_URL,
         enabled=True,
     )
@@ -179,11 +176,11 @@ def _claim_due(due: QuerySet[Agent]) -> list[_Claim]:
     with transaction.atomic(using=SYSTEM):
         agents = list(due.order_by("role").select_for_update(skip_locked=True, of=("self",))[:TURN])
         Agent.objects.filter(role__in=[agent.role for agent in agents]).update(health_due_at=until)
-    claims = []
-    for agent in agents:
-        production = deployments.in_production(agent.role)
-        claims.append(_Claim(agent, (production and production.endpoint) or agent.endpoint, until))
-    return claims
+    serving = deployments.serving([agent.role for agent in agents])
+    return [
+        _Claim(agent, (agent.role in serving and serving[agent.role].endpoint) or agent.endpoint, until)
+        for agent in agents
+    ]
 
 
 def _check(claims: Sequence[_Claim]) -> int:

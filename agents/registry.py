@@ -7,8 +7,9 @@ tenants when an agent is about to be switched off or deleted, and by `manage.py 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from django.db import DatabaseError
@@ -17,22 +18,23 @@ from agents.exceptions import AgentInUse, NotFound
 from agents.models import Agent, Health
 from tenants.context import SYSTEM
 
-#: The columns that `agents.health` writes. Other changes must not overwrite them with older values.
-HEALTH_COLUMNS = ("health", "health_detail", "health_checked_at", "health_failures", "health_due_at")
+#: The columns that `agents.health` writes, with their values before the first check. Other changes must not overwrite them with older
+#: values. They are reset after a change of address, because the old health says nothing about the new address.
+UNCHECKED: Mapping[str, Any] = {
+    "health": Health.UNKNOWN, "health_detail": "", "health_failures": 0, "health_checked_at": None, "health_due_at": None,
+}  # fmt: skip
 
 
 def columns_to_save(*, address_changed: bool) -> list[str]:
     """Return the columns that a change of the agent writes. They include those of health only if its address has changed."""
     names = [field.name for field in Agent._meta.concrete_fields if not field.primary_key]
-    return [
-        name for name in names if name != "created_at" and (address_changed or name not in HEALTH_COLUMNS)
-    ]
+    return [name for name in names if name != "created_at" and (address_changed or name not in UNCHECKED)]
 
 
 def reset_health(agent: Agent) -> None:
     """Reset the health after a change of address, without saving the row. The agent is then checked soon."""
-    agent.health, agent.health_detail, agent.health_failures = Health.UNKNOWN, "", 0
-    agent.health_checked_at = agent.health_due_at = None
+    for name, value in UNCHECKED.items():
+        setattr(agent, name, value)
 
 
 # Removal deletes an agent with its deployments and tenants' settings for it, but never one that something refers to.

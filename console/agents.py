@@ -40,7 +40,7 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
     with tenant_scope(visit.tenant_id):
         registered = list(Agent.objects.order_by("role"))
         runs = recent_runs(visit.tenant_id)
-        serving = {each.agent_id: each for each in deployments.serving([agent.role for agent in registered])}
+        serving = deployments.serving([agent.role for agent in registered])
         settings = _read_settings(visit.tenant_id, registered)
     rows = _rows_of(registered, settings, serving, runs)
     rows.sort(key=lambda row: not row.runs.ended)  # those with recent runs come first

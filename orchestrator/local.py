@@ -15,6 +15,7 @@ from django.core.management import call_command
 from django.db import connections
 
 from agents.models import Agent
+from agents.registry import UNCHECKED
 from orchestrator import embedded
 from orchestrator.embedded import ServiceHome
 from orchestrator.embedded.errors import HomeBusy
@@ -121,9 +122,8 @@ class LocalStack:
         last = path.read_text() if path.exists() else ""
         for role in SAMPLE_ROLES:
             # Only replace an empty endpoint or that of an earlier start, not one that somebody has set.
-            Agent.objects.filter(role=role, endpoint__in=("", f"{last}/{role}")).update(
-                endpoint=f"{url}/{role}", health="unknown", health_failures=0, health_due_at=None
-            )
+            named = Agent.objects.filter(role=role, endpoint__in=("", f"{last}/{role}"))
+            named.update(endpoint=f"{url}/{role}", **UNCHECKED)
         (self.home.path / "agents.last").write_text(url)
         return url
 

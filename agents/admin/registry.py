@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
-from django.db.models import F, OuterRef, QuerySet, Subquery
+from django.db.models import F, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
@@ -223,11 +223,8 @@ class AgentAdmin(SealingAdmin, ActionsAdmin):
     )  # fmt: skip
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Agent]:
-        production = AgentVersionDeployment.objects.filter(
-            agent=OuterRef("role"), environment="production", replaced_at__isnull=True
-        )
         rows: QuerySet[Agent] = super().get_queryset(request)
-        return rows.annotate(version_in_production=Subquery(production.values("version")[:1]))
+        return rows.annotate(version_in_production=deployments.of_row_in_production().values("version"))
 
     @display(description="Starts a minute for each worker")
     def guard(self, agent: Agent) -> str:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 import django_filters
-from django.db.models import OuterRef, QuerySet, Subquery
+from django.db.models import QuerySet
 from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.exceptions import NotFound
@@ -248,7 +248,6 @@ class PlatformAgentSerializer(AgentSerializer):
 
 ADDRESS = "/api/v1/agents/"
 ADDRESSES = ("endpoint", "health_url")
-PRODUCTION = AgentVersionDeployment.Environment.PRODUCTION
 KEEP: Any = object()  # instead of credentials: keep the stored ones
 
 
@@ -272,10 +271,7 @@ class AgentViewSet(VersionedResource):
     )
 
     def get_queryset(self) -> QuerySet[Any]:
-        production = AgentVersionDeployment.objects.filter(
-            agent=OuterRef("role"), environment=PRODUCTION, replaced_at__isnull=True
-        )
-        return Agent.objects.annotate(version=Subquery(production.values("version")[:1]))
+        return Agent.objects.annotate(version=deployments.of_row_in_production().values("version"))
 
     @operation("One role", answer=AgentSerializer, refusals=(404,))
     def retrieve(self, request: Request, role: str) -> Response:

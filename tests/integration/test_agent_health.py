@@ -214,11 +214,9 @@ def test_a_new_address_resets_the_health(scribe: Agent, server: Any) -> None:
 
     deployments.deploy("scribe", "2.0.0", "production", endpoint="http://127.0.0.1:9/", actor="test")
 
-    assert (scribe_now().health, scribe_now().health_failures, scribe_now().health_due_at) == (
-        "unknown",
-        0,
-        None,
-    )
+    scribe = scribe_now()
+    assert (scribe.health, scribe.health_detail, scribe.health_checked_at) == ("unknown", "", None)
+    assert (scribe.health_failures, scribe.health_due_at) == (0, None)
 
 
 def test_a_result_for_an_address_that_was_replaced_meanwhile_does_not_count(
