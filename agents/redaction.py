@@ -20,6 +20,11 @@ def excerpt(text: bytes | str, *, secrets: Iterable[str] = (), limit: int = EXCE
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
+def excerpt_for(request: AgentRequest, text: bytes | str) -> str:
+    """Return the beginning of a text from the request's agent, without the secrets that it could echo."""
+    return excerpt(text, secrets=secrets_of(request))
+
+
 def without_secrets(text: str, secrets: Iterable[str]) -> str:
     """Return the whole text, with these secrets replaced by `[secret]`."""
     for secret in secrets:

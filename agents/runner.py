@@ -124,7 +124,7 @@ def _outside_event_loop() -> Iterator[None]:
 
 def _crash(request: AgentRequest, error: Exception) -> RetryableAgentError:
     # Retryable, because most unexpected errors are temporary, and attempts are limited anyway.
-    excerpt = redaction.excerpt(f"{type(error).__name__}: {error}", secrets=redaction.secrets_of(request))
+    excerpt = redaction.excerpt_for(request, f"{type(error).__name__}: {error}")
     # The exception's message is not logged, because it may quote the prompt or a key.
     logger.error("Agent crashed", extra=_facts("agent_crashed", request) | {"error": type(error).__name__})
     return RetryableAgentError(f"The agent crashed with {excerpt}", code="agent_crashed")

@@ -241,7 +241,7 @@ class _Conversation:
         if state in _ASKS:
             self._ask(text)
             return Completed(Output(), usage, self._current_session())
-        excerpt = redaction.excerpt(text, secrets=redaction.secrets_of(self.request))
+        excerpt = redaction.excerpt_for(self.request, text)
         why = f": {excerpt}" if excerpt else "."
         match state:
             case TaskState.TASK_STATE_FAILED:
@@ -276,8 +276,7 @@ class _Conversation:
         asked_once = f"{self.digest}:{self.work.status.message.message_id}"[:100]
         answer = self.link.call_tool(ToolCall(tool, arguments, asked_once))
         if not answer.stop:
-            message = str(answer.body.get("message", ""))
-            excerpt = redaction.excerpt(message, secrets=redaction.secrets_of(self.request))
+            excerpt = redaction.excerpt_for(self.request, str(answer.body.get("message", "")))
             raise PermanentAgentError(f"The agent asks for something, and nobody could be asked: {excerpt}")
 
     def _current_session(self) -> str | None:
@@ -485,8 +484,7 @@ def _error_of_refusal(error: A2AError, request: AgentRequest) -> AgentError:
     if isinstance(cause, httpx.HTTPStatusError):
         answer = cause.response
         return error_of_status(answer.status_code, answer.content, answer.headers.get("retry-after"), request)
-    excerpt = redaction.excerpt(str(error), secrets=redaction.secrets_of(request))
-    message = f"The agent answered with an error: {excerpt}"
+    message = f"The agent answered with an error: {redaction.excerpt_for(request, str(error))}"
     if isinstance(error, (InternalError, A2AClientError)):
         return RetryableAgentError(message, code="agent_failed")
     return PermanentAgentError(message)

@@ -16,7 +16,7 @@ import orjson
 from agents import outbound
 from agents.adapters import dialogue
 from agents.adapters.dialogue import ModelAnswer, ModelOptions, ToolRequest
-from agents.adapters.message_batches import ENDS, answer_from
+from agents.adapters.message_batches import answer_from
 from agents.adapters.provider_errors import interrupted, plain_errors
 from agents.contracts import AgentRequest, AgentResult, RunLink, ToolAnswer
 from agents.governor.calling import ProviderFeedback
@@ -56,25 +56,27 @@ class _Messages:
             message = self._stream(feedback, on_text) if self._options.stream else self._send(feedback)
             if message.stop_reason is None:
                 raise interrupted(self._provider)
-            answer = _read_message(message)
+            content = message.to_dict(warnings=False)
+            answer = answer_from(content)
         if not self._options.stream:
             on_text(answer.text)
-        self._messages.append(
-            {
-                "role": "assistant",
-                "content": [_plain(block) for block in message.content if not _is_empty(block)],
-            }
-        )
+        self._add_answer(content)
         return answer
 
     def _repeat_batch_answer(self, feedback: ProviderFeedback) -> ModelAnswer:
         """Return the model's answer from a batch, as the first of this conversation. Its tokens were counted with the batch."""
         begun, self._begun = self._begun or {}, None
         answer = answer_from(begun)
-        blocks = [block for block in begun["content"] if block["type"] != "text" or block["text"].strip()]
-        self._messages.append({"role": "assistant", "content": blocks})
+        self._add_answer(begun)
         feedback.input_tokens = feedback.output_tokens = 0
         return replace(answer, input_tokens=0, output_tokens=0, limited_input=0)
+
+    def _add_answer(self, message: Mapping[str, Any]) -> None:
+        """Add the model's answer to the conversation, without blank texts, which the API does not accept back."""
+        blocks = [
+            _plain(block) for block in message["content"] if block["type"] != "text" or block["text"].strip()
+        ]
+        self._messages.append({"role": "assistant", "content": blocks})
 
     def answer(self, results: Sequence[tuple[ToolRequest, ToolAnswer]]) -> None:
         blocks = [
@@ -139,33 +141,13 @@ _TOOLS: list[dict[str, Any]] = [
 _TOOLS[-1]["cache_control"] = _CACHED
 
 
-def _read_message(message: Any) -> ModelAnswer:
-    usage = message.usage
-    written, read = usage.cache_creation_input_tokens or 0, usage.cache_read_input_tokens or 0
-    return ModelAnswer(
-        text="".join(block.text for block in message.content if block.type == "text"),
-        tool_requests=[ToolRequest(block.id, block.name, _arguments(block.input)) for block in message.content if block.type == "tool_use"],
-        ended=ENDS.get(message.stop_reason, "done"),
-        input_tokens=usage.input_tokens + written + read, output_tokens=usage.output_tokens,
-        limited_input=usage.input_tokens + written,  # tokens from the cache do not count against the limit
-        model=message.model,
-    )  # fmt: skip
-
-
-def _arguments(value: Any) -> dict[str, Any] | None:
-    return value if isinstance(value, dict) else None
-
-
-def _plain(block: Any) -> dict[str, Any]:
+def _plain(block: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a block as it is sent back: without what the library added. Thinking blocks go back whole, with their signature."""
-    if block.type == "tool_use":
-        arguments = block.input if isinstance(block.input, dict) else {}
-        return {"type": "tool_use", "id": block.id, "name": block.name, "input": arguments}
-    if block.type == "text":
-        return {"type": "text", "text": block.text}
-    return block.to_dict()
-
-
-def _is_empty(block: Any) -> bool:
-    """Whether the block is blank text, which the API does not accept back."""
-    return block.type == "text" and not block.text.strip()
+    match block["type"]:
+        case "tool_use":
+            sent = block.get("input")
+            arguments = sent if isinstance(sent, dict) else {}
+            return {"type": "tool_use", "id": block["id"], "name": block["name"], "input": arguments}
+        case "text":
+            return {"type": "text", "text": block["text"]}
+    return block

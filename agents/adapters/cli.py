@@ -151,7 +151,7 @@ class _Call:
 
     def _failure(self, ended: ProcessEnd, output: AgentOutput) -> AgentError:
         detail = output.error or bytes(self.tail).decode("utf-8", "replace")
-        excerpt = redaction.excerpt(detail, secrets=redaction.secrets_of(self.request))
+        excerpt = redaction.excerpt_for(self.request, detail)
         message = f"The agent {_end_of(ended)}" + (f": {excerpt}" if excerpt else ".")
         unknown = self.chosen.session_invalid
         if self.request.session_id and unknown and unknown.search(f"{output.error or ''}\n{detail}"):

@@ -145,7 +145,7 @@ def error_of_status(
     status: int, body: bytes, retry_after_header: str | None, request: AgentRequest
 ) -> AgentError:
     """Return the error for an answer with a status of 300 or more. Its message quotes part of the body, without the request's secrets."""
-    excerpt = redaction.excerpt(body, secrets=redaction.secrets_of(request))
+    excerpt = redaction.excerpt_for(request, body)
     message = f"The agent answered with status {status}" + (f": {excerpt}" if excerpt else ".")
     wait = client.retry_after_seconds(retry_after_header)
     if status == 429:

@@ -7,7 +7,7 @@ imported. A function cannot be interrupted from outside; it must keep to its tim
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from importlib import import_module
 from inspect import getfullargspec, isfunction
@@ -20,7 +20,7 @@ from agents.exceptions import ConfigurationError
 from agents.response_parser import InvalidAnswer, read_completed
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
-_ENDPOINT = re.compile(rf"({_NAME}(?:\.{_NAME})*):([A-Za-z][A-Za-z0-9_]*)")
+_ENDPOINT = re.compile(rf"{_NAME}(?:\.{_NAME})*:[A-Za-z][A-Za-z0-9_]*")
 _ANSWER_KEYS = frozenset({"output", "usage", "session_id"})
 
 
@@ -57,16 +57,22 @@ def _read_result(answer: Any) -> Completed:
     raise InvalidAnswer(("", f"a function must not return a {type(answer).__name__}"))
 
 
+def error_of_endpoint(endpoint: str, prefixes: Iterable[str]) -> str | None:
+    """Return why this cannot be run as a function of this installation, or None if it can."""
+    if not _ENDPOINT.fullmatch(endpoint):
+        return "must be of the form package.module:function"
+    dotted = endpoint.replace(":", ".")
+    if not any(dotted.startswith(prefix.rstrip(".") + ".") or dotted == prefix for prefix in prefixes):
+        return "is not among the functions that may be run inline"
+    return None
+
+
 @lru_cache(maxsize=1024)
 def _resolve(endpoint: str, prefixes: tuple[str, ...]) -> Callable[..., Any]:
     """Import the function. Failures are not cached, so a repaired configuration works at once."""
-    parts = _ENDPOINT.fullmatch(endpoint)
-    if parts is None:
-        raise ConfigurationError("An inline agent's endpoint must be of the form package.module:function.")
-    module_name, function_name = parts.groups()
-    dotted = f"{module_name}.{function_name}"
-    if not any(dotted.startswith(prefix.rstrip(".") + ".") or dotted == prefix for prefix in prefixes):
-        raise ConfigurationError(f"{endpoint} is not among the functions that may be run inline.")
+    if error := error_of_endpoint(endpoint, prefixes):
+        raise ConfigurationError(f"The endpoint {endpoint!r} of an inline agent {error}.")
+    module_name, _, function_name = endpoint.partition(":")
     try:
         function = getattr(import_module(module_name), function_name, None)
     except ImportError as error:

@@ -216,7 +216,10 @@ class MessageBatches:
 
 
 def answer_from(message: Mapping[str, Any]) -> ModelAnswer:
-    """Read a message from a batch's results. Raises `LookupError`, `TypeError` or `AttributeError` for anything that is not a message."""
+    """Read a message of the model. Tokens from the cache do not count against its limits.
+
+    Raises `LookupError`, `TypeError` or `AttributeError` for anything that is not a message.
+    """
     usage, blocks, model = message["usage"], message["content"], message.get("model")
     written, read = usage.get("cache_creation_input_tokens") or 0, usage.get("cache_read_input_tokens") or 0
     if any(

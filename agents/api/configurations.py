@@ -16,6 +16,7 @@ from rest_framework.response import Response
 
 from agents import adapters, configuration, credentials, outbound, scheduler_settings
 from agents.adapters.http import OWN_HEADERS
+from agents.adapters.inline import error_of_endpoint
 from agents.exceptions import ConfigurationError, OutboundRefused
 from agents.governor import providers
 from agents.models import Agent, AgentConfig
@@ -52,7 +53,6 @@ ADAPTERS = tuple(adapters.names())
 
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 _PRINTABLE = re.compile(r"[\x20-\x7e]+")
-_INLINE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z]\w*", re.ASCII)
 
 #: The members of each kind of credentials, those in parentheses optional.
 AUTH_MEMBERS = {
@@ -216,21 +216,10 @@ class AgentSettingsSerializer(StrictSerializer):
     enabled = Flag(**OPTIONAL)
 
 
-def error_of_inline(endpoint: str) -> str | None:
-    """Return why this cannot be run as a function of this installation, or None if it can."""
-    if not _INLINE.fullmatch(endpoint):
-        return "must be of the form package.module:function"
-    dotted = endpoint.replace(":", ".")
-    prefixes = settings.ORCHESTRATOR_INLINE_CALLABLES
-    if not any(dotted == prefix or dotted.startswith(f"{prefix.rstrip('.')}.") for prefix in prefixes):
-        return "is not among the functions that may be run inline"
-    return None
-
-
 def error_of_address(adapter: str, address: str) -> str | None:
     """Return why this address could not be called, or None if it can. May resolve names."""
     if adapter == "inline":
-        return error_of_inline(address)
+        return error_of_endpoint(address, settings.ORCHESTRATOR_INLINE_CALLABLES)
     try:
         outbound.check_url(address)
     except OutboundRefused as error:
@@ -238,21 +227,8 @@ def error_of_address(adapter: str, address: str) -> str | None:
     return None
 
 
-#: The members that a PUT replaces. Pausing has its own address.
-PLAIN = (
-    "max_concurrency",
-    "max_concurrency_per_group",
-    "adapter",
-    "endpoint",
-    "model",
-    "instructions",
-    "timeout_seconds",
-    "retry",
-    "rate",
-    "backlog",
-    "hears_of_failures",
-    "may_hold",
-)
+#: The members that are stored in columns of the same name. Credentials are encrypted instead; pausing has its own address.
+PLAIN = tuple(name for name in AgentSettingsSerializer._declared_fields if name != "auth")
 
 
 class AuthShownSerializer(serializers.Serializer[Any]):
@@ -350,7 +326,7 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
         return configuration.tenant_with_plan(self.tenant_id)
 
     def _replace(self, config: AgentConfig, body: Mapping[str, Any]) -> AgentConfig:
-        put_members(config, body, (*PLAIN, "enabled"))
+        put_members(config, body, PLAIN)
         config.auth_sealed = seal_auth(config.auth_sealed, body.get("auth"), context=_context_of(config))
         config.version += 1
         config.save(force_insert=config.version == 1)
@@ -366,8 +342,9 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
         """Must run in a `tenant_scope`."""
         own = config or AgentConfig(tenant_id=self.tenant_id, agent=agent, version=0)
         kind, platform = type_of_auth(own.auth_sealed, context=_context_of(own)), scheduler_settings.current()
-        names = [name for name in PLAIN if getattr(own, name)]
+        names = [name for name in PLAIN if name != "enabled" and getattr(own, name)]
         names += ["auth"] if own.auth_sealed else []
+        names += [] if own.enabled else ["enabled"]
         return {
             "role": agent.role,
             "adapter": own.adapter or agent.adapter,
@@ -387,7 +364,7 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
             "may_hold": own.may_hold,
             "enabled": agent.enabled and own.enabled,
             "paused": agent.paused or own.paused,
-            "own": (names + (["enabled"] if not own.enabled else [])),
+            "own": names,
             "version": own.version,
         }
 

@@ -33,9 +33,6 @@ SKILLS = "/api/v1/skills/"
 MOST_SKILLS = 100  # per tenant, because the prompt lists all skills of a role
 MOST_ROLES = 100
 
-#: The members that a PUT replaces.
-PLAIN = ("name", "description", "content", "kind", "roles", "enabled")
-
 
 class TooManySkills(AgentError):
     """The tenant has as many skills as it may have."""
@@ -151,7 +148,7 @@ class SkillViewSet(VersionedResource):
         empty = Skill()
         changed = {
             name: value
-            for name in PLAIN
+            for name in SkillBodySerializer._declared_fields
             if (value := body.get(name, getattr(empty, name))) != getattr(skill, name)
         }
         if changed:
