@@ -125,6 +125,26 @@ def test_a_step_can_continue_after_a_failure_upstream(engine: Engine, acme: Tena
     assert flow.outcome == ("completed", 0)
 
 
+def test_a_step_that_continues_without_any_output_gets_the_input_of_the_run(
+    engine: Engine, acme: Tenant
+) -> None:
+    engine.agent.behaviour = answer_by_step({"bad": BROKEN})
+    Flow(
+        engine,
+        acme,
+        step("bad"),
+        step("next", "bad", on_upstream_failure="continue"),
+        input={"content": "begin"},
+    )
+
+    engine.drain()
+
+    assert [(call.pipeline_step, call.input) for call in engine.agent.calls][-1] == (
+        "next",
+        {"ref": None, "content": "begin", "data": None},
+    )
+
+
 def test_retrying_a_failed_step_reopens_its_run(engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = answer_by_step({"bad": BROKEN})
     flow = Flow(engine, acme, step("bad"), step("after", "bad"))
