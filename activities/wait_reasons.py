@@ -193,13 +193,18 @@ def _explain_from_database(
     delay = delays.get(activity.pk)
     if (wait := waits.get(activity.pk)) is not None:
         return _add_pause(_explain_budget(wait), pause)
-    if delay is not None and delay.due_at is not None:
-        return _add_pause(
-            _explain_delay(activity, delay.due_at, delay.cause, last_runs.get(activity.pk)), pause
-        )
+    if delay is not None and (due_at := _time_in_force(delay)) is not None:
+        return _add_pause(_explain_delay(activity, due_at, delay.cause, last_runs.get(activity.pk)), pause)
     if pause is not None:
         return Waiting("paused", f"{pause.who} is {pause.how}; nothing new starts.", holder=pause.who)
     return None
+
+
+def _time_in_force(delay: Wake) -> datetime | None:
+    """Return until when a wake delays its activity. None once that time has come, or its budget has released it, until it is offered."""
+    if delay.due_at is None or delay.due_at <= clock.now() or delay.cause == budgets.CAUSE:
+        return None
+    return delay.due_at
 
 
 def _expired_at(activity: Activity) -> datetime | None:

@@ -463,6 +463,26 @@ def test_the_wait_reason_names_the_budget_and_the_time_when_work_may_continue(
     assert engine.status(acme, activity_id) == Status.CREATED
 
 
+def test_work_that_a_budget_has_just_released_does_not_seem_to_have_a_date(
+    engine: Engine, acme: Tenant
+) -> None:
+    budget = make_budget(acme, "0")
+    (activity_id,) = engine.submit(acme)
+    engine.drain()
+    money.change_budget(acme.pk, budget.pk, {"cap": Decimal(1)})
+
+    def codes() -> tuple[str | None, str | None]:
+        with tenant_scope(acme.pk):
+            brief = wait_reasons.explain_many(acme.pk, [engine.get(acme, activity_id)])[activity_id]
+        return wait_reasons.why(acme.pk, activity_id).code, brief.code
+
+    assert activity_budgets.release_where_room() == 1  # but the promoter has not offered it yet
+    assert codes() == ("queued", "queued")
+    with tenant_scope(acme.pk):  # as if it was released between two queries of one explanation
+        Wake.objects.filter(activity_id=activity_id).update(due_at=activity_budgets.NEVER)
+    assert codes() == ("queued", "queued")
+
+
 def test_a_wake_of_work_that_waits_for_a_budget_starts_nothing_and_is_not_lost(
     engine: Engine, acme: Tenant
 ) -> None:
