@@ -74,7 +74,7 @@ postgresql.PATIENCE_SECONDS = 20  # likewise of PostgreSQL, which then counts as
 
 @pytest.hookimpl(trylast=True)  # after the tests were shuffled
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run long tests first, so that no process is left alone with one of them at the end.
+    """Run long tests first, so that no process is left alone with one of them at the end, and tests that share a browser in succession.
 
     Without servers, leave out long tests and those that need servers.
     """
@@ -82,9 +82,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = {item for item in items if _needs_servers(item) or item.get_closest_marker("long")}
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
-    items.sort(
-        key=lambda item: not any(item.get_closest_marker(mark) for mark in ("acceptance", "ui", "long"))
-    )
+    first = ("ui", "acceptance", "long")
+    items.sort(key=lambda item: [item.get_closest_marker(mark) is None for mark in first])
 
 
 def _needs_servers(item: pytest.Item) -> bool:

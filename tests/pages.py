@@ -75,7 +75,7 @@ def end_streams() -> None:
 
 
 class _Shared:
-    """The browser that the tests of one file share, and its driver. Starting them takes longer than most tests."""
+    """The browser that consecutive tests share, and its driver. Starting them takes longer than most tests."""
 
     driver: Any = None
     chromium: Any = None
@@ -83,7 +83,7 @@ class _Shared:
 
 @contextmanager
 def browser() -> Iterator[Any]:
-    """Yield a headless Chromium, or skip the test. All contexts are closed at the end; the browser stays for the next test of the file."""
+    """Yield a headless Chromium, or skip the test. All contexts are closed at the end; the browser stays for the next test."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     program = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if program is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import environ
@@ -91,11 +91,14 @@ def one_at_a_time(settings: object) -> None:
     settings.ORCHESTRATOR_CONTINUE_SECONDS = -1.0  # type: ignore[attr-defined]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _shared_browser() -> Iterator[None]:
-    """End the browser that the tests of a file share."""
-    yield
-    pages.end_browser()
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Generator[None, None, None]:
+    """End the browser, which consecutive tests with the mark `ui` share."""
+    try:
+        return (yield)
+    finally:
+        if nextitem is None or nextitem.get_closest_marker("ui") is None:
+            pages.end_browser()
 
 
 @pytest.fixture(autouse=True)

@@ -26,14 +26,22 @@ axe = pytest.importorskip("axe_playwright_python.sync_playwright")
 LOOKS = (("light", 1280), ("dark", 390))
 
 
+def violations(window: Any) -> list[tuple[Any, ...]]:
+    """Return the violations of the current page in each look."""
+    found = []
+    for colours, width in LOOKS:
+        window.emulate_media(color_scheme=colours, reduced_motion="reduce")
+        window.set_viewport_size({"width": width, "height": 800})
+        for fault in axe.Axe().run(window).response["violations"]:
+            nodes = [node["html"][:120] for node in fault["nodes"][:3]]
+            found.append((colours, width, window.url, fault["id"], fault["help"], nodes))
+    return found
+
+
 @pytest.fixture
 def window(person: Callable[..., Person]) -> Iterator[Any]:
-    admin = person("ann", role="admin", human_roles=["editor"])
-    with pages.browser() as chromium, pages.serve_site() as address:
-        context = chromium.new_context(base_url=address, viewport={"width": 1280, "height": 800})
-        context.add_cookies([pages.session_cookie(admin.user, address)])
-        yield context.new_page()
-        pages.close_context(context)
+    with pages.page_of(person("ann", role="admin", human_roles=["editor"]).user) as page:
+        yield page
 
 
 @pytest.fixture
@@ -73,21 +81,16 @@ def test_every_page_is_accessible_in_each_colour_scheme_and_width(addresses: lis
     saved_views.keep(
         members.principal_of(User.objects.get()), page="activities", name="Open", query="q=status%3Aopen"
     )
-    violations = []
-    for colours, width in LOOKS:
-        window.emulate_media(color_scheme=colours, reduced_motion="reduce")
-        window.set_viewport_size({"width": width, "height": 800})
-        for address in addresses:
-            window.goto(address, wait_until="load")
-            window.wait_for_selector("body:not(.stale)")  # while it is not connected, a page is paler
-            window.evaluate("document.querySelectorAll('#keep').forEach((one) => { one.open = true; })")
-            # On a Monday no day of the calendar has passed.
-            window.evaluate("document.querySelector('.calendar td:last-child')?.classList.add('past')")
-            for fault in axe.Axe().run(window).response["violations"]:
-                nodes = [node["html"][:120] for node in fault["nodes"][:3]]
-                violations.append((colours, width, address, fault["id"], fault["help"], nodes))
+    found = []
+    for address in addresses:
+        window.goto(address, wait_until="load")
+        window.wait_for_selector("body:not(.stale)")  # while it is not connected, a page is paler
+        window.evaluate("document.querySelectorAll('#keep').forEach((one) => { one.open = true; })")
+        # On a Monday no day of the calendar has passed.
+        window.evaluate("document.querySelector('.calendar td:last-child')?.classList.add('past')")
+        found += violations(window)
 
-    assert violations == []
+    assert found == []
 
 
 def test_the_tenants_and_second_factor_pages_are_accessible(
@@ -95,31 +98,21 @@ def test_the_tenants_and_second_factor_pages_are_accessible(
 ) -> None:
     settings.ORCHESTRATOR_PASSKEY_ORIGIN = "https://console.example"
     bo = person("bo", tenant, other_tenant)
-    violations = []
-    with pages.browser() as chromium, pages.serve_site() as address:
-        context = chromium.new_context(base_url=address)
-        context.add_cookies([pages.session_cookie(bo.user, address)])
-        window = context.new_page()
-        for colours, width in LOOKS:
-            window.emulate_media(color_scheme=colours, reduced_motion="reduce")
-            window.set_viewport_size({"width": width, "height": 800})
-            for path, heading in (
-                ("/tenants/", "All my tenants"),
-                ("/second-factor/", "Two-factor authentication"),
-            ):
-                window.goto(path, wait_until="load")
-                assert window.inner_text("h1") == heading
-                faults = axe.Axe().run(window).response["violations"]
-                violations += [(colours, width, path, fault["id"], fault["help"]) for fault in faults]
-        pages.close_context(context)
+    found = []
+    with pages.page_of(bo.user) as window:
+        for path, heading in (
+            ("/tenants/", "All my tenants"),
+            ("/second-factor/", "Two-factor authentication"),
+        ):
+            window.goto(path, wait_until="load")
+            assert window.inner_text("h1") == heading
+            found += violations(window)
 
-    assert violations == []
+    assert found == []
 
 
 def test_the_sign_in_page_is_accessible(database: None) -> None:
     with pages.browser() as chromium, pages.serve_site() as address:
         window = chromium.new_context(base_url=address).new_page()
         window.goto("/login/")
-        violations = [fault["id"] for fault in axe.Axe().run(window).response["violations"]]
-
-    assert violations == []
+        assert violations(window) == []
