@@ -34,6 +34,7 @@ from activities.submission import NewActivity, child_of, submit
 from agents.models import AgentConfig
 from tenants import clock, outages
 from tenants.context import APP, system_scope, tenant_scope
+from tenants.wording import describe_count
 
 # Selecting: the chosen dead letters that are still open, with their activities locked in order of ids.
 
@@ -550,9 +551,10 @@ def _alert(activity: Activity | None, letter: DeadLetter) -> None:
 
 
 def _write_question(letter: DeadLetter) -> str:
-    reason = _REASONS[BurialReason(letter.reason)]
-    message = str(letter.error.get("message") or letter.error.get("code") or "")
-    stalls = f", stalls {letter.stalls}" if letter.stalls else ""
-    cost = f", cost so far ${letter.cost_usd.normalize():f}" if letter.cost_usd else ""
     who = letter.agent_role or f"The consumer of the mailbox {letter.mailbox_key}"
-    return f"{who} failed permanently: {reason}. Attempts {letter.attempts}{stalls}{cost}. {message}"
+    stalls = f" and {describe_count(letter.stalls, 'stall')}" if letter.stalls else ""
+    cost = f", at a cost of ${letter.cost_usd.normalize():f}" if letter.cost_usd else ""
+    message = str(letter.error.get("message") or letter.error.get("code") or "").rstrip(".")
+    attempts, reason = describe_count(letter.attempts, "attempt"), _REASONS[BurialReason(letter.reason)]
+    question = f"{who} failed permanently after {attempts}{stalls}{cost}: {reason}."
+    return f"{question} {message}." if message else question

@@ -264,6 +264,8 @@ class PlatformConfig(models.Model):
     updated_by = models.CharField(max_length=200, blank=True, default="", editable=False)
 
     class Meta:
+        verbose_name = "scheduling settings"
+        verbose_name_plural = "scheduling settings"
         ordering = ("key",)
 
     def __str__(self) -> str:

@@ -292,5 +292,8 @@ class OutputSpool(TenantPart):
     content_type = models.CharField(max_length=100, default="text/markdown")
     created_at = models.DateTimeField(db_default=Now())
 
+    class Meta:
+        verbose_name = "pending output"
+
     def __str__(self) -> str:
         return str(self.id)

@@ -178,7 +178,8 @@ class TurnedAway(TenantOwned):
     count = models.PositiveBigIntegerField(default=0)
 
     class Meta:
-        verbose_name_plural = "turned away"
+        verbose_name = "refused work"
+        verbose_name_plural = "refused work"
         constraints = (unique("turned_away_once_per_role", "tenant", "agent_role", "reason"),)
 
     def __str__(self) -> str:

@@ -9,6 +9,7 @@ from django.http import HttpRequest
 from django.templatetags.static import static
 from django.urls import get_script_prefix, reverse
 from django.utils.functional import lazy
+from django.utils.text import capfirst
 
 # URL of the links to Flower. On one machine the local one; in production that of its proxy, or no link.
 ORCHESTRATOR_FLOWER_URL = os.environ.get(
@@ -62,18 +63,24 @@ def _page_of_superusers(title: str, icon: str, link: object) -> dict[str, object
     }
 
 
-def _page(title: str, icon: str, model: str) -> dict[str, object]:
-    label, _, name = model.rpartition("_")
+def _name_of_records(model: str) -> str:
+    from django.apps import apps  # not available while settings are read
+
+    return capfirst(apps.get_model(*model.rsplit("_", 1))._meta.verbose_name_plural)
+
+
+def _page(icon: str, model: str, title: str = "") -> dict[str, object]:
+    """Return the entry of a model's list, by default with the title of this list."""
 
     def is_seen(request: HttpRequest) -> bool:
-        from django.apps import apps  # not available while settings are read
+        from django.apps import apps
         from django.contrib import admin
 
-        model_admin = admin.site.get_model_admin(apps.get_model(label, name))
+        model_admin = admin.site.get_model_admin(apps.get_model(*model.rsplit("_", 1)))
         return bool(model_admin.has_view_permission(request))
 
     return {
-        "title": title,
+        "title": title or lazy(_name_of_records, str)(model),
         "icon": icon,
         "link": _address(f"admin:{model}_changelist"),
         "permission": is_seen,
@@ -125,74 +132,76 @@ UNFOLD = {
             },
             _group(
                 "Work",
-                _page("Activities", "task_alt", "activities_activity"),
-                _page("Runs", "directions_run", "activities_activityrun"),
-                _page("Wakes", "notifications_active", "activities_wake"),
-                _page("Mailboxes", "inbox", "activities_mailbox"),
-                _page("Mailbox messages", "mail", "activities_mailboxitem"),
-                _page("Mailbox batches", "move_to_inbox", "activities_mailboxbatch"),
-                _page("Subagents", "smart_toy", "activities_subagent"),
-                _page("History", "history", "activities_activityevent"),
-                _page("Pending outputs", "outbox", "activities_outputspool"),
-                _page("Provider batches", "inventory_2", "activities_providerbatch"),
-                _page("Batch items", "package_2", "activities_batchitem"),
-                _page("Worker processes", "memory", "activities_workerprocess"),
+                _page("task_alt", "activities_activity"),
+                _page("directions_run", "activities_activityrun"),
+                _page("notifications_active", "activities_wake"),
+                _page("inbox", "activities_mailbox"),
+                _page("mail", "activities_mailboxitem"),
+                _page("move_to_inbox", "activities_mailboxbatch"),
+                _page("smart_toy", "activities_subagent"),
+                _page("history", "activities_activityevent"),
+                _page("outbox", "activities_outputspool"),
+                _page("inventory_2", "activities_providerbatch"),
+                _page("package_2", "activities_batchitem"),
+                _page("memory", "activities_workerprocess"),
+                _page("pause_circle", "tenants_pause"),
             ),
             _group(
                 "People and failures",
-                _page("Approvals", "approval", "activities_approval"),
-                _page("Approval links", "rebase_edit", "activities_approvallink"),
-                _page("Votes", "how_to_vote", "activities_vote"),
-                _page("Deadlines", "alarm", "activities_deadline"),
-                _page("Tool calls", "construction", "activities_toolcall"),
-                _page("Bulk jobs", "checklist", "activities_bulkjob"),
-                _page("Dead letters", "dangerous", "activities_deadletter"),
-                _page("Failures in a row", "trending_down", "activities_failuresinarow"),
-                _page("Repeated submissions", "content_copy", "activities_repeatedsubmissions"),
-                _page("Refused work", "block", "activities_turnedaway"),
-                _page("Platform conditions", "monitor_heart", "activities_condition"),
+                _page("approval", "activities_approval"),
+                _page("rebase_edit", "activities_approvallink"),
+                _page("how_to_vote", "activities_vote"),
+                _page("alarm", "activities_deadline"),
+                _page("construction", "activities_toolcall"),
+                _page("checklist", "activities_bulkjob"),
+                _page("dangerous", "activities_deadletter"),
+                _page("trending_down", "activities_failuresinarow"),
+                _page("content_copy", "activities_repeatedsubmissions"),
+                _page("block", "activities_turnedaway"),
+                _page("monitor_heart", "activities_condition"),
             ),
             _group(
                 "Alerts",
-                _page("Alerts", "notification_important", "activities_alert"),
-                _page("Deliveries", "forward_to_inbox", "activities_alertdelivery"),
-                _page("Events", "history", "tenants_event"),
-                _page("Webhooks", "webhook", "tenants_webhookendpoint"),
-                _page("Webhook deliveries", "outbox", "tenants_webhookdelivery"),
-                _page("Notification channels", "contact_mail", "activities_notificationchannel"),
+                _page("notification_important", "activities_alert"),
+                _page("forward_to_inbox", "activities_alertdelivery"),
+                _page("history", "tenants_event"),
+                _page("webhook", "tenants_webhookendpoint"),
+                _page("outbox", "tenants_webhookdelivery"),
+                _page("contact_mail", "activities_notificationchannel"),
             ),
             _group(
                 "Retention",
-                _page("Tenant policies", "auto_delete", "tenants_retentionpolicy"),
-                _page("Passes", "cycle", "tenants_retentionpass"),
-                _page("Deleted rows", "delete_history", "tenants_retentiontally"),
-                _page("Usage totals", "functions", "tenants_usagetotal"),
-                _page("Off-boarded tenants", "logout", "tenants_departedtenant"),
+                _page("auto_delete", "tenants_retentionpolicy"),
+                _page("cycle", "tenants_retentionpass"),
+                _page("delete_history", "tenants_retentiontally"),
+                _page("functions", "tenants_usagetotal"),
+                _page("logout", "tenants_departedtenant"),
             ),
             _group(
                 "Pipelines",
-                _page("Pipelines", "account_tree", "pipelines_pipeline"),
-                _page("Versions", "layers", "pipelines_pipelineversion"),
-                _page("Pipeline runs", "play_circle", "pipelines_pipelinerun"),
-                _page("Activity templates", "draft", "pipelines_activitytemplate"),
-                _page("Datasets", "table", "pipelines_dataset"),
-                _page("Dataset rows", "table_rows", "pipelines_datasetrow"),
-                _page("Deliverables", "inventory_2", "pipelines_deliverable"),
-                _page("Periods", "date_range", "pipelines_deliverableperiod"),
+                _page("account_tree", "pipelines_pipeline"),
+                _page("layers", "pipelines_pipelineversion"),
+                _page("play_circle", "pipelines_pipelinerun"),
+                _page("draft", "pipelines_activitytemplate"),
+                _page("table", "pipelines_dataset"),
+                _page("table_rows", "pipelines_datasetrow"),
+                _page("inventory_2", "pipelines_deliverable"),
+                _page("date_range", "pipelines_deliverableperiod"),
             ),
             _group(
                 "Schedules",
-                _page("Schedules", "calendar_clock", "pipelines_schedule"),
-                _page("Executions", "event_available", "pipelines_scheduleexecution"),
-                _page("Jobs", "checklist", "pipelines_schedulejob"),
-                _page("Times", "history_toggle_off", "pipelines_firing"),
+                _page("calendar_clock", "pipelines_schedule"),
+                _page("event_available", "pipelines_scheduleexecution"),
+                _page("checklist", "pipelines_schedulejob"),
+                _page("history_toggle_off", "pipelines_firing"),
             ),
             _group(
                 "Agents",
-                _page("Agents", "smart_toy", "agents_agent"),
-                _page("Deployments", "rocket_launch", "agents_agentversiondeployment"),
-                _page("Tenant settings", "tune", "agents_agentconfig"),
-                _page("Sessions", "forum", "agents_agentsession"),
+                _page("smart_toy", "agents_agent"),
+                _page("rocket_launch", "agents_agentversiondeployment"),
+                _page("tune", "agents_agentconfig"),
+                _page("forum", "agents_agentsession"),
+                _page("school", "agents_skill"),
                 _page_of_superusers(
                     "Scheduling settings",
                     "settings",
@@ -202,33 +211,33 @@ UNFOLD = {
             ),
             _group(
                 "Tenants and people",
-                _page("Tenants", "apartment", "tenants_tenant"),
-                _page("Plans", "sell", "tenants_plan"),
-                _page("Members", "badge", "tenants_membership"),
-                _page("API tokens", "key", "tenants_apitoken"),
-                _page("Channels", "link", "tenants_channel"),
-                _page("Budgets", "payments", "tenants_budget"),
-                _page("Usage", "receipt_long", "tenants_usageentry"),
-                _page("Reservations", "savings", "tenants_reservation"),
-                _page("Waiting for budgets", "hourglass_empty", "tenants_budgetwait"),
-                _page("Audit trail", "fact_check", "tenants_auditentry"),
+                _page("apartment", "tenants_tenant"),
+                _page("sell", "tenants_plan"),
+                _page("badge", "tenants_membership"),
+                _page("key", "tenants_apitoken"),
+                _page("link", "tenants_channel"),
+                _page("payments", "tenants_budget"),
+                _page("receipt_long", "tenants_usageentry"),
+                _page("savings", "tenants_reservation"),
+                _page("hourglass_empty", "tenants_budgetwait"),
+                _page("fact_check", "tenants_auditentry"),
                 _page_of_superusers("Break the glass", "emergency", _address("admin:break-glass")),
-                _page("Break-glass sessions", "policy", "tenants_breakglass"),
-                _page("Users", "person", "auth_user"),
-                _page("Second factors", "phonelink_lock", "tenants_secondfactor"),
-                _page("Passkeys", "passkey", "tenants_passkey"),
-                _page("Groups", "group", "auth_group"),
+                _page("policy", "tenants_breakglass"),
+                _page("person", "auth_user"),
+                _page("phonelink_lock", "tenants_secondfactor"),
+                _page("passkey", "tenants_passkey"),
+                _page("group", "auth_group"),
             ),
             _group(
                 "Celery",
-                _page("Periodic tasks", "schedule", "django_celery_beat_periodictask"),
-                _page("Intervals", "update", "django_celery_beat_intervalschedule"),
-                _page("Crontabs", "calendar_month", "django_celery_beat_crontabschedule"),
-                _page("Fixed times", "event", "django_celery_beat_clockedschedule"),
-                _page("Solar events", "wb_sunny", "django_celery_beat_solarschedule"),
-                _page("Task results", "checklist", "django_celery_results_taskresult"),
-                _page("Group results", "checklist_rtl", "django_celery_results_groupresult"),
-                _page("Idempotent requests", "repeat_one", "tenants_idempotentrequest"),
+                _page("schedule", "django_celery_beat_periodictask"),
+                _page("update", "django_celery_beat_intervalschedule"),
+                _page("calendar_month", "django_celery_beat_crontabschedule"),
+                _page("event", "django_celery_beat_clockedschedule", "Fixed times"),
+                _page("wb_sunny", "django_celery_beat_solarschedule"),
+                _page("checklist", "django_celery_results_taskresult"),
+                _page("checklist_rtl", "django_celery_results_groupresult"),
+                _page("repeat_one", "tenants_idempotentrequest"),
             ),
         ],
     },

@@ -41,6 +41,7 @@ class Membership(TenantOwned):
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
+        verbose_name = "member"
         constraints = (
             unique("membership_once_per_tenant", "tenant", "user"),
             unique("slack_user_is_one_member", "tenant", "slack_user", where=~models.Q(slack_user="")),
@@ -143,6 +144,7 @@ class ApiToken(TenantOwned):
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
+        verbose_name = "API token"
         ordering = ("-created_at",)
 
     def __str__(self) -> str:

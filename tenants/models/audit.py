@@ -75,7 +75,7 @@ class BreakGlass(models.Model):
 
     class Meta:
         app_label = "tenants"
-        verbose_name_plural = "break glass"
+        verbose_name = "break-glass session"
         indexes = (index("glass_that_is_broken", "user", ended_at__isnull=True),)
 
     def __str__(self) -> str:

@@ -122,6 +122,7 @@ class WebhookEndpoint(TenantOwned):
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
+        verbose_name = "webhook"
         constraints = (unique("webhook_of_tenant", "tenant", "id"),)
         indexes = (index("webhooks_in_use", "id", enabled=True),)
 

@@ -49,7 +49,8 @@ class RetentionTally(TenantPart):
     last_at = models.DateTimeField(db_default=Now())
 
     class Meta:
-        verbose_name_plural = "retention tallies"
+        verbose_name = "deleted rows"
+        verbose_name_plural = "deleted rows"
         constraints = (unique("one_tally_per_kind", "tenant", "kind"),)
 
     def __str__(self) -> str:
@@ -130,6 +131,7 @@ class DepartedTenant(models.Model):
     )
 
     class Meta:
+        verbose_name = "off-boarded tenant"
         ordering = ("-began_at",)
 
     def __str__(self) -> str:

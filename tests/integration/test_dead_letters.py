@@ -111,7 +111,7 @@ def test_a_failure_has_one_alert_and_one_escalation(engine: Engine, acme: Tenant
     assert (letter.handled_at is not None, letter.escalation_id) == (True, escalation.pk)
     assert (escalation.status, escalation.human_role, escalation.priority) == ("created", "operator", 1)
     assert (
-        "qa failed permanently: another attempt would fail in the same way. Attempts 1"
+        "qa failed permanently after 1 attempt: another attempt would fail in the same way. "
         in escalation.description
     )
     assert (alert.kind, alert.severity, alert.facts["fingerprint"]) == (
