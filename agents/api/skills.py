@@ -132,11 +132,12 @@ class SkillViewSet(VersionedResource):
     def create(self, request: Request) -> Response:
         body = read(NewSkillSerializer, request.data)
         own = Skill.objects.for_tenant(self.tenant_id)
-        if own.count() >= MOST_SKILLS:
-            raise TooManySkills(f"There are already {MOST_SKILLS} skills, which is the maximum.")
         skill, was_created = own.get_or_create(tenant_id=self.tenant_id, key=body["key"], defaults=body)
         if not was_created:
             raise AlreadyExists("skill", body["key"])
+        # Counted afterwards, because creating a skill takes the lock of `tenants.bounds`.
+        if own.count() > MOST_SKILLS:
+            raise TooManySkills(f"There are already {MOST_SKILLS} skills, which is the maximum.")
         skill.refresh_from_db()
         return self.answer_created(skill)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Event
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from agents.models import Skill
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem, version_of
-from tests.engine import simultaneously
+from tests.engine import eventually, simultaneously, somebody_waits_for_a_lock
 from tests.integration.skills.knowledge import CLIENT, TONE
 
 SKILLS = "/api/v1/skills/"
@@ -129,6 +130,28 @@ def test_the_number_of_skills_is_limited(api: Any, tenant: Tenant) -> None:
         )
 
     problem(api().post(SKILLS, TONE), 409, "too_many_skills")
+
+
+def test_two_skills_at_once_do_not_exceed_the_limit(api: Any, tenant: Tenant) -> None:
+    with tenant_scope(tenant.pk):
+        Skill.objects.bulk_create(
+            Skill(tenant=tenant, **{**TONE, "key": f"s{number}"}) for number in range(MOST_SKILLS - 1)
+        )
+    client, created = api(), Event()
+
+    def create() -> None:
+        with tenant_scope(tenant.pk):
+            Skill.objects.create(tenant=tenant, **{**TONE, "key": "last"})
+            created.set()
+            eventually(somebody_waits_for_a_lock)
+
+    def post() -> Any:
+        assert created.wait(60)
+        return client.post(SKILLS, TONE)
+
+    _, answer = simultaneously(create, post)
+
+    problem(answer, 409, "too_many_skills")
 
 
 def test_a_skill_with_an_old_version_cannot_be_changed_or_deleted(api: Any, tenant: Tenant) -> None:
