@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import redis
 
@@ -62,13 +63,7 @@ class Bucket:
         the amount.
         """
         _refuse_negative(cost)
-        key_names = [keys.bucket(self.name)] + ([keys.take(self.name, take_id)] if take_id else [])
-        with answer_expected():
-            allowed, remaining, wait = _TAKE.run(
-                connections.client(timeout_seconds=self.timeout_seconds),
-                key_names,
-                (self.rate, self.burst, cost, MARKER_SECONDS),
-            )
+        allowed, remaining, wait = self._run(_TAKE, take_id, cost, MARKER_SECONDS)
         return Decision(bool(allowed), float(remaining), wait / 1000)
 
     def give_back(self, amount: float, *, take_id: str) -> bool:
@@ -76,13 +71,7 @@ class Bucket:
 
         Works once: returns False when this take was already settled, is too old, or does not exist.
         """
-        key_names = [keys.bucket(self.name), keys.take(self.name, take_id)]
-        with answer_expected():
-            was_open, _ = _GIVE_BACK.run(
-                connections.client(timeout_seconds=self.timeout_seconds),
-                key_names,
-                (self.rate, self.burst, amount),
-            )
+        was_open, _ = self._run(_GIVE_BACK, take_id, amount)
         return bool(was_open)
 
     def refill(self) -> None:
@@ -93,13 +82,14 @@ class Bucket:
     def peek(self, cost: float = 1.0) -> Decision:
         """Return what `take` would return now. Changes nothing."""
         _refuse_negative(cost)
-        with answer_expected():
-            allowed, remaining, wait = _PEEK.run(
-                connections.client(timeout_seconds=self.timeout_seconds),
-                [keys.bucket(self.name)],
-                (self.rate, self.burst, cost),
-            )
+        allowed, remaining, wait = self._run(_PEEK, None, cost)
         return Decision(bool(allowed), float(remaining), wait / 1000)
+
+    def _run(self, script: Script, take_id: str | None, *arguments: float) -> Any:
+        names = [keys.bucket(self.name)] + ([keys.take(self.name, take_id)] if take_id else [])
+        with answer_expected():
+            client = connections.client(timeout_seconds=self.timeout_seconds)
+            return script.run(client, names, (self.rate, self.burst, *arguments))
 
 
 def _refuse_negative(cost: float) -> None:

@@ -34,12 +34,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-import redis
-
 from agents.governor import keys
 from agents.governor.limits import DIMENSIONS, Profile, ReportedLimits
 from tenants import redis as connections
-from tenants.exceptions import LimiterUnavailable
+from tenants.limiter import answer_expected
 from tenants.redis import Script
 
 PARTS = 100  # of a window; usage leaves the window a part at a time, so at most a hundredth of a limit stays unused
@@ -195,10 +193,8 @@ class Governor:
         return (minute, minute, minute, day)
 
     def _run(self, script: Any, *arguments: str | int | float) -> Any:
-        try:
+        with answer_expected():
             return script.run(connections.client(), keys.of_provider(self.provider), arguments)
-        except redis.RedisError as error:
-            raise LimiterUnavailable(f"Redis did not answer: {type(error).__name__}") from error
 
 
 def _cost(input_tokens: int, output_tokens: int) -> Sequence[int]:

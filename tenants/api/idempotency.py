@@ -17,13 +17,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import orjson
 from django.db import connections
+from django.db.models import QuerySet
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from rest_framework.request import Request
@@ -60,6 +62,41 @@ class StillInProgress(TenantError):
     retry_after = 1
 
 
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """The key of a request, as digests: of the caller, the path and the key, and of the whole request."""
+
+    tenant_id: UUID
+    digest: str
+    request_digest: str
+
+    @property
+    def rows(self) -> QuerySet[IdempotentRequest]:
+        return IdempotentRequest.objects.for_tenant(self.tenant_id).filter(digest=self.digest)
+
+    def refuse_other(self, earlier: IdempotentRequest) -> None:
+        if earlier.request_digest != self.request_digest:
+            raise KeyReused("This Idempotency-Key was used for a different request. Use a new key.")
+
+    def repeat(self, earlier: IdempotentRequest) -> HttpResponse:
+        """Return the stored answer."""
+        self.refuse_other(earlier)
+        headers = {**earlier.headers, REPLAYED: "true"}
+        return HttpResponse(bytes(earlier.body), status=earlier.status_code, headers=headers)
+
+    def store(self, response: Any, keep: Callable[[Any], bytes]) -> None:
+        """Store the answer, if it is a success."""
+        if response.status_code < 400 and not response.streaming:
+            headers = {name: response.headers[name] for name in KEPT_HEADERS if name in response.headers}
+            self.write(response.status_code, headers, keep(response))
+
+    def write(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        IdempotentRequest.objects.create(
+            tenant_id=self.tenant_id, digest=self.digest, request_digest=self.request_digest, status_code=status, headers=headers,
+            body=body,
+        )  # fmt: skip
+
+
 def once(
     request: Request,
     principal: Principal,
@@ -70,17 +107,13 @@ def once(
 
     `keep` returns the body of the answer to store.
     """
-    text = request.headers.get(HEADER)
-    if request.method != "POST" or text is None:
+    if (key := _find_key(request, principal)) is None:
         return answer()
-    digest, request_digest = _digest_of_key(request, principal, key_of(text)), _digest_of_request(request)
-    _refuse_concurrent(principal.tenant_id, digest)
-    earlier = IdempotentRequest.objects.for_tenant(principal.tenant_id).filter(digest=digest).first()
-    if earlier is not None:
-        return _repeat_answer(earlier, request_digest)
+    _refuse_concurrent(key.tenant_id, key.digest)
+    if (earlier := key.rows.first()) is not None:
+        return key.repeat(earlier)
     response = answer()
-    if response.status_code < 400 and not response.streaming:
-        _store(principal, digest, request_digest, response, keep)
+    key.store(response, keep)
     return response
 
 
@@ -94,29 +127,24 @@ def over_several(
 
     If the process dies, the mark remains valid for `MARK_KEPT`; after that the request may be repeated.
     """
-    text = request.headers.get(HEADER)
-    if request.method != "POST" or text is None:
+    if (key := _find_key(request, principal)) is None:
         return answer()
-    digest, request_digest = _digest_of_key(request, principal, key_of(text)), _digest_of_request(request)
-    earlier = _mark(principal, digest, request_digest)
-    if earlier is not None:
-        return _repeat_answer(earlier, request_digest)
+    if (earlier := _mark(key)) is not None:
+        return key.repeat(earlier)
     response = None
     try:
         response = answer()
     finally:
-        _settle(principal, digest, request_digest, response, keep)
+        _settle(key, response, keep)
     return response
 
 
 def is_repetition(request: Request, principal: Principal) -> bool:
     """Whether the answer is already stored. Then a view can skip its work before the transaction, which may fail by now."""
-    text = request.headers.get(HEADER)
-    if request.method != "POST" or text is None:
+    if (key := _find_key(request, principal)) is None:
         return False
-    digest = _digest_of_key(request, principal, key_of(text))
-    with tenant_scope(principal.tenant_id):
-        return IdempotentRequest.objects.for_tenant(principal.tenant_id).filter(digest=digest).exists()
+    with tenant_scope(key.tenant_id):
+        return key.rows.exists()
 
 
 def key_of(text: str) -> str:
@@ -128,15 +156,19 @@ def key_of(text: str) -> str:
     return text.strip().strip('"')
 
 
-def _digest_of_key(request: Request, principal: Principal, key: str) -> str:
-    return hashlib.sha256("\n".join((principal.credential, request.path, key)).encode()).hexdigest()
-
-
-def _digest_of_request(request: Request) -> str:
+def _find_key(request: Request, principal: Principal) -> _Key | None:
+    text = request.headers.get(HEADER)
+    if request.method != "POST" or text is None:
+        return None
+    digest = _digest("\n".join((principal.credential, request.path, key_of(text))).encode())
     # Of the parsed body, because the same members in another order are the same request.
     body = orjson.dumps(request.data, option=orjson.OPT_SORT_KEYS)
     query = request.META.get("QUERY_STRING", "").encode()
-    return hashlib.sha256(query + b"\n" + body).hexdigest()
+    return _Key(principal.tenant_id, digest, _digest(query + b"\n" + body))
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _refuse_concurrent(tenant_id: UUID, digest: str) -> None:
@@ -150,59 +182,26 @@ def _refuse_concurrent(tenant_id: UUID, digest: str) -> None:
             raise StillInProgress(_IN_PROGRESS_MESSAGE)
 
 
-def _mark(principal: Principal, digest: str, request_digest: str) -> IdempotentRequest | None:
+def _mark(key: _Key) -> IdempotentRequest | None:
     """Mark the request as in progress, or return its stored answer. Raises `StillInProgress`."""
-    with tenant_scope(principal.tenant_id):
-        _refuse_concurrent(principal.tenant_id, digest)
-        rows = IdempotentRequest.objects.for_tenant(principal.tenant_id).filter(digest=digest)
-        earlier: IdempotentRequest | None = rows.first()
-        if earlier is None or earlier.status_code != IN_PROGRESS:
-            if earlier is None:
-                _write(principal, digest, request_digest, IN_PROGRESS, {}, b"")
+    with tenant_scope(key.tenant_id):
+        _refuse_concurrent(key.tenant_id, key.digest)
+        earlier = key.rows.first()
+        if earlier is None:
+            key.write(IN_PROGRESS, {}, b"")
+            return None
+        if earlier.status_code != IN_PROGRESS:
             return earlier
-        if earlier.request_digest != request_digest or earlier.created_at > clock.now() - MARK_KEPT:
-            _refuse_other(earlier, request_digest)
+        key.refuse_other(earlier)
+        if earlier.created_at > clock.now() - MARK_KEPT:
             raise StillInProgress(_IN_PROGRESS_MESSAGE)
-        rows.update(created_at=clock.now())
+        key.rows.update(created_at=clock.now())
         return None
 
 
-def _settle(
-    principal: Principal, digest: str, request_digest: str, response: Any, keep: Callable[[Any], bytes]
-) -> None:
+def _settle(key: _Key, response: Any, keep: Callable[[Any], bytes]) -> None:
     """Replace the mark with the answer if it is a success, otherwise remove the mark."""
-    with tenant_scope(principal.tenant_id):
-        IdempotentRequest.objects.for_tenant(principal.tenant_id).filter(digest=digest).delete()
-        if response is not None and response.status_code < 400 and not response.streaming:
-            _store(principal, digest, request_digest, response, keep)
-
-
-def _refuse_other(earlier: IdempotentRequest, request_digest: str) -> None:
-    if earlier.request_digest != request_digest:
-        raise KeyReused("This Idempotency-Key was used for a different request. Use a new key.")
-
-
-def _repeat_answer(earlier: IdempotentRequest, request_digest: str) -> HttpResponse:
-    _refuse_other(earlier, request_digest)
-    return HttpResponse(
-        bytes(earlier.body), status=earlier.status_code, headers={**earlier.headers, REPLAYED: "true"}
-    )
-
-
-def _store(
-    principal: Principal,
-    digest: str,
-    request_digest: str,
-    response: HttpResponseBase,
-    keep: Callable[[Any], bytes],
-) -> None:
-    headers = {name: response.headers[name] for name in KEPT_HEADERS if name in response.headers}
-    _write(principal, digest, request_digest, response.status_code, headers, keep(response))
-
-
-def _write(
-    principal: Principal, digest: str, request_digest: str, status: int, headers: dict[str, str], body: bytes
-) -> None:
-    IdempotentRequest.objects.create(
-        tenant_id=principal.tenant_id, digest=digest, request_digest=request_digest, status_code=status, headers=headers, body=body
-    )  # fmt: skip
+    with tenant_scope(key.tenant_id):
+        key.rows.delete()
+        if response is not None:
+            key.store(response, keep)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from uuid import UUID
 
@@ -21,9 +20,13 @@ from tenants import redis as connections
 from tenants.exceptions import TenantError
 from tenants.identifiers import uuid7
 from tenants.principals import Principal
+from tenants.redis import Script
 
 LAPSE_SECONDS = 30  # three renewals
 PATIENCE_SECONDS = 0.5  # with Redis
+
+_FOLDER = Path(__file__).resolve().parents[1] / "lua" / "events"
+_TAKE, _HOLD = (Script.load(_FOLDER, name) for name in ("take_seat", "hold_seats"))
 
 
 class TooManyStreams(TenantError):
@@ -53,9 +56,7 @@ def take(principal: Principal, *, displacing: bool = False) -> TakenSeat:
         keys.displaced_seats(tenant_id),
     ]
     try:
-        full, *displaced = _script("take_seat")(
-            names, [seat, LAPSE_SECONDS, *most, int(displacing)], client=_client()
-        )
+        full, *displaced = _TAKE.run(_client(), names, [seat, LAPSE_SECONDS, *most, int(displacing)])
     except redis.RedisError:
         return TakenSeat(seat)
     if full:
@@ -71,7 +72,7 @@ def hold(tenant_id: UUID, seats: Iterable[tuple[Principal, str]]) -> frozenset[s
     names = [keys.seats_of_tenant(tenant_id), keys.displaced_seats(tenant_id), *callers]
     try:
         arguments: list[str | int] = [LAPSE_SECONDS, *(seat for _, seat in renewed)]
-        return _read(_script("hold_seats")(names, arguments, client=_client()))
+        return _read(_HOLD.run(_client(), names, arguments))
     except redis.RedisError:
         return frozenset()  # they are taken again with the next renewal
 
@@ -86,17 +87,9 @@ def leave(principal: Principal, seat: str) -> None:
         return  # the lease expires
 
 
-def _read(seats: Iterable[bytes | str]) -> frozenset[str]:
-    return frozenset(seat.decode() if isinstance(seat, bytes) else seat for seat in seats)
+def _read(seats: Iterable[bytes]) -> frozenset[str]:
+    return frozenset(seat.decode() for seat in seats)
 
 
 def _client() -> redis.Redis:
     return connections.client(timeout_seconds=PATIENCE_SECONDS)
-
-
-@cache
-def _script(name: str) -> redis.commands.core.Script:
-    text = (Path(__file__).resolve().parents[1] / "lua" / "events" / f"{name}.lua").read_text(
-        encoding="utf-8"
-    )
-    return connections.client().register_script(text)

@@ -130,7 +130,7 @@ def test_a_refused_body_may_be_corrected_under_the_same_key(api, tenant):
 def test_a_killed_request_leaves_neither_effect_nor_answer(api, tenant, monkeypatch):
     client = api()
     client.raise_request_exception = False
-    monkeypatch.setattr(idempotency, "_store", lambda *_: (_ for _ in ()).throw(RuntimeError("killed")))
+    monkeypatch.setattr(idempotency._Key, "store", lambda *_: (_ for _ in ()).throw(RuntimeError("killed")))
 
     assert post(client).status_code == 500
 
