@@ -20,7 +20,6 @@ from agents.exceptions import OutboundRefused
 from tenants.api import idempotency
 from tenants.api.documentation import change, command, creation, operation, posting, removal
 from tenants.api.filters import StrictFilterSet, WholeNumberFilter
-from tenants.api.problems import InvalidRequest
 from tenants.api.serializers import (
     OPTIONAL,
     Computed,
@@ -83,6 +82,14 @@ class WebhookBodySerializer(StrictSerializer):
     )
     enabled = Flag(**OPTIONAL)
 
+    def validate_url(self, url: str) -> str:
+        if self.context["checks_address"]:
+            try:
+                outbound.check_url(url, purpose=outbound.WEBHOOKS)
+            except OutboundRefused as refusal:
+                raise serializers.ValidationError(str(refusal)) from refusal
+        return url
+
 
 class WebhookDeliverySerializer(ResponseSerializer):
     """The delivery of one event to the webhook, with the result of its last attempt."""
@@ -127,13 +134,9 @@ class WebhookViewSet(VersionedResource):
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
         if self.action in ("create", "update"):
-            self.body = read(WebhookBodySerializer, request.data)
-            # Before the transaction, because it resolves a host name.
-            if not idempotency.is_repetition(request, self.principal):
-                try:
-                    outbound.check_url(self.body["url"], purpose=outbound.WEBHOOKS)
-                except OutboundRefused as refusal:
-                    raise InvalidRequest([("url", str(refusal))]) from refusal
+            # Before the transaction, because it resolves a host name, which may fail in a repetition.
+            is_repetition = idempotency.is_repetition(request, self.principal)
+            self.body = read(WebhookBodySerializer, request.data, checks_address=not is_repetition)
 
     @creation("Create a webhook", WebhookBodySerializer, WebhookWithSecretSerializer)
     def create(self, request: Request) -> Response:

@@ -100,7 +100,7 @@ def _record_failure(claim: Any, outcome: Outcome, endpoint: Any) -> None:
         claim,
         too_long,
         OffReason.FAILING,
-        f"Nothing was delivered for {days:g} {'day' if days == 1 else 'days'}. {outcome.error}",
+        f"Nothing was delivered for {describe_count(days, 'day')}. {outcome.error}",
     )
 
 

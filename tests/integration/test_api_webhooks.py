@@ -158,6 +158,7 @@ def test_an_ended_delivery_can_be_sent_again_with_its_id(
         ({"url": "http://169.254.169.254/latest/meta-data/"}, ["url"]),
         ({"url": "http://127.0.0.1:2/"}, ["url"]),
         ({"url": "http://user:secret@example.com/"}, ["url"]),
+        ({"url": "http://127.0.0.1:2/", "kinds": ["activity.creatd"]}, ["kinds[0]", "url"]),
         ({"url": 7, "kinds": ["activity.creatd"], "colour": "red"}, ["colour", "kinds[0]", "url"]),
     ],
 )
