@@ -25,6 +25,7 @@ from tenants.api.serializers import (
     Whole,
     read,
 )
+from tenants.wire_json import whole_number
 
 # Priorities as callers write them: on our scale, by the name of a band, or on a scale that they name.
 #
@@ -57,9 +58,10 @@ class PriorityField(serializers.Field[Any, Any, Any, Any]):
     def to_internal_value(self, data: Any) -> int | str:
         if isinstance(data, str) and data in BANDS:
             return data
-        if isinstance(data, bool) or not isinstance(data, int):
+        number = whole_number(data)
+        if number is None:
             self.fail("invalid")
-        return data
+        return number
 
     def to_representation(self, value: Any) -> Any:
         return value

@@ -23,6 +23,7 @@ from agents.contracts import HttpLimits
 from agents.models import PlatformConfig
 from agents.signals import scheduling_resumed
 from tenants.context import POOL, current_alias
+from tenants.wire_json import whole_number
 
 logger = logging.getLogger(__name__)
 
@@ -66,10 +67,10 @@ def _flag(value: Any) -> bool:
 
 def _whole_number(low: int, high: int) -> Callable[[Any], int]:
     def fit(value: Any) -> int:
-        is_whole = isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1
-        if not is_whole or not low <= value <= high:
+        number = whole_number(value)
+        if number is None or not low <= number <= high:
             raise InvalidValue(f"must be a whole number from {low:,} to {high:,}")
-        return int(value)
+        return number
 
     return fit
 

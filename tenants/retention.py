@@ -32,6 +32,7 @@ from tenants.models.retention import (
     RetentionTally,
 )
 from tenants.sql import Statement
+from tenants.wire_json import whole_number
 
 #: Deletes at most so many rows (tenant, older than, most) in the caller's `tenant_scope`; returns how many it deleted.
 Portion = Callable[[UUID, datetime, int], int]
@@ -166,7 +167,7 @@ def replace_policies(tenant_id: UUID, policies: Mapping[str, object], *, actor: 
     """Set the tenant's own policies: days, or "never", by kind. Kinds left out get the default again. Raises `RetentionInvalid`."""
     if errors := [(kind, error) for kind, value in policies.items() if (error := _error(kind, value))]:
         raise RetentionInvalid(errors)
-    days = {kind: value if isinstance(value, int) else None for kind, value in policies.items()}
+    days = {kind: whole_number(value) for kind, value in policies.items()}
     with tenant_scope(tenant_id):
         rows = RetentionPolicy.objects.for_tenant(tenant_id)
         rows.exclude(kind__in=days).delete()
@@ -175,7 +176,9 @@ def replace_policies(tenant_id: UUID, policies: Mapping[str, object], *, actor: 
                 tenant_id=tenant_id, kind=kind, defaults={"days": value, "updated_by": actor}
             )
             if not was_created and row.days != value:
-                rows.filter(pk=row.pk).update(days=value, version=F("version") + 1, updated_by=actor)
+                rows.filter(pk=row.pk).update(
+                    days=value, version=F("version") + 1, updated_by=actor, updated_at=Now()
+                )
 
 
 def overrides(kind: str) -> dict[UUID, int | None]:
@@ -201,7 +204,7 @@ def _error(kind: str, value: object) -> str:
         return f"is not a kind of rows with a retention time; these are: {', '.join(all_kinds())}"
     if value == NEVER:
         return ""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LONGEST_DAYS:
+    if not 1 <= (whole_number(value) or 0) <= LONGEST_DAYS:
         return f'must be "{NEVER}" or whole days from 1 to {LONGEST_DAYS}'
     return ""
 

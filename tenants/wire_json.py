@@ -44,6 +44,12 @@ def as_utc(value: datetime.datetime) -> datetime.datetime:
     return value.replace(tzinfo=datetime.UTC) if value.tzinfo is None else value.astimezone(datetime.UTC)
 
 
+def whole_number(value: Any) -> int | None:
+    """Return a number of JSON as an integer if it is whole, as 5.0 is; None for all others, and for "5" and true."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return int(value) if is_number and value == value // 1 else None
+
+
 WIDEST = 2**63
 
 

@@ -38,6 +38,7 @@ from tenants import clock, pausing
 from tenants.context import current_alias, tenant_scope
 from tenants.identifiers import uuid7
 from tenants.models import PauseKind, Tenant
+from tenants.wire_json import whole_number
 
 logger = logging.getLogger(__name__)
 
@@ -151,10 +152,11 @@ def _priority(reader: Reader) -> int:
         return BANDS["normal"]
     if isinstance(value, str) and value in BANDS:
         return BANDS[value]
-    if isinstance(value, bool) or not isinstance(value, int):
+    number = whole_number(value)
+    if number is None:
         reader.error("priority", f"must be a whole number or one of {', '.join(BANDS)}")
-    elif LOWEST <= value <= HIGHEST:
-        return value
+    elif LOWEST <= number <= HIGHEST:
+        return number
     else:
         reader.error("priority", f"must be from {LOWEST} to {HIGHEST}")
     return BANDS["normal"]

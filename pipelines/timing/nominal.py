@@ -57,8 +57,9 @@ class CatchUp:
             return cls(int(value == "latest"))
         if isinstance(value, Mapping) and list(value) == ["up_to"]:
             up_to = value["up_to"]
-            if isinstance(up_to, int) and not isinstance(up_to, bool) and 1 <= up_to <= MOST:
-                return cls(up_to)
+            is_whole = isinstance(up_to, int | float) and not isinstance(up_to, bool) and up_to == up_to // 1
+            if is_whole and 1 <= up_to <= MOST:
+                return cls(int(up_to))
             raise CatchUpError(f"up_to must be a whole number from 1 to {MOST:,}")
         raise CatchUpError('must be one of none, latest, {"up_to": n}')
 

@@ -27,6 +27,7 @@ from rest_framework.settings import api_settings
 
 from tenants.money import without_trailing_zeros
 from tenants.plain_names import LONGEST_NAME, error_of_name
+from tenants.wire_json import whole_number
 
 OPTIONAL: Any = {"required": False, "allow_null": True}
 
@@ -114,9 +115,10 @@ class Whole(serializers.IntegerField):
     default_error_messages = {"invalid": "must be a whole number"}
 
     def to_internal_value(self, data: Any) -> int:
-        if isinstance(data, bool) or not isinstance(data, int | float) or data != int(data):
+        number = whole_number(data)
+        if number is None:
             self.fail("invalid")
-        return int(data)
+        return number
 
 
 class Number(serializers.FloatField):

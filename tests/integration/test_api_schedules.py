@@ -85,6 +85,8 @@ def test_policies_are_returned_as_they_were_sent(api: Any, acme: Tenant) -> None
         "catch_up": {"up_to": 3}, "overlap": "queue_one", "after_once": "delete", "description": "On bees.",
     }  # fmt: skip
 
+    assert make(api(), name="Whole numbers", priority=5.0, catch_up={"up_to": 2.0})["priority"] == 5
+
     results = make(api(), **members, priority="urgent")
 
     assert {name: results[name] for name in members} == members

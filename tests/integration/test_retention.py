@@ -22,7 +22,13 @@ from tenants import money
 from tenants import retention as tenant_retention
 from tenants.context import APP, SYSTEM, system_scope, tenant_scope
 from tenants.models import Budget, Tenant, UsageEntry
-from tenants.models.retention import ForgottenOutput, RetentionPass, RetentionTally, UsageTotal
+from tenants.models.retention import (
+    ForgottenOutput,
+    RetentionPass,
+    RetentionPolicy,
+    RetentionTally,
+    UsageTotal,
+)
 from tenants.retention import all_kinds
 from tests.engine import Engine, in_another_thread
 
@@ -248,12 +254,19 @@ def test_admins_set_policies_and_see_the_effective_ones(api: Any, acme: Tenant) 
     answer = client.put(PLACE, {"kinds": {"activities": 7, "alerts": "never"}}, format="json")
 
     rows = {row["kind"]: row for row in answer.json()["kinds"]}
+    with tenant_scope(acme.pk):
+        policy_set_at = RetentionPolicy.objects.get(kind="activities").updated_at
     assert answer.status_code == 200
     assert set(rows) == set(all_kinds())
     assert (rows["activities"]["days"], rows["activities"]["own"]) == (7, True)
     assert rows["alerts"]["days"] == "never"
     assert (rows["dead_letters"]["days"], rows["dead_letters"]["own"]) == (90, False)
     assert client.get(PLACE).json() == answer.json()
+    client.put(PLACE, {"kinds": {"activities": 8}}, format="json")
+    with tenant_scope(acme.pk):
+        policy = RetentionPolicy.objects.get()
+        assert policy.version == 2
+        assert policy.updated_at > policy_set_at
     cleared = client.put(PLACE, {"kinds": {}}, format="json").json()["kinds"]
     assert not any(row["own"] for row in cleared)
 

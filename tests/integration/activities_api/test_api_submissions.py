@@ -27,6 +27,10 @@ CONTRACT = {
 }  # fmt: skip
 
 
+def test_a_whole_number_with_a_point_is_a_priority(api):
+    assert api("operator").post(ACTIVITIES, body(priority=5.0)).json()["priority"] == 5
+
+
 def test_the_response_to_a_submission_is_the_whole_activity_with_its_address_and_version(api, tenant):
     response = api("operator").post(
         ACTIVITIES, body(description="For bees", params={"topic": "bees"}, metadata={"ticket": 7})
