@@ -553,8 +553,8 @@ def _alert(activity: Activity | None, letter: DeadLetter) -> None:
 def _write_question(letter: DeadLetter) -> str:
     who = letter.agent_role or f"The consumer of the mailbox {letter.mailbox_key}"
     stalls = f" and {describe_count(letter.stalls, 'stall')}" if letter.stalls else ""
-    cost = f", at a cost of ${letter.cost_usd.normalize():f}" if letter.cost_usd else ""
+    cost = f" Its cost so far is ${letter.cost_usd.normalize():f}." if letter.cost_usd else ""
     message = str(letter.error.get("message") or letter.error.get("code") or "").rstrip(".")
     attempts, reason = describe_count(letter.attempts, "attempt"), _REASONS[BurialReason(letter.reason)]
-    question = f"{who} failed permanently after {attempts}{stalls}{cost}: {reason}."
+    question = f"{who} failed permanently after {attempts}{stalls}: {reason}.{cost}"
     return f"{question} {message}." if message else question

@@ -258,7 +258,7 @@ def test_the_tenth_wake_without_progress_stops_the_activity_and_tells_people_its
         alert = Alert.objects.get(activity_id=activity_id)
     assert (letter.reason, letter.state, str(letter.cost_usd)) == ("wake_budget", "open", "2.500000")
     assert (alert.kind, alert.severity, alert.facts["cost_usd"]) == ("wake_budget", "critical", "2.500000")
-    assert "cost so far $2.5" in alert.body
+    assert "cost so far is $2.5." in alert.body
     (escalation,) = children(acme, activity_id, "escalation")
     assert (escalation.human_role, escalation.status) == ("operator", "created")
 
