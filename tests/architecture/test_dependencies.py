@@ -45,6 +45,14 @@ def _installed() -> Iterator[Distribution]:
     return (each for each in distributions() if canonicalize_name(each.metadata["Name"]) in _locked())
 
 
+@cache
+def _requirements_by_package() -> dict[str, list[Requirement]]:
+    return {
+        canonicalize_name(each.metadata["Name"]): list(map(Requirement, each.requires or ()))
+        for each in _installed()
+    }
+
+
 def test_no_package_has_a_licence_that_extends_to_our_code() -> None:
     extending = {
         each.metadata["Name"]: licences
@@ -105,9 +113,9 @@ def test_an_extra_that_a_package_of_a_lock_requires_is_pinned_with_it(lock: Path
     pinned = {canonicalize_name(each.name): each.extras for each in _pinned(lock) if _applies(each)}
     required = [
         requirement
-        for each in _installed()
-        if (extras := pinned.get(canonicalize_name(each.metadata["Name"]))) is not None
-        for requirement in map(Requirement, each.requires or ())
+        for package, requirements in _requirements_by_package().items()
+        if (extras := pinned.get(package)) is not None
+        for requirement in requirements
         if requirement.extras and any(_applies(requirement, extra) for extra in extras or {""})
     ]
 

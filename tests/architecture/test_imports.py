@@ -18,6 +18,7 @@ OWNERS: dict[str, tuple[set[str], str]] = {
         {"activities.relay", "activities.background_tasks", "activities.maintenance", RECOVER},
         "Publishing needs a grant, except for hints, which carry no work: the relay gets grants, the leader finds forgotten ones.",
     ),
+    "opentelemetry": ({"tenants.tracing.spans"}, "It is an extra, without which everything else works."),
     "activities.dispatch": ({"activities.tasks"}, "Agents run from a message and from nowhere else."),
     "activities.maintenance.scheduler": (
         {"activities.maintenance"},

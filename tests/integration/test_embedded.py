@@ -65,16 +65,21 @@ def initialized_home() -> Iterator[embedded.ServiceHome]:
 @pytest.fixture
 def used_home(initialized_home: embedded.ServiceHome, home: embedded.ServiceHome) -> embedded.ServiceHome:
     """A home with a PostgreSQL cluster in which nothing runs."""
-    subprocess.run(("cp", "-a", initialized_home.path, home.path), check=True)  # keeps the owners of files
+    copy_home(initialized_home, home)
     return home
 
 
 @pytest.fixture(scope="module")
-def running_home() -> Iterator[embedded.ServiceHome]:
+def running_home(initialized_home: embedded.ServiceHome) -> Iterator[embedded.ServiceHome]:
     """A home whose three servers run, for tests that change nothing."""
     with empty_home() as home:
+        copy_home(initialized_home, home)
         start(home)
         yield home
+
+
+def copy_home(home: embedded.ServiceHome, to: embedded.ServiceHome) -> None:
+    subprocess.run(("cp", "-a", home.path, to.path), check=True)  # keeps the owners of files
 
 
 def start(home: embedded.ServiceHome, *services: str, durable: bool = False) -> embedded.Endpoints:
