@@ -65,7 +65,9 @@ class BudgetSerializer(ResponseSerializer):
     spent = AmountField()
     reserved = AmountField(help_text="The amount that is reserved for current runs.")
     remaining = AmountField(help_text="The part of the cap that is neither spent nor reserved.")
-    overshoot = AmountField(help_text="By how much the cap was exceeded in this period.")
+    overshoot = AmountField(
+        help_text="By how much spent and reserved amounts together have exceeded the cap in this period."
+    )
     period_start = Computed(
         str | None,
         lambda budget: None if budget.period == BudgetPeriod.TOTAL else budget.period_start.isoformat(),

@@ -99,6 +99,19 @@ def test_a_run_whose_report_crosses_the_cap_is_told_to_stop_and_uses_up_no_attem
     assert broken_invariants() == []
 
 
+def test_a_budget_of_runs_stops_no_run_that_has_begun(engine: Engine, acme: Tenant) -> None:
+    run, late = accept_run(engine, acme), accept_run(engine, acme)
+    budget = make_budget(acme, "1", unit="runs")  # two are spent already
+    assert reload(budget).spent == 2
+
+    assert reports.beat(run, progress=None, usage=dollars("0.10")) is None
+    money.change_budget(acme.pk, budget.pk, {"cap": Decimal(0)})
+    assert reports.beat(late, progress=None, usage=dollars("0.10")) is None
+
+    assert engine.status(acme, run.activity_id) == Status.IN_PROGRESS
+    assert broken_invariants() == []
+
+
 def test_an_agent_in_a_worker_is_told_through_its_link_to_stop(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 -- Parameters  tenant, run, activity, role, deliverable, day; dollars, tokens: since its last report; ended: true to delete its reservations
 -- Returns     a row per budget: id, name, unit, period_start, cap, spent, reserved, warned (its warning is due now), and over: the run
 --             has used up its reservation, and the cap leaves no more room. It may not use amounts that are reserved for other runs.
+--             A budget in runs stops none that has begun: it is spent already.
 -- Runs in the transaction that counts the run's report and holds the run's lock.
 WITH budget AS MATERIALIZED (
     SELECT b.*, CASE b.period WHEN 'day' THEN %(day)s::date WHEN 'month' THEN date_trunc('month', %(day)s::date)::date
@@ -45,5 +46,5 @@ WITH budget AS MATERIALIZED (
     DELETE FROM tenants_reservation r USING held h WHERE r.id = h.id AND %(ended)s
 )
 SELECT id, name, unit, period_start, cap, spent, reserved, warned,
-       spent > cap OR (now_held = 0 AND spent + reserved > cap) AS over
+       unit <> 'runs' AND (spent > cap OR (now_held = 0 AND spent + reserved > cap)) AS over
 FROM counted ORDER BY id
