@@ -10,9 +10,9 @@ from typing import Any
 from django import forms
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
 from django.template.response import TemplateResponse
-from unfold.views import ChangeList
 from unfold.widgets import (
     UnfoldAdminIntegerFieldWidget,
     UnfoldAdminSelectMultipleWidget,
@@ -125,23 +125,11 @@ def _read_value(value: Any) -> Any:
     return value
 
 
-class OneRow(ChangeList):
-    """The list of the one row. It displays the defaults until the row is saved for the first time."""
-
-    result_list: Any
-
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        if not self.result_list:
-            self.result_list = [scheduler_settings.row()]
-
-
 @admin.register(PlatformConfig)
 class PlatformConfigAdmin(UndeletableAdmin):
     """The admin of the only row, which is created when it is first saved. Reading it writes nothing."""
 
     form = SchedulerSettingsForm
-    list_display = ("key", "version", "updated_at", "updated_by")
     fieldsets = (
         (None, {"fields": ("seen", "enabled", "timezone", "check_interval_ms")}),
         (
@@ -170,8 +158,8 @@ class PlatformConfigAdmin(UndeletableAdmin):
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         return self.form  # its fields are not fields of the model
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        return OneRow
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        return redirect("admin:agents_platformconfig_change", KEY)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         return scheduler_settings.row() if object_id == KEY else None

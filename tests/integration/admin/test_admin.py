@@ -140,7 +140,7 @@ def test_a_viewer_can_open_the_page_of_each_row_and_save_none(
 def test_every_list_can_be_searched_and_filtered(run: PipelineRun, failed: Activity, root: Client) -> None:
     for model, model_admin in admin.site._registry.items():
         query = {"q": f"acme {run.pk}"} if model_admin.search_fields else {}
-        assert root.get(list_url(model), query).status_code == 200, model
+        assert root.get(list_url(model), query, follow=True).status_code == 200, model
     for situation in ("queued", "running", "people", "trouble"):
         assert (
             root.get(list_url(Activity), {"situation": situation, "tenant": "acme", "role": "qa"}).status_code
