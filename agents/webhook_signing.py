@@ -39,11 +39,6 @@ def new_secret() -> str:
     return SECRET_PREFIX + base64.b64encode(randomness.token_bytes(32)).decode()
 
 
-def is_secret(text: str) -> bool:
-    """Whether this text can be used for signing."""
-    return _key_of(text) is not None
-
-
 def sign(*, message_id: str, body: bytes, secrets: Sequence[str], now: float | None = None) -> dict[str, str]:
     """Return the three headers that prove to the receiver who sent this body, and when. They have one signature per secret."""
     timestamp = str(int(time.time() if now is None else now))

@@ -141,10 +141,7 @@ def _read_settings(tenant_id: UUID, registered: Sequence[Agent]) -> Settings:
 
 
 def _rows_of(
-    registered: Sequence[Agent],
-    settings: Settings,
-    serving: Mapping[str, AgentVersionDeployment],
-    runs: Runs,
+    registered: Sequence[Agent], settings: Settings, serving: Mapping[str, AgentVersionDeployment], runs: Runs
 ) -> list[Row]:
     """Return the rows. Not inside a transaction, because it queries Redis."""
     own, provider_of_role = settings

@@ -135,11 +135,7 @@ def text_of_event(detail: Mapping[str, Any], names: Iterable[str]) -> str:
 
 
 #: State of a queue whose work is on hold, by the cause.
-HELD_BY: Mapping[str, str] = {
-    "budget": "held: budget",
-    "provider": "held: provider",
-    "paused": "paused",
-}
+HELD_BY: Mapping[str, str] = {"budget": "held: budget", "provider": "held: provider", "paused": "paused"}
 #: Tones of states that no pipeline step has. States that are not listed get the tone `off`.
 _TONES = {
     "good": ("completed", "delivered", "served", "ok", "healthy", "succeeded", "success", "sent", "replayed", "active",

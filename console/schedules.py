@@ -404,9 +404,7 @@ class ScheduleForm(ApiForm):
         widget=forms.TextInput(attrs={"list": "zones", "autocomplete": "off"}),
     )
     params = JsonField(
-        label="Parameters",
-        required=False,
-        help_text="As JSON. A data source string is expanded into jobs.",
+        label="Parameters", required=False, help_text="As JSON. A data source string is expanded into jobs."
     )
     overlap = forms.ChoiceField(
         label="If the previous run is active", choices=OVERLAPS, initial=Overlap.SKIP.value

@@ -390,8 +390,6 @@ def _read_role(request: HttpRequest, member: str) -> tuple[Role, list[str]]:
 
 # API tokens. Only the response to the creation of a token displays its secret.
 
-LONGEST_DAYS = 3650
-
 
 class TokenForm(forms.Form):
     """The form of a new token."""
@@ -402,7 +400,7 @@ class TokenForm(forms.Form):
         label="Expires after (days)",
         required=False,
         min_value=1,
-        max_value=LONGEST_DAYS,
+        max_value=tenant_tokens.LONGEST_DAYS,
         help_text="Leave empty for a token that never expires.",
     )
     scopes = WordsField(

@@ -107,15 +107,7 @@ class LocalStack:
         self.report("Starting the sample agents")
         ready = self.home.path / "agents.url"
         ready.unlink(missing_ok=True)
-        argv = (
-            sys.executable,
-            "-m",
-            "text_agents",
-            "--port",
-            "0",
-            "--ready-file",
-            str(ready),
-        )
+        argv = (sys.executable, "-m", "text_agents", "--port", "0", "--ready-file", str(ready))
         supervisor.start(ProcessSpec("agents", argv, {"PYTHONPATH": str(EXAMPLES / "agents")}))
         url = _wait_for(ready, supervisor)
         path = self.home.path / "agents.last"

@@ -135,9 +135,7 @@ class Places:
         """Take a place, or renew the one that `who` has, even if there are now more than `most`."""
         with answer_expected():
             is_held = _PLACE.run(
-                connections.client(),
-                [keys.places(self.name)],
-                (most, who, round(self.lease_seconds * 1000)),
+                connections.client(), [keys.places(self.name)], (most, who, round(self.lease_seconds * 1000))
             )
         return bool(is_held)
 

@@ -59,10 +59,7 @@ def of_callback(cause: Mapping[str, Any] | None, **ids: str) -> Iterator[None]:
     """Attribute everything within the block, which answers a request of running work, to the request that caused that work."""
     request_id = (cause or {}).get(REQUEST) or ""
     facts = {"caused_by": request_id} if request_id else {}
-    with (
-        _caused_by(request_id or _request.get()),
-        structlog.contextvars.bound_contextvars(**facts, **ids),
-    ):
+    with _caused_by(request_id or _request.get()), structlog.contextvars.bound_contextvars(**facts, **ids):
         yield
 
 

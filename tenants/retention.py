@@ -275,13 +275,7 @@ def _pass(kind: Kind, until: float) -> int:
         _book(kind.name, rows=F("rows") + deleted, total=F("total") + deleted, reached=None, ended_at=Now())
         return deleted
     values = {} if reached is None else {"reached": reached}
-    _book(
-        kind.name,
-        rows=F("rows") + deleted,
-        total=F("total") + deleted,
-        due_at=Now() + GOING_ON,
-        **values,
-    )
+    _book(kind.name, rows=F("rows") + deleted, total=F("total") + deleted, due_at=Now() + GOING_ON, **values)
     return deleted
 
 

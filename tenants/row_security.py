@@ -130,15 +130,7 @@ def find_errors(tables: list[str]) -> list[str]:
             "SELECT current_user, rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user"
         )
         user, bypasses = cursor.fetchone()
-        cursor.execute(
-            _TABLES,
-            {
-                "tables": tables,
-                "readers": _READERS,
-                "writers": _WRITERS,
-                "admin": _ADMIN,
-            },
-        )
+        cursor.execute(_TABLES, {"tables": tables, "readers": _READERS, "writers": _WRITERS, "admin": _ADMIN})
         rows = cursor.fetchall()
     errors = []
     if bypasses:

@@ -47,11 +47,7 @@ _Link = tuple[Any, Any, Any]
 
 
 def loads(
-    raw: bytes,
-    *,
-    max_bytes: int,
-    max_nodes: int = MAX_NODES,
-    reject_duplicate_keys: bool = False,
+    raw: bytes, *, max_bytes: int, max_nodes: int = MAX_NODES, reject_duplicate_keys: bool = False
 ) -> Any:
     """Parse a document that follows all rules, or raise `StrictJSONError`. Of repeated keys the last one counts."""
     if len(raw) > max_bytes:

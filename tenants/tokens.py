@@ -30,6 +30,7 @@ SECRET_PREFIX = "orc_"  # noqa: S105 - lets people and scanners recognise a leak
 SECRET_SHAPE = re.compile(r"orc_[A-Za-z0-9_-]{43}")
 SHOWN_CHARACTERS = 12  # enough to tell tokens apart in a list, 48 bits of them random, 208 stay secret
 SCOPE_SHAPE = re.compile(r"([a-z0-9][a-z0-9-]*:)?(read|write)|mailboxes:(read|write):[^\s\x00]{1,200}")
+LONGEST_DAYS = 3650  # of a token that expires: ten years, because a date too far in the future would overflow
 TOUCH_INTERVAL = timedelta(minutes=1)  # `last_used_at` is for people, so not every request writes it
 
 

@@ -30,22 +30,12 @@ _RETRYABLE_STATUSES = frozenset({408, 425})  # and all from 500
 
 #: Headers that carry the protocol. A tenant's credentials must not replace them.
 OWN_HEADERS = frozenset(
-    {
-        *("accept", "accept-encoding", "connection", "content-encoding", "content-length", "content-type"),
-        *(
-            "cookie",
-            "expect",
-            "host",
-            "idempotency-key",
-            "keep-alive",
-            "proxy-authorization",
-            "te",
-            "trailer",
-        ),
-        *("transfer-encoding", "upgrade", "webhook-id", "webhook-signature", "webhook-timestamp"),
-        *("traceparent", "tracestate", "x-execution-id", "x-job-id"),
-    }
-)
+    (
+        "accept", "accept-encoding", "connection", "content-encoding", "content-length", "content-type", "cookie", "expect", "host",
+        "idempotency-key", "keep-alive", "proxy-authorization", "te", "traceparent", "tracestate", "trailer", "transfer-encoding",
+        "upgrade", "webhook-id", "webhook-signature", "webhook-timestamp", "x-execution-id", "x-job-id",
+    )
+)  # fmt: skip
 
 
 class HttpAdapter:
@@ -118,18 +108,21 @@ def authentication_of(request: AgentRequest) -> dict[str, str]:
 def _read_acceptance(response: outbound.OutboundResponse) -> AgentResult:
     """Accept any body. If it names the agent's session, the session is recorded."""
     try:
-        answer = strict_json.loads(response.body, max_bytes=settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES)
+        return Accepted(session_of_acceptance(_json_of(response)))
     except strict_json.StrictJSONError:
         return Accepted()
-    return Accepted(session_of_acceptance(answer))
 
 
 def _read_result(response: outbound.OutboundResponse) -> AgentResult:
     try:
-        answer = strict_json.loads(response.body, max_bytes=settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES)
+        answer = _json_of(response)
     except strict_json.StrictJSONError as error:
         raise InvalidAnswer((error.path, error.message)) from error
     return read_completed(answer)
+
+
+def _json_of(response: outbound.OutboundResponse) -> Any:
+    return strict_json.loads(response.body, max_bytes=settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES)
 
 
 def _error_of(response: outbound.OutboundResponse, request: AgentRequest) -> AgentError:
@@ -158,7 +151,7 @@ def error_of_status(
 def _code_of(response: outbound.OutboundResponse) -> Any:
     """Return the code in `{error: {code}}`, the form in which agents report failures, if the body has one."""
     try:
-        answer = strict_json.loads(response.body, max_bytes=settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES)
+        answer = _json_of(response)
     except strict_json.StrictJSONError:
         return None
     error = answer.get("error") if isinstance(answer, dict) else None

@@ -41,6 +41,13 @@ def plain_errors(
     library: Any, *, request: AgentRequest, provider: Provider, feedback: ProviderFeedback
 ) -> Iterator[None]:
     """Translate the library's exceptions in this block into `AgentError`s, and record the headers of a refusal."""
+
+    def refused(status: int, error: Any) -> AgentError:
+        secrets = redaction.secrets_of(request)
+        return error_of_refusal(
+            status, error.message, error.body, feedback.headers, provider, secrets=secrets
+        )
+
     try:
         with outbound.plain_errors(provider.base_url, request.timeout_seconds):
             yield
@@ -48,19 +55,13 @@ def plain_errors(
         raise
     except library.APIStatusError as error:
         feedback.headers = dict(error.response.headers)
-        secrets = redaction.secrets_of(request)
-        raise error_of_refusal(
-            error.status_code, error.message, error.body, feedback.headers, provider, secrets=secrets
-        ) from error
+        raise refused(error.status_code, error) from error
     except library.APIConnectionError as error:
         raise _unreachable(error, provider) from error
     except library.APIResponseValidationError as error:
         raise invalid(provider, error) from error
     except library.APIError as error:
-        secrets = redaction.secrets_of(request)
-        raise error_of_refusal(
-            200, error.message, error.body, feedback.headers, provider, secrets=secrets
-        ) from error
+        raise refused(200, error) from error
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
         # The libraries do not validate what they receive, so an unexpected answer may fail anywhere in them.
         raise invalid(provider, error) from error
@@ -96,7 +97,8 @@ def error_of_refusal(
     kinds = [str(each[name]) for each in objects for name in ("type", "code") if each.get(name)]
     if status < 400:
         status = next((_STATUSES[kind] for kind in kinds if kind in _STATUSES), 500)
-    hidden = [*secrets, *provider.headers.values(), *_keys_of(provider)]
+    credentials = provider.headers.values()
+    hidden = [*secrets, *credentials, *(value.removeprefix("Bearer ") for value in credentials)]
     message = f"{provider.name} answered with status {status}: {redaction.excerpt(str(text), secrets=hidden)}"
     wait = client.retry_after_seconds(headers.get("retry-after"))
     if status == 429 and _QUOTA in kinds:
@@ -109,11 +111,6 @@ def error_of_refusal(
         where = f"the role's credentials (auth), or {provider.key_setting}"
         return ConfigurationError(f"{message} Check {where}.")
     return PermanentAgentError(message)
-
-
-def _keys_of(provider: Provider) -> Iterator[str]:
-    """Return the keys without the word `Bearer`."""
-    return (value.removeprefix("Bearer ") for value in provider.headers.values())
 
 
 def _unreachable(error: Exception, provider: Provider) -> AgentError:

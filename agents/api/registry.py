@@ -15,15 +15,7 @@ from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from agents import (
-    configuration,
-    credentials,
-    deployments,
-    health,
-    input_schemas,
-    registry,
-    semantic_versions,
-)
+from agents import configuration, credentials, deployments, health, input_schemas, registry, semantic_versions
 from agents.api.configurations import (
     ADAPTERS,
     DAY,
@@ -492,11 +484,7 @@ class DeploymentViewSet(Versioned, TenantViewSet):
         self._agent(agent_role)
         return self._render(deployments.promote(agent_role, pk, actor=self.principal.actor))
 
-    @command(
-        "Roll back to the previous production version",
-        NothingSerializer,
-        PlatformDeploymentSerializer,
-    )
+    @command("Roll back to the previous production version", NothingSerializer, PlatformDeploymentSerializer)
     def roll_back(self, request: Request, agent_role: str) -> Response:
         """Each further call goes back one more version. 409 if there is none."""
         self._agent(agent_role)

@@ -16,8 +16,7 @@ router.register("skills", SkillViewSet, basename="skill")
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path(
-        "agents/<str:agent_role>/deployments/",
-        DeploymentViewSet.as_view({"get": "list", "post": "create"}),
+        "agents/<str:agent_role>/deployments/", DeploymentViewSet.as_view({"get": "list", "post": "create"})
     ),
     path(
         "agents/<str:agent_role>/deployments/<uuid:pk>/promote/",

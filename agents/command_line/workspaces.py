@@ -153,12 +153,7 @@ GIT_SECONDS = 120.0
 BUSY_SECONDS = 5.0  # until a busy repository is tried again
 DIFF_CHARACTERS = 100_000
 
-_IDENTITY = (
-    "-c",
-    "user.name=Orchestrator",
-    "-c",
-    "user.email=orchestrator@localhost",
-)
+_IDENTITY = ("-c", "user.name=Orchestrator", "-c", "user.email=orchestrator@localhost")
 #: Keep the worker from running programs from a repository's settings, which an agent may have changed. For filters see `_without_filters`.
 HARMLESS = {
     "core.hooksPath": "/dev/null",

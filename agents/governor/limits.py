@@ -16,12 +16,7 @@ from email.utils import parsedate_to_datetime
 from agents.outbound import client
 
 # In the order in which the scripts expect them.
-DIMENSIONS = (
-    "requests",
-    "input_tokens",
-    "output_tokens",
-    "day_tokens",
-)
+DIMENSIONS = ("requests", "input_tokens", "output_tokens", "day_tokens")
 
 
 @dataclass(frozen=True, slots=True)

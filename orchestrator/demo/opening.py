@@ -37,12 +37,7 @@ class Demonstration(BaseCommand):
     verbose = False
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument(
-            "--input",
-            type=Path,
-            default=DEFAULT_INPUT,
-            help="the text to work on",
-        )
+        parser.add_argument("--input", type=Path, default=DEFAULT_INPUT, help="the text to work on")
         parser.add_argument(
             "--verbose", action="store_true", help="print every output and every table, not one screen"
         )

@@ -36,11 +36,7 @@ from orchestrator.embedded.postgres import PostgresServer
 from orchestrator.embedded.server import Server, is_free, is_listening, keep_or_choose_port
 from orchestrator.embedded.valkey import ValkeyServer
 
-_SERVERS: dict[str, type[Server]] = {
-    "postgres": PostgresServer,
-    "redis": ValkeyServer,
-    "mongo": MongoServer,
-}
+_SERVERS: dict[str, type[Server]] = {"postgres": PostgresServer, "redis": ValkeyServer, "mongo": MongoServer}
 
 
 @dataclass(frozen=True)

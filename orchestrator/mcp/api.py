@@ -112,10 +112,7 @@ class Api:
 def client() -> httpx2.AsyncClient:
     """Return an HTTP client, which the caller must close."""
     return httpx2.AsyncClient(
-        verify=_trust(),
-        follow_redirects=False,
-        timeout=SECONDS,
-        headers={"User-Agent": "orchestrator-mcp"},
+        verify=_trust(), follow_redirects=False, timeout=SECONDS, headers={"User-Agent": "orchestrator-mcp"}
     )
 
 
@@ -218,8 +215,7 @@ def access_from_environment(environment: Mapping[str, str]) -> Access:
                 f"{' and '.join(missing)} must be set: the address of the orchestrator, such as https://host, "
                 f"and a personal token. For an agent, {CALLBACK_URL} and {CALLBACK_TOKEN} of its run."
             )
-    if not _TOKEN.fullmatch(token):
-        raise InvalidAccess(f"{name} contains characters that are not allowed in a token.")
+    _check_token(token, name)
     callback = _CALLBACK.fullmatch(_plain(address, URL))
     if callback:
         return access_of_run(callback["site"], callback["run"], token)
@@ -250,9 +246,9 @@ def access_of_run(site: str, run_id: str, token: str) -> Access:
     return Access(f"{site}{API}agent-runs/{run}/", _check_token(token), of_run=True)
 
 
-def _check_token(token: str) -> str:
+def _check_token(token: str, name: str = "The token") -> str:
     if not _TOKEN.fullmatch(token):
-        raise InvalidAccess("The token contains characters that are not allowed.")
+        raise InvalidAccess(f"{name} contains characters that are not allowed in a token.")
     return token
 
 

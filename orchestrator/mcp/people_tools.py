@@ -254,9 +254,7 @@ def _short(row: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
 _LIMIT = whole_number("How many at most; 20 if left out.", 1, 200)
 _CURSOR = text("next_cursor of the page before.", 1_000)
 _ONCE = text(
-    "A key of your choice. Repeated calls with the same key take effect once.",
-    100,
-    pattern=r"^[\x21-\x7e]+$",
+    "A key of your choice. Repeated calls with the same key take effect once.", 100, pattern=r"^[\x21-\x7e]+$"
 )
 _OFFSET = whole_number("Where to continue in a long text: next_offset of the previous answer.", 0, 10**8)
 _PRIORITY = whole_number("1 is the most urgent, 20 the least.", 1, 20)

@@ -16,7 +16,7 @@ from tenants.context import APP
 #: Tables that off-boarding does not empty row by row, with the reason. Trails that must outlive their tenant belong here; their column
 #: `tenant_id` must not be a foreign key to `tenants_tenant`.
 KEPT: dict[str, str] = {
-    "tenants_auditentry": "append-only; its chain is deleted as a whole at the end, which the platform's chain records",
+    "tenants_auditentry": "append-only; its chain is deleted as a whole at the end, which the platform's chain records"
 }
 
 #: Tables that an export leaves out, with the reason.

@@ -10,6 +10,7 @@ Suspension comes first and deletes nothing: tokens are refused, nothing starts, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from django.conf import settings
 from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.db import connections, transaction
+from django.db.models import Q
 from django.db.models.functions import Now
 from psycopg import sql
 
@@ -48,8 +50,7 @@ REASON = "the tenant was suspended"
 SUSPENDED_AT_ONCE = 500
 MOST_ROUNDS = 1_000  # one per level of dependencies; no tree is nearly as deep
 
-FindPage = Callable[[UUID, UUID], list[UUID]]  # returns a page of unfinished work after this id
-Stop = Callable[[UUID, UUID], bool]  # returns whether the work could be stopped
+Report = Callable[[str], object]
 
 
 def suspend(tenant: Tenant, report: Report) -> int:
@@ -61,66 +62,42 @@ def suspend(tenant: Tenant, report: Report) -> int:
         Tenant.objects.filter(pk=tenant.pk).update(is_active=False)
         tenant.is_active = False
         tenant_changed.send(sender=Tenant, tenant=tenant)
-    stopped = _stop_all(tenant.pk, _running_runs, _stop_run) + _stop_all(
-        tenant.pk, _open_activities, _stop_activity
-    )
+    running, unfinished = Q(status=RunState.RUNNING), ~Q(status__in=ENDED)
+    stopped = _stop_all(tenant.pk, PipelineRun, running, pipelines.cancel_run, PipelineError)
+    stopped += _stop_all(tenant.pk, Activity, unfinished, cancellation.cancel, ActivityError)
     relay.flush()
     report(f"{stopped} stopped")
     return stopped
 
 
-def _stop_all(tenant_id: UUID, find_page: FindPage, stop: Stop) -> int:
+def _stop_all(
+    tenant_id: UUID, model: Any, unfinished: Q, cancel: Callable[..., object], refusal: type[Exception]
+) -> int:
     """Stop everything. Repeat it until nothing can be stopped, because some work can only end after other work."""
     total = 0
     for _ in range(MOST_ROUNDS):
-        stopped = _stop_each(tenant_id, find_page, stop)
+        stopped, after = 0, UUID(int=0)
+        while page := _find_page(tenant_id, model, unfinished, after):
+            for key in page:
+                # Refused: it has ended meanwhile, or ends together with other work.
+                with suppress(refusal):
+                    cancel(tenant_id, key, actor=ACTOR, reason=REASON)
+                    stopped += 1
+            after = page[-1]
         if not stopped:
             break
         total += stopped
     return total
 
 
-def _stop_each(tenant_id: UUID, find_page: FindPage, stop: Stop) -> int:
-    """Try to stop each once, page by page. Returns how many could be stopped."""
-    stopped, after = 0, UUID(int=0)
-    while page := find_page(tenant_id, after):
-        stopped += sum(stop(tenant_id, each) for each in page)
-        after = page[-1]
-    return stopped
-
-
-def _running_runs(tenant_id: UUID, after: UUID) -> list[UUID]:
+def _find_page(tenant_id: UUID, model: Any, unfinished: Q, after: UUID) -> list[UUID]:
     with tenant_scope(tenant_id):
-        rows = PipelineRun.objects.for_tenant(tenant_id).filter(status=RunState.RUNNING, pk__gt=after)
-        return list(rows.order_by("pk").values_list("pk", flat=True)[:SUSPENDED_AT_ONCE])
-
-
-def _open_activities(tenant_id: UUID, after: UUID) -> list[UUID]:
-    with tenant_scope(tenant_id):
-        rows = Activity.objects.for_tenant(tenant_id).exclude(status__in=ENDED).filter(pk__gt=after)
-        return list(rows.order_by("pk").values_list("pk", flat=True)[:SUSPENDED_AT_ONCE])
-
-
-def _stop_run(tenant_id: UUID, run_id: UUID) -> bool:
-    try:
-        pipelines.cancel_run(tenant_id, run_id, actor=ACTOR, reason=REASON)
-    except PipelineError:
-        return False
-    return True
-
-
-def _stop_activity(tenant_id: UUID, activity_id: UUID) -> bool:
-    try:
-        cancellation.cancel(tenant_id, activity_id, actor=ACTOR, reason=REASON)
-    except ActivityError:
-        return False  # It has ended meanwhile, or ends together with another activity.
-    return True
+        rows = model.objects.for_tenant(tenant_id).filter(unfinished, pk__gt=after).order_by("pk")
+        return list(rows.values_list("pk", flat=True)[:SUSPENDED_AT_ONCE])
 
 
 PORTION = 5_000
 ROUNDS = 5
-
-Report = Callable[[str], object]
 
 _DELETE = sql.SQL(
     "DELETE FROM {table} WHERE tenant_id = {tenant} AND ctid = ANY(ARRAY("
@@ -273,41 +250,29 @@ def delete_from_redis(tenant_id: UUID) -> int:
 def _delete_in(server: Any, key: bytes, needle: bytes) -> int:
     if needle in key:
         return int(server.delete(key))
-    delete = _BY_TYPE.get(server.type(key))
-    return 0 if delete is None else delete(server, key, needle)
+    match server.type(key):
+        case b"string":
+            return int(server.delete(key)) if needle in (server.get(key) or b"") else 0
+        case b"list":
+            found = {each for each in server.lrange(key, 0, -1) if needle in each}
+            return sum(int(server.lrem(key, 0, each)) for each in found)
+        case b"hash":
+            names = [
+                name
+                for name, value in server.hscan_iter(key, count=PAGE)
+                if needle in name or needle in value
+            ]
+            return _in_pages(names, server.hdel, key)
+        case b"set":
+            return _in_pages(
+                [each for each in server.sscan_iter(key, count=PAGE) if needle in each], server.srem, key
+            )
+        case b"zset":
+            return _in_pages(
+                [each for each, _ in server.zscan_iter(key, count=PAGE) if needle in each], server.zrem, key
+            )
+    return 0
 
 
-def _from_text(server: Any, key: bytes, needle: bytes) -> int:
-    return int(server.delete(key)) if needle in (server.get(key) or b"") else 0
-
-
-def _from_list(server: Any, key: bytes, needle: bytes) -> int:
-    return sum(int(server.lrem(key, 0, each)) for each in server.lrange(key, 0, -1) if needle in each)
-
-
-def _from_hash(server: Any, key: bytes, needle: bytes) -> int:
-    names = [name for name, value in server.hscan_iter(key, count=PAGE) if needle in name or needle in value]
-    return _in_pages(names, lambda page: server.hdel(key, *page))
-
-
-def _from_set(server: Any, key: bytes, needle: bytes) -> int:
-    members = [each for each in server.sscan_iter(key, count=PAGE) if needle in each]
-    return _in_pages(members, lambda page: server.srem(key, *page))
-
-
-def _from_sorted_set(server: Any, key: bytes, needle: bytes) -> int:
-    members = [each for each, _ in server.zscan_iter(key, count=PAGE) if needle in each]
-    return _in_pages(members, lambda page: server.zrem(key, *page))
-
-
-def _in_pages(members: list[bytes], delete: Callable[[list[bytes]], Any]) -> int:
-    return sum(int(delete(members[start : start + PAGE])) for start in range(0, len(members), PAGE))
-
-
-_BY_TYPE: dict[bytes, Callable[[Any, bytes, bytes], int]] = {
-    b"string": _from_text,
-    b"list": _from_list,
-    b"hash": _from_hash,
-    b"set": _from_set,
-    b"zset": _from_sorted_set,
-}
+def _in_pages(members: list[bytes], delete: Callable[..., Any], key: bytes) -> int:
+    return sum(int(delete(key, *members[start : start + PAGE])) for start in range(0, len(members), PAGE))

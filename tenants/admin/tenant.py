@@ -39,7 +39,7 @@ class TokenForm(forms.Form):
         label="Expires in days",
         required=False,
         min_value=1,
-        max_value=3650,
+        max_value=tokens.LONGEST_DAYS,
         widget=UnfoldAdminIntegerFieldWidget,
         help_text="Never, if empty.",
     )

@@ -31,12 +31,7 @@ from tenants.api.problems import FieldError, InvalidRequest, flatten_errors
 SEARCH = "search"
 FORMAT = "format"
 # A blank search finds everything, as one without words.
-CHECKED_ELSEWHERE = {
-    SEARCH,
-    LIMIT,
-    CURSOR,
-    pagination.PARAMETER,
-}
+CHECKED_ELSEWHERE = {SEARCH, LIMIT, CURSOR, pagination.PARAMETER}
 LARGEST = 2**63 - 1
 _OFFSET_AFTER_SPACE = re.compile(r"(T\d\d:\d\d\S*) (\d\d:?\d\d)$")
 SEARCH_LENGTH = 200  # characters; a search is an unindexed match, so its cost is bounded here
@@ -130,11 +125,7 @@ class StrictFilterBackend(DjangoFilterBackend):
 
 
 def parameter_errors(
-    request: Request,
-    view: Any,
-    filterset: Any = None,
-    *,
-    several: Iterable[str] = (),
+    request: Request, view: Any, filterset: Any = None, *, several: Iterable[str] = ()
 ) -> list[FieldError]:
     """Return every unknown, repeated or blank parameter. `filterset` is the class of the list's filters.
 

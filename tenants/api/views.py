@@ -131,10 +131,7 @@ class TenantView(GenericAPIView):
     def _handle_for_caller(self, handler: Handler) -> Any:
         if not self.in_one_transaction:
             return idempotency.over_several(
-                self.request,
-                self.principal,
-                answer=lambda: self._answer(handler),
-                keep=self._body_to_keep,
+                self.request, self.principal, answer=lambda: self._answer(handler), keep=self._body_to_keep
             )
         self.before_transaction()
         turns.give_way()
@@ -143,10 +140,7 @@ class TenantView(GenericAPIView):
     def _in_scope(self, handler: Handler) -> Any:
         with tenant_scope(self.tenant_id):
             response = idempotency.once(
-                self.request,
-                self.principal,
-                answer=lambda: self._answer(handler),
-                keep=self._body_to_keep,
+                self.request, self.principal, answer=lambda: self._answer(handler), keep=self._body_to_keep
             )
             if response.status_code >= 400:
                 # Roll back what the handler did before it answered with an error.

@@ -207,11 +207,7 @@ def test_passing_refusals_are_waited_out_ever_longer_until_something_comes(
     telling: Callable[..., Telling], pauses: list[float]
 ) -> None:
     server = telling(
-        answers(503),
-        answers(429, Retry_After="9"),
-        answers(503),
-        streams(b"data: 1\n\n"),
-        answers(503),
+        answers(503), answers(429, Retry_After="9"), answers(503), streams(b"data: 1\n\n"), answers(503)
     )
 
     with following(server, pauses) as client:

@@ -152,9 +152,7 @@ class Command(Demonstration):
         story.begin_run(agency, with_model_roles(content_brief()), text[:LONGEST_TEXT])
         with Live(display.live([agency]), console=console, refresh_per_second=8) as screen:
             story.follow_runs(
-                [agency],
-                lambda: screen.update(display.live([agency])),
-                patience_seconds=PATIENCE_SECONDS,
+                [agency], lambda: screen.update(display.live([agency])), patience_seconds=PATIENCE_SECONDS
             )
         work = [activity for activity in story.work_of(agency) if activity["output_ref"]]
         outputs = {each["id"]: agency.operator.get(f"/activities/{each['id']}/output/") for each in work}

@@ -13,8 +13,7 @@ from tenants.context import tenant_scope
 from tenants.management.base import ManagementCommand
 from tenants.models import Membership, Role, Tenant
 from tenants.plain_names import error_of_name
-
-LONGEST_DAYS = 3650  # ten years, because a date too far in the future would overflow
+from tenants.tokens import LONGEST_DAYS
 
 
 class Command(ManagementCommand):
@@ -31,9 +30,7 @@ class Command(ManagementCommand):
             help="a name to recognise the token (default: command line, with --user also the member)",
         )
         parser.add_argument(
-            "--user",
-            metavar="NAME",
-            help="the member that the token votes for; default: nobody",
+            "--user", metavar="NAME", help="the member that the token votes for; default: nobody"
         )
         parser.add_argument("--expires-in-days", type=_days, metavar="N", help="default: never")
         parser.add_argument(

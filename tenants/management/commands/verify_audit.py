@@ -29,9 +29,7 @@ class Command(ManagementCommand):
             "--checkpoint", type=Path, metavar="FILE", help="an earlier output of this command with --json"
         )
         parser.add_argument(
-            "--json",
-            action="store_true",
-            help="print the ends of the chains as JSON, for --checkpoint",
+            "--json", action="store_true", help="print the ends of the chains as JSON, for --checkpoint"
         )
 
     def handle(self, *args: Any, tenant: str | None, checkpoint: Path | None, **options: Any) -> None:
