@@ -24,11 +24,11 @@ role_validator = RegexValidator(
 class Adapter(models.TextChoices):
     """How to reach an agent. Each adapter is a file in `agents/adapters/`."""
 
-    HTTP = "http"
+    HTTP = "http", "HTTP"
     INLINE = "inline"
     ANTHROPIC = "anthropic"
-    OPENAI = "openai"
-    CLI = "cli"
+    OPENAI = "openai", "OpenAI"
+    CLI = "cli", "CLI"
     BATCH = "batch"
     A2A = "a2a", "A2A"
 

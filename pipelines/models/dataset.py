@@ -26,8 +26,8 @@ class FieldType(models.TextChoices):
 class RowSource(models.TextChoices):
     """Where the rows of a dataset are stored."""
 
-    DB = "db"  # in PostgreSQL, from the API or an upload
-    API = "api"  # at a URL that returns a list of objects
+    DB = "db", "Database"  # in PostgreSQL, from the API or an upload
+    API = "api", "API"  # at a URL that returns a list of objects
     FILE = "file"  # in the tenant's folder on the server
     CACHE = "cache"  # in Redis, until they expire
 
