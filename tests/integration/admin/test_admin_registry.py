@@ -198,7 +198,7 @@ def test_an_unused_agent_is_deleted_with_its_versions(scribe: Agent, root: Clien
 def test_the_list_shows_version_and_health(scribe: Agent, root: Client) -> None:
     deploy("2.0.0", "production")
 
-    assert "scribe Scribe Http 2.0.0 unknown" in visible_text(root.get(f"{list_url(Agent)}?q=scribe"))
+    assert "scribe Scribe HTTP 2.0.0 unknown" in visible_text(root.get(f"{list_url(Agent)}?q=scribe"))
 
 
 @pytest.mark.parametrize(
