@@ -169,7 +169,7 @@ def _nothing() -> None:
 
 
 _django_db_marker = _django_setup_unittest = _django_isolate_apps = _live_server_helper = _nothing
-_template_string_if_invalid_marker = _django_clear_site_cache = _nothing
+_template_string_if_invalid_marker = _fail_for_invalid_template_variable = _django_clear_site_cache = _nothing
 
 
 @pytest.fixture(autouse=True)
