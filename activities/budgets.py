@@ -7,12 +7,13 @@ run releases its reservations. For tenants without a budget only the ledger's ro
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 from django.conf import settings
@@ -31,7 +32,7 @@ from agents import prices
 from agents.configuration import RoleSettings
 from agents.contracts import Usage
 from agents.response_parser import MAX_COST_USD, MAX_MODEL, MAX_TOKENS
-from tenants import clock, money
+from tenants import clock, money, outages
 from tenants.caches import TtlCache
 from tenants.context import APP, system_scope, tenant_scope
 from tenants.models import Budget, BudgetWait, Reservation
@@ -192,8 +193,6 @@ def _alert_people(tenant_id: UUID, budget: Standing | Budget) -> None:
 # A background task finds budgets that have room again (the cap was raised, the period is over, reservations were released) and releases
 # as many activities as fit: the most urgent first, then the oldest.
 
-T = TypeVar("T")
-
 CAUSE = "budget"
 #: `due_at` of a wake that waits for a budget.
 NEVER = datetime(9999, 1, 1, tzinfo=UTC)
@@ -274,10 +273,21 @@ def release_where_room() -> int:
     with system_scope():
         recounts = list(money.to_recount().values_list("tenant_id", "pk")[:AT_ONCE])
     for tenant_id, budget_id in recounts:
-        _try(money.recount, tenant_id, budget_id)
+        with _one_of_many(budget_id):
+            money.recount(tenant_id, budget_id)
     with system_scope():
         awaited = list(money.list_awaited_budgets().values_list("tenant_id", "pk")[:AT_ONCE])
-    return sum(_try(release, tenant_id, budget_id) or 0 for tenant_id, budget_id in awaited)
+    released = 0
+    for tenant_id, budget_id in awaited:
+        with _one_of_many(budget_id):
+            released += release(tenant_id, budget_id)
+    return released
+
+
+def _one_of_many(budget_id: UUID) -> AbstractContextManager[None]:
+    return outages.one_of_many(
+        logger, "Budget could not be processed", action="budget_failed", budget=str(budget_id)
+    )
 
 
 def release_stale_reservations() -> int:
@@ -356,14 +366,3 @@ def _release_activities(tenant_id: UUID, activity_ids: list[UUID]) -> int:
         BudgetWait.objects.for_tenant(tenant_id).filter(activity_id__in=activity_ids).delete()
     logger.info("Work released by a budget", extra={"action": "budget_released", "count": count})
     return len(activity_ids)
-
-
-def _try(action: Callable[[UUID, UUID], T], tenant_id: UUID, budget_id: UUID) -> T | None:
-    """Log an error instead of raising it, so that one broken budget does not stop the others."""
-    try:
-        return action(tenant_id, budget_id)
-    except Exception:
-        logger.exception(
-            "Budget could not be processed", extra={"action": "budget_failed", "budget": str(budget_id)}
-        )
-        return None

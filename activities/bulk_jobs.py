@@ -142,25 +142,14 @@ def work(within: float = TURN_SECONDS) -> int:
     while time.monotonic() < until:
         with system_scope():
             jobs = list(jobs_waiting().order_by("created_at").values_list("tenant_id", "pk"))
-        counts = [_try_portion(tenant_id, job_id) for tenant_id, job_id in jobs]
-        count += sum(counts)
-        if not any(counts):
+        before = count
+        for tenant_id, job_id in jobs:
+            # A portion that fails was rolled back, and the next turn repeats it.
+            with outages.one_of_many(logger, "A bulk job broke", action="bulk_job_broke", job=str(job_id)):
+                count += process_portion(tenant_id, job_id)
+        if count == before:
             break
     return count
-
-
-def _try_portion(tenant_id: UUID, job_id: UUID) -> int:
-    try:
-        return process_portion(tenant_id, job_id)
-    except Exception as error:
-        if outages.may_pass(error):
-            # A deadlock or an outage: the portion was rolled back, and will be retried.
-            facts = {"action": "bulk_portion_failed", "job": str(job_id), "reason": type(error).__name__}
-            logger.warning("A portion of a bulk job failed", extra=facts)
-            return 0
-        # Do not raise, because a broken job must not block the jobs after it. The next turn retries it.
-        logger.exception("A bulk job broke", extra={"action": "bulk_job_broke", "job": str(job_id)})
-        return 0
 
 
 def process_portion(tenant_id: UUID, job_id: UUID) -> int:

@@ -353,10 +353,6 @@ _REASONS = {
 }
 
 
-class _NotOurTurn(Exception):
-    """Another process is handling a letter."""
-
-
 class _UnhandledLetter(NamedTuple):
     pk: UUID
     tenant_id: UUID
@@ -371,10 +367,14 @@ def handle_waiting(*, within: float = TURN_SECONDS) -> int:
     """
     handled, until = 0, time.monotonic() + within
     for letter in _unhandled_letters():
-        try:
-            handled += _try_handle(letter)
-        except _NotOurTurn:
-            break
+        with outages.one_of_many(
+            logger, "A dead letter cannot be handled", action="dead_letter_stuck", dead_letter=str(letter.pk)
+        ):
+            with tenant_scope(letter.tenant_id):
+                if not _take_turn():
+                    break
+                is_handled = _handle(letter)
+            handled += is_handled
         if time.monotonic() > until:
             break
     return handled
@@ -405,57 +405,30 @@ def _unhandled_letters() -> Iterator[_UnhandledLetter]:
         last = page[-1].pk
 
 
-def _try_handle(letter: _UnhandledLetter) -> bool:
-    try:
-        with tenant_scope(letter.tenant_id):
-            _take_turn()
-            return _handle_item(letter) if letter.activity_id is None else _handle(letter, letter.activity_id)
-    except _NotOurTurn:
-        raise
-    except Exception as error:
-        if outages.may_pass(error):
-            raise
-        # Do not raise: a bug that concerns one letter must not block the others.
-        logger.exception(
-            "A dead letter cannot be handled",
-            extra={"action": "dead_letter_stuck", "dead_letter": str(letter.pk)},
-        )
-        return False
-
-
-def _take_turn() -> None:
-    """Take the lock until the end of the transaction, or raise `_NotOurTurn`."""
+def _take_turn() -> bool:
+    """Take the lock until the end of the transaction. Returns False if another process has it."""
     with connections[APP].cursor() as cursor:
         cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [TURN_LOCK])
-        if not cursor.fetchone()[0]:
-            raise _NotOurTurn
+        return bool(cursor.fetchone()[0])
 
 
-def _handle(waiting: _UnhandledLetter, activity_id: UUID) -> bool:
-    activity = activity_tree.lock_with_parent(waiting.tenant_id, activity_id)
-    letters = DeadLetter.objects.for_tenant(waiting.tenant_id).filter(pk=waiting.pk, handled_at=None)
+def _handle(waiting: _UnhandledLetter) -> bool:
+    """Handle one letter. That of a mailbox item only raises an alert: nobody in the inbox can do the work of an external consumer."""
+    tenant_id, activity_id = waiting.tenant_id, waiting.activity_id
+    activity = activity_tree.lock_with_parent(tenant_id, activity_id) if activity_id else None
+    letters = DeadLetter.objects.for_tenant(tenant_id).filter(pk=waiting.pk, handled_at=None)
     letter = letters.select_for_update().first()
-    if activity is None or letter is None:
+    if letter is None or (activity_id and activity is None):
         return False  # It was handled or deleted meanwhile.
     if letter.state == DeadLetterState.OPEN:
-        if activity.status == Status.FAILED:
-            transitions.apply(activity_id, "escalate", actor="engine", detail={"dead_letter": str(letter.pk)})
-        letter.escalation_id = _escalate(activity, letter)
-        letter.planning_id = _wake_planners(activity, letter)
+        if activity is not None:
+            detail = {"dead_letter": str(letter.pk)}
+            if activity.status == Status.FAILED:
+                transitions.apply(activity.pk, "escalate", actor="engine", detail=detail)
+            letter.escalation_id = _escalate(activity, letter)
+            letter.planning_id = _wake_planners(activity, letter)
         _alert(activity, letter)
     letters.update(handled_at=Now(), escalation_id=letter.escalation_id, planning_id=letter.planning_id)
-    return True
-
-
-def _handle_item(waiting: _UnhandledLetter) -> bool:
-    """Raise an alert but no escalation, because nobody in the inbox can do the work of an external consumer."""
-    letters = DeadLetter.objects.for_tenant(waiting.tenant_id).filter(pk=waiting.pk, handled_at=None)
-    letter = letters.select_for_update().first()
-    if letter is None:
-        return False
-    if letter.state == DeadLetterState.OPEN:
-        _alert(None, letter)
-    letters.update(handled_at=Now())
     return True
 
 

@@ -590,11 +590,9 @@ def advance_due() -> int:
     with system_scope():
         batches_due = list(list_due().order_by("due_at").values_list("tenant_id", "id")[:PAGE])
     for tenant_id, batch_id in batches_due:
-        try:
+        # A step that fails is repeated when the lease expires.
+        with outages.one_of_many(logger, "Batch step failed", action="batch_failed", batch=str(batch_id)):
             advance(tenant_id, batch_id)
-        except Exception:
-            # The step is repeated when the lease expires.
-            logger.exception("Batch step failed", extra={"action": "batch_failed", "batch": str(batch_id)})
     return len(batches_due)
 
 

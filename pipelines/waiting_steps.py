@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -53,16 +54,13 @@ def admit_steps(*, within: float = TURN_SECONDS) -> int:
     for tenant_id, run_id, roles in _runs():
         if {(tenant_id, role) for role in roles} <= full:
             continue
-        try:
+        with outages.one_of_many(
+            logger, "A step that waits for room could not be started", action="step_not_admitted",
+            tenant=str(tenant_id), run=str(run_id),
+        ):  # fmt: skip
             roles_without_room = admit(tenant_id, run_id)
-        except Exception as error:
-            if outages.may_pass(error):
-                raise
-            facts = {"action": "step_not_admitted", "tenant": str(tenant_id), "run": str(run_id)}
-            logger.exception("A step that waits for room could not be started", extra=facts)
-            continue
-        full |= {(tenant_id, role) for role in roles_without_room}
-        started += len(roles) - len(roles_without_room)
+            full |= {(tenant_id, role) for role in roles_without_room}
+            started += len(roles) - len(roles_without_room)
         if time.monotonic() > until:
             break
     return started
@@ -126,18 +124,14 @@ def fail_overdue(*, now: datetime | None = None) -> int:
     with system_scope():
         due = StepRun.objects.filter(waits_until__lte=now).order_by("waits_until")
         rows = list(due.values_list("tenant_id", "run_id", "step")[:AT_ONCE])
-    return sum(_fail_safely(*row, now) for row in rows)
-
-
-def _fail_safely(tenant_id: UUID, run_id: UUID, step: str, now: datetime) -> bool:
-    try:
-        return fail_if_overdue(tenant_id, run_id, step, now=now)
-    except Exception:
-        logger.exception(
-            "An overdue step could not be failed",
-            extra={"action": "step_overdue", "tenant": str(tenant_id), "run": str(run_id), "step": step},
-        )
-        return False
+    failed = 0
+    for tenant_id, run_id, step in rows:
+        with outages.one_of_many(
+            logger, "An overdue step could not be failed", action="step_overdue",
+            tenant=str(tenant_id), run=str(run_id), step=step,
+        ):  # fmt: skip
+            failed += fail_if_overdue(tenant_id, run_id, step, now=now)
+    return failed
 
 
 def fail_if_overdue(tenant_id: UUID, run_id: UUID, step: str, *, now: datetime) -> bool:
@@ -222,21 +216,21 @@ def decide_waiting() -> int:
     """Decide all waiting steps, and return for how many runs. A failure is retried at the next hint and does not stop the others."""
     with system_scope():
         runs = list(runs_undecided().values_list("tenant_id", "run_id").distinct()[:AT_ONCE])
-    return sum(_decide_safely(tenant_id, run_id) for tenant_id, run_id in runs)
-
-
-def _decide_safely(tenant_id: UUID, run_id: UUID) -> bool:
-    try:
-        decide_run(tenant_id, run_id)
-    except OutputUnavailable:
-        return False  # MongoDB is unavailable: the mark remains.
-    except Exception:
-        logger.exception(
-            "A step could not be decided",
-            extra={"action": "step_undecided", "tenant": str(tenant_id), "run": str(run_id)},
-        )
-        return False
-    return True
+    decided = 0
+    for tenant_id, run_id in runs:
+        with (
+            outages.one_of_many(
+                logger,
+                "A step could not be decided",
+                action="step_undecided",
+                tenant=str(tenant_id),
+                run=str(run_id),
+            ),
+            suppress(OutputUnavailable),  # MongoDB is unavailable: the mark remains
+        ):
+            decide_run(tenant_id, run_id)
+            decided += 1
+    return decided
 
 
 def decide_run(tenant_id: UUID, run_id: UUID) -> None:

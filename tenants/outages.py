@@ -9,7 +9,10 @@ has happened already: results carry the fencing number of their run.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import redis
@@ -77,6 +80,23 @@ def asks_for_repetition(error: BaseException) -> bool:
 def may_pass(error: BaseException) -> bool:
     """Whether the same may succeed later: a server is unavailable or overloaded, or transactions conflicted."""
     return is_away(error) or (_sqlstate(error) or "") in CONTENTION + _OVERLOADED
+
+
+@contextmanager
+def one_of_many(logger: logging.Logger, message: str, **facts: Any) -> Iterator[None]:
+    """Log an error of the block, which processes one of many rows, instead of raising it, so that it does not stop the other rows.
+
+    A conflict with another transaction is not even logged: the row is processed in a later turn. An outage is raised, because it concerns
+    all rows.
+    """
+    try:
+        yield
+    except Exception as error:
+        if is_contention(error):
+            return
+        if may_pass(error):
+            raise
+        logger.exception(message, extra=facts)
 
 
 def _sqlstate(error: BaseException) -> str | None:

@@ -49,12 +49,17 @@ def pass_due(now: datetime | None = None) -> int:
     A deadline that fails delays only the later ones of the same question. Raises the database's error if PostgreSQL is unreachable.
     """
     now = now or clock.now()
-    passed, stuck, until = 0, set(), time.monotonic() + TURN_SECONDS
+    passed, until = 0, time.monotonic() + TURN_SECONDS
+    stuck: set[UUID] = set()
     for due in _list_due(now):
         if due.activity_id not in stuck:
-            done = _try_pass(due, now)
-            passed += done
-            stuck |= set() if done else {due.activity_id}
+            stuck.add(due.activity_id)
+            with outages.one_of_many(
+                logger, "A deadline cannot be processed", action="deadline_stuck", deadline=str(due.pk)
+            ):
+                _pass(due, now)
+                passed += 1
+                stuck.discard(due.activity_id)
         if time.monotonic() > until:
             break
     return passed
@@ -75,22 +80,6 @@ def _list_due(now: datetime) -> Iterator[_DueDeadline]:
         if len(page) < PAGE:
             return
         last = page[-1]
-
-
-def _try_pass(due: _DueDeadline, now: datetime) -> bool:
-    try:
-        _pass(due, now)
-    except Exception as error:
-        if outages.is_contention(error):
-            return False  # Somebody is deciding right now; the next turn sees the result.
-        if outages.may_pass(error):
-            raise
-        # Do not raise: a bug that concerns one question must not block the others.
-        logger.exception(
-            "A deadline cannot be processed", extra={"action": "deadline_stuck", "deadline": str(due.pk)}
-        )
-        return False
-    return True
 
 
 def _pass(due: _DueDeadline, now: datetime) -> None:

@@ -280,18 +280,10 @@ def withdraw_obsolete_approvals() -> int:
     """Withdraw open approvals about activities that have all ended since they were asked. Returns how many."""
     withdrawn = 0
     for row in _obsolete_approvals():
-        try:
+        with outages.one_of_many(
+            logger, "Approval could not be withdrawn", action="recovery_failed", activity=str(row.id)
+        ):
             withdrawn += approvals.withdraw_obsolete(row.tenant_id, row.id)
-        except Exception as error:
-            if outages.is_contention(error):
-                continue  # Somebody is deciding right now.
-            if outages.may_pass(error):
-                raise
-            # One approval that cannot be withdrawn must not stop the others.
-            logger.exception(
-                "Approval could not be withdrawn",
-                extra={"action": "recovery_failed", "activity": str(row.id)},
-            )
     return withdrawn
 
 
@@ -315,14 +307,12 @@ def _token(run: Any) -> RunToken:
 def _each(runs: Sequence[Any], action: Callable[[Any], object]) -> int:
     recovered = 0
     for run in runs:
-        try:
+        with (
+            outages.one_of_many(
+                logger, "Run could not be recovered", action="recovery_failed", run=str(run.id)
+            ),
+            suppress(RunSuperseded),  # the run has ended, or another process recovered it first
+        ):
             action(run)
             recovered += 1
-        except RunSuperseded:
-            continue  # The run has ended, or another process recovered it first.
-        except Exception:
-            # One run that cannot be recovered must not stop the others.
-            logger.exception(
-                "Run could not be recovered", extra={"action": "recovery_failed", "run": str(run.id)}
-            )
     return recovered

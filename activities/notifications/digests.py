@@ -30,7 +30,7 @@ from activities.notifications.backends import site
 from activities.selectors import OPEN_FOR_PEOPLE
 from activities.states import Status
 from agents.redaction import excerpt
-from tenants import clock, money
+from tenants import clock, money, outages
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Budget, Tenant
 
@@ -58,17 +58,14 @@ def send_due(*, now: datetime | None = None) -> int:
     with system_scope():
         rows = digests_due(moment).order_by("digest_due_at", "pk").values_list("tenant_id", "pk")
         channels = list(rows[:AT_ONCE])
-    return sum(_compose_if_due(tenant_id, channel_id, moment) for tenant_id, channel_id in channels)
-
-
-def _compose_if_due(tenant_id: UUID, channel_id: UUID, now: datetime) -> bool:
-    try:
-        with tenant_scope(tenant_id):
-            return _compose(tenant_id, channel_id, now)
-    except Exception:
-        # One failing digest must not stop the others. It is still due at the next call.
-        logger.exception("Digest failed", extra={"action": "digest_broke", "channel": str(channel_id)})
-        return False
+    sent = 0
+    for tenant_id, channel_id in channels:
+        # A digest that fails is still due at the next call.
+        with outages.one_of_many(logger, "Digest failed", action="digest_broke", channel=str(channel_id)):
+            with tenant_scope(tenant_id):
+                is_sent = _compose(tenant_id, channel_id, moment)
+            sent += is_sent
+    return sent
 
 
 def _compose(tenant_id: UUID, channel_id: UUID, now: datetime) -> bool:

@@ -14,7 +14,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
 
-from django.db import DatabaseError, transaction
+from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now, TruncDate
 from django_celery_beat.models import CrontabSchedule, PeriodicTask
@@ -23,7 +23,7 @@ from agents.routing import DELIVERABLE_PERIODS
 from pipelines.deliverables import start_new_periods
 from pipelines.models import Deliverable
 from pipelines.models.deliverable import DeliverableState
-from tenants import clock
+from tenants import clock, outages
 from tenants.context import SYSTEM, system_scope
 from tenants.models import Tenant
 from tenants.sql import Statement
@@ -62,13 +62,11 @@ def run_missed() -> int:
     with system_scope():
         tenants = list(list_missed().values_list("tenant_id", flat=True).distinct())
     for tenant_id in tenants:
-        try:
+        # A tenant whose periods could not be started remains due.
+        with outages.one_of_many(
+            logger, "Periods not started", action="periods_not_started", tenant=str(tenant_id)
+        ):
             started += run(tenant_id)
-        except DatabaseError:
-            # Continue with the other tenants; this one remains due.
-            logger.exception(
-                "Periods not started", extra={"action": "periods_not_started", "tenant": str(tenant_id)}
-            )
     return started
 
 

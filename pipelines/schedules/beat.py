@@ -22,6 +22,7 @@ from agents.routing import SCHEDULES
 from pipelines import timing
 from pipelines.models import Schedule
 from pipelines.timing import cron
+from tenants import outages
 from tenants.context import SYSTEM, system_scope
 from tenants.models import Tenant
 
@@ -82,7 +83,15 @@ def repair() -> None:
                 slugs.get(schedule.tenant_id, ""),
             )
             if task_of_schedule is None or not _is_correct(task_of_schedule, schedule, slug):
-                _sync_safely(schedule, slug)
+                # A schedule that fails fires without its task as well.
+                with (
+                    outages.one_of_many(
+                        logger, "Periodic task of a schedule could not be updated", action="beat_row_not_kept",
+                        schedule=str(schedule.pk),
+                    ),
+                    transaction.atomic(using=SYSTEM),
+                ):  # fmt: skip
+                    sync(schedule, slug)
         for task in present.values():
             if not _belongs_to_a_schedule(task):
                 task.delete()
@@ -123,18 +132,6 @@ def _interval(seconds: int) -> IntervalSchedule:
     return IntervalSchedule.objects.filter(**fields).order_by(
         "pk"
     ).first() or IntervalSchedule.objects.create(**fields)
-
-
-def _sync_safely(schedule: Schedule, slug: str) -> None:
-    try:
-        with transaction.atomic(using=SYSTEM):
-            sync(schedule, slug)
-    except Exception:
-        # Continue with the others. This schedule fires without its task as well.
-        logger.exception(
-            "Periodic task of a schedule could not be updated",
-            extra={"action": "beat_row_not_kept", "schedule": str(schedule.pk)},
-        )
 
 
 def _belongs_to_a_schedule(task: PeriodicTask) -> bool:

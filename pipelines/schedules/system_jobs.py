@@ -24,7 +24,7 @@ from pipelines.jobs import OPEN
 from pipelines.models import Schedule, ScheduleExecution, ScheduleJob
 from pipelines.models.schedule import ExecutionStatus, JobState, Overlap
 from pipelines.schedules import beat, executions, firing, lifecycle
-from tenants import clock
+from tenants import clock, outages
 from tenants.context import system_scope, tenant_scope
 from tenants.current_tenant import current_tenant
 
@@ -141,13 +141,13 @@ def _each(keys: Iterable[tuple[UUID, UUID]], work: Callable[[UUID, UUID], object
     ends, done = time.monotonic() + TURN_SECONDS, 0
     for tenant_id, execution_id in keys:
         done += 1
-        try:
+        with outages.one_of_many(
+            logger,
+            "Execution could not be advanced",
+            action="execution_not_tended",
+            execution=str(execution_id),
+        ):
             work(tenant_id, execution_id)
-        except Exception:
-            logger.exception(
-                "Execution could not be advanced",
-                extra={"action": "execution_not_tended", "execution": str(execution_id)},
-            )
         if time.monotonic() > ends:
             break
     return done

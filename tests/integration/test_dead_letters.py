@@ -10,9 +10,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from django.db import DatabaseError, connections
+from django.db import DatabaseError, OperationalError, connections
+from psycopg.errors import LockNotAvailable
 
-from activities import cancellation, dead_letter_records, dead_letters, reassignment
+from activities import activity_tree, cancellation, dead_letter_records, dead_letters, reassignment
 from activities.alerts import raise_alert
 from activities.execution import results
 from activities.human_tasks import human_work
@@ -163,6 +164,23 @@ def test_a_turn_ends_after_its_time(engine: Engine, acme: Tenant) -> None:
     submit_failing(engine, acme, count=3)
 
     assert [dead_letters.handle_waiting(within=-1) for _ in range(4)] == [1, 1, 1, 0]
+
+
+def test_a_letter_whose_activity_is_locked_does_not_keep_the_others_waiting(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked, free = submit_failing(engine, acme, count=2)
+    lock = activity_tree.lock_with_parent
+
+    def lock_in_time(tenant_id: UUID, activity_id: UUID) -> Any:
+        if activity_id == locked:
+            raise OperationalError("lock timeout") from LockNotAvailable("lock timeout")
+        return lock(tenant_id, activity_id)
+
+    monkeypatch.setattr(dead_letters.activity_tree, "lock_with_parent", lock_in_time)
+
+    assert dead_letters.handle_waiting() == 1
+    assert [len(escalations_of(acme, each)) for each in (locked, free)] == [0, 1]
 
 
 def test_a_frozen_process_blocks_the_others_only_for_a_short_time(

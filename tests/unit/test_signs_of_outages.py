@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import django.db
 import psycopg
 import pymongo.errors
@@ -86,6 +88,36 @@ def test_conflicts_of_transactions_are_not_outages_and_may_be_retried(kind: type
 def test_only_quick_errors_are_repeated_at_once() -> None:
     assert outages.asks_for_repetition(_through_django(errors.DeadlockDetected))
     assert not outages.asks_for_repetition(_through_django(errors.LockNotAvailable))
+
+
+def test_an_error_of_one_row_is_logged_and_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    rows = []
+    for row in (1, 2, 3):
+        with outages.one_of_many(logging.getLogger("test"), "A row failed", action="row_failed", row=row):
+            rows.append(1 / (row - 2))
+
+    assert rows == [-1, 1]
+    assert [(record.message, record.action, record.row) for record in caplog.records] == [  # type: ignore[attr-defined]
+        ("A row failed", "row_failed", 2)
+    ]
+
+
+def test_a_row_that_another_transaction_locks_is_left_for_a_later_turn(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with outages.one_of_many(logging.getLogger("test"), "A row failed", action="row_failed"):
+        raise _through_django(errors.LockNotAvailable)
+
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("kind", [errors.AdminShutdown, errors.QueryCanceled])
+def test_an_outage_concerns_all_rows(kind: type[psycopg.Error]) -> None:
+    with (
+        pytest.raises(django.db.OperationalError),
+        outages.one_of_many(logging.getLogger("test"), "A row failed", action="row_failed"),
+    ):
+        raise _through_django(kind)
 
 
 @pytest.mark.parametrize(
