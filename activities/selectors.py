@@ -19,7 +19,6 @@ from django.db.models import (
     CharField,
     Count,
     DecimalField,
-    Exists,
     F,
     Func,
     IntegerField,
@@ -54,13 +53,12 @@ from activities.models import (
 )
 from activities.models.activity import in_status
 from activities.models.run import own_wake_of
+from activities.pauses import read_pauses
 from activities.states import BANDS, RUNNING, LinkKind, RunStatus, Status, WakeState
-from agents.governor import providers
 from agents.models import Agent, AgentConfig
-from tenants import clock, pausing
+from tenants import clock
 from tenants import redis as connections
 from tenants.context import APP
-from tenants.models import Pause, PauseKind, Tenant
 
 PATIENCE_SECONDS = 0.25  # for optional figures from Redis
 BAND_NAMES = tuple(sorted(BANDS, key=BANDS.__getitem__))
@@ -307,10 +305,11 @@ class Queue:
 
 
 def queues(tenant_id: UUID, roles: Iterable[str]) -> list[Queue]:
-    """Return the queues of these roles, in eight statements for any number of roles. `with_grants` adds `granted`."""
+    """Return the queues of these roles, in seven statements for any number of roles. `with_grants` adds `granted`."""
     by_role = {queue.role: queue for queue in count_queues(tenant_id, roles)}
-    for role in _paused_roles(tenant_id, by_role):
-        by_role[role].paused = True
+    paused = read_pauses(tenant_id, by_role)
+    for role, queue in by_role.items():
+        queue.paused = paused.are_on(role)
     _add_backlogs(tenant_id, by_role)
     return list(by_role.values())
 
@@ -394,29 +393,6 @@ def runs_of_workers(tenant_id: UUID, workers: Iterable[WorkerProcess]) -> dict[U
 def live_workers() -> QuerySet[WorkerProcess]:
     """Return worker processes whose lease has not ended. Processes without roles are excluded, because they run no agents."""
     return WorkerProcess.objects.filter(ended_at=None).exclude(roles=[])
-
-
-def _paused_roles(tenant_id: UUID, roles: Collection[str]) -> set[str]:
-    paused_providers = Pause.objects.filter(tenant_id=OuterRef("pk"), kind=PauseKind.PROVIDER)
-    tenant = Tenant.objects.annotate(pauses_providers=Exists(paused_providers)).get(pk=tenant_id)
-    if tenant.paused or not tenant.is_active:
-        return set(roles)
-    off = Agent.objects.filter(Q(paused=True) | Q(enabled=False), role__in=roles).values_list(
-        "role", flat=True
-    )
-    own = AgentConfig.objects.for_tenant(tenant_id).filter(
-        Q(paused=True) | Q(enabled=False), agent_id__in=roles
-    )
-    of_providers = _roles_of_paused_providers(tenant_id, roles) if tenant.pauses_providers else ()
-    return {*off, *own.values_list(F("agent_id"), flat=True), *of_providers}
-
-
-def _roles_of_paused_providers(tenant_id: UUID, roles: Collection[str]) -> set[str]:
-    paused = {subject for _, subject in pausing.parts_of(tenant_id, PauseKind.PROVIDER)}
-    own = AgentConfig.objects.for_tenant(tenant_id).filter(agent_id__in=roles)
-    adapters = dict(Agent.objects.filter(role__in=roles).values_list("role", "adapter"))
-    adapters |= {role: adapter for role, adapter in own.values_list("agent_id", "adapter") if adapter}
-    return {role for role, adapter in adapters.items() if providers.name_of(adapter) in paused}
 
 
 def with_grants(tenant_id: UUID, queues: list[Queue]) -> list[Queue]:

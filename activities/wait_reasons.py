@@ -10,29 +10,27 @@ the explanation is less exact, but never wrong.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
 
 import redis
-from django.db.models import Exists, OuterRef, Subquery
 
 from activities import backlog, cancellation, provider_batches
 from activities.exceptions import NotFound, plain
 from activities.leases import ALL
 from activities.models import Activity, ActivityEvent, ActivityRun, BatchItem, Wake, WorkerProcess
+from activities.pauses import Pause, Pauses, read_pauses
 from activities.rescheduling import HELD_BY_PROVIDERS
 from activities.states import SETTLED, STATUSES, WAITING, LinkKind, RunStatus, Status, WakeState
 from agents.governor import providers
-from agents.models import Agent, AgentConfig
-from tenants import clock, money, pausing
+from tenants import clock, money
 from tenants.caches import TtlCache
 from tenants.context import tenant_scope
-from tenants.models import BudgetWait, Pause, PauseKind, Tenant
+from tenants.models import BudgetWait
 from tenants.sql import Statement
 
 from . import activity_tree, admission, budgets, selectors
@@ -90,7 +88,7 @@ def why(tenant_id: UUID, activity_id: UUID) -> Waiting:
         reason = _explain_from_database(
             activity,
             delays,
-            _pauses(tenant_id, _roles_of([activity])),
+            read_pauses(tenant_id, _roles_of([activity])),
             awaited,
             last_runs,
             waits,
@@ -167,7 +165,7 @@ def _may_start(activity: Activity) -> bool:
 def _explain_from_database(
     activity: Activity,
     delays: Mapping[UUID, Wake],
-    paused: _Pauses,
+    paused: Pauses,
     awaited: Mapping[UUID, Sequence[Activity]],
     last_runs: Mapping[UUID, _LastRun],
     waits: Mapping[UUID, BudgetWait],
@@ -233,7 +231,7 @@ def _explain_cancellation(activity: Activity, actor: str = "") -> str:
     return f"It was cancelled{by}{f': {activity.cancel_reason}' if activity.cancel_reason else '.'}"
 
 
-def _add_pause(reason: Waiting, pause: _Pause | None) -> Waiting:
+def _add_pause(reason: Waiting, pause: Pause | None) -> Waiting:
     """Add a pause, which also holds the work and has no known end."""
     if pause is None:
         return reason
@@ -380,103 +378,17 @@ def _first_delays(activities: Iterable[Activity]) -> dict[UUID, Wake]:
     }
 
 
-_TENANT = "The tenant"
+_recent: TtlCache[Pauses] = TtlCache(seconds=1.0, entries=10_000)
 
 
-class _Pause(NamedTuple):
-    """What starts nothing new. `how`: "resume" helps only what is paused."""
-
-    who: str
-    how: str = "paused"
-
-
-@dataclass(frozen=True, slots=True)
-class _Pauses:
-    """The pauses of a tenant. Disabled roles count as paused."""
-
-    of_roles: Mapping[str, Sequence[_Pause]] = field(default_factory=dict)
-    firm: Mapping[str, _Pause] = field(default_factory=dict)  # by role: pauses that "run now" does not bypass
-    named: Mapping[tuple[str, str], str] = field(default_factory=dict)  # by kind and subject
-
-    def of(self, activity: Activity) -> _Pause | None:
-        role = activity.agent_role or ""
-        if (firm := self.firm.get(role)) is not None:
-            return firm
-        if activity.run_now_at is not None:
-            return None
-        origins = (
-            (PauseKind.PIPELINE, activity.pipeline_id),
-            (PauseKind.SCHEDULE, activity.schedule_id),
-        )
-        named = (self.named.get((kind, str(subject))) for kind, subject in origins if subject is not None)
-        return next(chain(self.of_roles.get(role, ()), (_Pause(who) for who in named if who)), None)
-
-
-_recent: TtlCache[_Pauses] = TtlCache(seconds=1.0, entries=10_000)
-
-
-def _recent_pauses(tenant_id: UUID, activities: Sequence[Activity]) -> _Pauses:
+def _recent_pauses(tenant_id: UUID, activities: Sequence[Activity]) -> Pauses:
     key = f"{tenant_id}:{','.join(sorted({activity.agent_role or '' for activity in activities}))}"
     cached = _recent.recall(key)
-    return cached if cached is not None else _recent.keep(key, _pauses(tenant_id, _roles_of(activities)))
-
-
-def find_pauses(
-    tenant_id: UUID, roles: Collection[str], *, pipeline_id: UUID | None = None
-) -> list[tuple[str, str]]:
-    """Return what would keep new work of these roles, or of the pipeline, from starting, as in `("The role seo", "paused")`.
-
-    Without a pause of the whole tenant. In the caller's `tenant_scope`.
-    """
-    paused = _pauses(tenant_id, roles)
-    named = pausing.parts_of(tenant_id, PauseKind.PIPELINE).get((PauseKind.PIPELINE, str(pipeline_id)))
-    found = [*paused.firm.values(), *chain.from_iterable(paused.of_roles.values())]
-    found += [_Pause(_name_of(named))] if named else []
-    return [(each.who, each.how) for each in dict.fromkeys(found) if each.who != _TENANT]
+    return cached if cached is not None else _recent.keep(key, read_pauses(tenant_id, _roles_of(activities)))
 
 
 def _roles_of(activities: Iterable[Activity]) -> set[str]:
     return {activity.agent_role or "" for activity in activities if _may_start(activity)}
-
-
-def _name_of(pause: Pause) -> str:
-    return f"The {pause.kind} {pause.name}"
-
-
-def _pauses(tenant_id: UUID, roles: Collection[str]) -> _Pauses:
-    if not roles:
-        return _Pauses()
-    tenant = Tenant.objects.filter(pk=tenant_id)
-    own = AgentConfig.objects.for_tenant(tenant_id).filter(agent_id=OuterRef("role"))
-    rows = Agent.objects.filter(role__in=roles).annotate(
-        tenant_off=Exists(tenant.filter(is_active=False)),
-        tenant_paused=Exists(tenant.filter(paused=True)),
-        own_off=Exists(own.filter(enabled=False)),
-        own_paused=Exists(own.filter(paused=True)),
-        own_adapter=Subquery(own.values("adapter")[:1]),
-    )
-    named = {key: _name_of(pause) for key, pause in pausing.parts_of(tenant_id).items()}
-    of_roles: dict[str, Sequence[_Pause]] = {}
-    firm: dict[str, _Pause] = {}
-    for agent in rows.only("role", "paused", "enabled", "adapter"):
-        if agent.tenant_off:
-            firm[agent.role] = _Pause(_TENANT, "inactive")
-        elif agent.paused or not agent.enabled:
-            how = "paused" if agent.enabled else "disabled"
-            firm[agent.role] = _Pause(f"The role {agent.role} for all tenants", how)
-        elif agent.own_off:
-            firm[agent.role] = _Pause(f"The role {agent.role}", "disabled")
-        provider = providers.name_of(agent.own_adapter or agent.adapter) or ""
-        of_roles[agent.role] = [
-            _Pause(who)
-            for who, is_paused in (
-                (_TENANT, agent.tenant_paused),
-                (f"The role {agent.role}", agent.own_paused),
-                (named.get((PauseKind.PROVIDER, provider), ""), True),
-            )
-            if is_paused and who
-        ]
-    return _Pauses(of_roles, firm, named)
 
 
 def _explain_from_admission(activity: Activity) -> Waiting:

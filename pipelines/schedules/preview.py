@@ -14,7 +14,7 @@ from uuid import UUID
 
 from django.conf import settings
 
-from activities import wait_reasons
+from activities import pauses
 from agents import configuration
 from agents.models import Agent, AgentConfig
 from pipelines import timing, versions
@@ -192,7 +192,7 @@ def _notes_on_pauses(schedule: Schedule) -> list[str]:
         if schedule.pipeline is not None:
             newest = versions.newest(tenant_id, schedule.pipeline)
             roles = {step["agent_role"] for step in newest.definition["steps"] if step.get("agent_role")}
-        found = wait_reasons.find_pauses(tenant_id, roles, pipeline_id=schedule.pipeline_id)
+        found = pauses.find_pauses(tenant_id, roles, pipeline_id=schedule.pipeline_id)
         is_paused = Tenant.objects.filter(pk=tenant_id, paused=True).exists()
     notes = [WORK_WAITS.format(who=who, how=how) for who, how in found]
     return [TENANT_PAUSED, *notes] if is_paused else notes
