@@ -14,9 +14,11 @@ from uuid import UUID
 
 from django.db.models import QuerySet
 
+from activities.exceptions import RunSuperseded
 from activities.models import Activity, ApprovalLink
 from activities.models.decision import LinkState
-from activities.states import STATUSES, WAITING, LinkKind, Status
+from activities.run_tokens import RunToken
+from activities.states import RUNNING, STATUSES, WAITING, LinkKind, Status
 from tenants.context import APP
 from tenants.sql import Statement
 
@@ -52,6 +54,17 @@ def lock(tenant_id: UUID, ids: Iterable[UUID | None]) -> dict[UUID, Activity]:
     pks = {activity_id for activity_id in ids if activity_id is not None}
     rows = Activity.objects.for_tenant(tenant_id).filter(pk__in=pks).order_by("pk").select_for_update()
     return {row.pk: row for row in rows}
+
+
+def lock_live(run: RunToken, *, with_parent: bool = False) -> Activity:
+    """Lock and return the activity of a live run; `with_parent` also locks the parent that its end may wake. Raises `RunSuperseded`."""
+    if with_parent:
+        activity = lock_with_parent(run.tenant_id, run.activity_id)
+    else:
+        activity = lock(run.tenant_id, [run.activity_id]).get(run.activity_id)
+    if activity is None or activity.fence != run.fence or activity.status not in RUNNING:
+        raise RunSuperseded(run.run_id)
+    return activity
 
 
 def lock_with_parent(tenant_id: UUID, activity_id: UUID, and_also: Collection[UUID] = ()) -> Activity | None:
@@ -127,22 +140,24 @@ def resolves_blocker(activity: Any) -> bool:
 
 def has_successor(tenant_id: UUID, activity_id: UUID) -> bool:
     """Whether another activity has taken the place of this one, so that the work continues after its end."""
-    return (
-        Activity.objects.for_tenant(tenant_id)
-        .filter(parent_id=activity_id, link_kind__in=SUCCESSORS)
-        .exists()
-    )
+    return successors_of(tenant_id, activity_id).exists()
 
 
-def newest_of_line(tenant_id: UUID, activity: Activity) -> Activity:
-    """Return the activity that does the work now: the newest of its successors, or the activity itself."""
-    while activity.status in (Status.REASSIGNED, Status.REJECTED):
-        rows = Activity.objects.for_tenant(tenant_id).filter(parent_id=activity.pk, link_kind__in=SUCCESSORS)
-        successor = rows.order_by("-created_at").first()
+def successors_of(tenant_id: UUID, activity_id: UUID) -> QuerySet[Any]:
+    """Return the activities that have taken the place of this one, newest first."""
+    rows: QuerySet[Any] = Activity.objects.for_tenant(tenant_id)
+    return rows.filter(parent_id=activity_id, link_kind__in=SUCCESSORS).order_by("-created_at", "-pk")
+
+
+def line_from(tenant_id: UUID, activity: Activity) -> list[Activity]:
+    """Return the activity and all that took its place one after the other. The last one does the work now."""
+    line = [activity]
+    while line[-1].status in (Status.REASSIGNED, Status.REJECTED):
+        successor = successors_of(tenant_id, line[-1].pk).first()
         if successor is None:
             break
-        activity = successor
-    return activity
+        line.append(successor)
+    return line
 
 
 def was_taken_over(activity: Activity) -> bool:
@@ -239,7 +254,7 @@ def counterparts_of(tenant_id: UUID, activities: Iterable[Activity]) -> dict[UUI
     counterparts: dict[UUID, list[Activity]] = defaultdict(list)
     for activity_id, status in waiting.items():
         child = newest.get((activity_id, STATUSES[status].ended_by))
-        request = newest_of_line(tenant_id, child) if child is not None else None
+        request = line_from(tenant_id, child)[-1] if child is not None else None
         # After its own review was answered, the activity may still be `awaiting_review` because of an approval.
         if request and not (status == Status.AWAITING_REVIEW and request.status in ENDED):
             counterparts[activity_id].append(request)

@@ -27,7 +27,6 @@ from tenants.context import tenant_scope
 
 from . import activity_tree, dead_letter_records, outbox, relay, transitions
 
-OBSOLETE = "obsolete"
 EXPIRED = "expired"
 
 
@@ -90,9 +89,7 @@ def release_everything(tenant_id: UUID, activity_id: UUID, *, actor: str) -> Non
     # Loop, because a running dependent may create more dependents before it is cancelled.
     while open_ones := activity_tree.open_dependents(tenant_id, activity_id):
         # Cancel all before announcing any end, so that none of them is woken by the end of another.
-        cancelled = transitions.apply_many(
-            open_ones, "cancel", actor=actor, detail={"reason": OBSOLETE}, cancel_reason=OBSOLETE
-        )
+        cancelled = transitions.cancel_obsolete(open_ones, actor=actor)
         ended |= {dependent.id: _stop_work(tenant_id, dependent.id, actor) for dependent in cancelled}
     # A run that waits for a batch counts as accepted by its agent.
     if accepted := [pk for pk, run in ended.items() if run is not None and run.accepted_at]:
@@ -110,7 +107,7 @@ def _stop_work(tenant_id: UUID, activity_id: UUID, actor: str) -> Any | None:
         freed.releases.append(Release(activity_id, run.grant))
     # A worker that still waits for the agent keeps its slots until the call has ended, because they are in use.
     relay.after_commit(freed)
-    dead_letter_records.close(tenant_id, activity_id, DeadLetterState.CLOSED, actor=actor)
+    dead_letter_records.close(tenant_id, DeadLetterState.CLOSED, actor=actor, activity_id=activity_id)
     approvals.drop_links_of(tenant_id, activity_id, actor=actor)
     return run
 
@@ -133,12 +130,10 @@ def retry(tenant_id: UUID, activity_id: UUID, *, actor: str) -> Activity:
         _refuse_duplicate(activity_tree.lock_with_dependents(tenant_id, activity_id))
         moved = transitions.apply(activity_id, "retry", actor=actor, attempts=0, stalls=0, error=None)
         outbox.record_again([moved])
-        if escalation := dead_letter_records.close(
-            tenant_id, activity_id, DeadLetterState.REPLAYED, actor=actor
-        ):
-            transitions.apply_many(
-                [escalation], "cancel", actor=actor, detail={"reason": OBSOLETE}, cancel_reason=OBSOLETE
-            )
+        escalations = dead_letter_records.close(
+            tenant_id, DeadLetterState.REPLAYED, actor=actor, activity_id=activity_id
+        )
+        transitions.cancel_obsolete(escalations, actor=actor)
         activity_reopened.send(sender=Activity, activity=moved)  # Last: it locks the pipeline run.
         return Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
 

@@ -90,15 +90,11 @@ def fingerprint_of(role: str, error: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def close(tenant_id: UUID, activity_id: UUID, state: str, *, actor: str) -> UUID | None:
-    """Close the open dead letter of an activity. Returns the id of its escalation, if there is one. Idempotent."""
-    letter = (
-        DeadLetter.objects.for_tenant(tenant_id)
-        .filter(activity_id=activity_id, state=DeadLetterState.OPEN)
-        .select_for_update()
-        .first()
-    )
-    if letter is None:
-        return None
-    DeadLetter.objects.filter(pk=letter.pk).update(state=state, closed_at=Now(), closed_by=actor)
-    return letter.escalation_id
+def close(tenant_id: UUID, state: str, *, actor: str, **conditions: Any) -> list[UUID]:
+    """Close the open dead letters that meet these conditions. Returns the activities that ask people about them. Idempotent."""
+    letters = DeadLetter.objects.for_tenant(tenant_id).filter(**conditions, state=DeadLetterState.OPEN)
+    found = list(letters.order_by("pk").select_for_update().values_list("pk", "escalation_id"))
+    if found:
+        closed = DeadLetter.objects.filter(pk__in=[pk for pk, _ in found])
+        closed.update(state=state, closed_at=Now(), closed_by=actor)
+    return [escalation_id for _, escalation_id in found if escalation_id is not None]

@@ -19,7 +19,7 @@ from django.db import connections
 from django.db.models import Case, CharField, Count, Max, Min, Q, QuerySet, TextField, Value, When
 from django.db.models.functions import Cast, Collate, Now
 
-from activities import activity_tree, cancellation, outbox, states, transitions
+from activities import activity_tree, cancellation, dead_letter_records, outbox, states, transitions
 from activities.alerts import raise_alert
 from activities.decision_rules import DEFAULT_ESCALATION_ROLE
 from activities.models import Activity, ApprovalLink, DeadLetter, MailboxItem
@@ -83,11 +83,6 @@ def without_duplicates(tenant_id: UUID, ids: Sequence[UUID]) -> list[UUID]:
             unique.append(activity_id)
             taken_keys.add(key)
     return unique
-
-
-def escalations_of(letters: QuerySet[DeadLetter]) -> list[UUID]:
-    """Return the activities that ask people about these letters."""
-    return [pk for pk in letters.values_list("escalation_id", flat=True) if pk is not None]
 
 
 def portions(ids: Sequence[UUID]) -> Iterator[Sequence[UUID]]:
@@ -177,10 +172,7 @@ def cancel_item(tenant_id: UUID, item_id: UUID, *, actor: str) -> bool:
 def _cancel_items(tenant_id: UUID, ids: Sequence[UUID], actor: str) -> None:
     rows = MailboxItem.objects.for_tenant(tenant_id).filter(pk__in=ids)
     rows.update(state=ItemState.CANCELLED, done_at=Now())
-    letters = DeadLetter.objects.for_tenant(tenant_id).filter(
-        mailbox_item_id__in=ids, state=DeadLetterState.OPEN
-    )
-    letters.update(state=DeadLetterState.CLOSED, closed_at=Now(), closed_by=actor)
+    dead_letter_records.close(tenant_id, DeadLetterState.CLOSED, actor=actor, mailbox_item_id__in=ids)
 
 
 def _close_cancelled(tenant_id: UUID, cancelled: Sequence[UUID], actor: str) -> None:
@@ -188,20 +180,15 @@ def _close_cancelled(tenant_id: UUID, cancelled: Sequence[UUID], actor: str) -> 
 
     Failed activities have no run and hold no slot.
     """
-    letters = DeadLetter.objects.for_tenant(tenant_id).filter(
-        activity_id__in=cancelled, state=DeadLetterState.OPEN
-    )
-    escalations = escalations_of(letters)
-    letters.update(state=DeadLetterState.CLOSED, closed_at=Now(), closed_by=actor)
-    transitions.apply_many(
-        escalations,
-        "cancel",
-        actor=actor,
-        detail={"reason": cancellation.OBSOLETE},
-        cancel_reason=cancellation.OBSOLETE,
-    )
+    _close_letters(tenant_id, cancelled, DeadLetterState.CLOSED, actor)
     for activity_id in sorted(_with_dependents(tenant_id, cancelled)):
         cancellation.release_everything(tenant_id, activity_id, actor=actor)
+
+
+def _close_letters(tenant_id: UUID, activity_ids: Sequence[UUID], state: DeadLetterState, actor: str) -> None:
+    """Close the letters of these activities, and cancel the questions to people about them."""
+    escalations = dead_letter_records.close(tenant_id, state, actor=actor, activity_id__in=activity_ids)
+    transitions.cancel_obsolete(escalations, actor=actor)
 
 
 def _with_dependents(tenant_id: UUID, cancelled: Sequence[UUID]) -> set[UUID]:
@@ -278,7 +265,7 @@ def reopen(tenant_id: UUID, ids: list[UUID], actor: str, per_second: float | Non
         place = {activity_id: index for index, activity_id in enumerate(portion)}
         moved.sort(key=lambda activity: place[activity.id])
         outbox.record_again(moved, due=_start_times(began, len(reopened), len(moved), per_second))
-        _close_letters(tenant_id, [activity.id for activity in moved], actor)
+        _close_letters(tenant_id, [activity.id for activity in moved], DeadLetterState.REPLAYED, actor)
         reopened += moved
     _announce_reopened(reopened)
     return [activity.id for activity in reopened]
@@ -293,10 +280,7 @@ def _reopen_items(
     times = _start_times(clock.now(), before, len(ids), per_second)
     later = [MailboxItem(pk=pk, due_at=at) for pk, at in zip(ids, times, strict=False)]
     rows.bulk_update(later, ["due_at"], batch_size=AT_ONCE)
-    letters = DeadLetter.objects.for_tenant(tenant_id).filter(
-        mailbox_item_id__in=ids, state=DeadLetterState.OPEN
-    )
-    letters.update(state=DeadLetterState.REPLAYED, closed_at=Now(), closed_by=actor)
+    dead_letter_records.close(tenant_id, DeadLetterState.REPLAYED, actor=actor, mailbox_item_id__in=ids)
 
 
 def _start_times(began: datetime, before: int, count: int, per_second: float | None) -> list[datetime]:
@@ -304,22 +288,6 @@ def _start_times(began: datetime, before: int, count: int, per_second: float | N
     if not per_second:
         return []
     return [began + timedelta(seconds=(before + index) / per_second) for index in range(count)]
-
-
-def _close_letters(tenant_id: UUID, activities: list[UUID], actor: str) -> None:
-    letters = DeadLetter.objects.for_tenant(tenant_id).filter(
-        activity_id__in=activities, state=DeadLetterState.OPEN
-    )
-    escalations = escalations_of(letters)
-    letters.update(state=DeadLetterState.REPLAYED, closed_at=Now(), closed_by=actor)
-    if escalations:
-        transitions.apply_many(
-            escalations,
-            "cancel",
-            actor=actor,
-            detail={"reason": cancellation.OBSOLETE},
-            cancel_reason=cancellation.OBSOLETE,
-        )
 
 
 def _announce_reopened(reopened: Iterable[Any]) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import redis
 from django.conf import settings
 from django.db.models import (
     Case,
@@ -30,15 +29,14 @@ from django.db.models import (
 )
 from django.db.models.functions import Now
 
-from activities.admission import keys, rebuilding, scripts
+from activities.admission import rebuilding, scripts
 from activities.admission.exchange import LEVEL_MS, band_of
 from activities.models import Activity, Wake, WorkerProcess
 from activities.models.activity import in_status
-from activities.selectors import BAND_NAMES, PATIENCE_SECONDS
+from activities.selectors import BAND_NAMES, count_slots
 from activities.states import BANDS, Status, WakeState
 from agents.models import Agent
 from tenants import clock
-from tenants import redis as connections
 from tenants.context import system_scope
 from tenants.sql import Statement
 
@@ -126,15 +124,7 @@ def admission_is_open() -> bool:
 
 def slots_of_roles(roles: Sequence[str]) -> dict[str, int]:
     """Return the number of slots that each role holds, including granted ones; empty if Redis is down or not rebuilt yet."""
-    client = connections.client(timeout_seconds=PATIENCE_SECONDS)
-    try:
-        generation: Any = client.get(keys.pointer())
-        if generation is None or not roles:
-            return {}
-        used = client.hmget(f"{keys.generation(generation.decode())}used", [f"role:{role}" for role in roles])
-    except redis.RedisError:
-        return {}
-    return {role: int(count or 0) for role, count in zip(roles, used, strict=True)}
+    return dict(zip(roles, count_slots([f"role:{role}" for role in roles]), strict=False))
 
 
 def _roles(silence: Mapping[str, Any]) -> list[RoleStats]:

@@ -66,7 +66,7 @@ def reassign_by_agent(
     In the caller's `tenant_scope`, which holds the locks of what ends with the activity and of the root of its tree. Raises
     `QuotaExceeded`, `ToolRefused`, `RunSuperseded`.
     """
-    activity = suspension.live(run)
+    activity = activity_tree.lock_live(run)
     suspension.refuse_unlisted(activity, agent_role)
     line = activity_tree.line_of(activity.tenant_id, activity)
     limit = settings.ORCHESTRATOR_REASSIGNMENTS

@@ -84,11 +84,8 @@ def notify_waiting(sender: Any, *, activity: Any, **kwargs: Any) -> None:
         # A cancelled escalation closes nothing.
         if activity.status == Status.DONE and activity.parent_id is not None:
             dead_letter_records.close(
-                activity.tenant_id,
-                activity.parent_id,
-                DeadLetterState.CLOSED,
-                actor=activity.decided_by or "engine",
-            )
+                activity.tenant_id, DeadLetterState.CLOSED, actor=activity.decided_by or "engine", activity_id=activity.parent_id
+            )  # fmt: skip
     elif activity.link_kind != LinkKind.GATE and activity.parent_id is not None:
         _answer_parent(activity)
 

@@ -400,18 +400,23 @@ def with_grants(tenant_id: UUID, queues: list[Queue]) -> list[Queue]:
 
     Do not call it inside a transaction, because it queries Redis.
     """
+    used = count_slots([f"pair:{tenant_id}:{queue.role}" for queue in queues])
+    for queue, count in zip(queues, used, strict=bool(used)):
+        queue.granted = max(0, count - queue.running)
+    return queues
+
+
+def count_slots(scopes: Sequence[str]) -> list[int]:
+    """Return the number of slots, including granted ones, of each scope; an empty list if Redis is down or not rebuilt yet."""
     client = connections.client(timeout_seconds=PATIENCE_SECONDS)
     try:
         generation: Any = client.get(keys.pointer())
-        if generation is None or not queues:
-            return queues
-        scopes = [f"pair:{tenant_id}:{queue.role}" for queue in queues]
-        used = client.hmget(f"{keys.generation(generation.decode())}used", scopes)
+        if generation is None or not scopes:
+            return []
+        used = client.hmget(f"{keys.generation(generation.decode())}used", list(scopes))
     except redis.RedisError:
-        return queues
-    for queue, count in zip(queues, used, strict=True):
-        queue.granted = max(0, int(count or 0) - queue.running)
-    return queues
+        return []
+    return [int(count or 0) for count in used]
 
 
 #: Costs as agents report them; anything else is ignored.

@@ -241,7 +241,7 @@ def state_of(tenant_id: UUID, subagent_id: UUID) -> SubagentState:
 
 def states_of(tenant_id: UUID, subagents: Sequence[Subagent]) -> list[SubagentState]:
     """Return the state of each, with as many statements as for one, except for the successors of reassigned or rejected work."""
-    lines = [_line_of(tenant_id, subagent.activity) for subagent in subagents]
+    lines = [activity_tree.line_from(tenant_id, subagent.activity) for subagent in subagents]
     ids = [activity.pk for line in lines for activity in line]
     tokens, starts = _tokens_by_activity(tenant_id, lines), _start_times(tenant_id, ids)
     return [
@@ -256,20 +256,6 @@ def cancel(tenant_id: UUID, subagent_id: UUID, *, actor: str, reason: str = "") 
     if state.status not in ENDED:
         cancellation.cancel(tenant_id, state.activity.pk, actor=actor, reason=reason)
     return state_of(tenant_id, subagent_id)
-
-
-def _line_of(tenant_id: UUID, first: Activity) -> list[Activity]:
-    """Return the activity and its successors, in order."""
-    line = [first]
-    while line[-1].status in (Status.REJECTED, Status.REASSIGNED):
-        successors = Activity.objects.for_tenant(tenant_id).filter(
-            parent_id=line[-1].pk, link_kind__in=activity_tree.SUCCESSORS
-        )
-        successor = successors.order_by("-pk").first()
-        if successor is None:
-            break
-        line.append(successor)
-    return line
 
 
 def _state_of_line(

@@ -30,21 +30,10 @@ from activities.exceptions import (
 from activities.models import Activity, ActivityEvent, ActivityRun
 from activities.run_tokens import RunToken
 from activities.signals import planned_roles_asked
-from activities.states import BANDS, RUNNING, LinkKind, Status, WakeReason
+from activities.states import BANDS, LinkKind, Status, WakeReason
 from activities.submission import ASKED_BY, child_of, submit
 from tenants import channels
 from tenants.context import tenant_scope
-
-
-def live(run: RunToken, *, with_parent: bool = False) -> Activity:
-    """Lock and return the activity of a live run; `with_parent` also locks the parent that its end may wake. Raises `RunSuperseded`."""
-    if with_parent:
-        activity = activity_tree.lock_with_parent(run.tenant_id, run.activity_id)
-    else:
-        activity = activity_tree.lock(run.tenant_id, [run.activity_id]).get(run.activity_id)
-    if activity is None or activity.fence != run.fence or activity.status not in RUNNING:
-        raise RunSuperseded(run.run_id)
-    return activity
 
 
 def suspend(
@@ -89,7 +78,7 @@ def report_blocker(run: RunToken, *, blocker_type: str, message: str, channel_id
 
     In the caller's `tenant_scope`; the caller has checked that the channel belongs to the tenant. Raises `RunSuperseded`.
     """
-    live(run)
+    activity_tree.lock_live(run)
     moved = suspend(
         run, "block", tool=BLOCKER_TOOL, detail={"type": blocker_type, "message": message},
         blocker_type=blocker_type, blocker_message=message, blocked_at=transitions.NOW,
@@ -137,20 +126,22 @@ def resolve_blocker(tenant_id: UUID, activity_id: UUID, *, actor: str, note: str
 
 
 def _resolution_of(tenant_id: UUID, activity_id: UUID) -> Activity:
-    rows = Activity.objects.for_tenant(tenant_id)
-    activity: Activity = rows.get_or_raise(NotFound, "activity", activity_id)
-    if activity_tree.resolves_blocker(activity):
-        return activity_tree.newest_of_line(tenant_id, activity)
-    resolutions = rows.filter(parent_id=activity_id, link_kind=LinkKind.RESOLUTION)
-    newest: Activity | None = resolutions.order_by("-created_at").first()
+    activity: Activity = Activity.objects.for_tenant(tenant_id).get_or_raise(
+        NotFound, "activity", activity_id
+    )
+    if not activity_tree.resolves_blocker(activity):
+        activity = _newest_child(activity, LinkKind.RESOLUTION, "resolve", "nothing blocks it")
+    return activity_tree.line_from(tenant_id, activity)[-1]
+
+
+def _newest_child(activity: Activity, kind: LinkKind, verb: str, otherwise: str) -> Activity:
+    """Return the newest child of this kind. Raises `TransitionRefused`, with `otherwise` as the reason, if there is none."""
+    children = Activity.objects.for_tenant(activity.tenant_id).filter(parent_id=activity.pk, link_kind=kind)
+    newest: Activity | None = children.order_by("-created_at").first()
     if newest is None:
-        raise TransitionRefused(
-            activity_id,
-            "resolve",
-            activity.status,
-            f"Activity {activity_id} is {activity.status}; nothing blocks it.",
-        )
-    return activity_tree.newest_of_line(tenant_id, newest)
+        reason = f"Activity {activity.pk} is {activity.status}; {otherwise}."
+        raise TransitionRefused(activity.pk, verb, activity.status, reason)
+    return newest
 
 
 def explain_refusal(tenant_id: UUID, refusal: TransitionRefused, did: str) -> TransitionRefused:
@@ -196,7 +187,7 @@ def request_review(
 
     Raises `RunSuperseded`, `QuotaExceeded`.
     """
-    activity = live(run)
+    activity = activity_tree.lock_live(run)
     limit = settings.ORCHESTRATOR_OPEN_REVIEWS_PER_ACTIVITY
     if activity_tree.open_children(activity.tenant_id, activity.pk, [LinkKind.REVIEW]).count() >= limit:
         raise QuotaExceeded("reviews", f"An activity may have at most {limit} open reviews.")
@@ -219,24 +210,12 @@ def open_review_of(tenant_id: UUID, activity_id: UUID) -> UUID:
 
     Raises `NotFound`, `TransitionRefused` if there is no review.
     """
-    rows = Activity.objects.for_tenant(tenant_id)
-    activity: Activity = rows.get_or_raise(NotFound, "activity", activity_id)
-    if activity.link_kind == LinkKind.REVIEW:
-        return activity.pk
-    newest: UUID | None = (
-        rows.filter(parent_id=activity_id, link_kind=LinkKind.REVIEW)
-        .order_by("-created_at")
-        .values_list("pk", flat=True)
-        .first()
+    activity: Activity = Activity.objects.for_tenant(tenant_id).get_or_raise(
+        NotFound, "activity", activity_id
     )
-    if newest is None:
-        raise TransitionRefused(
-            activity_id,
-            "review",
-            activity.status,
-            f"Activity {activity_id} is {activity.status}; no review was requested.",
-        )
-    return newest
+    if activity.link_kind != LinkKind.REVIEW:
+        activity = _newest_child(activity, LinkKind.REVIEW, "review", "no review was requested")
+    return activity.pk
 
 
 def reason_of(item: Any) -> WakeReason:
@@ -282,7 +261,7 @@ def create_subtask(
     In the caller's `tenant_scope`, which holds the lock of the root of the tree, so that concurrent calls count one after the other.
     Raises `QuotaExceeded`, `RunSuperseded`, `ToolRefused`.
     """
-    parent = live(run)
+    parent = activity_tree.lock_live(run)
     refuse_unlisted(parent, agent_role)
     tree = activity_tree.tree_of(run.tenant_id, run.activity_id)
     depth, limit = settings.ORCHESTRATOR_SUBTASK_DEPTH, settings.ORCHESTRATOR_SUBTASKS_PER_ACTIVITY

@@ -137,6 +137,19 @@ def apply_many(
     return [announce(row) for row in rows]
 
 
+#: `cancel_reason` of what nobody needs any more.
+OBSOLETE = "obsolete"
+
+
+def cancel_obsolete(activity_ids: Sequence[UUID], *, actor: str) -> list[Moved]:
+    """Cancel those of these activities that have not ended, because nobody needs them any more."""
+    if not activity_ids:
+        return []
+    return apply_many(
+        activity_ids, "cancel", actor=actor, detail={"reason": OBSOLETE}, cancel_reason=OBSOLETE
+    )
+
+
 def _move(
     activity_ids: Sequence[UUID], verb: str, *, actor: str, detail: Mapping[str, Any] | None, run_id: UUID | None, changes: dict[str, Any]
 ) -> list[Moved]:  # fmt: skip

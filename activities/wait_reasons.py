@@ -33,7 +33,7 @@ from tenants.context import tenant_scope
 from tenants.models import BudgetWait
 from tenants.sql import Statement
 
-from . import activity_tree, admission, budgets, selectors
+from . import activity_tree, admission, budgets, selectors, transitions
 from .outbox import LATER
 from .selectors import PersonClaim
 
@@ -221,7 +221,7 @@ def _explain_cancellation(activity: Activity, actor: str = "") -> str:
     """Explain why it was cancelled and, if `actor` is known, by whom."""
     by = f" by {actor}" if actor else ""
     match activity.cancel_reason:
-        case cancellation.OBSOLETE:
+        case transitions.OBSOLETE:
             needed_by = (
                 f"activity {activity.parent_id} does not need" if activity.parent_id else "no activity needs"
             )

@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -21,11 +21,12 @@ import orjson
 from django.conf import settings
 from django.db import models
 
-from agents import credentials, deployments, scheduler_settings
+from agents import credentials, deployments, scheduler_settings, skills
 from agents.contracts import BATCHES_OF, AdapterSettings
 from agents.exceptions import AgentError, RoleNotFound
 from agents.models import Agent, AgentConfig, AgentVersionDeployment
 from agents.scheduler_settings import SchedulerSettings
+from agents.skills import Knowledge
 from tenants.caches import ConfigurationCache
 from tenants.context import APP, POOL, tenant_scope
 from tenants.models import Tenant
@@ -52,6 +53,17 @@ class RoleSettings:
     has_skills: bool
     budgeted: bool  # whether a budget may apply to its runs
     briefing: str  # digest of the agent's instructions, model and adapter, without its skills
+
+    def with_options(self, options: Mapping[str, Any] | None) -> RoleSettings:
+        """Return these settings, overridden by the options of one activity."""
+        model = (options or {}).get("model")
+        return replace(self, adapter=replace(self.adapter, model=model)) if model else self
+
+    def read_knowledge(self, tenant_id: UUID, role: str) -> Knowledge:
+        """Return the skills and context files of the role's agent. Must run in a `tenant_scope`."""
+        if not self.has_skills:
+            return skills.NOTHING
+        return skills.read_knowledge(tenant_id, role, with_texts=skills.is_local(self.adapter))
 
 
 _cache: ConfigurationCache[RoleSettings] = ConfigurationCache()

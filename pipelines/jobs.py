@@ -61,7 +61,9 @@ def follow_activity(
     job = ScheduleJob.objects.for_tenant(tenant_id).filter(activity_id=activity_id).first()
     if job is None:
         return
-    successor = _successor(tenant_id, activity_id) if status in (Status.REASSIGNED, Status.REJECTED) else None
+    successor: Activity | None = None
+    if status in (Status.REASSIGNED, Status.REJECTED):
+        successor = activity_tree.successors_of(tenant_id, activity_id).first()
     if successor is not None:
         _move(job, JobState.ENQUEUED, activity_id=successor.pk)
         follow_activity(tenant_id, successor.pk, successor.status, _error_of(successor))
@@ -99,12 +101,6 @@ def refresh(job: ScheduleJob) -> None:
     return _move(
         job, JobState.FAILED, error={"code": "work_gone", "message": "The work of this job no longer exists."}
     )
-
-
-def _successor(tenant_id: UUID, activity_id: UUID) -> Activity | None:
-    rows = Activity.objects.for_tenant(tenant_id).filter(parent_id=activity_id)
-    successors = rows.filter(link_kind__in=activity_tree.SUCCESSORS)
-    return successors.order_by("-created_at").first()
 
 
 def _move(job: ScheduleJob, state: JobState, *, error: dict[str, Any] | None = None, **changes: Any) -> None:

@@ -497,14 +497,13 @@ def job_again(token: RunToken, run: ActivityRun) -> dict[str, Any]:
     with tenant_scope(token.tenant_id):
         activity = Activity.objects.for_tenant(token.tenant_id).get(pk=token.activity_id)
         agent_role = activity.agent_role or ""
-        role = configuration.settings_for(token.tenant_id, agent_role)
-        role = execution_request.role_for(role, activity.agent_options)
+        role = configuration.settings_for(token.tenant_id, agent_role).with_options(activity.agent_options)
         attempt = Attempt(
             token=token,
             number=run.attempt,
             wakes=_read_wakes(run),
             role=role,
-            knowledge=execution_request.knowledge_of(token.tenant_id, agent_role, role),
+            knowledge=role.read_knowledge(token.tenant_id, agent_role),
             timeout_seconds=run.timeout_seconds,
             deadline=(run.accepted_at or run.started_at) + timedelta(seconds=run.timeout_seconds),
         )

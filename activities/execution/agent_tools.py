@@ -64,7 +64,7 @@ def perform(run: RunToken, tool: str, arguments: Mapping[str, Any], *, key: str 
         activity_tree.lock(run.tenant_id, _find_affected(run, tool, concrete))
         if (answer := find_earlier_answer(run, tool, arguments, key=key)) is not None:
             return answer  # The same call came twice at once, and the lock made us wait for the first.
-        asking = suspension.live(run)
+        asking = activity_tree.lock_live(run)
         _refuse_too_many(run)
         if tool in _ALWAYS_ASK or arguments.get("human_role"):
             refuse_flood(asking)
@@ -134,7 +134,7 @@ def _create_subtask(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, An
     blocking = arguments["blocking"]
     if not blocking and (human_role := arguments.get("human_role")):
         task = {"name": arguments["name"], "description": arguments.get("description") or ""}
-        same = same_task(suspension.live(run), human_role=human_role, **task)
+        same = same_task(activity_tree.lock_live(run), human_role=human_role, **task)
         if same is not None:
             return _continues(same)
     subtask = suspension.create_subtask(

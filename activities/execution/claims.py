@@ -33,7 +33,7 @@ from tenants import clock, tracing
 from tenants.context import tenant_scope
 from tenants.sql import Rows
 
-from . import request, results
+from . import results
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ def _claim(held: Sequence[HeldGrant], *, is_patient: bool = True) -> list[Claime
         claims = begin_claims(held)
         if claims.role.budgeted:
             for row in claims.rows.fetch():
-                budgets.reserve(row, row.run, request.role_for(claims.role, row.agent_options))
+                budgets.reserve(row, row.run, claims.role.with_options(row.agent_options))
     return claims.fetch()
 
 
@@ -144,7 +144,7 @@ class Claims:
         return ClaimedRun(
             row=row,
             run=RunToken(row.tenant_id, row.id, row.run, row.fence, self.briefing, session, signs),
-            role=request.role_for(self.role, row.agent_options),
+            role=self.role.with_options(row.agent_options),
             knowledge=self.knowledge,
             grant=grant,
         )
@@ -157,7 +157,7 @@ def begin_claims(held: Sequence[HeldGrant], created: Reservation | None = None) 
     """
     tenant_id, agent_role = held[0].kind
     role = configuration.settings_for(tenant_id, agent_role)
-    knowledge = request.knowledge_of(tenant_id, agent_role, role)
+    knowledge = role.read_knowledge(tenant_id, agent_role)
     briefing = configuration.briefing_with(role.briefing, knowledge.versions)
     by = transitions.Claimant(
         role=agent_role, worker_id=leases.current().worker_id, timeout_seconds=role.timeout_seconds,

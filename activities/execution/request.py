@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -17,7 +17,6 @@ from activities import outputs, run_tokens
 from activities.outputs import StoredOutput
 from activities.run_tokens import RunToken
 from activities.submission import ASKED_BY
-from agents import skills
 from agents.configuration import RoleSettings
 from agents.contracts import AgentRequest
 from agents.exceptions import PermanentAgentError
@@ -52,19 +51,6 @@ class Attempt:
     knowledge: Knowledge
     timeout_seconds: float
     deadline: datetime
-
-
-def knowledge_of(tenant_id: UUID, agent_role: str, role: RoleSettings) -> Knowledge:
-    """Return the skills and context files of the agent. Needs a `tenant_scope`."""
-    if not role.has_skills:
-        return skills.NOTHING
-    return skills.read_knowledge(tenant_id, agent_role, with_texts=is_local(role.adapter))
-
-
-def role_for(role: RoleSettings, options: Mapping[str, Any] | None) -> RoleSettings:
-    """Return the role's settings, overridden by the options of one activity."""
-    model = (options or {}).get("model")
-    return replace(role, adapter=replace(role.adapter, model=model)) if model else role
 
 
 def at_hand(claimed: Any) -> Material:

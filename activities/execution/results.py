@@ -29,7 +29,6 @@ from activities import (
     outbox,
     relay,
     sessions,
-    suspension,
     transitions,
 )
 from activities.admission import Exchange
@@ -95,7 +94,7 @@ def record_completed(
         moved = finish(locked=has_parent)
         if not moved:
             # A question about it may be open. Only after this lock is an answer visible that is being recorded just now.
-            suspension.live(run)
+            activity_tree.lock_live(run)
             moved = finish(locked=True)
         if not moved:
             raise RunSuperseded(run.run_id)
@@ -156,7 +155,7 @@ def _follow(run: RunToken, result: Completed, moved: transitions.Moved) -> None:
 def record_failed(run: RunToken, error: AgentError, *, actor: str = "worker") -> transitions.Moved:
     """Retry later if the error allows it and attempts are left. Otherwise the activity fails."""
     with tenant_scope(run.tenant_id):
-        activity = suspension.live(run, with_parent=True)
+        activity = activity_tree.lock_live(run, with_parent=True)
         if error.error_code == SessionInvalid.code and sessions.was_given(run):
             return _restart_without_session(run, error, actor)
         policy = policy_of(activity)
@@ -276,7 +275,7 @@ def record_stalled(run: RunToken, *, beats_seen: int | None = None, counts: bool
         lost = "The worker that ran this could not reach PostgreSQL for longer than its lease."
     error = {"code": "stalled", "message": lost, "retryable": True}
     with tenant_scope(run.tenant_id):
-        activity = suspension.live(run, with_parent=True)
+        activity = activity_tree.lock_live(run, with_parent=True)
         if beats_seen is not None and not _beats(run).filter(beats=beats_seen).exists():
             raise RunSuperseded(run.run_id)
         if counts and activity.stalls >= settings.ORCHESTRATOR_MAX_STALLS:
@@ -297,7 +296,7 @@ def out_of_budget(run: RunToken, refusal: OutOfBudget) -> None:
     If a worker is still waiting for the agent's answer, the slot is released with that answer.
     """
     with tenant_scope(run.tenant_id):
-        suspension.live(run)
+        activity_tree.lock_live(run)
         moved = transitions.requeue(
             run, run_status="failed",
             error=as_dict(BudgetSpent(str(refusal))), cause=budgets.CAUSE, due_at=budgets.NEVER, attempts=-1, actor="engine",

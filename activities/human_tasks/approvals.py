@@ -27,8 +27,6 @@ from activities.submission import NewActivity, submit
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 
-OBSOLETE = "obsolete"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewApproval:
@@ -245,10 +243,7 @@ def drop_links_of(tenant_id: UUID, activity_id: UUID, *, actor: str) -> None:
         if successor is not None and question.parent_id != activity_id:
             link(tenant_id, question.pk, [successor], actor=actor, may_hold=[successor.pk])
     still_needed = set(waiting.filter(approval_id__in=approvals).values_list("approval_id", flat=True))
-    unneeded = sorted(set(approvals) - still_needed)
-    transitions.apply_many(
-        unneeded, "cancel", actor=actor, detail={"reason": OBSOLETE}, cancel_reason=OBSOLETE
-    )
+    transitions.cancel_obsolete(sorted(set(approvals) - still_needed), actor=actor)
 
 
 #: Why an approval was withdrawn by the engine.

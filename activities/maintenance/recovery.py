@@ -23,7 +23,7 @@ from django.db import transaction
 from django.db.models import Exists, F, OuterRef, Q
 from django.db.models.functions import Now
 
-from activities import activity_tree, backlog, cancellation, leases, relay, states, suspension
+from activities import activity_tree, backlog, cancellation, leases, relay, states
 from activities.admission import Closed, Exchange
 from activities.admission.exchange import Offer, find_unknown
 from activities.exceptions import RunSuperseded, TransitionRefused
@@ -198,7 +198,7 @@ def _end_overdue(run: Any) -> None:
     token = _token(run)
     with tenant_scope(run.tenant_id):
         # The items after the activity and before the budgets, as in a cancellation.
-        suspension.live(token, with_parent=True)
+        activity_tree.lock_live(token, with_parent=True)
         cancellation.drop_batch_items(run.tenant_id, [run.activity_id])
         results.record_failed(token, results.overdue(run.timeout_seconds), actor="recovery")
 

@@ -55,8 +55,8 @@ def follow_planner(activity: Any) -> None:
             _start_runs(period, _read(period, _answer_of(activity)), ACTOR)
         except PlanInvalid as refusal:
             _refuse_plan(period, activity.id, refusal.errors)
-    elif successor := _successor(activity):
-        _update(period, planner_activity_id=successor)
+    elif successor := activity_tree.successors_of(activity.tenant_id, activity.id).first():
+        _update(period, planner_activity_id=successor.pk)
     period_counts.recount(period.tenant_id, period.pk)
 
 
@@ -216,14 +216,6 @@ def _give_up(period: DeliverablePeriod, refused: Activity, errors: str) -> None:
         facts={"period": str(period.pk), "deliverable": str(period.deliverable_id)},
         dedup_key=f"plan_invalid:{refused.pk}",
     )
-
-
-def _successor(activity: Any) -> UUID | None:
-    """Return the activity that replaces a planner that was rejected or reassigned."""
-    children = Activity.objects.for_tenant(activity.tenant_id).filter(
-        parent_id=activity.id, link_kind__in=activity_tree.SUCCESSORS
-    )
-    return children.order_by("-pk").values_list("pk", flat=True).first()
 
 
 def _update(period: DeliverablePeriod, **changes: Any) -> None:

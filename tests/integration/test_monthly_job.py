@@ -15,6 +15,7 @@ from django.db import OperationalError, connections
 from django.test import Client
 from django_celery_beat.models import CrontabSchedule, PeriodicTask
 from django_celery_beat.schedulers import DatabaseScheduler
+from psycopg.errors import LockNotAvailable
 
 from activities import background_tasks
 from orchestrator.beat import PatientScheduler
@@ -339,7 +340,7 @@ def test_a_tenant_whose_month_cannot_be_started_does_not_block_others(
 
     def fail_for_one_tenant(tenant_id: Any, **more: Any) -> Any:
         if tenant_id == tenant.pk:
-            raise OperationalError("lock timeout")
+            raise OperationalError("lock timeout") from LockNotAvailable("lock timeout")
         return start(tenant_id, **more)
 
     monkeypatch.setattr(monthly_job, "start_new_periods", fail_for_one_tenant)
