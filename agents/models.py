@@ -191,7 +191,6 @@ class AgentVersionDeployment(models.Model):
 class AgentConfig(TenantOwned):
     """A tenant's own settings of a role. Every empty field comes from the registry."""
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     # No separate index: the planner could use it to read the rows of all tenants for a statement about one tenant and role.
     agent = models.ForeignKey(
         Agent, on_delete=models.CASCADE, related_name="+", db_column="role", db_index=False
@@ -287,7 +286,6 @@ class AgentSession(TenantOwned):
     At most one for each deliverable and role is live. Ended sessions stay as history and are never continued.
     """
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     deliverable_id = models.UUIDField()
     agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="+", db_column="role")
     external_session_id = models.CharField(max_length=200, help_text="The agent's own id of the session.")
@@ -341,7 +339,6 @@ class Skill(TenantOwned):
 
     bounded_as = "skills"
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     key = models.CharField(max_length=63, validators=[skill_key_validator])
     name = models.CharField(max_length=100)
     description = models.TextField(

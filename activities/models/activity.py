@@ -10,7 +10,6 @@ from django.db import models
 from django.db.models.functions import Now
 
 from activities import states
-from tenants.identifiers import uuid7
 from tenants.models import FOR_LISTS, TenantOwned, TenantPart, index, part_of, unique
 
 
@@ -38,7 +37,6 @@ def in_status(*statuses: str) -> models.Q:
 class Activity(TenantOwned):
     """One piece of work for an agent or a person. Only `activities.transitions` writes `status`."""
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     name = models.CharField(max_length=200)
     description = models.TextField(blank=True, default="")
     status = models.CharField(

@@ -90,7 +90,6 @@ class Alert(TenantOwned):
     It refers to its activity without a foreign key, because it outlives the activity, and raising it must lock nothing.
     """
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     kind = models.CharField(max_length=32)
     severity = models.CharField(max_length=8, choices=Severity.choices, default=Severity.WARNING)
     title = models.CharField(max_length=200)
@@ -121,7 +120,6 @@ class Alert(TenantOwned):
 class NotificationChannel(TenantOwned):
     """A destination for a tenant's alerts. The target is sealed: nobody can read it again."""
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     kind = models.CharField(max_length=8, choices=ChannelKind.choices)
     name = models.CharField(max_length=100)
     target_sealed = models.TextField(editable=False)

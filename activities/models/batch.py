@@ -39,7 +39,6 @@ OPEN_ITEMS = (ItemState.COLLECTED, ItemState.BOUND)
 class ProviderBatch(TenantOwned):
     """A batch of one tenant for one provider, credential and model. Its items are bound before it is sent."""
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     agent_role = models.CharField(max_length=63, help_text="The role whose settings lead to the provider.")
     provider = models.CharField(
         max_length=400, help_text="Adapter, host and port, and a digest of the credential."

@@ -32,7 +32,6 @@ class ItemState(models.TextChoices):
 class BulkJob(TenantOwned):
     """A bulk job. Lock its row before processing a portion of its items. The counts are those of its items."""
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     action = models.CharField(max_length=10, choices=BulkAction.choices)
     status = models.CharField(max_length=10, choices=BulkStatus.choices, default=BulkStatus.RUNNING)
     filter = models.JSONField(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from django.db import models
 from django.db.models.functions import Now
 
-from tenants.identifiers import uuid7
 from tenants.models import TenantOwned, index, part_of, unique
 
 
@@ -34,7 +33,6 @@ class DeadLetter(TenantOwned):
     A mailbox item for an agent fails with its activity, and has no dead letter of its own.
     """
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     activity = part_of("activities.Activity", "dead_letters", null=True, blank=True)
     mailbox_item_id = models.UUIDField(null=True, blank=True)
     mailbox_key = models.CharField(max_length=200, blank=True, default="", db_default="")

@@ -46,7 +46,6 @@ class Mailbox(TenantOwned):
 
     bounded_as = "mailboxes"
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     key = models.CharField(max_length=200)
     agent_role = models.CharField(
         max_length=63,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from django.db import models
 from django.db.models.functions import Now
 
-from tenants.identifiers import uuid7
 from tenants.models import TenantOwned, index, unique
 
 # The models in the first part of this module belong to no tenant.
@@ -128,7 +127,6 @@ class FailuresInARow(TenantOwned):
         ROLE = "role"
         SCHEDULE = "schedule"
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     kind = models.CharField(max_length=8, choices=Kind.choices)
     subject = models.CharField(max_length=63, help_text="The role, or the id of the schedule.")
     count = models.PositiveBigIntegerField()
@@ -152,7 +150,6 @@ class RepeatedSubmissions(TenantOwned):
     It never decreases.
     """
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     agent_role = models.CharField(max_length=63, blank=True, default="")
     count = models.PositiveBigIntegerField(default=0)
 
@@ -172,7 +169,6 @@ class TurnedAway(TenantOwned):
         SHED = "shed", "It made room for newer or more urgent work."
         EXPIRED = "expired", "Its time had passed before it could start."
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     agent_role = models.CharField(max_length=63)
     reason = models.CharField(max_length=8, choices=Reason.choices)
     count = models.PositiveBigIntegerField(default=0)

@@ -35,7 +35,6 @@ class RowSource(models.TextChoices):
 class Dataset(TenantOwned):
     """A named table with typed fields. The data source `<source>:<name>:...` reads its rows."""
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     name = models.CharField(max_length=63, validators=[NAME])
     source = models.CharField(max_length=5, choices=RowSource.choices, default=RowSource.DB)
     location = models.CharField(

@@ -11,7 +11,6 @@ from django.core.validators import MinValueValidator
 from django.db import models
 from django.db.models.functions import Now
 
-from tenants.identifiers import uuid7
 from tenants.models import TenantOwned, index, unique
 
 from .pipeline import key_validator
@@ -66,7 +65,6 @@ class PeriodState(models.TextChoices):
 class Deliverable(TenantOwned):
     """Something that is planned every month, as runs of some pipelines."""
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     key = models.CharField(max_length=63, validators=[key_validator])
     name = models.CharField(max_length=200)
     description = models.TextField(
@@ -117,7 +115,6 @@ class Deliverable(TenantOwned):
 class DeliverablePeriod(TenantOwned):
     """One calendar month (UTC) of a deliverable. Lock its row before counting its runs."""
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     deliverable = models.ForeignKey(
         Deliverable, on_delete=models.PROTECT, related_name="periods", db_constraint=False, db_index=False
     )

@@ -6,7 +6,6 @@ from django.core.validators import RegexValidator
 from django.db import models
 from django.db.models.functions import Now
 
-from tenants.identifiers import uuid7
 from tenants.models import TenantOwned, part_of, unique
 
 KEY_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,62}$"
@@ -18,7 +17,6 @@ class ActivityTemplate(TenantOwned):
 
     bounded_as = "templates"
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     key = models.CharField(max_length=63, validators=[key_validator])
     name = models.CharField(max_length=200)
     description = models.TextField(blank=True, default="")
@@ -43,7 +41,6 @@ class Pipeline(TenantOwned):
 
     bounded_as = "pipelines"
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     key = models.CharField(max_length=63, validators=[key_validator])
     name = models.CharField(max_length=200)
     description = models.TextField(blank=True, default="")
@@ -68,7 +65,6 @@ class PipelineVersion(TenantOwned):
 
     bounded_as = "pipeline_versions"
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     pipeline = part_of(Pipeline, "versions")
     number = models.PositiveIntegerField()
     definition = models.JSONField()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from django.db import models
 from django.db.models.functions import Now
 
-from tenants.identifiers import uuid7
 from tenants.models import FOR_LISTS, TenantOwned, TenantPart, index, part_of, unique
 
 
@@ -36,7 +35,6 @@ class StepReason(models.TextChoices):
 class PipelineRun(TenantOwned):
     """One run of a pipeline version. Lock its row before advancing its steps."""
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     version = models.ForeignKey(
         "pipelines.PipelineVersion", on_delete=models.PROTECT, related_name="runs", db_constraint=False
     )

@@ -50,7 +50,6 @@ class Schedule(TenantOwned):
 
     bounded_as = "schedules"
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     name = models.CharField(max_length=200)
     description = models.TextField(blank=True, default="")
     repeat = models.CharField(max_length=10, choices=Repeat.choices, default=Repeat.REPEATING)
@@ -203,7 +202,6 @@ class ExecutionStatus(models.TextChoices):
 class ScheduleExecution(TenantOwned):
     """The execution of a firing: its parameters are expanded into jobs, which run independently."""
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     schedule = models.ForeignKey(
         Schedule,
         null=True,

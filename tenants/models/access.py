@@ -26,7 +26,6 @@ class Role(models.TextChoices):
 class Membership(TenantOwned):
     """A person's role in a tenant, with the human roles whose inbox items are theirs."""
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships")
     role = models.CharField(max_length=16, choices=Role.choices, default=Role.REVIEWER)
     human_roles = models.JSONField(default=list, blank=True, help_text='For example ["editor"].')
@@ -113,7 +112,6 @@ class ApiToken(TenantOwned):
     bounded_as = "tokens"
     bounded_among = {"revoked_at": None}
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     name = models.CharField(max_length=100)
     # The database sets it to NULL when the account is closed.
     user = models.ForeignKey(
@@ -163,7 +161,6 @@ class Channel(TenantOwned):
     The access itself is stored elsewhere; this is its status. Only `tenants.channels` writes `status`.
     """
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     kind = models.CharField(max_length=63, help_text="For example google-ads.")
     name = models.CharField(max_length=200)
     status = models.CharField(
@@ -195,7 +192,6 @@ class IdempotentRequest(TenantOwned):
     Neither the key nor the body is stored, only their digests.
     """
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     digest = models.CharField(max_length=64, help_text="A digest of the caller, the path and the key.")
     request_digest = models.CharField(
         max_length=64, help_text="A digest of the request. A different request cannot use the same key."
@@ -222,7 +218,6 @@ class SavedView(TenantOwned):
 
     bounded_as = "saved_views"
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     # PostgreSQL deletes them with the membership, by the foreign key with the tenant, so Django needs no query for them.
     membership = models.ForeignKey(
         Membership,

@@ -203,6 +203,7 @@ class TenantOwned(PlainNames, models.Model):
 
     # Every table has a unique constraint or index that begins with the tenant; another index would only slow writes down.
     tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="+", db_index=False)
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
 
     objects = TenantQuerySet.as_manager()
 
@@ -215,6 +216,7 @@ class TenantPart(TenantOwned):
 
     # Not indexed: rows are found through their parent, and each index would slow down every write of the hot path.
     tenant = part_of(Tenant, "+")
+    id: Any = None  # each kind of part has its own, mostly a number
 
     class Meta:
         abstract = True
@@ -229,7 +231,6 @@ class PauseKind(models.TextChoices):
 class Pause(TenantOwned):
     """A pause of part of the tenant's work: nothing new of it starts while the row exists. Only `tenants.pausing` writes it."""
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     kind = models.CharField(max_length=8, choices=PauseKind.choices)
     subject = models.CharField(
         max_length=63, help_text="The id of a pipeline or a schedule, or the name of a provider."

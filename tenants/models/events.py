@@ -89,7 +89,6 @@ class OffReason(models.TextChoices):
 class WebhookEndpoint(TenantOwned):
     """A URL to which a tenant's events are sent."""
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     url = models.CharField(max_length=2000)
     description = models.CharField(max_length=200, blank=True, default="")
     kinds = models.JSONField(

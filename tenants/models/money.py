@@ -9,7 +9,6 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models.functions import Now
 
-from tenants.identifiers import uuid7
 from tenants.models.base import TenantOwned, TenantPart, index, part_of, unique
 
 
@@ -70,7 +69,6 @@ class Budget(TenantOwned):
     `spent` and `reserved` belong to the period that began on `period_start`; only `tenants.money` writes them.
     """
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     name = models.CharField(max_length=200)
     agent_role = models.CharField(max_length=63, null=True, blank=True, help_text="Empty for all roles.")
     deliverable_id = models.UUIDField(null=True, blank=True, help_text="Empty for all deliverables.")

@@ -17,7 +17,6 @@ LONGEST_DAYS = 36_500
 class RetentionPolicy(TenantOwned):
     """How long a tenant's rows of one kind are kept. Without one, the platform's default holds."""
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     kind = models.CharField(max_length=32)
     days = models.PositiveIntegerField(
         null=True,
