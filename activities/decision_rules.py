@@ -6,7 +6,7 @@ The rules are copied into the activity when it is created; a later change of a p
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Self
 
@@ -38,6 +38,12 @@ class DecisionRules:
     options: Sequence[str] = ()
     asked_by: str = ""  # identity of the requester: a person, a token without a person, or an agent's run
     self_approval: bool = True
+
+    @classmethod
+    def asked(cls, *, self_approval: bool | None, quorum: int | None, **rules: Any) -> Self:
+        """Return the rules of a new question. If nothing else was said, the requester may decide only where one decision is enough."""
+        alone = cls(quorum=quorum or 1, **rules)
+        return replace(alone, self_approval=not alone.is_voted_on if self_approval is None else self_approval)
 
     @classmethod
     def read(cls, stored: Mapping[str, Any] | None) -> Self:

@@ -367,17 +367,14 @@ def _note_superseded(claimed: ClaimedRun) -> Grant:
         "Result of a superseded run refused",
         extra={"action": "run_superseded", "run": str(claimed.run.run_id)},
     )
-    relay.hand_over(_release_superseded(claimed.grant))
-    return claimed.grant
-
-
-def _release_superseded(grant: Grant) -> Exchange:
-    """Return the release of the slot of a superseded run. The slot is free only now, when the agent's call is over."""
+    # The slot is free only now, when the agent's call is over.
+    grant = claimed.grant
     with tenant_scope(grant.tenant_id):
-        ActivityRun.objects.for_tenant(grant.tenant_id).filter(
-            activity_id=grant.activity_id, grant=grant.grant
-        ).exclude(status="running").update(worker_id=None)
-    return Exchange(releases=[Release(grant.activity_id, grant.grant)])
+        runs = ActivityRun.objects.for_tenant(grant.tenant_id)
+        ended = runs.filter(activity_id=grant.activity_id, grant=grant.grant).exclude(status="running")
+        ended.update(worker_id=None)
+    relay.hand_over(Exchange(releases=[Release(grant.activity_id, grant.grant)]))
+    return grant
 
 
 def _offer_if_woken(grant: Grant) -> None:

@@ -198,18 +198,16 @@ ABOUT_PEOPLE = (
 
 def rules_of(attrs: Mapping[str, Any], *, asked_by: str = "") -> DecisionRules:
     """Return the decision rules in a validated body."""
-    quorum = attrs.get("quorum", 1)
-    alone = quorum == 1 and attrs.get("voters", 1) == 1
-    return DecisionRules(
+    return DecisionRules.asked(
         asked_by=asked_by,
         due_seconds=attrs.get("due_seconds"),
         reminders=tuple(attrs.get("reminders", ())),
         escalation=tuple(attrs.get("escalation", ())),
         on_timeout=attrs.get("on_timeout"),
-        quorum=quorum,
+        quorum=attrs.get("quorum"),
         voters=attrs.get("voters"),
         options=tuple(attrs.get("options", ())),
-        self_approval=attrs.get("self_approval", alone),
+        self_approval=attrs.get("self_approval"),
     )
 
 

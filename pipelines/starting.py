@@ -30,7 +30,6 @@ from tenants.context import APP
 from tenants.sql import Array, Statement
 
 ACTOR = "pipeline"
-DEPENDENCY_TIMEOUT_SECONDS = 86_400.0  # a day, for steps without a time-out of their own
 
 _SQL = Path(__file__).parent / "sql"
 _ACTIVATE = (_SQL / "activate_steps.sql").read_text(encoding="utf-8")
@@ -116,7 +115,7 @@ def fan_out(
 def waiting_times(plan: Compiled, steps: Iterable[str]) -> dict[str, float]:
     """Return the dependency time-outs, in seconds, of the steps that depend on one of these."""
     return {
-        dependent: float(plan.step(dependent).dependency_timeout_seconds or DEPENDENCY_TIMEOUT_SECONDS)
+        dependent: plan.patience_of(dependent)
         for step in steps
         for dependent in plan.graph.dependents_of(step)
     }
@@ -208,17 +207,14 @@ def _rules_of(step: StepDefinition, asked_by: str) -> dict[str, Any] | None:
     """Return the decision rules of the step, or of the gate for its agent's result, which copies them when it opens."""
     if not (step.human_role or step.requires_approval):
         return None
-    quorum = step.quorum or 1
-    is_single_vote = quorum == 1 and (step.voters or 1) == 1
-    self_approval = is_single_vote if step.self_approval is None else step.self_approval
-    rules = DecisionRules(
+    rules = DecisionRules.asked(
         due_seconds=step.due_seconds,
         reminders=[Later(later.after_seconds, later.human_role or "") for later in step.reminders],
         escalation=[Later(later.after_seconds, later.human_role) for later in step.escalation],
         on_timeout=step.on_timeout.value if step.on_timeout else None,
-        quorum=quorum,
+        quorum=step.quorum,
         voters=step.voters,
-        asked_by="" if self_approval else asked_by,
-        self_approval=self_approval,
+        asked_by=asked_by,
+        self_approval=step.self_approval,
     )
-    return rules.as_json()
+    return (replace(rules, asked_by="") if rules.self_approval else rules).as_json()

@@ -25,6 +25,8 @@ from pipelines.models import ActivityTemplate, Deliverable, Pipeline, PipelineRu
 from tenants import turns
 from tenants.context import tenant_scope
 
+DEPENDENCY_TIMEOUT_SECONDS = 86_400.0  # a day, for steps without a time-out of their own
+
 # The members that a step inherits from its template unless it sets them itself.
 _FROM_TEMPLATE = ("name", "description", "agent_role", "human_role", "timeout_seconds")
 
@@ -42,6 +44,10 @@ class Compiled:
 
     def step(self, step_id: str) -> Any:
         return self.definition.steps[self.position[step_id]]
+
+    def patience_of(self, step_id: str) -> float:
+        """Return for how many seconds a step waits for those that it depends on."""
+        return float(self.step(step_id).dependency_timeout_seconds or DEPENDENCY_TIMEOUT_SECONDS)
 
 
 def save(tenant_id: UUID, data: Any, *, actor: str, expected: int | None = None) -> PipelineVersion:

@@ -29,7 +29,7 @@ from pipelines.versions import Compiled
 from tenants import clock, outages
 from tenants.context import system_scope, tenant_scope
 
-from . import inputs, progression, starting, versions
+from . import inputs, progression, versions
 
 logger = logging.getLogger(__name__)
 
@@ -160,7 +160,7 @@ def fail_if_overdue(tenant_id: UUID, run_id: UUID, step: str, *, now: datetime) 
 
 def _more_time(run: PipelineRun, plan: Compiled, step: str, now: datetime) -> datetime | None:
     """Return until when the step may still wait, or None if its time is over."""
-    patience = timedelta(seconds=_seconds(plan, step))
+    patience = timedelta(seconds=plan.patience_of(step))
     started = _first_start(run, plan.graph.dependencies_of(step))
     if started is None or _with_people(run.tenant_id, _active_activities(run, plan.graph.ancestors_of(step))):
         return now + patience
@@ -191,15 +191,11 @@ def _with_people(tenant_id: UUID, activity_ids: Sequence[UUID]) -> bool:
     return activities.filter(of_people | questions).exists()
 
 
-def _seconds(plan: Compiled, step: str) -> float:
-    return plan.step(step).dependency_timeout_seconds or starting.DEPENDENCY_TIMEOUT_SECONDS
-
-
 def _fail(run: PipelineRun, plan: Compiled, step: str, slow: Sequence[str]) -> None:
     more = f" and {len(slow) - MOST_NAMED} more" if len(slow) > MOST_NAMED else ""
     named = ", ".join(slow[:MOST_NAMED]) + more
     verb = "has" if len(slow) == 1 else "have"
-    message = f"{named} {verb} not ended within {_seconds(plan, step):,.10g} s."
+    message = f"{named} {verb} not ended within {plan.patience_of(step):,.10g} s."
     progression.give_up(run, plan, step, CODE, message)
 
 

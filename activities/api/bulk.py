@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from django.db.models import QuerySet
-from django.http import QueryDict
 from drf_spectacular.utils import OpenApiExample, extend_schema_field
 from rest_framework import serializers
 from rest_framework.decorators import action
@@ -31,8 +30,7 @@ from activities.schemas import (
 from activities.states import LinkKind, Status
 from tenants.api.documentation import command, operation, posting
 from tenants.api.etags import DigestEtag
-from tenants.api.filters import SEARCH_LENGTH
-from tenants.api.problems import InvalidRequest, extend_path
+from tenants.api.filters import SEARCH_LENGTH, filter_by_body
 from tenants.api.serializers import (
     OPTIONAL,
     Computed,
@@ -165,17 +163,6 @@ ASSIGNEE = ("assignee_type", "agent_role", "human_role")
 ARGUMENTS = ("reason", "priority", *ASSIGNEE)
 
 
-def as_query(conditions: dict[str, Any]) -> dict[str, str]:
-    """Return the conditions as query parameters of the list of activities."""
-    return {name: _as_text(value) for name, value in conditions.items()}
-
-
-def _as_text(value: Any) -> str:
-    if isinstance(value, list):
-        return ",".join(map(str, value))
-    return value.isoformat() if isinstance(value, datetime) else str(value)
-
-
 def _as_stored_value(value: Any) -> Any:
     if isinstance(value, list):
         return [_as_stored_value(each) for each in value]
@@ -292,7 +279,9 @@ class BulkOfActivities(TenantView):
         portions: each at most once, and activities whose state no longer allows the action are skipped."""
         body = read(BulkSerializer, request.data)
         conditions = body["filter"]
-        matches = self._find(conditions)
+        # Without gates, because a gate ends with the activity behind it.
+        rows = self.get_queryset().exclude(link_kind=LinkKind.GATE)
+        matches = filter_by_body(ActivityFilter, rows, conditions, request)
         if body.get("dry_run"):
             newest = matches.order_by("-created_at", "-pk").only("id", "name", "status")[:SAMPLE]
             sample = [
@@ -310,21 +299,6 @@ class BulkOfActivities(TenantView):
             actor=self.principal.actor,
         )
         return Response(BulkJobSerializer(job).data, status=202, headers={"Location": f"{JOBS}{job.pk}/"})
-
-    def _find(self, conditions: dict[str, Any]) -> QuerySet[Activity]:
-        """Return the matches of the list's own filters, without gates, because a gate ends with the activity behind it."""
-        data = QueryDict(mutable=True)
-        data.update(as_query(conditions))
-        rows = self.get_queryset().exclude(link_kind=LinkKind.GATE)
-        filters = ActivityFilter(data=data, queryset=rows, request=self.request)
-        if not filters.is_valid():
-            errors = [
-                (extend_path("filter", name), str(text))
-                for name, texts in filters.errors.items()
-                for text in texts
-            ]
-            raise InvalidRequest(errors)
-        return filters.qs
 
 
 @describe_resource(many="Bulk jobs, newest first", one="One bulk job with its progress")

@@ -23,7 +23,7 @@ from activities.models import DeadLetter
 from activities.models.dead_letter import BurialReason, DeadLetterState, LetterKind
 from tenants.api.documentation import command, operation, posting
 from tenants.api.etags import DigestEtag
-from tenants.api.filters import MomentFilter, StrictFilterSet
+from tenants.api.filters import MomentFilter, StrictFilterSet, filter_by_body
 from tenants.api.problems import InvalidRequest
 from tenants.api.serializers import (
     OPTIONAL,
@@ -103,9 +103,6 @@ class DismissalSerializer(ChosenSerializer):
 
 # Filters for dead letters, in the query string and in a request body.
 
-#: By kind of letter, whether its `activity_id` is null.
-ACTIVITY_IS_NULL = {LetterKind.ACTIVITY.value: False, LetterKind.MAILBOX_ITEM.value: True}
-
 
 class DeadLetterFilter(StrictFilterSet):
     kind = django_filters.ChoiceFilter(choices=LetterKind.choices, method="of_kind")
@@ -120,18 +117,7 @@ class DeadLetterFilter(StrictFilterSet):
     created_before = MomentFilter(field_name="created_at", lookup_expr="lt")
 
     def of_kind(self, rows: QuerySet[Any], name: str, value: str) -> QuerySet[Any]:
-        return rows.filter(activity_id__isnull=ACTIVITY_IS_NULL[value])
-
-
-_CONDITIONS = {
-    name: f"{rule.field_name}__{rule.lookup_expr}" for name, rule in DeadLetterFilter.base_filters.items()
-}
-
-
-def conditions_of(filters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the query conditions for the filters of a validated request body."""
-    plain = {_CONDITIONS[name]: value for name, value in filters.items() if name != "kind"}
-    return plain | ({"activity_id__isnull": ACTIVITY_IS_NULL[filters["kind"]]} if "kind" in filters else {})
+        return rows.filter(activity_id__isnull=value == LetterKind.MAILBOX_ITEM)
 
 
 # Responses.
@@ -258,7 +244,7 @@ class DeadLetterViewSet(DigestEtag, Resource):
         rows: QuerySet[DeadLetter] = DeadLetter.objects.for_tenant(self.tenant_id)
         if "ids" in body:
             return self._select_by_id(rows, body["ids"])
-        return rows.filter(**conditions_of(body["filter"]))
+        return filter_by_body(DeadLetterFilter, rows, body["filter"], self.request)
 
     def _select_by_id(self, rows: QuerySet[DeadLetter], ids: Sequence[UUID]) -> QuerySet[DeadLetter]:
         chosen = rows.filter(pk__in=ids)
