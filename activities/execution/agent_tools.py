@@ -133,9 +133,8 @@ def _report_blocker(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, An
 def _create_subtask(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, Any]:
     blocking = arguments["blocking"]
     if not blocking and (human_role := arguments.get("human_role")):
-        task = {"name": arguments["name"], "description": arguments.get("description") or ""}
-        same = same_task(activity_tree.lock_live(run), human_role=human_role, **task)
-        if same is not None:
+        asking = activity_tree.lock_live(run)
+        if same := _first_open(asking, LinkKind.SUBTASK, arguments["name"], arguments, human_role):
             return _continues(same)
     subtask = suspension.create_subtask(
         run, name=arguments["name"], description=arguments.get("description", ""), blocking=blocking,
@@ -243,13 +242,6 @@ def _askable(asking: Activity, activity_ids: Sequence[UUID]) -> dict[UUID, bool]
         rows = Activity.objects.for_tenant(asking.tenant_id).filter(_within(granted), pk__in=others)
         own |= dict.fromkeys(rows.values_list("pk", flat=True), False)
     return own
-
-
-def _same_approval(asking: Activity, arguments: Mapping[str, Any], linked: Iterable[UUID]) -> UUID | None:
-    return same_approval(
-        asking, kind=arguments["type"], name=arguments["title"], description=arguments.get("description") or "",
-        human_role=arguments.get("human_role") or GENERAL_ROLE, linked=linked,
-    )  # fmt: skip
 
 
 #: It has not begun, or it needs an answer before it continues.
@@ -435,7 +427,6 @@ ASKED = (
     LinkKind.SUBTASK,
     LinkKind.REASSIGNED_FROM,
 )
-_OPEN = (Status.CREATED, Status.IN_PROGRESS)
 
 
 def refuse_flood(asking: Any) -> None:
@@ -445,7 +436,7 @@ def refuse_flood(asking: Any) -> None:
     """
     most = settings.ORCHESTRATOR_OPEN_ITEMS_PER_AGENT
     rows = Activity.objects.for_tenant(asking.tenant_id).filter(
-        in_status(*_OPEN),
+        in_status(*activity_tree.OPEN),
         assignee_type="human",
         link_kind__in=ASKED,
         parent__tenant_id=asking.tenant_id,
@@ -457,18 +448,12 @@ def refuse_flood(asking: Any) -> None:
         )
 
 
-def same_task(asking: Activity, *, name: str, description: str, human_role: str) -> UUID | None:
-    """Return the open subtask with the same text that the activity has already requested from a person, or None."""
-    return _first_open(asking, LinkKind.SUBTASK, name, description, human_role)
-
-
-def same_approval(
-    asking: Activity, *, kind: str, name: str, description: str, human_role: str, linked: Iterable[UUID]
-) -> UUID | None:
+def _same_approval(asking: Activity, arguments: Mapping[str, Any], linked: Iterable[UUID]) -> UUID | None:
     """Return the open approval with the same type, text and activities that the activity has already requested, or None."""
+    human_role = arguments.get("human_role") or GENERAL_ROLE
     approval = _first_open(
-        asking, LinkKind.APPROVAL, name, description, human_role, metadata__approval_type=kind
-    )
+        asking, LinkKind.APPROVAL, arguments["title"], arguments, human_role, metadata__approval_type=arguments["type"]
+    )  # fmt: skip
     if approval is None:
         return None
     links = ApprovalLink.objects.for_tenant(asking.tenant_id).filter(approval_id=approval)
@@ -476,14 +461,15 @@ def same_approval(
 
 
 def _first_open(
-    asking: Activity, kind: LinkKind, name: str, description: str, human_role: str, **more: Any
+    asking: Activity, kind: LinkKind, name: str, arguments: Mapping[str, Any], human_role: str, **more: Any
 ) -> UUID | None:
+    """Return the first open item for this human role, with the same text, that the activity has already requested, or None."""
     rows = Activity.objects.for_tenant(asking.tenant_id).filter(
         parent_id=asking.pk,
         link_kind=kind,
-        status__in=_OPEN,
+        status__in=activity_tree.OPEN,
         name=name,
-        description=description,
+        description=arguments.get("description") or "",
         human_role=human_role,
         **more,
     )

@@ -23,7 +23,7 @@ from activities.models import Activity, Approval, ApprovalLink, Vote
 from activities.models.decision import LinkState
 from activities.signals import revisable_work_asked
 from activities.states import BANDS, MAY_RUN, WILL_RUN, LinkKind, Status
-from activities.submission import NewActivity, submit
+from activities.submission import NewActivity, child_of, submit
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 
@@ -44,22 +44,12 @@ def open_approval(
 ) -> UUID:
     """Create an approval; returns its id. `about` is the activity whose agent asks, a row of Activity. In the caller's `tenant_scope`."""
     rules = replace(new.rules, asked_by=new.rules.asked_by or identity)
-    item = NewActivity(
-        id=uuid7(),
-        name=new.title,
-        description=new.description,
-        human_role=new.human_role or GENERAL_ROLE,
-        is_approval_gate=True,
-        link_kind=LinkKind.APPROVAL,
-        priority=BANDS["gated"],
-        parent_id=about.id if about else None,
-        deliverable_id=about.deliverable_id if about else None,
-        mailbox_id=about.mailbox_id if about else None,
-        pipeline_run_id=about.pipeline_run_id if about else None,
-        period_id=about.period_id if about else None,
-        metadata={"approval_type": new.type},
-        decision_rules=rules.as_json(),
-    )
+    question: dict[str, Any] = {
+        "id": uuid7(), "name": new.title, "description": new.description, "human_role": new.human_role or GENERAL_ROLE,
+        "is_approval_gate": True, "priority": BANDS["gated"], "metadata": {"approval_type": new.type}, "decision_rules": rules.as_json(),
+    }  # fmt: skip
+    kind = LinkKind.APPROVAL
+    item = child_of(about, kind, **question) if about else NewActivity(link_kind=kind, **question)
     submit([item], actor=actor)
     Approval.objects.create(
         id=item.id,

@@ -16,12 +16,13 @@ from uuid import UUID
 from django.db.models import Q
 
 from activities import rescheduling
+from activities.activity_tree import OPEN
 from activities.alerts import raise_alert
 from activities.decision_rules import DecisionRules, Voter
 from activities.models import Activity, Deadline
 from activities.models.alert import AlertKind, Severity
 from activities.models.decision import DeadlineKind
-from activities.states import BANDS, SETTLED, LinkKind, Status
+from activities.states import BANDS, SETTLED, LinkKind
 from activities.suspension import BY_DEADLINE
 from tenants import clock, outages
 from tenants.context import system_scope, tenant_scope
@@ -33,7 +34,6 @@ logger = logging.getLogger(__name__)
 PAGE = 100
 TURN_SECONDS = 2.0  # after an outage thousands may be due, and the caller has other work too
 NOBODY = "Nobody decided in time."
-_OPEN = (Status.CREATED, Status.IN_PROGRESS)
 
 
 class _DueDeadline(NamedTuple):
@@ -94,7 +94,7 @@ def _pass(due: _DueDeadline, now: datetime) -> None:
             return
         if activity.assignee_type == "agent":
             _prioritise_late_agent(activity, deadline)
-        elif activity.status in _OPEN:
+        elif activity.status in OPEN:
             _EFFECTS[DeadlineKind(deadline.kind)](activity, deadline)
         deadline.happened_at = now
         deadline.save(update_fields=["happened_at"])

@@ -25,7 +25,7 @@ from activities.exceptions import (
 )
 from activities.models import Activity, Approval, Vote
 from activities.states import LinkKind, Status
-from activities.submission import NewActivity, submit
+from activities.submission import child_of, submit
 from activities.suspension import obsolete
 from tenants.context import tenant_scope
 
@@ -213,30 +213,21 @@ def explain_refusal(tenant_id: UUID, refusal: TransitionRefused, decision: str) 
 
 def open_gate(activity: Any) -> None:
     """Create the gate of an activity that has just moved to `awaiting_approval`. In the caller's transaction."""
-    submit(
-        [
-            NewActivity(
-                name=f"Approve: {activity.name}"[:200],
-                human_role=(activity.metadata or {}).get("approver_role") or GENERAL_ROLE,
-                is_approval_gate=True,
-                priority=states.BANDS["gated"],
-                input_ref=activity.output_ref,
-                parent_id=activity.id,
-                link_kind=LinkKind.GATE,
-                deliverable_id=activity.deliverable_id,
-                mailbox_id=activity.mailbox_id,
-                pipeline_run_id=activity.pipeline_run_id,
-                pipeline_id=activity.pipeline_id,
-                period_id=activity.period_id,
-                template=activity.template,
-                step=activity.step,
-                branch=activity.branch,
-                round=activity.round,
-                decision_rules=activity.decision_rules,
-            )
-        ],
-        actor="engine",
+    gate = child_of(
+        activity,
+        LinkKind.GATE,
+        name=f"Approve: {activity.name}"[:200],
+        human_role=(activity.metadata or {}).get("approver_role") or GENERAL_ROLE,
+        is_approval_gate=True,
+        priority=states.BANDS["gated"],
+        input_ref=activity.output_ref,
+        template=activity.template,
+        step=activity.step,
+        branch=activity.branch,
+        round=activity.round,
+        decision_rules=activity.decision_rules,
     )
+    submit([gate], actor="engine")
 
 
 # Votes: if several people must agree, each has one vote, with any of their tokens and sessions.

@@ -13,9 +13,13 @@ from activities.exceptions import (
     DecisionForbidden,
     SubmissionInvalid,
 )
-from activities.human_tasks import deadlines, decisions
+from activities.human_tasks import approvals, deadlines, decisions
+from activities.human_tasks.approvals import NewApproval
+from activities.models import Activity
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output
 from tenants import clock
+from tenants.context import tenant_scope
+from tenants.identifiers import uuid7
 from tenants.models import Tenant
 from tests.accepted_work import AgentClient, accept_and_create, wakes_per_call
 from tests.engine import Engine, in_another_thread
@@ -57,6 +61,20 @@ def test_an_agent_wakes_with_the_outcome_of_its_approval(
     )  # fmt: skip
     assert wake["review_approved"] is (end == "approve")
     assert links_of(accepting, approval) == {activity_id: ("woken", "")}
+
+
+def test_the_question_of_an_agent_belongs_to_the_pipeline_and_the_schedule_of_its_work(
+    engine: Engine, acme: Tenant
+) -> None:
+    pipeline, schedule = uuid7(), uuid7()
+    (activity_id,) = engine.submit(acme, pipeline_id=pipeline, schedule_id=schedule)
+    with tenant_scope(acme.pk):
+        asking = Activity.objects.get(pk=activity_id)
+        new = NewApproval(**DIRECTION)
+        approval = approvals.open_approval(acme.pk, new, actor="agent", identity="run:1", about=asking)
+        question = Activity.objects.get(pk=approval)
+
+    assert (question.pipeline_id, question.schedule_id) == (pipeline, schedule)
 
 
 def test_the_chosen_option_is_part_of_the_wake_and_the_feedback(engine: Engine, accepting: Tenant) -> None:
