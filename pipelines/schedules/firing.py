@@ -36,7 +36,7 @@ from pipelines.models import Firing, Schedule, ScheduleExecution
 from pipelines.models.schedule import AfterOnce, ExecutionStatus, FiringState, Overlap
 from pipelines.schedules import beat, executions
 from pipelines.timing import MissedTimes, Timing
-from tenants import clock, pausing
+from tenants import clock, outages, pausing
 from tenants.context import APP, SYSTEM, system_scope, tenant_scope
 from tenants.models import PauseKind
 from tenants.sql import Statement
@@ -102,6 +102,8 @@ def _fire_safely(tenant_id: UUID, ids: Sequence[UUID], now: datetime | None) -> 
     except Exception as error:
         if len(ids) > 1:
             return [pk for one in ids for pk in _fire_safely(tenant_id, [one], now)]
+        if outages.is_contention(error):
+            return []  # Still due, so the next turn fires it.
         logger.exception(
             "Schedule not fired",
             extra={"action": "schedule_not_fired", "schedule": str(ids[0]), "tenant": str(tenant_id)},

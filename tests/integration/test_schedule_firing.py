@@ -8,7 +8,9 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 from django_celery_beat.models import PeriodicTask
+from psycopg.errors import DeadlockDetected
 
 from activities import relay
 from agents import scheduler_settings
@@ -389,6 +391,21 @@ def test_an_invalid_schedule_is_postponed_and_does_not_affect_others(tenant: Ten
     assert fired_times(good) == [NOON + HOUR]
     assert reload(bad).next_run_at == NOON + HOUR + firing.BACK_OFF
     assert reload(bad).looked_until == NOON
+
+
+def test_a_schedule_that_met_a_conflict_of_transactions_is_due_again_at_once(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule = make_schedule(tenant)
+
+    def meet_a_deadlock(*_: Any) -> list[Any]:
+        raise OperationalError("deadlock detected") from DeadlockDetected("deadlock detected")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(firing, "record", meet_a_deadlock)
+        assert firing.fire_due(NOON + HOUR) == []
+    assert len(firing.fire_due(NOON + HOUR)) == 1
+    assert fired_times(schedule) == [NOON + HOUR]
 
 
 def test_schedules_of_all_tenants_are_fired_in_one_pass(tenant: Tenant, other_tenant: Tenant) -> None:
