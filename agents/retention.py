@@ -21,7 +21,7 @@ _SESSIONS = Rows("agents_agentsession", Path(__file__).parent / "sql", "retentio
 
 def connect() -> None:
     register(
-        Kind("agent_sessions", "Sessions with agents that have ended", _SESSIONS.portion, _SESSIONS.count),
+        Kind.of("agent_sessions", "Sessions with agents that have ended", _SESSIONS),
         Kind(KIND, "What command-line agents printed", _delete_transcripts, _count_transcripts),
     )
 

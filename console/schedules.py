@@ -34,7 +34,7 @@ from pipelines import timing
 from pipelines.models import Firing, Pipeline, Schedule, ScheduleExecution
 from pipelines.models.schedule import FiringState, Overlap
 from pipelines.schedules import preview
-from pipelines.timing import Timing, TimingError
+from pipelines.timing import INSTANT, Timing, TimingError
 from pipelines.timing.clock import zone_names
 from tenants import clock, pausing
 from tenants.context import tenant_scope
@@ -251,7 +251,6 @@ COUNTED = 24  # times of one schedule on one day; more are displayed as "24+"
 NAMED = 4  # listed schedules per day; the others are only counted
 MOST_SCHEDULES = 60  # in the calendar, by name
 DAY = timedelta(days=1)
-INSTANT = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)

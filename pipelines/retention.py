@@ -33,7 +33,7 @@ def connect() -> None:
             ),
             _EXECUTIONS.count,
         ),
-        Kind("schedule_firings", "Times of schedules that were skipped", _FIRINGS.portion, _FIRINGS.count),
+        Kind.of("schedule_firings", "Times of schedules that were skipped", _FIRINGS),
     )
 
 

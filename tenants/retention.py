@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from uuid import UUID
 
 from django.conf import settings
@@ -48,6 +48,10 @@ class Kind:
     title: str
     portion: Portion
     count: Count
+
+    @classmethod
+    def of(cls, name: str, title: str, rows: Rows | RowsInTurn) -> Self:
+        return cls(name, title, rows.portion, rows.count)
 
     @property
     def default_days(self) -> float | None:
@@ -122,7 +126,7 @@ _USAGE = Rows("tenants_usageentry", _FOLDER, "usage")
 
 def register_own_kinds() -> None:
     register(
-        Kind("idempotency_keys", "Answers kept for Idempotency-Key", _KEYS.portion, _KEYS.count),
+        Kind.of("idempotency_keys", "Answers kept for Idempotency-Key", _KEYS),
         Kind("usage", "Entries of the ledger; their totals by month stay", _forget_usage, _USAGE.count),
     )
 

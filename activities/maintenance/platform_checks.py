@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -67,7 +68,7 @@ def find_idle_workers() -> list[Finding]:
             over=f"Workers of {idle.role} take work again",
             body="Work was granted to them and does not start, although they send heartbeats. It waits until one of them takes it.",
             severity=Severity.CRITICAL,
-            tenants=lambda idle=idle: idle.tenants,  # type: ignore[misc]  # bound now, because the variable changes
+            tenants=partial(list, idle.tenants),
             facts={"role": idle.role, "oldest_seconds": round(idle.oldest_seconds)},
         )
         for idle in queue_stats.list_idle_roles()
@@ -90,7 +91,7 @@ def find_old_queues() -> list[Finding]:
             title=f"Work for {role} waits for too long",
             over=f"Work for {role} starts in time again",
             body=f"Some of it has waited for more than {target / 60:g} minutes. The page of an activity says why it waits.",
-            tenants=lambda rows=rows: [row.tenant_id for row in rows],  # type: ignore[misc]  # as above
+            tenants=partial(list, [row.tenant_id for row in rows]),
             facts={"role": role, "target_seconds": target},
         )
         for role, rows in sorted(by_role.items())
@@ -134,7 +135,7 @@ def find_open_breakers() -> list[Finding]:
             title=f"The model provider {provider.adapter} at {provider.place} fails",
             over=f"The model provider {provider.adapter} at {provider.place} answers again",
             body="It failed several times in a row and is not called for a while. Work that needs it waits, and uses up no attempt.",
-            tenants=lambda key=provider.key: _tenants_using(key),  # type: ignore[misc]  # as above
+            tenants=partial(_tenants_using, provider.key),
             facts={"adapter": provider.adapter, "place": provider.place},
         )
         for provider in overview.failing()
@@ -158,7 +159,7 @@ def find_broken_invariants() -> list[Finding]:
             over=f"The invariant {name} holds again",
             body=f"{(invariants.SAFETY | invariants.LIVENESS).get(name, name)}: the last check found rows that violate this.",
             severity=Severity.CRITICAL,
-            tenants=lambda broken=name: invariants.tenants_concerned(broken),  # type: ignore[misc]  # as above
+            tenants=partial(invariants.tenants_concerned, name),
             facts={"invariant": name},
         )
         for name, count in sorted(last_outcome[1].items())

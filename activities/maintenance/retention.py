@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
 from django.db.models import QuerySet
 from django.db.models.functions import Now
 
 from activities import outputs, run_logs, states
-from tenants.context import SYSTEM, system_scope
+from tenants.context import system_scope
 from tenants.models.retention import DepartedTenant, ForgottenOutput
 from tenants.retention import Kind, Rows, RowsInTurn, register
 from tenants.sql import Statement
@@ -59,16 +58,11 @@ def connect() -> None:
             _forget_trees,
             lambda tenant_id, before: len(_find_trees(tenant_id, before, NO_LIMIT)),
         ),
-        Kind("alerts", "Alerts and their deliveries", _ALERTS.portion, _ALERTS.count),
-        Kind("bulk_jobs", "Bulk jobs with their results", _BULK_JOBS.portion, _BULK_JOBS.count),
-        Kind("dead_letters", "Dead letters", _DEAD_LETTERS.portion, _DEAD_LETTERS.count),
-        Kind("mailboxes", "Items of mailboxes, and their batches", _MAILBOXES.portion, _MAILBOXES.count),
-        Kind(
-            "provider_batches",
-            "Batches of model providers",
-            _PROVIDER_BATCHES.portion,
-            _PROVIDER_BATCHES.count,
-        ),
+        Kind.of("alerts", "Alerts and their deliveries", _ALERTS),
+        Kind.of("bulk_jobs", "Bulk jobs with their results", _BULK_JOBS),
+        Kind.of("dead_letters", "Dead letters", _DEAD_LETTERS),
+        Kind.of("mailboxes", "Items of mailboxes, and their batches", _MAILBOXES),
+        Kind.of("provider_batches", "Batches of model providers", _PROVIDER_BATCHES),
         Kind(
             "tool_calls",
             "Arguments of agents' tool calls; the calls themselves stay",
@@ -160,9 +154,8 @@ def clean_up_departed() -> int:
 
 
 def _forget_some(waited: timedelta) -> int:
-    with system_scope(), transaction.atomic(using=SYSTEM):
-        rows = ForgottenOutput.objects.filter(at__lte=Now() - waited).order_by("at")
-        notes = list(rows.select_for_update(skip_locked=True)[:AT_ONCE])
+    with system_scope():
+        notes = list(ForgottenOutput.objects.filter(at__lte=Now() - waited).order_by("at")[:AT_ONCE])
     if not notes:
         return 0
     # Filter by activity as well, so that an output of another activity would survive even with the same id.

@@ -41,15 +41,12 @@ Row = Mapping[str, Any]
 
 def sync(schedule: Schedule, slug: str) -> None:
     """Write the schedule's periodic task, and its id into the schedule. Idempotent. Call it within a transaction."""
-    fields = {**_when(schedule), "name": _name(schedule, slug), **_plain_fields(schedule)}
+    fields = {**_when(*_kind_of(schedule)), "name": _name(schedule, slug), **_plain_fields(schedule)}
     task = PeriodicTask.objects.filter(pk=schedule.beat_task_id, task=TASK).first()
     if task is None:
         # The id may be deleted or belong to another row by now; the arguments identify the schedule.
         task = PeriodicTask.objects.filter(task=TASK, kwargs=fields["kwargs"]).first() or PeriodicTask()
-    if _differs(task, fields):
-        for name, value in fields.items():
-            setattr(task, name, value)
-        task.save()
+    _write(task, fields)
     if task.pk != schedule.beat_task_id:
         Schedule.objects.for_tenant(schedule.tenant_id).filter(pk=schedule.pk).update(beat_task_id=task.pk)
         schedule.beat_task_id = task.pk
@@ -78,11 +75,8 @@ def repair() -> None:
             if present.setdefault(task.kwargs, task) is not task:
                 task.delete()  # a copy
         for schedule in Schedule.objects.order_by("pk").iterator():
-            task_of_schedule, slug = (
-                present.pop(_arguments(schedule), None),
-                slugs.get(schedule.tenant_id, ""),
-            )
-            if task_of_schedule is None or not _is_correct(task_of_schedule, schedule, slug):
+            own, slug = present.pop(_arguments(schedule), None), slugs.get(schedule.tenant_id, "")
+            if own is None or not _is_correct(own, schedule, slug):
                 # A schedule that fails fires without its task as well.
                 with (
                     outages.one_of_many(
@@ -115,23 +109,13 @@ def sync_check() -> None:
     seconds = max(1, scheduler_settings.current().check_interval_ms // 1000)
     fields = {
         "name": CHECK_NAME, "task": CHECK_TASK, "kwargs": "{}", "queue": SCHEDULES, "enabled": True, "one_off": False,
-        "crontab": None, "clocked": None, "interval": _interval(seconds), "expire_seconds": HINT_SECONDS,
+        **_when("interval", _seconds(seconds)), "expire_seconds": HINT_SECONDS,
         "description": "Checks all schedules and their executions. Maintained by the system.",
     }  # fmt: skip
     first, *more = PeriodicTask.objects.filter(task=CHECK_TASK).order_by("pk") or [PeriodicTask()]
     for task in more:
         task.delete()
-    if _differs(first, fields):
-        for name, value in fields.items():
-            setattr(first, name, value)
-        first.save()
-
-
-def _interval(seconds: int) -> IntervalSchedule:
-    fields = _seconds(seconds)
-    return IntervalSchedule.objects.filter(**fields).order_by(
-        "pk"
-    ).first() or IntervalSchedule.objects.create(**fields)
+    _write(first, fields)
 
 
 def _belongs_to_a_schedule(task: PeriodicTask) -> bool:
@@ -182,9 +166,16 @@ def _differs(task: PeriodicTask, fields: Row) -> bool:
     return task.pk is None or any(getattr(task, name) != value for name, value in fields.items())
 
 
-def _when(schedule: Schedule) -> dict[str, Any]:
+def _write(task: PeriodicTask, fields: Row) -> None:
+    """Save the task if a field differs, because every save notifies beat."""
+    if _differs(task, fields):
+        for name, value in fields.items():
+            setattr(task, name, value)
+        task.save()
+
+
+def _when(kind: str, fields: Row) -> dict[str, Any]:
     """Return one of beat's kinds, and None for the others. Beat's tables may hold equal rows, so take the first."""
-    kind, fields = _kind_of(schedule)
     model = _KINDS[kind]
     row = model.objects.filter(**fields).order_by("pk").first() or model.objects.create(**fields)
     return {"solar": None, **dict.fromkeys(_KINDS), kind: row}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -32,7 +32,7 @@ from pipelines.exceptions import AlreadyExists, NotFound, ScheduleChanged
 from pipelines.models import Pipeline, Schedule
 from pipelines.models.schedule import TIMING, AfterOnce, Overlap, Repeat
 from pipelines.schedules import beat
-from pipelines.timing import CatchUp, Timing
+from pipelines.timing import INSTANT, CatchUp, Timing
 from pipelines.timing.nominal import CatchUpError
 from tenants import clock, pausing
 from tenants.context import current_alias, tenant_scope
@@ -334,9 +334,6 @@ def merge_members(present: Mapping[str, Any], change: Mapping[str, Any]) -> dict
         change = {name: value for name, value in change.items() if name != "enabled"}
     unchanged = {name: value for name, value in present.items() if name not in replaced}
     return {**unchanged, **change}
-
-
-INSTANT = timedelta(microseconds=1)
 
 
 def create(tenant_id: UUID, members: Any, *, actor: str, now: datetime | None = None) -> Schedule:

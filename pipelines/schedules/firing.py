@@ -35,7 +35,8 @@ from pipelines import timing
 from pipelines.models import Firing, Schedule, ScheduleExecution
 from pipelines.models.schedule import AfterOnce, ExecutionStatus, FiringState, Overlap
 from pipelines.schedules import beat, executions
-from pipelines.timing import MissedTimes, Timing
+from pipelines.schedules.expansion import ACTOR
+from pipelines.timing import INSTANT, MissedTimes, Timing
 from tenants import clock, outages, pausing
 from tenants.context import APP, SYSTEM, system_scope, tenant_scope
 from tenants.models import PauseKind
@@ -149,9 +150,6 @@ def _fire_locked(tenant_id: UUID, ids: Sequence[UUID], now: datetime | None) -> 
 
 
 # Which times of a schedule have come since `looked_until`, and which of them were missed.
-
-
-INSTANT = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +277,6 @@ def record_of(due: DueTimes, nominal: datetime, state: str, reason: str) -> Firi
 # What happens to a time that comes before an earlier execution has ended.
 
 
-ACTOR = "schedule"
 OVERLAPS = "The execution before has not ended."
 ANOTHER_WAITS = "Another execution is queued already."
 REPLACED = "The schedule fired again."

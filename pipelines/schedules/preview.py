@@ -22,7 +22,7 @@ from pipelines.definition.errors import InputError
 from pipelines.models import Schedule
 from pipelines.models.schedule import Repeat
 from pipelines.schedules.editing import InvalidSchedule
-from pipelines.timing import Timing
+from pipelines.timing import INSTANT, Timing
 from tenants import clock, pausing
 from tenants.context import tenant_scope
 from tenants.models import PauseKind, Tenant
@@ -31,7 +31,6 @@ from . import editing, expansion
 
 MOST = 100  # times that may be requested
 USUAL = 5
-INSTANT = timedelta(microseconds=1)
 OVER = "All its times have passed: it never fires."
 DUE_AT_ONCE = "Its time has passed: it fires as soon as it is saved."
 SKIPPED_AT_ONCE = "Its time has passed and it does not catch up: the time is recorded as skipped."

@@ -30,6 +30,7 @@ from pipelines.timing.parsing import in_words
 
 from .nominal import (
     DEFAULT_TIMEZONE,
+    INSTANT,
     CatchUp,
     DstFold,
     DstGap,
@@ -43,6 +44,7 @@ from .parsing import TimingError, errors, read
 
 __all__ = (
     "DEFAULT_TIMEZONE",
+    "INSTANT",
     "CatchUp",
     "DstFold",
     "DstGap",

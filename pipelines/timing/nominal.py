@@ -165,7 +165,7 @@ class Timing:
     jitter_seconds: float = 0
 
 
-INSTANT = timedelta(microseconds=1)
+INSTANT = timedelta(microseconds=1)  # the smallest difference between two times
 ONE_MINUTE = timedelta(minutes=1)
 
 
