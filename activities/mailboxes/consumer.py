@@ -24,7 +24,7 @@ from activities.models import LeaderLease, Mailbox, MailboxBatch, MailboxItem
 from activities.models.dead_letter import BurialReason
 from activities.models.mailbox import BatchState, ItemState
 from activities.retry_delays import RetryPolicy
-from tenants import clock
+from tenants import clock, outages
 from tenants.context import SYSTEM, system_scope, tenant_scope
 from tenants.identifiers import uuid7
 
@@ -202,7 +202,10 @@ def release_all_expired(limit: int = 500) -> int:
         expired = list(list_expired().order_by("leased_until").values_list("tenant_id", "mailbox_id")[:limit])
     count = 0
     for tenant_id, mailbox_id in dict.fromkeys(expired):
-        with tenant_scope(tenant_id):
+        with (
+            outages.one_of_many(logger, "Batches not released", action="batches_not_released", mailbox=str(mailbox_id)),
+            tenant_scope(tenant_id),
+        ):  # fmt: skip
             mailbox = Mailbox.objects.for_tenant(tenant_id).filter(pk=mailbox_id).select_for_update().first()
             if mailbox is not None:
                 count += release_expired(mailbox, clock.now())

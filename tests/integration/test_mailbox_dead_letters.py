@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.db import OperationalError
 from django.db.models.functions import Now
+from psycopg.errors import LockNotAvailable
 from rest_framework.test import APIClient
 
 from activities import dead_letters
 from activities.mailboxes import consumer
 from activities.maintenance import invariants
-from activities.models import LeaderLease, MailboxBatch, MailboxItem
+from activities.models import LeaderLease, Mailbox, MailboxBatch, MailboxItem
+from tenants import clock
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
 from tenants.models.events import FreshEvent
@@ -216,3 +219,25 @@ def test_dead_letters_of_another_tenant_are_inaccessible(
     )
     assert stranger.post(f"{BOX}items/{item['id']}/retry/").status_code == 404
     assert statuses(client) == {"secret": "failed"}
+
+
+def test_a_locked_mailbox_does_not_keep_the_dead_consumers_of_others(
+    client: APIClient, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tenant_scope(tenant.pk):
+        for key in ("locked", "free"):
+            mailbox = Mailbox.objects.create(tenant_id=tenant.pk, key=key)
+            options = consumer.TakeOptions(
+                consumer="c1", lease=timedelta(seconds=-1), window=timedelta(), limit=1
+            )
+            consumer._begin_batch(mailbox, options, clock.now(), 1)
+    release = consumer.release_expired
+
+    def release_in_time(mailbox: Mailbox, now: datetime) -> int:
+        if mailbox.key == "locked":
+            raise OperationalError("lock timeout") from LockNotAvailable("lock timeout")
+        return release(mailbox, now)
+
+    monkeypatch.setattr(consumer, "release_expired", release_in_time)
+
+    assert consumer.release_all_expired() == 1
