@@ -297,10 +297,17 @@ def release_stale_reservations() -> int:
     runs_of: dict[UUID, list[UUID]] = {}
     for tenant_id, run_id in reservations:
         runs_of.setdefault(tenant_id, []).append(run_id)
+    released = 0
     for tenant_id, run_ids in runs_of.items():
-        with tenant_scope(tenant_id):
+        with (
+            outages.one_of_many(
+                logger, "Reservations not released", action="reservations_kept", tenant=str(tenant_id)
+            ),
+            tenant_scope(tenant_id),
+        ):
             money.release(tenant_id, run_ids)
-    return len(reservations)
+            released += len(run_ids)
+    return released
 
 
 def release(tenant_id: UUID, budget_id: UUID) -> int:

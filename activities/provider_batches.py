@@ -252,8 +252,11 @@ def bind_items() -> int:
         lanes = list(_list_ready()[:LANES])
     count = 0
     for tenant_id, provider, model in lanes:
-        while _bind(tenant_id, provider, model):
-            count += 1
+        with outages.one_of_many(
+            logger, "Items not bound to a batch", action="batch_not_bound", provider=provider
+        ):
+            while _bind(tenant_id, provider, model):
+                count += 1
     return count
 
 

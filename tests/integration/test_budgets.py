@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from django.conf import settings
+from django.db import OperationalError
+from psycopg.errors import LockNotAvailable
 
 from activities import background_tasks, cancellation, reassignment, wait_reasons
 from activities import budgets as activity_budgets
@@ -433,7 +435,13 @@ def test_a_worker_that_dies_between_claim_and_report_leaves_nothing_behind(
     assert broken_invariants() == []
 
 
-def test_a_reservation_that_outlived_its_run_is_detected(engine: Engine, acme: Tenant) -> None:
+def meet_a_lock(*_: Any) -> None:
+    raise OperationalError("lock timeout") from LockNotAvailable("lock timeout")
+
+
+def test_a_reservation_that_outlived_its_run_is_detected(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from activities import transitions
 
     budget = make_budget(acme)
@@ -444,6 +452,9 @@ def test_a_reservation_that_outlived_its_run_is_detected(engine: Engine, acme: T
     assert broken_invariants() == ["I41"]
     assert "reservations" in background_tasks.Reminder().remind()
 
+    with monkeypatch.context() as patched:
+        patched.setattr(activity_budgets.money, "release", meet_a_lock)
+        assert activity_budgets.release_stale_reservations() == 0
     assert activity_budgets.release_stale_reservations() == 1
 
     assert (

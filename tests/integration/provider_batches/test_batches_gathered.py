@@ -8,6 +8,10 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import pytest
+from django.db import OperationalError
+from psycopg.errors import LockNotAvailable
+
 from activities import provider_batches
 from benchmarks.fake_provider import FakeProvider
 from tenants.models import Tenant
@@ -78,6 +82,30 @@ def test_models_and_tenants_do_not_share_batches(
 
     assert [(batch.model, batch.size) for batch in batching.batches(tenant)] == [("m-1", 3), ("m-2", 3)]
     assert [(batch.model, batch.size) for batch in batching.batches(other_tenant)] == [("m-1", 3)]
+
+
+def test_items_that_are_locked_do_not_keep_those_of_other_tenants(
+    engine: Engine,
+    tenant: Tenant,
+    other_tenant: Tenant,
+    provider: FakeProvider,
+    submit_batched: Callable[..., list[UUID]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    submit_batched(3)
+    batching.serve(engine, other_tenant, provider)
+    engine.submit(other_tenant, count=3, priority=LOW)
+    engine.drain()
+    bind = provider_batches._bind
+
+    def bind_in_time(tenant_id: UUID, *lane: str) -> bool:
+        if tenant_id == tenant.pk:
+            raise OperationalError("lock timeout") from LockNotAvailable("lock timeout")
+        return bind(tenant_id, *lane)
+
+    monkeypatch.setattr(provider_batches, "_bind", bind_in_time)
+
+    assert provider_batches.bind_items() == 1
 
 
 def test_concurrent_gathering_binds_every_item_once(
