@@ -175,8 +175,6 @@ class StreamingWorker(ThreadWorker):
                 return  # closed already, or accepted by another process
             raise
         self.nr_conns += 1
-        if len(self.pending_conns) > self.worker_connections // 2:
-            self._drop(self.pending_conns[0])  # the connection that has been silent for the longest time
         self.enqueue_req(Connection(self.cfg, accepted, address, listener.getsockname()))
 
     def enqueue_req(self, conn: Any) -> None:
@@ -205,6 +203,10 @@ class StreamingWorker(ThreadWorker):
 
     def wait_for_and_dispatch_events(self, timeout: float) -> None:
         super().wait_for_and_dispatch_events(min(timeout, self.turns.seconds_until_next()))
+        # Not while events are dispatched, because one of them may be of a connection that is dropped.
+        for silent in (self.pending_conns, self.keepalived_conns):
+            while len(silent) > self.worker_connections // 2:
+                self._drop(silent.popleft())  # silent for the longest time
         self._start_turns()
 
     def handle_request(self, req: Any, conn: Any) -> Any:
@@ -241,7 +243,6 @@ class StreamingWorker(ThreadWorker):
         self.poller.register(conn.sock, EVENT_READ, partial(self.on_pending_socket_readable, conn))
 
     def _drop(self, conn: Any) -> None:
-        self.pending_conns.remove(conn)
         self.poller.unregister(conn.sock)
         self.nr_conns -= 1
         conn.close()

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 REDIS_USER = "ORCHESTRATOR_REDIS_USER"  # the user of the process at the embedded Redis
 KIND = {"system": "worker"}  # the kind of a process, if it differs from its name
 WEB_THREADS = 8  # per web worker; an open event stream uses none
+#: How long web keeps an idle connection. Longer than proxies and clients usually do (60 s): whoever keeps it for less closes it, and a
+#: request that is sent while web closes it is lost.
+KEEP_ALIVE_SECONDS = 75
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ def standard_processes(*, port: int, flower_port: int, concurrency: int | None) 
             "--logger-class=orchestrator.web_worker.StructuredLogger",
             f"--workers={os.environ.get('WEB_CONCURRENCY') or '1'}",
             f"--threads={WEB_THREADS}",
+            f"--keep-alive={KEEP_ALIVE_SECONDS}",
             f"--bind={os.environ.get('WEB_BIND') or '127.0.0.1'}:{port}",
             "--no-control-socket",  # it would be in the user's home folder, shared by all instances
         ),

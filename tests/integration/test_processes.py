@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from gunicorn.config import Config
 
 from orchestrator.embedded import ServiceHome
 from orchestrator.embedded.identity import wait_until
@@ -215,3 +216,11 @@ def test_environment_variables_configure_the_standard_processes(monkeypatch: pyt
     assert worker.argv[-2:] == ("--concurrency", "4")
     assert beat.argv[1:6] == ("-m", "celery", "-A", "orchestrator", "beat")
     assert {"--address=127.0.0.1", "--port=5600"} <= set(flower.argv)
+
+
+def test_web_keeps_idle_connections_for_longer_than_proxies_usually_do() -> None:
+    web = standard_processes(port=1, flower_port=2, concurrency=None)[0]
+
+    options = Config().parser().parse_args(web.argv[web.argv.index("gunicorn") + 1 :])
+
+    assert options.keepalive > 60

@@ -17,6 +17,7 @@ from uuid import UUID
 import pytest
 
 from orchestrator.embedded import server
+from orchestrator.processes.specs import KEEP_ALIVE_SECONDS
 from orchestrator.web_worker import LONGEST_HEAD
 from tenants.turns import MOST_WAITING
 
@@ -32,6 +33,7 @@ def web() -> Iterator[int]:
     command = [
         sys.executable, "-m", "gunicorn", "tests.integration.web_turns.app:application", "--no-control-socket",
         "--worker-class=orchestrator.web_worker.StreamingWorker", "--workers=1", f"--threads={THREADS}", f"--bind=127.0.0.1:{port}",
+        f"--keep-alive={KEEP_ALIVE_SECONDS}",
     ]  # fmt: skip
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
     try:
@@ -145,6 +147,18 @@ def test_a_thousand_incomplete_requests_do_not_hold_up_others(web: int) -> None:
             client = stack.enter_context(socket.create_connection(("127.0.0.1", web), timeout=60))
             client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n")
         assert ask(web, "/", QUIET) == (200, "1")
+
+
+def test_a_thousand_idle_connections_do_not_hold_up_others(web: int) -> None:
+    with ExitStack() as stack:
+        for _ in range(1_000):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", web), timeout=60))
+            client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert client.recv(4096).startswith(b"HTTP/1.1 200")
+        for _ in range(THREADS * 2):
+            stack.enter_context(socket.create_connection(("127.0.0.1", web), timeout=60))
+
+        assert ask(web, "/", QUIET, timeout=5) == (200, "1")
 
 
 @pytest.mark.parametrize(
