@@ -42,6 +42,6 @@ class TenantAdminSite(UnfoldAdminSite):
         return super().autocomplete_view(request)
 
     def has_permission(self, request: HttpRequest) -> bool:
-        scope = getattr(request, "sight", None)
+        scope = getattr(request, "admin_scope", None)
         scope = scope if isinstance(scope, AdminScope) else admin_scope.of_user(request.user)
         return not scope.is_empty

@@ -76,7 +76,7 @@ def of_user(user: Any) -> AdminScope:
 
 def of_request(request: Any) -> AdminScope:
     """Return the scope that the middleware set on a request, or an empty one if it set none."""
-    scope = getattr(request, "sight", NONE)
+    scope = getattr(request, "admin_scope", NONE)
     return scope if isinstance(scope, AdminScope) else NONE
 
 

@@ -118,7 +118,7 @@ class AdminMiddleware:
             raise PermissionDenied(
                 "Only superusers, admins of a tenant, and staff who are members of one may use the admin."
             )
-        request.sight = scope  # type: ignore[attr-defined]
+        request.admin_scope = scope  # type: ignore[attr-defined]
         with scope.scope():
             return self.get_response(request)
 

@@ -186,10 +186,7 @@ class Turns(Generic[Item]):
             self._seen.move_to_end(name)
 
     def _line(self, name: str) -> _Line[Item]:
-        found = self._lines.get(name)
-        if found is None:
-            found = self._lines[name] = _Line()
-        return found
+        return self._lines.setdefault(name, _Line())
 
     def _forget(self, now: float) -> None:
         """Forget tenants without requests for long. Two at a time are enough, as one request adds at most one."""

@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 
 from agents.outbound import client
 
@@ -101,7 +100,7 @@ class ReportedLimits:
 def read_limits(headers: Mapping[str, str], *, now: datetime | None = None) -> ReportedLimits:
     """Read the headers of an answer; names are case-insensitive. Times are relative to its `Date` header, or else to our clock."""
     fields = {name.lower(): value.strip() for name, value in headers.items()}
-    now = now or _date(fields.get("date", "")) or datetime.now(UTC)
+    now = now or client.parse_http_date(fields.get("date", "")) or datetime.now(UTC)
     left: dict[str, int] = {}
     reset: dict[str, float] = {}
     limits: dict[str, int] = {}
@@ -118,14 +117,6 @@ def read_limits(headers: Mapping[str, str], *, now: datetime | None = None) -> R
                 limits[dimension] = int(text)
             break
     return ReportedLimits(left, reset, client.retry_after_seconds(fields.get("retry-after"), now=now), limits)
-
-
-def _date(value: str) -> datetime | None:
-    try:
-        date = parsedate_to_datetime(value)
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return None
-    return date if date.tzinfo else date.replace(tzinfo=UTC)
 
 
 def _names(dimension: str) -> list[tuple[str, ...]]:

@@ -268,10 +268,17 @@ def retry_after_seconds(header: str | None, *, now: datetime | None = None) -> f
     text = header.strip()
     if _SECONDS.fullmatch(text):
         return min(float(text), LONGEST_SECONDS)
+    moment = parse_http_date(text)
+    if moment is None:
+        return None
+    wait = (moment - (now or datetime.now(UTC))).total_seconds()
+    return min(max(wait, 0.0), LONGEST_SECONDS)
+
+
+def parse_http_date(text: str) -> datetime | None:
+    """Return the time in a header such as `Date`, or None if it is invalid."""
     try:
         moment = parsedate_to_datetime(text)
-        moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-        wait = (moment - (now or datetime.now(UTC))).total_seconds()
+        return moment.astimezone(UTC) if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     except (ValueError, TypeError, IndexError, OverflowError):
         return None
-    return min(max(wait, 0.0), LONGEST_SECONDS)

@@ -174,11 +174,9 @@ def problem_of(error: BaseException) -> Problem:
 
 
 def _of_framework(error: rest.APIException) -> Problem:
-    headers = {}
+    headers = _retry_after(getattr(error, "wait", None) or getattr(error, "retry_after", None))
     if challenge := getattr(error, "auth_header", None):
         headers["WWW-Authenticate"] = challenge
-    if (wait := getattr(error, "wait", None) or getattr(error, "retry_after", None)) is not None:
-        headers["Retry-After"] = str(math.ceil(wait))
     if isinstance(error, rest.ValidationError):
         return _invalid(flatten_errors(error.detail))
     code = getattr(error.detail, "code", error.default_code)
@@ -196,15 +194,18 @@ def _of_app(error: BaseException) -> Problem | None:
     code, status = getattr(error, "code", None), getattr(type(error), "status", None)
     if not isinstance(code, str) or not isinstance(status, int):
         return None
-    wait = getattr(error, "retry_after", None)
     return Problem(
         status=status,
         code=code,
         detail=NOT_FOUND if status == 404 else str(error),
         errors=tuple(_pairs(getattr(error, "errors", ()))),
-        headers={} if wait is None else {"Retry-After": str(math.ceil(wait))},
+        headers=_retry_after(getattr(error, "retry_after", None)),
         members=getattr(error, "problem_members", {}),
     )
+
+
+def _retry_after(seconds: float | None) -> dict[str, str]:
+    return {} if seconds is None else {"Retry-After": str(math.ceil(seconds))}
 
 
 def _of_django(error: BaseException) -> Problem | None:
@@ -228,7 +229,7 @@ def _of_servers(error: BaseException) -> Problem | None:
             503,
             "unavailable",
             "A server that is needed for this does not answer. Try again.",
-            headers={"Retry-After": str(RETRY_SECONDS)},
+            headers=_retry_after(RETRY_SECONDS),
         )
     match error:
         case DataError():

@@ -130,22 +130,23 @@ class TenantView(GenericAPIView):
 
     def _handle_for_caller(self, handler: Handler) -> Any:
         if not self.in_one_transaction:
-            return idempotency.over_several(
-                self.request, self.principal, answer=lambda: self._answer(handler), keep=self._body_to_keep
-            )
+            return self._once(idempotency.over_several, handler)
         self.before_transaction()
         turns.give_way()
         return retry_conflicts(lambda: self._in_scope(handler))
 
     def _in_scope(self, handler: Handler) -> Any:
         with tenant_scope(self.tenant_id):
-            response = idempotency.once(
-                self.request, self.principal, answer=lambda: self._answer(handler), keep=self._body_to_keep
-            )
+            response = self._once(idempotency.once, handler)
             if response.status_code >= 400:
                 # Roll back what the handler did before it answered with an error.
                 transaction.set_rollback(True, using=APP)
         return response
+
+    def _once(self, once: Callable[..., Any], handler: Handler) -> Any:
+        return once(
+            self.request, self.principal, answer=lambda: self._answer(handler), keep=self._body_to_keep
+        )
 
     def _answer(self, handler: Handler) -> Any:
         before = auditing.before(self)

@@ -151,32 +151,35 @@ def _allowed_tokens(subscribers: Collection[Subscriber]) -> set[Subscriber]:
         return set()
     valid = Q(expires_at=None) | Q(expires_at__gt=clock.now())
     rows = ApiToken.objects.filter(
-        valid, pk__in={b.principal.token_id for b in subscribers}, revoked_at=None, tenant__is_active=True
+        valid,
+        pk__in={each.principal.token_id for each in subscribers},
+        revoked_at=None,
+        tenant__is_active=True,
     )
     known = {pk: (role, tuple(scopes)) for pk, role, scopes in rows.values_list("pk", "role", "scopes")}
     return {
-        b
-        for b in subscribers
-        if b.principal.token_id and known.get(b.principal.token_id) == (b.principal.role, b.principal.scopes)
+        each
+        for each in subscribers
+        if (who := each.principal).token_id and known.get(who.token_id) == (who.role, who.scopes)
     }
 
 
 def _allowed_people(subscribers: Collection[Subscriber]) -> set[Subscriber]:
     if not subscribers:
         return set()
-    people = {b.principal.user_id for b in subscribers if b.principal.user_id}
+    people = {each.principal.user_id for each in subscribers if each.principal.user_id}
     active = dict(
         get_user_model().objects.filter(pk__in=people, is_active=True).values_list("pk", "is_superuser")
     )
     sessions = set(
         Session.objects.filter(
-            pk__in={b.session for b in subscribers}, expire_date__gt=clock.now()
+            pk__in={each.session for each in subscribers}, expire_date__gt=clock.now()
         ).values_list("pk", flat=True)
     )
-    tenants = _active_tenants(b.principal.tenant_id for b in subscribers)
+    tenants = _active_tenants(each.principal.tenant_id for each in subscribers)
     rows = Membership.objects.filter(user_id__in=people).values_list("user_id", "tenant_id", "role")
     roles = {(user, tenant): role for user, tenant, role in rows}
-    open_sessions = _find_open_break_glass(b.principal.break_glass_id for b in subscribers)
+    open_sessions = _find_open_break_glass(each.principal.break_glass_id for each in subscribers)
 
     def is_allowed(subscriber: Subscriber) -> bool:
         who = subscriber.principal

@@ -68,13 +68,13 @@ class _Following:
     def pause(self, outcome: httpx.Response | httpx.TransportError | None) -> float:
         """Return the seconds until the next connection. The outcome None means that the stream has ended. Raises a final refusal."""
         self._in_vain += 1
-        told = (self.decoder.retry_ms or 0) / 1000
+        requested = (self.decoder.retry_ms or 0) / 1000
         if outcome is None:
             outcome = httpx.ReadError("The stream has ended.")
         delay = self._retries.delay_after(outcome, self._in_vain - 1)
         if delay is None:
             transport.accepted(outcome, self._request)
-        return max(told, delay or 0.0)
+        return max(requested, delay or 0.0)
 
 
 class EventStream:

@@ -28,8 +28,8 @@ from orchestrator_client.operations import Operation, Prepared
 def accepted(outcome: httpx.Response | httpx.TransportError, request: Prepared) -> httpx.Response:
     """Return the response if it is successful. Raises ConnectionFailed, or the ApiError of the refusal."""
     if isinstance(outcome, httpx.TransportError):
-        told = f"{request.method} {request.path}: {str(outcome) or type(outcome).__name__}"
-        raise ConnectionFailed(told, idempotency_key=request.key) from outcome
+        message = f"{request.method} {request.path}: {str(outcome) or type(outcome).__name__}"
+        raise ConnectionFailed(message, idempotency_key=request.key) from outcome
     if outcome.is_success:
         return outcome
     raise refusal(outcome, request.key)

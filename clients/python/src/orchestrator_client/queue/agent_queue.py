@@ -115,9 +115,9 @@ class AgentQueue(Hooks):
 
     def fail(self, batch: Batch, error: Any, *, retryable: bool = True) -> None:
         """Report that the batch failed. Items with attempts left are due again after about 1, 2, 4, ... seconds. Raises LeaseLost."""
-        told = error if isinstance(error, Mapping) else {"message": str(error)}
+        body = error if isinstance(error, Mapping) else {"message": str(error)}
         with self._ending(batch):
-            self._mailboxes.failed(self.key, batch.batch_id, error=told, retryable=retryable)
+            self._mailboxes.failed(self.key, batch.batch_id, error=body, retryable=retryable)
         self._tell_failed(batch, error, retryable=retryable)
 
     def heartbeat(self, batch: Batch) -> None:
@@ -246,5 +246,5 @@ def _batch(taken: Record) -> Batch:
 
 def _item(found: Mapping[str, Any]) -> Item:
     known = Item.__dataclass_fields__.keys() - {"run_after", "scope_key"}
-    told = {name: value for name, value in found.items() if name in known}
-    return Item(**told, scope_key=found.get("scope_key") or None)
+    values = {name: value for name, value in found.items() if name in known}
+    return Item(**values, scope_key=found.get("scope_key") or None)

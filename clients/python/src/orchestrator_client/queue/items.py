@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 #: The kinds of items. A `message` has its content, the others have a text.
 KINDS = ("message", "task_notification", "approval_result", "overlay_action")
-ALONE = "task_notification"  # each is told by itself
+ALONE = "task_notification"  # each is delivered by itself
 
 #: Of the old interface's payload; the address of the queue says these already, or the server does.
 _TOLD_OTHERWISE = frozenset({"agent_id", "conversation_id", "enqueued_at"})
@@ -43,8 +43,8 @@ class Item:
 
     def fingerprint(self) -> str:
         """Return its content as text. Items with the same fingerprint are copies of each other."""
-        said = [self.kind, self.content, self.text or "", self.client_message_id]
-        return json.dumps(said, sort_keys=True, default=str)
+        content = [self.kind, self.content, self.text or "", self.client_message_id]
+        return json.dumps(content, sort_keys=True, default=str)
 
 
 @dataclass(frozen=True)

@@ -294,9 +294,9 @@ def _without(items: Iterable[Item], others: Iterable[Item]) -> tuple[Item, ...]:
     left = _counted(others)
     found = []
     for item in items:
-        said = item.fingerprint()
-        if left[said]:
-            left[said] -= 1
+        content = item.fingerprint()
+        if left[content]:
+            left[content] -= 1
         else:
             found.append(item)
     return tuple(found)
