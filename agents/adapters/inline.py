@@ -70,8 +70,8 @@ def error_of_endpoint(endpoint: str, prefixes: Iterable[str]) -> str | None:
 @lru_cache(maxsize=1024)
 def _resolve(endpoint: str, prefixes: tuple[str, ...]) -> Callable[..., Any]:
     """Import the function. Failures are not cached, so a repaired configuration works at once."""
-    if error := error_of_endpoint(endpoint, prefixes):
-        raise ConfigurationError(f"The endpoint {endpoint!r} of an inline agent {error}.")
+    if reason := error_of_endpoint(endpoint, prefixes):
+        raise ConfigurationError(f"The endpoint {endpoint!r} of an inline agent {reason}.")
     module_name, _, function_name = endpoint.partition(":")
     try:
         function = getattr(import_module(module_name), function_name, None)
