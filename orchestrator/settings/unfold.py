@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
+from typing import Any
 
 from django.http import HttpRequest
 from django.templatetags.static import static
@@ -63,20 +64,25 @@ def _page_of_superusers(title: str, icon: str, link: object) -> dict[str, object
     }
 
 
-def _name_of_records(model: str) -> str:
+def _model_of(name: str) -> Any:
+    """Return the model with this name, such as `agents_skill`."""
     from django.apps import apps  # not available while settings are read
 
-    return capfirst(apps.get_model(*model.rsplit("_", 1))._meta.verbose_name_plural)
+    label, _, model = name.rpartition("_")
+    return apps.get_model(label, model)
+
+
+def _name_of_records(model: str) -> str:
+    return capfirst(_model_of(model)._meta.verbose_name_plural)
 
 
 def _page(icon: str, model: str, title: str = "") -> dict[str, object]:
     """Return the entry of a model's list, by default with the title of this list."""
 
     def is_seen(request: HttpRequest) -> bool:
-        from django.apps import apps
         from django.contrib import admin
 
-        model_admin = admin.site.get_model_admin(apps.get_model(*model.rsplit("_", 1)))
+        model_admin = admin.site.get_model_admin(_model_of(model))
         return bool(model_admin.has_view_permission(request))
 
     return {
