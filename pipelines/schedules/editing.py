@@ -253,19 +253,18 @@ def params_errors(
     tenant_id: UUID, params: Mapping[str, Any], *, role: str | None, pipeline: Pipeline | None
 ) -> list[InputError]:
     """Return every error with its path below `params`, or at the step with the invalid parameter. Call it within a `tenant_scope`."""
+    errors: list[InputError] = []
     try:
         read = data_sources.read_params(params)
     except ParamsError as error:
-        return error.errors + _errors_of_sources(tenant_id, error.readable)
-    errors = _errors_of_sources(tenant_id, read)
+        read, errors = error.readable, list(error.errors)
+    errors += _errors_of_sources(tenant_id, read)
+    unknown = params.keys() - read.literals.keys()  # values of data sources, which count as present
     if role:
-        # The values of data sources count as present but unknown.
-        violations = input_schemas.violations(tenant_id, role, read.literals, unknown=read.sources.keys())
+        violations = input_schemas.violations(tenant_id, role, read.literals, unknown=unknown)
         return errors + [InputError(path_of(path), message) for path, message in violations]
     if pipeline and pipeline.enabled:
-        (refused,) = submission.errors_of(
-            tenant_id, pipeline.key, [read.literals], unknown=read.sources.keys()
-        )
+        (refused,) = submission.errors_of(tenant_id, pipeline.key, [read.literals], unknown=unknown)
         return errors + refused
     return errors
 

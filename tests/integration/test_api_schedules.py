@@ -197,12 +197,16 @@ def test_fixed_values_must_suit_the_agent_while_data_sources_are_checked_later(
     try:
         missing = errors_of(client.post(SCHEDULES, body(params={"tickerId": "db:ticker:all:id"})))
         wrong = errors_of(client.post(SCHEDULES, body(params={"tickerId": "db:ticker:all:id", "depth": "2"})))
+        unreadable = errors_of(
+            client.post(SCHEDULES, body(params={"tickerId": "db:ticker:all", "depth": "2"}))
+        )
         right = client.post(SCHEDULES, body(params={"tickerId": "db:ticker:all:id", "depth": 2}))
     finally:
         Agent.objects.filter(role="qa").update(input_schema=None)
         configuration.forget()
 
     assert (list(missing), list(wrong), right.status_code) == (["params.depth"], ["params.depth"], 201)
+    assert list(unreadable) == ["params.tickerId", "params.depth"]
 
 
 def test_a_disabled_agent_or_pipeline_cannot_be_a_target(api: Any, acme: Tenant) -> None:
