@@ -240,11 +240,19 @@ class JsonField(ValueField):
         return value
 
 
-class WordsField(forms.CharField):
-    """A list of words, separated by commas or spaces."""
+class NamesField(forms.CharField):
+    """A list of names, separated by commas."""
+
+    separator = ","
 
     def prepare_value(self, value: Any) -> Any:
         return ", ".join(value) if isinstance(value, list) else value
 
     def clean(self, value: Any) -> list[str]:
-        return [word for word in re.split(r"[,\s]+", super().clean(value)) if word]
+        return [name.strip() for name in re.split(self.separator, super().clean(value)) if name.strip()]
+
+
+class WordsField(NamesField):
+    """A list of words, separated by commas or spaces."""
+
+    separator = r"[,\s]"

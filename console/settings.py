@@ -19,7 +19,7 @@ from rest_framework import serializers
 from activities.api.alerts import ChangedChannelSerializer, NewChannelSerializer
 from activities.api.webhooks import WebhookBodySerializer
 from agents.api.budgets import BudgetBodySerializer
-from console.internal_api import ApiForm, JsonField, Reply, WordsField
+from console.internal_api import ApiForm, JsonField, NamesField, Reply, WordsField
 from console.page import (
     ACTING,
     LOOKING,
@@ -309,7 +309,7 @@ class RoleForm(forms.Form):
     """The role and human roles of a member."""
 
     role = forms.ChoiceField(choices=[(role.value, role.label) for role in Role])
-    human_roles = WordsField(required=False, max_length=500)
+    human_roles = NamesField(required=False, max_length=500)
 
 
 class NewMemberForm(RoleForm):

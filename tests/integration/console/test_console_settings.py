@@ -81,6 +81,20 @@ def test_a_changed_role_is_audited_before_and_after(tenant: Tenant, ann: Person,
     assert entry.detail == {"user": "ann"}
 
 
+def test_a_human_role_of_two_words_stays_one_when_another_field_changes(
+    tenant: Tenant, ann: Person, boss: Person
+) -> None:
+    row = member(tenant, ann)
+    row.human_roles = ["head editor", "legal"]
+    with tenant_scope(tenant.pk):
+        row.save()
+
+    form = forms_of(boss.get(SETTINGS))["members"]
+    form.send(boss.browser, ("action", f"change:{row.pk}"), **{f"role:{row.pk}": "viewer"})
+
+    assert (member(tenant, ann).role, member(tenant, ann).human_roles) == ("viewer", ["head editor", "legal"])
+
+
 def test_a_refused_change_of_a_member_names_the_field_and_keeps_the_input(
     tenant: Tenant, ann: Person, boss: Person
 ) -> None:
