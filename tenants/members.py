@@ -270,6 +270,8 @@ def link_slack(tenant_id: UUID, username: str, slack_user: str) -> Membership:
 
 def member_of_slack(tenant_id: UUID, slack_user: str) -> Principal | None:
     """Return the principal of the member with this Slack user, or None if no member is linked. Must run in a `tenant_scope`."""
+    if not _SLACK_USER.fullmatch(slack_user):
+        return None  # PostgreSQL accepts no NUL characters
     rows = Membership.objects.for_tenant(tenant_id).select_related("user", "tenant")
     member = rows.filter(slack_user=slack_user, user__is_active=True, tenant__is_active=True).first()
     return _as_member(member.user, member) if member else None

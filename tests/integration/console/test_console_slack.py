@@ -441,10 +441,13 @@ def test_unlinked_slack_users_decide_nothing(
 
     workspace.press("approve", user="T0ACME/U0ANNA")
     workspace.press("approve", user="T0OTHER/U0ANN")
+    answer = workspace.press("approve", user=f"{ANN}\x00")
 
+    assert answer.status_code == 200
     assert status(gate) == "created"
+    unlinked = ("T0ACME/U0ANNA", "T0OTHER/U0ANN", f"{ANN}\x00")
     assert [answer["text"] for answer in workspace.answers] == [
-        slack.backends.inert(slack.NOT_LINKED.format(user)) for user in ("T0ACME/U0ANNA", "T0OTHER/U0ANN")
+        slack.backends.inert(slack.NOT_LINKED.format(user)) for user in unlinked
     ]
 
 
