@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -255,20 +256,23 @@ def replay(
 
 def reopen(tenant_id: UUID, ids: list[UUID], actor: str, per_second: float | None) -> list[UUID]:
     """Retry these failed activities; returns those that were reopened. The caller holds their locks."""
-    began = clock.now()
-    reopened: list[Any] = []
+    reopened: list[list[Any]] = []
     for portion in portions(ids):
         moved = transitions.apply_many(
             portion, "retry", actor=actor, detail={"replay": True}, attempts=0, stalls=0, error=None
         )
         # The database returns the rows in any order; the oldest failure must start first.
         place = {activity_id: index for index, activity_id in enumerate(portion)}
-        moved.sort(key=lambda activity: place[activity.id])
-        outbox.record_again(moved, due=_start_times(began, len(reopened), len(moved), per_second))
+        reopened.append(sorted(moved, key=lambda activity: place[activity.id]))
         _close_letters(tenant_id, [activity.id for activity in moved], DeadLetterState.REPLAYED, actor)
-        reopened += moved
-    _announce_reopened(reopened)
-    return [activity.id for activity in reopened]
+    activities = list(chain.from_iterable(reopened))
+    _announce_reopened(activities)
+    # The times begin here, because all that came before takes seconds for thousands, and what is due at the commit starts at once.
+    began, before = clock.now(), 0
+    for moved in reopened:
+        outbox.record_again(moved, due=_start_times(began, before, len(moved), per_second))
+        before += len(moved)
+    return [activity.id for activity in activities]
 
 
 def _reopen_items(
@@ -291,8 +295,8 @@ def _start_times(began: datetime, before: int, count: int, per_second: float | N
 
 
 def _announce_reopened(reopened: Iterable[Any]) -> None:
-    """Send `activity_reopened`. Call it last, because receivers lock pipeline runs and executions of schedules, which come after
-    activities; sorted, so that all lock them in the same order."""
+    """Send `activity_reopened`. Call it after all changes of activities, because receivers lock pipeline runs and executions of schedules,
+    which come after activities; sorted, so that all lock them in the same order."""
     for activity in sorted(
         reopened, key=lambda one: (str(one.pipeline_run_id), str(one.schedule_id), one.id)
     ):
