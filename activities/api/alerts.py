@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -23,7 +24,6 @@ from tenants.api import idempotency
 from tenants.api.documentation import change, command, creation, posting, removal
 from tenants.api.etags import DigestEtag
 from tenants.api.filters import FlagFilter, MomentFilter, StrictFilterSet
-from tenants.api.problems import InvalidRequest
 from tenants.api.serializers import (
     OPTIONAL,
     Computed,
@@ -188,6 +188,20 @@ class ChangedChannelSerializer(StrictSerializer):
         **OPTIONAL,
     )
 
+    def errors_of_combination(self, attrs: Mapping[str, Any], invalid: Container[str]) -> dict[str, Any]:
+        """With `checks_target` in the context it may resolve a host name, so it must not run in a transaction."""
+        errors: dict[str, Any] = {}
+        if (kind := attrs.get("kind") or self.context.get("kind_before")) is None:
+            return errors
+        if kind != ChannelKind.EMAIL and attrs.get("digest", Digest.OFF) != Digest.OFF:
+            errors["digest"] = ["digests go to channels of the kind email"]
+        if self.context.get("checks_target") and "target" in attrs:
+            try:
+                backends.check_target(kind, attrs["target"])
+            except InvalidTarget as error:
+                errors["target"] = [str(error)]
+        return errors
+
 
 class NewChannelSerializer(ChangedChannelSerializer):
     """A new channel for notifications."""
@@ -217,17 +231,13 @@ class NotificationChannelViewSet(VersionedResource):
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
         if self.action in ("create", "update"):
-            # Before the transaction, because it resolves the host name of a target.
-            new = self.action == "create"
-            self.body = read(NewChannelSerializer if new else ChangedChannelSerializer, request.data)
-            kind = self.body["kind"] if new else self._kind_of(self.kwargs["pk"])
-            if kind != ChannelKind.EMAIL and self.body.get("digest", Digest.OFF) != Digest.OFF:
-                raise InvalidRequest([("digest", "digests go to channels of the kind email")])
-            if "target" in self.body and not idempotency.is_repetition(request, self.principal):
-                try:
-                    backends.check_target(kind, self.body["target"])
-                except InvalidTarget as error:
-                    raise InvalidRequest([("target", str(error))]) from error
+            is_new = self.action == "create"
+            self.body = read(
+                NewChannelSerializer if is_new else ChangedChannelSerializer,
+                request.data,
+                kind_before=None if is_new else self._kind_of(self.kwargs["pk"]),
+                checks_target=not idempotency.is_repetition(request, self.principal),
+            )
 
     @creation("Create a notification channel", NewChannelSerializer, NotificationChannelWithSecretSerializer)
     def create(self, request: Request) -> Response:

@@ -21,11 +21,11 @@ from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldBooleanSwitchWidget
 
 from agents import credentials
-from agents.api.configurations import AgentSettingsSerializer, AuthSerializer, refuse_unusable
+from agents.api.configurations import AgentSettingsSerializer, AuthSerializer, errors_of_endpoint
 from agents.models import AgentConfig, AgentSession, Skill
 from tenants import strict_json
 from tenants.admin.bases import PlatformAdmin, RecordAdmin, SeenForm, UndeletableAdmin, badge
-from tenants.api.problems import InvalidRequest, flatten_errors
+from tenants.api.problems import flatten_errors
 
 AUTH_HELP = (
     'As JSON, for example {"type": "bearer", "token": "…"}, {"type": "header", "name": "X-Key", "value": "…"} or '
@@ -103,11 +103,8 @@ class AgentConfigForm(SealingForm):
         if agent is None or not {"endpoint", "adapter"} & set(self.changed_data):
             return values
         chosen = {name: values.get(name) or None for name in ("adapter", "endpoint")}
-        try:
-            refuse_unusable(agent, chosen)
-        except InvalidRequest as error:
-            for path, message in error.errors:
-                self.add_error(path, message)
+        for member, error in errors_of_endpoint(agent, chosen).items():
+            self.add_error(member, error)
         return values
 
     def _check_objects(self, values: dict[str, Any]) -> None:

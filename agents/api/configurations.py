@@ -215,6 +215,12 @@ class AgentSettingsSerializer(StrictSerializer):
     )
     enabled = Flag(**OPTIONAL)
 
+    def errors_of_combination(self, attrs: Mapping[str, Any], invalid: Container[str]) -> dict[str, Any]:
+        """It needs the `agent` of the role in the context, and may resolve names, so it must not run in a transaction."""
+        if "adapter" in invalid or "endpoint" in invalid:
+            return {}
+        return {name: [error] for name, error in errors_of_endpoint(self.context["agent"], attrs).items()}
+
 
 def error_of_address(adapter: str, address: str) -> str | None:
     """Return why this address could not be called, or None if it can. May resolve names."""
@@ -308,8 +314,7 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
         """Takes effect within two seconds. Omitted members are taken from the registry again."""
         with tenant_scope(self.tenant_id):
             agent = self._agent(role)
-        body = read(AgentSettingsSerializer, request.data)
-        refuse_unusable(agent, body)
+        body = read(AgentSettingsSerializer, request.data, agent=agent)
         with tenant_scope(self.tenant_id):
             config = self._own(role).select_for_update().first()
             self.check_if_match(config.version if config else 0)
@@ -369,28 +374,21 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
         }
 
 
-def refuse_unusable(agent: Agent, body: Mapping[str, Any]) -> None:
-    """Raise `InvalidRequest` for an endpoint that could not be called. May resolve names, so it must not run in a transaction."""
-    adapter, endpoint = body.get("adapter") or agent.adapter, body.get("endpoint")
-    if adapter == "cli":
-        _refuse_own_program(agent, endpoint)
-        return
+def errors_of_endpoint(agent: Agent, chosen: Mapping[str, Any]) -> dict[str, str]:
+    """Return errors of an endpoint that could not be called. May resolve names, so it must not run in a transaction."""
+    adapter, endpoint = chosen.get("adapter") or agent.adapter, chosen.get("endpoint")
+    if adapter == "cli":  # only the platform's operators may choose what runs on its machines
+        if agent.adapter != "cli":
+            return {"adapter": "cli can only be chosen where the registry says so"}
+        if endpoint is not None:
+            return {"endpoint": "is not for command-line agents: the registry says what is run"}
+        return {}
     if endpoint is None:
         if adapter != agent.adapter and adapter not in providers.NAMES:
-            raise InvalidRequest(
-                [("endpoint", f"is required, since the registry's is for the adapter {agent.adapter}")]
-            )
-        return
-    if error := error_of_address(adapter, endpoint):
-        raise InvalidRequest([("endpoint", error)])
-
-
-def _refuse_own_program(agent: Agent, endpoint: str | None) -> None:
-    """Raise `InvalidRequest` if a tenant chooses a program, because only the platform's operators may choose what runs on its machines."""
-    if agent.adapter != "cli":
-        raise InvalidRequest([("adapter", "cli can only be chosen where the registry says so")])
-    if endpoint is not None:
-        raise InvalidRequest([("endpoint", "is not for command-line agents: the registry says what is run")])
+            return {"endpoint": f"is required, since the registry's is for the adapter {agent.adapter}"}
+        return {}
+    error = error_of_address(adapter, endpoint)
+    return {"endpoint": error} if error else {}
 
 
 def _refuse_unknown_scope(tenant_id: UUID, scope: Mapping[str, Any], before: Mapping[str, Any]) -> None:

@@ -241,6 +241,12 @@ def test_invalid_settings_are_refused_with_their_path(
         assert not AgentConfig.objects.filter().exists()
 
 
+def test_an_endpoint_that_cannot_be_called_is_named_with_the_other_errors(api: Any) -> None:
+    body = {"endpoint": "https://10.0.0.1/", "rate": {"capacity": 1}, "max_concurency": 5}
+
+    assert set(paths(put(api(), body))) == {"endpoint", "rate.per_second", "max_concurency"}
+
+
 def test_a_repeated_key_is_refused_because_one_of_its_values_would_be_lost(api: Any, tenant: Tenant) -> None:
     answer = api().generic(
         "PUT", f"{CONFIGS}seo/", b'{"model": "a", "model": "b"}', content_type="application/json"

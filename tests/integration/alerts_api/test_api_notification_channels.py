@@ -131,6 +131,14 @@ def test_an_invalid_target_is_refused(api: Any, kind: str, target: str) -> None:
     assert [fault["path"] for fault in refused["errors"]] == ["target"]
 
 
+def test_an_invalid_target_is_named_with_the_other_errors(api: Any) -> None:
+    body = {"kind": "webhook", "name": "", "target": "https://10.0.0.1/", "digest": "daily"}
+
+    refused = problem(api().post(CHANNELS, body, format="json"), 400, "validation_failed")
+
+    assert {fault["path"] for fault in refused["errors"]} == {"name", "target", "digest"}
+
+
 def test_every_error_of_a_notification_channel_is_named(api: Any) -> None:
     body = {
         "kind": "pigeon",
