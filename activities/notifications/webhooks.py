@@ -133,7 +133,9 @@ def _switch_off(claim: Any, endpoint: Any, reason: OffReason, why: str) -> None:
 # freezes does not hold one forever.
 
 
-LEASE_SECONDS = 60.0  # in addition to the time limit of an attempt
+# In addition to the time limit of an attempt, to record its outcome. While a claim lasts, its webhook gets nothing else, even if the
+# process has died.
+LEASE_SECONDS = 15.0
 HANGING_SECONDS = 2.0  # while an attempt takes longer than this, its receiver gets no second call
 # Calls of all workers to webhooks whose last attempt failed; races may add one per process.
 TROUBLED_AT_ONCE = 16

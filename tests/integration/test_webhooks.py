@@ -234,6 +234,8 @@ def test_a_delivery_whose_sender_died_is_sent_again_under_the_same_id(
     raise_events(tenant)
     dead = claim_delivery(endpoint.pk)
     assert send_all() == 0, "another sender has claimed it"
+    [claimed] = deliveries(tenant)
+    assert claimed.next_attempt_at <= timezone.now() + timedelta(seconds=30), "as long as for a lost worker"
     with tenant_scope(tenant.pk):
         WebhookDelivery.objects.update(next_attempt_at=timezone.now())
 
