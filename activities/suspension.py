@@ -155,7 +155,10 @@ def explain_refusal(tenant_id: UUID, refusal: TransitionRefused, did: str) -> Tr
 
 def obsolete(now: Activity) -> str:
     """Say why an activity needs no answer any more, and who ended it when."""
-    reason = f": {now.cancel_reason}" if now.cancel_reason else ""
+    if now.cancel_reason == transitions.OBSOLETE:
+        reason = f", because {transitions.why_obsolete(now)}"
+    else:
+        reason = f": {now.cancel_reason}" if now.cancel_reason else ""
     history = ActivityEvent.objects.for_tenant(now.tenant_id).filter(activity_id=now.pk, target=now.status)
     ended = history.order_by("-seq").first()
     by = f" ({ended.actor}, {ended.at:%Y-%m-%dT%H:%M:%SZ})" if ended else ""

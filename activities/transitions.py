@@ -141,6 +141,14 @@ def apply_many(
 OBSOLETE = "obsolete"
 
 
+def why_obsolete(activity: Any) -> str:
+    """Say who no longer needs an activity that was cancelled as `OBSOLETE`."""
+    needs_it = (
+        f"activity {activity.parent_id} does not need it" if activity.parent_id else "no activity needs it"
+    )
+    return f"{needs_it} any more"
+
+
 def cancel_obsolete(activity_ids: Sequence[UUID], *, actor: str) -> list[Moved]:
     """Cancel those of these activities that have not ended, because nobody needs them any more."""
     if not activity_ids:

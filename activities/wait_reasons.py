@@ -222,10 +222,7 @@ def _explain_cancellation(activity: Activity, actor: str = "") -> str:
     by = f" by {actor}" if actor else ""
     match activity.cancel_reason:
         case transitions.OBSOLETE:
-            needed_by = (
-                f"activity {activity.parent_id} does not need" if activity.parent_id else "no activity needs"
-            )
-            return f"It was cancelled{by}, because {needed_by} it any more."
+            return f"It was cancelled{by}, because {transitions.why_obsolete(activity)}."
         case backlog.SHED:
             return f"It was cancelled{by}, because too much work of its role waited."
     return f"It was cancelled{by}{f': {activity.cancel_reason}' if activity.cancel_reason else '.'}"

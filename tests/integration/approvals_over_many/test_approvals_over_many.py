@@ -79,7 +79,7 @@ def test_an_approval_without_waiting_work_is_closed(engine: Engine, acme: Tenant
     cancellation.cancel(acme.pk, ids[1], actor="Ann")
 
     assert (status_before, engine.status(acme, approval)) == ("created", "cancelled")
-    with pytest.raises(TransitionRefused, match=r"cancelled: obsolete \(Ann, 20.+Z\); it waits"):
+    with pytest.raises(TransitionRefused, match=r"cancelled, because .+ any more \(Ann, 20.+Z\); it waits"):
         decisions.approve(acme.pk, approval, actor="Ann")
 
 
