@@ -292,6 +292,9 @@ class ActivityPart(TenantView):
     queryset: Any = Activity.objects
     scope = "activities"
 
+    def find_address(self) -> QuerySet[Any]:
+        return Activity.objects.for_tenant(self.tenant_id).filter(pk=self.kwargs["activity_id"])
+
     def activity(self, activity_id: UUID, *fields: str) -> Activity:
         """Return the activity with these fields, or with `output_ref`. Raises `NotFound`."""
         return (

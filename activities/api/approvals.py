@@ -34,7 +34,7 @@ from tenants.api.serializers import (
     Text,
     read,
 )
-from tenants.api.views import ListResource, describe_resource
+from tenants.api.views import Resource, describe_resource
 from tenants.models import Role
 
 # Requests.
@@ -162,7 +162,7 @@ class SettledApprovalSerializer(ApprovalItemSerializer):
 
 
 @describe_resource(many="Approvals, newest first")
-class ApprovalViewSet(Versioned, ListResource):
+class ApprovalViewSet(Versioned, Resource):
     """Approvals can also be decided in the inbox, and at `/activities/{id}/approve/` and `/reject/`."""
 
     queryset = Approval.objects

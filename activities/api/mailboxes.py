@@ -294,6 +294,10 @@ class MailboxPart(TenantView):
     scope = "mailboxes"
     scope_of_one = "key"  # a consumer's token may be limited to one mailbox
 
+    def find_address(self) -> QuerySet[Any] | None:
+        key = self.kwargs.get("key")
+        return None if key is None else Mailbox.objects.for_tenant(self.tenant_id).filter(key=key)
+
     def mailbox(self, key: str) -> Mailbox:
         """Raises `NotFound`."""
         rows = Mailbox.objects.for_tenant(self.tenant_id).filter(key=key)
@@ -344,12 +348,15 @@ class ItemFilter(StrictFilterSet):
 
 
 class MailboxItems(ViewSetMixin, MailboxPart):
-    """Items in all states, as long as they are stored."""
+    """Items in all states, as long as they are stored. The first one creates the mailbox."""
 
     queryset = MailboxItem.objects
     serializer_class = ItemSerializer
     filterset_class = ItemFilter
     ordering = ("-created_at", "-id")
+
+    def find_address(self) -> QuerySet[Any] | None:
+        return None if self.action == "create" else super().find_address()
 
     @operation("The items of a mailbox, newest first", answer=ItemSerializer(many=True), refusals=(400, 404))
     def list(self, request: Request, key: str) -> Response:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 from uuid import UUID
 
+from django.db.models import QuerySet
 from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.request import Request
@@ -141,6 +142,9 @@ class RunNow(Versioned, TenantView):
     queryset = Activity.objects
     scope = "activities"
     required_role: ClassVar[Role] = Role.OPERATOR
+
+    def find_address(self) -> QuerySet[Any]:
+        return self.get_queryset().filter(pk=self.kwargs["activity_id"])
 
     @command("Run an activity now, even if it is paused or delayed", RunNowSerializer, ActivitySerializer)
     def post(self, request: Request, activity_id: UUID) -> Response:

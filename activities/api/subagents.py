@@ -37,7 +37,7 @@ from tenants.api.serializers import (
     Whole,
     read,
 )
-from tenants.api.views import ListResource, TenantView, describe_resource
+from tenants.api.views import Resource, TenantView, describe_resource
 from tenants.context import tenant_scope
 from tenants.models import Role
 
@@ -137,7 +137,7 @@ class SubagentSerializer(ResponseSerializer):
 
 
 @describe_resource(many="Subagents, newest first")
-class SubagentViewSet(DigestEtag, ListResource):
+class SubagentViewSet(DigestEtag, Resource):
     queryset = Subagent.objects
     serializer_class = SubagentSerializer
     filterset_fields = ("subagent_type", "parent_mailbox")

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import django_filters
 from django.conf import settings
+from django.db.models import QuerySet
 from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.request import Request
@@ -213,8 +214,11 @@ class WebhookPart(TenantView):
     scope = "webhooks"
     required_role = Role.ADMIN
 
-    def webhook(self, webhook_id: UUID) -> WebhookEndpoint:
-        return require_found(WebhookEndpoint.objects.for_tenant(self.tenant_id).filter(pk=webhook_id).first())
+    def find_address(self) -> QuerySet[WebhookEndpoint]:
+        return WebhookEndpoint.objects.for_tenant(self.tenant_id).filter(pk=self.kwargs["webhook_id"])
+
+    def webhook(self) -> WebhookEndpoint:
+        return require_found(self.find_address().first())
 
 
 class WebhookDeliveries(ViewSetMixin, WebhookPart):
@@ -230,7 +234,7 @@ class WebhookDeliveries(ViewSetMixin, WebhookPart):
         refusals=(400, 404),
     )
     def list(self, request: Request, webhook_id: UUID) -> Response:
-        rows = self.get_queryset().filter(endpoint=self.webhook(webhook_id))
+        rows = self.get_queryset().filter(endpoint=self.webhook())
         return self.answer_page(rows, WebhookDeliverySerializer)
 
 
@@ -245,5 +249,5 @@ class WebhookRedelivery(WebhookPart):
     )
     def post(self, request: Request, webhook_id: UUID, delivery_id: UUID) -> Response:
         """It keeps its `webhook-id`, and gets its full number of attempts."""
-        delivery = webhooks.send_again(self.webhook(webhook_id), delivery_id)
+        delivery = webhooks.send_again(self.webhook(), delivery_id)
         return Response(WebhookDeliverySerializer(delivery).data, status=202)

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 import django_filters
+from django.db.models import QuerySet
 from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.request import Request
@@ -166,6 +167,9 @@ class PeriodCancellation(DigestEtag, TenantView):
     in_one_transaction = False
     scope = "pipelines"
     required_role = Role.OPERATOR
+
+    def find_address(self) -> QuerySet[Any]:
+        return self.get_queryset().filter(pk=self.kwargs["period_id"])
 
     @command("Cancel a period and all of its unfinished work", ReasonSerializer, PeriodDetailSerializer)
     def post(self, request: Request, period_id: UUID) -> Response:

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 import django_filters
+from django.db.models import QuerySet
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -175,6 +176,9 @@ class ExecutionCancellation(DigestEtag, TenantView):
     in_one_transaction = False
     scope = "schedules"
     required_role: ClassVar[Role] = Role.OPERATOR
+
+    def find_address(self) -> QuerySet[Any]:
+        return self.get_queryset().filter(pk=self.kwargs["execution_id"])
 
     @command("Cancel an execution and all of its unfinished jobs", ReasonSerializer, ExecutionSerializer)
     def post(self, request: Request, schedule_id: UUID, execution_id: UUID) -> Response:

@@ -146,6 +146,9 @@ class PipelineViewSet(Pausable, VersionedResource):
         **Pausable.required_role,
     }
 
+    def find_address(self) -> QuerySet[Any] | None:
+        return None if self.action == "update" else super().find_address()  # it creates the pipeline
+
     def before_transaction(self) -> None:
         if self.action in ("create", "update"):
             versions.read_ahead(self.request.data)

@@ -45,7 +45,7 @@ from tenants.api.serializers import (
     Text,
     read,
 )
-from tenants.api.views import TenantView, TenantViewSet
+from tenants.api.views import Resource, TenantView
 from tenants.context import tenant_scope
 from tenants.models import Role
 
@@ -246,7 +246,7 @@ def _show_runs(tenant_id: UUID, page: Sequence[PipelineRun], *, branches: int = 
     return PipelineRunSerializer(page, many=True, context=context).data
 
 
-class PipelineRunViewSet(DigestEtag, TenantViewSet):
+class PipelineRunViewSet(DigestEtag, Resource):
     queryset = PipelineRun.objects
     serializer_class = PipelineRunSerializer
     filterset_class = PipelineRunFilter
@@ -342,6 +342,9 @@ class RunReplay(DigestEtag, TenantView):
     queryset = PipelineRun.objects
     scope = "pipelines"
     required_role: ClassVar[Role] = Role.OPERATOR
+
+    def find_address(self) -> QuerySet[Any]:
+        return self.get_queryset().filter(pk=self.kwargs["run_id"])
 
     @command(
         "Replay an ended run from one of its steps",

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeVar
 from uuid import UUID
 
 import structlog
-from django.db import OperationalError, transaction
+from django.db import DatabaseError, OperationalError, transaction
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
@@ -38,6 +38,7 @@ from tenants.api import auditing, etags, idempotency, throttling
 from tenants.api.bodies import refuse_odd_body
 from tenants.api.documentation import operation, when_requested
 from tenants.api.etags import Versioned
+from tenants.api.problems import problem_of
 from tenants.api.serializers import EmptySerializer, read
 from tenants.context import APP, tenant_scope
 from tenants.principals import Principal, caller_of
@@ -79,6 +80,10 @@ class TenantView(GenericAPIView):
             return rows.none()
         return rows.for_tenant(self.tenant_id)
 
+    def find_address(self) -> QuerySet[Any] | None:
+        """Return the row that the address names, as a query. None if the address names no row of the tenant, or may name a new one."""
+        return None
+
     def answer_page(self, rows: Any, kind: Callable[..., BaseSerializer[Any]]) -> Response:
         """Return one page of the rows, filtered and ordered by the query string."""
         page = self.paginate_queryset(self.filter_queryset(rows)) or []
@@ -108,7 +113,7 @@ class TenantView(GenericAPIView):
             self.initial(self.request, *args, **kwargs)
             self.response = self._handle(self._handler())
         except Exception as error:  # noqa: BLE001 - becomes a problem; unknown errors are logged
-            problem = self.handle_exception(error)
+            problem = self.handle_exception(self._error_of_address(error) or error)
             self.response = self.finalize_response(self.request, problem, *args, **kwargs)
             auditing.record_refusal(self, self.response)
         finally:
@@ -116,6 +121,17 @@ class TenantView(GenericAPIView):
         for name, value in self.headers.items():
             self.response.setdefault(name, value)  # a stored answer lacks the headers of this request
         return self.response
+
+    def _error_of_address(self, error: Exception) -> Exception | None:
+        """Return the error of an invalid request whose address names no row, which is reported before anything else."""
+        if self._charged is None or problem_of(error).status != 400:
+            return None
+        try:
+            with tenant_scope(self.tenant_id):
+                row = self.find_address()
+                return NotFound() if row is not None and not row.exists() else None
+        except DatabaseError as outage:
+            return outage
 
     def _handler(self) -> Handler:
         method = (self.request.method or "").lower()
@@ -221,6 +237,10 @@ class Resource(ListResource):
     """Rows that can be listed, and read one by one at `address` followed by the lookup field."""
 
     address: ClassVar[str] = ""
+
+    def find_address(self) -> QuerySet[Any] | None:
+        key = self.kwargs.get(self.lookup_url_kwarg or self.lookup_field)
+        return None if key is None else self.get_queryset().filter(**{self.lookup_field: key})
 
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         return Response(self.show(self.get_object()))

@@ -88,6 +88,15 @@ def own(operation: Operation, things: Things) -> str:
     return address
 
 
+def nowhere(operation: Operation) -> str:
+    """Return the address filled with ids that no tenant has."""
+    values = {
+        name: SHARED.get(name) or (str(uuid4()) if name.endswith("id") else NOWHERE_WORD)
+        for name in operation.parameters
+    }
+    return operation.address.format(**values)
+
+
 def _owned(before: str, things: Things, operation: Operation) -> str:
     """Return the list of the owner that contains the next id, under the owner's own parents."""
     address, place = operation.address, ""

@@ -30,6 +30,8 @@ pytestmark = pytest.mark.long
 
 OPERATOR = {"$gt": ""}
 OPERATOR_TEXT = json.dumps(OPERATOR)
+#: These create the object that their address names.
+CREATING = {("put", "/api/v1/pipelines/{key}/"), ("post", "/api/v1/mailboxes/{key}/items/")}
 IGNORED = {("GET providers/", "limit")}  # because they always fit into one page
 
 
@@ -69,6 +71,26 @@ def harmless(answer: Answer, request: Any) -> Answer:
     assert answer.status < 500, (request, answer.body)
     assert answer.status < 400 or not INSIDES.search(answer.whole), (request, answer.body)
     return answer
+
+
+@for_every_operation
+def test_an_invalid_body_for_an_object_that_does_not_exist_is_answered_404(
+    operation: Operation, mine: World
+) -> None:
+    # Names of roles and providers name no objects of a tenant, and a run's token is for one run.
+    names_objects = [each for each in operation.parameters if each not in addresses.SHARED]
+    if (
+        operation.content is None
+        or not names_objects
+        or operation.of_runs
+        or operation.address.startswith("/api/v1/providers/")
+        or (operation.method, operation.address) in CREATING
+    ):
+        return
+
+    answer = sending.ask(mine.admin, operation.method, addresses.nowhere(operation), {"unknown": 1})
+
+    assert harmless(answer, operation.name).status in (403, 404), answer.body
 
 
 @for_every_operation
