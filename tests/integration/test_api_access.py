@@ -11,6 +11,7 @@ from tenants import tokens
 from tenants.context import current_alias, tenant_scope
 from tenants.models import Membership, Role
 from tests.answers import problem
+from tests.cases import in_one_test
 from tests.integration import notes_api
 from tests.integration.notes_api import names_of
 from tests.superusers import create_superuser
@@ -27,9 +28,7 @@ def test_without_a_credential_the_answer_is_401_and_says_what_is_wanted(tenant):
     assert response["WWW-Authenticate"] == "Bearer"
 
 
-@pytest.mark.parametrize(
-    "header", ["Bearer orc_" + "a" * 43, "Bearer", "Bearer two words", "bearer x", "Bearer \xff"]
-)
+@in_one_test("header", ["Bearer orc_" + "a" * 43, "Bearer", "Bearer two words", "bearer x", "Bearer \xff"])
 def test_a_wrong_bearer_token_is_401(tenant, header):
     response = APIClient().get(NOTES, HTTP_AUTHORIZATION=header)
 
@@ -41,7 +40,7 @@ def test_another_scheme_counts_as_no_credential(tenant):
     problem(APIClient().get(NOTES, HTTP_AUTHORIZATION="Basic YTpi"), 401, "not_authenticated")
 
 
-@pytest.mark.parametrize("query", ["token=abc", "access_token=abc", "API_KEY=abc", "q=orc_" + "a" * 43])
+@in_one_test("query", ["token=abc", "access_token=abc", "API_KEY=abc", "q=orc_" + "a" * 43])
 def test_a_secret_in_the_address_is_refused_even_with_a_valid_header(api, query):
     problem(api().get(f"{NOTES}?{query}"), 400, "token_in_query")
     problem(APIClient().get(f"{NOTES}?{query}"), 400, "token_in_query")
@@ -115,7 +114,7 @@ def test_a_superuser_must_name_a_tenant_and_may_name_any(tenant):
 # Rights of roles
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("role", "statuses"),
     [
         ("viewer", {"get": 200, "decide": 403, "post": 403, "delete": 403}),
@@ -141,7 +140,7 @@ def test_a_refusal_names_the_role_that_is_needed(api):
     assert "operator" in refused["detail"]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("scopes", "read", "write"),
     [
         ([], 200, 201),

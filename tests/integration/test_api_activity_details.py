@@ -23,6 +23,7 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tenants.redis import client as redis_client
 from tests.answers import problem
+from tests.cases import in_one_test
 from tests.engine import Engine
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
@@ -121,7 +122,7 @@ def test_a_timeline_is_paged_both_ways(api: Any, engine: Engine, acme: Tenant) -
     assert (previous["results"], first["previous"], len(third["results"])) == (second["results"], None, 2)
 
 
-@pytest.mark.parametrize("query", ["limit=0", "cursor=x", "kind=run"])
+@in_one_test("query", ["limit=0", "cursor=x", "kind=run"])
 def test_a_timeline_takes_no_other_parameters(api: Any, engine: Engine, acme: Tenant, query: str) -> None:
     (one,) = engine.submit(acme)
 

@@ -103,9 +103,7 @@ def test_the_versions_of_a_role_are_listed_newest_first(api: Any, tenant: Tenant
     ] == ["1.0.0"]
 
 
-@pytest.mark.parametrize(
-    "address", [f"{AGENTS}no-such/", f"{AGENTS}no-such/deployments/", f"{CONFIGS}no-such/"]
-)
+@in_one_test("address", [f"{AGENTS}no-such/", f"{AGENTS}no-such/deployments/", f"{CONFIGS}no-such/"])
 def test_an_unknown_role_is_404(api: Any, tenant: Tenant, address: str) -> None:
     problem(api().get(address), 404, "not_found")
 
@@ -255,7 +253,7 @@ def test_a_repeated_key_is_refused_because_one_of_its_values_would_be_lost(api: 
     problem(answer, 400, "invalid_json")
 
 
-@pytest.mark.parametrize("endpoint", ["agents.samples:noop", "tests.engine:agent"])
+@in_one_test("endpoint", ["agents.samples:noop", "tests.engine:agent"])
 def test_allowed_functions_may_be_run_inline(api: Any, tenant: Tenant, endpoint: str) -> None:
     config_read = put(api(), {"adapter": "inline", "endpoint": endpoint}).json()
 

@@ -7,6 +7,7 @@ import gzip
 import pytest
 
 from tests.answers import problem
+from tests.cases import in_one_test
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.urls("tests.integration.notes_api")]
 
@@ -18,7 +19,7 @@ def post_raw(client, body: bytes, content_type: str = JSON, path: str = NOTES, *
     return client.generic("POST", path, body, content_type=content_type, **headers)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "body",
     [
         b"{",
@@ -66,21 +67,21 @@ def test_a_repeated_key_is_refused_where_one_would_hide_the_other(api):
     assert refused["errors"][0]["path"] == "a"
 
 
-@pytest.mark.parametrize("body", [b"[]", b'"text"', b"1", b"null", b"true"])
+@in_one_test("body", [b"[]", b'"text"', b"1", b"null", b"true"])
 def test_a_body_that_is_not_an_object_is_400(api, body):
     refused = problem(post_raw(api(), body), 400, "validation_failed")
 
     assert refused["errors"] == [{"path": "", "message": "must be a JSON object"}]
 
 
-@pytest.mark.parametrize("body", [b"", b"  \n "])
+@in_one_test("body", [b"", b"  \n "])
 def test_an_empty_body_counts_as_an_empty_object(api, body):
     refused = problem(post_raw(api(), body), 400, "validation_failed")
 
     assert refused["errors"] == [{"path": "name", "message": "is required"}]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "content_type",
     [
         "text/plain",

@@ -13,6 +13,7 @@ from activities import dead_letters as dead_letters_escalation
 from agents.exceptions import PermanentAgentError
 from tenants.models import Tenant
 from tests.answers import problem
+from tests.cases import in_one_test
 from tests.engine import Engine
 from tests.failed_work import escalations_of, letters_of, submit_failing
 
@@ -208,7 +209,7 @@ def test_dismissed_failures_are_cancelled_with_the_reason(api: Any, engine: Engi
     assert {one.status for activity in ids for one in escalations_of(acme, activity)} == {"cancelled"}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("address", "body", "path"),
     [
         (REPLAY, {}, "ids"), (REPLAY, {"ids": [str(uuid4())], "filter": {"state": "open"}}, "ids"), (REPLAY, {"ids": []}, "ids"),
@@ -260,7 +261,7 @@ def test_dead_letters_of_another_tenant_are_neither_visible_nor_changed(
     assert engine.status(acme, activity_id) == "failed"
 
 
-@pytest.mark.parametrize("address", [REPLAY, DISMISS])
+@in_one_test("address", [REPLAY, DISMISS])
 def test_only_operators_replay_or_dismiss_failed_work(
     api: Any, engine: Engine, acme: Tenant, address: str
 ) -> None:

@@ -12,6 +12,7 @@ from django.db import OperationalError
 from django.test import RequestFactory
 
 from tests.answers import problem
+from tests.cases import in_one_test
 from tests.integration.notes_api import names_of
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.urls("tests.integration.notes_api")]
@@ -61,7 +62,7 @@ def test_an_object_of_another_tenant_reads_like_one_that_never_existed(api, tena
     assert names_of(other_tenant) == ["theirs"]
 
 
-@pytest.mark.parametrize("how", ["hidden", "missing"])
+@in_one_test("how", ["hidden", "missing"])
 def test_a_404_discloses_no_details(api, how):
     assert problem(api().get(f"/api/fail/{how}/"), 404, "not_found")["detail"] == "Not found."
 
@@ -164,7 +165,7 @@ def test_a_safe_request_id_is_kept_and_an_unsafe_one_is_replaced(client):
         assert re.fullmatch(r"[0-9a-f-]{36}", request_id)
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/login/", "/api/v1/none/"])
+@in_one_test("path", ["/healthz", "/login/", "/api/v1/none/"])
 @pytest.mark.urls("orchestrator.urls")
 def test_a_head_request_gets_the_length_of_the_body_and_no_body(path):
     """Calls the WSGI application itself, because Django's test client removes the body as well."""

@@ -18,6 +18,7 @@ from agents.routing import queue_of
 from tenants.context import APP, tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
+from tests.cases import in_one_test
 from tests.engine import Engine
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
@@ -174,7 +175,7 @@ def test_every_role_of_a_paused_tenant_is_reported_as_paused(api: Any, engine: E
     assert {item["paused"] for item in api().get(QUEUES).json()["results"]} == {True}
 
 
-@pytest.mark.parametrize("verb", ["pause", "resume"])
+@in_one_test("verb", ["pause", "resume"])
 def test_pause_and_resume_need_an_operator_and_an_existing_role(
     api: Any, engine: Engine, acme: Tenant, verb: str
 ) -> None:
@@ -205,6 +206,6 @@ def test_a_worker_that_has_ended_is_not_listed(api: Any, engine: Engine, acme: T
     assert queue(api(), "qa")["workers"] == 0
 
 
-@pytest.mark.parametrize("address", [QUEUES, WORKERS])
+@in_one_test("address", [QUEUES, WORKERS])
 def test_unknown_parameters_are_refused(api: Any, engine: Engine, acme: Tenant, address: str) -> None:
     problem(api().get(f"{address}?role=qa"), 400, "validation_failed")

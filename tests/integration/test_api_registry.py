@@ -187,7 +187,7 @@ def test_a_version_goes_from_staging_to_production_and_back(platform: Any, scrib
     ]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("body", "path"),
     [
         ({"version": "1.0", "environment": "staging"}, "version"), ({"version": "1.0.0"}, "environment"),
@@ -201,7 +201,7 @@ def test_an_invalid_deployment_is_refused_with_its_path(
     assert paths(platform.post(f"{SCRIBE}deployments/", body)) == {path}
 
 
-@pytest.mark.parametrize("address", ["deployments/", "rollback/", "check/"])
+@in_one_test("address", ["deployments/", "rollback/", "check/"])
 def test_an_unknown_role_is_404(platform: Any, address: str) -> None:
     body = {"version": "1.0.0", "environment": "staging"} if address == "deployments/" else {}
 

@@ -41,7 +41,7 @@ def on(result: dict[str, Any], day: str) -> list[str]:
     return [moment[11:] for moment in result["fires_at_local"] if moment.startswith(day)]
 
 
-@pytest.mark.parametrize(("policy", "times"), [("shift", ["03:00:00-04:00"]), ("skip", [])])
+@in_one_test(("policy", "times"), [("shift", ["03:00:00-04:00"]), ("skip", [])])
 def test_a_time_that_clocks_skip_is_shifted_or_skipped(
     api: Any, acme: Tenant, policy: str, times: list[str]
 ) -> None:
@@ -58,7 +58,7 @@ def test_a_time_that_clocks_skip_is_shifted_or_skipped(
     assert on(result, "2027-03-15") == ["02:30:00-04:00"]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("policy", "times"),
     [
         ("first", ["01:30:00-04:00"]),
@@ -170,7 +170,7 @@ def test_times_can_be_previewed_without_a_target(api: Any, acme: Tenant) -> None
     assert [error["path"] for error in answer.json()["errors"]] == ["target_type"]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("members", "note"),
     [
         ({"enabled": False}, "It is switched off"),

@@ -19,6 +19,7 @@ from tenants.events import log
 from tenants.models import Tenant
 from tenants.models.events import WebhookEndpoint
 from tests.answers import version_of
+from tests.cases import in_one_test
 from tests.integration.test_webhooks import deliveries, raise_events, send_all
 from tests.receivers import HttpReceiver, http_receiver
 
@@ -150,7 +151,7 @@ def test_an_ended_delivery_can_be_sent_again_with_its_id(
     assert api().post(f"{HOOKS}{webhook['id']}/deliveries/{uuid4()}/redeliver/", {}).status_code == 404
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("body", "paths"),
     [
         ({}, ["url"]),

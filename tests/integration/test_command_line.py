@@ -33,6 +33,7 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tenants.models.audit import AuditEntry
 from tests import preloaded_manage, servers
+from tests.cases import in_one_test
 from tests.engine import Engine, eventually
 from tests.failed_work import create_dead_letters, letters_of, submit_failing
 from tests.flows import BROKEN, Flow, step
@@ -263,7 +264,7 @@ def test_a_terminal_gets_a_table_without_control_characters(engine: Engine, tena
     assert "─" not in plain
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("command", "message"),
     [
         ("why {id}", "There is no activity"),

@@ -20,6 +20,7 @@ from pipelines.timing.cron import Cron, CronError
 from tenants.models import Tenant
 from tests.answers import problem
 from tests.api_objects import ApiObjects
+from tests.cases import in_one_test
 from tests.engine import Engine
 from tests.integration.outbound_addresses.schema import members_of
 from tests.integration.test_api_openapi import CALLBACKS, operations
@@ -254,7 +255,7 @@ CRON_BOMBS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("operation", ["create", "preview"])
+@in_one_test("operation", ["create", "preview"])
 def test_invalid_impossible_and_huge_cron_expressions_are_refused(
     api: Any, api_objects: ApiObjects, operation: str
 ) -> None:
@@ -292,7 +293,7 @@ MISSING: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("address", MISSING)
+@in_one_test("address", MISSING)
 def test_a_missing_member_is_named_by_its_own_path(api: Any, tenant: Tenant, address: str) -> None:
     body, path = MISSING[address]
 

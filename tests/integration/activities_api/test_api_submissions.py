@@ -100,7 +100,7 @@ def test_work_for_a_person_goes_to_the_inbox_and_waits_for_that_person(api, tena
     assert activity["allowed_actions"] == ["reassign", "start", "complete", "cancel"]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("fields", "stored"),
     [
         ({"priority": "urgent"}, 1), ({"priority": "background"}, 20), ({"priority": 20}, 20),
@@ -176,7 +176,7 @@ def test_work_without_a_role_is_refused(api, tenant):
     assert set(faults(api().post(ACTIVITIES, {"name": "x"}))) == {"agent_role"}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("name", "value"),
     [("requires_approval", True), ("files", ["src/**"]), ("not_before", "2030-01-01T00:00:00Z")],
 )
@@ -213,7 +213,7 @@ def test_parameters_are_checked_against_the_schema_of_the_agent(api, tenant, str
     )
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "schema",
     [{"type": "nonsense"}, {"$ref": "http://127.0.0.1:9/schema"}, ["x"], {"properties": 5}, {"pattern": "("}],
 )

@@ -153,7 +153,7 @@ def test_a_token_is_shown_once_and_works(tenant: Tenant, root: Client) -> None:
         assert token.secret_hash not in shown
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "fields",
     [
         {"role": "operator"},
@@ -211,7 +211,7 @@ def test_a_periodic_task_can_be_added(root: Client) -> None:
         assert [row.name for row in PatientScheduler(app=app, lazy=True).enabled_models_qs()] == ["hourly"]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "foreign",
     [{"task": "activities.run"}, {"task": "os.system"}, {"kwargs": '{"tenant": "x"}'}, {"args": "[1]"}],
     ids=["another task of the project", "an unknown task", "keyword arguments", "arguments"],

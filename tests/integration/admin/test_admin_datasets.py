@@ -15,6 +15,7 @@ from pipelines.models import Dataset, DatasetRow, Schedule
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.browsing import list_url, messages_of, page_url, visible_text
+from tests.cases import in_one_test
 from tests.forms import forms_of
 
 FIELDS = {"id": "string", "enabled": "boolean", "price": "number"}
@@ -66,7 +67,7 @@ def test_a_dataset_can_be_declared_listed_and_changed(root: Client, tenant: Tena
     assert "ticker acme Db id string 0" in visible_text(root.get(list_url(Dataset)))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("members", "fault"),
     [
         ({"name": "a b"}, "use letters, digits and single _"),
@@ -119,7 +120,7 @@ def test_a_file_is_previewed_before_it_is_stored(root: Client, ticker: Dataset) 
     assert "1 row was added" in visible_text(root.get(f"{list_url(Dataset)}{ticker.pk}/history/"))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("name", "content", "fault"),
     [
         (

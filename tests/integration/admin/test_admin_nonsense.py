@@ -12,6 +12,7 @@ from django.urls import reverse
 from agents.models import Agent
 from tenants.models import Channel, Plan, RetentionPass, Tenant
 from tests.browsing import list_url
+from tests.cases import in_one_test
 
 REFUSED = {
     "deep": "[" * 5_000,
@@ -27,7 +28,7 @@ def _channel(owner: Tenant, **changed: str) -> dict[str, str]:
     return {"tenant": str(owner.pk), "kind": "mail", "name": "Mail", "details": "{}", **changed}
 
 
-@pytest.mark.parametrize("details", REFUSED.values(), ids=REFUSED.keys())
+@in_one_test("details", REFUSED.values(), ids=REFUSED.keys())
 def test_json_that_cannot_be_stored_is_an_error_at_its_field(
     root: Client, tenant: Tenant, details: str
 ) -> None:
@@ -39,7 +40,7 @@ def test_json_that_cannot_be_stored_is_an_error_at_its_field(
     assert form["details"].value() == details
 
 
-@pytest.mark.parametrize("params", REFUSED.values(), ids=REFUSED.keys())
+@in_one_test("params", REFUSED.values(), ids=REFUSED.keys())
 def test_parameters_of_a_schedule_that_cannot_be_stored_are_an_error_at_their_field(
     root: Client, tenant: Tenant, params: str
 ) -> None:
@@ -59,7 +60,7 @@ def test_other_json_is_stored(root: Client, tenant: Tenant, details: str) -> Non
     assert root.get(list_url(Channel)).status_code == 200
 
 
-@pytest.mark.parametrize("value", ["x", "99999999999999999999", "\x00"])
+@in_one_test("value", ["x", "99999999999999999999", "\x00"])
 def test_an_invalid_id_of_a_tenant_is_an_error_at_its_field(root: Client, tenant: Tenant, value: str) -> None:
     answer = root.post(reverse("admin:tenants_channel_add"), _channel(tenant, tenant=value))
 
@@ -85,7 +86,7 @@ def test_a_null_character_in_a_choice_is_an_error_at_its_field(root: Client, ten
     assert "agent" in answer.context["adminform"].form.errors
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("field", "value"), [("minute", "-1"), ("hour", "-1"), ("day_of_week", "-1"), ("minute", "x" * 1_000)]
 )
 def test_an_invalid_cron_expression_is_an_error_at_its_field(root: Client, field: str, value: str) -> None:
@@ -106,7 +107,7 @@ def test_an_invalid_name_of_a_task_is_an_error_at_its_field(root: Client) -> Non
     assert "at most 200 characters" in str(answer.context["adminform"].form.errors["task"])
 
 
-@pytest.mark.parametrize("field", ["args", "kwargs"])
+@in_one_test("field", ["args", "kwargs"])
 def test_deeply_nested_arguments_of_a_task_are_an_error_at_their_field(root: Client, field: str) -> None:
     sent = {"name": "x", "task": "activities.tick", "args": "[]", "kwargs": "{}", field: "[" * 5_000}
 

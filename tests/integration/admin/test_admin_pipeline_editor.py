@@ -18,6 +18,7 @@ from pipelines.models import ActivityTemplate, Pipeline, PipelineRun, PipelineVe
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Membership, Tenant
 from tests.browsing import BRIEF, list_url, messages_of, no_inlines, page_url, run_action, visible_text
+from tests.cases import in_one_test
 from tests.pages import browser, serve_site, session_cookie
 from tests.registry import temporary_agent
 
@@ -77,7 +78,7 @@ def test_every_error_has_its_path_and_the_input_is_kept(tenant: Tenant, root: Cl
     assert answer["svg"] is None
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("steps", "path"),
     [
         (

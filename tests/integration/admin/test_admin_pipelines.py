@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
 from django.http import HttpResponse
 from django.test import Client
 
@@ -15,6 +14,7 @@ from pipelines.models import Pipeline, PipelineRun, PipelineVersion
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.browsing import BRIEF, list_url, no_inlines, page_url, run_action
+from tests.cases import in_one_test
 
 
 def test_a_run_shows_the_status_of_its_steps(run: PipelineRun, root: Client) -> None:
@@ -62,7 +62,7 @@ def test_every_error_of_a_definition_is_shown_with_its_path(
     assert _pipeline(tenant).latest == 1
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "fault"),
     [
         ("steps: [", "definition.yaml: line "),

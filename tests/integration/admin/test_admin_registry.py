@@ -130,7 +130,7 @@ def test_a_version_can_be_deployed_promoted_and_rolled_back(scribe: Agent, root:
     assert re.search(r"1\.1\.0 formerly production .* by user:root Promote to production", shown)
 
 
-@pytest.mark.parametrize("version", ["1.0", "latest", "01.0.0"])
+@in_one_test("version", ["1.0", "latest", "01.0.0"])
 def test_only_a_semantic_version_can_be_deployed(version: str, scribe: Agent, root: Client) -> None:
     page = root.post(
         f"{list_url(AgentVersionDeployment)}add/",
@@ -224,7 +224,7 @@ def test_the_bound_of_the_runaway_guard_is_shown(
     assert f"Starts a minute for each worker {limit}" in visible_text(root.get(page_url(scribe)))
 
 
-@pytest.mark.parametrize("entered", ["", "null", '""'], ids=["empty", "null", "empty text"])
+@in_one_test("entered", ["", "null", '""'], ids=["empty", "null", "empty text"])
 def test_an_emptied_json_setting_is_stored_as_empty(scribe: Agent, root: Client, entered: str) -> None:
     with system_scope():
         Agent.objects.filter(role="scribe").update(retry={"max_attempts": 2}, options={"effort": "high"})

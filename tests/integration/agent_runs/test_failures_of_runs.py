@@ -11,6 +11,7 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.accepted_work import RESULT, AgentClient, accept_work, assert_superseded
 from tests.answers import problem
+from tests.cases import in_one_test
 from tests.engine import Engine
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
@@ -56,7 +57,7 @@ def test_a_rate_limit_uses_no_attempt(engine: Engine, acme: Tenant) -> None:
     assert (engine.get(acme, activity_id).status, engine.get(acme, activity_id).attempts) == ("created", 0)
 
 
-@pytest.mark.parametrize("code", ["overloaded", "rate_limited"])
+@in_one_test("code", ["overloaded", "rate_limited"])
 def test_a_repeated_failure_is_a_duplicate_and_a_different_one_is_refused(
     engine: Engine, acme: Tenant, code: str
 ) -> None:

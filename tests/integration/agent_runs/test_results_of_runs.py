@@ -15,6 +15,7 @@ from pipelines.submission import NewRun, start_run
 from tenants.models import Tenant
 from tests.accepted_work import RESULT, AgentClient, accept_work
 from tests.answers import problem
+from tests.cases import in_one_test
 from tests.engine import Engine, simultaneously
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
@@ -136,7 +137,7 @@ def test_a_different_second_result_is_refused(engine: Engine, acme: Tenant) -> N
     assert stored.content == "# Bees"
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("body", "path"),
     [
         ({}, "output"), ({"output": "text"}, "output"), ({"output": {"content": 5}}, "output.content"),

@@ -13,6 +13,7 @@ from activities.run_tokens import RunToken
 from tenants.models import Tenant
 from tests.accepted_work import RESULT, AgentClient, accept_work, assert_superseded
 from tests.answers import problem
+from tests.cases import in_one_test
 from tests.engine import Engine
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
@@ -22,7 +23,7 @@ def forge(text: str) -> str:
     return text[:-1] + ("A" if text[-1] != "A" else "B")
 
 
-@pytest.mark.parametrize("verb", ["", "heartbeat", "complete", "fail", "tools/report_blocker"])
+@in_one_test("verb", ["", "heartbeat", "complete", "fail", "tools/report_blocker"])
 def test_only_the_token_of_the_run_is_accepted(api: Any, engine: Engine, acme: Tenant, verb: str) -> None:
     activity_id, agent = accept_work(engine, acme)
     request = engine.agent.calls[-1]

@@ -14,6 +14,7 @@ from agents import webhook_signing
 from tenants.context import tenant_scope
 from tenants.models import IdempotentRequest, Tenant
 from tests.answers import problem, version_of
+from tests.cases import in_one_test
 from tests.integration.alerts_api.raising import ALERTS, CHANNELS, MAIL, make_alert, make_channel
 from tests.receivers import HttpReceiver, http_receiver
 
@@ -106,7 +107,7 @@ def test_the_old_secret_stays_valid_for_a_while_after_a_renewal(
     problem(admin.post(f"{CHANNELS}{mail['id']}/renew-secret/"), 409, "not_a_webhook")
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("kind", "target"),
     [
         ("slack", "http://hooks.example.com/x"),

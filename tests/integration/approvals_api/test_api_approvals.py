@@ -97,7 +97,7 @@ def test_the_response_to_a_decision_lists_woken_and_skipped_activities(
     )
 
 
-@pytest.mark.parametrize("route", ["decide", "approve", "inbox"])
+@in_one_test("route", ["decide", "approve", "inbox"])
 def test_an_approval_needs_an_option_where_options_are_offered(
     api: Any, engine: Engine, acme: Tenant, route: str
 ) -> None:
@@ -273,7 +273,7 @@ def test_approvals_can_be_filtered_by_type_status_role_and_activity(
     problem(client.get(f"{APPROVALS}?statuz=pending"), 400, "validation_failed")
 
 
-@pytest.mark.parametrize(("role", "verb"), [("viewer", "decide"), ("viewer", "withdraw"), ("reviewer", "")])
+@in_one_test(("role", "verb"), [("viewer", "decide"), ("viewer", "withdraw"), ("reviewer", "")])
 def test_viewers_cannot_decide_and_reviewers_cannot_request(
     api: Any, engine: Engine, acme: Tenant, role: str, verb: str
 ) -> None:

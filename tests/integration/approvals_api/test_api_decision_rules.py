@@ -11,6 +11,7 @@ from pipelines import versions
 from tenants.models import Tenant
 from tests.accepted_work import children
 from tests.answers import problem
+from tests.cases import in_one_test
 from tests.engine import Engine
 from tests.integration.approvals_api.addresses import INBOX
 
@@ -38,7 +39,7 @@ def test_a_gate_for_a_person_takes_the_same_rules_as_an_approval(
     assert (decided.status, decided.chosen_option) == ("approved", "b")
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("members", "path"),
     [
         ({"human_role": "editor", "quorum": 2}, "quorum"),
@@ -57,7 +58,7 @@ def test_rules_without_a_meaning_are_refused(
     assert path in [fault["path"] for fault in refused["errors"]]
 
 
-@pytest.mark.parametrize("kind", ["approvals", "activities"])
+@in_one_test("kind", ["approvals", "activities"])
 def test_a_question_with_options_cannot_be_approved_by_its_due_time(
     api: Any, engine: Engine, acme: Tenant, kind: str
 ) -> None:

@@ -22,6 +22,7 @@ from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 from tenants.models import Tenant
 from tests.accepted_work import AgentClient, accept_and_create, wakes_per_call
+from tests.cases import in_one_test
 from tests.engine import Engine, in_another_thread
 from tests.integration.approvals_over_many.voters import voter
 from tests.open_questions import DIRECTION, links_of, open_approval
@@ -89,7 +90,7 @@ def test_the_chosen_option_is_part_of_the_wake_and_the_feedback(engine: Engine, 
     assert (wake["chosen_option"], wake["reviewer_feedback"]) == ("Hives", "Go on\n\nChosen option: Hives")
 
 
-@pytest.mark.parametrize("option", ["c", None])
+@in_one_test("option", ["c", None])
 def test_an_approval_without_a_valid_option_is_refused_and_decides_nothing(
     engine: Engine, accepting: Tenant, option: str | None
 ) -> None:

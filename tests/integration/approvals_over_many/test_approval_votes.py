@@ -13,6 +13,7 @@ from activities.human_tasks import deadlines, decisions
 from activities.models import Deadline
 from tenants.context import tenant_scope
 from tenants.models import Tenant
+from tests.cases import in_one_test
 from tests.engine import Engine
 from tests.integration.approvals_over_many.voters import voter
 from tests.open_questions import open_approval
@@ -91,7 +92,7 @@ def test_a_default_outcome_needs_no_votes(engine: Engine, acme: Tenant) -> None:
     assert (decided.status, decided.decided_by) == ("approved", "deadline")
 
 
-@pytest.mark.parametrize("quorum", [1, 2])
+@in_one_test("quorum", [1, 2])
 def test_the_requester_may_answer_only_with_self_approval(engine: Engine, acme: Tenant, quorum: int) -> None:
     allowed = open_approval(acme, quorum=quorum, identity="user:Ann")
     refused = open_approval(acme, quorum=quorum, identity="user:Ann", self_approval=False)

@@ -24,6 +24,7 @@ from tests.accepted_work import (
     wakes_of,
 )
 from tests.answers import problem
+from tests.cases import in_one_test
 from tests.engine import Engine
 from tests.integration.blockers.blocked_work import DOWN, block_work
 
@@ -102,7 +103,7 @@ def test_a_resolution_stays_one_in_the_inbox_when_it_is_reassigned_twice(
     assert items[task["id"]]["kind"] == "task"
 
 
-@pytest.mark.parametrize("decision", ["complete", "resolve"])
+@in_one_test("decision", ["complete", "resolve"])
 def test_the_inbox_requires_the_note_of_a_resolution(
     api: Any, engine: Engine, acme: Tenant, decision: str
 ) -> None:

@@ -19,6 +19,7 @@ from console.activities.listing import PAGE
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.browsing import visible_text
+from tests.cases import in_one_test
 from tests.console_user import Person, send_form
 from tests.forms import Form, forms_of
 from tests.page_queries import MOST, statements
@@ -339,7 +340,7 @@ def test_a_bulk_action_is_refused_when_other_activities_match(questions: Questio
     assert forms_of(answer)["many"].send(ann.browser, action="cancel").status_code == 302
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("sent", "message"),
     [
         ({}, "Choose an action."),

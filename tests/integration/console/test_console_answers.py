@@ -14,6 +14,7 @@ import pytest
 from activities import outputs, reassignment
 from tenants.models import Tenant
 from tests.browsing import visible_text
+from tests.cases import in_one_test
 from tests.console_user import INBOX, Person, notice, refusal_notice, send_form, success_notice
 from tests.forms import Form, forms_of
 from tests.questions import Questions
@@ -47,7 +48,7 @@ def test_changes_are_requested_at_a_gate_with_notes(questions: Questions, ann: P
     assert (revision.round, revision.reviewer_notes) == (2, "Shorter.\nAnd with honey.")
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("kind", "action"),
     [("gate", "reject"), ("review", "reject"), ("approval", "reject"), ("blocker", "resolve")],
 )

@@ -104,14 +104,14 @@ def test_the_file_holds_the_entries_of_all_pages(
     assert len(rows) == 3
 
 
-@pytest.mark.parametrize(("until", "expected"), [("9999-12-31", 2), ("0001-01-01", 0)])
+@in_one_test(("until", "expected"), [("9999-12-31", 2), ("0001-01-01", 0)])
 def test_the_first_and_last_possible_day_can_be_searched(
     until: str, expected: int, trail: None, boss: Person
 ) -> None:
     assert len(operations(boss.get(f"{AUDIT}?until={until}"))) == expected
 
 
-@pytest.mark.parametrize("address", [AUDIT, f"{AUDIT}export/"])
+@in_one_test("address", [AUDIT, f"{AUDIT}export/"])
 def test_only_admins_see_the_trail(address: str, trail: None, ann: Person) -> None:
     answer = ann.browser.get(address)
 

@@ -15,6 +15,7 @@ from agents.contracts import Completed, Output
 from console.inbox import actions
 from tenants.context import tenant_scope
 from tests.browsing import visible_text
+from tests.cases import in_one_test
 from tests.console_user import Person, refusal_notice, success_notice
 from tests.engine import simultaneously
 from tests.forms import forms_of
@@ -175,7 +176,7 @@ def test_an_item_with_a_quorum_cannot_be_edited(questions: Questions, ann: Perso
     assert 'name="edited"' not in page.content.decode()
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "output",
     [
         Output(data={"a": 1}),
@@ -192,7 +193,7 @@ def test_outputs_without_a_short_text_cannot_be_edited(
     assert 'name="edited"' not in ann.look(gate).content.decode()
 
 
-@pytest.mark.parametrize("kind", ["review", "approval", "task", "blocker", "escalation"])
+@in_one_test("kind", ["review", "approval", "task", "blocker", "escalation"])
 def test_items_of_other_kinds_cannot_be_edited(kind: str, questions: Questions, ann: Person) -> None:
     assert 'name="edited"' not in ann.look(getattr(questions, kind)()).content.decode()
 

@@ -7,7 +7,6 @@ from html.parser import HTMLParser
 from itertools import product
 from typing import Any
 
-import pytest
 from django.http import HttpResponse
 
 from activities import cancellation
@@ -18,6 +17,7 @@ from agents.contracts import Completed, Output
 from pipelines import submission, versions
 from tenants.context import tenant_scope
 from tenants.models import Tenant
+from tests.cases import in_one_test
 from tests.console_user import INBOX, Person
 from tests.questions import Questions
 
@@ -119,7 +119,7 @@ def _kinds(questions: Questions, nasty: str) -> Iterator[Activity]:
     yield questions.escalation(nasty)
 
 
-@pytest.mark.parametrize("nasty", TOGETHER)
+@in_one_test("nasty", TOGETHER)
 def test_hostile_text_adds_no_element_to_any_item(nasty: str, questions: Questions, ann: Person) -> None:
     items = list(_kinds(questions, nasty))
 

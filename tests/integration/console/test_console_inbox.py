@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pytest
 from django.conf import settings as django_settings
 from django.contrib.auth.models import User
 from django.db import connections
@@ -23,6 +22,7 @@ from console.labels import KINDS
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.browsing import visible_text
+from tests.cases import in_one_test
 from tests.console_user import INBOX, Person
 from tests.engine import Engine
 from tests.questions import Questions
@@ -293,9 +293,7 @@ def test_a_long_list_has_pages_and_a_total(tenant: Tenant, ann: Person) -> None:
     assert "Inbox 60" in visible_text(first)
 
 
-@pytest.mark.parametrize(
-    "view", ["kind=nonsense", "page=0", "page=-1", "page=x", "page=1e3", "page=99999999999"]
-)
+@in_one_test("view", ["kind=nonsense", "page=0", "page=-1", "page=x", "page=1e3", "page=99999999999"])
 def test_an_invalid_filter_is_not_found(view: str, ann: Person) -> None:
     assert ann.browser.get(f"{INBOX}?{view}").status_code == 404
 
@@ -352,7 +350,7 @@ def test_reading_the_pages_changes_nothing(questions: Questions, ann: Person) ->
     assert facts() == before
 
 
-@pytest.mark.parametrize("method", ["put", "delete", "patch"])
+@in_one_test("method", ["put", "delete", "patch"])
 def test_other_methods_are_refused(method: str, ann: Person, questions: Questions) -> None:
     assert getattr(ann.browser, method)(INBOX).status_code in (403, 405)
     assert ann.browser.get("/inbox/approve/").status_code == 405

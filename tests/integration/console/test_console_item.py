@@ -17,6 +17,7 @@ from agents.contracts import AgentRequest, AgentResult, Completed, Output, Usage
 from agents.exceptions import RetryableAgentError
 from pipelines import submission, versions
 from tests.browsing import visible_text
+from tests.cases import in_one_test
 from tests.console_user import INBOX, Person
 from tests.questions import ARTICLE, Questions
 
@@ -254,7 +255,7 @@ def test_a_skipped_linked_activity_says_why(questions: Questions, ann: Person) -
     assert "cancelled skipped It was cancelled" in part(ann.look(approval), "Linked activities")
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("kind", "page_text"),
     [
         ("review", "dev wakes with your answer and continues “Landing page”."),

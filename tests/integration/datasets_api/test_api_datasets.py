@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from pipelines.models import Dataset, DatasetRow, Schedule
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
+from tests.cases import in_one_test
 from tests.integration.datasets_api.ticker import AAPL, DATASETS, FIELDS, ROWS, TICKER, faults, make_dataset
 
 
@@ -58,7 +57,7 @@ def test_every_error_of_a_declaration_has_its_path(api: Any) -> None:
     assert client.get(DATASETS).json()["results"] == []
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "name", ["../etc/passwd", "a/b", "a.csv", "x; DROP TABLE y", "field__in", "", "-", "ü", "a" * 64]
 )
 def test_an_invalid_name_of_a_dataset_is_refused(api: Any, name: str) -> None:
@@ -68,7 +67,7 @@ def test_an_invalid_name_of_a_dataset_is_refused(api: Any, name: str) -> None:
     assert {fault["path"] for fault in answer.json()["errors"]} == {"name"}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "location",
     [
         "http://127.0.0.1/x",

@@ -15,6 +15,7 @@ from pipelines import submission, versions
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
+from tests.cases import in_one_test
 from tests.engine import Engine, simultaneously
 from tests.integration.decisions_api.questions import ACTIVITIES, address_of, create_task, gates, submit_gated
 
@@ -122,7 +123,7 @@ def test_an_empty_edited_output_is_refused(
         assert OutputSpool.objects.count() == 1, "the agent's own output"
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("body", "path"),
     [
         ({"output": "text"}, "output"),

@@ -9,6 +9,7 @@ import pytest
 
 from tenants.models import Tenant
 from tests.answers import problem
+from tests.cases import in_one_test
 from tests.engine import Engine, simultaneously
 from tests.integration.decisions_api.questions import ACTIVITIES, address_of, gates, submit_gated
 
@@ -101,7 +102,7 @@ def test_a_rejection_creates_a_revision_with_the_notes(api: Any, engine: Engine,
     )
 
 
-@pytest.mark.parametrize("body", [{}, {"notes": ""}, {"notes": "  "}, {"notes": None}, {"notes": 5}])
+@in_one_test("body", [{}, {"notes": ""}, {"notes": "  "}, {"notes": None}, {"notes": 5}])
 def test_a_rejection_without_notes_is_refused_at_their_path(
     api: Any, engine: Engine, acme: Tenant, body: dict[str, Any]
 ) -> None:

@@ -111,7 +111,7 @@ def test_a_gate_cannot_be_completed(api: Any, engine: Engine, acme: Tenant) -> N
     )
 
 
-@pytest.mark.parametrize("verb", ["start", "complete"])
+@in_one_test("verb", ["start", "complete"])
 def test_the_work_of_an_agent_cannot_be_claimed_or_completed(
     api: Any, engine: Engine, acme: Tenant, verb: str
 ) -> None:
@@ -207,7 +207,7 @@ def test_running_work_can_be_cancelled(api: Any, engine: Engine, acme: Tenant) -
     assert [run.status for run in engine.runs(acme, activity_id)] == ["cancelled"]
 
 
-@pytest.mark.parametrize("verb", ["approve", "reject", "start", "complete", "cancel", "retry"])
+@in_one_test("verb", ["approve", "reject", "start", "complete", "cancel", "retry"])
 def test_actions_on_work_of_another_tenant_are_not_found(
     api: Any, engine: Engine, acme: Tenant, other_tenant: Tenant, verb: str
 ) -> None:

@@ -11,6 +11,7 @@ from agents import configuration
 from tenants.models import Tenant
 from tests.accepted_work import AgentClient, accept_work, is_called_again, next_call
 from tests.answers import problem
+from tests.cases import in_one_test
 from tests.engine import Engine
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
@@ -181,7 +182,7 @@ def test_ended_work_belongs_to_no_scope_and_counts_towards_no_limit(
     assert (answer["held"], answer["not_held"]) == ([str(waiting)], [])
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("scope", "path"),
     [({}, "scope"), ({"roles": "seo"}, "scope.roles"), ({"pipelines": ["flow"]}, "scope.pipelines[0]"),
      ({"everything": True}, "scope.everything")],

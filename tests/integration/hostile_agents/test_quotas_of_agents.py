@@ -12,6 +12,7 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.accepted_work import accept_work, action_url, child, count_activities
 from tests.answers import problem
+from tests.cases import in_one_test
 from tests.engine import Engine
 from tests.integration.tools.calling import CALLS
 
@@ -44,7 +45,7 @@ def test_an_approval_of_an_agent_links_at_most_fifty_activities(engine: Engine, 
     assert agent.use("create_approval", **CALLS["create_approval"], activity_ids=ids[:50]).status_code == 201
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("tool", "member", "most"),
     [
         ("report_blocker", "message", 2_000), ("report_blocker", "type", 63), ("create_subtask", "name", 200),

@@ -15,6 +15,7 @@ from activities.api.run_callbacks import ErrorSerializer, LogLineSerializer
 from activities.schemas import KINDS
 from orchestrator.mcp.api import access_of_person, access_of_run
 from tenants.models import Tenant
+from tests.cases import in_one_test
 from tests.engine import Engine
 from tests.integration.mcp_server.assistants import Assistant, access_of_run_request, disagreements
 from tests.integration.tools.calling import CALLS, LEAVES, every_tool
@@ -176,7 +177,7 @@ def test_errors_of_arguments_have_their_path(accept_work: AcceptWork, engine: En
     assert engine.status(acme, activity_id) == "in_progress"
 
 
-@pytest.mark.parametrize("key", ["../complete", "..", "a/b", "%2e%2e", "", "a\x00", "?x=1"])
+@in_one_test("key", ["../complete", "..", "a/b", "%2e%2e", "", "a\x00", "?x=1"])
 def test_the_key_of_a_skill_cannot_change_the_address(accept_work: AcceptWork, key: str) -> None:
     _, agent = accept_work()
 
@@ -185,7 +186,7 @@ def test_the_key_of_a_skill_cannot_change_the_address(accept_work: AcceptWork, k
     assert refused["code"] == "invalid_arguments"
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "hostile",
     [{"data": "\ud800"}, {"data": {"a": "\x00"}}, {"data": 2**70}, {"content": "\ud800"}],
     ids=["surrogate", "nul", "huge number", "surrogate text"],

@@ -21,6 +21,7 @@ from pipelines.api.pipelines import NewRunSerializer
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tenants.models.audit import AuditEntry
+from tests.cases import in_one_test
 from tests.engine import Engine
 from tests.flows import Flow, step
 from tests.integration.mcp_server.assistants import Assistant, disagreements
@@ -207,7 +208,7 @@ def test_a_confirmation_is_valid_for_its_person_only(person: Person, questions: 
     assert (refused["code"], status(gate)) == ("not_confirmed", "created")
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "confirmation",
     ["yes", "1-000000000000-" + 32 * "0", 100 * "9", "1-0-0", "\u0661-000000000000-" + 32 * "0"],
 )
@@ -382,7 +383,7 @@ def test_a_confirmation_is_valid_in_its_process_only(
     assert (refused["code"], status(gate)) == ("not_confirmed", "created")
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "hostile", ["../usage", "x" * 5_000, "\x00", "' or 1=1", "01890a5d-ac96-774b-bcce-b302099a8057/../"]
 )
 def test_an_id_cannot_change_the_address(person: Person, tenant: Tenant, hostile: str) -> None:
@@ -391,7 +392,7 @@ def test_an_id_cannot_change_the_address(person: Person, tenant: Tenant, hostile
     assert refused["code"] == "invalid_arguments"
 
 
-@pytest.mark.parametrize("cursor", ["nonsense", "&limit=1", "%00"])
+@in_one_test("cursor", ["nonsense", "&limit=1", "%00"])
 def test_an_invalid_cursor_is_refused(person: Person, tenant: Tenant, cursor: str) -> None:
     assert person().use_refused("inbox", cursor=cursor)["status"] == 400
 

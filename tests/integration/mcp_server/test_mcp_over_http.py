@@ -111,7 +111,7 @@ def test_an_agent_names_its_run_in_a_header(
     assert engine.status(acme, activity_id) == "done"
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "headers",
     [
         {},

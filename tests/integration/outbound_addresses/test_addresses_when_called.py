@@ -21,6 +21,7 @@ from agents.runner import run_agent
 from pipelines.exceptions import SourceUnavailable
 from pipelines.models import Dataset
 from pipelines.tables import fetched
+from tests.cases import in_one_test
 from tests.hostile_addresses import GOOD_NAME, GOOD_URL, Listener, Names
 from tests.subjects import RecordingLink, a_request
 
@@ -75,7 +76,7 @@ CALLS: dict[str, Callable[[str], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", CALLS)
+@in_one_test("name", CALLS)
 def test_a_stored_hostile_address_is_refused_when_it_is_called(
     monkeypatch: pytest.MonkeyPatch, hostile: tuple[str, ...], name: str
 ) -> None:

@@ -83,9 +83,7 @@ def test_a_put_on_the_current_version_succeeds(api: Any, acme: Tenant, condition
     )
 
 
-@pytest.mark.parametrize(
-    ("key", "condition"), [("flow", '"2"'), ("flow", 'W/"1"'), ("none", '"1"'), ("none", "*")]
-)
+@in_one_test(("key", "condition"), [("flow", '"2"'), ("flow", 'W/"1"'), ("none", '"1"'), ("none", "*")])
 def test_a_put_on_another_version_is_412_and_changes_nothing(
     api: Any, acme: Tenant, key: str, condition: str
 ) -> None:

@@ -238,7 +238,7 @@ def test_a_bulk_action_handles_each_run_separately(api: Any, engine: Engine, acm
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("body", "path"),
     [
         ({"action": "delete", "ids": [str(uuid4())]}, "action"), ({"action": "cancel", "ids": []}, "ids"),

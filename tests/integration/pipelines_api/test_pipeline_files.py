@@ -11,6 +11,7 @@ from django.core.management import CommandError, call_command
 from pipelines.models import PipelineRun, PipelineVersion
 from tenants.context import tenant_scope
 from tenants.models import Tenant
+from tests.cases import in_one_test
 from tests.integration.pipelines_api.definitions import EXAMPLE
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
@@ -56,7 +57,7 @@ def test_every_error_of_a_file_is_on_its_own_line(acme: Tenant, tmp_path: Path) 
         assert not PipelineRun.objects.filter().exists()
 
 
-@pytest.mark.parametrize(("content", "error"), [(None, "cannot be read"), (b"\xff\xfe\xff", "not UTF-8")])
+@in_one_test(("content", "error"), [(None, "cannot be read"), (b"\xff\xfe\xff", "not UTF-8")])
 def test_an_unreadable_file_is_reported(
     acme: Tenant, tmp_path: Path, content: bytes | None, error: str
 ) -> None:

@@ -23,6 +23,7 @@ from tests.accepted_work import (
     is_called_again,
 )
 from tests.answers import problem
+from tests.cases import in_one_test
 from tests.engine import Engine
 from tests.integration.reassignment.successors import TO_AGENT, TO_PERSON, fail, successor_of
 
@@ -118,7 +119,7 @@ def test_reassigning_failed_work_closes_its_dead_letter(api: Any, engine: Engine
         assert DeadLetter.objects.get(activity_id=activity_id).state == "closed"
 
 
-@pytest.mark.parametrize("status", ["awaiting_approval", "done", "cancelled", "reassigned"])
+@in_one_test("status", ["awaiting_approval", "done", "cancelled", "reassigned"])
 def test_finished_work_and_work_at_its_gate_cannot_be_reassigned(
     api: Any, engine: Engine, acme: Tenant, status: str
 ) -> None:
@@ -137,7 +138,7 @@ def test_finished_work_and_work_at_its_gate_cannot_be_reassigned(
     assert (engine.status(acme, activity_id), count_activities(acme)) == (status, before)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("body", "path"),
     [({"agent_role": "dev"}, "reason"), ({"reason": "x"}, "agent_role"), ({"agent_role": "none-such", "reason": "x"}, "agent_role"),
      ({"assignee_type": "agent", "human_role": "x", "reason": "x"}, "assignee_type")],

@@ -14,6 +14,7 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.accepted_work import RESULT, AgentClient, accept_work, action_url, agent_of
 from tests.answers import problem
+from tests.cases import in_one_test
 from tests.engine import Engine
 from tests.integration.reassignment.successors import TO_AGENT, TO_PERSON, successor_of
 
@@ -108,7 +109,7 @@ def test_a_gate_can_be_reassigned_to_people_only_and_stays_a_gate(
         assert PipelineRun.objects.get(pk=run.pk).status == "completed"
 
 
-@pytest.mark.parametrize("tool", ["request_human_review", "create_approval"])
+@in_one_test("tool", ["request_human_review", "create_approval"])
 def test_a_question_of_an_agent_cannot_be_reassigned(
     api: Any, engine: Engine, acme: Tenant, tool: str
 ) -> None:

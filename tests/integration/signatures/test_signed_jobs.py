@@ -15,6 +15,7 @@ from agents.models import AgentConfig
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
+from tests.cases import in_one_test
 from tests.engine import Engine
 from tests.integration.signatures.secrets_in_force import CONFIGS, secrets_of
 from tests.receivers import HttpReceiver, http_receiver
@@ -117,9 +118,7 @@ def test_a_renewed_secret_is_kept_by_a_change_of_the_settings(api: Any, tenant: 
     assert secrets_of(tenant)[0] == secret
 
 
-@pytest.mark.parametrize(
-    ("role", "status"), [("viewer", 403), ("reviewer", 403), ("operator", 403), ("admin", 200)]
-)
+@in_one_test(("role", "status"), [("viewer", 403), ("reviewer", 403), ("operator", 403), ("admin", 200)])
 def test_only_admins_renew_secrets(api: Any, acme: Tenant, role: str, status: int) -> None:
     assert api(role).post(f"{CONFIGS}qa/rotate-secret/").status_code == status
 

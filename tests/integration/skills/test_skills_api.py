@@ -5,13 +5,12 @@ from __future__ import annotations
 from threading import Event
 from typing import Any
 
-import pytest
-
 from agents.api.skills import MOST_SKILLS
 from agents.models import Skill
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem, version_of
+from tests.cases import in_one_test
 from tests.engine import eventually, simultaneously, somebody_waits_for_a_lock
 from tests.integration.skills.knowledge import CLIENT, TONE
 
@@ -96,7 +95,7 @@ def test_the_list_has_no_texts_and_can_be_filtered(api: Any, tenant: Tenant) -> 
     problem(client.get(f"{SKILLS}?colour=red"), 400, "validation_failed")
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("changes", "path"),
     [
         ({"key": "../tone"}, "key"), ({"key": "Tone"}, "key"), ({"key": "tone\nof-voice"}, "key"), ({"key": "x" * 64}, "key"),

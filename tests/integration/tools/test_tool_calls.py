@@ -26,6 +26,7 @@ from tests.accepted_work import (
     is_called_again,
 )
 from tests.answers import problem
+from tests.cases import in_one_test
 from tests.engine import Engine
 from tests.integration.tools.calling import CALLS, LEAVES, every_tool
 
@@ -115,7 +116,7 @@ def test_a_key_of_another_call_is_refused(engine: Engine, acme: Tenant) -> None:
     assert count_activities(acme) == 2
 
 
-@pytest.mark.parametrize("key", ["x" * 256, "with\ttab"])
+@in_one_test("key", ["x" * 256, "with\ttab"])
 def test_an_invalid_key_is_refused(engine: Engine, acme: Tenant, key: str) -> None:
     _, agent = accept_work(engine, acme)
 
