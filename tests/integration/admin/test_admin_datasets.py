@@ -64,7 +64,7 @@ def test_a_dataset_can_be_declared_listed_and_changed(root: Client, tenant: Tena
         "Shares",
         2,
     )
-    assert "ticker acme Db id string 0" in visible_text(root.get(list_url(Dataset)))
+    assert "ticker acme Database id string 0" in visible_text(root.get(list_url(Dataset)))
 
 
 @in_one_test(
