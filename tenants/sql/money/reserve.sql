@@ -6,7 +6,7 @@
 -- If the run may start, its activity no longer waits for a budget. A budget in runs counts a run when it starts, and reserves nothing.
 WITH budget AS MATERIALIZED (
     SELECT b.*, CASE b.period WHEN 'day' THEN %(day)s::date WHEN 'month' THEN date_trunc('month', %(day)s::date)::date
-                              ELSE b.period_start END > b.period_start AS turned
+                              ELSE b.period_start END AS begins
     FROM tenants_budget b
     WHERE b.tenant_id = %(tenant)s AND b.deleted_at IS NULL
       AND (b.agent_role IS NULL OR b.agent_role = %(role)s)
@@ -14,20 +14,22 @@ WITH budget AS MATERIALIZED (
       AND (b.activity_id IS NULL OR b.activity_id = %(activity)s)
     ORDER BY b.id FOR UPDATE
 ), needs AS MATERIALIZED (
-    SELECT id, name, unit, cap, turned, reserved, warned_at, warning_share, overshoot,
-           CASE WHEN turned THEN 0 ELSE spent END AS spent,
+    -- A claim from a day before the budget's period (its transaction began before midnight) changes no period, and its run does not count
+    -- in this one.
+    SELECT id, name, unit, cap, begins > period_start AS turned, greatest(begins, period_start) AS period_start, reserved, warned_at,
+           warning_share, overshoot, CASE WHEN begins > period_start THEN 0 ELSE spent END AS spent,
+           CASE WHEN unit = 'runs' AND begins >= period_start THEN 1 ELSE 0 END AS runs,
            CASE unit WHEN 'runs' THEN 1 WHEN 'tokens' THEN coalesce(estimate, %(tokens)s) ELSE coalesce(estimate, %(dollars)s) END AS need
     FROM budget
 ), decision AS (
     SELECT bool_and(spent + reserved + need <= cap AND spent + reserved < cap) AS start FROM needs
 ), updated AS (
     UPDATE tenants_budget b
-    SET spent = n.spent + CASE n.unit WHEN 'runs' THEN 1 ELSE 0 END,
+    SET spent = n.spent + n.runs,
         reserved = n.reserved + CASE n.unit WHEN 'runs' THEN 0 ELSE n.need END,
-        period_start = CASE b.period WHEN 'day' THEN %(day)s::date WHEN 'month' THEN date_trunc('month', %(day)s::date)::date
-                                     ELSE b.period_start END,
+        period_start = n.period_start,
         overshoot = CASE WHEN n.turned THEN 0 ELSE n.overshoot END,
-        warned_at = CASE WHEN n.unit = 'runs' AND n.spent + 1 >= n.warning_share * n.cap
+        warned_at = CASE WHEN n.runs = 1 AND n.spent + 1 >= n.warning_share * n.cap
                          THEN coalesce(CASE WHEN NOT n.turned THEN n.warned_at END, clock_timestamp())
                          WHEN n.turned THEN NULL ELSE n.warned_at END
     FROM needs n, decision
