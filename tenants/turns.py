@@ -140,14 +140,6 @@ class Turns(Generic[Item]):
             due = (line.not_before - now for line in self._lines.values() if line.waiting)
             return max(min((each for each in due if each > 0), default=math.inf), 0.0)
 
-    def waiting(self) -> list[Item]:
-        """Empty all lines, and return the requests that had not begun."""
-        with self._changed:
-            left = [turn.item for line in self._lines.values() for turn in line.waiting]
-            for line in self._lines.values():
-                line.waiting.clear()
-            return left
-
     def give_way(self, turn: Turn[Item]) -> None:
         """If more requests of its line wait, let requests of lines without waiting ones run first, while it has patience left."""
         with self._changed:

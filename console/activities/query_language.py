@@ -157,7 +157,7 @@ def _age(text: str) -> timedelta:
 def _priority(text: str) -> int:
     if text.lower() in BANDS:
         return BANDS[text.lower()]
-    if text.isdecimal() and int(text[:3]) in PRIORITIES:
+    if text.isascii() and text.isdecimal() and len(text) <= 2 and int(text) in PRIORITIES:
         return int(text)
     raise ValueError(f"use 1 to 20, or one of {', '.join(BANDS)}.")
 

@@ -361,6 +361,7 @@ PERFORM: Mapping[str, Callable[[Principal, Activity, Answer], Activity]] = {
 
 
 EDITED_NOTHING = "You have edited the text. Choose “Approve as edited”, or undo your edits."
+MOST_VERSION = 2**31 - 1  # as stored
 EMPTIED = "The text is empty, so there is nothing to approve."
 TOO_LONG = f"The text is longer than {MOST_CHARACTERS} characters, the limit for editing here."
 
@@ -369,7 +370,7 @@ class AnswerForm(forms.Form):
     """The form on the page of an item."""
 
     action = forms.CharField(max_length=20)
-    version = forms.IntegerField(min_value=1)
+    version = forms.IntegerField(min_value=1, max_value=MOST_VERSION)
     notes = forms.CharField(max_length=api.LONGEST_NOTES, required=False)
     option = forms.CharField(max_length=200, required=False)
     output = forms.CharField(required=False)

@@ -26,7 +26,7 @@ from activities.states import LinkKind, Status
 from console.inbox.actions import DECIDED, OPEN, why_not_decide
 from console.inbox.undo import PendingAnswer, list_held
 from console.labels import KINDS, band, in_words, name_actor, outcome_label
-from console.page import text_in
+from console.page import number_in, text_in
 from pipelines.models import PipelineRun
 from pipelines.subjects import subject_of
 from tenants import clock
@@ -293,14 +293,14 @@ class View:
     @classmethod
     def read(cls, tenant: str, query: Mapping[str, Any]) -> View:
         """Parse a query string. Raises `Http404` for an invalid kind or page, because ignoring a filter would mislead."""
-        kind, page = str(query.get("kind", "")), str(query.get("page", "") or 1)
+        kind, page = str(query.get("kind", "")), number_in(str(query.get("page", "") or 1))
         aside = str(query.get("aside", ""))
         if aside not in ("", "yes"):
             raise Http404
-        if (kind and kind not in KINDS) or not page.isdecimal() or not 0 < int(page[:9]) <= MOST_PAGES:
+        if (kind and kind not in KINDS) or page is None or not 0 < page <= MOST_PAGES:
             raise Http404
         role, search = text_in(query, "role", 63), text_in(query, "search", LONGEST_SEARCH)
-        return cls(tenant, kind, role, search, int(page), aside == "yes")
+        return cls(tenant, kind, role, search, page, aside == "yes")
 
     @property
     def address(self) -> str:

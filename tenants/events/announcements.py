@@ -98,6 +98,10 @@ class AnnouncementReceiver:
             self._lose(error)
             return None
 
+    @property
+    def is_connected(self) -> bool:
+        return self._subscription is not None
+
     def receive(self) -> Iterator[Announcement]:
         """Yield the announcements since the last call. Does not wait."""
         while self._subscription is not None and self._channels:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any
 from uuid import UUID, uuid4
@@ -59,22 +60,51 @@ class Hub:
             self._new.append(stream)
             if self._waker is None:
                 self._waker, wake_socket = socket.socketpair()
-                threading.Thread(target=self._run, args=(wake_socket,), name="event-hub", daemon=True).start()
-            self._waker.send(b"!")
+                threading.Thread(
+                    target=self._run, args=(self._waker, wake_socket), name="event-hub", daemon=True
+                ).start()
+            self._wake(self._waker)
 
     def displace(self, seats: Collection[str]) -> None:
         """End the streams with these seats. Streams in other processes, or not adopted yet, end with the next renewal of their seats."""
         with self._lock:
             if seats and self._waker is not None:
                 self._displaced.update(seats)
-                self._waker.send(b"!")
+                self._wake(self._waker)
 
     def size(self) -> int:
         """Return the number of streams."""
         with self._lock:
             return len(self._new) + sum(map(len, self._open.values()))
 
-    def _run(self, wake_socket: socket.socket) -> None:
+    @staticmethod
+    def _wake(waker: socket.socket) -> None:
+        # If the buffer is full, the thread is awake anyway. It needs the caller's lock to continue, so never wait for it. If it has just
+        # failed, it ends this stream with the others.
+        with suppress(OSError):
+            waker.send(b"!", socket.MSG_DONTWAIT)
+
+    def _run(self, waker: socket.socket, wake_socket: socket.socket) -> None:
+        try:
+            self._serve(wake_socket)
+        except Exception:
+            logger.exception("The event hub failed", extra={"action": "event_hub_failed"})
+            self._give_up(waker)
+
+    def _give_up(self, waker: socket.socket) -> None:
+        """End all streams, so that their clients reconnect. The next stream starts another thread."""
+        with self._lock:
+            if self._waker is not waker:
+                return
+            streams = [*self._new, *self._streams()]
+            self._new.clear()
+            self._open.clear()
+            self._waker = None
+        waker.close()
+        for stream in streams:
+            stream.close()
+
+    def _serve(self, wake_socket: socket.socket) -> None:
         listener, receiver, selector = Listener(), AnnouncementReceiver(), selectors.DefaultSelector()
         receiver_socket: socket.socket | None = None
         selector.register(wake_socket, selectors.EVENT_READ)
@@ -86,30 +116,35 @@ class Hub:
             listener.prove: PROOF_SECONDS,
         }
         due = dict.fromkeys(checks, 0.0)
-        while self._adopt_new(selector):
-            listener_socket = _watch_listener(selector, listener)
-            receiver_socket = _watch_receiver(selector, receiver_socket, receiver.listen(self._open))
-            self._wait(selector, listener)
-            _attempt(self._receive_announcements, receiver)
-            now = time.monotonic()
-            for check, seconds in checks.items():
-                if now >= due[check]:
-                    due[check] = now + seconds
-                    _attempt(check)
-            for tenant_id in [tenant for tenant, at in self._due.items() if at <= now]:
-                _attempt(self._send_events, tenant_id)
-            if listener_socket is not None and not listener.is_connected:
-                selector.unregister(listener_socket)  # before another connection gets the same number
-            self._send_announcements(now)
-            for stream in self._streams():
-                if now - stream.queued_at >= settings.ORCHESTRATOR_STREAM_KEEPALIVE_SECONDS:
-                    stream.queue(KEEPALIVE)
-            self._flush(selector)
-        listener.close()
-        receiver.close()
-        selector.close()
-        wake_socket.close()
-        connections.close_all()
+        try:
+            while self._adopt_new(selector):
+                listener_socket = _watch_listener(selector, listener)
+                receiver_socket = _watch_receiver(selector, receiver_socket, receiver.listen(self._open))
+                self._wait(selector, listener)
+                _attempt(self._receive_announcements, receiver)
+                if not receiver.is_connected:
+                    # Before a stream is adopted whose connection has the same number.
+                    receiver_socket = _watch_receiver(selector, receiver_socket, None)
+                now = time.monotonic()
+                for check, seconds in checks.items():
+                    if now >= due[check]:
+                        due[check] = now + seconds
+                        _attempt(check)
+                for tenant_id in [tenant for tenant, at in self._due.items() if at <= now]:
+                    _attempt(self._send_events, tenant_id)
+                if listener_socket is not None and not listener.is_connected:
+                    selector.unregister(listener_socket)  # before another connection gets the same number
+                self._send_announcements(now)
+                for stream in self._streams():
+                    if now - stream.queued_at >= settings.ORCHESTRATOR_STREAM_KEEPALIVE_SECONDS:
+                        stream.queue(KEEPALIVE)
+                self._flush(selector)
+        finally:
+            listener.close()
+            receiver.close()
+            selector.close()
+            wake_socket.close()
+            connections.close_all()
 
     def _adopt_new(self, selector: selectors.BaseSelector) -> bool:
         """Register new streams. Return False when there are no streams at all; then the thread must end."""

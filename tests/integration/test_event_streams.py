@@ -205,6 +205,46 @@ def test_announcements_about_one_run_are_sent_together_and_not_more_often_than_t
     assert sent(100.5) == [4]
 
 
+def test_nobody_waits_for_a_busy_hub() -> None:
+    busy = hub.Hub()
+    busy._waker, unread = socket.socketpair()
+
+    def displace() -> None:
+        for _ in range(5_000):
+            busy.displace(["seat"])
+
+    calls = threading.Thread(target=displace, daemon=True)
+    calls.start()
+    calls.join(30)
+
+    assert not calls.is_alive()
+    busy._waker.close()
+    unread.close()
+
+
+def test_an_error_of_the_hub_ends_its_streams_and_the_next_one_is_served_again(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def adopt() -> socket.socket:
+        client, served = socket.socketpair()
+        client.settimeout(30)
+        caller = principal(token(tenant)[1])
+        one_hub.adopt(Stream(caller, EventFilter(), 0, "seat", socket=served))
+        return client
+
+    one_hub = hub.Hub()
+    with monkeypatch.context() as patched:
+        patched.setattr(one_hub, "_flush", lambda selector: 1 / 0)
+        with adopt() as client:
+            assert client.recv(100) == b""
+    raise_events(tenant)
+
+    with adopt() as client:
+        assert b"alert.raised" in client.recv(4096)
+
+    eventually(lambda: one_hub._waker is None)
+
+
 def test_a_stream_can_be_filtered_and_a_late_one_starts_with_a_reset(
     follow: Callable[..., Follower], engine: Engine, tenant: Tenant
 ) -> None:

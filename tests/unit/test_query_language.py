@@ -81,6 +81,7 @@ def test_open_and_ended_together_are_all_statuses() -> None:
         ("age:<999999w", 6, "use at most 3650d"),
         ("status:<done", 8, "status cannot be compared with <."),
         ("priority:99", 10, "use 1 to 20"),
+        ("priority:0109", 10, "use 1 to 20"),
         ("attempts:many", 10, "use a whole number"),
         ("run:42", 5, "use an id"),
         ("bees -", 7, "A word is missing."),
