@@ -148,7 +148,8 @@ def test_prompt_and_output_appear_without_a_reload(questions: Questions, screen:
     questions.engine.drain()
 
     pages.wait_live(screen, "#texts .prose strong")
-    assert "# Bees" in screen.inner_text("#texts")
+    # The texts are loaded once more if the output was there before the event that announces it.
+    screen.wait_for_function("document.querySelector('#texts').innerText.includes('# Bees')")
 
 
 def test_the_prompt_of_a_gate_opens_in_place(questions: Questions, screen: Any) -> None:
