@@ -401,7 +401,7 @@ def with_grants(tenant_id: UUID, queues: list[Queue]) -> list[Queue]:
     Do not call it inside a transaction, because it queries Redis.
     """
     used = count_slots([f"pair:{tenant_id}:{queue.role}" for queue in queues])
-    for queue, count in zip(queues, used, strict=bool(used)):
+    for queue, count in zip(queues, used, strict=False):  # there are no counts while Redis does not answer
         queue.granted = max(0, count - queue.running)
     return queues
 

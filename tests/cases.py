@@ -15,7 +15,7 @@ def in_one_test(
 ) -> Callable[[Check], Check]:
     """Check all cases in one test with one set of fixtures, and report all that fail. Otherwise like `pytest.mark.parametrize`.
 
-    Only for cases that leave nothing behind. It saves a database, a tenant and an engine for each case.
+    Only for cases that do not change the outcome of each other. It saves a database, a tenant and an engine for each case.
     """
     arguments = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     named = [(ids(case), case) for case in cases] if callable(ids) else list(zip(ids, cases, strict=True))

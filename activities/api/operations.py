@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 from uuid import UUID
 
-from django.db.models import QuerySet
 from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.request import Request
@@ -22,7 +21,7 @@ from activities.states import BANDS
 from tenants.api.documentation import change, command
 from tenants.api.etags import Versioned
 from tenants.api.serializers import OPTIONAL, EmptySerializer, Moment, OneOf, StrictSerializer, Text, read
-from tenants.api.views import TenantView
+from tenants.api.views import OfOneRow
 from tenants.context import tenant_scope
 from tenants.models import Role
 
@@ -136,15 +135,13 @@ class RunNowSerializer(StrictSerializer):
     reason = Text(max_length=2_000, help_text="Why the activity cannot wait; recorded in the audit trail.")
 
 
-class RunNow(Versioned, TenantView):
+class RunNow(Versioned, OfOneRow):
     # After the commit, admission is asked what the activity still waits for.
     in_one_transaction = False
     queryset = Activity.objects
+    lookup_url_kwarg = "activity_id"
     scope = "activities"
     required_role: ClassVar[Role] = Role.OPERATOR
-
-    def find_address(self) -> QuerySet[Any]:
-        return self.get_queryset().filter(pk=self.kwargs["activity_id"])
 
     @command("Run an activity now, even if it is paused or delayed", RunNowSerializer, ActivitySerializer)
     def post(self, request: Request, activity_id: UUID) -> Response:

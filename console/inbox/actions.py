@@ -361,9 +361,11 @@ PERFORM: Mapping[str, Callable[[Principal, Activity, Answer], Activity]] = {
 
 
 EDITED_NOTHING = "You have edited the text. Choose “Approve as edited”, or undo your edits."
-MOST_VERSION = 2**31 - 1  # as stored
 EMPTIED = "The text is empty, so there is nothing to approve."
 TOO_LONG = f"The text is longer than {MOST_CHARACTERS} characters, the limit for editing here."
+
+
+MOST_VERSION = 2**31 - 1  # that the database can store with a held answer
 
 
 class AnswerForm(forms.Form):

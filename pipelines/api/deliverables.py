@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 import django_filters
-from django.db.models import QuerySet
 from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.request import Request
@@ -40,7 +39,7 @@ from tenants.api.serializers import (
     Whole,
     read,
 )
-from tenants.api.views import Resource, TenantView, VersionedResource, describe_resource
+from tenants.api.views import OfOneRow, Resource, VersionedResource, describe_resource
 from tenants.context import tenant_scope
 from tenants.models import Role
 
@@ -161,15 +160,13 @@ class PeriodViewSet(DigestEtag, Resource):
         return Response(show_period(self.tenant_id, pk))
 
 
-class PeriodCancellation(DigestEtag, TenantView):
+class PeriodCancellation(DigestEtag, OfOneRow):
     queryset = DeliverablePeriod.objects
+    lookup_url_kwarg = "period_id"
     # Cancelling takes several transactions, see `pipelines.deliverables.starting`.
     in_one_transaction = False
     scope = "pipelines"
     required_role = Role.OPERATOR
-
-    def find_address(self) -> QuerySet[Any]:
-        return self.get_queryset().filter(pk=self.kwargs["period_id"])
 
     @command("Cancel a period and all of its unfinished work", ReasonSerializer, PeriodDetailSerializer)
     def post(self, request: Request, period_id: UUID) -> Response:

@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 import django_filters
-from django.db.models import QuerySet
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -22,7 +21,7 @@ from tenants.api.documentation import command, operation
 from tenants.api.etags import DigestEtag
 from tenants.api.filters import MomentFilter, StrictFilterSet, WholeNumberFilter
 from tenants.api.serializers import Computed, ResponseSerializer, read
-from tenants.api.views import TenantView
+from tenants.api.views import OfOneRow, TenantView
 from tenants.context import tenant_scope
 from tenants.models import Role
 
@@ -170,15 +169,13 @@ class Executions(SchedulePart):
         return Response(ExecutionSerializer(execution_of(self.tenant_id, schedule_id, execution_id)).data)
 
 
-class ExecutionCancellation(DigestEtag, TenantView):
+class ExecutionCancellation(DigestEtag, OfOneRow):
     queryset = ScheduleExecution.objects
+    lookup_url_kwarg = "execution_id"
     # Cancelling takes several transactions, as for a pipeline run.
     in_one_transaction = False
     scope = "schedules"
     required_role: ClassVar[Role] = Role.OPERATOR
-
-    def find_address(self) -> QuerySet[Any]:
-        return self.get_queryset().filter(pk=self.kwargs["execution_id"])
 
     @command("Cancel an execution and all of its unfinished jobs", ReasonSerializer, ExecutionSerializer)
     def post(self, request: Request, schedule_id: UUID, execution_id: UUID) -> Response:

@@ -45,7 +45,7 @@ from tenants.api.serializers import (
     Text,
     read,
 )
-from tenants.api.views import Resource, TenantView
+from tenants.api.views import OfOneRow, Resource, TenantView
 from tenants.context import tenant_scope
 from tenants.models import Role
 
@@ -338,13 +338,11 @@ class RunReplaySerializer(StrictSerializer):
     )
 
 
-class RunReplay(DigestEtag, TenantView):
+class RunReplay(DigestEtag, OfOneRow):
     queryset = PipelineRun.objects
+    lookup_url_kwarg = "run_id"
     scope = "pipelines"
     required_role: ClassVar[Role] = Role.OPERATOR
-
-    def find_address(self) -> QuerySet[Any]:
-        return self.get_queryset().filter(pk=self.kwargs["run_id"])
 
     @command(
         "Replay an ended run from one of its steps",

@@ -182,6 +182,14 @@ class TenantView(GenericAPIView):
         return response.content if answer is data else dumps(answer)
 
 
+class OfOneRow(TenantView):
+    """A view whose address names a row of `queryset`, by `lookup_url_kwarg` or `lookup_field`."""
+
+    def find_address(self) -> QuerySet[Any] | None:
+        key = self.kwargs.get(self.lookup_url_kwarg or self.lookup_field)
+        return None if key is None else self.get_queryset().filter(**{self.lookup_field: key})
+
+
 class TenantViewSet(ViewSetMixin, TenantView):
     """`TenantView` for a router, with actions instead of methods. Add REST framework's mixins to it."""
 
@@ -233,14 +241,10 @@ class ListResource(TenantViewSet):
         return kind(rows, many=many).data
 
 
-class Resource(ListResource):
+class Resource(OfOneRow, ListResource):
     """Rows that can be listed, and read one by one at `address` followed by the lookup field."""
 
     address: ClassVar[str] = ""
-
-    def find_address(self) -> QuerySet[Any] | None:
-        key = self.kwargs.get(self.lookup_url_kwarg or self.lookup_field)
-        return None if key is None else self.get_queryset().filter(**{self.lookup_field: key})
 
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         return Response(self.show(self.get_object()))

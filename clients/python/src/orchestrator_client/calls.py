@@ -12,6 +12,7 @@ Lists are iterators: the next page is requested after the current one has been u
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
@@ -114,16 +115,16 @@ class Resource(Generic[D]):
                     yield operation
 
 
-class Method(Generic[P]):
+class Method(ABC, Generic[P]):
     """A method of a resource. A decorated signature becomes one."""
 
     def __init__(self, operation: Operation[Any]) -> None:
         self.operation = operation
         functools.update_wrapper(self, operation.described)  # type: ignore[arg-type]
 
+    @abstractmethod
     def answer(self, sender: Any, request: Prepared) -> Any:
         """Return the result of a call."""
-        raise NotImplementedError
 
     def bind(self, resource: Any) -> Any:
         """Return the method of this resource, or of the class itself without one."""
