@@ -302,7 +302,8 @@ def test_answers_that_the_page_does_not_offer_are_refused(questions: Questions, 
     gate = questions.gate()
     form = ann.form(gate)
     for change, status in (
-        ({"version": ""}, 400), ({"version": "x"}, 400), ({"version": "-1"}, 400), ({"version": "99"}, 409), ({"action": "explode"}, 409),
+        ({"version": ""}, 400), ({"version": "x"}, 400), ({"version": "-1"}, 400), ({"version": str(2**31)}, 400),
+        ({"version": "99"}, 409), ({"action": "explode"}, 409),
         ({"action": ""}, 400), ({"action": "resolve"}, 409), ({"action": "retry"}, 409), ({"notes": "x" * 20_001}, 400),
         ({"notes": "a\x00b"}, 400),
     ):  # fmt: skip
