@@ -88,7 +88,9 @@ def _changes(zone_name: str, year: int) -> tuple[Change, ...]:
     while day <= end:
         following = _offset(zone, day - ONE_SECOND)
         if following != offset:
-            changes.append(Change(_moment_of_change(zone, day - ONE_DAY, day, offset), following))
+            # Between the two times whose offsets were compared: midnight itself may be the moment of the change.
+            moment = _moment_of_change(zone, day - ONE_DAY - ONE_SECOND, day - ONE_SECOND, offset)
+            changes.append(Change(moment, following))
         day, offset = day + ONE_DAY, following
     if len({offset, _offset(zone, end + ONE_DAY), *(change.offset for change in changes[-1:])}) == 1:
         changes.append(Change(end, offset))
@@ -96,7 +98,7 @@ def _changes(zone_name: str, year: int) -> tuple[Change, ...]:
 
 
 def _moment_of_change(zone: ZoneInfo, low: datetime, high: datetime, offset: timedelta) -> datetime:
-    """Return the first second between `low` and `high` with another offset."""
+    """Return the first second after `low`, up to `high`, with another offset."""
     while high - low > ONE_SECOND:
         middle = low + (high - low) // 2
         middle = middle.replace(microsecond=0)

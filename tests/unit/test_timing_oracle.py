@@ -1,6 +1,6 @@
 """Nominal times agree with an independent oracle that checks the clock minute by minute.
 
-The oracle parses crons itself, iterates over every minute of a year in five zones whose clocks change, and decides by
+The oracle parses crons itself, iterates over every minute of a year in six zones whose clocks change, and decides by
 the displayed times. All it knows about changes of clocks is that they appear as jumps.
 """
 
@@ -21,8 +21,15 @@ from pipelines.timing import DstFold, DstGap, Repeat, Timing, times
 
 pytestmark = pytest.mark.long
 
-#: One with a change of 30 minutes, one that changes at midnight, two in the north and one in the south.
-ZONES = ("America/New_York", "Europe/London", "Australia/Sydney", "Australia/Lord_Howe", "America/Santiago")
+#: One with a change of 30 minutes, one that changes at its midnight, one at midnight in UTC, two in the north and one in the south.
+ZONES = (
+    "America/New_York",
+    "Europe/London",
+    "Australia/Sydney",
+    "Australia/Lord_Howe",
+    "America/Santiago",
+    "Asia/Jerusalem",
+)
 A_YEAR = (datetime(2028, 1, 1, tzinfo=UTC), datetime(2029, 1, 1, tzinfo=UTC))  # with a 29th of February
 DAY = 1440  # minutes
 ONE_MINUTE = timedelta(minutes=1)

@@ -67,6 +67,18 @@ def test_clock_changes_of_half_an_hour_and_at_midnight_work_like_any_other() -> 
     assert first(midnight, "2026-09-05T12:00:00", 2) == ["2026-09-06T04:00:00", "2026-09-07T03:00:00"]
 
 
+def test_a_clock_change_at_midnight_in_utc_is_found_to_the_second() -> None:
+    missing = repeating("30 2 * * *", "Asia/Jerusalem")  # 02:00 becomes 03:00 at 00:00 in UTC
+    before_and_at_the_change = repeating("*/20 1-3 * * *", "Asia/Jerusalem")
+
+    assert first(missing, "2026-03-26T12:00:00", 1) == ["2026-03-27T00:00:00"]
+    assert first(before_and_at_the_change, "2026-03-26T23:30:00", 3) == [
+        "2026-03-26T23:40:00",
+        "2026-03-27T00:00:00",
+        "2026-03-27T00:20:00",
+    ]
+
+
 def test_times_in_a_day_that_a_zone_skips_fire_once_after_it() -> None:
     samoa = repeating("0 */8 * * *", "Pacific/Apia")  # there was no 30 December 2011
 
