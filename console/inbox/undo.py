@@ -8,7 +8,8 @@ is kept with the reason until the person has read it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -138,7 +139,16 @@ def apply_due(now: datetime | None = None) -> int:
     with system_scope():
         rows = HeldAnswer.objects.filter(refusal="", due_at__lte=now or clock.now())
         due = list(rows.order_by("due_at", "pk")[:AT_ONCE])
-    return sum(_apply(held_answer) for held_answer in due)
+    settled = 0
+    for held_answer in due:
+        with outages.one_of_many(
+            logger,
+            "A held answer could not be applied",
+            action="held_answer_failed",
+            held_answer=str(held_answer.pk),
+        ):
+            settled += _apply(held_answer)
+    return settled
 
 
 def _apply(held_answer: HeldAnswer) -> bool:
@@ -149,7 +159,8 @@ def _apply(held_answer: HeldAnswer) -> bool:
         return _settle_answer(held_answer, refusal=Refused(NOT_ANY_MORE))
     sent = {**held_answer.form_values, "action": held_answer.action, "version": held_answer.version}
     try:
-        version, answer = actions.prepare(principal, item_id, sent)
+        with _refuse_errors():
+            version, answer = actions.prepare(principal, item_id, sent)
     except Refused as refusal:
         return _settle_answer(held_answer, refusal=refusal)
     return _settle_answer(held_answer, lambda: actions.perform(principal, item_id, version, answer))
@@ -188,15 +199,25 @@ def _principal(tenant_id: UUID, user_id: int) -> Principal | None:
 
 def _refusal_of(act: Callable[[], object]) -> Refused | None:
     try:
-        with refuse_when_busy(), transaction.atomic(using=APP):
+        with _refuse_errors(), transaction.atomic(using=APP):
             act()
     except Refused as refusal:
         return refusal
-    except Http404:
-        return Refused(actions.NO_SUCH_ITEM)
+    return None
+
+
+@contextmanager
+def _refuse_errors() -> Iterator[None]:
+    """Raise every error as `Refused`, with a reason for the person. Only an outage is raised as it is: the next pass tries again."""
+    try:
+        with refuse_when_busy():
+            yield
+    except Refused:
+        raise
+    except Http404 as error:
+        raise Refused(actions.NO_SUCH_ITEM) from error
     except Exception as error:
         if outages.may_pass(error):
-            raise  # the database is unavailable: the next pass tries again
+            raise
         logger.exception("A held answer failed", extra={"action": "held_answer_failed"})
-        return Refused(OUR_FAULT)
-    return None
+        raise Refused(OUR_FAULT) from error

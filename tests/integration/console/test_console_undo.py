@@ -283,21 +283,22 @@ def test_the_leader_applies_answers(questions: Questions, ann: Person) -> None:
     assert questions.get(gate.pk).status == "approved"
 
 
+@pytest.mark.parametrize("step", ["prepare", "perform"])
 def test_an_internal_error_changes_nothing_and_is_reported(
-    questions: Questions, ann: Person, monkeypatch: pytest.MonkeyPatch
+    questions: Questions, ann: Person, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate, other = questions.gate(name="Broken"), questions.gate(name="Fine")
     for item in (gate, other):
         approve(ann, item)
-    perform = inbox_undo.actions.perform
+    function = getattr(inbox_undo.actions, step)
 
-    def broken(principal: Any, item_id: Any, shown: Any, answer: Any) -> Any:
-        outcome = perform(principal, item_id, shown, answer)
+    def broken(principal: Any, item_id: Any, *arguments: Any) -> Any:
+        outcome = function(principal, item_id, *arguments)
         if item_id == gate.pk:
             raise LookupError("a secret detail")
         return outcome
 
-    monkeypatch.setattr(inbox_undo.actions, "perform", broken)
+    monkeypatch.setattr(inbox_undo.actions, step, broken)
 
     assert inbox_undo.apply_due(later()) == 2
 
@@ -305,3 +306,24 @@ def test_an_internal_error_changes_nothing_and_is_reported(
     page = visible_text(ann.get())
     assert "An internal error occurred. Nothing was done." in page
     assert "a secret detail" not in page
+
+
+def test_an_answer_whose_person_cannot_be_read_does_not_stop_the_others(
+    questions: Questions, ann: Person, person: Callable[..., Person], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, other = questions.gate(name="Broken"), questions.gate(name="Fine")
+    approve(ann, gate)
+    approve(person("bob"), other)
+    principal_of = inbox_undo.members.principal_of
+
+    def broken(user: Any, slug: str) -> Any:
+        if user.pk == ann.user.pk:
+            raise LookupError("broken")
+        return principal_of(user, slug)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(inbox_undo.members, "principal_of", broken)
+        assert inbox_undo.apply_due(later()) == 1
+
+    assert [questions.get(item.pk).status for item in (gate, other)] == ["created", "approved"]
+    assert inbox_undo.apply_due(later()) == 1, "it is tried again"
