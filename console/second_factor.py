@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import hmac
+import logging
 import secrets
 from collections.abc import Callable
 from typing import Any
@@ -36,6 +37,8 @@ from agents.exceptions import ConfigurationError
 from tenants import audit, clock, login_throttle, members, strict_json
 from tenants.audit import address_of
 from tenants.models import Passkey, Role, SecondFactor
+
+logger = logging.getLogger(__name__)
 
 # Passkeys, a second factor that resists phishing (WebAuthn, by the package `webauthn`).
 #
@@ -204,6 +207,10 @@ KIND = "second-factor"  # the counter of wrong codes
 ADDRESS = "/second-factor/"
 WRONG_CODE = "This code is wrong, or was used before. Wait for the next one."
 WRONG_PASSKEY = "The passkey could not be verified. Try again, or use another method."
+UNREADABLE = (
+    "Your app and recovery codes cannot be verified: the server does not have the key that encrypted them. "
+    "Ask an administrator of the platform to restore the key, or to reset your second factor."
+)
 
 
 # When a second factor is required.
@@ -406,9 +413,12 @@ def page(request: HttpRequest) -> HttpResponse:
         return HttpResponseRedirect(f"{reverse('console:login')}?{urlencode({'next': ADDRESS})}")
     if request.method != "POST":
         return _show_page(request)
-    if "begin" in request.POST or "remove" in request.POST:
-        return _change_factor(request, person)
-    return _attempt(request, person)
+    try:
+        if "begin" in request.POST or "remove" in request.POST:
+            return _change_factor(request, person)
+        return _attempt(request, person)
+    except ConfigurationError:
+        return _show_page(request, complaint=UNREADABLE)
 
 
 def _change_factor(request: HttpRequest, person: Any) -> HttpResponse:
@@ -501,12 +511,18 @@ def _verify(request: HttpRequest, person: Any) -> tuple[bool, tuple[str, ...]]:
 def _show_page(request: HttpRequest, *, complaint: str = "") -> HttpResponse:
     person: Any = request.user
     factor = SecondFactor.objects.filter(pk=person.pk).first() or SecondFactor(user=person)
-    secret, left = _open_secret(factor)
-    may_change = _may_change(request, person)
+    try:
+        is_readable, (secret, left) = True, _open_secret(factor)
+    except ConfigurationError as error:
+        facts = {"action": "second_factor_unreadable", "reason": str(error)}
+        logger.error("A second factor cannot be decrypted", extra=facts)
+        is_readable, secret, left = False, b"", ()
+    may_change = is_readable and _may_change(request, person)
     context: dict[str, Any] = {
-        "complaint": complaint,
+        "complaint": complaint if is_readable else complaint or UNREADABLE,
         "next": _next(request),
         "asked": request.session.get(MARK) == ASKED,
+        "is_readable": is_readable,
         "set_up": factor.confirmed_at is not None,
         "required": _is_required(),
         "has_app": bool(secret),

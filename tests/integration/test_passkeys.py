@@ -100,6 +100,22 @@ def test_recovery_codes_work_for_a_person_with_only_a_passkey(root: User, device
     assert sign_in(root).post(PAGE, {"code": codes[0]}).status_code == 400
 
 
+def test_a_passkey_works_while_the_key_of_the_recovery_codes_is_missing(
+    root: User, device: Authenticator, settings: Any
+) -> None:
+    add(sign_in(root), device)
+    client = sign_in(root)
+    settings.FIELD_ENCRYPTION_KEYS = ["other:" + "0" * 64]
+
+    assert use(client, device).status_code == 302
+
+    assert is_admitted(client)
+    page = client.get(PAGE).content.decode()
+    assert "the server does not have the key" in page
+    assert "Remove Laptop" not in page, "nothing can be changed"
+    assert client.post(PAGE, {"remove": "app"}).status_code == 400
+
+
 def test_a_signature_for_another_site_is_refused(root: User, device: Authenticator) -> None:
     add(sign_in(root), device)
     client = sign_in(root)

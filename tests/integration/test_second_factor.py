@@ -212,6 +212,27 @@ def test_the_secret_is_encrypted_for_its_owner_alone(root: User) -> None:
         second_factor.verify(other, code(secret, later=1))
 
 
+def test_a_second_factor_whose_key_was_removed_is_explained_and_not_skipped(
+    required: None, root: User, settings: Any
+) -> None:
+    secret, codes = set_up(sign_in(root))
+    keys, client = settings.FIELD_ENCRYPTION_KEYS, sign_in(root)
+    settings.FIELD_ENCRYPTION_KEYS = ["other:" + "0" * 64]
+
+    page = client.get(PAGE)
+    tried = [client.post(PAGE, {"code": each}) for each in (code(secret, later=1), codes[0])]
+
+    for answer in (page, *tried):
+        assert "the server does not have the key" in answer.content.decode()
+    assert [answer.status_code for answer in (page, *tried)] == [200, 400, 400]
+    assert client.post(PAGE, {"begin": "1"}).status_code == 400
+    assert client.get("/admin/").status_code == 302
+
+    settings.FIELD_ENCRYPTION_KEYS = keys
+    assert client.post(PAGE, {"code": code(secret, later=1)}).status_code == 302
+    assert client.get("/admin/").status_code == 200
+
+
 def test_the_page_redirects_only_within_the_site(required: None, root: User) -> None:
     secret, _ = set_up(sign_in(root))
 
