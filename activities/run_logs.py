@@ -18,6 +18,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -308,8 +309,10 @@ class Writer:
                 self._size += size
                 buffer.lines.append(line)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="run-logs", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="run-logs", daemon=True)
+                with suppress(RuntimeError):  # no thread can be started now: the next line tries again
+                    thread.start()
+                    self._thread = thread  # set last: a thread that could not be started would never write
             self._changed.notify()
 
     def flush(self) -> bool:

@@ -65,6 +65,13 @@ def eventually(condition: Callable[[], Any], seconds: float = 30.0) -> None:
         sleep(0.01)
 
 
+@contextmanager
+def no_threads() -> Iterator[None]:
+    """Refuse to start threads, as the operating system does at its limit."""
+    with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
+        yield
+
+
 def somebody_waits_for_a_lock() -> bool:
     """Return whether a connection to this database waits for a lock. Other databases of the server belong to other test processes."""
     with connections[SYSTEM].cursor() as cursor:

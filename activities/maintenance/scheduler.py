@@ -107,7 +107,13 @@ class Scheduler:
         """Dispatch until `stopped` is set. Uses no database itself, so a hanging database does not delay the dispatching."""
         while not self.stopped.wait(self._pause()):
             if self.leader.leads():
-                self._dispatch(time.monotonic())
+                try:
+                    self._dispatch(time.monotonic())
+                except Exception:
+                    # Continue after any error, because another thread renews the lease: no other process would run the jobs.
+                    logger.exception(
+                        "System jobs were not dispatched", extra={"action": "keeper_part_failed"}
+                    )
         self.end_idle_runners()
 
     def end_idle_runners(self) -> None:
@@ -147,10 +153,10 @@ class Scheduler:
                 if progress.due_at <= now and progress.job.name not in self._busy | waiting:
                     self._ready.append((round_, progress))
             if self._ready and (not self._runners or (crowded and self._runners < len(round_.progress))):
-                self._runners += 1
                 threading.Thread(
-                    target=self._run_jobs, name=f"system-jobs-{self._runners}", daemon=True
+                    target=self._run_jobs, name=f"system-jobs-{self._runners + 1}", daemon=True
                 ).start()
+                self._runners += 1  # counted last: a thread that could not be started would never end
             if self._ready and self._idle:
                 self._idle[-1].notify()
 

@@ -54,16 +54,30 @@ class Hub:
         self._waker: socket.socket | None = None
 
     def adopt(self, stream: Stream) -> None:
-        """Serve the stream from now on. Its socket then belongs to the hub."""
+        """Serve the stream from now on. Its socket then belongs to the hub. If no thread can be started, the stream ends."""
         stream.socket.setblocking(False)
         with self._lock:
+            try:
+                waker = self._waker or self._start_thread()
+            except (OSError, RuntimeError):
+                logger.exception("The event hub could not start", extra={"action": "event_hub_failed"})
+                stream.close()
+                return
             self._new.append(stream)
-            if self._waker is None:
-                self._waker, wake_socket = socket.socketpair()
-                threading.Thread(
-                    target=self._run, args=(self._waker, wake_socket), name="event-hub", daemon=True
-                ).start()
-            self._wake(self._waker)
+            self._wake(waker)
+
+    def _start_thread(self) -> socket.socket:
+        waker, wake_socket = socket.socketpair()
+        try:
+            threading.Thread(
+                target=self._run, args=(waker, wake_socket), name="event-hub", daemon=True
+            ).start()
+        except RuntimeError:
+            waker.close()
+            wake_socket.close()
+            raise
+        self._waker = waker  # set last: the streams of a thread that could not be started would wait forever
+        return waker
 
     def displace(self, seats: Collection[str]) -> None:
         """End the streams with these seats. Streams in other processes, or not adopted yet, end with the next renewal of their seats."""

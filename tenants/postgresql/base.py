@@ -20,6 +20,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import psycopg
@@ -261,8 +262,9 @@ class Silence:
         with self._lock:
             if self._is_checking:
                 return
-            self._is_checking = True
-        threading.Thread(target=self._check, name="postgresql-silence", daemon=True).start()
+            with suppress(RuntimeError):  # no thread can be started now: the next caller tries again
+                threading.Thread(target=self._check, name="postgresql-silence", daemon=True).start()
+                self._is_checking = True  # set last: a thread that could not be started would never end
 
     def declare(self) -> None:
         """Declare the server silent, because a new connection was not made in time."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 from uuid import UUID
 
 import httpx2
@@ -39,7 +40,7 @@ from tenants.models.events import EventLog
 from tests import servers
 from tests.accepted_work import accept_work
 from tests.cleaning import empty_redis
-from tests.engine import Engine, eventually, in_another_thread, simultaneously
+from tests.engine import Engine, eventually, in_another_thread, no_threads, simultaneously
 from tests.event_streams import Follower, parse_event
 from tests.integration.test_events import raise_events
 from tests.superusers import browser_of, create_superuser
@@ -222,8 +223,13 @@ def test_nobody_waits_for_a_busy_hub() -> None:
     unread.close()
 
 
-def test_an_error_of_the_hub_ends_its_streams_and_the_next_one_is_served_again(
-    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+def _broken_flush(one_hub: hub.Hub) -> Any:
+    return mock.patch.object(one_hub, "_flush", side_effect=ArithmeticError)
+
+
+@pytest.mark.parametrize("failure", [_broken_flush, lambda one_hub: no_threads()], ids=["error", "no thread"])
+def test_a_failing_hub_ends_its_streams_and_the_next_one_is_served_again(
+    failure: Callable[[hub.Hub], Any], tenant: Tenant
 ) -> None:
     def adopt() -> socket.socket:
         client, served = socket.socketpair()
@@ -233,10 +239,8 @@ def test_an_error_of_the_hub_ends_its_streams_and_the_next_one_is_served_again(
         return client
 
     one_hub = hub.Hub()
-    with monkeypatch.context() as patched:
-        patched.setattr(one_hub, "_flush", lambda selector: 1 / 0)
-        with adopt() as client:
-            assert client.recv(100) == b""
+    with failure(one_hub), adopt() as client:
+        assert client.recv(100) == b""
     raise_events(tenant)
 
     with adopt() as client:

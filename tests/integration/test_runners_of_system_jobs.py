@@ -9,7 +9,7 @@ import pytest
 
 from activities.maintenance import scheduler as scheduling
 from activities.maintenance.system_jobs import SystemJob
-from tests.engine import eventually
+from tests.engine import eventually, no_threads
 from tests.upkeep import new_leader
 
 
@@ -73,4 +73,32 @@ def test_runners_that_a_hanging_job_had_required_end_although_jobs_go_on(
     finally:
         scheduler.stopped.set()
         scheduler.end_idle_runners()
+        eventually(lambda: scheduler._runners == 0)
+
+
+def test_jobs_run_as_soon_as_a_thread_can_be_started(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Meanwhile the lease is renewed, so no other process runs them."""
+    runs: list[float] = []
+    job = SystemJob("only", 0.01, "tests", 5.0, lambda term: runs.append(time.monotonic()))
+    monkeypatch.setattr(scheduling, "table", lambda: [job])
+    scheduler, refused = new_leader(), threading.Event()
+    dispatch = scheduling.Scheduler._dispatch
+
+    def dispatch_without_threads(self: scheduling.Scheduler, now: float) -> None:
+        try:
+            with no_threads():
+                dispatch(self, now)
+        finally:
+            monkeypatch.setattr(scheduling.Scheduler, "_dispatch", dispatch)
+            refused.set()
+
+    monkeypatch.setattr(scheduling.Scheduler, "_dispatch", dispatch_without_threads)
+    dispatching = threading.Thread(target=scheduler.run, daemon=True)
+    dispatching.start()
+    try:
+        assert refused.wait(30)
+        eventually(lambda: runs)
+    finally:
+        scheduler.stopped.set()
+        dispatching.join(30)
         eventually(lambda: scheduler._runners == 0)

@@ -13,7 +13,7 @@ from tenants.context import APP, OWNER, tenant_scope
 from tenants.models import Tenant
 from tenants.postgresql import base
 from tenants.sql import Statement
-from tests.engine import eventually, in_another_thread
+from tests.engine import eventually, in_another_thread, no_threads
 from tests.network import Proxy, proxy_to
 
 NOTICE, PATIENCE, GRACE = 0.2, 1, 0.1
@@ -133,6 +133,18 @@ def test_a_server_that_answers_is_not_probed(proxy: Proxy, monkeypatch: pytest.M
         _ask()
 
     assert not probes
+
+
+def test_a_check_that_cannot_start_now_is_started_by_the_next_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "PAUSE_SECONDS", 0.05)
+    silence = base.Silence(lambda: True)
+    with no_threads():
+        silence.declare()
+    assert silence.is_known
+
+    silence.suspect()
+
+    eventually(lambda: not silence.is_known)
 
 
 def test_postgresql_ends_the_session_of_a_vanished_client(database: None) -> None:

@@ -12,7 +12,7 @@ import pytest
 from activities.mailboxes import consumer
 from answering import Answering, problem
 from tenants.models import Tenant
-from tests.engine import Engine
+from tests.engine import Engine, no_threads
 
 import orchestrator_client as oc
 from orchestrator_client.queue import AgentQueue, InMemoryQueue, SubagentQueue, SwitchedQueue, agent_queue
@@ -296,6 +296,20 @@ def test_the_signs_of_life_end_with_the_client(client: oc.Client, monkeypatch: p
 
     signs.join(30)
     assert not signs.is_alive()
+
+
+def test_a_batch_whose_heartbeats_could_not_start_does_not_prevent_those_of_the_next(
+    client: oc.Client,
+) -> None:
+    queue = AgentQueue(client, "session-1", window_ms=0)
+    queue.enqueue({"kind": "task_notification", "text": "one"})
+    queue.enqueue({"kind": "task_notification", "text": "two"})
+    with no_threads(), pytest.raises(RuntimeError, match="new thread"):
+        queue.try_dequeue()
+
+    queue.try_dequeue()
+
+    assert any(each.name == "heartbeat session-1" for each in threading.enumerate())
 
 
 def lost(client: oc.Client) -> tuple[AgentQueue, Any, list[Any]]:

@@ -13,11 +13,12 @@ from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIClient
 
 from activities import cancellation, outputs, run_logs
+from activities.run_tokens import RunToken
 from tenants.context import APP, SYSTEM
 from tenants.models import Tenant
 from tests.accepted_work import RESULT, AgentClient, accept_work, assert_superseded
 from tests.answers import problem
-from tests.engine import Engine, simultaneously
+from tests.engine import Engine, eventually, no_threads, simultaneously
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
 
@@ -311,6 +312,17 @@ def test_without_mongodb_lines_are_dropped_and_counted_and_the_run_completes(
     assert log_lines[1]["kind"] == "note"
     assert agent.post("complete", RESULT).status_code == 200
     assert engine.status(acme, activity_id) == "done"
+
+
+def test_lines_are_written_as_soon_as_a_thread_can_be_started(api: Any, engine: Engine, acme: Tenant) -> None:
+    activity_id, agent = accept_work(engine, acme)
+    writer, run = run_logs.Writer(), RunToken(acme.pk, activity_id, agent.run_id, fence=1)
+    with no_threads():
+        writer.add(run, "text", "I look for bees.")
+
+    writer.add(run, "text", "There are none.")
+
+    eventually(lambda: texts(api("viewer"), activity_id, agent) == ["I look for bees.", "There are none."])
 
 
 def test_a_run_shows_its_last_heartbeat_and_its_deadline(api: Any, engine: Engine, acme: Tenant) -> None:

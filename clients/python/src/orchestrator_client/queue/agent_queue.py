@@ -135,8 +135,9 @@ class AgentQueue(Hooks):
         with self._lock:
             self._at_work[batch.batch_id] = (batch, time.monotonic() + self._work_seconds)
             if self._beating is None:
-                self._beating = threading.Thread(target=self._beat, name=f"heartbeat {self.key}", daemon=True)
-                self._beating.start()
+                thread = threading.Thread(target=self._beat, name=f"heartbeat {self.key}", daemon=True)
+                thread.start()
+                self._beating = thread  # set last: a thread that could not be started would never end
 
     def _beat(self) -> None:
         """Send heartbeats until no batch is left or the client is closed. The next batch starts a new thread."""
