@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from typing import Any, Self
 
@@ -22,14 +22,21 @@ class RetryPolicy:
 
     @classmethod
     def of(cls, *layers: Mapping[str, Any] | None) -> Self:
-        """Merge the layers over the defaults; later layers win."""
+        """Merge the layers over the defaults; later layers win. The cap of an earlier layer does not cut the first delay of a later one."""
         names = {field.name for field in fields(cls)}
         merged: dict[str, Any] = {}
+        cap_is_earlier = True
         for layer in layers:
-            merged |= {
+            given = {
                 name: value for name, value in (layer or {}).items() if name in names and value is not None
             }
-        return cls(**merged)
+            if given.keys() & {"base_seconds", "max_seconds"}:
+                cap_is_earlier = "max_seconds" not in given
+            merged |= given
+        policy = cls(**merged)
+        if cap_is_earlier:
+            return replace(policy, max_seconds=max(policy.max_seconds, policy.base_seconds))
+        return policy
 
     def delay(self, failures: int) -> timedelta:
         """Return the delay after this number of failures (1 or more), varied by plus or minus `jitter`, which is a share."""
