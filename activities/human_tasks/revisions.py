@@ -70,6 +70,8 @@ def build_revision(rejected: Activity, *, notes: str) -> NewActivity:
         name=name,
         priority=min(rejected.priority, states.BANDS["gated"]),
         round=rejected.round + 1,
+        # The rules of a person's task compute its own.
+        due_at=rejected.due_at if rejected.agent_role else None,
         reviewer_notes=notes,
         wake_reason=WakeReason.REJECTION,
         wake_payload={

@@ -404,6 +404,21 @@ def test_the_successor_of_reassigned_work_keeps_its_due_time(
         assert list(Alert.objects.values_list("kind", "activity_id")) == [("overdue", UUID(successor))]
 
 
+def test_the_revision_of_rejected_work_keeps_its_due_time(client: Any, engine: Engine, acme: Tenant) -> None:
+    (activity_id,) = engine.submit(acme, requires_approval=True)
+    patch(client, activity_id, due_at=from_now(minutes=1))
+    engine.drain()
+
+    client.post(f"{ACTIVITIES}{activity_id}/reject/", {"notes": "Shorter."})
+    (revision,) = client.get(f"{ACTIVITIES}?parent={activity_id}&agent_role=qa").json()["results"]
+    # The rejected activity has ended.
+    assert deadlines.pass_due(datetime.now(UTC) + timedelta(minutes=2)) == 2
+
+    assert engine.get(acme, UUID(revision["id"])).priority == 1
+    with tenant_scope(acme.pk):
+        assert list(Alert.objects.values_list("kind", "activity_id")) == [("overdue", UUID(revision["id"]))]
+
+
 def test_a_step_of_a_pipeline_can_be_delayed_and_the_next_follows_it(
     client: Any, engine: Engine, acme: Tenant
 ) -> None:
