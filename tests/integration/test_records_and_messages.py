@@ -18,7 +18,7 @@ from activities.models import Activity
 from activities.retry_delays import RetryPolicy
 from agents.contracts import AgentRequest, AgentResult, Completed, Output
 from agents.exceptions import PermanentAgentError, RetryableAgentError
-from agents.governor.limits import TIERS
+from agents.governor.limits import TIERS, Profile
 from agents.routing import queue_of
 from tenants.context import tenant_scope
 from tenants.models import Tenant
@@ -179,6 +179,10 @@ def test_the_documented_tiers_of_providers_exist() -> None:
         "build": (50, 100_000, 5_000_000),
         "scale": (1_000, 2_000_000, 100_000_000),
     }
+
+
+def test_calls_to_a_provider_begin_with_two_slots_and_its_last_tenth_is_for_urgent_ones() -> None:
+    assert {(tier.first_slots, tier.low_share) for tier in (Profile(), *TIERS.values())} == {(2, 0.1)}
 
 
 def test_a_retry_policy_can_start_at_thirty_seconds_and_double(engine: Engine, acme: Tenant) -> None:

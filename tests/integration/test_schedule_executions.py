@@ -14,7 +14,7 @@ from django.db import connections
 from activities import cancellation, dead_letters, reassignment, relay, rescheduling
 from activities.human_tasks import decisions
 from activities.models import Activity, DeadLetter
-from agents import configuration
+from agents import configuration, scheduler_settings
 from agents.contracts import AgentResult, Completed, Output, Usage
 from agents.exceptions import PermanentAgentError, RetryableAgentError
 from agents.models import Agent
@@ -91,6 +91,27 @@ def test_a_hundred_rows_become_jobs_in_ten_batches_a_second_apart(tenant: Tenant
     }  # fmt: skip
     start_times = {activity.pk: activity.not_before for activity in activities_of(tenant)}
     assert [start_times[job.activity_id] for job in rows] == [None] * 10 + [job.due_at for job in rows[10:]]
+
+
+def test_the_settings_decide_the_batches_of_a_source_without_options_of_its_own(tenant: Tenant) -> None:
+    tickers(tenant, 5)
+    scheduler_settings.save(
+        {"default_batch_processing": {"batch_size": 2, "stagger_delay": 3000}}, actor="test"
+    )
+
+    fire(make_schedule(tenant, "plain", params={"ticker": "db:ticker:all:id"}), FIRST)
+    fire(
+        make_schedule(tenant, "own", params={"ticker": "db:ticker:all:id?batchSize=4&staggerDelay=0"}), FIRST
+    )
+
+    plain, own = executions(tenant)
+    assert [(job.batch, (job.due_at - plain.started_at).total_seconds()) for job in jobs(tenant)[:5]] == [
+        (0, 0), (0, 0), (1, 3), (1, 3), (2, 6),
+    ]  # fmt: skip
+    assert [(row.metadata["batch_size"], row.metadata["stagger_ms"]) for row in (plain, own)] == [
+        (2, 3000),
+        (4, 0),
+    ]
 
 
 def test_each_execution_reads_the_rows_as_they_are_then(tenant: Tenant) -> None:

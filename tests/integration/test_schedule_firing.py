@@ -13,6 +13,7 @@ from django_celery_beat.models import PeriodicTask
 from psycopg.errors import DeadlockDetected
 
 from activities import relay
+from activities.models import Activity
 from agents import scheduler_settings
 from agents.models import PlatformConfig
 from pipelines.models import Firing, Schedule, ScheduleExecution
@@ -89,7 +90,7 @@ def test_a_longer_check_interval_allows_later_firing(tenant: Tenant) -> None:
 def test_an_execution_has_its_nominal_time_and_runs_the_agent_with_its_parameters(
     engine: Engine, tenant: Tenant
 ) -> None:
-    schedule = make_schedule(tenant, params={"depth": 3}, priority=4, timeout_seconds=77)
+    schedule = make_schedule(tenant, params={"depth": 3})
 
     fire(schedule, NOON + HOUR + SOON)
     engine.drain()
@@ -100,6 +101,17 @@ def test_an_execution_has_its_nominal_time_and_runs_the_agent_with_its_parameter
     assert (only.jobs_created, only.jobs_enqueued, only.jobs_failed, only.errors) == (1, 1, 0, [])
     assert [call.params for call in engine.agent.calls] == [{"depth": 3}]
     assert only.finished_at is not None
+
+
+def test_the_work_of_an_agent_has_priority_timeout_and_retry_of_its_schedule(tenant: Tenant) -> None:
+    retry = {"max_attempts": 2, "strategy": "fixed", "base_seconds": 9}
+    schedule = make_schedule(tenant, priority=4, timeout_seconds=77, retry=retry)
+
+    fire(schedule, NOON + HOUR)
+
+    with tenant_scope(tenant.pk):
+        work = Activity.objects.get(schedule_id=schedule.pk)
+    assert (work.priority, work.timeout_seconds, work.max_attempts, work.retry) == (4, 77, 2, retry)
 
 
 # Outages
