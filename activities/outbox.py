@@ -47,6 +47,9 @@ _RECORD, _LAST_REASONS, _FRUITLESS = (
 #: The cause of a wake with a later date that postpones no other wake of the activity.
 LATER = "later"
 
+#: The columns of an activity that does not wait for a blocker any more.
+_UNBLOCKED: Mapping[str, None] = dict.fromkeys(("blocker_type", "blocker_message", "blocked_at"))
+
 #: Only a subtask that ended like this counts as progress.
 GOOD_ENDS = (Status.DONE, Status.APPROVED)
 
@@ -196,9 +199,7 @@ def wake_all(
             "wake",
             actor=actor,
             detail=detail,
-            blocker_type=None,
-            blocker_message=None,
-            blocked_at=None,
+            **_UNBLOCKED,
         )
         if in_budget
         else []
@@ -302,7 +303,12 @@ def _stop(activity: Any, reason: WakeReason, payload: Mapping[str, Any], actor: 
     }
     _record(activity.tenant_id, [_Reason.of(activity.id, reason, payload)], cause="wake")
     moved = transitions.apply(
-        activity.id, "trip", actor="engine", detail={"woken_by": actor, "error": error}, error=error
+        activity.id,
+        "trip",
+        actor="engine",
+        detail={"woken_by": actor, "error": error},
+        error=error,
+        **_UNBLOCKED,
     )
     # No run is live, because the activity waited. This consumes the wake, but keeps its row.
     transitions.end_run(tenant_id=activity.tenant_id, activity_id=activity.id, run_status="cancelled")

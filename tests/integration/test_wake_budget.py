@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 from django.db import connections
 
-from activities import activity_tree, cancellation, dead_letters, outbox, relay
+from activities import activity_tree, cancellation, dead_letters, outbox, relay, suspension
 from activities.human_tasks import approvals, decisions
 from activities.models import Activity, Alert, DeadLetter
 from activities.states import WakeReason
@@ -261,6 +261,20 @@ def test_the_tenth_wake_without_progress_stops_the_activity_and_tells_people_its
     assert "cost so far is $2.5." in alert.body
     (escalation,) = children(acme, activity_id, "escalation")
     assert (escalation.human_role, escalation.status) == ("operator", "created")
+
+
+def test_stopped_work_whose_blocker_was_resolved_has_no_blocker(
+    engine: Engine, acme: Tenant, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_WAKE_BUDGET = 1
+    blocker = {"type": "api_outage", "message": "It is down."}
+    activity_id, _ = accept_and_create(engine, acme, "report_blocker", blocker)
+
+    suspension.resolve_blocker(acme.pk, activity_id, actor="Ann", note="It is up.")
+
+    stopped = engine.get(acme, activity_id)
+    assert stopped.status == "needs_review"
+    assert (stopped.blocker_type, stopped.blocker_message, stopped.blocked_at) == (None, None, None)
 
 
 def test_a_retry_by_an_operator_starts_with_the_last_answer_and_a_new_budget(
