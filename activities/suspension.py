@@ -41,7 +41,7 @@ def suspend(
 ) -> transitions.Moved:
     """Apply `verb` to the locked activity of a live run, and end the run. Raises `RunSuperseded`, `TransitionRefused`.
 
-    The attempt counts as successful, so the work continues with all attempts again.
+    The run counts as successful, so the work continues with all attempts again, and earlier stalls do not count any more.
     """
     moved = transitions.apply(
         run.activity_id,
@@ -50,6 +50,7 @@ def suspend(
         run_id=run.run_id,
         detail=detail,
         attempts=0,
+        stalls=0,
         error=None,
         **changes,
     )

@@ -19,6 +19,7 @@ WITH result AS MATERIALIZED (
     UPDATE activities_activity a
     SET status = CASE WHEN again.wanted THEN 'created' ELSE %(target)s END,
         version = a.version + 1, output_ref = result.run, error = NULL, attempts = CASE WHEN again.wanted THEN 0 ELSE a.attempts END,
+        stalls = CASE WHEN again.wanted THEN 0 ELSE a.stalls END,
         finished_at = CASE WHEN again.wanted OR %(target)s = 'awaiting_approval' THEN NULL ELSE clock_timestamp() END
     FROM result CROSS JOIN LATERAL (
         SELECT EXISTS (SELECT FROM activities_wake w WHERE w.activity_id = result.activity AND w.state = 'pending' OFFSET 0) AS wanted,

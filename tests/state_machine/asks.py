@@ -29,7 +29,7 @@ class Asks(Ends):
         task.fruitless = 0
         if task.due:  # another wake came meanwhile, so it runs once more
             self.happens(task, "is requeued")
-            task.attempts = 0
+            task.attempts = task.stalls = 0
             self.hold_if_questioned(task)
         elif task.approval_wanted:
             self.happens(task, "has a draft")
@@ -194,4 +194,4 @@ class Asks(Ends):
     def _end_with(self, attempt: Attempt, tool: str) -> None:
         attempt.calls += 1
         attempt.state, attempt.tool = "completed", tool
-        attempt.task.attempts = 0  # because the run succeeded
+        attempt.task.attempts = attempt.task.stalls = 0  # because the run succeeded

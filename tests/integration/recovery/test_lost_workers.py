@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.db import OperationalError
 from django.db.models.functions import Now
 
-from activities import leases, relay
+from activities import leases, outbox, relay, suspension
 from activities import worker as activity_worker
 from activities.exceptions import RunSuperseded
 from activities.execution import results
@@ -20,6 +21,7 @@ from activities.run_tokens import RunToken
 from agents.contracts import Accepted, Completed, Output
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
+from tests.accepted_work import RESULT, accept_work, agent_of
 from tests.engine import Engine
 from tests.integration.recovery.losses import Died, lose
 
@@ -178,6 +180,36 @@ def test_the_third_stall_is_final(engine: Engine, acme: Tenant, killed_run: Acti
     failed = engine.get(acme, killed_run.activity_id)
     assert (failed.status, failed.stalls, failed.error["code"]) == ("failed", 2, "stalled")
     assert [run.status for run in engine.runs(acme, failed.pk)] == ["stalled"] * 3
+
+
+def stall(engine: Engine, tenant: Tenant, activity_id: UUID, times: int = 1) -> None:
+    for _ in range(times):
+        run = engine.runs(tenant, activity_id)[-1]
+        results.record_stalled(RunToken(tenant.pk, activity_id, run.pk, run.fence))
+        engine.drain()
+
+
+@pytest.mark.parametrize("success", ["completed", "suspended"])
+def test_stalls_before_a_successful_run_do_not_count(engine: Engine, acme: Tenant, success: str) -> None:
+    """Otherwise work that takes weeks, with many answers of people, would fail with the third worker that was killed."""
+    engine.agent.behaviour = lambda request: Accepted()
+    activity_id, _ = accept_work(engine, acme)
+    stall(engine, acme, activity_id, times=2)
+    agent = agent_of(engine, activity_id)
+    if success == "suspended":
+        agent.create_with("report_blocker", type="api_outage", message="It is down.")
+        suspension.resolve_blocker(acme.pk, activity_id, actor="Ann", note="It is up.")
+    else:
+        with tenant_scope(acme.pk):
+            outbox.record(engine.get(acme, activity_id), "unblocked")
+        agent.post("complete", RESULT)
+    engine.drain()
+
+    stall(engine, acme, activity_id, times=2)
+
+    assert (engine.status(acme, activity_id), engine.get(acme, activity_id).stalls) == ("in_progress", 2)
+    stall(engine, acme, activity_id)
+    assert engine.status(acme, activity_id) == "failed"
 
 
 def test_a_claim_whose_answer_was_lost_is_handed_back_by_its_own_worker(
