@@ -11,6 +11,8 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from django.db.models import Q, QuerySet
+
 from activities.admission import Exchange
 from activities.admission.exchange import Offer
 from activities.decision_rules import DEFAULT_ESCALATION_ROLE, DecisionRules
@@ -124,8 +126,7 @@ def run_now(tenant_id: UUID, activity_id: UUID, *, actor: str, reason: str) -> A
             details, "run_now", actor=actor, run_now_at=transitions.NOW, not_before=None
         ):
             raise TransitionRefused(activity_id, "run_now", activity.status)
-        pending = Wake.objects.for_tenant(tenant_id).filter(activity_id=activity_id, state=WakeState.PENDING)
-        pending = pending.exclude(cause__in=(LATER, budgets.CAUSE))
+        pending = _wakes_with_its_date(tenant_id).filter(activity_id=activity_id)
         retry_at = _retry_delays(tenant_id, [activity_id]).get(activity_id)
         if retry_at is not None and _held_by_provider(tenant_id, activity_id):
             pending.update(due_at=retry_at, cause="retry")
@@ -152,13 +153,9 @@ def _changes(activity: Activity, new_values: Mapping[str, Any]) -> dict[str, lis
 
 
 def _delay_wakes(tenant_id: UUID, ids: Sequence[UUID], not_before: datetime | None) -> None:
-    """Delay pending wakes until the date, or until the next attempt if that is later.
-
-    Excludes wakes for later, which delay nothing, and those that wait for a budget, which check the date when it has room.
-    """
+    """Delay pending wakes until the date, or until the next attempt if that is later."""
     now = clock.now()
-    pending = Wake.objects.for_tenant(tenant_id).filter(state=WakeState.PENDING)
-    pending = pending.exclude(cause__in=(LATER, budgets.CAUSE))
+    pending = _wakes_with_its_date(tenant_id)
     begin = not_before if not_before is not None and not_before > now else None
     delays = _retry_delays(tenant_id, ids)
     for activity_id, until in delays.items():
@@ -168,6 +165,15 @@ def _delay_wakes(tenant_id: UUID, ids: Sequence[UUID], not_before: datetime | No
     # The cause is a date and not a retry, because people see it as the reason.
     changes = {"due_at": begin} if begin is None else {"due_at": begin, "cause": "wake"}
     pending.filter(activity_id__in=others).update(**changes)
+
+
+def _wakes_with_its_date(tenant_id: UUID) -> QuerySet[Any]:
+    """Return pending wakes for which the date of their activity decides.
+
+    Excludes wakes for later, which delay nothing, and those that wait for a budget, which check the date when it has room.
+    """
+    wakes: QuerySet[Any] = Wake.objects.for_tenant(tenant_id).filter(state=WakeState.PENDING)
+    return wakes.exclude(Q(cause=LATER) | Q(cause=budgets.CAUSE, due_at=budgets.NEVER))
 
 
 def _retry_delays(tenant_id: UUID, ids: Sequence[UUID]) -> dict[UUID, datetime]:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from activities import outbox, relay, suspension, wait_reasons
+from activities import budgets, outbox, relay, suspension, wait_reasons
 from activities.admission.exchange import Exchange, Offer
 from activities.human_tasks import deadlines
 from activities.maintenance import recovery
@@ -335,6 +335,26 @@ def test_work_that_waited_for_its_budget_waits_for_its_date_afterwards(
     release_waiting_work(engine)
     offer_and_run_all(engine)
     assert why(client, activity_id) == "not_before"
+
+
+def test_work_that_a_budget_has_released_waits_for_a_new_date(
+    client: Any, engine: Engine, acme: Tenant
+) -> None:
+    make_budget(acme, "0.10")
+    engine.agent.behaviour = complete_at_cost("0.25")
+    (activity_id,) = engine.submit(acme)
+    engine.drain()
+    with tenant_scope(acme.pk):
+        Budget.objects.update(cap=5)
+    assert budgets.release_where_room() == 1
+
+    patch(client, activity_id, not_before=from_now(hours=5))
+    offer_and_run_all(engine)
+
+    assert (engine.status(acme, activity_id), why(client, activity_id)) == ("created", "not_before")
+    patch(client, activity_id, not_before=None)
+    offer_and_run_all(engine)
+    assert engine.status(acme, activity_id) == "done"
 
 
 def test_the_delay_of_a_retry_outlasts_an_approval_and_a_removed_date(
