@@ -16,6 +16,7 @@ from activities.api.serializers import link_of as activity_link
 from pipelines import deliverables, selectors
 from pipelines.api.pipelines import KeyedSerializer
 from pipelines.api.runs import RUNS
+from pipelines.definition import InputError
 from pipelines.deliverables import PlanInvalid
 from pipelines.exceptions import AlreadyExists, NotFound
 from pipelines.models import Deliverable, DeliverablePeriod
@@ -25,7 +26,7 @@ from tenants import clock
 from tenants.api.documentation import change, command, creation, operation, posting, removal
 from tenants.api.etags import DigestEtag
 from tenants.api.filters import FlagFilter, StrictFilterSet
-from tenants.api.problems import InvalidRequest
+from tenants.api.problems import FieldError, InvalidRequest, flatten_errors
 from tenants.api.serializers import (
     OPTIONAL,
     Computed,
@@ -144,20 +145,29 @@ class PeriodViewSet(DigestEtag, Resource):
     @action(detail=True, methods=["post"])
     def plan(self, request: Request, pk: UUID) -> Response:
         """For a period whose planner has not produced a plan. Errors of a plan name their paths."""
-        body = read(PlanSerializer, request.data)
+        body = PlanSerializer(data=request.data)
+        if not body.is_valid():
+            errors = (
+                deliverables.errors_of_plan(self.tenant_id, pk, request.data["plan"])
+                if "plan" in request.data
+                else []
+            )
+            raise InvalidRequest([*flatten_errors(body.errors), *map(_as_member, errors)])
         self.refuse_changed(show_period(self.tenant_id, pk))
         actor = self.principal.actor
-        if "plan" not in body:
+        if "plan" not in body.validated_data:
             deliverables.ask_again(self.tenant_id, pk, actor=actor)
             return Response(show_period(self.tenant_id, pk))
         try:
-            deliverables.accept_plan(self.tenant_id, pk, body["plan"], actor=actor)
+            deliverables.accept_plan(self.tenant_id, pk, body.validated_data["plan"], actor=actor)
         except PlanInvalid as refusal:
-            errors = [
-                ((f"plan.{error.path}" if error.path else "plan"), error.message) for error in refusal.errors
-            ]
-            raise InvalidRequest(errors, code=refusal.code) from refusal
+            raise InvalidRequest(map(_as_member, refusal.errors), code=refusal.code) from refusal
         return Response(show_period(self.tenant_id, pk))
+
+
+def _as_member(error: InputError) -> FieldError:
+    """Return the error of a plan with its path in the body."""
+    return f"plan.{error.path}" if error.path else "plan", error.message
 
 
 class PeriodCancellation(DigestEtag, OfOneRow):

@@ -32,7 +32,14 @@ from pipelines.models.run import RunState
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 
-from .planning import accept_plan, ask_again, follow_dead_letter, follow_planner, planner_changed
+from .planning import (
+    accept_plan,
+    ask_again,
+    errors_of_plan,
+    follow_dead_letter,
+    follow_planner,
+    planner_changed,
+)
 from .plans import PlanInvalid
 from .starting import cancel_period, start_new_periods, start_period
 

@@ -103,6 +103,16 @@ def accept_plan(tenant_id: UUID, period_id: UUID, document: Any, *, actor: str) 
         return _recount_period(period)
 
 
+def errors_of_plan(tenant_id: UUID, period_id: UUID, document: Any) -> list[InputError]:
+    """Return the errors of a plan for this period, without accepting it. Call it within a `tenant_scope`."""
+    period = DeliverablePeriod.objects.for_tenant(tenant_id).get_or_raise(NotFound, "period", period_id)
+    try:
+        _read(period, document)
+    except PlanInvalid as refusal:
+        return refusal.errors
+    return []
+
+
 def _lock_unplanned_period(tenant_id: UUID, period_id: UUID, actor: str) -> DeliverablePeriod:
     """Lock and return a period without a plan, and retire its planner."""
     known = DeliverablePeriod.objects.for_tenant(tenant_id).get_or_raise(NotFound, "period", period_id)

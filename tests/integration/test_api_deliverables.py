@@ -345,6 +345,8 @@ def test_a_plan_written_by_a_person_is_accepted_or_refused_with_its_errors(
     }  # fmt: skip
     assert paths(client.post(f"{address}plan/", {"plan": "soon"}), "invalid_plan") == {"plan"}
     assert paths(client.post(f"{address}plan/", {"plans": {}})) == {"plans"}
+    beside = client.post(f"{address}plan/", {"plan": {"items": [{"pipeline": "none"}]}, "notes": ""})
+    assert paths(beside) == {"notes", "plan.items[0].pipeline"}
     etag = client.get(address)["ETag"]
     problem(
         client.post(f"{address}plan/", {"plan": PLAN}, headers={"If-Match": '"old"'}),
