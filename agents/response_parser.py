@@ -20,6 +20,7 @@ from django.conf import settings
 from agents.contracts import Accepted, Completed, Output, Parked, Usage
 from agents.exceptions import PermanentAgentError
 from tenants import strict_json
+from tenants.wire_json import whole_number
 
 MAX_SESSION_ID = 200
 MAX_CONTENT_TYPE = 100
@@ -103,10 +104,11 @@ def _output(output: Any, errors: list[tuple[str, str]]) -> Output:
 def _tokens(count: Any, path: str, errors: list[tuple[str, str]]) -> int:
     if count is None:
         return 0
-    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_TOKENS:
+    number = whole_number(count)
+    if number is None or not 0 <= number <= MAX_TOKENS:
         errors.append((path, f"must be a whole number from 0 to {MAX_TOKENS}"))
         return 0
-    return count
+    return number
 
 
 def _cost(cost: Any, errors: list[tuple[str, str]]) -> Decimal | None:

@@ -43,6 +43,13 @@ def test_unknown_keys_are_tolerated_everywhere() -> None:
     assert read_completed(answer) == Completed(Output("a"), Usage())
 
 
+def test_a_whole_number_of_tokens_may_be_written_as_a_float() -> None:
+    """As some JSON libraries write all numbers."""
+    completed = read_completed({"output": {}, "usage": {"input_tokens": 5.0, "output_tokens": 7}})
+
+    assert repr(completed.usage) == repr(Usage(5, 7))
+
+
 @pytest.mark.parametrize(
     ("answer", "path"),
     [
