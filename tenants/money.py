@@ -31,7 +31,7 @@ RECOUNT_AFTER = timedelta(seconds=10)
 
 
 def create_budget(tenant_id: UUID, fields: Mapping[str, Any]) -> Budget:
-    """Create a budget, in force within two seconds. It counts what its period has consumed so far; a total counts everything ever spent."""
+    """Create a budget, in force within two seconds. It counts what its period has consumed so far; a total counts the whole ledger."""
     with tenant_scope(tenant_id):
         budget = Budget(tenant_id=tenant_id, **fields)
         budget.period_start = start_of(budget.period)

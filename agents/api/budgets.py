@@ -157,7 +157,7 @@ class BudgetViewSet(VersionedResource):
 
     @creation("Create a budget", BudgetBodySerializer, BudgetSerializer)
     def create(self, request: Request) -> Response:
-        """Takes effect within two seconds. What was already spent in its period counts; for a total, everything that was ever spent."""
+        """Takes effect within two seconds. What was already spent in its period counts; for a total, what the ledger still contains."""
         body = read(BudgetBodySerializer, request.data, tenant_id=self.tenant_id)
         budget = money.create_budget(self.tenant_id, _fields(body))
         configuration.forget()
