@@ -190,7 +190,6 @@ class Parked:
     model: str
     body: Mapping[str, Any]  # the request, in the provider's protocol
     leave_at: datetime  # when to stop waiting for a batch, because the deadline is near
-    session_id: str | None = None
 
 
 AgentResult = Completed | Accepted | Parked

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from django.db.backends.signals import connection_created
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -55,6 +56,7 @@ def collect_spans() -> Iterator[CollectedSpans]:
         yield CollectedSpans(exporter)
     finally:
         tracing.use(None)
+        connection_created.disconnect(dispatch_uid="tenants.tracing.statements")
 
 
 def traceparent(span: ReadableSpan) -> str:
