@@ -20,6 +20,7 @@ from django.db.models.functions import Now
 from activities import outputs
 from activities.exceptions import OutputUnavailable
 from activities.models import Activity
+from activities.pauses import read_pauses
 from activities.states import LIVE, Status
 from pipelines.graph import SETTLED, StepState
 from pipelines.models import PipelineRun, StepRun
@@ -102,8 +103,8 @@ def _runs() -> Iterator[tuple[UUID, UUID, list[str | None]]]:
 # Steps that have waited too long for their dependencies: they fail, and their run continues by its rules.
 #
 # The `dependency_timeout_seconds` of a step begin when the first of its dependencies starts to work. Time that people take does not count:
-# the timeout does not expire while a person is asked, and it restarts with the last answer in the run. `waits_until` on a step's row is
-# the time of the next check, and never too late.
+# the timeout does not expire while a person is asked, and it restarts with the last answer in the run. If work that the step waits for is
+# paused when the time is over, the time begins again. `waits_until` on a step's row is the time of the next check, and never too late.
 
 
 CODE = "dependency_timeout"
@@ -162,7 +163,8 @@ def _more_time(run: PipelineRun, plan: Compiled, step: str, now: datetime) -> da
     """Return until when the step may still wait, or None if its time is over."""
     patience = timedelta(seconds=plan.patience_of(step))
     started = _first_start(run, plan.graph.dependencies_of(step))
-    if started is None or _with_people(run.tenant_id, _active_activities(run, plan.graph.ancestors_of(step))):
+    active = _active_activities(run, plan.graph.ancestors_of(step))
+    if started is None or _with_people(run.tenant_id, active) or _is_paused(run.tenant_id, active):
         return now + patience
     answers = Activity.objects.for_tenant(run.tenant_id).filter(pipeline_run_id=run.pk, assignee_type="human")
     answered = answers.aggregate(last=Max("finished_at"))["last"]
@@ -189,6 +191,15 @@ def _with_people(tenant_id: UUID, activity_ids: Sequence[UUID]) -> bool:
     of_people = Q(pk__in=activity_ids) & (Q(assignee_type="human") | Q(status__in=_WAITING_FOR_PEOPLE))
     questions = Q(parent_id__in=activity_ids, assignee_type="human")
     return activities.filter(of_people | questions).exists()
+
+
+def _is_paused(tenant_id: UUID, activity_ids: Sequence[UUID]) -> bool:
+    """Whether people have paused what one of these needs to start."""
+    rows = Activity.objects.for_tenant(tenant_id).filter(pk__in=activity_ids, status=Status.CREATED)
+    waiting = list(rows.only("agent_role", "pipeline_id", "schedule_id", "run_now_at"))
+    paused = read_pauses(tenant_id, {each.agent_role for each in waiting if each.agent_role})
+    found = (paused.of(each) for each in waiting)
+    return any(pause is not None and pause.how == "paused" for pause in found)
 
 
 def _fail(run: PipelineRun, plan: Compiled, step: str, slow: Sequence[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from django.db.models.functions import Now
@@ -156,6 +157,24 @@ def test_the_time_pauses_while_an_agents_work_waits_for_people(
 
     assert fail_overdue_after(61) == 0
     assert flow.states == {"text": "active", "next": "pending"}
+
+
+def test_the_time_begins_again_while_work_that_it_waits_for_is_paused(api: Any, start: Start) -> None:
+    client = api("admin")
+    client.post("/api/v1/queues/dev/pause/")
+    steps = (
+        step("fast"),
+        step("slow", agent_role="dev"),
+        step("join", "fast", "slow", dependency_timeout_seconds=60),
+    )
+    flow = start_steps(start(*steps), "slow")
+    while_paused = fail_overdue_after(61), fail_overdue_after(120), fail_overdue_after(122)
+
+    client.post("/api/v1/queues/dev/resume/")
+    flow.engine.drain()
+
+    assert flow.states == {"fast": "done", "slow": "active", "join": "pending"}
+    assert (while_paused, fail_overdue_after(181), fail_overdue_after(183)) == ((0, 0, 0), 0, 1)
 
 
 def block(flow: Flow) -> None:
