@@ -181,15 +181,18 @@ def _close_cancelled(tenant_id: UUID, cancelled: Sequence[UUID], actor: str) -> 
 
     Failed activities have no run and hold no slot.
     """
-    _close_letters(tenant_id, cancelled, DeadLetterState.CLOSED, actor)
-    for activity_id in sorted(_with_dependents(tenant_id, cancelled)):
+    escalations = _close_letters(tenant_id, cancelled, DeadLetterState.CLOSED, actor)
+    for activity_id in sorted(_with_dependents(tenant_id, [*cancelled, *escalations])):
         cancellation.release_everything(tenant_id, activity_id, actor=actor)
 
 
-def _close_letters(tenant_id: UUID, activity_ids: Sequence[UUID], state: DeadLetterState, actor: str) -> None:
-    """Close the letters of these activities, and cancel the questions to people about them."""
+def _close_letters(
+    tenant_id: UUID, activity_ids: Sequence[UUID], state: DeadLetterState, actor: str
+) -> list[UUID]:
+    """Close the letters of these activities, and cancel the escalations to people about them; returns those."""
     escalations = dead_letter_records.close(tenant_id, state, actor=actor, activity_id__in=activity_ids)
     transitions.cancel_obsolete(escalations, actor=actor)
+    return escalations
 
 
 def _with_dependents(tenant_id: UUID, cancelled: Sequence[UUID]) -> set[UUID]:

@@ -48,7 +48,7 @@ def reassign(
 
 def _refuse_question(activity: Activity, agent_role: str | None) -> None:
     if activity.link_kind in NOT_REASSIGNABLE:
-        reason = f"is a {activity.link_kind}: the people who are asked must answer it"
+        reason = f"is a question ({activity.link_kind}): the people who are asked must answer it"
     elif agent_role and activity.is_approval_gate and not activity_tree.was_taken_over(activity):
         reason = "is a decision: only people decide"
     elif agent_role and activity_tree.resolves_blocker(activity):

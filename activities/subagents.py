@@ -129,7 +129,7 @@ def _conversation_of(tenant_id: UUID, subagent_id: UUID, role: str) -> Mailbox:
     rows = Subagent.objects.for_tenant(tenant_id).select_related("conversation").filter(pk=subagent_id)
     subagent = rows.first_or_raise(_error("existing_agent_id", "is not a subagent of this tenant"))
     if subagent.subagent_type != role:
-        raise _error("existing_agent_id", f"is a {subagent.subagent_type}, not a {role}")
+        raise _error("existing_agent_id", f"has the role {subagent.subagent_type}, not {role}")
     return subagent.conversation
 
 

@@ -425,6 +425,21 @@ def test_dismissing_cancels_the_activity_with_its_subtasks_approvals_and_escalat
     assert dismiss(acme) == dead_letters.DismissResult(0, 1)
 
 
+@pytest.mark.parametrize("end", ["cancel", "dismiss"])
+def test_an_approval_about_an_escalation_is_withdrawn_with_it(engine: Engine, acme: Tenant, end: str) -> None:
+    (activity_id,) = submit_failing(engine, acme)
+    dead_letters.handle_waiting()
+    (escalation,) = escalations_of(acme, activity_id)
+    approval = open_approval(acme, [escalation.pk])
+
+    if end == "cancel":
+        cancellation.cancel(acme.pk, activity_id, actor="Ann")
+    else:
+        dismiss(acme)
+
+    assert engine.get(acme, approval).cancel_reason == "obsolete"
+
+
 @pytest.mark.parametrize("action", [replay, dismiss])
 def test_the_number_of_statements_does_not_grow_with_the_number_of_letters(
     engine: Engine, acme: Tenant, action: Any
