@@ -271,15 +271,16 @@ def _explain_delay(
 
 def _explain_budget(wait: BudgetWait) -> Waiting:
     budget = wait.budget
-    until = money.end_of(budget.period, budget.period_start)
+    until = money.end_of(budget.period, budget.period_start) if wait.fits_in_cap else None
     seconds = None if until is None else max(0.0, round((until - clock.now()).total_seconds(), 1))
     at_end = (
         "" if until is None else f", or at {until:%Y-%m-%dT%H:%M:%SZ}, when its next {budget.period} begins"
     )
+    room = "running work uses less than it has reserved" if wait.fits_in_cap else "less is needed"
     detail = (
         f"The budget {budget.name} has no room: {plain(budget.spent)} of {plain(budget.cap)} {budget.unit} spent,"
         f" {plain(budget.reserved)} reserved for running work, {plain(wait.amount)} needed for this."
-        f" It continues when the cap is raised or running work uses less than it has reserved{at_end}."
+        f" It continues when the cap is raised or {room}{at_end}."
     )
     holder = f"budget {budget.name} ({budget.pk})"
     return Waiting("budget", detail, holder=holder, since=wait.since, estimate_seconds=seconds)

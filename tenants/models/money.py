@@ -159,3 +159,8 @@ class BudgetWait(TenantPart):
 
     def __str__(self) -> str:
         return f"{self.activity_id} waits for {self.budget_id}"
+
+    @property
+    def fits_in_cap(self) -> bool:
+        """Whether the budget would have room if nothing were spent or reserved. If not, a new period does not help."""
+        return self.amount <= self.budget.cap and self.budget.cap > 0

@@ -485,7 +485,10 @@ def test_a_reservation_that_outlived_its_run_is_detected(
 def test_the_wait_reason_names_the_budget_and_the_time_when_work_may_continue(
     engine: Engine, acme: Tenant
 ) -> None:
-    budget = make_budget(acme, "0.20", period="day", name="Daily bread")
+    budget = make_budget(acme, "0.50", period="day", name="Daily bread")
+    engine.agent.behaviour = complete_at_cost("0.40")
+    engine.submit(acme)
+    engine.drain()
     (activity_id,) = engine.submit(acme)
     engine.drain()
 
@@ -495,10 +498,26 @@ def test_the_wait_reason_names_the_budget_and_the_time_when_work_may_continue(
 
     assert (reason.code, brief.code) == ("budget", "budget")
     assert reason.holder == f"budget Daily bread ({budget.pk})"
-    assert "0 of 0.2 dollars spent" in reason.detail
+    assert "0.4 of 0.5 dollars spent" in reason.detail
     assert reason.since is not None
     assert 0 < (reason.estimate_seconds or 0) <= 86_400
     assert engine.status(acme, activity_id) == Status.CREATED
+
+
+@pytest.mark.parametrize(
+    "budget", [{"cap": "0.20"}, {"cap": "0", "unit": "runs", "estimate": None}, {"cap": "0", "estimate": "0"}]
+)
+def test_work_that_needs_more_than_the_whole_cap_is_promised_no_time(
+    engine: Engine, acme: Tenant, budget: dict[str, Any]
+) -> None:
+    make_budget(acme, period="day", name="Daily bread", **budget)
+    (activity_id,) = engine.submit(acme)
+    engine.drain()
+
+    reason = wait_reasons.why(acme.pk, activity_id)
+
+    assert reason.detail.endswith(" It continues when the cap is raised or less is needed.")
+    assert (reason.code, reason.estimate_seconds) == ("budget", None)
 
 
 def test_work_that_a_budget_has_just_released_does_not_seem_to_have_a_date(

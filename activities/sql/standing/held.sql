@@ -15,7 +15,9 @@ WITH waiting AS (
 ), found AS (
     SELECT waiting.agent_role, waiting.tenant_id,
            CASE WHEN b.id IS NOT NULL THEN 'budget' WHEN r.holder IS NOT NULL THEN 'provider' ELSE 'paused' END AS cause,
-           coalesce(b.name, r.holder, p.holder) AS holder, b.period, b.period_start,
+           coalesce(b.name, r.holder, p.holder) AS holder, b.period_start,
+           -- What does not fit in the whole cap does not fit in the next period either.
+           CASE WHEN m.amount <= b.cap AND b.cap > 0 THEN b.period WHEN b.id IS NOT NULL THEN 'total' END AS period,
            CASE WHEN b.id IS NULL THEN waiting.retried_at END AS due_at
     FROM waiting
     LEFT JOIN tenants_budgetwait m ON m.tenant_id = waiting.tenant_id AND m.activity_id = waiting.id

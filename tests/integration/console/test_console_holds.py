@@ -16,7 +16,7 @@ from tenants.context import tenant_scope
 from tenants.models import PauseKind, Tenant
 from tests.engine import Engine
 from tests.failed_work import submit_failing
-from tests.spending import make_budget
+from tests.spending import complete_at_cost, make_budget
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -56,13 +56,24 @@ def test_work_held_by_a_budget_is_named_with_the_budget(
 
 
 def test_work_held_by_a_periodic_budget_says_until_when(engine: Engine, acme: Tenant) -> None:
-    make_budget(acme, cap="0.10", estimate="0.30", name="Daily", period="day")
-    engine.submit(acme, ROLE)
+    make_budget(acme, cap="0.50", estimate="0.30", name="Daily", period="day")
+    engine.agent.behaviour = complete_at_cost("0.40")
+    engine.submit(acme, ROLE, count=2)
     engine.drain()
 
     (need,) = needs(acme)
 
     assert need.startswith("1 activity waits for the budget Daily. Raise it, or wait until ")
+
+
+def test_work_that_needs_more_than_the_whole_cap_does_not_wait_for_the_next_period(
+    engine: Engine, acme: Tenant
+) -> None:
+    make_budget(acme, cap="0.10", estimate="0.30", name="Daily", period="day")
+    engine.submit(acme, ROLE)
+    engine.drain()
+
+    assert needs(acme) == ["1 activity waits for the budget Daily. Raise it."]
 
 
 @pytest.mark.parametrize("what", ["tenant", "role", "provider"])
