@@ -104,7 +104,8 @@ def _runs() -> Iterator[tuple[UUID, UUID, list[str | None]]]:
 #
 # The `dependency_timeout_seconds` of a step begin when the first of its dependencies starts to work. Time that people take does not count:
 # the timeout does not expire while a person is asked, and it restarts with the last answer in the run. If work that the step waits for is
-# paused when the time is over, the time begins again. `waits_until` on a step's row is the time of the next check, and never too late.
+# paused or has a later date when the time is over, the time begins again. `waits_until` on a step's row is the time of the next check, and
+# never too late.
 
 
 CODE = "dependency_timeout"
@@ -164,7 +165,7 @@ def _more_time(run: PipelineRun, plan: Compiled, step: str, now: datetime) -> da
     patience = timedelta(seconds=plan.patience_of(step))
     started = _first_start(run, plan.graph.dependencies_of(step))
     active = _active_activities(run, plan.graph.ancestors_of(step))
-    if started is None or _with_people(run.tenant_id, active) or _is_paused(run.tenant_id, active):
+    if started is None or _with_people(run.tenant_id, active) or _is_put_off(run.tenant_id, active, now):
         return now + patience
     answers = Activity.objects.for_tenant(run.tenant_id).filter(pipeline_run_id=run.pk, assignee_type="human")
     answered = answers.aggregate(last=Max("finished_at"))["last"]
@@ -193,10 +194,12 @@ def _with_people(tenant_id: UUID, activity_ids: Sequence[UUID]) -> bool:
     return activities.filter(of_people | questions).exists()
 
 
-def _is_paused(tenant_id: UUID, activity_ids: Sequence[UUID]) -> bool:
-    """Whether people have paused what one of these needs to start."""
+def _is_put_off(tenant_id: UUID, activity_ids: Sequence[UUID], now: datetime) -> bool:
+    """Whether people keep one of these from starting, with a pause or a date."""
     rows = Activity.objects.for_tenant(tenant_id).filter(pk__in=activity_ids, status=Status.CREATED)
-    waiting = list(rows.only("agent_role", "pipeline_id", "schedule_id", "run_now_at"))
+    waiting = list(rows.only("agent_role", "pipeline_id", "schedule_id", "run_now_at", "not_before"))
+    if any(each.not_before is not None and each.not_before > now for each in waiting):
+        return True
     paused = read_pauses(tenant_id, {each.agent_role for each in waiting if each.agent_role})
     found = (paused.of(each) for each in waiting)
     return any(pause is not None and pause.how == "paused" for pause in found)

@@ -159,7 +159,10 @@ def test_the_time_pauses_while_an_agents_work_waits_for_people(
     assert flow.states == {"text": "active", "next": "pending"}
 
 
-def test_the_time_begins_again_while_work_that_it_waits_for_is_paused(api: Any, start: Start) -> None:
+@pytest.mark.parametrize("how", ["pause", "date"])
+def test_the_time_begins_again_while_people_keep_work_that_it_waits_for_from_starting(
+    api: Any, start: Start, how: str
+) -> None:
     client = api("admin")
     client.post("/api/v1/queues/dev/pause/")
     steps = (
@@ -168,13 +171,18 @@ def test_the_time_begins_again_while_work_that_it_waits_for_is_paused(api: Any, 
         step("join", "fast", "slow", dependency_timeout_seconds=60),
     )
     flow = start_steps(start(*steps), "slow")
-    while_paused = fail_overdue_after(61), fail_overdue_after(120), fail_overdue_after(122)
+    slow = f"/api/v1/activities/{flow.activity(step='slow').pk}/"
+    if how == "date":
+        client.patch(slow, {"not_before": (datetime.now(UTC) + timedelta(days=1)).isoformat()})
+        client.post("/api/v1/queues/dev/resume/")
+    meanwhile = fail_overdue_after(61), fail_overdue_after(120), fail_overdue_after(122)
 
+    client.patch(slow, {"not_before": None})
     client.post("/api/v1/queues/dev/resume/")
     flow.engine.drain()
 
     assert flow.states == {"fast": "done", "slow": "active", "join": "pending"}
-    assert (while_paused, fail_overdue_after(181), fail_overdue_after(183)) == ((0, 0, 0), 0, 1)
+    assert (meanwhile, fail_overdue_after(181), fail_overdue_after(183)) == ((0, 0, 0), 0, 1)
 
 
 def block(flow: Flow) -> None:
