@@ -117,10 +117,17 @@ class Reference:
         pool = self.pools.get(waiter.role)
         seats = pool is not None and f"seat:{pool}" in self.caps and self.has_room(f"seat:{pool}")
         tokens = self.tokens(waiter.tenant, waiter.role)
-        scope = f"starts:{waiter.role}"
-        within = sum(of == scope and self.now - at < 60_000 for of, at in self.starts)
-        in_time = (tokens is None or tokens + 0.000001 >= 1) and within < self.caps.get(scope, 1_000_000)
+        window = self.window(waiter)
+        within = sum(of == window and self.now - at < 60_000 for of, at in self.starts)
+        in_time = (tokens is None or tokens + 0.000001 >= 1) and (not window or within < self.caps[window])
         return seats and in_time and all(map(self.has_room, waiter.scopes()))
+
+    def window(self, waiter: Waiter) -> str | None:
+        """Return the limit of starts that applies to the waiter: that of its tenant, else that of all tenants."""
+        for scope in (f"starts:{waiter.tenant}:{waiter.role}", f"starts:{waiter.role}"):
+            if scope in self.caps:
+                return scope if self.caps[scope] != "none" else None
+        return None
 
     def held_back(self, tenant: str, role: str) -> bool:
         return not (self.has_room(f"pair:{tenant}:{role}") and self.has_room(f"tenant:{tenant}"))
@@ -255,7 +262,7 @@ class Reference:
         if self.tokens(waiter.tenant, waiter.role) is not None:
             self.raise_time(waiter)
         self.put_tokens(waiter.tenant, waiter.role, -1)
-        start = (scope, self.now) if (scope := f"starts:{waiter.role}") in self.caps else None
+        start = (window, self.now) if (window := self.window(waiter)) else None
         self.starts += [start] if start else []
         expected = self.durations.get((waiter.tenant, waiter.role), 0.1)
         self.charge(waiter.tenant, waiter.role, expected)

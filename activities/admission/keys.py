@@ -13,7 +13,8 @@ is ignored: after an upgrade that changes the keys below, admission is rebuilt.
     parked        set     scopes at which lanes are parked
     parked:<scope>        set   lanes that wait for a slot of this scope
     ready:<role>:<band>   zset  "score of the first waiter|tenant" by virtual time
-    places:<tenant>       hash  "role|band" -> member of ready:<role>:<band>; empty while a limit of the tenant is full
+    ready:<role>:<band>:own   zset  "score of the first waiter|tenant:own", the same for tenants with their own limit of starts
+    places:<tenant>       hash  "role|band" -> member of ready:<role>:<band> or ...:own; empty while a limit of the tenant is full
     tenants       set     tenants with waiting work
     waiting, backlog      hash  "role|band", "tenant|role|band" -> number of waiting activities
     slots, used, held     hash  activity -> slot, scope -> count, role -> count
@@ -38,7 +39,7 @@ from __future__ import annotations
 
 from django.conf import settings
 
-LAYOUT = "5"  # of the keys above. Increase it with every change that older scripts would misread.
+LAYOUT = "6"  # of the keys above. Increase it with every change that older scripts would misread.
 
 
 def pointer() -> str:

@@ -50,8 +50,15 @@ rates = st.dictionaries(
     st.sampled_from(["1|1", "0.5|2", "40|1", "0.01|3"]),
     max_size=2,
 )
-guards = st.dictionaries(
-    st.sampled_from([f"starts:{role}" for role in ROLES]), st.sampled_from([1, 3, 5]), max_size=1
+#: The limits of starts of one role: that of all tenants, and tenants' own.
+guards = st.builds(
+    lambda role, limits: {
+        f"starts:{whose}{role}": limit for whose, limit in limits.items() if whose or limit != "none"
+    },
+    st.sampled_from(ROLES),
+    st.dictionaries(
+        st.sampled_from(["", "", *(f"{t}:" for t in TENANTS)]), st.sampled_from([1, 3, 5, "none"]), max_size=2
+    ),
 )
 limits = st.fixed_dictionaries(
     {

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
 from activities import admission
-from activities.admission import Exchange, exchange, keys
+from activities.admission import Exchange, exchange, keys, scripts
 from activities.admission.exchange import Grant, Hold, Offer, Release
 from tenants.redis import client
 from tests import redis_clock
@@ -153,6 +154,62 @@ def test_a_tenant_with_its_own_adapter_has_its_own_limit_of_starts(desk: Desk) -
     granted = desk.grants(*offers(5, B), *offers(1))
 
     assert len(granted) == 6
+
+
+@pytest.mark.parametrize("own", ["none", 3])
+def test_a_full_limit_of_all_tenants_does_not_delay_a_tenant_with_its_own(
+    desk: Desk, clock: RedisClock, own: Any
+) -> None:
+    desk.cap("starts:qa", 1)
+    desk.cap(f"starts:{B}:qa", own)
+    desk.grants(*offers(2))
+    waiting, *more = offers(4, B)
+
+    assert {grant.tenant_id for grant in desk.grants(waiting)} == {B}
+    assert len(desk.grants(*more)) == (3 if own == "none" else 2)
+    assert desk.grants() == []
+    clock.advance(61)
+    assert {A, B} >= {grant.tenant_id for grant in desk.grants()} >= {A}
+
+
+def test_a_limit_of_starts_can_become_a_tenants_own_and_be_shared_again_while_its_work_waits(
+    desk: Desk, clock: RedisClock
+) -> None:
+    desk.cap("starts:qa", 1)
+    desk.grants(*offers(1), *offers(3, B))
+    assert desk.grants() == []
+
+    desk.cap(f"starts:{B}:qa", 1)
+    assert len(desk.grants()) == 1
+    scripts.check_structure()
+    del desk.limits["caps"][f"starts:{B}:qa"]
+    desk.put()
+    assert desk.grants() == []
+    scripts.check_structure()
+    clock.advance(61)
+    assert len(desk.grants()) == 1
+
+
+def test_run_now_files_passed_on_slots_and_inspection_use_the_tenants_own_limit_of_starts(desk: Desk) -> None:
+    desk.cap("starts:qa", 1)
+    desk.cap(f"starts:{B}:qa", 4)
+    desk.grants(offer())
+    desk.put(**{f"tenant__{B}": 0, f"past__tenant__{B}": 9})
+    express = offer(B)._replace(run_now_at=datetime.now(UTC))
+    assert ids(desk.grants(express)) == [express.activity_id]
+
+    desk.put(**{f"tenant__{B}": 1})
+    late = offer(B)
+    desk.grants(late)
+    assert admission.inspect(late.activity_id)["at"] == f"tenant:{B}"
+    desk.put(**{f"tenant__{B}": 9})
+    (running,) = desk.grants()
+    admission.start(running.activity_id, running.grant)
+    assert admission.PassedSlot(running.activity_id, running.grant, uuid4()).grant()
+    desk.grants(offer(B))
+    assert desk.grants(offer(B, waited=9), last := offer(B)) == []
+    state = admission.inspect(last.activity_id)
+    assert (state["at"], state["cap"], state["used"], state["position"]) == (f"starts:{B}:qa", 4, 4, 2)
 
 
 def test_work_for_a_pausing_provider_keeps_its_place_and_urgent_work_may_use_the_reserve(

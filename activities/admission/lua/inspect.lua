@@ -73,14 +73,10 @@ end
 -- turn by virtual time comes before its own.
 local function others_before(roles, own_in_band)
     local before = 0
-    for _, role in ipairs(roles) do
-        for of_band = 1, band - 1 do
-            before = before + number("waiting", role .. "|" .. of_band, "0") - backlog(tenant, role, of_band)
-        end
-        local turn_time = virtual_time(domain_of(role), tenant, band) + own_in_band * seconds_charged(tenant, parts.role)
-        local ready = redis.call("ZRANGEBYSCORE", ready_key(role, band), "-inf", turn_time, "WITHSCORES", "LIMIT", 0, COUNTED_EXACTLY)
+    local function count_index(index, role, turn_time)
+        local ready = redis.call("ZRANGEBYSCORE", index, "-inf", turn_time, "WITHSCORES", "LIMIT", 0, COUNTED_EXACTLY)
         for i = 1, #ready, 2 do
-            local other = split(ready[i], "|", 2)[2]
+            local other = tenant_of(ready[i])
             if other ~= tenant then
                 local ahead = (turn_time - tonumber(ready[i + 1])) / seconds_charged(other, role)
                 local turns = math.ceil(ahead - 1e-6)
@@ -92,8 +88,16 @@ local function others_before(roles, own_in_band)
             end
         end
         if #ready == COUNTED_EXACTLY * 2 then
-            before = before + redis.call("ZCOUNT", ready_key(role, band), "-inf", turn_time) - COUNTED_EXACTLY
+            before = before + redis.call("ZCOUNT", index, "-inf", turn_time) - COUNTED_EXACTLY
         end
+    end
+    for _, role in ipairs(roles) do
+        for of_band = 1, band - 1 do
+            before = before + number("waiting", role .. "|" .. of_band, "0") - backlog(tenant, role, of_band)
+        end
+        local turn_time = virtual_time(domain_of(role), tenant, band) + own_in_band * seconds_charged(tenant, parts.role)
+        count_index(ready_key(role, band, SHARED), role, turn_time)
+        count_index(ready_key(role, band, OWN), role, turn_time)
     end
     return before
 end
@@ -120,7 +124,8 @@ local function before(scope)
             count_before = count_before + redis.call("ZCARD", key("queue:" .. lane_name(tenant, parts.role, of_band, parts.group)))
         end
         return count_before
-    elseif kind == "pipeline" or kind == "schedule" or kind == "pair" or kind == "rate" or kind == "hold" then
+    elseif kind == "pipeline" or kind == "schedule" or kind == "pair" or kind == "rate" or kind == "hold"
+        or scope == "starts:" .. tenant .. ":" .. parts.role then
         local same, lower = own_before({ parts.role })
         return same + lower
     elseif kind == "tenant" then
@@ -153,9 +158,6 @@ local full = cap == cap_of and full_of(origin_scopes(parts)) or full_of(lane_sco
     or parts.files ~= "" and blocking_files(lane, parts) or full_of(scopes_of(parts))
 if not full then
     full, due = full_rate_limit(parts.tenant, parts.role, parts.band)
-end
-if not full then
-    full, due = full_rate_limit_of_role(parts.role)
 end
 scope = pool and full
 local answer = {

@@ -180,8 +180,20 @@ local function lanes_key(tenant, role, band)
     return key("lanes:" .. role .. ":" .. band .. ":" .. tenant)
 end
 
-local function ready_key(role, band)
-    return key("ready:" .. role .. ":" .. band)
+-- The tenants that share the role's limit of starts, and those with their own limit, have separate indexes, because one of the limits may be
+-- full. Both the key of an index and its members end with its kind.
+local SHARED, OWN = "", ":own"
+
+local function ready_key(role, band, kind)
+    return key("ready:" .. role .. ":" .. band .. kind)
+end
+
+local function tenant_of(member)
+    return string.match(member, "|([^:]+)")
+end
+
+local function kind_of(member)
+    return string.sub(member, -#OWN) == OWN and OWN or SHARED
 end
 
 -- Returns "role|band" -> member of the index ("" if the place is not in it), for each place with waiters of the tenant.
@@ -353,9 +365,14 @@ local function put_tokens(tenant, role, tokens)
     set_field("tokens", tenant .. "|" .. role, string.format("%.6f|%d", tokens, now))
 end
 
+-- Returns the tenant's own limit of starts, as text, or false.
+local function own_starts(tenant, role)
+    return field("caps", "starts:" .. tenant .. ":" .. role)
+end
+
 -- Returns the scope that counts the tenant's starts of the role, and its limit; nil as scope if there is none.
 local function window_of(tenant, role)
-    local own = field("caps", "starts:" .. tenant .. ":" .. role)
+    local own = own_starts(tenant, role)
     if own then
         return own ~= "none" and "starts:" .. tenant .. ":" .. role or nil, tonumber(own)
     end
@@ -386,7 +403,7 @@ local function hold_field(tenant, role, band)
 end
 
 -- Returns the first full rate limit of the tenant, and the ms at which it will have room.
-local function full_rate_limit(tenant, role, band)
+local function full_own_rate_limit(tenant, role, band)
     local hold = field("holds", hold_field(tenant, role, band))
     if hold then
         local due = tonumber(split(hold, "|", 2)[1])
@@ -398,7 +415,7 @@ local function full_rate_limit(tenant, role, band)
     if tokens and tokens + 0.000001 < needed then
         return "rate:" .. tenant .. ":" .. role, now + math.max(1, math.ceil((needed - tokens) / per_second * 1000))
     end
-    local own = field("caps", "starts:" .. tenant .. ":" .. role)
+    local own = own_starts(tenant, role)
     if own and own ~= "none" then
         local due = window_due("starts:" .. tenant .. ":" .. role, tonumber(own))
         if due then
@@ -408,14 +425,23 @@ local function full_rate_limit(tenant, role, band)
     return nil
 end
 
--- Returns the same for the limit that all tenants share in the role.
-local function full_rate_limit_of_role(role)
+-- Returns the same for the limit that tenants without their own share in the role.
+local function full_shared_rate_limit(role)
     local limit = field("caps", "starts:" .. role)
     local due = limit and window_due("starts:" .. role, tonumber(limit))
     if due then
         return "starts:" .. role, due
     end
     return nil
+end
+
+-- Returns the same for all rate limits that apply to the tenant.
+local function full_rate_limit(tenant, role, band)
+    local scope, due = full_own_rate_limit(tenant, role, band)
+    if scope or own_starts(tenant, role) then
+        return scope, due
+    end
+    return full_shared_rate_limit(role)
 end
 
 -- Counts a start against the rate limits.
@@ -431,7 +457,7 @@ local function count_start(tenant, role, grant)
         redis.call("ZADD", key(scope), now, grant)
         redis.call("PEXPIRE", key(scope), MINUTE)
     end
-    if tokens or field("caps", "starts:" .. tenant .. ":" .. role) then
+    if tokens or own_starts(tenant, role) then
         tenant_changed(tenant, role)
     end
 end
@@ -486,10 +512,10 @@ local function seats_left(pool)
     return seats_of(pool) - used_of("seat:" .. pool)
 end
 
--- Returns whether the role has workers, a free seat, and room in the limits that all tenants share.
+-- Returns whether the role has workers, a free seat, and room in the caps that all tenants share.
 local function role_has_room(role)
     local pool = pool_of(role)
-    return pool and seats_left(pool) > 0 and not first_full(shared_scopes(role)) and not full_rate_limit_of_role(role)
+    return pool and seats_left(pool) > 0 and not first_full(shared_scopes(role))
 end
 
 -- Fairness --------------------------------------------------------------------------------------------------------
@@ -583,7 +609,7 @@ local function join(tenant, role, band, alone)
 end
 
 -- The index -------------------------------------------------------------------------------------------------------
--- ready:<role>:<band> orders the tenants by virtual time. A member begins with the score of the tenant's first lane, so that the lower
+-- ready:<role>:<band> orders the tenants by virtual time, see `ready_key`. A member begins with the score of the tenant's first lane, so that the lower
 -- score comes first at equal virtual time.
 
 -- Returns the member that the place should have in the index: "" if it should have none, nil if nothing waits in the place. If a rate limit
@@ -595,11 +621,11 @@ local function member_of(tenant, role, band)
     elseif head[2] == "inf" or full_own_scope(tenant, role) then
         return ""
     end
-    local _, due = full_rate_limit(tenant, role, band)
+    local _, due = full_own_rate_limit(tenant, role, band)
     if due then
         return "", due
     end
-    return string.format("%015.0f|%s", tonumber(head[2]), tenant)
+    return string.format("%015.0f|%s", tonumber(head[2]), tenant) .. (own_starts(tenant, role) and OWN or SHARED)
 end
 
 local function reindex()
@@ -617,17 +643,17 @@ local function reindex()
                 mine[name] = nil
             end
             if before and before ~= "" then
-                redis.call("ZREM", ready_key(role, band), before)
+                redis.call("ZREM", ready_key(role, band, kind_of(before)), before)
             end
             if next(mine) == nil then
                 redis.call("SREM", key("tenants"), tenant)
             end
         else
             if before and before ~= "" and before ~= member then
-                redis.call("ZREM", ready_key(role, band), before)
+                redis.call("ZREM", ready_key(role, band, kind_of(before)), before)
             end
             if member ~= "" then
-                redis.call("ZADD", ready_key(role, band), virtual_time(domain_of(role), tenant, band), member)
+                redis.call("ZADD", ready_key(role, band, kind_of(member)), virtual_time(domain_of(role), tenant, band), member)
             end
             if next(mine) == nil then
                 redis.call("SADD", key("tenants"), tenant)
@@ -642,7 +668,7 @@ local function reindex()
         local member = not dirty[name] and places_of(place[1])[place[2]]
         if member and member ~= "" then
             local role, band = place_parts(place[2])
-            redis.call("ZADD", ready_key(role, band), virtual_time(domain_of(role), place[1], band), member)
+            redis.call("ZADD", ready_key(role, band, kind_of(member)), virtual_time(domain_of(role), place[1], band), member)
         end
     end
     dirty, retimed = {}, {}
@@ -1059,7 +1085,7 @@ end
 
 -- Granting ------------------------------------------------------------------------------------------------------------
 
-local waiting_roles, candidates, choices -- roles by domain and band, the first waiters by role and band, the choice of each domain
+local waiting_roles, candidates, choices -- roles by domain and band, the first waiters by index, the choice of each domain
 
 local function prepare_candidates()
     waiting_roles, candidates, choices = {}, {}, {}
@@ -1089,17 +1115,17 @@ local function prepare_candidates()
     end
 end
 
--- Returns the candidate of a role and band: the first lane with room in its own scopes, of the first tenant. Parks lanes without room.
+-- Returns the candidate of an index: the first lane with room in its own scopes, of the first tenant. Parks lanes without room.
 -- Returns false without a candidate.
-local function head_of(role, band)
-    local name = role .. "|" .. band
+local function head_of(role, band, kind)
+    local name = ready_key(role, band, kind)
     while candidates[name] == nil do
-        local first = redis.call("ZRANGE", ready_key(role, band), 0, 0, "WITHSCORES")
+        local first = redis.call("ZRANGE", name, 0, 0, "WITHSCORES")
         if #first == 0 then
             candidates[name] = false
             break
         end
-        local tenant = split(first[1], "|", 2)[2]
+        local tenant = tenant_of(first[1])
         local lane = redis.call("ZRANGE", lanes_key(tenant, role, band), 0, 0)[1]
         local parts = lane_parts(lane)
         local scope = full_lane_scope(lane, parts)
@@ -1131,10 +1157,15 @@ end
 
 local function first_in(domain, band)
     local best
-    for _, role in ipairs(waiting_roles[domain][band]) do
-        local head = role_has_room(role) and head_of(role, band)
+    local function consider(head)
         if head and (not best or comes_before(head, best)) then
             best = head
+        end
+    end
+    for _, role in ipairs(waiting_roles[domain][band]) do
+        if role_has_room(role) then
+            consider(not full_shared_rate_limit(role) and head_of(role, band, SHARED))
+            consider(head_of(role, band, OWN))
         end
     end
     return best
@@ -1250,8 +1281,7 @@ local EXPRESS_PER_CALL = 200
 
 local function may_ignore_pauses(lane, parts)
     local pool = pool_of(parts.role)
-    if not pool or seats_left(pool) <= 0 or full_rate_limit_of_role(parts.role)
-        or full_rate_limit(parts.tenant, parts.role, parts.band) then
+    if not pool or seats_left(pool) <= 0 or full_rate_limit(parts.tenant, parts.role, parts.band) then
         return false
     end
     for _, scope in ipairs(scopes_of(parts)) do
@@ -1333,7 +1363,7 @@ local function ms_until_next_call()
     for place, waiting in pairs(all_fields("waiting")) do
         local _, at = nil, nil
         if waiting then
-            _, at = full_rate_limit_of_role((place_parts(place)))
+            _, at = full_shared_rate_limit((place_parts(place)))
         end
         if at and (not due or at < due) then
             due = at

@@ -25,7 +25,7 @@ local function is_over(scope)
     return cap ~= nil and used_of(scope) > cap
 end
 if #lane_scopes(parts) > 0 or pool_of(role) ~= slot.pool or seats_left(slot.pool) < 0 or full_rate_limit(tenant, role, band)
-    or full_rate_limit_of_role(role) or first_full(origin_scopes(parts), tenant, role) then
+    or first_full(origin_scopes(parts), tenant, role) then
     return ""
 end
 for _, scopes in ipairs({ own_scopes(tenant, role), shared_scopes(role) }) do

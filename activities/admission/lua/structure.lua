@@ -110,20 +110,21 @@ local function wrong_places()
     for _, tenant in ipairs(redis.call("SMEMBERS", key("tenants"))) do
         for place, member in pairs(places_of(tenant)) do
             local role, band = place_parts(place)
-            local index = lanes_key(tenant, role, band)
+            local lanes_of_place = lanes_key(tenant, role, band)
             if member ~= member_of(tenant, role, band) then
                 return "places:" .. tenant
             end
             if member ~= "" then
-                local time = redis.call("ZSCORE", ready_key(role, band), member)
+                local index = ready_key(role, band, kind_of(member))
+                local time = redis.call("ZSCORE", index, member)
                 if not time or tonumber(time) ~= virtual_time(domain_of(role), tenant, band) then
                     return "ready:" .. place
                 end
-                indexed[place] = (indexed[place] or 0) + 1
+                indexed[index] = (indexed[index] or 0) + 1
             end
             place_count = place_count + 1
-            lanes = lanes + redis.call("ZCARD", index)
-            parked = parked + redis.call("ZCOUNT", index, "+inf", "+inf")
+            lanes = lanes + redis.call("ZCARD", lanes_of_place)
+            parked = parked + redis.call("ZCOUNT", lanes_of_place, "+inf", "+inf")
         end
         for lane in pairs(claims_of(tenant)) do
             if not field("lanes", lane) then
@@ -136,10 +137,9 @@ local function wrong_places()
             end
         end
     end
-    for place, count_of_place in pairs(indexed) do
-        local role, band = place_parts(place)
-        if redis.call("ZCARD", ready_key(role, band)) ~= count_of_place then
-            return "ready:" .. place
+    for index, members in pairs(indexed) do
+        if redis.call("ZCARD", index) ~= members then
+            return index
         end
     end
     for _, scope in ipairs(redis.call("SMEMBERS", key("parked"))) do
