@@ -7,7 +7,8 @@ what must not be left waiting.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
 BANDS = (1, 2, 3, 4)
@@ -49,6 +50,11 @@ class Waiter:
         group = [f"group:{self.tenant}:{'*' if among == 'tenant' else self.role}:{key}"] if key else []
         return [*group, f"pair:{self.tenant}:{self.role}", f"tenant:{self.tenant}", f"role:{self.role}", "global"]  # fmt: skip
 
+    def origin(self) -> list[str]:
+        """Return the scopes that a pause of the pipeline of this work closes."""
+        pipeline = self.group.split("|")[2] if self.group else ""
+        return [f"pipeline:{self.tenant}:{pipeline}"] if pipeline else []
+
 
 @dataclass
 class Slot:
@@ -86,13 +92,19 @@ class Reference:
     passed: Counter[tuple[str, int]] = field(default_factory=Counter)
     buckets: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict)  # tokens and their time
     starts: list[tuple[str, int]] = field(default_factory=list)  # scope and time of each grant
+    holds: dict[tuple[str, str, bool], int] = field(
+        default_factory=dict
+    )  # of urgent and other work, until when
+    turns: list[str] = field(default_factory=list)  # tenants with work that ignores pauses, in their order
 
     def domain(self, role: str) -> str:
         return "*" if "global" in self.caps else self.pools.get(role, role)
 
-    def has_room(self, scope: str) -> bool:
+    def has_room(self, scope: str, past_pauses: bool = False) -> bool:
         kind, _, rest = scope.partition(":")
         cap = self.caps.get(scope)
+        if past_pauses and (past := self.caps.get(f"past:{scope}")):
+            cap = None if past == "none" else past
         if cap is None and kind == "group":
             tenant, role, _ = rest.split(":", 2)
             cap = self.caps.get(f"groups:{tenant}:{role}", self.caps.get(f"groups:*:{role}", 1))
@@ -113,14 +125,17 @@ class Reference:
         if (tokens := self.tokens(tenant, role)) is not None:
             self.buckets[tenant, role] = (float(f"{tokens + change:.6f}"), self.now)
 
-    def may_start(self, waiter: Waiter) -> bool:
+    def may_start(self, waiter: Waiter, past_pauses: bool = False) -> bool:
         pool = self.pools.get(waiter.role)
         seats = pool is not None and f"seat:{pool}" in self.caps and self.has_room(f"seat:{pool}")
         tokens = self.tokens(waiter.tenant, waiter.role)
         window = self.window(waiter)
         within = sum(of == window and self.now - at < 60_000 for of, at in self.starts)
         in_time = (tokens is None or tokens + 0.000001 >= 1) and (not window or within < self.caps[window])
-        return seats and in_time and all(map(self.has_room, waiter.scopes()))
+        is_held = self.holds.get((waiter.tenant, waiter.role, waiter.band == 1), 0) > self.now
+        paused = not past_pauses and not all(map(self.has_room, waiter.origin()))
+        room = all(self.has_room(scope, past_pauses) for scope in waiter.scopes())
+        return seats and in_time and room and not is_held and not paused
 
     def window(self, waiter: Waiter) -> str | None:
         """Return the limit of starts that applies to the waiter: that of its tenant, else that of all tenants."""
@@ -149,9 +164,12 @@ class Reference:
             if self.slots[waiter.id].started:
                 self.again[waiter.id] = waiter  # because its run has ended and its slot will be released soon
             return
-        if self.waiting.get(waiter.id) == waiter:
+        known = self.waiting.get(waiter.id)
+        if known and replace(known, express=0, since=0) == replace(waiter, express=0, since=0):
+            known.express = known.express or waiter.express
+            self.line_up(known)
             return
-        self.waiting.pop(waiter.id, None)
+        self.leave(waiter.id)
         of_band = [other for other in self.waiting.values() if other.band == waiter.band]
         domain = self.domain(waiter.role)
         if all(other.role != waiter.role for other in of_band):
@@ -159,6 +177,22 @@ class Reference:
         if all((other.tenant, self.domain(other.role)) != (waiter.tenant, domain) for other in of_band):
             self.raise_time(waiter)
         self.waiting[waiter.id] = waiter
+        self.line_up(waiter)
+
+    def line_up(self, waiter: Waiter) -> None:
+        if waiter.express and waiter.tenant not in self.turns:
+            self.turns.append(waiter.tenant)
+
+    def leave(self, id: str) -> Waiter | None:
+        waiter = self.waiting.pop(id, None)
+        with_express = {other.tenant for other in self.waiting.values() if other.express}
+        self.turns = [tenant for tenant in self.turns if tenant in with_express]
+        return waiter
+
+    def hold(self, tenant: str, role: str, urgent: bool, milliseconds: int) -> None:
+        for which in {False, urgent}:
+            key = (tenant, role, which)
+            self.holds[key] = max(self.holds.get(key, 0), self.now + milliseconds)
 
     def release(self, id: str) -> None:
         if (slot := self.slots.get(id)) is None:
@@ -182,7 +216,7 @@ class Reference:
     def withdraw(self, id: str) -> None:
         self.again.pop(id, None)
         if id in self.waiting:
-            del self.waiting[id]
+            self.leave(id)
         elif id in self.slots and not self.slots[id].started:
             self.release(id)
 
@@ -253,21 +287,41 @@ class Reference:
         self.take(over_all)
         return self.begin(turn.next)
 
+    def grant_express(self) -> list[Waiter]:
+        """Grant work that ignores pauses. Tenants take turns."""
+        granted: list[Waiter] = []
+        tenants = list(self.turns)
+        waiting = [w for w in self.waiting.values() if w.express]
+        lines = [
+            sorted((w for w in waiting if w.tenant == t), key=lambda w: (w.express, w.id)) for t in tenants
+        ]
+        for waiter in (w for row in zip_longest(*lines) for w in row if w):
+            if self.may_start(waiter, past_pauses=True):
+                granted.append(self.take_slot(waiter))
+        for tenant in (w.tenant for w in granted if w.tenant in self.turns):
+            self.turns.remove(tenant)
+            self.turns.append(tenant)
+        return granted
+
     def begin(self, waiter: Waiter) -> Waiter:
-        """Grant the work."""
+        """Grant the work at its turn."""
         domain = self.domain(waiter.role)
         level = self.times[domain, waiter.tenant, waiter.band]
         self.raise_floor(f"role:{waiter.role}", waiter.band, level)
         self.raise_floor(f"domain:{domain}", waiter.band, level)
         if self.tokens(waiter.tenant, waiter.role) is not None:
             self.raise_time(waiter)
+        return self.take_slot(waiter)
+
+    def take_slot(self, waiter: Waiter) -> Waiter:
         self.put_tokens(waiter.tenant, waiter.role, -1)
         start = (window, self.now) if (window := self.window(waiter)) else None
         self.starts += [start] if start else []
         expected = self.durations.get((waiter.tenant, waiter.role), 0.1)
         self.charge(waiter.tenant, waiter.role, expected)
         self.slots[waiter.id] = Slot(waiter, float(f"{expected:.3f}"), self.pools[waiter.role], start)
-        return self.waiting.pop(waiter.id)
+        self.leave(waiter.id)
+        return waiter
 
     # Work on files.
 

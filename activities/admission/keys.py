@@ -6,7 +6,8 @@ is ignored: after an upgrade that changes the keys below, admission is rebuilt.
 
     epoch         string  of the leader that wrote this generation
     entries       hash    activity -> "since ms|lane"
-    express       zset    activity that may run despite pauses of its tenant, by the ms at which a person requested it
+    express       zset    tenant with work that may run despite its pauses, by turn
+    express:<tenant>  zset  that work by the ms at which a person requested it; what could not start may come later
     queue:<lane>  zset    activity by score: enqueued ms + 30 s per level of priority
     lanes         hash    lane -> "", or the scope (its group, its files, its origin) at which it is parked
     lanes:<role>:<band>:<tenant>  zset  lane by the score of its first waiter; infinite while it is parked

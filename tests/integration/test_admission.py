@@ -594,3 +594,62 @@ def test_a_work_cycle_takes_few_redis_commands(desk: Desk) -> None:
 
     assert max(map(len, together)) <= 56, together
     assert max(map(len, start)) <= 7, start  # one of them only until the script is cached
+
+
+def run_now(count: int, tenant: UUID = A, **more: Any) -> list[Offer]:
+    """Return work that a person requested to run, the more of it the earlier."""
+    return [
+        each._replace(run_now_at=datetime.now(UTC) - timedelta(minutes=number + 1))
+        for number, each in enumerate(offers(count, tenant, **more))
+    ]
+
+
+def test_requests_to_run_now_that_cannot_start_do_not_delay_those_of_other_tenants(desk: Desk) -> None:
+    desk.put(**{f"tenant__{A}": 0, f"past__tenant__{A}": 0, f"tenant__{B}": 0, f"past__tenant__{B}": 9})
+    desk.grants(*run_now(300))
+
+    assert len(desk.grants(*run_now(1, B))) == 1
+    scripts.check_structure()
+
+
+def test_requests_to_run_now_of_many_tenants_are_checked_in_turn(desk: Desk) -> None:
+    stuck = [UUID(int=number) for number in range(100, 150)]
+    desk.put(**{f"tenant__{each}": 0 for each in [*stuck, B]}, **{f"past__tenant__{B}": 9})
+    desk.grants(*(each for tenant in stuck for each in run_now(1, tenant)))
+
+    assert sum(len(desk.grants(*offers)) for offers in [run_now(1, B), [], []]) == 1
+
+
+def test_requests_to_run_now_that_cannot_start_do_not_hide_others_of_their_tenant(desk: Desk) -> None:
+    desk.put(pools={"qa": "qa", "dev": "dev"}, seat__dev=9, **{f"tenant__{A}": 0, f"past__tenant__{A}": 999})
+    desk.cap(f"pair:{A}:qa", 0)
+    desk.grants(*run_now(300))
+
+    assert sum(len(desk.grants(*offers)) for offers in [run_now(1, role="dev"), [], []]) == 1
+
+
+def test_tenants_take_turns_with_their_requests_to_run_now(desk: Desk) -> None:
+    desk.put(
+        seat__qa=0,
+        **{f"tenant__{each}": 0 for each in (A, B)},
+        **{f"past__tenant__{each}": 9 for each in (A, B)},
+    )
+    desk.grants(*run_now(5), *run_now(2, B))
+
+    tenants = []
+    for seats in range(1, 6):
+        desk.cap("seat:qa", seats)
+        tenants += [grant.tenant_id for grant in desk.grants()]
+
+    assert tenants == [A, B, A, B, A]
+
+
+def test_run_now_takes_effect_once_and_leaves_nothing_behind(desk: Desk) -> None:
+    desk.put(**{f"tenant__{A}": 0, f"past__tenant__{A}": 9})
+    first, second = run_now(2)
+    (grant, _) = desk.grants(first, second)
+    admission.start(grant.activity_id, grant.grant)
+
+    assert desk.grants(first._replace(run_now_at=None), release=[grant]) == []
+    exchange(Exchange(withdrawals=[first.activity_id, second.activity_id]))
+    assert not [name for name in client().keys(f"{keys.pointer()}:*") if b"express" in name]

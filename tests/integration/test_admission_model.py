@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from activities import admission
 from activities.admission import Exchange, Grant, exchange, keys, scripts
-from activities.admission.exchange import Offer, Release
+from activities.admission.exchange import Hold, Offer, Release
 from tenants.redis import client
 from tests.admission_reference import FILES, Reference, Waiter
 
@@ -34,6 +34,7 @@ ROLES = ["dev", "qa", "seo"]
 BEGINS = 1_700_000_000_000
 AGEING_SECONDS, SHARE = 30, 3
 #: Half of the work declares no files, the rest one or two patterns.
+PIPELINE = UUID(int=9)
 PATTERNS = [[], *([pattern] for pattern in FILES)]
 CLOCK_LINE = 'redis.call("TIME")'
 
@@ -44,6 +45,21 @@ scopes = st.one_of(
     st.sampled_from([f"tenant:{tenant}" for tenant in TENANTS]),
     st.builds(lambda t, r: f"pair:{t}:{r}", st.sampled_from(TENANTS), st.sampled_from(ROLES)),
     st.builds(lambda t, r: f"groups:{t}:{r}", st.sampled_from(TENANTS), st.sampled_from([*ROLES, "*"])),
+)
+#: Pauses of tenants, their roles and their pipelines, with the cap that applies without the pause.
+pauses = st.dictionaries(
+    st.one_of(
+        st.sampled_from([f"tenant:{tenant}" for tenant in TENANTS]),
+        st.builds(lambda t, r: f"pair:{t}:{r}", st.sampled_from(TENANTS), st.sampled_from(ROLES)),
+        st.sampled_from([f"pipeline:{tenant}:{PIPELINE}" for tenant in TENANTS]),
+    ),
+    st.sampled_from([1, 2, "none"]),
+    max_size=2,
+).map(
+    lambda caps: (
+        dict.fromkeys(caps, 0)
+        | {f"past:{scope}": cap for scope, cap in caps.items() if not scope.startswith("pipeline")}
+    )
 )
 rates = st.dictionaries(
     st.builds(lambda t, r: f"rate:{t}:{r}", st.sampled_from(TENANTS), st.sampled_from(ROLES)),
@@ -64,6 +80,7 @@ limits = st.fixed_dictionaries(
     {
         "rates": rates,
         "guards": guards,
+        "pauses": pauses,
         "some": st.dictionaries(scopes, caps, max_size=4),
         "default": st.sampled_from([1, 2, 100]),
         "seats": st.lists(st.integers(0, 4), min_size=3, max_size=3),
@@ -115,7 +132,8 @@ class Admission(RuleBasedStateMachine):
             "caps": {f"pair:*:{role}": values["default"] for role in ROLES}
             | values["some"]
             | values["rates"]
-            | values["guards"],
+            | values["guards"]
+            | values["pauses"],
             "weights": values["weights"],
             "pools": {role: pool for role, pool in pools.items() if pool},
         }
@@ -171,13 +189,26 @@ class Admission(RuleBasedStateMachine):
         for tenant, role, priority, group, age in work:
             self.ids += 1
             since = datetime.fromtimestamp((self.model.now - age) / 1000, UTC)
-            offers.append(Offer(UUID(int=self.ids), UUID(tenant), role, priority, since, *group))
+            offer = Offer(UUID(int=self.ids), UUID(tenant), role, priority, since, *group)
+            offers.append(offer._replace(pipeline_id=None if age % 3 else PIPELINE))
         return offers
 
     def one_of(self, ids: list[str], number: int) -> str | None:
         return ids[number % len(ids)] if ids else None
 
+    @rule(
+        tenant=st.sampled_from(TENANTS),
+        role=st.sampled_from(ROLES),
+        urgent=st.booleans(),
+        seconds=st.sampled_from([1, 30]),
+    )
+    def hold(self, tenant: str, role: str, urgent: bool, seconds: int) -> None:
+        """A provider refuses work of a role for a while."""
+        self.trade(Exchange(holds=[Hold(UUID(tenant), role, urgent, seconds, "provider_limit", "x")]))
+
     def trade(self, what: Exchange) -> None:
+        for hold in what.holds:
+            self.model.hold(str(hold.tenant_id), hold.role, hold.urgent, int(hold.seconds * 1000))
         for release in what.releases:
             self.model.release(str(release.activity_id))
         for gone in what.withdrawals:
@@ -189,7 +220,7 @@ class Admission(RuleBasedStateMachine):
         self.held = {id: grant for id, grant in self.held.items() if id in self.model.slots}
 
     def agrees(self, what: Exchange) -> Sequence[Grant]:
-        expected = []
+        expected = [waiter.id for waiter in self.model.grant_express()]
         while waiter := self.model.grant():
             expected.append(waiter.id)
         granted = exchange(what)
@@ -219,6 +250,23 @@ class Admission(RuleBasedStateMachine):
     @invariant()
     def fits_together(self) -> None:
         scripts.check_structure()
+
+
+class RunNow(Admission):
+    """Two tenants are paused, and people let some of their work run now."""
+
+    def put(self, values: dict[str, Any], generation: str = "") -> None:
+        paused = {f"tenant:{tenant}": 0 for tenant in TENANTS[:2]}
+        past = {f"past:{scope}": "none" for scope in paused}
+        super().put({**values, "pauses": {**past, **values["pauses"], **paused}}, generation)
+
+    @rule(numbers=st.lists(st.integers(0, 99), max_size=4), seconds=st.integers(0, 3))
+    def run_now(self, numbers: list[int], seconds: int) -> None:
+        ids = {id for number in numbers if (id := self.one_of([*self.model.waiting], number))}
+        at = datetime.fromtimestamp(self.model.now // 1000 - seconds, UTC)
+        offers = [self.offers[id]._replace(run_now_at=at) for id in sorted(ids)]
+        self.offers |= {str(offer.activity_id): offer for offer in offers}
+        self.trade(Exchange(offers=offers))
 
 
 class PassingOn(Admission):
@@ -344,6 +392,15 @@ def test_every_grant_is_the_one_that_the_model_expects(settings: Any) -> None:
 
 
 @pytest.mark.usefixtures("clock_of_the_test")
+def test_work_that_ignores_pauses_is_granted_first_and_only_if_everything_else_has_room(
+    settings: Any,
+) -> None:
+    settings.ORCHESTRATOR_AGEING_SECONDS, settings.ORCHESTRATOR_AGED_SHARE = AGEING_SECONDS, SHARE
+
+    run_state_machine_as_test(RunNow, settings=_profile())
+
+
+@pytest.mark.usefixtures("clock_of_the_test")
 def test_a_slot_is_passed_on_only_to_work_that_would_be_granted_next(
     settings: Any,
 ) -> None:
@@ -365,7 +422,7 @@ def test_work_on_common_files_never_overlaps_is_not_overtaken_and_waits_for_noth
 
 ONE, TWO = TENANTS[:2]
 ROOMY: dict[str, Any] = {
-    "rates": {}, "guards": {}, "some": {}, "default": 100, "seats": [2, 2, 2], "shared": {}, "weights": {},
+    "rates": {}, "guards": {}, "pauses": {}, "some": {}, "default": 100, "seats": [2, 2, 2], "shared": {}, "weights": {},
 }  # fmt: skip
 
 

@@ -21,7 +21,7 @@ for _, offer in ipairs(offers) do
         known = split(slot, "|", 3)[2] == "0" or field("again", id)
     else
         known = is_in_place(id, lane_name(tenant, role, tonumber(band), group), score)
-            and (express == 0 or redis.call("ZSCORE", key("express"), id))
+            and (express == 0 or is_express(tenant, id))
     end
     if not known then
         unknown[#unknown + 1] = id

@@ -143,7 +143,7 @@ end
 
 local pool = pool_of(parts.role)
 -- Pauses do not apply to work that a person allowed to run despite them; all other limits do.
-local cap = redis.call("ZSCORE", key("express"), ARGV[1]) and cap_without_pauses or cap_of
+local cap = is_express(tenant, ARGV[1]) and cap_without_pauses or cap_of
 local function full_of(scopes)
     for _, each in ipairs(scopes) do
         local most = cap(each, parts.tenant, parts.role)

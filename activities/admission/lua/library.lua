@@ -865,6 +865,23 @@ end
 -- Waiting -----------------------------------------------------------------------------------------------------------
 -- An entry is "since ms|lane". The time decides about ageing, the score about the order.
 
+-- Work that a person requested to run despite pauses, by tenant, and the tenants that have such work. New tenants come last.
+local function add_express(tenant, id, at)
+    redis.call("ZADD", key("express:" .. tenant), "NX", at, id)
+    local last = redis.call("ZRANGE", key("express"), -1, -1, "WITHSCORES")[2] or 0
+    redis.call("ZADD", key("express"), "NX", last + 1, tenant)
+end
+
+local function drop_express(tenant, id)
+    if redis.call("ZREM", key("express:" .. tenant), id) == 1 and redis.call("EXISTS", key("express:" .. tenant)) == 0 then
+        redis.call("ZREM", key("express"), tenant)
+    end
+end
+
+local function is_express(tenant, id)
+    return redis.call("ZSCORE", key("express:" .. tenant), id)
+end
+
 -- Removes a waiter from its lane, parked or not. Returns its lane, parts of the lane, score, since and files. If the caller knows that it
 -- is the first waiter of the lane, `first` holds its score and the score of the next waiter, if there is one.
 local function dequeue(id, first)
@@ -873,7 +890,7 @@ local function dequeue(id, first)
     local parts, queue = lane_parts(lane), key("queue:" .. lane)
     local score = first and first[1] or tonumber(redis.call("ZSCORE", queue, id))
     drop_field("entries", id)
-    redis.call("ZREM", key("express"), id)
+    drop_express(parts.tenant, id)
     count("waiting", parts.role .. "|" .. parts.band, -1)
     count("backlog", parts.tenant .. "|" .. parts.role .. "|" .. parts.band, -1)
     redis.call("ZREM", queue, id)
@@ -928,7 +945,7 @@ local function enqueue(id, tenant, role, band, score, group, since, files, expre
     local lane = lane_name(tenant, role, band, group)
     if is_in_place(id, lane, score) then
         if express > 0 then
-            redis.call("ZADD", key("express"), express, id)
+            add_express(tenant, id, express)
         end
         return
     end
@@ -936,7 +953,7 @@ local function enqueue(id, tenant, role, band, score, group, since, files, expre
         dequeue(id)
     end
     if express > 0 then
-        redis.call("ZADD", key("express"), express, id)
+        add_express(tenant, id, express)
     end
     set_field("entries", id, string.format("%d", since) .. "|" .. lane)
     if files and files ~= "" then
@@ -1276,8 +1293,9 @@ local function take(id, role, tenant, first)
     return { id, tenant, role, grant, started }
 end
 
--- Work that a person allowed to run despite pauses is granted before all other work, as soon as all other limits have room.
-local EXPRESS_PER_CALL = 200
+-- Work that a person allowed to run despite pauses is granted before all other work, as soon as all other limits have room. Tenants take
+-- turns. A call checks only so many activities and tenants; if there are more, those that could not start are checked last the next time.
+local EXPRESS_PER_CALL, EXPRESS_TENANTS = 200, 20
 
 local function may_ignore_pauses(lane, parts)
     local pool = pool_of(parts.role)
@@ -1293,18 +1311,44 @@ local function may_ignore_pauses(lane, parts)
     return parts.files == "" or not blocking_files(lane, parts)
 end
 
-local function grant_express(limit)
-    local granted = {}
-    if limit <= 0 then
-        return granted
-    end
-    for _, id in ipairs(redis.call("ZRANGE", key("express"), 0, EXPRESS_PER_CALL - 1)) do
-        local lane = split(field("entries", id), "|", 2)[2]
-        local parts = lane_parts(lane)
-        if #granted < limit and may_ignore_pauses(lane, parts) then
-            granted[#granted + 1] = take(id, parts.role, parts.tenant)
+local function move_to_end(name, members)
+    for _, member in ipairs(members) do
+        local last = redis.call("ZRANGE", key(name), -1, -1, "WITHSCORES")[2]
+        if last then
+            redis.call("ZADD", key(name), "XX", last + 1, member)
         end
     end
+end
+
+local function grant_express(limit)
+    local granted, tenants = {}, limit > 0 and redis.call("ZRANGE", key("express"), 0, EXPRESS_TENANTS - 1) or {}
+    local share = math.floor(EXPRESS_PER_CALL / #tenants)
+    local waiting, served, passed_over = {}, {}, {}
+    for _, tenant in ipairs(tenants) do
+        waiting[tenant], passed_over[tenant] = redis.call("ZRANGE", key("express:" .. tenant), 0, share - 1), {}
+    end
+    for place = 1, #tenants > 0 and share or 0 do
+        for _, tenant in ipairs(tenants) do
+            local id = #granted < limit and waiting[tenant][place]
+            local lane = id and split(field("entries", id), "|", 2)[2]
+            local parts = lane and lane_parts(lane)
+            if parts and may_ignore_pauses(lane, parts) then
+                granted[#granted + 1] = take(id, parts.role, tenant)
+                served[#served + 1] = tenant
+            elseif parts then
+                table.insert(passed_over[tenant], id)
+            end
+        end
+    end
+    for _, tenant in ipairs(tenants) do
+        if redis.call("ZCARD", key("express:" .. tenant)) > share then
+            move_to_end("express:" .. tenant, passed_over[tenant])
+        end
+    end
+    if #tenants == EXPRESS_TENANTS then
+        move_to_end("express", tenants)
+    end
+    move_to_end("express", served)
     return granted
 end
 

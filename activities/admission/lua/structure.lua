@@ -97,17 +97,19 @@ local function wrong_slots()
 end
 
 local function wrong_places()
-    for _, id in ipairs(redis.call("ZRANGE", key("express"), 0, -1)) do
-        if redis.call("HEXISTS", key("entries"), id) == 0 then
-            return "express"
-        end
-    end
     local entries = size("HLEN", "entries")
     if sum_of("waiting") ~= entries or sum_of("backlog") ~= entries then
         return "waiting, backlog"
     end
-    local place_count, lanes, parked, indexed = 0, 0, 0, {}
+    local place_count, lanes, parked, indexed, express_tenants = 0, 0, 0, {}, 0
     for _, tenant in ipairs(redis.call("SMEMBERS", key("tenants"))) do
+        local express = redis.call("ZRANGE", key("express:" .. tenant), 0, -1)
+        for _, id in ipairs(express) do
+            if redis.call("HEXISTS", key("entries"), id) == 0 then
+                return "express:" .. tenant
+            end
+        end
+        express_tenants = express_tenants + (#express > 0 and 1 or 0)
         for place, member in pairs(places_of(tenant)) do
             local role, band = place_parts(place)
             local lanes_of_place = lanes_key(tenant, role, band)
@@ -144,6 +146,9 @@ local function wrong_places()
     end
     for _, scope in ipairs(redis.call("SMEMBERS", key("parked"))) do
         parked = parked - size("SCARD", "parked:" .. scope)
+    end
+    if express_tenants ~= size("ZCARD", "express") then
+        return "express"
     end
     if place_count ~= size("HLEN", "backlog") or lanes ~= size("HLEN", "lanes") or parked ~= 0 then
         return "tenants, lanes, parked"
