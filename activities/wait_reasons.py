@@ -565,12 +565,7 @@ class Hold:
 
 def list_held_work() -> list[HeldPart]:
     """Return held work by cause, holder and role. In the caller's scope."""
-    adapters = sorted(providers.NAMES)
-    parameters = {
-        "adapters": adapters,
-        "providers": [providers.name_of(adapter) for adapter in adapters],
-        "refusals": sorted(HELD_BY_PROVIDERS),
-    }
+    parameters = {**providers.names_by_adapter(), "refusals": sorted(HELD_BY_PROVIDERS)}
     return [
         HeldPart(row.cause, row.holder, row.agent_role, row.held, row.tenants, _until(row))
         for row in _HELD.run(parameters)

@@ -30,7 +30,7 @@ from activities.models import Activity, Condition, FailuresInARow
 from activities.models.activity import in_status
 from activities.models.alert import AlertKind, Severity
 from activities.states import LIVE
-from agents.governor import overview
+from agents.governor import overview, providers
 from tenants import clock
 from tenants.context import SYSTEM, system_scope
 from tenants.exceptions import LimiterUnavailable
@@ -81,7 +81,8 @@ def find_old_queues() -> list[Finding]:
     if not target:
         return []
     newest = clock.now() - timedelta(seconds=target)
-    rows = _OLD.run({"before": first_id_at(newest), "target": target}, using=SYSTEM)
+    parameters = {"before": first_id_at(newest), "target": target, **providers.names_by_adapter()}
+    rows = _OLD.run(parameters, using=SYSTEM)
     by_role: dict[str, list[Any]] = {}
     for row in rows:
         by_role.setdefault(row.agent_role, []).append(row)

@@ -107,6 +107,12 @@ def name_of(adapter: str) -> str | None:
     return real if real in _KEYS else None
 
 
+def names_by_adapter() -> dict[str, list[str | None]]:
+    """Return `adapters`, and of each the provider that it calls, as parameters of statements."""
+    adapters = sorted(NAMES)
+    return {"adapters": [*adapters], "providers": [name_of(adapter) for adapter in adapters]}
+
+
 def in_real_time(chosen: AdapterSettings) -> AdapterSettings:
     """Return the settings that call the same model at once. Settings of adapters without batches stay unchanged."""
     return replace(chosen, adapter=BATCHES_OF.get(chosen.adapter, chosen.adapter))

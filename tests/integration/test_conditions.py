@@ -9,6 +9,7 @@ import pytest
 from django.db import ProgrammingError, connections
 from django.test import Client, override_settings
 
+from activities import rescheduling
 from activities.maintenance import Leader, invariants, job_records, platform_checks
 from activities.maintenance.invariants import Report
 from activities.models import Alert, AlertDelivery, Condition
@@ -16,9 +17,10 @@ from activities.models.alert import AlertKind
 from agents.configuration import settings_for
 from agents.governor import Call, Outcome, providers
 from agents.models import AgentConfig
+from tenants import pausing
 from tenants.context import APP, OWNER, system_scope, tenant_scope
 from tenants.identifiers import uuid7
-from tenants.models import Tenant
+from tenants.models import PauseKind, Tenant
 from tests.engine import Engine, simultaneously
 
 
@@ -237,6 +239,53 @@ def test_work_of_a_disabled_role_waits_on_purpose(
         (late,) = platform_checks.find_old_queues()
 
     assert list(late.tenants()) == [other_tenant.pk]
+
+
+def pause_provider(tenant: Tenant) -> None:
+    with tenant_scope(tenant.pk):
+        pausing.switch_part(
+            tenant.pk, PauseKind.PROVIDER, "anthropic", name="anthropic", paused=True, actor="test"
+        )
+
+
+@pytest.mark.parametrize("adapter", ["anthropic", "batch"])
+def test_only_work_that_calls_a_paused_provider_waits_on_purpose(
+    engine: Engine, tenant: Tenant, adapter: str
+) -> None:
+    engine.serve(tenant, "qa", adapter=adapter)
+    engine.serve(tenant, "dev", adapter="openai")
+    for role in ("qa", "dev", "seo"):
+        engine.submit(tenant, role)
+    pause_provider(tenant)
+
+    with override_settings(ORCHESTRATOR_QUEUE_TARGET_SECONDS=0.001):
+        assert [each.subject for each in platform_checks.find_old_queues()] == ["dev", "seo"]
+
+
+@pytest.mark.parametrize("pause", ["tenant", "role", "provider", "role of all"])
+def test_work_that_people_let_run_in_spite_of_a_pause_may_be_late(
+    engine: Engine, tenant: Tenant, pause: str
+) -> None:
+    engine.serve(tenant, "qa", adapter="anthropic")
+    (work,) = engine.submit(tenant, "qa")
+    rescheduling.run_now(tenant.pk, work, actor="test", reason="The client waits.")
+    changes = {
+        "tenant": "UPDATE tenants_tenant SET paused = true",
+        "role": "UPDATE agents_agentconfig SET paused = true",
+        "role of all": "UPDATE agents_agent SET paused = true WHERE role = 'qa'",
+    }
+    try:
+        if pause == "provider":
+            pause_provider(tenant)
+        else:
+            with connections[OWNER].cursor() as cursor:
+                cursor.execute(changes[pause])
+        with override_settings(ORCHESTRATOR_QUEUE_TARGET_SECONDS=0.001):
+            found = [each.subject for each in platform_checks.find_old_queues()]
+        assert found == ([] if pause == "role of all" else ["qa"])
+    finally:
+        with connections[OWNER].cursor() as cursor:
+            cursor.execute("UPDATE agents_agent SET paused = false WHERE role = 'qa'")
 
 
 def test_an_open_circuit_breaker_of_a_provider_alerts_the_tenants_that_use_it(
