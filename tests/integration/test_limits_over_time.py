@@ -207,7 +207,8 @@ def test_run_now_files_passed_on_slots_and_inspection_use_the_tenants_own_limit_
     admission.start(running.activity_id, running.grant)
     assert admission.PassedSlot(running.activity_id, running.grant, uuid4()).grant()
     desk.grants(offer(B))
-    assert desk.grants(offer(B, waited=9), last := offer(B)) == []
+    last = offer(B)
+    assert desk.grants(offer(B, waited=9), last) == []
     state = admission.inspect(last.activity_id)
     assert (state["at"], state["cap"], state["used"], state["position"]) == (f"starts:{B}:qa", 4, 4, 2)
 
