@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from django.db import transaction
 from django.db.models import Sum
 from django.db.models.functions import Now
 
@@ -22,7 +23,7 @@ from activities.quick_work import HeldGrant
 from activities.run_tokens import RunToken
 from agents.contracts import Accepted, Completed, Output, Usage
 from agents.exceptions import AgentRateLimited, PermanentAgentError, RetryableAgentError
-from tenants.context import tenant_scope
+from tenants.context import SYSTEM, tenant_scope
 from tenants.models import Tenant, UsageEntry
 from tests.engine import Engine, in_another_thread
 
@@ -327,6 +328,17 @@ def test_delayed_work_is_not_offered_before_its_time(engine: Engine, acme: Tenan
     assert engine.drain() == 1
 
     assert engine.status(acme, activity_id) == "done"
+
+
+def test_two_promoters_at_once_offer_different_activities(engine: Engine, tenant: Tenant) -> None:
+    engine.submit(tenant, count=3, not_before=datetime.now(UTC) + timedelta(hours=1))
+    with tenant_scope(tenant.pk):
+        Wake.objects.update(due_at=Now())
+
+    with transaction.atomic(using=SYSTEM):
+        offered = [outbox.promote(2), in_another_thread(outbox.promote)]
+
+    assert offered == [2, 1]
 
 
 def test_one_pass_offers_at_most_a_hundred_due_activities(engine: Engine, tenant: Tenant) -> None:
