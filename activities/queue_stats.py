@@ -96,6 +96,10 @@ class QueueStats:
     failed: int
     needs_review: int
     blocked: int
+    items_waiting: int  # of mailboxes with external consumers
+    items_delayed: int
+    items_claimed: int
+    items_oldest_seconds: float
     repeated: dict[str, int]  # submissions that created nothing, by role
     turned_away: dict[tuple[str, str], int]  # by role and reason
 

@@ -69,6 +69,7 @@ class Figures(Collector):
 def _of_queue_stats(figures: QueueStats) -> Iterator[Metric]:
     yield from _of_queues(figures)
     yield from _of_workers(figures)
+    yield from _of_mailboxes(figures)
     yield from _of_people(figures)
     yield from _of_submissions(figures)
 
@@ -89,6 +90,12 @@ def _of_workers(figures: QueueStats) -> Iterator[Metric]:
     yield family("worker_seats", (((role.role,), role.seats) for role in figures.roles))
     yield single("worker_processes", figures.workers)
     yield single("workers_silent", figures.silent)
+
+
+def _of_mailboxes(figures: QueueStats) -> Iterator[Metric]:
+    states = ("waiting", "delayed", "claimed")
+    yield family("mailbox_items", (((state,), getattr(figures, f"items_{state}")) for state in states))
+    yield single("mailbox_oldest_wait_seconds", figures.items_oldest_seconds)
 
 
 def _of_people(figures: QueueStats) -> Iterator[Metric]:
@@ -250,6 +257,11 @@ CATALOGUE = {
         MetricSpec("queue_accepted", "gauge", "Of these, runs whose agent accepted the work and will call back.", _ROLE),
         MetricSpec("queue_paused", "gauge", "1 when the role is paused or switched off for everybody.", _ROLE),
         MetricSpec("broker_messages", "gauge", "Messages in a Celery queue, if the broker is Redis.", ("queue",)),
+        MetricSpec(
+            "mailbox_items", "gauge",
+            "Open items of mailboxes with external consumers: waiting, delayed (not due yet) or claimed.", ("state",),
+        ),
+        MetricSpec("mailbox_oldest_wait_seconds", "gauge", "How long the oldest waiting one of them has waited."),
         # Workers.
         MetricSpec("workers", "gauge", "Worker processes that serve the role.", _ROLE),
         MetricSpec("worker_seats", "gauge", "Concurrent runs that these can take, over all roles that they serve.", _ROLE),

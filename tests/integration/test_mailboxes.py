@@ -20,6 +20,7 @@ from activities.models import Mailbox, MailboxBatch, MailboxItem
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import eventually, simultaneously, somebody_waits_for_a_lock
+from tests.metrics import samples, scrape
 
 BOX = "/api/v1/mailboxes/session-1/"
 NOW = datetime(2026, 5, 1, tzinfo=UTC) + timedelta(days=3650)  # later than any item of a test
@@ -83,6 +84,26 @@ def test_messages_are_taken_in_one_ordered_batch_and_are_done_with_it(client: AP
         {"said": "ok"},
     )
     assert set(statuses(client).values()) == {"done"}
+
+
+def test_metrics_count_the_open_items_of_external_consumers(client: APIClient, tenant: Tenant) -> None:
+    post_item(client, "done")
+    end_batch(client, take(client), "completed")
+    post_item(client, "taken")
+    take(client)
+    for text in ("one", "two"):
+        post_item(client, text)
+    post_item(client, "later", run_after=(datetime.now(UTC) + timedelta(hours=1)).isoformat())
+    client.post("/api/v1/mailboxes/of-an-agent/items/", {"text": "hi", "agent_role": "qa"}, format="json")
+    with tenant_scope(tenant.pk):
+        MailboxItem.objects.filter(text="two").update(created_at=datetime.now(UTC) - timedelta(hours=2))
+
+    figures = samples(scrape())
+
+    assert {state: figures["mailbox_items", state] for state in ("waiting", "delayed", "claimed")} == {
+        "waiting": 2, "delayed": 1, "claimed": 1,
+    }  # fmt: skip
+    assert 7_200 <= figures["mailbox_oldest_wait_seconds",] < 7_260
 
 
 def test_a_repeated_message_is_one_item(client: APIClient) -> None:
