@@ -145,13 +145,10 @@ class PeriodViewSet(DigestEtag, Resource):
     @action(detail=True, methods=["post"])
     def plan(self, request: Request, pk: UUID) -> Response:
         """For a period whose planner has not produced a plan. Errors of a plan name their paths."""
-        body = PlanSerializer(data=request.data)
+        given: Any = request.data
+        body = PlanSerializer(data=given)
         if not body.is_valid():
-            errors = (
-                deliverables.errors_of_plan(self.tenant_id, pk, request.data["plan"])
-                if "plan" in request.data
-                else []
-            )
+            errors = deliverables.errors_of_plan(self.tenant_id, pk, given["plan"]) if "plan" in given else []
             raise InvalidRequest([*flatten_errors(body.errors), *map(_as_member, errors)])
         self.refuse_changed(show_period(self.tenant_id, pk))
         actor = self.principal.actor
