@@ -29,6 +29,7 @@ from pipelines.progression import Known
 from pipelines.versions import Compiled
 from tenants import clock, outages
 from tenants.context import system_scope, tenant_scope
+from tenants.models import BudgetWait
 
 from . import inputs, progression, versions
 
@@ -104,8 +105,8 @@ def _runs() -> Iterator[tuple[UUID, UUID, list[str | None]]]:
 #
 # The `dependency_timeout_seconds` of a step begin when the first of its dependencies starts to work. Time that people take does not count:
 # the timeout does not expire while a person is asked, and it restarts with the last answer in the run. If work that the step waits for is
-# paused or has a later date when the time is over, the time begins again. `waits_until` on a step's row is the time of the next check, and
-# never too late.
+# paused, has a later date or waits for money when the time is over, the time begins again. `waits_until` on a step's row is the time of the
+# next check, and never too late.
 
 
 CODE = "dependency_timeout"
@@ -195,8 +196,10 @@ def _with_people(tenant_id: UUID, activity_ids: Sequence[UUID]) -> bool:
 
 
 def _is_put_off(tenant_id: UUID, activity_ids: Sequence[UUID], now: datetime) -> bool:
-    """Whether people keep one of these from starting, with a pause or a date."""
+    """Whether one of these cannot start because of a pause, a date or a budget."""
     rows = Activity.objects.for_tenant(tenant_id).filter(pk__in=activity_ids, status=Status.CREATED)
+    if BudgetWait.objects.for_tenant(tenant_id).filter(activity_id__in=rows.values("pk")).exists():
+        return True
     waiting = list(rows.only("agent_role", "pipeline_id", "schedule_id", "run_now_at", "not_before"))
     if any(each.not_before is not None and each.not_before > now for each in waiting):
         return True

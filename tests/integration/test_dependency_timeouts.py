@@ -17,10 +17,11 @@ from pipelines import waiting_steps
 from pipelines.cancellation import cancel_run
 from pipelines.models import StepRun
 from tenants.context import tenant_scope
-from tenants.models import Tenant
+from tenants.models import Budget, Tenant
 from tests.accepted_work import AgentClient
 from tests.engine import simultaneously
 from tests.flows import BROKEN, Flow, answer_by_step, step
+from tests.spending import make_budget, release_waiting_work
 from tests.upkeep import run_task
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
@@ -179,6 +180,27 @@ def test_the_time_begins_again_while_people_keep_work_that_it_waits_for_from_sta
 
     client.patch(slow, {"not_before": None})
     client.post("/api/v1/queues/dev/resume/")
+    flow.engine.drain()
+
+    assert flow.states == {"fast": "done", "slow": "active", "join": "pending"}
+    assert (meanwhile, fail_overdue_after(181), fail_overdue_after(183)) == ((0, 0, 0), 0, 1)
+
+
+def test_the_time_begins_again_while_work_that_it_waits_for_waits_for_money(
+    start: Start, acme: Tenant
+) -> None:
+    make_budget(acme, "0.10", agent_role="dev")
+    steps = (
+        step("fast"),
+        step("slow", agent_role="dev"),
+        step("join", "fast", "slow", dependency_timeout_seconds=60),
+    )
+    flow = start_steps(start(*steps), "slow")
+    meanwhile = fail_overdue_after(61), fail_overdue_after(120), fail_overdue_after(122)
+
+    with tenant_scope(acme.pk):
+        Budget.objects.update(cap=5)
+    release_waiting_work(flow.engine)
     flow.engine.drain()
 
     assert flow.states == {"fast": "done", "slow": "active", "join": "pending"}
