@@ -92,7 +92,7 @@ class ActivitySerializer(ResponseSerializer):
     decided_at = serializers.DateTimeField(allow_null=True)
     blocker_type = serializers.CharField(allow_null=True)
     blocker_message = serializers.CharField(allow_null=True)
-    blocked_at = serializers.DateTimeField(allow_null=True, help_text="When it was last blocked.")
+    blocked_at = serializers.DateTimeField(allow_null=True, help_text="Since when a blocker holds it.")
     cancel_reason = serializers.CharField(allow_null=True)
     reassign_reason = serializers.CharField(allow_null=True)
     decision_rules = serializers.DictField(
