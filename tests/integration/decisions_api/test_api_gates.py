@@ -94,6 +94,10 @@ def test_a_rejection_creates_a_revision_with_the_notes(api: Any, engine: Engine,
     rejected = client.post(address_of(waiting, "reject"), {"notes": "Shorter."})
 
     assert (rejected.status_code, rejected.json()["status"]) == (200, "rejected")
+    assert (rejected.json()["reviewer_notes"], rejected.json()["decided_by"]) == (
+        "Shorter.", "token:reviewer of acme",
+    )  # fmt: skip
+    assert rejected.json()["decided_at"]
     (revision,) = client.get(f"{ACTIVITIES}?parent={waiting}&agent_role=qa").json()["results"]
     assert (revision["link_kind"], revision["round"], revision["reviewer_notes"]) == (
         "revision_of",
