@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.conf import settings
-from django.db import connections
+from django.db import connections, transaction
 from django.db.models import Count
 
 from activities.admission import Exchange
@@ -144,8 +144,7 @@ def entering(tenant_id: UUID, groups: Sequence[Sequence[Newcomer]]) -> Iterator[
     for role in sorted(by_role):
         _recount_if_near(tenant_id, role, len(by_role[role]), waiting)
     for group in groups:
-        roles = _by_role(group)
-        yield all(_admit(tenant_id, role, roles[role], waiting, is_whole=True) for role in sorted(roles))
+        yield _admit_whole(tenant_id, _by_role(group), waiting)
 
 
 def explain_full(tenant_id: UUID, role: str) -> str:
@@ -187,6 +186,26 @@ def _recount_if_near(tenant_id: UUID, role: str, more: int, waiting: Counter[str
     ):
         _lock(tenant_id, role)
         waiting[role] = _count_waiting(tenant_id, role)[role]
+
+
+class _NoRoom(Exception):
+    """Some role of a group has no room."""
+
+
+def _admit_whole(tenant_id: UUID, roles: Mapping[str, list[int]], waiting: Counter[str]) -> bool:
+    """Admit all roles of a group or none. If one has no room, nothing is cancelled to make room for the others."""
+    if len(roles) < 2:
+        return all(_admit(tenant_id, role, roles[role], waiting, is_whole=True) for role in roles)
+    before = {role: waiting[role] for role in roles}
+    try:
+        with transaction.atomic(using=APP):
+            for role in sorted(roles):
+                if not _admit(tenant_id, role, roles[role], waiting, is_whole=True):
+                    raise _NoRoom
+    except _NoRoom:
+        dict.update(waiting, before)  # Counter.update would add
+        return False
+    return True
 
 
 def _admit(

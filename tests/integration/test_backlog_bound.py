@@ -47,10 +47,12 @@ def acme(engine: Engine, tenant: Tenant) -> Tenant:
     return tenant
 
 
-def bound(tenant: Tenant, role: str, most: int) -> None:
+def bound(tenant: Tenant, role: str, most: int, when_full: str = "reject") -> None:
     with tenant_scope(tenant.pk):
         AgentConfig.objects.update_or_create(
-            tenant=tenant, agent_id=role, defaults={"backlog": {"max_waiting": most}}
+            tenant=tenant,
+            agent_id=role,
+            defaults={"backlog": {"max_waiting": most, "when_full": when_full}},
         )
     configuration.forget()
 
@@ -312,3 +314,21 @@ def test_work_of_a_role_that_has_left_the_registry_waits_within_the_platforms_bo
     assert waiting(tenant, "gone-from-the-registry") == 1
     with pytest.raises(BacklogFull):
         engine.submit(tenant, "gone-from-the-registry")
+
+
+def test_work_that_enters_only_as_a_whole_drops_nothing_and_takes_no_room_if_a_part_has_none(
+    engine: Engine, acme: Tenant
+) -> None:
+    make_pipeline(acme, steps=[step("dev", agent_role="dev"), step("qa")])
+    bound(acme, "dev", 1, when_full="drop_oldest")
+    (background,) = engine.submit(acme, "dev", priority=20)
+    engine.submit(acme, count=BOUND)
+
+    with tenant_scope(acme.pk):
+        assert start_runs(acme.pk, "flow", [NewRun()], actor="test", when_full=WhenFull.FEWER) == []
+    assert engine.status(acme, background) == "created"
+
+    bound(acme, "dev", 2)
+    with tenant_scope(acme.pk):
+        groups = [[backlog.Newcomer("dev"), backlog.Newcomer("qa")], [backlog.Newcomer("dev")]]
+        assert list(backlog.entering(acme.pk, groups)) == [False, True]

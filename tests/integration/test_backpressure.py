@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 from django.test import Client
 
-from activities import backlog, tasks
+from activities import backlog, rescheduling, tasks
 from activities.backlog import BacklogFull
 from activities.maintenance import recovery
 from activities.models import Activity, ActivityEvent
@@ -212,6 +212,17 @@ def test_simultaneous_submissions_never_exceed_a_full_backlog(
     assert [one for one in outcomes if isinstance(one, Exception) and not isinstance(one, BacklogFull)] == []
     assert len(refused) == 3 - shed
     assert count_of(acme) == 5
+
+
+def test_work_that_a_person_lets_run_now_is_not_shed(engine: Engine, acme: Tenant) -> None:
+    policy(acme, max_waiting=1, when_full="drop_oldest")
+    (chosen,) = engine.submit(acme, "ba", priority=20)
+    rescheduling.run_now(acme.pk, chosen, actor="user:1", reason="The client waits.")
+
+    with pytest.raises(BacklogFull):
+        submit_as_the_api(acme, 1)
+
+    assert engine.status(acme, chosen) == "created"
 
 
 def test_work_that_is_being_claimed_is_not_shed(engine: Engine, acme: Tenant) -> None:
