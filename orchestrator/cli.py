@@ -92,7 +92,7 @@ def count_up_to(most: int) -> Any:
     """Return an argparse type for a whole number from 1 to `most`."""
 
     def parse(text: str) -> int:
-        if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= most):
+        if not (text.isascii() and text.isdecimal() and len(text) < 10 and 1 <= int(text) <= most):
             raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {most}")
         return int(text)
 

@@ -9,7 +9,7 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.db import DatabaseError, ProgrammingError, connections, transaction
 from django.utils import timezone
 
@@ -195,6 +195,12 @@ def test_the_command_prints_the_last_entry_of_each_chain(tenant: Tenant) -> None
         verify("--tenant", tenant.slug)[1].strip()
         == f"{tenant.pk}: 2 entries, the last is 2 {entries_of(tenant)[-1].hash}"
     )
+
+
+@pytest.mark.parametrize("days", ["0", "36501", "99999999999"])
+def test_the_command_refuses_to_purge_by_an_impossible_age(days: str) -> None:
+    with pytest.raises(CommandError, match="from 1 to 36500"):
+        call_command("purge_audit", f"--older-than-days={days}")
 
 
 def test_purging_removes_the_oldest_entries_and_the_chain_records_it(tenant: Tenant) -> None:

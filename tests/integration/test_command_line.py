@@ -275,6 +275,7 @@ def test_a_terminal_gets_a_table_without_control_characters(engine: Engine, tena
         ("inbox", "Say whose it is with --tenant SLUG. There are: acme, globex"),
         ("why nonsense", "is not an id such as"),
         ("schedules --count 0", "a whole number from 1 to 100"),
+        ("schedules --count 0000000509", "a whole number from 1 to 100"),
         ("replay", "required"),
     ],
 )

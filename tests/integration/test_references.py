@@ -171,9 +171,11 @@ def test_the_command_deploys_promotes_and_rolls_back_versions(tenant: Tenant) ->
         ("rollback", "nobody"),
         ("deploy", "nobody", "1.0.0"),
         ("deploy", "scribe", "1"),
+        ("deploy", "scribe", "2.0.0", "--endpoint", "javascript:1"),
     ):
         with pytest.raises(CommandError):
             command(*wrong)
+    assert "2.0.0" not in command("show", "scribe")[1]
 
 
 def test_broken_references_are_logged_at_the_start(tenant: Tenant, caplog: pytest.LogCaptureFixture) -> None:

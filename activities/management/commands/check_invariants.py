@@ -107,11 +107,11 @@ def _document(report: Report) -> dict[str, Any]:
 
 def _time(text: str) -> datetime:
     """Parse a time, or a duration before now."""
-    if ago := re.fullmatch(r"(\d{1,6})([smhd])", text):
-        return clock.now() - timedelta(**{UNITS[ago[2]]: int(ago[1])})
     try:
+        if ago := re.fullmatch(r"(\d{1,6})([smhd])", text):
+            return clock.now() - timedelta(**{UNITS[ago[2]]: int(ago[1])})
         time = parse_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         time = None
     if time is None:
         raise argparse.ArgumentTypeError(

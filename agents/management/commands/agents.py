@@ -8,6 +8,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from agents import deployments, health, registry, semantic_versions
+from agents.api.configurations import error_of_address
 from agents.models import Agent, AgentVersionDeployment
 from tenants import audit
 from tenants.management.base import ManagementCommand
@@ -73,6 +74,11 @@ class Command(ManagementCommand):
         write_table(self.stdout, ("version", "environment", "deployed", "by", "replaced", "endpoint"), rows)
 
     def _deploy(self, role: str, version: str, environment: str, endpoint: str, **options: Any) -> None:
+        agent = _agent(role)
+        if error := semantic_versions.error_of(version):
+            raise CommandError(f"VERSION {error}")
+        if endpoint and (error := error_of_address(agent.adapter, endpoint)):
+            raise CommandError(f"--endpoint: {error}")
         deployments.deploy(
             role, version, environment, endpoint=endpoint, actor=audit.actor_of_command("agents").label
         )

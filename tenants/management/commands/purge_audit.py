@@ -12,7 +12,7 @@ from tenants.audit import chains, purge_chain
 from tenants.management.base import ManagementCommand
 from tenants.wording import describe_count
 
-LEAST_DAYS = 1
+LEAST_DAYS, MOST_DAYS = 1, 36_500
 
 
 class Command(ManagementCommand):
@@ -23,8 +23,8 @@ class Command(ManagementCommand):
         parser.add_argument("--tenant", metavar="SLUG", help="only this tenant's chain")
 
     def handle(self, *args: Any, older_than_days: int, tenant: str | None, **options: Any) -> None:
-        if older_than_days < LEAST_DAYS:
-            raise CommandError(f"--older-than-days must be at least {LEAST_DAYS}")
+        if not LEAST_DAYS <= older_than_days <= MOST_DAYS:
+            raise CommandError(f"--older-than-days must be from {LEAST_DAYS} to {MOST_DAYS}")
         chosen_chains = [registration.find(tenant).pk] if tenant else chains()
         before = clock.now() - timedelta(days=older_than_days)
         for chain in chosen_chains:
