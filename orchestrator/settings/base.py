@@ -8,12 +8,13 @@ import environ
 
 from orchestrator.settings.celery import *  # noqa: F403
 from orchestrator.settings.engine import *  # noqa: F403
+from orchestrator.settings.environment import Env
 from orchestrator.settings.logging import *  # noqa: F403
 from orchestrator.settings.notifications import *  # noqa: F403
 from orchestrator.settings.services import BASE_DIR, FLOWER_PORT, HOME, PORT, endpoints  # noqa: F401  two are settings
 from orchestrator.settings.unfold import *  # noqa: F403
 
-env = environ.Env()
+env = Env()
 ORCHESTRATOR_HOME = HOME
 _servers = endpoints()
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 
-import environ
-
+from orchestrator.settings.environment import Env
 from orchestrator.settings.services import HOME
 
-_env = environ.Env()
+_env = Env()
 
 # Liveness of workers. Too small: a busy machine loses live runs. Too large: the work of a dead process waits.
 ORCHESTRATOR_HEARTBEAT_SECONDS = _env.float("ORCHESTRATOR_HEARTBEAT_SECONDS", default=5.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from urllib.parse import urlsplit
 
 from orchestrator.settings.base import *  # noqa: F403
 from orchestrator.settings.base import (
@@ -19,6 +18,7 @@ from orchestrator.settings.base import (
     REDIS_URL,
     SECRET_KEY,
 )
+from orchestrator.settings.unsafe import places_of
 
 # One person owns the keys in the environment and all tenants.
 if ORCHESTRATOR_PLATFORM_KEYS_FOR is None:
@@ -50,6 +50,11 @@ ALLOWED_HOSTS = ALLOWED_HOSTS or ["127.0.0.1", "localhost", "[::1]", "testserver
 ORCHESTRATOR_CLI_SHARED_USER = True  # because the machine has one user
 # Allow agents under development on loopback, but not our own servers there.
 ORCHESTRATOR_EGRESS_LOOPBACK_EXCEPT: frozenset[int] | None = frozenset(
-    {urlsplit(url).port or 0 for url in (DATABASE_URL, REDIS_URL, CELERY_BROKER_URL, MONGODB_URI)}
+    {
+        int(port)
+        for url in (DATABASE_URL, REDIS_URL, CELERY_BROKER_URL, MONGODB_URI)
+        for _, port in places_of(url)
+        if port
+    }
     | {PORT, FLOWER_PORT}
 )

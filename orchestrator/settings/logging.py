@@ -11,9 +11,11 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
 
 from tenants import tracing
 from tenants.current_tenant import current_tenant
@@ -133,14 +135,24 @@ def _is_secret(name: str) -> bool:
     return bool(SECRET.search(name))
 
 
-LOG_LEVEL = os.environ.get("LOG_LEVEL", "INFO")
+def _choice(variable: str, default: str, choices: Sequence[str]) -> str:
+    """Return the value of an environment variable, in the spelling of `choices`. Raises `ImproperlyConfigured` for any other."""
+    text = os.environ.get(variable) or default
+    for choice in choices:
+        if choice.lower() == text.lower():
+            return choice
+    raise ImproperlyConfigured(f"{variable} must be one of {', '.join(choices)}, not {text[:40]!r}.")
+
+
+LOG_LEVEL = _choice("LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"))
 
 
 def log_format(environment: str | None = None, *, to_a_terminal: bool | None = None) -> str:
     """Return `json` or `console`: LOG_FORMAT, or `environment`, or by whether stderr is a terminal."""
     if to_a_terminal is None:
         to_a_terminal = sys.stderr.isatty()
-    return os.environ.get("LOG_FORMAT") or environment or ("console" if to_a_terminal else "json")
+    default = environment or ("console" if to_a_terminal else "json")
+    return _choice("LOG_FORMAT", default, ("json", "console"))
 
 
 _shared = [

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import environ
 
-_env = environ.Env()
+from orchestrator.settings.environment import Env
+
+_env = Env()
 
 # The platform's own channels, which get the alerts of all tenants. Empty: only the channels of tenants are notified.
 SLACK_WEBHOOK_URL = _env("SLACK_WEBHOOK_URL", default="")

@@ -130,21 +130,22 @@ def _hosts(environment: Environment) -> Iterator[str]:
 
 def _public_url(environment: Environment) -> Iterator[str]:
     url = environment.get("ORCHESTRATOR_PUBLIC_URL", "")
-    if url and (urlsplit(url).scheme != "https" or not urlsplit(url).hostname):
+    if url and not _has_host_over_tls(url):
         yield "ORCHESTRATOR_PUBLIC_URL: must begin with https://, because agents send their tokens there"
+
+
+def _has_host_over_tls(url: str) -> bool:
+    try:
+        return urlsplit(url).scheme == "https" and bool(urlsplit(url).hostname)
+    except ValueError:
+        return False
 
 
 def _passkeys(environment: Environment) -> Iterator[str]:
     origin = environment.get("ORCHESTRATOR_PASSKEY_ORIGIN", "").rstrip("/")
     if not origin:
         return
-    parts = urlsplit(origin)
-    if (
-        parts.scheme != "https"
-        or not parts.hostname
-        or origin != f"https://{parts.netloc}"
-        or "@" in parts.netloc
-    ):
+    if not _has_host_over_tls(origin) or origin != f"https://{urlsplit(origin).netloc}" or "@" in origin:
         yield "ORCHESTRATOR_PASSKEY_ORIGIN: must be https:// and the host name of the console, without a path"
     if find_spec("webauthn") is None:
         yield "ORCHESTRATOR_PASSKEY_ORIGIN: passkeys need the package webauthn; install requirements/passkeys.txt or unset it"
@@ -190,7 +191,7 @@ def _is_weak(password: str, user: str) -> bool:
 
 
 def _egress(environment: Environment) -> Iterator[str]:
-    own = {place: name for name in _LOGINS for place in _places_of(environment.get(name, ""))}
+    own = {place: name for name in _LOGINS for place in places_of(environment.get(name, ""))}
     for entry in _entries(environment, "AGENT_EGRESS_ALLOW"):
         host, _, port = entry.lower().rpartition("=")[2].strip().rpartition(":")
         host = host.strip("[]").rstrip(".")
@@ -215,7 +216,7 @@ def _is_this_machine(host: str) -> bool:
     return address.is_loopback or address.is_unspecified
 
 
-def _places_of(url: str) -> Iterator[tuple[str, str]]:
+def places_of(url: str) -> Iterator[tuple[str, str]]:
     """Yield each host and port of a URL. MongoDB's may have several."""
     scheme, _, rest = url.partition("://")
     for place in rest.partition("/")[0].rpartition("@")[2].split(","):

@@ -46,10 +46,12 @@ UNSAFE = {
     "an address for callbacks without TLS": [
         ("ORCHESTRATOR_PUBLIC_URL", "http://orchestrator.example"),
         ("ORCHESTRATOR_PUBLIC_URL", "https://"),
+        ("ORCHESTRATOR_PUBLIC_URL", "https://[orchestrator.example"),
     ],
     "passkeys for an address without TLS, or without their package": [
         ("ORCHESTRATOR_PASSKEY_ORIGIN", "http://console.example"),
         ("ORCHESTRATOR_PASSKEY_ORIGIN", "https://"),
+        ("ORCHESTRATOR_PASSKEY_ORIGIN", "https://[console.example"),
         ("ORCHESTRATOR_PASSKEY_ORIGIN", "https://console.example/login"),
         ("ORCHESTRATOR_PASSKEY_ORIGIN", "https://user@console.example"),
     ],

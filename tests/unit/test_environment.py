@@ -1,0 +1,72 @@
+"""How environment variables become settings, and how values that cannot be used are refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+from orchestrator.settings import logging as log_settings
+from orchestrator.settings.environment import Env
+
+env = Env()
+
+
+@pytest.mark.parametrize(
+    ("cast", "text", "value"),
+    [
+        (float, "1e3", 1_000.0), (float, "0.5", 0.5), (float, " ", 7), (int, "5", 5), (int, "", 7), (bool, "true", True),
+        (bool, "0", False), (list, " a, b ,, ", ["a", "b"]), (list, "", []), (dict, "a=1,b=2", {"a": "1", "b": "2"}),
+        (json.loads, '{"a": 1}', {"a": 1}), (json.loads, "", 7), (None, "$ecret", "$ecret"), (None, "", ""),
+    ],
+)  # fmt: skip
+def test_a_variable_is_read(cast: Any, text: str, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXAMPLE", text)
+
+    assert env.get_value("EXAMPLE", cast=cast, default=7) == value
+    monkeypatch.delenv("EXAMPLE")
+    assert env.get_value("EXAMPLE", cast=cast, default=7) == 7
+
+
+@pytest.mark.parametrize(
+    ("cast", "text"),
+    [
+        (float, "abc"), (float, "5s"), (float, "1,000"), (float, "nan"), (int, "1.5"), (int, "many"), (dict, "a"), (json.loads, "{"),
+    ],
+)  # fmt: skip
+def test_a_value_that_cannot_be_used_is_refused_with_its_variable(
+    cast: Any, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXAMPLE", text)
+
+    with pytest.raises(ImproperlyConfigured, match=r"^EXAMPLE must be .*, not "):
+        env.get_value("EXAMPLE", cast=cast, default=7)
+
+
+def test_the_format_of_the_log_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOG_FORMAT", "JSON")
+    assert log_settings.log_format() == "json"
+    monkeypatch.setenv("LOG_FORMAT", "xml")
+
+    with pytest.raises(ImproperlyConfigured, match="LOG_FORMAT must be one of json, console, not 'xml'"):
+        log_settings.log_format()
+
+
+def test_local_settings_exempt_no_server_of_a_replica_set(tmp_path: Path) -> None:
+    process = subprocess.run(
+        [sys.executable, "-c", "from orchestrator.settings import local; print(*local.ORCHESTRATOR_EGRESS_LOOPBACK_EXCEPT)"],
+        capture_output=True, text=True, check=False,
+        env={
+            **os.environ, "ORCHESTRATOR_HOME": str(tmp_path), "DATABASE_URL": "postgresql://a@127.0.0.1:15432/a",
+            "REDIS_URL": "redis://127.0.0.1", "MONGODB_URI": "mongodb://127.0.0.1:27101,127.0.0.1:27102/a",
+        },
+    )  # fmt: skip
+
+    assert process.returncode == 0, process.stderr
+    assert {"15432", "6379", "27101", "27102"} <= set(process.stdout.split())
