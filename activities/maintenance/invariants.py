@@ -27,6 +27,7 @@ from psycopg.types.json import Jsonb
 
 from activities import keys, outputs, states, suspension
 from activities.admission import Closed, scripts
+from agents.governor import providers
 from tenants import clock
 from tenants.context import SYSTEM
 from tenants.lazy_import import lazy_import
@@ -129,7 +130,8 @@ def _queries(*, quiesced: bool, since: datetime | None) -> dict[str, dict[str, A
     if quiesced:
         silence = settings.ORCHESTRATOR_LOST_AFTER_SECONDS * 1.5  # recovery needs a tick or two more
         queries["I07"] = {"silence": silence}
-        queries["I19"] = {"patience": PATIENCE_SECONDS, "silence": silence}
+        adapters = providers.names_by_adapter()
+        queries["I19"] = {"patience": PATIENCE_SECONDS, "silence": silence, **adapters}
         queries["I32"] = {"patience": PATIENCE_SECONDS}
     return queries
 

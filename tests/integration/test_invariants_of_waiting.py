@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from activities import activity_tree, dead_letters, reassignment, relay, run_tokens, suspension
+from activities import activity_tree, dead_letters, reassignment, relay, rescheduling, run_tokens, suspension
 from activities.decision_rules import DecisionRules, Later, Voter
 from activities.execution import agent_tools
 from activities.human_tasks import approvals, deadlines, decisions
@@ -18,8 +18,9 @@ from activities.maintenance import invariants
 from activities.run_tokens import RunToken
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output
 from agents.exceptions import PermanentAgentError
+from tenants import pausing
 from tenants.context import tenant_scope
-from tenants.models import Tenant
+from tenants.models import PauseKind, Tenant
 from tests.damage import temporary_damage
 from tests.engine import Engine
 
@@ -315,6 +316,24 @@ def test_forgotten_deadlines_and_failures_break_liveness(waiting: Waiting) -> No
             assert all(changed)
             assert "I19" not in _broken()
             assert "I19" in _broken(quiesced=True)
+
+
+@pytest.mark.parametrize("adapter", ["anthropic", "openai"])
+@pytest.mark.parametrize("runs_now", [False, True])
+def test_a_paused_provider_excuses_only_its_own_waiting_work_that_nobody_lets_run_now(
+    engine: Engine, tenant: Tenant, adapter: str, runs_now: bool
+) -> None:
+    engine.serve(tenant, "qa", adapter=adapter)
+    with tenant_scope(tenant.pk):
+        pausing.switch_part(
+            tenant.pk, PauseKind.PROVIDER, "anthropic", name="anthropic", paused=True, actor="test"
+        )
+    (work,) = engine.submit(tenant, "qa")
+    if runs_now:
+        rescheduling.run_now(tenant.pk, work, actor="test", reason="The client waits.")
+
+    with temporary_damage("UPDATE activities_wake SET created_at = now() - interval '5 minutes'"):
+        assert ("I19" in _broken(quiesced=True)) is (runs_now or adapter == "openai")
 
 
 def test_a_call_that_continues_after_its_activity_was_suspended_may_hold_its_slot(
