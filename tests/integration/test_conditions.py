@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from django.db import ProgrammingError, connections
 from django.test import Client, override_settings
 
-from activities import rescheduling
+from activities import queue_stats, rescheduling
 from activities.maintenance import Leader, invariants, job_records, platform_checks
 from activities.maintenance.invariants import Report
 from activities.models import Alert, AlertDelivery, Condition
 from activities.models.alert import AlertKind
 from agents.configuration import settings_for
+from agents.contracts import AgentRequest, AgentResult
+from agents.exceptions import RetryableAgentError
 from agents.governor import Call, Outcome, providers
 from agents.models import AgentConfig
 from tenants import pausing
 from tenants.context import APP, OWNER, system_scope, tenant_scope
 from tenants.identifiers import uuid7
 from tenants.models import PauseKind, Tenant
+from tests.damage import without_guards
 from tests.engine import Engine, simultaneously
 
 
@@ -286,6 +290,44 @@ def test_work_that_people_let_run_in_spite_of_a_pause_may_be_late(
     finally:
         with connections[OWNER].cursor() as cursor:
             cursor.execute("UPDATE agents_agent SET paused = false WHERE role = 'qa'")
+
+
+@pytest.mark.parametrize(
+    ("change", "is_late"),
+    [("priority", False), ("date", False), ("run now", True), ("priority of due work", True)],
+)
+def test_changes_of_waiting_work_neither_begin_nor_end_its_wait_for_a_retry(
+    engine: Engine, tenant: Tenant, change: str, is_late: bool
+) -> None:
+    delay = 0.0 if change == "priority of due work" else 3600.0
+    engine.serve(tenant, "qa", retry={"strategy": "fixed", "base_seconds": delay, "jitter": 0.0})
+    engine.agent.behaviour = fail
+    (work,) = engine.submit(tenant, "qa")
+    engine.drain()
+    with without_guards() as run:  # the failure was a minute ago
+        run("UPDATE activities_activityevent SET at = at - interval '1 minute'")
+        if not delay:
+            run("UPDATE activities_activityevent SET detail = detail - 'due_at'")
+
+    if change == "run now":
+        rescheduling.run_now(tenant.pk, work, actor="test", reason="The client waits.")
+    else:
+        rescheduling.reschedule(tenant.pk, work, {"priority": 5}, actor="test")
+    if change == "date":
+        tomorrow = datetime.now(UTC) + timedelta(days=1)
+        rescheduling.reschedule(tenant.pk, work, {"not_before": tomorrow}, actor="test")
+    engine.make_due(tenant)
+
+    with override_settings(ORCHESTRATOR_QUEUE_TARGET_SECONDS=0.001):
+        assert bool(platform_checks.find_old_queues()) is is_late
+    if change == "priority of due work":
+        with system_scope():
+            waited = {role.role: role.oldest_seconds for role in queue_stats.stats_of_queues().roles}
+        assert waited["qa"] >= 60
+
+
+def fail(request: AgentRequest) -> AgentResult:
+    raise RetryableAgentError("busy")
 
 
 def test_an_open_circuit_breaker_of_a_provider_alerts_the_tenants_that_use_it(

@@ -15,8 +15,8 @@ JOIN tenants_tenant t ON t.id = a.tenant_id AND t.is_active
 JOIN agents_agent g ON g.role = a.agent_role AND g.enabled AND NOT g.paused
 LEFT JOIN agents_agentconfig c ON c.tenant_id = a.tenant_id AND c.role = a.agent_role
 CROSS JOIN LATERAL (SELECT CASE WHEN a.fence = 0 THEN greatest(w.created_at, a.not_before) ELSE (
-    SELECT greatest(e.at, (e.detail ->> 'due_at')::timestamptz)
-    FROM activities_activityevent e WHERE e.activity_id = a.id AND e.seq = a.version) END AS since) s
+    SELECT greatest(e.at, least((e.detail ->> 'due_at')::timestamptz, a.run_now_at), a.not_before)
+    FROM activities_activityevent e WHERE e.activity_id = a.id AND e.source IS DISTINCT FROM e.target ORDER BY e.seq DESC LIMIT 1) END AS since) s
 WHERE w.cause <> 'budget' AND coalesce(c.enabled, true) AND s.since < now() - %(target)s * interval '1 second'
   AND (a.run_now_at IS NOT NULL OR NOT (t.paused OR coalesce(c.paused, false) OR EXISTS (
     SELECT FROM tenants_pause p
