@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -467,11 +467,9 @@ class ScheduleForm(ApiForm):
     def _times(self, cleaned: Mapping[str, Any]) -> dict[str, Any]:
         when = cleaned["when"]
         if when == ONCE:
-            zone = ZoneInfo(cleaned["timezone"])
-            moment = self.start_at if self.start_at.tzinfo else self.start_at.replace(tzinfo=zone)
             return {
                 "repeat": "once",
-                "start_at": moment.isoformat(),
+                "start_at": self._moment(cleaned).isoformat(),
                 "cron": None,
                 "interval_ms": None,
                 "end_at": None,
@@ -480,8 +478,26 @@ class ScheduleForm(ApiForm):
         was_once = self.present is not None and self.present.get("repeat") == "once"
         repeating: dict[str, Any] = {"repeat": "repeating", **({"start_at": None} if was_once else {})}
         if when == EVERY:
-            return {**repeating, "interval_ms": round(cleaned["minutes"] * MINUTE_MS), "cron": None}
+            return {**repeating, "interval_ms": self._interval_ms(cleaned), "cron": None}
         return {**repeating, "cron": self._cron(cleaned), "interval_ms": None}
+
+    # The form shows times to the second and intervals to six digits, and does not show which of two equal local times is meant.
+    # So a value that comes back as it was shown keeps its exact value.
+
+    def _moment(self, cleaned: Mapping[str, Any]) -> datetime:
+        if self.start_at.tzinfo:
+            return self.start_at
+        shown = self.initial.get("moment")
+        is_same = shown and datetime.fromisoformat(shown) == self.start_at
+        if self.present and is_same and cleaned["timezone"] == self.present["timezone"]:
+            return cast(datetime, self.present["start_at"])
+        return self.start_at.replace(tzinfo=ZoneInfo(cleaned["timezone"]))
+
+    def _interval_ms(self, cleaned: Mapping[str, Any]) -> int:
+        shown = self.initial.get("minutes")
+        if self.present and shown and Decimal(shown) == cleaned["minutes"]:
+            return cast(int, self.present["interval_ms"])
+        return round(cleaned["minutes"] * MINUTE_MS)
 
     @staticmethod
     def _cron(cleaned: Mapping[str, Any]) -> str:

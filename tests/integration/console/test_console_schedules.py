@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from django.http import HttpResponse
@@ -338,6 +339,28 @@ def test_a_schedule_can_change_between_once_and_repeating(tenant: Tenant, boss: 
     assert (repeats.repeat, repeats.cron, repeats.start_at) == ("repeating", "0 8 * * *", None)
     after = schedule_named(tenant, "Once")
     assert (after.repeat, after.cron, after.start_at) == ("once", "", datetime(2032, 1, 1, tzinfo=UTC))
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        {"repeat": "once", "start_at": datetime(2031, 11, 2, 6, 30, tzinfo=UTC)},  # 01:30, the second time
+        {"repeat": "once", "start_at": datetime(2031, 5, 1, 9, 30, 0, 250_000, tzinfo=UTC)},
+        {"interval_ms": 61_234_567},
+    ],
+    ids=["a repeated hour", "a part of a second", "a part of a minute"],
+)
+def test_times_that_the_form_cannot_show_exactly_stay_when_other_fields_change(
+    times: dict[str, Any], tenant: Tenant, boss: Person
+) -> None:
+    before = make_schedule(tenant, timezone="America/New_York", **times)
+    form = forms_of(boss.get(f"{SCHEDULES}{before.pk}/change/"))["edit"]
+
+    form.send(boss.browser, ("action", "save"), description="Changed.")
+
+    after = reload(before)
+    assert after.description == "Changed."
+    assert (after.start_at, after.interval_ms) == (before.start_at, before.interval_ms)
 
 
 def test_faults_of_a_schedule_are_shown_at_their_fields(tenant: Tenant, boss: Person) -> None:
