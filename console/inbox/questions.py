@@ -6,7 +6,7 @@ stores the item's version and its text's id, so that a decision from the message
 
 from __future__ import annotations
 
-import difflib
+import logging
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
@@ -24,8 +24,11 @@ from activities.models.alert import AlertKind, Severity
 from activities.outputs import StoredOutput
 from activities.selectors import OPEN_FOR_PEOPLE
 from activities.states import LinkKind
-from console.inbox.detail import line_of, round_before, subject_of
+from console.inbox.detail import Difference, difference, line_of, round_before, subject_of
+from tenants import outages
 from tenants.context import system_scope, tenant_scope
+
+logger = logging.getLogger(__name__)
 
 AT_ONCE = 20  # per tenant and pass of the leader
 LONGEST_TEXT = 3_500  # characters; the rest can be read in the console
@@ -40,7 +43,16 @@ def notify() -> int:
             enabled=True, kinds__contains=[AlertKind.DECISION.value]
         )
         tenants = list(channels.values("tenant_id").annotate(since=Min("created_at")).order_by("tenant_id"))
-    return sum(_notify_tenant(row["tenant_id"], row["since"]) for row in tenants)
+    sent = 0
+    for row in tenants:
+        with outages.one_of_many(
+            logger,
+            "Questions of a tenant not notified",
+            action="questions_failed",
+            tenant=str(row["tenant_id"]),
+        ):
+            sent += _notify_tenant(row["tenant_id"], row["since"])
+    return sent
 
 
 def _notify_tenant(tenant_id: UUID, since: datetime) -> int:
@@ -56,7 +68,14 @@ def _notify_tenant(tenant_id: UUID, since: datetime) -> int:
             .select_related("parent")
             .order_by("created_at", "pk")[:AT_ONCE]
         ]
-    return sum(question.notify() for question in questions)
+    sent = 0
+    for question in questions:
+        item_id = str(question.item.pk)
+        with outages.one_of_many(
+            logger, "A question not notified", action="questions_failed", activity=item_id
+        ):
+            sent += question.notify()
+    return sent
 
 
 class _Question:
@@ -107,9 +126,20 @@ class _Question:
         if self.notes:
             yield f"Changes were requested: {self.notes}"
         text, before = (output.content or "" if output else "" for output in (new, old))
-        yield f"Changes since then:\n{_difference(before, text)}" if before and text else text
+        changes = difference(before, text)
+        if before and text and not changes.too_long:
+            yield f"Changes since then:\n{_format_changes(changes)}"
+        else:
+            yield text
 
 
-def _difference(old: str, new: str) -> str:
-    lines = difflib.unified_diff(old.splitlines(), new.splitlines(), n=1, lineterm="")
-    return "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@"))) or "None."
+_SIGNS = {"same": " ", "added": "+", "removed": "-"}
+
+
+def _format_changes(changes: Difference) -> str:
+    lines = (
+        _SIGNS[line.kind] + "".join(text for text, _ in line.parts)
+        for line in changes.lines
+        if line.kind in _SIGNS
+    )
+    return "\n".join(lines) or "None."

@@ -184,6 +184,41 @@ def test_a_later_round_is_sent_with_the_changes(
     assert "-Bees fly.\n+Bees fly far." in text
 
 
+def test_changed_lines_that_look_like_the_head_of_a_diff_are_sent(
+    workspace: Workspace, notify: Callable[[], None], questions: Questions
+) -> None:
+    gate = questions.gate(content="Bees fly.\n-- removed")
+    questions.next_round(gate, "Once more.", "Bees fly.\n++ added")
+
+    notify()
+
+    text = words(workspace.messages[-1])
+    assert "--- removed" in text
+    assert "+++ added" in text
+
+
+def test_a_question_that_cannot_be_sent_does_not_stop_the_others(
+    workspace: Workspace,
+    notify: Callable[[], None],
+    questions: Questions,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken, fine = questions.gate(name="Broken"), questions.gate(name="Fine")
+    read = question_messages.outputs.read_many
+
+    def read_other(tenant_id: Any, ids: Any) -> Any:
+        if broken.input_ref in ids:
+            raise LookupError("broken")
+        return read(tenant_id, ids)
+
+    monkeypatch.setattr(question_messages.outputs, "read_many", read_other)
+
+    notify()
+
+    (message,) = workspace.messages
+    assert fine.name in words(message)
+
+
 @pytest.mark.parametrize(
     "output",
     [
