@@ -16,6 +16,7 @@ from activities.maintenance import invariants
 from agents import configuration, outbound, scheduler_settings
 from agents.contracts import Accepted
 from agents.models import Agent, AgentVersionDeployment
+from tenants.api import throttling
 from tenants.context import system_scope
 from tenants.models import Tenant
 from tenants.redis import SentCommand
@@ -101,6 +102,12 @@ def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Generator[None, Non
             pages.end_browser()
 
 
+@pytest.fixture
+def unthrottled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limit no caller of the API. Two calls to Redis before each request would be a tenth of the time of thousands of requests."""
+    monkeypatch.setattr(throttling.TenantThrottle, "allow_request", lambda self, request, view: True)
+
+
 @pytest.fixture(autouse=True)
 def no_heartbeat_left() -> Iterator[None]:
     """Fail a test that does not end its lease, because its heartbeat would fail in a later test."""
@@ -112,8 +119,8 @@ def no_heartbeat_left() -> Iterator[None]:
 
 
 @pytest.fixture
-def api_objects(api: Any, tenant: Tenant, engine: Engine) -> Iterator[ApiObjects]:
-    """One of everything in the API, with the agent `scribe`. Restores the registry, and logs nothing of the many requests."""
+def api_objects(api: Any, tenant: Tenant, engine: Engine, unthrottled: None) -> Iterator[ApiObjects]:
+    """One of everything in the API, with the agent `scribe`. Restores the registry, and neither limits nor logs the many requests."""
     with system_scope():
         before = set(Agent.objects.values_list("pk", flat=True))
         deployed = set(AgentVersionDeployment.objects.values_list("pk", flat=True))

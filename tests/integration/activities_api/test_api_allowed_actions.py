@@ -29,7 +29,7 @@ from tests.failed_work import submit_failing
 from tests.integration.decisions_api.questions import ACTIVITIES, address_of
 from tests.open_questions import open_approval
 
-pytestmark = [pytest.mark.long, pytest.mark.usefixtures("one_at_a_time", "agent_accepts")]
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("one_at_a_time", "agent_accepts", "unthrottled")]
 
 #: Every action with a body that it accepts.
 BODIES: dict[str, dict[str, Any]] = {

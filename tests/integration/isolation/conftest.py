@@ -32,8 +32,8 @@ class Other:
 
 
 @pytest.fixture(autouse=True)
-def no_lockout(settings: Any) -> None:
-    """Switch lockouts off, because thousands of failing requests come from one address here."""
+def no_lockout(settings: Any, unthrottled: None) -> None:
+    """Switch lockouts and limits off, because thousands of failing requests come from one address here."""
     settings.ORCHESTRATOR_LOGIN_FAILURES_PER_ADDRESS = settings.ORCHESTRATOR_LOGIN_FAILURES_PER_ACCOUNT = (
         1_000_000
     )
