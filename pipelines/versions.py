@@ -69,9 +69,10 @@ def save(tenant_id: UUID, data: Any, *, actor: str, expected: int | None = None)
             tenant_id=tenant_id, pipeline=pipeline, number=pipeline.latest + 1, definition=definition.to_dict(),
             digest=definition.digest(), created_by=actor,
         )  # fmt: skip
+        changes = {} if definition.enabled is None else {"enabled": definition.enabled}
         Pipeline.objects.for_tenant(tenant_id).filter(pk=pipeline.pk).update(
-            latest=version.number, name=definition.name, description=definition.description, updated_at=Now()
-        )
+            latest=version.number, name=definition.name, description=definition.description, updated_at=Now(), **changes
+        )  # fmt: skip
     return version
 
 

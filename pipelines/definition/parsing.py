@@ -70,6 +70,7 @@ def _read(reader: Reader, world: World) -> PipelineDefinition:
     key, name = reader.identifier("key"), reader.name("name")
     description, params = reader.text("description", limit=20_000, blank=True), reader.mapping("params")
     subject = _subject(reader)
+    enabled = None if reader.value("enabled") is None else reader.flag("enabled")
     for required in ("key", "name", "steps"):
         reader.require(required)
     items = reader.items("steps", limit=MAX_STEPS)
@@ -83,6 +84,7 @@ def _read(reader: Reader, world: World) -> PipelineDefinition:
         description=description or "",
         params=params,
         subject=subject,
+        enabled=enabled,
         steps=_connect(drafts, reader.errors),
     )
 

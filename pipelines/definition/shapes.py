@@ -120,10 +120,13 @@ class PipelineDefinition:
     description: str = ""
     params: Mapping[str, Any] = field(default_factory=dict)
     subject: str = ""  # template of a run's subject, see `pipelines.subjects`
+    enabled: bool | None = None  # of the pipeline, for all its versions; None leaves it as it is
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON data, a deep copy."""
-        members = {part.name: _plain(getattr(self, part.name)) for part in fields(self)}
+        """Return what a version stores as plain JSON data, a deep copy."""
+        members = {
+            part.name: _plain(getattr(self, part.name)) for part in fields(self) if part.name != "enabled"
+        }
         # Omit an empty subject, so that definitions from before subjects existed keep their digest.
         return {name: value for name, value in members.items() if name != "subject" or value}
 

@@ -141,7 +141,8 @@ def _load_pipeline(tenant_id: UUID, item: Mapping[str, Any], actor: str) -> str:
     own = (
         PipelineVersion.objects.for_tenant(tenant_id).filter(pipeline__key=definition.key).order_by("-number")
     )
-    if own.values_list("digest", flat=True).first() == definition.digest():
+    digest, enabled = own.values_list("digest", "pipeline__enabled").first() or (None, None)
+    if digest == definition.digest() and definition.enabled in (None, enabled):
         return f"pipeline {definition.key}: unchanged"
     version = versions.save(tenant_id, dict(item), actor=actor)
     return f"pipeline {definition.key}: version {version.number}"

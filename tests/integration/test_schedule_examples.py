@@ -107,6 +107,20 @@ def test_loading_a_file_again_changes_nothing(engine: Engine, tenant: Tenant) ->
     ]
 
 
+def test_a_file_may_switch_off_a_pipeline_that_is_otherwise_unchanged(
+    engine: Engine, tenant: Tenant, tmp_path: Path
+) -> None:
+    flow = {"key": "flow", "name": "Flow", "steps": [{"id": "a", "agent_role": "qa"}]}
+    file = tmp_path / "flow.json"
+
+    reports = []
+    for enabled in (True, False, False):
+        file.write_text(json.dumps({"pipelines": [{**flow, "enabled": enabled}]}))
+        reports += load(tenant, str(file))
+
+    assert reports == ["pipeline flow: version 1", "pipeline flow: version 2", "pipeline flow: unchanged"]
+
+
 def test_faults_of_a_file_have_their_paths(
     engine: Engine, tenant: Tenant, tmp_path: Path, capsys: Any
 ) -> None:

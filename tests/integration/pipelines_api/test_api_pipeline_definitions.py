@@ -57,6 +57,22 @@ def test_creating_an_existing_pipeline_is_409_and_makes_no_version(api: Any, acm
     assert client.get(f"{PIPELINES}flow/").json()["name"] == "Flow"
 
 
+def test_a_definition_may_switch_its_pipeline_off_and_on_for_all_versions(api: Any, acme: Tenant) -> None:
+    client = api()
+
+    states = [
+        client.put(f"{PIPELINES}flow/", definition(**enabled)).json()["enabled"]
+        for enabled in ({"enabled": False}, {}, {"enabled": True}, {"enabled": None})
+    ]
+
+    assert states == [False, False, True, True]
+    pipeline = client.get(f"{PIPELINES}flow/").json()
+    assert "enabled" not in pipeline["definition"]
+    assert len({version["digest"] for version in pipeline["versions"]}) == 1
+    refused = client.put(f"{PIPELINES}flow/", definition(name="", enabled="no"))
+    assert paths(refused, "invalid_definition") == {"name", "enabled"}
+
+
 def test_a_put_creates_the_pipeline_or_a_new_version(api: Any, acme: Tenant) -> None:
     client = api()
 
