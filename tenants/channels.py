@@ -7,6 +7,7 @@ a person says so, or because its expiry time is reached; each way sends `channel
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -15,7 +16,7 @@ from django.conf import settings
 from django.db.models import Case, CharField, F, Q, QuerySet, Value, When
 from django.db.models.functions import Now
 
-from tenants import clock
+from tenants import clock, outages
 from tenants.context import system_scope, tenant_scope
 from tenants.exceptions import NotFound, TenantError
 from tenants.models import Channel, ChannelStatus
@@ -57,7 +58,7 @@ def expire_due() -> int:
     with system_scope():
         due = Channel.objects.filter(status=ChannelStatus.ACTIVE, expires_at__lte=Now())
         keys = list(due.order_by("expires_at").values_list("tenant_id", "pk")[:DUE_AT_ONCE])
-    return sum(_expire_if_due(tenant_id, channel_id) for tenant_id, channel_id in keys)
+    return _each(keys, _expire_if_due)
 
 
 def announce_expiring() -> int:
@@ -71,7 +72,17 @@ def announce_expiring() -> int:
             status=ChannelStatus.ACTIVE, expires_at__gt=Now(), expires_at__lte=until
         )
         keys = list(soon.order_by("expires_at").values_list("tenant_id", "pk")[:ANNOUNCED_AT_ONCE])
-    return sum(_announce(tenant_id, channel_id) for tenant_id, channel_id in keys)
+    return _each(keys, _announce)
+
+
+def _each(channels: Iterable[tuple[UUID, UUID]], action: Callable[[UUID, UUID], bool]) -> int:
+    done = 0
+    for tenant_id, channel_id in channels:
+        with outages.one_of_many(
+            logger, "A channel of a sweep failed", action="channel_sweep_failed", channel=str(channel_id)
+        ):
+            done += action(tenant_id, channel_id)
+    return done
 
 
 def _announce(tenant_id: UUID, channel_id: UUID) -> bool:
@@ -120,16 +131,8 @@ def _expire(tenant_id: UUID, channel_id: UUID, condition: Q) -> bool:
 
 
 def _expire_if_due(tenant_id: UUID, channel_id: UUID) -> bool:
-    try:
-        with tenant_scope(tenant_id):
-            return _expire(tenant_id, channel_id, Q(expires_at__lte=Now()))
-    except Exception:
-        # A channel that cannot be marked must not stop the others.
-        logger.exception(
-            "Channel could not be marked as expired",
-            extra={"action": "channel_sweep_failed", "channel": str(channel_id)},
-        )
-        return False
+    with tenant_scope(tenant_id):
+        return _expire(tenant_id, channel_id, Q(expires_at__lte=Now()))
 
 
 def _set(rows: QuerySet[Any], status: ChannelStatus, **changes: Any) -> int:

@@ -16,7 +16,7 @@ from tenants.channels import STANDING, ChannelExpiryPast, NotFound
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 from tenants.models import Channel, Tenant
-from tenants.signals import channel_expired
+from tenants.signals import channel_expired, channel_expiring
 from tests.engine import in_another_thread, simultaneously
 from tests.upkeep import run_due_jobs
 
@@ -245,6 +245,25 @@ def test_a_channel_that_cannot_be_marked_does_not_stop_the_others(
         channel_expired.disconnect(fail_for_one)
 
     assert (reload(bad).status, reload(good).status) == ("active", "expired")
+
+
+def test_a_channel_that_cannot_be_announced_does_not_stop_the_others(make_channel: MakeChannel) -> None:
+    broken, fine = make_channel(expires_at=ahead(hours=1)), make_channel(expires_at=ahead(hours=2))
+    announced = []
+
+    def fail_for_one(*, channel: Channel, **options: Any) -> bool:
+        if channel.pk == broken.pk:
+            raise ZeroDivisionError
+        announced.append(channel.pk)
+        return True
+
+    channel_expiring.connect(fail_for_one)
+    try:
+        assert channels.announce_expiring() == 1
+    finally:
+        channel_expiring.disconnect(fail_for_one)
+
+    assert announced == [fine.pk]
 
 
 def test_the_leader_runs_the_sweep(tenant: Tenant, make_channel: MakeChannel) -> None:
