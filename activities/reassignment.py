@@ -7,6 +7,7 @@ number of times, and never to a role that had it before. Decisions of people can
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +15,7 @@ from django.conf import settings
 
 from activities.exceptions import NotFound, QuotaExceeded, ToolRefused, TransitionRefused
 from activities.human_tasks.revisions import successor_of
+from activities.mailboxes import producer
 from activities.models import Activity, Wake
 from activities.models.activity import in_status
 from activities.run_tokens import RunToken
@@ -89,14 +91,18 @@ def _create_successor(
     activity: Activity, *, reason: str, agent_role: str | None, human_role: str | None, actor: str, run: RunToken | None = None
 ) -> Activity:  # fmt: skip
     # Create the successor before announcing the end of the first activity, so that the pipeline sees the step continue.
-    (submitted,) = submit([_new_successor(activity, reason, agent_role, human_role)], actor=actor)
+    new = _new_successor(activity, reason, agent_role, human_role)
+    if messages := producer.move_items(activity, new.id):
+        new = replace(new, input=messages)
+    (submitted,) = submit([new], actor=actor)
     detail = {"heir": str(submitted.id), "reason": reason}
     if run is None:
         transitions.apply(activity.pk, "reassign", actor=actor, detail=detail, reassign_reason=reason)
     else:
         suspension.suspend(run, "reassign", tool=TOOL, detail=detail, reassign_reason=reason)
     successors = Activity.objects.for_tenant(activity.tenant_id).filter(pk=submitted.id)
-    if activity.dedup_key and not _is_taken(activity):
+    # Messages that come later are for the agent of the mailbox, so the key that joins them to this activity stays behind.
+    if activity.dedup_key and activity.mailbox_id is None and not _is_taken(activity):
         # Only now, because two live activities may not share it.
         successors.update(dedup_key=activity.dedup_key)
     return successors.get()

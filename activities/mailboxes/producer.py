@@ -34,11 +34,11 @@ from django.db.models.functions import Coalesce, Now
 from activities import activity_tree, outbox, relay
 from activities.admission import Exchange
 from activities.exceptions import MailboxFull, OtherConsumer, SubmissionRaced
-from activities.models import Activity, ApprovalLink, Mailbox, MailboxBatch, MailboxItem, Wake
+from activities.models import Activity, ActivityRun, ApprovalLink, Mailbox, MailboxBatch, MailboxItem, Wake
 from activities.models.activity import in_status
 from activities.models.mailbox import BatchState, ItemKind, ItemSource, ItemState
 from activities.models.run import is_carried
-from activities.states import BANDS, LIVE, LinkKind, Status, WakeReason, WakeState
+from activities.states import BANDS, LIVE, LinkKind, RunStatus, Status, WakeReason, WakeState
 from activities.submission import NewActivity, submit
 from tenants import clock
 from tenants.wording import describe_count
@@ -156,7 +156,7 @@ _ENDS = {
     Status.DONE: ItemState.DONE,
     Status.APPROVED: ItemState.DONE,
     Status.REJECTED: ItemState.DONE,  # its revision continues with them
-    Status.REASSIGNED: ItemState.DONE,  # and so does a successor
+    Status.REASSIGNED: ItemState.DONE,  # they were answered before; its successor has the others
     Status.FAILED: ItemState.FAILED,
     Status.NEEDS_REVIEW: ItemState.FAILED,
     Status.CANCELLED: ItemState.CANCELLED,
@@ -198,6 +198,32 @@ def end_items_of(ended: Any) -> None:
     _end(ended, [item for item in open_ones if item.pk not in undelivered and item.state != end], end)
     if undelivered:
         _deliver_again(ended, [item for item in open_ones if item.pk in undelivered])
+
+
+def move_items(activity: Activity, successor_id: UUID) -> dict[str, Any] | None:
+    """Let the items of an activity that is being reassigned end with its successor; returns the input with which that one receives them.
+
+    Items that an accepted result has answered stay, and those for later than the work itself are delivered again at their time. Returns
+    None if there are no others. In the transaction that creates the successor.
+    """
+    if activity.mailbox_id is None:
+        return None
+    answering = ActivityRun.objects.for_tenant(activity.tenant_id).filter(
+        activity_id=activity.pk, status=RunStatus.COMPLETED, ended_by_tool=""
+    )
+    answered = Wake.objects.for_tenant(activity.tenant_id).filter(run_id__in=answering.values("pk"))
+    rows = MailboxItem.objects.for_tenant(activity.tenant_id).filter(
+        activity_id=activity.pk, state__in=(ItemState.PENDING, ItemState.FAILED)
+    )
+    begin = max(clock.now(), activity.not_before or clock.now())
+    rows = rows.exclude(pk__in=answered.values("pk")).exclude(run_after__gt=begin, state=ItemState.PENDING)
+    items = list(rows.select_related("mailbox").order_by("pk"))
+    if not items:
+        return None
+    moved = MailboxItem.objects.for_tenant(activity.tenant_id).filter(pk__in=[item.pk for item in items])
+    moved.update(activity_id=successor_id, state=ItemState.PENDING, done_at=None, error=None)
+    text = "\n\n".join(item.text for item in items if item.text)
+    return {"content": text or None, "data": [_payload(item.mailbox, item) for item in items]}
 
 
 def _join_live_activity(mailbox: Mailbox, item: MailboxItem) -> UUID | None:
@@ -371,7 +397,8 @@ def seconds_since(since: datetime | None, now: datetime) -> float | None:
 
 
 def _with_state(tenant_id: UUID) -> QuerySet[Any]:
-    wakes = Wake.objects.for_tenant(tenant_id).filter(pk=OuterRef("pk"))
+    # A successor receives its items as its input, so the wakes of the activity before it say nothing about them.
+    wakes = Wake.objects.for_tenant(tenant_id).filter(pk=OuterRef("pk"), activity_id=OuterRef("activity_id"))
     rows: QuerySet[Any] = MailboxItem.objects.for_tenant(tenant_id)
     activity = Activity.objects.for_tenant(tenant_id).filter(pk=OuterRef("activity_id"))
     return rows.annotate(

@@ -11,8 +11,9 @@ import pytest
 from django.db.models.functions import Now
 from rest_framework.test import APIClient
 
-from activities import cancellation, outbox, relay, tasks
+from activities import cancellation, outbox, reassignment, relay, tasks
 from activities.execution import results
+from activities.human_tasks import human_work
 from activities.mailboxes import producer
 from activities.mailboxes.producer import NewItem
 from activities.models import Activity, MailboxItem, Wake
@@ -42,7 +43,7 @@ def post_message(tenant: Tenant, text: str, **fields: Any) -> Any:
 
 
 def texts_of(request: Any) -> list[str]:
-    return [wake["text"] for wake in request.wakes]
+    return [wake["text"] for wake in request.wakes if wake["reason"] == "message"]
 
 
 def activities_of(tenant: Tenant) -> list[Activity]:
@@ -246,6 +247,77 @@ def test_cancelling_the_activity_cancels_its_messages(engine: Engine, acme: Tena
     engine.make_due(acme)
     assert engine.drain() == 0
     assert states(acme) == {"one": "cancelled"}
+
+
+def reassign(tenant: Tenant, **to: str) -> Activity:
+    activity = activities_of(tenant)[0]
+    return reassignment.reassign(tenant.pk, activity.pk, actor="user:test", reason="Yours.", **to)
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["waiting", "failed"])
+def test_reassigned_work_contains_its_messages_and_answers_them(
+    engine: Engine, acme: Tenant, fails: bool
+) -> None:
+    post_message(acme, "one")
+    post_message(acme, "two", content={"page": 7})
+    if fails:
+        engine.agent.behaviour = lambda request: (_ for _ in ()).throw(PermanentAgentError("cannot"))
+        engine.make_due(acme)
+        engine.drain()
+        engine.agent.behaviour = lambda request: Completed(Output(content="ok"))
+    before = len(engine.agent.calls)
+
+    reassign(acme, agent_role="dev")
+    assert states(acme) == {"one": "pending", "two": "pending"}
+    engine.make_due(acme)
+    engine.drain()
+
+    (call,) = engine.agent.calls[before:]
+    assert call.input["content"] == "one\n\ntwo"
+    assert [item["content"] for item in call.input["data"]] == [None, {"page": 7}]
+    assert states(acme) == {"one": "done", "two": "done"}
+
+
+def test_messages_that_are_answered_or_for_later_do_not_belong_to_reassigned_work(
+    engine: Engine, acme: Tenant
+) -> None:
+    post_message(acme, "answered")
+
+    def post_more(request: Any) -> Completed:
+        post_message(acme, "now")
+        post_message(acme, "tomorrow", run_after=datetime.now(UTC) + timedelta(days=1))
+        return Completed(Output(content="ok"))
+
+    engine.agent.behaviour = post_more
+    engine.make_due(acme)
+    engine.deliver()
+
+    successor = reassign(acme, human_role="editor")
+
+    assert successor.input["content"] == "now"
+    assert states(acme) == {"answered": "done", "now": "pending", "tomorrow": "pending"}
+    human_work.complete(acme.pk, successor.pk, actor="user:test")
+    assert states(acme) == {"answered": "done", "now": "done", "tomorrow": "pending"}
+
+
+def test_a_message_after_its_work_was_reassigned_to_a_person_is_for_the_agent(
+    engine: Engine, acme: Tenant
+) -> None:
+    engine.agent.behaviour = lambda request: (_ for _ in ()).throw(PermanentAgentError("cannot"))
+    post_message(acme, "one")
+    engine.make_due(acme)
+    engine.drain()
+    engine.agent.behaviour = lambda request: Completed(Output(content="ok"))
+    successor = reassign(acme, human_role="editor")
+
+    post_message(acme, "two")
+    engine.make_due(acme)
+    engine.drain()
+
+    assert texts_of(engine.agent.calls[-1]) == ["two"]
+    assert states(acme) == {"one": "pending", "two": "done"}
+    human_work.complete(acme.pk, successor.pk, actor="user:test")
+    assert states(acme) == {"one": "done", "two": "done"}
 
 
 def test_the_priority_of_a_message_becomes_the_priority_of_its_run(engine: Engine, acme: Tenant) -> None:
