@@ -338,15 +338,28 @@ def reopen(activity: Any) -> None:
     plan = versions.compile_version(run.version_id)
     if activity.branch and not _reopen_whole(steps.filter(step=activity.step, branch=0)):
         return  # Other branches were still active, so no step has followed yet.
-    unmade = Q(status=StepState.SKIPPED) | Q(status=StepState.FAILED, activity_id=None, branches=None)
-    waiting = steps.filter(unmade, step__in=plan.graph.descendants_of(activity.step), branch=0).update(
-        status=StepState.PENDING, settled_at=None, reason="", error=None
-    )
+    waiting = _wait_again(run, plan, activity.step)
     wait_from_now(run, plan, [activity.step])
     PipelineRun.objects.filter(pk=run.pk).update(
         status="running", failed=False, finished_at=None, unsettled=F("unsettled") + 1 + waiting
     )
     period_counts.run_changed(run)
+
+
+def _wait_again(run: PipelineRun, plan: Compiled, step: str) -> int:
+    """Make the steps pending that did not start and depend on `step`, directly or through each other. Return how many.
+
+    Those that come only after steps which continued without it keep their state: nothing that they wait for will settle.
+    """
+    unmade = Q(status=StepState.SKIPPED) | Q(status=StepState.FAILED, activity_id=None, branches=None)
+    rows = StepRun.objects.filter(unmade, run_id=run.pk, step__in=plan.graph.descendants_of(step), branch=0)
+    again = {step}
+    for each in sorted(rows.values_list("step", flat=True), key=plan.graph.rank.__getitem__):
+        if not again.isdisjoint(plan.graph.dependencies_of(each)):
+            again.add(each)
+    return rows.filter(step__in=again).update(
+        status=StepState.PENDING, settled_at=None, reason="", error=None
+    )
 
 
 def _reopen_whole(step: QuerySet[StepRun]) -> bool:

@@ -158,6 +158,35 @@ def test_retrying_a_failed_step_reopens_its_run(engine: Engine, acme: Tenant) ->
     assert flow.outcome == ("completed", 0)
 
 
+def test_a_retry_changes_nothing_after_a_step_that_continued_without_it(engine: Engine, acme: Tenant) -> None:
+    engine.agent.behaviour = answer_by_step({"bad": BROKEN})
+    flow = Flow(
+        engine,
+        acme,
+        step("bad"),
+        step("join", "bad", on_upstream_failure="continue"),
+        step("extra", "join", when="false"),
+        step("after", "bad", on_upstream_failure="skip"),
+        step("last", "after", "extra"),
+    )
+    engine.drain()
+    before = flow.states
+    engine.agent.behaviour = answer_by_step({})
+
+    cancellation.retry(acme.pk, flow.activity(step="bad").pk, actor="test")
+    engine.drain()
+
+    assert before == {
+        "bad": "failed",
+        "join": "done",
+        "extra": "skipped",
+        "after": "skipped",
+        "last": "skipped",
+    }
+    assert flow.states == {"bad": "done", "join": "done", "extra": "skipped", "after": "done", "last": "done"}
+    assert flow.outcome == ("completed", 0)
+
+
 def test_the_next_step_starts_after_an_approval(engine: Engine, acme: Tenant) -> None:
     flow = Flow(engine, acme, step("brief", requires_approval=True), step("text", "brief"))
     engine.drain()
