@@ -11,13 +11,14 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any
 from uuid import UUID
 
 from django.db.models import Max, Min, Q, QuerySet
 from django.db.models.functions import Now
 
-from activities import outputs
+from activities import activity_tree, outputs
 from activities.exceptions import OutputUnavailable
 from activities.models import Activity
 from activities.pauses import read_pauses
@@ -105,8 +106,8 @@ def _runs() -> Iterator[tuple[UUID, UUID, list[str | None]]]:
 #
 # The `dependency_timeout_seconds` of a step begin when the first of its dependencies starts to work. Time that people take does not count:
 # the timeout does not expire while a person is asked, and it restarts with the last answer in the run. If work that the step waits for is
-# paused, has a later date or waits for money when the time is over, the time begins again. `waits_until` on a step's row is the time of the
-# next check, and never too late.
+# paused or switched off, has a later date or waits for money when the time is over, the time begins again. Subtasks that this work waits
+# for count as well. `waits_until` on a step's row is the time of the next check, and never too late.
 
 
 CODE = "dependency_timeout"
@@ -182,10 +183,20 @@ def _first_start(run: PipelineRun, steps: Iterable[str]) -> datetime | None:
 
 
 def _active_activities(run: PipelineRun, steps: Iterable[str]) -> list[UUID]:
+    """Return the activities that do the work of these steps, and the subtasks for which they wait, at any depth."""
     active = StepRun.objects.for_tenant(run.tenant_id).filter(
         run_id=run.pk, step__in=list(steps), status=StepState.ACTIVE
     )
-    return [each for each in active.values_list("activity_id", flat=True) if each is not None]
+    found: list[UUID] = []
+    ids = [each for each in active.values_list("activity_id", flat=True) if each is not None]
+    while ids:
+        found += ids
+        parents = Activity.objects.for_tenant(run.tenant_id).filter(
+            pk__in=ids, status=Status.AWAITING_SUBTASK
+        )
+        awaited = activity_tree.counterparts_of(run.tenant_id, parents).values()
+        ids = [each.pk for each in chain.from_iterable(awaited)]
+    return found
 
 
 def _with_people(tenant_id: UUID, activity_ids: Sequence[UUID]) -> bool:
@@ -196,7 +207,7 @@ def _with_people(tenant_id: UUID, activity_ids: Sequence[UUID]) -> bool:
 
 
 def _is_put_off(tenant_id: UUID, activity_ids: Sequence[UUID], now: datetime) -> bool:
-    """Whether one of these cannot start because of a pause, a date or a budget."""
+    """Whether one of these cannot start because of a pause, a switch, a date or a budget."""
     rows = Activity.objects.for_tenant(tenant_id).filter(pk__in=activity_ids, status=Status.CREATED)
     if BudgetWait.objects.for_tenant(tenant_id).filter(activity_id__in=rows.values("pk")).exists():
         return True
@@ -204,8 +215,7 @@ def _is_put_off(tenant_id: UUID, activity_ids: Sequence[UUID], now: datetime) ->
     if any(each.not_before is not None and each.not_before > now for each in waiting):
         return True
     paused = read_pauses(tenant_id, {each.agent_role for each in waiting if each.agent_role})
-    found = (paused.of(each) for each in waiting)
-    return any(pause is not None and pause.how == "paused" for pause in found)
+    return any(paused.of(each) is not None for each in waiting)
 
 
 def _fail(run: PipelineRun, plan: Compiled, step: str, slow: Sequence[str]) -> None:

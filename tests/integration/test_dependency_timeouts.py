@@ -13,14 +13,16 @@ from activities import background_tasks, cancellation
 from activities.human_tasks import decisions
 from activities.models import Activity
 from agents.contracts import Accepted, AgentRequest, AgentResult
+from agents.models import AgentConfig
 from pipelines import waiting_steps
 from pipelines.cancellation import cancel_run
 from pipelines.models import StepRun
-from tenants.context import tenant_scope
+from tenants.context import system_scope, tenant_scope
 from tenants.models import Budget, Tenant
-from tests.accepted_work import AgentClient
+from tests.accepted_work import AgentClient, agent_of
 from tests.engine import simultaneously
 from tests.flows import BROKEN, Flow, answer_by_step, step
+from tests.integration.subtasks.parts import PART
 from tests.spending import make_budget, release_waiting_work
 from tests.upkeep import run_task
 
@@ -184,6 +186,53 @@ def test_the_time_begins_again_while_people_keep_work_that_it_waits_for_from_sta
 
     assert flow.states == {"fast": "done", "slow": "active", "join": "pending"}
     assert (meanwhile, fail_overdue_after(181), fail_overdue_after(183)) == ((0, 0, 0), 0, 1)
+
+
+@pytest.mark.parametrize("what", ["role", "tenant"])
+def test_the_time_begins_again_while_the_role_or_the_tenant_is_switched_off(
+    api: Any, start: Start, acme: Tenant, what: str
+) -> None:
+    api("admin").post("/api/v1/queues/dev/pause/")
+    steps = (
+        step("fast"),
+        step("slow", agent_role="dev"),
+        step("join", "fast", "slow", dependency_timeout_seconds=60),
+    )
+    flow = start_steps(start(*steps), "slow")
+
+    with system_scope():
+        if what == "role":
+            AgentConfig.objects.filter(tenant_id=acme.pk, agent_id="dev").update(enabled=False)
+        else:
+            Tenant.objects.filter(pk=acme.pk).update(is_active=False)
+
+    assert (fail_overdue_after(61), flow.states["join"]) == (0, "pending")
+
+
+@pytest.mark.parametrize("reason", ["question", "pause"])
+def test_the_time_does_not_end_while_a_subtask_waits_for_people(
+    api: Any, start: Start, acme: Tenant, reason: str
+) -> None:
+    flow = start_steps(start(step("text"), step("next", "text", dependency_timeout_seconds=60)), "text")
+    if reason == "pause":
+        api("admin").post("/api/v1/queues/dev/pause/")
+    flow.engine.agent.behaviour = lambda request: Accepted()
+    subtask = AgentClient(flow.calls_of_step("text")[-1]).create_with("create_subtask", **PART)
+    flow.engine.drain()
+    if reason == "question":
+        agent_of(flow.engine, subtask).create_with("report_blocker", type="data", message="Which one?")
+
+    assert flow.engine.status(acme, subtask) == ("blocked" if reason == "question" else "created")
+    assert (fail_overdue_after(61), flow.states) == (0, {"text": "active", "next": "pending"})
+
+
+def test_a_subtask_at_work_is_no_reason_for_more_time(start: Start) -> None:
+    flow = start_steps(start(step("text"), step("next", "text", dependency_timeout_seconds=60)), "text")
+    flow.engine.agent.behaviour = lambda request: Accepted()
+    AgentClient(flow.calls_of_step("text")[-1]).create_with("create_subtask", **PART)
+    flow.engine.drain()
+
+    assert fail_overdue_after(61) == 1
 
 
 def test_the_time_begins_again_while_work_that_it_waits_for_waits_for_money(
