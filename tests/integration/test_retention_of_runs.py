@@ -11,7 +11,9 @@ from activities import states
 from activities.alerts import raise_alert
 from activities.maintenance.invariants import check
 from activities.models import Activity, Alert, DeadLetter
+from pipelines.cancellation import cancel_run
 from pipelines.models import Firing, PipelineRun, ScheduleExecution, ScheduleJob, StepRun
+from pipelines.replay import replay
 from tenants.context import SYSTEM, system_scope, tenant_scope
 from tenants.models import Tenant
 from tests import scheduling
@@ -58,6 +60,24 @@ def test_an_active_run_is_kept_however_old_it_is(engine: Engine, acme: Tenant) -
 
     assert purge(acme, "pipeline_runs") == 0
     assert len(remaining(acme)) == 2
+
+
+def test_a_run_is_kept_while_a_replay_works_with_its_outputs(engine: Engine, acme: Tenant) -> None:
+    flow = Flow(engine, acme, step("one"), step("two"), step("join", "one", "two", human_role="editor"))
+    engine.drain()
+    cancel_run(acme.pk, flow.id, actor="ann")
+    first = replay(acme.pk, flow.id, from_step="join", actor="ann").pk
+    cancel_run(acme.pk, first, actor="ann")
+    second = replay(acme.pk, first, from_step="join", actor="ann").pk
+    for run_id in (flow.id, first):
+        age_run(run_id)
+        age_work_of(run_id)
+
+    assert purge(acme, "pipeline_runs") == 1, "the replay between them has no outputs that are still used"
+    cancel_run(acme.pk, second, actor="ann")
+    assert purge(acme, "pipeline_runs") == 1
+    with tenant_scope(acme.pk):
+        assert [run.pk for run in PipelineRun.objects.all()] == [second]
 
 
 def test_an_open_dead_letter_keeps_its_run_until_it_is_deleted_itself(engine: Engine, acme: Tenant) -> None:
