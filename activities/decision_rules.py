@@ -81,12 +81,12 @@ class DecisionRules:
     def due_at(self, asked_at: datetime) -> datetime | None:
         return None if self.due_seconds is None else asked_at + timedelta(seconds=self.due_seconds)
 
-    def deadlines(self, asked_at: datetime) -> Iterator[tuple[str, datetime, str]]:
+    def deadlines(self, asked_at: datetime, due_at: datetime | None) -> Iterator[tuple[str, datetime, str]]:
         """Yield kind, time and role of everything that happens while nobody has decided."""
         for kind, chain in ((REMINDER, self.reminders), (ESCALATION, self.escalation)):
             for later in chain:
                 yield kind, asked_at + timedelta(seconds=later.after_seconds), later.human_role
-        if due_at := self.due_at(asked_at):
+        if due_at is not None:
             last = self.escalation[-1].human_role if self.escalation else ""
             yield DUE, due_at, last or DEFAULT_ESCALATION_ROLE
 

@@ -21,6 +21,7 @@ from activities.models.activity import in_status
 from activities.run_tokens import RunToken
 from activities.states import LIVE, LinkKind, WakeReason
 from activities.submission import NewActivity, submit
+from tenants import clock
 from tenants.context import tenant_scope
 
 from . import activity_tree, cancellation, suspension, transitions
@@ -121,6 +122,14 @@ def _new_successor(
     taken_over = next((member.agent_role for member in line if member.agent_role), None)
     reassignment = {"reassigned_from": str(activity.pk), "reassign_reason": reason}
     wake_reason, payload = _reason_to_start(activity, line)
+    rules = _rules_for("agent" if agent_role else "human", line)
+    due_at = activity.due_at
+    if human_role and rules and "due_seconds" in rules:
+        if due_at is None:
+            # Somebody has removed the due time, and the rules must not set it again.
+            rules = {name: value for name, value in rules.items() if name != "due_seconds"} or None
+        elif due_at <= clock.now():
+            due_at = None  # The rules give the successor as much time again.
     return successor_of(
         activity,
         LinkKind.REASSIGNED_FROM,
@@ -131,8 +140,8 @@ def _new_successor(
         metadata={**activity.metadata, **reassignment, activity_tree.TAKEN_OVER: taken_over},
         not_before=activity.not_before,
         expires_at=activity.expires_at,
-        due_at=activity.due_at,
-        decision_rules=_rules_for("agent" if agent_role else "human", line),
+        due_at=due_at,
+        decision_rules=rules,
         reviewer_notes=activity.reviewer_notes,
         wake_reason=wake_reason,
         wake_payload={**payload, **reassignment},

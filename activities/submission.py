@@ -18,11 +18,10 @@ from uuid import UUID
 
 from activities.admission import Exchange
 from activities.admission.exchange import Offer
-from activities.decision_rules import DEFAULT_ESCALATION_ROLE, DecisionRules
+from activities.decision_rules import DecisionRules
 from activities.exceptions import SubmissionRaced
 from activities.models import Activity, Deadline
 from activities.models.activity import in_status
-from activities.models.decision import DeadlineKind
 from agents import configuration
 from tenants import clock, request_context, wire_json
 from tenants.context import APP
@@ -323,10 +322,9 @@ def _deadlines_of(item: NewActivity, asked_at: datetime) -> list[tuple[str, date
     if not _may_have_deadlines(item):
         return []
     rules = DecisionRules.read(item.decision_rules if item.human_role else None)
-    times = list(rules.deadlines(asked_at))
-    if rules.due_seconds is None and item.due_at is not None and item.due_at > asked_at:
-        times.append((DeadlineKind.DUE, item.due_at, DEFAULT_ESCALATION_ROLE))
-    return times
+    # A due time that was inherited may have passed. One that follows from the rules lies ahead, whatever the clocks of the servers say.
+    is_ahead = rules.due_seconds is not None or (item.due_at is not None and item.due_at > asked_at)
+    return list(rules.deadlines(asked_at, item.due_at if is_ahead else None))
 
 
 def _may_have_deadlines(item: NewActivity) -> bool:

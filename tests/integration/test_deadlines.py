@@ -330,9 +330,10 @@ def test_the_gate_of_an_agents_step_has_the_rules_of_the_step_from_its_creation(
 
     assert work.due_at is None
     assert (rules.quorum, rules.voters, rules.on_timeout, rules.self_approval) == (2, 3, "approve", False)
-    assert [deadline.at - gate.created_at for deadline in deadlines_of(acme, gate.pk)] == [
-        timedelta(seconds=seconds) for seconds in (30, 60, 120)
-    ]
+    *chain, due = deadlines_of(acme, gate.pk)
+    assert [each.at - gate.created_at for each in chain] == [timedelta(seconds=30), timedelta(seconds=60)]
+    assert due.at == gate.due_at
+    assert abs(due.at - gate.created_at - timedelta(seconds=120)) < timedelta(seconds=20)
 
 
 # Errors and load

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from activities.models import Activity, Deadline
 from pipelines import versions
 from pipelines.models import PipelineRun
 from pipelines.submission import NewRun, start_run
@@ -107,6 +109,46 @@ def test_a_gate_can_be_reassigned_to_people_only_and_stays_a_gate(
     assert client.post(action_url(successor["id"], "approve")).status_code == 200
     with tenant_scope(acme.pk):
         assert PipelineRun.objects.get(pk=run.pk).status == "completed"
+
+
+@in_one_test("due_at", ["2040-01-31T09:00:00Z", None])
+def test_a_changed_due_time_also_applies_to_the_successor_of_a_gate(
+    api: Any, engine: Engine, acme: Tenant, due_at: str | None
+) -> None:
+    """Otherwise the default outcome would come at the time that a person has moved or removed."""
+    client = api("operator")
+    rules = {"due_seconds": 60, "on_timeout": "approve"}
+    gate = client.post(
+        "/api/v1/activities/", {"name": "Fine?", "human_role": "editor", "is_approval_gate": True, **rules}
+    ).json()
+    assert client.patch(f"/api/v1/activities/{gate['id']}/", {"due_at": due_at}).status_code == 200
+
+    successor = client.post(action_url(gate["id"], "reassign"), {"human_role": "boss", "reason": "Yours."})
+
+    with tenant_scope(acme.pk):
+        times = Deadline.objects.filter(activity_id=successor.json()["id"]).values_list("at", flat=True)
+        assert [f"{at:%Y-%m-%dT%H:%M:%SZ}" for at in times] == ([due_at] if due_at else [])
+    assert (successor.json()["due_at"] or "")[:16] == (due_at or "")[:16]
+
+
+def test_the_successor_of_an_overdue_gate_has_as_much_time_as_the_gate_had(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    rules = {"due_seconds": 3600, "on_timeout": "escalate"}
+    client = api("operator")
+    gate = client.post(
+        "/api/v1/activities/", {"name": "Fine?", "human_role": "editor", "is_approval_gate": True, **rules}
+    ).json()
+    with tenant_scope(acme.pk):
+        Activity.objects.filter(pk=gate["id"]).update(due_at=datetime(2020, 1, 1, tzinfo=UTC))
+
+    answer = client.post(action_url(gate["id"], "reassign"), {"human_role": "boss", "reason": "Yours."})
+
+    with tenant_scope(acme.pk):
+        successor = Activity.objects.get(pk=answer.json()["id"])
+        deadline = Deadline.objects.get(activity_id=successor.pk)
+    assert deadline.at == successor.due_at
+    assert abs(successor.due_at - successor.created_at - timedelta(hours=1)) < timedelta(minutes=1)
 
 
 @in_one_test("tool", ["request_human_review", "create_approval"])
