@@ -14,7 +14,6 @@ import logging
 from collections import Counter, namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -173,7 +172,6 @@ def start_following(
     *,
     left: References | None = None,
     known: Known | None = None,
-    not_before: datetime | None = None,
 ) -> None:
     """Start and skip steps, and everything that follows from that, up to the end of the run. The caller holds the lock of `run`.
 
@@ -183,9 +181,9 @@ def start_following(
     while following.start or following.skip:
         unsettled -= _end(run, following.skip, StepState.SKIPPED, reason=StepReason.UPSTREAM)
         certain = [step for step in following.start if step not in plan.conditional]
-        ended = _start(run, plan, certain, left, not_before)
+        ended = _start(run, plan, certain, left)
         steps = [step for step in following.start if step in plan.conditional]
-        ended += _decide(run, plan, steps, left, known or {}, not_before) if steps else 0
+        ended += _decide(run, plan, steps, left, known or {}) if steps else 0
         unsettled -= ended
         following = plan.graph.advance(states_of(run.id)) if ended else Advance()
     if unsettled == 0:
@@ -193,14 +191,12 @@ def start_following(
         period_counts.run_changed(run)
 
 
-def _start(
-    run: Any, plan: Compiled, steps: Sequence[str], left: References | None, not_before: datetime | None
-) -> int:
+def _start(run: Any, plan: Compiled, steps: Sequence[str], left: References | None) -> int:
     """Start these steps. Returns how many failed instead, because their parameters do not fit the input schemas of their agents."""
     refused = {step: _refuse_params(run, plan.step(step), [run.params]) for step in steps}
     started = [step for step in steps if not refused[step]]
     if started:
-        starting.start(run, plan, started, _read_left_for(run, plan, started, left), not_before)
+        starting.start(run, plan, started, _read_left_for(run, plan, started, left))
     return sum(refused.values())
 
 
@@ -222,7 +218,6 @@ def _decide(
     steps: Sequence[str],
     left: References | None,
     known: Known,
-    not_before: datetime | None,
 ) -> int:
     """Evaluate the conditions and the lists of these steps, and act on them. Returns how many steps have settled by this."""
     seen = inputs.read_inputs(run.tenant_id, run.id, plan, steps, known)
@@ -247,13 +242,11 @@ def _decide(
                 ended += refused
                 continue
             references = _read_left_for(run, plan, [step], left)
-            starting.fan_out(run, plan, step, decision.items, references, not_before)
+            starting.fan_out(run, plan, step, decision.items, references)
     started = {step: decision for step, decision in decisions.items() if decision.starts}
     empty = [step for step, decision in started.items() if decision.items is not None and not decision.items]
     false = [step for step, decision in decisions.items() if not decision.starts and decision.error is None]
-    ended += _start(
-        run, plan, [step for step, found in started.items() if found.items is None], left, not_before
-    )
+    ended += _start(run, plan, [step for step, found in started.items() if found.items is None], left)
     ended += _end(run, empty, StepState.DONE, branches=0)
     return ended + _end(run, false, StepState.SKIPPED, reason=StepReason.CONDITION)
 

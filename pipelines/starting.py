@@ -26,6 +26,7 @@ from pipelines.inputs import Reference, References
 from pipelines.models import PipelineRun, StepRun
 from pipelines.models.run import StepReason
 from pipelines.versions import Compiled
+from tenants import clock
 from tenants.context import APP
 from tenants.sql import Array, Statement
 
@@ -42,9 +43,7 @@ def first_activities(runs: Sequence[PipelineRun], plan: Compiled) -> list[NewAct
     return [_activity(run, plan, step, {}) for run in runs for step in roots]
 
 
-def start(
-    run: Any, plan: Compiled, steps: Sequence[str], left: References, not_before: datetime | None = None
-) -> None:
+def start(run: Any, plan: Compiled, steps: Sequence[str], left: References) -> None:
     """Start these steps, which read the outputs that others have `left`. Steps without room wait for `waiting_steps.steps_unadmitted`."""
     items = [_activity(run, plan, step, inputs.of_step(plan, step, left)) for step in steps]
     items = _admit(run, [[item] for item in items])
@@ -59,9 +58,7 @@ def start(
         "waiting_runs": Array([run.id] * len(timeouts["waiting"])),
         **timeouts,
     }
-    begin(
-        [_place_branch(item, 1, not_before) for item in items], Beginning(_ACTIVATE, parameters), actor=ACTOR
-    )
+    begin(items, Beginning(_ACTIVATE, parameters), actor=ACTOR)
 
 
 def _admit(run: Any, groups: Sequence[Sequence[NewActivity]]) -> list[NewActivity]:
@@ -85,7 +82,6 @@ def fan_out(
     step: str,
     items: Sequence[Item],
     left: References,
-    not_before: datetime | None = None,
 ) -> None:
     """Start a step with one branch for each of the items, of which there is at least one. All branches start, or none without room."""
     references = inputs.of_branch(plan, step, left)
@@ -106,7 +102,7 @@ def fan_out(
     )
     if rows:
         submit(
-            [_place_branch(branch, rows[0].round, not_before) for branch in branches],
+            [replace(branch, round=rows[0].round) for branch in branches],
             actor=ACTOR,
             bounded=False,
         )
@@ -136,10 +132,6 @@ def _timeouts(plan: Compiled, steps: Iterable[str]) -> dict[str, Array]:
     """Return the parameters of both statements that start dependency time-outs."""
     times = waiting_times(plan, steps)
     return {"waiting": Array(times), "seconds": Array(times.values())}
-
-
-def _place_branch(item: NewActivity, number: int, not_before: datetime | None) -> NewActivity:
-    return item if number == 1 and not_before is None else replace(item, round=number, not_before=not_before)
 
 
 def _branch(
@@ -178,9 +170,19 @@ def _activity(run: Any, plan: Compiled, step_id: str, references: Mapping[str, R
         step=step_id,
         decision_rules=_rules_of(step, run.requested_identity),
         schedule_id=run.schedule_id,
+        not_before=_date(run, plan, step_id),
         timeout_seconds=int(step.timeout_seconds) if step.timeout_seconds else run.timeout_seconds,
         retry=step.retry.to_dict() if step.retry else run.retry,
     )
+
+
+def _date(run: Any, plan: Compiled, step: str) -> datetime | None:
+    """Return the date of the run if it is still to come, for a step before which no other has started."""
+    if run.not_before is None or run.not_before <= clock.now():
+        return None
+    before = StepRun.objects.filter(run_id=run.id, step__in=plan.graph.ancestors_of(step))
+    has_begun = plan.graph.dependencies_of(step) and before.filter(activity_id__isnull=False).exists()
+    return None if has_begun else run.not_before
 
 
 def _inherit_priority(run: Any, plan: Compiled, step: StepDefinition) -> int:

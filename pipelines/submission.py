@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum, auto
 from pathlib import Path
@@ -34,7 +34,7 @@ _NEWEST_VERSION, _START_RUNS = (
 #: The columns of a run that `start_runs.sql` takes.
 _OF_RUN = (
     "id", "params", "input", "deliverable_id", "period_id", "plan_item", "name", "schedule_id", "priority", "retry", "timeout_seconds",
-    "requested_identity", "labels",
+    "requested_identity", "labels", "not_before",
 )  # fmt: skip
 
 
@@ -103,17 +103,11 @@ def start_runs(
                 name=new.name or subjects.render(plan.definition.subject, {**plan.definition.params, **new.params}),
                 labels=dict(new.labels), priority=new.priority, unsettled=len(plan.definition.steps), created_by=actor,
                 requested_identity=new.requested_identity, schedule_id=new.schedule_id, retry=dict(new.retry),
-                timeout_seconds=new.timeout_seconds,
+                timeout_seconds=new.timeout_seconds, not_before=new.not_before,
             )
             for new in news
         ]  # fmt: skip
-        not_before: dict[UUID | None, datetime] = {
-            run.pk: new.not_before for run, new in zip(runs, news, strict=True) if new.not_before
-        }
-        first = [
-            replace(item, not_before=not_before.get(item.pipeline_run_id)) if not_before else item
-            for item in starting.first_activities(runs, plan)
-        ]
+        first = starting.first_activities(runs, plan)
         if when_full == WhenFull.WAIT:
             enter = backlog.entering(tenant_id, [newcomers([item]) for item in first])
             first = [item for item, enters in zip(first, enter, strict=True) if enters]
@@ -131,9 +125,7 @@ def start_runs(
             begin(first, actor=actor)
         conditional = tuple(step for step in plan.graph.roots() if step in plan.conditional)
         for run in runs if conditional else ():
-            progression.start_following(
-                run, plan, Advance(start=conditional), not_before=not_before.get(run.pk)
-            )
+            progression.start_following(run, plan, Advance(start=conditional))
     _mark_started(runs, created.fetch() if created else ())
     return runs
 

@@ -86,6 +86,9 @@ class PipelineRun(TenantOwned):
         blank=True,
         help_text="The input of that step, instead of the outputs of the steps before it.",
     )
+    not_before = models.DateTimeField(
+        null=True, editable=False, help_text="The date of its first steps, also of those that wait for room."
+    )
     started_at = models.DateTimeField(db_default=Now(), editable=False)
     finished_at = models.DateTimeField(null=True, blank=True, editable=False)
 

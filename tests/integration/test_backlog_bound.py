@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from django.db import connections
 
-from activities import backlog, cancellation, tasks
+from activities import backlog, cancellation, rescheduling, tasks
 from activities.backlog import BacklogFull
 from activities.models import Activity
 from agents import configuration
@@ -188,6 +188,43 @@ def test_all_runs_of_a_month_begin_and_their_first_steps_wait_for_room(engine: E
         waiting_steps.admit_steps()
         assert waiting(acme) <= BOUND
     assert (run_states(acme), deferred_roles(acme)) == (["completed"] * 5, [])
+
+
+@pytest.mark.parametrize("first", [{}, {"when": "true"}, {"for_each": "[1]"}])
+def test_first_steps_keep_their_date_while_they_wait_for_room(
+    engine: Engine, acme: Tenant, first: dict[str, Any]
+) -> None:
+    versions.save(
+        acme.pk, {"key": "flow", "name": "Flow", "steps": [step("a", **first), step("b", "a")]}, actor="test"
+    )
+    others = engine.submit(acme, count=BOUND)
+    date = datetime.now(UTC) + HOUR
+
+    start_runs(acme.pk, "flow", [NewRun(not_before=date)], actor="test", when_full=WhenFull.WAIT)
+    before = deferred_roles(acme)
+    for activity_id in others:
+        cancellation.cancel(acme.pk, activity_id, actor="test")
+    waiting_steps.admit_steps()
+
+    assert (before, deferred_roles(acme)) == (["a"], [])
+    with tenant_scope(acme.pk):
+        assert Activity.objects.get(step="a").not_before == date
+
+
+def test_a_step_after_one_that_people_let_run_before_its_date_does_not_wait_for_the_date(
+    engine: Engine, acme: Tenant
+) -> None:
+    versions.save(
+        acme.pk, {"key": "flow", "name": "Flow", "steps": [step("a"), step("b", "a")]}, actor="test"
+    )
+    (run,) = start_runs(acme.pk, "flow", [NewRun(not_before=datetime.now(UTC) + HOUR)], actor="test")
+    with tenant_scope(acme.pk):
+        first = Activity.objects.get(pipeline_run_id=run.pk)
+
+    rescheduling.run_now(acme.pk, first.pk, actor="ann", reason="today")
+    engine.drain()
+
+    assert run_states(acme) == ["completed"]
 
 
 def test_steps_that_start_together_share_the_available_room(engine: Engine, acme: Tenant) -> None:

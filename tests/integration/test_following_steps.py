@@ -840,13 +840,9 @@ def test_a_step_that_needs_more_than_the_slot_is_offered_as_usual(
     change: dict[str, Any],
 ) -> None:
     """No step of a pipeline does so yet."""
-    place = starting._place_branch
-
-    def place_and_change(item: NewActivity, *arguments: Any) -> NewActivity:
-        return replace(place(item, *arguments), **change)
-
-    monkeypatch.setattr(starting, "_place_branch", place_and_change)
     Flow(engine, acme, *CHAIN[:2])
+    build = starting._activity
+    monkeypatch.setattr(starting, "_activity", lambda *arguments: replace(build(*arguments), **change))
     engine.drain()
 
     assert steps_called(engine) == ["one", "two"][: 1 if "not_before" in change else 2]
@@ -857,13 +853,11 @@ def test_a_step_whose_input_is_not_in_postgresql_is_claimed_but_not_started(
     engine: Engine, acme: Tenant, followed: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its output is looked up elsewhere before the agent is called. A pipeline names only outputs that were just recorded."""
-    place = starting._place_branch
-    monkeypatch.setattr(
-        starting,
-        "_place_branch",
-        lambda item, *arguments: replace(place(item, *arguments), input_ref=uuid4()),
-    )
     flow = Flow(engine, acme, *CHAIN[:2])
+    build = starting._activity
+    monkeypatch.setattr(
+        starting, "_activity", lambda *arguments: replace(build(*arguments), input_ref=uuid4())
+    )
     engine.drain()
 
     assert followed == [True]
