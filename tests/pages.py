@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -36,20 +37,54 @@ class _Quiet(WSGIRequestHandler):
         pass
 
 
+class _Site(ThreadedWSGIServer):
+    """The site, served in this process and on the test's database."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Quiet)
+        self.address = f"http://127.0.0.1:{self.server_port}"
+        self._open: set[Any] = set()
+        self._thread = threading.Thread(
+            target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+        )
+        self._thread.start()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._open.discard(request)
+        super().shutdown_request(request)
+
+    def end_requests(self) -> None:
+        """Let requests and streams end, also those on connections that a browser keeps for later."""
+        eventually(self._has_no_connection)
+        end_streams()
+
+    def _has_no_connection(self) -> bool:
+        cut_streams()
+        for connection in tuple(self._open):
+            with suppress(OSError):  # it was closed meanwhile
+                connection.shutdown(socket.SHUT_RD)
+        return not self._open
+
+    def end(self) -> None:
+        self.shutdown()
+        end_streams()
+        self.server_close()
+        self._thread.join()
+
+
 @contextmanager
 def serve_site() -> Iterator[str]:
     """Serve the site in this process and on the test's database; yield its address."""
-    server = ThreadedWSGIServer(("127.0.0.1", 0), _Quiet)
-    server.set_app(get_wsgi_application())
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
+    site = _Site()
+    site.set_app(get_wsgi_application())
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield site.address
     finally:
-        server.shutdown()
-        end_streams()
-        server.server_close()
-        thread.join()
+        site.end()
 
 
 def cut_streams() -> bool:
@@ -75,15 +110,23 @@ def end_streams() -> None:
 
 
 class _Shared:
-    """The browser that consecutive tests share, and its driver. Starting them takes longer than most tests."""
+    """The browser that consecutive tests share, and its driver. Starting them takes longer than most tests.
+
+    Also what `page_of` uses, because a new context at a new address loads and compiles every script again.
+    """
 
     driver: Any = None
     chromium: Any = None
+    context: Any = None
+    site: _Site | None = None
 
 
 @contextmanager
 def browser() -> Iterator[Any]:
-    """Yield a headless Chromium, or skip the test. All contexts are closed at the end; the browser stays for the next test."""
+    """Yield a headless Chromium, or skip the test. All contexts except that of `page_of` are closed at the end.
+
+    The browser stays for the next test.
+    """
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     program = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if program is None:
@@ -103,18 +146,22 @@ def browser() -> Iterator[Any]:
         timer.cancel()
         if _Shared.chromium is not None:
             for context in _Shared.chromium.contexts:
-                close_context(context)
+                if context is not _Shared.context:
+                    close(context)
 
 
 def end_browser() -> None:
-    """End the browser and its driver."""
+    """End the browser, its driver and the site of `page_of`."""
+    if _Shared.site is not None:
+        _Shared.site.end()
+        _Shared.site = None
     if _Shared.driver is None:
         return
     with suppress(pytest.importorskip("playwright.sync_api").Error):  # it may have been ended already
         if _Shared.chromium is not None:
             _Shared.chromium.close()
     _Shared.driver.stop()
-    _Shared.driver = _Shared.chromium = None
+    _Shared.driver = _Shared.chromium = _Shared.context = None
     os.environ.pop("DJANGO_ALLOW_ASYNC_UNSAFE", None)
 
 
@@ -137,15 +184,45 @@ def wait_live(page: Any, selector: str, **options: Any) -> None:
 def page_of(user: User, *tolerated: str, width: int = 1200, height: int = 800) -> Iterator[Any]:
     """Yield a page for a signed-in user. Errors in its console fail the test, except those that contain one of `tolerated`."""
     errors: list[str] = []
-    with browser() as chromium, serve_site() as address:
-        context = chromium.new_context(base_url=address, viewport={"width": width, "height": height})
-        context.add_cookies([session_cookie(user, address)])
-        page = context.new_page()
+    with browser() as chromium, _shared_site() as address, _empty_page(chromium, address) as page:
+        page.set_viewport_size({"width": width, "height": height})
+        page.context.add_cookies([session_cookie(user, address)])
         page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: errors.append(str(error)))
         yield page
-        close_context(context)
     assert [error for error in errors if not any(text in error for text in tolerated)] == []
+
+
+@contextmanager
+def _shared_site() -> Iterator[str]:
+    """Serve the site as `serve_site` does, but always at the same address."""
+    site = _Shared.site = _Shared.site or _Site()
+    site.set_app(get_wsgi_application())  # new, because tests change settings
+    try:
+        yield site.address
+    finally:
+        site.end_requests()
+
+
+@contextmanager
+def _empty_page(chromium: Any, address: str) -> Iterator[Any]:
+    """Yield a page without cookies and stored data of earlier tests. A test that fails leaves no context to the next one."""
+    context, _Shared.context = _Shared.context, None
+    if context is None or context not in chromium.contexts:
+        context = chromium.new_context(base_url=address)
+        context.new_page()  # stays, because the next page of a context without pages takes twice as long
+    page = context.new_page()
+    stored = {"origin": address, "storageTypes": "all"}  # includes cookies
+    context.new_cdp_session(page).send("Storage.clearDataForOrigin", stored)
+    try:
+        yield page
+        for each in context.pages[1:]:
+            close(each)
+        if len(context.pages) == 1:
+            _Shared.context = context
+    finally:
+        if _Shared.context is None:
+            close(context)
 
 
 def press(page: Any, *keys: str) -> None:
@@ -153,13 +230,13 @@ def press(page: Any, *keys: str) -> None:
         page.keyboard.press(key)
 
 
-def close_context(context: Any) -> None:
-    """Close a context. Kill the browser if it hangs, which happens while a page is navigating."""
+def close(opened: Any) -> None:
+    """Close a context or a page. Kill the browser if it hangs, which happens while a page is navigating."""
     error = pytest.importorskip("playwright.sync_api").Error
     timer = threading.Timer(PATIENCE_SECONDS, _kill_browsers)
     timer.start()
     with suppress(error):
-        context.close()
+        opened.close()
     timer.cancel()
 
 

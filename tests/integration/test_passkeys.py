@@ -387,4 +387,4 @@ def test_a_passkey_is_created_in_a_browser_and_used_at_the_next_sign_in(root: Us
         page.wait_for_url("**/workers/**")
 
         assert "passkey" not in page.inner_text("body")
-        pages.close_context(window)
+        pages.close(window)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -75,3 +75,27 @@ def test_single_key_shortcuts_can_be_disabled_on_every_page(questions: Questions
     assert screen.query_selector("dialog[open]") is None
     press(screen, "Control+k")
     assert screen.query_selector("dialog[open]") is not None
+
+
+def test_a_page_knows_nothing_of_the_page_of_an_earlier_test(person: Callable[..., Person]) -> None:
+    ann, ben = person("ann"), person("ben")
+    with pages.page_of(ann.user) as page:
+        page.goto("/inbox/")
+        page.evaluate(
+            "localStorage.setItem('inbox-keys', 'off'); sessionStorage.setItem('a', 'b'); document.cookie = 'a=b; path=/'"
+        )
+        page.context.new_page().goto("/queues/")
+        earlier = page.context
+
+    with pages.page_of(ben.user) as page:
+        assert page.context is earlier
+        assert [each.url for each in earlier.pages] == ["about:blank", "about:blank"]
+        page.goto("/inbox/")
+        stored = "[document.cookie.includes('a=b'), localStorage['inbox-keys'], sessionStorage['a'], history.length]"
+        assert page.evaluate(stored) == [False, None, None, 2]
+        assert "ann" not in page.inner_text("body")
+
+    with pytest.raises(RuntimeError, match="fails"), pages.page_of(ann.user) as page:
+        raise RuntimeError("A test fails.")
+    with pages.page_of(ann.user) as page:
+        assert page.context is not earlier

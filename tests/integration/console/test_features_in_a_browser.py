@@ -88,7 +88,7 @@ def window() -> Iterator[Callable[[User], Any]]:
 
         yield made
         for context in opened:
-            pages.close_context(context)
+            pages.close(context)
     assert errors == []
 
 

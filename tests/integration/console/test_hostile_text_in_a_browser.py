@@ -111,7 +111,7 @@ def window(database: None, settings: Any) -> Iterator[Watched]:
         context = chromium.new_context(base_url=address)
         context.add_cookies([pages.session_cookie(create_superuser(), address)])
         yield Watched(context.new_page(), address)
-        pages.close_context(context)
+        pages.close(context)
 
 
 #: Tables of packages that no tenant writes to.

@@ -29,7 +29,7 @@ def window(questions: Questions, ann: Person) -> Iterator[Any]:
         context = chromium.new_context(base_url=address)
         context.add_cookies([pages.session_cookie(ann.user, address)])
         yield context
-        pages.close_context(context)
+        pages.close(context)
 
 
 def work(tenant: Tenant, name: str) -> None:
