@@ -167,7 +167,7 @@ class _Relay:
         if not changes:
             return
         with self._changed:
-            if len(self._waiting.offers) + len(self._waiting.releases) < KEPT_AT_MOST:
+            if self._waiting.size < KEPT_AT_MOST:
                 self._waiting.add(changes)
             self._idle = False
             self._wake()
@@ -219,7 +219,7 @@ class _Relay:
                 return
             batch.add(self._waiting)
             self._waiting = batch
-            if len(batch.offers) + len(batch.releases) >= KEPT_AT_MOST:
+            if batch.size >= KEPT_AT_MOST:
                 batch.drop_offers()
         logger.warning(
             "Admission does not answer", extra={"action": "relay_waits", "reason": type(error).__name__}

@@ -138,6 +138,11 @@ class Exchange:
     def __bool__(self) -> bool:
         return bool(self.releases or self.offers or self.withdrawals or self.holds)
 
+    @property
+    def size(self) -> int:
+        """The number of changes of activities."""
+        return len(self.releases) + len(self.offers) + len(self.withdrawals)
+
     def add(self, other: Exchange) -> None:
         for gone in other.withdrawals:
             self._withdrawn_before[gone] = len(self.offers) + other._withdrawn_before.get(gone, 0)

@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import orjson
 import pytest
 
-from activities import admission
+from activities import admission, relay
 from activities.admission import Closed, Exchange, Grant, exchange, keys, limits, scripts
 from activities.admission.exchange import Offer, Release
 from tenants.redis import client
@@ -653,3 +653,18 @@ def test_run_now_takes_effect_once_and_leaves_nothing_behind(desk: Desk) -> None
     assert desk.grants(first._replace(run_now_at=None), release=[grant]) == []
     exchange(Exchange(withdrawals=[first.activity_id, second.activity_id]))
     assert not [name for name in client().keys(f"{keys.pointer()}:*") if b"express" in name]
+
+
+def test_the_relay_keeps_a_limited_number_of_changes_while_redis_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also if work is cancelled in masses."""
+    monkeypatch.setattr(relay, "KEPT_AT_MOST", 3)
+    waiting = relay._Relay.__new__(relay._Relay)
+    waiting._reset()
+    monkeypatch.setattr(waiting, "_wake", lambda: None)
+
+    for _ in range(5):
+        waiting.put(Exchange(withdrawals=[uuid4()]))
+
+    assert len(waiting._waiting.withdrawals) == 3
