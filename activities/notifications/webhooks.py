@@ -89,6 +89,9 @@ def _record_failure(claim: Any, outcome: Outcome, endpoint: Any) -> None:
         failing_since=Coalesce("failing_since", Now()),
         paused_until=Now() + timedelta(seconds=pause),
     )
+    if endpoint.filter(enabled=False).exclude(off_reason="").exists():
+        # It was switched off during the attempt, and its pending deliveries were dropped, but not this one.
+        _drop_pending(claim.tenant_id, pk=claim.id)
     facts = {"webhook": str(claim.endpoint_id), "status": outcome.status, "attempt": claim.attempts}
     logger.warning("Webhook not delivered", extra={"action": "webhook_not_delivered", **facts})
     if outcome.is_gone:
@@ -108,10 +111,7 @@ def _switch_off(claim: Any, endpoint: Any, reason: OffReason, why: str) -> None:
     """Switch the webhook off, drop its pending deliveries and raise an alert. Only one of several concurrent callers does it."""
     if not endpoint.filter(enabled=True).update(enabled=False, off_reason=reason, version=F("version") + 1):
         return
-    waiting = WebhookDelivery.objects.for_tenant(claim.tenant_id).filter(
-        endpoint_id=claim.endpoint_id, state=WebhookDeliveryState.PENDING
-    )
-    dropped = waiting.update(state=WebhookDeliveryState.DROPPED, ended_at=Now())
+    dropped = _drop_pending(claim.tenant_id, endpoint_id=claim.endpoint_id)
     lost = describe_count(dropped, "delivery", "deliveries")
     raise_alert(
         claim.tenant_id,
@@ -120,6 +120,13 @@ def _switch_off(claim: Any, endpoint: Any, reason: OffReason, why: str) -> None:
         body=f"{why} Dropped: {lost}, which can be sent again. Change the webhook to switch it on.",
         facts={"webhook": claim.endpoint_id, "reason": reason.value, "dropped": dropped},
     )
+
+
+def _drop_pending(tenant_id: UUID, **chosen: UUID) -> int:
+    pending = WebhookDelivery.objects.for_tenant(tenant_id).filter(
+        state=WebhookDeliveryState.PENDING, **chosen
+    )
+    return pending.update(state=WebhookDeliveryState.DROPPED, ended_at=Now())
 
 
 # Delivery: sends what is due, with separate limits for each webhook.

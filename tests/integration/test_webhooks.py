@@ -19,7 +19,7 @@ from activities.alerts import raise_alert
 from activities.models import Alert
 from activities.models.alert import AlertKind
 from activities.notifications import webhooks
-from activities.notifications.webhooks import claim_delivery, deliver, deliver_waiting
+from activities.notifications.webhooks import Outcome, claim_delivery, deliver, deliver_waiting
 from tenants import redis
 from tenants.context import SYSTEM, tenant_scope
 from tenants.events import log
@@ -206,6 +206,19 @@ def test_status_410_disables_the_webhook_at_once_and_raises_an_alert(
     assert alert.facts == {"webhook": str(endpoint.pk), "reason": "gone", "dropped": 2}
     log.number(tenant.pk)
     assert len(deliveries(tenant)) == 3, "no further deliveries are created"
+
+
+def test_an_attempt_that_fails_after_its_webhook_was_switched_off_is_dropped_as_well(
+    tenant: Tenant, receiver: HttpReceiver
+) -> None:
+    endpoint, _ = webhook(tenant, receiver.url, kinds=["alert.raised"])
+    raise_events(tenant, 2)
+    first, second = claim_delivery(endpoint.pk), claim_delivery(endpoint.pk)
+
+    webhooks.record_outcome(first, Outcome(False, 410, 1, "gone"))
+    webhooks.record_outcome(second, Outcome(False, 500, 1, "broken"))
+
+    assert [one.state for one in deliveries(tenant)] == ["failed", "dropped"]
 
 
 def test_five_days_without_a_success_disable_the_webhook_with_one_alert(
