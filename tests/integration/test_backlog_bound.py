@@ -12,12 +12,13 @@ from django.db import connections
 
 from activities import backlog, cancellation, rescheduling, tasks
 from activities.backlog import BacklogFull
+from activities.maintenance.invariants import check
 from activities.models import Activity
 from agents import configuration
 from agents.models import AgentConfig
 from pipelines import cancellation as run_cancellation
 from pipelines import versions, waiting_steps
-from pipelines.models import PipelineRun, StepRun
+from pipelines.models import PipelineRun, Schedule, ScheduleExecution, StepRun
 from pipelines.schedules import system_jobs
 from pipelines.submission import NewRun, WhenFull, start_run, start_runs
 from tenants.context import tenant_scope
@@ -128,6 +129,10 @@ def test_a_schedule_without_a_source_waits_for_room_as_well(engine: Engine, acme
 
     fire(make_schedule(acme), NOON + HOUR)
     assert ([job.state for job in jobs(acme)], execution(acme).jobs_enqueued) == (["waiting"], 0)
+    with tenant_scope(acme.pk):
+        ScheduleExecution.objects.update(expanded_at=datetime.now(UTC) - HOUR)
+        Schedule.objects.update(next_run_at=None)  # The test fires it in the past.
+    assert check(quiesced=True) == [], "the execution waits on purpose"
 
     engine.drain()
     system_jobs.advance_executions()

@@ -16,7 +16,8 @@ WHERE e.finished_at IS NULL AND e.status IN ('running', 'cancelled')
   AND e.expanded_at < clock_timestamp() - %(patience)s * interval '1 second'
   AND NOT EXISTS (
     SELECT FROM pipelines_schedulejob j
-    WHERE j.execution_id = e.id AND (j.state = 'enqueued' AND e.status = 'running'
+    -- A job that waits has an error if its role's backlog had no room for it.
+    WHERE j.execution_id = e.id AND (e.status = 'running' AND (j.state = 'enqueued' OR j.state = 'waiting' AND j.error IS NOT NULL)
         OR j.ended_at >= clock_timestamp() - %(patience)s * interval '1 second'))
 UNION ALL
 SELECT e.id FROM pipelines_scheduleexecution e
