@@ -228,8 +228,12 @@ def move_items(activity: Activity, successor_id: UUID) -> dict[str, Any] | None:
 
 def _join_live_activity(mailbox: Mailbox, item: MailboxItem) -> UUID | None:
     """Add the item to the live activity of its scope, if there is one. Locks it, so that it cannot end meanwhile."""
+    # Anyone may submit other work with this key.
     live = Activity.objects.for_tenant(item.tenant_id).filter(
-        in_status(*LIVE), dedup_key=_scope_dedup_key(mailbox, item)
+        in_status(*LIVE),
+        dedup_key=_scope_dedup_key(mailbox, item),
+        mailbox_id=mailbox.pk,
+        assignee_type="agent",
     )
     activity_id = live.values_list("pk", flat=True).first()
     activity = activity_tree.lock(item.tenant_id, [activity_id]).get(activity_id) if activity_id else None

@@ -12,12 +12,14 @@ from django.db.models.functions import Now
 from rest_framework.test import APIClient
 
 from activities import cancellation, outbox, reassignment, relay, tasks
+from activities.exceptions import SubmissionRaced
 from activities.execution import results
 from activities.human_tasks import human_work
 from activities.mailboxes import producer
 from activities.mailboxes.producer import NewItem
 from activities.models import Activity, MailboxItem, Wake
 from activities.run_tokens import RunToken
+from activities.submission import NewActivity, submit
 from agents.contracts import Completed, Output
 from agents.exceptions import PermanentAgentError, RetryableAgentError
 from tenants.context import tenant_scope
@@ -318,6 +320,24 @@ def test_a_message_after_its_work_was_reassigned_to_a_person_is_for_the_agent(
     assert states(acme) == {"one": "pending", "two": "done"}
     human_work.complete(acme.pk, successor.pk, actor="user:test")
     assert states(acme) == {"one": "done", "two": "done"}
+
+
+def test_a_message_does_not_join_other_work_that_was_submitted_with_the_key_of_its_mailbox(
+    engine: Engine, acme: Tenant
+) -> None:
+    """The key is visible. An offer of a person's task has no role, and admission would refuse all offers together with it."""
+    with tenant_scope(acme.pk):
+        key = f"mailbox:{producer.open_mailbox(acme.pk, BOX, 'qa').pk}"
+        (task,) = submit([NewActivity(name="Task", human_role="editor", dedup_key=key)], actor="user:test")
+
+    with pytest.raises(SubmissionRaced):
+        post_message(acme, "one")
+
+    human_work.complete(acme.pk, task.id, actor="user:test")
+    post_message(acme, "two")
+    engine.make_due(acme)
+    engine.drain()
+    assert [texts_of(call) for call in engine.agent.calls] == [["two"]]
 
 
 def test_the_priority_of_a_message_becomes_the_priority_of_its_run(engine: Engine, acme: Tenant) -> None:
