@@ -120,7 +120,7 @@ def test_a_leader_whose_network_drops_everything_is_replaced_when_its_lease_ends
     """No connection is closed, and what the leader sent arrives in the end. By then its epoch is outdated."""
     engine.serve(tenant)
     server = urlsplit(process_environment["DATABASE_URL"])
-    environment = process_environment | {"LOG_LEVEL": "ERROR"}
+    environment = process_environment | {"LOG_LEVEL": "ERROR", "ORCHESTRATOR_TICK_SECONDS": "0.1"}
     with (
         proxy_to(server.hostname or "127.0.0.1", server.port or 5432) as network,
         forks("lead", environment | {"DATABASE_URL": _at(server, network.port)}) as swallowed,
