@@ -72,7 +72,7 @@ def _settings() -> settings:
 
 
 def _begin(make_tenant: Callable[..., Tenant]) -> World:
-    return World(Engine(list(ROLES), seats=100), make_tenant())
+    return World(Engine(list(ROLES), seats=1_000), make_tenant())
 
 
 def _end(world: World) -> None:
