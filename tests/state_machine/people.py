@@ -67,7 +67,7 @@ class People(Agents):
             "claim": (self.model.person_claims, partial(human_work.take_up, tenant, task_id, actor="people")),
             "complete": (
                 self.model.person_completes,
-                partial(human_work.complete, tenant, task_id, actor="people"),
+                partial(human_work.complete, tenant, task_id, actor="people", note="gone"),
             ),
             "resolve": (
                 self.model.resolves,
