@@ -51,6 +51,7 @@ def admission_stopped(monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisClock]:
     """Let the scripts of admission read the clock, which begins at the real time."""
     source = scripts._source.__wrapped__  # type: ignore[attr-defined]
     monkeypatch.setattr(scripts, "_source", lambda name: _with_clock(source(name)))
+    monkeypatch.setattr(scripts.PassedSlot, "_is_known", False)
     scripts._sha.cache_clear()
     yield RedisClock(time.time())
     scripts._sha.cache_clear()
