@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,6 +15,8 @@ from django.conf import settings
 from activities import file_scopes
 from activities.admission import scripts
 from tenants import tracing
+
+logger = logging.getLogger(__name__)
 
 LEVEL_MS = 30_000  # 30 s of waiting count as much as one level of priority, among the work of one tenant.
 GRANTS_PER_CALL = 500  # Bounds one call to some milliseconds.
@@ -154,13 +157,23 @@ class Exchange:
             self.causes += [cause for cause in other.causes if cause not in self.causes]
 
     def current_offers(self) -> list[Offer]:
-        """Return the offers without those withdrawn later. Of several for one activity it is the last, which has the current priority."""
+        """Return the offers without those withdrawn later. Of several for one activity it is the last, which has the current priority.
+
+        Work without a role is a person's, and is offered only by a mistake of the caller. It is left out, because the script would fail for
+        the changes of all tenants.
+        """
         current = {
             offer.activity_id: offer
             for place, offer in enumerate(self.offers)
             if place >= self._withdrawn_before.get(offer.activity_id, 0)
         }
-        return list(current.values())
+        offers = [offer for offer in current.values() if offer.role]
+        if len(offers) < len(current):
+            without = [str(offer.activity_id) for offer in current.values() if not offer.role]
+            logger.error(
+                "Work without a role was offered", extra={"action": "offer_left_out", "activities": without}
+            )
+        return offers
 
     def drop_offer(self, activity_id: UUID) -> None:
         """Remove the offers of an activity that already holds a slot."""

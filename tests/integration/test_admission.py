@@ -655,6 +655,14 @@ def test_run_now_takes_effect_once_and_leaves_nothing_behind(desk: Desk) -> None
     assert not [name for name in client().keys(f"{keys.pointer()}:*") if b"express" in name]
 
 
+def test_an_offer_without_a_role_is_left_out_and_the_others_are_granted(desk: Desk) -> None:
+    good = offer()
+
+    granted = desk.grants(offer()._replace(role=None), good)  # type: ignore[arg-type]
+
+    assert [grant.activity_id for grant in granted] == [good.activity_id]
+
+
 def test_the_relay_keeps_a_limited_number_of_changes_while_redis_is_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
