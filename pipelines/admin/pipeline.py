@@ -156,6 +156,8 @@ class PipelineForm(forms.ModelForm):
         self.data_of_definition = read(text)
         with tenant_scope(tenant_id):
             self.parsed = versions.check_definition(tenant_id, self.data_of_definition, _templates(tenant_id))
+            if self.parsed.enabled is not None:
+                self.add_error("definition", "enabled: leave it out, and use the field Enabled of this form")
             if error := _error_of_key(tenant_id, self.parsed.key, self.instance.pk):
                 self.add_error("definition", f"key: {error}")
 

@@ -221,6 +221,17 @@ def test_without_scripts_a_definition_can_be_checked_without_saving(pipeline: Pi
     assert latest(pipeline) == 1
 
 
+def test_enabled_in_the_text_is_refused_because_the_form_has_a_field_for_it(
+    pipeline: Pipeline, root: Client
+) -> None:
+    text = as_written({**BRIEF, "enabled": False})
+
+    page = root.post(page_url(pipeline), {"definition": text, "enabled": "on"} | no_inlines("versions"))
+
+    assert "enabled: leave it out, and use the field Enabled of this form" in visible_text(page)
+    assert latest(pipeline) == 1
+
+
 # Versions, runs, schedules
 
 
