@@ -203,7 +203,8 @@ def _admit_whole(tenant_id: UUID, roles: Mapping[str, list[int]], waiting: Count
                 if not _admit(tenant_id, role, roles[role], waiting, is_whole=True):
                     raise _NoRoom
     except _NoRoom:
-        dict.update(waiting, before)  # Counter.update would add
+        for role, count in before.items():
+            waiting[role] = count
         return False
     return True
 

@@ -126,7 +126,7 @@ def run_now(tenant_id: UUID, activity_id: UUID, *, actor: str, reason: str) -> A
             details, "run_now", actor=actor, run_now_at=transitions.NOW, not_before=None
         ):
             raise TransitionRefused(activity_id, "run_now", activity.status)
-        pending = _wakes_with_its_date(tenant_id).filter(activity_id=activity_id)
+        pending = _wakes_bound_to_date(tenant_id).filter(activity_id=activity_id)
         retry_at = _retry_delays(tenant_id, [activity_id]).get(activity_id)
         if retry_at is not None and _held_by_provider(tenant_id, activity_id):
             pending.update(due_at=retry_at, cause="retry")
@@ -155,7 +155,7 @@ def _changes(activity: Activity, new_values: Mapping[str, Any]) -> dict[str, lis
 def _delay_wakes(tenant_id: UUID, ids: Sequence[UUID], not_before: datetime | None) -> None:
     """Delay pending wakes until the date, or until the next attempt if that is later."""
     now = clock.now()
-    pending = _wakes_with_its_date(tenant_id)
+    pending = _wakes_bound_to_date(tenant_id)
     begin = not_before if not_before is not None and not_before > now else None
     delays = _retry_delays(tenant_id, ids)
     for activity_id, until in delays.items():
@@ -167,7 +167,7 @@ def _delay_wakes(tenant_id: UUID, ids: Sequence[UUID], not_before: datetime | No
     pending.filter(activity_id__in=others).update(**changes)
 
 
-def _wakes_with_its_date(tenant_id: UUID) -> QuerySet[Any]:
+def _wakes_bound_to_date(tenant_id: UUID) -> QuerySet[Any]:
     """Return pending wakes for which the date of their activity decides.
 
     Excludes wakes for later, which delay nothing, and those that wait for a budget, which check the date when it has room.

@@ -511,15 +511,16 @@ def _verify(request: HttpRequest, person: Any) -> tuple[bool, tuple[str, ...]]:
 def _show_page(request: HttpRequest, *, complaint: str = "") -> HttpResponse:
     person: Any = request.user
     factor = SecondFactor.objects.filter(pk=person.pk).first() or SecondFactor(user=person)
+    is_readable = True
     try:
-        is_readable, (secret, left) = True, _open_secret(factor)
+        secret, left = _open_secret(factor)
     except ConfigurationError as error:
         facts = {"action": "second_factor_unreadable", "reason": str(error)}
         logger.error("A second factor cannot be decrypted", extra=facts)
         is_readable, secret, left = False, b"", ()
     may_change = is_readable and _may_change(request, person)
     context: dict[str, Any] = {
-        "complaint": complaint if is_readable else complaint or UNREADABLE,
+        "complaint": complaint or ("" if is_readable else UNREADABLE),
         "next": _next(request),
         "asked": request.session.get(MARK) == ASKED,
         "is_readable": is_readable,

@@ -167,7 +167,7 @@ def _more_time(run: PipelineRun, plan: Compiled, step: str, now: datetime) -> da
     patience = timedelta(seconds=plan.patience_of(step))
     started = _first_start(run, plan.graph.dependencies_of(step))
     active = _active_activities(run, plan.graph.ancestors_of(step))
-    if started is None or _with_people(run.tenant_id, active) or _is_put_off(run.tenant_id, active, now):
+    if started is None or _with_people(run.tenant_id, active) or _is_held_back(run.tenant_id, active, now):
         return now + patience
     answers = Activity.objects.for_tenant(run.tenant_id).filter(pipeline_run_id=run.pk, assignee_type="human")
     answered = answers.aggregate(last=Max("finished_at"))["last"]
@@ -206,7 +206,7 @@ def _with_people(tenant_id: UUID, activity_ids: Sequence[UUID]) -> bool:
     return activities.filter(of_people | questions).exists()
 
 
-def _is_put_off(tenant_id: UUID, activity_ids: Sequence[UUID], now: datetime) -> bool:
+def _is_held_back(tenant_id: UUID, activity_ids: Sequence[UUID], now: datetime) -> bool:
     """Whether one of these cannot start because of a pause, a switch, a date or a budget."""
     rows = Activity.objects.for_tenant(tenant_id).filter(pk__in=activity_ids, status=Status.CREATED)
     if BudgetWait.objects.for_tenant(tenant_id).filter(activity_id__in=rows.values("pk")).exists():

@@ -215,7 +215,8 @@ def move_items(activity: Activity, successor_id: UUID) -> dict[str, Any] | None:
     rows = MailboxItem.objects.for_tenant(activity.tenant_id).filter(
         activity_id=activity.pk, state__in=(ItemState.PENDING, ItemState.FAILED)
     )
-    begin = max(clock.now(), activity.not_before or clock.now())
+    now = clock.now()
+    begin = max(now, activity.not_before or now)
     rows = rows.exclude(pk__in=answered.values("pk")).exclude(run_after__gt=begin, state=ItemState.PENDING)
     items = list(rows.select_related("mailbox").order_by("pk"))
     if not items:

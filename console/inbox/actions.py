@@ -365,7 +365,7 @@ EMPTIED = "The text is empty, so there is nothing to approve."
 TOO_LONG = f"The text is longer than {MOST_CHARACTERS} characters, the limit for editing here."
 
 
-MOST_VERSION = 2**31 - 1  # that the database can store with a held answer
+MOST_VERSION = 2**31 - 1  # the largest that a held answer can store
 
 
 class AnswerForm(forms.Form):

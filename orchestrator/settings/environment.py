@@ -33,7 +33,9 @@ class Env(environ.Env):
         try:
             return _finite(text) if cast is float else self.parse_value(text, cast)
         except ValueError as error:
-            raise ImproperlyConfigured(f"{var} must be {_KINDS[cast]}, not {text[:40]!r}.") from error
+            raise ImproperlyConfigured(
+                f"{var} must be {_KINDS.get(cast, 'valid')}, not {text[:40]!r}."
+            ) from error
 
 
 def _finite(text: str) -> float:

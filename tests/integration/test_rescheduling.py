@@ -319,19 +319,29 @@ def test_a_date_set_while_work_is_blocked_applies_afterwards(
     assert (engine.status(acme, activity_id), why(client, activity_id)) == ("created", "not_before")
 
 
+def submit_too_expensive(engine: Engine, tenant: Tenant) -> UUID:
+    """Submit work that a budget holds back."""
+    make_budget(tenant, "0.10")
+    engine.agent.behaviour = complete_at_cost("0.25")
+    (activity_id,) = engine.submit(tenant)
+    engine.drain()
+    return activity_id
+
+
+def raise_cap(tenant: Tenant) -> None:
+    with tenant_scope(tenant.pk):
+        Budget.objects.update(cap=5)
+
+
 def test_work_that_waited_for_its_budget_waits_for_its_date_afterwards(
     client: Any, engine: Engine, acme: Tenant
 ) -> None:
-    make_budget(acme, "0.10")
-    engine.agent.behaviour = complete_at_cost("0.25")
-    (activity_id,) = engine.submit(acme)
-    engine.drain()
+    activity_id = submit_too_expensive(engine, acme)
     assert why(client, activity_id) == "budget"
 
     patch(client, activity_id, priority=1, not_before=from_now(hours=5))
     assert why(client, activity_id) == "budget"
-    with tenant_scope(acme.pk):
-        Budget.objects.update(cap=5)
+    raise_cap(acme)
     release_waiting_work(engine)
     offer_and_run_all(engine)
     assert why(client, activity_id) == "not_before"
@@ -340,12 +350,8 @@ def test_work_that_waited_for_its_budget_waits_for_its_date_afterwards(
 def test_work_that_a_budget_has_released_waits_for_a_new_date(
     client: Any, engine: Engine, acme: Tenant
 ) -> None:
-    make_budget(acme, "0.10")
-    engine.agent.behaviour = complete_at_cost("0.25")
-    (activity_id,) = engine.submit(acme)
-    engine.drain()
-    with tenant_scope(acme.pk):
-        Budget.objects.update(cap=5)
+    activity_id = submit_too_expensive(engine, acme)
+    raise_cap(acme)
     assert budgets.release_where_room() == 1
 
     patch(client, activity_id, not_before=from_now(hours=5))
