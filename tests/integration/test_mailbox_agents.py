@@ -142,7 +142,11 @@ def test_a_task_notification_has_a_run_of_its_own(engine: Engine, acme: Tenant) 
     assert "Work that you started has ended" in engine.agent.calls[-1].prompt + engine.agent.calls[0].prompt
 
 
-def test_runs_of_one_mailbox_never_overlap(engine: Engine, acme: Tenant, one_at_a_time: None) -> None:
+@pytest.mark.parametrize("max_concurrency_per_group", [None, 3])
+def test_runs_of_one_mailbox_never_overlap(
+    engine: Engine, acme: Tenant, one_at_a_time: None, max_concurrency_per_group: int | None
+) -> None:
+    engine.serve(acme, max_concurrency_per_group=max_concurrency_per_group)
     for text in ("task a", "task b"):
         post_message(acme, text, kind="task_notification")
 

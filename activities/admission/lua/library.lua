@@ -296,6 +296,8 @@ local function cap_of(scope, tenant, role)
     local kind = string.sub(scope, 1, 6)
     if kind == "files:" then
         cap = "1"
+    elseif kind == "group:" and string.sub(scope, #tenant + #role + 9, #tenant + #role + 16) == "mailbox:" then
+        cap = "1" -- a conversation, whose runs must not overlap
     elseif not cap and kind == "group:" and string.sub(scope, 1, #tenant + 9) == "group:" .. tenant .. ":*:" then
         cap = field("caps", "groups:" .. tenant .. ":*") or "1"
     elseif not cap and kind == "group:" then
