@@ -62,21 +62,27 @@ def record_outcome(claim: Any, outcome: Outcome) -> None:
             "duration_ms": outcome.milliseconds,
             "error": outcome.error[:500],
         }
-        if not own.update(**facts, **_next_state(claim, outcome)):
+        endpoint = WebhookEndpoint.objects.for_tenant(claim.tenant_id).filter(pk=claim.endpoint_id)
+        # The outcome at an address that was replaced during the attempt says nothing about the new one.
+        called = endpoint.filter(url=claim.url)
+        is_gone = outcome.is_gone and called.exists()
+        if not own.update(**facts, **_next_state(claim, outcome, is_gone=is_gone)):
             return
         if outcome.error == NOT_KEPT:
             return  # not a failure of the receiver
-        endpoint = WebhookEndpoint.objects.for_tenant(claim.tenant_id).filter(pk=claim.endpoint_id)
         if outcome.was_accepted:
-            endpoint.exclude(failures=0).update(failures=0, failing_since=None, paused_until=None)
+            called.exclude(failures=0).update(failures=0, failing_since=None, paused_until=None)
             return
-        _record_failure(claim, outcome, endpoint)
+        _record_failure(claim, outcome, called)
+        if endpoint.filter(enabled=False).exclude(off_reason="").exists():
+            # It was switched off during the attempt, and its pending deliveries were dropped, but not this one.
+            _drop_pending(claim.tenant_id, pk=claim.id)
 
 
-def _next_state(claim: Any, outcome: Outcome) -> dict[str, Any]:
+def _next_state(claim: Any, outcome: Outcome, *, is_gone: bool) -> dict[str, Any]:
     if outcome.was_accepted:
         return {"state": WebhookDeliveryState.DELIVERED, "ended_at": Now()}
-    if claim.attempts > len(SCHEDULE) or outcome.is_gone or outcome.error == NOT_KEPT:
+    if claim.attempts > len(SCHEDULE) or is_gone or outcome.error == NOT_KEPT:
         return {"state": WebhookDeliveryState.FAILED, "ended_at": Now()}
     wait = max(SCHEDULE[claim.attempts - 1], outcome.retry_after or 0)
     return {"state": WebhookDeliveryState.PENDING, "next_attempt_at": Now() + timedelta(seconds=wait)}
@@ -89,9 +95,6 @@ def _record_failure(claim: Any, outcome: Outcome, endpoint: Any) -> None:
         failing_since=Coalesce("failing_since", Now()),
         paused_until=Now() + timedelta(seconds=pause),
     )
-    if endpoint.filter(enabled=False).exclude(off_reason="").exists():
-        # It was switched off during the attempt, and its pending deliveries were dropped, but not this one.
-        _drop_pending(claim.tenant_id, pk=claim.id)
     facts = {"webhook": str(claim.endpoint_id), "status": outcome.status, "attempt": claim.attempts}
     logger.warning("Webhook not delivered", extra={"action": "webhook_not_delivered", **facts})
     if outcome.is_gone:

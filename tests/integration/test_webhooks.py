@@ -221,6 +221,24 @@ def test_an_attempt_that_fails_after_its_webhook_was_switched_off_is_dropped_as_
     assert [one.state for one in deliveries(tenant)] == ["failed", "dropped"]
 
 
+@pytest.mark.parametrize("status", [410, 500])
+def test_a_failure_at_an_address_that_was_replaced_meanwhile_does_not_count_against_the_new_one(
+    tenant: Tenant, receiver: HttpReceiver, status: int
+) -> None:
+    endpoint, _ = webhook(tenant, "https://moved.example.com/", kinds=["alert.raised"])
+    raise_events(tenant)
+    claim = claim_delivery(endpoint.pk)
+    with tenant_scope(tenant.pk):
+        WebhookEndpoint.objects.update(url=receiver.url)
+
+    webhooks.record_outcome(claim, Outcome(False, status, 1, "moved"))
+
+    assert (stored(endpoint).enabled, stored(endpoint).failures) == (True, 0)
+    make_due(tenant)
+    send_all()
+    assert [one.state for one in deliveries(tenant)] == ["delivered"]
+
+
 def test_five_days_without_a_success_disable_the_webhook_with_one_alert(
     tenant: Tenant, receiver: HttpReceiver
 ) -> None:
