@@ -317,13 +317,11 @@ def judge_times(
 
 
 def cancel_replaced(fired: Iterable[Schedule]) -> None:
-    """Cancel the active executions of schedules with the policy `cancel_running`."""
+    """Cancel the executions that have not ended of schedules with the policy `cancel_running`. One is queued if the policy was changed."""
     for schedule in fired:
         if schedule.overlap == Overlap.CANCEL_RUNNING:
-            running = executions.unended_of(schedule.tenant_id, [schedule.pk]).filter(
-                status=ExecutionStatus.RUNNING
-            )
-            for execution in running.order_by("pk").select_for_update(of=("self",)):
+            unended = executions.unended_of(schedule.tenant_id, [schedule.pk])
+            for execution in unended.order_by("pk").select_for_update(of=("self",)):
                 executions.mark_cancelled(execution, actor=ACTOR, reason=REPLACED)
 
 

@@ -311,7 +311,7 @@ def settle_jobs(tenant_id: UUID, execution_id: UUID) -> UUID | None:
 
 
 def begin_queued_if_idle(tenant_id: UUID, execution_id: UUID) -> bool:
-    """Begin a queued execution if no execution of its schedule is running."""
+    """Begin a queued execution if no earlier execution of its schedule is running."""
     with tenant_scope(tenant_id):
         execution = _lock_with_schedule(tenant_id, execution_id)
         if execution is None or execution.status != ExecutionStatus.QUEUED:
@@ -488,14 +488,15 @@ def _raise_alert(execution: ScheduleExecution, settings: SchedulerSettings) -> N
 
 
 def _begin_next(ended: ScheduleExecution) -> UUID | None:
-    """Begin the queued execution of the schedule, if there is one and no other is running. Return its id."""
+    """Begin the queued execution of the schedule, if there is one and no earlier one is running. Return its id."""
     queued = _of_same_schedule(ended).filter(status=ExecutionStatus.QUEUED).first()
     return queued.pk if queued is not None and _begin(queued) else None
 
 
 def _begin(queued: ScheduleExecution) -> bool:
     rows = _of_same_schedule(queued)
-    if rows.filter(status=ExecutionStatus.RUNNING).exists():
+    # Later ones run beside it if the schedule allows overlaps since a change.
+    if rows.filter(status=ExecutionStatus.RUNNING, started_at__lte=queued.started_at).exists():
         return False
     has_begun = rows.filter(pk=queued.pk, status=ExecutionStatus.QUEUED).update(
         status=ExecutionStatus.RUNNING, started_at=clock.now()

@@ -80,13 +80,14 @@ def list_unexpanded() -> QuerySet[ScheduleExecution]:
 
 def list_unsettled() -> QuerySet[ScheduleExecution]:
     """Return executions that may end, start a batch, or begin: no job of their first open batch is running, some jobs wait for room, a
-    batch waits for one that has started, or they are queued and no execution of their schedule is running.
+    batch waits for one that has started, or they are queued and no earlier execution of their schedule is running.
     """
     jobs = ScheduleJob.objects.filter(execution_id=OuterRef("pk"), state__in=OPEN)
     first = Coalesce(Subquery(jobs.order_by("batch").values("state")[:1]), Value(""))
     running = _list_unfinished().filter(
-        definition__schedule=OuterRef("definition__schedule"), status=ExecutionStatus.RUNNING
-    )
+        definition__schedule=OuterRef("definition__schedule"), status=ExecutionStatus.RUNNING,
+        started_at__lte=OuterRef("started_at"),
+    )  # fmt: skip
     without_room = Q(Exists(jobs.filter(state=JobState.WAITING, error__isnull=False)))
     idle = Q(expanded_at__isnull=False) & ~Q(status=ExecutionStatus.QUEUED)
     idle &= ~Q(first=JobState.ENQUEUED) | without_room | Q(Exists(_jobs_after_a_started_batch()))

@@ -153,6 +153,37 @@ def test_the_overlap_policy_applies_to_times_that_are_caught_up_together(
     assert states(schedule) == expected
 
 
+def test_a_new_time_cancels_the_queued_execution_too_if_the_policy_was_changed(
+    engine: Engine, tenant: Tenant
+) -> None:
+    schedule = make_schedule(tenant, overlap="queue_one")
+    fire(schedule, FIRST)
+    fire(schedule, SECOND)
+    editing.change(tenant.pk, schedule.pk, {"overlap": "cancel_running"}, actor="ann", now=SECOND)
+
+    fire(schedule, THIRD)
+    engine.drain()
+
+    assert statuses(tenant) == ["cancelled", "cancelled", "success"]
+    assert states(schedule) == ["fired", "skipped", "fired"]
+
+
+def test_a_queued_execution_does_not_wait_for_later_ones_if_overlaps_are_allowed_since(
+    engine: Engine, tenant: Tenant
+) -> None:
+    schedule = make_schedule(tenant, overlap="queue_one")
+    fire(schedule, FIRST)
+    fire(schedule, SECOND)
+    editing.change(tenant.pk, schedule.pk, {"overlap": "allow"}, actor="ann", now=SECOND)
+    fire(schedule, THIRD)
+    before = statuses(tenant)
+
+    cancellation.cancel(tenant.pk, jobs(tenant)[0].activity_id, actor="ann")
+    after = statuses(tenant)
+
+    assert (before, after) == (["running", "queued", "running"], ["failed", "running", "running"])
+
+
 def test_a_queued_execution_waits_for_the_one_before_even_if_the_schedule_is_deleted(
     engine: Engine, tenant: Tenant
 ) -> None:
