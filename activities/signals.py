@@ -24,3 +24,7 @@ revisable_work_asked = Signal()
 
 #: Queries the activities of steps whose pipeline run was cancelled. Carries `tenant_id` and `activities`. Receivers return a set of ids.
 cancelled_work_asked = Signal()
+
+#: Queries the open gates of pipeline runs that are withdrawn when one of these gates rejects. Carries `tenant_id` and `activity_ids`.
+#: Receivers return a set of ids.
+gates_beside_asked = Signal()

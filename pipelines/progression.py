@@ -413,24 +413,27 @@ def continue_with(kind: LinkKind, activity: Any) -> bool:
 
 
 def _revise_producers(run: PipelineRun, gate: Any) -> bool:
-    """Revise every agent step that the rejected gate directly depends on, with all its branches.
+    """Revise every agent step that the rejected gate directly depends on, with all its branches. All gates about them ask again.
 
     Returns False, and revises nothing, for a gate of one item of a `for_each`, because it is not known which work that item concerns.
     """
     plan = versions.compile_version(run.version_id)
-    producers = [step for step in plan.graph.dependencies_of(gate.step) if plan.step(step).agent_role]
+    producers = _producers_of(plan, gate.step)
     if gate.branch or not producers or gate.round >= settings.ORCHESTRATOR_MAX_ROUNDS:
         return False
     steps = StepRun.objects.filter(run_id=run.pk)
-    rejected = list(
-        steps.filter(step__in=producers, status=StepState.DONE, activity_id__isnull=False)
+    rows = list(
+        steps.filter(step__in=producers, status__in=(StepState.DONE, StepState.ACTIVE))
         .order_by("position", "branch")
         .select_for_update()
     )
-    if not rejected:
+    rejected = [row for row in rows if row.status == StepState.DONE and row.activity_id]
+    again = {row.step for row in rejected}
+    # A step that an operator has retried is at work again.
+    at_work = {row.step for row in rows if row.status == StepState.ACTIVE}
+    if not again and not at_work:
         return False
     _revise(run, rejected, gate)
-    again = {row.step for row in rejected}
     fanned_out = Counter(row.step for row in rejected if row.branch)
     for step, count in fanned_out.items():
         steps.filter(step=step, branch=0).update(
@@ -439,12 +442,64 @@ def _revise_producers(run: PipelineRun, gate: Any) -> bool:
     steps.filter(step=gate.step, branch=0).update(
         status=StepState.PENDING, activity_id=None, round=gate.round + 1
     )
-    starting.begin_waiting(run, {gate.step: starting.waiting_times(plan, again)[gate.step]})
+    approved = _ask_again(run, plan, again, gate)
+    wait_from_now(run, plan, again | at_work)
     runs = PipelineRun.objects.filter(pk=run.pk)
-    runs.update(unsettled=F("unsettled") + len(again))
+    runs.update(unsettled=F("unsettled") + len(again - at_work) + approved)
     # The gate's edited input of a replay was rejected with it. The gate asks about the revisions instead.
     runs.filter(replay_from=gate.step).update(replay_input=None)
     return True
+
+
+def _producers_of(plan: Compiled, gate: str) -> list[str]:
+    """Return the agent steps that a gate directly depends on."""
+    return [step for step in plan.graph.dependencies_of(gate) if plan.step(step).agent_role]
+
+
+def _gates_beside(plan: Compiled, gate: str, producers: Iterable[str]) -> set[str]:
+    """Return the other gates that directly depend on these steps."""
+    dependents = {each for step in producers for each in plan.graph.dependents_of(step)}
+    return {each for each in dependents if each != gate and plan.step(each).is_approval_gate}
+
+
+def _ask_again(run: PipelineRun, plan: Compiled, revised: Iterable[str], gate: Any) -> int:
+    """Let the other gates about the revised steps ask again, because nobody has seen the revisions: those that are open, and approved ones
+    after which nothing has started. Gates with a `for_each` are left alone. Returns how many were approved.
+    """
+    states = states_of(run.pk)
+    steps = StepRun.objects.filter(run_id=run.pk, branch=0, branches=None, activity_id__isnull=False)
+    beside = steps.filter(step__in=_gates_beside(plan, gate.step, revised))
+    rows = [
+        row
+        for row in beside.filter(status__in=(StepState.ACTIVE, StepState.DONE)).order_by("activity_id")
+        if row.status == StepState.ACTIVE
+        or all(states[each] == StepState.PENDING for each in plan.graph.dependents_of(row.step))
+    ]
+    beside.filter(step__in=[row.step for row in rows]).update(
+        status=StepState.PENDING, settled_at=None, output_ref=None, activity_id=None, round=F("round") + 1
+    )
+    for row in rows:
+        if row.status == StepState.ACTIVE and row.activity_id:
+            activity_cancellation.cancel(
+                run.tenant_id, row.activity_id, actor=gate.decided_by or starting.ACTOR,
+                reason=f"Changes were requested at {plan.step(gate.step).title}, so this will be asked about the revision.",
+            )  # fmt: skip
+    return sum(row.status == StepState.DONE for row in rows)
+
+
+def find_gates_beside(tenant_id: UUID, activity_ids: Iterable[UUID]) -> set[UUID]:
+    """Return the open gates that ask about the same work as these gates, because a rejection withdraws them. At most two queries."""
+    open_gates = StepRun.objects.for_tenant(tenant_id).filter(
+        branch=0, branches=None, status=StepState.ACTIVE
+    )
+    beside = Q()
+    for run_id, step, version_id in open_gates.filter(activity_id__in=activity_ids).values_list(
+        "run_id", "step", "run__version_id"
+    ):
+        plan = versions.compile_version(version_id)
+        if gates := _gates_beside(plan, step, _producers_of(plan, step)):
+            beside |= Q(run_id=run_id, step__in=gates)
+    return set(open_gates.filter(beside).values_list("activity_id", flat=True)) if beside else set()
 
 
 def find_revisable(tenant_id: UUID, activity_ids: Iterable[UUID]) -> set[UUID]:

@@ -11,6 +11,7 @@ from activities.signals import (
     activity_reopened,
     activity_settled,
     cancelled_work_asked,
+    gates_beside_asked,
     planned_roles_asked,
     revisable_work_asked,
 )
@@ -38,6 +39,7 @@ def connect() -> None:
     planned_roles_asked.connect(list_planned_roles, dispatch_uid="pipelines.planned_roles")
     cancelled_work_asked.connect(list_cancelled_work, dispatch_uid="pipelines.cancelled_work")
     revisable_work_asked.connect(list_revisable_work, dispatch_uid="pipelines.revisable_work")
+    gates_beside_asked.connect(list_gates_beside, dispatch_uid="pipelines.gates_beside")
     work_resumed.connect(miss_times_of_pause, dispatch_uid="pipelines.times_of_pause")
     scheduling_resumed.connect(miss_times_of_all, dispatch_uid="pipelines.times_of_all")
     tenant_changed.connect(update_monthly_job, dispatch_uid="pipelines.monthly_job")
@@ -76,6 +78,10 @@ def list_cancelled_work(sender: Any, *, tenant_id: UUID, activities: Any, **kwar
 
 def list_revisable_work(sender: Any, *, tenant_id: UUID, activity_ids: Any, **kwargs: Any) -> set[UUID]:
     return progression.find_revisable(tenant_id, activity_ids)
+
+
+def list_gates_beside(sender: Any, *, tenant_id: UUID, activity_ids: Any, **kwargs: Any) -> set[UUID]:
+    return progression.find_gates_beside(tenant_id, activity_ids)
 
 
 def list_planned_roles(sender: Any, *, activity: Any, **kwargs: Any) -> frozenset[str] | None:

@@ -21,7 +21,7 @@ from activities.admission import Exchange
 from activities.decision_rules import GENERAL_ROLE, DecisionRules
 from activities.models import Activity, Approval, ApprovalLink, Vote
 from activities.models.decision import LinkState
-from activities.signals import revisable_work_asked
+from activities.signals import gates_beside_asked, revisable_work_asked
 from activities.states import BANDS, MAY_RUN, WILL_RUN, LinkKind, Status
 from activities.submission import NewActivity, child_of, submit
 from tenants.context import tenant_scope
@@ -143,6 +143,13 @@ def _ids_concerned(tenant_id: UUID, activities: Sequence[Activity]) -> set[UUID 
         # Lock the approvals too. One closes with the last activity that waits for it, so two that end at once must see each other.
         ids.update(waiting.filter(activity_id__in=agents).values_list("approval_id", flat=True))
         ids.update(rows.filter(parent_id__in=agents, link_kind=LinkKind.GATE).values_list("pk", flat=True))
+    if gates := [
+        each.pk
+        for each in activities
+        if each.is_approval_gate and each.step and each.link_kind != LinkKind.GATE
+    ]:
+        answers = gates_beside_asked.send(Activity, tenant_id=tenant_id, activity_ids=gates)
+        ids.update(*(beside for _, beside in answers))
     return ids
 
 

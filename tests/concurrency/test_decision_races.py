@@ -25,6 +25,7 @@ from tenants.models import Tenant
 from tests.accepted_work import accept_and_create, children, wakes_per_call
 from tests.engine import Engine, eventually, in_another_thread, simultaneously, somebody_waits_for_a_lock
 from tests.failed_work import submit_failing
+from tests.flows import Flow, step
 from tests.open_questions import DIRECTION, links_of, open_approval
 
 pytestmark = [pytest.mark.concurrency, pytest.mark.usefixtures("one_at_a_time")]
@@ -330,3 +331,22 @@ def test_a_simultaneous_replay_dismissal_retry_and_handler_give_each_dead_letter
         dead_letters.handle_waiting()
         for activity_id in ids:
             assert [one.status for one in children(acme, activity_id, "escalation")] in ([], ["cancelled"])
+
+
+def test_of_two_gates_that_reject_the_same_work_at_once_one_wins(engine: Engine, tenant: Tenant) -> None:
+    engine.serve(tenant)
+    gate = {"human_role": "editor", "is_approval_gate": True}
+    for _ in range(5):
+        flow = Flow(
+            engine, tenant, step("brief"), step("legal", "brief", **gate), step("brand", "brief", **gate)
+        ).drain()
+        gates = [flow.activity(step=name).pk for name in ("brand", "legal")]
+
+        outcomes = simultaneously(
+            *[partial(decisions.reject, tenant.pk, pk, actor="ann", notes="shorter") for pk in gates]
+        )
+
+        assert kinds_of(outcomes) == {"Activity": 1, "TransitionRefused": 1}
+        flow.drain()
+        assert flow.states == {"brief": "done", "legal": "active", "brand": "active"}
+        assert len(flow.activities(step="brief")) == 2

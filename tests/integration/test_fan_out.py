@@ -223,6 +223,23 @@ def test_people_can_complete_the_branches_of_a_fan_out(start: Start, acme: Tenan
     assert flow.calls_of_step("join")[0].input["data"] == {"check": [{"seen": topic} for topic in TOPICS]}
 
 
+def test_a_gate_that_rejects_while_a_failed_branch_is_retried_asks_again_about_all_branches(
+    start: Start, acme: Tenant
+) -> None:
+    gate = step(
+        "sign-off", "write", human_role="editor", is_approval_gate=True, on_upstream_failure="continue"
+    )
+    flow = start(step("plan"), WRITE, gate).drain(plan=PLAN, write=fail_for("hives"))
+    cancellation.retry(acme.pk, flow.activity(step="write", branch=2).pk, actor="ann")
+
+    decisions.reject(acme.pk, flow.activity(step="sign-off").pk, actor="ann", notes="too long")
+    flow.drain(plan=PLAN, write=write_about_item)
+    decisions.approve(acme.pk, flow.activity(step="sign-off", round=2).pk, actor="ann")
+
+    assert flow.branches("write") == ["done"] * 3
+    assert flow.outcome == ("completed", 0)
+
+
 def test_a_rejected_gate_for_an_item_fails_its_branch(start: Start, acme: Tenant) -> None:
     gate = step("ok", "plan", human_role="editor", is_approval_gate=True, for_each="steps.plan.data.topics")
     flow = start(step("plan"), gate, step("join", "ok", on_upstream_failure="continue")).drain(plan=PLAN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -270,6 +271,75 @@ def test_a_rejected_gate_step_starts_a_revision_and_needs_a_new_decision(
     assert flow.outcome == ("completed", 0)
     assert [call.name for call in engine.agent.calls] == ["brief", "brief (revision)", "text"]
     assert engine.agent.calls[-1].input["content"] == "brief (revision): done"
+
+
+GATE = {"human_role": "editor", "is_approval_gate": True}
+
+
+@pytest.mark.parametrize("first", ["open", "approved"])
+def test_a_rejected_gate_lets_the_other_gates_about_the_same_work_ask_again(
+    start: Callable[..., Flow], acme: Tenant, first: str
+) -> None:
+    flow = start(
+        step("brief"),
+        step("legal", "brief", **GATE),
+        step("brand", "brief", **GATE),
+        step("text", "legal", "brand"),
+    ).drain()
+    legal, brand = flow.activity(step="legal"), flow.activity(step="brand")
+    if first == "approved":
+        decisions.approve(acme.pk, legal.pk, actor="ann")
+
+    decisions.reject(acme.pk, brand.pk, actor="bob", notes="too long")
+
+    if first == "open":
+        with pytest.raises(TransitionRefused, match="Changes were requested at brand"):
+            decisions.reject(acme.pk, legal.pk, actor="ann", notes="no")
+    flow.drain()
+    assert flow.states == {"brief": "done", "legal": "active", "brand": "active", "text": "pending"}
+    revised = flow.activity(step="brief", round=2).output_ref
+    for again in flow.activities(round=2, human_role="editor"):
+        assert again.input_ref == revised
+        decisions.approve(acme.pk, again.pk, actor="ann")
+    flow.drain()
+    assert flow.outcome == ("completed", 0)
+    (text,) = flow.calls_of_step("text")
+    assert {part["ref"] for part in text.input["steps"].values()} == {str(revised)}
+
+
+def test_an_approved_gate_does_not_ask_again_when_a_step_after_it_has_started(
+    start: Callable[..., Flow], acme: Tenant
+) -> None:
+    flow = start(
+        step("brief"),
+        step("legal", "brief", **GATE),
+        step("brand", "brief", **GATE),
+        step("file", "legal"),
+        step("text", "brand"),
+    ).drain()
+    decisions.approve(acme.pk, flow.activity(step="legal").pk, actor="ann")
+
+    decisions.reject(acme.pk, flow.activity(step="brand").pk, actor="bob", notes="too long")
+    flow.drain()
+    decisions.approve(acme.pk, flow.activity(step="brand", round=2).pk, actor="bob")
+    flow.drain()
+
+    assert flow.outcome == ("completed", 0)
+    assert len(flow.activities(step="legal")) == 1
+
+
+def test_a_gate_that_rejects_while_its_work_is_retried_asks_about_the_result_of_the_retry(
+    start: Callable[..., Flow], acme: Tenant
+) -> None:
+    flow = start(step("brief"), step("sign-off", "brief", **GATE, on_upstream_failure="continue"))
+    flow.drain(brief=BROKEN)
+    cancellation.retry(acme.pk, flow.activity(step="brief").pk, actor="ann")
+
+    decisions.reject(acme.pk, flow.activity(step="sign-off").pk, actor="ann", notes="there is nothing")
+    flow.drain(brief={"words": 300})
+    decisions.approve(acme.pk, flow.activity(step="sign-off", round=2).pk, actor="ann")
+
+    assert flow.outcome == ("completed", 0)
 
 
 def test_the_refusal_of_a_second_decision_names_who_decided(engine: Engine, acme: Tenant) -> None:
