@@ -118,17 +118,19 @@ def _of_gate(about: About) -> Iterator[Consequence]:
     item, place = about.item, about.place
     what = "the result is accepted" if item.link_kind == LinkKind.GATE else "the work continues"
     yield Consequence("Approve", _sentence([what, *_next(place)]))
-    if item.link_kind == LinkKind.REASSIGNED_FROM:
-        yield Consequence(
-            REJECT, "The step fails: the work was reassigned to people, so no agent can revise it."
-        )
-    elif item.round >= settings.ORCHESTRATOR_MAX_ROUNDS:
+    if item.round >= settings.ORCHESTRATOR_MAX_ROUNDS:
         yield Consequence(REJECT, "The limit of rounds is reached: an operator has to decide what to do.")
     elif item.link_kind == LinkKind.GATE and about.subject is not None:
         role = about.subject.agent_role
         yield Consequence(REJECT, f"{role} starts round {item.round + 1} with your notes.")
+    elif item.branch:
+        yield Consequence(REJECT, "This part of the step fails.")
     elif place is not None and place.producers:
         yield Consequence(REJECT, f"{_list_names(place.producers)} runs again with your notes.")
+    elif item.link_kind == LinkKind.REASSIGNED_FROM:
+        yield Consequence(
+            REJECT, "The step fails: the work was reassigned to people, so no agent can revise it."
+        )
     else:
         closed = "No agent produced this, so the step fails." if place else "The item is closed as rejected."
         yield Consequence(REJECT, closed)

@@ -174,6 +174,31 @@ def test_a_step_rejected_by_a_later_gate_shows_its_notes(questions: Questions, a
     assert "1 line added, 1 removed" in part(page, "Round 1: changes requested")
 
 
+@pytest.mark.parametrize(
+    ("gate", "effect"),
+    [
+        ({}, "Write runs again with your notes."),
+        ({"for_each": "[1, 2]"}, "This part of the step fails"),
+    ],
+)
+def test_a_reassigned_gate_says_what_a_rejection_does(
+    questions: Questions, ann: Person, gate: dict[str, Any], effect: str
+) -> None:
+    steps = [
+        {"id": "write", "name": "Write", "agent_role": "dev"},
+        {"id": "sign-off", "human_role": "editor", "is_approval_gate": True, "depends_on": ["write"], **gate},
+    ]
+    versions.save(questions.tenant.pk, {"key": "later", "name": "Later", "steps": steps}, actor="t")
+    submission.start_run(questions.tenant.pk, "later", submission.NewRun(), actor="t")
+    questions.engine.drain()
+    opened = questions.newest()
+    assert f"Request changes: {effect}" in visible_text(ann.look(opened))
+
+    reassignment.reassign(questions.tenant.pk, opened.pk, actor="ann", reason="away", human_role="editor")
+
+    assert f"Request changes: {effect}" in visible_text(ann.look(questions.newest()))
+
+
 def test_cost_and_attempts_include_all_rounds(questions: Questions, ann: Person) -> None:
     questions.engine.agent.behaviour = lambda request: _priced(cost="0.25")
     first = questions.gate_of_step()
