@@ -229,6 +229,29 @@ class SlotAudit:
         return release, again
 
 
+def find_remains(tenant_id: UUID) -> Exchange:
+    """Return the changes that remove what a deleted tenant still has in admission: its slots and its waiting work.
+
+    None while admission is closed, because it is then rebuilt without the tenant. Raises `redis.RedisError`.
+    """
+    current = client().get(keys.pointer())
+    try:
+        slots = [slot for slot in scripts.audit(withdraw_orphans=False) if slot.tenant_id == tenant_id]
+    except scripts.Closed:
+        return Exchange()
+    entries = f"{keys.generation(current.decode())}entries" if isinstance(current, bytes) else ""
+    waiting = [
+        UUID(activity_id.decode())
+        for activity_id, place in client().hscan_iter(entries, count=PAGE)
+        if str(tenant_id).encode() in place
+    ]
+    # Withdrawn as well: an activity that was offered during its run waits as soon as its slot is released.
+    return Exchange(
+        releases=[Release(slot.activity_id, slot.grant) for slot in slots],
+        withdrawals=[*waiting, *(slot.activity_id for slot in slots)],
+    )
+
+
 def forget_old_generations() -> int:
     """Delete the keys of earlier generations. Returns how many."""
     current, deleted = client().get(keys.pointer()), 0

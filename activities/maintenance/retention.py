@@ -16,7 +16,8 @@ from uuid import UUID
 from django.db.models import QuerySet
 from django.db.models.functions import Now
 
-from activities import outputs, run_logs, states
+from activities import outputs, relay, run_logs, states
+from activities.admission import rebuilding
 from tenants.context import system_scope
 from tenants.models.retention import DepartedTenant, ForgottenOutput
 from tenants.retention import Kind, Rows, RowsInTurn, register
@@ -142,6 +143,14 @@ def forget_tenant(tenant_id: UUID) -> int:
         int(database[name].delete_many({"tenant_id": str(tenant_id)}).deleted_count)
         for name in database.list_collection_names()
     )
+
+
+def remove_from_admission(tenant_id: UUID) -> None:
+    """Release the slots of a deleted tenant, which workers may still use for cancelled runs, and withdraw its waiting work.
+
+    Otherwise the counts that all tenants share would be wrong as soon as its keys are deleted. Raises `redis.RedisError`.
+    """
+    relay.release_and_acquire(rebuilding.find_remains(tenant_id))
 
 
 def clean_up_departed() -> int:

@@ -32,9 +32,10 @@ from agents.command_line import transcripts
 from orchestrator import offboarding
 from pipelines import cancellation as pipelines
 from pipelines.exceptions import PipelineError
-from pipelines.models import PipelineRun, Schedule
+from pipelines.models import PipelineRun, Schedule, ScheduleExecution
 from pipelines.models.run import RunState
-from pipelines.schedules import beat
+from pipelines.models.schedule import ExecutionStatus
+from pipelines.schedules import beat, executions
 from tenants import audit
 from tenants import redis as tenant_redis
 from tenants.audit import actor_of_command
@@ -62,8 +63,11 @@ def suspend(tenant: Tenant, report: Report) -> int:
         Tenant.objects.filter(pk=tenant.pk).update(is_active=False)
         tenant.is_active = False
         tenant_changed.send(sender=Tenant, tenant=tenant)
+    # Executions first, because the end of a job would start the next batch, and the end of an execution the queued one.
+    active = Q(status__in=(ExecutionStatus.RUNNING, ExecutionStatus.QUEUED))
+    stopped = _stop_all(tenant.pk, ScheduleExecution, active, executions.cancel, PipelineError)
     running, unfinished = Q(status=RunState.RUNNING), ~Q(status__in=ENDED)
-    stopped = _stop_all(tenant.pk, PipelineRun, running, pipelines.cancel_run, PipelineError)
+    stopped += _stop_all(tenant.pk, PipelineRun, running, pipelines.cancel_run, PipelineError)
     stopped += _stop_all(tenant.pk, Activity, unfinished, cancellation.cancel, ActivityError)
     relay.flush()
     report(f"{stopped} stopped")
@@ -236,6 +240,7 @@ PAGE = 1_000
 
 def delete_from_redis(tenant_id: UUID) -> int:
     """Delete the keys and members of a tenant, and return their number. Raises `redis.RedisError`."""
+    retention.remove_from_admission(tenant_id)
     servers = [tenant_redis.client()]
     if settings.CELERY_BROKER_URL.startswith("redis") and settings.CELERY_BROKER_URL != settings.REDIS_URL:
         servers.append(redis.Redis.from_url(settings.CELERY_BROKER_URL, protocol=2))

@@ -20,10 +20,11 @@ from django.db import connections
 from django.utils import timezone
 
 from activities import outputs, run_logs
+from activities.admission import limits, scripts
 from activities.models import Activity, NotificationChannel
 from activities.run_tokens import RunToken
 from agents.command_line import transcripts
-from agents.contracts import Completed, LogLine, Output
+from agents.contracts import AgentRequest, Completed, LogLine, Output
 from agents.models import AgentConfig
 from orchestrator import offboarding
 from orchestrator.offboarding import erasure
@@ -36,6 +37,7 @@ from tenants.models import Budget, Channel, Membership, Tenant
 from tenants.models.audit import AuditEntry
 from tenants.models.retention import DepartedTenant
 from tests.engine import Engine, in_another_thread
+from tests.scheduling import HOUR, NOON, executions, fire, make_schedule, statuses, tickers
 
 CANARY = "canary-7f3a9c"
 SECRET = "s3cret-canary-41d0"  # what the test looks for
@@ -235,6 +237,21 @@ def test_a_suspended_tenant_can_neither_call_the_api_nor_start_work(
         assert Activity.objects.filter(tenant=tenant).count() == 1, "nothing is deleted yet"
 
 
+def test_no_batch_or_queued_execution_of_a_suspended_tenant_begins(engine: Engine, tenant: Tenant) -> None:
+    tickers(tenant, 4)
+    source = "db:ticker:all:id?batchSize=2&staggerDelay=0&batch_gate=completion"
+    schedule = make_schedule(tenant, params={"ticker": source}, overlap="queue_one")
+    fire(schedule, NOON + HOUR)
+    fire(schedule, NOON + 2 * HOUR)
+    assert [execution.status for execution in executions(tenant)] == ["running", "queued"]
+
+    command("offboard_tenant", "acme")
+
+    assert statuses(tenant) == ["cancelled", "cancelled"]
+    with tenant_scope(tenant.pk):
+        assert list(Activity.objects.values_list("status", flat=True)) == ["cancelled", "cancelled"]
+
+
 def test_a_purge_leaves_nothing_of_the_tenant_and_does_not_change_others(
     engine: Engine, tenant: Tenant, other_tenant: Tenant
 ) -> None:
@@ -271,6 +288,39 @@ def test_a_purge_leaves_nothing_of_the_tenant_and_does_not_change_others(
         1,
     )
     assert tombstone.erased_at is not None
+
+
+def test_a_purge_during_a_call_keeps_the_counts_of_other_tenants_right(
+    engine: Engine, tenant: Tenant, other_tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker keeps the slots of a cancelled run until its call ends, and a token that is still cached submits after the suspension."""
+    engine.serve(tenant)
+    engine.serve(other_tenant)
+    suspend = erasure.suspend
+
+    def suspend_before_a_submission(*arguments: Any) -> None:
+        suspend(*arguments)
+        limits.refresh()
+        engine.submit(tenant, count=2)
+
+    def purge_during_the_call(request: AgentRequest) -> Completed:
+        in_another_thread(lambda: command("offboard_tenant", "acme", "--purge", "--confirm", "acme"))
+        scripts.check_structure()
+        assert scripts.audit(withdraw_orphans=False) == []
+        return Completed(Output("too late"))
+
+    monkeypatch.setattr(erasure, "suspend", suspend_before_a_submission)
+    engine.agent.behaviour = purge_during_the_call
+    engine.submit(tenant)
+
+    engine.drain()
+
+    scripts.check_structure()
+    assert keys_with(str(tenant.pk)) == set()
+    engine.agent.behaviour = lambda request: Completed(Output("done"))
+    (others,) = engine.submit(other_tenant)
+    engine.drain()
+    assert engine.status(other_tenant, others) == "done"
 
 
 def _add_admin_log_entry(tenant: Tenant) -> None:
