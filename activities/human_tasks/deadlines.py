@@ -1,7 +1,8 @@
 """Deadlines of open questions: remind people, escalate to the next role, and finally apply the default outcome.
 
 Each deadline passes once, in order of time, in one transaction with its effect. The deadlines of an answered question pass without effect.
-They are rows in PostgreSQL, so after an outage the missed ones pass in the same order.
+They are rows in PostgreSQL, so after an outage the missed ones pass in the same order. Those of a suspended tenant wait until it is active
+again, because nobody could answer meanwhile.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ def _list_due(now: datetime) -> Iterator[_DueDeadline]:
     last: _DueDeadline | None = None
     while True:
         with system_scope():
-            rows = Deadline.objects.filter(happened_at=None, at__lte=now).order_by("at", "pk")
+            rows = Deadline.objects.filter(happened_at=None, at__lte=now, tenant__is_active=True)
+            rows = rows.order_by("at", "pk")
             if last is not None:
                 rows = rows.filter(Q(at__gt=last.at) | Q(at=last.at, pk__gt=last.pk))
             page = [
@@ -88,8 +90,9 @@ def _pass(due: _DueDeadline, now: datetime) -> None:
         if unlocked is None:
             return  # It was deleted, with its deadlines.
         activity = approvals.lock_concerned(due.tenant_id, unlocked)[due.activity_id]
-        # Read after the lock, because another process may have been first.
-        deadline = Deadline.objects.for_tenant(due.tenant_id).filter(pk=due.pk, happened_at=None).first()
+        # Read after the lock, because another process may have been first, or the tenant may have been suspended.
+        waiting = Deadline.objects.for_tenant(due.tenant_id).filter(happened_at=None, tenant__is_active=True)
+        deadline = waiting.filter(pk=due.pk).first()
         if deadline is None:
             return
         if activity.assignee_type == "agent":

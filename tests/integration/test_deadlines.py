@@ -105,6 +105,46 @@ def test_reminder_escalation_and_default_outcome_happen_once_at_their_times_and_
     assert links_of(acme, approval)[activity_id] == ("woken", "")
 
 
+def test_nothing_is_decided_for_a_suspended_tenant_until_it_is_active_again(
+    engine: Engine, acme: Tenant, other_tenant: Tenant
+) -> None:
+    (activity_id,) = engine.submit(acme)
+    approval = open_approval(acme, [activity_id], human_role="editor", **RULES)
+    others = open_approval(other_tenant, [], human_role="editor", **RULES)
+    after_all = created_at(other_tenant, others) + timedelta(seconds=500)
+    with tenant_scope(acme.pk):
+        Tenant.objects.filter(pk=acme.pk).update(is_active=False)
+
+    passed = deadlines.pass_due(after_all)
+
+    assert passed == 3
+    assert alerts(acme) == []
+    assert engine.status(acme, approval) == "created"
+    assert engine.status(other_tenant, others) == "approved"
+    with tenant_scope(acme.pk):
+        Tenant.objects.filter(pk=acme.pk).update(is_active=True)
+    deadlines.pass_due(after_all)
+    assert [kind for kind, _ in alerts(acme)] == ["reminder", "escalation", "expired"]
+    assert engine.status(acme, approval) == "approved"
+
+
+def test_a_deadline_does_not_pass_if_its_tenant_is_suspended_after_it_was_listed(
+    engine: Engine, acme: Tenant
+) -> None:
+    (activity_id,) = engine.submit(acme)
+    approval = open_approval(acme, [activity_id], human_role="editor", **RULES)
+    listed = list(deadlines._list_due(created_at(acme, approval) + timedelta(seconds=500)))
+    with tenant_scope(acme.pk):
+        Tenant.objects.filter(pk=acme.pk).update(is_active=False)
+
+    for due in listed:
+        deadlines._pass(due, due.at)
+
+    assert len(listed) == 3
+    assert alerts(acme) == []
+    assert engine.status(acme, approval) == "created"
+
+
 def test_concurrent_processes_after_an_outage_process_every_deadline_once_and_in_order(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:

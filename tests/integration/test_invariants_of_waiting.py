@@ -318,6 +318,17 @@ def test_forgotten_deadlines_and_failures_break_liveness(waiting: Waiting) -> No
             assert "I19" in _broken(quiesced=True)
 
 
+def test_deadlines_of_a_suspended_tenant_may_wait(waiting: Waiting) -> None:
+    with tenant_scope(waiting.tenant.pk):
+        Tenant.objects.filter(pk=waiting.tenant.pk).update(is_active=False)
+
+    with temporary_damage(
+        "UPDATE activities_deadline SET at = now() - interval '5 minutes' WHERE happened_at IS NULL"
+    ) as changed:
+        assert all(changed)
+        assert "I19" not in _broken(quiesced=True)
+
+
 @pytest.mark.parametrize("adapter", ["anthropic", "openai"])
 @pytest.mark.parametrize("runs_now", [False, True])
 def test_a_paused_provider_excuses_only_its_own_waiting_work_that_nobody_lets_run_now(

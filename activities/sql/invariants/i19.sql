@@ -29,8 +29,8 @@ WHERE w.state = 'pending'
     SELECT FROM activities_activityrun r JOIN activities_workerprocess p ON p.id = r.worker_id AND p.ended_at IS NULL
     WHERE r.activity_id = a.id AND r.ended_by_tool <> '')
 UNION
-SELECT activity_id FROM activities_deadline
-WHERE happened_at IS NULL AND at < clock_timestamp() - %(patience)s * interval '1 second'
+SELECT d.activity_id FROM activities_deadline d JOIN tenants_tenant t ON t.id = d.tenant_id AND t.is_active
+WHERE d.happened_at IS NULL AND d.at < clock_timestamp() - %(patience)s * interval '1 second'
 UNION
 SELECT coalesce(activity_id, mailbox_item_id) FROM activities_deadletter
 WHERE handled_at IS NULL AND created_at < clock_timestamp() - %(patience)s * interval '1 second'
