@@ -216,11 +216,11 @@ Outcomes = dict[UUID, Outcome]
 
 
 def apply_to_all(job: BulkJob, ids: Sequence[UUID]) -> Outcomes:
-    """Process many activities together. If the database refuses the statement, each of them is processed alone later."""
+    """Process many activities together. If the database refuses the statement, or one of them is refused, each is processed alone later."""
     try:
         with transaction.atomic(using=APP):
             return _TOGETHER[job.action](job, ids)
-    except DatabaseError as error:
+    except (DatabaseError, TransitionRefused) as error:
         if outages.may_pass(error):
             raise
         facts = {"action": "bulk_portion_refused", "job": str(job.pk), "reason": type(error).__name__}
@@ -300,15 +300,10 @@ def _retry_many(job: BulkJob, ids: Sequence[UUID]) -> Outcomes:
         for activity in activity_tree.lock(job.tenant_id, ids).values()
         if activity.status in dead_letters.FAILED
     ]
-    moved = set(
-        dead_letters.reopen(
-            job.tenant_id, dead_letters.without_duplicates(job.tenant_id, failed), job.created_by, None
-        )
-    )
-    return {
-        activity_id: DONE if activity_id in moved else _skip("It has not failed, or its dedup key is taken.")
-        for activity_id in ids
-    }
+    retryable = dead_letters.find_retryable(job.tenant_id, failed)
+    moved = set(dead_letters.reopen(job.tenant_id, retryable, job.created_by, None))
+    skipped = _skip("It has not failed, its dedup key is taken, or its pipeline run is being replayed.")
+    return {activity_id: DONE if activity_id in moved else skipped for activity_id in ids}
 
 
 def _prioritise_many(job: BulkJob, ids: Sequence[UUID]) -> Outcomes:

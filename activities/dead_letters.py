@@ -29,7 +29,7 @@ from activities.models.alert import AlertKind, Severity
 from activities.models.dead_letter import BurialReason, DeadLetterState, LetterKind
 from activities.models.decision import LinkState
 from activities.models.mailbox import ItemState
-from activities.signals import activity_reopened
+from activities.signals import activity_reopened, replayed_work_asked
 from activities.states import BANDS, LinkKind, Status
 from activities.submission import NewActivity, child_of, submit
 from agents.models import AgentConfig
@@ -71,9 +71,15 @@ def items_of_letters(tenant_id: UUID, chosen: QuerySet[DeadLetter], *, lock: boo
     return [item_id for item_id in ids if item_id in failed_ids]
 
 
-def without_duplicates(tenant_id: UUID, ids: Sequence[UUID]) -> list[UUID]:
-    """Return those that can be live again: at most one for each dedup key, and none whose key a live activity uses."""
+def find_retryable(tenant_id: UUID, ids: Sequence[UUID]) -> list[UUID]:
+    """Return those that can be live again: at most one for each dedup key, none whose key a live activity uses, and none whose pipeline
+    run is being replayed."""
     rows = Activity.objects.for_tenant(tenant_id)
+    replayed = find_replayed(
+        tenant_id,
+        rows.filter(pk__in=ids, pipeline_run_id__isnull=False).only("pipeline_run_id", "step", "link_kind"),
+    )
+    ids = [activity_id for activity_id in ids if activity_id not in replayed]
     keys = dict(rows.filter(pk__in=ids, dedup_key__isnull=False).values_list("pk", "dedup_key"))
     live = rows.filter(in_status(*states.LIVE), dedup_key__in=set(keys.values()))
     taken_keys = set(live.values_list("dedup_key", flat=True)) if keys else set()
@@ -84,6 +90,14 @@ def without_duplicates(tenant_id: UUID, ids: Sequence[UUID]) -> list[UUID]:
             unique.append(activity_id)
             taken_keys.add(key)
     return unique
+
+
+def find_replayed(tenant_id: UUID, activities: Iterable[Activity]) -> set[UUID]:
+    """Return the ids of those that cannot be retried, because a replay of their pipeline run works."""
+    answers: list[tuple[Any, Any]] = replayed_work_asked.send(
+        Activity, tenant_id=tenant_id, activities=activities
+    )
+    return {activity_id for _, ids in answers for activity_id in ids}
 
 
 def portions(ids: Sequence[UUID]) -> Iterator[Sequence[UUID]]:
@@ -248,7 +262,7 @@ def replay(
     In the caller's `tenant_scope`.
     """
     total = chosen.count()
-    ids = without_duplicates(tenant_id, activities_of_letters(tenant_id, chosen, lock=not dry_run))
+    ids = find_retryable(tenant_id, activities_of_letters(tenant_id, chosen, lock=not dry_run))
     items = items_of_letters(tenant_id, chosen, lock=not dry_run)
     count = len(ids) if dry_run else len(reopen(tenant_id, ids, actor, per_second))
     if not dry_run:

@@ -92,7 +92,8 @@ def _is_aside(activity: Any) -> bool:
 def _continue_with_successor(activity: Any) -> None:
     """Assign the step to the successor. A failed step becomes active again, and the steps that were skipped because of it pending.
 
-    Raises `TransitionRefused` if the run was cancelled, because the person who cancelled it did not know of this successor.
+    Raises `TransitionRefused` if the run was cancelled, because the person who cancelled it did not know of this successor, or if the step
+    has failed and a replay of the run works.
     """
     run = lock_runs(activity.tenant_id).get(pk=activity.pipeline_run_id)
     if run.status == "cancelled":
@@ -112,6 +113,20 @@ def of_cancelled_runs(tenant_id: UUID, activities: Iterable[Any]) -> set[UUID]:
     )
     ids = set(cancelled.values_list("pk", flat=True))
     return {activity_id for activity_id, run_id in runs.items() if run_id in ids}
+
+
+def of_replayed_runs(tenant_id: UUID, activities: Iterable[Any]) -> set[UUID]:
+    """Return the ids of those activities of steps whose run has a replay that has not ended. One query."""
+    runs = {activity.id: activity.pipeline_run_id for activity in activities if not _is_aside(activity)}
+    if not runs:
+        return set()
+    replayed = set(replays_under_way(tenant_id, runs.values()).values_list("replay_of", flat=True))
+    return {activity_id for activity_id, run_id in runs.items() if run_id in replayed}
+
+
+def replays_under_way(tenant_id: UUID, run_ids: Iterable[UUID]) -> QuerySet[PipelineRun]:
+    """Return the replays of these runs that have not ended."""
+    return PipelineRun.objects.for_tenant(tenant_id).filter(replay_of__in=set(run_ids), status="running")
 
 
 def lock_runs(tenant_id: UUID) -> TenantQuerySet:
@@ -315,11 +330,16 @@ def finish(tenant_id: UUID, run_id: UUID, plan: Compiled) -> None:
 def reopen(activity: Any) -> None:
     """Reactivate a failed step, or a branch of it, that an operator retries. The run continues, and skipped descendants become pending.
 
-    Descendants that could not be decided, or waited too long, become pending too, because the new outcome may be different.
+    Descendants that could not be decided, or waited too long, become pending too, because the new outcome may be different. Raises
+    `TransitionRefused` while a replay of the run works, because both would do the same work.
     """
     if _is_aside(activity):
         return
     run = lock_runs(activity.tenant_id).get(pk=activity.pipeline_run_id)
+    replay = replays_under_way(activity.tenant_id, [run.pk]).first()
+    if replay is not None:
+        text = f"Replay {replay.pk} of its pipeline run has not ended."
+        raise TransitionRefused(activity.id, "retry", activity.source, text)
     if run.status == "cancelled":
         return
     steps = StepRun.objects.filter(run_id=run.pk)

@@ -13,6 +13,7 @@ from activities.signals import (
     cancelled_work_asked,
     gates_beside_asked,
     planned_roles_asked,
+    replayed_work_asked,
     revisable_work_asked,
 )
 from agents import registry
@@ -38,6 +39,7 @@ def connect() -> None:
     activity_buried.connect(follow_dead_letter, dispatch_uid="pipelines.dead_letter")
     planned_roles_asked.connect(list_planned_roles, dispatch_uid="pipelines.planned_roles")
     cancelled_work_asked.connect(list_cancelled_work, dispatch_uid="pipelines.cancelled_work")
+    replayed_work_asked.connect(list_replayed_work, dispatch_uid="pipelines.replayed_work")
     revisable_work_asked.connect(list_revisable_work, dispatch_uid="pipelines.revisable_work")
     gates_beside_asked.connect(list_gates_beside, dispatch_uid="pipelines.gates_beside")
     work_resumed.connect(miss_times_of_pause, dispatch_uid="pipelines.times_of_pause")
@@ -74,6 +76,10 @@ def follow_dead_letter(sender: Any, *, activity: Any, **kwargs: Any) -> None:
 
 def list_cancelled_work(sender: Any, *, tenant_id: UUID, activities: Any, **kwargs: Any) -> set[UUID]:
     return progression.of_cancelled_runs(tenant_id, activities)
+
+
+def list_replayed_work(sender: Any, *, tenant_id: UUID, activities: Any, **kwargs: Any) -> set[UUID]:
+    return progression.of_replayed_runs(tenant_id, activities)
 
 
 def list_revisable_work(sender: Any, *, tenant_id: UUID, activity_ids: Any, **kwargs: Any) -> set[UUID]:

@@ -3,7 +3,8 @@
 The steps before it keep their state and refer to the old outputs, so completed work is not paid for twice. The step itself and all steps
 after it run again, and so do parallel steps that failed or never ended. The old run does not change.
 
-A replay is one transaction under the lock of the old run. A second replay is refused until the first has ended.
+A replay is one transaction under the lock of the old run. Until it has ended, a second replay is refused, and so is a retry of failed work
+of the old run.
 """
 
 from __future__ import annotations
@@ -101,9 +102,7 @@ def _lock_ended_run(tenant_id: UUID, run_id: UUID) -> PipelineRun:
     pipeline = run.version.pipeline
     if not pipeline.enabled:
         raise PipelineDisabled(f"The pipeline {pipeline.key!r} is switched off.")
-    other = (
-        PipelineRun.objects.for_tenant(tenant_id).filter(replay_of=run_id, status=RunState.RUNNING).first()
-    )
+    other = progression.replays_under_way(tenant_id, [run_id]).first()
     if other is not None:
         raise ReplayUnderWay(other.pk)
     return run

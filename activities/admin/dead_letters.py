@@ -42,7 +42,7 @@ from tenants.context import tenant_scope
 
 
 class DealtWith(ActivityError):
-    """The dead letter was replayed or dismissed before, or work with the same key is under way."""
+    """The dead letter was replayed or dismissed before, work with the same key is under way, or its pipeline run is being replayed."""
 
     code = "dealt_with"
 
@@ -183,7 +183,9 @@ def _dismiss(request: HttpRequest, letter: DeadLetter, reason: str) -> None:
 
 def _refuse_nothing(count: int) -> None:
     if not count:
-        raise DealtWith("It was handled before, or work with the same key is under way.")
+        raise DealtWith(
+            "It was handled before, work with the same key is under way, or its pipeline run is being replayed."
+        )
 
 
 @admin.register(FailuresInARow)

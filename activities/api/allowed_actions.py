@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from activities import activity_tree, states
+from activities import activity_tree, dead_letters, states
 from activities.api.decisions import DecisionActions, voter_of
 from activities.decision_rules import DecisionRules, Voter
 from activities.human_tasks import decisions
@@ -69,10 +69,11 @@ def _list_actions(
     tenant_id: UUID, activities: Sequence[Activity], questions: Mapping[UUID, Activity]
 ) -> dict[UUID, list[str]]:
     resolutions = _find_resolutions(tenant_id, activities)
+    replayed = _find_replayed(tenant_id, activities)
     # Each is possible in its status, but refused for these activities.
     refused = {
-        "retry": _find_duplicated(tenant_id, activities),
-        "reassign": _find_cancelled(tenant_id, activities),
+        "retry": _find_duplicated(tenant_id, activities) | replayed,
+        "reassign": _find_cancelled(tenant_id, activities) | replayed,
     }
     return {
         activity.pk: [
@@ -160,6 +161,14 @@ def _find_duplicated(tenant_id: UUID, activities: Iterable[Activity]) -> set[UUI
     live = Activity.objects.for_tenant(tenant_id).filter(in_status(*LIVE), dedup_key__in=failed.values())
     keys = set(live.values_list("dedup_key", flat=True))
     return {activity_id for activity_id, key in failed.items() if key in keys}
+
+
+def _find_replayed(tenant_id: UUID, activities: Iterable[Activity]) -> set[UUID]:
+    """Return the failed activities whose step cannot continue, because a replay of their pipeline run works."""
+    failed = [
+        activity for activity in activities if activity.pipeline_run_id and activity.status in states.MAY_RUN
+    ]
+    return dead_letters.find_replayed(tenant_id, failed) if failed else set()
 
 
 def _find_cancelled(tenant_id: UUID, activities: Iterable[Activity]) -> set[UUID]:

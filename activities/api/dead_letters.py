@@ -178,7 +178,7 @@ class DismissedSerializer(serializers.Serializer[Any]):
 
     count = serializers.IntegerField()
     skipped = serializers.IntegerField(
-        help_text="Selected dead letters that were already handled, or whose `dedup_key` other unfinished work has."
+        help_text="Selected dead letters that were already handled, whose `dedup_key` other unfinished work has, or whose run is being replayed."
     )
     dry_run = serializers.BooleanField()
 
@@ -233,11 +233,11 @@ class DeadLetterViewSet(DigestEtag, Resource):
     )
     @action(detail=True, methods=["post"], url_path="replay")
     def replay_one(self, request: Request, pk: UUID) -> Response:
-        """409 if it was already handled."""
+        """409 if it was already handled, other unfinished work has its `dedup_key`, or its pipeline run is being replayed."""
         self.refuse_changed(DeadLetterSerializer(self.get_object()).data)
         chosen = DeadLetter.objects.for_tenant(self.tenant_id).filter(pk=pk)
         if not dead_letters.replay(self.tenant_id, chosen, actor=self.principal.actor).count:
-            raise _already_closed(self.get_object())
+            raise _why_not_replayed(self.get_object())
         return Response(DeadLetterSerializer(self.get_object()).data)
 
     def _select(self, body: Mapping[str, Any]) -> QuerySet[DeadLetter]:
@@ -256,7 +256,12 @@ class DeadLetterViewSet(DigestEtag, Resource):
         return chosen
 
 
-def _already_closed(letter: DeadLetter) -> TransitionRefused:
+def _why_not_replayed(letter: DeadLetter) -> TransitionRefused:
+    if letter.state == DeadLetterState.OPEN:
+        text = (
+            "Other unfinished work has the dedup key of its activity, or the pipeline run is being replayed."
+        )
+        return TransitionRefused(letter.activity_id or letter.pk, "retry", letter.state, text)
     actor = f" by {letter.closed_by}" if letter.closed_by else ""
     if letter.activity is None:
         status, sentence = "not failed any more", "its item is no longer failed"

@@ -7,8 +7,10 @@ from uuid import UUID
 
 import pytest
 
+from activities import bulk_jobs, dead_letters
 from activities.decision_rules import Voter
 from activities.human_tasks import decisions
+from activities.models.bulk import BulkAction, BulkJob, ItemState
 from pipelines import cancellation, versions
 from pipelines import replay as pipeline_replay
 from pipelines.exceptions import NotFound, NotReplayable, ReplayUnderWay, RunUnderWay
@@ -17,7 +19,7 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
 from tests.engine import Engine, simultaneously
-from tests.flows import BROKEN, Flow, step
+from tests.flows import BROKEN, Flow, answer_by_step, step
 
 RUNS = "/api/v1/pipeline-runs/"
 
@@ -212,6 +214,82 @@ def test_of_several_replays_at_once_one_is_created(engine: Engine, tenant: Tenan
     assert {error.problem_members["replay"] for error in refused} == {str(created[0].pk)}
     with tenant_scope(tenant.pk):
         assert PipelineRun.objects.filter(replay_of=flow.id).count() == 1
+
+
+def failed_activity_of(flow: Flow, name: str) -> UUID:
+    activity_id = flow.row(name).activity_id
+    assert activity_id is not None
+    return activity_id
+
+
+def test_failed_work_is_neither_retried_nor_reassigned_while_a_replay_of_its_run_works(
+    api: Any, engine: Engine, tenant: Tenant
+) -> None:
+    flow = chain(engine, tenant).drain(b=BROKEN)
+    failed, client = failed_activity_of(flow, "b"), api("operator")
+    place = f"/api/v1/activities/{failed}/"
+    allowed_before = client.get(place).json()["allowed_actions"]
+    replay = replay_from(flow, "b")
+
+    retried = problem(client.post(f"{place}retry/"), 409, "transition_refused")
+    successor = {"assignee_type": "human", "human_role": "editor", "reason": "A person must do it."}
+    reassigned = problem(client.post(f"{place}reassign/", successor), 409, "transition_refused")
+    allowed = client.get(place).json()["allowed_actions"]
+    outcome = flow.outcome
+    replay.drain(b={"n": 1})
+
+    assert (
+        retried["detail"] == reassigned["detail"] == f"Replay {replay.id} of its pipeline run has not ended."
+    )
+    assert outcome == ("failed", 0)
+    assert [call.pipeline_step for call in engine.agent.calls] == ["b", "c"]
+    assert {"retry", "reassign"} <= set(allowed_before)
+    assert {"retry", "reassign"}.isdisjoint(allowed)
+    assert client.post(f"{place}retry/").status_code == 200
+
+
+def test_a_replay_of_dead_letters_skips_work_of_runs_that_are_being_replayed(
+    api: Any, engine: Engine, tenant: Tenant
+) -> None:
+    flow = chain(engine, tenant).drain(b=BROKEN)
+    engine.submit(tenant, "qa")
+    engine.agent.behaviour = answer_by_step({"": BROKEN})
+    engine.drain()
+    failed, client = failed_activity_of(flow, "b"), api("operator")
+    letters = client.get("/api/v1/dead-letters/").json()["results"]
+    (letter_id,) = (letter["id"] for letter in letters if letter["activity"] == str(failed))
+    replay_from(flow, "b")
+    body = {"ids": [letter["id"] for letter in letters]}
+
+    planned = client.post("/api/v1/dead-letters/replay/", {**body, "dry_run": True}).json()
+    done = client.post("/api/v1/dead-letters/replay/", body).json()
+    alone = problem(client.post(f"/api/v1/dead-letters/{letter_id}/replay/"), 409, "transition_refused")
+
+    assert (planned["count"], planned["skipped"]) == (done["count"], done["skipped"]) == (1, 1)
+    assert "is being replayed" in alone["detail"]
+    assert flow.outcome == ("failed", 0)
+
+
+def test_a_bulk_retry_skips_work_whose_run_begins_to_be_replayed_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, engine: Engine, tenant: Tenant
+) -> None:
+    flow = chain(engine, tenant).drain(b=BROKEN)
+    engine.agent.behaviour = answer_by_step({"": BROKEN})
+    (other,) = engine.submit(tenant, "qa")
+    engine.drain()
+    failed = failed_activity_of(flow, "b")
+    replay_from(flow, "b")
+    # As if the replay had begun after this.
+    monkeypatch.setattr(dead_letters, "find_retryable", lambda tenant_id, ids: list(ids))
+    job = BulkJob(tenant_id=tenant.pk, action=BulkAction.RETRY, created_by="test")
+
+    with tenant_scope(tenant.pk):
+        together = bulk_jobs.apply_to_all(job, [failed, other])
+        alone = [bulk_jobs.apply_to_one(job, each) for each in (failed, other)]
+
+    assert set(together.values()) == {bulk_jobs.ALONE}
+    assert [outcome.state for outcome in alone] == [ItemState.SKIPPED, ItemState.DONE]
+    assert flow.outcome == ("failed", 0)
 
 
 def test_a_run_is_replayed_over_http_with_the_usual_checks(
