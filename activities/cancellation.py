@@ -121,6 +121,10 @@ def drop_batch_items(tenant_id: UUID, activity_ids: list[UUID]) -> None:
     items.filter(pk__in=ids).update(state=ItemState.DROPPED, closed_at=Now(), body=None)
 
 
+#: What a retry changes. People who retry expired work want it in spite of its expiry.
+AGAIN: dict[str, Any] = {"attempts": 0, "stalls": 0, "error": None, "expires_at": transitions.IF_AHEAD}
+
+
 def retry(tenant_id: UUID, activity_id: UUID, *, actor: str) -> Activity:
     """Start a failed activity again with all its attempts, for the same wake reasons as its last run.
 
@@ -128,7 +132,7 @@ def retry(tenant_id: UUID, activity_id: UUID, *, actor: str) -> Activity:
     """
     with tenant_scope(tenant_id):
         _refuse_duplicate(activity_tree.lock_with_dependents(tenant_id, activity_id))
-        moved = transitions.apply(activity_id, "retry", actor=actor, attempts=0, stalls=0, error=None)
+        moved = transitions.apply(activity_id, "retry", actor=actor, **AGAIN)
         outbox.record_again([moved])
         escalations = dead_letter_records.close(
             tenant_id, DeadLetterState.REPLAYED, actor=actor, activity_id=activity_id

@@ -276,7 +276,7 @@ def reopen(tenant_id: UUID, ids: list[UUID], actor: str, per_second: float | Non
     reopened: list[list[Any]] = []
     for portion in portions(ids):
         moved = transitions.apply_many(
-            portion, "retry", actor=actor, detail={"replay": True}, attempts=0, stalls=0, error=None
+            portion, "retry", actor=actor, detail={"replay": True}, **cancellation.AGAIN
         )
         # The database returns the rows in any order; the oldest failure must start first.
         place = {activity_id: index for index, activity_id in enumerate(portion)}

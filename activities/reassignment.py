@@ -93,6 +93,10 @@ def _create_successor(
 ) -> Activity:  # fmt: skip
     # Create the successor before announcing the end of the first activity, so that the pipeline sees the step continue.
     new = _new_successor(activity, reason, agent_role, human_role)
+    if run is not None:
+        new = replace(
+            new, expires_at=activity.expires_at
+        )  # Only people decide that work starts in spite of its expiry.
     if messages := producer.move_items(activity, new.id):
         new = replace(new, input=messages)
     (submitted,) = submit([new], actor=actor)
@@ -139,7 +143,6 @@ def _new_successor(
         is_approval_gate=human_role is not None and (bool(taken_over) or activity.is_approval_gate),
         metadata={**activity.metadata, **reassignment, activity_tree.TAKEN_OVER: taken_over},
         not_before=activity.not_before,
-        expires_at=activity.expires_at,
         due_at=due_at,
         decision_rules=rules,
         reviewer_notes=activity.reviewer_notes,

@@ -189,10 +189,12 @@ def _tenant() -> UUID:
 
 #: As a change's value: the time of the move.
 NOW = object()
+#: As a change's value: the time that the column has, if it is still ahead, else NULL.
+IF_AHEAD = object()
 
 
 def _adapt(value: Any) -> Any:
-    return Jsonb(value) if isinstance(value, dict | list) else None if value is NOW else value
+    return Jsonb(value) if isinstance(value, dict | list) else None if value in (NOW, IF_AHEAD) else value
 
 
 def _refuse_unknown(changes: Mapping[str, Any]) -> None:
@@ -203,9 +205,16 @@ def _refuse_unknown(changes: Mapping[str, Any]) -> None:
 def _assignments(changes: Mapping[str, Any]) -> str:
     """Return the SQL that assigns these columns. Their names come from the model, their values are parameters."""
     return "".join(
-        f", {name} = " + ("clock_timestamp()" if value is NOW else f"%(to_{name})s")
-        for name, value in sorted(changes.items(), key=itemgetter(0))
+        f", {name} = {_expression(name, value)}" for name, value in sorted(changes.items(), key=itemgetter(0))
     )
+
+
+def _expression(name: str, value: Any) -> str:
+    if value is NOW:
+        return "clock_timestamp()"
+    if value is IF_AHEAD:
+        return f"CASE WHEN {name} > clock_timestamp() THEN {name} END"
+    return f"%(to_{name})s"
 
 
 _MOVE = """

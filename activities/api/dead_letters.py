@@ -178,7 +178,8 @@ class DismissedSerializer(serializers.Serializer[Any]):
 
     count = serializers.IntegerField()
     skipped = serializers.IntegerField(
-        help_text="Selected dead letters that were already handled, whose `dedup_key` other unfinished work has, or whose run is being replayed."
+        help_text="Selected dead letters that were already handled, whose `dedup_key` other unfinished work has, or whose pipeline run is "
+        "being replayed."
     )
     dry_run = serializers.BooleanField()
 

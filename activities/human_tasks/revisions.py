@@ -13,6 +13,7 @@ from activities.decision_rules import GENERAL_ROLE
 from activities.models import Activity
 from activities.states import LinkKind, Status, WakeReason
 from activities.submission import NewActivity, child_of, submit
+from tenants import clock
 from tenants.wording import describe_count
 
 from . import approvals
@@ -54,9 +55,10 @@ _RULES = ("requires_approval", "timeout_seconds", "retry", "max_attempts", "agen
 
 
 def successor_of(activity: Activity, kind: str, **changes: Any) -> NewActivity:
-    """Return the same work in the same place with these changes, for submission."""
+    """Return the same work in the same place with these changes, for submission. It inherits no expiry that has passed."""
     inherited = {name: getattr(activity, name) for name in (*_WORK, *_PLACE, *_RULES)}
-    return child_of(activity, kind, **{**inherited, **changes})
+    expires_at = activity.expires_at if activity.expires_at and activity.expires_at > clock.now() else None
+    return child_of(activity, kind, **{**inherited, "expires_at": expires_at, **changes})
 
 
 def build_revision(rejected: Activity, *, notes: str) -> NewActivity:

@@ -11,13 +11,15 @@ from uuid import UUID
 
 import pytest
 from django.db import DatabaseError, OperationalError, connections
+from django.db.models.functions import Now
 from psycopg.errors import LockNotAvailable
 
 from activities import activity_tree, cancellation, dead_letter_records, dead_letters, reassignment
 from activities.alerts import raise_alert
 from activities.execution import results
 from activities.human_tasks import human_work
-from activities.models import ActivityRun, DeadLetter, Wake
+from activities.maintenance import recovery
+from activities.models import Activity, ActivityRun, DeadLetter, Wake
 from activities.run_tokens import RunToken
 from activities.signals import activity_reopened
 from agents.contracts import Accepted
@@ -45,10 +47,41 @@ def replay(tenant: Tenant, **options: Any) -> dead_letters.ReplayResult:
         )
 
 
+def retry_one(tenant: Tenant) -> None:
+    with tenant_scope(tenant.pk):
+        (letter,) = DeadLetter.objects.for_tenant(tenant.pk)
+    assert letter.activity_id is not None
+    cancellation.retry(tenant.pk, letter.activity_id, actor="Ann")
+
+
 def dismiss(tenant: Tenant, **options: Any) -> dead_letters.DismissResult:
     with tenant_scope(tenant.pk):
         letters = DeadLetter.objects.for_tenant(tenant.pk)
         return dead_letters.dismiss(tenant.pk, letters, actor="Ann", reason="not wanted", **options)
+
+
+@pytest.mark.parametrize("again", [replay, retry_one])
+def test_work_that_people_retry_after_its_expiry_runs(
+    engine: Engine, acme: Tenant, again: Callable[[Tenant], object]
+) -> None:
+    (activity_id,) = submit_failing(engine, acme)
+    with tenant_scope(acme.pk):
+        Activity.objects.filter(pk=activity_id).update(expires_at=Now() - timedelta(seconds=1))
+
+    again(acme)
+    recovery.expire_stale()
+    engine.drain()
+
+    assert engine.status(acme, activity_id) == "done"
+
+
+def test_work_that_is_retried_before_its_expiry_keeps_it(engine: Engine, acme: Tenant) -> None:
+    later = clock.now() + timedelta(days=1)
+    (activity_id,) = submit_failing(engine, acme, expires_at=later)
+
+    replay(acme)
+
+    assert engine.get(acme, activity_id).expires_at == later
 
 
 # Creation

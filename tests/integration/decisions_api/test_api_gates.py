@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from activities.models import Activity
+from tenants import clock
+from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
 from tests.cases import in_one_test
@@ -104,6 +108,22 @@ def test_a_rejection_creates_a_revision_with_the_notes(api: Any, engine: Engine,
         2,
         "Shorter.",
     )
+
+
+@pytest.mark.parametrize("is_ahead", [True, False])
+def test_a_revision_keeps_the_expiry_of_its_work_until_that_has_passed(
+    api: Any, engine: Engine, acme: Tenant, is_ahead: bool
+) -> None:
+    (waiting,) = submit_gated(engine, acme)
+    expires_at = clock.now() + timedelta(days=1 if is_ahead else -1)
+    with tenant_scope(acme.pk):
+        Activity.objects.filter(pk=waiting).update(expires_at=expires_at)
+
+    api("reviewer").post(address_of(waiting, "reject"), {"notes": "Shorter."})
+
+    with tenant_scope(acme.pk):
+        revision = Activity.objects.get(parent_id=waiting, link_kind="revision_of")
+    assert revision.expires_at == (expires_at if is_ahead else None)
 
 
 @in_one_test("body", [{}, {"notes": ""}, {"notes": "  "}, {"notes": None}, {"notes": 5}])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
+from django.db.models.functions import Now
 
-from activities.models import DeadLetter
+from activities.maintenance import recovery
+from activities.models import Activity, DeadLetter
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.accepted_work import (
@@ -155,3 +158,20 @@ def test_an_invalid_reassignment_is_refused_with_its_path(
 
 def test_only_operators_reassign(api: Any, engine: Engine, acme: Tenant) -> None:
     problem(api("reviewer").post(action_url(created(engine, acme), "reassign"), TO_AGENT), 403, "forbidden")
+
+
+@pytest.mark.parametrize("by", ["operator", "agent"])
+def test_only_people_let_work_start_in_spite_of_its_expiry(
+    api: Any, engine: Engine, acme: Tenant, by: str
+) -> None:
+    activity_id, agent = accept_work(engine, acme)
+    with tenant_scope(acme.pk):
+        Activity.objects.filter(pk=activity_id).update(expires_at=Now() - timedelta(seconds=1))
+
+    if by == "operator":
+        assert api("operator").post(action_url(activity_id, "reassign"), TO_AGENT).status_code == 201
+    else:
+        agent.use("reassign_task", **TO_AGENT)
+    recovery.expire_stale()
+
+    assert successor_of(acme, activity_id).status == ("created" if by == "operator" else "cancelled")
