@@ -106,8 +106,8 @@ def _runs() -> Iterator[tuple[UUID, UUID, list[str | None]]]:
 #
 # The `dependency_timeout_seconds` of a step begin when the first of its dependencies starts to work. Time that people take does not count:
 # the timeout does not expire while a person is asked, and it restarts with the last answer in the run. If work that the step waits for is
-# paused or switched off, has a later date or waits for money when the time is over, the time begins again. Subtasks that this work waits
-# for count as well. `waits_until` on a step's row is the time of the next check, and never too late.
+# paused or switched off, has a later date, or waits for money or for room in a backlog when the time is over, the time begins again.
+# Subtasks that this work waits for count as well. `waits_until` on a step's row is the time of the next check, and never too late.
 
 
 CODE = "dependency_timeout"
@@ -166,8 +166,11 @@ def _more_time(run: PipelineRun, plan: Compiled, step: str, now: datetime) -> da
     """Return until when the step may still wait, or None if its time is over."""
     patience = timedelta(seconds=plan.patience_of(step))
     started = _first_start(run, plan.graph.dependencies_of(step))
-    active = _active_activities(run, plan.graph.ancestors_of(step))
-    if started is None or _with_people(run.tenant_id, active) or _is_held_back(run.tenant_id, active, now):
+    before = plan.graph.ancestors_of(step)
+    if started is None or steps_unadmitted().filter(run_id=run.pk, step__in=before).exists():
+        return now + patience
+    active = _active_activities(run, before)
+    if _with_people(run.tenant_id, active) or _is_held_back(run.tenant_id, active, now):
         return now + patience
     answers = Activity.objects.for_tenant(run.tenant_id).filter(pipeline_run_id=run.pk, assignee_type="human")
     answered = answers.aggregate(last=Max("finished_at"))["last"]

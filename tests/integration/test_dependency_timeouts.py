@@ -20,7 +20,7 @@ from pipelines.models import StepRun
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Budget, Tenant
 from tests.accepted_work import AgentClient, agent_of
-from tests.engine import simultaneously
+from tests.engine import Engine, simultaneously
 from tests.flows import BROKEN, Flow, answer_by_step, step
 from tests.integration.subtasks.parts import PART
 from tests.spending import make_budget, release_waiting_work
@@ -30,6 +30,12 @@ pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 Start = Callable[..., Flow]
 DAY = 86_400
+#: A step that waits for work of two roles.
+TWO_ROLES = (
+    step("fast"),
+    step("slow", agent_role="dev"),
+    step("join", "fast", "slow", dependency_timeout_seconds=60),
+)
 
 
 def fail_overdue_after(seconds: float) -> int:
@@ -168,12 +174,7 @@ def test_the_time_begins_again_while_people_keep_work_that_it_waits_for_from_sta
 ) -> None:
     client = api("admin")
     client.post("/api/v1/queues/dev/pause/")
-    steps = (
-        step("fast"),
-        step("slow", agent_role="dev"),
-        step("join", "fast", "slow", dependency_timeout_seconds=60),
-    )
-    flow = start_steps(start(*steps), "slow")
+    flow = start_steps(start(*TWO_ROLES), "slow")
     slow = f"/api/v1/activities/{flow.activity(step='slow').pk}/"
     if how == "date":
         client.patch(slow, {"not_before": (datetime.now(UTC) + timedelta(days=1)).isoformat()})
@@ -193,12 +194,7 @@ def test_the_time_begins_again_while_the_role_or_the_tenant_is_switched_off(
     api: Any, start: Start, acme: Tenant, what: str
 ) -> None:
     api("admin").post("/api/v1/queues/dev/pause/")
-    steps = (
-        step("fast"),
-        step("slow", agent_role="dev"),
-        step("join", "fast", "slow", dependency_timeout_seconds=60),
-    )
-    flow = start_steps(start(*steps), "slow")
+    flow = start_steps(start(*TWO_ROLES), "slow")
 
     with system_scope():
         if what == "role":
@@ -239,12 +235,7 @@ def test_the_time_begins_again_while_work_that_it_waits_for_waits_for_money(
     start: Start, acme: Tenant
 ) -> None:
     make_budget(acme, "0.10", agent_role="dev")
-    steps = (
-        step("fast"),
-        step("slow", agent_role="dev"),
-        step("join", "fast", "slow", dependency_timeout_seconds=60),
-    )
-    flow = start_steps(start(*steps), "slow")
+    flow = start_steps(start(*TWO_ROLES), "slow")
     meanwhile = fail_overdue_after(61), fail_overdue_after(120), fail_overdue_after(122)
 
     with tenant_scope(acme.pk):
@@ -252,6 +243,31 @@ def test_the_time_begins_again_while_work_that_it_waits_for_waits_for_money(
     release_waiting_work(flow.engine)
     flow.engine.drain()
 
+    assert flow.states == {"fast": "done", "slow": "active", "join": "pending"}
+    assert (meanwhile, fail_overdue_after(181), fail_overdue_after(183)) == ((0, 0, 0), 0, 1)
+
+
+def test_the_time_begins_again_while_work_that_it_waits_for_has_no_room_in_a_backlog(
+    engine: Engine, start: Start, acme: Tenant
+) -> None:
+    engine.serve(acme, "dev")
+    with tenant_scope(acme.pk):
+        AgentConfig.objects.filter(agent_id="dev").update(backlog={"max_waiting": 1, "when_full": "reject"})
+    (other,) = engine.submit(acme, "dev", not_before=datetime.now(UTC) + timedelta(days=1))
+    steps = (
+        step("fast"),
+        step("slow", "fast", agent_role="dev"),
+        step("join", "fast", "slow", dependency_timeout_seconds=60),
+    )
+    flow = start_steps(start(*steps), "slow")
+    reason = flow.row("slow").reason
+    meanwhile = fail_overdue_after(61), fail_overdue_after(120), fail_overdue_after(122)
+
+    cancellation.cancel(acme.pk, other, actor="test")
+    waiting_steps.admit_steps()
+    flow.engine.drain()
+
+    assert reason == "backlog"
     assert flow.states == {"fast": "done", "slow": "active", "join": "pending"}
     assert (meanwhile, fail_overdue_after(181), fail_overdue_after(183)) == ((0, 0, 0), 0, 1)
 
