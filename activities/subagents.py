@@ -137,7 +137,7 @@ def _error(path: str, message: str) -> SubmissionInvalid:
     return SubmissionInvalid([{"path": path, "message": message}])
 
 
-# Ending: posts the end of a subagent to its parent's mailbox, in the transaction of the end, once for each status.
+# Ending: posts the end of a subagent to its parent's mailbox, in the transaction of the end, once for each end.
 
 LONGEST_RESULT = 100_000  # characters of the output in a notification; all of it is at `output_file`
 LONGEST_SUMMARY = 500
@@ -181,7 +181,10 @@ def _notification(subagent: Subagent, ended: Any) -> NewItem:
         source=ItemSource.ENGINE,
         content=content,
         text=summary,
-        client_message_id=f"{ended.id}:{status}",
+        # The escalation of a failure is no second end, but the failure of a retry is: it has a higher fencing number.
+        client_message_id=f"{ended.id}:{status}:{ended.fence}"
+        if status == FAILED
+        else f"{ended.id}:{status}",
     )
 
 

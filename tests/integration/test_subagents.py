@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 from rest_framework.test import APIClient
 
-from activities import outbox, relay
+from activities import cancellation, dead_letters, outbox, relay
 from activities.models import Activity, ActivityRun, MailboxItem, Wake
 from agents.command_line import transcripts
 from agents.contracts import Completed, Output, Usage
@@ -111,6 +111,24 @@ def test_a_failed_subagent_notifies_its_parent_once_with_the_error(
     (notice,) = notices_in(acme)
     assert (notice["status"], notice["error"]["code"]) == ("failed", "max_turns")
     assert "result" not in notice
+
+
+def test_the_parent_is_notified_of_each_failure_of_a_subagent_that_people_retry(
+    engine: Engine, client: APIClient, acme: Tenant
+) -> None:
+    def fail(request: Any) -> Completed:
+        raise PermanentAgentError(f"failure {len(engine.agent.calls)}", code="broken")
+
+    engine.agent.behaviour = fail
+    started = start(client, parent_mailbox="parent")
+    engine.drain()
+    dead_letters.handle_waiting()
+
+    cancellation.retry(acme.pk, UUID(started["task_id"]), actor="Ann")
+    engine.drain()
+    dead_letters.handle_waiting()
+
+    assert [notice["error"]["message"] for notice in notices_in(acme)] == ["failure 1", "failure 2"]
 
 
 def test_a_retryable_failure_is_retried_before_the_parent_is_notified(
