@@ -12,13 +12,19 @@ from tests.state_machine.tasks import GATED, NORMAL, Task
 if TYPE_CHECKING:
     from tests.state_machine.ends import Ends
 
-#: The pipelines that the machine starts: a gate between two agents, two roots with a join and a step that continues on failure, and
-#: a chain of one role, whose steps may follow immediately.
+#: The pipelines that the machine starts: a gate between two agents, two gates about the same work, two roots with a join and a step that
+#: continues on failure, and a chain of one role, whose steps may follow immediately.
 PIPELINES: dict[str, list[dict[str, Any]]] = {
     "gated": [
         {"id": "draft", "agent_role": "qa", "requires_approval": True, "depends_on": []},
         {"id": "sign-off", "human_role": "editor", "is_approval_gate": True, "depends_on": ["draft"]},
         {"id": "publish", "agent_role": "dev", "depends_on": ["sign-off"]},
+    ],
+    "reviewed": [
+        {"id": "draft", "agent_role": "qa", "depends_on": []},
+        {"id": "legal", "human_role": "editor", "is_approval_gate": True, "depends_on": ["draft"]},
+        {"id": "brand", "human_role": "editor", "is_approval_gate": True, "depends_on": ["draft"]},
+        {"id": "publish", "agent_role": "dev", "depends_on": ["legal", "brand"]},
     ],
     "chained": [
         {"id": "first", "agent_role": "qa", "depends_on": []},
@@ -112,19 +118,32 @@ class Flow:
         return revision is not None
 
     def _redo_producers(self, model: Ends, gate: Task, step: Step) -> bool:
-        """Revise the agents' steps before a gate that was rejected."""
-        producers = [self.steps[name] for name in step.needs if self.steps[name].definition.get("agent_role")]
+        """Revise the agents' steps before a gate that was rejected. It also asks again about a step that is being retried."""
+        producers = {name for name in step.needs if self.steps[name].definition.get("agent_role")}
         if gate.round >= model.limits.rounds:
             return False
-        is_revised = False
-        for producer in producers:
-            if producer.status == "done" and producer.task is not None:
+        at_work = any(self.steps[name].status == "active" for name in producers)
+        revised = {name for name in producers if self.steps[name].status == "done"}
+        for producer in (self.steps[name] for name in step.needs if name in revised):
+            if producer.task is not None:
                 producer.task = model.revise(producer.task, approval_wanted=False)
                 producer.status, producer.round = "active", producer.task.round
-                is_revised = True
-        if is_revised:
+        if revised or at_work:
             step.status, step.task, step.round = "pending", None, gate.round + 1
-        return is_revised
+            self._ask_again(model, revised)
+        return bool(revised) or at_work
+
+    def _ask_again(self, model: Ends, revised: set[str]) -> None:
+        """Let the other gates about the revised steps ask again: open ones, and approved ones after which nothing has started."""
+        for name, step in self.steps.items():
+            if not step.definition.get("is_approval_gate") or revised.isdisjoint(step.needs):
+                continue
+            is_unused = all(other.status == "pending" for other in self.steps.values() if name in other.needs)
+            if step.status == "active" or (step.status == "done" and is_unused):
+                question, step.task = step.task, None
+                step.status, step.round = "pending", step.round + 1
+                if question is not None and not question.ended:
+                    model.withdraw(question)
 
     def _follow(self, model: Ends, names: list[str]) -> None:
         for name in names:
