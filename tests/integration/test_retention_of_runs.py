@@ -7,14 +7,14 @@ from uuid import UUID
 
 from django.db import connections
 
-from activities import states
+from activities import cancellation, states
 from activities.alerts import raise_alert
 from activities.maintenance.invariants import check
 from activities.models import Activity, Alert, DeadLetter
 from pipelines.cancellation import cancel_run
 from pipelines.models import Firing, PipelineRun, ScheduleExecution, ScheduleJob, StepRun
 from pipelines.replay import replay
-from tenants.context import SYSTEM, system_scope, tenant_scope
+from tenants.context import OWNER, SYSTEM, system_scope, tenant_scope
 from tenants.models import Tenant
 from tests import scheduling
 from tests.engine import Engine
@@ -97,6 +97,32 @@ def test_an_open_dead_letter_keeps_its_run_until_it_is_deleted_itself(engine: En
     age("activities_deadletter", [letter.pk], "created_at", "handled_at")
     assert purge(acme, "dead_letters") == 1
     assert purge(acme, "pipeline_runs") == 1
+
+
+def test_no_invariant_misses_an_old_dead_letter_whose_work_is_kept_longer(
+    engine: Engine, acme: Tenant
+) -> None:
+    engine.agent.behaviour = answer_by_step({"one": BROKEN})
+    flow = Flow(engine, acme, step("one"))
+    engine.drain()
+    (activity,) = flow.activities()
+    with tenant_scope(acme.pk):
+        (letter,) = DeadLetter.objects.all()
+    with connections[OWNER].cursor() as cursor:  # only the owner may change histories
+        cursor.execute("UPDATE activities_activityevent SET at = at - %s", [LONG])
+    age("activities_deadletter", [letter.pk], "created_at")
+    cancellation.retry(acme.pk, activity.pk, actor="ann")
+    engine.drain()
+    assert flow.activity().status == states.Status.FAILED
+    assert check() == []
+
+    with tenant_scope(acme.pk):
+        DeadLetter.objects.filter(pk=letter.pk).delete()
+    assert check() == []
+
+    with tenant_scope(acme.pk):
+        DeadLetter.objects.all().delete()
+    assert [each.invariant for each in check()] == ["I14"], "the second failure is of today"
 
 
 def test_an_execution_is_deleted_with_its_jobs_and_its_firing(engine: Engine, acme: Tenant) -> None:

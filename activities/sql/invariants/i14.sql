@@ -2,19 +2,24 @@
 -- The last dead letter of failed work was not replayed, and other work has no open one. If people were notified about an open dead letter,
 -- it has an escalation, which belongs to no other. People were notified about each dead letter with an escalation. An open escalation about
 -- a dead letter belongs to an open one. A dead letter has at most one alert, and only if it has an escalation.
+-- The oldest dead letters of work may be gone, because retention deletes them on the first day at the earliest, before their work.
 -- Returns     id of each activity that violates this
 -- Plan        NOT IN instead of NOT EXISTS: it is hashed however few rows the planner expects.
-WITH failure AS (
-    SELECT activity_id, count(*) AS times FROM activities_activityevent WHERE verb IN ('fail', 'trip') GROUP BY activity_id
-), letter AS (
-    SELECT activity_id, count(*) AS times, count(*) FILTER (WHERE state = 'open') AS open,
+WITH letter AS (
+    SELECT activity_id, count(*) AS times, count(*) FILTER (WHERE state = 'open') AS open, min(created_at) AS first,
            (array_agg(state ORDER BY created_at DESC, id DESC))[1] AS last
     FROM activities_deadletter WHERE activity_id IS NOT NULL GROUP BY activity_id
+), failure AS (
+    SELECT e.activity_id, count(*) AS times, count(*) FILTER (WHERE e.at > l.first) AS later,
+           bool_or(e.at > now() - interval '1 day') AS recent
+    FROM activities_activityevent e LEFT JOIN letter l USING (activity_id) WHERE e.verb IN ('fail', 'trip') GROUP BY e.activity_id
 )
-SELECT activity_id AS id FROM failure FULL JOIN letter USING (activity_id) WHERE failure.times IS DISTINCT FROM letter.times
+SELECT activity_id AS id FROM failure FULL JOIN letter USING (activity_id)
+WHERE CASE WHEN letter.times IS NULL THEN failure.recent
+           ELSE failure.times IS NULL OR failure.times < letter.times OR failure.later <> letter.times - 1 END
 UNION
-SELECT a.id FROM activities_activity a LEFT JOIN letter l ON l.activity_id = a.id
-WHERE a.status IN ('failed', 'needs_review') AND coalesce(l.last, 'replayed') = 'replayed'
+SELECT a.id FROM activities_activity a JOIN letter l ON l.activity_id = a.id
+WHERE a.status IN ('failed', 'needs_review') AND l.last = 'replayed'
 UNION
 SELECT a.id FROM letter l JOIN activities_activity a ON a.id = l.activity_id
 WHERE l.open > 0 AND a.status NOT IN ('failed', 'needs_review')
