@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 from django.db import DatabaseError, connections
 from django.utils import timezone
 
-from activities import outputs, run_logs
+from activities import cancellation, outputs, run_logs
 from activities.maintenance import retention
 from activities.maintenance.invariants import check
 from activities.models import Activity, ActivityEvent, OutputSpool
@@ -31,6 +31,7 @@ from tenants.models.retention import (
 )
 from tenants.retention import all_kinds
 from tests.engine import Engine, in_another_thread
+from tests.failed_work import submit_failing
 
 PLACE = "/api/v1/retention/"
 LONG = timedelta(days=100)
@@ -98,6 +99,20 @@ def test_the_input_of_live_work_is_kept(engine: Engine, acme: Tenant) -> None:
 
     assert purge(acme, "activities") == 0
     assert remaining(acme) == {source, reader}
+
+
+def test_the_input_of_failed_work_is_kept_until_its_dead_letter_is_closed(
+    engine: Engine, acme: Tenant
+) -> None:
+    (source,) = done(engine, acme)
+    (reader,) = submit_failing(engine, acme, input_ref=engine.get(acme, source).output_ref)
+    age_work([source])
+    assert purge(acme, "activities") == 0
+
+    cancellation.cancel(acme.pk, reader, actor="ann")
+
+    assert purge(acme, "activities") == 1
+    assert remaining(acme) == {reader}
 
 
 def test_a_locked_tree_is_left_for_the_next_pass(engine: Engine, acme: Tenant) -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from activities import bulk_jobs
+from activities import bulk_jobs, dead_letters
 from activities.mailboxes import consumer, producer
 from activities.mailboxes.consumer import TakeOptions
 from activities.mailboxes.producer import NewItem
@@ -14,6 +14,7 @@ from activities.models import (
     BatchItem,
     BulkItem,
     BulkJob,
+    DeadLetter,
     Mailbox,
     MailboxBatch,
     MailboxItem,
@@ -89,6 +90,23 @@ def test_processed_messages_are_deleted_and_waiting_ones_are_kept_with_their_mai
     assert count_rows(acme, MailboxItem) == count_rows(acme, MailboxItem, pk=waiting.pk) == 1
     assert count_rows(acme, MailboxBatch) == count_rows(acme, MailboxBatch, pk=second.pk) == 1
     assert count_rows(acme, Mailbox) == 1
+
+
+def test_a_failed_message_is_kept_until_its_dead_letter_is_closed(acme: Tenant) -> None:
+    item = post(acme, "session-1")
+    batch = take(acme, "session-1").batch
+    with tenant_scope(acme.pk):
+        consumer.fail_batch(
+            acme.pk, "session-1", batch.pk, error={"message": "x"}, retryable=False, now=datetime.now(UTC)
+        )
+    age("activities_mailboxitem", [item.pk], "created_at", "done_at")
+    assert (count_old(acme, "mailboxes"), purge(acme, "mailboxes")) == (0, 0)
+
+    with tenant_scope(acme.pk):
+        dead_letters.dismiss(acme.pk, DeadLetter.objects.for_tenant(acme.pk), actor="ann", reason="old")
+    age("activities_mailboxitem", [item.pk], "done_at")
+
+    assert purge(acme, "mailboxes") == 1
 
 
 def test_a_message_to_an_agent_is_deleted_after_the_activity_that_received_it(

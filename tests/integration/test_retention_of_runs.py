@@ -80,6 +80,25 @@ def test_a_run_is_kept_while_a_replay_works_with_its_outputs(engine: Engine, acm
         assert [run.pk for run in PipelineRun.objects.all()] == [second]
 
 
+def test_a_run_is_kept_while_failed_work_of_a_replay_may_be_retried_with_its_outputs(
+    engine: Engine, acme: Tenant
+) -> None:
+    flow = Flow(engine, acme, step("one"), step("two"), step("join", "one", "two"))
+    engine.drain()
+    engine.agent.behaviour = answer_by_step({"join": BROKEN})
+    again = replay(acme.pk, flow.id, from_step="join", actor="ann").pk
+    engine.drain()
+    with tenant_scope(acme.pk):
+        failed = Activity.objects.get(pipeline_run_id=again)
+    age_run(flow.id)
+    age_work_of(flow.id)
+    assert purge(acme, "pipeline_runs") == 0
+
+    cancellation.cancel(acme.pk, failed.pk, actor="ann")
+
+    assert purge(acme, "pipeline_runs") == 1
+
+
 def test_an_open_dead_letter_keeps_its_run_until_it_is_deleted_itself(engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = answer_by_step({"one": BROKEN})
     flow = Flow(engine, acme, step("one"))

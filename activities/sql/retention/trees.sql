@@ -1,5 +1,5 @@
 -- Selects trees of activities outside of pipelines whose members have all ended before the cutoff, and to which no unfinished work refers;
--- oldest first.
+-- oldest first. Failed work with an open dead letter counts as unfinished, because it may be retried.
 -- Parameters  tenant, before: the cutoff; ended: statuses of ended activities; most: the maximum number of trees
 -- Plan        the second condition on the tenant permits the partial index for lists, which has the order of the result.
 -- Returns     family, member: the root and each activity of its tree
@@ -19,6 +19,8 @@ WITH RECURSIVE root AS (
            -- An unfinished activity has the output of this one as its input.
            OR EXISTS (SELECT FROM activities_activity l
                       WHERE l.tenant_id = %(tenant)s AND l.finished_at IS NULL AND l.input_ref = m.output_ref)
+           OR EXISTS (SELECT FROM activities_deadletter d JOIN activities_activity l ON l.tenant_id = d.tenant_id AND l.id = d.activity_id
+                      WHERE d.tenant_id = %(tenant)s AND d.state = 'open' AND l.input_ref = m.output_ref)
            -- An approval is kept while one of its activities is unfinished, and its activities are kept while it is open.
            OR EXISTS (SELECT FROM approval_linked_activities k JOIN activities_activity l ON l.id = k.activity_id
                       WHERE k.approval_id = m.id AND l.finished_at IS NULL)

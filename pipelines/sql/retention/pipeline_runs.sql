@@ -1,5 +1,5 @@
 -- Selects pipeline runs that ended before the cutoff, with all activities of them and for them, if these ended before it as well and no
--- unfinished work refers to them; oldest first.
+-- unfinished work refers to them; oldest first. Failed work with an open dead letter counts as unfinished, because it may be retried.
 -- Parameters  tenant, before: the cutoff; ended: statuses of ended activities; most: the maximum number of runs
 -- Plan        the second condition on the tenant permits the partial index for lists, which has the order of the result.
 -- Returns     family, member: the run and each activity of it; a run without activities has one row without a member
@@ -17,6 +17,8 @@ WITH RECURSIVE ended_runs AS (
            OR EXISTS (SELECT FROM activities_deadletter d WHERE d.activity_id = m.id AND d.state = 'open')
            OR EXISTS (SELECT FROM activities_activity l
                       WHERE l.tenant_id = %(tenant)s AND l.finished_at IS NULL AND l.input_ref = m.output_ref)
+           OR EXISTS (SELECT FROM activities_deadletter d JOIN activities_activity l ON l.tenant_id = d.tenant_id AND l.id = d.activity_id
+                      WHERE d.tenant_id = %(tenant)s AND d.state = 'open' AND l.input_ref = m.output_ref)
            OR EXISTS (SELECT FROM approval_linked_activities k
                       JOIN activities_activity l ON l.id IN (k.activity_id, k.approval_id)
                       WHERE (k.approval_id = m.id OR k.activity_id = m.id) AND l.finished_at IS NULL))
@@ -24,7 +26,10 @@ WITH RECURSIVE ended_runs AS (
       AND NOT EXISTS (SELECT FROM pipelines_pipelinerun o
                       JOIN pipelines_steprun s ON s.run_id = o.id
                       JOIN activities_activity a ON a.id = s.activity_id
-                      WHERE o.tenant_id = %(tenant)s AND o.status = 'running' AND o.replay_from <> '' AND a.pipeline_run_id = r.id)
+                      WHERE o.tenant_id = %(tenant)s AND o.replay_from <> '' AND a.pipeline_run_id = r.id
+                        AND (o.status = 'running' OR EXISTS (
+                            SELECT FROM activities_deadletter d
+                            WHERE d.tenant_id = o.tenant_id AND d.pipeline_run_id = o.id AND d.state = 'open')))
       -- A period that has not ended counts its runs.
       AND NOT EXISTS (SELECT FROM pipelines_deliverableperiod p WHERE p.id = r.period_id AND p.ended_at IS NULL)
     ORDER BY r.started_at LIMIT %(most)s
