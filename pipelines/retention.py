@@ -41,9 +41,11 @@ def _forget_runs(tenant_id: UUID, before: datetime, most: int) -> int:
     """Delete ended runs, and return how many. Activities are locked before their run, as everywhere."""
 
     def lock_ended_runs(ids: list[UUID]) -> set[UUID]:
-        rows = PipelineRun.objects.for_tenant(tenant_id).filter(pk__in=ids, finished_at__lt=before)
-        ended = rows.exclude(status=RunState.RUNNING).order_by("pk").select_for_update(skip_locked=True)
-        return set(ended.values_list("pk", flat=True))
+        runs = PipelineRun.objects.for_tenant(tenant_id)
+        rows = runs.filter(pk__in=ids, finished_at__lt=before).exclude(status=RunState.RUNNING)
+        locked = set(rows.order_by("pk").select_for_update(skip_locked=True).values_list("pk", flat=True))
+        # Read after the lock, because a replay may have begun since the runs were selected.
+        return locked - set(runs.filter(replay_of__in=locked).values_list("replay_of", flat=True))
 
     rows = _runs(tenant_id, before, min(most, activities.TREES_AT_ONCE))
     whole, _ = activities.forget_families(tenant_id, rows, before, hold=lock_ended_runs)

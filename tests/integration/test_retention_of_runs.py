@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
+import pytest
 from django.db import connections
 
 from activities import cancellation, states
 from activities.alerts import raise_alert
 from activities.maintenance.invariants import check
 from activities.models import Activity, Alert, DeadLetter
+from pipelines import retention as pipeline_retention
 from pipelines.cancellation import cancel_run
 from pipelines.models import Firing, PipelineRun, ScheduleExecution, ScheduleJob, StepRun
 from pipelines.replay import replay
+from tenants import clock
 from tenants.context import OWNER, SYSTEM, system_scope, tenant_scope
 from tenants.models import Tenant
 from tests import scheduling
-from tests.engine import Engine
+from tests.engine import Engine, in_another_thread
 from tests.flows import BROKEN, Flow, answer_by_step, step
 from tests.integration.test_retention import LONG, age, purge, remaining
 
@@ -62,41 +66,51 @@ def test_an_active_run_is_kept_however_old_it_is(engine: Engine, acme: Tenant) -
     assert len(remaining(acme)) == 2
 
 
-def test_a_run_is_kept_while_a_replay_works_with_its_outputs(engine: Engine, acme: Tenant) -> None:
-    flow = Flow(engine, acme, step("one"), step("two"), step("join", "one", "two", human_role="editor"))
+def test_a_run_is_kept_as_long_as_its_replays_which_refer_to_its_outputs(
+    engine: Engine, acme: Tenant
+) -> None:
+    flow = Flow(engine, acme, step("one"), step("two", "one", human_role="editor"))
     engine.drain()
     cancel_run(acme.pk, flow.id, actor="ann")
-    first = replay(acme.pk, flow.id, from_step="join", actor="ann").pk
+    first = replay(acme.pk, flow.id, from_step="two", actor="ann").pk
     cancel_run(acme.pk, first, actor="ann")
-    second = replay(acme.pk, first, from_step="join", actor="ann").pk
+    second = replay(acme.pk, first, from_step="two", actor="ann").pk
     for run_id in (flow.id, first):
         age_run(run_id)
         age_work_of(run_id)
-
-    assert purge(acme, "pipeline_runs") == 1, "the replay between them has no outputs that are still used"
+    while_active = purge(acme, "pipeline_runs")
     cancel_run(acme.pk, second, actor="ann")
-    assert purge(acme, "pipeline_runs") == 1
-    with tenant_scope(acme.pk):
-        assert [run.pk for run in PipelineRun.objects.all()] == [second]
+    while_kept = purge(acme, "pipeline_runs")
+
+    age_run(second)
+    age_work_of(second)
+
+    assert (while_active, while_kept) == (0, 0)
+    assert purge(acme, "pipeline_runs") == 3
+    assert remaining(acme) == set()
 
 
-def test_a_run_is_kept_while_failed_work_of_a_replay_may_be_retried_with_its_outputs(
-    engine: Engine, acme: Tenant
+def test_a_replay_that_begins_between_selection_and_lock_keeps_its_run(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flow = Flow(engine, acme, step("one"), step("two"), step("join", "one", "two"))
+    flow = Flow(engine, acme, step("one"), step("two", "one"))
     engine.drain()
-    engine.agent.behaviour = answer_by_step({"join": BROKEN})
-    again = replay(acme.pk, flow.id, from_step="join", actor="ann").pk
-    engine.drain()
-    with tenant_scope(acme.pk):
-        failed = Activity.objects.get(pipeline_run_id=again)
     age_run(flow.id)
     age_work_of(flow.id)
-    assert purge(acme, "pipeline_runs") == 0
+    find = pipeline_retention._runs
 
-    cancellation.cancel(acme.pk, failed.pk, actor="ann")
+    def find_then_replay(*arguments: Any) -> Any:
+        rows = find(*arguments)
+        in_another_thread(lambda: replay(acme.pk, flow.id, from_step="two", actor="ann"))
+        return rows
 
-    assert purge(acme, "pipeline_runs") == 1
+    monkeypatch.setattr(pipeline_retention, "_runs", find_then_replay)
+    with tenant_scope(acme.pk):
+        assert pipeline_retention._forget_runs(acme.pk, clock.now() - timedelta(days=90), 10) == 0
+
+    with tenant_scope(acme.pk):
+        assert PipelineRun.objects.filter(pk=flow.id).exists()
+    assert len(remaining(acme)) == 3
 
 
 def test_an_open_dead_letter_keeps_its_run_until_it_is_deleted_itself(engine: Engine, acme: Tenant) -> None:

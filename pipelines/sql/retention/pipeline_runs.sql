@@ -22,14 +22,8 @@ WITH RECURSIVE ended_runs AS (
            OR EXISTS (SELECT FROM approval_linked_activities k
                       JOIN activities_activity l ON l.id IN (k.activity_id, k.approval_id)
                       WHERE (k.approval_id = m.id OR k.activity_id = m.id) AND l.finished_at IS NULL))
-      -- A replay uses the outputs of this run, and a gate in it may have the work revised. `replay_of` may be null: a run between them is gone.
-      AND NOT EXISTS (SELECT FROM pipelines_pipelinerun o
-                      JOIN pipelines_steprun s ON s.run_id = o.id
-                      JOIN activities_activity a ON a.id = s.activity_id
-                      WHERE o.tenant_id = %(tenant)s AND o.replay_from <> '' AND a.pipeline_run_id = r.id
-                        AND (o.status = 'running' OR EXISTS (
-                            SELECT FROM activities_deadletter d
-                            WHERE d.tenant_id = o.tenant_id AND d.pipeline_run_id = o.id AND d.state = 'open')))
+      -- A replay refers to the work and the outputs of this run, also after its end: it may be replayed itself.
+      AND NOT EXISTS (SELECT FROM pipelines_pipelinerun o WHERE o.tenant_id = %(tenant)s AND o.replay_of = r.id)
       -- A period that has not ended counts its runs.
       AND NOT EXISTS (SELECT FROM pipelines_deliverableperiod p WHERE p.id = r.period_id AND p.ended_at IS NULL)
     ORDER BY r.started_at LIMIT %(most)s
