@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import execute_from_command_line
@@ -26,6 +27,7 @@ _HINT = "Start the servers with `manage.py up`, or set {variable} to their addre
 
 
 def main() -> None:
+    _refuse_unreadable(sys.argv[1:])
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "orchestrator.settings.local")
     if len(sys.argv) > 1 and sys.argv[1] in STARTS_SERVICES and not {"-h", "--help"} & set(sys.argv):
         if sys.argv[1] in DEMONSTRATIONS:
@@ -51,6 +53,16 @@ def reason_of_outage(error: Exception) -> str:
         return ""
     server, variable = SERVERS.get(type(error).__module__.partition(".")[0], SERVERS["django"])
     return f"{server} does not answer. {_HINT.format(variable=variable)}"
+
+
+def _refuse_unreadable(arguments: Sequence[str]) -> None:
+    """Exit with a usage error if an argument is not UTF-8, because Python accepts such bytes, and PostgreSQL refuses them later."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            sys.stderr.write(f"The argument {argument!a} is not valid UTF-8.\n")
+            sys.exit(2)
 
 
 def _check_input() -> None:

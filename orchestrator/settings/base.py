@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import environ
-
 from orchestrator.settings.celery import *  # noqa: F403
 from orchestrator.settings.engine import *  # noqa: F403
-from orchestrator.settings.environment import Env
+from orchestrator.settings.environment import Env, parse_url
 from orchestrator.settings.logging import *  # noqa: F403
 from orchestrator.settings.notifications import *  # noqa: F403
 from orchestrator.settings.services import BASE_DIR, FLOWER_PORT, HOME, PORT, endpoints  # noqa: F401  two are settings
@@ -18,10 +16,17 @@ env = Env()
 ORCHESTRATOR_HOME = HOME
 _servers = endpoints()
 
+
+def _read_login(variable: str, url: str) -> dict[str, Any]:
+    example = "postgresql://user:password@host:5432/database"
+    return parse_url(variable, url, Env.db_url_config, schemes=Env.POSTGRES_FAMILY, example=example)
+
+
 # Databases: each connection switches to a role by its options, so one DATABASE_URL is enough. With a separate login in DATABASE_URL_SYSTEM
 # for the role that sees all tenants, the main login does not need that role. See docs/adr/0003-database-roles.md.
-_login = environ.Env.db_url_config(_servers.database_url)
-_system_login = environ.Env.db_url_config(env("DATABASE_URL_SYSTEM", default="") or _servers.database_url)
+_login = _read_login("DATABASE_URL", _servers.database_url)
+_system_url = env("DATABASE_URL_SYSTEM", default="")
+_system_login = _read_login("DATABASE_URL_SYSTEM", _system_url) if _system_url else _login
 
 
 # Time limit of a statement. `orchestrator.wsgi` sets a smaller one, so that web requests are answered within 10 s.

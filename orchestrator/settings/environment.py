@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Container
+from contextlib import suppress
 from typing import Any
 
 import environ
@@ -36,6 +38,18 @@ class Env(environ.Env):
             raise ImproperlyConfigured(
                 f"{var} must be {_KINDS.get(cast, 'valid')}, not {text[:40]!r}."
             ) from error
+
+
+def parse_url(
+    variable: str, text: str, parse: Callable[[str], dict[str, Any]], *, schemes: Container[str], example: str
+) -> dict[str, Any]:
+    """Return what `parse` makes of a URL. Raises `ImproperlyConfigured` without the URL, because any part of it may be of a password."""
+    if text.partition("://")[0] in schemes:
+        with suppress(ValueError):
+            return parse(text)
+    raise ImproperlyConfigured(
+        f"{variable} is not a valid URL. It must look like {example}, with special characters encoded (%40 is @)."
+    )
 
 
 def _finite(text: str) -> float:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import environ
-
-from orchestrator.settings.environment import Env
+from orchestrator.settings.environment import Env, parse_url
 
 _env = Env()
 
@@ -22,6 +20,11 @@ ORCHESTRATOR_WEEKLY_DIGEST_HOUR = _env.int("ORCHESTRATOR_WEEKLY_DIGEST_HOUR", de
 
 # The mail server: smtp+tls://user:password@host:587. Empty: no email is sent, and deliveries by email fail with this reason.
 EMAIL_URL = _env("EMAIL_URL", default="")
-vars().update(environ.Env.email_url_config(EMAIL_URL or "dummymail://"))
+vars().update(
+    parse_url(
+        "EMAIL_URL", EMAIL_URL or "dummymail://", Env.email_url_config,
+        schemes=Env.EMAIL_SCHEMES, example="smtp+tls://user:password@host:587",
+    )
+)  # fmt: skip
 EMAIL_TIMEOUT = 10.0  # seconds without an answer from the mail server
 DEFAULT_FROM_EMAIL = _env("DEFAULT_FROM_EMAIL", default="") or "orchestrator@localhost"

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
+from orchestrator import command
 from orchestrator.settings import logging as log_settings
 from orchestrator.settings.environment import Env
 
@@ -70,3 +71,41 @@ def test_local_settings_exempt_no_server_of_a_replica_set(tmp_path: Path) -> Non
 
     assert process.returncode == 0, process.stderr
     assert {"15432", "6379", "27101", "27102"} <= set(process.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("variable", "url"),
+    [
+        ("EMAIL_URL", "mail.example.org"), ("EMAIL_URL", "smtp://user:pa/ss@mail.example.org:25"), ("EMAIL_URL", "smtp://[mail:25"),
+        ("DATABASE_URL", "postgresql://user:pa/ss@db:5432/a"), ("DATABASE_URL", "postgresql://db:54321a/a"), ("DATABASE_URL", "db"),
+        ("DATABASE_URL_SYSTEM", "postgresql://db:99999/a"), ("DATABASE_URL_SYSTEM", "mysql://db/a"),
+    ],
+)  # fmt: skip
+def test_an_invalid_url_is_refused_with_its_variable_and_without_its_text(
+    variable: str, url: str, tmp_path: Path
+) -> None:
+    server = "postgresql://a@127.0.0.1:1/a"
+    process = subprocess.run(
+        [sys.executable, "manage.py", "check"], capture_output=True, text=True, check=False,
+        env={
+            **os.environ, "ORCHESTRATOR_HOME": str(tmp_path), "DATABASE_URL": server, "REDIS_URL": "redis://127.0.0.1:1",
+            "MONGODB_URI": "mongodb://127.0.0.1:1", "DJANGO_SETTINGS_MODULE": "orchestrator.settings.local", variable: url,
+        },
+    )  # fmt: skip
+
+    assert process.returncode == 1
+    (line,) = process.stderr.splitlines()
+    assert line.startswith(f"{variable} is not a valid URL. It must look like ")
+    assert "pa" not in line.replace("password", "")
+
+
+def test_an_argument_that_is_not_utf_8_is_a_usage_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["manage.py", "create_token", "--tenant", "caf\udce9"])
+
+    with pytest.raises(SystemExit) as ended:
+        command.main()
+
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "The argument 'caf\\udce9' is not valid UTF-8.\n"
