@@ -175,6 +175,9 @@ def test_the_command_deploys_promotes_and_rolls_back_versions(tenant: Tenant) ->
     ):
         with pytest.raises(CommandError):
             command(*wrong)
+    Agent.objects.filter(role="scribe").update(adapter="http")
+    with pytest.raises(CommandError, match="--endpoint: Ensure this value has at most 500 characters"):
+        command("deploy", "scribe", "2.0.0", "--endpoint", f"https://93.184.216.34/{'a' * 500}")
     assert "2.0.0" not in command("show", "scribe")[1]
 
 

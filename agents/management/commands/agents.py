@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from django.core.exceptions import ValidationError
 from django.core.management.base import CommandError, CommandParser
 
 from agents import deployments, health, registry, semantic_versions
@@ -77,6 +78,10 @@ class Command(ManagementCommand):
         agent = _agent(role)
         if error := semantic_versions.error_of(version):
             raise CommandError(f"VERSION {error}")
+        try:
+            AgentVersionDeployment._meta.get_field("endpoint").clean(endpoint, None)
+        except ValidationError as refusal:  # it is too long
+            raise CommandError(f"--endpoint: {refusal.messages[0]}") from refusal
         if endpoint and (error := error_of_address(agent.adapter, endpoint)):
             raise CommandError(f"--endpoint: {error}")
         deployments.deploy(
