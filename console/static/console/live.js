@@ -13,6 +13,7 @@
 (() => {
   const LEAST_BETWEEN = 700; // milliseconds from the start of one fetch to the next
   const RETRY = 3000; // after a fetch that failed
+  const BUSY = [408, 425, 429]; // a proxy wants the same request later
   const POLL = 5000; // between fetches without a stream
   const HIDDEN_FOR = 5000; // after which a hidden tab leaves its connection to others
   const SLOW = {
@@ -70,8 +71,8 @@
       const answer = await fetch(ownAddress(from), { headers: { "X-Live": [...ids].join(" ") }, credentials: "same-origin" });
       if (answer.redirected && new URL(answer.url).pathname !== from.pathname) return location.reload();
       // A response of 400 is a page that displays the error of a query.
-      if (answer.status > 400 && answer.status < 500) return gone();
-      if (answer.status >= 500) throw new Error(String(answer.status));
+      if (answer.status >= 500 || BUSY.includes(answer.status)) throw new Error(String(answer.status));
+      if (answer.status > 400) return gone();
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       // The person may have changed the query meanwhile; then this response is outdated.
       if (location.href !== here) ids.forEach((id) => requested.add(id));

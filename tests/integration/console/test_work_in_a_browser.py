@@ -86,6 +86,20 @@ def test_a_lost_connection_is_reported_and_restored(questions: Questions, screen
     screen.wait_for_selector("#connection", state="hidden")
 
 
+def test_a_page_that_a_proxy_refuses_for_a_while_is_updated_later(questions: Questions, screen: Any) -> None:
+    screen.goto("/activities/")
+    screen.wait_for_selector("text=There are no activities yet.")
+    screen.wait_for_function("() => document.body.dataset.following === 'open'")
+    screen.route("**/activities/", lambda route: route.fulfill(status=429))
+
+    work(questions, "Bees")
+    screen.wait_for_selector("#connection:has-text('Retrying')")
+    screen.unroute("**/activities/")
+
+    screen.wait_for_selector("text=Bees")
+    screen.wait_for_selector("#connection", state="hidden")
+
+
 def test_the_picture_of_a_run_is_live_and_links_activities(questions: Questions, screen: Any) -> None:
     run = article(questions)
     screen.goto(f"/runs/{run.pk}/")
