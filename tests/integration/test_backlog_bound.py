@@ -24,6 +24,7 @@ from pipelines.submission import NewRun, WhenFull, start_run, start_runs
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
+from tests.damage import temporary_damage
 from tests.engine import Engine, simultaneously
 from tests.flows import Flow, step
 from tests.scheduling import HOUR, NOON, execution, fire, jobs, make_pipeline, make_schedule, tickers
@@ -135,6 +136,10 @@ def test_a_schedule_without_a_source_waits_for_room_as_well(engine: Engine, acme
     assert check(quiesced=True) == [], "the execution waits on purpose"
 
     engine.drain()
+    assert check(quiesced=True) == [], "there has been room for a moment only"
+    with temporary_damage("UPDATE activities_activityevent SET at = at - interval '5 minutes'"):
+        assert "I32" in {violation.invariant for violation in check(quiesced=True)}
+
     system_jobs.advance_executions()
     engine.drain()
     system_jobs.advance_executions()

@@ -16,9 +16,13 @@ WHERE e.finished_at IS NULL AND e.status IN ('running', 'cancelled')
   AND e.expanded_at < clock_timestamp() - %(patience)s * interval '1 second'
   AND NOT EXISTS (
     SELECT FROM pipelines_schedulejob j
-    -- A job that waits has an error if its role's backlog had no room for it.
-    WHERE j.execution_id = e.id AND (e.status = 'running' AND (j.state = 'enqueued' OR j.state = 'waiting' AND j.error IS NOT NULL)
-        OR j.ended_at >= clock_timestamp() - %(patience)s * interval '1 second'))
+    WHERE j.execution_id = e.id AND (j.ended_at >= clock_timestamp() - %(patience)s * interval '1 second'
+        -- A job that waits has an error if a backlog had no room for it. There is room if no work of its tenant has waited lately.
+        OR e.status = 'running' AND (j.state = 'enqueued' OR j.state = 'waiting' AND j.error IS NOT NULL AND (
+            EXISTS (SELECT FROM activities_activity a
+                    WHERE a.tenant_id = e.tenant_id AND a.status = 'created' AND a.assignee_type = 'agent')
+            OR EXISTS (SELECT FROM activities_activityevent v
+                       WHERE v.tenant_id = e.tenant_id AND v.at >= clock_timestamp() - %(patience)s * interval '1 second')))))
 UNION ALL
 SELECT e.id FROM pipelines_scheduleexecution e
 WHERE e.finished_at IS NULL AND e.status = 'queued' AND e.started_at < clock_timestamp() - %(patience)s * interval '1 second'
