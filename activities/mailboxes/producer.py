@@ -41,6 +41,7 @@ from activities.models.run import is_carried
 from activities.states import BANDS, LIVE, LinkKind, RunStatus, Status, WakeReason, WakeState
 from activities.submission import NewActivity, submit
 from tenants import clock
+from tenants.models import BudgetWait
 from tenants.wording import describe_count
 
 logger = logging.getLogger(__name__)
@@ -256,6 +257,9 @@ def _raise_priority(activity: Activity, priority: int) -> None:
         return
     activity.priority = priority
     Activity.objects.for_tenant(activity.tenant_id).filter(pk=activity.pk).update(priority=priority)
+    BudgetWait.objects.for_tenant(activity.tenant_id).filter(activity_id=activity.pk).update(
+        priority=priority
+    )
     if activity.status == Status.CREATED:
         relay.after_commit(Exchange(withdrawals=[activity.pk]))
 

@@ -1,6 +1,7 @@
 -- Records wakes, each for one activity. An equal pending wake absorbs the new one.
 -- A new wake does not shorten a delay: while a wake of the activity is delayed (until its date, for a retry, a rate limit, money), a new
--- one is delayed until the last of these is due, so that all are taken together. Wakes with the cause `later` do not delay others.
+-- one is delayed until the last of these is due, so that all are taken together. Wakes with the cause `later` do not delay others, and
+-- keep their time while the activity waits for money.
 -- Parameters  tenant, cause, provenance (JSON as text, or null), and arrays of equal length: ids, activities, reasons,
 --             payloads (JSON as text), fingerprints, due (may be null)
 -- Plan        the coalesce keeps the planner from reading the index of all delayed wakes for those of one activity.
@@ -16,6 +17,6 @@ LEFT JOIN LATERAL (
     SELECT p.due_at AS until, p.cause FROM activities_wake p
     WHERE p.activity_id = w.activity_id AND p.state = 'pending' AND coalesce(p.due_at > now(), false) AND p.cause <> 'later'
     ORDER BY p.due_at DESC LIMIT 1
-) held ON true
+) held ON NOT (held.cause = 'budget' AND %(cause)s = 'later')
 ON CONFLICT (activity_id, reason, fingerprint) WHERE state = 'pending' DO UPDATE SET merged = activities_wake.merged + 1
 RETURNING id, activity_id, merged, due_at

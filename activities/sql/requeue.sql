@@ -1,5 +1,6 @@
 -- Ends a run without a result and makes the activity claimable again. The run's wakes become pending again; its own wake becomes a row.
--- A delay applies to the activity, so it also delays wakes that came during the run.
+-- A delay applies to the activity, so it also delays wakes that came during the run. Work that waits for a budget has no time, so its wakes
+-- for later keep theirs, at which the budget is asked again.
 -- Parameters  tenant, activity, run, fence, run_status, error, due_at, cause, sources, target, verb, actor,
 --             attempts (added, may be -1), stalls (added), detail
 -- Returns     one row with the activity after the move, `held`: whether a question holds it, and `reserved`: whether budgets hold a
@@ -36,6 +37,7 @@ WITH before AS (
     UPDATE activities_wake w
     SET due_at = greatest(w.due_at, %(due_at)s), cause = CASE WHEN w.cause = 'later' THEN w.cause ELSE %(cause)s END
     WHERE w.activity_id = %(activity)s AND w.state = 'pending' AND %(due_at)s::timestamptz IS NOT NULL AND EXISTS (SELECT FROM moved)
+      AND NOT (w.cause = 'later' AND %(cause)s = 'budget')
 ), event AS (
     INSERT INTO activities_activityevent (tenant_id, activity_id, seq, verb, source, target, actor, run_id, detail, at)
     SELECT tenant_id, id, version, %(verb)s, source, status, %(actor)s, %(run)s, %(detail)s, clock_timestamp() FROM moved

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,7 @@ from rest_framework.test import APIClient
 
 from activities import cancellation, outbox, reassignment, relay, tasks
 from activities.exceptions import SubmissionRaced
-from activities.execution import results
+from activities.execution import reports, results
 from activities.human_tasks import human_work
 from activities.mailboxes import producer
 from activities.mailboxes.producer import NewItem
@@ -22,9 +23,18 @@ from activities.run_tokens import RunToken
 from activities.submission import NewActivity, submit
 from agents.contracts import Completed, Output
 from agents.exceptions import PermanentAgentError, RetryableAgentError
+from tenants import money
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine, simultaneously
+from tests.spending import (
+    accept,
+    complete_at_cost,
+    dollars,
+    make_budget,
+    release_waiting_work,
+    run_token_of,
+)
 
 BOX = "session-1"
 
@@ -418,3 +428,78 @@ def test_a_delayed_message_that_arrives_during_a_run_does_not_delay_a_retry(
     engine.make_due(acme)
     engine.drain()
     assert texts_of(engine.agent.calls[-1]) == ["tomorrow"]
+
+
+# Budgets
+
+
+def due_times(tenant: Tenant) -> dict[str, datetime | None]:
+    """The times of the pending messages."""
+    with tenant_scope(tenant.pk):
+        pending = Wake.objects.filter(state="pending")
+        return {wake.payload["text"]: wake.due_at for wake in pending}
+
+
+@pytest.fixture
+def no_window(long_window: None, settings: Any) -> None:
+    settings.ORCHESTRATOR_MAILBOX_WINDOW_MS = 0
+
+
+@pytest.mark.usefixtures("no_window")
+def test_a_message_for_later_keeps_its_time_when_a_budget_stops_the_run(engine: Engine, acme: Tenant) -> None:
+    budget, tomorrow = make_budget(acme), datetime.now(UTC) + timedelta(days=1)
+    engine.agent.behaviour = accept
+    item = post_message(acme, "now")
+    engine.drain()
+    post_message(acme, "tomorrow", run_after=tomorrow)
+
+    assert reports.count_usage(run_token_of(acme, item.activity_id), dollars("1.50")) is not None
+
+    assert due_times(acme)["tomorrow"] == tomorrow
+    engine.agent.behaviour = complete_at_cost("0.10")
+    money.change_budget(acme.pk, budget.pk, {"cap": Decimal(9)})
+    release_waiting_work(engine)
+    engine.drain()
+    assert states(acme)["now"] == "pending", (
+        "the activity has not ended: it waits for the message of tomorrow"
+    )
+    assert [texts_of(call) for call in engine.agent.calls] == [["now"], ["now"]]
+    engine.make_due(acme)
+    engine.drain()
+    assert texts_of(engine.agent.calls[-1]) == ["tomorrow"]
+    assert states(acme) == {"now": "done", "tomorrow": "done"}
+
+
+@pytest.mark.usefixtures("no_window")
+def test_a_message_for_later_is_not_delivered_when_a_budget_releases_the_earlier_ones(
+    engine: Engine, acme: Tenant
+) -> None:
+    budget = make_budget(acme, "0.00")
+    post_message(acme, "now")
+    engine.drain()
+    post_message(acme, "tomorrow", run_after=datetime.now(UTC) + timedelta(days=1))
+    post_message(acme, "also now")
+
+    money.change_budget(acme.pk, budget.pk, {"cap": Decimal(9)})
+    release_waiting_work(engine)
+    engine.drain()
+
+    assert [texts_of(call) for call in engine.agent.calls] == [["now", "also now"]]
+
+
+@pytest.mark.usefixtures("no_window")
+def test_an_urgent_message_raises_its_activity_among_those_that_wait_for_a_budget(
+    engine: Engine, acme: Tenant
+) -> None:
+    budget = make_budget(acme, "0.10")
+    engine.submit(acme, priority=5)
+    post_message(acme, "some time")
+    engine.drain()
+    post_message(acme, "now", priority=0)
+    engine.agent.behaviour = complete_at_cost("0.30")
+
+    money.change_budget(acme.pk, budget.pk, {"cap": Decimal("0.30")})
+    release_waiting_work(engine)
+    engine.drain()
+
+    assert [texts_of(call) for call in engine.agent.calls] == [["some time", "now"]]
