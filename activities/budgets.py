@@ -250,10 +250,15 @@ def end_wait(tenant_id: UUID, activity_id: UUID) -> None:
 
 
 def waits_of(tenant_id: UUID, activity_ids: Sequence[UUID]) -> dict[UUID, BudgetWait]:
-    """Return the budget waits of these activities, by activity id, each with its budget. In the caller's `tenant_scope`."""
+    """Return the budget waits of these activities, by activity id, each with its budget. In the caller's `tenant_scope`.
+
+    Without those for a deleted budget, which releases its work soon.
+    """
     if not activity_ids:
         return {}
-    rows = BudgetWait.objects.for_tenant(tenant_id).filter(activity_id__in=activity_ids)
+    rows = BudgetWait.objects.for_tenant(tenant_id).filter(
+        activity_id__in=activity_ids, budget__deleted_at=None
+    )
     return {wait.activity_id: wait for wait in rows.select_related("budget")}
 
 

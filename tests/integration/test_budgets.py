@@ -252,6 +252,7 @@ def test_a_deleted_budget_holds_nothing_back(engine: Engine, acme: Tenant) -> No
 
     money.delete_budget(acme.pk, budget.pk)
     configuration.forget()
+    assert wait_reasons.why(acme.pk, waits).code == "queued"
     assert release_waiting_work(engine) == 1
     engine.drain()
 
