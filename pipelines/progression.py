@@ -382,7 +382,7 @@ def _reopen_whole(step: QuerySet[StepRun]) -> bool:
     return had_settled.update(status=StepState.ACTIVE, settled_at=None) > 0
 
 
-def wait_from_now(run: Any, plan: Compiled, steps: Sequence[str]) -> None:
+def wait_from_now(run: Any, plan: Compiled, steps: Iterable[str]) -> None:
     """Start the dependency time-outs of the steps after these."""
     starting.begin_waiting(run, starting.waiting_times(plan, steps))
 
@@ -507,7 +507,7 @@ def _ask_again(run: PipelineRun, plan: Compiled, revised: Iterable[str], gate: A
     return sum(row.status == StepState.DONE for row in rows)
 
 
-def find_gates_beside(tenant_id: UUID, activity_ids: Iterable[UUID]) -> set[UUID]:
+def find_gates_beside(tenant_id: UUID, activity_ids: Iterable[UUID]) -> set[UUID | None]:
     """Return the open gates that ask about the same work as these gates, because a rejection withdraws them. At most two queries."""
     open_gates = StepRun.objects.for_tenant(tenant_id).filter(
         branch=0, branches=None, status=StepState.ACTIVE

@@ -86,7 +86,7 @@ def list_revisable_work(sender: Any, *, tenant_id: UUID, activity_ids: Any, **kw
     return progression.find_revisable(tenant_id, activity_ids)
 
 
-def list_gates_beside(sender: Any, *, tenant_id: UUID, activity_ids: Any, **kwargs: Any) -> set[UUID]:
+def list_gates_beside(sender: Any, *, tenant_id: UUID, activity_ids: Any, **kwargs: Any) -> set[UUID | None]:
     return progression.find_gates_beside(tenant_id, activity_ids)
 
 

@@ -148,7 +148,7 @@ def _ids_concerned(tenant_id: UUID, activities: Sequence[Activity]) -> set[UUID 
         for each in activities
         if each.is_approval_gate and each.step and each.link_kind != LinkKind.GATE
     ]:
-        answers = gates_beside_asked.send(Activity, tenant_id=tenant_id, activity_ids=gates)
+        answers: list[Any] = gates_beside_asked.send(Activity, tenant_id=tenant_id, activity_ids=gates)
         ids.update(*(beside for _, beside in answers))
     return ids
 
