@@ -151,7 +151,7 @@ class Hub:
                 self._send_announcements(now)
                 for stream in self._streams():
                     if now - stream.queued_at >= settings.ORCHESTRATOR_STREAM_KEEPALIVE_SECONDS:
-                        stream.queue(KEEPALIVE)
+                        stream.queue(KEEPALIVE % stream.position)
                 self._flush(selector)
         finally:
             listener.close()

@@ -125,7 +125,8 @@ def reset(oldest: int, last: int) -> bytes:
 #: The last event of a stream that a newer one of the same person has displaced. If its client reconnected, it would displace another.
 DISPLACED = b"event: displaced\ndata: {}\n\n"
 
-KEEPALIVE = b": still here\n\n"
+#: Names the position, so that a client whose filter matches nothing for days does not come back with an id that is no longer stored.
+KEEPALIVE = b": still here\nid: %d\n\n"
 
 
 @dataclass(frozen=True, slots=True)
