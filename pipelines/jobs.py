@@ -110,7 +110,8 @@ def _move(job: ScheduleJob, state: JobState, *, error: dict[str, Any] | None = N
         # Lock it in any status: a process that is about to end it may not have seen that this job is open again.
         executions = ScheduleExecution.objects.for_tenant(job.tenant_id).filter(pk=job.execution_id)
         execution = executions.select_for_update(of=("self",)).first()
-        if execution is not None and execution.status in ENDED:
+        # A cancellation that has not ended all jobs yet continues.
+        if execution is not None and execution.finished_at is not None:
             executions.update(status=ExecutionStatus.RUNNING, finished_at=None)
     jobs: QuerySet[ScheduleJob] = ScheduleJob.objects.for_tenant(job.tenant_id).filter(pk=job.pk)
     jobs.update(state=state, error=error, ended_at=None if state == JobState.ENQUEUED else Now(), **changes)

@@ -413,7 +413,9 @@ def _end(execution: ScheduleExecution) -> None:
     execution.jobs_created = counts["created"]
     execution.jobs_enqueued = counts["enqueued"]
     execution.jobs_failed = counts["failed"]
-    if execution.status != ExecutionStatus.CANCELLED:
+    if "cancelled" in execution.metadata:  # also if a job was retried since
+        execution.status = ExecutionStatus.CANCELLED
+    else:
         execution.errors = _errors(execution)
         execution.status = _status_of(execution)
     execution.finished_at = clock.now()

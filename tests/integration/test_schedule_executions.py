@@ -13,6 +13,7 @@ from django.db import connections
 
 from activities import cancellation, dead_letters, reassignment, relay, rescheduling
 from activities.human_tasks import decisions
+from activities.maintenance import invariants
 from activities.models import Activity, DeadLetter
 from agents import configuration, scheduler_settings
 from agents.contracts import AgentResult, Completed, Output, Usage
@@ -20,6 +21,7 @@ from agents.exceptions import PermanentAgentError, RetryableAgentError
 from agents.models import Agent
 from pipelines import cancellation as run_cancellation
 from pipelines.models import PipelineRun, Schedule
+from pipelines.schedules import executions as schedule_executions
 from pipelines.schedules import firing, system_jobs
 from tenants.context import tenant_scope
 from tenants.models import Tenant
@@ -319,6 +321,29 @@ def test_a_successful_retry_of_a_failed_job_corrects_the_execution(
     assert statuses(tenant) == ["success"]
     row = execution(tenant)
     assert (row.jobs_failed, row.errors, jobs(tenant)[0].error) == (0, [], None)
+
+
+def test_a_retry_of_a_failed_job_reopens_a_cancelled_execution_which_ends_as_cancelled(
+    engine: Engine, tenant: Tenant
+) -> None:
+    tickers(tenant, 2)
+    schedule = make_schedule(tenant, params={"ticker": "db:ticker:all:id?staggerDelay=0"})
+    engine.agent.behaviour = failing("T00000")
+    fire(schedule, FIRST)
+    while jobs(tenant)[0].state != "failed":
+        assert engine.deliver()
+    schedule_executions.cancel(tenant.pk, execution(tenant).pk, actor="ann")
+    before = statuses(tenant)
+    engine.agent.behaviour = failing()
+
+    cancellation.retry(tenant.pk, jobs(tenant)[0].activity_id, actor="ann")
+    reopened = (execution(tenant).status, execution(tenant).finished_at)
+    assert invariants.check() == []
+    engine.drain()
+
+    assert (before, reopened, statuses(tenant)) == (["cancelled"], ("running", None), ["cancelled"])
+    assert [job.state for job in jobs(tenant)] == ["done", "cancelled"]
+    assert execution(tenant).jobs_failed == 1
 
 
 def test_a_job_follows_the_successor_of_its_reassigned_activity(engine: Engine, tenant: Tenant) -> None:
