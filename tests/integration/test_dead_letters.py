@@ -17,8 +17,8 @@ from psycopg.errors import LockNotAvailable
 from activities import activity_tree, cancellation, dead_letter_records, dead_letters, reassignment
 from activities.alerts import raise_alert
 from activities.execution import results
-from activities.human_tasks import human_work
-from activities.maintenance import recovery
+from activities.human_tasks import decisions, human_work
+from activities.maintenance import invariants, recovery
 from activities.models import Activity, ActivityRun, DeadLetter, Wake
 from activities.run_tokens import RunToken
 from activities.signals import activity_reopened
@@ -433,6 +433,21 @@ def test_work_with_equal_dedup_keys_is_replayed_once_and_not_while_other_work_is
     assert replay(acme, dry_run=True) == replay(acme) == dead_letters.ReplayResult(1, 2, 0.0)
 
     assert engine.status(acme, first) == "created"
+
+
+def test_failed_work_that_is_retried_and_then_rejected_breaks_no_invariant(
+    engine: Engine, acme: Tenant
+) -> None:
+    (activity_id,) = submit_failing(engine, acme, requires_approval=True)
+    dead_letters.handle_waiting()
+    assert len(escalations_of(acme, activity_id)) == 1
+    replay(acme)
+    engine.drain()
+
+    decisions.reject(acme.pk, activity_id, actor="ann", notes="shorter")
+
+    assert engine.status(acme, activity_id) == "rejected"
+    assert invariants.check() == []
 
 
 # Dismissing

@@ -1,7 +1,8 @@
 -- I10  Pipelines continue, and rejected or reassigned work has one successor.
 -- In a running pipeline run, no pending step has only settled predecessors, and no active step has a settled activity. In any run, no step
 -- and branch has two live activities. A reassigned activity has one successor. Rejected work of an agent has one revision or, after the
--- last round, one escalation. Accepted work may have one revision, because a later gate can request changes. Others have neither.
+-- last round, one escalation, not counting those of earlier failures. Accepted work may have one revision, because a later gate can request
+-- changes. Others have neither.
 -- Parameters  live: statuses of activities that count as existing; settled: statuses with which the step has ended
 -- Returns     id of each run or activity that violates this
 -- A step whose condition is being evaluated is pending, but waits for no other step. A step with branches has no activity itself.
@@ -11,7 +12,7 @@ WITH open_run AS (
     SELECT parent_id,
            count(*) FILTER (WHERE link_kind = 'reassigned_from') AS heirs,
            count(*) FILTER (WHERE link_kind = 'revision_of') AS revisions,
-           count(*) FILTER (WHERE link_kind = 'escalation') AS escalations
+           count(*) FILTER (WHERE link_kind = 'escalation' AND metadata -> 'dead_letter' IS NULL) AS escalations
     FROM activities_activity WHERE link_kind IN ('reassigned_from', 'revision_of', 'escalation') GROUP BY parent_id
 ), needed AS (
     SELECT v.id AS version_id, d.step ->> 'id' AS step, u.upstream
