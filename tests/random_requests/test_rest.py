@@ -1,0 +1,48 @@
+"""After any sequence of requests, agents' answers and faults, all work comes to rest.
+
+The sequences are the same each time, except for what happens at the same moment. `RANDOM_REQUESTS=1-200` runs those with these seeds, and
+`RANDOM_REQUESTS_STEPS` sets their length. A failure prints the whole sequence.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tenants.api import throttling
+from tenants.models import Tenant
+from tests.engine import Engine
+from tests.random_requests.sequence import ROLES, Sequence
+
+FIRST, _, LAST = os.environ.get("RANDOM_REQUESTS", "1").partition("-")
+STEPS = int(os.environ.get("RANDOM_REQUESTS_STEPS", "40"))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("seed", range(int(FIRST), int(LAST or FIRST) + 1))
+def test_everything_comes_to_rest(
+    database: None,
+    make_tenant: Callable[..., Tenant],
+    api: Callable[..., Any],
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+) -> None:
+    settings.ORCHESTRATOR_MAILBOX_WINDOW_MS = 0
+    monkeypatch.setattr(throttling.TenantThrottle, "allow_request", lambda self, request, view: True)
+    tenant, engine = make_tenant(), Engine(list(ROLES))
+    sequence = Sequence(engine, tenant, lambda name: api("admin", tenant=tenant, person=name), seed)
+    try:
+        for _ in range(STEPS):
+            sequence.step()
+        sequence.come_to_rest()
+    except BaseException:
+        sys.stdout.write("\n".join(sequence.log))
+        raise
+    finally:
+        engine.close()
