@@ -157,7 +157,7 @@ def clean_up_departed() -> int:
     """Delete outputs that copiers may have written for tenants after their off-boarding. A job of the leader."""
     with system_scope():
         recent = list(
-            DepartedTenant.objects.filter(began_at__gte=Now() - DEPARTED_WATCH).values_list("pk", flat=True)
+            DepartedTenant.objects.filter(erased_at__gte=Now() - DEPARTED_WATCH).values_list("pk", flat=True)
         )
     return sum(forget_tenant(tenant_id) for tenant_id in recent)
 

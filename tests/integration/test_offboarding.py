@@ -21,6 +21,7 @@ from django.utils import timezone
 
 from activities import outputs, run_logs
 from activities.admission import limits, scripts
+from activities.maintenance import retention
 from activities.models import Activity, NotificationChannel
 from activities.run_tokens import RunToken
 from agents.command_line import transcripts
@@ -356,6 +357,19 @@ def test_a_purge_that_failed_half_way_is_completed_by_another(
         assert DepartedTenant.objects.get().counts["activities_activity"] == 3
     with pytest.raises(CommandError, match="There is no tenant"):
         command(*purge)
+
+
+def test_an_output_that_is_copied_during_a_purge_is_deleted_however_long_that_takes(
+    engine: Engine, tenant: Tenant
+) -> None:
+    command("offboard_tenant", "acme", "--purge", "--confirm", "acme")
+    with system_scope():
+        DepartedTenant.objects.update(began_at=timezone.now() - timedelta(days=1))
+    outputs.collection().insert_one({"_id": "late", "tenant_id": str(tenant.pk)})
+
+    assert retention.clean_up_departed() == 1
+
+    assert documents_with(str(tenant.pk)) == 0
 
 
 def test_a_purge_requires_the_slug_as_confirmation(tenant: Tenant) -> None:
