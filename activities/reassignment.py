@@ -94,9 +94,8 @@ def _create_successor(
     # Create the successor before announcing the end of the first activity, so that the pipeline sees the step continue.
     new = _new_successor(activity, reason, agent_role, human_role)
     if run is not None:
-        new = replace(
-            new, expires_at=activity.expires_at
-        )  # Only people decide that work starts in spite of its expiry.
+        # Only people decide that work starts in spite of its expiry.
+        new = replace(new, expires_at=activity.expires_at)
     if messages := producer.move_items(activity, new.id):
         new = replace(new, input=messages)
     (submitted,) = submit([new], actor=actor)
