@@ -211,6 +211,7 @@ def _empty_page(chromium: Any, address: str) -> Iterator[Any]:
     if context is None or context not in chromium.contexts:
         context = chromium.new_context(base_url=address)
         context.new_page()  # stays, because the next page of a context without pages takes twice as long
+    context.set_offline(False)  # an earlier test may have failed while it was
     page = context.new_page()
     stored = {"origin": address, "storageTypes": "all"}  # includes cookies
     context.new_cdp_session(page).send("Storage.clearDataForOrigin", stored)

@@ -86,6 +86,7 @@ def test_a_page_knows_nothing_of_the_page_of_an_earlier_test(person: Callable[..
         )
         page.context.new_page().goto("/queues/")
         earlier = page.context
+        earlier.set_offline(True)
 
     with pages.page_of(ben.user) as page:
         assert page.context is earlier

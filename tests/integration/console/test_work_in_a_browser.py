@@ -16,6 +16,7 @@ from tenants.context import tenant_scope
 from tests import pages
 from tests.accepted_work import AgentClient
 from tests.console_user import Person
+from tests.engine import eventually
 from tests.questions import ARTICLE, Questions
 
 pytestmark = pytest.mark.ui
@@ -73,8 +74,9 @@ def test_open_sections_and_focus_survive_an_update(questions: Questions, screen:
 def test_a_lost_connection_is_reported_and_restored(questions: Questions, screen: Any) -> None:
     screen.goto("/activities/")
     screen.wait_for_selector("text=There are no activities yet.")
+    screen.wait_for_selector("body[data-following=open]")
     screen.context.set_offline(True)
-    pages.cut_streams()
+    eventually(pages.cut_streams)  # the page may know of its stream before the thread that carries it does
     screen.wait_for_selector("#connection:visible")
     assert "This page was updated at" in screen.inner_text("#connection")
     assert screen.evaluate("document.body.classList.contains('stale')")
