@@ -29,7 +29,8 @@ PATIENCE_SECONDS = 15.0
 ARGS = ("--no-sandbox", "--disable-gpu")
 #: What the console of a browser says of a request that is refused, for `page_of`.
 REFUSED = "the server responded with a status of 4"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+#: The first has no windows, so tests in it need two thirds of the processor time.
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 
 
 class _Quiet(WSGIRequestHandler):
