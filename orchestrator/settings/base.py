@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 from orchestrator.settings.celery import *  # noqa: F403
 from orchestrator.settings.engine import *  # noqa: F403
@@ -92,6 +93,14 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 DATABASE_URL = _servers.database_url
 REDIS_URL = _servers.redis_url
 MONGODB_URI = _servers.mongodb_uri
+# Only what needs no client: MongoDB's may name several servers.
+parse_url(
+    "REDIS_URL", REDIS_URL, lambda text: {"port": urlsplit(text).port},
+    schemes=("redis", "rediss", "unix"), example="redis://user:password@host:6379/0",
+)  # fmt: skip
+parse_url(
+    "MONGODB_URI", MONGODB_URI, lambda text: {}, schemes=("mongodb", "mongodb+srv"), example="mongodb://user:password@host:27017/database"
+)  # fmt: skip
 CELERY_BROKER_URL = env("CELERY_BROKER_URL", default=REDIS_URL)
 
 SECRET_KEY = env("SECRET_KEY", default="")

@@ -79,6 +79,7 @@ def test_local_settings_exempt_no_server_of_a_replica_set(tmp_path: Path) -> Non
         ("EMAIL_URL", "mail.example.org"), ("EMAIL_URL", "smtp://user:pa/ss@mail.example.org:25"), ("EMAIL_URL", "smtp://[mail:25"),
         ("DATABASE_URL", "postgresql://user:pa/ss@db:5432/a"), ("DATABASE_URL", "postgresql://db:54321a/a"), ("DATABASE_URL", "db"),
         ("DATABASE_URL_SYSTEM", "postgresql://db:99999/a"), ("DATABASE_URL_SYSTEM", "mysql://db/a"),
+        ("REDIS_URL", "redis://:pa/ss@db:6379/0"), ("MONGODB_URI", "db/pa"),
     ],
 )  # fmt: skip
 def test_an_invalid_url_is_refused_with_its_variable_and_without_its_text(
