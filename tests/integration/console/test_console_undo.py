@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -66,7 +67,8 @@ def test_an_answer_takes_effect_at_its_time_and_not_before(questions: Questions,
     status = questions.get(gate.pk).status
 
     assert (early, status) == (0, "created")
-    assert "Approved: Approve: Summary takes effect in 10 s Undo" in visible_text(page)
+    # On a busy machine some of the ten seconds have passed when the page is made.
+    assert re.search(r"Approved: Approve: Summary takes effect in (10|\d) s Undo", visible_text(page))
     assert inbox_undo.apply_due(later()) == 1
     now = questions.get(gate.pk)
     assert (now.status, now.reviewer_notes) == ("approved", "Good.")
