@@ -19,7 +19,7 @@ _servers = endpoints()
 
 
 def _read_login(variable: str, url: str) -> dict[str, Any]:
-    example = "postgresql://user:password@host:5432/database"
+    example = "postgresql://user:password@host:5432/database"  # pragma: allowlist secret
     return parse_url(variable, url, Env.db_url_config, schemes=Env.POSTGRES_FAMILY, example=example)
 
 
@@ -95,11 +95,12 @@ REDIS_URL = _servers.redis_url
 MONGODB_URI = _servers.mongodb_uri
 # Only what needs no client: MongoDB's may name several servers.
 parse_url(
-    "REDIS_URL", REDIS_URL, lambda text: {"port": urlsplit(text).port},
-    schemes=("redis", "rediss", "unix"), example="redis://user:password@host:6379/0",
+    "REDIS_URL", REDIS_URL, lambda text: {"port": urlsplit(text).port}, schemes=("redis", "rediss", "unix"),
+    example="redis://user:password@host:6379/0",  # pragma: allowlist secret
 )  # fmt: skip
 parse_url(
-    "MONGODB_URI", MONGODB_URI, lambda text: {}, schemes=("mongodb", "mongodb+srv"), example="mongodb://user:password@host:27017/database"
+    "MONGODB_URI", MONGODB_URI, lambda text: {}, schemes=("mongodb", "mongodb+srv"),
+    example="mongodb://user:password@host:27017/database",  # pragma: allowlist secret
 )  # fmt: skip
 CELERY_BROKER_URL = env("CELERY_BROKER_URL", default=REDIS_URL)
 
