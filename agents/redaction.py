@@ -11,18 +11,23 @@ EXCERPT_CHARACTERS = 200
 SHORTEST_SECRET = 6  # a shorter text may occur by chance, and hiding it would only garble the message
 
 
-def excerpt(text: bytes | str, *, secrets: Iterable[str] = (), limit: int = EXCERPT_CHARACTERS) -> str:
-    """Return the beginning of the text, safe to display and log."""
+def excerpt(
+    text: bytes | str, *, secrets: Iterable[str] = (), limit: int = EXCERPT_CHARACTERS, end: bool = False
+) -> str:
+    """Return the beginning or the end of the text, safe to display and log."""
     plain = without_secrets(text.decode("utf-8", "replace") if isinstance(text, bytes) else text, secrets)
     # Unprintable includes line breaks and the marks that reverse the direction of text.
-    printable = "".join(character if character.isprintable() else " " for character in plain[: limit * 4])
+    part = plain[-limit * 4 :] if end else plain[: limit * 4]
+    printable = "".join(character if character.isprintable() else " " for character in part)
     line = " ".join(printable.split())
-    return line if len(line) <= limit else line[: limit - 1] + "…"
+    if len(line) <= limit:
+        return line
+    return "…" + line[1 - limit :] if end else line[: limit - 1] + "…"
 
 
-def excerpt_for(request: AgentRequest, text: bytes | str) -> str:
-    """Return the beginning of a text from the request's agent, without the secrets that it could echo."""
-    return excerpt(text, secrets=secrets_of(request))
+def excerpt_for(request: AgentRequest, text: bytes | str, *, end: bool = False) -> str:
+    """Return the beginning or the end of a text from the request's agent, without the secrets that it could echo."""
+    return excerpt(text, secrets=secrets_of(request), end=end)
 
 
 def without_secrets(text: str, secrets: Iterable[str]) -> str:

@@ -151,7 +151,8 @@ class _Call:
 
     def _failure(self, ended: ProcessEnd, output: AgentOutput) -> AgentError:
         detail = output.error or bytes(self.tail).decode("utf-8", "replace")
-        excerpt = redaction.excerpt_for(self.request, detail)
+        # The last lines of what a program writes before it ends say why it ended.
+        excerpt = redaction.excerpt_for(self.request, detail, end=not output.error)
         message = f"The agent {_end_of(ended)}" + (f": {excerpt}" if excerpt else ".")
         unknown = self.chosen.session_invalid
         if self.request.session_id and unknown and unknown.search(f"{output.error or ''}\n{detail}"):

@@ -149,6 +149,13 @@ def test_an_excerpt_is_short_and_on_one_printable_line() -> None:
     assert len(text) == 200
 
 
+def test_an_excerpt_of_the_end_keeps_the_last_line() -> None:
+    text = excerpt("Traceback\n" + "x" * 1000 + "\nMemoryError\n", end=True)
+
+    assert text.endswith("xxx MemoryError")
+    assert len(text) == 200
+
+
 def test_an_excerpt_hides_secrets_but_not_every_short_word() -> None:
     assert excerpt("token abcdef-secret is a", secrets=("abcdef-secret", "a", "")) == "token [secret] is a"
 

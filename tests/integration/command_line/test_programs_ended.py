@@ -101,7 +101,7 @@ def test_limits_apply(tmp_path: Path) -> None:
     processor = run_and_fail(program(tmp_path, "while True: pass"), limits={"cpu_seconds": 1})
     nice = run(program(tmp_path, "print(os.nice(0))"), limits={"nice": 7})
 
-    assert "MemoryError" in str(memory)
+    assert str(memory).endswith("MemoryError"), "the end of a long traceback"
     assert processor.error_code == "agent_killed"
     assert nice.output.content == str(os.nice(0) + 7)  # relative to our own
 
