@@ -36,7 +36,7 @@ RETAINED = (
     "activities", "pipeline_runs", "dead_letters", "mailboxes", "bulk_jobs", "schedule_executions", "schedule_firings", "agent_sessions",
 )  # fmt: skip
 CALLING_OUT = {"agents-health", "provider-probes"}  # background tasks
-CAN_BE_SUSPENDED = {"work", "upkeep", "time_passes", "a_worker_dies", "redis_is_wiped", "agents_report"}
+WHILE_SUSPENDED = {"work", "upkeep", "time_passes", "a_worker_dies", "redis_is_wiped", "agents_report"}
 
 #: What may happen at the same moment, with weights.
 DRAWN = {
@@ -53,10 +53,8 @@ class Sequence:
         self.random = random.Random(seed)
         self.people = [person("ann"), person("ben")]
         self.admin = self.people[0]
-        self.judges = [
-            *self.people,
-            *(person(name) for name in ("eva", "kim", "noa")),
-        ]  # enough for any quorum
+        # Enough for any quorum, even if some have voted against.
+        self.judges = [*self.people, *map(person, ("eva", "kim", "noa"))]
         self.log: list[str] = []
         self.accepted: list[AgentClient] = []
         self.batches: list[str] = []
@@ -526,7 +524,7 @@ class Sequence:
 
     def step(self) -> None:
         name = self.random.choices(list(self.STEPS), list(self.STEPS.values()))[0]
-        if self.suspended and name not in CAN_BE_SUSPENDED:
+        if self.suspended and name not in WHILE_SUSPENDED:
             name = "the_tenant_is_active_again"
         self.log.append(name)
         getattr(self, name)()
