@@ -269,13 +269,18 @@ def test_the_execution_of_a_missing_agent_or_a_disabled_pipeline_fails(tenant: T
 # Ends
 
 
-def test_an_execution_is_partial_if_some_jobs_fail_and_failed_if_all_do(
-    engine: Engine, tenant: Tenant
-) -> None:
+def fire_two_jobs_of_which_one_fails(engine: Engine, tenant: Tenant) -> Schedule:
     tickers(tenant, 2)
     schedule = make_schedule(tenant, params={"ticker": "db:ticker:all:id?staggerDelay=0"})
     engine.agent.behaviour = failing("T00000")
     fire(schedule, FIRST)
+    return schedule
+
+
+def test_an_execution_is_partial_if_some_jobs_fail_and_failed_if_all_do(
+    engine: Engine, tenant: Tenant
+) -> None:
+    schedule = fire_two_jobs_of_which_one_fails(engine, tenant)
     engine.drain()
     first = statuses(tenant)
 
@@ -305,10 +310,7 @@ def replay(tenant: Tenant, activity_id: UUID) -> None:
 def test_a_successful_retry_of_a_failed_job_corrects_the_execution(
     engine: Engine, tenant: Tenant, retry_it: Callable[[Tenant, UUID], None]
 ) -> None:
-    tickers(tenant, 2)
-    schedule = make_schedule(tenant, params={"ticker": "db:ticker:all:id?staggerDelay=0"})
-    engine.agent.behaviour = failing("T00000")
-    fire(schedule, FIRST)
+    fire_two_jobs_of_which_one_fails(engine, tenant)
     engine.drain()
     before = statuses(tenant)
     engine.agent.behaviour = failing()
@@ -326,10 +328,7 @@ def test_a_successful_retry_of_a_failed_job_corrects_the_execution(
 def test_a_retry_of_a_failed_job_reopens_a_cancelled_execution_which_ends_as_cancelled(
     engine: Engine, tenant: Tenant
 ) -> None:
-    tickers(tenant, 2)
-    schedule = make_schedule(tenant, params={"ticker": "db:ticker:all:id?staggerDelay=0"})
-    engine.agent.behaviour = failing("T00000")
-    fire(schedule, FIRST)
+    fire_two_jobs_of_which_one_fails(engine, tenant)
     while jobs(tenant)[0].state != "failed":
         assert engine.deliver()
     schedule_executions.cancel(tenant.pk, execution(tenant).pk, actor="ann")

@@ -8,7 +8,7 @@ import pytest
 
 from activities import cancellation
 from activities.models import Activity
-from pipelines.models import Firing, PipelineRun, ScheduleExecution
+from pipelines.models import Firing, PipelineRun, Schedule, ScheduleExecution
 from pipelines.schedules import editing, firing, system_jobs
 from pipelines.schedules import executions as schedule_executions
 from tenants.context import tenant_scope
@@ -153,13 +153,19 @@ def test_the_overlap_policy_applies_to_times_that_are_caught_up_together(
     assert states(schedule) == expected
 
 
-def test_a_new_time_cancels_the_queued_execution_too_if_the_policy_was_changed(
-    engine: Engine, tenant: Tenant
-) -> None:
+def queue_one_and_change_to(tenant: Tenant, policy: str) -> Schedule:
+    """Fire a schedule twice, so that its second execution is queued, and then change its policy."""
     schedule = make_schedule(tenant, overlap="queue_one")
     fire(schedule, FIRST)
     fire(schedule, SECOND)
-    editing.change(tenant.pk, schedule.pk, {"overlap": "cancel_running"}, actor="ann", now=SECOND)
+    editing.change(tenant.pk, schedule.pk, {"overlap": policy}, actor="ann", now=SECOND)
+    return schedule
+
+
+def test_a_new_time_cancels_the_queued_execution_too_if_the_policy_was_changed(
+    engine: Engine, tenant: Tenant
+) -> None:
+    schedule = queue_one_and_change_to(tenant, "cancel_running")
 
     fire(schedule, THIRD)
     engine.drain()
@@ -171,10 +177,7 @@ def test_a_new_time_cancels_the_queued_execution_too_if_the_policy_was_changed(
 def test_a_queued_execution_does_not_wait_for_later_ones_if_overlaps_are_allowed_since(
     engine: Engine, tenant: Tenant
 ) -> None:
-    schedule = make_schedule(tenant, overlap="queue_one")
-    fire(schedule, FIRST)
-    fire(schedule, SECOND)
-    editing.change(tenant.pk, schedule.pk, {"overlap": "allow"}, actor="ann", now=SECOND)
+    schedule = queue_one_and_change_to(tenant, "allow")
     fire(schedule, THIRD)
     before = statuses(tenant)
 
