@@ -59,12 +59,12 @@ class RunUnderWay(PipelineError):
 
 
 class ReplayUnderWay(PipelineError):
-    """The run is being replayed already. Names the replay."""
+    """A replay of the run, or another run that does the same work, has not ended. Names that run."""
 
     code = "replay_under_way"
 
     def __init__(self, replay_id: UUID) -> None:
-        super().__init__(f"Its replay {replay_id} has not ended.")
+        super().__init__(f"Pipeline run {replay_id} does the same work and has not ended.")
         self.problem_members = {"replay": str(replay_id)}
 
 

@@ -29,8 +29,9 @@ from activities.models import Activity
 from activities.outputs import StoredOutput
 from activities.states import LinkKind, Status
 from activities.transitions import Following
-from pipelines import conditions, inputs, parameters, period_counts, starting, versions
+from pipelines import conditions, inputs, parameters, period_counts, relatives, starting, versions
 from pipelines.definition import StepDefinition
+from pipelines.exceptions import ReplayUnderWay
 from pipelines.graph import Advance, StepState
 from pipelines.inputs import References
 from pipelines.models import PipelineRun, StepRun
@@ -93,7 +94,7 @@ def _continue_with_successor(activity: Any) -> None:
     """Assign the step to the successor. A failed step becomes active again, and the steps that were skipped because of it pending.
 
     Raises `TransitionRefused` if the run was cancelled, because the person who cancelled it did not know of this successor, or if the step
-    has failed and a replay of the run works.
+    has failed and a relative of the run works.
     """
     run = lock_runs(activity.tenant_id).get(pk=activity.pipeline_run_id)
     if run.status == "cancelled":
@@ -115,18 +116,11 @@ def of_cancelled_runs(tenant_id: UUID, activities: Iterable[Any]) -> set[UUID]:
     return {activity_id for activity_id, run_id in runs.items() if run_id in ids}
 
 
-def of_replayed_runs(tenant_id: UUID, activities: Iterable[Any]) -> set[UUID]:
-    """Return the ids of those activities of steps whose run has a replay that has not ended. One query."""
+def of_repeated_runs(tenant_id: UUID, activities: Iterable[Any]) -> set[UUID]:
+    """Return the ids of those activities of steps whose run has a relative that has not ended, see `relatives`. One query."""
     runs = {activity.id: activity.pipeline_run_id for activity in activities if not _is_aside(activity)}
-    if not runs:
-        return set()
-    replayed = set(replays_under_way(tenant_id, runs.values()).values_list("replay_of", flat=True))
-    return {activity_id for activity_id, run_id in runs.items() if run_id in replayed}
-
-
-def replays_under_way(tenant_id: UUID, run_ids: Iterable[UUID]) -> QuerySet[PipelineRun]:
-    """Return the replays of these runs that have not ended."""
-    return PipelineRun.objects.for_tenant(tenant_id).filter(replay_of__in=set(run_ids), status="running")
+    working = relatives.find_working(tenant_id, runs.values()) if runs else {}
+    return {activity_id for activity_id, run_id in runs.items() if run_id in working}
 
 
 def lock_runs(tenant_id: UUID) -> TenantQuerySet:
@@ -331,15 +325,13 @@ def reopen(activity: Any) -> None:
     """Reactivate a failed step, or a branch of it, that an operator retries. The run continues, and skipped descendants become pending.
 
     Descendants that could not be decided, or waited too long, become pending too, because the new outcome may be different. Raises
-    `TransitionRefused` while a replay of the run works, because both would do the same work.
+    `TransitionRefused` while a relative of the run works, such as a replay, because both would do the same work.
     """
     if _is_aside(activity):
         return
-    run = lock_runs(activity.tenant_id).get(pk=activity.pipeline_run_id)
-    replay = replays_under_way(activity.tenant_id, [run.pk]).first()
-    if replay is not None:
-        text = f"Replay {replay.pk} of its pipeline run has not ended."
-        raise TransitionRefused(activity.id, "retry", activity.source, text)
+    run, working = relatives.lock(activity.tenant_id, activity.pipeline_run_id)
+    if working is not None:
+        raise TransitionRefused(activity.id, "retry", activity.source, str(ReplayUnderWay(working)))
     if run.status == "cancelled":
         return
     steps = StepRun.objects.filter(run_id=run.pk)

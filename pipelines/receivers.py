@@ -79,7 +79,7 @@ def list_cancelled_work(sender: Any, *, tenant_id: UUID, activities: Any, **kwar
 
 
 def list_replayed_work(sender: Any, *, tenant_id: UUID, activities: Any, **kwargs: Any) -> set[UUID]:
-    return progression.of_replayed_runs(tenant_id, activities)
+    return progression.of_repeated_runs(tenant_id, activities)
 
 
 def list_revisable_work(sender: Any, *, tenant_id: UUID, activity_ids: Any, **kwargs: Any) -> set[UUID]:

@@ -4,7 +4,7 @@ The steps before it keep their state and refer to the old outputs, so completed 
 after it run again, and so do parallel steps that failed or never ended. The old run does not change.
 
 A replay is one transaction under the lock of the old run. Until it has ended, a second replay is refused, and so is a retry of failed work
-of the old run.
+of the old run. The same holds for replays of replays, see `relatives`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pipelines.versions import Compiled
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 
-from . import progression, starting, versions
+from . import progression, relatives, starting, versions
 
 logger = logging.getLogger(__name__)
 
@@ -96,15 +96,14 @@ def first_failed_step(tenant_id: UUID, run_id: UUID) -> str:
 
 def _lock_ended_run(tenant_id: UUID, run_id: UUID) -> PipelineRun:
     """Lock and return the run if it may be replayed now."""
-    run = progression.lock_runs(tenant_id).get_or_raise(NotFound, "pipeline run", run_id)
+    run, working = relatives.lock(tenant_id, run_id)
     if run.status == RunState.RUNNING:
         raise RunUnderWay("The run has not ended. Cancel it, or wait until it ends.")
     pipeline = run.version.pipeline
     if not pipeline.enabled:
         raise PipelineDisabled(f"The pipeline {pipeline.key!r} is switched off.")
-    other = progression.replays_under_way(tenant_id, [run_id]).first()
-    if other is not None:
-        raise ReplayUnderWay(other.pk)
+    if working is not None:
+        raise ReplayUnderWay(working)
     return run
 
 

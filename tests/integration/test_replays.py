@@ -8,7 +8,9 @@ from uuid import UUID
 import pytest
 
 from activities import bulk_jobs, dead_letters
+from activities import cancellation as cancellation_of_work
 from activities.decision_rules import Voter
+from activities.exceptions import TransitionRefused
 from activities.human_tasks import decisions
 from activities.models.bulk import BulkAction, BulkJob, ItemState
 from pipelines import cancellation, versions
@@ -239,13 +241,52 @@ def test_failed_work_is_neither_retried_nor_reassigned_while_a_replay_of_its_run
     replay.drain(b={"n": 1})
 
     assert (
-        retried["detail"] == reassigned["detail"] == f"Replay {replay.id} of its pipeline run has not ended."
+        retried["detail"]
+        == reassigned["detail"]
+        == f"Pipeline run {replay.id} does the same work and has not ended."
     )
     assert outcome == ("failed", 0)
     assert [call.pipeline_step for call in engine.agent.calls] == ["b", "c"]
     assert {"retry", "reassign"} <= set(allowed_before)
     assert {"retry", "reassign"}.isdisjoint(allowed)
     assert client.post(f"{place}retry/").status_code == 200
+
+
+def test_of_a_run_and_the_replays_of_its_replays_one_works_at_a_time(
+    api: Any, engine: Engine, tenant: Tenant
+) -> None:
+    first = chain(engine, tenant).drain(b=BROKEN)
+    second = replay_from(first, "b").drain(b=BROKEN)
+    third = replay_from(second, "b")
+    client, failed = api("operator"), failed_activity_of(first, "b")
+
+    retried = problem(client.post(f"/api/v1/activities/{failed}/retry/"), 409, "transition_refused")
+    allowed_meanwhile = client.get(f"/api/v1/activities/{failed}/").json()["allowed_actions"]
+    cousin = problem(client.post(f"{RUNS}{first.id}/replay/", {"from_step": "b"}), 409, "replay_under_way")
+    third.drain(b=BROKEN)
+    client.post(f"/api/v1/activities/{failed}/retry/")
+    replayed = problem(client.post(f"{RUNS}{third.id}/replay/", {"from_step": "b"}), 409, "replay_under_way")
+
+    assert retried["detail"] == f"Pipeline run {third.id} does the same work and has not ended."
+    assert "retry" not in allowed_meanwhile
+    assert (cousin["replay"], replayed["replay"]) == (str(third.id), str(first.id))
+    assert (first.outcome[0], third.outcome[0]) == ("running", "failed")
+
+
+def test_a_retry_and_a_replay_of_a_replay_at_once_do_the_work_once(engine: Engine, tenant: Tenant) -> None:
+    first = chain(engine, tenant).drain(b=BROKEN)
+    second = replay_from(first, "b").drain(b=BROKEN)
+    failed = failed_activity_of(first, "b")
+
+    outcomes = simultaneously(
+        lambda: pipeline_replay.replay(tenant.pk, second.id, from_step="b", actor="test"),
+        lambda: cancellation_of_work.retry(tenant.pk, failed, actor="test"),
+    )
+
+    refused = [each for each in outcomes if isinstance(each, (ReplayUnderWay, TransitionRefused))]
+    assert len(refused) == 1
+    with tenant_scope(tenant.pk):
+        assert PipelineRun.objects.filter(status="running").count() == 1
 
 
 def test_a_replay_of_dead_letters_skips_work_of_runs_that_are_being_replayed(
