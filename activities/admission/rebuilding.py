@@ -24,6 +24,7 @@ from django.db.models.functions import Now
 from activities.admission import keys, limits, scripts
 from activities.admission.exchange import CLAIM_SECONDS, Exchange, Grant, Offer, Release, band_of, lane_key_of
 from activities.models import Activity, ActivityRun, Wake, WorkerProcess
+from agents.exceptions import BudgetSpent
 from agents.models import AgentConfig
 from tenants import clock
 from tenants.context import system_scope
@@ -181,9 +182,9 @@ def _calls_under_way(slots: set[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
 
 
 def _runs_still_called() -> QuerySet[ActivityRun]:
-    """Select suspended and cancelled runs of live workers: their slots are released only when the agent's call ends."""
+    """Select runs of live workers that were suspended, cancelled or stopped by a budget. Their slots are released when the call ends."""
     living = WorkerProcess.objects.filter(pk=OuterRef("worker_id"), ended_at=None)
-    over = Q(status="cancelled") | ~Q(ended_by_tool="")
+    over = Q(status="cancelled") | ~Q(ended_by_tool="") | Q(status="failed", error__code=BudgetSpent.code)
     return (
         ActivityRun.objects.filter(Exists(living), over).exclude(status="running").select_related("activity")
     )

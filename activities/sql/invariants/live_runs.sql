@@ -5,4 +5,4 @@ SELECT activity_id, "grant", false AS over FROM activities_activityrun WHERE sta
 UNION ALL
 SELECT r.activity_id, r."grant", true FROM activities_activityrun r
 JOIN activities_workerprocess w ON w.id = r.worker_id AND w.ended_at IS NULL
-WHERE r.status = 'cancelled' OR r.status = 'completed' AND r.ended_by_tool <> ''
+WHERE r.status = 'cancelled' OR r.status = 'completed' AND r.ended_by_tool <> '' OR r.status = 'failed' AND r.error ->> 'code' = 'budget'

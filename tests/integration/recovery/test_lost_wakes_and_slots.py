@@ -14,8 +14,9 @@ from django.db.models.functions import Now
 from activities import admission, cancellation, publishing, relay, tasks
 from activities.admission import Closed, audit, exchange, rebuilding
 from activities.admission.exchange import Exchange, Grants, Offer
-from activities.execution import claims, results
+from activities.execution import claims, reports, results
 from activities.maintenance import recovery
+from activities.maintenance.invariants import check
 from activities.models import Activity, ActivityRun
 from activities.quick_work import HeldGrant
 from activities.run_tokens import RunToken
@@ -26,6 +27,7 @@ from tenants.redis import client
 from tests.accepted_work import accept_work, calls_of
 from tests.engine import Engine, in_another_thread, simultaneously
 from tests.integration.recovery.losses import lose
+from tests.spending import dollars, make_budget, run_token_of
 from tests.upkeep import run_due_jobs
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
@@ -264,6 +266,29 @@ def test_the_slot_of_a_cancelled_run_is_in_use_until_its_call_ends(engine: Engin
     engine.drain()
 
     assert found == [[], []]
+    assert audit(withdraw_orphans=False) == []
+
+
+def test_the_slot_of_a_run_that_a_budget_stopped_is_in_use_until_its_call_ends(
+    engine: Engine, acme: Tenant
+) -> None:
+    make_budget(acme)
+    slots, found = rebuilding.SlotAudit(), list[Any]()
+
+    def exceeds_its_budget(request: Any) -> Completed:
+        run = run_token_of(acme, request.activity_id)
+        assert in_another_thread(lambda: reports.count_usage(run, dollars("1.10")))
+        found.extend(in_another_thread(slots.compare)[0].releases for _ in range(2))
+        in_another_thread(rebuilding.rebuild)
+        found.append([slot.grant for slot in audit(withdraw_orphans=False)])
+        found.extend(each.invariant for each in in_another_thread(lambda: check(quiesced=True)))
+        return Completed(Output(content="too late"))
+
+    engine.agent.behaviour = exceeds_its_budget
+    (activity_id,) = engine.submit(acme)
+    engine.drain()
+
+    assert found == [[], [], [engine.runs(acme, activity_id)[0].grant]]
     assert audit(withdraw_orphans=False) == []
 
 
