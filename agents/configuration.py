@@ -75,12 +75,17 @@ def settings_for(tenant_id: UUID, role: str) -> RoleSettings:
     return _cache.get(tenant_id, role, partial(_read, tenant_id, role))
 
 
-def attempts_of(tenant_id: UUID, role: str | None) -> int:
-    """Return the number of attempts for work that sets none, from the settings of its role. Does not raise for an unknown role."""
+def retry_of(tenant_id: UUID, role: str) -> Mapping[str, Any]:
+    """Return the role's own retry settings. Empty for an unknown role, because work that has begun must be able to end."""
     try:
-        attempts = settings_for(tenant_id, role).retry.get("max_attempts") if role else None
+        return settings_for(tenant_id, role).retry
     except RoleNotFound:
-        attempts = None
+        return {}
+
+
+def attempts_of(tenant_id: UUID, role: str | None) -> int:
+    """Return the number of attempts for work that sets none, from the settings of its role."""
+    attempts = retry_of(tenant_id, role).get("max_attempts") if role else None
     return int(attempts or DEFAULT_ATTEMPTS)
 
 

@@ -365,9 +365,9 @@ def policy_of(activity: Any) -> RetryPolicy:
 
     The default delay of work for a mailbox, such as that of a subagent, is that of mailbox items.
     """
-    role = configuration.settings_for(activity.tenant_id, activity.agent_role)
+    of_role = configuration.retry_of(activity.tenant_id, activity.agent_role)
     usual = {"base_seconds": settings.ORCHESTRATOR_MAILBOX_RETRY_SECONDS} if activity.mailbox_id else {}
-    return RetryPolicy.of(usual, role.retry, activity.retry, {"max_attempts": activity.max_attempts})
+    return RetryPolicy.of(usual, of_role, activity.retry, {"max_attempts": activity.max_attempts})
 
 
 def as_dict(error: AgentError) -> dict[str, Any]:

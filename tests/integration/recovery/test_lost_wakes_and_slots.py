@@ -189,6 +189,20 @@ def test_an_agent_that_accepted_and_never_came_back_fails_after_its_timeout(
     assert (failed.status, failed.error["code"]) == ("failed", "agent_timeout")
 
 
+def test_an_overdue_run_of_a_role_that_was_deleted_ends(engine: Engine, acme: Tenant) -> None:
+    """The work of an inactive tenant does not keep its role from being deleted."""
+    engine.agent.behaviour = lambda request: Accepted()
+    (activity_id,) = engine.submit(acme, timeout_seconds=60)
+    engine.drain()
+    with tenant_scope(acme.pk):
+        Activity.objects.filter(pk=activity_id).update(agent_role="deleted-role")
+        ActivityRun.objects.update(accepted_at=Now() - timedelta(seconds=61))
+
+    assert recovery.end_overdue_runs() == 1
+
+    assert engine.status(acme, activity_id) == "created"
+
+
 def test_an_accepted_run_whose_heartbeats_stop_is_started_anew(
     engine: Engine, acme: Tenant, settings: Any
 ) -> None:
