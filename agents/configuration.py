@@ -23,7 +23,7 @@ from django.db import models
 
 from agents import credentials, deployments, scheduler_settings, skills
 from agents.contracts import BATCHES_OF, AdapterSettings
-from agents.exceptions import AgentError, RoleNotFound
+from agents.exceptions import AgentError, ConfigurationError, RoleNotFound
 from agents.models import Agent, AgentConfig, AgentVersionDeployment
 from agents.scheduler_settings import SchedulerSettings
 from agents.skills import Knowledge
@@ -40,9 +40,12 @@ _ROLE_SETTINGS = Statement.load(Path(__file__).parent / "sql", "role_settings")
 
 @dataclass(frozen=True, slots=True)
 class RoleSettings:
-    """The settings in force. `retry` holds what differs from the default policy."""
+    """The settings in force. `retry` holds what differs from the default policy.
 
-    adapter: AdapterSettings
+    `adapter_settings`: or why they cannot be read. Only calls of agents need them, and with them the encryption keys.
+    """
+
+    adapter_settings: AdapterSettings | str
     timeout_seconds: int
     retry: Mapping[str, Any]
     rate: Mapping[str, float]  # `capacity` and `per_second` of starts; empty for no limit
@@ -54,10 +57,17 @@ class RoleSettings:
     budgeted: bool  # whether a budget may apply to its runs
     briefing: str  # digest of the agent's instructions, model and adapter, without its skills
 
+    @property
+    def adapter(self) -> AdapterSettings:
+        """The settings for calls. Raises `ConfigurationError` if the credentials cannot be decrypted."""
+        if isinstance(self.adapter_settings, str):
+            raise ConfigurationError(self.adapter_settings)
+        return self.adapter_settings
+
     def with_options(self, options: Mapping[str, Any] | None) -> RoleSettings:
         """Return these settings, overridden by the options of one activity."""
         model = (options or {}).get("model")
-        return replace(self, adapter=replace(self.adapter, model=model)) if model else self
+        return replace(self, adapter_settings=replace(self.adapter, model=model)) if model else self
 
     def read_knowledge(self, tenant_id: UUID, role: str) -> Knowledge:
         """Return the skills and context files of the role's agent. Must run in a `tenant_scope`."""
@@ -177,10 +187,15 @@ def _read(tenant_id: UUID, role: str) -> RoleSettings:
             if row.version
             else None
         )
-        chosen = _adapter(_slug_for_rules(tenant_id), agent, config, production, platform)
-        adapter, instructions = chosen.adapter, config.instructions or agent.instructions
+        chosen: AdapterSettings | str
+        try:
+            chosen = _adapter(_slug_for_rules(tenant_id), agent, config, production, platform)
+        except ConfigurationError as error:
+            # The leader, which may be a beat without the keys, needs all other settings, for example to end an overdue run.
+            chosen = str(error)
+        adapter, instructions = config.adapter or agent.adapter, config.instructions or agent.instructions
         return RoleSettings(
-            adapter=chosen,
+            adapter_settings=chosen,
             timeout_seconds=config.timeout_seconds
             or agent.timeout_seconds
             or _usual_timeout(adapter, platform),
@@ -192,7 +207,7 @@ def _read(tenant_id: UUID, role: str) -> RoleSettings:
             instructions=instructions,
             has_skills=row.has_skills,
             budgeted=row.budgeted,
-            briefing=briefing_of(instructions, chosen.model, adapter),
+            briefing=briefing_of(instructions, config.model or agent.model or None, adapter),
         )
 
 

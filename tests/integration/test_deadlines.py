@@ -15,6 +15,7 @@ from activities.decision_rules import DecisionRules, Later, Voter
 from activities.human_tasks import deadlines, decisions
 from activities.models import Activity, Alert, Deadline
 from activities.submission import NewActivity, submit
+from agents import configuration, credentials
 from pipelines import versions
 from pipelines.submission import NewRun, start_run
 from tenants.context import tenant_scope
@@ -352,6 +353,30 @@ def test_a_human_step_has_the_deadlines_of_its_pipeline(engine: Engine, acme: Te
     with tenant_scope(acme.pk):
         run.refresh_from_db()
     assert (engine.status(acme, gate.pk), run.status) == ("approved", "completed")
+
+
+def test_a_leader_without_the_encryption_keys_continues_with_an_agent_that_has_credentials(
+    engine: Engine, acme: Tenant, settings: Any
+) -> None:
+    """Any beat may lead, and has no keys."""
+    context = credentials.config_context(acme.pk, "qa")
+    engine.serve(acme, "qa", auth_sealed=credentials.seal({"type": "bearer", "token": "t"}, context=context))
+    steps = [
+        {"id": "sign", "human_role": "editor", "is_approval_gate": True, **CHAIN},
+        {"id": "publish", "agent_role": "qa", "depends_on": ["sign"]},
+    ]
+    versions.save(acme.pk, {"key": "signed", "name": "Signed", "steps": steps}, actor="test")
+    run = start_run(acme.pk, "signed", NewRun(), actor="test")
+    with tenant_scope(acme.pk):
+        gate = Activity.objects.get(pipeline_run_id=run.pk)
+    settings.FIELD_ENCRYPTION_KEYS = []
+    configuration.forget()
+
+    deadlines.pass_due(created_at(acme, gate.pk) + timedelta(seconds=120))
+
+    assert engine.status(acme, gate.pk) == "approved"
+    with tenant_scope(acme.pk):
+        assert Activity.objects.get(pipeline_run_id=run.pk, step="publish").status == "created"
 
 
 def test_the_gate_of_an_agents_step_has_the_rules_of_the_step_from_its_creation(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from django.db import models
 
 from agents import configuration, credentials, deployments, scheduler_settings, skills
+from agents.exceptions import ConfigurationError
 from agents.models import Agent, AgentConfig, PlatformConfig, Skill
 from tenants.context import OWNER, tenant_scope
 from tenants.models import Budget, Tenant
@@ -126,6 +128,24 @@ def test_encrypted_credentials_are_decrypted_to_the_original(scribe: Agent, tena
         )
 
     assert dict(configuration._read(tenant.pk, ROLE).adapter.auth) == auth
+
+
+def test_a_process_without_the_encryption_keys_reads_all_settings_but_those_for_calls(
+    scribe: Agent, tenant: Tenant, settings: Any
+) -> None:
+    with tenant_scope(tenant.pk):
+        context = credentials.config_context(tenant.pk, ROLE)
+        AgentConfig.objects.create(
+            tenant=tenant, agent_id=ROLE, retry={"max_attempts": 7}, auth_sealed=credentials.seal({}, context=context)
+        )  # fmt: skip
+    with_keys = configuration._read(tenant.pk, ROLE)
+    settings.FIELD_ENCRYPTION_KEYS = []
+
+    without = configuration._read(tenant.pk, ROLE)
+
+    assert replace(without, adapter_settings=with_keys.adapter) == with_keys
+    with pytest.raises(ConfigurationError, match="not in FIELD_ENCRYPTION_KEYS"):
+        _ = without.adapter
 
 
 @pytest.mark.parametrize("environment", ["production", "staging"])

@@ -20,6 +20,7 @@ from activities.maintenance.invariants import check
 from activities.models import Activity, ActivityRun
 from activities.quick_work import HeldGrant
 from activities.run_tokens import RunToken
+from agents import configuration, credentials
 from agents.contracts import Accepted, Completed, Output
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
@@ -187,6 +188,25 @@ def test_an_agent_that_accepted_and_never_came_back_fails_after_its_timeout(
 
     failed = engine.get(acme, activity_id)
     assert (failed.status, failed.error["code"]) == ("failed", "agent_timeout")
+
+
+def test_a_leader_without_the_encryption_keys_ends_an_overdue_run_of_an_agent_with_credentials(
+    engine: Engine, acme: Tenant, settings: Any
+) -> None:
+    """Any beat may lead, and has no keys."""
+    context = credentials.config_context(acme.pk, "qa")
+    engine.serve(acme, "qa", auth_sealed=credentials.seal({"type": "bearer", "token": "t"}, context=context))
+    engine.agent.behaviour = lambda request: Accepted()
+    (activity_id,) = engine.submit(acme, timeout_seconds=60, max_attempts=1)
+    engine.drain()
+    with tenant_scope(acme.pk):
+        ActivityRun.objects.update(accepted_at=Now() - timedelta(seconds=61))
+    settings.FIELD_ENCRYPTION_KEYS = []
+    configuration.forget()
+
+    assert recovery.end_overdue_runs() == 1
+
+    assert engine.status(acme, activity_id) == "failed"
 
 
 def test_an_overdue_run_of_a_role_that_was_deleted_ends(engine: Engine, acme: Tenant) -> None:
