@@ -676,5 +676,8 @@ def move_leaving() -> int:
     with system_scope():
         items = list(list_leaving().defer("body", "begun").order_by("leave_at")[:LEAVING_AT_ONCE])
     for item in items:
-        move_to_real_time(item, LEAVE_REASON)
+        with outages.one_of_many(
+            logger, "Item not moved to the real-time route", action="batch_not_left", run=str(item.run_id)
+        ):
+            move_to_real_time(item, LEAVE_REASON)
     return len(items)

@@ -261,7 +261,13 @@ def expire_stale() -> int:
     """Cancel waiting activities (queued, held, snoozed or blocked) whose `expires_at` has passed. Gates have deadlines instead."""
     stale = _stale_activities().run({}, using=SYSTEM)
     for activity in stale:
-        with suppress(TransitionRefused), tenant_scope(activity.tenant_id):
+        with (
+            outages.one_of_many(
+                logger, "Work could not be expired", action="recovery_failed", activity=str(activity.id)
+            ),
+            suppress(TransitionRefused),
+            tenant_scope(activity.tenant_id),
+        ):
             if cancellation.expire(activity.tenant_id, activity.id, actor="recovery") and activity.agent_role:
                 backlog.count_refused(activity.tenant_id, backlog.Reason.EXPIRED, {activity.agent_role: 1})
     return len(stale)

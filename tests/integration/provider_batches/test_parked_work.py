@@ -11,7 +11,9 @@ from uuid import UUID
 
 import pytest
 from django.core.management import call_command
+from django.db import OperationalError
 from django.db.models.functions import Now
+from psycopg.errors import LockNotAvailable
 
 from activities import cancellation, provider_batches
 from activities.admission import Exchange, rebuilding
@@ -19,6 +21,7 @@ from activities.exceptions import RunSuperseded
 from activities.execution import results
 from activities.maintenance import invariants, recovery
 from activities.models import ActivityRun
+from activities.run_tokens import RunToken
 from activities.wait_reasons import explain_many, why
 from agents.contracts import Completed, Parked
 from benchmarks.fake_provider import FakeProvider
@@ -159,6 +162,30 @@ def test_work_that_leaves_its_batch_runs_at_once_and_ignores_the_late_answer(
     assert batching.items(tenant, activity_id)[0].state == "moved"
     assert [len(engine.runs(tenant, activity_id)), paths(provider)["/v1/messages"]] == [2, 1]
     assert sorted(item.state for item in batching.items(tenant)) == ["answered", "answered", "moved"]
+
+
+def test_work_that_cannot_leave_its_batch_keeps_no_other_from_leaving(
+    engine: Engine,
+    tenant: Tenant,
+    submit_batched: Callable[..., list[UUID]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    submit_batched(2)
+    stuck, other = batching.items(tenant)
+    batching.let_time_pass(tenant, leave_at=timedelta(days=2))
+    record_failed = results.record_failed
+
+    def record_others(run: RunToken, *arguments: Any, **named: Any) -> Any:
+        if run.run_id == stuck.run_id:
+            raise OperationalError("lock timeout") from LockNotAvailable("lock timeout")
+        return record_failed(run, *arguments, **named)
+
+    monkeypatch.setattr(results, "record_failed", record_others)
+
+    provider_batches.move_leaving()
+
+    states = {item.pk: item.state for item in batching.items(tenant)}
+    assert states == {stuck.pk: "collected", other.pk: "moved"}
 
 
 def test_cancelled_work_is_not_sent(

@@ -8,8 +8,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from django.db import OperationalError
 from django.db.models import F
 from django.db.models.functions import Now
+from psycopg.errors import LockNotAvailable
 
 from activities import admission, cancellation, publishing, relay, tasks
 from activities.admission import Closed, audit, exchange, rebuilding
@@ -474,6 +476,27 @@ def test_work_past_its_expiry_never_starts(engine: Engine, acme: Tenant) -> None
 
     expired = engine.get(acme, activity_id)
     assert (expired.status, expired.cancel_reason, engine.agent.calls) == ("cancelled", "expired", [])
+
+
+def test_work_that_cannot_be_expired_keeps_no_other_from_its_expiry(
+    engine: Engine, acme: Tenant, other_tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [engine.submit(tenant)[0] for tenant in (acme, other_tenant)]
+    with system_scope():
+        for age, activity_id in zip((2, 1), ids, strict=True):
+            Activity.objects.filter(pk=activity_id).update(expires_at=Now() - timedelta(hours=age))
+    expire = cancellation.expire
+
+    def expire_others(tenant_id: UUID, activity_id: UUID, *, actor: str) -> bool:
+        if tenant_id == acme.pk:
+            raise OperationalError("lock timeout") from LockNotAvailable("lock timeout")
+        return expire(tenant_id, activity_id, actor=actor)
+
+    monkeypatch.setattr(cancellation, "expire", expire_others)
+
+    recovery.expire_stale()
+
+    assert [engine.status(acme, ids[0]), engine.status(other_tenant, ids[1])] == ["created", "cancelled"]
 
 
 def test_a_full_pass_of_the_keeper_mends_everything_at_once(
