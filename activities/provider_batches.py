@@ -43,7 +43,6 @@ from agents.contracts import BATCHES_OF, AgentRequest, Completed, Output, Parked
 from agents.exceptions import (
     AgentError,
     AgentRateLimited,
-    ConfigurationError,
     LeftBatch,
     PermanentAgentError,
     RetryableAgentError,
@@ -477,9 +476,11 @@ def poll(batch: ProviderBatch, api: MessageBatches) -> None:
             move(batch, BatchState.SENT, state=BatchState.ENDED, ended_at=Now(), error=None)
         else:
             _search_again(batch)
-    except (RetryableAgentError, ConfigurationError) as error:
-        postpone(batch, error)
     except AgentError as error:
+        if error.error_code != PermanentAgentError.code:
+            # The provider has not refused the batch: the call failed, is forbidden here, or its answer cannot be read.
+            postpone(batch, error)
+            return
         lost = RetryableAgentError(f"The batch is lost: {error}", code="batch_lost")
         fail_batch(batch, BatchState.SENT, BatchState.ENDED, lost)
 

@@ -114,6 +114,23 @@ def test_a_rate_limit_of_batches_does_not_limit_calls(
     assert provider_of_role.governor.acquire(Call(id="now", deadline_seconds=5)).granted
 
 
+def test_a_batch_is_not_lost_because_its_provider_may_not_be_called_for_a_while(
+    engine: Engine, tenant: Tenant, provider: FakeProvider, submit_batched: Callable[..., list[UUID]], settings: Any
+) -> None:  # fmt: skip
+    ids = submit_batched(3)
+    batching.run_background_tasks(tenant)
+    allowed, settings.ORCHESTRATOR_EGRESS_ALLOW = settings.ORCHESTRATOR_EGRESS_ALLOW, ()
+    batching.run_background_tasks(tenant, turns=2)
+    (batch,) = batching.batches(tenant)
+    assert (batch.state, batch.error["code"]) == ("sent", "outbound_refused")
+
+    settings.ORCHESTRATOR_EGRESS_ALLOW = allowed
+    batching.run_background_tasks(tenant)
+
+    assert statuses(engine, tenant, ids) == ["done"] * 3
+    assert len(provider.batches.batches) == 1
+
+
 def test_a_refused_batch_fails_its_items_permanently(
     engine: Engine, tenant: Tenant, provider: FakeProvider, submit_batched: Callable[..., list[UUID]]
 ) -> None:
