@@ -24,8 +24,10 @@ from activities import outputs, run_logs
 from agents.command_line import transcripts
 from orchestrator import offboarding
 from tenants import clock
-from tenants.context import APP, set_tenant
+from tenants.context import APP, set_tenant, system_scope
+from tenants.exceptions import TenantError
 from tenants.models import Tenant
+from tenants.models.retention import DepartedTenant
 
 FORMAT = "orchestrator-export/1"
 PAGE = 2_000  # rows fetched at once
@@ -33,13 +35,22 @@ OUTPUTS, LOGS = "outputs.jsonl", "run_logs.jsonl"
 
 Report = Callable[[str], object]
 
+
+class PurgedMeanwhile(TenantError):
+    """The tenant's data was deleted while it was exported."""
+
+    code = "tenant_purged"
+    status = 409
+
+
 _ROWS = sql.SQL(
     "SELECT row_to_json(r)::text FROM (SELECT {columns} FROM {table} WHERE {key} = {tenant} ORDER BY {first}) AS r"
 )
 
 
 def export(tenant: Tenant, path: Path, report: Report) -> dict[str, dict[str, Any]]:
-    """Write the file, and return facts about its members. If it raises `OSError`, `DatabaseError` or `PyMongoError`, there is no file."""
+    """Write the file, and return facts about its members. If it raises `OSError`, `DatabaseError`, `PyMongoError` or `PurgedMeanwhile`,
+    there is no file."""
     of_tenant = [field.column for field in Tenant._meta.concrete_fields if field.column]
     exported = {"tenants_tenant": of_tenant, **offboarding.exported_columns()}
     with writing_archive(path) as archive:
@@ -53,6 +64,7 @@ def export(tenant: Tenant, path: Path, report: Report) -> dict[str, dict[str, An
         report(f"logs of runs: {archive.write(LOGS, _logs(tenant.pk))}")
         for file in transcripts.list_before(tenant.pk, float("inf")):
             archive.write(f"transcripts/{file.name}", transcripts.read(tenant.pk, UUID(file.stem)) or ())
+        _refuse_purged(tenant)
         archive.close(
             {
                 "format": FORMAT,
@@ -63,6 +75,15 @@ def export(tenant: Tenant, path: Path, report: Report) -> dict[str, dict[str, An
             }
         )
     return archive.files
+
+
+def _refuse_purged(tenant: Tenant) -> None:
+    """Raise `PurgedMeanwhile` if a purge has begun, because the documents that were read after the snapshot may then be incomplete."""
+    with system_scope():
+        if DepartedTenant.objects.filter(pk=tenant.pk).exists():
+            raise PurgedMeanwhile(
+                f"{tenant.slug} was purged during the export, so its file would be incomplete."
+            )
 
 
 def _take_snapshot(tenant_id: UUID) -> None:

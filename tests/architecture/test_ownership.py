@@ -61,6 +61,7 @@ SEES_EVERY_TENANT = {
     "console.inbox.undo": "due answers of all tenants take effect",
     "console.overview": "figures of the whole platform, for superusers",
     "orchestrator.offboarding.erasure": "tombstones belong to no tenant",
+    "orchestrator.offboarding.export": "tombstones belong to no tenant",
     "orchestrator.metrics": "figures of the whole platform, without naming tenants",
     "orchestrator.cli": "commands of the platform: all tenants, and the one that an id belongs to",
     "orchestrator.demo.opening": "looks up the tenants of an earlier demonstration",

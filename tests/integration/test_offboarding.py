@@ -212,6 +212,24 @@ def test_a_failed_export_leaves_no_file_and_an_existing_one_is_not_overwritten(
     assert path.read_text() == "theirs"
 
 
+def test_an_export_during_which_the_tenant_is_purged_leaves_no_file(
+    engine: Engine, tenant: Tenant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    populate(engine, tenant, CANARY)
+    take_snapshot = offboarding_export._take_snapshot
+
+    def take_snapshot_then_purge(tenant_id: UUID) -> None:
+        take_snapshot(tenant_id)
+        in_another_thread(lambda: command("offboard_tenant", "acme", "--purge", "--confirm", "acme"))
+
+    monkeypatch.setattr(offboarding_export, "_take_snapshot", take_snapshot_then_purge)
+
+    with pytest.raises(CommandError, match="acme was purged during the export"):
+        command("export_tenant", "acme", "--to", str(tmp_path / "acme.zip"))
+
+    assert list(tmp_path.iterdir()) == []
+
+
 def _fail(*arguments: Any) -> Any:
     raise OSError("the disk is full")
 
