@@ -13,6 +13,7 @@ from django.db import DatabaseError, connections
 from django.utils import timezone
 
 from activities import cancellation, outputs, run_logs
+from activities.human_tasks import decisions
 from activities.maintenance import retention
 from activities.maintenance.invariants import check
 from activities.models import Activity, ActivityEvent, OutputSpool
@@ -168,6 +169,27 @@ def test_the_outputs_of_deleted_work_are_recorded_and_later_removed_from_mongodb
     assert outputs.read(acme.pk, references[new]) is not None
     assert [len(run_logs.read(acme.pk, references[each]).lines) for each in (old, new)] == [0, 1]
     assert retention.forget_outputs(waited=timedelta(0)) == 0
+
+
+def test_edited_outputs_are_removed_from_mongodb_however_many_records_are_handled_at_once(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = engine.submit(acme, count=8, requires_approval=True)
+    engine.drain()
+    for activity_id in ids:
+        decisions.approve(acme.pk, activity_id, actor="ann", output={"content": "a text of theirs"})
+    edited = [engine.get(acme, activity_id).output_ref for activity_id in ids]
+    outputs.copy_waiting()
+    age_work(sorted(remaining(acme)))
+    with connections[APP].cursor() as cursor:
+        cursor.execute("SET enable_sort = off")  # the plan for many rows
+        purge(acme, "activities")
+        cursor.execute("RESET enable_sort")
+    monkeypatch.setattr(retention, "AT_ONCE", 1)
+
+    retention.forget_outputs(waited=timedelta(0))
+
+    assert [outputs.read(acme.pk, output_id) for output_id in edited] == [None] * 8
 
 
 def test_a_crash_after_the_removal_from_mongodb_repeats_it(

@@ -6,9 +6,11 @@ WITH outputs AS (
     SELECT r.id, %(tenant)s, r.activity_id FROM activities_activityrun r
     WHERE r.tenant_id = %(tenant)s AND r.activity_id = ANY(%(members)s)
     UNION
-    SELECT a.output_ref, %(tenant)s, a.id FROM activities_activity a
-    WHERE a.tenant_id = %(tenant)s AND a.id = ANY(%(members)s) AND a.output_ref IS NOT NULL
-      AND NOT EXISTS (SELECT FROM activities_activityrun r WHERE r.tenant_id = %(tenant)s AND r.id = a.output_ref)
+    -- An edited output belongs to the activity behind the gate, and is that of the gate as well.
+    (SELECT DISTINCT ON (a.output_ref) a.output_ref, %(tenant)s, a.id FROM activities_activity a
+     WHERE a.tenant_id = %(tenant)s AND a.id = ANY(%(members)s) AND a.output_ref IS NOT NULL
+       AND NOT EXISTS (SELECT FROM activities_activityrun r WHERE r.tenant_id = %(tenant)s AND r.id = a.output_ref)
+     ORDER BY a.output_ref, a.link_kind IS NOT DISTINCT FROM 'gate')
     ON CONFLICT DO NOTHING
 )
 DELETE FROM activities_activity WHERE tenant_id = %(tenant)s AND id = ANY(%(members)s) RETURNING id
