@@ -216,10 +216,12 @@ def submit(items: Sequence[NewActivity], *, actor: str, bounded: bool = True) ->
     Raises `BacklogFull` if the backlog has no room for all of them. `bounded=False`: they have been admitted to the backlog before.
     """
     tenant_id = _tenant()
+    outcome = _find_repeated(tenant_id, items) if bounded else {}
     if bounded:
-        backlog.make_room(tenant_id, newcomers(items))
+        # Only one of several new items with one key is created.
+        new = {item.dedup_key or item.id: item for item in reversed(items) if item.id not in outcome}
+        backlog.make_room(tenant_id, newcomers(new.values()))
     items = [_with_due_time(item) for item in items]
-    outcome: dict[UUID, Submitted] = {}
     created: dict[UUID, Any] = {}
     for _ in range(TRIES):
         created |= _insert(tenant_id, [item for item in items if item.id not in outcome], actor)
@@ -242,6 +244,16 @@ def submit(items: Sequence[NewActivity], *, actor: str, bounded: bool = True) ->
     return [outcome[item.id] for item in items]
 
 
+def _find_repeated(tenant_id: UUID, items: Sequence[NewActivity]) -> dict[UUID, Submitted]:
+    """Return the items whose dedup key belongs to a live activity. They create nothing, so they need no room in the backlog."""
+    keys = {item.dedup_key for item in items if item.dedup_key}
+    if not keys:
+        return {}
+    live = Activity.objects.for_tenant(tenant_id).filter(in_status(*states.LIVE), dedup_key__in=keys)
+    ids = dict(live.values_list("dedup_key", "id"))
+    return {item.id: Submitted(ids[item.dedup_key], False) for item in items if item.dedup_key in ids}
+
+
 def _tenant() -> UUID:
     tenant_id = current_tenant()
     if tenant_id is None:
@@ -256,6 +268,8 @@ def newcomers(items: Iterable[NewActivity]) -> list[backlog.Newcomer]:
 
 def _insert(tenant_id: UUID, items: Sequence[NewActivity], actor: str) -> dict[UUID, Any]:
     """Insert the items. Returns rows (id, created_at, group_key) by id. A missing item collided with an existing activity."""
+    if not items:
+        return {}
     return _by_id(_statement("").run(_parameters(tenant_id, items, actor), using=APP))
 
 

@@ -100,6 +100,34 @@ def test_every_intake_point_refuses_work_when_the_backlog_is_full(
     assert client.get("/api/v1/mailboxes/").json()["results"] == []
 
 
+def test_a_repeated_submission_needs_no_room(api: Callable[..., Any], acme: Tenant) -> None:
+    client, work = api(), {"name": "x", "agent_role": "qa"}
+    first = client.post("/api/v1/activities/", {**work, "dedup_key": "first"}).json()
+    both = client.post("/api/v1/activities/", [{**work, "dedup_key": "second"}] * 2)
+    assert (both.status_code, waiting(acme)) == (201, BOUND), "the last place is enough for two with one key"
+
+    again = client.post("/api/v1/activities/", {**work, "dedup_key": "first"})
+    assert (again.status_code, again.json()["id"], again.json()["deduplicated"]) == (200, first["id"], True)
+    mixed = [{**work, "dedup_key": key} for key in ("first", "third")]
+    problem(client.post("/api/v1/activities/", mixed), 429, "backlog_full")
+    assert waiting(acme) == BOUND
+
+
+def test_no_work_is_dropped_for_a_repeated_submission(api: Callable[..., Any], acme: Tenant) -> None:
+    for role, when_full in (("qa", "drop_oldest"), ("ba", "evict_lowest")):
+        bound(acme, role, 1, when_full)
+        work = {"name": "x", "agent_role": role, "dedup_key": role}
+        first = api().post("/api/v1/activities/", {**work, "priority": "background"}).json()
+
+        again = api().post("/api/v1/activities/", {**work, "priority": "urgent"})
+
+        assert (again.status_code, again.json()["id"], again.json()["status"]) == (
+            200,
+            first["id"],
+            "created",
+        )
+
+
 def test_jobs_of_a_schedule_wait_for_room_with_their_reason_and_none_is_lost(
     api: Callable[..., Any], engine: Engine, acme: Tenant
 ) -> None:
