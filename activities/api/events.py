@@ -119,7 +119,7 @@ class Events(TenantView):
         Without `after`, a page begins with the oldest event that is stored.
         """
         event_filter, after, limit = self._read(request)
-        if request.accepted_renderer.format == JSONRenderer.format:
+        if _is_page(request):
             return self._page(request, event_filter, after, limit)
         return self._stream(request, event_filter, after)
 
@@ -152,13 +152,18 @@ class Events(TenantView):
             name: _parse_uuid(request.query_params.get(name), name, errors)
             for name in ("activity", "pipeline_run")
         }
-        after_text = request.query_params.get(AFTER)
-        after = parse_whole_number(after_text, AFTER, errors)
-        if after_text is None:
-            after = parse_whole_number(request.headers.get(LAST_SEEN) or None, LAST_SEEN, errors)
+        after = parse_whole_number(request.query_params.get(AFTER), AFTER, errors)
+        last_seen = request.headers.get(LAST_SEEN)
+        # A browser that reconnects repeats the address of its stream, so its header is newer. The address of a next page is newer.
+        if last_seen and (after is None or not _is_page(request)):
+            after = parse_whole_number(last_seen, LAST_SEEN, errors)
         limit = parse_whole_number(request.query_params.get(LIMIT), LIMIT, errors, least=1)
         refuse(errors)
         return EventFilter(frozenset(kinds), **ids), after, min(limit or USUAL_EVENTS, MOST_EVENTS)
+
+
+def _is_page(request: Request) -> bool:
+    return bool(request.accepted_renderer.format == JSONRenderer.format)
 
 
 def _parse_uuid(text: str | None, name: str, errors: list[FieldError]) -> UUID | None:

@@ -135,6 +135,18 @@ def test_a_stream_carries_events_and_continues_after_the_last_one_seen(
     assert [(one.id, one.event) for one in again] == [(n, "alert.raised") for n in (7, 8, 9)]
 
 
+def test_a_browser_that_repeats_its_address_continues_after_the_last_event_that_it_has_seen(
+    follow: Callable[..., Follower], tenant: Tenant
+) -> None:
+    _, secret = token(tenant)
+    raise_events(tenant, 3)
+
+    [first] = follow(secret, "?after=1").next_events(1)
+    [next_one] = follow(secret, "?after=1", last_seen=first.id).next_events(1)
+
+    assert (first.id, next_one.id) == (2, 3)
+
+
 def test_a_stream_announces_new_log_lines_which_are_not_stored_as_events(
     follow: Callable[..., Follower], engine: Engine, tenant: Tenant, other_tenant: Tenant
 ) -> None:
