@@ -51,6 +51,7 @@ from tenants.api.documentation import operation, posting
 from tenants.api.filters import (
     SEARCH_LENGTH,
     FlagFilter,
+    ListFilter,
     MomentFilter,
     StrictFilterSet,
     WholeNumberFilter,
@@ -66,14 +67,14 @@ from tenants.context import tenant_scope
 from tenants.models import Role
 
 
-class StatusFilter(django_filters.BaseInFilter, django_filters.ChoiceFilter):
+class StatusFilter(ListFilter, django_filters.ChoiceFilter):
     """One status, or several separated by commas."""
 
     def filter(self, rows: QuerySet[Any], value: list[str] | None) -> QuerySet[Any]:
         return rows.filter(in_status(*value)) if value else rows
 
 
-class IdsFilter(django_filters.BaseInFilter, django_filters.UUIDFilter):
+class IdsFilter(ListFilter, django_filters.UUIDFilter):
     """One id, or several separated by commas."""
 
 

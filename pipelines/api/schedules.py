@@ -27,7 +27,7 @@ from pipelines.models.schedule import AfterOnce, Overlap, Repeat
 from pipelines.schedules import editing, preview, system_jobs
 from tenants import pausing
 from tenants.api.documentation import IDEMPOTENCY_KEY, change, creation, operation, removal
-from tenants.api.filters import FlagFilter, StrictFilterSet, parameter_errors, refuse
+from tenants.api.filters import FlagFilter, StrictFilterSet, parameter_errors, refuse, restore_plus
 from tenants.api.serializers import (
     OPTIONAL,
     Computed,
@@ -325,7 +325,7 @@ def _moment(text: str | None, errors: list[tuple[str, str]]) -> datetime | None:
     if text is None:
         return None
     try:
-        moment = datetime.fromisoformat(text[:64])
+        moment = datetime.fromisoformat(restore_plus(text[:64]))
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None:

@@ -53,10 +53,27 @@ class WholeNumberFilter(django_filters.NumberFilter):
     field_class = forms.IntegerField
 
 
+class _ListField(django_filters.fields.BaseCSVField):
+    def clean(self, value: Any) -> Any:
+        if value and not all(each.strip() for each in value):
+            raise forms.ValidationError("must not contain an empty value")
+        return super().clean(value)
+
+
+class ListFilter(django_filters.BaseInFilter):
+    """A filter with one value, or several separated by commas. The library's own filter accepts empty ones between them."""
+
+    base_field_class = _ListField
+
+
+def restore_plus(moment: str) -> str:
+    """Return the time with the + of its offset, which is a space if it is not encoded in a query string."""
+    return _OFFSET_AFTER_SPACE.sub(r"\1+\2", moment)
+
+
 class _MomentField(django_filters.fields.IsoDateTimeField):
     def strptime(self, value: str, format: str) -> Any:
-        # In a query string an unencoded + is a space.
-        return super().strptime(_OFFSET_AFTER_SPACE.sub(r"\1+\2", value), format)
+        return super().strptime(restore_plus(value), format)
 
 
 class MomentFilter(django_filters.IsoDateTimeFilter):

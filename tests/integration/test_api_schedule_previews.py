@@ -144,9 +144,9 @@ def test_previewed_times_begin_at_start_at_or_now_or_the_requested_time(api: Any
     schedule = client.post(SCHEDULES, body(**started)).json()
 
     assert preview(client, "?count=1", **started)["fires_at"] == ["2025-01-01T00:00:00Z"]
-    assert preview(client, "?count=1&after=2030-01-01T00:00:00Z", **started)["fires_at"] == [
-        "2030-01-02T00:00:00Z"
-    ]
+    for after in ("2030-01-01T00:00:00Z", "2030-01-01T02:00:00%2B02:00", "2030-01-01T02:00:00+02:00"):
+        announced = preview(client, f"?count=1&after={after}", **started)["fires_at"]
+        assert announced == ["2030-01-02T00:00:00Z"], after
     assert preview(client, "?count=1")["fires_at"][0] > datetime.now(UTC).isoformat()
     assert (
         client.get(f"{schedule['link']}preview/?count=1").json()["fires_at"][0]

@@ -80,7 +80,7 @@ def test_an_unknown_or_malformed_filter_is_400(api, activities):
     client = api()
     for query in (
         "colour=red", "status=odd", "status=created,odd", "priority=high", "pipeline_run=5", "created_after=soon", "ordering=params",
-        "limit=0",
+        "limit=0", "status=created,", "status=,", f"ids={uuid4()},",
     ):  # fmt: skip
         assert query.partition("=")[0] in faults(client.get(f"{ACTIVITIES}?{query}")), query
 
