@@ -46,6 +46,17 @@ class HomeBusy(EmbeddedError):
         )
 
 
+class HomeUnusable(EmbeddedError):
+    """The folder cannot be created, or nothing can be written to it."""
+
+    code = "home_unusable"
+
+    def __init__(self, path: Path, reason: str | None) -> None:
+        super().__init__(
+            f"The folder {path} cannot be used: {reason}. Choose another one with ORCHESTRATOR_HOME."
+        )
+
+
 class NoAccount(EmbeddedError):
     """We are root, and the system has no ordinary account that PostgreSQL could run as."""
 

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
-from orchestrator.embedded.errors import HomeBusy
+from orchestrator.embedded.errors import HomeBusy, HomeUnusable
 from orchestrator.embedded.identity import ProcessIdentity, wait_until
 
 LOCK_SECONDS = 180.0  # longer than a start with crash recovery may take
@@ -88,10 +88,9 @@ class ServiceHome:
 
     @contextmanager
     def lock(self, name: str = "lock", seconds: float = LOCK_SECONDS) -> Iterator[None]:
-        """Hold a lock of this home; the kernel releases it if the holder dies. Raises `HomeBusy` after `seconds`."""
-        self._make()
+        """Hold a lock of this home; the kernel releases it if the holder dies. Raises `HomeBusy` after `seconds`, and `HomeUnusable`."""
         path = self.path / name
-        with path.open("a+") as file:
+        with self._open_lock(path) as file:
             if not wait_until(lambda: _try_lock(file.fileno()), seconds):
                 file.seek(0)
                 raise HomeBusy(path, file.read().strip())
@@ -99,6 +98,13 @@ class ServiceHome:
             file.write(f"process {os.getpid()}")
             file.flush()
             yield
+
+    def _open_lock(self, path: Path) -> TextIO:
+        try:
+            self._make()
+            return path.open("a+")
+        except OSError as error:
+            raise HomeUnusable(self.path, error.strerror) from error
 
     def _make(self) -> None:
         # Others may walk through it, because PostgreSQL's account must if we are root. Its contents are closed.

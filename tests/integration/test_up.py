@@ -142,3 +142,15 @@ def test_a_command_without_servers_prints_only_how_to_start_them(tmp_path: Path)
     (error,) = done.stderr.splitlines()
     assert error.startswith("No servers:")
     assert "Start them with `make up`" in error
+
+
+def test_a_home_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    done = run_without_servers(tmp_path / "file" / "home", "up")
+
+    assert (done.returncode, done.stdout) == (1, "")
+    (error,) = done.stderr.splitlines()
+    assert error == (
+        f"The folder {tmp_path}/file/home cannot be used: Not a directory. Choose another one with ORCHESTRATOR_HOME."
+    )
