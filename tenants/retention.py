@@ -7,6 +7,7 @@ portion is complete in itself, so a pass may be interrupted anywhere, be repeate
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from django.db import transaction
 from django.db.models import F, QuerySet
 from django.db.models.functions import Now
 
-from tenants import clock
+from tenants import clock, outages
 from tenants.context import SYSTEM, system_scope, tenant_scope
 from tenants.exceptions import TenantError
 from tenants.models import Tenant
@@ -33,6 +34,8 @@ from tenants.models.retention import (
 )
 from tenants.sql import Statement
 from tenants.wire_json import whole_number
+
+logger = logging.getLogger(__name__)
 
 #: Deletes at most so many rows (tenant, older than, most) in the caller's `tenant_scope`; returns how many it deleted.
 Portion = Callable[[UUID, datetime, int], int]
@@ -271,7 +274,10 @@ def _claim() -> Kind | None:
 def _pass(kind: Kind, until: float) -> int:
     deleted, reached = 0, None
     for tenant_id in _from_where_it_stopped(kind.name):
-        deleted += purge(tenant_id, kind, until=until)
+        with outages.one_of_many(
+            logger, "Rows of a tenant could not be deleted", action="retention_failed", tenant=str(tenant_id), kind=kind.name
+        ):  # fmt: skip
+            deleted += purge(tenant_id, kind, until=until)
         if time.monotonic() >= until:
             break
         reached = tenant_id

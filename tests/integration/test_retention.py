@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from io import StringIO
-from typing import Any
+from typing import Any, NoReturn
 from uuid import UUID
 
 import pytest
@@ -207,7 +207,7 @@ def test_a_crash_after_the_removal_from_mongodb_repeats_it(
     assert retention.forget_outputs(waited=timedelta(0)) == 1
 
 
-def _fail(*arguments: Any) -> None:
+def _fail(*arguments: Any) -> NoReturn:
     raise DatabaseError("the connection is lost")
 
 
@@ -232,6 +232,25 @@ def test_each_tenant_has_its_own_policy(
     assert not tenant_retention.list_due_passes().using(SYSTEM).exists(), (
         "everything is done until the next interval"
     )
+
+
+def test_a_tenant_whose_rows_cannot_be_deleted_keeps_those_of_no_other(
+    engine: Engine, acme: Tenant, other_tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.serve(other_tenant)
+    first, second = sorted((acme, other_tenant), key=lambda tenant: tenant.pk)
+    work = {tenant.pk: done(engine, tenant) for tenant in (first, second)}
+    age_work([activity_id for ids in work.values() for activity_id in ids])
+    tenant_retention.arrange(due=True)
+    purge_tenant = tenant_retention.purge
+
+    def purge_others(tenant_id: UUID, *arguments: Any, **named: Any) -> int:
+        return _fail() if tenant_id == first.pk else purge_tenant(tenant_id, *arguments, **named)
+
+    monkeypatch.setattr(tenant_retention, "purge", purge_others)
+
+    assert tenant_retention.purge_in_turns() == 1
+    assert [len(remaining(tenant)) for tenant in (first, second)] == [1, 0]
 
 
 def test_a_pass_that_runs_out_of_time_continues_later(engine: Engine, acme: Tenant) -> None:
