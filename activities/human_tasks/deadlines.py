@@ -2,7 +2,7 @@
 
 Each deadline passes once, in order of time, in one transaction with its effect. The deadlines of an answered question pass without effect.
 They are rows in PostgreSQL, so after an outage the missed ones pass in the same order. Those of a suspended tenant wait until it is active
-again, because nobody could answer meanwhile.
+again, because nobody could answer meanwhile. If a person answered in time and can still undo the answer, they wait for what becomes of it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, Q
 
 from activities import rescheduling
 from activities.activity_tree import OPEN
 from activities.alerts import raise_alert
 from activities.decision_rules import DecisionRules, Voter
-from activities.models import Activity, Deadline
+from activities.models import Activity, Deadline, HeldAnswer
 from activities.models.alert import AlertKind, Severity
 from activities.models.decision import DeadlineKind
 from activities.states import BANDS, SETTLED, LinkKind
@@ -35,6 +35,16 @@ logger = logging.getLogger(__name__)
 PAGE = 100
 TURN_SECONDS = 2.0  # after an outage thousands may be due, and the caller has other work too
 NOBODY = "Nobody decided in time."
+
+
+#: Answers that people gave before the time, and that can still be undone.
+_ANSWERS_IN_TIME = HeldAnswer.objects.filter(
+    tenant_id=OuterRef("tenant_id"),
+    activity_id=OuterRef("activity_id"),
+    refusal="",
+    created_at__lte=OuterRef("at"),
+)
+_MAY_PASS = Q(~Exists(_ANSWERS_IN_TIME), happened_at=None, tenant__is_active=True)
 
 
 class _DueDeadline(NamedTuple):
@@ -71,8 +81,7 @@ def _list_due(now: datetime) -> Iterator[_DueDeadline]:
     last: _DueDeadline | None = None
     while True:
         with system_scope():
-            rows = Deadline.objects.filter(happened_at=None, at__lte=now, tenant__is_active=True)
-            rows = rows.order_by("at", "pk")
+            rows = Deadline.objects.filter(_MAY_PASS, at__lte=now).order_by("at", "pk")
             if last is not None:
                 rows = rows.filter(Q(at__gt=last.at) | Q(at=last.at, pk__gt=last.pk))
             page = [
@@ -91,8 +100,7 @@ def _pass(due: _DueDeadline, now: datetime) -> None:
             return  # It was deleted, with its deadlines.
         activity = approvals.lock_concerned(due.tenant_id, unlocked)[due.activity_id]
         # Read after the lock, because another process may have been first, or the tenant may have been suspended.
-        waiting = Deadline.objects.for_tenant(due.tenant_id).filter(happened_at=None, tenant__is_active=True)
-        deadline = waiting.filter(pk=due.pk).first()
+        deadline = Deadline.objects.for_tenant(due.tenant_id).filter(_MAY_PASS, pk=due.pk).first()
         if deadline is None:
             return
         if activity.assignee_type == "agent":

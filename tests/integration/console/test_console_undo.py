@@ -12,8 +12,9 @@ from django.db import connections
 from django.http import HttpResponse
 
 from activities import outputs
-from activities.human_tasks import decisions
-from activities.models import ActivityEvent, HeldAnswer
+from activities.decision_rules import Later
+from activities.human_tasks import deadlines, decisions
+from activities.models import ActivityEvent, Deadline, HeldAnswer
 from console.inbox import undo as inbox_undo
 from tenants.context import OWNER, system_scope, tenant_scope
 from tenants.models import Membership, Tenant
@@ -145,6 +146,43 @@ def test_an_overtaken_answer_says_by_whom_until_it_is_read(questions: Questions,
     assert form.send(ann.browser, ("action", "read")).status_code == 302
     assert "did not take effect" not in visible_text(ann.get())
     assert held() == []
+
+
+@pytest.mark.parametrize("undone", [False, True])
+def test_an_answer_before_the_due_time_counts_and_not_the_default_outcome(
+    questions: Questions, ann: Person, undone: bool
+) -> None:
+    gate = questions.approval(
+        options=(), due_seconds=120, escalation=(Later(110, "head"),), on_timeout="reject"
+    )
+    with tenant_scope(questions.tenant.pk):
+        _, due = Deadline.objects.filter(activity_id=gate.pk).order_by("at")
+    approve(ann, gate)
+    after_all = due.at + timedelta(seconds=1)
+
+    deadlines.pass_due(after_all)
+
+    assert questions.get(gate.pk).status == "created"
+    assert questions.get(gate.pk).human_role == gate.human_role
+    if undone:
+        undo_first(ann)
+    else:
+        assert inbox_undo.apply_due(after_all) == 1
+    deadlines.pass_due(after_all)
+    assert questions.get(gate.pk).status == ("rejected" if undone else "approved")
+    with tenant_scope(questions.tenant.pk):
+        assert not Deadline.objects.filter(activity_id=gate.pk, happened_at=None).exists()
+
+
+def test_an_answer_after_the_due_time_delays_nothing(questions: Questions, ann: Person) -> None:
+    gate = questions.approval(options=(), due_seconds=120, on_timeout="reject")
+    approve(ann, gate)
+    with tenant_scope(questions.tenant.pk):
+        Deadline.objects.filter(activity_id=gate.pk).update(at=later(-1))
+
+    deadlines.pass_due(later())
+
+    assert questions.get(gate.pk).status == "rejected"
 
 
 @pytest.mark.parametrize("gone", ["membership", "role", "account", "tenant"])
