@@ -187,9 +187,15 @@ NOWHERE = Origin()
 _origin: ContextVar[Origin] = ContextVar("audit_origin", default=NOWHERE)
 
 
+def current_origin() -> Origin:
+    """Return the origin that entries would name now."""
+    return _origin.get()
+
+
 @contextmanager
-def origin_of_request(request: HttpRequest, request_id: str) -> Iterator[None]:
-    token = _origin.set(Origin(request_id, address_of(request)))
+def from_origin(origin: Origin) -> Iterator[None]:
+    """Name this origin in entries of the block."""
+    token = _origin.set(origin)
     try:
         yield
     finally:
@@ -199,11 +205,8 @@ def origin_of_request(request: HttpRequest, request_id: str) -> Iterator[None]:
 @contextmanager
 def through_glass(glass: Mapping[Any, UUID]) -> Iterator[None]:
     """Name these break-glass sessions, by tenant, in entries of the block. None means all tenants."""
-    token = _origin.set(replace(_origin.get(), glass=glass))
-    try:
+    with from_origin(replace(_origin.get(), glass=glass)):
         yield
-    finally:
-        _origin.reset(token)
 
 
 def address_of(request: HttpRequest) -> str:

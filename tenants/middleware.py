@@ -91,7 +91,8 @@ class RequestIdMiddleware:
         callers_id = request.headers.get("X-Request-Id", "")
         request_id = callers_id if REQUEST_ID.fullmatch(callers_id) else str(uuid7())
         request.request_id = request_id  # type: ignore[attr-defined]
-        with request_context.of_request(request_id), audit.origin_of_request(request, request_id):
+        origin = audit.Origin(request_id, audit.address_of(request))
+        with request_context.of_request(request_id), audit.from_origin(origin):
             response = self.get_response(request)
         response["X-Request-Id"] = request_id
         return response

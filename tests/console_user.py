@@ -9,6 +9,8 @@ from django.contrib.auth.models import User
 from django.http import HttpResponse
 from django.test import Client
 
+from tenants.context import tenant_scope
+from tenants.models import AuditEntry, Tenant
 from tests.browsing import visible_text
 from tests.forms import Form, forms_of
 
@@ -56,6 +58,12 @@ def success_notice(answer: HttpResponse, by: Person) -> str:
 def refusal_notice(answer: HttpResponse, status: int) -> str:
     assert answer.status_code == status, (answer.status_code, visible_text(answer))
     return notice(answer)
+
+
+def trail_of(tenant: Tenant) -> list[AuditEntry]:
+    """Return the tenant's audit trail, oldest entry first."""
+    with tenant_scope(tenant.pk):
+        return list(AuditEntry.objects.for_tenant(tenant.pk).order_by("number"))
 
 
 def send_form(who: Person, form: Form, **changed: Any) -> HttpResponse:

@@ -146,6 +146,16 @@ class HeldAnswer(TenantPart):
         default="",
         help_text="Why it could not take effect. Empty while it is held.",
     )
+    request_id = models.CharField(
+        max_length=64,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="The request that gave it, for the audit trail.",
+    )
+    ip = models.CharField(
+        max_length=45, blank=True, default="", db_default="", help_text="The address of that request."
+    )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:

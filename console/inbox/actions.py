@@ -33,6 +33,7 @@ from activities.outputs import StoredOutput
 from activities.states import LinkKind
 from console.labels import kind_of, name_actor, outcome_label
 from console.page import Refused, refuse_when_busy
+from tenants import audit
 from tenants.context import APP, tenant_scope
 from tenants.models import Role
 from tenants.principals import Principal
@@ -219,11 +220,30 @@ def prepare(principal: Principal, item_id: UUID, sent: Mapping[str, Any]) -> tup
     return version, answer
 
 
-def perform(principal: Principal, item_id: UUID, version: int, answer: Answer) -> Result:
-    """Perform an answer in the caller's `tenant_scope`. Raises `Refused` and `Http404`."""
+def perform(
+    principal: Principal,
+    item_id: UUID,
+    version: int,
+    answer: Answer,
+    *,
+    channel: str = "inbox",
+    **detail: str,
+) -> Result:
+    """Perform an answer, and record it in the audit trail as `<channel>.<action>` with this detail. In the caller's `tenant_scope`.
+
+    Raises `Refused` and `Http404`.
+    """
     lock(principal.tenant_id, {item_id})
     item = item_at_version(principal.tenant_id, item_id, version)
-    return Result(item_id, item.name, True, _do(principal, item, answer))
+    result = Result(item_id, item.name, True, _do(principal, item, answer))
+    _record(principal, f"{channel}.{answer.action}", item_id, version, **detail)
+    return result
+
+
+def _record(principal: Principal, operation: str, item_id: UUID, version: int, **detail: str) -> None:
+    audit.record_action(
+        principal, operation, about=("activities", item_id), detail={"version": version, **detail}
+    )
 
 
 def read(sent: Mapping[str, Any]) -> tuple[int, Answer]:
@@ -249,6 +269,10 @@ def approve_together(principal: Principal, chosen: Sequence[str]) -> list[Result
             name = known.get(item_id, ("", None))[0]
             approve = partial(_approve_one, principal, item_id, versions[item_id])
             results[item_id] = result_of(item_id, name, approve)
+        # Last, because an entry locks the trail until the transaction ends.
+        for item_id, version in versions.items():
+            if results[item_id].ok:
+                _record(principal, "inbox.approve", item_id, version)
     return [results[item_id] for item_id in versions]
 
 

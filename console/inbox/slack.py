@@ -28,7 +28,7 @@ from activities.notifications.backends import APPROVE, NOTES, REJECT, DeliveryPr
 from console.inbox import actions
 from console.inbox.actions import OPEN
 from console.page import Refused, refuse_when_busy
-from tenants import audit, clock, limiter, members
+from tenants import clock, limiter, members
 from tenants.audit import address_of
 from tenants.context import APP, tenant_scope
 from tenants.limiter import Bucket
@@ -143,12 +143,8 @@ def _perform(who: Principal, item_id: UUID, version: int, content_ref: str, pres
             reference = rows.values_list("input_ref", flat=True).first()
             if str(reference or "") != content_ref:
                 raise Refused(CHANGED)
-            result = actions.perform(who, item_id, displayed_version, answer)
-            audit.record_action(
-                who,
-                f"slack.{press.action}",
-                about=("activities", item_id),
-                detail={"slack_user": press.user, "version": version},
+            result = actions.perform(
+                who, item_id, displayed_version, answer, channel="slack", slack_user=press.user
             )
     except Refused as refusal:
         return refusal.reason, False

@@ -26,7 +26,7 @@ from activities.models.decision import LONGEST_REFUSAL
 from console.inbox import actions
 from console.inbox.actions import Result, item_at_version
 from console.page import Refused, refuse_when_busy
-from tenants import clock, members, outages
+from tenants import audit, clock, members, outages
 from tenants.context import APP, system_scope, tenant_scope
 from tenants.models import Tenant
 from tenants.principals import Principal
@@ -72,6 +72,7 @@ def hold(principal: Principal, item_id: UUID, sent: Mapping[str, Any]) -> Result
             tenant_id=principal.tenant_id, activity_id=item_id, user_id=_person(principal), version=version,
             action=action.name, outcome=action.done, form_values=answer.form_values,
             due_at=clock.now() + timedelta(seconds=settings.ORCHESTRATOR_UNDO_SECONDS),
+            request_id=(origin := audit.current_origin()).request_id, ip=origin.ip,
         )  # fmt: skip
         rows = HeldAnswer.objects.for_tenant(principal.tenant_id).filter(user_id=_person(principal))
         rows.filter(activity_id=item_id).exclude(refusal="").delete()
@@ -163,7 +164,8 @@ def _apply(held_answer: HeldAnswer) -> bool:
             version, answer = actions.prepare(principal, item_id, sent)
     except Refused as refusal:
         return _settle_answer(held_answer, refusal=refusal)
-    return _settle_answer(held_answer, lambda: actions.perform(principal, item_id, version, answer))
+    with audit.from_origin(audit.Origin(held_answer.request_id, held_answer.ip)):
+        return _settle_answer(held_answer, lambda: actions.perform(principal, item_id, version, answer))
 
 
 def _settle_answer(

@@ -15,7 +15,7 @@ from activities import outputs, reassignment
 from tenants.models import Tenant
 from tests.browsing import visible_text
 from tests.cases import in_one_test
-from tests.console_user import INBOX, Person, notice, refusal_notice, send_form, success_notice
+from tests.console_user import INBOX, Person, notice, refusal_notice, send_form, success_notice, trail_of
 from tests.forms import Form, forms_of
 from tests.questions import Questions
 
@@ -284,6 +284,36 @@ def test_nobody_votes_twice(questions: Questions, ann: Person) -> None:
     success_notice(form.send(ann.browser, ("action", "approve")), ann)
 
     assert "You have voted." in refusal_notice(form.send(ann.browser, ("action", "approve")), 403)
+
+
+# The audit trail
+
+
+def test_an_answer_leaves_one_entry_in_the_audit_trail(questions: Questions, ann: Person) -> None:
+    gate, task = questions.gate(), questions.task()
+
+    refusal_notice(ann.answer(gate, "reject"), 400)
+    ann.answer(gate, "reject", notes="Shorter.")
+    ann.answer(task, "start")
+    ann.answer(task, "complete", output="Done.")
+
+    assert [
+        (entry.operation, entry.actor_name, entry.object_id, entry.ip) for entry in trail_of(questions.tenant)
+    ] == [
+        ("inbox.reject", "ann", str(gate.pk), "127.0.0.1"),
+        ("inbox.start", "ann", str(task.pk), "127.0.0.1"),
+        ("inbox.complete", "ann", str(task.pk), "127.0.0.1"),
+    ]
+
+
+def test_the_trail_names_the_break_glass_session_of_an_answer(questions: Questions, root: Person) -> None:
+    gate = questions.gate()
+
+    root.form(gate, "?tenant=acme").send(root.browser, ("action", "approve"))
+
+    (entry,) = trail_of(questions.tenant)
+    assert entry.operation == "inbox.approve"
+    assert entry.break_glass_id is not None
 
 
 # What is no answer

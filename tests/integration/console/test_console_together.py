@@ -9,7 +9,7 @@ from uuid import uuid4
 from activities.human_tasks import decisions
 from activities.states import Status
 from tests.cases import in_one_test
-from tests.console_user import Person, notice, refusal_notice, send_form
+from tests.console_user import Person, notice, refusal_notice, send_form, trail_of
 from tests.engine import simultaneously
 from tests.forms import Form, forms_of
 from tests.questions import Questions
@@ -38,6 +38,8 @@ def test_chosen_items_are_approved_together_each_with_its_result(questions: Ques
         "approved",
         "approved",
     ]
+    recorded = [entry for entry in trail_of(questions.tenant) if entry.operation == "inbox.approve"]
+    assert {entry.object_id for entry in recorded} == {str(item.pk) for item in (gates[0], gates[2], review)}
 
 
 def test_only_decisions_without_options_can_be_approved_together(

@@ -19,7 +19,7 @@ from console.inbox import undo as inbox_undo
 from tenants.context import OWNER, system_scope, tenant_scope
 from tenants.models import Membership, Tenant
 from tests.browsing import visible_text
-from tests.console_user import INBOX, Person, notice, refusal_notice, success_notice
+from tests.console_user import INBOX, Person, notice, refusal_notice, success_notice, trail_of
 from tests.engine import simultaneously
 from tests.forms import forms_of
 from tests.questions import Questions
@@ -105,6 +105,42 @@ def test_an_undone_answer_leaves_no_trace(questions: Questions, ann: Person) -> 
     assert (questions.get(gate.pk).status, questions.get(gate.pk).version) == ("created", before)
     done_again = ann.answer(gate, "reject", notes="Shorter.")
     assert done_again.status_code == 302
+
+
+def test_the_trail_names_who_answered_and_from_where_once_it_takes_effect(
+    questions: Questions, ann: Person
+) -> None:
+    undone, gate = questions.gate(name="Undone"), questions.gate(name="Kept")
+    approve(ann, undone)
+    undo_first(ann)
+    request = ann.answer(gate, "reject", notes="A secret remark")["X-Request-Id"]
+    before = trail_of(questions.tenant)
+
+    inbox_undo.apply_due(later())
+
+    (entry,) = trail_of(questions.tenant)
+    assert before == []
+    assert (entry.operation, entry.actor_kind, entry.actor_id, entry.actor_name) == (
+        "inbox.reject",
+        "user",
+        str(ann.user.pk),
+        "ann",
+    )
+    assert (entry.object_kind, entry.object_id) == ("activities", str(gate.pk))
+    assert (entry.request_id, entry.ip) == (request, "127.0.0.1")
+    assert "A secret remark" not in str(entry.detail)
+
+
+def test_the_trail_does_not_record_an_answer_that_did_not_take_effect(
+    questions: Questions, ann: Person
+) -> None:
+    gate = questions.gate()
+    approve(ann, gate)
+    decisions.reject(questions.tenant.pk, gate.pk, actor="user:bob", notes="No.")
+
+    inbox_undo.apply_due(later())
+
+    assert trail_of(questions.tenant) == []
 
 
 def test_an_edited_text_is_approved_at_its_time(questions: Questions, ann: Person) -> None:
