@@ -116,6 +116,11 @@ class InboxViewSet(ListResource):
         runs = dict(rows.values_list("pk", "pipeline_run_id"))
         order = sorted(range(len(items)), key=lambda index: (str(runs.get(items[index]["id"])), index))
         results = {index: self._result(items[index]) for index in order}
+        self.audited_detail = {
+            "decided": {
+                str(items[index]["id"]): items[index]["decision"] for index in order if results[index]["ok"]
+            }
+        }
         return Response({"results": [results[index] for index in range(len(items))]})
 
     def _result(self, item: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 All views use this module, so no operation can omit it. A view whose POST changes nothing says why in `not_audited`. The states of an
 object before and after are the answers of its own address, so the trail and the API always agree. The view of an object without an id
-returns its state from `audited_state`.
+returns its state from `audited_state`. A view of several objects may set `audited_detail`, which must contain neither secrets nor texts.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ def record_change(view: Any, seen: Mapping[str, Any] | None, response: Any) -> N
         changed = audit.changes_between(
             seen, None if view.request.method == "DELETE" else _after(view, seen, data)
         )
+    detail |= getattr(view, "audited_detail", {})
     glass = getattr(view.request.user, "break_glass_id", None)
     with tenant_scope(tenant_id), audit.through_glass({tenant_id: glass} if glass else {}):
         audit.record(

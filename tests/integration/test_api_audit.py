@@ -246,6 +246,25 @@ def test_a_decision_is_recorded_with_the_status_before_and_after(
     assert "Fine by me" not in json.dumps(entry.changes)
 
 
+def test_the_entry_of_a_bulk_decision_says_what_was_decided(
+    engine: Engine, tenant: Tenant, api: Clients
+) -> None:
+    engine.serve(tenant)
+    first, second = engine.submit(tenant, "qa", requires_approval=True, count=2)
+    engine.drain()
+    items = [
+        {"id": str(first), "decision": "approved", "notes": "Fine by me"},
+        {"id": str(first), "decision": "rejected", "notes": "No."},
+        {"id": str(second), "decision": "reject", "notes": "Shorter."},
+    ]
+
+    api("reviewer").post(f"{API}/inbox/decide/", {"items": items}, format="json")
+
+    (entry,) = entries(tenant)
+    assert entry.detail["decided"] == {str(first): "approve", str(second): "reject"}
+    assert "Fine by me" not in json.dumps(entry.detail)
+
+
 def test_refusals_leave_a_security_event_that_only_the_callers_tenant_sees(
     engine: Engine, tenant: Tenant, other_tenant: Tenant, api: Clients
 ) -> None:
