@@ -169,13 +169,21 @@ def _touch(token: ApiToken) -> None:
     ApiToken.objects.using(APP).for_tenant(token.tenant_id).filter(due, pk=token.pk).update(last_used_at=now)
 
 
+#: Items for reviewers in general. Without any human role, the token could decide more than its person could.
+_ROLES_OF_FORMER_MEMBERS = (Role.REVIEWER.value,)
+
+
 def _principal(token: ApiToken, member: Membership | None) -> Principal:
     return Principal(
         tenant_id=token.tenant_id,
         tenant=token.tenant.slug,
         role=Role(token.role),
         actor=f"token:{token.name}",
-        human_roles=tuple(member.human_roles) if member else (),
+        human_roles=tuple(member.human_roles)
+        if member
+        else _ROLES_OF_FORMER_MEMBERS
+        if token.user_id
+        else (),
         person_id=member.user_id if member else None,
         scopes=tuple(token.scopes),
         token_id=token.pk,

@@ -21,8 +21,10 @@ tenant the answer is 404. A changed role, an ended membership and a revoked toke
 A token may belong to a person, a member of its tenant: the one who creates it in the console or the admin, or `--user` of `manage.py
 create_token`. Its questions and decisions count as that person's, so all tokens and the session of a person have one vote. If several
 people must agree, or the person who asks must not decide (`self_approval` is off), a token without a person is answered 403 with the code
-`person_required`. All other decisions it can make. The same applies to a token whose person is no longer a member: it still works, but has
-no vote.
+`person_required`. All other decisions it can make.
+
+The role of a token is independent of its person's role, so revoke the tokens of a person who leaves. A token whose person is no longer a
+member still works, but has no vote, and below the role operator it decides only items for reviewers in general.
 
 | operation | role |
 | --- | --- |

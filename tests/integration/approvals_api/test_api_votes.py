@@ -211,6 +211,25 @@ def test_a_token_of_a_person_decides_questions_to_their_human_roles_only(
     assert decide(client, open_approval(acme, human_role="editor")).status_code == 200
 
 
+@pytest.mark.parametrize("ended", ["membership", "account"])
+def test_the_token_of_a_former_member_decides_only_questions_to_reviewers_in_general(
+    api: Any, engine: Engine, acme: Tenant, ended: str
+) -> None:
+    client = api("reviewer", person="ann")
+    with tenant_scope(acme.pk):
+        own = Membership.objects.filter(user__username="ann")
+        own.update(human_roles=["editor"])
+        if ended == "membership":
+            own.delete()
+    if ended == "account":
+        User.objects.filter(username="ann").update(is_active=False)
+    tokens._known.clear()
+
+    for human_role in ("legal", "editor"):
+        problem(decide(client, open_approval(acme, human_role=human_role)), 403, "forbidden")
+    assert decide(client, open_approval(acme)).status_code == 200
+
+
 @pytest.mark.parametrize("kind", ["an agent's review", "an approval"])
 def test_an_approval_does_not_answer_another_question_about_the_same_work(
     api: Any, engine: Engine, acme: Tenant, kind: str
