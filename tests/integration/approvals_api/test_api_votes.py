@@ -173,6 +173,16 @@ def test_a_former_member_has_no_vote_but_their_token_stays_valid(
     assert client.get(INBOX).status_code == 200
 
 
+def test_the_vote_of_a_former_member_still_counts(
+    api: Any, engine: Engine, acme: Tenant, quorum_question: UUID
+) -> None:
+    decide(api("reviewer", person="ann"), quorum_question)
+    with tenant_scope(acme.pk):
+        Membership.objects.filter(user__username="ann").delete()
+
+    assert decide(api("reviewer", person="bob"), quorum_question).json()["status"] == "approved"
+
+
 def test_a_token_created_by_a_person_belongs_to_that_person(api: Any, engine: Engine, acme: Tenant) -> None:
     api("admin", person="ann")
     ann = User.objects.get(username="ann")
