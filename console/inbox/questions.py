@@ -1,7 +1,8 @@
 """Notifies channels of the kind `decision` about each new question, with the texts to judge.
 
 The leader searches for questions without an alert. The item's id is the alert's key, so it is raised once, whoever searches. The alert
-stores the item's version and its text's id, so that a decision from the message applies to exactly these.
+stores the item's version and its text's id, so that a decision from the message applies to exactly these. Questions of a suspended tenant
+wait until it is active again, because nobody could decide meanwhile.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def notify() -> int:
     """Send notifications of questions that are newer than their channel, and return their number. Safe to run concurrently."""
     with system_scope():
         channels = NotificationChannel.objects.filter(
-            enabled=True, kinds__contains=[AlertKind.DECISION.value]
+            enabled=True, kinds__contains=[AlertKind.DECISION.value], tenant__is_active=True
         )
         tenants = list(channels.values("tenant_id").annotate(since=Min("created_at")).order_by("tenant_id"))
     sent = 0

@@ -247,6 +247,23 @@ def test_a_message_about_options_has_only_a_link(
     assert set(buttons(workspace.messages[-1])) == {"open"}
 
 
+def test_questions_of_a_suspended_tenant_are_sent_when_it_is_active_again(
+    workspace: Workspace, notify: Callable[[], None], questions: Questions, tenant: Tenant
+) -> None:
+    questions.gate()
+    with system_scope():
+        Tenant.objects.filter(pk=tenant.pk).update(is_active=False)
+    notify()
+    while_suspended = workspace.messages
+    with system_scope():
+        Tenant.objects.filter(pk=tenant.pk).update(is_active=True)
+
+    notify()
+
+    assert while_suspended == []
+    assert len(workspace.messages) == 1
+
+
 def test_channels_without_the_kind_get_no_question(
     workspace: Workspace, notify: Callable[[], None], questions: Questions, tenant: Tenant
 ) -> None:
