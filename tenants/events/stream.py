@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from django.contrib.auth import get_user_model
+from django.contrib.auth import HASH_SESSION_KEY, get_user_model
 from django.contrib.sessions.models import Session
 from django.db.models import Q
 
@@ -169,13 +169,9 @@ def _allowed_people(subscribers: Collection[Subscriber]) -> set[Subscriber]:
     if not subscribers:
         return set()
     people = {each.principal.user_id for each in subscribers if each.principal.user_id}
-    active = dict(
-        get_user_model().objects.filter(pk__in=people, is_active=True).values_list("pk", "is_superuser")
-    )
-    sessions = set(
-        Session.objects.filter(
-            pk__in={each.session for each in subscribers}, expire_date__gt=clock.now()
-        ).values_list("pk", flat=True)
+    active = get_user_model().objects.filter(is_active=True).in_bulk(people)
+    sessions = Session.objects.filter(expire_date__gt=clock.now()).in_bulk(
+        {each.session for each in subscribers} - {None}
     )
     tenants = _active_tenants(each.principal.tenant_id for each in subscribers)
     rows = Membership.objects.filter(user_id__in=people).values_list("user_id", "tenant_id", "role")
@@ -184,13 +180,17 @@ def _allowed_people(subscribers: Collection[Subscriber]) -> set[Subscriber]:
 
     def is_allowed(subscriber: Subscriber) -> bool:
         who = subscriber.principal
-        if who.user_id not in active or subscriber.session not in sessions or who.tenant_id not in tenants:
+        person, session = active.get(who.user_id or 0), sessions.get(subscriber.session or "")
+        if person is None or session is None or who.tenant_id not in tenants:
             return False
-        if active[who.user_id] != who.is_platform_admin:
+        # A changed password ends the sessions of a person, but does not delete their rows.
+        if session.get_decoded().get(HASH_SESSION_KEY) != person.get_session_auth_hash():
+            return False
+        if person.is_superuser != who.is_platform_admin:
             return False
         if who.break_glass_id is not None:
             return who.break_glass_id in open_sessions
-        role = roles.get((who.user_id, who.tenant_id))
+        role = roles.get((person.pk, who.tenant_id))
         # Superusers are admins in all tenants of which they are members.
         return role is not None if who.is_platform_admin else role == who.role
 

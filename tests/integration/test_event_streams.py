@@ -480,6 +480,21 @@ def test_a_member_keeps_a_stream_while_session_and_role_are_unchanged(tenant: Te
     assert still_allowed([subscriber]) == set()
 
 
+def test_a_changed_password_ends_the_streams_of_its_sessions(tenant: Tenant) -> None:
+    eva = User.objects.create_user("eva", password="a long password")
+    with tenant_scope(tenant.pk):
+        Membership.objects.create(tenant=tenant, user=eva, role="viewer")
+    subscriber = Subscriber(members.principal_of(eva), browser_of(eva).session.session_key)
+    assert still_allowed([subscriber]) == {subscriber}
+
+    eva.set_password("another long password")
+    eva.save()
+
+    assert still_allowed([subscriber]) == set()
+    again = Subscriber(members.principal_of(eva), browser_of(eva).session.session_key)
+    assert still_allowed([subscriber, again]) == {again}
+
+
 def test_a_superuser_keeps_a_stream_while_break_glass_or_membership_lasts(
     tenant: Tenant, other_tenant: Tenant
 ) -> None:
