@@ -13,6 +13,7 @@ from uuid import UUID
 
 from django.conf import settings
 
+from activities.decision_rules import DecisionRules
 from activities.exceptions import NotFound, QuotaExceeded, ToolRefused, TransitionRefused
 from activities.human_tasks.revisions import successor_of
 from activities.mailboxes import producer
@@ -71,6 +72,12 @@ def reassign_by_agent(
     """
     activity = activity_tree.lock_live(run)
     suspension.refuse_unlisted(activity, agent_role)
+    if human_role and activity.requires_approval and DecisionRules.read(activity.decision_rules).needs_people:
+        # The person with the work would approve it alone.
+        raise ToolRefused(
+            "Several people, or others than the one who asked for it, must approve this work, so it cannot be passed to one person. "
+            "Ask with request_human_review, or report a blocker."
+        )
     line = activity_tree.line_of(activity.tenant_id, activity)
     limit = settings.ORCHESTRATOR_REASSIGNMENTS
     if sum(member.link_kind == LinkKind.REASSIGNED_FROM for member in line) >= limit:

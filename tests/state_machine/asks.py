@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tests.state_machine.ends import Ends
 from tests.state_machine.life import FAILED, SUCCESSORS, Refused
-from tests.state_machine.tasks import Attempt, Task
+from tests.state_machine.tasks import Attempt, Rules, Task
 
 
 class Asks(Ends):
@@ -142,6 +142,9 @@ class Asks(Ends):
 
     def reassigns(self, attempt: Attempt, agent: str | None) -> Task:
         self._may_call(attempt)
+        rules = attempt.task.rules or Rules()
+        if agent is None and attempt.task.approval_wanted and (rules.voted or rules.asked_by):
+            raise Refused("others must approve it")
         self.limits.refuse_reassignment_of(attempt.task, agent)
         return self.replace(attempt.task, agent, attempt)
 

@@ -94,6 +94,19 @@ def test_a_dedup_key_of_newer_work_does_not_move_to_the_successor(
     assert (successor.status_code, successor.json()["dedup_key"]) == (201, None)
 
 
+@pytest.mark.parametrize("rules", [{"quorum": 2}, {"self_approval": False, "asked_by": "user:1"}])
+def test_an_agent_cannot_pass_work_to_one_person_if_others_must_approve_it(
+    engine: Engine, acme: Tenant, rules: dict[str, Any]
+) -> None:
+    activity_id, agent = accept_work(engine, acme, requires_approval=True, decision_rules=rules)
+
+    refused = problem(agent.use("reassign_task", **TO_PERSON), 403, "tool_refused")
+
+    assert "request_human_review" in refused["detail"]
+    assert engine.status(acme, activity_id) == "in_progress"
+    assert agent.use("reassign_task", **TO_AGENT).status_code == 201
+
+
 def test_work_can_be_reassigned_three_times(api: Any, engine: Engine, acme: Tenant) -> None:
     _, agent = accept_work(engine, acme)
     second = agent.create_with("reassign_task", agent_role="dev", reason="x")
