@@ -26,7 +26,7 @@ from activities.models import Activity, Approval
 from activities.selectors import Moment
 from agents import configuration
 from tenants.admin.actions import Action, ActionsAdmin
-from tenants.admin.bases import NOTHING, RecordAdmin, actor_of, as_json, badge, link_of, link_to
+from tenants.admin.bases import NOTHING, RecordAdmin, actor_of, as_json, badge, identity_of, link_of, link_to
 
 # Actions of operators. Each calls the same function as the API, in the activity's tenant, with the operator as the actor.
 
@@ -59,7 +59,7 @@ def _reject(request: HttpRequest, row: Activity | Approval, notes: str) -> Any:
 
 
 def voter_of(request: HttpRequest) -> Voter:
-    return Voter(actor_of(request), identity=f"user:{request.user.pk}")
+    return Voter(actor_of(request), identity=identity_of(request))
 
 
 AGENT, PERSON = "agent:", "human:"

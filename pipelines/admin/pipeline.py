@@ -41,6 +41,7 @@ from tenants.admin.bases import (
     ShownInline,
     actor_of,
     badge,
+    identity_of,
     link_to,
     page_of,
 )
@@ -355,7 +356,8 @@ def _warn_if_scheduled(request: HttpRequest, pipeline: Pipeline) -> None:
 
 
 def _start_run(request: HttpRequest, pipeline: Pipeline, typed: str) -> None:
-    run = start_run(pipeline.tenant_id, pipeline.key, NewRun(params=_params(typed)), actor=actor_of(request))
+    new = NewRun(params=_params(typed), requested_identity=identity_of(request))
+    run = start_run(pipeline.tenant_id, pipeline.key, new, actor=actor_of(request))
     messages.info(request, format_html("The run: {}", link_to(PipelineRun, run.pk, run.pk)))
 
 

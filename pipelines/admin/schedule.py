@@ -40,7 +40,7 @@ from pipelines.schedules.preview import Forecast
 from pipelines.timing.clock import zone_names
 from tenants import clock
 from tenants.admin.actions import Action
-from tenants.admin.bases import CHANGED, NOTHING, StrictJSONField, actor_of, badge, link_to
+from tenants.admin.bases import CHANGED, NOTHING, StrictJSONField, actor_of, badge, identity_of, link_to
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 
@@ -251,7 +251,9 @@ RUN = Action(
     refusals=(InvalidSchedule,),
     icon="play_arrow",
     permission="change",
-    do=lambda request, row, notes: system_jobs.run_now(row.tenant_id, row.pk, actor=actor_of(request)),
+    do=lambda request, row, notes: system_jobs.run_now(
+        row.tenant_id, row.pk, actor=actor_of(request), requested_identity=identity_of(request)
+    ),
 )
 
 SECTIONS = (

@@ -156,7 +156,13 @@ class PeriodViewSet(DigestEtag, Resource):
             deliverables.ask_again(self.tenant_id, pk, actor=actor)
             return Response(show_period(self.tenant_id, pk))
         try:
-            deliverables.accept_plan(self.tenant_id, pk, body.validated_data["plan"], actor=actor)
+            deliverables.accept_plan(
+                self.tenant_id,
+                pk,
+                body.validated_data["plan"],
+                actor=actor,
+                requested_identity=self.principal.identity,
+            )
         except PlanInvalid as refusal:
             raise InvalidRequest(map(_as_member, refusal.errors), code=refusal.code) from refusal
         return Response(show_period(self.tenant_id, pk))

@@ -254,7 +254,9 @@ class ScheduleViewSet(Pausable, VersionedResource):
         """Runs it once, even if it is not enabled; its regular times do not change. 409 if an execution has not ended, unless `overlap`
         allows several executions or queues one."""
         self.get_object()
-        data = ExecutionSerializer(system_jobs.run_now(self.tenant_id, pk, actor=self.principal.actor)).data
+        who = self.principal
+        execution = system_jobs.run_now(self.tenant_id, pk, actor=who.actor, requested_identity=who.identity)
+        data = ExecutionSerializer(execution).data
         return Response(data, status=201, headers={"Location": data["link"]})
 
     def switch(self, *, paused: bool, pk: UUID) -> Mapping[str, Any]:

@@ -95,11 +95,16 @@ def ask_again(tenant_id: UUID, period_id: UUID, *, actor: str) -> DeliverablePer
         return _recount_period(period)
 
 
-def accept_plan(tenant_id: UUID, period_id: UUID, document: Any, *, actor: str) -> DeliverablePeriod:
-    """Accept a person's plan after the planner produced none. Raises `PlanInvalid` with every error, and the errors of `ask_again`."""
+def accept_plan(
+    tenant_id: UUID, period_id: UUID, document: Any, *, actor: str, requested_identity: str = ""
+) -> DeliverablePeriod:
+    """Accept a person's plan after the planner produced none. `requested_identity` is that of the person.
+
+    Raises `PlanInvalid` with every error, and the errors of `ask_again`.
+    """
     with tenant_scope(tenant_id):
         period = _lock_unplanned_period(tenant_id, period_id, actor)
-        _start_runs(period, _read(period, document), actor)
+        _start_runs(period, _read(period, document), actor, requested_identity)
         return _recount_period(period)
 
 
@@ -152,12 +157,12 @@ def _read(period: DeliverablePeriod, document: Any) -> Plan:
     return plans.read(document, offered=offered, ends_at=end_of(period.ends_on))
 
 
-def _start_runs(period: DeliverablePeriod, plan: Plan, actor: str) -> None:
+def _start_runs(period: DeliverablePeriod, plan: Plan, actor: str, requested_identity: str = "") -> None:
     """Start one run for each item, and the period. The caller holds the period's lock and has checked that it has no plan."""
     deliverable = Deliverable.objects.for_tenant(period.tenant_id).get(pk=period.deliverable_id)
     by_pipeline: dict[str, list[NewRun]] = defaultdict(list)
     for place, item in enumerate(plan.items):
-        by_pipeline[item.pipeline].append(_new_run(period, deliverable, place, item))
+        by_pipeline[item.pipeline].append(_new_run(period, deliverable, place, item, requested_identity))
     _refuse_params(period.tenant_id, by_pipeline)
     _update(period, status=PeriodState.ACTIVE, plan=plan.document, plan_faults=[], planned=len(plan.items))
     for key, runs in by_pipeline.items():
@@ -176,8 +181,11 @@ def _refuse_params(tenant_id: UUID, by_pipeline: Mapping[str, Sequence[NewRun]])
         raise PlanInvalid(refused)
 
 
-def _new_run(period: DeliverablePeriod, deliverable: Deliverable, place: int, item: PlanItem) -> NewRun:
+def _new_run(
+    period: DeliverablePeriod, deliverable: Deliverable, place: int, item: PlanItem, requested_identity: str
+) -> NewRun:
     return NewRun(
+        requested_identity=requested_identity,
         name=item.name,
         params={**deliverable.params, **item.params},
         input=item.input,

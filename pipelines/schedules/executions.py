@@ -53,10 +53,16 @@ def in_portions(keys: Iterable[tuple[UUID, UUID]]) -> Iterator[tuple[UUID, list[
 
 
 def begin(
-    schedule: Schedule, *, nominal_at: datetime | None, status: str = ExecutionStatus.RUNNING, created_by: str
-) -> ScheduleExecution:
-    """Create an execution with a copy of the schedule. The caller's transaction holds the schedule's lock."""
+    schedule: Schedule, *, nominal_at: datetime | None, status: str = ExecutionStatus.RUNNING, created_by: str,
+    requested_identity: str = "",
+) -> ScheduleExecution:  # fmt: skip
+    """Create an execution with a copy of the schedule. The caller's transaction holds the schedule's lock.
+
+    `requested_identity` is that of the caller who starts it by hand.
+    """
     execution = new(schedule, nominal_at=nominal_at, status=status, created_by=created_by)
+    if requested_identity:
+        execution.definition["requested_identity"] = requested_identity
     execution.save(force_insert=True)
     return execution
 

@@ -401,6 +401,7 @@ def _start_runs(execution: ScheduleExecution, jobs: Sequence[ScheduleJob]) -> No
             timeout_seconds=definition["timeout_seconds"],
             not_before=_begin(job),
             schedule_id=UUID(definition["schedule"]),
+            requested_identity=definition.get("requested_identity", ""),
         )
         for job in jobs
     ]

@@ -163,8 +163,10 @@ class ExecutionUnderWay(PipelineError):
     code: ClassVar[str] = "execution_under_way"
 
 
-def run_now(tenant_id: UUID, schedule_id: UUID, *, actor: str) -> ScheduleExecution:
-    """Begin an execution without a nominal time. Raises `NotFound`, `ExecutionUnderWay`.
+def run_now(
+    tenant_id: UUID, schedule_id: UUID, *, actor: str, requested_identity: str = ""
+) -> ScheduleExecution:
+    """Begin an execution without a nominal time. `requested_identity` is that of the caller. Raises `NotFound`, `ExecutionUnderWay`.
 
     Within a caller's transaction, the background task expands it some seconds later.
     """
@@ -173,7 +175,11 @@ def run_now(tenant_id: UUID, schedule_id: UUID, *, actor: str) -> ScheduleExecut
         rows = Schedule.objects.for_tenant(tenant_id).filter(pk=schedule_id)
         schedule = rows.select_for_update(of=("self",)).first_or_raise(NotFound("schedule", schedule_id))
         execution = executions.begin(
-            schedule, nominal_at=None, status=_status_of_new_execution(schedule), created_by=actor
+            schedule,
+            nominal_at=None,
+            status=_status_of_new_execution(schedule),
+            created_by=actor,
+            requested_identity=requested_identity,
         )
         rows.update(last_run_at=clock.now())
     if is_outermost and execution.status == ExecutionStatus.RUNNING:

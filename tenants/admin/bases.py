@@ -409,6 +409,11 @@ def actor_of(request: HttpRequest) -> str:
     return f"user:{request.user.get_username()}"
 
 
+def identity_of(request: HttpRequest) -> str:
+    """Return the identity of a user of the admin, which is the same with all of their credentials."""
+    return f"user:{request.user.pk}"
+
+
 def page_of(model: type[Model] | Model, key: object) -> str:
     """Return the address of a row's page in the admin."""
     return reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_change", args=[key])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from django.contrib.auth.models import User
 from django.http import HttpResponse
 from django.test import Client
 
@@ -106,6 +107,17 @@ def test_the_second_of_two_concurrent_edits_is_refused(
     assert "This is now at version 2." in form.non_field_errors()[0]
     assert "name: Mine" in form["definition"].value(), "the text is kept"
     assert (_pipeline(tenant).latest, _pipeline(tenant).name) == (2, "Theirs")
+
+
+def test_a_run_that_is_started_in_the_admin_knows_who_started_it(
+    run: PipelineRun, tenant: Tenant, root: Client
+) -> None:
+    run_action(root, Pipeline, "run_selected", _pipeline(tenant), confirmed="1", notes="{}")
+
+    with tenant_scope(tenant.pk):
+        started = PipelineRun.objects.exclude(pk=run.pk).get()
+    assert started.created_by == "user:root"
+    assert started.requested_identity == f"user:{User.objects.get(username='root').pk}"
 
 
 def test_a_pipeline_can_be_disabled_from_the_list(run: PipelineRun, tenant: Tenant, root: Client) -> None:

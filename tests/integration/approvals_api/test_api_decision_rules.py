@@ -7,7 +7,9 @@ from uuid import UUID
 
 import pytest
 
+from activities import cancellation
 from pipelines import versions
+from pipelines.schedules import system_jobs
 from tenants.models import Tenant
 from tests.accepted_work import children
 from tests.answers import problem
@@ -115,6 +117,39 @@ def test_a_step_can_forbid_approval_by_whoever_started_the_run(
     problem(asker.post(f"/api/v1/activities/{gate['id']}/approve/"), 403, "forbidden")
 
     other = api("reviewer", person="Ann")
+    assert other.post(f"/api/v1/activities/{gate['id']}/approve/").status_code == 200
+
+
+@pytest.mark.parametrize("by", ["schedule", "plan"])
+def test_whoever_starts_a_run_by_a_schedule_or_a_plan_cannot_approve_it_either(
+    api: Any, engine: Engine, acme: Tenant, by: str
+) -> None:
+    step = {"id": "sign", "human_role": "editor", "is_approval_gate": True, "self_approval": False}
+    versions.save(acme.pk, {"key": "signed", "name": "Signed", "steps": [step]}, actor="test")
+    asker = api("admin", person="Ann")
+    if by == "schedule":
+        body = {
+            "name": "Sign", "repeat": "repeating", "cron": "0 9 * * *", "target_type": "pipeline", "pipeline": "signed"
+        }  # fmt: skip
+        schedule = asker.post("/api/v1/schedules/", body).json()["id"]
+        assert asker.post(f"/api/v1/schedules/{schedule}/run/").status_code == 201
+        system_jobs.advance_executions()
+    else:
+        deliverable = asker.post(
+            "/api/v1/deliverables/", {"key": "blog", "name": "Blog", "pipelines": ["signed"]}
+        ).json()["id"]
+        period = asker.post(f"/api/v1/deliverables/{deliverable}/start-period/").json()
+        cancellation.cancel(
+            acme.pk, UUID(period["planner_activity"].rstrip("/").rpartition("/")[2]), actor="test"
+        )
+        plan = {"items": [{"pipeline": "signed", "name": "Bees"}]}
+        answer = asker.post(f"/api/v1/deliverable-periods/{period['id']}/plan/", {"plan": plan})
+        assert answer.status_code == 200, answer.json()
+    (gate,) = asker.get(INBOX).json()["results"]
+
+    problem(asker.post(f"/api/v1/activities/{gate['id']}/approve/"), 403, "forbidden")
+
+    other = api("reviewer", person="Bob")
     assert other.post(f"/api/v1/activities/{gate['id']}/approve/").status_code == 200
 
 
