@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import ClassVar
 from uuid import UUID
 
@@ -65,11 +65,11 @@ def expand() -> int:
 
 
 def settle() -> int:
-    return _each(_list_keys(list_unsettled()), _settle)
+    return _each(_iterate_keys(list_unsettled()), _settle)
 
 
 def close() -> int:
-    return _each(_list_keys(list_uncancelled()), executions.close_jobs)
+    return _each(_iterate_keys(list_uncancelled()), executions.close_jobs)
 
 
 def list_unexpanded() -> QuerySet[ScheduleExecution]:
@@ -129,6 +129,14 @@ def _expand(keys: Sequence[tuple[UUID, UUID]]) -> int:
 def _list_keys(rows: QuerySet[ScheduleExecution]) -> list[tuple[UUID, UUID]]:
     with system_scope():
         return list(rows.order_by("pk").values_list("tenant_id", "pk")[:PAGE])
+
+
+def _iterate_keys(rows: QuerySet[ScheduleExecution]) -> Iterator[tuple[UUID, UUID]]:
+    """Yield them page by page, because those that cannot be advanced now, such as for lack of room, stay on their page."""
+    after = UUID(int=0)
+    while page := _list_keys(rows.filter(pk__gt=after)):
+        yield from page
+        _, after = page[-1]
 
 
 def _settle(tenant_id: UUID, execution_id: UUID) -> None:

@@ -27,7 +27,17 @@ from tests.answers import problem
 from tests.damage import temporary_damage
 from tests.engine import Engine, simultaneously
 from tests.flows import Flow, step
-from tests.scheduling import HOUR, NOON, execution, fire, jobs, make_pipeline, make_schedule, tickers
+from tests.scheduling import (
+    HOUR,
+    NOON,
+    execution,
+    executions,
+    fire,
+    jobs,
+    make_pipeline,
+    make_schedule,
+    tickers,
+)
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time", "fresh")
 
@@ -172,6 +182,21 @@ def test_a_schedule_without_a_source_waits_for_room_as_well(engine: Engine, acme
     engine.drain()
     system_jobs.advance_executions()
     assert (execution(acme).status, len(engine.agent.calls)) == ("success", BOUND + 1)
+
+
+def test_executions_that_wait_for_room_keep_no_later_one_from_its_end(
+    acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(system_jobs, "PAGE", 1)
+    tickers(acme, BOUND + 1)
+    fire(make_schedule(acme, params={"ticker": ALL_ROWS}), NOON + HOUR)
+    fire(make_schedule(acme, "later", agent_role="dev"), NOON + HOUR)
+    later = jobs(acme)[-1]
+    cancellation.cancel(acme.pk, later.activity_id, actor="ann")
+
+    system_jobs.settle()
+
+    assert [(each.finished_at is None) for each in executions(acme)] == [True, False]
 
 
 def test_a_schedule_starts_as_many_pipeline_runs_as_there_is_room_for(engine: Engine, acme: Tenant) -> None:
