@@ -169,26 +169,25 @@ def _touch(token: ApiToken) -> None:
     ApiToken.objects.using(APP).for_tenant(token.tenant_id).filter(due, pk=token.pk).update(last_used_at=now)
 
 
-#: Items for reviewers in general. Without any human role, the token could decide more than its person could.
-_ROLES_OF_FORMER_MEMBERS = (Role.REVIEWER.value,)
-
-
 def _principal(token: ApiToken, member: Membership | None) -> Principal:
     return Principal(
         tenant_id=token.tenant_id,
         tenant=token.tenant.slug,
         role=Role(token.role),
         actor=f"token:{token.name}",
-        human_roles=tuple(member.human_roles)
-        if member
-        else _ROLES_OF_FORMER_MEMBERS
-        if token.user_id
-        else (),
+        human_roles=_human_roles(token, member),
         person_id=member.user_id if member else None,
         scopes=tuple(token.scopes),
         token_id=token.pk,
         is_platform_admin=token.platform,
     )
+
+
+def _human_roles(token: ApiToken, member: Membership | None) -> tuple[str, ...]:
+    if member is not None:
+        return tuple(member.human_roles)
+    # No human role means no restriction, and the token of a former member must not decide more than its person could.
+    return (Role.REVIEWER.value,) if token.user_id else ()
 
 
 _known: caches.TtlCache[tuple[Principal, datetime | None]] = caches.TtlCache(seconds=1.0, entries=10_000)
