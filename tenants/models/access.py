@@ -113,7 +113,7 @@ class ApiToken(TenantOwned):
     bounded_among = {"revoked_at": None}
 
     name = models.CharField(max_length=100)
-    # The database sets it to NULL when the account is closed.
+    # It stays when the account is deleted: the token then counts as that of a former member, and not as one without a person.
     user = models.ForeignKey(
         settings.AUTH_USER_MODEL,
         on_delete=models.DO_NOTHING,

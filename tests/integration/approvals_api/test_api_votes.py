@@ -221,7 +221,7 @@ def test_a_token_of_a_person_decides_questions_to_their_human_roles_only(
     assert decide(client, open_approval(acme, human_role="editor")).status_code == 200
 
 
-@pytest.mark.parametrize("ended", ["membership", "account"])
+@pytest.mark.parametrize("ended", ["membership", "access", "account"])
 def test_the_token_of_a_former_member_decides_only_questions_to_reviewers_in_general(
     api: Any, engine: Engine, acme: Tenant, ended: str
 ) -> None:
@@ -229,10 +229,13 @@ def test_the_token_of_a_former_member_decides_only_questions_to_reviewers_in_gen
     with tenant_scope(acme.pk):
         own = Membership.objects.filter(user__username="ann")
         own.update(human_roles=["editor"])
-        if ended == "membership":
+        if ended != "access":
             own.delete()
-    if ended == "account":
+    if ended == "access":
         User.objects.filter(username="ann").update(is_active=False)
+    elif ended == "account":
+        with connections[OWNER].cursor() as cursor:
+            cursor.execute("DELETE FROM auth_user WHERE username = 'ann'")
     tokens._known.clear()
 
     for human_role in ("legal", "editor"):
