@@ -20,7 +20,7 @@ from django.http import Http404, QueryDict
 
 from activities import selectors
 from activities.decision_rules import GENERAL_ROLE, DecisionRules
-from activities.models import Activity, ActivityEvent, HeldAnswer
+from activities.models import Activity, ActivityEvent, HeldAnswer, Vote
 from activities.selectors import KIND_OF_ITEM, OPEN_FOR_PEOPLE, PersonClaim
 from activities.states import LinkKind, Status
 from console.inbox.actions import DECIDED, OPEN, why_not_decide
@@ -342,12 +342,15 @@ ALIKE = Case(
 
 
 def search_open(principal: Principal, view: View) -> QuerySet[Any]:
-    """Return the open items, except those that this person has already answered."""
+    """Return the open items, except those that this person has already answered or voted on."""
     answered = HeldAnswer.objects.filter(
         tenant_id=principal.tenant_id, user_id=principal.user_id or 0, activity_id=OuterRef("pk"), refusal=""
     )
+    voted = Vote.objects.filter(
+        tenant_id=principal.tenant_id, voter=principal.identity, activity_id=OuterRef("pk")
+    )
     rows: QuerySet[Any] = Activity.objects.for_tenant(principal.tenant_id).filter(
-        OPEN_FOR_PEOPLE, ~Exists(answered)
+        OPEN_FOR_PEOPLE, ~Exists(answered), ~Exists(voted)
     )
     for word in view.search.split():
         rows = rows.filter(Q(name__icontains=word) | Q(description__icontains=word))

@@ -278,6 +278,18 @@ def test_votes_are_counted_until_the_quorum(
     assert questions.get(approval.pk).status == "approved"
 
 
+def test_an_item_leaves_the_list_of_whoever_has_voted(
+    questions: Questions, ann: Person, person: Callable[..., Person]
+) -> None:
+    approval, bob = questions.approval(options=(), quorum=2), person("bob", role="reviewer")
+    ann.answer(approval, "approve")
+
+    lists = [who.get().context["inbox"] for who in (ann, bob)]
+
+    assert [[row.id for row in each.rows] for each in lists] == [[], [approval.pk]]
+    assert [each.total for each in lists] == [0, 1]
+
+
 def test_nobody_votes_twice(questions: Questions, ann: Person) -> None:
     approval = questions.approval(options=(), quorum=2)
     form = ann.form(approval)
