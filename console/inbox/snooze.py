@@ -6,7 +6,7 @@ any change of the item ends it. A snooze never lasts beyond the item's due time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from typing import Any
@@ -14,11 +14,13 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from django.db import IntegrityError, transaction
-from django.db.models import BooleanField, DateTimeField, Exists, OuterRef, QuerySet, Subquery, Value
+from django.db.models import BooleanField, DateTimeField, Exists, OuterRef, Q, QuerySet, Subquery, Value
 from django.db.models.functions import Now
 from django.http import Http404
 
 from activities.models import Activity, SnoozedItem
+from activities.selectors import OPEN_FOR_PEOPLE
+from activities.states import LinkKind
 from console.inbox.actions import OPEN, item_at_version
 from console.page import Refused
 from tenants import clock
@@ -26,6 +28,7 @@ from tenants.context import APP, tenant_scope
 from tenants.models import Membership
 from tenants.principals import Principal
 
+ROWS_AT_ONCE = 1_000  # of one statement
 NO_MEMBER = "Only members of the tenant can snooze items."
 
 
@@ -41,7 +44,7 @@ def snooze_times(who: Principal) -> Subquery | Value:
 
 
 def snooze(who: Principal, item_id: UUID, *, version: int, until: datetime) -> tuple[Activity, datetime]:
-    """Snooze an item, or change its snooze. Return the item, and the time when it returns.
+    """Snooze an item, or change its snooze; a failure with all similar ones. Return the item, and the time when it returns.
 
     Raises `Refused` if the item has changed or the person is not a member, and `Http404` if the tenant has no such item.
     """
@@ -53,7 +56,7 @@ def snooze(who: Principal, item_id: UUID, *, version: int, until: datetime) -> t
         if item.due_at is not None and clock.now() < item.due_at < until:
             until = item.due_at
         _rows(who, member).filter(until__lte=Now()).delete()
-        _save(SnoozedItem(activity=item, membership=member, until=until, version=item.version))
+        _save(who.tenant_id, member, _alike(item).order_by("pk").values_list("pk", "version"), until)
     return item, until
 
 
@@ -69,11 +72,9 @@ def end_snooze(who: Principal, item_id: UUID) -> str:
     """End the snooze of an item, if it has one, and return the item's name. Raises `Refused` and `Http404`."""
     with tenant_scope(who.tenant_id):
         items = Activity.objects.for_tenant(who.tenant_id).filter(pk=item_id, assignee_type="human")
-        name: str | None = items.values_list("name", flat=True).first()
-        if name is None:
-            raise Http404
-        _rows(who, _member(who)).filter(activity_id=item_id).delete()
-    return name
+        item: Activity = items.first_or_raise(Http404())
+        _rows(who, _member(who)).filter(activity_id__in=_alike(item).values("pk")).delete()
+    return item.name
 
 
 def _current_rows(who: Principal) -> QuerySet[Any]:
@@ -82,6 +83,21 @@ def _current_rows(who: Principal) -> QuerySet[Any]:
         activity_id=OuterRef("pk"), version=OuterRef("version"), until__gt=Now()
     )
     return rows.filter(membership__tenant_id=who.tenant_id, membership__user_id=who.user_id)
+
+
+def _alike(item: Activity) -> QuerySet[Any]:
+    """Return the item; for a failure also the open similar ones, which the list displays as one item."""
+    rows: QuerySet[Any] = Activity.objects.for_tenant(item.tenant_id)
+    fingerprint = (item.metadata or {}).get("fingerprint")
+    if item.link_kind != LinkKind.ESCALATION or fingerprint is None:
+        return rows.filter(pk=item.pk)
+    similar = Q(
+        OPEN_FOR_PEOPLE,
+        link_kind=item.link_kind,
+        human_role=item.human_role,
+        metadata__fingerprint=fingerprint,
+    )
+    return rows.filter(Q(pk=item.pk) | similar)
 
 
 def _member(who: Principal) -> Membership:
@@ -96,13 +112,17 @@ def _rows(who: Principal, member: Membership) -> QuerySet[Any]:
     return SnoozedItem.objects.for_tenant(who.tenant_id).filter(membership_id=member.pk)
 
 
-def _save(row: SnoozedItem) -> None:
-    """Replace the member's snooze of the item. Raises `Http404` if either was deleted at this moment."""
-    row.tenant_id = row.membership.tenant_id
+def _save(tenant_id: UUID, member: Membership, items: Iterable[tuple[UUID, int]], until: datetime) -> None:
+    """Replace the member's snoozes of the items, given as ids and versions. Raises `Http404` if one was deleted at this moment."""
+    rows = [
+        SnoozedItem(tenant_id=tenant_id, activity_id=pk, membership=member, until=until, version=version)
+        for pk, version in items
+    ]
     try:
         with transaction.atomic(using=APP):
             SnoozedItem.objects.bulk_create(
-                [row],
+                rows,
+                batch_size=ROWS_AT_ONCE,
                 update_conflicts=True,
                 unique_fields=["tenant", "activity", "membership"],
                 update_fields=["until", "version"],

@@ -13,6 +13,7 @@ from pipelines.subjects import LONGEST, subject_of
 from tenants.models import Tenant
 from tests.browsing import visible_text
 from tests.console_user import INBOX, Person
+from tests.forms import forms_of
 from tests.page_queries import MOST
 from tests.questions import ARTICLE, Questions
 
@@ -68,6 +69,25 @@ def test_the_next_failure_represents_the_group_after_an_answer(questions: Questi
 
     assert [row.id for row in ann.get().context["inbox"].rows] == [second.pk]
     assert listed(ann.get()) == [("Failed: Audit", 1)]
+
+
+def test_similar_failures_are_snoozed_and_return_together(questions: Questions, ann: Person) -> None:
+    first = questions.escalation("Row 1 is gone.")
+    questions.escalation("Row 2 is gone.")
+    other = questions.escalation("The disk is full.")
+
+    forms_of(ann.look(first))["put-aside"].send(ann.browser, ("aside", "hour"))
+
+    assert [row.id for row in ann.get().context["inbox"].rows] == [other.pk]
+    assert counts(ann.get()) == {"All": 1, "Escalations": 1, "Snoozed": 1}
+    assert listed(ann.get(f"{INBOX}?aside=yes")) == [("Failed: Audit", 2)]
+    questions.escalation("Row 3 is gone.")
+    assert counts(ann.get())["All"] == 2, "a new failure is not snoozed"
+
+    forms_of(ann.get(f"{INBOX}?aside=yes"))["back"].send(ann.browser, ("item", str(first.pk)))
+
+    assert counts(ann.get()) == {"All": 2, "Escalations": 2}
+    assert listed(ann.get())[0] == ("Failed: Audit", 3)
 
 
 def test_items_of_other_kinds_are_never_grouped(questions: Questions, ann: Person) -> None:
