@@ -109,10 +109,10 @@ clean: ## Stop the servers of var/ and delete it with their data, .venv and all 
 	rm -rf var $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .grimp_cache .hypothesis .coverage .coverage.* htmlcov
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The demo needs the servers, not the tools: it installs in half the time.
-$(VENV)/.run: $(RUN) pyproject.toml requirements/embedded.txt
+# The demo needs the servers, not the tools: it installs in half the time. Beside `make up` the command of the MCP server works, too.
+$(VENV)/.run: $(RUN) pyproject.toml requirements/embedded.txt requirements/mcp.txt
 	@echo "Installing the requirements into $(VENV) ..."
-	@$(PIP) -r requirements/embedded.txt
+	@$(PIP) -r requirements/embedded.txt -r requirements/mcp.txt
 	@$(PIP) --no-deps --editable .
 	@touch $@
 

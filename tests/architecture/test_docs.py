@@ -226,6 +226,13 @@ def test_the_page_on_the_command_line_names_every_command_of_ours() -> None:
     } == set()
 
 
+def test_what_make_up_installs_includes_the_mcp_server() -> None:
+    recipe = re.search(r"^\$\(VENV\)/\.run:.*\n(?:\t.*\n)+", _text("Makefile"), re.MULTILINE)
+
+    assert recipe is not None
+    assert "-r requirements/mcp.txt" in recipe[0]
+
+
 def test_the_page_on_fault_injection_has_the_kinds_of_the_harness() -> None:
     rows = re.findall(
         r"^\| `([a-z-]+)` \| (.+) \| (at once|[\d.]+ to [\d.]+ s) \|$", _text("docs/chaos.md"), re.MULTILINE
