@@ -79,6 +79,10 @@ def callers(operation: Operation, mine: World, layers: str) -> dict[str, Any]:
     return {"the agent of a run": mine.agent, **by_role} if operation.of_runs else by_role
 
 
+def caller_with_most(operation: Operation, mine: World) -> Any:
+    return mine.agent if operation.of_runs else mine.admin
+
+
 def assert_reveals_nothing(answer: Answer, theirs: World, request: Any) -> None:
     """Assert that the response contains no data of the other tenant and no internals."""
     assert theirs.canary not in answer.whole, f"the response to {request} contains data of another tenant"
@@ -151,7 +155,7 @@ def test_filters_find_nothing_of_another_tenant(
 ) -> None:
     theirs = other.world
     address = addresses.own(operation, things)
-    client = mine.agent if operation.of_runs else mine.admin
+    client = caller_with_most(operation, mine)
 
     def ask(query: str) -> Answer:
         return sending.ask(client, operation.method, f"{address}?{query}")
@@ -179,7 +183,7 @@ def test_ids_of_another_tenant_in_a_body_have_no_effect(
 ) -> None:
     theirs = other.world
     address, least = addresses.own(operation, things), operation.body(NOWHERE_WORD)
-    client = mine.agent if operation.of_runs else mine.admin
+    client = caller_with_most(operation, mine)
 
     def ask(body: Any) -> Answer:
         return sending.ask(client, operation.method, address, body)
@@ -192,7 +196,7 @@ def test_ids_of_another_tenant_in_a_body_have_no_effect(
         for foreign in names:
             nowhere = NOWHERE if kind == "uuid" else NOWHERE_WORD
             compare(ask, theirs, put(least, path, foreign), put(least, path, nowhere), layers, known)
-    if isinstance(least, dict):
+    if isinstance(least, dict) and layers == BOTH:  # because a wrong tenant would mislead each layer
         body = {**least, "tenant": str(theirs.tenant.pk), "tenantId": str(theirs.tenant.pk)}
         answer = ask(body)
         assert theirs.canary not in answer.whole
@@ -202,9 +206,13 @@ def test_ids_of_another_tenant_in_a_body_have_no_effect(
 def test_responses_without_foreign_ids_show_nothing_of_another_tenant(
     layers: str, operation: Operation, mine: World, things: Things, other: Other
 ) -> None:
+    """Except reading with the most permissions, which the test of filters begins with."""
     theirs = other.world
     address, body = addresses.own(operation, things), operation.body(mine.word)
+    read_above = caller_with_most(operation, mine) if operation.method == "get" else None
 
     for role, client in callers(operation, mine, layers).items():
+        if client is read_above:
+            continue
         answer = sending.ask(client, operation.method, address, body)
         assert_reveals_nothing(answer, theirs, (role, address))
