@@ -13,8 +13,10 @@ from rest_framework.response import Response
 
 from activities import activity_tree, cancellation, reassignment, relay, rescheduling, wait_reasons
 from activities.api.allowed_actions import list_allowed_actions
+from activities.api.decisions import voter_of
 from activities.api.serializers import ActivitySerializer, link_of
 from activities.exceptions import NotFound
+from activities.human_tasks import decisions
 from activities.models import Activity
 from activities.schemas import SCALES, PriorityField, ReassignmentSerializer, priority_of
 from activities.states import BANDS
@@ -123,9 +125,10 @@ class OperationActions:
     def partial_update(self, request: Request, pk: UUID) -> Response:
         """Takes effect at once. 409 if the activity is running or has ended."""
         changes = read(ReschedulingSerializer, request.data)
-        changed = rescheduling.reschedule(
-            self.tenant_id, self._lock_unchanged(pk), changes, actor=self.principal.actor
-        )
+        self._lock_unchanged(pk)
+        if "due_at" in changes:
+            decisions.refuse_hastening(self.tenant_id, pk, changes["due_at"], voter_of(self.principal))
+        changed = rescheduling.reschedule(self.tenant_id, pk, changes, actor=self.principal.actor)
         return Response(self.show(changed))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -137,6 +138,19 @@ def may_decide(question: Activity, by: Voter) -> bool:
     except DecisionForbidden:
         return False
     return True
+
+
+def refuse_hastening(tenant_id: UUID, activity_id: UUID, due_at: datetime | None, by: Voter) -> None:
+    """Refuse an earlier due time of a question that is then approved or rejected, unless the caller may decide it.
+
+    Otherwise a requester who must not decide could let the default outcome decide. Raises `DecisionForbidden`, `PersonRequired`.
+    """
+    rows = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id, assignee_type="human")
+    question = rows.filter(status__in=activity_tree.OPEN).first()
+    if question is None or due_at is None or (question.due_at is not None and due_at >= question.due_at):
+        return
+    if DecisionRules.read(question.decision_rules).on_timeout in ("approve", "reject"):
+        _refuse_unauthorised(question, by)
 
 
 def _refuse_unauthorised(question: Activity, by: Voter) -> None:

@@ -506,6 +506,28 @@ def test_a_new_due_time_of_a_persons_task_moves_its_default_outcome(
         assert not Deadline.objects.filter(activity_id=task["id"]).exists()
 
 
+@pytest.mark.parametrize(
+    ("rules", "code"), [({"self_approval": False}, "forbidden"), ({"quorum": 2}, "person_required")]
+)
+def test_only_those_who_may_decide_bring_a_default_outcome_forward(
+    api: Any, engine: Engine, acme: Tenant, rules: dict[str, Any], code: str
+) -> None:
+    asker, program, other = api("operator", person="Ann"), api("operator"), api("operator", person="Bob")
+    body = {"name": "May it go out?", "human_role": "editor", "is_approval_gate": True, **rules}
+    question = asker.post(ACTIVITIES, {**body, "due_seconds": 3600, "on_timeout": "approve"}).json()["id"]
+
+    client = asker if code == "forbidden" else program
+    refused = client.patch(f"{ACTIVITIES}{question}/", {"due_at": from_now(minutes=1)})
+
+    problem(refused, 403, code)
+    patch(client, question, due_at=from_now(hours=2), priority=1)
+    patch(client, question, due_at=None)
+    problem(client.patch(f"{ACTIVITIES}{question}/", {"due_at": from_now(hours=3)}), 403, code)
+    patch(other, question, due_at=from_now(minutes=1))
+    open_end = asker.post(ACTIVITIES, {**body, "due_seconds": 3600}).json()["id"]
+    patch(client, open_end, due_at=from_now(minutes=1))
+
+
 def test_overdue_work_of_an_agent_precedes_other_work(client: Any, engine: Engine, acme: Tenant) -> None:
     running = occupy_the_slot(engine, acme)
     _, late = engine.submit(acme, count=2)
