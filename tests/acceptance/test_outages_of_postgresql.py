@@ -115,7 +115,7 @@ def test_web_reports_its_health_and_refuses_requests_in_time_while_postgresql_is
     health, ready, api = Poller(), Poller(), [Poller() for _ in range(READERS)]
     with ThreadPoolExecutor(READERS + 2) as pool:
         for each in api:
-            pool.submit(each.poll, f"{stack.web}/api/v1/activities/", ended, 0.25, headers)
+            pool.submit(each.poll, f"{stack.web}/api/v1/activities/", ended, 0.5, headers)
         eventually(lambda: all(len(each.answers) > 2 for each in api), 60)  # every thread has its connections
         warm = [len(each.answers) for each in api]
         with frozen(stack):
