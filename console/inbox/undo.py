@@ -131,7 +131,7 @@ def _person(principal: Principal) -> int:
 
 AT_ONCE = 100  # per pass of the leader
 AGAIN_LATER = 503  # the status of a temporary refusal, which does not depend on the answer
-NOT_ANY_MORE = "You no longer have access to this tenant. Nothing was done."
+NOT_ANY_MORE = "You had no access to this tenant when the answer was to take effect. Nothing was done."
 OUR_FAULT = "An internal error occurred. Nothing was done."
 
 
