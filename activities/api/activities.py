@@ -36,6 +36,7 @@ from activities.api.serializers import (
     link_of,
 )
 from activities.api.submissions import NewActivitySerializer, new_activity
+from activities.decision_rules import GENERAL_ROLE
 from activities.exceptions import NotFound
 from activities.execution import request as execution_request
 from activities.mailboxes import producer
@@ -118,11 +119,14 @@ class InboxFilter(StrictFilterSet):
     pipeline_run = django_filters.UUIDFilter(field_name="pipeline_run_id")
     deliverable = django_filters.UUIDFilter(field_name="deliverable_id")
     gate = FlagFilter(field_name="is_approval_gate", help_text="True: only decisions. False: only tasks.")
-    mine = FlagFilter(method="of_caller", help_text="True: only items for the caller's own human roles.")
+    mine = FlagFilter(
+        method="of_caller",
+        help_text="True: only items for the caller's own human roles or for reviewers in general, as in the console.",
+    )
 
     def of_caller(self, rows: Any, name: str, value: bool) -> Any:
         roles = self.request.user.human_roles
-        return rows.filter(human_role__in=roles) if value and roles else rows
+        return rows.filter(human_role__in=(*roles, GENERAL_ROLE)) if value and roles else rows
 
 
 MOST_AT_ONCE = 1_000

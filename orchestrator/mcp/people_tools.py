@@ -290,7 +290,7 @@ TOOLS: tuple[Tool, ...] = (
         "inbox",
         "List what people are asked for, most urgent first: approvals, reviews, tasks, blockers, escalations.",
         _page_schema(
-            mine=flag("Only what is asked of the person's own roles."),
+            mine=flag("Only what is asked of the person's own roles or of reviewers in general."),
             human_role=text("Only what this role is asked for.", 63),
             search=text("Words in the name or description.", 200),
         ),

@@ -52,17 +52,21 @@ def test_the_inbox_can_be_filtered(api: Any, engine: Engine, acme: Tenant) -> No
     problem(client.get(f"{INBOX}?status=done"), 400, "validation_failed")
 
 
-def test_a_person_can_list_the_items_of_their_roles(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_a_person_can_list_the_items_of_their_roles_and_of_reviewers_in_general(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
     client = api()
     editors, _ = create_task(client), create_task(client, human_role="lawyer")
+    submit_gated(engine, acme)
+    (gate,) = gates(client)
     user = User.objects.create_user("ann")
     with tenant_scope(acme.pk):
         Membership.objects.create(tenant=acme, user=user, role="reviewer", human_roles=["editor"])
     ann = APIClient()
     ann.force_login(user)
 
-    assert [item["id"] for item in ann.get(f"{INBOX}?mine=true").json()["results"]] == [editors]
-    assert len(ann.get(INBOX).json()["results"]) == 2
+    assert {item["id"] for item in ann.get(f"{INBOX}?mine=true").json()["results"]} == {editors, gate["id"]}
+    assert len(ann.get(INBOX).json()["results"]) == 3
 
 
 def test_one_call_decides_many_gates_with_a_result_each(api: Any, engine: Engine, acme: Tenant) -> None:
