@@ -54,26 +54,23 @@ class Findings:
 
 
 def fuzz(
-    document: dict[str, Any], *, callers: Sequence[dict[str, str]], objects: ApiObjects, examples: int,
-    selects: Callable[[str], bool] = lambda _: True,
+    document: dict[str, Any], *, callers: Callable[[str], Sequence[dict[str, str]]], objects: ApiObjects, examples: int
 ) -> Findings:  # fmt: skip
-    """Send `examples` valid and half as many malformed requests of every selected operation, the same in every run. With a single
-    example only operations with a body get a malformed one, because one place refuses malformed queries.
+    """Send `examples` valid and half as many malformed requests of every operation, the same in every run. With a single example only
+    operations with a body get a malformed one, because one place refuses malformed queries.
 
-    Every caller, given by headers, sends each request, because generating a request takes longer than answering it.
+    All callers of a path, given by headers, send each request, because generating a request takes longer than answering it.
     """
     findings = Findings()
     got_request_exception.connect(findings.note)  # until the findings are garbage-collected
     api = from_dict(document)
     application = get_wsgi_application()
     for operation in _operations(api):
-        if selects(operation.path):
-            _fuzz_one(operation, GenerationMode.POSITIVE, examples, application, callers, objects, findings)
-            if operation.body or examples > 1:
-                malformed = (examples + 1) // 2
-                _fuzz_one(
-                    operation, GenerationMode.NEGATIVE, malformed, application, callers, objects, findings
-                )
+        senders = callers(operation.path)
+        _fuzz_one(operation, GenerationMode.POSITIVE, examples, application, senders, objects, findings)
+        if operation.body or examples > 1:
+            malformed = (examples + 1) // 2
+            _fuzz_one(operation, GenerationMode.NEGATIVE, malformed, application, senders, objects, findings)
     return findings
 
 
