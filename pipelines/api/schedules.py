@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -326,11 +327,11 @@ def _read_query(request: Request, view: TenantView) -> tuple[int, datetime | Non
 def _moment(text: str | None, errors: list[tuple[str, str]]) -> datetime | None:
     if text is None:
         return None
-    try:
+    with suppress(
+        ValueError, OverflowError
+    ):  # the first and last hours of the calendar do not exist in all zones
         moment = datetime.fromisoformat(restore_plus(text[:64]))
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        errors.append(("after", "must be a time such as 2026-05-01T09:30:00Z"))
-        return None
-    return moment
+        if moment.tzinfo is not None:
+            return moment.astimezone(UTC)
+    errors.append(("after", "must be a time such as 2026-05-01T09:30:00Z"))
+    return None

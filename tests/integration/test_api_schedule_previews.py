@@ -235,7 +235,13 @@ def test_a_preview_names_pauses_of_the_tenant_and_of_what_its_work_needs(
     assert all(note.startswith(start) for note, start in zip(during, noted, strict=True)), during
 
 
-@in_one_test("query", ["?count=0", "?count=101", "?count=x", "?count=1&count=2", "?after=now", "?colour=1"])
+@in_one_test(
+    "query",
+    [
+        "?count=0", "?count=101", "?count=x", "?count=1&count=2", "?after=now", "?colour=1", "?after=9999-12-31T23:59:59-14:00",
+        "?after=0001-01-01T00:00:00%2B14:00",
+    ],
+)  # fmt: skip
 def test_invalid_parameters_of_a_preview_are_refused(api: Any, acme: Tenant, query: str) -> None:
     problem(api().post(f"{PREVIEW}{query}", body()), 400, "validation_failed")
 
