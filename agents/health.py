@@ -21,7 +21,7 @@ from datetime import datetime, timedelta
 import redis
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Exists, Q, QuerySet
+from django.db.models import Exists, F, Q, QuerySet
 from django.db.models.functions import Now
 
 from agents import deployments, outbound
@@ -30,7 +30,7 @@ from agents.governor import Call, Governor, Outcome, overview
 from agents.governor.providers import KnownProvider
 from agents.models import CALLED_BY_URL, Agent, Health
 from agents.signals import health_changed
-from tenants import clock
+from tenants import clock, outages
 from tenants.context import SYSTEM, system_scope
 from tenants.exceptions import LimiterUnavailable
 from tenants.identifiers import uuid7
@@ -174,7 +174,9 @@ class _Claim:
 def _claim_due(due: QuerySet[Agent]) -> list[_Claim]:
     until = clock.now() + timedelta(seconds=settings.ORCHESTRATOR_HEALTH_INTERVAL_SECONDS)
     with transaction.atomic(using=SYSTEM):
-        agents = list(due.order_by("role").select_for_update(skip_locked=True, of=("self",))[:TURN])
+        # Agents that cannot be reached are due again soon, and must not keep the others from their turn.
+        longest_due = due.order_by(F("health_due_at").asc(nulls_first=True), "role")
+        agents = list(longest_due.select_for_update(skip_locked=True, of=("self",))[:TURN])
         Agent.objects.filter(role__in=[agent.role for agent in agents]).update(health_due_at=until)
     serving = deployments.serving([agent.role for agent in agents])
     return [
@@ -186,9 +188,12 @@ def _claim_due(due: QuerySet[Agent]) -> list[_Claim]:
 def _check(claims: Sequence[_Claim]) -> int:
     # The threads only call; this thread does all the database work.
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="health") as pool:
-        findings = pool.map(lambda claim: call_agent(claim.agent, claim.endpoint), claims)
-        for claim, finding in zip(claims, findings, strict=True):
-            _record(claim, finding)
+        checks = [(claim, pool.submit(call_agent, claim.agent, claim.endpoint)) for claim in claims]
+        for claim, finding in checks:
+            with outages.one_of_many(
+                logger, "Agent could not be checked", action="agent_not_checked", role=claim.agent.role
+            ):
+                _record(claim, finding.result())
     return len(claims)
 
 

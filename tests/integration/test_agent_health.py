@@ -239,6 +239,37 @@ def test_a_result_for_an_address_that_was_replaced_meanwhile_does_not_count(
     )
 
 
+def test_an_agent_whose_check_breaks_does_not_stop_the_others(
+    scribe: Agent, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail_for_one(agent: Agent, endpoint: str) -> health.Finding:
+        if agent.role == "a-broken-one":
+            raise ZeroDivisionError
+        return health.Finding(True, "Answered.")
+
+    monkeypatch.setattr(health, "call_agent", fail_for_one)
+    with temporary_agent("a-broken-one", endpoint=f"http://127.0.0.1:{server.server_port}/"):
+        health.check_waiting()
+
+    assert scribe_now().health == "healthy"
+
+
+def test_the_agent_that_is_due_for_longest_is_checked_first(
+    scribe: Agent, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise many agents that cannot be reached, and are due again soon, would keep the last ones of the alphabet from their turn."""
+    monkeypatch.setattr(health, "TURN", 1)
+    with temporary_agent("a-first-one", endpoint=f"http://127.0.0.1:{server.server_port}/a"), system_scope():
+        Agent.objects.filter(role="a-first-one").update(health_due_at=timezone.now() - timedelta(seconds=1))
+        Agent.objects.filter(role="scribe").update(health_due_at=timezone.now() - timedelta(minutes=1))
+        only_these = health.waiting().filter(role__in=["a-first-one", "scribe"])
+
+        assert [[claim.agent.role for claim in health._claim_due(only_these)] for _ in range(2)] == [
+            ["scribe"],
+            ["a-first-one"],
+        ]
+
+
 def test_each_agent_is_checked_by_one_of_many_processes(scribe: Agent, server: Any) -> None:
     simultaneously(*[health.check_waiting for _ in range(4)])
 
