@@ -67,12 +67,18 @@ def announce_expiring() -> int:
     People renew the access in the external system. A channel that gets a later `expires_at` is announced again. Safe to run concurrently.
     """
     until = Now() + timedelta(seconds=settings.ORCHESTRATOR_CHANNEL_NOTICE_SECONDS)
+    soon = Channel.objects.filter(status=ChannelStatus.ACTIVE, expires_at__gt=Now(), expires_at__lte=until)
+    announced, after = 0, UUID(int=0)
+    # Page by page, because channels that were announced already stay on their page.
+    while page := _list_keys(soon.filter(pk__gt=after)):
+        announced += _each(page, _announce)
+        _, after = page[-1]
+    return announced
+
+
+def _list_keys(rows: QuerySet[Channel]) -> list[tuple[UUID, UUID]]:
     with system_scope():
-        soon = Channel.objects.filter(
-            status=ChannelStatus.ACTIVE, expires_at__gt=Now(), expires_at__lte=until
-        )
-        keys = list(soon.order_by("expires_at").values_list("tenant_id", "pk")[:ANNOUNCED_AT_ONCE])
-    return _each(keys, _announce)
+        return list(rows.order_by("pk").values_list("tenant_id", "pk")[:ANNOUNCED_AT_ONCE])
 
 
 def _each(channels: Iterable[tuple[UUID, UUID]], action: Callable[[UUID, UUID], bool]) -> int:

@@ -266,6 +266,17 @@ def test_a_channel_that_cannot_be_announced_does_not_stop_the_others(make_channe
     assert announced == [fine.pk]
 
 
+def test_channels_that_were_announced_already_keep_no_others_from_being_announced(
+    tenant: Tenant, make_channel: MakeChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channels, "ANNOUNCED_AT_ONCE", 2)
+    at = ahead(hours=2)
+    for _ in range(5):
+        make_channel(expires_at=at)
+
+    assert [channels.announce_expiring() for _ in range(2)] == [5, 0]
+
+
 def test_the_leader_runs_the_sweep(tenant: Tenant, make_channel: MakeChannel) -> None:
     channel = make_channel(expires_at=ago(minutes=1))
 
