@@ -8,8 +8,10 @@ shortens unread logs.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -21,11 +23,13 @@ from django.db import connections, transaction
 from django.db.models import Min
 from django.db.models.functions import Now
 
-from tenants import clock
+from tenants import clock, outages
 from tenants.context import APP, SYSTEM, system_scope, tenant_scope
 from tenants.exceptions import TenantError
 from tenants.models.events import Event, EventLog, FreshEvent, WebhookDelivery, WebhookDeliveryState
 from tenants.sql import Statement
+
+logger = logging.getLogger(__name__)
 
 BATCH = 250  # fresh rows numbered under one lock, each with changes of at most 16 activities
 PATIENCE_SECONDS = 2.0  # for one page to number a log that nobody has read for days; the next page continues
@@ -201,10 +205,11 @@ def number_all() -> int:
     """Number the fresh events of all tenants with webhooks, for about half a second. Return how many rows. Safe to run concurrently."""
     ends, numbered = time.monotonic() + NUMBERING_SECONDS, 0
     for tenant_id in _select_values(_WITH_WEBHOOKS, TENANTS_AT_ONCE):
-        while (rows := number(tenant_id)) and time.monotonic() < ends:
-            numbered += rows
-            if rows < BATCH:
-                break
+        with _one_of_many(tenant_id):
+            while (rows := number(tenant_id)) and time.monotonic() < ends:
+                numbered += rows
+                if rows < BATCH:
+                    break
         if time.monotonic() >= ends:
             break
     return numbered
@@ -235,12 +240,19 @@ def _shorten_unread(before: datetime) -> int:
     fresh rows were dropped."""
     dropped = 0
     for tenant_id in _select_values(_WITH_UNREAD):
-        # Check the oldest row first, which shows whether any have expired.
-        while _drop_unread(tenant_id, before, 1):
-            dropped += 1 + _drop_unread(tenant_id, before, PURGE_BATCH)
-        while _select_values(_IS_LONG, tenant_id, UNREAD) == [True]:
-            number(tenant_id, limit=PURGE_BATCH)
+        with _one_of_many(tenant_id):
+            # Check the oldest row first, which shows whether any have expired.
+            while _drop_unread(tenant_id, before, 1):
+                dropped += 1 + _drop_unread(tenant_id, before, PURGE_BATCH)
+            while _select_values(_IS_LONG, tenant_id, UNREAD) == [True]:
+                number(tenant_id, limit=PURGE_BATCH)
     return dropped
+
+
+def _one_of_many(tenant_id: UUID) -> AbstractContextManager[None]:
+    return outages.one_of_many(
+        logger, "The log of a tenant failed", action="event_log_failed", tenant=str(tenant_id)
+    )
 
 
 def _drop_unread(tenant_id: UUID, before: datetime, limit: int) -> int:

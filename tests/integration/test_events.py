@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -235,6 +235,46 @@ def test_the_leader_numbers_only_the_logs_of_tenants_with_webhooks(
     assert log.number_all() == 2
     assert log.number_all() == 0
     assert [event.number for event in log.page(other_tenant.pk, None, 100).events] == [1]
+
+
+def test_a_tenant_whose_log_cannot_be_numbered_keeps_no_other_from_its_webhooks(
+    tenant: Tenant, other_tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = log.number
+
+    def fail_for_one(tenant_id: UUID, limit: int = log.BATCH) -> int:
+        if tenant_id == tenant.pk:
+            raise ZeroDivisionError
+        return number(tenant_id, limit)
+
+    monkeypatch.setattr(log, "number", fail_for_one)
+    monkeypatch.setattr(log, "_WITH_WEBHOOKS", log._WITH_WEBHOOKS.replace("random()", "w.tenant_id"))
+    for each in (tenant, other_tenant):
+        with tenant_scope(each.pk):
+            WebhookEndpoint.objects.create(tenant=each, url="https://example.com/")
+        raise_events(each)
+
+    assert tenant.pk < other_tenant.pk
+    assert log.number_all() == 1
+
+
+def test_a_tenant_whose_unread_log_cannot_be_shortened_keeps_that_of_no_other(
+    tenant: Tenant, other_tenant: Tenant, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    drop = log._drop_unread
+
+    def fail_for_one(tenant_id: UUID, before: datetime, limit: int) -> int:
+        if tenant_id == tenant.pk:
+            raise ZeroDivisionError
+        return drop(tenant_id, before, limit)
+
+    monkeypatch.setattr(log, "_drop_unread", fail_for_one)
+    settings.ORCHESTRATOR_EVENT_DAYS = 0
+    raise_events(tenant)
+    raise_events(other_tenant, 2)
+
+    assert tenant.pk < other_tenant.pk
+    assert log.purge_logs() == 2
 
 
 def test_the_event_of_a_failure_is_unchanged_after_a_successful_replay(
