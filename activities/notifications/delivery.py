@@ -13,6 +13,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
 from contextvars import copy_context
 from datetime import timedelta
 from pathlib import Path
@@ -29,6 +30,7 @@ from activities.models.alert import ChannelKind, DeliveryState
 from activities.notifications.backends import Target
 from activities.retry_delays import RetryPolicy
 from agents.exceptions import ConfigurationError
+from tenants import outages
 from tenants.context import SYSTEM, system_scope, tenant_scope
 from tenants.sql import Statement
 
@@ -82,17 +84,27 @@ def deliver_many(
                     for key in due():
                         if len(running) >= threads or tried >= limit or time.monotonic() >= ends:
                             break
-                        # None if another process has claimed it.
-                        if key not in in_progress and (claimed := claim(key)) is not None:
+                        if key in in_progress:
+                            continue
+                        claimed = None  # if another process has claimed it, or it fails
+                        with _one_of_many(kind, key):
+                            claimed = claim(key)
+                        if claimed is not None:
                             running[pool.submit(copy_context().run, attempt, claimed)] = key, claimed
                             tried, progress = tried + 1, True
                 if not running:
                     return tried
                 ended, _ = wait(running, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
                 for future in ended:
-                    record(running.pop(future)[1], future.result())
+                    key, claimed = running.pop(future)
+                    with _one_of_many(kind, key):
+                        record(claimed, future.result())
     finally:
         deliverers.release()
+
+
+def _one_of_many(kind: str, key: object) -> AbstractContextManager[None]:
+    return outages.one_of_many(logger, "Delivery failed", action="delivery_failed", kind=kind, key=str(key))
 
 
 def claim_in_turn(lock: Statement, claim: Statement, parameters: Mapping[str, Any]) -> Claim | None:

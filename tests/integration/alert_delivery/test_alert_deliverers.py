@@ -10,7 +10,8 @@ import threading
 from typing import Any
 
 import pytest
-from django.db import connections, transaction
+from django.db import OperationalError, connections, transaction
+from psycopg.errors import LockNotAvailable
 
 from activities.models import AlertDelivery
 from activities.models.alert import DeliveryState
@@ -132,6 +133,31 @@ def test_slow_receivers_of_a_tenant_delay_only_that_tenant(
 
     assert max(sending_at_once) == 3
     assert set(states(tenant)) == {"sent"}
+
+
+@pytest.mark.parametrize("step", ["_claim_delivery", "_update"])
+def test_a_tenant_whose_delivery_cannot_be_claimed_or_recorded_delays_no_other(
+    tenant: Tenant,
+    other_tenant: Tenant,
+    receiver: HttpReceiver,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+) -> None:
+    work = getattr(delivery, step)
+
+    def fail_for_one(*arguments: Any, **changes: Any) -> Any:
+        if tenant.pk in (arguments[-1], getattr(arguments[0], "tenant_id", None)):
+            raise OperationalError("lock timeout") from LockNotAvailable("lock timeout")
+        return work(*arguments, **changes)
+
+    monkeypatch.setattr(delivery, step, fail_for_one)
+    for owner in (tenant, other_tenant):
+        channel_of(owner, "slack", f"{receiver.url}/{owner.slug}")
+        make_alert(owner)
+
+    deliver_waiting("slack")
+
+    assert states(other_tenant) == ["sent"]
 
 
 def test_a_deliverer_sends_at_most_its_limit(tenant: Tenant, receiver: HttpReceiver) -> None:
