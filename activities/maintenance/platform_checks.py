@@ -31,7 +31,7 @@ from activities.models.activity import in_status
 from activities.models.alert import AlertKind, Severity
 from activities.states import LIVE
 from agents.governor import overview, providers
-from tenants import clock
+from tenants import clock, outages
 from tenants.context import SYSTEM, system_scope
 from tenants.exceptions import LimiterUnavailable
 from tenants.identifiers import first_id_at
@@ -270,9 +270,15 @@ def announce_changes(kind: AlertKind, findings: Sequence[Finding]) -> int:
     current = {f"{kind.value}:{finding.subject}"[:LONGEST_NAME]: finding for finding in findings}
     with system_scope():
         known = set(Condition.objects.filter(kind=kind.value).values_list("name", flat=True))
-    begun = [_begin(name, kind, current[name]) for name in sorted(current.keys() - known)]
-    over = [_end(name) for name in sorted(known - current.keys())]
-    return sum(begun) + sum(over)
+    changes = [partial(_begin, name, kind, current[name]) for name in sorted(current.keys() - known)]
+    changes += [partial(_end, name) for name in sorted(known - current.keys())]
+    announced = 0
+    for change in changes:
+        with outages.one_of_many(
+            logger, "Condition not announced", action="condition_failed", kind=kind.value
+        ):
+            announced += change()
+    return announced
 
 
 def _begin(name: str, kind: AlertKind, finding: Finding) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.db import ProgrammingError, connections
@@ -180,6 +181,22 @@ def test_a_tenant_that_was_deleted_meanwhile_does_not_stop_alerts_to_others(
     platform_checks.announce_changes(AlertKind.IDLE_WORKER, [])
 
     assert [severity for severity, _ in alerts_of(tenant, AlertKind.IDLE_WORKER)] == ["warning", "info"]
+
+
+def test_a_condition_that_cannot_be_announced_keeps_no_other_from_its_alert(
+    engine: Engine, tenant: Tenant
+) -> None:
+    def fail() -> list[UUID]:
+        raise ZeroDivisionError
+
+    findings = [
+        platform_checks.Finding("a", "Workers of a take no work", "over", tenants=fail),
+        platform_checks.Finding("qa", "Workers of qa take no work", "over", tenants=lambda: [tenant.pk]),
+    ]
+
+    assert platform_checks.announce_changes(AlertKind.IDLE_WORKER, findings) == 1
+
+    assert alerts_of(tenant, AlertKind.IDLE_WORKER) == [("warning", "Workers of qa take no work")]
 
 
 def test_work_that_waits_longer_than_the_target_raises_an_alert_until_it_starts(
