@@ -19,7 +19,7 @@ from uuid import UUID
 
 import redis
 from django.conf import settings
-from django.db import transaction
+from django.db import DatabaseError, transaction
 from django.db.models import Exists, F, OuterRef, Q
 from django.db.models.functions import Now
 
@@ -165,6 +165,20 @@ def declare_lost(worker: WorkerProcess, *, confirm: Callable[[], None] = _no_con
     return bool(ended)
 
 
+def declare_all_lost(
+    workers: Iterable[WorkerProcess], *, confirm: Callable[[], None] = _no_confirmation
+) -> int:
+    """Declare each of these workers lost, as `declare_lost` does. Returns how many. One whose row is locked is left for the next turn."""
+    lost = 0
+    for worker in workers:
+        try:
+            lost += declare_lost(worker, confirm=confirm)
+        except DatabaseError as error:
+            if not outages.is_contention(error):
+                raise
+    return lost
+
+
 def reclaim_runs_of_ended_workers() -> int:
     """End the runs of workers that have ended, so that their work starts again elsewhere, or fails after too many stalls.
 
@@ -258,9 +272,12 @@ def _claimable(ids: Iterable[UUID]) -> list[Activity]:
 
 
 def expire_stale() -> int:
-    """Cancel waiting activities (queued, held, snoozed or blocked) whose `expires_at` has passed. Gates have deadlines instead."""
-    stale = _stale_activities().run({}, using=SYSTEM)
-    for activity in stale:
+    """Cancel waiting activities (queued, held, snoozed or blocked) whose `expires_at` has passed. Gates have deadlines instead.
+
+    Returns the number of cancelled ones, because the command `recover` repeats this until there are none.
+    """
+    expired = 0
+    for activity in _stale_activities().run({}, using=SYSTEM):
         with (
             outages.one_of_many(
                 logger, "Work could not be expired", action="recovery_failed", activity=str(activity.id)
@@ -268,9 +285,13 @@ def expire_stale() -> int:
             suppress(TransitionRefused),
             tenant_scope(activity.tenant_id),
         ):
-            if cancellation.expire(activity.tenant_id, activity.id, actor="recovery") and activity.agent_role:
-                backlog.count_refused(activity.tenant_id, backlog.Reason.EXPIRED, {activity.agent_role: 1})
-    return len(stale)
+            if cancellation.expire(activity.tenant_id, activity.id, actor="recovery"):
+                expired += 1
+                if activity.agent_role:
+                    backlog.count_refused(
+                        activity.tenant_id, backlog.Reason.EXPIRED, {activity.agent_role: 1}
+                    )
+    return expired
 
 
 @cache

@@ -73,7 +73,7 @@ class SystemJob:
 
 
 def _find_lost_workers(term: Term) -> int:
-    lost = sum(recovery.declare_lost(worker, confirm=term.confirm) for worker in term.watch.find_lost())
+    lost = recovery.declare_all_lost(term.watch.find_lost(), confirm=term.confirm)
     return lost + recovery.reclaim_runs_of_ended_workers()
 
 

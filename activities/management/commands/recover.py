@@ -74,7 +74,7 @@ def _declare_lost(*, watch: bool) -> int:
     watcher = recovery.LivenessWatch()
     watcher.find_lost()
     time.sleep(settings.ORCHESTRATOR_LOST_AFTER_SECONDS if watch else settings.ORCHESTRATOR_TICK_SECONDS)
-    return sum(recovery.declare_lost(worker) for worker in watcher.find_lost())
+    return recovery.declare_all_lost(watcher.find_lost())
 
 
 def _repeat(step: Callable[[], int]) -> int:

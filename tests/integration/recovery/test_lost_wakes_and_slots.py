@@ -494,7 +494,8 @@ def test_work_that_cannot_be_expired_keeps_no_other_from_its_expiry(
 
     monkeypatch.setattr(cancellation, "expire", expire_others)
 
-    recovery.expire_stale()
+    # `manage.py recover` repeats this until there is nothing left to do.
+    assert [recovery.expire_stale() for _ in range(2)] == [1, 0]
 
     assert [engine.status(acme, ids[0]), engine.status(other_tenant, ids[1])] == ["created", "cancelled"]
 

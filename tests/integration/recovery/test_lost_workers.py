@@ -7,22 +7,22 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, transaction
 from django.db.models.functions import Now
 
 from activities import leases, outbox, relay, suspension
 from activities import worker as activity_worker
 from activities.exceptions import RunSuperseded
 from activities.execution import results
-from activities.maintenance import recovery
+from activities.maintenance import recovery, scheduler
 from activities.maintenance.recovery import LivenessWatch, WatchedTime
 from activities.models import ActivityRun, WorkerProcess
 from activities.run_tokens import RunToken
 from agents.contracts import Accepted, Completed, Output
-from tenants.context import system_scope, tenant_scope
+from tenants.context import SYSTEM, system_scope, tenant_scope
 from tenants.models import Tenant
 from tests.accepted_work import RESULT, accept_work, agent_of
-from tests.engine import Engine
+from tests.engine import Engine, in_another_thread
 from tests.integration.recovery.losses import Died, lose
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
@@ -69,6 +69,31 @@ def test_a_worker_that_stops_between_look_and_verdict_is_not_declared_lost(engin
     assert not recovery.declare_lost(seen)
     with system_scope():
         assert WorkerProcess.objects.get(pk=seen.pk).end_reason == "stopped"
+
+
+def test_a_lost_worker_whose_row_is_locked_keeps_no_other_from_being_declared_lost(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def declare_as_a_runner_of_the_leader() -> int:
+        scheduler.Bounds().apply(5.0)
+        return recovery.declare_all_lost([locked, other])
+
+    monkeypatch.setattr(scheduler, "LOCK_SECONDS", 0.05)
+    with system_scope():
+        locked, other = (
+            WorkerProcess.objects.create(
+                host="there", boot="another machine", pid=1, pid_started=1, roles=[], concurrency=1
+            )
+            for _ in range(2)
+        )
+    with system_scope(), transaction.atomic(using=SYSTEM):
+        WorkerProcess.objects.select_for_update().get(pk=locked.pk)
+
+        assert in_another_thread(declare_as_a_runner_of_the_leader) == 1
+
+    with system_scope():
+        ended = WorkerProcess.objects.filter(end_reason="lost")
+        assert list(ended.values_list("pk", flat=True)) == [other.pk]
 
 
 def test_a_process_that_is_gone_from_this_machine_is_lost_at_the_second_look(engine: Engine) -> None:
