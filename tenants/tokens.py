@@ -232,16 +232,15 @@ def tokens_of(tenant_id: UUID) -> list[ApiToken]:
 def mint(
     who: Principal, name: str, role: Role, *, lasting: timedelta | None = None, scopes: Sequence[str] = ()
 ) -> tuple[ApiToken, str]:
-    """Create a token that belongs to the caller; returns it with its secret, which nobody can read again.
+    """Create a token that belongs to the caller, if they are a member; returns it with its secret, which nobody can read again.
 
     Raises `MintingForbidden` or `tokens.InvalidScope`.
     """
     who.require_admin(MintingForbidden)
     with tenant_scope(who.tenant_id):
         until = clock.now() + lasting if lasting else None
-        token, secret = create(
-            who.tenant_id, role, name, expires_at=until, scopes=scopes, user_id=who.user_id or who.person_id
-        )
+        person = None if who.break_glass_id else who.user_id or who.person_id
+        token, secret = create(who.tenant_id, role, name, expires_at=until, scopes=scopes, user_id=person)
         values = {
             "name": name,
             "role": str(role),

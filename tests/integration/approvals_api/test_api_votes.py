@@ -22,6 +22,7 @@ from tests.answers import problem
 from tests.engine import Engine
 from tests.integration.approvals_api.addresses import INBOX
 from tests.open_questions import open_approval
+from tests.superusers import create_superuser
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -219,6 +220,18 @@ def test_a_token_of_a_person_decides_questions_to_their_human_roles_only(
 
     problem(decide(client, open_approval(acme, human_role="legal")), 403, "forbidden")
     assert decide(client, open_approval(acme, human_role="editor")).status_code == 200
+
+
+def test_a_token_that_a_superuser_creates_in_a_break_glass_session_belongs_to_nobody(
+    engine: Engine, acme: Tenant
+) -> None:
+    root = members.principal_of(create_superuser(), acme.slug)
+
+    token, secret = tokens.mint(root, "robot", Role.REVIEWER)
+
+    assert root.break_glass_id is not None
+    assert token.user_id is None
+    assert tokens.principal_of(secret).human_roles == (), "so it may decide all questions that need no person"
 
 
 @pytest.mark.parametrize("ended", ["membership", "access", "account"])
