@@ -17,7 +17,7 @@ from typing import Any, Self
 from uuid import UUID
 
 from django.conf import settings
-from django.db import transaction
+from django.db import OperationalError, transaction
 from django.db.models import F, QuerySet
 from django.db.models.functions import Now
 
@@ -274,13 +274,24 @@ def _claim() -> Kind | None:
 def _pass(kind: Kind, until: float) -> int:
     deleted, reached = 0, None
     for tenant_id in _from_where_it_stopped(kind.name):
+        has_failed = True
         with outages.one_of_many(
             logger, "Rows of a tenant could not be deleted", action="retention_failed", tenant=str(tenant_id), kind=kind.name
         ):  # fmt: skip
-            deleted += purge(tenant_id, kind, until=until)
-        if time.monotonic() >= until:
+            try:
+                deleted += purge(tenant_id, kind, until=until)
+                has_failed = False
+            except OperationalError as error:
+                if outages.is_away(error) or outages.is_contention(error):
+                    raise
+                # A statement took too long, perhaps only for this tenant.
+                facts = {"action": "retention_slow", "tenant": str(tenant_id), "kind": kind.name}
+                logger.warning("The rows of a tenant were not deleted in time", extra=facts)
+        is_over = time.monotonic() >= until
+        if has_failed or not is_over:
+            reached = tenant_id
+        if is_over:
             break
-        reached = tenant_id
     else:
         _book(kind.name, rows=F("rows") + deleted, total=F("total") + deleted, reached=None, ended_at=Now())
         return deleted

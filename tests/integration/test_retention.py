@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from io import StringIO
 from typing import Any, NoReturn
@@ -9,8 +10,9 @@ from uuid import UUID
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import DatabaseError, connections
+from django.db import DatabaseError, OperationalError, connections
 from django.utils import timezone
+from psycopg.errors import QueryCanceled
 
 from activities import cancellation, outputs, run_logs
 from activities.human_tasks import decisions
@@ -234,8 +236,46 @@ def test_each_tenant_has_its_own_policy(
     )
 
 
-def test_a_tenant_whose_rows_cannot_be_deleted_keeps_those_of_no_other(
+def _take_too_long() -> NoReturn:
+    raise OperationalError("statement timeout") from QueryCanceled("statement timeout")
+
+
+def test_a_tenant_that_takes_a_whole_turn_and_fails_is_passed_in_the_next_one(
     engine: Engine, acme: Tenant, other_tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.serve(other_tenant)
+    first, second = sorted((acme, other_tenant), key=lambda tenant: tenant.pk)
+    age_work(done(engine, second))
+    tenant_retention.arrange()
+    with system_scope():
+        RetentionPass.objects.exclude(pk="activities").update(due_at=timezone.now() + timedelta(days=1))
+    purge_tenant, now = tenant_retention.purge, [1000.0]
+
+    def purge_others(tenant_id: UUID, *arguments: Any, **named: Any) -> int:
+        if tenant_id != first.pk:
+            return purge_tenant(tenant_id, *arguments, **named)
+        now[0] += 30.0
+        _take_too_long()
+
+    monkeypatch.setattr(tenant_retention, "purge", purge_others)
+    monkeypatch.setattr(tenant_retention.time, "monotonic", lambda: now[0])
+    deleted = []
+    for _ in range(2):
+        with system_scope():
+            RetentionPass.objects.filter(pk="activities").update(due_at=timezone.now())
+        deleted.append(tenant_retention.purge_in_turns())
+
+    assert deleted == [0, 1]
+    assert remaining(second) == set()
+
+
+@pytest.mark.parametrize("error", [_fail, _take_too_long])
+def test_a_tenant_whose_rows_cannot_be_deleted_keeps_those_of_no_other(
+    engine: Engine,
+    acme: Tenant,
+    other_tenant: Tenant,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Callable[[], NoReturn],
 ) -> None:
     engine.serve(other_tenant)
     first, second = sorted((acme, other_tenant), key=lambda tenant: tenant.pk)
@@ -245,7 +285,7 @@ def test_a_tenant_whose_rows_cannot_be_deleted_keeps_those_of_no_other(
     purge_tenant = tenant_retention.purge
 
     def purge_others(tenant_id: UUID, *arguments: Any, **named: Any) -> int:
-        return _fail() if tenant_id == first.pk else purge_tenant(tenant_id, *arguments, **named)
+        return error() if tenant_id == first.pk else purge_tenant(tenant_id, *arguments, **named)
 
     monkeypatch.setattr(tenant_retention, "purge", purge_others)
 
