@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any
@@ -54,16 +53,16 @@ def admit_steps(*, within: float = TURN_SECONDS) -> int:
     """Start the steps for which there is room now, oldest runs first, and return how many. A failure does not stop the others."""
     until, started = time.monotonic() + within, 0
     full: set[tuple[UUID, str | None]] = set()
-    for tenant_id, run_id, roles in _runs():
-        if {(tenant_id, role) for role in roles} <= full:
-            continue
+    for tenant_id, run_id, version_id, steps in _runs():
         with outages.one_of_many(
             logger, "A step that waits for room could not be started", action="step_not_admitted",
             tenant=str(tenant_id), run=str(run_id),
         ):  # fmt: skip
+            if {(tenant_id, role) for role in _roles_of(tenant_id, version_id, steps)} <= full:
+                continue
             roles_without_room = admit(tenant_id, run_id)
             full |= {(tenant_id, role) for role in roles_without_room}
-            started += len(roles) - len(roles_without_room)
+            started += len(steps) - len(roles_without_room)
         if time.monotonic() > until:
             break
     return started
@@ -81,8 +80,14 @@ def admit(tenant_id: UUID, run_id: UUID) -> list[str | None]:
         return [plan.step(step).agent_role for step in marked.all().values_list("step", flat=True)]
 
 
-def _runs() -> Iterator[tuple[UUID, UUID, list[str | None]]]:
-    """Yield each run with its tenant and the roles of its marked steps."""
+def _roles_of(tenant_id: UUID, version_id: UUID, steps: Iterable[str]) -> list[str | None]:
+    with tenant_scope(tenant_id):
+        plan = versions.compile_version(version_id)
+    return [plan.step(step).agent_role for step in steps]
+
+
+def _runs() -> Iterator[tuple[UUID, UUID, UUID, list[str]]]:
+    """Yield each run: its tenant, its id, its version, and its marked steps."""
     last: UUID | None = None
     while True:
         with system_scope():
@@ -94,9 +99,7 @@ def _runs() -> Iterator[tuple[UUID, UUID, list[str | None]]]:
         for tenant_id, run_id, version_id, step in steps_of_page:
             by_run.setdefault(run_id, (tenant_id, version_id, []))[2].append(step)
         for run_id, (tenant_id, version_id, steps) in by_run.items():
-            with tenant_scope(tenant_id):
-                plan = versions.compile_version(version_id)
-            yield tenant_id, run_id, [plan.step(step).agent_role for step in steps]
+            yield tenant_id, run_id, version_id, steps
         if len(runs) < PAGE:
             return
         last = runs[-1]
@@ -239,22 +242,25 @@ def runs_undecided() -> QuerySet[StepRun]:
 
 
 def decide_waiting() -> int:
-    """Decide all waiting steps, and return for how many runs. A failure is retried at the next hint and does not stop the others."""
+    """Decide all waiting steps, and return for how many runs. A failure is retried at the next hint and does not stop the others.
+
+    A MongoDB that is unavailable ends the turn, because each run would wait for it, and the worker has other tasks.
+    """
     with system_scope():
         runs = list(runs_undecided().values_list("tenant_id", "run_id").distinct()[:AT_ONCE])
     decided = 0
     for tenant_id, run_id in runs:
-        with (
-            outages.one_of_many(
-                logger,
-                "A step could not be decided",
-                action="step_undecided",
-                tenant=str(tenant_id),
-                run=str(run_id),
-            ),
-            suppress(OutputUnavailable),  # MongoDB is unavailable: the mark remains
+        with outages.one_of_many(
+            logger,
+            "A step could not be decided",
+            action="step_undecided",
+            tenant=str(tenant_id),
+            run=str(run_id),
         ):
-            decide_run(tenant_id, run_id)
+            try:
+                decide_run(tenant_id, run_id)
+            except OutputUnavailable:
+                break  # the mark remains
             decided += 1
     return decided
 

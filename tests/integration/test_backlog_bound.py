@@ -240,6 +240,32 @@ def test_steps_of_runs_under_way_wait_for_room_and_none_is_lost(
     assert (waiting(acme, "ba"), len(deferred_roles(acme))) == (BOUND, 2)
 
 
+def test_a_run_whose_definition_cannot_be_read_keeps_no_other_from_its_room(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound(acme, "ba", 1)
+    engine.submit(acme, "ba")
+    first = step("first", agent_role="dev")
+    (broken,) = start_flow_runs(acme, 1, first, step("second", "first", agent_role="ba"))
+    start_flow_runs(acme, 1, first, step("second", "first", agent_role="ba", timeout_seconds=9))
+    engine.drain()
+    assert deferred_roles(acme) == ["second"] * 2
+    with tenant_scope(acme.pk):
+        version_of_broken = PipelineRun.objects.get(pk=broken).version_id
+    compiled = versions.compile_version
+
+    def compile_others(version_id: UUID) -> Any:
+        if version_id == version_of_broken:
+            raise ZeroDivisionError
+        return compiled(version_id)
+
+    monkeypatch.setattr(versions, "compile_version", compile_others)
+    bound(acme, "ba", 3)
+
+    assert waiting_steps.admit_steps() == 1
+    assert waiting(acme, "ba") == 2
+
+
 def test_all_runs_of_a_month_begin_and_their_first_steps_wait_for_room(engine: Engine, acme: Tenant) -> None:
     make_pipeline(acme)
 

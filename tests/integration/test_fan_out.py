@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
+from uuid import UUID
 
 import pytest
 
 from activities import cancellation, outputs, reassignment
+from activities.exceptions import OutputUnavailable
 from activities.human_tasks import decisions, human_work
 from console.inbox import detail
 from pipelines import waiting_steps
@@ -362,6 +364,28 @@ def test_the_list_can_be_read_from_mongodb(start: Start, monkeypatch: pytest.Mon
 
     assert flow.outcome == ("completed", 0)
     assert flow.calls_of_step("join")[0].input["data"] == {"write": [{"about": topic} for topic in TOPICS]}
+
+
+def test_a_silent_mongodb_is_awaited_once_a_turn_and_not_for_each_run(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call waits for seconds, and workers have few threads for background tasks, among them those that send alerts."""
+    calls: list[UUID] = []
+
+    def wait_in_vain(tenant_id: UUID, run_id: UUID) -> NoReturn:
+        calls.append(run_id)
+        raise OutputUnavailable("The store of outputs does not answer.")
+
+    with monkeypatch.context() as moved:
+        moved.setattr(outputs, "read_spooled", lambda tenant_id, ids: {})
+        flows = [start(step("plan"), WRITE).drain(plan=PLAN) for _ in range(3)]
+        outputs.copy_waiting()
+        assert [flow.row("write").reason for flow in flows] == ["evaluating"] * 3
+        with monkeypatch.context() as silent:
+            silent.setattr(waiting_steps, "decide_run", wait_in_vain)
+            assert (waiting_steps.decide_waiting(), len(calls)) == (0, 1)
+
+        assert waiting_steps.decide_waiting() == 3
 
 
 def test_a_run_cannot_have_parameters_that_are_reserved_for_items(start: Start) -> None:
