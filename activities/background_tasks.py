@@ -14,11 +14,12 @@ from functools import cache
 from typing import Any
 
 from celery import shared_task
+from django.db import OperationalError
 from django.db.models import QuerySet
 
 from activities import publishing
 from agents.routing import SYSTEM_QUEUES
-from tenants import tracing
+from tenants import outages, tracing
 from tenants.context import SYSTEM
 from tenants.sql import Array, Statement
 
@@ -93,7 +94,15 @@ def _hint(name: str) -> bool:
 def _with_waiting_rows(names: list[str]) -> list[str]:
     if not names:
         return []
-    return [row.name for row in _waiting_query(tuple(_tasks)).run({"names": Array(names)}, using=SYSTEM)]
+    try:
+        return [row.name for row in _waiting_query(tuple(_tasks)).run({"names": Array(names)}, using=SYSTEM)]
+    except OperationalError as error:
+        if outages.is_away(error):
+            raise
+    # One of the tasks has so many rows that their check takes too long. It gets a hint anyway, and keeps no other from its own.
+    if len(names) == 1:
+        return names
+    return [name for one in names for name in _with_waiting_rows([one])]
 
 
 @cache
@@ -106,7 +115,8 @@ def _waiting_query(names: tuple[str, ...]) -> Statement:
     for name in names:
         if (waiting := _tasks[name].waiting) is not None:
             rows = Statement.of_queryset(name, waiting().order_by().values("pk")[:1], using=SYSTEM)
+            # CASE, because PostgreSQL might evaluate EXISTS first in a conjunction, also for tasks that nobody asks for.
             parts.append(
-                f"SELECT '{name}' AS name WHERE '{name}' = ANY(%(names)s::text[]) AND EXISTS ({rows.text})"
+                f"SELECT '{name}' AS name WHERE CASE WHEN '{name}' = ANY(%(names)s::text[]) THEN EXISTS ({rows.text}) ELSE false END"
             )
     return Statement("waiting_background_tasks", " UNION ALL ".join(parts))

@@ -16,6 +16,8 @@ import redis
 from celery import current_app
 from celery.app.control import Inspect
 from django.db import connections
+from django.db.models import BooleanField
+from django.db.models.expressions import RawSQL
 from django.db.models.functions import Now
 
 from activities import background_tasks, outputs, publishing
@@ -171,6 +173,23 @@ def test_one_statement_checks_all_tasks(tenant: Tenant) -> None:
 
     assert len(executed) == 1
     assert sorted(hinted) == [f"errand-{number}" for number in range(1, len(SYSTEM_QUEUES), 2)]
+
+
+def test_a_task_whose_check_takes_too_long_is_hinted_and_keeps_no_other_from_its_hint(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait_for_long() -> Any:
+        return Tenant.objects.filter(RawSQL("pg_sleep(60) IS NOT NULL", (), BooleanField()))
+
+    background_tasks.register(BackgroundTask("slow", QUEUE, "tests.slow", do_nothing, wait_for_long))
+    register("digest", queue="dead-letter")
+    register("nothing", queue="batches", slug="nobody")
+    with connections[SYSTEM].cursor() as cursor:
+        cursor.execute("SET statement_timeout = '100ms'")
+        try:
+            assert sorted(Reminder().remind()) == ["digest", "slow"]
+        finally:
+            cursor.execute("RESET statement_timeout")
 
 
 def test_only_tasks_without_a_fresh_hint_are_checked(tenant: Tenant, clock: list[float]) -> None:
