@@ -58,11 +58,12 @@ def simultaneously(*actions: Callable[[], Any]) -> list[Any]:
 
 
 def eventually(condition: Callable[[], Any], seconds: float = 30.0) -> None:
-    """Wait until the condition is true; fail after the time-out."""
-    deadline = monotonic() + seconds
+    """Wait until the condition is true; fail after the time-out. The longer it takes, the less often it is checked."""
+    began = monotonic()
     while not condition():
-        assert monotonic() < deadline, f"still not true after {seconds} s"
-        sleep(0.01)
+        waited = monotonic() - began
+        assert waited < seconds, f"still not true after {seconds} s"
+        sleep(min(0.01 + waited / 10, 0.05))
 
 
 @contextmanager
