@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import urlsplit
@@ -284,10 +285,16 @@ HIGHEST = 65_535
 
 
 def require_free(ports: Mapping[str, int]) -> None:
-    """Raise `PortsTaken`, which suggests free ports nearby, unless all ports are free. `ports` is by environment variable."""
+    """Raise `PortsTaken` or `SamePorts`, which suggest free ports nearby, unless all ports are free and different.
+
+    `ports` is by environment variable.
+    """
     taken = {variable: port for variable, port in ports.items() if not is_free(port)}
     if taken:
         raise PortsTaken(taken, {variable: _free_port_near(port) for variable, port in taken.items()})
+    for (first, port), (second, other) in combinations(ports.items(), 2):
+        if port == other:
+            raise SamePorts(first, second, port, _free_port_near(port))
 
 
 def _free_port_near(port: int) -> int:
@@ -353,4 +360,13 @@ class PortsTaken(SupervisorError):
         settings = " ".join(f"{variable}={port}" for variable, port in others.items())
         super().__init__(
             f"Another program listens on {ports} of this machine. Choose another port: {settings} make up"
+        )
+
+
+class SamePorts(SupervisorError):
+    """Two of our processes would listen on the same port."""
+
+    def __init__(self, first: str, second: str, port: int, other: int) -> None:
+        super().__init__(
+            f"{first} and {second} are both {port}. Choose another port: {second}={other} make up"
         )

@@ -19,7 +19,7 @@ from orchestrator.embedded.identity import ProcessIdentity
 from orchestrator.embedded.server import is_free
 from orchestrator.local import LocalStack
 from orchestrator.processes import Supervisor
-from orchestrator.processes.supervisor import SupervisorError
+from orchestrator.processes.supervisor import SupervisorError, require_free
 from orchestrator.settings import services
 from tests.architecture import tree
 from tests.network import free_port
@@ -71,6 +71,17 @@ def test_only_the_taken_port_is_named(home: ServiceHome, settings: Any) -> None:
 
     assert " FLOWER_PORT=" in error
     assert " PORT=" not in error
+
+
+def test_one_port_for_both_is_refused_with_a_free_one() -> None:
+    port = free_port()
+
+    with pytest.raises(SupervisorError) as refusal:
+        require_free({"PORT": port, "FLOWER_PORT": port})
+
+    reason, _, other = str(refusal.value).partition(" FLOWER_PORT=")
+    assert reason == f"PORT and FLOWER_PORT are both {port}. Choose another port:"
+    assert is_free(int(other.removesuffix(" make up")))
 
 
 def test_a_second_supervisor_says_that_the_first_runs(home: ServiceHome) -> None:
