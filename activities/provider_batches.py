@@ -43,6 +43,7 @@ from agents.contracts import BATCHES_OF, AgentRequest, Completed, Output, Parked
 from agents.exceptions import (
     AgentError,
     AgentRateLimited,
+    CredentialsUnreadable,
     LeftBatch,
     PermanentAgentError,
     RetryableAgentError,
@@ -617,12 +618,16 @@ def advance(tenant_id: UUID, batch_id: UUID) -> None:
 def _choose_client(batch: ProviderBatch, roles: Iterable[str]) -> MessageBatches | None:
     """Return the client of the batch's provider. The items of roles that use another provider now leave the batch.
 
-    Returns None if no role uses the provider any more. The batch has then ended, and its answers are lost.
+    Returns None if no role uses the provider any more. The batch has then ended, and its answers are lost. Also returns None if this
+    process cannot decrypt a role's credentials, because another one may have the key; the batch stays as it is.
     """
     clients, refusal = [], None
     for role in sorted(roles):
         try:
             clients.append(client_for(batch, role))
+        except CredentialsUnreadable as error:
+            postpone(batch, error)
+            return None
         except AgentError as error:
             refusal = error
             for item in list_open_items(batch):

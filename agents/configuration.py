@@ -23,7 +23,7 @@ from django.db import models
 
 from agents import credentials, deployments, scheduler_settings, skills
 from agents.contracts import BATCHES_OF, AdapterSettings
-from agents.exceptions import AgentError, ConfigurationError, RoleNotFound
+from agents.exceptions import AgentError, ConfigurationError, CredentialsUnreadable, RoleNotFound
 from agents.models import Agent, AgentConfig, AgentVersionDeployment
 from agents.scheduler_settings import SchedulerSettings
 from agents.skills import Knowledge
@@ -59,9 +59,9 @@ class RoleSettings:
 
     @property
     def adapter(self) -> AdapterSettings:
-        """The settings for calls. Raises `ConfigurationError` if the credentials cannot be decrypted."""
+        """The settings for calls. Raises `CredentialsUnreadable`."""
         if isinstance(self.adapter_settings, str):
-            raise ConfigurationError(self.adapter_settings)
+            raise CredentialsUnreadable(self.adapter_settings)
         return self.adapter_settings
 
     def with_options(self, options: Mapping[str, Any] | None) -> RoleSettings:

@@ -94,6 +94,10 @@ class ConfigurationError(PermanentAgentError):
     code = "agent_misconfigured"
 
 
+class CredentialsUnreadable(ConfigurationError):
+    """The role's credentials cannot be decrypted in this process. Another one may have their key."""
+
+
 class OutboundRefused(PermanentAgentError):
     """The outbound policy forbids calls to this address."""
 

@@ -10,9 +10,10 @@ from uuid import UUID
 import pytest
 
 from activities import cancellation, provider_batches
-from agents import configuration
+from agents import configuration, credentials
 from agents.governor import Call, Governor, providers
 from agents.governor.limits import Profile
+from agents.models import AgentConfig
 from benchmarks.fake_provider import FakeProvider, Fault
 from tenants.context import tenant_scope
 from tenants.models import Tenant
@@ -125,6 +126,33 @@ def test_a_batch_is_not_lost_because_its_provider_may_not_be_called_for_a_while(
     assert (batch.state, batch.error["code"]) == ("sent", "outbound_refused")
 
     settings.ORCHESTRATOR_EGRESS_ALLOW = allowed
+    batching.run_background_tasks(tenant)
+
+    assert statuses(engine, tenant, ids) == ["done"] * 3
+    assert len(provider.batches.batches) == 1
+
+
+def test_a_worker_without_the_encryption_key_leaves_a_batch_to_the_others(
+    engine: Engine, tenant: Tenant, provider: FakeProvider, submit_batched: Callable[..., list[UUID]], settings: Any
+) -> None:  # fmt: skip
+    """While a new key is rolled out, workers that were not restarted yet cannot decrypt what it has encrypted."""
+    auth = {"type": "bearer", "token": "secret-of-the-tenant"}
+    context = credentials.config_context(tenant.pk, batching.ROLE)
+    with tenant_scope(tenant.pk):
+        AgentConfig.objects.filter(agent_id=batching.ROLE).update(
+            auth_sealed=credentials.seal(auth, context=context)
+        )
+    configuration.forget()
+    ids = submit_batched(3)
+    batching.run_background_tasks(tenant)
+    keys, settings.FIELD_ENCRYPTION_KEYS = settings.FIELD_ENCRYPTION_KEYS, ["another:0123456789abcdef"]
+    configuration.forget()
+    batching.run_background_tasks(tenant)
+    (batch,) = batching.batches(tenant)
+    assert (batch.state, batch.error["code"]) == ("sent", "agent_misconfigured")
+
+    settings.FIELD_ENCRYPTION_KEYS = keys
+    configuration.forget()
     batching.run_background_tasks(tenant)
 
     assert statuses(engine, tenant, ids) == ["done"] * 3
