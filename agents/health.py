@@ -13,6 +13,7 @@ for another cooldown.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -36,18 +37,29 @@ from tenants.exceptions import LimiterUnavailable
 from tenants.identifiers import uuid7
 
 GRACE_SECONDS = 5.0  # after a cooldown, in which a call of delayed work may decide instead
+PROBING_SECONDS = 5.0  # then no further probe begins: providers may hang, and the worker has other tasks
 
 
 def probe_failing() -> int:
-    """Probe each provider whose cooldown is over and that nobody has called since. Return how many. Safe to run concurrently.
+    """Probe the providers whose cooldown is over and that nobody has called since. Return how many. Safe to run concurrently.
 
-    No transaction may be open. While Redis does not answer, nothing is probed.
+    The one that waits for longest comes first; the next task probes those for which there was no time. No transaction may be open. While
+    Redis does not answer, nothing is probed.
     """
+    ends, probed = time.monotonic() + PROBING_SECONDS, 0
     try:
-        return sum(map(_probe_provider, overview.failing()))
+        for provider in sorted(overview.failing(), key=_idle_seconds, reverse=True):
+            probed += _probe_provider(provider)
+            if time.monotonic() >= ends:
+                break
+        return probed
     except (redis.RedisError, LimiterUnavailable) as error:
         logger.info("Probes skipped", extra={"action": "probes_left_out", "reason": type(error).__name__})
-        return 0
+        return probed
+
+
+def _idle_seconds(provider: KnownProvider) -> float:
+    return Governor(provider.key, provider.profile).status().idle_seconds
 
 
 def _probe_provider(provider: KnownProvider) -> bool:

@@ -16,7 +16,7 @@ from activities.models.alert import AlertKind
 from agents import health, outbound
 from agents.contracts import AdapterSettings
 from agents.governor import Answer, Call, Governor, Outcome, keys, overview, providers
-from agents.governor.providers import Provider
+from agents.governor.providers import KnownProvider, Provider
 from agents.health import probe_failing
 from tenants import redis
 from tenants.context import system_scope
@@ -35,10 +35,14 @@ def server(settings: Any) -> Iterator[Any]:
 @pytest.fixture
 def provider(engine: Engine, server: Any) -> Provider:
     """A provider whose breaker has just opened."""
+    return failing_provider(server)
+
+
+def failing_provider(server: Any, token: str = "s3cret") -> Provider:
     adapter_settings = AdapterSettings(
         adapter="openai",
         endpoint=f"http://127.0.0.1:{server.server_port}/v1",
-        auth={"type": "bearer", "token": "s3cret"},
+        auth={"type": "bearer", "token": token},
     )
     provider = providers.provider_of(adapter_settings)
     providers.note_call(provider)
@@ -49,7 +53,7 @@ def provider(engine: Engine, server: Any) -> Provider:
     return provider
 
 
-def let_pass(provider: Provider, seconds: float) -> None:
+def let_pass(provider: Provider | KnownProvider, seconds: float) -> None:
     redis.client().hincrby(keys.of_provider(provider.key)[0], "open_until", -int(seconds * 1000))
 
 
@@ -78,6 +82,24 @@ def test_a_provider_that_still_fails_is_probed_again_after_another_minute(
     status = provider.governor.status()
     assert (status.breaker, round(status.breaker_seconds)) == ("open", 60)
     let_pass(provider, 66)
+    assert probe_failing() == 1
+    assert len(server.calls) == 2
+
+
+def test_providers_that_hang_do_not_occupy_a_worker_and_take_turns(
+    provider: Provider, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "PROBING_SECONDS", 0.0)
+    server.status = 503
+    failing_provider(server, "another-secret")
+    first, second = overview.failing()
+    let_pass(first, 66)
+    let_pass(second, 90)
+
+    assert probe_failing() == 1
+
+    states = [Governor(each.key, each.profile).status().breaker for each in (first, second)]
+    assert states == ["half_open", "open"], "the one that waits for longest was probed"
     assert probe_failing() == 1
     assert len(server.calls) == 2
 
