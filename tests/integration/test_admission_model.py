@@ -562,4 +562,4 @@ def _profile() -> settings:
     }  # fmt: skip
     if EXAMPLES:
         return settings(max_examples=EXAMPLES, phases=(Phase.generate,), print_blob=True, **common)
-    return settings(max_examples=25, derandomize=True, database=None, phases=(Phase.generate,), **common)
+    return settings(max_examples=15, derandomize=True, database=None, phases=(Phase.generate,), **common)
