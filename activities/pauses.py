@@ -1,4 +1,4 @@
-"""Pauses: what keeps new work of a role from starting, apart from its turn. A disabled role counts as paused."""
+"""Pauses: what keeps new work of a role from starting, apart from its turn. A disabled or deleted role counts as paused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Pause(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
-    """The pauses of a tenant. Disabled roles count as paused."""
+    """The pauses of a tenant. Disabled and deleted roles count as paused."""
 
     of_roles: Mapping[str, Sequence[Pause]] = field(default_factory=dict)
     firm: Mapping[str, Pause] = field(default_factory=dict)  # by role: pauses that "run now" does not bypass
@@ -68,8 +68,10 @@ def read_pauses(tenant_id: UUID, roles: Collection[str]) -> Pauses:
     )
     named = {key: _name_of(part) for key, part in pausing.parts_of(tenant_id).items()}
     of_roles: dict[str, Sequence[Pause]] = {}
-    firm: dict[str, Pause] = {}
+    # Until it is read below, as if it was deleted, which the work of an inactive tenant does not prevent.
+    firm = {role: Pause(f"The role {role}", "deleted") for role in roles}
     for agent in rows.only("role", "paused", "enabled", "adapter"):
+        del firm[agent.role]
         if agent.tenant_off:
             firm[agent.role] = Pause(_TENANT, "inactive")
         elif agent.paused or not agent.enabled:

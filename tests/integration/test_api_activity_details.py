@@ -14,6 +14,7 @@ import redis
 from activities import outputs
 from activities import transitions as activity_transitions
 from activities.admission import limits
+from activities.models import Activity
 from activities.states import LinkKind
 from activities.submission import NewActivity, submit
 from agents.contracts import Accepted, Completed, Output, Usage
@@ -251,6 +252,22 @@ def test_work_of_a_disabled_role_is_not_called_paused_because_resuming_does_not_
     whom = {"config": "The role qa", "agent": "The role qa for all tenants"}[whose]
     assert (reason["code"], reason["holder"]) == ("paused", whom)
     assert reason["detail"] == f"{whom} is disabled; nothing new starts."
+
+
+def test_work_of_a_role_that_was_deleted_is_not_said_to_start_soon(
+    engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]
+) -> None:
+    """The work of an inactive tenant does not keep its role from being deleted."""
+    (one,) = engine.submit(acme)
+    with tenant_scope(acme.pk):
+        Activity.objects.filter(pk=one).update(agent_role="deleted-role")
+
+    reason = why(one)
+
+    assert (reason["code"], reason["detail"]) == (
+        "paused",
+        "The role deleted-role is deleted; nothing new starts.",
+    )
 
 
 def test_a_future_start_time_is_the_wait_reason(
