@@ -7,6 +7,7 @@ somebody else has locked are left for the next pass.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -20,7 +21,7 @@ from activities import outputs, relay, run_logs, states
 from activities.admission import rebuilding
 from tenants.context import system_scope
 from tenants.models.retention import DepartedTenant, ForgottenOutput
-from tenants.retention import Kind, Rows, RowsInTurn, register
+from tenants.retention import TURN_SECONDS, Kind, Rows, RowsInTurn, register
 from tenants.sql import Statement
 
 _FOLDER = Path(__file__).resolve().parents[1] / "sql" / "retention"
@@ -128,11 +129,14 @@ def outputs_to_forget() -> QuerySet[Any]:
     return ForgottenOutput.objects.filter(at__lte=Now() - WAIT)
 
 
-def forget_outputs(*, waited: timedelta = WAIT) -> int:
-    """Delete the noted outputs and logs. Returns the number of notes done. Raises `PyMongoError` if MongoDB is unreachable."""
-    total = 0
+def forget_outputs(*, waited: timedelta = WAIT, within: float = TURN_SECONDS) -> int:
+    """Delete the noted outputs and logs, for about so many seconds. Returns the number of notes done. Raises `PyMongoError` if MongoDB is
+    unreachable."""
+    ends, total = time.monotonic() + within, 0
     while settled := _forget_some(waited):
         total += settled
+        if time.monotonic() >= ends:
+            break
     return total
 
 

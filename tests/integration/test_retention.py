@@ -173,6 +173,20 @@ def test_the_outputs_of_deleted_work_are_recorded_and_later_removed_from_mongodb
     assert retention.forget_outputs(waited=timedelta(0)) == 0
 
 
+def test_the_removal_of_very_many_outputs_does_not_occupy_a_worker(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers have few threads for background tasks, among them those that send alerts. While records wait, another hint follows."""
+    monkeypatch.setattr(retention, "AT_ONCE", 1)
+    age_work(done(engine, acme, 2))
+    outputs.copy_waiting()
+    purge(acme, "activities")
+
+    turns = [retention.forget_outputs(waited=timedelta(0), within=0.0) for _ in range(3)]
+
+    assert turns == [1, 1, 0]
+
+
 def test_edited_outputs_are_removed_from_mongodb_however_many_records_are_handled_at_once(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
