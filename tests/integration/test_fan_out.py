@@ -388,6 +388,28 @@ def test_a_silent_mongodb_is_awaited_once_a_turn_and_not_for_each_run(
         assert waiting_steps.decide_waiting() == 3
 
 
+def test_a_run_whose_outputs_can_never_be_read_in_time_keeps_no_other_from_its_decision(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decide = waiting_steps.decide_run
+
+    def decide_unless_stuck(tenant_id: UUID, run_id: UUID) -> None:
+        if run_id == stuck:
+            raise OutputUnavailable("The store of outputs does not answer.")
+        decide(tenant_id, run_id)
+
+    with monkeypatch.context() as moved:
+        moved.setattr(outputs, "read_spooled", lambda tenant_id, ids: {})
+        flows = [start(step("plan"), WRITE).drain(plan=PLAN) for _ in range(4)]
+        outputs.copy_waiting()
+        stuck = flows[0].id
+        moved.setattr(waiting_steps, "decide_run", decide_unless_stuck)
+        decided = sum(waiting_steps.decide_waiting() for _ in range(60))
+
+    assert decided == 3
+    assert [flow.row("write").reason for flow in flows] == ["evaluating", "", "", ""]
+
+
 def test_a_run_cannot_have_parameters_that_are_reserved_for_items(start: Start) -> None:
     with pytest.raises(ReservedParams, match="its own item"):
         start(step("write", for_each="params.topics"), params={"topics": TOPICS, "item": 1})
