@@ -7,6 +7,7 @@ request leaves the batch of a model provider that it waits for.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 from uuid import UUID
 
@@ -25,7 +26,7 @@ from activities.states import EXPIRING, LIVE, LinkKind, Status
 from tenants import money
 from tenants.context import tenant_scope
 
-from . import activity_tree, dead_letter_records, outbox, relay, transitions
+from . import activity_tree, backlog, dead_letter_records, outbox, relay, transitions
 
 EXPIRED = "expired"
 
@@ -54,7 +55,23 @@ def expire(tenant_id: UUID, activity_id: UUID, *, actor: str) -> bool:
         if not late.exists():
             return False
         _cancel(activity, actor, EXPIRED)
+        if activity.agent_role:
+            backlog.count_refused(tenant_id, backlog.Reason.EXPIRED, {activity.agent_role: 1})
         return True
+
+
+def expire_repeated(tenant_id: UUID, dedup_keys: Collection[str], *, actor: str) -> None:
+    """Expire work with these dedup keys whose `expires_at` has passed, so that the same work can be submitted again before the next sweep.
+
+    In the caller's `tenant_scope`.
+    """
+    if not dedup_keys:
+        return
+    expired = Activity.objects.for_tenant(tenant_id).filter(
+        in_status(*EXPIRING), dedup_key__in=dedup_keys, expires_at__lte=Now()
+    )
+    for activity_id in expired.order_by("pk").values_list("pk", flat=True):
+        expire(tenant_id, activity_id, actor=actor)
 
 
 def _cancel(activity: Activity, actor: str, reason: str) -> None:

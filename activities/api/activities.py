@@ -22,7 +22,7 @@ from rest_framework.response import Response
 from rest_framework.utils.urls import replace_query_param
 from rest_framework.viewsets import ViewSetMixin
 
-from activities import outputs, run_logs, selectors, wait_reasons
+from activities import cancellation, outputs, run_logs, selectors, wait_reasons
 from activities.api.allowed_actions import list_allowed_actions
 from activities.api.decisions import DecisionActions
 from activities.api.operations import OperationActions
@@ -250,6 +250,9 @@ class ActivityViewSet(DecisionActions, OperationActions, VersionedResource):
         return owned_ids.errors_of(self.tenant_id, "output", ids)
 
     def _submit(self, items: Sequence[NewActivity]) -> Sequence[Submitted]:
+        cancellation.expire_repeated(
+            self.tenant_id, {item.dedup_key for item in items if item.dedup_key}, actor="engine"
+        )
         return submit(items, actor=self.principal.actor)
 
     def show(self, found: Any, *, many: bool = False) -> Any:

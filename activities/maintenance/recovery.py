@@ -23,7 +23,7 @@ from django.db import DatabaseError, transaction
 from django.db.models import Exists, F, OuterRef, Q
 from django.db.models.functions import Now
 
-from activities import activity_tree, backlog, cancellation, leases, relay, states
+from activities import activity_tree, cancellation, leases, relay, states
 from activities.admission import Closed, Exchange
 from activities.admission.exchange import Offer, find_unknown
 from activities.exceptions import RunSuperseded, TransitionRefused
@@ -287,10 +287,6 @@ def expire_stale() -> int:
         ):
             if cancellation.expire(activity.tenant_id, activity.id, actor="recovery"):
                 expired += 1
-                if activity.agent_role:
-                    backlog.count_refused(
-                        activity.tenant_id, backlog.Reason.EXPIRED, {activity.agent_role: 1}
-                    )
     return expired
 
 
@@ -299,7 +295,7 @@ def _stale_activities() -> Statement:
     rows = Activity.objects.filter(in_status(*states.EXPIRING), expires_at__lte=Now()).exclude(
         link_kind=states.LinkKind.GATE
     )
-    columns = rows.order_by("expires_at").values("tenant_id", "id", "agent_role")
+    columns = rows.order_by("expires_at").values("tenant_id", "id")
     return Statement.of_queryset("stale_activities", columns[:PAGE], using=SYSTEM)
 
 

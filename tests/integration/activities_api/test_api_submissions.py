@@ -273,6 +273,21 @@ def test_input_and_input_ref_exclude_each_other(api, tenant):
     assert "input_ref" in faults(api().post(ACTIVITIES, body(input={"content": "x"}, input_ref=str(uuid4()))))
 
 
+def test_work_with_the_dedup_key_of_expired_work_is_created_before_the_sweep_that_ends_that(api, tenant):
+    client = api("operator")
+    tomorrow = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+    first = client.post(ACTIVITIES, body(dedup_key="daily", expires_at=tomorrow)).json()
+    with tenant_scope(tenant.pk):
+        Activity.objects.filter(pk=first["id"]).update(expires_at=datetime.now(UTC) - timedelta(seconds=1))
+
+    again = client.post(ACTIVITIES, body(dedup_key="daily", expires_at=tomorrow))
+
+    assert (again.status_code, again.json()["dedup_key"]) == (201, "daily")
+    with tenant_scope(tenant.pk):
+        before = Activity.objects.get(pk=first["id"])
+    assert (before.status, before.cancel_reason) == ("cancelled", "expired")
+
+
 def test_the_wake_of_work_for_later_has_a_due_time(api, tenant):
     start = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
 
