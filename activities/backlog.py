@@ -78,10 +78,11 @@ class Newcomer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The limit of one role of one tenant."""
+    """The limit of one role of one tenant, and how long its new sheddable work may wait."""
 
     max_waiting: int
     when_full: str
+    expire_after_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,11 @@ def policy_of(tenant_id: UUID, role: str) -> Policy:
     except AgentError:
         policy = {}
     limit = policy.get("max_waiting") or settings.ORCHESTRATOR_MAX_BACKLOG
-    return Policy(min(limit, settings.ORCHESTRATOR_MAX_BACKLOG), policy.get("when_full", REJECT))
+    return Policy(
+        min(limit, settings.ORCHESTRATOR_MAX_BACKLOG),
+        policy.get("when_full", REJECT),
+        policy.get("expire_after_seconds"),
+    )
 
 
 def make_room(tenant_id: UUID, newcomers: Iterable[Newcomer]) -> None:

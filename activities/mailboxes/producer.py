@@ -31,7 +31,7 @@ from django.db.models import (
 )
 from django.db.models.functions import Coalesce, Now
 
-from activities import activity_tree, outbox, relay
+from activities import activity_tree, backlog, outbox, relay
 from activities.admission import Exchange
 from activities.exceptions import MailboxFull, OtherConsumer, SubmissionRaced
 from activities.models import Activity, ActivityRun, ApprovalLink, Mailbox, MailboxBatch, MailboxItem, Wake
@@ -244,6 +244,7 @@ def _join_live_activity(mailbox: Mailbox, item: MailboxItem) -> UUID | None:
     _stop_waiting_for_later_items(activity)
     if item.run_after is None:
         _raise_priority(activity, convert_priority(item.priority))
+    _extend_expiry(activity, item)
     outbox.add(activity, item.pk, WakeReason.MESSAGE, payload=_payload(mailbox, item), due_at=item.run_after)
     return activity.pk
 
@@ -262,6 +263,20 @@ def _raise_priority(activity: Activity, priority: int) -> None:
     )
     if activity.status == Status.CREATED:
         relay.after_commit(Exchange(withdrawals=[activity.pk]))
+
+
+def _extend_expiry(activity: Activity, item: MailboxItem) -> None:
+    """Let a locked activity wait as long as an activity of the new item alone, which would otherwise be cancelled with older items."""
+    if activity.expires_at is None:
+        return
+    seconds = None
+    if convert_priority(item.priority) >= BANDS["background"]:
+        seconds = backlog.policy_of(activity.tenant_id, activity.agent_role).expire_after_seconds
+    expires_at = None
+    if seconds is not None:
+        now = clock.now()
+        expires_at = max(activity.expires_at, max(now, item.run_after or now) + timedelta(seconds=seconds))
+    Activity.objects.for_tenant(activity.tenant_id).filter(pk=activity.pk).update(expires_at=expires_at)
 
 
 def _stop_waiting_for_later_items(activity: Activity) -> None:

@@ -1,6 +1,6 @@
 -- Selects work of a role that may be cancelled to make room: background work that has never started and that nothing depends on.
--- Nothing depends on work without a parent, pipeline run or deliverable, without children, without an approval now or later, and which no
--- person has submitted or lets run now.
+-- Nothing depends on work without a parent, pipeline run or deliverable, without children, without an approval now or later, without
+-- messages for later that are more urgent (their lowest priority is 9), and which no person has submitted or lets run now.
 -- Parameters  tenant, role, background (the priority), count; {direction}: ASC from the oldest, DESC from the newest
 -- Returns     id
 -- Guarantee   rows locked by other transactions are skipped, because they are being claimed or cancelled.
@@ -11,5 +11,6 @@ WHERE a.tenant_id = %(tenant)s AND a.status = 'created' AND a.indexed_status = '
   AND NOT EXISTS (SELECT FROM activities_activity child WHERE child.parent_id = a.id)
   AND NOT EXISTS (SELECT FROM approval_linked_activities link WHERE link.activity_id = a.id)
   AND NOT EXISTS (SELECT FROM activities_activityevent e WHERE e.activity_id = a.id AND e.seq = 1 AND e.actor LIKE 'user:%%')
+  AND NOT EXISTS (SELECT FROM activities_mailboxitem i WHERE i.activity_id = a.id AND i.priority < 9)
 ORDER BY a.created_at {direction}, a.id {direction}
 LIMIT %(count)s FOR UPDATE OF a SKIP LOCKED

@@ -12,6 +12,8 @@ from django.test import Client
 
 from activities import backlog, rescheduling, tasks
 from activities.backlog import BacklogFull
+from activities.mailboxes import producer
+from activities.mailboxes.producer import NewItem
 from activities.maintenance import recovery
 from activities.models import Activity, ActivityEvent
 from activities.submission import NewActivity, submit
@@ -165,6 +167,22 @@ def test_work_that_has_run_has_children_or_was_requested_by_a_person_is_never_sh
     with pytest.raises(BacklogFull):
         submit_as_the_api(acme, 1)
     assert statuses(engine, acme, [requested.id, has_run, has_child]) == ["created"] * 3
+
+
+def test_background_messages_are_never_shed_together_with_an_urgent_one_for_later(
+    engine: Engine, acme: Tenant
+) -> None:
+    policy(acme, max_waiting=1, when_full="drop_oldest")
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    with tenant_scope(acme.pk):
+        for message in (
+            NewItem(text="now", agent_role="ba", priority=9),
+            NewItem(text="tomorrow", agent_role="ba", priority=0, run_after=tomorrow),
+        ):
+            producer.post(acme.pk, "box", message, actor="token:test")
+
+    with pytest.raises(BacklogFull):
+        submit_as_the_api(acme, 1)
 
 
 def test_steps_of_pipelines_are_never_shed(engine: Engine, acme: Tenant) -> None:
@@ -337,7 +355,7 @@ def test_tenants_can_set_their_own_policy(
     assert answer.status_code == status
     if status == 200:
         assert answer.json()["backlog"] == settings_of_policy
-        assert backlog.policy_of(acme.pk, "ba") == backlog.Policy(5, "evict_lowest")
+        assert backlog.policy_of(acme.pk, "ba") == backlog.Policy(5, "evict_lowest", 60)
 
 
 def test_no_tenant_may_set_a_larger_backlog_than_the_platform_allows(

@@ -18,6 +18,7 @@ from activities.execution import reports, results
 from activities.human_tasks import human_work
 from activities.mailboxes import producer
 from activities.mailboxes.producer import NewItem
+from activities.maintenance import recovery
 from activities.models import Activity, MailboxItem, Wake
 from activities.run_tokens import RunToken
 from activities.submission import NewActivity, submit
@@ -359,6 +360,38 @@ def test_the_priority_of_a_message_becomes_the_priority_of_its_run(engine: Engin
         post_message(acme, f"p{priority}", priority=priority, kind="task_notification")
 
     assert [activity.priority for activity in activities_of(acme)] == [1, 10, 20]
+
+
+def test_a_message_is_not_cancelled_with_the_expired_background_work_that_it_joins(
+    engine: Engine, acme: Tenant
+) -> None:
+    """The role lets background work wait for a minute. The next sweep would cancel what has waited for longer, with all messages."""
+    expire_after = {"expire_after_seconds": 60}
+    engine.serve(acme, "qa", backlog=expire_after)
+    with tenant_scope(acme.pk):
+        for box in ("urgent", "background", "later"):
+            new = NewItem(text="old", agent_role="qa", priority=9)
+            producer.post(acme.pk, box, new, actor="token:test")
+    a_minute = timedelta(seconds=60)
+    with tenant_scope(acme.pk):
+        assert all(activity.expires_at for activity in Activity.objects.filter(mailbox__isnull=False))
+        Activity.objects.filter(mailbox__isnull=False).update(expires_at=Now() - timedelta(seconds=1))
+        tomorrow = datetime.now(UTC) + timedelta(days=1)
+        for box, fields in (
+            ("urgent", {"priority": 5}),
+            ("background", {"priority": 9}),
+            ("later", {"priority": 9, "run_after": tomorrow}),
+        ):
+            producer.post(acme.pk, box, NewItem(text="new", agent_role="qa", **fields), actor="token:test")
+
+    assert recovery.expire_stale() == 0
+
+    with tenant_scope(acme.pk):
+        rows = Activity.objects.filter(mailbox__isnull=False)
+        expiry = {activity.mailbox.key: activity.expires_at for activity in rows.select_related("mailbox")}
+    assert expiry["urgent"] is None
+    assert expiry["later"] == tomorrow + a_minute
+    assert set(states(acme).values()) == {"pending"}
 
 
 def test_an_urgent_message_raises_the_priority_of_the_waiting_run_of_its_session(
