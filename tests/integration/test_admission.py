@@ -98,6 +98,13 @@ def test_a_group_runs_one_at_a_time_unless_its_role_allows_more(desk: Desk) -> N
     assert len(desk.grants()) == 2
 
 
+def test_only_the_group_of_a_mailbox_runs_one_at_a_time_whatever_its_role_allows(desk: Desk) -> None:
+    desk.cap("groups:*:qa", 2)
+
+    assert len(desk.grants(*offers(3, group=f"mailbox:{uuid4()}"))) == 1
+    assert len(desk.grants(*offers(3, group="mailbox:of-a-caller"))) == 2
+
+
 def test_blocked_work_does_not_hold_up_other_work(desk: Desk) -> None:
     desk.cap(f"pair:{A}:qa", 0)
 

@@ -290,14 +290,20 @@ local function scopes_of(lane)
     return scopes
 end
 
+-- Whether the group of this scope is a conversation: the key that mailboxes give to their work ends with an id, that of a caller hardly.
+local function is_conversation(scope, tenant, role)
+    local group = string.sub(scope, #tenant + #role + 9)
+    return #group == 44 and string.find(group, "^mailbox:[%x-]+$") ~= nil
+end
+
 -- Returns the cap of a scope, or nil. A scope without its own cap has the default of its kind, if there is one.
 local function cap_of(scope, tenant, role)
     local cap = field("caps", scope)
     local kind = string.sub(scope, 1, 6)
     if kind == "files:" then
         cap = "1"
-    elseif kind == "group:" and string.sub(scope, #tenant + #role + 9, #tenant + #role + 16) == "mailbox:" then
-        cap = "1" -- a conversation, whose runs must not overlap
+    elseif kind == "group:" and is_conversation(scope, tenant, role) then
+        cap = "1" -- its runs must not overlap
     elseif not cap and kind == "group:" and string.sub(scope, 1, #tenant + 9) == "group:" .. tenant .. ":*:" then
         cap = field("caps", "groups:" .. tenant .. ":*") or "1"
     elseif not cap and kind == "group:" then
