@@ -117,18 +117,23 @@ class Plan:
         """Return the figures of the expansion for an execution's metadata."""
         if not self.is_expanded:
             return {"jobs": jobs}
-        size = self.pacing.batch_size
         note = {} if jobs else {"note": "No row matched, so there was nothing to do."}
         return {
             "jobs": jobs,
-            "batches": -(-jobs // size),
+            "batches": -(-jobs // self.pacing.batch_size),
             "batches_done": 0,
-            "batch_size": size,
-            "stagger_ms": self.pacing.stagger_ms,
+            **self.pacing_figures(),
             "expand": self.expand.value,
-            "batch_gate": self.pacing.gate.value,
             "sources": list(self.sources),
             **note,
+        }
+
+    def pacing_figures(self) -> dict[str, Any]:
+        """Return those figures by which waiting batches start."""
+        return {
+            "batch_size": self.pacing.batch_size,
+            "stagger_ms": self.pacing.stagger_ms,
+            "batch_gate": self.pacing.gate.value,
         }
 
 

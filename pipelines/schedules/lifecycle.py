@@ -165,7 +165,11 @@ def _record_pages(execution: ScheduleExecution) -> ScheduleExecution | None:
             if locked is None or not _is_ours(locked, recorded):
                 return None
             _record(locked, page, recorded=recorded, waits_for_batches=plan.waits_for_batches)
-            locked.save(update_fields=["jobs_created", "jobs_enqueued", "jobs_failed", "touched_at"])
+            # Stored with the first page, because the batches wait for each other even if the expansion fails later.
+            locked.metadata = {**locked.metadata, **plan.pacing_figures()}
+            locked.save(
+                update_fields=["jobs_created", "jobs_enqueued", "jobs_failed", "touched_at", "metadata"]
+            )
         recorded += len(page)
     with tenant_scope(tenant_id):
         locked = executions.lock_execution(tenant_id, execution_id)

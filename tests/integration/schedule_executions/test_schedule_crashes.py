@@ -126,6 +126,30 @@ def test_an_expansion_that_is_interrupted_repeatedly_fails(
     assert "interrupted" in failed.errors[0]["message"]
 
 
+@pytest.mark.usefixtures("small_pages")
+def test_recorded_batches_wait_for_each_other_although_the_expansion_failed(
+    engine: Engine, tenant: Tenant
+) -> None:
+    tickers(tenant, 10)
+    one_fewer = "db:ticker:all:id?limit=6&expand=zip"
+    options = "batchSize=1&staggerDelay=0&batch_gate=completion"
+    schedule = make_schedule(
+        tenant, params={"ticker": f"db:ticker:all:id?expand=zip&{options}", "other": one_fewer}
+    )
+
+    fire(schedule, FIRST)
+    states_seen = [[job.state for job in jobs(tenant)]]
+    engine.deliver()
+    system_jobs.settle()
+    states_seen.append([job.state for job in jobs(tenant)])
+
+    assert states_seen == [
+        ["enqueued", "waiting", "waiting", "waiting"],
+        ["done", "enqueued", "waiting", "waiting"],
+    ]
+    assert "the same number of rows" in execution(tenant).errors[0]["message"]
+
+
 def test_an_expansion_in_progress_is_not_taken_over(tenant: Tenant) -> None:
     tickers(tenant, 3)
     schedule = make_schedule(tenant, params={"ticker": "db:ticker:all:id"})
