@@ -72,12 +72,13 @@ def items_of_letters(tenant_id: UUID, chosen: QuerySet[DeadLetter], *, lock: boo
 
 
 def find_retryable(tenant_id: UUID, ids: Sequence[UUID]) -> list[UUID]:
-    """Return those that can be live again: at most one for each dedup key, none whose key a live activity uses, and none whose pipeline
-    run is being replayed."""
+    """Return those that can be live again together: at most one for each dedup key, none whose key a live activity uses, and none whose
+    pipeline run is being replayed, or was replayed by the run of others."""
     rows = Activity.objects.for_tenant(tenant_id)
     replayed = find_replayed(
         tenant_id,
         rows.filter(pk__in=ids, pipeline_run_id__isnull=False).only("pipeline_run_id", "step", "link_kind"),
+        together=True,
     )
     ids = [activity_id for activity_id in ids if activity_id not in replayed]
     keys = dict(rows.filter(pk__in=ids, dedup_key__isnull=False).values_list("pk", "dedup_key"))
@@ -92,10 +93,15 @@ def find_retryable(tenant_id: UUID, ids: Sequence[UUID]) -> list[UUID]:
     return unique
 
 
-def find_replayed(tenant_id: UUID, activities: Iterable[Activity]) -> set[UUID]:
-    """Return the ids of those that cannot be retried, because a replay of their pipeline run works."""
+def find_replayed(
+    tenant_id: UUID, activities: Iterable[Activity], *, together: bool = False
+) -> set[UUID]:
+    """Return the ids of those that cannot be retried, because a replay of their pipeline run works.
+
+    `together`: all are to be retried, so those are included whose run is replayed by the run of others.
+    """
     answers: list[tuple[Any, Any]] = replayed_work_asked.send(
-        Activity, tenant_id=tenant_id, activities=activities
+        Activity, tenant_id=tenant_id, activities=activities, together=together
     )
     return {activity_id for _, ids in answers for activity_id in ids}
 

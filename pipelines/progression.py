@@ -116,11 +116,18 @@ def of_cancelled_runs(tenant_id: UUID, activities: Iterable[Any]) -> set[UUID]:
     return {activity_id for activity_id, run_id in runs.items() if run_id in ids}
 
 
-def of_repeated_runs(tenant_id: UUID, activities: Iterable[Any]) -> set[UUID]:
-    """Return the ids of those activities of steps whose run has a relative that has not ended, see `relatives`. One query."""
+def of_repeated_runs(tenant_id: UUID, activities: Iterable[Any], *, together: bool) -> set[UUID]:
+    """Return the ids of those activities of steps whose run has a relative that has not ended, see `relatives`.
+
+    `together`: all are to be retried, so of relatives among their runs only the newest may continue. One or two queries.
+    """
     runs = {activity.id: activity.pipeline_run_id for activity in activities if not _is_aside(activity)}
-    working = relatives.find_working(tenant_id, runs.values()) if runs else {}
-    return {activity_id for activity_id, run_id in runs.items() if run_id in working}
+    if not runs:
+        return set()
+    repeated = set(relatives.find_working(tenant_id, runs.values()))
+    if together:
+        repeated |= relatives.find_overtaken(tenant_id, set(runs.values()) - repeated)
+    return {activity_id for activity_id, run_id in runs.items() if run_id in repeated}
 
 
 def lock_runs(tenant_id: UUID) -> TenantQuerySet:

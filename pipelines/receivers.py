@@ -78,8 +78,10 @@ def list_cancelled_work(sender: Any, *, tenant_id: UUID, activities: Any, **kwar
     return progression.of_cancelled_runs(tenant_id, activities)
 
 
-def list_replayed_work(sender: Any, *, tenant_id: UUID, activities: Any, **kwargs: Any) -> set[UUID]:
-    return progression.of_repeated_runs(tenant_id, activities)
+def list_replayed_work(
+    sender: Any, *, tenant_id: UUID, activities: Any, together: bool, **kwargs: Any
+) -> set[UUID]:
+    return progression.of_repeated_runs(tenant_id, activities, together=together)
 
 
 def list_revisable_work(sender: Any, *, tenant_id: UUID, activity_ids: Any, **kwargs: Any) -> set[UUID]:

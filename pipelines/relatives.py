@@ -7,6 +7,7 @@ reassigned, only while none of its relatives works.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 from pathlib import Path
 from uuid import UUID
 
@@ -22,6 +23,13 @@ def find_working(tenant_id: UUID, run_ids: Iterable[UUID]) -> dict[UUID, UUID]:
     """Return, for each of these runs that has one, the id of a relative that has not ended. One query."""
     rows = _RELATIVES.run({"tenant": tenant_id, "runs": Array(set(run_ids))}, using=APP)
     return {row.run: row.working for row in rows if row.working is not None}
+
+
+def find_overtaken(tenant_id: UUID, run_ids: Iterable[UUID]) -> set[UUID]:
+    """Return those of these runs that have a newer relative among them. One query."""
+    rows = _RELATIVES.run({"tenant": tenant_id, "runs": Array(set(run_ids))}, using=APP)
+    newest = {row.first: row.run for row in sorted(rows, key=attrgetter("run"))}
+    return {row.run for row in rows if row.run != newest[row.first]}
 
 
 def lock(tenant_id: UUID, run_id: UUID) -> tuple[PipelineRun, UUID | None]:

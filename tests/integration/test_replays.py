@@ -311,6 +311,25 @@ def test_a_replay_of_dead_letters_skips_work_of_runs_that_are_being_replayed(
     assert flow.outcome == ("failed", 0)
 
 
+def test_a_replay_of_dead_letters_continues_the_newest_of_a_failed_run_and_its_failed_replays(
+    api: Any, engine: Engine, tenant: Tenant
+) -> None:
+    """They do the same work, so a retry of both was refused, and with it the replay of all other letters."""
+    flow = chain(engine, tenant).drain(b=BROKEN)
+    again = replay_from(flow, "b", {"content": "edited"}).drain(b=BROKEN)
+    engine.submit(tenant, "qa")
+    engine.agent.behaviour = answer_by_step({"": BROKEN})
+    engine.drain()
+    body = {"filter": {"state": "open"}}
+
+    planned = api("operator").post("/api/v1/dead-letters/replay/", {**body, "dry_run": True}).json()
+    done = api("operator").post("/api/v1/dead-letters/replay/", body).json()
+    again.drain()
+
+    assert (planned["count"], planned["skipped"]) == (done["count"], done["skipped"]) == (2, 1)
+    assert (flow.outcome[0], again.outcome[0]) == ("failed", "completed")
+
+
 def test_a_bulk_retry_skips_work_whose_run_begins_to_be_replayed_meanwhile(
     monkeypatch: pytest.MonkeyPatch, engine: Engine, tenant: Tenant
 ) -> None:
