@@ -176,7 +176,8 @@ class _Conversation:
             self._report_session()
         elif self.session.message == self.digest:
             # A previous task for this message ended without a result that counts. A new id keeps the agent from answering with that task.
-            message.message_id += f":{self.request.attempt}"
+            # It is not the number of the attempt, because a run that uses up no attempt is followed by one with the same number.
+            message.message_id += f":{self.request.run_id}"
         request = SendMessageRequest(message=message)
         request.configuration.return_immediately = not self.card.capabilities.streaming
         has_begun = False

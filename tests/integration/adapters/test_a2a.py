@@ -317,17 +317,22 @@ def test_the_next_attempt_continues_a_task_whose_agent_was_unreachable(agent: A2
     assert (len(agent.heard), agent.cancelled) == (1, [])
 
 
-def test_the_next_attempt_at_a_failed_task_starts_another_with_a_new_message_id(agent: A2AAgent) -> None:
-    agent.turns = [ends(TaskState.TASK_STATE_FAILED), says("Better.")]
+def test_each_run_after_a_failed_task_starts_another_with_a_new_message_id(agent: A2AAgent) -> None:
+    """Also if the runs before used up no attempt, such as runs that a budget has stopped."""
+    agent.turns = [ends(TaskState.TASK_STATE_FAILED)] * 2 + [says("Better.")]
     link = RecordingLink()
     with pytest.raises(RetryableAgentError):
         run(agent, link)
+    with pytest.raises(RetryableAgentError):
+        run(agent, link, session_id=link.sessions[-1], run_id=UUID(int=2))
 
-    again = completed(run(agent, session_id=link.sessions[-1], attempt=2))
+    again = completed(run(agent, session_id=link.sessions[-1], run_id=UUID(int=3)))
 
     assert again.output.content == "Better."
-    assert [message.message_id for message in agent.heard] == ["wake-1", "wake-1:2"]
-    assert len({message.task_id for message in agent.heard}) == 2
+    assert [message.message_id for message in agent.heard] == [
+        "wake-1", f"wake-1:{UUID(int=2)}", f"wake-1:{UUID(int=3)}"
+    ]  # fmt: skip
+    assert len({message.task_id for message in agent.heard}) == 3
     assert len({message.context_id for message in agent.heard}) == 1
 
 
