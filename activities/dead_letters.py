@@ -93,9 +93,7 @@ def find_retryable(tenant_id: UUID, ids: Sequence[UUID]) -> list[UUID]:
     return unique
 
 
-def find_replayed(
-    tenant_id: UUID, activities: Iterable[Activity], *, together: bool = False
-) -> set[UUID]:
+def find_replayed(tenant_id: UUID, activities: Iterable[Activity], *, together: bool = False) -> set[UUID]:
     """Return the ids of those that cannot be retried, because a replay of their pipeline run works.
 
     `together`: all are to be retried, so those are included whose run is replayed by the run of others.
