@@ -27,6 +27,7 @@ from activities.retry_delays import RetryPolicy
 from tenants import clock, outages
 from tenants.context import SYSTEM, system_scope, tenant_scope
 from tenants.identifiers import uuid7
+from tenants.models import Tenant
 
 logger = logging.getLogger(__name__)
 
@@ -165,8 +166,10 @@ def release_expired(mailbox: Mailbox, now: datetime) -> int:
         mailbox_id=mailbox.pk, state=BatchState.OPEN, leased_until__lte=now
     )
     expired = list(batches.order_by("pk").select_for_update())
+    # While a tenant is suspended, its consumers can neither report nor extend their leases.
+    is_suspended = bool(expired) and not Tenant.objects.filter(pk=mailbox.tenant_id, is_active=True).exists()
     for batch in expired:
-        if _is_ended_by_outage(batch):
+        if is_suspended or _is_ended_by_outage(batch):
             reset = {"state": ItemState.PENDING, "due_at": now, "error": LEASE_EXPIRED}
             _items_of(batch).update(**reset, attempts=F("attempts") - 1)
         else:

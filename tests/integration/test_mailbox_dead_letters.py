@@ -122,6 +122,23 @@ def test_a_lease_that_expires_while_no_process_leads_uses_no_attempt(
     assert len(letters(client)) == counts
 
 
+def test_a_lease_that_expires_while_its_tenant_is_suspended_uses_no_attempt(
+    client: APIClient, tenant: Tenant
+) -> None:
+    """The consumer can neither report nor extend its lease, because its token is refused."""
+    item = post_item(client, max_attempts=1)
+    take_and_die(client, tenant)
+    with system_scope():
+        Tenant.objects.filter(pk=tenant.pk).update(is_active=False)
+
+    assert consumer.release_all_expired() == 1
+
+    with system_scope():
+        Tenant.objects.filter(pk=tenant.pk).update(is_active=True)
+    item_now = client.get(f"{BOX}items/{item['id']}/").json()
+    assert (item_now["status"], item_now["attempts"], letters(client)) == ("pending", 0, [])
+
+
 def test_items_of_dead_consumers_fail_although_no_other_consumer_takes(
     client: APIClient, tenant: Tenant
 ) -> None:
