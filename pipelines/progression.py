@@ -482,37 +482,49 @@ def _gates_beside(plan: Compiled, gate: str, producers: Iterable[str]) -> set[st
 
 
 def _ask_again(run: PipelineRun, plan: Compiled, revised: Iterable[str], gate: Any) -> int:
-    """Let the other gates about the revised steps ask again, because nobody has seen the revisions: those that are open, and approved ones
-    after which nothing has started. Gates with a `for_each` are left alone. Returns how many were approved.
+    """Let the other gates about the revised steps ask again, because nobody has seen the revisions: those that are open, and those after
+    which nothing has started and that were approved, or not needed according to their condition. Returns how many had settled.
     """
     states = states_of(run.pk)
-    steps = StepRun.objects.filter(run_id=run.pk, branch=0, branches=None, activity_id__isnull=False)
-    beside = steps.filter(step__in=_gates_beside(plan, gate.step, revised))
+    beside = StepRun.objects.filter(run_id=run.pk, step__in=_gates_beside(plan, gate.step, revised))
     rows = [
-        row
-        for row in beside.filter(status__in=(StepState.ACTIVE, StepState.DONE)).order_by("activity_id")
-        if row.status == StepState.ACTIVE
-        or all(states[each] == StepState.PENDING for each in plan.graph.dependents_of(row.step))
+        row for row in beside.filter(branch=0).order_by("position") if _may_ask_again(run, plan, row, states)
     ]
-    beside.filter(step__in=[row.step for row in rows]).update(
-        status=StepState.PENDING, settled_at=None, output_ref=None, activity_id=None, round=F("round") + 1
+    again = beside.filter(step__in=[row.step for row in rows])
+    open_ones = again.filter(status=StepState.ACTIVE, activity_id__isnull=False).order_by("activity_id")
+    withdrawn = list(open_ones.values_list("activity_id", flat=True))
+    again.filter(branch__gt=0).delete()  # Its items may be others now.
+    again.update(
+        status=StepState.PENDING, reason="", settled_at=None, output_ref=None, activity_id=None, round=F("round") + 1,
+        branches=None, unsettled_branches=0, failed_branches=0,
+    )  # fmt: skip
+    for activity_id in withdrawn:
+        activity_cancellation.cancel(
+            run.tenant_id, activity_id, actor=gate.decided_by or starting.ACTOR,
+            reason=f"Changes were requested at {plan.step(gate.step).title}, so this will be asked about the revision.",
+        )  # fmt: skip
+    unneeded = [row.step for row in rows if row.status == StepState.SKIPPED]
+    waiting = sum(_wait_again(run, plan, step) for step in unneeded)
+    return sum(row.status != StepState.ACTIVE for row in rows) + waiting
+
+
+def _may_ask_again(run: PipelineRun, plan: Compiled, gate: StepRun, states: Mapping[str, str]) -> bool:
+    if gate.status == StepState.SKIPPED and gate.reason == StepReason.CONDITION:
+        after = StepRun.objects.filter(run_id=run.pk, step__in=plan.graph.descendants_of(gate.step))
+        return not after.filter(Q(activity_id__isnull=False) | Q(branches__isnull=False)).exists()
+    return gate.status == StepState.ACTIVE or (
+        gate.status == StepState.DONE
+        and all(states[each] == StepState.PENDING for each in plan.graph.dependents_of(gate.step))
     )
-    for row in rows:
-        if row.status == StepState.ACTIVE and row.activity_id:
-            activity_cancellation.cancel(
-                run.tenant_id, row.activity_id, actor=gate.decided_by or starting.ACTOR,
-                reason=f"Changes were requested at {plan.step(gate.step).title}, so this will be asked about the revision.",
-            )  # fmt: skip
-    return sum(row.status == StepState.DONE for row in rows)
 
 
 def find_gates_beside(tenant_id: UUID, activity_ids: Iterable[UUID]) -> set[UUID | None]:
     """Return the open gates that ask about the same work as these gates, because a rejection withdraws them. At most two queries."""
     open_gates = StepRun.objects.for_tenant(tenant_id).filter(
-        branch=0, branches=None, status=StepState.ACTIVE
+        activity_id__isnull=False, status=StepState.ACTIVE
     )
     beside = Q()
-    for run_id, step, version_id in open_gates.filter(activity_id__in=activity_ids).values_list(
+    for run_id, step, version_id in open_gates.filter(branch=0, activity_id__in=activity_ids).values_list(
         "run_id", "step", "run__version_id"
     ):
         plan = versions.compile_version(version_id)

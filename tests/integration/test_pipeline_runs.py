@@ -307,6 +307,73 @@ def test_a_rejected_gate_lets_the_other_gates_about_the_same_work_ask_again(
     assert {part["ref"] for part in text.input["steps"].values()} == {str(revised)}
 
 
+@pytest.mark.parametrize("first", ["open", "approved", "one rejected"])
+def test_a_rejected_gate_lets_a_gate_with_a_for_each_ask_again_about_the_items_of_the_revision(
+    start: Callable[..., Flow], acme: Tenant, first: str
+) -> None:
+    each = step("each", "brief", **GATE, for_each="steps.brief.data.claims")
+    flow = start(step("brief"), each, step("brand", "brief", **GATE), step("text", "each", "brand"))
+    flow.drain(brief={"claims": ["cheap", "best"]})
+    old = flow.activities(step="each")
+    if first == "approved":
+        for question in old:
+            decisions.approve(acme.pk, question.pk, actor="ann")
+    elif first == "one rejected":
+        decisions.reject(acme.pk, old[0].pk, actor="ann", notes="no")
+
+    decisions.reject(acme.pk, flow.activity(step="brand").pk, actor="bob", notes="too long")
+    if first != "approved":
+        with pytest.raises(TransitionRefused, match="Changes were requested at brand"):
+            decisions.approve(acme.pk, old[1].pk, actor="ann")
+    flow.drain(brief={"claims": ["fast", "small", "new"]})
+
+    assert flow.states == {"brief": "done", "each": "active", "brand": "active", "text": "pending"}
+    again = flow.activities(step="each", round=2)
+    assert [question.params["item"] for question in again] == ["fast", "small", "new"]
+    for question in [*again, flow.activity(step="brand", round=2)]:
+        decisions.approve(acme.pk, question.pk, actor="ann")
+    flow.drain()
+    assert flow.outcome == ("completed", 0)
+
+
+@pytest.mark.parametrize("skips_the_next", [False, True])
+def test_a_gate_that_was_not_needed_is_asked_if_its_condition_is_true_for_the_revision(
+    start: Callable[..., Flow], acme: Tenant, skips_the_next: bool
+) -> None:
+    legal = step("legal", "brief", **GATE, when="steps.brief.data.risk > 5")
+    needs = ["legal"] if skips_the_next else ["legal", "brand"]
+    flow = start(step("brief"), legal, step("brand", "brief", **GATE), step("text", *needs))
+    flow.drain(brief={"risk": 1})
+    before = flow.states
+
+    decisions.reject(acme.pk, flow.activity(step="brand").pk, actor="bob", notes="bolder")
+    flow.drain(brief={"risk": 9})
+
+    assert (before["legal"], before["text"]) == ("skipped", "skipped" if skips_the_next else "pending")
+    assert flow.states == {"brief": "done", "legal": "active", "brand": "active", "text": "pending"}
+    for question in flow.activities(human_role="editor", status="created"):
+        decisions.approve(acme.pk, question.pk, actor="ann")
+    flow.drain()
+    assert flow.outcome == ("completed", 0)
+    assert len(flow.activities(step="text")) == 1
+
+
+def test_a_gate_that_was_not_needed_stays_so_when_a_step_after_it_has_started(
+    start: Callable[..., Flow], acme: Tenant
+) -> None:
+    legal = step("legal", "brief", **GATE, when="steps.brief.data.risk > 5")
+    flow = start(
+        step("brief"), legal, step("brand", "brief", **GATE), step("text", "legal", on_upstream_failure="continue")
+    ).drain(brief={"risk": 1})  # fmt: skip
+
+    decisions.reject(acme.pk, flow.activity(step="brand").pk, actor="bob", notes="bolder")
+    flow.drain(brief={"risk": 9})
+    decisions.approve(acme.pk, flow.activity(step="brand", round=2).pk, actor="bob")
+
+    assert flow.states["legal"] == "skipped"
+    assert flow.outcome == ("completed", 0)
+
+
 def test_an_approved_gate_does_not_ask_again_when_a_step_after_it_has_started(
     start: Callable[..., Flow], acme: Tenant
 ) -> None:
