@@ -301,16 +301,39 @@ def test_turns_are_counted_in_slot_seconds_so_that_long_work_gets_fewer(desk: De
     assert 0.4 < seconds_used[A] / (seconds_used[A] + seconds_used[B]) < 0.6
 
 
-def test_a_tenant_gets_no_credit_for_time_without_work(desk: Desk) -> None:
-    client().hset(f"{keys.generation(GENERATION)}durations", f"{A}|qa", "5")
-    desk.grants(*offers(20, A))  # a hundred slot-seconds of A while B has no work
+@pytest.mark.parametrize("busy", ["qa", "dev"])
+def test_a_tenant_gets_no_credit_for_time_without_work(desk: Desk, busy: str) -> None:
+    desk.put(pools={"qa": "qa", "dev": "qa"}, **{"pair:*:dev": 100})
+    durations = f"{keys.generation(GENERATION)}durations"
+    client().hset(durations, mapping={f"{A}|{busy}": "5", f"{B}|qa": "5"})
+    desk.grants(*offers(20, A, role=busy))  # a hundred slot-seconds of A while B has no work
     desk.put(seat__qa=20)
-    client().hset(f"{keys.generation(GENERATION)}durations", f"{B}|qa", "5")
-    desk.grants(*offers(20, A), *offers(20, B))
+    desk.grants(*offers(20, A, role=busy), *offers(20, B))
 
     desk.put(seat__qa=30)
 
     assert Counter(grant.tenant_id for grant in desk.grants()) == {A: 5, B: 5}
+
+
+@pytest.mark.parametrize(
+    ("waiting", "turns"),
+    [({"role": "dev"}, {B: 10}), ({"role": "seo"}, {A: 5, B: 5}), ({"priority": 20}, {A: 5, B: 5})],
+    ids=["the same workers", "other workers", "another band"],
+)
+def test_a_tenant_keeps_its_turn_only_while_it_waits_for_the_same_workers_in_the_same_band(
+    desk: Desk, waiting: dict[str, Any], turns: dict[UUID, int]
+) -> None:
+    desk.put(pools={"qa": "qa", "dev": "qa", "seo": "seo"}, seat__qa=0, **{"pair:*:dev": 9, "role:dev": 0})
+    durations = f"{keys.generation(GENERATION)}durations"
+    client().hset(durations, mapping={f"{A}|qa": "5", f"{B}|qa": "5"})
+    desk.grants(offer(B, **waiting), *offers(40, A))
+    desk.put(seat__qa=20)
+    assert {grant.tenant_id for grant in desk.grants()} == {A}  # a hundred slot-seconds of A
+
+    desk.grants(*offers(20, B))
+    desk.put(seat__qa=30)
+
+    assert Counter(grant.tenant_id for grant in desk.grants()) == turns
 
 
 @pytest.mark.parametrize(
@@ -345,6 +368,22 @@ def test_work_gets_no_credit_for_time_in_which_its_tenants_limit_held_it_back(de
 
     # B begins where A's last turn began, so B gets one more turn.
     assert Counter(grant.tenant_id for grant in desk.grants()) == {A: 4, B: 6}
+
+
+@pytest.mark.parametrize(("global_cap", "turns"), [(None, {A: 5, B: 5}), (1000, {B: 10})])
+def test_use_of_other_workers_counts_only_if_all_work_shares_a_limit(
+    desk: Desk, global_cap: int | None, turns: dict[UUID, int]
+) -> None:
+    desk.put(pools={"qa": "qa", "dev": "dev"}, seat__qa=0, seat__dev=100, **{"pair:*:dev": 100})
+    if global_cap:
+        desk.cap("global", global_cap)
+    client().hset(f"{keys.generation(GENERATION)}durations", f"{A}|dev", "5")
+    desk.grants(*offers(10, A, role="dev"))  # fifty slot-seconds of A
+    desk.grants(*offers(10, A), *offers(10, B))
+
+    desk.put(seat__qa=10)
+
+    assert Counter(grant.tenant_id for grant in desk.grants()) == turns
 
 
 def test_aged_work_of_another_role_gets_its_share_of_what_a_tenants_limit_allows(

@@ -139,6 +139,24 @@ def test_the_guard_limits_the_starts_of_all_tenants_in_any_minute(desk: Desk, cl
     assert (len(granted), granted[0].activity_id) == (3, urgent.activity_id)
 
 
+@pytest.mark.parametrize("limit", ["starts:qa", f"starts:{A}:qa"])
+def test_work_can_start_again_a_minute_after_the_oldest_start_that_counts(
+    desk: Desk, clock: RedisClock, limit: str
+) -> None:
+    desk.cap(limit, 3)
+    desk.grants(offer())
+    clock.advance(40)
+    desk.grants(*offers(2))
+    desk.cap(limit, 2)
+    clock.advance(21)
+
+    refused = desk.grants(offer())
+
+    assert (refused, refused.ask_again_seconds) == ([], 39)  # type: ignore[attr-defined]
+    clock.advance(39)
+    assert len(desk.grants()) == 1
+
+
 def test_the_guard_does_not_count_unused_grants(desk: Desk) -> None:
     desk.cap("starts:qa", 1)
     (first,) = desk.grants(*offers(3))
@@ -233,6 +251,19 @@ def test_work_for_a_pausing_provider_keeps_its_place_and_urgent_work_may_use_the
 
     assert (state["at"], state["code"], state["holder"]) == (f"hold:{A}:qa", "provider_limit", "openai at x")
     assert (first.activity_id, second.activity_id) == (urgent.activity_id, refused.activity_id)
+
+
+def test_a_shorter_pause_of_a_provider_does_not_end_a_longer_one(desk: Desk, clock: RedisClock) -> None:
+    for seconds in (30, 5):
+        exchange(
+            Exchange(holds=[Hold(A, "qa", urgent=False, seconds=seconds, code="provider_limit", holder="x")])
+        )
+    desk.grants(offer())
+
+    clock.advance(29)
+    assert desk.grants() == []
+    clock.advance(1)
+    assert len(desk.grants()) == 1
 
 
 def test_limits_over_time_leave_no_keys_behind(desk: Desk, clock: RedisClock) -> None:

@@ -399,11 +399,9 @@ end
 local function window_due(scope, limit)
     if starts_in(scope) < limit then
         return nil
-    elseif limit == 0 then
-        return now + MINUTE
     end
     -- Count from the newest start, because starts older than a minute may still be stored.
-    return tonumber(redis.call("ZRANGE", key(scope), -limit, -limit, "WITHSCORES")[2]) + MINUTE + 1
+    return tonumber(redis.call("ZRANGE", key(scope), -limit, -limit, "WITHSCORES")[2]) + MINUTE
 end
 
 local function hold_field(tenant, role, band)
