@@ -25,9 +25,7 @@ from tenants.exceptions import LimiterUnavailable
 from tenants.redis import Script
 
 _FOLDER = Path(__file__).resolve().parent / "lua" / "limiter"
-_TAKE, _GIVE_BACK, _PEEK, _PLACE = (
-    Script.load(_FOLDER, name) for name in ("take", "give_back", "peek", "place")
-)
+_TAKE, _GIVE_BACK, _PLACE = (Script.load(_FOLDER, name) for name in ("take", "give_back", "place"))
 
 MARKER_SECONDS = 3600  # how long a take may be open before its unused part can no longer be given back
 
@@ -78,12 +76,6 @@ class Bucket:
         """Fill the bucket."""
         with answer_expected():
             connections.client(timeout_seconds=self.timeout_seconds).delete(keys.bucket(self.name))
-
-    def peek(self, cost: float = 1.0) -> Decision:
-        """Return what `take` would return now. Changes nothing."""
-        _refuse_negative(cost)
-        allowed, remaining, wait = self._run(_PEEK, None, cost)
-        return Decision(bool(allowed), float(remaining), wait / 1000)
 
     def _run(self, script: Script, take_id: str | None, *arguments: float) -> Any:
         names = [keys.bucket(self.name)] + ([keys.take(self.name, take_id)] if take_id else [])

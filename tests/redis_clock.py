@@ -43,7 +43,7 @@ def stop(monkeypatch: pytest.MonkeyPatch, module: ModuleType, *names: str) -> Re
 
 
 def stop_limiter(monkeypatch: pytest.MonkeyPatch) -> RedisClock:
-    return stop(monkeypatch, limiter, "_TAKE", "_GIVE_BACK", "_PEEK", "_PLACE")
+    return stop(monkeypatch, limiter, "_TAKE", "_GIVE_BACK", "_PLACE")
 
 
 @contextmanager
