@@ -195,6 +195,14 @@ def test_a_claim_on_files_ends_with_its_activity(desk: Desk) -> None:
     assert [grant.activity_id for grant in granted] == [narrow.activity_id]
 
 
+def test_only_so_many_waiting_activities_of_a_tenant_claim_files(desk: Desk) -> None:
+    (holder,) = desk.grants(offer_on("src/**"))
+    desk.grants(*(offer_on(f"src/{number}.py") for number in range(40)))
+
+    assert client().hlen(f"{keys.generation(GENERATION)}claims:{A}") == 32, "each claim costs Redis time"
+    assert len(desk.grants(release=[holder])) == 40
+
+
 def withdraw(item: Offer) -> Exchange:
     return Exchange(withdrawals=[item.activity_id])
 
