@@ -234,6 +234,87 @@ def test_calls_before_a_limit_was_learned_count_only_as_the_provider_reports():
     assert guard.status().used["input_tokens"] == 300
 
 
+def test_an_answer_without_limits_teaches_none():
+    guard, one = governor(), call(tokens_in=100)
+    guard.acquire(one)
+    guard.report(one, Outcome.OK, input_tokens=100, output_tokens=100)
+
+    assert set(guard.status().limits.values()) == {None}
+
+
+def test_no_call_starts_when_nothing_of_a_learned_limit_remains(clock):
+    guard = governor()
+    report_remaining(guard, 0, limit=10)
+
+    assert guard.acquire(call(urgent=True)).reason is Reason.REQUESTS
+    clock.advance(62)
+    assert guard.acquire(call()).granted
+
+
+def test_calls_under_way_count_after_another_answer_has_reported_the_same_limit():
+    guard, one = governor(), call()
+    report_remaining(guard, 9, limit=10)
+    guard.acquire(one)
+    acquire_several(guard, 3)
+
+    guard.report(one, Outcome.OK, learned=ReportedLimits({"requests": 8}, {}, limits={"requests": 10}))
+
+    assert guard.status().used["requests"] == 5
+
+
+def test_usage_in_a_shorter_window_is_forgotten_when_a_longer_one_is_learned(clock):
+    guard = governor()
+    report_remaining(guard, 9, limit=10)
+    acquire_several(guard, 2)
+
+    report_remaining(guard, 5, reset=2_000.0, limit=10)
+
+    assert guard.status().used["requests"] == 5
+    clock.advance(3_700)
+    assert guard.status().used["requests"] == 0
+
+
+def test_a_call_from_before_a_longer_window_was_learned_gives_nothing_back(clock):
+    guard = governor()
+
+    def report_tokens(one: Call, left: int, reset: float) -> None:
+        reported = ReportedLimits({"input_tokens": left}, {"input_tokens": reset}, limits={"input_tokens": 10_000})
+        guard.report(one, Outcome.OK, input_tokens=100, output_tokens=1, learned=reported)
+
+    first, early, other = call(tokens_in=100), call(tokens_in=5_000), call(tokens_in=100)
+    guard.acquire(first)
+    report_tokens(first, left=9_900, reset=30.0)
+    guard.acquire(early)
+    guard.acquire(other)
+    clock.advance(1)
+    report_tokens(other, left=4_000, reset=2_000.0)
+
+    guard.report(early, Outcome.OK, input_tokens=100, output_tokens=1)
+
+    assert guard.status().used["input_tokens"] == 6_000
+
+
+def test_a_learned_limit_applies_for_an_hour(clock):
+    guard = governor()
+    report_remaining(guard, 9, limit=10)
+
+    clock.advance(3_500)
+    assert guard.status().limits["requests"] == 10
+    clock.advance(200)
+    assert guard.status().limits["requests"] is None
+
+
+def test_usage_by_others_is_found_after_a_call_that_cost_less_than_reserved():
+    guard = governor()
+    for estimate, left in ((100, 9_900), (5_000, 7_800)):  # others have used 2,000
+        one = call(tokens_in=estimate)
+        guard.acquire(one)
+        reported = ReportedLimits({"input_tokens": left}, {"input_tokens": 30.0}, limits={"input_tokens": 10_000})
+        guard.report(one, Outcome.OK, input_tokens=100, output_tokens=1, learned=reported)
+
+    assert guard.status().used["input_tokens"] == 2_200
+
+
 def test_a_configured_limit_is_not_replaced_by_a_reported_one():
     guard = governor(requests_per_minute=3)
     report_remaining(guard, 999, limit=1_000)
@@ -437,6 +518,18 @@ def test_after_the_cooldown_one_probe_decides_about_the_breaker(clock):
     guard.report(second, Outcome.OK)
     assert all(answer.granted for answer in acquire_several(guard, 5))
     assert guard.status().counts["opened"] == 2
+
+
+def test_the_answer_to_an_older_call_does_not_end_the_probe(clock):
+    guard, older = governor(), call(deadline=300)
+    guard.acquire(older)
+    report_faults(guard, 5)
+    clock.advance(61)
+    guard.acquire(call())
+
+    guard.report(older, Outcome.FAULT)
+
+    assert guard.acquire(call()).reason is Reason.BREAKER
 
 
 def test_a_probe_whose_process_died_is_replaced_after_its_deadline(clock):

@@ -66,6 +66,7 @@ def test_a_result_that_needs_an_approval_waits_for_it(engine: Engine, acme: Tena
     agent.post("complete", RESULT)
 
     assert engine.status(acme, activity_id) == "awaiting_approval"
+    assert engine.get(acme, activity_id).finished_at is None
 
 
 def test_a_result_starts_the_next_step_of_its_pipeline(engine: Engine, acme: Tenant) -> None:
