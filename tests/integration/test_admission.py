@@ -418,6 +418,31 @@ def test_room_that_the_first_in_line_cannot_use_goes_to_the_next(desk: Desk) -> 
     assert [grant.activity_id for grant in granted] == [other.activity_id]
 
 
+def test_work_that_is_parked_beside_withdrawn_work_starts_after_a_change_of_limits(desk: Desk) -> None:
+    desk.put(pools={"qa": "qa", "dev": "qa"}, **{"pair:*:dev": 9, f"groups:{A}:*": 1})
+    in_group = [
+        offer(A, role=role, group="repo")._replace(group_scope="tenant") for role in ("qa", "qa", "dev")
+    ]
+    desk.grants(in_group[0])
+    desk.grants(*in_group[1:])
+
+    exchange(Exchange(withdrawals=[in_group[1].activity_id]))
+    desk.cap(f"groups:{A}:*", 2)
+
+    assert [grant.activity_id for grant in desk.grants()] == [in_group[2].activity_id]
+
+
+def test_tenants_whose_work_ignores_pauses_take_turns_in_the_order_of_their_requests(desk: Desk) -> None:
+    desk.put(seat__qa=0, **{f"tenant:{tenant}": 0 for tenant in (A, B)})
+    desk.put(**{f"past:tenant:{tenant}": "none" for tenant in (A, B)})  # type: ignore[arg-type]
+    for tenant in (B, A):
+        desk.grants(*(each._replace(run_now_at=datetime.now(UTC)) for each in offers(2, tenant)))
+
+    desk.put(seat__qa=4)
+
+    assert [grant.tenant_id for grant in desk.grants()] == [B, A, B, A]
+
+
 def test_background_work_starts_although_urgent_work_never_runs_dry(desk: Desk, settings: Any) -> None:
     settings.ORCHESTRATOR_AGEING_SECONDS = 30
     desk.put(seat__qa=1)

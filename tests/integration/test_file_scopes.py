@@ -184,6 +184,16 @@ def test_paused_wide_work_does_not_delay_narrow_work(desk: Desk) -> None:
     assert desk.grants(release=[running]) == []
 
 
+def test_narrow_work_starts_while_the_role_of_wide_work_has_no_seat(desk: Desk) -> None:
+    desk.put(pools={"qa": "qa", "dev": "dev"}, seat__dev=1)
+    (running,) = desk.grants(offer_on("src/a.py", waited=50))
+    wide, narrow = offer_on("src/**", role="dev", waited=40), offer_on("src/b.py", waited=30)
+    assert desk.grants(wide) == desk.grants(narrow) == []
+    assert len(desk.grants(offer(B, role="dev"))) == 1  # takes the only seat
+
+    assert [grant.activity_id for grant in desk.grants(release=[running])] == [narrow.activity_id]
+
+
 def test_a_claim_on_files_ends_with_its_activity(desk: Desk) -> None:
     desk.grants(offer_on("src/a.py", waited=50))
     wide, narrow = offer_on("src/**", waited=40), offer_on("src/b.py")

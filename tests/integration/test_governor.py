@@ -278,7 +278,9 @@ def test_a_call_from_before_a_longer_window_was_learned_gives_nothing_back(clock
     guard = governor()
 
     def report_tokens(one: Call, left: int, reset: float) -> None:
-        reported = ReportedLimits({"input_tokens": left}, {"input_tokens": reset}, limits={"input_tokens": 10_000})
+        reported = ReportedLimits(
+            {"input_tokens": left}, {"input_tokens": reset}, limits={"input_tokens": 10_000}
+        )
         guard.report(one, Outcome.OK, input_tokens=100, output_tokens=1, learned=reported)
 
     first, early, other = call(tokens_in=100), call(tokens_in=5_000), call(tokens_in=100)
@@ -309,7 +311,9 @@ def test_usage_by_others_is_found_after_a_call_that_cost_less_than_reserved():
     for estimate, left in ((100, 9_900), (5_000, 7_800)):  # others have used 2,000
         one = call(tokens_in=estimate)
         guard.acquire(one)
-        reported = ReportedLimits({"input_tokens": left}, {"input_tokens": 30.0}, limits={"input_tokens": 10_000})
+        reported = ReportedLimits(
+            {"input_tokens": left}, {"input_tokens": 30.0}, limits={"input_tokens": 10_000}
+        )
         guard.report(one, Outcome.OK, input_tokens=100, output_tokens=1, learned=reported)
 
     assert guard.status().used["input_tokens"] == 2_200
