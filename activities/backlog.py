@@ -70,10 +70,11 @@ class BacklogFull(ActivityError):
 
 
 class Newcomer(NamedTuple):
-    """One activity that a caller wants to add to the backlog."""
+    """One activity that a caller wants to add to the backlog. `schedule_id`: the schedule that it comes from."""
 
     role: str
     priority: int = BANDS["normal"]
+    schedule_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,15 +159,14 @@ def explain_full(tenant_id: UUID, role: str) -> str:
     return f"{most} may wait for {role}, and there is no room for more."
 
 
-def _by_role(newcomers: Iterable[Newcomer]) -> dict[str, list[int]]:
-    """Return the priorities of the newcomers of each role."""
-    priorities: dict[str, list[int]] = {}
+def _by_role(newcomers: Iterable[Newcomer]) -> dict[str, list[Newcomer]]:
+    by_role: dict[str, list[Newcomer]] = {}
     for newcomer in newcomers:
-        priorities.setdefault(newcomer.role, []).append(newcomer.priority)
-    return priorities
+        by_role.setdefault(newcomer.role, []).append(newcomer)
+    return by_role
 
 
-def _read_counts(tenant_id: UUID, by_role: Mapping[str, Sequence[int]]) -> Counter[str]:
+def _read_counts(tenant_id: UUID, by_role: Mapping[str, Sequence[Newcomer]]) -> Counter[str]:
     counts, now = _counts.recall(str(tenant_id)), time.monotonic()
     if counts is None or (
         now - counts.at > CACHE_SECONDS
@@ -197,7 +197,7 @@ class _NoRoom(Exception):
     """Some role of a group has no room."""
 
 
-def _admit_whole(tenant_id: UUID, roles: Mapping[str, list[int]], waiting: Counter[str]) -> bool:
+def _admit_whole(tenant_id: UUID, roles: Mapping[str, list[Newcomer]], waiting: Counter[str]) -> bool:
     """Admit all roles of a group or none. If one has no room, nothing is cancelled to make room for the others."""
     if len(roles) < 2:
         return all(_admit(tenant_id, role, roles[role], waiting, is_whole=True) for role in roles)
@@ -215,13 +215,13 @@ def _admit_whole(tenant_id: UUID, roles: Mapping[str, list[int]], waiting: Count
 
 
 def _admit(
-    tenant_id: UUID, role: str, priorities: list[int], waiting: Counter[str], *, is_whole: bool = False
+    tenant_id: UUID, role: str, newcomers: list[Newcomer], waiting: Counter[str], *, is_whole: bool = False
 ) -> bool:
     """Admit all of them, if there is room or room can be made; otherwise none."""
-    policy, more = policy_of(tenant_id, role), len(priorities)
+    policy, more = policy_of(tenant_id, role), len(newcomers)
     over = waiting[role] + more - policy.max_waiting
     if over > 0 and not (is_whole and more > policy.max_waiting and waiting[role] == 0):
-        shed = _shed(tenant_id, role, over, priorities, policy)
+        shed = _shed(tenant_id, role, over, newcomers, policy)
         waiting[role] -= shed
         if shed < over:
             return False
@@ -229,19 +229,27 @@ def _admit(
     return True
 
 
-def _shed(tenant_id: UUID, role: str, over: int, priorities: list[int], policy: Policy) -> int:
-    """Cancel `over` sheddable activities. Returns how many were cancelled: all or none."""
+def _shed(tenant_id: UUID, role: str, over: int, newcomers: list[Newcomer], policy: Policy) -> int:
+    """Cancel `over` sheddable activities. Returns how many were cancelled: all or none.
+
+    A schedule drops none of its own work, because its jobs can wait for room.
+    """
     if policy.when_full == EVICT_LOWEST:
         # Background newcomers are no more urgent than the work that they would replace.
-        urgent = sum(priority < BANDS["background"] for priority in priorities)
+        urgent = sum(newcomer.priority < BANDS["background"] for newcomer in newcomers)
         if urgent < over:
             return 0
     if policy.when_full == REJECT:
         return 0
     statement = _OLDEST if policy.when_full == DROP_OLDEST else _NEWEST
-    rows = statement.run(
-        {"tenant": tenant_id, "role": role, "background": BANDS["background"], "count": over}, using=APP
-    )
+    parameters = {
+        "tenant": tenant_id,
+        "role": role,
+        "background": BANDS["background"],
+        "schedules": list({newcomer.schedule_id for newcomer in newcomers if newcomer.schedule_id}),
+        "count": over,
+    }
+    rows = statement.run(parameters, using=APP)
     if len(rows) < over:
         return 0
     detail = {"reason": SHED, "policy": policy.when_full, "max_waiting": policy.max_waiting}

@@ -263,7 +263,11 @@ def _tenant() -> UUID:
 
 def newcomers(items: Iterable[NewActivity]) -> list[backlog.Newcomer]:
     """Return the items for agents, as the backlog counts them."""
-    return [backlog.Newcomer(item.agent_role, item.priority) for item in items if item.agent_role]
+    return [
+        backlog.Newcomer(item.agent_role, item.priority, item.schedule_id)
+        for item in items
+        if item.agent_role
+    ]
 
 
 def _insert(tenant_id: UUID, items: Sequence[NewActivity], actor: str) -> dict[UUID, Any]:

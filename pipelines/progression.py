@@ -491,8 +491,8 @@ def _ask_again(run: PipelineRun, plan: Compiled, revised: Iterable[str], gate: A
         row for row in beside.filter(branch=0).order_by("position") if _may_ask_again(run, plan, row, states)
     ]
     again = beside.filter(step__in=[row.step for row in rows])
-    open_ones = again.filter(status=StepState.ACTIVE, activity_id__isnull=False).order_by("activity_id")
-    withdrawn = list(open_ones.values_list("activity_id", flat=True))
+    open_ones = again.filter(status=StepState.ACTIVE).order_by("activity_id")
+    withdrawn = [pk for pk in open_ones.values_list("activity_id", flat=True) if pk is not None]
     again.filter(branch__gt=0).delete()  # Its items may be others now.
     again.update(
         status=StepState.PENDING, reason="", settled_at=None, output_ref=None, activity_id=None, round=F("round") + 1,

@@ -271,7 +271,7 @@ def _extend_expiry(activity: Activity, item: MailboxItem) -> None:
         return
     seconds = None
     if convert_priority(item.priority) >= BANDS["background"]:
-        seconds = backlog.policy_of(activity.tenant_id, activity.agent_role).expire_after_seconds
+        seconds = backlog.policy_of(activity.tenant_id, activity.agent_role or "").expire_after_seconds
     expires_at = None
     if seconds is not None:
         now = clock.now()

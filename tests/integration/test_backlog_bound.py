@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from django.db import connections
 
-from activities import backlog, cancellation, rescheduling, tasks
+from activities import backlog, cancellation, relay, rescheduling, tasks
 from activities.backlog import BacklogFull
 from activities.maintenance.invariants import check
 from activities.models import Activity
@@ -161,6 +161,26 @@ def test_jobs_of_a_schedule_wait_for_room_with_their_reason_and_none_is_lost(
     assert (execution(acme).status, execution(acme).jobs_enqueued) == ("success", 9)
     assert [job.error for job in jobs(acme)] == [None] * 9
     assert len(engine.agent.calls) == 9
+
+
+def test_jobs_of_an_execution_that_wait_for_room_drop_no_other_job_of_it(
+    engine: Engine, acme: Tenant
+) -> None:
+    """They are background work, and the oldest of them is the oldest work of its role."""
+    bound(acme, "qa", BOUND, when_full="drop_oldest")
+    tickers(acme, BOUND + 2)
+    schedule = make_schedule(acme, params={"ticker": ALL_ROWS}, priority=20)
+
+    fire(schedule, NOON + HOUR)
+    system_jobs.settle()
+
+    assert [job.state for job in jobs(acme)] == ["enqueued"] * BOUND + ["waiting"] * 2
+    for _ in range(2):
+        engine.drain()
+        system_jobs.settle()
+        relay.flush()
+    engine.drain()
+    assert len(engine.agent.calls) == BOUND + 2
 
 
 def test_a_schedule_without_a_source_waits_for_room_as_well(engine: Engine, acme: Tenant) -> None:
