@@ -24,7 +24,7 @@ from tests.state_machine.drawn import (
 from tests.state_machine.flow import PIPELINES, Flow
 from tests.state_machine.machine import Machine, pick
 from tests.state_machine.tasks import NORMAL, Attempt, Rules, Task
-from tests.state_machine.world import ROLES, SCHEDULE, stored_rules
+from tests.state_machine.world import BUDGETED, ROLES, SCHEDULE, stored_rules
 
 TOOLS = (
     "blocker",
@@ -130,11 +130,13 @@ class Agents(Machine):
     def others_act_during_a_call(self, index: int, what: str, end: str) -> None:
         self._arrives(index, lambda attempt: self._is_disturbed(attempt, what), end)
 
-    def ready(self) -> bool:
-        return any(task.status == "created" and task.due for task in self.model.tasks)
+    def ready(self, *roles: str) -> bool:
+        """Whether work of one of these roles, or of any if none is named, may have a message."""
+        ready = [task for task in self.model.tasks if task.status == "created" and task.due]
+        return any(not roles or task.agent in roles for task in ready)
 
-    def _arrives(self, index: int, during: Callable[[Attempt], None], end: str) -> None:
-        message = self.next_message(index)
+    def _arrives(self, index: int, during: Callable[[Attempt], None], end: str, *roles: str) -> None:
+        message = self.next_message(index, *roles)
         if message is not None:
             self.deliver(message, during, end)
 
@@ -173,6 +175,37 @@ class Agents(Machine):
         else:
             really = partial(world.fail, attempt.token, end)
             self.happens(lambda: _receipt(attempt, end, model.fails), really, fate)
+
+    # Runs cost money.
+
+    @precondition(lambda self: self.accepted())
+    @rule(index=indexes, there_is_money=st.booleans(), fate=fates)
+    def an_agent_reports_what_it_costs(self, index: int, there_is_money: bool, fate: str) -> None:
+        if attempt := pick(self.accepted(), index):
+            self._spends(attempt, there_is_money, fate)
+
+    @precondition(lambda self: self.ready(*BUDGETED))
+    @rule(index=indexes, end=ends_of_calls, accepts=st.booleans(), fate=fates)
+    def a_run_costs_more_than_there_is(self, index: int, end: str, accepts: bool, fate: str) -> None:
+        self.money_comes_or_is_gone(True)
+        began = len(self.model.attempts)
+        if accepts:
+            self._arrives(index, lambda attempt: None, "accepts", *BUDGETED)
+            for attempt in self.model.attempts[began:]:
+                self._spends(attempt, False, fate)
+        else:
+            self._arrives(index, lambda attempt: self._spends(attempt, False), end, *BUDGETED)
+
+    def _spends(self, attempt: Attempt, there_is_money: bool, fate: str = "kept") -> None:
+        self.money_comes_or_is_gone(there_is_money)
+        reasons: list[str | None] = []
+        continues = self.happens(
+            partial(self.model.spends, attempt, within_budget=self.has_money_for(attempt.task)),
+            lambda: reasons.append(self.world.spend(attempt.token)),
+            fate,
+        )
+        if fate != "crash":
+            assert [reason is None for reason in reasons] == [continues]
 
     # An agent that has accepted asks for something.
 
@@ -270,6 +303,10 @@ class Agents(Machine):
     @abstractmethod
     def cancel(self, task: Task, fate: str = "kept") -> None:
         """Cancel the task as an operator."""
+
+    @abstractmethod
+    def money_comes_or_is_gone(self, there_is: bool) -> None:
+        """Raise the caps of all budgets, or lower them below what any run costs."""
 
     @abstractmethod
     def reassign(self, task: Task, role: str | None, fate: str = "kept") -> None:

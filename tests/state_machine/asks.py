@@ -66,6 +66,19 @@ class Asks(Ends):
         else:
             self.fails_permanently(task)
 
+    def spends(self, attempt: Attempt, *, within_budget: bool) -> bool:
+        """Whether the run continues after it has reported what it costs. Work that exceeds a budget waits for money."""
+        self.check_live(attempt)
+        if within_budget:
+            return True
+        task = attempt.task
+        attempt.state = "failed"
+        self._requeue(attempt)
+        task.attempts -= 1
+        task.due, task.later, task.waits_for_money = False, True, True
+        self.hold_if_questioned(task)
+        return False
+
     def is_lost(self, attempt: Attempt) -> None:
         self.check_live(attempt)
         task = attempt.task

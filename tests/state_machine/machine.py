@@ -161,17 +161,20 @@ class Machine(RuleBasedStateMachine, metaclass=AbstractMachineMeta):
         assert task.id is not None
         return task.id
 
-    def next_message(self, index: int) -> Message | None:
-        """Choose a message, in the order of the tasks, because the order of the queues depends on the clock."""
+    def next_message(self, index: int, *roles: str) -> Message | None:
+        """Choose a message, in the order of the tasks, because the order of the queues depends on the clock. `roles`: one of theirs."""
         order = {str(task.id): number for number, task in enumerate(self.model.tasks)}
         waiting = sorted(self.world.collect(), key=lambda message: order[message["activity"]])
-        message = pick(waiting, index)
+        message = pick([each for each in waiting if not roles or each["role"] in roles], index)
         if message is not None:
             self.world.messages.remove(message)
         return message
 
     def task_of(self, message: Message) -> Task:
         return next(task for task in self.model.tasks if str(task.id) == message["activity"])
+
+    def has_money_for(self, task: Task) -> bool:
+        return self.model.has_money or task.agent not in BUDGETED
 
     # A worker gets a message.
 
@@ -180,7 +183,7 @@ class Machine(RuleBasedStateMachine, metaclass=AbstractMachineMeta):
         self.sound = False
         task = self.task_of(message)
         ready = task.status == "created" and task.due and self.world.is_granted(message)
-        expected = ready and (self.model.has_money or task.agent not in BUDGETED)
+        expected = ready and self.has_money_for(task)
         began: list[Attempt] = []
         broken: list[AssertionError] = []
 

@@ -18,7 +18,7 @@ from tests.state_machine.tasks import Task
 from tests.state_machine.world import PAUSES, RATE, ROLES
 
 #: What others do before a step that follows immediately is committed.
-BETWEEN = ("nothing", "pause", "cap", "audit")
+BETWEEN = ("nothing", "cap", "audit", "pause")
 
 
 class Anything(People):

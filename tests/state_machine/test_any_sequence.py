@@ -12,7 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
 from activities import dispatch
@@ -26,15 +28,16 @@ from tests.engine import Engine
 from tests.state_machine.limits import Limits
 from tests.state_machine.machine import FOLLOWED
 from tests.state_machine.operators import BETWEEN, Anything
+from tests.state_machine.tasks import NORMAL
 from tests.state_machine.world import LONG, ROLES, World
 
 EXAMPLES = int(os.environ.get("STATE_MACHINE_EXAMPLES", "0"))
 STEPS = int(os.environ.get("STATE_MACHINE_STEPS", "40"))
 LIMITS = Limits()
 
-REPEATABLE = settings(max_examples=8, derandomize=True, database=None, phases=(Phase.generate,))
-SEARCH = settings(max_examples=EXAMPLES or 1, print_blob=True)
-COMMON = {
+REPEATABLE = hypothesis_settings(max_examples=8, derandomize=True, database=None, phases=(Phase.generate,))
+SEARCH = hypothesis_settings(max_examples=EXAMPLES or 1, print_blob=True)
+COMMON: dict[str, Any] = {
     "stateful_step_count": STEPS,
     "deadline": None,
     "suppress_health_check": list(HealthCheck),
@@ -60,15 +63,28 @@ def test_engine_and_model_agree_after_every_step(
     inline, find = adapters.get("inline"), adapters.get
     monkeypatch.setattr(adapters, "get", lambda name: inline if name == "anthropic" else find(name))
 
-    run_state_machine_as_test(
-        lambda: Anything(lambda: _begin(make_tenant), _end, LIMITS), settings=_settings()
-    )
+    def machine() -> Anything:
+        return Anything(lambda: _begin(make_tenant), _end, LIMITS)
 
-    assert {"", *BETWEEN} <= set(FOLLOWED), Counter(FOLLOWED)
+    @given(st.just(machine))
+    @hypothesis_settings(max_examples=1, **COMMON)
+    def what_is_seldom_drawn_happens(begin: Callable[[], Anything]) -> None:
+        drawn = begin()
+        drawn.others_act_while_steps_begin(BETWEEN)
+        assert Counter(BETWEEN) <= Counter(FOLLOWED)
+        for accepts in (True, False):
+            drawn.work_comes_in("dev", False, None, 2, None, False, NORMAL, False, "kept")
+            drawn.engine_and_model_agree()
+            drawn.a_run_costs_more_than_there_is(0, "result", accepts, "kept")
+            drawn.engine_and_model_agree()
+        drawn.teardown()
+
+    what_is_seldom_drawn_happens()
+    run_state_machine_as_test(machine, settings=_settings())
 
 
-def _settings() -> settings:
-    return settings(SEARCH if EXAMPLES else REPEATABLE, **COMMON)
+def _settings() -> hypothesis_settings:
+    return hypothesis_settings(SEARCH if EXAMPLES else REPEATABLE, **COMMON)
 
 
 def _begin(make_tenant: Callable[..., Tenant]) -> World:

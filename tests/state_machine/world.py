@@ -28,7 +28,7 @@ from activities.models import Activity, DeadLetter, Wake
 from activities.run_tokens import RunToken
 from activities.submission import NewActivity, submit
 from agents import configuration
-from agents.contracts import AgentRequest, Completed, Output
+from agents.contracts import AgentRequest, Completed, Output, Usage
 from agents.exceptions import AgentRateLimited, PermanentAgentError, RetryableAgentError
 from agents.models import Agent, AgentConfig
 from pipelines import submission, versions
@@ -69,6 +69,8 @@ PAUSES = (
 )
 #: More than can run at once.
 NO_CAP = 100
+#: What a run reports: nearly nothing of the budgets while there is money, and more than they have while it is gone.
+COSTS = Usage(input_tokens=1, cost_usd=Decimal(1))
 
 #: Ends the delays of retries, which are stored in the histories of their activities.
 _PASS_RETRY_TIMES = Statement(
@@ -203,6 +205,10 @@ class World:
 
     def fail(self, token: RunToken, kind: str) -> reports.Receipt:
         return reports.fail(token, FAULTS[kind](), actor="test")  # type: ignore[arg-type]
+
+    def spend(self, token: RunToken) -> str | None:
+        """Report what the run has cost so far. Returns why the agent must stop, or None."""
+        return reports.beat(token, progress=None, usage=COSTS)
 
     def lose(self, token: RunToken) -> None:
         results.record_stalled(token)
