@@ -206,10 +206,9 @@ def number_all() -> int:
     ends, numbered = time.monotonic() + NUMBERING_SECONDS, 0
     for tenant_id in _select_values(_WITH_WEBHOOKS, TENANTS_AT_ONCE):
         with _one_of_many(tenant_id):
-            while (rows := number(tenant_id)) and time.monotonic() < ends:
-                numbered += rows
-                if rows < BATCH:
-                    break
+            rows = BATCH
+            while rows == BATCH and time.monotonic() < ends:
+                numbered += (rows := number(tenant_id))
         if time.monotonic() >= ends:
             break
     return numbered
