@@ -27,10 +27,10 @@ up: $(VENV)/.run ## Run everything in the foreground until Ctrl-C; PORT and FLOW
 
 # Four processes, whatever the cores: each waits part of the time, for PostgreSQL, for a browser, for processes that start.
 test: $(VENV)/.dev ## Run the test suite against real servers; what fails is tried again; ARGS="-k word" is handed to pytest
-	$(RUN) -m tests.run -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(RUN) -m tests.run --processes 4 $(ARGS)
 
 test-fast: $(VENV)/.dev ## Run the tests that need no server, in half a minute; ARGS="-k word" is handed to pytest
-	ORCHESTRATOR_TEST_SERVERS=none $(RUN) -m pytest -n 2 --dist loadfile -q tests/unit tests/architecture clients/python/tests $(ARGS)
+	ORCHESTRATOR_TEST_SERVERS=none $(RUN) -m pytest -p tests.forks --processes 2 -q tests/unit tests/architecture clients/python/tests $(ARGS)
 
 chaos: $(VENV)/.run ## Torment an installation of its own and check what tenants saw; MINUTES=2 SEED=7 KINDS=worker-killed,redis-flushed
 	@$(RUN) -m tests.chaos --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS)) $(ARGS)

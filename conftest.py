@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
+from importlib import import_module
 from itertools import count
 from typing import Any
 
@@ -46,7 +47,9 @@ from rest_framework.test import APIClient  # noqa: E402
 
 from activities import outputs, run_logs, selectors  # noqa: E402
 from activities.execution import agent_tools  # noqa: E402
+from agents import adapters  # noqa: E402
 from console import health, overview  # noqa: E402
+from orchestrator.celery import app as celery  # noqa: E402
 from pipelines import conditions, receivers  # noqa: E402
 from tenants import (  # noqa: E402
     clock,
@@ -91,15 +94,26 @@ def _needs_servers(item: pytest.Item) -> bool:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Freeze what was loaded, because searching it for garbage took a tenth of the time of all tests. It includes 15 MB of garbage,
     because freeing them first takes 0.7 s in each process.
     """
     collected = yield
+    if session.config.getoption("processes", 0):
+        for name in adapters.names():
+            # Otherwise each process imports the libraries of vendors, which takes two seconds.
+            import_module(f"agents.adapters.{name}")
     gc.freeze()
     gc.set_threshold(200_000, 20, 50)
     gc.enable()
     return collected
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_process_forked(name: str) -> None:
+    """Give a process of `tests.forks` its own databases."""
+    servers.become(name, settings)
+    celery.conf.broker_url = settings.CELERY_BROKER_URL
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -112,7 +126,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def _run_test(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
     """Run a test as pytest does, but do not report each setup and teardown that passed.
 
-    pytest-xdist sends each report to the first process, and these two took half a millisecond per test. Only `--durations` needs them.
+    Test processes send each report to the first process, which takes time in both. Only `--durations` needs them.
     """
     all_reports = item.config.option.durations is not None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)

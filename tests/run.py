@@ -2,67 +2,37 @@
 
 A test that fails among others and passes alone is unstable. It is listed at the end, and does not fail the run. This holds only for
 complete runs, because an interrupted one, or one that stops at the first failure, says nothing about the remaining tests.
-
-In a new checkout the tests are compiled once before the run. Otherwise each process of pytest-xdist would rewrite their assertions, which
-takes three times as long as reading compiled tests.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
-COMPILERS = 2
 MANY = 20  # so many failures are not caused by unstable tests
 PASSED, FAILED = 0, 1  # exit codes of complete runs
 STOPS_EARLY = ("-x", "--exitfirst", "--maxfail", "--stepwise", "--sw")
 
 
 def main(arguments: Sequence[str]) -> int:
-    if "-n" in arguments and not _is_compiled(Path(__file__).with_name("unit") / "test_run.py"):
-        _compile(sorted((ROOT / "tests").rglob("test_*.py")))
     with tempfile.TemporaryDirectory(prefix="orchestrator-tests-cache-") as cache:
         status = _pytest(cache, *arguments)
         failed = _failed(cache)
         if status != FAILED or not 0 < len(failed) < MANY or _ended_early(arguments, failed):
             return status
         _say(f"\nRunning {len(failed)} failed tests again, one after the other.\n")
-        status = _pytest(cache, *arguments, "-n", "0", "--last-failed", "--last-failed-no-failures", "none")
+        status = _pytest(
+            cache, *arguments, "--processes", "0", "--last-failed", "--last-failed-no-failures", "none"
+        )
         unstable = sorted(set(failed) - set(_failed(cache)))
     if unstable and status in (PASSED, FAILED):
         _say("\n  ".join(["\nUnstable, because they failed among others and passed alone:", *unstable]))
     return status
-
-
-def _is_compiled(test: Path) -> bool:
-    """Return whether pytest has cached the compiled test, or caches nothing."""
-    cache = Path(importlib.util.cache_from_source(str(test)))
-    compiled = cache.with_name(f"{test.stem}.{sys.implementation.cache_tag}-pytest-{pytest.__version__}.pyc")
-    return compiled.exists() or sys.dont_write_bytecode
-
-
-def _compile(tests: Sequence[Path]) -> None:
-    """Collect the tests in some processes without running them. An error in a test appears when it is run."""
-    collect = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-p", "no:cacheprovider"]
-    processes = [
-        subprocess.Popen(
-            [*collect, *map(str, tests[number::COMPILERS])],
-            env={**os.environ, "ORCHESTRATOR_TEST_SERVERS": "none"}, cwd=ROOT,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )
-        for number in range(min(COMPILERS, len(tests)))
-    ]  # fmt: skip
-    for process in processes:
-        process.wait()
 
 
 def _ended_early(arguments: Sequence[str], failed: Sequence[str]) -> bool:
@@ -71,7 +41,8 @@ def _ended_early(arguments: Sequence[str], failed: Sequence[str]) -> bool:
 
 
 def _pytest(cache: str, *arguments: str) -> int:
-    return subprocess.run([sys.executable, "-m", "pytest", "-o", f"cache_dir={cache}", *arguments]).returncode
+    command = [sys.executable, "-m", "pytest", "-p", "tests.forks", "-o", f"cache_dir={cache}", *arguments]
+    return subprocess.run(command).returncode
 
 
 def _failed(cache: str) -> list[str]:

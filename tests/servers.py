@@ -1,7 +1,7 @@
 """The servers of the tests, and the databases that each test process uses on them.
 
 Tests use the servers that DATABASE_URL, REDIS_URL and MONGODB_URI name. For those that are not set, the first process starts embedded
-servers and stops them at the end. Processes of pytest-xdist inherit the three variables. Each process has its own PostgreSQL database,
+servers and stops them at the end. Test processes inherit the three variables. Each process has its own PostgreSQL database,
 Redis database with a key prefix, and MongoDB database.
 
 With ORCHESTRATOR_TEST_SERVERS=none there are no servers: the three variables name unused ports, and tests that need servers are left out.
@@ -75,6 +75,13 @@ def give_own_names(settings: Any) -> None:
     settings.REDIS_URL = settings.CELERY_BROKER_URL = redis_url()
     settings.MONGODB_URI = mongodb_uri()
     settings.ORCHESTRATOR_REDIS_PREFIX = redis_prefix()
+
+
+def become(name: str, settings: Any) -> None:
+    """Give this process, which was forked after Django's settings were read, the name of a test process and its own databases."""
+    global WORKER
+    WORKER = name
+    give_own_names(settings)
 
 
 def redis_url() -> str:
