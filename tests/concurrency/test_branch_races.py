@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from threading import Event
 
 import pytest
 
@@ -12,9 +13,10 @@ from activities.human_tasks import decisions
 from activities.maintenance import invariants
 from pipelines import progression
 from pipelines.cancellation import cancel_run
+from pipelines.models import StepRun
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.engine import Engine, simultaneously
+from tests.engine import Engine, eventually, simultaneously, somebody_waits_for_a_lock
 from tests.flows import BROKEN, Flow, step
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
@@ -95,6 +97,34 @@ def test_a_run_that_is_cancelled_while_its_branches_settle_starts_nothing_more(
 
     assert flow.run.status == "cancelled"
     assert {each.status for each in flow.activities(step="join")} <= {"cancelled"}
+
+
+@pytest.mark.parametrize("steps", [write(2), step("write", requires_approval=True), step("write")])
+def test_a_step_is_settled_only_while_its_run_is_locked(
+    start: Start, acme: Tenant, steps: dict[str, object]
+) -> None:
+    """Otherwise the result would hold the step, wait for the run, and deadlock with whoever holds the run."""
+    flow = start(steps, step("join", "write"))
+    settle: Callable[[], object] = partial(flow.deliver, 1)
+    if steps.get("requires_approval"):
+        settle, *_ = approvals_of(flow.drain(write=None))
+    locked = Event()
+
+    def hold_run() -> int:
+        with tenant_scope(acme.pk):
+            progression.lock_runs(acme.pk).get(pk=flow.id)
+            locked.set()
+            eventually(somebody_waits_for_a_lock)
+            return len(StepRun.objects.filter(run_id=flow.id).select_for_update(nowait=True))
+
+    def settle_meanwhile() -> object:
+        assert locked.wait(60)
+        return settle()
+
+    held, settled = simultaneously(hold_run, settle_meanwhile)
+
+    assert held == len(flow.rows())
+    assert not isinstance(settled, Exception), settled
 
 
 def test_an_end_that_is_reported_twice_counts_once(start: Start, acme: Tenant) -> None:

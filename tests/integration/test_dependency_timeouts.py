@@ -133,6 +133,19 @@ def test_the_time_starts_with_a_fan_out_as_well(start: Start) -> None:
     assert flow.row("join").error["message"] == "write has not ended within 60 s."
 
 
+def test_a_fan_out_does_not_extend_the_time_that_another_dependency_has_started(start: Start) -> None:
+    write = step("write", "list", for_each="[1, 2]")
+    flow = start(
+        step("fast"), step("list"), write, step("join", "fast", "write", dependency_timeout_seconds=60)
+    )
+    before = flow.row("join").waits_until
+
+    start_steps(flow, "fast", "write")
+
+    assert flow.branches("write") == ["active", "active"]
+    assert flow.row("join").waits_until == before
+
+
 def test_the_time_pauses_for_a_decision_and_starts_again_with_it(start: Start, acme: Tenant) -> None:
     flow = start(
         step("text"),

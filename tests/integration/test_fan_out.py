@@ -124,6 +124,13 @@ def test_after_a_failed_branch_the_others_finish_and_the_step_fails(
         assert joined["steps"]["write"]["refs"][1] is None
 
 
+def test_a_step_fails_if_only_the_last_of_its_branches_fails(start: Start) -> None:
+    flow = start(step("plan"), WRITE).drain(plan=PLAN, write=fail_for("honey"))
+
+    assert flow.branches("write") == ["done", "done", "failed"]
+    assert (flow.states["write"], flow.outcome) == ("failed", ("failed", 0))
+
+
 def test_retrying_a_failed_branch_reopens_its_run(start: Start, acme: Tenant) -> None:
     flow = start(step("plan"), WRITE, step("join", "write")).drain(plan=PLAN, write=fail_for("hives"))
     (failed,) = flow.activities(step="write", status__in=["failed", "needs_review"])
