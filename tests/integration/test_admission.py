@@ -457,6 +457,22 @@ def test_background_work_starts_although_urgent_work_never_runs_dry(desk: Desk, 
     assert turns <= settings.ORCHESTRATOR_AGED_SHARE
 
 
+def test_background_work_that_ran_for_want_of_other_work_waits_for_its_share_again(
+    desk: Desk, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_AGEING_SECONDS, settings.ORCHESTRATOR_AGED_SHARE = 30, 3
+    desk.put(seat__qa=1)
+    running = desk.grants(offer(A, priority=1))
+    desk.grants(*offers(2, A, priority=1), *offers(3, B, priority=20, waited=60))
+
+    turns = []
+    for more in ([], [], [], offers(3, A, priority=1), [], []):
+        running = desk.grants(*more, release=running)
+        turns += [grant.tenant_id for grant in running]
+
+    assert turns == [A, A, B, A, A, B]
+
+
 def test_ageing_never_puts_work_before_that_of_another_tenant_in_the_same_band(
     desk: Desk, settings: Any
 ) -> None:

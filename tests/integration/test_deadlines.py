@@ -304,6 +304,14 @@ def test_a_stored_question_with_options_is_not_approved_without_one(engine: Engi
     assert engine.get(acme, approval).chosen_option == "b"
 
 
+def test_a_question_with_options_is_rejected_by_default_without_one(engine: Engine, acme: Tenant) -> None:
+    approval = open_approval(acme, options=("a", "b"), due_seconds=60, on_timeout="reject")
+
+    deadlines.pass_due(created_at(acme, approval) + timedelta(seconds=60))
+
+    assert (engine.status(acme, approval), engine.get(acme, approval).chosen_option) == ("rejected", None)
+
+
 def test_a_default_outcome_does_not_complete_a_persons_task(engine: Engine, acme: Tenant) -> None:
     task = add_task(acme, due_seconds=60, on_timeout="approve")
 
@@ -405,8 +413,9 @@ def test_the_gate_of_an_agents_step_has_the_rules_of_the_step_from_its_creation(
 
 
 def test_an_invalid_deadline_stops_only_those_of_its_own_approval(
-    engine: Engine, acme: Tenant, caplog: pytest.LogCaptureFixture
+    engine: Engine, acme: Tenant, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(deadlines, "PAGE", 1)
     broken, sound = (
         open_approval(acme, due_seconds=60, on_timeout="approve", reminders=(Later(30),)) for _ in "12"
     )

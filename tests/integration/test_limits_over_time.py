@@ -266,6 +266,23 @@ def test_a_shorter_pause_of_a_provider_does_not_end_a_longer_one(desk: Desk, clo
     assert len(desk.grants()) == 1
 
 
+def test_the_expected_duration_follows_the_runs_of_a_tenants_role(desk: Desk, clock: RedisClock) -> None:
+    expected = []
+    for seconds in (10, 5):
+        (grant,) = desk.grants(offer())
+        admission.start(grant.activity_id, grant.grant)
+        clock.advance(seconds)
+        desk.grants(release=[grant])
+        desk.cap(f"pair:{A}:qa", 0)
+        waiting = offer()
+        desk.grants(waiting)
+        expected.append(admission.inspect(waiting.activity_id)["duration"])
+        exchange(Exchange(withdrawals=[waiting.activity_id]))
+        desk.cap(f"pair:{A}:qa", 1)
+
+    assert expected == [10, 9]
+
+
 def test_limits_over_time_leave_no_keys_behind(desk: Desk, clock: RedisClock) -> None:
     set_rate(desk, A, 1, 2)
     grants = desk.grants(*offers(4))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from threading import Event
 from typing import Any
@@ -11,9 +12,11 @@ from uuid import UUID
 import pytest
 from django.db import connections
 
-from activities import activity_tree, cancellation, dead_letters, outbox, relay, suspension
+from activities import activity_tree, cancellation, dead_letters, outbox, relay, suspension, transitions
+from activities.exceptions import RunSuperseded
 from activities.human_tasks import approvals, decisions
 from activities.models import Activity, Alert, DeadLetter
+from activities.run_tokens import RunToken
 from activities.states import WakeReason
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output, Usage
 from agents.exceptions import PermanentAgentError, RetryableAgentError
@@ -24,6 +27,7 @@ from tests.accepted_work import (
     accept_and_create,
     accept_work,
     children,
+    is_called_again,
     wakes_of,
     wakes_per_call,
 )
@@ -189,6 +193,69 @@ def test_a_retry_of_failed_work_carries_the_wakes_of_the_failed_run_and_later_on
         "unblocked",
         "review_feedback",
     ]
+
+
+# Delays
+
+
+def in_hours(hours: int) -> datetime:
+    return datetime.now(UTC) + timedelta(hours=hours)
+
+
+def delay(engine: Engine, tenant: Tenant, activity_id: UUID, hours: int) -> datetime:
+    """Record a wake that is due in so many hours."""
+    activity, due_at = engine.get(tenant, activity_id), in_hours(hours)
+    with tenant_scope(tenant.pk):
+        outbox.record(activity, "unblocked", payload={"hours": hours}, due_at=due_at)
+    return due_at
+
+
+def test_a_new_wake_waits_for_the_last_delay_of_its_activity(engine: Engine, acme: Tenant) -> None:
+    (activity_id,) = engine.submit(acme)
+
+    first, last, _ = (delay(engine, acme, activity_id, hours) for hours in (1, 3, 2))
+    record_wake(engine, acme, activity_id, "unblocked", note="x")
+
+    assert [wake.due_at for wake in wakes_of(acme, activity_id)] == [None, first, last, last, last]
+
+
+def test_a_retry_of_a_run_does_not_bring_a_later_wake_forward(engine: Engine, acme: Tenant) -> None:
+    activity_id, agent = accept_work(engine, acme)
+    later = delay(engine, acme, activity_id, 1)
+
+    agent.post("fail", {"error": {"message": "x", "retryable": True}})
+
+    of_the_run, delayed = wakes_of(acme, activity_id)
+    assert of_the_run.due_at < delayed.due_at == later  # type: ignore[operator]
+
+
+def test_work_that_is_retried_after_its_failure_does_not_wait_for_a_date_that_the_failure_ended(
+    engine: Engine, acme: Tenant
+) -> None:
+    activity_id, agent = accept_work(engine, acme)
+    delay(engine, acme, activity_id, 1)
+    agent.post("fail", {"error": {"message": "x", "retryable": False}})
+
+    cancellation.retry(acme.pk, activity_id, actor="ann")
+
+    pending = [wake for wake in wakes_of(acme, activity_id) if wake.state == "pending"]
+    assert {wake.due_at for wake in pending} == {None}
+    assert is_called_again(engine, activity_id)
+
+
+def test_a_superseded_run_returns_and_delays_no_wake(engine: Engine, acme: Tenant) -> None:
+    activity_id, agent = accept_work(engine, acme)
+    record_wake(engine, acme, activity_id, "unblocked", note="x")
+    before = [(wake.state, wake.due_at) for wake in wakes_of(acme, activity_id)]
+
+    with tenant_scope(acme.pk):
+        superseded = RunToken(acme.pk, activity_id, agent.run_id, engine.get(acme, activity_id).fence - 1)
+        with pytest.raises(RunSuperseded):
+            transitions.requeue(
+                superseded, run_status="failed", error=None, cause="retry", due_at=in_hours(1)
+            )
+
+    assert [(wake.state, wake.due_at) for wake in wakes_of(acme, activity_id)] == before
 
 
 # What never runs
