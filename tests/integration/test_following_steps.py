@@ -290,6 +290,29 @@ def test_a_following_step_that_failed_is_retried_with_all_that_it_has_not_been_t
     assert second.wakes == ({"reason": "new_task"}, {"reason": "message", "text": "hurry"})
 
 
+def test_a_step_that_was_woken_during_its_run_ends_with_the_result_of_its_next_run(
+    engine: Engine, acme: Tenant
+) -> None:
+    def behave(request: AgentRequest) -> AgentResult:
+        if not steps_called(engine)[1:]:
+            in_another_thread(lambda: wake_with_message(request))
+        return Completed(Output(content=f"{request.pipeline_step}: {len(steps_called(engine))}"))
+
+    def wake_with_message(request: AgentRequest) -> None:
+        with tenant_scope(acme.pk):
+            outbox.record(
+                engine.get(acme, request.activity_id), WakeReason.MESSAGE, payload={"text": "hurry"}
+            )
+
+    engine.agent.behaviour = behave
+    flow = Flow(engine, acme, *CHAIN)
+    engine.drain()
+
+    assert steps_called(engine)[:3] == ["one", "one", "two"]
+    assert flow.calls_of_step("two")[0].input["content"] == "one: 2"
+    assert flow.outcome == ("completed", 0)
+
+
 def test_a_following_step_whose_agent_was_told_its_task_before_it_suspended_the_work_is_not_told_again(
     engine: Engine, acme: Tenant, settings: Any
 ) -> None:
