@@ -21,6 +21,7 @@ from activities.states import Status
 from agents import configuration
 from agents.contracts import AgentRequest, RunLink
 from agents.exceptions import RetryableAgentError
+from pipelines.models import Deliverable
 from tenants import clock, money
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Budget, Tenant
@@ -245,18 +246,43 @@ def test_released_reservations_release_waiting_work(engine: Engine, acme: Tenant
     assert engine.status(acme, waits) == "in_progress"
 
 
-def test_a_deleted_budget_holds_nothing_back(engine: Engine, acme: Tenant) -> None:
-    budget = make_budget(acme, "0")
+def test_a_deleted_budget_holds_nothing_back_and_counts_nothing(engine: Engine, acme: Tenant) -> None:
+    deleted, _ = make_budget(acme, "0"), make_budget(acme)
+    engine.agent.behaviour = complete_at_cost("0.25")
     (waits,) = engine.submit(acme)
     engine.drain()
 
-    money.delete_budget(acme.pk, budget.pk)
+    money.delete_budget(acme.pk, deleted.pk)
     configuration.forget()
     assert wait_reasons.why(acme.pk, waits).code == "queued"
     assert release_waiting_work(engine) == 1
     engine.drain()
 
     assert engine.status(acme, waits) == "done"
+    assert spent_and_reserved(deleted) == ("0.00", "0.00")
+
+
+@pytest.mark.parametrize("scope", ["agent_role", "deliverable_id", "activity_id"])
+def test_a_budget_of_some_work_stops_and_counts_only_that_work(
+    engine: Engine, acme: Tenant, scope: str
+) -> None:
+    of_all = make_budget(acme)
+    engine.agent.behaviour = complete_at_cost("0.25")
+    with tenant_scope(acme.pk):
+        deliverable = Deliverable.objects.create(tenant=acme, name="Report")
+    (concerned,), (other,) = engine.submit(acme, deliverable_id=deliverable.pk), engine.submit(acme, "dev")
+    subjects = {"agent_role": "qa", "deliverable_id": deliverable.pk, "activity_id": concerned}
+    of_some = make_budget(acme, "0.10", **{scope: subjects[scope]})
+
+    engine.drain()
+    assert (engine.status(acme, concerned), engine.status(acme, other)) == ("created", "done")
+    assert spent_and_reserved(of_some) == ("0.00", "0.00")
+
+    money.change_budget(acme.pk, of_some.pk, {"cap": Decimal("0.50")})
+    release_waiting_work(engine)
+    engine.drain()
+    assert engine.status(acme, concerned) == "done"
+    assert (spent_and_reserved(of_some), spent_and_reserved(of_all)) == (("0.25", "0.00"), ("0.50", "0.00"))
 
 
 @pytest.mark.parametrize(("period", "today"), [("day", date(2026, 3, 4)), ("month", date(2026, 3, 31))])
