@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from itertools import pairwise
 from typing import Any
 from uuid import UUID, uuid4
@@ -212,6 +213,35 @@ def test_only_the_current_grant_can_start_accept_or_release(desk: Desk) -> None:
     assert len(desk.grants(release=[grant])) == 1
 
 
+def test_only_the_started_slot_of_the_current_grant_is_passed_on(desk: Desk) -> None:
+    desk.put(seat__qa=1)
+    (grant,) = desk.grants(offer())
+    follower = uuid4()
+
+    def pass_on(by: str) -> str | None:
+        return admission.PassedSlot(grant.activity_id, by, follower).grant()
+
+    assert pass_on(grant.grant) == ""
+    assert admission.start(grant.activity_id, grant.grant)
+    assert pass_on("another") == ""
+    passed = pass_on(grant.grant)
+    assert passed
+    assert pass_on(grant.grant) == ""
+    assert admission.start(follower, passed)
+
+
+def test_one_call_makes_and_starts_no_more_grants_than_it_may(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(import_module("activities.admission.exchange"), "GRANTS_PER_CALL", 2)
+    express = [each._replace(run_now_at=datetime.now(UTC)) for each in offers(3)]
+
+    first = exchange(Exchange(offers=express), start_roles=["qa"], start=1)
+    then = desk.grants()
+
+    assert ([grant.started for grant in first], len(then)) == ([True, False], 1)
+
+
 def test_withdrawn_work_is_not_granted(desk: Desk) -> None:
     desk.cap("global", 0)
     leaves, stays = offer(), offer()
@@ -384,6 +414,18 @@ def test_use_of_other_workers_counts_only_if_all_work_shares_a_limit(
     desk.put(seat__qa=10)
 
     assert Counter(grant.tenant_id for grant in desk.grants()) == turns
+
+
+def test_a_role_that_moves_to_other_workers_keeps_no_virtual_time_of_its_former_ones(desk: Desk) -> None:
+    desk.put(pools={"qa": "qa", "dev": "dev"}, seat__qa=20, seat__dev=0, **{"pair:*:dev": 100})
+    client().hset(f"{keys.generation(GENERATION)}durations", f"{A}|qa", "5")
+    assert len(desk.grants(*offers(20, A))) == 20  # a hundred slot-seconds of A
+    desk.put(pools={"qa": "dev", "dev": "dev"})
+    desk.grants(*offers(10, B), *offers(10, C, role="dev"))
+
+    desk.put(seat__dev=30)
+
+    assert Counter(grant.tenant_id for grant in desk.grants()) == {B: 5, C: 5}
 
 
 def test_aged_work_of_another_role_gets_its_share_of_what_a_tenants_limit_allows(

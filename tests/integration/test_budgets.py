@@ -262,6 +262,28 @@ def test_a_deleted_budget_holds_nothing_back_and_counts_nothing(engine: Engine, 
     assert spent_and_reserved(deleted) == ("0.00", "0.00")
 
 
+def test_nothing_starts_once_all_is_spent_however_little_it_may_need(engine: Engine, acme: Tenant) -> None:
+    make_budget(acme, "0.25", estimate=Decimal(0))
+    engine.agent.behaviour = complete_at_cost("0.25")
+    first, second = engine.submit(acme, count=2)
+
+    engine.drain()
+
+    assert (engine.status(acme, first), engine.status(acme, second)) == ("done", "created")
+
+
+def test_people_are_warned_of_a_budget_of_runs_when_most_of_it_is_spent(engine: Engine, acme: Tenant) -> None:
+    make_budget(acme, "5", unit="runs", estimate=None)
+    warnings = []
+    for _ in range(4):
+        engine.submit(acme)
+        engine.drain()
+        with tenant_scope(acme.pk):
+            warnings.append(Alert.objects.count())
+
+    assert warnings == [0, 0, 0, 1]
+
+
 @pytest.mark.parametrize("scope", ["agent_role", "deliverable_id", "activity_id"])
 def test_a_budget_of_some_work_stops_and_counts_only_that_work(
     engine: Engine, acme: Tenant, scope: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -192,6 +193,15 @@ def test_narrow_work_starts_while_the_role_of_wide_work_has_no_seat(desk: Desk) 
     assert len(desk.grants(offer(B, role="dev"))) == 1  # takes the only seat
 
     assert [grant.activity_id for grant in desk.grants(release=[running])] == [narrow.activity_id]
+
+
+def test_work_that_ignores_pauses_waits_only_for_its_files(desk: Desk) -> None:
+    running = desk.grants(offer_on("src/a.py"))
+    desk.put(**{f"tenant:{A}": 0, f"past:tenant:{A}": "none"})  # type: ignore[arg-type]
+    blocked, free = (offer_on(path)._replace(run_now_at=datetime.now(UTC)) for path in ("src/**", "docs/**"))
+
+    assert [grant.activity_id for grant in desk.grants(blocked, free)] == [free.activity_id]
+    assert [grant.activity_id for grant in desk.grants(release=running)] == [blocked.activity_id]
 
 
 def test_a_claim_on_files_ends_with_its_activity(desk: Desk) -> None:

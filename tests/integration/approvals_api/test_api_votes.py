@@ -12,6 +12,7 @@ from django.core.management import CommandError, call_command
 from django.db import connections
 from rest_framework.test import APIClient
 
+from activities import cancellation
 from activities.models import Activity, Vote
 from agents.contracts import Accepted
 from tenants import members, tokens
@@ -117,6 +118,15 @@ def test_whoever_may_not_decide_learns_that_it_is_decided_already(
     late = problem(decide(api("admin", name="robot"), quorum_question, NO), 409, "already_decided")
 
     assert "approved this" in late["detail"]
+
+
+def test_nobody_can_vote_on_a_withdrawn_approval(
+    api: Any, engine: Engine, acme: Tenant, quorum_question: UUID
+) -> None:
+    cancellation.cancel(acme.pk, quorum_question, actor="ann")
+
+    assert decide(api("reviewer", person="bob"), quorum_question).status_code == 409
+    assert voters(acme, quorum_question) == []
 
 
 def test_a_token_without_a_person_may_decide_alone_where_no_quorum_is_needed(
