@@ -193,6 +193,10 @@ def end_items_of(ended: Any) -> None:
     if not open_ones:
         return
     end = _ENDS[Status(ended.status)]
+    if end != ItemState.DONE:
+        answered = set(_answered(ended.tenant_id, ended.id).values_list("pk", flat=True))
+        _end(ended, [item for item in open_ones if item.pk in answered], ItemState.DONE)
+        open_ones = [item for item in open_ones if item.pk not in answered]
     undelivered = (
         set() if end == ItemState.CANCELLED else _undelivered(ended, [item.pk for item in open_ones])
     )
@@ -209,10 +213,7 @@ def move_items(activity: Activity, successor_id: UUID) -> dict[str, Any] | None:
     """
     if activity.mailbox_id is None:
         return None
-    answering = ActivityRun.objects.for_tenant(activity.tenant_id).filter(
-        activity_id=activity.pk, status=RunStatus.COMPLETED, ended_by_tool=""
-    )
-    answered = Wake.objects.for_tenant(activity.tenant_id).filter(run_id__in=answering.values("pk"))
+    answered = _answered(activity.tenant_id, activity.pk)
     rows = MailboxItem.objects.for_tenant(activity.tenant_id).filter(
         activity_id=activity.pk, state__in=(ItemState.PENDING, ItemState.FAILED)
     )
@@ -226,6 +227,15 @@ def move_items(activity: Activity, successor_id: UUID) -> dict[str, Any] | None:
     moved.update(activity_id=successor_id, state=ItemState.PENDING, done_at=None, error=None)
     text = "\n\n".join(item.text for item in items if item.text)
     return {"content": text or None, "data": [_payload(item.mailbox, item) for item in items]}
+
+
+def _answered(tenant_id: UUID, activity_id: UUID) -> QuerySet[Any]:
+    """Return the wakes of an activity that accepted results have answered. A wake has the id of its item."""
+    answering = ActivityRun.objects.for_tenant(tenant_id).filter(
+        activity_id=activity_id, status=RunStatus.COMPLETED, ended_by_tool=""
+    )
+    answered: QuerySet[Any] = Wake.objects.for_tenant(tenant_id).filter(run_id__in=answering.values("pk"))
+    return answered
 
 
 def _join_live_activity(mailbox: Mailbox, item: MailboxItem) -> UUID | None:

@@ -266,6 +266,29 @@ def test_cancelling_the_activity_cancels_its_messages(engine: Engine, acme: Tena
     assert states(acme) == {"one": "cancelled"}
 
 
+@pytest.mark.parametrize("end", ["failed", "cancelled"])
+def test_a_message_that_was_answered_stays_so_when_a_later_run_fails_or_is_cancelled(
+    engine: Engine, acme: Tenant, end: str
+) -> None:
+    def answer_one(request: Any) -> Completed:
+        if "two" in texts_of(request):
+            raise PermanentAgentError("cannot")
+        post_message(acme, "two")
+        return Completed(Output(content="ok"))
+
+    engine.agent.behaviour = answer_one
+    post_message(acme, "one")
+    engine.make_due(acme)
+    engine.deliver()
+
+    if end == "cancelled":
+        cancellation.cancel(acme.pk, activities_of(acme)[0].pk, actor="user:test")
+    engine.make_due(acme)
+    engine.drain()
+
+    assert states(acme) == {"one": "done", "two": end}
+
+
 def reassign(tenant: Tenant, **to: str) -> Activity:
     activity = activities_of(tenant)[0]
     return reassignment.reassign(tenant.pk, activity.pk, actor="user:test", reason="Yours.", **to)
