@@ -100,7 +100,7 @@ def post(tenant_id: UUID, key: str, new: NewItem, *, actor: str, bounded: bool =
         waiting = MailboxItem.objects.for_tenant(mailbox.tenant_id).filter(
             mailbox_id=mailbox.pk, state__in=(ItemState.PENDING, ItemState.CLAIMED)
         )
-        if waiting.count() >= limit:
+        if waiting.count() >= limit and not _end_answered(mailbox):
             raise MailboxFull(
                 f"The mailbox {mailbox.key} is full: it has {describe_count(limit, 'waiting item')} already."
             )
@@ -113,6 +113,20 @@ def post(tenant_id: UUID, key: str, new: NewItem, *, actor: str, bounded: bool =
     if mailbox.agent_role:
         deliver(mailbox, stored, actor=actor, bounded=bounded)
     return PostedItem(stored, created=True)
+
+
+def _end_answered(mailbox: Mailbox) -> int:
+    """End the items that results have answered; returns how many. In a session that is always busy, no end of its activity does so."""
+    items = MailboxItem.objects.for_tenant(mailbox.tenant_id).filter(
+        mailbox_id=mailbox.pk, state=ItemState.PENDING
+    )
+    activity_ids = items.exclude(activity_id=None).order_by().values_list("activity_id", flat=True).distinct()
+    return sum(
+        items.filter(pk__in=_answered(mailbox.tenant_id, activity_id).values("pk")).update(
+            state=ItemState.DONE, done_at=Now()
+        )
+        for activity_id in activity_ids
+    )
 
 
 def _find_duplicate(mailbox: Mailbox, new: NewItem) -> MailboxItem | None:

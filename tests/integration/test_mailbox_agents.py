@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 from rest_framework.test import APIClient
 
 from activities import cancellation, outbox, reassignment, relay, tasks
-from activities.exceptions import SubmissionRaced
+from activities.exceptions import MailboxFull, SubmissionRaced
 from activities.execution import reports, results
 from activities.human_tasks import human_work
 from activities.mailboxes import producer
@@ -264,6 +264,27 @@ def test_cancelling_the_activity_cancels_its_messages(engine: Engine, acme: Tena
     engine.make_due(acme)
     assert engine.drain() == 0
     assert states(acme) == {"one": "cancelled"}
+
+
+def test_answered_messages_of_a_session_that_is_always_busy_do_not_fill_its_mailbox(
+    engine: Engine, acme: Tenant, settings: Any, one_at_a_time: None
+) -> None:
+    settings.ORCHESTRATOR_MAILBOX_ITEMS = 2
+
+    def say_more(request: Any) -> Completed:
+        post_message(acme, f"after {texts_of(request)[-1]}")
+        return Completed(Output(content="ok"))
+
+    engine.agent.behaviour = say_more
+    post_message(acme, "one")
+    for _ in range(3):
+        engine.make_due(acme)
+        engine.deliver()
+
+    assert list(states(acme).values()) == ["done", "done", "pending", "pending"]
+    post_message(acme, "two")
+    with pytest.raises(MailboxFull):
+        post_message(acme, "three")
 
 
 @pytest.mark.parametrize("end", ["failed", "cancelled"])
