@@ -120,13 +120,12 @@ def _end_answered(mailbox: Mailbox) -> int:
     items = MailboxItem.objects.for_tenant(mailbox.tenant_id).filter(
         mailbox_id=mailbox.pk, state=ItemState.PENDING
     )
-    activity_ids = items.exclude(activity_id=None).order_by().values_list("activity_id", flat=True).distinct()
-    return sum(
-        items.filter(pk__in=_answered(mailbox.tenant_id, activity_id).values("pk")).update(
-            state=ItemState.DONE, done_at=Now()
-        )
-        for activity_id in activity_ids
-    )
+    ended = 0
+    for activity_id in set(items.values_list("activity_id", flat=True)):
+        if activity_id is not None:
+            answered = _answered(mailbox.tenant_id, activity_id)
+            ended += items.filter(pk__in=answered.values("pk")).update(state=ItemState.DONE, done_at=Now())
+    return ended
 
 
 def _find_duplicate(mailbox: Mailbox, new: NewItem) -> MailboxItem | None:
