@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -17,6 +18,7 @@ from _pytest import runner
 from django.conf import settings
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
+from pytest_django.plugin import blocking_manager_key
 
 from tests import servers
 
@@ -98,8 +100,14 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     """Freeze what was loaded, because searching it for garbage took a tenth of the time of all tests. It includes 15 MB of garbage,
     because freeing them first takes 0.7 s in each process.
     """
+    in_processes = session.config.getoption("processes", 0)
+    making = multiprocessing.get_context("fork").Process(target=_make_pattern, args=(session.config,))
+    if has_pattern := in_processes and servers.is_ours("postgres"):
+        making.start()
     collected = yield
-    if session.config.getoption("processes", 0):
+    if has_pattern:
+        making.join()
+    if in_processes:
         for name in adapters.names():
             # Otherwise each process imports the libraries of vendors, which takes two seconds.
             import_module(f"agents.adapters.{name}")
@@ -107,6 +115,17 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     gc.set_threshold(200_000, 20, 50)
     gc.enable()
     return collected
+
+
+def _make_pattern(config: pytest.Config) -> None:
+    """Make the database that all test processes copy, while the tests are collected."""
+    from django.test.utils import setup_databases
+
+    servers.WORKER = "pattern"
+    with config.stash[blocking_manager_key].unblock(), servers.one_after_another() as pattern:
+        setup_databases(verbosity=0, interactive=False, serialized_aliases=[])
+        connections.close_all()  # because a database that is copied may have no connections
+        pattern.write_text(connections[OWNER].settings_dict["NAME"])  # type: ignore[union-attr]
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -101,7 +101,7 @@ def empty_redis() -> None:
     """
     _forget_hand_overs()
     client = redis.client()
-    if servers.redis_is_ours():
+    if servers.is_ours("redis"):
         client.flushdb()
         return
     pattern = f"{settings.ORCHESTRATOR_REDIS_PREFIX}*"

@@ -25,8 +25,9 @@ from tests.engine import eventually
 
 LONGEST_SECONDS = 400.0  # for one test in a browser
 PATIENCE_SECONDS = 15.0
-#: Without `--disable-gpu` a process of its own draws, in software, what nobody sees.
-ARGS = ("--no-sandbox", "--disable-gpu")
+#: Without `--disable-gpu` a process of its own draws, in software, what nobody sees. Without the limit each page starts a process, which
+#: takes a seventh of the browser's time.
+ARGS = ("--no-sandbox", "--disable-gpu", "--renderer-process-limit=1")
 #: What the console of a browser says of a request that is refused, for `page_of`.
 REFUSED = "the server responded with a status of 4"
 #: The first has no windows, so tests in it need two thirds of the processor time.

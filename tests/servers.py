@@ -131,7 +131,7 @@ def one_after_another() -> Iterator[Path | None]:
 
     Yields None without waiting if PostgreSQL was not started for this run, because its server would keep that database.
     """
-    if not WORKER or "postgres" not in os.environ.get(STARTED, "").split():
+    if not WORKER or not is_ours("postgres"):
         yield None
         return
     pattern = Path(os.environ[HOME]) / "pattern"
@@ -158,7 +158,7 @@ def copy_database(name: str, to: str) -> bool:
 
     Returns False if the database is not on an embedded server.
     """
-    if "postgres" not in os.environ.get(STARTED, "").split():
+    if not is_ours("postgres"):
         return False
     roles = Path(__file__).parents[1] / "tenants" / "sql"
     dump = _postgres_program("pg_dump", database_url(name))
@@ -174,6 +174,6 @@ def _postgres_program(name: str, *arguments: str, text: str = "") -> str:
     return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
 
 
-def redis_is_ours() -> bool:
-    """Return whether Redis was started for this run, so that everything in it may be deleted."""
-    return "redis" in os.environ.get(STARTED, "").split()
+def is_ours(service: str) -> bool:
+    """Return whether this server was started for this run, so that everything in it may be deleted."""
+    return service in os.environ.get(STARTED, "").split()
