@@ -115,6 +115,13 @@ class OutputUnavailable(ActivityError):
     status = 503
 
 
+class OutputTooLarge(ActivityError):
+    """The output has more bytes than are allowed."""
+
+    code = "output_too_large"
+    status = 413
+
+
 class QuotaExceeded(ActivityError):
     """An agent exceeded a quota of its run, its activity or its tree. `quota` names which.
 

@@ -21,7 +21,7 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models.functions import Now
 
-from activities.exceptions import OutputUnavailable
+from activities.exceptions import OutputTooLarge, OutputUnavailable
 from activities.models import OutputSpool
 from agents.contracts import Output
 from tenants import tracing, wire_json
@@ -66,9 +66,19 @@ def output_of(value: Mapping[str, Any]) -> Output:
     )
 
 
+def refuse_too_large(output: Output) -> None:
+    """Raise `OutputTooLarge` if an output of an agent or a person is larger than allowed."""
+    size = len((output.content or "").encode()) + len(orjson.dumps(output.data))
+    if size > settings.ORCHESTRATOR_MAX_OUTPUT_BYTES:
+        raise OutputTooLarge(
+            f"The output has {size} bytes; {settings.ORCHESTRATOR_MAX_OUTPUT_BYTES} are allowed."
+        )
+
+
 def store(tenant_id: UUID, activity_id: UUID, output: Mapping[str, Any]) -> UUID:
-    """Store a person's output, a validated body, in the caller's transaction. Returns its id."""
+    """Store a person's output, a validated body, in the caller's transaction. Returns its id. Raises `OutputTooLarge`."""
     value = output_of(output)
+    refuse_too_large(value)
     row = OutputSpool.objects.create(
         pk=uuid7(),
         tenant_id=tenant_id,

@@ -32,7 +32,7 @@ from django.db.models.functions import Coalesce, Now
 from activities import budgets, relay
 from activities.admission import Exchange
 from activities.admission.exchange import Release
-from activities.exceptions import RunSuperseded
+from activities.exceptions import OutputTooLarge, RunSuperseded
 from activities.execution import reports, results
 from activities.models import ActivityRun, BatchItem, ProviderBatch
 from activities.models.batch import OPEN_BATCHES, OPEN_ITEMS, BatchState, ItemState
@@ -224,7 +224,7 @@ def _record_answer(item: BatchItem, message: Mapping[str, Any]) -> None:
 def _complete(item: BatchItem, completed: Completed) -> None:
     try:
         reports.complete(token_of(item), completed, actor=ACTOR)
-    except reports.OutputTooLarge as error:
+    except OutputTooLarge as error:
         raise PermanentAgentError(str(error), code=error.code) from error
     except (reports.RunOver, reports.AlreadyCompleted):
         # `reports.complete` has counted the usage when it refused the result.

@@ -24,7 +24,7 @@ from rest_framework.viewsets import ViewSetMixin
 
 from activities import cancellation, outputs, run_logs, selectors, wait_reasons
 from activities.api.allowed_actions import list_allowed_actions
-from activities.api.decisions import DecisionActions
+from activities.api.decisions import DecisionActions, largest_body_with_output
 from activities.api.operations import OperationActions
 from activities.api.serializers import (
     ActivitySerializer,
@@ -177,6 +177,10 @@ class ActivityViewSet(DecisionActions, OperationActions, VersionedResource):
         **DecisionActions.required_role,
         **OperationActions.required_role,
     }
+
+    @property
+    def max_body_bytes(self) -> int | None:
+        return largest_body_with_output() if self.action in ("approve", "complete") else None
 
     @posting(
         "Submit one activity, or a list of up to 1,000",

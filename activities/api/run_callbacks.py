@@ -22,6 +22,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from activities import run_logs, run_tokens
+from activities.api.decisions import largest_body_with_output
 from activities.execution import agent_tools, reports
 from activities.execution import request as execution_request
 from activities.execution.reports import Receipt
@@ -192,9 +193,6 @@ class RunPermission(BasePermission):
 LONGEST_CONTENT_TYPE = 100
 LONGEST_MESSAGE = 2_000
 LONGEST_WAIT = 86_400  # seconds
-# JSON that escapes every character with \u needs up to three bytes for each byte of text.
-ESCAPED = 3
-ENVELOPE_BYTES = 64 * 1024
 HEARTBEAT_BYTES = 32 * 1024  # small, because heartbeats are frequent and people read the progress
 STOP = "The run has ended; `stop` is true."
 
@@ -434,7 +432,7 @@ class RunLog(RunView):
 class RunComplete(RunView):
     @property
     def max_body_bytes(self) -> int:
-        return ESCAPED * int(settings.ORCHESTRATOR_MAX_OUTPUT_BYTES) + ENVELOPE_BYTES
+        return largest_body_with_output()
 
     @operation(
         "Report the result of a run",

@@ -13,8 +13,6 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-import orjson
-from django.conf import settings
 from django.db.models import F, QuerySet
 from django.db.models.functions import Now
 
@@ -63,13 +61,6 @@ class AlreadyCompleted(ActivityError):
     def __init__(self) -> None:
         super().__init__("This run was completed with another result before, and that one remains valid.")
         self.problem_members = {"stop": True, "reason": str(self)}
-
-
-class OutputTooLarge(ActivityError):
-    """The output has more bytes than are allowed."""
-
-    code = "output_too_large"
-    status = 413
 
 
 def live_run(token: RunToken) -> ActivityRun:
@@ -166,7 +157,7 @@ class Receipt(StrEnum):
 
 def complete(token: RunToken, result: Completed, *, actor: str) -> Receipt:
     """Accept the result. Raises `OutputTooLarge`, `RunOver`, `AlreadyCompleted`."""
-    _refuse_too_large(result)
+    outputs.refuse_too_large(result.output)
     try:
         with tenant_scope(token.tenant_id):
             activity = activity_tree.lock_with_parent(token.tenant_id, token.activity_id)
@@ -236,14 +227,6 @@ def _is_same(token: RunToken, result: Completed) -> bool:
     return stored is not None and (stored.content, stored.data, stored.content_type) == (
         output.content, output.data, output.content_type
     )  # fmt: skip
-
-
-def _refuse_too_large(result: Completed) -> None:
-    size = len((result.output.content or "").encode()) + len(orjson.dumps(result.output.data))
-    if size > settings.ORCHESTRATOR_MAX_OUTPUT_BYTES:
-        raise OutputTooLarge(
-            f"The output has {size} bytes; {settings.ORCHESTRATOR_MAX_OUTPUT_BYTES} are allowed."
-        )
 
 
 # The replay cache of signed reports, in Redis. It is only a cache: losing it loses no report.

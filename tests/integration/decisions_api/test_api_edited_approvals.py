@@ -142,19 +142,27 @@ def test_a_malformed_edited_output_is_refused_with_its_path(
     assert [fault["path"] for fault in refused["errors"]] == [path]
 
 
-def test_an_edited_output_is_limited_by_the_size_of_the_body(
-    api: Any, engine: Engine, acme: Tenant, settings: Any
+@pytest.mark.parametrize("action", ["approve", "complete"])
+def test_a_person_may_give_as_large_an_output_as_an_agent_and_no_larger_one(
+    api: Any, engine: Engine, acme: Tenant, settings: Any, action: str
 ) -> None:
-    settings.ORCHESTRATOR_MAX_BODY_BYTES = 1000
-    (waiting,) = submit_gated(engine, acme)
+    settings.ORCHESTRATOR_MAX_BODY_BYTES = 500
+    settings.ORCHESTRATOR_MAX_OUTPUT_BYTES = 1000
+    item = submit_gated(engine, acme)[0] if action == "approve" else UUID(create_task(api("operator")))
+    status = engine.status(acme, item)
 
+    # `data` counts, too, as `null` here.
     problem(
-        api("reviewer").post(address_of(waiting, "approve"), {"output": {"content": "x" * 1000}}),
+        api("reviewer").post(address_of(item, action), {"output": {"content": "x" * 997}}),
         413,
-        "body_too_large",
+        "output_too_large",
     )
+    assert engine.status(acme, item) == status
+    given = api("reviewer").post(address_of(item, action), {"output": {"content": "x" * 996}})
 
-    assert engine.status(acme, waiting) == "awaiting_approval"
+    assert given.status_code == 200
+    with tenant_scope(acme.pk):
+        assert OutputSpool.objects.get(pk=given.json()["output_ref"]).content == "x" * 996
 
 
 def test_an_output_cannot_be_edited_where_several_people_decide(
