@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import urlsplit
 
 from orchestrator.settings.celery import *  # noqa: F403
 from orchestrator.settings.engine import *  # noqa: F403
-from orchestrator.settings.environment import Env, parse_url
+from orchestrator.settings.environment import (
+    Env,
+    broker_parts,
+    database_parts,
+    mongodb_parts,
+    parse_url,
+    redis_parts,
+)
 from orchestrator.settings.logging import *  # noqa: F403
 from orchestrator.settings.notifications import *  # noqa: F403
 from orchestrator.settings.services import BASE_DIR, FLOWER_PORT, HOME, PORT, endpoints  # noqa: F401  two are settings
@@ -20,7 +26,7 @@ _servers = endpoints()
 
 def _read_login(variable: str, url: str) -> dict[str, Any]:
     example = "postgresql://user:password@host:5432/database"  # pragma: allowlist secret
-    return parse_url(variable, url, Env.db_url_config, schemes=Env.POSTGRES_FAMILY, example=example)
+    return parse_url(variable, url, database_parts, schemes=Env.POSTGRES_FAMILY, example=example)
 
 
 # Databases: each connection switches to a role by its options, so one DATABASE_URL is enough. With a separate login in DATABASE_URL_SYSTEM
@@ -93,22 +99,26 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 DATABASE_URL = _servers.database_url
 REDIS_URL = _servers.redis_url
 MONGODB_URI = _servers.mongodb_uri
-# Only what needs no client: MongoDB's may name several servers.
+CELERY_BROKER_URL = env("CELERY_BROKER_URL", default=REDIS_URL)
+_redis_example = "redis://user:password@host:6379/0"  # pragma: allowlist secret
+parse_url("REDIS_URL", REDIS_URL, redis_parts, schemes=("redis", "rediss", "unix"), example=_redis_example)
 parse_url(
-    "REDIS_URL", REDIS_URL, lambda text: {"port": urlsplit(text).port}, schemes=("redis", "rediss", "unix"),
-    example="redis://user:password@host:6379/0",  # pragma: allowlist secret
+    "CELERY_BROKER_URL", CELERY_BROKER_URL, broker_parts, schemes=("redis", "rediss", "amqp", "amqps", "pyamqp"),
+    example=_redis_example,
 )  # fmt: skip
 parse_url(
-    "MONGODB_URI", MONGODB_URI, lambda text: {}, schemes=("mongodb", "mongodb+srv"),
+    "MONGODB_URI", MONGODB_URI, mongodb_parts, schemes=("mongodb", "mongodb+srv"),
     example="mongodb://user:password@host:27017/database",  # pragma: allowlist secret
 )  # fmt: skip
-CELERY_BROKER_URL = env("CELERY_BROKER_URL", default=REDIS_URL)
+# Read by OpenTelemetry itself, which reports an invalid address with every span.
+for _variable in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
+    env.web_address(_variable)
 
 SECRET_KEY = env("SECRET_KEY", default="")
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=[])
 CSRF_FAILURE_VIEW = "console.error_pages.form_refused"
 CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
-FIELD_ENCRYPTION_KEYS = env.list("FIELD_ENCRYPTION_KEYS", default=[])
+FIELD_ENCRYPTION_KEYS = env.key_ring("FIELD_ENCRYPTION_KEYS")
 
 INSTALLED_APPS = [
     "unfold.apps.BasicAppConfig",  # the theme of the admin

@@ -98,9 +98,9 @@ ORCHESTRATOR_HEALTH_PROBE_SECONDS = _env.float("ORCHESTRATOR_HEALTH_PROBE_SECOND
 ORCHESTRATOR_HEALTH_TIMEOUT_SECONDS = _env.float("ORCHESTRATOR_HEALTH_TIMEOUT_SECONDS", default=5.0)
 # Model providers: the platform's keys, for roles without their own credentials and endpoint, and the URLs that these keys are sent to.
 ANTHROPIC_API_KEY = _env("ANTHROPIC_API_KEY", default="")
-ANTHROPIC_BASE_URL = _env("ANTHROPIC_BASE_URL", default="https://api.anthropic.com")
+ANTHROPIC_BASE_URL = _env.web_address("ANTHROPIC_BASE_URL", "https://api.anthropic.com")
 OPENAI_API_KEY = _env("OPENAI_API_KEY", default="")
-OPENAI_BASE_URL = _env("OPENAI_BASE_URL", default="https://api.openai.com/v1")
+OPENAI_BASE_URL = _env.web_address("OPENAI_BASE_URL", "https://api.openai.com/v1")
 # Who may use these keys, and the registry's credentials for roles of providers: a list of rules such as {"tenants": ["acme"],
 # "roles": ["writer", "editor-*"], "models": ["claude-haiku-*"]}. A missing member means all, and one matching rule is enough.
 # Unset: every tenant, but only with the registry's provider and model of a role; with `make up` everything. A tenant's own key needs no
@@ -157,7 +157,7 @@ ORCHESTRATOR_STARTS_PER_MINUTE = {
 }  # fmt: skip
 
 # URL by which agents reach us. Empty: http://127.0.0.1:$PORT
-ORCHESTRATOR_PUBLIC_URL = _env("ORCHESTRATOR_PUBLIC_URL", default="")
+ORCHESTRATOR_PUBLIC_URL = _env.web_address("ORCHESTRATOR_PUBLIC_URL")
 
 # Requests per second that the API accepts from a tenant, and the burst.
 ORCHESTRATOR_API_RATE = _env.float("ORCHESTRATOR_API_RATE", default=500.0)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Container
 from contextlib import suppress
 from typing import Any
+from urllib.parse import urlsplit
 
 import environ
 from django.core.exceptions import ImproperlyConfigured
@@ -39,6 +40,24 @@ class Env(environ.Env):
                 f"{var} must be {_KINDS.get(cast, 'valid')}, not {text[:40]!r}."
             ) from error
 
+    def web_address(self, var: str, default: str = "") -> str:
+        """Return the address of an HTTP server, which may be empty. Raises `ImproperlyConfigured`."""
+        text: str = self(var, default=default)
+        if text:
+            parse_url(var, text, web_parts, schemes=("http", "https"), example="https://host:443")
+        return text
+
+    def key_ring(self, var: str) -> list[str]:
+        """Return the entries of a ring of keys. Raises `ImproperlyConfigured` without their text, because it may be a key."""
+        entries: list[str] = self.list(var, default=[])
+        for number, entry in enumerate(entries, 1):
+            name, _, key = entry.partition(":")
+            if not (name and key):
+                raise ImproperlyConfigured(
+                    f"{var} must be name:key, separated by commas, with keys of `openssl rand -hex 32`; entry {number} is not."
+                )
+        return entries
+
 
 def parse_url(
     variable: str, text: str, parse: Callable[[str], dict[str, Any]], *, schemes: Container[str], example: str
@@ -50,6 +69,41 @@ def parse_url(
     raise ImproperlyConfigured(
         f"{variable} is not a valid URL. It must look like {example}, with special characters encoded (%40 is @)."
     )
+
+
+def database_parts(text: str) -> dict[str, Any]:
+    """Return Django's settings of a PostgreSQL server. Raises `ValueError`, also without the name of a database."""
+    parts: dict[str, Any] = Env.db_url_config(text)
+    if not (parts["NAME"] or "service" in parts.get("OPTIONS", {})):
+        raise ValueError(text)
+    return parts
+
+
+def redis_parts(text: str) -> dict[str, Any]:
+    """Return what can be checked without a client: the port, and the number of the database."""
+    parts = urlsplit(text)
+    return {"port": parts.port, "database": 0 if parts.scheme == "unix" else int(parts.path.strip("/") or 0)}
+
+
+def broker_parts(text: str) -> dict[str, Any]:
+    """Return the checked parts of the address of Redis or RabbitMQ."""
+    return redis_parts(text) if text.startswith("redis") else {"port": urlsplit(text).port}
+
+
+def mongodb_parts(text: str) -> dict[str, Any]:
+    """Return the hosts and ports of a MongoDB server or a replica set."""
+    hosts = [urlsplit(f"//{host}") for host in urlsplit(text).netloc.rpartition("@")[2].split(",")]
+    if not all(host.hostname for host in hosts):
+        raise ValueError(text)
+    return {"hosts": [(host.hostname, host.port) for host in hosts]}
+
+
+def web_parts(text: str) -> dict[str, Any]:
+    """Return the host and port of an HTTP server."""
+    parts = urlsplit(text)
+    if not parts.hostname:
+        raise ValueError(text)
+    return {"host": parts.hostname, "port": parts.port}
 
 
 def _finite(text: str) -> float:

@@ -7,7 +7,7 @@ from orchestrator.settings.environment import Env, parse_url
 _env = Env()
 
 # The platform's own channels, which get the alerts of all tenants. Empty: only the channels of tenants are notified.
-SLACK_WEBHOOK_URL = _env("SLACK_WEBHOOK_URL", default="")
+SLACK_WEBHOOK_URL = _env.web_address("SLACK_WEBHOOK_URL")
 ALERT_EMAIL = _env("ALERT_EMAIL", default="")  # several addresses with commas
 
 # Slack signs the calls of its buttons with it. Empty: messages have no buttons, and calls from Slack are refused.
