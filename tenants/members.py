@@ -68,7 +68,7 @@ def memberships_of(user: User) -> list[Membership]:
     with transaction.atomic(using=APP, durable=True):
         with connections[APP].cursor() as cursor:
             cursor.execute("SELECT set_config('app.user_id', %s, true)", [str(user.pk)])
-        rows = Membership.objects.using(APP).select_related("tenant")
+        rows = Membership.objects.using(APP).select_related("tenant", "user")
         return list(rows.filter(user_id=user.pk, tenant__is_active=True).order_by("tenant__slug"))
 
 
@@ -91,8 +91,7 @@ def _any_tenant(slug: str) -> Tenant | None:
 
 
 def _as_member(user: User, membership: Membership) -> Principal:
-    role = Role.ADMIN if user.is_superuser else Role(membership.role)
-    return _principal(user, membership.tenant, role, tuple(membership.human_roles))
+    return _principal(user, membership.tenant, membership.acting_role, tuple(membership.human_roles))
 
 
 def _principal(user: User, tenant: Tenant, role: Role, human_roles: tuple[str, ...] = ()) -> Principal:

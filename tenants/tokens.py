@@ -35,7 +35,7 @@ TOUCH_INTERVAL = timedelta(minutes=1)  # `last_used_at` is for people, so not ev
 
 
 class TokenRefused(TenantError):
-    """The token is not valid: it is unknown, expired or revoked, or its tenant is inactive."""
+    """The token is not valid: it is unknown, expired or revoked, its tenant is inactive, or its person is no longer a member."""
 
     code = "invalid_token"
     status = 401
@@ -146,9 +146,22 @@ def _look_up(digest: str) -> tuple[Principal, datetime | None]:
             raise TokenRefused("The token was revoked.")
         if not token.tenant.is_active:
             raise TokenRefused("The token's tenant is not active.")
+        member = _membership_of(token)
+        role = role_of(token, member)
+        if role is None:
+            raise TokenRefused("The token's person is no longer a member of the tenant.")
         _touch(token)
-        principal = _principal(token, _membership_of(token))
-    return principal, token.expires_at
+    return _principal(token, role, member), token.expires_at
+
+
+def role_of(token: ApiToken, member: Membership | None) -> Role | None:
+    """Return the role as which a token acts, which is never more than that of its person. None if they are no longer a member."""
+    role = Role(token.role)
+    if token.user_id is None:
+        return role
+    if member is None:
+        return None
+    return role if member.acting_role.includes(role) else member.acting_role
 
 
 def _membership_of(token: ApiToken) -> Membership | None:
@@ -156,7 +169,7 @@ def _membership_of(token: ApiToken) -> Membership | None:
     if token.user_id is None:
         return None
     set_tenant(token.tenant_id)
-    rows = Membership.objects.using(APP).for_tenant(token.tenant_id)
+    rows = Membership.objects.using(APP).for_tenant(token.tenant_id).select_related("user")
     return rows.filter(user_id=token.user_id, user__is_active=True).first()
 
 
@@ -169,25 +182,18 @@ def _touch(token: ApiToken) -> None:
     ApiToken.objects.using(APP).for_tenant(token.tenant_id).filter(due, pk=token.pk).update(last_used_at=now)
 
 
-def _principal(token: ApiToken, member: Membership | None) -> Principal:
+def _principal(token: ApiToken, role: Role, member: Membership | None) -> Principal:
     return Principal(
         tenant_id=token.tenant_id,
         tenant=token.tenant.slug,
-        role=Role(token.role),
+        role=role,
         actor=f"token:{token.name}",
-        human_roles=_human_roles(token, member),
+        human_roles=tuple(member.human_roles) if member else (),
         person_id=member.user_id if member else None,
         scopes=tuple(token.scopes),
         token_id=token.pk,
         is_platform_admin=token.platform,
     )
-
-
-def _human_roles(token: ApiToken, member: Membership | None) -> tuple[str, ...]:
-    if member is not None:
-        return tuple(member.human_roles)
-    # No human role means no restriction, and the token of a former member must not decide more than its person could.
-    return (Role.REVIEWER.value,) if token.user_id else ()
 
 
 _known: caches.TtlCache[tuple[Principal, datetime | None]] = caches.TtlCache(seconds=1.0, entries=10_000)

@@ -25,8 +25,9 @@ from tenants import admin_scope, clock, tokens
 from tenants.admin.bases import RecordAdmin, SeenForm, UndeletableAdmin
 from tenants.admin.permissions import find_row, is_superuser, may_write
 from tenants.bounds import check_bounds
+from tenants.context import tenant_scope
 from tenants.exceptions import TenantError
-from tenants.models import ApiToken, Pause, Plan, Role, Tenant
+from tenants.models import ApiToken, Membership, Pause, Plan, Role, Tenant
 from tenants.signals import tenant_changed, work_resumed
 
 
@@ -59,9 +60,11 @@ class TokenForm(forms.Form):
         if not by_superuser:  # admins of one tenant may not change what all tenants share
             del self.fields["platform"]
 
-    def make(self, tenant: Tenant, *, user_id: int | None) -> tuple[ApiToken, str]:
-        """Create a token on behalf of this person."""
+    def make(self, tenant: Tenant, *, creator_id: int) -> tuple[ApiToken, str]:
+        """Create a token. It belongs to its creator, if they are a member."""
         values = self.cleaned_data
+        with tenant_scope(tenant.pk):
+            is_member = Membership.objects.for_tenant(tenant.pk).filter(user_id=creator_id).exists()
         return tokens.create(
             tenant,
             values["role"],
@@ -69,7 +72,7 @@ class TokenForm(forms.Form):
             expires_at=clock.now() + timedelta(days=values["days"]) if values["days"] else None,
             scopes=values["scopes"].split(),
             platform=values.get("platform", False),
-            user_id=user_id,
+            user_id=creator_id if is_member else None,
         )
 
 
@@ -183,7 +186,7 @@ class TenantAdmin(UndeletableAdmin):
         }
         if form.is_valid():
             try:
-                token, secret = form.make(tenant, user_id=request.user.pk)
+                token, secret = form.make(tenant, creator_id=request.user.pk or 0)
             except TenantError as error:
                 form.add_error("scopes", str(error))
             else:

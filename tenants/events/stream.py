@@ -28,6 +28,7 @@ from tenants.models import ApiToken, Membership, Tenant
 from tenants.models.audit import BreakGlass
 from tenants.models.events import Event
 from tenants.principals import Principal
+from tenants.tokens import role_of
 from tenants.wire_json import dumps
 
 FULL_BYTES = 256 * 1024  # of waiting data, above which no more events are read for this client
@@ -157,7 +158,13 @@ def _allowed_tokens(subscribers: Collection[Subscriber]) -> set[Subscriber]:
         revoked_at=None,
         tenant__is_active=True,
     )
-    known = {pk: (role, tuple(scopes)) for pk, role, scopes in rows.values_list("pk", "role", "scopes")}
+    people = {each.principal.person_id for each in subscribers if each.principal.person_id}
+    active = Membership.objects.select_related("user").filter(user_id__in=people, user__is_active=True)
+    members = {(member.user_id, member.tenant_id): member for member in active}
+    known = {
+        row.pk: (role_of(row, members.get((row.user_id or 0, row.tenant_id))), tuple(row.scopes))
+        for row in rows
+    }
     return {
         each
         for each in subscribers

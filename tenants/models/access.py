@@ -50,6 +50,11 @@ class Membership(TenantOwned):
     def __str__(self) -> str:
         return f"{self.user} as {self.role}"
 
+    @property
+    def acting_role(self) -> Role:
+        """Return the role as which the person acts: superusers are admins in all tenants of which they are members."""
+        return Role.ADMIN if self.user.is_superuser else Role(self.role)
+
 
 class SecondFactor(models.Model):
     """A person's second factor at the login: one-time codes of an app (RFC 6238), passkeys, and recovery codes.
@@ -113,7 +118,7 @@ class ApiToken(TenantOwned):
     bounded_among = {"revoked_at": None}
 
     name = models.CharField(max_length=100)
-    # It stays when the account is deleted: the token then counts as that of a former member, and not as one without a person.
+    # It stays when the account is deleted: the token is then refused as that of a former member. Without a person it would stay valid.
     user = models.ForeignKey(
         settings.AUTH_USER_MODEL,
         on_delete=models.DO_NOTHING,

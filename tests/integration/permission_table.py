@@ -23,8 +23,8 @@ create_token`. Its questions and decisions count as that person's, so all tokens
 people must agree, or the person who asks must not decide (`self_approval` is off), a token without a person is answered 403 with the code
 `person_required`. All other decisions it can make.
 
-The role of a token is independent of its person's role, so revoke the tokens of a person who leaves. A token whose person is no longer a
-member still works, but has no vote, and below the role operator it decides only items for reviewers in general.
+A token never has more rights than its person. If their role is lowered, it acts with the lower role; if they are no longer a member, it is
+answered 401. So programs that must not depend on a person use tokens of `manage.py create_token` without `--user`.
 
 | operation | role |
 | --- | --- |

@@ -460,6 +460,21 @@ def test_revoked_tokens_and_ended_sessions_lose_their_streams(tenant: Tenant, ot
     assert still_allowed([kept, gone, person]) == {kept}
 
 
+@pytest.mark.parametrize("change", ["lower role", "no membership"])
+def test_a_token_loses_its_stream_when_its_person_loses_rights(tenant: Tenant, change: str) -> None:
+    eva = User.objects.create_user("eva")
+    with tenant_scope(tenant.pk):
+        Membership.objects.create(tenant=tenant, user=eva, role="operator")
+    subscriber = principal(tokens.create(tenant, "operator", "eva's", user_id=eva.pk)[1])
+    assert still_allowed([subscriber]) == {subscriber}
+
+    with tenant_scope(tenant.pk):
+        own = Membership.objects.filter(user=eva)
+        own.update(role="viewer") if change == "lower role" else own.delete()
+
+    assert still_allowed([subscriber]) == set()
+
+
 def test_a_member_keeps_a_stream_while_session_and_role_are_unchanged(tenant: Tenant) -> None:
     eva = User.objects.create_user("eva")
     with tenant_scope(tenant.pk):

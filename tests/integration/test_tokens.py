@@ -139,6 +139,46 @@ def test_a_token_of_an_inactive_tenant_is_refused(make_tenant):
         tokens.principal_of(secret)
 
 
+def member_with_token(tenant: Tenant, role: Role, token_role: Role) -> tuple[User, str]:
+    eva = User.objects.create_user("eva")
+    with tenant_scope(tenant.pk):
+        Membership.objects.create(tenant=tenant, user=eva, role=role)
+    return eva, tokens.create(tenant, token_role, "eva's", user_id=eva.pk)[1]
+
+
+@pytest.mark.parametrize(
+    ("role", "token_role", "acting"),
+    [("viewer", "admin", "viewer"), ("admin", "viewer", "viewer"), ("operator", "operator", "operator")],
+)
+def test_a_token_never_has_more_rights_than_its_person(tenant, role, token_role, acting):
+    _, secret = member_with_token(tenant, Role(role), Role(token_role))
+
+    assert tokens.principal_of(secret).role == acting
+
+
+def test_the_token_of_a_superuser_who_is_a_member_may_be_that_of_an_admin(tenant):
+    eva, secret = member_with_token(tenant, Role.VIEWER, Role.ADMIN)
+    User.objects.filter(pk=eva.pk).update(is_superuser=True)
+
+    assert tokens.principal_of(secret).role == "admin", "as in the console"
+
+
+@pytest.mark.parametrize("ended", ["membership", "access", "account"])
+def test_the_token_of_a_former_member_is_refused(tenant, ended):
+    eva, secret = member_with_token(tenant, Role.ADMIN, Role.VIEWER)
+    if ended == "access":
+        User.objects.filter(pk=eva.pk).update(is_active=False)
+    else:
+        with tenant_scope(tenant.pk):
+            Membership.objects.filter(user=eva).delete()
+    if ended == "account":
+        with connections["owner"].cursor() as cursor:
+            cursor.execute("DELETE FROM auth_user WHERE id = %s", [eva.pk])
+
+    with pytest.raises(tokens.TokenRefused, match="The token's person is no longer a member"):
+        tokens.principal_of(secret)
+
+
 def test_a_cached_token_takes_no_statement(tenant, django_assert_num_queries):
     _, secret = tokens.create(tenant, Role.ADMIN, "laptop")
     tokens.principal_of(secret)

@@ -86,11 +86,11 @@ class Command(ManagementCommand):
 
 def _member(tenant: Tenant, name: str, role: Role) -> Membership:
     """Return the member. Raises `CommandError` for a person who is not a member, or whose role is lower than the token's."""
-    rows = Membership.objects.for_tenant(tenant.pk).filter(user__username=name, user__is_active=True)
-    member: Membership | None = rows.first()
+    rows = Membership.objects.for_tenant(tenant.pk).select_related("user")
+    member: Membership | None = rows.filter(user__username=name, user__is_active=True).first()
     if member is None:
         raise CommandError(f"{name} is not a member of {tenant.slug}: add them first.")
-    if not Role(member.role).includes(role):
+    if not member.acting_role.includes(role):
         raise CommandError(f"{name} is {member.role} in {tenant.slug}; their token cannot be {role.value}.")
     return member
 

@@ -146,6 +146,7 @@ def test_a_token_is_shown_once_and_works(tenant: Tenant, root: Client) -> None:
     assert tokens.principal_of(secret[0]).scopes == ("activities:read",)
     with system_scope():
         token = ApiToken.objects.get()
+        assert token.user_id is None, "root is not a member"
         assert secret[0] not in "".join(LogEntry.objects.values_list("change_message", flat=True))
     for page in (page_url(token), list_url(ApiToken), page_url(tenant)):
         shown = root.get(page).content.decode()

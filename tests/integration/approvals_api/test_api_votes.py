@@ -9,14 +9,13 @@ from uuid import UUID
 import pytest
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
-from django.db import connections
 from rest_framework.test import APIClient
 
 from activities import cancellation
 from activities.models import Activity, Vote
 from agents.contracts import Accepted
 from tenants import members, tokens
-from tenants.context import OWNER, tenant_scope
+from tenants.context import tenant_scope
 from tenants.models import Membership, Role, Tenant
 from tests.accepted_work import accept_work, is_called_again, next_call
 from tests.answers import problem
@@ -167,23 +166,6 @@ def test_with_a_quorum_the_requester_has_no_vote_unless_self_approval_is_set(
     assert decide(same, permissive["id"]).status_code == 200
 
 
-def test_a_former_member_has_no_vote_but_their_token_stays_valid(
-    api: Any, engine: Engine, acme: Tenant, quorum_question: UUID
-) -> None:
-    client = api("admin", person="ann")
-    with tenant_scope(acme.pk):
-        Membership.objects.filter(user__username="ann").delete()
-    tokens._known.clear()
-
-    problem(decide(client, quorum_question), 403, "person_required")
-
-    assert client.get(INBOX).status_code == 200
-    with connections[OWNER].cursor() as cursor:
-        cursor.execute("DELETE FROM auth_user WHERE username = 'ann'")
-    tokens._known.clear()
-    assert client.get(INBOX).status_code == 200
-
-
 def test_the_vote_of_a_former_member_still_counts(
     api: Any, engine: Engine, acme: Tenant, quorum_question: UUID
 ) -> None:
@@ -242,28 +224,6 @@ def test_a_token_that_a_superuser_creates_in_a_break_glass_session_belongs_to_no
     assert root.break_glass_id is not None
     assert token.user_id is None
     assert tokens.principal_of(secret).human_roles == (), "so it may decide all questions that need no person"
-
-
-@pytest.mark.parametrize("ended", ["membership", "access", "account"])
-def test_the_token_of_a_former_member_decides_only_questions_to_reviewers_in_general(
-    api: Any, engine: Engine, acme: Tenant, ended: str
-) -> None:
-    client = api("reviewer", person="ann")
-    with tenant_scope(acme.pk):
-        own = Membership.objects.filter(user__username="ann")
-        own.update(human_roles=["editor"])
-        if ended != "access":
-            own.delete()
-    if ended == "access":
-        User.objects.filter(username="ann").update(is_active=False)
-    elif ended == "account":
-        with connections[OWNER].cursor() as cursor:
-            cursor.execute("DELETE FROM auth_user WHERE username = 'ann'")
-    tokens._known.clear()
-
-    for human_role in ("legal", "editor"):
-        problem(decide(client, open_approval(acme, human_role=human_role)), 403, "forbidden")
-    assert decide(client, open_approval(acme)).status_code == 200
 
 
 @pytest.mark.parametrize("kind", ["an agent's review", "an approval"])
