@@ -688,6 +688,17 @@ def test_the_position_counts_the_turns_of_other_tenants(desk: Desk, scope: str) 
     assert [grant.tenant_id for grant in desk.grants()] == [C, A, B, A, B]
 
 
+def test_the_position_without_a_worker_counts_only_work_of_the_role(desk: Desk) -> None:
+    others, mine = (
+        [offer(role="seo", waited=2), offer(B, role="pr", waited=2)],
+        offers(2, role="dev", waited=1),
+    )
+
+    desk.grants(*others, *mine)
+
+    assert {position(each) for each in mine} == {1, 2}
+
+
 def redis_commands_of(action: Callable[[], Any]) -> list[str]:
     """Return the commands that Redis runs during the action in the database of this process, including those of scripts.
 

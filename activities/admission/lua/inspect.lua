@@ -134,7 +134,8 @@ local function before(scope)
         end))
         return same + lower
     end
-    local roles = (kind == "role" or kind == "starts") and { parts.role } or roles_where(function(role)
+    local of_role = kind == "role" or kind == "starts" or not pool
+    local roles = of_role and { parts.role } or roles_where(function(role)
         return kind == "global" and domain_of(role) == domain or pool_of(role) == pool
     end)
     local same, lower = own_before(roles)
