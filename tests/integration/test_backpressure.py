@@ -15,7 +15,7 @@ from activities.backlog import BacklogFull
 from activities.mailboxes import producer
 from activities.mailboxes.producer import NewItem
 from activities.maintenance import recovery
-from activities.models import Activity, ActivityEvent
+from activities.models import Activity, ActivityEvent, ApprovalLink
 from activities.submission import NewActivity, submit
 from agents import configuration
 from agents.models import Agent, AgentConfig
@@ -25,6 +25,7 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
 from tests.engine import Engine, in_another_thread, simultaneously
+from tests.open_questions import open_approval
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time", "fresh")
 
@@ -153,20 +154,24 @@ def test_work_that_somebody_waits_for_is_never_shed(
     assert engine.status(acme, activity_id) == "created"
 
 
-def test_work_that_has_run_has_children_or_was_requested_by_a_person_is_never_shed(
+def test_work_that_has_run_has_children_a_question_or_was_requested_by_a_person_is_never_shed(
     engine: Engine, acme: Tenant
 ) -> None:
-    policy(acme, max_waiting=3, when_full="drop_oldest")
+    policy(acme, max_waiting=4, when_full="drop_oldest")
     with tenant_scope(acme.pk):
         (requested,) = submit([NewActivity(name="asked", agent_role="ba", priority=20)], actor="user:anna")
-    has_run, has_child = waiting(engine, acme, 2)
+    has_run, has_child, has_question = waiting(engine, acme, 3)
+    question = open_approval(acme)
     with tenant_scope(acme.pk):
         Activity.objects.for_tenant(acme.pk).filter(pk=has_run).update(fence=1)
+        ApprovalLink.objects.create(
+            tenant=acme, approval_id=question, activity_id=has_question, state="skipped"
+        )
     engine.submit(acme, "seo", parent_id=has_child, link_kind="subtask")
 
     with pytest.raises(BacklogFull):
         submit_as_the_api(acme, 1)
-    assert statuses(engine, acme, [requested.id, has_run, has_child]) == ["created"] * 3
+    assert statuses(engine, acme, [requested.id, has_run, has_child, has_question]) == ["created"] * 4
 
 
 def test_background_messages_are_never_shed_together_with_an_urgent_one_for_later(

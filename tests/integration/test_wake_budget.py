@@ -363,6 +363,22 @@ def test_a_retry_by_an_operator_starts_with_the_last_answer_and_a_new_budget(
     assert engine.status(acme, activity_id) == "needs_review"
 
 
+def test_a_retry_does_not_repeat_what_the_agent_was_told_before_it_suspended_the_work(
+    engine: Engine, acme: Tenant, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_WAKE_BUDGET = 1
+    blocker = {"type": "credentials", "message": "expired"}
+    activity_id, resolution = accept_and_create(engine, acme, "report_blocker", blocker)
+    suspension.resolve_blocker(acme.pk, resolution, actor="Ann", note="renewed")
+    assert engine.status(acme, activity_id) == "needs_review"
+
+    cancellation.retry(acme.pk, activity_id, actor="Ann")
+    engine.drain()
+
+    first, second = wakes_per_call(engine, activity_id)
+    assert [wake["reason"] for wake in (*first, *second)] == ["new_task", "unblocked"]
+
+
 def test_the_new_budget_of_a_retry_survives_a_failed_attempt(
     engine: Engine, acme: Tenant, settings: Any
 ) -> None:
