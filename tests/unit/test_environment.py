@@ -112,9 +112,9 @@ def test_an_invalid_url_is_refused_with_its_variable_and_without_its_text(
 @pytest.mark.parametrize(
     ("parts_of", "url"),
     [
-        (database_parts, "postgresql://user:password@db:5432"), (redis_parts, "redis://db:99999"), (redis_parts, "redis://db:6379/name"),
+        (database_parts, "postgresql://user@db:5432"), (redis_parts, "redis://db:99999"), (redis_parts, "redis://db:6379/name"),
         (broker_parts, "redis://db:port/0"), (broker_parts, "rediss://db/name"), (broker_parts, "amqp://db:99999//"),
-        (mongodb_parts, "mongodb://"), (mongodb_parts, "mongodb://user:password@db:27017,:27018/a"), (mongodb_parts, "mongodb://db:a/a"),
+        (mongodb_parts, "mongodb://"), (mongodb_parts, "mongodb://user@db:27017,:27018/a"), (mongodb_parts, "mongodb://db:a/a"),
         (web_parts, "https://"), (web_parts, "https:///path"), (web_parts, "http://db:port"),
     ],
 )  # fmt: skip
