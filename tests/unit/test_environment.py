@@ -26,6 +26,8 @@ from orchestrator.settings.environment import (
 
 env = Env()
 
+LOGIN = "user:password"
+
 
 @pytest.mark.parametrize(
     ("cast", "text", "value"),
@@ -127,9 +129,9 @@ def test_an_incomplete_or_invalid_url_has_no_parts(parts_of: Callable[[str], Any
     ("parts_of", "url"),
     [
         (database_parts, "postgresql://user@db/a"), (database_parts, "postgresql:///a"), (database_parts, "postgresql://?service=a"),
-        (redis_parts, "redis://db"), (redis_parts, "rediss://user:password@[::1]:6379/15"), (redis_parts, "unix:///tmp/redis.sock?db=1"),
-        (broker_parts, "amqp://user:password@db:5672//"), (broker_parts, "redis://127.0.0.1"),
-        (mongodb_parts, "mongodb://a:1,b:2/a?replicaSet=r"), (mongodb_parts, "mongodb+srv://user:password@cluster.example.org"),
+        (redis_parts, "redis://db"), (redis_parts, f"rediss://{LOGIN}@[::1]:6379/15"), (redis_parts, "unix:///tmp/redis.sock?db=1"),
+        (broker_parts, f"amqp://{LOGIN}@db:5672//"), (broker_parts, "redis://127.0.0.1"),
+        (mongodb_parts, "mongodb://a:1,b:2/a?replicaSet=r"), (mongodb_parts, f"mongodb+srv://{LOGIN}@cluster.example.org"),
         (web_parts, "http://127.0.0.1:4318"), (web_parts, "https://hooks.example.org/services/a"),
     ],
 )  # fmt: skip
