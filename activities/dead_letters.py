@@ -73,7 +73,7 @@ def items_of_letters(tenant_id: UUID, chosen: QuerySet[DeadLetter], *, lock: boo
 
 def find_retryable(tenant_id: UUID, ids: Sequence[UUID]) -> list[UUID]:
     """Return those that can be live again together: at most one for each dedup key, none whose key a live activity uses, and none whose
-    pipeline run is being replayed, or was replayed by the run of others."""
+    pipeline run is being replayed or has a newer replay among them."""
     rows = Activity.objects.for_tenant(tenant_id)
     replayed = find_replayed(
         tenant_id,
@@ -96,7 +96,7 @@ def find_retryable(tenant_id: UUID, ids: Sequence[UUID]) -> list[UUID]:
 def find_replayed(tenant_id: UUID, activities: Iterable[Activity], *, together: bool = False) -> set[UUID]:
     """Return the ids of those that cannot be retried, because a replay of their pipeline run works.
 
-    `together`: all are to be retried, so those are included whose run is replayed by the run of others.
+    `together`: all are to be retried at once, so the work of a run with a newer replay among them is included.
     """
     answers: list[tuple[Any, Any]] = replayed_work_asked.send(
         Activity, tenant_id=tenant_id, activities=activities, together=together

@@ -22,9 +22,9 @@ planned_roles_asked = Signal()
 #: Receivers return a set of ids.
 revisable_work_asked = Signal()
 
-#: Queries the failed activities of steps whose pipeline run has a replay that works, so that a retry would do the same work twice. With
-#: `together`, all are to be retried at once, and those of runs that a run of others replays are included. Carries also `tenant_id` and
-#: `activities`. Receivers return a set of ids.
+#: Queries the failed activities of steps whose pipeline run has a replay that works, so that a retry would do the same work twice. Carries
+#: `tenant_id`, `activities`, and `together`: whether all are to be retried at once, which includes the work of a run with a newer replay
+#: among them. Receivers return a set of ids.
 replayed_work_asked = Signal()
 
 #: Queries the activities of steps whose pipeline run was cancelled. Carries `tenant_id` and `activities`. Receivers return a set of ids.

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from _pytest import runner
 
-NUMBER_BYTES = 2  # of a file; what has at most 4,096 bytes is written to a pipe and read from it as a whole
+NUMBER_BYTES = 2  # of the number of a file. So few bytes are read from a pipe at once, so two processes never share a number.
 PROCESSES = multiprocessing.get_context("fork")
 
 

@@ -24,7 +24,7 @@ from rest_framework.viewsets import ViewSetMixin
 
 from activities import cancellation, outputs, run_logs, selectors, wait_reasons
 from activities.api.allowed_actions import list_allowed_actions
-from activities.api.decisions import DecisionActions, largest_body_with_output
+from activities.api.decisions import DecisionActions
 from activities.api.operations import OperationActions
 from activities.api.serializers import (
     ActivitySerializer,
@@ -33,6 +33,7 @@ from activities.api.serializers import (
     RunSerializer,
     WhySerializer,
     WorkedOnSerializer,
+    largest_body_with_output,
     link_of,
 )
 from activities.api.submissions import NewActivitySerializer, new_activity

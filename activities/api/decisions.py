@@ -6,7 +6,6 @@ from collections.abc import Callable, Container, Mapping
 from typing import Any, ClassVar
 from uuid import UUID
 
-from django.conf import settings
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -31,16 +30,6 @@ class RejectionSerializer(StrictSerializer):
 
     notes = Text(max_length=LONGEST_NOTES)
     chosen_option = Text(max_length=200, **OPTIONAL)
-
-
-# JSON that escapes every character with \u needs up to three bytes for each byte of text.
-ESCAPED = 3
-ENVELOPE_BYTES = 64 * 1024
-
-
-def largest_body_with_output() -> int:
-    """Return the size of the largest body that may contain an output of the allowed size."""
-    return ESCAPED * int(settings.ORCHESTRATOR_MAX_OUTPUT_BYTES) + ENVELOPE_BYTES
 
 
 class GivenOutputSerializer(StrictSerializer):

@@ -22,7 +22,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from activities import run_logs, run_tokens
-from activities.api.decisions import largest_body_with_output
+from activities.api.serializers import largest_body_with_output
 from activities.execution import agent_tools, reports
 from activities.execution import request as execution_request
 from activities.execution.reports import Receipt

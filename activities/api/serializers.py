@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
@@ -19,6 +20,16 @@ ACTIVITIES = "/api/v1/activities/"
 
 def link_of(activity_id: UUID) -> str:
     return f"{ACTIVITIES}{activity_id}/"
+
+
+# JSON that escapes every character with \u needs up to three bytes for each byte of text.
+ESCAPED = 3
+ENVELOPE_BYTES = 64 * 1024
+
+
+def largest_body_with_output() -> int:
+    """Return the size of the largest body that may contain an output of the allowed size."""
+    return ESCAPED * int(settings.ORCHESTRATOR_MAX_OUTPUT_BYTES) + ENVELOPE_BYTES
 
 
 class WaitingForSerializer(serializers.Serializer[Any]):

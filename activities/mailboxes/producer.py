@@ -289,7 +289,7 @@ def _raise_priority(activity: Activity, priority: int) -> None:
 
 
 def _extend_expiry(activity: Activity, item: MailboxItem) -> None:
-    """Let a locked activity wait as long as an activity of the new item alone, which would otherwise be cancelled with older items."""
+    """Let a locked activity wait as long as one for the new item alone would, so that the item is not cancelled with older ones."""
     if activity.expires_at is None:
         return
     seconds = None

@@ -264,20 +264,20 @@ def test_the_wake_of_a_following_step_whose_first_run_has_no_result_is_pending(
     assert wakes_of(acme, activity_id) == [("new_task", "consumed", activity_id)]
 
 
+def wake_with_message(engine: Engine, tenant: Tenant, request: AgentRequest) -> None:
+    with tenant_scope(tenant.pk):
+        activity = engine.get(tenant, request.activity_id)
+        outbox.record(activity, WakeReason.MESSAGE, payload={"text": "hurry"})
+
+
 def test_a_following_step_that_failed_is_retried_with_all_that_it_has_not_been_told(
     engine: Engine, acme: Tenant
 ) -> None:
     def behave(request: AgentRequest) -> AgentResult:
         if request.pipeline_step == "two" and len(steps_called(engine)) == 2:
-            in_another_thread(lambda: wake_with_message(request))
+            in_another_thread(lambda: wake_with_message(engine, acme, request))
             raise BROKEN
         return Completed(Output(content=f"{request.pipeline_step}: done"))
-
-    def wake_with_message(request: AgentRequest) -> None:
-        with tenant_scope(acme.pk):
-            outbox.record(
-                engine.get(acme, request.activity_id), WakeReason.MESSAGE, payload={"text": "hurry"}
-            )
 
     engine.agent.behaviour = behave
     flow = Flow(engine, acme, *CHAIN)
@@ -295,14 +295,8 @@ def test_a_step_that_was_woken_during_its_run_ends_with_the_result_of_its_next_r
 ) -> None:
     def behave(request: AgentRequest) -> AgentResult:
         if not steps_called(engine)[1:]:
-            in_another_thread(lambda: wake_with_message(request))
+            in_another_thread(lambda: wake_with_message(engine, acme, request))
         return Completed(Output(content=f"{request.pipeline_step}: {len(steps_called(engine))}"))
-
-    def wake_with_message(request: AgentRequest) -> None:
-        with tenant_scope(acme.pk):
-            outbox.record(
-                engine.get(acme, request.activity_id), WakeReason.MESSAGE, payload={"text": "hurry"}
-            )
 
     engine.agent.behaviour = behave
     flow = Flow(engine, acme, *CHAIN)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from activities.api.decisions import largest_body_with_output
+from activities.api.serializers import largest_body_with_output
 from agents.contracts import Completed, Output
 from pipelines.timing.cron import Cron, CronError
 from tenants.models import Tenant

@@ -66,7 +66,7 @@ def test_engine_and_model_agree_after_every_step(
     def machine() -> Anything:
         return Anything(lambda: _begin(make_tenant), _end, LIMITS)
 
-    @given(st.just(machine))
+    @given(st.just(machine))  # because the machine takes notes, which Hypothesis allows only in its own tests
     @hypothesis_settings(max_examples=1, **COMMON)
     def what_is_seldom_drawn_happens(begin: Callable[[], Anything]) -> None:
         drawn = begin()

@@ -290,7 +290,7 @@ local function scopes_of(lane)
     return scopes
 end
 
--- Whether the group of this scope is a conversation: the key that mailboxes give to their work ends with an id, that of a caller hardly.
+-- Whether the group of this scope is that of a mailbox. Its key ends with an id, so a caller's own key is not taken for one by mistake.
 local function is_conversation(scope, tenant, role)
     local group = string.sub(scope, #tenant + #role + 9)
     return #group == 44 and string.find(group, "^mailbox:[%x-]+$") ~= nil
