@@ -15,6 +15,7 @@ from activities import backlog
 from activities.submission import begin, newcomers
 from pipelines.conditions import RESERVED
 from pipelines.definition import InputError, StepDefinition
+from pipelines.definition.errors import at
 from pipelines.exceptions import InvalidParams, NotFound, PipelineDisabled, ReservedParams
 from pipelines.graph import Advance, StepState
 from pipelines.models import PipelineRun
@@ -149,7 +150,11 @@ def _errors(
     tenant_id: UUID, plan: Compiled, params: Mapping[str, Any], unknown: Collection[str] = ()
 ) -> list[InputError]:
     whole = {**plan.definition.params, **params}
-    return parameters.errors_of_run(tenant_id, plan.definition.steps, whole, unknown=unknown)
+    reserved = [
+        InputError(at("params", name), _explain_reserved(plan, name))
+        for name in _find_reserved(plan, {*params, *unknown})
+    ]
+    return reserved + parameters.errors_of_run(tenant_id, plan.definition.steps, whole, unknown=unknown)
 
 
 def _first_newcomers(plan: Compiled, new: NewRun) -> list[backlog.Newcomer]:
@@ -162,10 +167,16 @@ def _first_newcomers(plan: Compiled, new: NewRun) -> list[backlog.Newcomer]:
 
 def _refuse_reserved(plan: Compiled, news: Sequence[NewRun]) -> None:
     """Raise `ReservedParams` if a parameter of a run has the name of one that each branch of a fan-out gets."""
-    if plan.fanned_out and (taken := [name for name in RESERVED if any(name in new.params for new in news)]):
-        raise ReservedParams(
-            f"Each branch of {min(plan.fanned_out)} gets its own {taken[0]}: name the parameter otherwise."
-        )
+    if taken := _find_reserved(plan, {name for new in news for name in new.params}):
+        raise ReservedParams(_explain_reserved(plan, taken[0]))
+
+
+def _find_reserved(plan: Compiled, names: Collection[str]) -> list[str]:
+    return [name for name in RESERVED if name in names] if plan.fanned_out else []
+
+
+def _explain_reserved(plan: Compiled, name: str) -> str:
+    return f"Each branch of {min(plan.fanned_out)} gets its own {name}: name the parameter otherwise."
 
 
 def _waiting_deadlines(plan: Compiled) -> dict[str, datetime]:

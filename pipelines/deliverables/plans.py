@@ -20,6 +20,7 @@ from pipelines.definition.errors import Errors, InputError, at, path_of
 from pipelines.exceptions import PipelineError
 from tenants import strict_json
 from tenants.lazy_import import lazy_import
+from tenants.plain_names import error_of_name
 
 if TYPE_CHECKING:
     import jsonschema  # type: ignore[import-untyped]  # comes without types
@@ -163,6 +164,10 @@ def _check_item(
             item.get("params", {}), schema_of(offer.params), f"{path}.params"
         ):
             errors.add(place, message)
+    if "name" in item:
+        problem = error_of_name(item["name"]) or (None if item["name"].strip() else "must not be blank")
+        if problem:
+            errors.add(at(path, "name"), problem)
     if "not_before" in item:
         moment = moment_of(item["not_before"])
         if moment is None:

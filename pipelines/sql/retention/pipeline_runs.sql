@@ -24,8 +24,15 @@ WITH RECURSIVE ended_runs AS (
                       WHERE (k.approval_id = m.id OR k.activity_id = m.id) AND l.finished_at IS NULL))
       -- A replay refers to the work and the outputs of this run, also after its end: it may be replayed itself.
       AND NOT EXISTS (SELECT FROM pipelines_pipelinerun o WHERE o.tenant_id = %(tenant)s AND o.replay_of = r.id)
-      -- A period that has not ended counts its runs.
-      AND NOT EXISTS (SELECT FROM pipelines_deliverableperiod p WHERE p.id = r.period_id AND p.ended_at IS NULL)
+      -- A period counts its runs. It has not ended, or could continue with one that failed.
+      AND NOT EXISTS (
+        SELECT FROM pipelines_deliverableperiod p
+        WHERE p.id = r.period_id AND p.tenant_id = %(tenant)s
+          AND (p.ended_at IS NULL OR p.ended_at >= %(before)s
+               OR EXISTS (SELECT FROM pipelines_pipelinerun s
+                          JOIN activities_activity a ON a.tenant_id = %(tenant)s AND a.pipeline_run_id = s.id
+                          JOIN activities_deadletter d ON d.activity_id = a.id AND d.state = 'open'
+                          WHERE s.tenant_id = %(tenant)s AND s.period_id = p.id)))
     ORDER BY r.started_at LIMIT %(most)s
 ), tree AS (
     SELECT ended_runs.id AS family, a.id AS member FROM ended_runs

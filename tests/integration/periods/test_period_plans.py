@@ -337,3 +337,36 @@ def test_a_plan_with_invalid_parameters_for_an_agent_is_rejected(
         {"path": "items[1].params.words", "message": "step only: 'many' is not of type 'integer'"}
     ]
     assert runs(acme, may) == []
+
+
+def test_a_plan_with_a_parameter_that_is_reserved_for_items_of_a_fan_out_is_rejected(
+    engine: Engine, acme: Tenant, blog: Deliverable, may: DeliverablePeriod
+) -> None:
+    save(
+        acme, "wide", {"id": "only", "agent_role": "dev", "for_each": "params.topics"}, params={"topics": []}
+    )
+    deliverables.change(acme.pk, blog.pk, {"pipelines": ["flow", "wide"]})
+    items = [{"pipeline": "flow"}, {"pipeline": "wide", "params": {"item": 1}}]
+    engine.agent.behaviour = answering({"items": items}, PLAN)
+
+    engine.deliver()
+
+    (fault,) = reloaded(acme, may).plan_faults
+    assert fault["path"] == "items[1].params.item"
+    engine.drain()
+    assert counts(acme, may) == ("completed", 2, 2, 0, 0)
+
+
+def test_a_plan_with_a_name_of_invisible_characters_is_rejected(
+    engine: Engine, acme: Tenant, may: DeliverablePeriod
+) -> None:
+    names = ["Bees\nHoney", "Bees\u202eyenoH", " ", "Bees"]
+    engine.agent.behaviour = answering(
+        {"items": [{"pipeline": "flow", "name": name} for name in names]}, PLAN
+    )
+
+    engine.deliver()
+
+    assert [fault["path"] for fault in reloaded(acme, may).plan_faults] == [
+        f"items[{n}].name" for n in range(3)
+    ]

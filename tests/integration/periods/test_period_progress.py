@@ -34,6 +34,8 @@ from tests.integration.periods.months import (
     runs,
     save,
 )
+from tests.integration.test_retention import age, purge
+from tests.integration.test_retention_of_runs import age_run, age_work_of
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -105,6 +107,35 @@ def test_a_run_that_recovers_after_a_retry_ends_the_risk(
     assert risk(acme, may) == (False, "")
     engine.drain()
     assert counts(acme, may) == ("completed", 2, 2, 0, 0)
+
+
+def test_runs_of_a_period_are_kept_as_long_as_a_failed_one_may_be_retried(
+    engine: Engine, acme: Tenant, blog: Deliverable
+) -> None:
+    """Otherwise the period would count fewer runs when it continues."""
+    save(acme, "frail", {"id": "bad", "agent_role": "qa"})
+    deliverables.change(acme.pk, blog.pk, {"pipelines": ["flow", "frail"], "target": 2})
+    plan = {"items": [{"pipeline": "flow"}, {"pipeline": "frail"}]}
+    engine.agent.behaviour = answering(plan, failing="bad")
+    (period,) = deliverables.start_new_periods(acme.pk, today=MAY)
+    engine.drain()
+    assert counts(acme, period) == ("completed", 2, 1, 1, 0)
+    good, frail = runs(acme, period)
+    age_run(good.pk)
+    age_work_of(good.pk)
+    while_new = purge(acme, "pipeline_runs")
+    age("pipelines_deliverableperiod", [period.pk], "ended_at")
+    age_run(frail.pk)
+    age_work_of(frail.pk)
+
+    while_failed = purge(acme, "pipeline_runs")
+    cancellation.retry(acme.pk, activity_of_step(acme, frail, "bad").pk, actor="user:ann")
+    engine.agent.behaviour = answering(plan)
+    engine.drain()
+
+    assert (while_new, while_failed) == (0, 0)
+    assert counts(acme, period) == ("completed", 2, 2, 0, 0)
+    assert risk(acme, period) == (False, "")
 
 
 def test_a_dead_letter_on_the_critical_path_puts_the_period_at_risk(
