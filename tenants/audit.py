@@ -334,7 +334,7 @@ def forget_chain(chain: UUID, slug: str, *, actor: Actor) -> int:
             deleted, up_to, last_hash = cursor.fetchone()
         if deleted:
             detail = {"slug": slug, "up_to": up_to, "last_hash": last_hash, "entries": deleted}
-            record(FORGOTTEN, actor=actor, tenant_id=None, about=("audit", ""), detail=detail)
+            record(FORGOTTEN, actor=actor, tenant_id=None, about=("audit", chain), detail=detail)
     return int(deleted or 0)
 
 
@@ -355,7 +355,9 @@ class _Row(NamedTuple):
     previous_hash: str
     hash: str
     content: str
-    purge: dict[str, Any] | None
+    deletion: (
+        dict[str, Any] | None
+    )  # for entries that record the deletion of others: of which chain, and up to which entry
 
 
 @dataclass(slots=True)
@@ -380,12 +382,23 @@ def verify_chains(
     """Verify every chain, or one, in itself and against the checkpoints of its end."""
     ends = checkpoints or {}
     results: dict[UUID, Chain] = {}
+    forgotten: dict[str, dict[str, Any]] = {}
     for row in _entries(chain):
         _verify_entry(results.setdefault(row.chain, Chain(row.chain)), row, ends.get(row.chain, (0, ""))[0])
+        if row.deletion and row.deletion["operation"] == FORGOTTEN and row.chain == PLATFORM:
+            forgotten[row.deletion["chain"]] = row.deletion
     for chain_id, (number, expected) in ends.items():
-        if chain is None or chain == chain_id:
-            _compare(results.setdefault(chain_id, Chain(chain_id)), number, expected)
+        if chain not in (None, chain_id) or _contained(forgotten.get(str(chain_id)), number, expected):
+            continue
+        _compare(results.setdefault(chain_id, Chain(chain_id)), number, expected)
     return list(results.values())
+
+
+def _contained(forgotten: Mapping[str, Any] | None, number: int, expected: str) -> bool:
+    """Whether the chain of a purged tenant contained this entry when it was deleted."""
+    if forgotten is None:
+        return False
+    return number < forgotten["up_to"] or (number, expected) == (forgotten["up_to"], forgotten["last_hash"])
 
 
 def _verify_entry(chain: Chain, row: _Row, checkpoint_number: int) -> None:
@@ -400,8 +413,12 @@ def _verify_entry(chain: Chain, row: _Row, checkpoint_number: int) -> None:
         chain.add(
             f"entry {row.number} does not follow entry {chain.number}: one of them was changed, or inserted"
         )
-    if row.purge and row.purge.get("last_hash") == chain.hashes.get(0):
-        problem = _missing(int(row.purge.get("up_to", 0)))
+    if (
+        row.deletion
+        and row.deletion["operation"] == PURGED
+        and row.deletion["last_hash"] == chain.hashes.get(0)
+    ):
+        problem = _missing(row.deletion["up_to"])
         chain.faults = [fault for fault in chain.faults if fault != problem]
     chain.entries, chain.number, chain.hash = chain.entries + 1, row.number, row.hash
     if row.number == checkpoint_number:
@@ -432,8 +449,11 @@ def _entries(chain: UUID | None) -> Iterator[_Row]:
     which = "" if chain is None else "WHERE entry.chain = %s"
     with transaction.atomic(using=SYSTEM), connections[SYSTEM].cursor() as cursor:
         columns = f"entry.chain, entry.number, entry.previous_hash, entry.hash, {CONTENT}"
-        purge = f"CASE entry.operation WHEN '{PURGED}' THEN entry.detail::text END"
-        select = f"SELECT {columns}, {purge} FROM tenants_auditentry entry {which} ORDER BY entry.chain, entry.number"  # noqa: S608
+        deletion = (
+            f"CASE WHEN entry.operation IN ('{PURGED}', '{FORGOTTEN}')"
+            " THEN (entry.detail || jsonb_build_object('operation', entry.operation, 'chain', entry.object_id))::text END"
+        )
+        select = f"SELECT {columns}, {deletion} FROM tenants_auditentry entry {which} ORDER BY entry.chain, entry.number"  # noqa: S608
         cursor.execute(
             f"DECLARE audit_entries NO SCROLL CURSOR FOR {select}", [] if chain is None else [chain]
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -24,13 +25,14 @@ from activities import outputs, run_logs
 from agents.command_line import transcripts
 from orchestrator import offboarding
 from tenants import clock
+from tenants.audit import record_command
 from tenants.context import APP, set_tenant, system_scope
 from tenants.exceptions import TenantError
 from tenants.models import Tenant
 from tenants.models.retention import DepartedTenant
 
 FORMAT = "orchestrator-export/1"
-PAGE = 2_000  # rows fetched at once
+PAGE = 50  # rows fetched at once; a row may have a megabyte
 OUTPUTS, LOGS = "outputs.jsonl", "run_logs.jsonl"
 
 Report = Callable[[str], object]
@@ -50,7 +52,7 @@ _ROWS = sql.SQL(
 
 def export(tenant: Tenant, path: Path, report: Report) -> dict[str, dict[str, Any]]:
     """Write the file, and return facts about its members. If it raises `OSError`, `DatabaseError`, `PyMongoError` or `PurgedMeanwhile`,
-    there is no file."""
+    there is no new file."""
     of_tenant = [field.column for field in Tenant._meta.concrete_fields if field.column]
     exported = {"tenants_tenant": of_tenant, **offboarding.exported_columns()}
     with writing_archive(path) as archive:
@@ -74,6 +76,8 @@ def export(tenant: Tenant, path: Path, report: Report) -> dict[str, dict[str, An
                 "columns_left_out": _secret_columns(),
             }
         )
+        # Before the file appears, because nobody should get an export that the audit trail does not contain.
+        record_command("export_tenant", tenant_id=tenant.pk, about=("tenant", tenant.pk))
     return archive.files
 
 
@@ -162,13 +166,24 @@ class Archive:
 
 @contextmanager
 def writing_archive(path: Path) -> Iterator[Archive]:
-    """Open an archive that appears under its name only when it is complete. Only its owner may read it."""
-    part = path.with_name(f"{path.name}.part")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    """Open an archive that appears under its name only when it is complete. Only its owner may read it.
+
+    Raises `FileExistsError` if there is a file with this name, also if another export has written it meanwhile.
+    """
+    _refuse_present(path)
+    # A name of its own, so that two exports at once do not write into one file.
+    descriptor, name = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".part", dir=path.parent)
+    part = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
             yield Archive(archive)
+        _refuse_present(path)
+        part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    part.replace(path)
+
+
+def _refuse_present(path: Path) -> None:
+    if path.exists():
+        raise FileExistsError(f"{path} exists already.")

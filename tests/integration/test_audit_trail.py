@@ -188,6 +188,38 @@ def test_a_truncated_chain_is_detected_by_its_checkpoint(tenant: Tenant, tmp_pat
     assert verify("--checkpoint", str(checkpoint))[0] == 1
 
 
+def test_a_checkpoint_remains_valid_after_its_tenant_was_purged(
+    tenant: Tenant, other_tenant: Tenant, tmp_path: Any
+) -> None:
+    record(tenant, "a", "b")
+    record(other_tenant, "c")
+    checkpoint = tmp_path / "checkpoint.json"
+    checkpoint.write_text(verify("--json")[1])
+    record(tenant, "d")
+
+    audit.forget_chain(tenant.pk, tenant.slug, actor=audit.actor_of_command("offboard_tenant"))
+
+    assert verify("--checkpoint", str(checkpoint)) == (0, *verify()[1:])
+    tamper("DELETE FROM tenants_auditentry WHERE chain = %s", other_tenant.pk)
+    code, _, err = verify("--checkpoint", str(checkpoint))
+    assert (code, err.strip()) == (
+        1, f"{other_tenant.pk}: the end is missing: there was an entry 1 when the checkpoint was taken",
+    )  # fmt: skip
+
+
+def test_a_checkpoint_that_a_purged_chain_never_reached_is_detected(tenant: Tenant, tmp_path: Any) -> None:
+    record(tenant, "a", "b")
+    checkpoint = tmp_path / "checkpoint.json"
+    checkpoint.write_text(verify("--json")[1])
+    tamper("DELETE FROM tenants_auditentry WHERE number = 2")
+
+    audit.forget_chain(tenant.pk, tenant.slug, actor=audit.actor_of_command("offboard_tenant"))
+
+    code, _, err = verify("--checkpoint", str(checkpoint))
+    assert code == 1
+    assert "the end is missing" in err
+
+
 def test_the_command_prints_the_last_entry_of_each_chain(tenant: Tenant) -> None:
     record(tenant, "a", "b")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tracemalloc
 import zipfile
 from datetime import timedelta
 from io import StringIO
@@ -16,7 +17,7 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.auth import get_user_model
 from django.contrib.contenttypes.models import ContentType
 from django.core.management import CommandError, call_command
-from django.db import connections
+from django.db import DatabaseError, connections
 from django.utils import timezone
 
 from activities import outputs, run_logs
@@ -31,7 +32,7 @@ from orchestrator import offboarding
 from orchestrator.offboarding import erasure
 from orchestrator.offboarding import export as offboarding_export
 from pipelines.tables import fetched
-from tenants import redis, tokens
+from tenants import audit, redis, tokens
 from tenants.audit import NOBODY, record
 from tenants.context import SYSTEM, system_scope, tenant_scope
 from tenants.models import Budget, Channel, Membership, Tenant
@@ -212,6 +213,59 @@ def test_a_failed_export_leaves_no_file_and_an_existing_one_is_not_overwritten(
     assert path.read_text() == "theirs"
 
 
+def test_two_exports_to_one_file_do_not_mix(
+    tenant: Tenant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "acme.zip"
+    take_snapshot = offboarding_export._take_snapshot
+
+    def take_snapshot_then_export(tenant_id: UUID) -> None:
+        take_snapshot(tenant_id)
+        monkeypatch.setattr(offboarding_export, "_take_snapshot", take_snapshot)
+        in_another_thread(lambda: command("export_tenant", "acme", "--to", str(path)))
+
+    monkeypatch.setattr(offboarding_export, "_take_snapshot", take_snapshot_then_export)
+    with pytest.raises(CommandError, match="exists already"):
+        command("export_tenant", "acme", "--to", str(path))
+
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        assert {*json.loads(archive.read("manifest.json"))["files"], "manifest.json"} == set(
+            archive.namelist()
+        )
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_export_does_not_hold_many_rows_in_memory(engine: Engine, tenant: Tenant, tmp_path: Path) -> None:
+    engine.serve(tenant)
+    (activity,) = engine.submit(tenant)
+    with tenant_scope(tenant.pk), connections["default"].cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO activities_outputspool (id, tenant_id, activity_id, content, content_type, created_at)"
+            " SELECT gen_random_uuid(), %s, %s, repeat('x', 100000), 'text/plain', now() FROM generate_series(1, 300)",
+            [tenant.pk, activity],
+        )
+    tracemalloc.start()
+    try:
+        command("export_tenant", "acme", "--to", str(tmp_path / "acme.zip"))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert most < 20_000_000
+
+
+def test_an_export_that_cannot_be_recorded_leaves_no_file(
+    tenant: Tenant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "record", _refuse)
+
+    with pytest.raises(CommandError, match="file was deleted"):
+        command("export_tenant", "acme", "--to", str(tmp_path / "acme.zip"))
+
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_export_during_which_the_tenant_is_purged_leaves_no_file(
     engine: Engine, tenant: Tenant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,6 +286,10 @@ def test_an_export_during_which_the_tenant_is_purged_leaves_no_file(
 
 def _fail(*arguments: Any) -> Any:
     raise OSError("the disk is full")
+
+
+def _refuse(*arguments: Any, **named: Any) -> Any:
+    raise DatabaseError("no answer")
 
 
 def test_a_suspended_tenant_can_neither_call_the_api_nor_start_work(
@@ -375,6 +433,24 @@ def test_a_purge_that_failed_half_way_is_completed_by_another(
         assert DepartedTenant.objects.get().counts["activities_activity"] == 3
     with pytest.raises(CommandError, match="There is no tenant"):
         command(*purge)
+
+
+def test_a_purge_that_failed_is_completed_before_a_new_tenant_of_the_same_slug_is_touched(
+    engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    populate(engine, tenant, CANARY)
+    purge = ("offboard_tenant", "acme", "--purge", "--confirm", "acme")
+    with monkeypatch.context() as broken:
+        broken.setattr(erasure, "delete_from_redis", _fail)
+        with pytest.raises(OSError, match="disk"):
+            command(*purge)
+    command("create_tenant", "acme")
+
+    command(*purge)
+
+    assert documents_with(CANARY) == 0
+    with system_scope():
+        assert Tenant.objects.get(slug="acme").is_active
 
 
 def test_an_output_that_is_copied_during_a_purge_is_deleted_however_long_that_takes(

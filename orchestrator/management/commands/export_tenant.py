@@ -11,7 +11,6 @@ from pymongo.errors import PyMongoError
 
 from orchestrator.offboarding import export
 from tenants import registration
-from tenants.audit import record_command
 from tenants.management.base import ManagementCommand
 from tenants.wording import describe_count
 
@@ -25,12 +24,11 @@ class Command(ManagementCommand):
 
     def handle(self, *args: Any, slug: str, to: str, **options: Any) -> None:
         path = Path(to)
-        if path.exists():
-            raise CommandError(f"{path} exists already.")
         try:
             tenant = registration.find(slug)
             files = export.export(tenant, path, self.stderr.write)
-            record_command("export_tenant", tenant_id=tenant.pk, about=("tenant", tenant.pk))
+        except FileExistsError as error:
+            raise CommandError(str(error)) from error
         except (OSError, DatabaseError, PyMongoError) as error:
             raise CommandError(f"The export failed, and its file was deleted: {error}") from error
         rows = sum(each["rows"] for each in files.values())

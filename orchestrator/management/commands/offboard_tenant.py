@@ -43,13 +43,17 @@ class Command(ManagementCommand):
             raise CommandError(f"Not finished, run it again: {error}") from error
 
     def _suspend(self, slug: str, *, purge: bool) -> UUID:
+        unfinished = erasure.find_unfinished(slug) if purge else None
         try:
             tenant = registration.find(slug)
         except registration.TenantNotFound:
-            unfinished = erasure.find_unfinished(slug) if purge else None
             if unfinished is None:
                 raise
             return unfinished
+        if unfinished not in (None, tenant.pk):
+            return (
+                unfinished  # The slug belongs to a new tenant by now, which must not be purged in its place.
+            )
         erasure.suspend(tenant, self.stderr.write)
         record_command(
             "offboard_tenant", about=("tenant", tenant.pk), detail={"slug": slug, "suspended": True}
