@@ -32,14 +32,17 @@ from agents import prices
 from agents.configuration import RoleSettings
 from agents.contracts import Usage
 from agents.response_parser import MAX_COST_USD, MAX_MODEL, MAX_TOKENS
-from tenants import clock, money, outages
+from tenants import clock, money, outages, sweeps
 from tenants.caches import TtlCache
-from tenants.context import APP, system_scope, tenant_scope
+from tenants.context import APP, tenant_scope
 from tenants.models import Budget, BudgetWait, Reservation
 from tenants.money import BudgetedRun, Standing
 from tenants.sql import Statement
+from tenants.sweeps import Sweep
 
 logger = logging.getLogger(__name__)
+
+_RECOUNTS, _AWAITED, _RESERVATIONS = (Sweep[Any]() for _ in range(3))
 
 AVERAGE_PERIOD = timedelta(days=7)  # the estimate is the average of the runs of this period
 MOST_ENTRIES = 2_000
@@ -275,15 +278,11 @@ def stale_reservations() -> QuerySet[Any]:
 
 def release_where_room() -> int:
     """Recount budgets, and release activities that now fit; returns how many. Safe to run in several processes at once."""
-    with system_scope():
-        recounts = list(money.to_recount().values_list("tenant_id", "pk")[:AT_ONCE])
-    for tenant_id, budget_id in recounts:
+    for budget_id, tenant_id in _RECOUNTS.turn(sweeps.pages(money.to_recount(), "pk", "tenant_id")):
         with _one_of_many(budget_id):
             money.recount(tenant_id, budget_id)
-    with system_scope():
-        awaited = list(money.list_awaited_budgets().values_list("tenant_id", "pk")[:AT_ONCE])
     released = 0
-    for tenant_id, budget_id in awaited:
+    for budget_id, tenant_id in _AWAITED.turn(sweeps.pages(money.list_awaited_budgets(), "pk", "tenant_id")):
         with _one_of_many(budget_id):
             released += release(tenant_id, budget_id)
     return released
@@ -297,21 +296,18 @@ def _one_of_many(budget_id: UUID) -> AbstractContextManager[None]:
 
 def release_stale_reservations() -> int:
     """Release the reservations of runs that have ended; returns how many."""
-    with system_scope():
-        reservations = list(stale_reservations().values_list("tenant_id", "run_id")[:AT_ONCE])
-    runs_of: dict[UUID, list[UUID]] = {}
-    for tenant_id, run_id in reservations:
-        runs_of.setdefault(tenant_id, []).append(run_id)
     released = 0
-    for tenant_id, run_ids in runs_of.items():
+    for _, run_id, tenant_id in _RESERVATIONS.turn(
+        sweeps.pages(stale_reservations(), "pk", "run_id", "tenant_id")
+    ):
         with (
             outages.one_of_many(
                 logger, "Reservations not released", action="reservations_kept", tenant=str(tenant_id)
             ),
             tenant_scope(tenant_id),
         ):
-            money.release(tenant_id, run_ids)
-            released += len(run_ids)
+            money.release(tenant_id, [run_id])
+            released += 1
     return released
 
 

@@ -25,10 +25,11 @@ from activities.models import Activity, ApprovalLink, BulkItem, BulkJob
 from activities.models.bulk import BulkAction, BulkStatus, ItemState
 from activities.models.decision import LinkState
 from activities.states import Status
-from tenants import outages
-from tenants.context import APP, system_scope, tenant_scope
+from tenants import outages, sweeps
+from tenants.context import APP, tenant_scope
 from tenants.identifiers import uuid7
 from tenants.sql import Statement
+from tenants.sweeps import TURN_SECONDS, Sweep
 from tenants.wording import describe_count
 
 from . import activity_tree, cancellation, reassignment, relay, rescheduling, states, transitions
@@ -128,7 +129,7 @@ def refuse_unknown(tenant_id: UUID, job_id: UUID) -> None:
 # transaction of its portion is rolled back.
 
 PORTION = 100  # activities that one statement moves; its cost grows with the square of their number
-TURN_SECONDS = 20.0  # of one task; the leader hints again while jobs are waiting
+_JOBS = Sweep[Any]()
 
 
 def jobs_waiting() -> QuerySet[BulkJob]:
@@ -140,10 +141,8 @@ def work(within: float = TURN_SECONDS) -> int:
     """Process the waiting items, a portion of each job in turn; returns how many items. Safe to run twice at once."""
     until, count = time.monotonic() + within, 0
     while time.monotonic() < until:
-        with system_scope():
-            jobs = list(jobs_waiting().order_by("created_at").values_list("tenant_id", "pk"))
         before = count
-        for tenant_id, job_id in jobs:
+        for _, job_id, tenant_id in _JOBS.turn(sweeps.pages(jobs_waiting(), "created_at", "pk", "tenant_id")):
             # A portion that fails was rolled back, and the next turn repeats it.
             with outages.one_of_many(logger, "A bulk job broke", action="bulk_job_broke", job=str(job_id)):
                 count += process_portion(tenant_id, job_id)

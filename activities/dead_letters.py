@@ -7,7 +7,6 @@ repeating it is safe.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -33,8 +32,9 @@ from activities.signals import activity_reopened, replayed_work_asked
 from activities.states import BANDS, LinkKind, Status
 from activities.submission import NewActivity, child_of, submit
 from agents.models import AgentConfig
-from tenants import clock, outages
+from tenants import clock, outages, sweeps
 from tenants.context import APP, system_scope, tenant_scope
+from tenants.sweeps import TURN_SECONDS, Sweep
 from tenants.wording import describe_count
 
 # Selecting: the chosen dead letters that are still open, with their activities locked in order of ids.
@@ -332,10 +332,9 @@ def _announce_reopened(reopened: Iterable[Any]) -> None:
 
 logger = logging.getLogger(__name__)
 
-PAGE = 200
+_UNHANDLED = Sweep[Any]()
 JOB_FAILED = "job.failed"  # the event that wakes a planner
 TURN_LOCK = 0x6465616C  # "deal": advisory lock of the transaction that handles a dead letter; never change it
-TURN_SECONDS = 20.0  # of one background task; while letters wait, the leader hints again
 
 _REASONS = {
     BurialReason.EXHAUSTED: "its attempts are used up",
@@ -358,8 +357,9 @@ def handle_waiting(*, within: float = TURN_SECONDS) -> int:
     One process at a time; others return at once. A letter that cannot be handled does not block the others. Raises the database's
     error during an outage.
     """
-    handled, until = 0, time.monotonic() + within
-    for letter in _unhandled_letters():
+    handled = 0
+    unhandled = sweeps.pages(list_unhandled(), "pk", "tenant_id", "activity_id")
+    for letter in map(_UnhandledLetter._make, _UNHANDLED.turn(unhandled, within=within)):
         with outages.one_of_many(
             logger, "A dead letter cannot be handled", action="dead_letter_stuck", dead_letter=str(letter.pk)
         ):
@@ -368,8 +368,6 @@ def handle_waiting(*, within: float = TURN_SECONDS) -> int:
                     break
                 is_handled = _handle(letter)
             handled += is_handled
-        if time.monotonic() > until:
-            break
     return handled
 
 
@@ -382,20 +380,6 @@ def unhandled_since(age: timedelta) -> bool:
     """Whether a dead letter older than `age` is not handled yet."""
     with system_scope():
         return list_unhandled().filter(created_at__lt=Now() - age).exists()
-
-
-def _unhandled_letters() -> Iterator[_UnhandledLetter]:
-    """Yield each once, oldest first."""
-    last: UUID | None = None
-    while True:
-        with system_scope():
-            letters = list_unhandled() if last is None else list_unhandled().filter(pk__gt=last)
-            rows = letters.order_by("pk").values_list("pk", "tenant_id", "activity_id")[:PAGE]
-            page = [_UnhandledLetter(*row) for row in rows]
-        yield from page
-        if len(page) < PAGE:
-            return
-        last = page[-1].pk
 
 
 def _take_turn() -> bool:

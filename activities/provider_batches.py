@@ -48,8 +48,9 @@ from agents.exceptions import (
     PermanentAgentError,
     RetryableAgentError,
 )
-from tenants import clock, outages
+from tenants import clock, outages, sweeps
 from tenants.context import system_scope, tenant_scope
+from tenants.sweeps import Sweep
 
 logger = logging.getLogger(__name__)
 
@@ -238,7 +239,7 @@ def _complete(item: BatchItem, completed: Completed) -> None:
 # Binding is one transaction before sending, so that an item always belongs to one batch. Two processes that bind at once take turns: the
 # second one sees fewer collected items, or none.
 
-LANES = 100  # processed in one turn
+_LANES = Sweep[tuple[UUID, tuple[str, str]]]()
 
 
 def list_collected() -> QuerySet[BatchItem]:
@@ -248,10 +249,8 @@ def list_collected() -> QuerySet[BatchItem]:
 
 def bind_items() -> int:
     """Bind the lanes that have enough or old enough items. Returns the number of new batches."""
-    with system_scope():
-        lanes = list(_list_ready()[:LANES])
     count = 0
-    for tenant_id, provider, model in lanes:
+    for tenant_id, (provider, model) in _LANES.turn(_list_ready):
         with outages.one_of_many(
             logger, "Items not bound to a batch", action="batch_not_bound", provider=provider
         ):
@@ -260,7 +259,7 @@ def bind_items() -> int:
     return count
 
 
-def _list_ready() -> QuerySet[BatchItem, tuple[UUID, str, str]]:
+def _list_ready(last: tuple[UUID, tuple[str, str]] | None) -> list[tuple[UUID, tuple[str, str]]]:
     enough = (
         Q(number__gte=_size())
         | Q(oldest__lte=_old_enough())
@@ -268,7 +267,10 @@ def _list_ready() -> QuerySet[BatchItem, tuple[UUID, str, str]]:
     )
     lanes = list_collected().order_by().values("tenant_id", "provider", "model")
     counted = lanes.annotate(number=Count("id"), oldest=Min("created_at"), weight=Sum("bytes"))
-    return counted.filter(enough).order_by("oldest").values_list("tenant_id", "provider", "model")
+    ready = counted.filter(enough).values_list("tenant_id", "provider", "model")
+    with system_scope():
+        lanes = sorted((tenant_id, (provider, model)) for tenant_id, provider, model in ready)
+    return [lane for lane in lanes if last is None or lane > last]
 
 
 def _bind(tenant_id: UUID, provider: str, model: str) -> bool:
@@ -576,7 +578,7 @@ def _search_again(batch: ProviderBatch) -> None:
 #
 # A process first leases the batch by postponing its `due_at`; if it dies, another process continues after that time.
 
-PAGE = 100
+_DUE = Sweep[Any]()
 
 STEPS = {
     BatchState.BOUND: send,
@@ -592,13 +594,13 @@ def list_due() -> QuerySet[ProviderBatch]:
 
 def advance_due() -> int:
     """Advance the batches that are due; returns how many. A batch that fails does not block the others."""
-    with system_scope():
-        batches_due = list(list_due().order_by("due_at").values_list("tenant_id", "id")[:PAGE])
-    for tenant_id, batch_id in batches_due:
+    count = 0
+    for _, batch_id, tenant_id in _DUE.turn(sweeps.pages(list_due(), "due_at", "pk", "tenant_id")):
         # A step that fails is repeated when the lease expires.
         with outages.one_of_many(logger, "Batch step failed", action="batch_failed", batch=str(batch_id)):
             advance(tenant_id, batch_id)
-    return len(batches_due)
+        count += 1
+    return count
 
 
 def advance(tenant_id: UUID, batch_id: UUID) -> None:
@@ -667,7 +669,7 @@ def end(batch: ProviderBatch, *, error: AgentError | None = None) -> None:
 
 # Leaving: urgent items no longer wait for a batch, whether they are bound to one or not. A late answer is ignored.
 
-LEAVING_AT_ONCE = 500
+_LEAVING = Sweep[Any]()
 
 LEAVE_REASON = "It is needed soon, and its batch has not answered yet; it continues in real time."
 
@@ -678,12 +680,14 @@ def list_leaving() -> QuerySet[BatchItem]:
 
 
 def move_leaving() -> int:
-    """Move one page of the leaving items to the real-time route; returns how many."""
-    with system_scope():
-        items = list(list_leaving().defer("body", "begun").order_by("leave_at")[:LEAVING_AT_ONCE])
-    for item in items:
+    """Move the leaving items to the real-time route; returns how many."""
+    columns = ("leave_at", "id", "tenant_id", "activity_id", "run_id", "fence", "briefing")
+    count = 0
+    for row in _LEAVING.turn(sweeps.pages(list_leaving(), *columns)):
+        item = BatchItem(**dict(zip(columns, row, strict=True)))
         with outages.one_of_many(
             logger, "Item not moved to the real-time route", action="batch_not_left", run=str(item.run_id)
         ):
             move_to_real_time(item, LEAVE_REASON)
-    return len(items)
+        count += 1
+    return count

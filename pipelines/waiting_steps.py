@@ -7,11 +7,10 @@ mark remains. Two processes that handle the same run do so one after the other, 
 from __future__ import annotations
 
 import logging
-import random
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -28,17 +27,16 @@ from pipelines.models import PipelineRun, StepRun
 from pipelines.models.run import RunState, StepReason
 from pipelines.progression import Known
 from pipelines.versions import Compiled
-from tenants import clock, outages
-from tenants.context import system_scope, tenant_scope
+from tenants import clock, outages, sweeps
+from tenants.context import tenant_scope
 from tenants.models import BudgetWait
+from tenants.sweeps import TURN_SECONDS, Sweep
 
 from . import inputs, progression, versions
 
 logger = logging.getLogger(__name__)
 
-PAGE = 500
-AT_ONCE = 1_000  # steps or runs that one call handles
-TURN_SECONDS = 20.0  # Then the worker is free for other work. While steps wait, another hint follows.
+_UNADMITTED, _OVERDUE, _UNDECIDED = Sweep[Any](), Sweep[Any](), Sweep[Any]()
 
 
 # Steps for which there was no room in their role's backlog: they start when there is room. Work that is submitted while there is room does
@@ -52,9 +50,12 @@ def steps_unadmitted() -> QuerySet[StepRun]:
 
 def admit_steps(*, within: float = TURN_SECONDS) -> int:
     """Start the steps for which there is room now, oldest runs first, and return how many. A failure does not stop the others."""
-    until, started = time.monotonic() + within, 0
+    started = 0
     full: set[tuple[UUID, str | None]] = set()
-    for tenant_id, run_id, version_id, steps in _runs():
+    marked = sweeps.pages(steps_unadmitted(), "run_id", "pk", "tenant_id", "run__version_id", "step")
+    for run_id, rows in groupby(_UNADMITTED.turn(marked, within=within), itemgetter(0)):
+        *_, tenants, versions_of_steps, steps = zip(*rows, strict=True)
+        tenant_id, version_id = tenants[0], versions_of_steps[0]
         with outages.one_of_many(
             logger, "A step that waits for room could not be started", action="step_not_admitted",
             tenant=str(tenant_id), run=str(run_id),
@@ -64,8 +65,6 @@ def admit_steps(*, within: float = TURN_SECONDS) -> int:
             roles_without_room = admit(tenant_id, run_id)
             full |= {(tenant_id, role) for role in roles_without_room}
             started += len(steps) - len(roles_without_room)
-        if time.monotonic() > until:
-            break
     return started
 
 
@@ -85,25 +84,6 @@ def _roles_of(tenant_id: UUID, version_id: UUID, steps: Iterable[str]) -> list[s
     with tenant_scope(tenant_id):
         plan = versions.compile_version(version_id)
     return [plan.step(step).agent_role for step in steps]
-
-
-def _runs() -> Iterator[tuple[UUID, UUID, UUID, list[str]]]:
-    """Yield each run: its tenant, its id, its version, and its marked steps."""
-    last: UUID | None = None
-    while True:
-        with system_scope():
-            rows = steps_unadmitted() if last is None else steps_unadmitted().filter(run_id__gt=last)
-            runs = list(rows.order_by("run_id").values_list("run_id", flat=True).distinct()[:PAGE])
-            marked: Any = steps_unadmitted().filter(run_id__in=runs).order_by("run_id")
-            steps_of_page = list(marked.values_list("tenant_id", "run_id", "run__version_id", "step"))
-        by_run: dict[UUID, tuple[UUID, UUID, list[str]]] = {}
-        for tenant_id, run_id, version_id, step in steps_of_page:
-            by_run.setdefault(run_id, (tenant_id, version_id, []))[2].append(step)
-        for run_id, (tenant_id, version_id, steps) in by_run.items():
-            yield tenant_id, run_id, version_id, steps
-        if len(runs) < PAGE:
-            return
-        last = runs[-1]
 
 
 # Steps that have waited too long for their dependencies: they fail, and their run continues by its rules.
@@ -129,11 +109,10 @@ def steps_overdue() -> QuerySet[StepRun]:
 def fail_overdue(*, now: datetime | None = None) -> int:
     """Fail the steps that have waited too long, and return how many. `now` replaces the current time."""
     now = now or clock.now()
-    with system_scope():
-        due = StepRun.objects.filter(waits_until__lte=now).order_by("waits_until")
-        rows = list(due.values_list("tenant_id", "run_id", "step")[:AT_ONCE])
+    due = StepRun.objects.filter(waits_until__lte=now)
+    rows = sweeps.pages(due, "waits_until", "pk", "tenant_id", "run_id", "step")
     failed = 0
-    for tenant_id, run_id, step in rows:
+    for *_, tenant_id, run_id, step in _OVERDUE.turn(rows):
         with outages.one_of_many(
             logger, "An overdue step could not be failed", action="step_overdue",
             tenant=str(tenant_id), run=str(run_id), step=step,
@@ -247,12 +226,9 @@ def decide_waiting() -> int:
 
     A MongoDB that is unavailable ends the turn, because each run would wait for it, and the worker has other tasks.
     """
-    with system_scope():
-        runs = list(runs_undecided().values_list("tenant_id", "run_id").distinct()[:AT_ONCE])
-    # In any order: a run with so many outputs that reading them always takes too long ends a turn as well, but not at the same place.
-    random.shuffle(runs)
+    runs = sweeps.pages(runs_undecided().distinct(), "run_id", "tenant_id")
     decided = 0
-    for tenant_id, run_id in runs:
+    for run_id, tenant_id in _UNDECIDED.turn(runs):
         with outages.one_of_many(
             logger,
             "A step could not be decided",

@@ -7,7 +7,7 @@ a person says so, or because its expiry time is reached; each way sends `channel
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -16,16 +16,16 @@ from django.conf import settings
 from django.db.models import Case, CharField, F, Q, QuerySet, Value, When
 from django.db.models.functions import Now
 
-from tenants import clock, outages
-from tenants.context import system_scope, tenant_scope
+from tenants import clock, outages, sweeps
+from tenants.context import tenant_scope
 from tenants.exceptions import NotFound, TenantError
 from tenants.models import Channel, ChannelStatus
 from tenants.signals import channel_expired, channel_expiring
+from tenants.sweeps import Sweep
 
 logger = logging.getLogger(__name__)
 
-DUE_AT_ONCE = 100  # channels in one sweep; the next sweep continues
-ANNOUNCED_AT_ONCE = 1_000
+_DUE, _SOON = Sweep[Any](), Sweep[Any]()
 
 #: The current status: a channel after its expiry time has expired, even if no sweep has marked it yet.
 STANDING = Case(
@@ -55,10 +55,8 @@ def expire(tenant_id: UUID, channel_id: UUID, *, seen_at: datetime | None = None
 
 def expire_due() -> int:
     """Mark the channels of all tenants whose expiry time is reached. Return how many. Safe to run concurrently."""
-    with system_scope():
-        due = Channel.objects.filter(status=ChannelStatus.ACTIVE, expires_at__lte=Now())
-        keys = list(due.order_by("expires_at").values_list("tenant_id", "pk")[:DUE_AT_ONCE])
-    return _each(keys, _expire_if_due)
+    due = Channel.objects.filter(status=ChannelStatus.ACTIVE, expires_at__lte=Now())
+    return _each(_DUE, due, _expire_if_due)
 
 
 def announce_expiring() -> int:
@@ -68,22 +66,12 @@ def announce_expiring() -> int:
     """
     until = Now() + timedelta(seconds=settings.ORCHESTRATOR_CHANNEL_NOTICE_SECONDS)
     soon = Channel.objects.filter(status=ChannelStatus.ACTIVE, expires_at__gt=Now(), expires_at__lte=until)
-    announced, after = 0, UUID(int=0)
-    # Page by page, because channels that were announced already stay on their page.
-    while page := _list_keys(soon.filter(pk__gt=after)):
-        announced += _each(page, _announce)
-        _, after = page[-1]
-    return announced
+    return _each(_SOON, soon, _announce)
 
 
-def _list_keys(rows: QuerySet[Channel]) -> list[tuple[UUID, UUID]]:
-    with system_scope():
-        return list(rows.order_by("pk").values_list("tenant_id", "pk")[:ANNOUNCED_AT_ONCE])
-
-
-def _each(channels: Iterable[tuple[UUID, UUID]], action: Callable[[UUID, UUID], bool]) -> int:
+def _each(sweep: Sweep[Any], channels: QuerySet[Channel], action: Callable[[UUID, UUID], bool]) -> int:
     done = 0
-    for tenant_id, channel_id in channels:
+    for _, channel_id, tenant_id in sweep.turn(sweeps.pages(channels, "expires_at", "pk", "tenant_id")):
         with outages.one_of_many(
             logger, "A channel of a sweep failed", action="channel_sweep_failed", channel=str(channel_id)
         ):

@@ -8,10 +8,9 @@ again, because nobody could answer meanwhile. If a person answered in time and c
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any
 from uuid import UUID
 
 from django.db.models import Exists, OuterRef, Q
@@ -25,14 +24,15 @@ from activities.models.alert import AlertKind, Severity
 from activities.models.decision import DeadlineKind
 from activities.states import BANDS, SETTLED, LinkKind
 from activities.suspension import BY_DEADLINE
-from tenants import clock, outages
-from tenants.context import system_scope, tenant_scope
+from tenants import clock, outages, sweeps
+from tenants.context import tenant_scope
+from tenants.sweeps import Sweep
 
 from . import approvals, decisions
 
 logger = logging.getLogger(__name__)
 
-PAGE = 100
+_DUE = Sweep[Any]()
 TURN_SECONDS = 2.0  # after an outage thousands may be due, and the caller has other work too
 NOBODY = "Nobody decided in time."
 
@@ -47,68 +47,43 @@ _ANSWERS_IN_TIME = HeldAnswer.objects.filter(
 _MAY_PASS = Q(~Exists(_ANSWERS_IN_TIME), happened_at=None, tenant__is_active=True)
 
 
-class _DueDeadline(NamedTuple):
-    at: datetime
-    pk: UUID
-    tenant_id: UUID
-    activity_id: UUID
-
-
 def pass_due(now: datetime | None = None) -> int:
     """Process the deadlines that are due, for at most one turn; returns how many. Safe to run in several processes at once.
 
     A deadline that fails delays only the later ones of the same question. Raises the database's error if PostgreSQL is unreachable.
     """
     now = now or clock.now()
-    passed, until = 0, time.monotonic() + TURN_SECONDS
-    stuck: set[UUID] = set()
-    for due in _list_due(now):
-        if due.activity_id not in stuck:
-            stuck.add(due.activity_id)
-            with outages.one_of_many(
-                logger, "A deadline cannot be processed", action="deadline_stuck", deadline=str(due.pk)
-            ):
-                _pass(due, now)
-                passed += 1
-                stuck.discard(due.activity_id)
-        if time.monotonic() > until:
-            break
+    passed = 0
+    due = sweeps.pages(
+        Deadline.objects.filter(_MAY_PASS, at__lte=now), "at", "pk", "tenant_id", "activity_id"
+    )
+    for _, pk, tenant_id, activity_id in _DUE.turn(due, within=TURN_SECONDS):
+        with outages.one_of_many(
+            logger, "A deadline cannot be processed", action="deadline_stuck", deadline=str(pk)
+        ):
+            passed += _pass(tenant_id, activity_id, pk, now)
     return passed
 
 
-def _list_due(now: datetime) -> Iterator[_DueDeadline]:
-    """Yield them page by page, each once in a turn, even if it fails."""
-    last: _DueDeadline | None = None
-    while True:
-        with system_scope():
-            rows = Deadline.objects.filter(_MAY_PASS, at__lte=now).order_by("at", "pk")
-            if last is not None:
-                rows = rows.filter(Q(at__gt=last.at) | Q(at=last.at, pk__gt=last.pk))
-            page = [
-                _DueDeadline(*row) for row in rows.values_list("at", "pk", "tenant_id", "activity_id")[:PAGE]
-            ]
-        yield from page
-        if len(page) < PAGE:
-            return
-        last = page[-1]
-
-
-def _pass(due: _DueDeadline, now: datetime) -> None:
-    with tenant_scope(due.tenant_id):
-        unlocked = Activity.objects.for_tenant(due.tenant_id).filter(pk=due.activity_id).first()
+def _pass(tenant_id: UUID, activity_id: UUID, pk: UUID, now: datetime) -> bool:
+    """Pass the deadline if it is the first one of its question that has not passed."""
+    with tenant_scope(tenant_id):
+        unlocked = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first()
         if unlocked is None:
-            return  # It was deleted, with its deadlines.
-        activity = approvals.lock_concerned(due.tenant_id, unlocked)[due.activity_id]
+            return False  # It was deleted, with its deadlines.
+        activity = approvals.lock_concerned(tenant_id, unlocked)[activity_id]
         # Read after the lock, because another process may have been first, or the tenant may have been suspended.
-        deadline = Deadline.objects.for_tenant(due.tenant_id).filter(_MAY_PASS, pk=due.pk).first()
-        if deadline is None:
-            return
+        of_question = Deadline.objects.for_tenant(tenant_id).filter(_MAY_PASS, activity_id=activity_id)
+        deadline = of_question.order_by("at", "pk").first()
+        if deadline is None or deadline.pk != pk:
+            return False
         if activity.assignee_type == "agent":
             _prioritise_late_agent(activity, deadline)
         elif activity.status in OPEN:
             _EFFECTS[DeadlineKind(deadline.kind)](activity, deadline)
         deadline.happened_at = now
         deadline.save(update_fields=["happened_at"])
+    return True
 
 
 def _remind(activity: Activity, deadline: Deadline) -> None:

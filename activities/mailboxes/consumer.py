@@ -24,12 +24,15 @@ from activities.models import LeaderLease, Mailbox, MailboxBatch, MailboxItem
 from activities.models.dead_letter import BurialReason
 from activities.models.mailbox import BatchState, ItemState
 from activities.retry_delays import RetryPolicy
-from tenants import clock, outages
-from tenants.context import SYSTEM, system_scope, tenant_scope
+from tenants import clock, outages, sweeps
+from tenants.context import SYSTEM, tenant_scope
 from tenants.identifiers import uuid7
 from tenants.models import Tenant
+from tenants.sweeps import Sweep
 
 logger = logging.getLogger(__name__)
+
+_EXPIRED = Sweep[Any]()
 
 MOST_EXAMINED = 1000  # due items that are read to form a batch
 
@@ -199,12 +202,14 @@ def list_expired() -> QuerySet[MailboxBatch]:
     return MailboxBatch.objects.filter(state=BatchState.OPEN, leased_until__lte=Now())
 
 
-def release_all_expired(limit: int = 500) -> int:
+def release_all_expired() -> int:
     """Release the items of dead consumers, even if nobody takes from the mailbox; returns how many batches."""
-    with system_scope():
-        expired = list(list_expired().order_by("leased_until").values_list("tenant_id", "mailbox_id")[:limit])
-    count = 0
-    for tenant_id, mailbox_id in dict.fromkeys(expired):
+    expired = sweeps.pages(list_expired(), "leased_until", "pk", "tenant_id", "mailbox_id")
+    count, seen = 0, set[UUID]()
+    for _, _, tenant_id, mailbox_id in _EXPIRED.turn(expired):
+        if mailbox_id in seen:
+            continue
+        seen.add(mailbox_id)
         with (
             outages.one_of_many(logger, "Batches not released", action="batches_not_released", mailbox=str(mailbox_id)),
             tenant_scope(tenant_id),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -32,16 +32,18 @@ from activities.human_tasks import approvals
 from activities.models import Activity, ActivityRun, LeaderLease, Wake, WorkerProcess
 from activities.models.activity import in_status
 from activities.run_tokens import RunToken
-from tenants import outages
+from tenants import outages, sweeps
 from tenants.context import SYSTEM, system_scope, tenant_scope
 from tenants.sql import Statement
+from tenants.sweeps import PAGE, Read, Sweep
 
 from . import counters
 
 logger = logging.getLogger(__name__)
 
-PAGE = 500
-_OF_TOKEN = ("tenant_id", "activity_id", "id", "fence")
+_OF_TOKEN = ("id", "tenant_id", "activity_id", "fence")
+_START = (UUID(int=0), UUID(int=0))
+_ORPHANED, _OVERDUE, _STALE, _OBSOLETE = (Sweep[Any]() for _ in range(4))
 GRACE = timedelta(seconds=60)
 ENDED_KEPT = timedelta(days=90)  # as long as runs, whose pages link to their worker process
 _OBSOLETE_APPROVALS = Statement.load(Path(__file__).parents[1] / "sql", "obsolete_approvals")
@@ -184,19 +186,19 @@ def reclaim_runs_of_ended_workers() -> int:
 
     A run does not count as a stall if its worker has not sent a heartbeat since an outage of PostgreSQL.
     """
-    runs = _orphaned_runs().run({}, using=SYSTEM)
+    runs = _ORPHANED.turn(_orphaned_runs())
     return _each(runs, lambda run: results.record_stalled(_token(run), counts=not run.was_away))
 
 
 @cache
-def _orphaned_runs() -> Statement:
+def _orphaned_runs() -> Read[Any]:
     own = WorkerProcess.objects.filter(pk=OuterRef("worker_id"))
     orphans = ActivityRun.objects.filter(
         ~Exists(own.filter(ended_at=None)), status="running", worker_id__isnull=False
     )
     was_away = Exists(own.filter(outage_at__gte=F("beat_at")))
-    rows = orphans.order_by("pk").values(*_OF_TOKEN, was_away=was_away)[:PAGE]
-    return Statement.of_queryset("orphaned_runs", rows, using=SYSTEM)
+    rows = orphans.annotate(was_away=was_away)
+    return sweeps.prepared_pages("orphaned_runs", rows, *_OF_TOKEN, "was_away", start=_START)
 
 
 def end_overdue_runs() -> int:
@@ -205,7 +207,7 @@ def end_overdue_runs() -> int:
     Workers limit the time of their calls, so a run that exceeds it by `GRACE` hangs where it cannot be interrupted. After an outage agents
     get `GRACE` to report what they could not report before.
     """
-    return _each(_overdue_runs().run({}, using=SYSTEM), _end_overdue)
+    return _each(_OVERDUE.turn(_overdue_runs()), _end_overdue)
 
 
 def _end_overdue(run: Any) -> None:
@@ -218,15 +220,13 @@ def _end_overdue(run: Any) -> None:
 
 
 @cache
-def _overdue_runs() -> Statement:
+def _overdue_runs() -> Read[Any]:
     allowed = F("timeout_seconds") * timedelta(seconds=1)
     after_outage = Exists(LeaderLease.objects.filter(outage_ended_at__gt=Now() - GRACE))
     accepted = Q(~after_outage, accepted_at__isnull=False, accepted_at__lt=Now() - allowed)
     hanging = Q(accepted_at=None, started_at__lt=Now() - allowed - GRACE)
-    rows = ActivityRun.objects.filter(accepted | hanging, status="running").order_by("pk")
-    return Statement.of_queryset(
-        "overdue_runs", rows.values(*_OF_TOKEN, "timeout_seconds")[:PAGE], using=SYSTEM
-    )
+    rows = ActivityRun.objects.filter(accepted | hanging, status="running")
+    return sweeps.prepared_pages("overdue_runs", rows, *_OF_TOKEN, "timeout_seconds", start=_START)
 
 
 def offer_forgotten(*, after: UUID | None = None, limit: int = PAGE) -> tuple[int, UUID | None]:
@@ -277,7 +277,7 @@ def expire_stale() -> int:
     Returns the number of cancelled ones, because the command `recover` repeats this until there are none.
     """
     expired = 0
-    for activity in _stale_activities().run({}, using=SYSTEM):
+    for activity in _STALE.turn(_stale_activities()):
         with (
             outages.one_of_many(
                 logger, "Work could not be expired", action="recovery_failed", activity=str(activity.id)
@@ -291,18 +291,19 @@ def expire_stale() -> int:
 
 
 @cache
-def _stale_activities() -> Statement:
+def _stale_activities() -> Read[Any]:
     rows = Activity.objects.filter(in_status(*states.EXPIRING), expires_at__lte=Now()).exclude(
         link_kind=states.LinkKind.GATE
     )
-    columns = rows.order_by("expires_at").values("tenant_id", "id")
-    return Statement.of_queryset("stale_activities", columns[:PAGE], using=SYSTEM)
+    return sweeps.prepared_pages(
+        "stale_activities", rows, "expires_at", "id", "tenant_id", start=("-infinity", UUID(int=0))
+    )
 
 
 def withdraw_obsolete_approvals() -> int:
     """Withdraw open approvals about activities that have all ended since they were asked. Returns how many."""
     withdrawn = 0
-    for row in _obsolete_approvals():
+    for row in _OBSOLETE.turn(_obsolete_approvals):
         with outages.one_of_many(
             logger, "Approval could not be withdrawn", action="recovery_failed", activity=str(row.id)
         ):
@@ -310,24 +311,18 @@ def withdraw_obsolete_approvals() -> int:
     return withdrawn
 
 
-def _obsolete_approvals() -> Iterator[Any]:
-    """Yield approvals about ended activities, page by page, because those that a gate may still need stay on their page."""
-    parameters: dict[str, Any] = {"ended": [status.value for status in activity_tree.ENDED], "most": PAGE}
-    rows: Sequence[Any] = _OBSOLETE_APPROVALS.run({**parameters, "after": UUID(int=0)}, using=SYSTEM)
-    while rows:
-        yield from rows
-        rows = (
-            _OBSOLETE_APPROVALS.run({**parameters, "after": rows[-1].id}, using=SYSTEM)
-            if len(rows) == PAGE
-            else ()
-        )
+def _obsolete_approvals(last: Any) -> Sequence[Any]:
+    """Return the next page of approvals about ended activities. Those that a gate may still need stay."""
+    after = UUID(int=0) if last is None else last.id
+    ended = [status.value for status in activity_tree.ENDED]
+    return _OBSOLETE_APPROVALS.run({"ended": ended, "after": after, "most": sweeps.PAGE}, using=SYSTEM)
 
 
 def _token(run: Any) -> RunToken:
     return RunToken(run.tenant_id, run.activity_id, run.id, run.fence)
 
 
-def _each(runs: Sequence[Any], action: Callable[[Any], object]) -> int:
+def _each(runs: Iterable[Any], action: Callable[[Any], object]) -> int:
     recovered = 0
     for run in runs:
         with (

@@ -30,9 +30,10 @@ from activities.notifications.backends import site
 from activities.selectors import OPEN_FOR_PEOPLE
 from activities.states import Status
 from agents.redaction import excerpt
-from tenants import clock, money, outages
-from tenants.context import system_scope, tenant_scope
+from tenants import clock, money, outages, sweeps
+from tenants.context import tenant_scope
 from tenants.models import Budget, Tenant
+from tenants.sweeps import Sweep
 
 # Composing: turns the digests that are due into alerts with one delivery each. Nothing is sent here.
 #
@@ -41,7 +42,7 @@ from tenants.models import Budget, Tenant
 
 logger = logging.getLogger(__name__)
 
-AT_ONCE = 50  # per message from the queue; then other messages get their turn
+_DUE = Sweep[Any]()
 
 
 def digests_due(now: Any = None) -> QuerySet[NotificationChannel]:
@@ -55,11 +56,9 @@ def digests_due(now: Any = None) -> QuerySet[NotificationChannel]:
 def send_due(*, now: datetime | None = None) -> int:
     """Compose the digests that are due, and return their number. Safe in any number of processes at once."""
     moment = now or clock.now()
-    with system_scope():
-        rows = digests_due(moment).order_by("digest_due_at", "pk").values_list("tenant_id", "pk")
-        channels = list(rows[:AT_ONCE])
+    channels = sweeps.pages(digests_due(moment), "digest_due_at", "pk", "tenant_id")
     sent = 0
-    for tenant_id, channel_id in channels:
+    for _, channel_id, tenant_id in _DUE.turn(channels):
         # A digest that fails is still due at the next call.
         with outages.one_of_many(logger, "Digest failed", action="digest_broke", channel=str(channel_id)):
             with tenant_scope(tenant_id):

@@ -26,10 +26,11 @@ from activities.models.decision import LONGEST_REFUSAL
 from console.inbox import actions
 from console.inbox.actions import Result, item_at_version
 from console.page import Refused, refuse_when_busy
-from tenants import audit, clock, members, outages
+from tenants import audit, clock, members, outages, sweeps
 from tenants.context import APP, system_scope, tenant_scope
 from tenants.models import Tenant
 from tenants.principals import Principal
+from tenants.sweeps import Sweep
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +130,7 @@ def _person(principal: Principal) -> int:
 # Apply: the leader applies the answers that are due.
 
 
-AT_ONCE = 100  # per pass of the leader
+_DUE = Sweep[Any]()
 AGAIN_LATER = 503  # the status of a temporary refusal, which does not depend on the answer
 NOT_ANY_MORE = "You had no access to this tenant when the answer was to take effect. Nothing was done."
 OUR_FAULT = "An internal error occurred. Nothing was done."
@@ -137,23 +138,22 @@ OUR_FAULT = "An internal error occurred. Nothing was done."
 
 def apply_due(now: datetime | None = None) -> int:
     """Apply the answers that are due, and return how many were applied or refused. Safe to run concurrently."""
-    with system_scope():
-        rows = HeldAnswer.objects.filter(refusal="", due_at__lte=now or clock.now())
-        due = list(rows.order_by("due_at", "pk")[:AT_ONCE])
+    rows = HeldAnswer.objects.filter(refusal="", due_at__lte=now or clock.now())
     settled = 0
-    for held_answer in due:
+    for _, pk, tenant_id in _DUE.turn(sweeps.pages(rows, "due_at", "pk", "tenant_id")):
         with outages.one_of_many(
-            logger,
-            "A held answer could not be applied",
-            action="held_answer_failed",
-            held_answer=str(held_answer.pk),
+            logger, "A held answer could not be applied", action="held_answer_failed", held_answer=str(pk)
         ):
-            settled += _apply(held_answer)
+            settled += _apply(tenant_id, pk)
     return settled
 
 
-def _apply(held_answer: HeldAnswer) -> bool:
+def _apply(tenant_id: UUID, held_answer_id: UUID) -> bool:
     """Return whether it is settled now. Otherwise the next pass tries again, or another process has it."""
+    with tenant_scope(tenant_id):
+        held_answer = HeldAnswer.objects.for_tenant(tenant_id).filter(pk=held_answer_id, refusal="").first()
+    if held_answer is None:
+        return False
     item_id = held_answer.activity_id
     principal = _principal(held_answer.tenant_id, held_answer.user_id)
     if principal is None:

@@ -18,11 +18,12 @@ fired.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import islice
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from django.db import DatabaseError
@@ -37,14 +38,16 @@ from pipelines.models.schedule import AfterOnce, ExecutionStatus, FiringState, O
 from pipelines.schedules import beat, executions
 from pipelines.schedules.expansion import ACTOR
 from pipelines.timing import INSTANT, MissedTimes, Timing
-from tenants import clock, outages, pausing
-from tenants.context import APP, SYSTEM, system_scope, tenant_scope
+from tenants import clock, outages, pausing, sweeps
+from tenants.context import APP, SYSTEM, tenant_scope
 from tenants.models import PauseKind
 from tenants.sql import Statement
+from tenants.sweeps import Sweep
 
 logger = logging.getLogger(__name__)
 
-PAGE = 200
+_DUE = Sweep[Any]()
+AT_ONCE = 200
 TURN_SECONDS = 20.0  # Then the executions are expanded. While schedules are due, another hint follows.
 MARGIN = timedelta(seconds=30)  # after the check interval, until a time counts as missed
 BACK_OFF = timedelta(minutes=5)  # until a schedule that could not be fired is retried
@@ -64,16 +67,11 @@ def fire_due(now: datetime | None = None, *, within: float = TURN_SECONDS) -> li
 
     A schedule that cannot be fired does not stop the others: it is logged, and retried later. `now` is for tests.
     """
-    ends = time.monotonic() + within
     started: list[tuple[UUID, UUID]] = []
-    seen: set[UUID] = set()
-    # Schedules that another scheduler has locked remain due; skip them.
-    while page := [key for key in _page(now) if key[1] not in seen]:
-        seen.update(schedule_id for _, schedule_id in page)
+    due = _DUE.turn(sweeps.pages(list_due(now), "next_run_at", "pk", "tenant_id"), within=within)
+    while page := [(tenant_id, pk) for _, pk, tenant_id in islice(due, AT_ONCE)]:
         for tenant_id, ids in executions.in_portions(page):
             started += [(tenant_id, pk) for pk in _fire_safely(tenant_id, ids, now)]
-            if time.monotonic() > ends:
-                return started
     return started
 
 
@@ -89,11 +87,6 @@ def miss_times_of_all() -> None:
     If the caller's transaction is rolled back, scheduling stays off, and these times are missed anyway.
     """
     miss_times(Schedule.objects.using(SYSTEM).filter())
-
-
-def _page(now: datetime | None) -> list[tuple[UUID, UUID]]:
-    with system_scope():
-        return list(list_due(now).order_by("next_run_at", "pk").values_list("tenant_id", "pk")[:PAGE])
 
 
 def _fire_safely(tenant_id: UUID, ids: Sequence[UUID], now: datetime | None) -> list[UUID]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 from uuid import UUID
 
 from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery, Value
@@ -24,13 +24,14 @@ from pipelines.jobs import OPEN
 from pipelines.models import Schedule, ScheduleExecution, ScheduleJob
 from pipelines.models.schedule import ExecutionStatus, JobState, Overlap
 from pipelines.schedules import beat, executions, firing, lifecycle
-from tenants import clock, outages
+from tenants import clock, outages, sweeps
 from tenants.context import system_scope, tenant_scope
 from tenants.current_tenant import current_tenant
+from tenants.sweeps import Sweep
 
 logger = logging.getLogger(__name__)
 
-PAGE = 500
+_UNEXPANDED, _UNSETTLED, _UNCANCELLED = (Sweep[Any]() for _ in range(3))
 # After this time the worker is free for other work. While there is something to do, another hint follows.
 TURN_SECONDS = 30.0
 
@@ -61,15 +62,15 @@ def advance_executions() -> int:
 
 
 def expand() -> int:
-    return _expand(_list_keys(list_unexpanded()))
+    return sum(_expand([key]) for key in _turn(_UNEXPANDED, list_unexpanded()))
 
 
 def settle() -> int:
-    return _each(_iterate_keys(list_unsettled()), _settle)
+    return _each(_turn(_UNSETTLED, list_unsettled()), _settle)
 
 
 def close() -> int:
-    return _each(_iterate_keys(list_uncancelled()), executions.close_jobs)
+    return _each(_turn(_UNCANCELLED, list_uncancelled()), executions.close_jobs)
 
 
 def list_unexpanded() -> QuerySet[ScheduleExecution]:
@@ -126,17 +127,9 @@ def _expand(keys: Sequence[tuple[UUID, UUID]]) -> int:
     return len(keys)
 
 
-def _list_keys(rows: QuerySet[ScheduleExecution]) -> list[tuple[UUID, UUID]]:
-    with system_scope():
-        return list(rows.order_by("pk").values_list("tenant_id", "pk")[:PAGE])
-
-
-def _iterate_keys(rows: QuerySet[ScheduleExecution]) -> Iterator[tuple[UUID, UUID]]:
-    """Yield them page by page, because those that cannot be advanced now, such as for lack of room, stay on their page."""
-    after = UUID(int=0)
-    while page := _list_keys(rows.filter(pk__gt=after)):
-        yield from page
-        _, after = page[-1]
+def _turn(sweep: Sweep[Any], rows: QuerySet[ScheduleExecution]) -> Iterator[tuple[UUID, UUID]]:
+    for pk, tenant_id in sweep.turn(sweeps.pages(rows, "pk", "tenant_id"), within=TURN_SECONDS):
+        yield tenant_id, pk
 
 
 def _settle(tenant_id: UUID, execution_id: UUID) -> None:

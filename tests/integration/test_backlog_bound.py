@@ -21,6 +21,7 @@ from pipelines import versions, waiting_steps
 from pipelines.models import PipelineRun, Schedule, ScheduleExecution, StepRun
 from pipelines.schedules import system_jobs
 from pipelines.submission import NewRun, WhenFull, start_run, start_runs
+from tenants import sweeps
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
@@ -207,7 +208,7 @@ def test_a_schedule_without_a_source_waits_for_room_as_well(engine: Engine, acme
 def test_executions_that_wait_for_room_keep_no_later_one_from_its_end(
     acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(system_jobs, "PAGE", 1)
+    monkeypatch.setattr(sweeps, "PAGE", 1)
     tickers(acme, BOUND + 1)
     fire(make_schedule(acme, params={"ticker": ALL_ROWS}), NOON + HOUR)
     fire(make_schedule(acme, "later", agent_role="dev"), NOON + HOUR)

@@ -11,7 +11,7 @@ import pytest
 from django.db.models.functions import Now
 
 from activities.models import Alert
-from tenants import channels
+from tenants import channels, sweeps
 from tenants.channels import STANDING, ChannelExpiryPast, NotFound
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
@@ -219,19 +219,10 @@ def test_a_channel_that_is_reactivated_during_the_sweep_stays_active(
     assert reload(second).standing == "active"
 
 
-def test_the_sweep_marks_a_limited_number_and_continues_next_time(
-    make_channel: MakeChannel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(channels, "DUE_AT_ONCE", 2)
-    for _ in range(3):
-        make_channel(expires_at=ago(minutes=1))
-
-    assert [channels.expire_due() for _ in range(3)] == [2, 1, 0]
-
-
 def test_a_channel_that_cannot_be_marked_does_not_stop_the_others(
-    tenant: Tenant, make_channel: MakeChannel
+    tenant: Tenant, make_channel: MakeChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sweeps, "PAGE", 1)
     bad, good = make_channel(expires_at=ago(days=2)), make_channel(expires_at=ago(days=1))
 
     def fail_for_one(*, channel: Channel, **options: Any) -> None:
@@ -269,7 +260,7 @@ def test_a_channel_that_cannot_be_announced_does_not_stop_the_others(make_channe
 def test_channels_that_were_announced_already_keep_no_others_from_being_announced(
     tenant: Tenant, make_channel: MakeChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channels, "ANNOUNCED_AT_ONCE", 2)
+    monkeypatch.setattr(sweeps, "PAGE", 2)
     at = ahead(hours=2)
     for _ in range(5):
         make_channel(expires_at=at)

@@ -18,6 +18,7 @@ from activities.submission import NewActivity, submit
 from agents import configuration, credentials
 from pipelines import versions
 from pipelines.submission import NewRun, start_run
+from tenants import sweeps
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.accepted_work import children, wakes_per_call
@@ -134,14 +135,13 @@ def test_a_deadline_does_not_pass_if_its_tenant_is_suspended_after_it_was_listed
 ) -> None:
     (activity_id,) = engine.submit(acme)
     approval = open_approval(acme, [activity_id], human_role="editor", **RULES)
-    listed = list(deadlines._list_due(created_at(acme, approval) + timedelta(seconds=500)))
     with tenant_scope(acme.pk):
+        listed = list(Deadline.objects.filter(activity_id=approval).values_list("pk", "at"))
         Tenant.objects.filter(pk=acme.pk).update(is_active=False)
 
-    for due in listed:
-        deadlines._pass(due, due.at)
+    passed = [deadlines._pass(acme.pk, approval, pk, at) for pk, at in listed]
 
-    assert len(listed) == 3
+    assert passed == [False] * 3
     assert alerts(acme) == []
     assert engine.status(acme, approval) == "created"
 
@@ -415,7 +415,7 @@ def test_the_gate_of_an_agents_step_has_the_rules_of_the_step_from_its_creation(
 def test_an_invalid_deadline_stops_only_those_of_its_own_approval(
     engine: Engine, acme: Tenant, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deadlines, "PAGE", 1)
+    monkeypatch.setattr(sweeps, "PAGE", 1)
     broken, sound = (
         open_approval(acme, due_seconds=60, on_timeout="approve", reminders=(Later(30),)) for _ in "12"
     )
@@ -451,7 +451,7 @@ def test_a_turn_ends_after_its_time_and_the_next_continues(
 def test_many_due_deadlines_are_processed_in_pages(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deadlines, "PAGE", 3)
+    monkeypatch.setattr(sweeps, "PAGE", 3)
     tasks = [add_task(acme, due_seconds=60) for _ in range(10)]
 
     assert deadlines.pass_due(created_at(acme, tasks[-1]) + timedelta(seconds=60)) == 10

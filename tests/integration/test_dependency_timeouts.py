@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.db.models.functions import Now
@@ -17,6 +18,7 @@ from agents.models import AgentConfig
 from pipelines import waiting_steps
 from pipelines.cancellation import cancel_run
 from pipelines.models import StepRun
+from tenants import sweeps
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Budget, Tenant
 from tests.accepted_work import AgentClient, agent_of
@@ -359,3 +361,24 @@ def test_the_leader_sends_a_hint_about_overdue_steps(
     assert (hints_before, background_tasks.Reminder().remind()) == ([], ["overdue-steps"])
     run_task("pipelines.fail_overdue")
     assert flow.states["next"] == "failed"
+
+
+def test_steps_that_cannot_be_failed_keep_no_later_one_from_its_end(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeps, "PAGE", 1)
+    flows = [
+        start_steps(start(step("text"), step("next", "text", dependency_timeout_seconds=60)), "text")
+        for _ in "12"
+    ]
+    fail = waiting_steps.fail_if_overdue
+
+    def fail_others(tenant_id: UUID, run_id: UUID, name: str, *, now: datetime) -> bool:
+        if run_id == flows[0].id:
+            raise ZeroDivisionError
+        return fail(tenant_id, run_id, name, now=now)
+
+    monkeypatch.setattr(waiting_steps, "fail_if_overdue", fail_others)
+
+    assert fail_overdue_after(61) == 1
+    assert [flow.states["next"] for flow in flows] == ["pending", "failed"]

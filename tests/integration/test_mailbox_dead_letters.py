@@ -17,7 +17,7 @@ from activities import dead_letters
 from activities.mailboxes import consumer
 from activities.maintenance import invariants
 from activities.models import LeaderLease, Mailbox, MailboxBatch, MailboxItem
-from tenants import clock
+from tenants import clock, sweeps
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
 from tenants.models.events import FreshEvent
@@ -153,6 +153,28 @@ def test_items_of_dead_consumers_fail_although_no_other_consumer_takes(
         ("stalled", "lease_expired")
     ]
     assert consumer.release_all_expired() == 0
+
+
+def test_a_lease_that_cannot_end_keeps_no_other_from_its_end(
+    client: APIClient, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeps, "PAGE", 1)
+    for key in ("session-1", "session-2"):
+        box = BOX.replace("session-1", key)
+        client.post(f"{box}items/", {"kind": "message", "text": "hello"}, format="json")
+        client.post(f"{box}take/", {"consumer": "c1", "window_ms": 0}, format="json")
+    with tenant_scope(tenant.pk):
+        MailboxBatch.objects.update(leased_until=Now())
+    release = consumer.release_expired
+
+    def release_others(mailbox: Mailbox, now: datetime) -> int:
+        if mailbox.key == "session-1":
+            raise ZeroDivisionError
+        return release(mailbox, now)
+
+    monkeypatch.setattr(consumer, "release_expired", release_others)
+
+    assert consumer.release_all_expired() == 1
 
 
 def test_failures_with_equal_fingerprints_are_one_group(client: APIClient) -> None:

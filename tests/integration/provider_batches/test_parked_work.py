@@ -25,6 +25,7 @@ from activities.run_tokens import RunToken
 from activities.wait_reasons import explain_many, why
 from agents.contracts import Completed, Parked
 from benchmarks.fake_provider import FakeProvider
+from tenants import sweeps
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests import batching
@@ -170,6 +171,7 @@ def test_work_that_cannot_leave_its_batch_keeps_no_other_from_leaving(
     submit_batched: Callable[..., list[UUID]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(sweeps, "PAGE", 1)
     submit_batched(2)
     stuck, other = batching.items(tenant)
     batching.let_time_pass(tenant, leave_at=timedelta(days=2))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +12,7 @@ import pytest
 from django.db import OperationalError
 from django.db.models import F
 from django.db.models.functions import Now
-from psycopg.errors import LockNotAvailable
+from psycopg.errors import LockNotAvailable, QueryCanceled
 
 from activities import admission, cancellation, publishing, relay, tasks
 from activities.admission import Closed, audit, exchange, rebuilding
@@ -24,7 +25,9 @@ from activities.quick_work import HeldGrant
 from activities.run_tokens import RunToken
 from agents import configuration, credentials
 from agents.contracts import Accepted, Completed, Output
+from tenants import sweeps
 from tenants.context import system_scope, tenant_scope
+from tenants.identifiers import uuid7
 from tenants.models import Tenant
 from tenants.redis import client
 from tests.accepted_work import accept_work, calls_of
@@ -481,6 +484,7 @@ def test_work_past_its_expiry_never_starts(engine: Engine, acme: Tenant) -> None
 def test_work_that_cannot_be_expired_keeps_no_other_from_its_expiry(
     engine: Engine, acme: Tenant, other_tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sweeps, "PAGE", 1)
     ids = [engine.submit(tenant)[0] for tenant in (acme, other_tenant)]
     with system_scope():
         for age, activity_id in zip((2, 1), ids, strict=True):
@@ -498,6 +502,63 @@ def test_work_that_cannot_be_expired_keeps_no_other_from_its_expiry(
     assert [recovery.expire_stale() for _ in range(2)] == [1, 0]
 
     assert [engine.status(acme, ids[0]), engine.status(other_tenant, ids[1])] == ["created", "cancelled"]
+
+
+def test_work_whose_expiry_always_takes_too_long_delays_the_work_behind_it_by_one_turn(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, other = engine.submit(acme, count=2)
+    with tenant_scope(acme.pk):
+        for age, activity_id in ((2, slow), (1, other)):
+            Activity.objects.filter(pk=activity_id).update(expires_at=Now() - timedelta(hours=age))
+    expire = cancellation.expire
+
+    def expire_others(tenant_id: UUID, activity_id: UUID, *, actor: str) -> bool:
+        if activity_id == slow:
+            raise OperationalError("statement timeout") from QueryCanceled("statement timeout")
+        return expire(tenant_id, activity_id, actor=actor)
+
+    monkeypatch.setattr(cancellation, "expire", expire_others)
+
+    for _ in range(2):  # each turn ends there, because the server may be overloaded
+        with pytest.raises(OperationalError):
+            recovery.expire_stale()
+
+    assert [engine.status(acme, activity_id) for activity_id in (slow, other)] == ["created", "cancelled"]
+
+
+@pytest.mark.parametrize("repair", ["reclaim_runs_of_ended_workers", "end_overdue_runs"])
+def test_runs_that_cannot_be_ended_keep_no_later_run_from_its_end(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch, repair: str
+) -> None:
+    monkeypatch.setattr(sweeps, "PAGE", 1)
+    engine.agent.behaviour = lambda request: Accepted()
+    ids = engine.submit(acme, count=3)
+    engine.drain()
+    with tenant_scope(acme.pk):
+        if repair == "end_overdue_runs":
+            ActivityRun.objects.update(accepted_at=Now() - timedelta(days=1))
+        else:
+            ActivityRun.objects.update(worker_id=uuid7())
+        last = ActivityRun.objects.order_by("pk").last()
+    record = {name: getattr(results, name) for name in ("record_failed", "record_stalled")}
+
+    def record_last(name: str, run: RunToken, *arguments: Any, **named: Any) -> Any:
+        if run.run_id != last.pk:
+            raise ZeroDivisionError
+        return record[name](run, *arguments, **named)
+
+    for name in record:
+        monkeypatch.setattr(results, name, partial(record_last, name))
+
+    assert getattr(recovery, repair)() == 1
+
+    left = sorted(ids, key=lambda activity_id: activity_id == last.activity_id)
+    assert [engine.status(acme, activity_id) for activity_id in left] == [
+        "in_progress",
+        "in_progress",
+        "created",
+    ]
 
 
 def test_a_full_pass_of_the_keeper_mends_everything_at_once(
