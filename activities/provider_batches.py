@@ -269,8 +269,8 @@ def _list_ready(last: tuple[UUID, tuple[str, str]] | None) -> list[tuple[UUID, t
     counted = lanes.annotate(number=Count("id"), oldest=Min("created_at"), weight=Sum("bytes"))
     ready = counted.filter(enough).values_list("tenant_id", "provider", "model")
     with system_scope():
-        lanes = sorted((tenant_id, (provider, model)) for tenant_id, provider, model in ready)
-    return [lane for lane in lanes if last is None or lane > last]
+        found = sorted((tenant_id, (provider, model)) for tenant_id, provider, model in ready)
+    return [lane for lane in found if last is None or lane > last]
 
 
 def _bind(tenant_id: UUID, provider: str, model: str) -> bool:
