@@ -17,6 +17,7 @@ SEES_EVERY_TENANT = {
     "tenants.admin_scope": "a superuser with a break-glass session for all tenants",
     "tenants.break_glass": "which superusers have a break-glass session, and for which tenant",
     "tenants.audit": "the chains of all tenants are verified, and their oldest entries are purged",
+    "tenants.sweeps": "reads the rows of regular work",
     "tenants.channels": "channels whose time is over are marked for all tenants at once",
     "tenants.events.hub": "one query for all logs that are followed in this process, and the notifications of PostgreSQL for them",
     "tenants.events.stream": "who may still read a stream, for the streams of all tenants together",
@@ -128,7 +129,7 @@ STARTS_THREADS = {
 
 
 def test_only_named_modules_see_every_tenant() -> None:
-    _same(_naming("system_scope", "SYSTEM"), SEES_EVERY_TENANT)
+    _same(_naming("system_scope", "SYSTEM", "Sweep"), SEES_EVERY_TENANT)
 
 
 def test_only_migrations_work_as_the_owner_of_the_tables() -> None:
