@@ -119,25 +119,27 @@ def check_definition(
 
 
 def _parse(tenant_id: UUID, data: Any, templates: Mapping[str, ActivityTemplate]) -> PipelineDefinition:
-    roles = configuration.list_roles()
-    known: dict[str, Any] = {
-        "known_roles": roles,
-        "known_templates": templates.keys(),
-        "check_steps": lambda params, steps: chain(
+    steps = data.get("steps") if isinstance(data, Mapping) else None
+    if isinstance(steps, list | tuple):
+        data = {**data, "steps": [_resolve_step(step, templates) for step in steps]}
+    return parse(
+        data,
+        known_roles=configuration.list_roles(),
+        known_templates=templates.keys(),
+        has_members_of_templates=True,
+        check_steps=lambda params, steps: chain(
             conditions.errors_of(params, steps), parameters.errors_of_constants(tenant_id, steps)
         ),
-    }
-    definition = parse(data, **known)
-    if not any(step.template for step in definition.steps):
-        return definition
-    return parse({**data, "steps": [_resolve_step(step, templates) for step in data["steps"]]}, **known)
+    )
 
 
-def _resolve_step(step: Mapping[str, Any], templates: Mapping[str, ActivityTemplate]) -> dict[str, Any]:
-    template = templates.get(step.get("template") or "")
+def _resolve_step(step: Any, templates: Mapping[str, ActivityTemplate]) -> Any:
+    """Return the step with the members of its template that it does not set itself. What is invalid stays as it is."""
+    key = step.get("template") if isinstance(step, Mapping) else None
+    template = templates.get(key) if isinstance(key, str) else None
     if template is None:
-        return dict(step)
-    merged: dict[str, Any] = {
+        return step
+    merged: dict[Any, Any] = {
         name: getattr(template, name) for name in _FROM_TEMPLATE if getattr(template, name)
     }
     if step.get("agent_role") or step.get("human_role"):
@@ -145,8 +147,9 @@ def _resolve_step(step: Mapping[str, Any], templates: Mapping[str, ActivityTempl
         merged.pop("human_role", None)
     merged |= {name: True for name in ("requires_approval", "is_approval_gate") if getattr(template, name)}
     merged |= {"retry": template.retry} if template.retry else {}
-    merged |= {key: value for key, value in step.items() if value is not None}
-    merged["params"] = {**template.params, **(step.get("params") or {})}
+    merged |= {key: value for key, value in step.items() if value is not None or key not in merged}
+    own = merged.get("params") or {}
+    merged["params"] = {**template.params, **own} if isinstance(own, Mapping) else own
     return merged
 
 

@@ -224,7 +224,11 @@ class PipelineViewSet(Pausable, VersionedResource):
 
 def _refuse_other_key(body: Mapping[str, Any], key: str) -> None:
     if body.get("key") not in (None, key):
-        raise InvalidRequest([("key", f"is not {key!r}, the key in the address")])
+        raise InvalidRequest([("key", _explain_other_key(key))])
+
+
+def _explain_other_key(key: str) -> str:
+    return f"is not {key!r}, the key in the address"
 
 
 # Activity templates, which several pipelines share.
@@ -296,6 +300,11 @@ class ChangedTemplateSerializer(TemplateBodySerializer):
 
     key = Text(help_text="As in the address.", **OPTIONAL)
 
+    def validate_key(self, key: str) -> str:
+        if key != self.context["key"]:
+            raise serializers.ValidationError(_explain_other_key(self.context["key"]))
+        return key
+
 
 @describe_resource(many="The templates", one="One template")
 class TemplateViewSet(DigestEtag, Resource):
@@ -324,8 +333,7 @@ class TemplateViewSet(DigestEtag, Resource):
         """Omitted members are cleared. A pipeline uses the change from its next version on; current runs never do."""
         template = self.get_queryset().select_for_update().filter(key=key).first() or self.get_object()
         self.refuse_changed(TemplateSerializer(template).data)
-        body = read(ChangedTemplateSerializer, request.data)
-        _refuse_other_key(body, key)
+        body = read(ChangedTemplateSerializer, request.data, key=key)
         put_members(template, body, TemplateBodySerializer().fields)
         template.save()
         return Response(self.show(template))

@@ -41,6 +41,7 @@ def parse(
     *,
     known_roles: Collection[str],
     known_templates: Collection[str],
+    has_members_of_templates: bool = False,
     known_human_roles: Collection[str] | None = None,
     check_expression: Callable[[str], str | None] | None = None,
     check_steps: StepsCheck | None = None,
@@ -48,6 +49,7 @@ def parse(
     """Return the definition in `data`, without changing it. Raises DefinitionError with every error.
 
     `known_roles` are the agents' roles. People's roles are checked only with `known_human_roles`.
+    `has_members_of_templates`: the steps contain the members of their templates, so whatever a step lacks is missing.
     `check_expression` takes the text of each `when` and `for_each`, and returns an error or None.
     `check_steps` takes the pipeline's parameters and all steps with their dependencies, and yields errors:
     the step's index, the path within the step, and the message.
@@ -56,6 +58,7 @@ def parse(
     world = World(
         roles=frozenset(known_roles),
         templates=frozenset(known_templates),
+        resolved=frozenset(known_templates if has_members_of_templates else ()),
         human_roles=None if known_human_roles is None else frozenset(known_human_roles),
         check_expression=check_expression,
     )
@@ -176,6 +179,7 @@ class World:
 
     roles: frozenset[str]
     templates: frozenset[str]
+    resolved: frozenset[str]  # templates whose members their steps contain
     human_roles: frozenset[str] | None
     check_expression: Callable[[str], str | None] | None
 
@@ -214,8 +218,9 @@ def read_step(reader: Reader, world: World) -> Draft:
     )
     depends_on = _depends_on(reader)
     reader.require("id")
-    _check_assignee(reader, step)
-    check_people(reader, step)
+    has_more = reader.value("template") is not None and step.template not in world.resolved
+    _check_assignee(reader, step, has_more=has_more)
+    _check_people(reader, step, has_more=has_more)
     reader.refuse_other_keys()
     return Draft(step, reader.path, depends_on)
 
@@ -278,12 +283,16 @@ def read_retry(reader: Reader) -> dict[str, Any] | None:
     return {name: value for name, value in retry.items() if value is not None}
 
 
-def _check_assignee(reader: Reader, step: StepDefinition) -> None:
+def _check_assignee(reader: Reader, step: StepDefinition, *, has_more: bool) -> None:
+    """Check who does the step. `has_more`: members that the step lacks may come from its template."""
     if step.agent_role and step.human_role:
         reader.error("human_role", "cannot be given together with agent_role: one of them does the step")
-    has_assignee = any(reader.value(key) is not None for key in ("agent_role", "human_role", "template"))
-    if reader.is_object and not has_assignee:
-        reader.error("agent_role", "is required, unless human_role or template is given")
+    has_assignee = any(reader.value(key) is not None for key in ("agent_role", "human_role"))
+    if reader.is_object and not has_assignee and not has_more:
+        unless = (
+            "because the template has no role" if step.template else "unless human_role or template is given"
+        )
+        reader.error("agent_role", f"is required, {unless}")
     if step.is_approval_gate and step.agent_role:
         reader.error("is_approval_gate", "is for a person's step; an agent's step has requires_approval")
     if step.requires_approval and step.human_role:
@@ -320,8 +329,8 @@ def read_people(reader: Reader, known_roles: Collection[str] | None) -> dict[str
     }
 
 
-def check_people(reader: Reader, step: StepDefinition) -> None:
-    """Allow deadlines and votes only for steps that ask a person. With a template, the assignee may be unknown here."""
+def _check_people(reader: Reader, step: StepDefinition, *, has_more: bool) -> None:
+    """Allow deadlines and votes only for steps that ask a person. `has_more` is as above."""
     if step.agent_role and not step.requires_approval:
         _refuse(reader, step, OF_PEOPLE, "is for a person's step, or an agent's with requires_approval")
     if step.human_role:
@@ -331,11 +340,11 @@ def check_people(reader: Reader, step: StepDefinition) -> None:
             ("retry", "timeout_seconds"),
             "is for an agent's step; a person's step has due_seconds",
         )
-    if step.human_role and not step.is_approval_gate and step.template is None:
+    if step.human_role and not step.is_approval_gate and not has_more:
         _check_task(reader, step)
     if step.voters is not None and step.voters < (step.quorum or 1):
         reader.error("voters", "must not be fewer than quorum")
-    if step.on_timeout and step.due_seconds is None and not step.template:
+    if step.on_timeout and step.due_seconds is None and not has_more:
         reader.error("on_timeout", "needs due_seconds")
     _check_times(reader, step, "reminders", step.reminders, "the reminder")
     _check_times(reader, step, "escalation", step.escalation, "the one")
