@@ -17,12 +17,12 @@ from typing import Any, Self
 from uuid import UUID
 
 from django.conf import settings
-from django.db import OperationalError, transaction
+from django.db import OperationalError, connections, transaction
 from django.db.models import F, QuerySet
 from django.db.models.functions import Now
 
 from tenants import clock, outages
-from tenants.context import SYSTEM, system_scope, tenant_scope
+from tenants.context import APP, SYSTEM, system_scope, tenant_scope
 from tenants.exceptions import TenantError
 from tenants.models import Tenant
 from tenants.models.retention import (
@@ -170,12 +170,19 @@ def cutoff(days: float | None) -> datetime | None:
     return None if days is None else clock.now() - timedelta(days=days)
 
 
+def lock_policies(tenant_id: UUID) -> None:
+    """Let nobody else replace the tenant's policies until the transaction ends. A tenant without policies has no row to lock."""
+    with connections[APP].cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"retention:{tenant_id}"])
+
+
 def replace_policies(tenant_id: UUID, policies: Mapping[str, object], *, actor: str) -> None:
     """Set the tenant's own policies: days, or "never", by kind. Kinds left out get the default again. Raises `RetentionInvalid`."""
     if errors := [(kind, error) for kind, value in policies.items() if (error := _error(kind, value))]:
         raise RetentionInvalid(errors)
     days = {kind: whole_number(value) for kind, value in policies.items()}
     with tenant_scope(tenant_id):
+        lock_policies(tenant_id)
         rows = RetentionPolicy.objects.for_tenant(tenant_id)
         rows.exclude(kind__in=days).delete()
         for kind, value in days.items():

@@ -25,8 +25,9 @@ NOT_EXPORTED: dict[str, str] = {
     "tenants_forgottenoutput": "notes about outputs to delete",
 }
 
-#: Columns of any table that are never exported: encrypted credentials, hashes of tokens, passwords.
-SECRET = re.compile(r"_sealed$|secret|password|private_key|_hash$")
+#: Columns of any table that are never exported: encrypted credentials, hashes of tokens, passwords. The hash of the previous entry of the
+#: audit trail is no secret: without it nobody can verify the exported trail.
+SECRET = re.compile(r"_sealed$|secret|password|private_key|(?<!previous)_hash$")
 
 _TABLES = """
     SELECT c.relname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid

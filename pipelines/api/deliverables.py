@@ -24,7 +24,7 @@ from pipelines.models.deliverable import DeliverableState, PeriodState
 from pipelines.models.run import RunState
 from tenants import clock
 from tenants.api.documentation import change, command, creation, operation, posting, removal
-from tenants.api.etags import DigestEtag
+from tenants.api.etags import DigestEtag, digest_of
 from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.problems import FieldError, InvalidRequest, flatten_errors
 from tenants.api.serializers import (
@@ -325,8 +325,8 @@ class DeliverableViewSet(VersionedResource):
         period, is_new = deliverables.start_period(
             self.tenant_id, pk, today=today, actor=self.principal.actor
         )
-        return Response(
-            PeriodSerializer(period).data,
-            status=201 if is_new else 200,
-            headers={"Location": f"{PERIODS}{period.pk}/"} if is_new else None,
-        )
+        # The tag that a GET of the period would have.
+        headers = {"ETag": digest_of(show_period(self.tenant_id, period.pk))}
+        if is_new:
+            headers["Location"] = f"{PERIODS}{period.pk}/"
+        return Response(PeriodSerializer(period).data, status=201 if is_new else 200, headers=headers)

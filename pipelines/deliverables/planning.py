@@ -154,7 +154,13 @@ def _answer_of(activity: Any) -> Any:
 def _read(period: DeliverablePeriod, document: Any) -> Plan:
     deliverable = Deliverable.objects.for_tenant(period.tenant_id).get(pk=period.deliverable_id)
     offered = offers_for(period.tenant_id, [deliverable], lock=True)[deliverable.pk]
-    return plans.read(document, offered=offered, ends_at=end_of(period.ends_on))
+
+    def errors_of_params(key: str, params: Sequence[Mapping[str, Any]]) -> list[list[InputError]]:
+        return errors_of(period.tenant_id, key, [{**deliverable.params, **each} for each in params])
+
+    return plans.read(
+        document, offered=offered, ends_at=end_of(period.ends_on), errors_of_params=errors_of_params
+    )
 
 
 def _start_runs(period: DeliverablePeriod, plan: Plan, actor: str, requested_identity: str = "") -> None:
@@ -163,22 +169,9 @@ def _start_runs(period: DeliverablePeriod, plan: Plan, actor: str, requested_ide
     by_pipeline: dict[str, list[NewRun]] = defaultdict(list)
     for place, item in enumerate(plan.items):
         by_pipeline[item.pipeline].append(_new_run(period, deliverable, place, item, requested_identity))
-    _refuse_params(period.tenant_id, by_pipeline)
     _update(period, status=PeriodState.ACTIVE, plan=plan.document, plan_faults=[], planned=len(plan.items))
     for key, runs in by_pipeline.items():
         start_runs(period.tenant_id, key, runs, actor=actor, when_full=WhenFull.WAIT)
-
-
-def _refuse_params(tenant_id: UUID, by_pipeline: Mapping[str, Sequence[NewRun]]) -> None:
-    """Raise `PlanInvalid` if an agent would refuse the parameters of an item."""
-    refused = [
-        InputError(f"items[{run.plan_item}].{error.path}", error.message)
-        for key, runs in by_pipeline.items()
-        for run, errors in zip(runs, errors_of(tenant_id, key, [run.params for run in runs]), strict=True)
-        for error in errors
-    ]
-    if refused:
-        raise PlanInvalid(refused)
 
 
 def _new_run(

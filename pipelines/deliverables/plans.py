@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -89,14 +89,29 @@ class Plan:
     document: Mapping[str, Any]
 
 
-def read(data: Any, *, offered: Mapping[str, Offer], ends_at: datetime) -> Plan:
+#: Takes the key of a pipeline and the parameters of several runs, and returns the errors of each.
+ParamsCheck = Callable[[str, Sequence[Mapping[str, Any]]], Iterable[Iterable[InputError]]]
+
+
+def read(
+    data: Any,
+    *,
+    offered: Mapping[str, Offer],
+    ends_at: datetime,
+    errors_of_params: ParamsCheck = lambda key, params: [],
+) -> Plan:
     """Read the plan in `data`. Raises `PlanInvalid` with every error. `ends_at` is the end of the period."""
     errors = Errors()
     for path, message in _errors_of_form(data, SCHEMA, ""):
         errors.add(path, message)
     if len(errors.found) < MOST_ERRORS:  # otherwise there may be more errors of form
-        for path, item in _members_of_valid_form(data, {error.path for error in errors.found}):
+        refused = {error.path for error in errors.found}
+        params: dict[str, dict[str, Mapping[str, Any]]] = {}
+        for path, item in _members_of_valid_form(data, refused):
             _check_item(item, path, offered, ends_at, errors)
+            if item.get("pipeline") in offered and f"{path}.params" not in refused:
+                params.setdefault(item["pipeline"], {})[path] = item.get("params", {})
+        _check_params(params, errors_of_params, errors)
     if errors.found:
         raise PlanInvalid(errors.found[:MOST_ERRORS])
     return Plan(tuple(_item(item) for item in data["items"]), data)
@@ -176,6 +191,18 @@ def _check_item(
             errors.add(
                 at(path, "not_before"), f"must be before {ends_at:%Y-%m-%dT%H:%M:%SZ}, when the period ends"
             )
+
+
+def _check_params(
+    params: Mapping[str, Mapping[str, Mapping[str, Any]]], errors_of_params: ParamsCheck, errors: Errors
+) -> None:
+    """Check what the agents of each pipeline say about the parameters, which are given by the path of their item."""
+    known = {error.path for error in errors.found}
+    for key, by_path in params.items():
+        for path, found in zip(by_path, errors_of_params(key, list(by_path.values())), strict=False):
+            for error in found:
+                if f"{path}.{error.path}" not in known:
+                    errors.add(f"{path}.{error.path}", error.message)
 
 
 def _item(item: Mapping[str, Any]) -> PlanItem:

@@ -73,6 +73,7 @@ class RetentionView(DigestEtag, TenantView):
     def put(self, request: Request) -> Response:
         """Rows that are older than the new periods are deleted within about an hour. They cannot be restored."""
         kinds = read(RetentionSerializer, request.data)["kinds"]
+        retention.lock_policies(self.tenant_id)
         self.refuse_changed(_render_policies(self.tenant_id))
         try:
             retention.replace_policies(self.tenant_id, kinds, actor=self.principal.actor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from io import StringIO
 from typing import Any, NoReturn
 from uuid import UUID
@@ -23,6 +24,7 @@ from activities.run_tokens import RunToken
 from agents.contracts import Completed, LogLine, Output
 from tenants import money
 from tenants import retention as tenant_retention
+from tenants.api import retention as retention_api
 from tenants.context import APP, SYSTEM, system_scope, tenant_scope
 from tenants.models import Budget, Tenant, UsageEntry
 from tenants.models.retention import (
@@ -35,6 +37,7 @@ from tenants.models.retention import (
 from tenants.retention import all_kinds
 from tests.engine import Engine, in_another_thread
 from tests.failed_work import submit_failing
+from tests.integration.periods.months import change_without_waiting
 
 PLACE = "/api/v1/retention/"
 LONG = timedelta(days=100)
@@ -412,6 +415,27 @@ def test_changing_policies_requires_their_current_version(engine: Engine, api: A
     assert tenant_retention.own_days_of(acme.pk) == {"alerts": 7}
     assert first["ETag"] == client.get(PLACE)["ETag"] != etag
     assert client.get(PLACE, headers={"If-None-Match": first["ETag"]}).status_code == 304
+
+
+def test_policies_cannot_be_replaced_between_the_check_of_their_version_and_the_change(
+    api: Any, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    render, errors = retention_api._render_policies, []
+    replace = partial(tenant_retention.replace_policies, policies={"usage": 9}, actor="ann")
+
+    def render_then_replace(tenant_id: UUID) -> Any:
+        shown = render(tenant_id)
+        if not errors:
+            errors.append(in_another_thread(partial(change_without_waiting, acme, replace)))
+        return shown
+
+    etag = api().get(PLACE)["ETag"]
+    monkeypatch.setattr(retention_api, "_render_policies", render_then_replace)
+
+    answer = api().put(PLACE, {"kinds": {"alerts": 7}}, format="json", headers={"If-Match": etag})
+
+    assert (answer.status_code, tenant_retention.own_days_of(acme.pk)) == (200, {"alerts": 7})
+    assert "lock timeout" in str(errors[0])
 
 
 def test_the_command_purge_counts_in_a_dry_run_and_otherwise_deletes(

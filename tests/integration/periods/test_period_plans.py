@@ -325,7 +325,7 @@ def test_a_plan_with_invalid_parameters_for_an_agent_is_rejected(
     Agent.objects.filter(role="dev").update(input_schema={"properties": {"words": {"type": "integer"}}})
     configuration.forget()
     try:
-        items = [{"pipeline": "flow"}, {"pipeline": "strict", "params": {"words": "many"}}]
+        items = [{"pipeline": "flow", "priority": 0}, {"pipeline": "strict", "params": {"words": "many"}}]
         engine.agent.behaviour = answering({"items": items})
 
         engine.deliver()
@@ -334,7 +334,8 @@ def test_a_plan_with_invalid_parameters_for_an_agent_is_rejected(
         configuration.forget()
 
     assert reloaded(acme, may).plan_faults == [
-        {"path": "items[1].params.words", "message": "step only: 'many' is not of type 'integer'"}
+        {"path": "items[0].priority", "message": "must be from 1 to 20"},
+        {"path": "items[1].params.words", "message": "step only: 'many' is not of type 'integer'"},
     ]
     assert runs(acme, may) == []
 
