@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from orchestrator.mcp import api
 
 try:
-    from orchestrator.mcp import agent_tools, server
+    from orchestrator.mcp import agent_tools, people_tools, server
     from orchestrator.mcp.server import serve_stdio
 except ModuleNotFoundError as error:
     if error.name not in ("mcp", "mcp_types"):
@@ -33,6 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.no_end:
         offered = options.tools or [tool.name for tool in agent_tools.TOOLS]
         options.tools = [name for name in offered if name not in agent_tools.ENDING]
+        if not options.tools:  # it would mean all tools
+            return _fail("--no-end leaves none of the tools that --tools names.")
     # Standard output is used by the protocol.
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="orchestrator.mcp: %(message)s")
     try:
@@ -88,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
         help="a page (https://host) whose scripts may call the server; default: none; may be repeated",
     )  # fmt: skip
     parser.add_argument(
-        "--tools", type=lambda text: text.split(","), default=[], metavar="NAME,...",
+        "--tools", type=_tools, default=[], metavar="NAME,...",
         help="offer only these tools",
     )  # fmt: skip
     parser.add_argument(
@@ -103,6 +105,14 @@ def _port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) < 65_536):
         raise argparse.ArgumentTypeError("must be a port from 0 to 65535")
     return int(text)
+
+
+def _tools(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    known = {tool.name for tool in (*agent_tools.TOOLS, *people_tools.TOOLS)}
+    if unknown := sorted(set(names) - known):
+        raise argparse.ArgumentTypeError(f"there is no tool {', '.join(map(repr, unknown))}")
+    return names
 
 
 def _fail(message: str) -> int:

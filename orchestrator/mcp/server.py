@@ -25,7 +25,7 @@ import uvicorn
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
-from mcp.server.transport_security import TransportSecuritySettings
+from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INVALID_PARAMS,
@@ -34,7 +34,9 @@ from mcp_types import (
     ListToolsResult,
     PaginatedRequestParams,
 )
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from orchestrator.mcp import agent_tools, api, people_tools
@@ -65,16 +67,21 @@ class Binding:
 def application(site: str, binding: Binding, *, only: Sequence[str] = ()) -> ASGIApp:
     """Return the ASGI application for the orchestrator at `site`."""
     serving = server(_access_of, instructions=INSTRUCTIONS, only=only)
+    security = TransportSecuritySettings(
+        allowed_hosts=[*_loopback_names(binding), *binding.hosts], allowed_origins=list(binding.origins)
+    )
     inner = serving.streamable_http_app(
         streamable_http_path=PATH,
         json_response=True,
         stateless_http=True,
         max_request_body_size=api.MOST_BYTES,
-        transport_security=TransportSecuritySettings(
-            allowed_hosts=[*_loopback_names(binding), *binding.hosts], allowed_origins=list(binding.origins)
-        ),
+        transport_security=security,
     )
-    return _TokenCheck(inner, site)
+    # A browser asks without a token whether a page may call the server. So that is answered before the token is checked.
+    for_pages = CORSMiddleware(
+        _TokenCheck(inner, site), allow_origins=binding.origins, allow_methods=["POST"], allow_headers=["*"]
+    )
+    return _RequestCheck(for_pages, TransportSecurityMiddleware(security))
 
 
 def serve(site: str, binding: Binding, *, only: Sequence[str] = ()) -> None:
@@ -107,6 +114,22 @@ def _access_of(context: Context) -> Access:
     assert context.request is not None  # noqa: S101  # always set over HTTP
     access: Access = context.request.scope[_ACCESS]  # set by `_TokenCheck`
     return access
+
+
+@dataclass(slots=True)
+class _RequestCheck:
+    """Middleware that refuses requests of foreign pages, and everything but calls: without sessions there is nothing to stream or to end."""
+
+    inner: ASGIApp
+    security: TransportSecurityMiddleware
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer: Response | None = None
+        if scope["type"] == "http":
+            answer = await self.security.validate_request(Request(scope))
+            if answer is None and scope["method"] not in ("POST", "OPTIONS"):
+                answer = Response("Send calls with POST.", 405, {"Allow": "POST"})
+        await (answer or self.inner)(scope, receive, send)
 
 
 @dataclass(slots=True)

@@ -7,7 +7,8 @@ are passed on.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -61,7 +62,7 @@ async def use(tool: Tool, api: Api, arguments: Any) -> CallToolResult:
                 f"The arguments of the tool {tool.name} are invalid.",
                 problem={"errors": [{"path": path, "message": message} for path, message in errors]},
             )
-        answer = await tool.call(api, values)
+        answer = await tool.call(api, _with_integers(tool, values))
     except Refusal as refusal:
         return _refusal_result(refusal)
     text = json.dumps(answer, ensure_ascii=False, indent=1)
@@ -71,6 +72,12 @@ async def use(tool: Tool, api: Api, arguments: Any) -> CallToolResult:
     return CallToolResult(
         content=[TextContent(text=text.encode("utf-8", "replace").decode())], structured_content=answer
     )
+
+
+def _with_integers(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments with 5 for 5.0, which is an integer in JSON Schema, and which some clients send."""
+    integers = {name for name, each in tool.schema["properties"].items() if each.get("type") == "integer"}
+    return {name: int(value) if name in integers else value for name, value in arguments.items()}
 
 
 def _refusal_result(refusal: Refusal) -> CallToolResult:
@@ -100,11 +107,20 @@ def find_errors(tool: Tool, arguments: Any) -> list[tuple[str, str]]:
     return errors
 
 
+def _check_pattern(
+    validator: Any, pattern: str, value: Any, schema: Schema
+) -> Iterator[jsonschema.ValidationError]:
+    # In JSON Schema `$` is the end of the text. In Python it also matches before a line break at the end.
+    if isinstance(value, str) and not re.search(re.sub(r"\$$", r"\\Z", pattern), value):
+        yield jsonschema.ValidationError(f"{value!r} does not match {pattern!r}")
+
+
+_Validator = jsonschema.validators.extend(jsonschema.Draft202012Validator, {"pattern": _check_pattern})
+
+
 @cache
 def _validator(name: str, schema: str) -> Any:
-    return jsonschema.Draft202012Validator(
-        json.loads(schema), format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER
-    )
+    return _Validator(json.loads(schema), format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
 
 
 def takes(required: Sequence[str] = (), /, **properties: Schema) -> Schema:

@@ -177,7 +177,7 @@ def test_errors_of_arguments_have_their_path(accept_work: AcceptWork, engine: En
     assert engine.status(acme, activity_id) == "in_progress"
 
 
-@in_one_test("key", ["../complete", "..", "a/b", "%2e%2e", "", "a\x00", "?x=1"])
+@in_one_test("key", ["../complete", "..", "a/b", "%2e%2e", "", "a\x00", "a\n", "?x=1"])
 def test_the_key_of_a_skill_cannot_change_the_address(accept_work: AcceptWork, key: str) -> None:
     _, agent = accept_work()
 

@@ -118,9 +118,14 @@ def test_the_tools_that_end_a_run_can_be_left_out(monkeypatch: pytest.MonkeyPatc
             "callback URL of one run",
         ),
         ({"ORCHESTRATOR_URL": "https://host"}, ["--http", "0", "--host", "0.0.0.0"], "--allow-host"),
+        (
+            {"ORCHESTRATOR_URL": "https://host", "ORCHESTRATOR_TOKEN": "t"},
+            ["--no-end", "--tools", "complete"],
+            "none of the tools",
+        ),
     ],
 )
-def test_missing_settings_are_reported_on_standard_error_only(
+def test_invalid_settings_are_reported_on_standard_error_only(
     environment: dict[str, str],
     options: list[str],
     error: str,
@@ -135,6 +140,14 @@ def test_missing_settings_are_reported_on_standard_error_only(
     output = capsys.readouterr()
     assert (status, output.out) == (2, "")
     assert error in output.err
+
+
+def test_a_tool_that_does_not_exist_cannot_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command_line.main(["--tools", "inbox,inbx"])
+
+    assert ended.value.code == 2
+    assert "there is no tool 'inbx'" in capsys.readouterr().err
 
 
 def test_neither_django_nor_files_in_the_working_directory_are_imported(tmp_path: Path) -> None:

@@ -31,14 +31,19 @@ MISCALLED = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name
 HEADERS = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
 
 
+PAGE = "https://assistant.example"
+
+
 @pytest.fixture
 def address(site: str) -> Iterator[str]:
-    """The address of an MCP server in a thread of the test's process."""
+    """The address of an MCP server in a thread of the test's process, which the scripts of PAGE may call."""
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
     http_server = uvicorn.Server(
         uvicorn.Config(
-            server.application(site, Binding("127.0.0.1", port)), log_level="warning", lifespan="on"
+            server.application(site, Binding("127.0.0.1", port, origins=[PAGE])),
+            log_level="warning",
+            lifespan="on",
         )
     )
     thread = threading.Thread(target=http_server.run, kwargs={"sockets": [listening]})
@@ -183,6 +188,47 @@ def test_pages_in_a_browser_cannot_use_the_server(
     address: str, token_of: Callable[..., str], headers: dict[str, str], status: int
 ) -> None:
     assert post(address, **bearer(token_of()), **headers).status_code == status
+
+
+@in_one_test(
+    ("headers", "status"), [({"Host": "evil.example"}, 421), ({"Origin": "https://evil.example"}, 403)]
+)
+def test_a_foreign_page_is_refused_before_its_token_is_checked(
+    address: str, headers: dict[str, str], status: int
+) -> None:
+    assert post(address, **headers).status_code == status
+
+
+def test_the_scripts_of_an_allowed_page_can_call_the_server(
+    address: str, token_of: Callable[..., str]
+) -> None:
+    wanted = {
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization,content-type",
+    }
+
+    asked = httpx2.options(address, headers={"Origin": PAGE, **wanted})
+    called = post(address, **bearer(token_of()), Origin=PAGE)
+
+    assert asked.status_code == 200
+    assert {"authorization", "content-type"} <= set(
+        asked.headers["access-control-allow-headers"].replace(" ", "").split(",")
+    )
+    assert "POST" in asked.headers["access-control-allow-methods"]
+    for answer in (asked, called):
+        assert answer.headers["access-control-allow-origin"] == PAGE
+    assert "tools" in called.json()["result"]
+
+
+@in_one_test("method", ["GET", "DELETE", "PUT"])
+def test_only_calls_are_answered_because_there_are_no_sessions(
+    address: str, token_of: Callable[..., str], method: str
+) -> None:
+    answer = httpx2.request(
+        method, address, headers={**bearer(token_of()), "Accept": "text/event-stream"}, timeout=30
+    )
+
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
 
 
 def test_a_body_that_is_too_large_is_refused(address: str, token_of: Callable[..., str]) -> None:
