@@ -118,7 +118,7 @@ def _access_of(context: Context) -> Access:
 
 @dataclass(slots=True)
 class _RequestCheck:
-    """Middleware that refuses requests of foreign pages, and everything but calls: without sessions there is nothing to stream or to end."""
+    """Middleware that refuses requests of foreign pages, and other methods than POST, because there are no sessions."""
 
     inner: ASGIApp
     security: TransportSecurityMiddleware

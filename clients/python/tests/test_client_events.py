@@ -176,13 +176,14 @@ def test_a_stream_that_ends_is_gone_on_with_where_it_was(
     assert stream.last_event_id == "9"
 
 
+@pytest.mark.parametrize("last", ["41", 41])  # as a stream and as a list return it
 def test_a_follower_that_begins_anew_says_where_it_was(
-    telling: Callable[..., Telling], pauses: list[float]
+    telling: Callable[..., Telling], pauses: list[float], last: Any
 ) -> None:
     server = telling()
 
     with following(server, pauses) as client:
-        assert list(client.events.stream(last_event_id="41")) == []
+        assert list(client.events.stream(last_event_id=last)) == []
 
     assert server.last_ids() == ["41"]
     assert "last_event_id" not in server.paths[0]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime, timedelta, timezone
+from decimal import Decimal
 from email.utils import format_datetime
+from uuid import UUID
 
 import httpx
 import pytest
@@ -99,6 +101,35 @@ def test_some_writing_calls_have_a_query_too() -> None:
 
     assert dict(server.requests[0].url.params) == {"replace": "true"}
     assert server.bodies() == [{"rows": [{"a": 1}]}]
+
+
+def test_times_ids_and_exact_decimals_of_a_body_are_written_as_the_api_reads_them() -> None:
+    server = Answering(said(200, ACTIVITY))
+    moment, name = datetime(2026, 3, 1, tzinfo=timezone.utc), UUID("0198a5c2-7d3e-7c41-9c0a-6f2b1d4e8a90")
+
+    server.client().activities.create(name="x", not_before=moment, metadata={"id": name})
+    server.client().budgets.create(name="b", cap=Decimal("10.10"))
+
+    assert server.bodies() == [
+        {"name": "x", "not_before": "2026-03-01T00:00:00+00:00", "metadata": {"id": str(name)}},
+        {"name": "b", "cap": "10.10"},
+    ]
+    assert {request.headers["content-type"] for request in server.requests} == {"application/json"}
+    with pytest.raises(TypeError, match="A set cannot be sent"):
+        server.client().activities.create(name="x", metadata={"ids": {name}})
+
+
+def test_a_token_may_be_read_from_a_file_with_its_line_break() -> None:
+    with oc.Client("http://h", "orc_secret\n") as client:
+        assert client._http.headers["authorization"] == "Bearer orc_secret"
+
+
+@pytest.mark.parametrize("token", ["", "orc_a\norc_b", "orc_ä", "orc_a b"])
+def test_a_token_that_no_header_can_contain_is_refused_without_repeating_it(token: str) -> None:
+    for made in (oc.Client, oc.AsyncClient, oc.AgentRun, oc.AsyncAgentRun):
+        with pytest.raises(ValueError, match="visible ASCII") as caught:
+            made("http://h", token)
+        assert "orc_" not in str(caught.value)
 
 
 @pytest.mark.parametrize("base", ["http://h", "http://h/", "http://h/api/v1", "http://h/api/v1/"])
@@ -250,6 +281,10 @@ def test_every_post_has_a_key_of_its_own_unless_one_is_given() -> None:
     keys = [request.headers["idempotency-key"] for request in server.requests]
     assert len(set(keys)) == 3
     assert keys[2] == "mine"
+    for key in ("", "order 1", "schlüssel", "k\n"):
+        with pytest.raises(ValueError, match="idempotency_key"):
+            client.activities.start("a", idempotency_key=key)
+    assert len(server.requests) == 3
 
 
 def test_in_the_end_the_refusal_is_raised_with_when_to_come_again() -> None:

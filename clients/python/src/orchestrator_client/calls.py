@@ -15,6 +15,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
+from datetime import date
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import httpx
@@ -28,6 +29,8 @@ T = TypeVar("T")
 
 #: The members of a body as one object, in addition to those that are keyword arguments.
 Members = Mapping[str, Any] | None
+#: A time or a day. Text is sent as it is.
+Moment = str | date
 
 
 class Pages(Generic[T]):

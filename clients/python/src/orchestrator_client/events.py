@@ -36,7 +36,8 @@ class _Following:
 
     def __init__(self, request: Prepared, retries: RetryPolicy) -> None:
         query = dict(request.query)
-        self.decoder = Decoder(query.pop("last_event_id", None))
+        last_id = query.pop("last_event_id", None)
+        self.decoder = Decoder(None if last_id is None else str(last_id))  # `events.list` has it as a number
         self._request = replace(request, query=query)
         self._retries = replace(retries, max_retries=2**31)
         self._in_vain = 0

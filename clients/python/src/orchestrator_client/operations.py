@@ -20,6 +20,8 @@ T = TypeVar("T")
 
 #: Keyword arguments of every method that are about the request and not about its content.
 OPTIONS = ("etag", "idempotency_key", "timeout")
+#: What a header can contain without spaces.
+VISIBLE = re.compile(r"[\x21-\x7e]+")
 _IN_ADDRESS = re.compile(r"\{(\w+)\}")
 
 
@@ -126,5 +128,9 @@ def _headers(method: str, options: dict[str, Any]) -> dict[str, str]:
     if options.get("etag") is not None:
         headers["If-Match"] = str(options["etag"])
     if method == "POST":
-        headers["Idempotency-Key"] = str(options.get("idempotency_key") or uuid4())
+        given = options.get("idempotency_key")
+        key = str(uuid4()) if given is None else str(given)
+        if not VISIBLE.fullmatch(key):
+            raise ValueError("An idempotency_key has 1 to 255 visible ASCII characters.")
+        headers["Idempotency-Key"] = key
     return headers

@@ -14,15 +14,17 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
+from decimal import Decimal
 from email.utils import parsedate_to_datetime
 from typing import Any, Generic, TypeVar
+from uuid import UUID
 
 import httpx
 
 from orchestrator_client.errors import ApiError, ConnectionFailed, UnreadableAnswer, error_class
 from orchestrator_client.objects import Record
-from orchestrator_client.operations import Operation, Prepared
+from orchestrator_client.operations import VISIBLE, Operation, Prepared
 
 
 def accepted(outcome: httpx.Response | httpx.TransportError, request: Prepared) -> httpx.Response:
@@ -88,7 +90,11 @@ def address_of(base_url: str) -> str:
 
 
 def headers_of(token: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {token}", "User-Agent": USER_AGENT, "Accept": "application/json"}
+    """Return the headers of every request. Raises ValueError for a token that no header can contain, without repeating it."""
+    sent = token.strip()  # a token that was read from a file often ends with a line break
+    if not VISIBLE.fullmatch(sent):
+        raise ValueError("A token consists of visible ASCII characters.")
+    return {"Authorization": f"Bearer {sent}", "User-Agent": USER_AGENT, "Accept": "application/json"}
 
 
 def arguments_of(request: Prepared) -> dict[str, Any]:
@@ -100,7 +106,8 @@ def arguments_of(request: Prepared) -> dict[str, Any]:
         "headers": dict(request.headers),
     }
     if request.body is not None:
-        arguments["json"] = request.body
+        arguments["content"] = json.dumps(request.body, default=_plain, allow_nan=False).encode()
+        arguments["headers"]["Content-Type"] = "application/json"
     if request.timeout is not None:
         arguments["timeout"] = request.timeout
     return arguments
@@ -113,6 +120,15 @@ def _text(value: Any) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [_text(part) for part in value]
     return value.isoformat() if hasattr(value, "isoformat") else value
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that JSON does not have in the form that the API expects: times, dates, UUIDs, and exact decimals as text."""
+    if isinstance(value, Decimal | UUID):
+        return str(value)
+    if isinstance(value, date):
+        return value.isoformat()
+    raise TypeError(f"A {type(value).__name__} cannot be sent as JSON.")
 
 
 @dataclass

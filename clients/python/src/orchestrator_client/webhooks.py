@@ -47,7 +47,12 @@ def verify(
             "The headers webhook-id, webhook-timestamp and webhook-signature are required."
         )
     _check_age(timestamp, tolerance, time.time() if now is None else now)
-    if not _fits(sent["webhook-signature"], keys, message_id, timestamp, raw):
+    try:
+        fits = _fits(sent["webhook-signature"], keys, message_id, timestamp, raw)
+    except UnicodeEncodeError as error:
+        # Some servers give the bytes of a header that are not UTF-8 as lone surrogates.
+        raise InvalidSignature("The headers contain characters that no signed message has.") from error
+    if not fits:
         raise InvalidSignature("None of the signatures matches.")
     try:
         return json.loads(raw)

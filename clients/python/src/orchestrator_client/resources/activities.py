@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator_client.calls import GET, LIST, PATCH, POST, D, Members, Resource
+from orchestrator_client.calls import GET, LIST, PATCH, POST, D, Members, Moment, Resource
 from orchestrator_client.objects import Activity, LogPage, Output, Record, Run, SubmittedActivity, Why
 
 
@@ -24,7 +24,7 @@ class Activities(Resource[D]):
         params: Mapping[str, Any] | None = None,
         input: Mapping[str, Any] | None = None,
         priority: int | None = None,
-        not_before: str | None = None,
+        not_before: Moment | None = None,
         dedup_key: str | None = None,
         requires_approval: bool | None = None,
         max_attempts: int | None = None,

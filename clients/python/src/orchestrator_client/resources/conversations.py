@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator_client.calls import GET, LIST, POST, D, Resource
+from orchestrator_client.calls import GET, LIST, POST, D, Moment, Resource
 from orchestrator_client.objects import Record
 
 
@@ -22,7 +22,7 @@ class Mailboxes(Resource[D]):
         text: str | None = None,
         source: str | None = None,
         priority: int | None = None,
-        run_after: str | None = None,
+        run_after: Moment | None = None,
         max_attempts: int | None = None,
         backoff_multiplier: float | None = None,
         max_backoff_ms: int | None = None,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
-from orchestrator_client.calls import DELETE, GET, LIST, POST, PUT, D, Members, Resource
+from orchestrator_client.calls import DELETE, GET, LIST, POST, PUT, D, Members, Moment, Resource
 from orchestrator_client.objects import Budget, Queue, Record
 
 
@@ -101,8 +102,8 @@ class Audit(Resource[D]):
         actor: str | None = None,
         operation: str | None = None,
         object: str | None = None,
-        since: str | None = None,
-        until: str | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
         limit: int | None = None,
         **filters: Any,
     ) -> None:
@@ -172,8 +173,8 @@ class Usage(Resource[D]):
         /,
         *,
         group_by: str | Sequence[str] | None = None,
-        from_: str | None = None,
-        to: str | None = None,
+        from_: Moment | None = None,
+        to: Moment | None = None,
         **filters: Any,
     ) -> None:
         """Get the totals of the ledger: `results` by group, and their `total`."""
@@ -188,7 +189,14 @@ class Budgets(Resource[D]):
 
     @POST("/budgets/", Budget)
     def create(
-        self, /, *, name: str, cap: float, unit: str | None = None, period: str | None = None, **more: Any
+        self,
+        /,
+        *,
+        name: str,
+        cap: float | Decimal,
+        unit: str | None = None,
+        period: str | None = None,
+        **more: Any,
     ) -> None:
         """Create a budget."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator_client.calls import DELETE, GET, LIST, POST, PUT, D, Members, Resource
+from orchestrator_client.calls import DELETE, GET, LIST, POST, PUT, D, Members, Moment, Resource
 from orchestrator_client.objects import Activity, Approval, Record
 
 
@@ -157,5 +157,5 @@ class Channels(Resource[D]):
         """Mark it as expired."""
 
     @POST("/channels/{channel_id}/reactivate/", Record)
-    def reactivate(self, /, channel_id: str, *, expires_at: str | None = None, **more: Any) -> None:
+    def reactivate(self, /, channel_id: str, *, expires_at: Moment | None = None, **more: Any) -> None:
         """Reactivate it. Work that it blocked continues."""

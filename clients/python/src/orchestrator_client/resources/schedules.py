@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator_client.calls import DELETE, GET, LIST, PATCH, POST, PUT, D, Members, Resource
+from orchestrator_client.calls import DELETE, GET, LIST, PATCH, POST, PUT, D, Members, Moment, Resource
 from orchestrator_client.objects import Forecast, Record, Schedule
 
 
@@ -35,7 +35,7 @@ class Schedules(Resource[D]):
         cron: str | None = None,
         interval_ms: int | None = None,
         timezone: str | None = None,
-        start_at: str | None = None,
+        start_at: Moment | None = None,
         agent_role: str | None = None,
         pipeline: str | None = None,
         params: Mapping[str, Any] | None = None,
@@ -78,13 +78,13 @@ class Schedules(Resource[D]):
 
     @GET("/schedules/{schedule_id}/preview/", Forecast)
     def preview(
-        self, /, schedule_id: str, *, count: int | None = None, after: str | None = None, **options: Any
+        self, /, schedule_id: str, *, count: int | None = None, after: Moment | None = None, **options: Any
     ) -> None:
         """Preview its next times and their jobs."""
 
     @POST("/schedules/preview/", Forecast, "count", "after")
     def preview_of(
-        self, /, body: Members = None, *, count: int | None = None, after: str | None = None, **fields: Any
+        self, /, body: Members = None, *, count: int | None = None, after: Moment | None = None, **fields: Any
     ) -> None:
         """Preview a schedule that is not saved."""
 

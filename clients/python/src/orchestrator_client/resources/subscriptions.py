@@ -60,7 +60,7 @@ class Events(Resource[D]):
         self,
         /,
         *,
-        last_event_id: str | None = None,
+        last_event_id: str | int | None = None,
         kind: str | Sequence[str] | None = None,
         activity: str | None = None,
         pipeline_run: str | None = None,
