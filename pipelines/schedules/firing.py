@@ -248,18 +248,10 @@ def record_missed(due: DueTimes) -> list[Firing]:
         return [record_of(due, nominal, FiringState.SKIPPED, MISSED) for nominal in due.missed.list_skipped()]
     to_fire = due.missed.to_fire
     row = record_of(due, next(due.missed.list_skipped()), FiringState.SKIPPED, MISSED)
-    row.last_at, row.count = _latest(due.timing, to_fire[0] - INSTANT if to_fire else due.until), count
+    until = to_fire[0] - INSTANT if to_fire else due.until
+    (row.last_at,) = timing.latest(due.timing, row.nominal_at - INSTANT, until, 1)
+    row.count = count
     return [row]
-
-
-def _latest(plan: Timing, until: datetime) -> datetime:
-    """Return the last time up to `until`, which must exist, without iterating over all times before it."""
-    span = timedelta(minutes=1)
-    while True:
-        latest = list(timing.times(plan, after=until - span, until=until))
-        if latest:
-            return latest[-1]
-        span *= 2
 
 
 def record_of(due: DueTimes, nominal: datetime, state: str, reason: str) -> Firing:

@@ -39,6 +39,7 @@ from .nominal import (
     Timing,
     find_missed,
     jitter,
+    latest,
 )
 from .parsing import TimingError, errors, read
 
@@ -56,6 +57,7 @@ __all__ = (
     "find_missed",
     "in_words",
     "jitter",
+    "latest",
     "read",
     "times",
 )

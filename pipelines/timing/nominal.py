@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 from hashlib import blake2b
 from itertools import islice
@@ -96,12 +96,14 @@ def find_missed(
     count = count_between(timing, last, now)
     on_time = count_between(timing, max(last, now - grace), now) if grace else 0
     to_fire = min(count, max(catch_up.up_to, on_time))
-    return MissedTimes(_latest(timing, last, now, to_fire), count - to_fire, timing, last, now)
+    return MissedTimes(latest(timing, last, now, to_fire), count - to_fire, timing, last, now)
 
 
 def count_between(timing: Timing, after: datetime, until: datetime) -> int:
-    """Count the nominal times later than `after`, up to and including `until`."""
-    if timing.repeat is not Repeat.INTERVAL:
+    """Count the nominal times later than `after`, up to and including `until`. There may be millions, so most are not computed."""
+    if timing.repeat is Repeat.CRON:
+        return _count_by_cron(timing, *_bounds(timing, after, until))
+    if timing.repeat is Repeat.ONCE:
         return sum(1 for _ in times(timing, after=after, until=until))
     first = next(times(timing, after=after, until=until), None)
     if first is None:
@@ -110,13 +112,36 @@ def count_between(timing: Timing, after: datetime, until: datetime) -> int:
     return (end - first) // interval_of(timing)[1] + 1
 
 
-def _latest(timing: Timing, after: datetime, until: datetime, count: int) -> tuple[datetime, ...]:
-    if not count:
-        return ()
-    if timing.repeat is Repeat.INTERVAL:  # Skip the early times, because there may be a million.
-        end = until if timing.end_at is None else min(until, timing.end_at)
-        after = max(after, end - count * interval_of(timing)[1])
-    return tuple(deque(times(timing, after=after, until=until), maxlen=count))
+def _count_by_cron(timing: Timing, low: datetime, high: datetime) -> int:
+    """Count by whole days. Only times near a bound or a change of clocks are computed."""
+    if low >= high:
+        return 0
+    cron, count, after = cron_of(timing.cron or ""), 0, low
+    for stretch in stretches(timing.timezone, low, high):
+        first = stretch.wall(max(low, stretch.start)).date() + FAR_FROM_A_CHANGE
+        last = stretch.wall(min(high, stretch.end)).date() - FAR_FROM_A_CHANGE
+        if first <= last:
+            begin, end = (stretch.moment(_midnight(day)) - INSTANT for day in (first, last + ONE_DAY))
+            count += sum(1 for _ in times(timing, after=after, until=begin))
+            count += len(cron.minutes_of_day) * sum(1 for _ in cron.days(first, last))
+            after = end
+    return count + sum(1 for _ in times(timing, after=after, until=high))
+
+
+def _midnight(day: date) -> datetime:
+    return datetime(day.year, day.month, day.day)  # noqa: DTZ001 - a wall time
+
+
+def latest(timing: Timing, after: datetime, until: datetime, count: int) -> tuple[datetime, ...]:
+    """Return the last `count` nominal times later than `after`, up to and including `until`; there must be so many."""
+    low, high = _bounds(timing, after, until)
+    span = count * interval_of(timing)[1] if timing.repeat is Repeat.INTERVAL else ONE_DAY
+    found: tuple[datetime, ...] = ()
+    while len(found) < count:
+        span = min(span, high - low)
+        found = tuple(deque(times(timing, after=high - span, until=high), maxlen=count))
+        span *= 2
+    return found
 
 
 # A timing: the part of a schedule that decides when it fires, with its policies and their defaults.
@@ -166,7 +191,8 @@ class Timing:
 
 
 INSTANT = timedelta(microseconds=1)  # the smallest difference between two times
-ONE_MINUTE = timedelta(minutes=1)
+ONE_MINUTE, ONE_DAY = timedelta(minutes=1), timedelta(days=1)
+FAR_FROM_A_CHANGE = 2 * ONE_DAY  # a change of clocks may skip a whole day
 
 
 def times(

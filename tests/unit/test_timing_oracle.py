@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.timing import DstFold, DstGap, Repeat, Timing, times
+from pipelines.timing import CatchUp, DstFold, DstGap, Repeat, Timing, find_missed, times
 
 pytestmark = pytest.mark.long
 
@@ -154,6 +154,20 @@ def test_a_year_of_every_cron_and_policy_agrees_with_the_clock(zone: str) -> Non
                 gap,
                 fold,
             )
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_times_are_counted_and_the_latest_found_as_if_all_were_listed(zone: str) -> None:
+    start, end = A_YEAR
+    for cron in CRONS:
+        for gap, fold in ((gap, fold) for gap in DstGap for fold in DstFold):
+            timing = Timing(repeat=Repeat.CRON, cron=cron, timezone=zone, dst_gap=gap, dst_fold=fold)
+            every = list(times(timing, after=start, until=end))
+
+            missed = find_missed(timing, last=start, now=end, catch_up=CatchUp(3))
+
+            assert missed.to_fire == tuple(every[-3:]), (cron, gap, fold)
+            assert missed.skipped_count == len(every[:-3]), (cron, gap, fold)
 
 
 @pytest.mark.parametrize("zone", ZONES)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Iterator
+from datetime import datetime, timedelta
 from time import process_time
 from typing import Any
 
@@ -17,6 +18,7 @@ from pipelines.timing import (
     in_words,
     read,
 )
+from pipelines.timing.cron import Cron
 from pipelines.timing.nominal import CatchUpError
 from tests.unit.timing.clocks import every, repeating, utc
 
@@ -131,6 +133,31 @@ def test_a_year_of_missed_seconds_is_counted_without_iterating_over_it() -> None
     assert missed.skipped_count == 365 * 86_400 - 2
     assert next(missed.list_skipped()) == utc("2026-01-01T00:00:01")
     assert process_time() - began < 0.5
+
+
+def test_years_of_missed_minutes_of_a_cron_are_counted_without_iterating_over_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A scheduler holds a transaction meanwhile, which PostgreSQL ends after some seconds."""
+    walls, iterated = Cron.walls, 0
+
+    def counted(cron: Cron, start: datetime, end: datetime) -> Iterator[datetime]:
+        nonlocal iterated
+        for wall in walls(cron, start, end):
+            iterated += 1
+            yield wall
+
+    monkeypatch.setattr(Cron, "walls", counted)
+    missed = find_missed(
+        repeating("* * * * *", "UTC"),
+        last=utc("2020-01-01"),
+        now=utc("2027-01-01"),
+        catch_up=CatchUp.of({"up_to": 2}),
+    )
+
+    assert missed.to_fire == (utc("2026-12-31T23:59:00"), utc("2027-01-01"))
+    assert missed.skipped_count == 2557 * 1_440 - 2
+    assert iterated < 100_000
 
 
 @pytest.mark.parametrize(
