@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -220,7 +220,7 @@ class ScheduleForm(forms.ModelForm):
             zone = ZoneInfo(self.cleaned_data["timezone"])
         except (ValueError, KeyError):
             return text
-        return (wall if wall.tzinfo else wall.replace(tzinfo=zone)).astimezone(UTC)
+        return wall if wall.tzinfo else wall.replace(tzinfo=zone)
 
     def _fill(self, schedule: Schedule) -> None:
         """Set the initial values of fields that do not match a column."""

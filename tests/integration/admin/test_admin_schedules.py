@@ -126,6 +126,17 @@ def test_times_are_entered_in_the_zone_of_the_schedule(acme: Tenant, root: Clien
     )
 
 
+@pytest.mark.parametrize(
+    ("moment", "zone"), [("0001-01-01T00:00:00", "Asia/Tokyo"), ("9999-12-31T23:00:00", "America/New_York")]
+)
+def test_a_time_that_does_not_exist_in_utc_is_refused_at_its_field(
+    daily: Schedule, root: Client, moment: str, zone: str
+) -> None:
+    answer = save(root, daily, start_at=moment, timezone=zone, expected="1")
+
+    assert answer.context["adminform"].form.errors.keys() == {"start_at"}
+
+
 def test_an_unchanged_time_keeps_its_microseconds(acme: Tenant, root: Client) -> None:
     exact = "2027-05-01T13:30:00.123456+00:00"
     schedule = editing.create(acme.pk, body(start_at=exact, params={}), actor="test")
