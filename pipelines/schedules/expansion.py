@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -137,15 +138,27 @@ class Plan:
         }
 
 
-def plan(tenant_id: UUID, definition: Mapping[str, Any], *, starts_at: datetime) -> Plan:
-    """Read the parameters of a schedule's definition. Raises `ExpansionError` with every error and its path."""
+def plan(
+    tenant_id: UUID,
+    definition: Mapping[str, Any],
+    *,
+    starts_at: datetime,
+    figures: Mapping[str, Any] = MappingProxyType({}),
+) -> Plan:
+    """Read the parameters of a schedule's definition. Raises `ExpansionError` with every error and its path.
+
+    `figures` are the pacing figures of an expansion that is continued: its defaults stay the same.
+    """
     params = _read(definition.get("params") or {})
     sources = _values(tenant_id, params.sources) if params.sources else {}
     settings = scheduler_settings.current()
     with _errors_of_all_params():
         expand, pacing = data_sources.agree(
             [source.options for source in params.sources.values()],
-            Pacing(batch_size=settings.batch_size, stagger_ms=settings.stagger_delay_ms),
+            Pacing(
+                batch_size=figures.get("batch_size", settings.batch_size),
+                stagger_ms=figures.get("stagger_ms", settings.stagger_delay_ms),
+            ),
         )
     return Plan(params.literals, sources, expand, pacing, starts_at)
 

@@ -155,7 +155,9 @@ def _has_sources(definition: Mapping[str, Any]) -> bool:
 def _record_pages(execution: ScheduleExecution) -> ScheduleExecution | None:
     """Record all jobs page by page. Return None if the execution was cancelled, or another process continues it."""
     tenant_id, execution_id = execution.tenant_id, execution.pk
-    plan = expansion.plan(tenant_id, execution.definition, starts_at=execution.started_at)
+    plan = expansion.plan(
+        tenant_id, execution.definition, starts_at=execution.started_at, figures=execution.metadata
+    )
     with tenant_scope(tenant_id):
         recorded, known = _recorded_jobs(tenant_id, execution_id)
     planned = _unrecorded_jobs(plan, recorded, known)

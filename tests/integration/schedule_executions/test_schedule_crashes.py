@@ -93,6 +93,28 @@ def test_an_interrupted_expansion_continues_without_duplicates_although_rows_cha
 
 
 @pytest.mark.usefixtures("small_pages")
+def test_an_interrupted_expansion_continues_in_its_batches_although_the_platform_has_other_defaults_now(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tickers(tenant, 10)
+    schedule = make_schedule(tenant, params={"ticker": "db:ticker:all:id"})
+    configure(default_batch_processing={"batch_size": 3, "stagger_delay": 100})
+    (execution_id,) = firing.fire(tenant.pk, schedule.pk, now=FIRST)
+    with monkeypatch.context() as patched:
+        die_at_page(patched, 2)
+        with pytest.raises(Killed):
+            lifecycle.expand(tenant.pk, execution_id)
+    configure(default_batch_processing={"batch_size": 1, "stagger_delay": 60_000})
+
+    system_jobs.advance_executions()
+
+    rows = jobs(tenant)
+    assert [job.batch for job in rows] == [n // 3 for n in range(10)]
+    assert rows[-1].due_at - rows[0].due_at == timedelta(milliseconds=300)
+    assert (execution(tenant).metadata["batches"], execution(tenant).metadata["batch_size"]) == (4, 3)
+
+
+@pytest.mark.usefixtures("small_pages")
 def test_concurrent_expansions_record_each_job_once(tenant: Tenant) -> None:
     tickers(tenant, 40)
     schedule = make_schedule(tenant, params={"ticker": "db:ticker:all:id?staggerDelay=0"})
