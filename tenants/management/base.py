@@ -1,4 +1,4 @@
-"""Base of management commands: a refusal is printed in one line, with exit code 1, and a tenant is named by its slug."""
+"""Base of management commands: a refusal is one line with exit code 1, a wrong argument one with 2; a tenant is named by its slug."""
 
 from __future__ import annotations
 
@@ -12,6 +12,13 @@ from tenants.exceptions import Refusal
 from tenants.models import Tenant
 
 
+class UsageError(CommandError):
+    """An argument is wrong or missing, as argparse reports it for what it can check itself."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, returncode=2)
+
+
 class ManagementCommand(BaseCommand):
     """A command whose refusals are errors for the person who typed it, and not failures of the program."""
 
@@ -23,7 +30,7 @@ class ManagementCommand(BaseCommand):
 
 
 def owner_of(slug: str | None) -> Tenant:
-    """Return the named tenant, or the only one. Raises `CommandError` and `TenantError`."""
+    """Return the named tenant, or the only one. Raises `UsageError` and `TenantError`."""
     if slug is not None:
         return registration.find(slug)
     with system_scope():
@@ -33,5 +40,5 @@ def owner_of(slug: str | None) -> Tenant:
             ", ".join(tenant.slug for tenant in tenants)
             or "none; create one with: manage.py create_tenant SLUG"
         )
-        raise CommandError(f"Say whose it is with --tenant SLUG. There are: {known}")
+        raise UsageError(f"Say whose it is with --tenant SLUG. There are: {known}")
     return tenants[0]

@@ -286,6 +286,31 @@ def test_errors_say_what_is_wrong_and_what_to_do_next(
         output_of(*command.format(id=uuid4()).split())
 
 
+@in_one_test(
+    ("command", "code"),
+    [
+        ("inbox", 2),
+        ("inbox --tenant nowhere", 1),
+        ("purge_audit --older-than-days 0", 2),
+        ("agents deploy qa one", 2),
+        ("agents deploy qa 1.0.0 --endpoint nowhere", 2),
+        ("agents deploy nobody 1.0.0", 1),
+        ("scheduler_settings --set nothing", 2),
+        ("scheduler_settings --set nothing=1", 2),
+        ("scheduler_settings --set check_interval=0", 2),
+        ("create_token --tenant acme --role admin --name \u200b", 2),
+        ("create_token --tenant acme --role admin --user nobody", 1),
+    ],
+)
+def test_wrong_arguments_exit_with_another_code_than_refusals(
+    tenant: Tenant, other_tenant: Tenant, command: str, code: int
+) -> None:
+    with pytest.raises(CommandError) as refused:
+        call_command(*command.split(" "))
+
+    assert refused.value.returncode == code
+
+
 def test_an_activity_of_another_tenant_is_not_found(
     engine: Engine, tenant: Tenant, other_tenant: Tenant
 ) -> None:

@@ -12,7 +12,7 @@ from agents import deployments, health, registry, semantic_versions
 from agents.api.configurations import error_of_address
 from agents.models import Agent, AgentVersionDeployment
 from tenants import audit
-from tenants.management.base import ManagementCommand
+from tenants.management.base import ManagementCommand, UsageError
 from tenants.management.tables import write_facts, write_table
 
 Environment = AgentVersionDeployment.Environment
@@ -77,13 +77,13 @@ class Command(ManagementCommand):
     def _deploy(self, role: str, version: str, environment: str, endpoint: str, **options: Any) -> None:
         agent = _agent(role)
         if error := semantic_versions.error_of(version):
-            raise CommandError(f"VERSION {error}")
+            raise UsageError(f"VERSION {error}")
         try:
             AgentVersionDeployment._meta.get_field("endpoint").clean(endpoint, None)
         except ValidationError as refusal:  # it is too long
-            raise CommandError(f"--endpoint: {refusal.messages[0]}") from refusal
+            raise UsageError(f"--endpoint: {refusal.messages[0]}") from refusal
         if endpoint and (error := error_of_address(agent.adapter, endpoint)):
-            raise CommandError(f"--endpoint: {error}")
+            raise UsageError(f"--endpoint: {error}")
         deployments.deploy(
             role, version, environment, endpoint=endpoint, actor=audit.actor_of_command("agents").label
         )

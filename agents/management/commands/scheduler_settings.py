@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandParser
 
 from agents import scheduler_settings
 from agents.scheduler_settings import SettingsInvalid, key_at, value_of
 from tenants import audit
+from tenants.management.base import UsageError
 
 
 class Command(BaseCommand):
@@ -33,13 +34,13 @@ class Command(BaseCommand):
             for text in assignments:
                 path, equals, value = text.partition("=")
                 if not equals:
-                    raise CommandError(f"{text!r} is not of the form PATH=VALUE")
+                    raise UsageError(f"{text!r} is not of the form PATH=VALUE")
                 members[key_at(path.strip()).path] = value_of(value.strip())
             if members:
                 scheduler_settings.change(members, actor=audit.actor_of_command("scheduler_settings").label)
                 audit.record_command("scheduler_settings", detail={"changed": sorted(members)})
         except SettingsInvalid as error:
-            raise CommandError(str(error)) from error
+            raise UsageError(str(error)) from error
         self._show()
 
     def _show(self) -> None:

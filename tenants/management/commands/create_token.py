@@ -10,7 +10,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from tenants import audit, clock, registration, tokens
 from tenants.context import tenant_scope
-from tenants.management.base import ManagementCommand
+from tenants.management.base import ManagementCommand, UsageError
 from tenants.models import Membership, Role, Tenant
 from tenants.plain_names import error_of_name
 from tenants.tokens import LONGEST_DAYS
@@ -50,7 +50,7 @@ class Command(ManagementCommand):
         # Decisions are recorded under the name of the token.
         name = f"command line of {user}" if name is None and user else name or "command line"
         if problem := error_of_name(name):
-            raise CommandError(f"The name {problem}.")
+            raise UsageError(f"The name {problem}.")
         owner = registration.find(tenant)
         with tenant_scope(owner.pk):
             person = _member(owner, user, Role(role)) if user else None

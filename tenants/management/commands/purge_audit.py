@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandParser
 
 from tenants import audit, clock, registration
 from tenants.audit import chains, purge_chain
-from tenants.management.base import ManagementCommand
+from tenants.management.base import ManagementCommand, UsageError
 from tenants.wording import describe_count
 
 LEAST_DAYS, MOST_DAYS = 1, 36_500
@@ -24,7 +24,7 @@ class Command(ManagementCommand):
 
     def handle(self, *args: Any, older_than_days: int, tenant: str | None, **options: Any) -> None:
         if not LEAST_DAYS <= older_than_days <= MOST_DAYS:
-            raise CommandError(f"--older-than-days must be from {LEAST_DAYS} to {MOST_DAYS}")
+            raise UsageError(f"--older-than-days must be from {LEAST_DAYS} to {MOST_DAYS}")
         chosen_chains = [registration.find(tenant).pk] if tenant else chains()
         before = clock.now() - timedelta(days=older_than_days)
         for chain in chosen_chains:
