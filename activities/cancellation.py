@@ -21,6 +21,7 @@ from activities.models import Activity, BatchItem
 from activities.models.activity import in_status
 from activities.models.batch import OPEN_ITEMS, ItemState
 from activities.models.dead_letter import DeadLetterState
+from activities.models.decision import answered_before
 from activities.signals import activity_reopened
 from activities.states import EXPIRING, LIVE, LinkKind, Status
 from tenants import money
@@ -44,13 +45,14 @@ def cancel(tenant_id: UUID, activity_id: UUID, *, actor: str, reason: str = "") 
 def expire(tenant_id: UUID, activity_id: UUID, *, actor: str) -> bool:
     """Cancel an activity whose `expires_at` has passed, together with the questions that it waits for.
 
-    Returns False if meanwhile it runs, has ended, or has a later expiry. Raises `TransitionRefused` for a gate, `NotFound`.
+    Returns False if meanwhile it runs, has ended, or has a later expiry, or if a person has completed it in time and can still undo that.
+    Raises `TransitionRefused` for a gate, `NotFound`.
     """
     with tenant_scope(tenant_id):
         activity = _lock_activity(tenant_id, activity_id)
         # Read again, because the values read before the lock may be outdated.
         late = Activity.objects.for_tenant(tenant_id).filter(
-            pk=activity_id, status__in=EXPIRING, expires_at__lte=Now()
+            ~answered_before("pk", "expires_at"), pk=activity_id, status__in=EXPIRING, expires_at__lte=Now()
         )
         if not late.exists():
             return False

@@ -13,15 +13,15 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Q
 
 from activities import rescheduling
 from activities.activity_tree import OPEN
 from activities.alerts import raise_alert
 from activities.decision_rules import DecisionRules, Voter
-from activities.models import Activity, Deadline, HeldAnswer
+from activities.models import Activity, Deadline
 from activities.models.alert import AlertKind, Severity
-from activities.models.decision import DeadlineKind
+from activities.models.decision import DeadlineKind, answered_before
 from activities.states import BANDS, SETTLED, LinkKind
 from activities.suspension import BY_DEADLINE
 from tenants import clock, outages, sweeps
@@ -36,15 +36,7 @@ _DUE = Sweep[Any]()
 TURN_SECONDS = 2.0  # after an outage thousands may be due, and the caller has other work too
 NOBODY = "Nobody decided in time."
 
-
-#: Answers that people gave before the time, and that can still be undone.
-_ANSWERS_IN_TIME = HeldAnswer.objects.filter(
-    tenant_id=OuterRef("tenant_id"),
-    activity_id=OuterRef("activity_id"),
-    refusal="",
-    created_at__lte=OuterRef("at"),
-)
-_MAY_PASS = Q(~Exists(_ANSWERS_IN_TIME), happened_at=None, tenant__is_active=True)
+_MAY_PASS = Q(~answered_before("activity_id", "at"), happened_at=None, tenant__is_active=True)
 
 
 def pass_due(now: datetime | None = None) -> int:

@@ -31,6 +31,7 @@ from activities.execution import results
 from activities.human_tasks import approvals
 from activities.models import Activity, ActivityRun, LeaderLease, Wake, WorkerProcess
 from activities.models.activity import in_status
+from activities.models.decision import answered_before
 from activities.run_tokens import RunToken
 from tenants import outages, sweeps
 from tenants.context import SYSTEM, system_scope, tenant_scope
@@ -292,9 +293,9 @@ def expire_stale() -> int:
 
 @cache
 def _stale_activities() -> Read[Any]:
-    rows = Activity.objects.filter(in_status(*states.EXPIRING), expires_at__lte=Now()).exclude(
-        link_kind=states.LinkKind.GATE
-    )
+    rows = Activity.objects.filter(
+        ~answered_before("pk", "expires_at"), in_status(*states.EXPIRING), expires_at__lte=Now()
+    ).exclude(link_kind=states.LinkKind.GATE)
     return sweeps.prepared_pages(
         "stale_activities", rows, "expires_at", "id", "tenant_id", start=("-infinity", UUID(int=0))
     )

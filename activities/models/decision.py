@@ -166,6 +166,14 @@ class HeldAnswer(TenantPart):
         return f"{self.action}: {self.activity_id}"
 
 
+def answered_before(activity: str, moment: str) -> models.Exists:
+    """Whether somebody answered an item before a time, and the answer can still be undone. Both are columns of the outer query."""
+    held = HeldAnswer.objects.filter(
+        tenant_id=models.OuterRef("tenant_id"), activity_id=models.OuterRef(activity)
+    )
+    return models.Exists(held.filter(refusal="", created_at__lte=models.OuterRef(moment)))
+
+
 class SnoozedItem(TenantPart):
     """An inbox item that is hidden from one member until `until`, or until its version changes. Other members see it."""
 

@@ -19,6 +19,7 @@ from uuid import UUID
 from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.db import IntegrityError, transaction
+from django.db.models import Q
 from django.http import Http404
 
 from activities.models import Activity, HeldAnswer
@@ -133,12 +134,16 @@ def _person(principal: Principal) -> int:
 _DUE = Sweep[Any]()
 AGAIN_LATER = 503  # the status of a temporary refusal, which does not depend on the answer
 NOT_ANY_MORE = "You had no access to this tenant when the answer was to take effect. Nothing was done."
+_MAY_APPLY = Q(refusal="", tenant__is_active=True)
 OUR_FAULT = "An internal error occurred. Nothing was done."
 
 
 def apply_due(now: datetime | None = None) -> int:
-    """Apply the answers that are due, and return how many were applied or refused. Safe to run concurrently."""
-    rows = HeldAnswer.objects.filter(refusal="", due_at__lte=now or clock.now())
+    """Apply the answers that are due, and return how many were applied or refused. Safe to run concurrently.
+
+    Those of a suspended tenant wait until it is active again, as its deadlines do.
+    """
+    rows = HeldAnswer.objects.filter(_MAY_APPLY, due_at__lte=now or clock.now())
     settled = 0
     for _, pk, tenant_id in _DUE.turn(sweeps.pages(rows, "due_at", "pk", "tenant_id")):
         with outages.one_of_many(
@@ -173,9 +178,9 @@ def _settle_answer(
 ) -> bool:
     """Apply it and delete the row, or roll back and store the reason in the row."""
     with tenant_scope(held_answer.tenant_id):
-        rows = HeldAnswer.objects.for_tenant(held_answer.tenant_id).filter(pk=held_answer.pk, refusal="")
+        rows = HeldAnswer.objects.for_tenant(held_answer.tenant_id).filter(_MAY_APPLY, pk=held_answer.pk)
         if rows.select_for_update(skip_locked=True, of=("self",)).first() is None:
-            return False  # undone, or another process has it
+            return False  # undone, or another process has it, or the tenant was suspended
         refusal = _refusal_of(act) if act else refusal
         if refusal is None:
             rows.delete()

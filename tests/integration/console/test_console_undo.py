@@ -11,10 +11,11 @@ import pytest
 from django.db import connections
 from django.http import HttpResponse
 
-from activities import outputs
+from activities import cancellation, outputs
 from activities.decision_rules import Later
 from activities.human_tasks import deadlines, decisions
-from activities.models import ActivityEvent, Deadline, HeldAnswer
+from activities.maintenance import recovery
+from activities.models import Activity, ActivityEvent, Deadline, HeldAnswer
 from console.inbox import undo as inbox_undo
 from tenants import sweeps
 from tenants.context import OWNER, system_scope, tenant_scope
@@ -222,7 +223,47 @@ def test_an_answer_after_the_due_time_delays_nothing(questions: Questions, ann: 
     assert questions.get(gate.pk).status == "rejected"
 
 
-@pytest.mark.parametrize("gone", ["membership", "role", "account", "tenant"])
+@pytest.mark.parametrize("undone", [False, True])
+def test_a_task_that_was_completed_before_its_expiry_does_not_expire(
+    questions: Questions, ann: Person, undone: bool
+) -> None:
+    task = questions.task(expires_at=later(60))
+    assert ann.answer(task, "complete", output="She is happy.").status_code == 302
+    with tenant_scope(questions.tenant.pk):
+        answered_at = HeldAnswer.objects.get().created_at
+        Activity.objects.filter(pk=task.pk).update(expires_at=answered_at + timedelta(microseconds=1))
+
+    recovery.expire_stale()
+    is_expired = cancellation.expire(questions.tenant.pk, task.pk, actor="recovery")
+
+    assert (is_expired, questions.get(task.pk).status) == (False, "created")
+    if undone:
+        undo_first(ann)
+    else:
+        assert inbox_undo.apply_due(later()) == 1
+    recovery.expire_stale()
+    assert questions.get(task.pk).status == ("cancelled" if undone else "done")
+
+
+def test_an_answer_waits_while_its_tenant_is_suspended_and_so_does_the_due_time(
+    questions: Questions, ann: Person
+) -> None:
+    gate = questions.approval(options=(), due_seconds=120, on_timeout="reject")
+    approve(ann, gate)
+
+    with system_scope():
+        Tenant.objects.filter(pk=questions.tenant.pk).update(is_active=False)
+    while_suspended = inbox_undo.apply_due(later())
+    with system_scope():
+        Tenant.objects.filter(pk=questions.tenant.pk).update(is_active=True)
+    deadlines.pass_due(later(300))
+
+    assert (while_suspended, questions.get(gate.pk).status) == (0, "created")
+    assert inbox_undo.apply_due(later()) == 1
+    assert questions.get(gate.pk).status == "approved"
+
+
+@pytest.mark.parametrize("gone", ["membership", "role", "account"])
 def test_an_answer_counts_only_if_the_member_may_still_answer(
     questions: Questions, ann: Person, gone: str
 ) -> None:
@@ -237,9 +278,6 @@ def test_an_answer_counts_only_if_the_member_may_still_answer(
     if gone == "account":
         ann.user.is_active = False
         ann.user.save()
-    if gone == "tenant":
-        with system_scope():
-            Tenant.objects.filter(pk=questions.tenant.pk).update(is_active=False)
 
     assert inbox_undo.apply_due(later()) == 1
 
