@@ -52,6 +52,7 @@ from agents.exceptions import (
     RetryableAgentError,
     SessionInvalid,
 )
+from agents.outbound import client as outbound_client
 from tenants import clock, outages
 from tenants.context import tenant_scope
 
@@ -65,6 +66,9 @@ CONTENTION_SECONDS = 20.0
 
 # After this time the provider is called again whatever it has said, because its settings may have changed.
 HOLD_MOST_SECONDS = 60.0
+# The longest time between two refusals that counts as refused: a provider that asks for a longer delay is not heeded. In more time the
+# work waited for something else, such as a pause, a date, money or people.
+LONGEST_GAP_SECONDS = outbound_client.LONGEST_SECONDS
 # Refused work is offered this many ticks before the provider's time, because the leader looks once a tick.
 EARLY_TICKS = 2
 
@@ -212,26 +216,38 @@ class Refusals:
     """How often in a row, and since when, the agent or its provider has refused the call (429).
 
     Kept in the activity's error. A success, another failure or a manual retry replaces that error, which resets the count. A call that was
-    held before it was sent neither counts nor resets the count. Times are the starts of runs, by PostgreSQL's clock.
+    held before it was sent neither counts nor resets the count. Times are the starts of runs, by PostgreSQL's clock; `last` is that of the
+    last run, and `idle` the time in which the work waited for something else.
     """
 
     in_a_row: int = 0
     since: datetime | None = None
+    last: datetime | None = None
+    idle: timedelta = timedelta()
     waited: timedelta = timedelta()
 
     @classmethod
     def after(cls, activity: Activity, error: AgentError) -> Refusals:
         """Return the count including this error of the live run of `activity`, a locked row."""
-        last = activity.error or {}
-        before = cls(last.get("in_a_row", 0), _read_time(last.get("since")))
-        if error.nothing_sent or not isinstance(error, AgentRateLimited):
-            return before
+        stored = activity.error or {}
+        since, last = _read_time(stored.get("since")), _read_time(stored.get("last"))
+        in_a_row, idle = stored.get("in_a_row", 0), timedelta(seconds=stored.get("idle_seconds", 0))
         began = activity.started_at or activity.assigned_at
-        since = before.since or began
-        return cls(before.in_a_row + 1, since, began - since if began and since else timedelta())
+        if began and last:
+            longest = max(LONGEST_GAP_SECONDS, settings.ORCHESTRATOR_RATE_LIMITED_BACKOFF_SECONDS)
+            idle += max(timedelta(), began - last - timedelta(seconds=longest))
+        if error.nothing_sent or not isinstance(error, AgentRateLimited):
+            return cls(in_a_row, since, began, idle)
+        since = since or began
+        return cls(in_a_row + 1, since, began, idle, began - since - idle if began and since else timedelta())
 
     def as_dict(self) -> dict[str, Any]:
-        return {"in_a_row": self.in_a_row, "since": self.since.isoformat()} if self.since else {}
+        if self.since is None:
+            return {}
+        last = self.last.isoformat() if self.last else None
+        return {
+            "in_a_row": self.in_a_row, "since": self.since.isoformat(), "last": last, "idle_seconds": self.idle.total_seconds()
+        }  # fmt: skip
 
     def backoff(self, policy: RetryPolicy) -> timedelta:
         """Return the delay if the provider names none: about the policy's first delay, doubled by every further refusal."""

@@ -46,12 +46,15 @@ def let_refuse(engine: Engine, tenant: Tenant, activity_id: UUID, times: int) ->
     return waits
 
 
-def move_start_back(tenant: Tenant, activity_id: UUID, age: timedelta) -> None:
-    """Move the start of the consecutive refusals back by this much."""
+def move_start_back(tenant: Tenant, activity_id: UUID, age: timedelta, *times: str) -> None:
+    """Move the start of the consecutive refusals back by this much, and these other times as well."""
     with tenant_scope(tenant.pk):
         activity = Activity.objects.get(pk=activity_id)
-        began = datetime.fromisoformat(activity.error["since"]) - age
-        Activity.objects.filter(pk=activity_id).update(error=activity.error | {"since": began.isoformat()})
+        moved = {
+            name: (datetime.fromisoformat(activity.error[name]) - age).isoformat()
+            for name in ("since", *times)
+        }
+        Activity.objects.filter(pk=activity_id).update(error=activity.error | moved)
 
 
 def test_pauses_double_with_each_consecutive_refusal_up_to_a_limit(
@@ -172,6 +175,32 @@ def test_work_that_is_refused_for_a_day_fails_and_can_be_replayed(
     api("operator").post(f"/api/v1/dead-letters/{letter['id']}/replay/")
     engine.drain()
     assert engine.status(acme, activity_id) == "done"
+
+
+def test_time_in_which_refused_work_waited_for_something_else_does_not_count(
+    engine: Engine, acme: Tenant
+) -> None:
+    refuse_all(engine)
+    (activity_id,) = engine.submit(acme)
+    engine.drain()
+    move_start_back(acme, activity_id, timedelta(days=3), "last")  # as if its role was paused after the first
+    engine.make_due(acme)
+    engine.drain()
+    status, refusals = engine.status(acme, activity_id), engine.get(acme, activity_id).error["in_a_row"]
+
+    refuse_all(engine, nothing_sent=True)
+    engine.make_due(acme)
+    engine.drain()
+    move_start_back(acme, activity_id, timedelta(hours=22, minutes=55))
+    for _ in range(2):
+        refuse_all(engine)
+        engine.make_due(acme)
+        engine.drain()
+        status_later = engine.status(acme, activity_id)
+        move_start_back(acme, activity_id, timedelta(minutes=10))
+
+    assert (status, refusals) == ("created", 2)
+    assert status_later == "failed", "an hour of the pause counts"
 
 
 def test_a_retry_resets_the_count_of_refusals(engine: Engine, acme: Tenant, api: Callable[..., Any]) -> None:
