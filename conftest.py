@@ -53,6 +53,7 @@ from agents import adapters  # noqa: E402
 from console import health, overview  # noqa: E402
 from orchestrator.celery import app as celery  # noqa: E402
 from pipelines import conditions, receivers  # noqa: E402
+from pipelines.deliverables import monthly_job  # noqa: E402
 from tenants import (  # noqa: E402
     clock,
     login_throttle,
@@ -253,7 +254,9 @@ def _without_monthly_job() -> Iterator[None]:
     try:
         yield
     finally:
-        tenant_changed.connect(receivers.update_monthly_job, dispatch_uid=MONTHLY_JOB)
+        tenant_changed.connect(
+            receivers.receiver_of(monthly_job.update), weak=False, dispatch_uid=MONTHLY_JOB
+        )
 
 
 @pytest.fixture
