@@ -45,7 +45,6 @@ class CountChanged(ActivityError):
     """The filter matches another number of activities than the caller expects. Nothing was done."""
 
     code = "count_changed"
-    status = 409
 
     def __init__(self, expected: int, actual: int) -> None:
         super().__init__(
@@ -58,14 +57,12 @@ class TooMany(ActivityError):
     """More activities than one job may process."""
 
     code = "too_many_items"
-    status = 409
 
 
 class BulkEnded(ActivityError):
     """The job has ended, so it cannot be cancelled."""
 
     code = "bulk_job_ended"
-    status = 409
 
 
 def start(

@@ -34,6 +34,7 @@ from console.content_security import send_policy_with_scripts
 from console.error_pages import show_outages
 from tenants import break_glass, members, outages, turns
 from tenants.context import system_scope
+from tenants.exceptions import Refusal
 from tenants.members import MembershipRefused
 from tenants.models import Role, Tenant
 from tenants.models.audit import BreakGlass
@@ -152,7 +153,8 @@ def page(
 ) -> Callable[[View], View]:
     """Make `view(request, visit, ...)` a page for people who are signed in. `here` is its name in the navigation.
 
-    A POST calls `act(request, visit, ...)`. The view renders the page if that refuses or returns no response. People below the role `least`
+    A POST calls `act(request, visit, ...)`. The view renders the page if that raises `Refused`
+    or an error of an operation, or returns no response. People below the role `least`
     get 404. With `for_admins`, the title of the page, everybody but admins gets a 403 page.
 
     The tenant is the one of ?tenant=, else the one visited last, else the person's first. A person without access to it gets 404; one
@@ -181,6 +183,10 @@ def page(
                     acted = act(request, visit, *args, **kwargs)
                 except Refused as refusal:
                     visit = replace(visit, refusal=refusal)
+                except Refusal as refusal:
+                    if refusal.status >= 500:
+                        raise
+                    visit = replace(visit, refusal=Refused(str(refusal), status=refusal.status))
                 else:
                     if isinstance(acted, HttpResponse):
                         return acted

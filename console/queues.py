@@ -32,10 +32,7 @@ def _switch_tenant(request: HttpRequest, visit: PageContext) -> HttpResponse:
     action = request.POST.get("action", "")
     if action not in ACTIONS:
         raise Refused(NOT_OFFERED, status=400)
-    try:
-        pausing.switch(visit.who, paused=action == "pause")
-    except pausing.PausingRefused as refusal:
-        raise Refused(str(refusal), status=refusal.status) from refusal
+    pausing.switch(visit.who, paused=action == "pause")
     return visit.redirect(reverse("console:queues"), f"{ACTIONS[action]}: all work of {visit.who.tenant}")
 
 

@@ -15,6 +15,7 @@ from django.utils.http import urlencode
 from console.page import NOT_OFFERED, PageContext, Refused, id_or_404, page
 from tenants import saved_views
 from tenants.context import tenant_scope
+from tenants.exceptions import TenantError
 from tenants.models import Role
 from tenants.models.access import LONGEST_NAME, SavedView
 
@@ -36,7 +37,7 @@ def _act(request: HttpRequest, visit: PageContext) -> HttpResponse:
             return _redirect_to_view(
                 request, visit, view, f"“{view.name}” was deleted. You can save it again here."
             )
-    except saved_views.ViewRefused as error:
+    except TenantError as error:
         raise Refused(str(error), status=error.status, field="name") from error
     raise Refused(NOT_OFFERED, status=400)
 

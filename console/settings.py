@@ -337,10 +337,7 @@ def _arrange_member(request: HttpRequest, visit: PageContext) -> str:
 
 
 def _act_on_members(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    try:
-        return visit.redirect(reverse("console:settings"), _arrange_member(request, visit))
-    except tenant_members.MembershipChangeRefused as error:
-        raise Refused(str(error), status=error.status) from error
+    return visit.redirect(reverse("console:settings"), _arrange_member(request, visit))
 
 
 @page("settings", act=_act_on_members, for_admins="Settings")
@@ -446,8 +443,6 @@ def _make(visit: PageContext, form: TokenForm) -> Any:
     except InvalidScope as error:
         form.add_error("scopes", str(error))
         return None
-    except tenant_tokens.MintingRefused as error:
-        raise Refused(str(error), status=error.status) from error
     return {"token": token, "secret": secret}
 
 
@@ -457,8 +452,5 @@ def _revoke(request: HttpRequest, visit: PageContext) -> str:
         raise Refused(NOT_OFFERED, status=400)
     if refusal := refuse_unsure(request):
         raise refusal
-    try:
-        revoked = tenant_tokens.revoke_by_admin(visit.who, id_or_404(token))
-    except tenant_tokens.MintingRefused as error:
-        raise Refused(str(error), status=error.status) from error
+    revoked = tenant_tokens.revoke_by_admin(visit.who, id_or_404(token))
     return f"Revoked: {revoked.name}. It stops working within a second"

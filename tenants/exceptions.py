@@ -48,6 +48,13 @@ class AlreadyExists(OneOfKind, TenantError):
     """The tenant already has an object of this kind and name."""
 
 
+class Forbidden(TenantError):
+    """The caller's role in the tenant does not allow this."""
+
+    code = "forbidden"
+    status = 403
+
+
 class TenantScopeConflict(TenantError):
     """Code in the scope of one tenant requested another tenant's scope in the same transaction."""
 

@@ -19,7 +19,7 @@ from django.db import connections, transaction
 from tenants import audit, break_glass
 from tenants.audit import changes_between
 from tenants.context import APP, system_scope, tenant_scope
-from tenants.exceptions import TenantError
+from tenants.exceptions import Forbidden, TenantError
 from tenants.models import Membership, Role, Tenant
 from tenants.principals import Principal
 
@@ -122,13 +122,6 @@ class MembershipChangeRefused(TenantError):
     status = 400
 
 
-class MembershipForbidden(MembershipChangeRefused):
-    """Only admins of the tenant may change its members, and only superusers may choose among all people."""
-
-    code = "forbidden"
-    status = 403
-
-
 class MemberNotFound(MembershipChangeRefused):
     """The tenant has no such member, or the platform no such person."""
 
@@ -180,9 +173,9 @@ def change_member(
 ) -> Membership:
     """Change a member's roles, if their `fingerprint_of` is still `seen`.
 
-    Raises `MembershipForbidden`, `MemberNotFound`, `MemberChanged` or `LastAdmin`.
+    Raises `Forbidden`, `MemberNotFound`, `MemberChanged` or `LastAdmin`.
     """
-    who.require_admin(MembershipForbidden)
+    who.require_admin()
     with tenant_scope(who.tenant_id):
         member = _lock_member(who, membership_id)
         if fingerprint_of(member) != seen:
@@ -205,8 +198,8 @@ def change_member(
 
 
 def end_membership(who: Principal, membership_id: UUID) -> str:
-    """End a membership. Return the person's name. Raises `MembershipForbidden`, `MemberNotFound` or `LastAdmin`."""
-    who.require_admin(MembershipForbidden)
+    """End a membership. Return the person's name. Raises `Forbidden`, `MemberNotFound` or `LastAdmin`."""
+    who.require_admin()
     with tenant_scope(who.tenant_id):
         member = _lock_member(who, membership_id)
         _refuse_last_admin(who, member)
@@ -222,10 +215,10 @@ def end_membership(who: Principal, membership_id: UUID) -> str:
 
 
 def add_member(who: Principal, username: str, role: Role, human_roles: Sequence[str]) -> Membership:
-    """Make a person a member. Raises `MembershipForbidden`, `MemberNotFound` or `AlreadyMember`."""
-    who.require_admin(MembershipForbidden)
+    """Make a person a member. Raises `Forbidden`, `MemberNotFound` or `AlreadyMember`."""
+    who.require_admin()
     if not who.is_platform_admin:
-        raise MembershipForbidden(
+        raise Forbidden(
             "Only superusers can add people, because choosing among all people reveals their names."
         )
     user = person(username)

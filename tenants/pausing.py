@@ -16,21 +16,13 @@ from django.db.models.functions import Cast
 
 from tenants import audit
 from tenants.context import tenant_scope
-from tenants.exceptions import TenantError
 from tenants.models import Pause, PauseKind, Role, Tenant
 from tenants.principals import Principal
 from tenants.signals import pauses_changed, work_resumed
 
 
-class PausingRefused(TenantError):
-    """Only admins of a tenant may pause and resume all of its work."""
-
-    code = "forbidden"
-    status = 403
-
-
 def switch(who: Principal, *, paused: bool) -> bool:
-    """Pause or resume the tenant that this person acts for; False if nothing changed. Raises `PausingRefused`."""
+    """Pause or resume the tenant that this person acts for; False if nothing changed. Raises `Forbidden`."""
     operation, about = "tenant.paused" if paused else "tenant.resumed", ("tenants", who.tenant_id)
     with tenant_scope(who.tenant_id):
         allowed = who.role.includes(Role.ADMIN)
@@ -44,7 +36,7 @@ def switch(who: Principal, *, paused: bool) -> bool:
             work_resumed.send(sender=Tenant, tenant_id=who.tenant_id, kind=None, subject="")
         if allowed:
             pauses_changed.send(sender=Tenant)
-    who.require_admin(PausingRefused)
+    who.require_admin()
     return True
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 from uuid import UUID
 
+from tenants.exceptions import Forbidden
 from tenants.models import Role
 
 
@@ -40,10 +40,10 @@ class Principal:
         person = self.user_id or self.person_id
         return f"user:{person}" if person else self.credential
 
-    def require_admin(self, refusal: Callable[[str], Exception]) -> None:
-        """Raise `refusal`, with the reason, unless the role includes that of admins."""
+    def require_admin(self) -> None:
+        """Raise `Forbidden`, with the reason, unless the role includes that of admins."""
         if not self.role.includes(Role.ADMIN):
-            raise refusal(f"This needs the role admin; you act as {self.role.value}.")
+            raise Forbidden(f"This needs the role admin; you act as {self.role.value}.")
 
     def __str__(self) -> str:
         return self.actor

@@ -18,7 +18,6 @@ class SlugTaken(TenantError):
     """Another tenant has this slug."""
 
     code = "slug_taken"
-    status = 409
 
 
 class InvalidSlug(TenantError):

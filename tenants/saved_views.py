@@ -13,7 +13,7 @@ from django.db.models import Q
 from tenants import audit
 from tenants.audit import changes_between
 from tenants.context import APP, tenant_scope
-from tenants.exceptions import TenantError
+from tenants.exceptions import Forbidden, TenantError
 from tenants.models import Membership, Role
 from tenants.models.access import LONGEST_NAME, LONGEST_QUERY, SavedView
 from tenants.principals import Principal
@@ -34,13 +34,6 @@ class ViewNotFound(ViewRefused):
 
     code = "not_found"
     status = 404
-
-
-class ViewForbidden(ViewRefused):
-    """Only members of the tenant have personal views, and only its admins change shared ones."""
-
-    code = "forbidden"
-    status = 403
 
 
 class ViewNameTaken(ViewRefused):
@@ -129,12 +122,12 @@ def _owner(who: Principal, *, shared: bool) -> Membership | None:
     """Return the owner of a new view, None for a shared one. Locks everybody who could save another one now, so that `MOST` holds."""
     rows = Membership.objects.for_tenant(who.tenant_id).select_for_update(no_key=True).order_by("pk")
     if shared:
-        who.require_admin(ViewForbidden)
+        who.require_admin()
         list(rows.filter(role=Role.ADMIN).values_list("pk"))
         return None
     own: Membership | None = rows.filter(user_id=who.user_id).first() if who.user_id else None
     if own is None:
-        raise ViewForbidden("Only members of the tenant keep views of their own.")
+        raise Forbidden("Only members of the tenant keep views of their own.")
     return own
 
 
@@ -143,7 +136,7 @@ def _lock_view(who: Principal, view_id: UUID) -> SavedView:
     locked = rows.select_for_update(of=("self",))
     view: SavedView = locked.first_or_raise(ViewNotFound("There is no such view any more."))
     if view.is_shared:
-        who.require_admin(ViewForbidden)
+        who.require_admin()
     return view
 
 

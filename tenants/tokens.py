@@ -22,7 +22,7 @@ from django.urls import URLResolver, get_resolver
 from tenants import audit, caches, clock
 from tenants.audit import redact
 from tenants.context import APP, set_tenant, tenant_scope
-from tenants.exceptions import TenantError
+from tenants.exceptions import NotFound, TenantError
 from tenants.models import ApiToken, Membership, Role, Tenant
 from tenants.principals import Principal
 
@@ -45,7 +45,6 @@ class AlreadyRevoked(TenantError):
     """The token was revoked before, so nothing was done."""
 
     code = "already_revoked"
-    status = 409
 
 
 class InvalidScope(TenantError):
@@ -209,27 +208,6 @@ KIND = "tokens"
 MOST_LISTED = 200
 
 
-class MintingRefused(TenantError):
-    """Base of the errors for which no token is created or revoked."""
-
-    code = "minting_refused"
-    status = 400
-
-
-class MintingForbidden(MintingRefused):
-    """Only admins of the tenant create and revoke its tokens."""
-
-    code = "forbidden"
-    status = 403
-
-
-class TokenNotFound(MintingRefused):
-    """The tenant has no such token."""
-
-    code = "not_found"
-    status = 404
-
-
 def tokens_of(tenant_id: UUID) -> list[ApiToken]:
     """Newest first. In the caller's `tenant_scope`."""
     return list(ApiToken.objects.for_tenant(tenant_id).order_by("-created_at", "-pk")[:MOST_LISTED])
@@ -240,9 +218,9 @@ def mint(
 ) -> tuple[ApiToken, str]:
     """Create a token that belongs to the caller, if they are a member; returns it with its secret, which nobody can read again.
 
-    Raises `MintingForbidden` or `tokens.InvalidScope`.
+    Raises `Forbidden` or `tokens.InvalidScope`.
     """
-    who.require_admin(MintingForbidden)
+    who.require_admin()
     with tenant_scope(who.tenant_id):
         until = clock.now() + lasting if lasting else None
         person = None if who.break_glass_id else who.user_id or who.person_id
@@ -259,11 +237,11 @@ def mint(
 
 
 def revoke_by_admin(who: Principal, token_id: UUID) -> ApiToken:
-    """Revoke a token, within a second. Repetitions change nothing. Raises `MintingForbidden` or `TokenNotFound`."""
-    who.require_admin(MintingForbidden)
+    """Revoke a token, within a second. Repetitions change nothing. Raises `Forbidden` or `NotFound`."""
+    who.require_admin()
     with tenant_scope(who.tenant_id):
-        own = ApiToken.objects.for_tenant(who.tenant_id).filter(pk=token_id)
-        token: ApiToken = own.first_or_raise(TokenNotFound(f"There is no token {token_id}."))
+        own = ApiToken.objects.for_tenant(who.tenant_id)
+        token: ApiToken = own.get_or_raise(NotFound, "token", token_id)
         if revoke(token):
             audit.record_action(
                 who,

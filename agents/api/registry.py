@@ -365,7 +365,6 @@ class SecretUnreadable(TenantError):
     """The key that sealed the secrets of this agent is gone."""
 
     code = "secret_unreadable"
-    status = 409
 
 
 class NewSecretSerializer(serializers.Serializer[Any]):

@@ -113,7 +113,6 @@ class StillActive(TenantError):
     """The tenant is not suspended."""
 
     code = "tenant_active"
-    status = 409
 
 
 def find_unfinished(slug: str) -> UUID | None:

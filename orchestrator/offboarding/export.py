@@ -42,7 +42,6 @@ class PurgedMeanwhile(TenantError):
     """The tenant's data was deleted while it was exported."""
 
     code = "tenant_purged"
-    status = 409
 
 
 _ROWS = sql.SQL(

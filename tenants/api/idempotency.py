@@ -58,7 +58,6 @@ class StillInProgress(TenantError):
     """The first request with this Idempotency-Key has not ended yet."""
 
     code = "idempotency_in_progress"
-    status = 409
     retry_after = 1
 
 
