@@ -23,6 +23,7 @@ from agents.contracts import HttpLimits
 from agents.models import PlatformConfig
 from agents.signals import scheduling_resumed
 from tenants.context import POOL, current_alias
+from tenants.exceptions import PreconditionFailed
 from tenants.wire_json import whole_number
 
 logger = logging.getLogger(__name__)
@@ -299,13 +300,6 @@ def _explain_unknown(name: str, known: list[str]) -> str:
 # The settings are one row, with a version that counts the changes, and the actor of the last change.
 
 
-class VersionConflict(Exception):
-    """The settings were changed since they were read."""
-
-    code: ClassVar[str] = "precondition_failed"
-    status: ClassVar[int] = 412
-
-
 def row() -> PlatformConfig:
     """Return the row. If it was never saved, it has version 0 and neither time nor actor of a change."""
     saved: PlatformConfig | None = PlatformConfig.objects.filter(key=KEY).first()
@@ -314,12 +308,12 @@ def row() -> PlatformConfig:
 
 
 def save(value: Any, *, actor: str, expected_version: int | None = None) -> PlatformConfig:
-    """Replace all settings; omitted ones get their defaults. Raises `SettingsInvalid` and `VersionConflict`."""
+    """Replace all settings; omitted ones get their defaults. Raises `SettingsInvalid` and `PreconditionFailed`."""
     new_tree = read(value)
     with transaction.atomic(using=current_alias()):
         config = _lock_config()
         if expected_version is not None and config.version != expected_version:
-            raise VersionConflict(
+            raise PreconditionFailed(
                 f"The settings are at version {config.version}. Read them again and decide again."
             )
         return _write_settings(config, new_tree, actor)

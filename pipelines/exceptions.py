@@ -85,20 +85,6 @@ class NothingFailed(PipelineError):
     code = "nothing_failed"
 
 
-class VersionConflict(PipelineError):
-    """The pipeline was changed since it was read."""
-
-    code = "precondition_failed"
-    status = 412
-
-
-class ScheduleChanged(PipelineError):
-    """The schedule was changed since it was read."""
-
-    code = "precondition_failed"
-    status = 412
-
-
 class DeliverableNotActive(PipelineError):
     """No period can start, because the deliverable is paused or has ended, or its tenant is switched off."""
 

@@ -19,11 +19,11 @@ from django.db.models.functions import Now
 from agents import configuration
 from pipelines import conditions, expressions, parameters
 from pipelines.definition import DefinitionError, InputError, PipelineDefinition, parse, synonyms
-from pipelines.exceptions import VersionConflict
 from pipelines.graph import Graph
 from pipelines.models import ActivityTemplate, Deliverable, Pipeline, PipelineRun, PipelineVersion
 from tenants import turns
 from tenants.context import tenant_scope
+from tenants.exceptions import PreconditionFailed
 
 DEPENDENCY_TIMEOUT_SECONDS = 86_400.0  # a day, for steps without a time-out of their own
 
@@ -53,7 +53,7 @@ class Compiled:
 def save(tenant_id: UUID, data: Any, *, actor: str, expected: int | None = None) -> PipelineVersion:
     """Save a definition as the newest version of the pipeline with its key, which is created if necessary.
 
-    Raises `definition.DefinitionError` with every error, and `VersionConflict` if `expected` is not the newest version.
+    Raises `definition.DefinitionError` with every error, and `PreconditionFailed` if `expected` is not the newest version.
     """
     with tenant_scope(tenant_id):
         templates = {template.key: template for template in ActivityTemplate.objects.for_tenant(tenant_id)}
@@ -64,7 +64,7 @@ def save(tenant_id: UUID, data: Any, *, actor: str, expected: int | None = None)
         # Lock the row, so that two concurrent saves get different numbers.
         pipeline = Pipeline.objects.for_tenant(tenant_id).select_for_update().get(pk=pipeline.pk)
         if expected is not None and pipeline.latest != expected:
-            raise VersionConflict(f"The pipeline is now at version {pipeline.latest}, not {expected}.")
+            raise PreconditionFailed(f"The pipeline is now at version {pipeline.latest}, not {expected}.")
         version = PipelineVersion.objects.create(
             tenant_id=tenant_id, pipeline=pipeline, number=pipeline.latest + 1, definition=definition.to_dict(),
             digest=definition.digest(), created_by=actor,

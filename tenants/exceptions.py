@@ -55,6 +55,13 @@ class Forbidden(TenantError):
     status = 403
 
 
+class PreconditionFailed(TenantError):
+    """The object is no longer, or not yet, as the caller has read it."""
+
+    code = "precondition_failed"
+    status = 412
+
+
 class TenantScopeConflict(TenantError):
     """Code in the scope of one tenant requested another tenant's scope in the same transaction."""
 

@@ -21,11 +21,11 @@ from activities.human_tasks import approvals
 from activities.models import Activity
 from tenants.api import problems
 from tenants.api.documentation import ProblemSerializer, posting
-from tenants.api.etags import PreconditionFailed
 from tenants.api.problems import problem_of
 from tenants.api.serializers import OPTIONAL, Identifier, OneOf, StrictSerializer, Text, Whole, read
 from tenants.api.views import ListResource, describe_resource
 from tenants.context import APP
+from tenants.exceptions import PreconditionFailed
 from tenants.models import Role
 
 from .activities import InboxFilter

@@ -27,7 +27,7 @@ from agents import configuration
 from pipelines import diagram, versions
 from pipelines.definition import DefinitionError, PipelineDefinition, StepDefinition, load
 from pipelines.diagram import Counts, StepPicture
-from pipelines.exceptions import InvalidParams, PipelineError, VersionConflict
+from pipelines.exceptions import InvalidParams, PipelineError
 from pipelines.models import ActivityTemplate, Pipeline, PipelineRun, PipelineVersion, Schedule, StepRun
 from pipelines.selectors import StepRow
 from pipelines.submission import NewRun, start_run
@@ -46,6 +46,7 @@ from tenants.admin.bases import (
     page_of,
 )
 from tenants.context import tenant_scope
+from tenants.exceptions import PreconditionFailed
 from tenants.models import Tenant
 
 # The form of a definition: a text field, and with JavaScript also a list of steps that is synchronized with the text.
@@ -143,7 +144,7 @@ class PipelineForm(forms.ModelForm):
         return self.parsed is not None and self.parsed.digest() != self.newest_digest
 
     def save_version(self, tenant_id: Any, *, actor: str) -> PipelineVersion:
-        """Save a new version. Raises `VersionConflict` if another version was saved since this form was opened."""
+        """Save a new version. Raises `PreconditionFailed` if another version was saved since this form was opened."""
         return versions.save(
             tenant_id, self.data_of_definition, actor=actor, expected=self.cleaned_data.get("expected")
         )
@@ -252,7 +253,7 @@ class PipelineAdmin(SwitchedAdmin):
     inlines = (VersionInline,)
     row_actions = (RUN_NOW,)
     actions_detail: Any = ("run", "schedule", "runs")
-    refused_late = (VersionConflict,)
+    refused_late = (PreconditionFailed,)
 
     def get_fieldsets(self, request: HttpRequest, obj: Pipeline | None = None) -> Any:
         fields = ("tenant", "enabled", "definition", "expected")

@@ -31,7 +31,7 @@ from pipelines import timing
 from pipelines.admin.executions import ExecutionInline, FiringInline
 from pipelines.admin.pipeline import SwitchedAdmin
 from pipelines.definition.shapes import RetryStrategy
-from pipelines.exceptions import AlreadyExists, ScheduleChanged
+from pipelines.exceptions import AlreadyExists
 from pipelines.models import Pipeline, Schedule, ScheduleExecution
 from pipelines.schedules import editing, preview, system_jobs
 from pipelines.schedules import preview as schedules_preview
@@ -42,6 +42,7 @@ from tenants import clock
 from tenants.admin.actions import Action
 from tenants.admin.bases import CHANGED, NOTHING, StrictJSONField, actor_of, badge, identity_of, link_to
 from tenants.context import tenant_scope
+from tenants.exceptions import PreconditionFailed
 from tenants.models import Tenant
 
 # The form of a schedule. It converts its fields to the members of the API, and checks them with the same function.
@@ -313,7 +314,7 @@ class ScheduleAdmin(SwitchedAdmin):
     is_deletable = True
     inlines = (ExecutionInline, FiringInline)
     row_actions = (RUN,)
-    refused_late = (InvalidSchedule, AlreadyExists, ScheduleChanged)
+    refused_late = (InvalidSchedule, AlreadyExists, PreconditionFailed)
 
     class Media:
         js = ("pipelines/schedule.js",)

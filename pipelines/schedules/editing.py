@@ -28,7 +28,7 @@ from pipelines.definition.errors import Errors, InputError, at, path_of, quote_v
 from pipelines.definition.parsing import read_retry
 from pipelines.definition.reading import JsonCopier, Reader
 from pipelines.definition.synonyms import Translation
-from pipelines.exceptions import AlreadyExists, NotFound, ScheduleChanged
+from pipelines.exceptions import AlreadyExists, NotFound
 from pipelines.models import Pipeline, Schedule
 from pipelines.models.schedule import TIMING, AfterOnce, Overlap, Repeat
 from pipelines.schedules import beat
@@ -36,6 +36,7 @@ from pipelines.timing import INSTANT, CatchUp, Timing
 from pipelines.timing.nominal import CatchUpError
 from tenants import clock, pausing
 from tenants.context import current_alias, tenant_scope
+from tenants.exceptions import PreconditionFailed
 from tenants.identifiers import uuid7
 from tenants.models import PauseKind, Tenant
 from tenants.wire_json import whole_number
@@ -361,7 +362,7 @@ def change(
 
     Other members keep their values, or with `whole` get their defaults, except `enabled`, which always keeps its value.
 
-    Raises `NotFound`, `InvalidSchedule`, `AlreadyExists`, and `ScheduleChanged` if `expected_version` is not the current version.
+    Raises `NotFound`, `InvalidSchedule`, `AlreadyExists`, and `PreconditionFailed` if `expected_version` is not the current version.
     """
     with tenant_scope(tenant_id):
         schedule = _lock_schedule(tenant_id, schedule_id, expected_version)
@@ -423,7 +424,9 @@ def _lock_schedule(tenant_id: UUID, schedule_id: UUID, expected_version: int | N
     rows = Schedule.objects.for_tenant(tenant_id).select_related("pipeline").select_for_update(of=("self",))
     schedule: Schedule = rows.get_or_raise(NotFound, "schedule", schedule_id)
     if expected_version is not None and schedule.version != expected_version:
-        raise ScheduleChanged(f"The schedule is now at version {schedule.version}, not {expected_version}.")
+        raise PreconditionFailed(
+            f"The schedule is now at version {schedule.version}, not {expected_version}."
+        )
     return schedule
 
 

@@ -18,7 +18,7 @@ from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from tenants.exceptions import TenantError
+from tenants.exceptions import PreconditionFailed
 from tenants.wire_json import dumps
 
 
@@ -94,13 +94,6 @@ def _has(condition: str | None, tag: str) -> bool:
 #
 # The digest is there because an object also has members that change without a new version, such as a pause, the next time of a schedule, or
 # what an activity waits for. So a 304 is never stale. `If-Match` compares only the version.
-
-
-class PreconditionFailed(TenantError):
-    """The object is no longer, or not yet, as the caller's If-Match says."""
-
-    code = "precondition_failed"
-    status = 412
 
 
 class Versioned:

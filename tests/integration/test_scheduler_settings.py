@@ -15,6 +15,7 @@ from agents import configuration, scheduler_settings
 from agents.models import PlatformConfig
 from agents.scheduler_settings import KEYS, SchedulerSettings, SettingsInvalid
 from tenants.context import tenant_scope
+from tenants.exceptions import PreconditionFailed
 from tenants.models import Tenant
 from tests.answers import problem, version_of
 from tests.engine import Engine, in_another_thread
@@ -172,7 +173,7 @@ def test_the_version_counts_real_changes_and_a_stale_version_is_refused(database
 
     row = scheduler_settings.row()
     assert (row.version, row.value, row.updated_by) == (2, {"enabled": True}, "test")
-    with pytest.raises(scheduler_settings.VersionConflict):
+    with pytest.raises(PreconditionFailed):
         scheduler_settings.save({}, actor="late", expected_version=1)
 
 
