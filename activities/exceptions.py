@@ -145,7 +145,7 @@ class ToolRefused(ActivityError):
 
 
 class KeyReused(ActivityError):
-    """The Idempotency-Key was used before, for a different call of the same run."""
+    """The Idempotency-Key was used before, for a different call or other lines of the same run."""
 
     code = "idempotency_key_reused"
     status = 422

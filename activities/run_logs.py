@@ -30,7 +30,7 @@ import redis
 from django.conf import settings
 
 from activities import keys, outputs
-from activities.exceptions import ActivityError, OutputUnavailable
+from activities.exceptions import KeyReused, OutputUnavailable
 from activities.run_tokens import RunToken
 from agents.contracts import LINE_KINDS, LogLine
 from tenants import clock
@@ -64,13 +64,6 @@ FULL = "{count} were not kept: a run may log {lines} lines and {size} bytes."
 #: Colours and other terminal commands, and unprintable characters.
 _TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
-
-
-class LogKeyReused(ActivityError):
-    """This run used the Idempotency-Key before, for other lines."""
-
-    code = "idempotency_key_reused"
-    status = 422
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +100,7 @@ class Page:
 
 
 def record(run: RunToken, lines: Sequence[LogLine], *, key: str = "") -> AppendResult:
-    """Add lines that an agent has reported. `key` distinguishes batches with equal lines. Raises `LogKeyReused`.
+    """Add lines that an agent has reported. `key` distinguishes batches with equal lines. Raises `KeyReused`.
 
     Raises nothing if MongoDB is down: the lines are dropped, and the next batch that is stored begins with a note about them.
     """
@@ -141,7 +134,7 @@ class _Batch:
 
 
 def _append(run: RunToken, batch: _Batch) -> AppendResult:
-    """Insert a batch after the last one. Raises `PyMongoError`, `LogKeyReused`."""
+    """Insert a batch after the last one. Raises `PyMongoError`, `KeyReused`."""
     documents = _documents()
     with pymongo.timeout(WRITE_SECONDS):
         # This index makes the key of a batch unique. It is created here, so that nobody has to set it up.
@@ -207,7 +200,7 @@ def _count_dropped(run: RunToken, batch: _Batch, last: dict[str, Any]) -> Append
 
 def _result_of_duplicate(batch: _Batch, same: dict[str, Any]) -> AppendResult:
     if same["digest"] != batch.digest:
-        raise LogKeyReused("This Idempotency-Key was used for other lines of this run.")
+        raise KeyReused("This Idempotency-Key was used for other lines of this run.")
     count = same["kept"]
     return AppendResult(count, len(batch.lines) - count, same["last"] + same["full"], duplicate=True)
 
