@@ -383,9 +383,10 @@ def number_in(text: str, digits: int = 9) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= digits else None
 
 
-def refuse_unsure(request: HttpRequest) -> Refused | None:
-    """Return a refusal unless the person has confirmed an action that cannot be undone."""
-    return None if request.POST.get("sure") == "yes" else Refused(NOT_SURE, status=400, field="sure")
+def refuse_unsure(request: HttpRequest) -> None:
+    """Raise `Refused` unless the person has confirmed an action that cannot be undone."""
+    if request.POST.get("sure") != "yes":
+        raise Refused(NOT_SURE, status=400, field="sure")
 
 
 # Refusals. Nothing was done then.

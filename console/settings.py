@@ -119,8 +119,7 @@ def _act(
         reply = visit.act("POST", place)
         words = "The delivery is being resent"
     elif name == "remove":
-        if refusal := refuse_unsure(request):
-            raise refusal
+        refuse_unsure(request)
         reply = visit.act("DELETE", address, version=_version(request))
         words, here = f"Removed: the {what.one}", reverse("console:settings_collection", args=[key])
     else:
@@ -330,8 +329,7 @@ def _arrange_member(request: HttpRequest, visit: PageContext) -> str:
         )
         return f"{changed.user} now has the role {changed.role}"
     if action == "end":
-        if refusal := refuse_unsure(request):
-            raise refusal
+        refuse_unsure(request)
         return f"{tenant_members.end_membership(visit.who, id_or_404(member))} is no longer a member"
     raise Refused(NOT_OFFERED, status=400)
 
@@ -450,7 +448,6 @@ def _revoke(request: HttpRequest, visit: PageContext) -> str:
     action, _, token = request.POST.get("action", "").partition(":")
     if action != "revoke":
         raise Refused(NOT_OFFERED, status=400)
-    if refusal := refuse_unsure(request):
-        raise refusal
+    refuse_unsure(request)
     revoked = tenant_tokens.revoke_by_admin(visit.who, id_or_404(token))
     return f"Revoked: {revoked.name}. It stops working within a second"
