@@ -170,7 +170,6 @@ class ActivityViewSet(DecisionActions, OperationActions, VersionedResource):
     serializer_class = ActivitySerializer
     filterset_class = ActivityFilter
     ordering_fields = ("created_at", "priority", "started_at", "finished_at", "due_at", "name")
-    lookup_value_converter = "uuid"
     allows_array = True
     scope = "activities"
     required_role: ClassVar[dict[str, Role]] = {

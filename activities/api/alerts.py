@@ -96,7 +96,6 @@ class AlertViewSet(DigestEtag, Resource):
     filterset_class = AlertFilter
     search_fields = ("title", "body")
     ordering_fields = ("created_at",)
-    lookup_value_converter = "uuid"
     scope = "alerts"
     required_role: ClassVar[dict[str, Role]] = {"acknowledge": Role.REVIEWER}
 
@@ -222,7 +221,6 @@ class NotificationChannelViewSet(VersionedResource):
     filterset_fields = ("kind", "enabled")
     search_fields = ("name",)
     ordering_fields = ("name", "created_at")
-    lookup_value_converter = "uuid"
     scope = "notification-channels"
     required_role: ClassVar[dict[str, Role]] = dict.fromkeys(
         ("create", "update", "destroy", "test", "renew_secret"), Role.ADMIN

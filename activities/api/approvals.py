@@ -169,7 +169,6 @@ class ApprovalViewSet(Versioned, Resource):
     serializer_class = ApprovalItemSerializer
     filterset_class = ApprovalFilter
     ordering_fields = ("created_at",)
-    lookup_value_converter = "uuid"
     scope = "approvals"
     required_role: ClassVar[dict[str, Role]] = {
         "create": Role.OPERATOR,

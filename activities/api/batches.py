@@ -71,7 +71,6 @@ class BatchViewSet(Resource):
     serializer_class = BatchSerializer
     filterset_fields = ("state", "model")
     ordering_fields = ("created_at",)
-    lookup_value_converter = "uuid"
     scope = "queues"
     required_role: ClassVar[dict[str, Role]] = {"list": Role.OPERATOR, "retrieve": Role.OPERATOR}
 

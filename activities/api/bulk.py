@@ -307,7 +307,6 @@ class BulkJobViewSet(DigestEtag, Resource):
     serializer_class = BulkJobSerializer
     filterset_fields = ("status", "action")
     ordering_fields = ("created_at",)
-    lookup_value_converter = "uuid"
     scope = "activities"
     required_role: ClassVar[dict[str, Role]] = {"cancel": Role.OPERATOR}
 

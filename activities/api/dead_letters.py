@@ -194,7 +194,6 @@ class DeadLetterViewSet(DigestEtag, Resource):
     serializer_class = DeadLetterSerializer
     filterset_class = DeadLetterFilter
     ordering_fields = ("created_at",)
-    lookup_value_converter = "uuid"
     scope = "dead-letters"
     required_role: ClassVar[dict[str, Role]] = dict.fromkeys(
         ("replay", "replay_one", "dismiss"), Role.OPERATOR

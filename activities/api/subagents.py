@@ -142,7 +142,6 @@ class SubagentViewSet(DigestEtag, Resource):
     serializer_class = SubagentSerializer
     filterset_fields = ("subagent_type", "parent_mailbox")
     ordering = ("-created_at", "-id")
-    lookup_value_converter = "uuid"
     scope = "subagents"
     volatile = ("duration_seconds",)
     required_role: ClassVar[dict[str, Role]] = {"create": Role.OPERATOR, "cancel": Role.OPERATOR}

@@ -128,7 +128,6 @@ class WebhookViewSet(VersionedResource):
     filterset_fields = ("enabled",)
     search_fields = ("url", "description")
     ordering_fields = ("created_at",)
-    lookup_value_converter = "uuid"
     scope = "webhooks"
     required_role: ClassVar[Role] = Role.ADMIN  # because a URL may contain secrets
 

@@ -148,7 +148,6 @@ class BudgetViewSet(VersionedResource):
     filterset_class = BudgetFilter
     search_fields = ("name",)
     ordering_fields = ("name", "created_at")
-    lookup_value_converter = "uuid"
     scope = "budgets"
     required_role: ClassVar[dict[str, Role]] = dict.fromkeys(("create", "update", "destroy"), Role.ADMIN)
 

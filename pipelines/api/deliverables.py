@@ -133,7 +133,6 @@ class PeriodViewSet(DigestEtag, Resource):
     filterset_class = PeriodFilter
     ordering_fields = ("starts_on", "created_at", "ended_at")
     ordering = ("-starts_on", "-id")
-    lookup_value_converter = "uuid"
     scope = "pipelines"
     required_role: ClassVar[dict[str, Role]] = {"plan": Role.OPERATOR}
 
@@ -283,7 +282,6 @@ class DeliverableViewSet(VersionedResource):
     search_fields = ("key", "name", "description")
     ordering_fields = ("key", "name", "created_at", "updated_at")
     ordering = ("key",)
-    lookup_value_converter = "uuid"
     scope = "pipelines"
     required_role: ClassVar[dict[str, Role]] = dict.fromkeys(
         ("create", "update", "destroy", "start_period"), Role.OPERATOR

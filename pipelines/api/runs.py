@@ -252,7 +252,6 @@ class PipelineRunViewSet(DigestEtag, Resource):
     filterset_class = PipelineRunFilter
     ordering_fields = ("started_at", "finished_at", "priority")
     ordering = ("-started_at", "-id")
-    lookup_value_converter = "uuid"
     # Cancelling takes several transactions, see `pipelines.cancellation`.
     in_one_transaction = False
     scope = "pipelines"

@@ -212,7 +212,6 @@ class ScheduleViewSet(Pausable, VersionedResource):
     search_fields = ("name", "description", "agent_role", "pipeline__key")
     ordering_fields = ("name", "created_at", "updated_at")
     ordering = ("name", "id")
-    lookup_value_converter = "uuid"
     scope = "schedules"
     required_role: ClassVar[dict[str, Role]] = {
         **dict.fromkeys(("create", "update", "partial_update", "destroy"), Role.ADMIN),

@@ -77,7 +77,6 @@ class ChannelViewSet(VersionedResource):
     filterset_class = ChannelFilter
     search_fields = ("kind", "name")
     ordering_fields = ("name", "created_at", "expires_at")
-    lookup_value_converter = "uuid"
     scope = "channels"
     required_role: ClassVar[dict[str, Role]] = dict.fromkeys(
         ("create", "update", "destroy", "expire", "reactivate", "disable"), Role.ADMIN

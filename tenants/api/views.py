@@ -193,6 +193,10 @@ class OfOneRow(TenantView):
 class TenantViewSet(ViewSetMixin, TenantView):
     """`TenantView` for a router, with actions instead of methods. Add REST framework's mixins to it."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.lookup_value_converter = "uuid" if cls.lookup_field == "pk" else "str"  # in the address of a row
+
     @classmethod
     def get_extra_actions(cls) -> list[Any]:
         """Find the actions like REST framework, but without reading every attribute, because reading `schema` imports drf-spectacular."""
