@@ -153,9 +153,8 @@ def page(
 ) -> Callable[[View], View]:
     """Make `view(request, visit, ...)` a page for people who are signed in. `here` is its name in the navigation.
 
-    A POST calls `act(request, visit, ...)`. The view renders the page if that raises `Refused`
-    or an error of an operation, or returns no response. People below the role `least`
-    get 404. With `for_admins`, the title of the page, everybody but admins gets a 403 page.
+    A POST calls `act(request, visit, ...)`. The view renders the page if that raises `Refused` or another `Refusal`, or returns
+    no response. People below the role `least` get 404. With `for_admins`, the title of the page, everybody but admins gets a 403 page.
 
     The tenant is the one of ?tenant=, else the one visited last, else the person's first. A person without access to it gets 404; one
     without any tenant is asked to choose.

@@ -1,4 +1,4 @@
-"""Read-only admin of the engine's records: runs, wakes, history, pending outputs, worker processes, counters, bulk jobs and batches."""
+"""Read-only admin of the engine's records: runs, wakes, history, outputs, worker processes, counters, bulk jobs, batches, mailboxes."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ class BatchItemAdmin(PartAdmin):
     batch_link = link_of("batch_id", ProviderBatch, "Batch", text=lambda row: row.batch)
 
 
-# Read-only admin of mailboxes, their items and batches, and subagents.
+# Mailboxes, their items and batches, and subagents.
 
 
 @admin.register(Mailbox)
