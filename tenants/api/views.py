@@ -193,9 +193,11 @@ class OfOneRow(TenantView):
 class TenantViewSet(ViewSetMixin, TenantView):
     """`TenantView` for a router, with actions instead of methods. Add REST framework's mixins to it."""
 
+    lookup_value_converter: ClassVar[str]  # in the address of a row
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        cls.lookup_value_converter = "uuid" if cls.lookup_field == "pk" else "str"  # in the address of a row
+        cls.lookup_value_converter = "uuid" if cls.lookup_field == "pk" else "str"
 
     @classmethod
     def get_extra_actions(cls) -> list[Any]:
