@@ -6,10 +6,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tenants.plain_names import LONGEST_NAME, error_of_name
+from tenants.plain_names import LONGEST_NAME, error_of_name, make_plain
 
 PREFERRED_PARAMS = ("subject", "title", "topic", "name")  # the best parameters for a subject, in this order
 LONGEST = 80  # characters of a parameter that can be a subject
+LONGEST_VALUE = (
+    5 * LONGEST_NAME
+)  # of a parameter in a template; more than a name, because spaces between words do not count
 
 MOST_LABELS: Final = 20
 LONGEST_LABEL: Final = 63  # characters of its name
@@ -38,9 +41,9 @@ def error_of_template(template: str) -> str | None:
 
 def render(template: str, params: Mapping[str, Any]) -> str:
     """Return the subject of a run with these parameters: one line, cut to the length of a name. A missing parameter becomes empty."""
-    text = _PLACE.sub(lambda place: _text_at(params, place[1]), template)
-    line = "".join(" " if error_of_name(character) else character for character in text)
-    return " ".join(line.split())[:LONGEST_NAME].rstrip()
+    # Long texts are cut before anything is done with them.
+    text = _PLACE.sub(lambda place: _text_at(params, place[1])[:LONGEST_VALUE], template)
+    return " ".join(make_plain(" ".join(text.split())[:LONGEST_NAME]).split())
 
 
 def _text_at(params: Any, path: str) -> str:

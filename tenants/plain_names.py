@@ -33,3 +33,10 @@ def error_of_name(text: str) -> str | None:
         return None
     kind = "a control character" if ord(found[0]) < 0xA0 else "an invisible character"
     return f"must be one line of visible characters: it has {kind}, U+{ord(found[0]):04X}"
+
+
+def make_plain(text: str) -> str:
+    """Return the text with spaces in place of all characters that a name cannot have. For short texts."""
+    while _REFUSED.search(text):  # a space may end what allowed the next character
+        text = _REFUSED.sub(" ", text)
+    return text

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from django.core.management import call_command
 
+from pipelines import deliverables
 from tenants.context import system_scope
 from tenants.models import Tenant
 from tenants.models.audit import AuditEntry
@@ -26,6 +27,7 @@ def _entries_of_command(*command: str) -> list[AuditEntry]:
 def test_each_command_that_changes_something_leaves_one_entry(tenant: Tenant, tmp_path: Path) -> None:
     flow = tmp_path / "flow.json"
     flow.write_text(FLOW)
+    deliverables.create(tenant.pk, {"key": "blog", "name": "Blog", "pipelines": ["flow"]})
     commands: list[tuple[str, ...]] = [
         ("create_tenant", "made"),
         ("create_token", "--tenant", "acme", "--role", "operator", "--name", "ci"),
@@ -34,6 +36,8 @@ def test_each_command_that_changes_something_leaves_one_entry(tenant: Tenant, tm
         ("scheduler_settings", "--unset", "http_client.timeout"),
         ("agents", "deploy", "qa", "1.0.0"),
         ("rotate_credentials",),
+        ("start_periods", "--tenant", "acme"),
+        ("offboard_tenant", "acme"),
     ]
 
     entries_by_command = {command: _entries_of_command(*command) for command in commands}
@@ -42,8 +46,9 @@ def test_each_command_that_changes_something_leaves_one_entry(tenant: Tenant, tm
         assert [entry.operation.split()[1] for entry in entries] == [command[0]], command
         assert entries[0].actor_kind == "command"
         assert entries[0].actor_name == getpass.getuser()
+    for command in (commands[1], *commands[-2:]):
+        assert entries_by_command[command][0].tenant_id == tenant.pk, command
     token = entries_by_command[commands[1]][0]
-    assert token.tenant_id == tenant.pk
     assert token.detail.items() >= {"name": "ci", "role": "operator", "expires_at": None}.items()
 
 
@@ -53,5 +58,6 @@ def test_commands_that_only_read_leave_no_entry(tenant: Tenant) -> None:
         ("scheduler_settings", "--show"),
         ("agents", "list"),
         ("rotate_credentials", "--dry-run"),
+        ("start_periods",),
     ):
         assert _entries_of_command(*command) == [], command

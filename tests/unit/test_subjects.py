@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ from pipelines.subjects import error_of_template, errors_of_labels, render, subj
         ("{{ topic }}", {"topic": "Two\nlines\u202eof  text"}, "Two lines of text"),
         ("{{ topic }}", {"topic": "{{ secret }}", "secret": "no"}, "{{ secret }}"),
         ("{{ topic }}", {"topic": "x" * 300}, "x" * 200),
+        ("{{ topic }}", {"topic": "\u0645\u06cc\u200c\u062e \u2764\ufe0f ad\u200dmin"}, "\u0645\u06cc\u200c\u062e \u2764\ufe0f ad min"),
+        ("{{ topic }}", {"topic": "x" * 198 + "\u0645\u200c\u062e"}, "x" * 198 + "\u0645"),
         ("Monthly report", {}, "Monthly report"),
         ("", {"topic": "Bees"}, ""),
     ],
@@ -27,6 +30,19 @@ def test_a_subject_is_one_line_rendered_from_the_parameters(
     template: str, params: dict[str, Any], subject: str
 ) -> None:
     assert render(template, params) == subject
+
+
+def test_of_very_long_texts_only_the_beginnings_are_rendered() -> None:
+    params = {"topic": "x" * 250_000}
+    tracemalloc.start()
+    try:
+        subject = render("{{ topic }}" * 18, params)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert subject == "x" * 200
+    assert most < 1_000_000
 
 
 @pytest.mark.parametrize(

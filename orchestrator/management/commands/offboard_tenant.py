@@ -55,8 +55,12 @@ class Command(ManagementCommand):
                 unfinished  # The slug belongs to a new tenant by now, which must not be purged in its place.
             )
         erasure.suspend(tenant, self.stderr.write)
+        # Of the platform if the tenant's own trail is deleted next.
         record_command(
-            "offboard_tenant", about=("tenant", tenant.pk), detail={"slug": slug, "suspended": True}
+            "offboard_tenant",
+            tenant_id=None if purge else tenant.pk,
+            about=("tenant", tenant.pk),
+            detail={"slug": slug, "suspended": True},
         )
         if not purge:
             self.stdout.write(

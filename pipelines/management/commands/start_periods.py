@@ -8,6 +8,7 @@ from django.core.management.base import CommandParser
 
 from pipelines.deliverables import monthly_job, start_new_periods
 from tenants import clock, registration
+from tenants.audit import record_command
 from tenants.management.base import ManagementCommand
 
 ACTOR = "command:start_periods"
@@ -26,4 +27,6 @@ class Command(ManagementCommand):
         today = clock.now().date()
         for each in tenants:
             started = start_new_periods(each.pk, today=today, actor=ACTOR)
+            if started:
+                record_command("start_periods", tenant_id=each.pk, detail={"started": len(started)})
             self.stdout.write(f"{each.slug}: {len(started)} started")
