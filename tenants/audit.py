@@ -31,7 +31,7 @@ from django.conf import settings
 from django.db import connections, transaction
 from django.http import HttpRequest
 
-from tenants.context import APP, SYSTEM, system_scope, tenant_scope
+from tenants.context import APP, SYSTEM, long_statements, system_scope, tenant_scope
 from tenants.identifiers import uuid7
 from tenants.principals import Principal
 from tenants.sql import Statement
@@ -306,7 +306,7 @@ PURGED, FORGOTTEN = "audit.purged", "audit.forgotten"
 def purge_chain(chain: UUID, before: datetime, *, actor: Actor) -> int:
     """Delete the entries of a chain from before a time, but never its last one, in one transaction. Return how many."""
     with system_scope(), transaction.atomic(using=SYSTEM):
-        with connections[SYSTEM].cursor() as cursor:
+        with long_statements(SYSTEM), connections[SYSTEM].cursor() as cursor:
             cursor.execute("SELECT deleted, up_to, last_hash FROM audit_purge(%s, %s)", [chain, before])
             deleted, up_to, last_hash = cursor.fetchone()
         if deleted:
@@ -329,7 +329,7 @@ def purge_chain(chain: UUID, before: datetime, *, actor: Actor) -> int:
 def forget_chain(chain: UUID, slug: str, *, actor: Actor) -> int:
     """Delete the chain of a departed tenant, and record its end in the platform's chain, in one transaction. Return how many entries."""
     with system_scope(), transaction.atomic(using=SYSTEM):
-        with connections[SYSTEM].cursor() as cursor:
+        with long_statements(SYSTEM), connections[SYSTEM].cursor() as cursor:
             cursor.execute("SELECT deleted, up_to, last_hash FROM audit_forget(%s)", [chain])
             deleted, up_to, last_hash = cursor.fetchone()
         if deleted:

@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
+from math import inf
 from typing import Any
 from uuid import UUID
 
@@ -112,6 +113,24 @@ def _execute(
     result = raw.wait(generators.execute(raw.pgconn))[-1]
     if result.status == ExecStatus.FATAL_ERROR:
         raise psycopg.errors.error_from_result(result)
+
+
+@contextmanager
+def long_statements(alias: str, *, seconds: int = 0) -> Iterator[None]:
+    """Let each statement of the open transaction take so many seconds, or any time. If the server is silent, the wait ends anyway.
+
+    For commands of operators about very many rows.
+    """
+    with connections[alias].cursor() as cursor:
+        cursor.execute("SELECT set_config('statement_timeout', %s, true)", [str(seconds * 1000)])
+    raw: BoundedConnection = connections[alias].connection
+    bound = raw.answer_within_seconds
+    if bound is not None:
+        raw.answer_within_seconds = seconds + 1.5 if seconds else inf
+    try:
+        yield
+    finally:
+        raw.answer_within_seconds = bound
 
 
 @contextmanager

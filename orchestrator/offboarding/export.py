@@ -26,7 +26,7 @@ from agents.command_line import transcripts
 from orchestrator import offboarding
 from tenants import clock
 from tenants.audit import record_command
-from tenants.context import APP, set_tenant, system_scope
+from tenants.context import APP, long_statements, set_tenant, system_scope
 from tenants.exceptions import TenantError
 from tenants.models import Tenant
 from tenants.models.retention import DepartedTenant
@@ -58,9 +58,10 @@ def export(tenant: Tenant, path: Path, report: Report) -> dict[str, dict[str, An
         with transaction.atomic(using=APP, durable=True):
             _take_snapshot(tenant.pk)
             taken_at = clock.now()
-            for number, (table, columns) in enumerate(exported.items(), 1):
-                count = archive.write(f"tables/{table}.jsonl", _rows(tenant.pk, table, columns))
-                report(f"{number:>3}/{len(exported)}  {table}: {count}")
+            with long_statements(APP):
+                for number, (table, columns) in enumerate(exported.items(), 1):
+                    count = archive.write(f"tables/{table}.jsonl", _rows(tenant.pk, table, columns))
+                    report(f"{number:>3}/{len(exported)}  {table}: {count}")
         report(f"outputs: {archive.write(OUTPUTS, _outputs(tenant.pk))}")
         report(f"logs of runs: {archive.write(LOGS, _logs(tenant.pk))}")
         for file in transcripts.list_before(tenant.pk, float("inf")):
@@ -92,7 +93,7 @@ def _refuse_purged(tenant: Tenant) -> None:
 def _take_snapshot(tenant_id: UUID) -> None:
     with connections[APP].cursor() as cursor:
         cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        cursor.execute("SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0")
+        cursor.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
         set_tenant(tenant_id)
         cursor.execute("SELECT 1")  # The first query takes the snapshot; SET statements do not.
 

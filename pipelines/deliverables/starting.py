@@ -168,7 +168,8 @@ def _flag_cancelled(tenant_id: UUID, period_id: UUID) -> tuple[UUID | None, list
     period = periods.first_or_raise(NotFound("period", period_id))
     if not flagged and period.status != PeriodState.CANCELLED:
         raise PeriodEnded(f"The period is {period.status} already.")
-    period_counts.recount(tenant_id, period_id)
+    if flagged:  # otherwise it is counted, and its runs may be deleted
+        period_counts.recount(tenant_id, period_id)
     planners = Activity.objects.for_tenant(tenant_id).filter(pk=period.planner_activity_id)
     runs = PipelineRun.objects.for_tenant(tenant_id).filter(
         period_id=period_id, status__in=(RunState.RUNNING, RunState.CANCELLED)

@@ -274,6 +274,31 @@ def test_chains_of_any_length_are_verified(tenant: Tenant, other_tenant: Tenant)
     assert rows_read(alias, sql, parameters) <= 3 * len(chains)
 
 
+@pytest.mark.parametrize("forget", [False, True], ids=["purge", "forget"])
+def test_chains_of_any_length_can_be_deleted(tenant: Tenant, forget: bool) -> None:
+    record(tenant, "a")
+    tamper(
+        "INSERT INTO tenants_auditentry"
+        " SELECT made.* FROM tenants_auditentry e, generate_series(2, 3000) n,"
+        " jsonb_populate_record(e, jsonb_build_object('id', gen_random_uuid(), 'number', n)) made WHERE e.chain = %s",
+        tenant.pk,
+    )
+    by, tomorrow = audit.actor_of_command("test"), timezone.now() + timedelta(days=1)
+    with connections[SYSTEM].cursor() as cursor:
+        cursor.execute("SET statement_timeout = '2ms'")
+    try:
+        deleted = (
+            audit.forget_chain(tenant.pk, "acme", actor=by)
+            if forget
+            else audit.purge_chain(tenant.pk, tomorrow, actor=by)
+        )
+    finally:
+        with connections[SYSTEM].cursor() as cursor:
+            cursor.execute("RESET statement_timeout")
+
+    assert deleted == (3000 if forget else 2999)
+
+
 def test_line_breaks_and_control_characters_forge_no_entries(tenant: Tenant) -> None:
     forged = "x\r\n2026-01-01 admin granted\u2028\x00\x1b[2K\ud800"
     with tenant_scope(tenant.pk):

@@ -19,6 +19,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.core.management import CommandError, call_command
 from django.db import DatabaseError, connections
 from django.utils import timezone
+from psycopg.sql import SQL
 
 from activities import outputs, run_logs
 from activities.admission import limits, scripts
@@ -254,6 +255,19 @@ def test_an_export_does_not_hold_many_rows_in_memory(engine: Engine, tenant: Ten
         tracemalloc.stop()
 
     assert most < 20_000_000
+
+
+def test_an_export_may_wait_long_for_the_rows_of_a_table(
+    tenant: Tenant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connections["default"].ensure_connection()
+    monkeypatch.setattr(connections["default"].connection, "answer_within_seconds", 0.2)
+    slow = "SELECT row_to_json(r)::text || (SELECT pg_sleep(0.5)::text) FROM (SELECT {columns} FROM {table} WHERE {key} = {tenant}) AS r"
+    monkeypatch.setattr(offboarding_export, "_ROWS", SQL(slow))
+
+    members, _ = export(tenant, tmp_path / "acme.zip")
+
+    assert json.loads(members["tables/tenants_tenant.jsonl"])["slug"] == "acme"
 
 
 def test_an_export_that_cannot_be_recorded_leaves_no_file(

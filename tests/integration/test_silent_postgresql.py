@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connections
+from django.db import OperationalError, connections, transaction
 
-from tenants.context import APP, OWNER, tenant_scope
+from tenants.context import APP, OWNER, long_statements, tenant_scope
 from tenants.models import Tenant
 from tenants.postgresql import base
 from tenants.sql import Statement
@@ -110,6 +110,26 @@ def test_a_single_silent_connection_is_closed_although_the_server_answers(
 
     assert 1.0 < _seconds(lambda: _ask("SELECT 1 FROM pg_sleep(20)")) < 1.0 + MARGIN
     assert not _silence_of(proxy).is_known
+
+
+def test_statements_of_a_command_about_very_many_rows_may_take_longer(
+    database: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connections[APP].ensure_connection()
+    monkeypatch.setattr(connections[APP].connection, "answer_within_seconds", 0.3)
+    slow = "SELECT 1 FROM pg_sleep(0.6)"
+
+    with transaction.atomic(using=APP), long_statements(APP):
+        assert _ask(slow) == 1
+        assert _ask("SHOW statement_timeout") == "0"
+    with (
+        pytest.raises(OperationalError, match="statement timeout"),
+        transaction.atomic(using=APP),
+        long_statements(APP, seconds=1),
+    ):
+        _ask("SELECT 1 FROM pg_sleep(20)")
+    with pytest.raises(OperationalError, match="given up"):
+        _ask(slow)
 
 
 def test_a_connection_that_cannot_be_opened_in_time_marks_the_server_as_silent(

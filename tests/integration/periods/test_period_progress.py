@@ -262,6 +262,22 @@ def test_cancelling_a_period_cancels_its_runs_once(
     assert activity_of_step(acme, honey, "a").status == "cancelled"
 
 
+def test_cancelling_a_period_again_after_its_runs_were_deleted_changes_no_figures(
+    engine: Engine, acme: Tenant, may: DeliverablePeriod
+) -> None:
+    engine.deliver()  # runs the planner
+    deliverables.cancel_period(acme.pk, may.pk, actor="user:ann")
+    age("pipelines_deliverableperiod", [may.pk], "ended_at")
+    for run in runs(acme, may):
+        age_run(run.pk)
+        age_work_of(run.pk)
+    assert purge(acme, "pipeline_runs") == 2
+
+    deliverables.cancel_period(acme.pk, may.pk, actor="user:ann")
+
+    assert counts(acme, may) == ("cancelled", 2, 0, 0, 2)
+
+
 def test_cancelling_a_period_while_its_plan_arrives_leaves_nothing_running(
     engine: Engine, acme: Tenant, may: DeliverablePeriod
 ) -> None:
