@@ -13,7 +13,7 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from django import forms
-from django.db.models import Count, OuterRef, Q, Subquery
+from django.db.models import OuterRef, Q, Subquery, Sum
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 
@@ -233,7 +233,7 @@ def target_of(schedule: Schedule) -> str:
 
 def _count_skipped(tenant_id: UUID, schedules: Sequence[UUID]) -> dict[UUID, int]:
     rows = Firing.objects.for_tenant(tenant_id).filter(schedule_id__in=schedules, state=FiringState.SKIPPED)
-    return dict(rows.order_by().values_list("schedule_id").annotate(count=Count("pk")))
+    return dict(rows.order_by().values_list("schedule_id").annotate(times=Sum("count")))
 
 
 def _timing(schedule: Schedule) -> Timing | None:

@@ -89,6 +89,15 @@ def test_past_times_show_their_outcome_and_reason(hourly: Schedule, address: str
     assert {firing.reason for firing in firings if firing.state == "skipped"} - {""}
 
 
+def test_the_list_counts_every_skipped_time_of_a_long_series(hourly: Schedule, tenant: Tenant) -> None:
+    days = 50
+    fire(hourly, NOON + days * 24 * HOUR)
+
+    (row,) = schedules.listing(tenant.pk)["rows"]
+
+    assert row["skipped"] == days * 24 - 1
+
+
 def test_a_dry_run_starts_nothing(engine: Engine, tenant: Tenant, ann: Person) -> None:
     tickers(tenant, 7)
     schedule = make_schedule(tenant, "prices", params={"ticker": "db:ticker:all:id?enabled=true"})
