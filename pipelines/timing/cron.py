@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from functools import lru_cache
-from typing import Self
+from typing import Any, Self
 
 from cronsim import CronSim, CronSimError
 
@@ -50,6 +50,7 @@ PECULIAR_WHOLE = (
 STEP = re.compile(r"/([0-9]{1,9})")
 SPAN_WITH_STEP = re.compile(r"([0-9]{1,2}|[A-Z]{3})-([0-9]{1,2}|[A-Z]{3})/[0-9]+")
 LARGEST_STEPS = (59, 23, 31, 12, 7)
+SIZES = (60, 24, 31, 12, 7)
 
 ANY_SUNDAY = datetime(2000, 1, 2)  # noqa: DTZ001 - cronsim needs a time; a wall time has no zone
 YEARS_WITH_ALL_DAYS = 41  # 29 February falls on a given weekday every 28 years, or 40 across 2100
@@ -86,6 +87,15 @@ class Cron:
         if not any(cron.days(date(2001, 1, 1), date(2001 + YEARS_WITH_ALL_DAYS, 1, 1))):
             raise CronError(NEVER)
         return cron
+
+    @property
+    def simplified(self) -> str:
+        """The same fields, with numbers instead of steps of one number and of steps and stars in lists, for people."""
+        fields = self._fields
+        numbers: tuple[Collection[Any], ...] = (
+            fields.minutes, fields.hours, fields.days, fields.months, fields.weekdays
+        )  # fmt: skip
+        return " ".join(map(_simplify, self.text.split(" "), numbers, SIZES))
 
     def days(self, first: date, last: date) -> Iterator[date]:
         """Yield the matching days from `first` to `last`, inclusive."""
@@ -153,6 +163,15 @@ def _is_valid(index: int, word: str) -> bool:
     except CronSimError:
         return False
     return True
+
+
+def _simplify(word: str, numbers: Collection[Any], size: int) -> str:
+    if not {"/", ","} & {*word}:
+        return word
+    known = {number % size if size == SIZES[-1] else number for number in numbers}  # 7 is Sunday
+    if ("/" not in word or len(known) > 1) and ("," not in word or not {"/", "*"} & {*word}):
+        return word
+    return "*" if len(known) == size else ",".join(map(str, sorted(known)))
 
 
 def _simplify_span_of_one(span: re.Match[str]) -> str:

@@ -16,7 +16,7 @@ from cron_descriptor import DescriptionTypeEnum, ExpressionDescriptor, Options
 from pipelines.definition.errors import DefinitionError, Errors, InputError, at, quote_value
 from pipelines.definition.reading import JsonCopier, Reader
 from pipelines.timing.clock import zone_names
-from pipelines.timing.cron import LONGEST, Cron, CronError, cron_of
+from pipelines.timing.cron import LONGEST, CronError, cron_of
 from pipelines.timing.nominal import times
 
 from .nominal import DEFAULT_TIMEZONE, EARLIEST, LATEST, DstFold, DstGap, Repeat, Timing
@@ -188,14 +188,15 @@ def _format_moment(timing: Timing, moment: datetime | None) -> str:
 @lru_cache(maxsize=1024)
 def _cron_in_words(text: str) -> str:
     cron = cron_of(text)
-    described = _describe_cron(cron.text)
+    text = cron.simplified  # the library cannot describe the others
+    described = _describe_cron(text)
     if cron.days_are_alternatives:
         # Either day is enough, but the library says "on day 13 of the month, only on Friday".
-        minute, hour, day, _, _ = cron.text.split(" ")
+        minute, hour, day, _, _ = text.split(" ")
         by_day = _describe_cron(f"{minute} {hour} {day} * *")
-        by_weekday = _part(cron, DescriptionTypeEnum.DAYOFWEEK).removeprefix(", ").removeprefix("only ")
-        described = f"{by_day}, or {by_weekday}{_part(cron, DescriptionTypeEnum.MONTH)}"
-    if cron.text.endswith(" * * *") and not cron.holds_every_hour and described.startswith("At "):
+        by_weekday = _part(text, DescriptionTypeEnum.DAYOFWEEK).removeprefix(", ").removeprefix("only ")
+        described = f"{by_day}, or {by_weekday}{_part(text, DescriptionTypeEnum.MONTH)}"
+    if text.endswith(" * * *") and not cron.holds_every_hour and described.startswith("At "):
         described = f"Every day {described[:1].lower()}{described[1:]}"
     return described[:1].lower() + described[1:]
 
@@ -204,8 +205,8 @@ def _describe_cron(text: str) -> str:
     return str(ExpressionDescriptor(text, _options()).get_description())
 
 
-def _part(cron: Cron, part: DescriptionTypeEnum) -> str:
-    return str(ExpressionDescriptor(cron.text, _options()).get_description(part))
+def _part(text: str, part: DescriptionTypeEnum) -> str:
+    return str(ExpressionDescriptor(text, _options()).get_description(part))
 
 
 def _options() -> Options:

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.timing import CatchUp, DstFold, DstGap, Repeat, Timing, find_missed, times
+from pipelines.timing import CatchUp, DstFold, DstGap, Repeat, Timing, find_missed, in_words, times
 
 pytestmark = pytest.mark.long
 
@@ -189,6 +189,14 @@ def fields(low: int, high: int) -> st.SearchStrategy[str]:
 
 crons = st.tuples(fields(0, 59), fields(0, 23) | st.sampled_from(["0-3", "1,2", "23,0", "2"]), fields(1, 28),
                   st.just("*") | fields(1, 12), fields(0, 7)).map(" ".join)  # fmt: skip
+
+
+@steady
+@given(cron=crons)
+def test_any_cron_can_be_described(cron: str) -> None:
+    words = in_words(Timing(repeat=Repeat.CRON, cron=cron, timezone="UTC"))
+
+    assert not {"*", "/", "None"} & {*words, *words.split()}, words
 
 
 @steady
