@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -20,14 +20,13 @@ from uuid import UUID
 import redis
 from django.conf import settings
 from django.db import connections
-from rest_framework.exceptions import ValidationError
 
-from activities import provider_batches, run_logs, sessions
+from activities import provider_batches, sessions
 from activities.admission import Closed, Exchange, Grant
 from activities.admission.exchange import Offer, Release
 from activities.combining import Combining
-from activities.exceptions import ActivityError, OutputUnavailable, RunSuperseded
-from activities.execution import agent_tools, following_step, reports, results
+from activities.exceptions import OutputUnavailable, RunSuperseded
+from activities.execution import following_step, results
 from activities.execution import request as execution_request
 from activities.execution.claims import (
     ClaimedRun,
@@ -39,24 +38,15 @@ from activities.execution.claims import (
 )  # fmt: skip
 from activities.execution.following_step import FollowingStep
 from activities.execution.request import Attempt, Material
+from activities.execution.run_links import LinkOfRun
 from activities.load_shedding import PROTECTION
 from activities.models import Activity, ActivityRun, Wake
 from activities.quick_work import Group, HeldGrant, QuickWork, most_together
 from activities.run_tokens import RunToken
 from agents import runner, skills
-from agents.contracts import (
-    Accepted,
-    AgentRequest,
-    AgentResult,
-    Completed,
-    Parked,
-    ToolAnswer,
-    ToolCall,
-    Usage,
-)
+from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Parked
 from agents.exceptions import AgentError, InputUnavailable, PermanentAgentError, ServerAway
 from agents.routing import queue_of
-from agents.tools import DEFINITIONS
 from tenants import clock, outages, request_context, tracing
 from tenants.context import tenant_scope
 
@@ -543,54 +533,3 @@ def _attributes(row: Any, ids: dict[str, str]) -> dict[str, Any]:
 EXCHANGING = Combining(together=_exchange_shared, alone=_exchange_alone)
 RECORDING = Combining(together=_record_shared, alone=_record_alone)
 QUICK_WORK = QuickWork(begin=partial(_run_and_continue, alone=True), relieve=_relieve, hold=_hold)
-
-
-# The link of a run to an agent inside a worker: records what the adapter reports and performs the agent's tool calls.
-#
-# It calls the same functions as the callback API for agents elsewhere.
-
-
-_NAMES = frozenset(definition.name for definition in DEFINITIONS)
-
-
-@dataclass(frozen=True, slots=True)
-class LinkOfRun:
-    """The link of one run. Each call is a transaction of its own."""
-
-    run: RunToken
-
-    def stop_reason(self) -> str | None:
-        """Return why the agent must stop, or None. An agent that suspended its activity may still finish its call."""
-        return reports.stop_reason(self.run)
-
-    def saw_session(self, session_id: str) -> None:
-        sessions.saw(self.run, session_id)
-
-    def count_usage(self, usage: Usage) -> str | None:
-        return reports.count_usage(self.run, usage)
-
-    def note_progress(self, progress: Mapping[str, Any]) -> None:
-        reports.note_progress(self.run, progress)
-
-    def log(self, kind: str, text: str) -> None:
-        run_logs.here().add(self.run, kind, text)
-
-    def call_tool(self, call: ToolCall) -> ToolAnswer:
-        """Perform a tool call. A refusal is answered to the agent, so that it can react. The answer stops an agent whose run is over."""
-        if call.name not in _NAMES:
-            return _refuse("tool_not_available", f"The tools are {', '.join(sorted(_NAMES))}.")
-        try:
-            answer = agent_tools.receive_call(self.run, call.name, dict(call.arguments), key=call.call_id)
-        except ValidationError as error:
-            return _refuse(
-                "invalid_arguments", "The arguments are not what the tool takes.", faults=error.detail
-            )
-        except reports.RunOver as error:
-            return ToolAnswer({"error": error.code, "message": str(error)}, stop=True, refused=True)
-        except ActivityError as error:
-            return _refuse(error.code, str(error))
-        return ToolAnswer(answer.body, stop=bool(answer.body.get("stop")))
-
-
-def _refuse(code: str, message: str, **more: Any) -> ToolAnswer:
-    return ToolAnswer({"error": code, "message": message, **more}, refused=True)
