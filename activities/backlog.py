@@ -253,8 +253,8 @@ def _shed(tenant_id: UUID, role: str, over: int, newcomers: list[Newcomer], poli
     if len(rows) < over:
         return 0
     detail = {"reason": SHED, "policy": policy.when_full, "max_waiting": policy.max_waiting}
-    cancelled = transitions.apply_many(
-        [row.id for row in rows], "cancel", actor="backlog", detail=detail, cancel_reason=SHED
+    cancelled = transitions.cancel_ready(
+        [row.id for row in rows], actor="backlog", detail=detail, reason=SHED
     )
     # They never started and belong to nothing, so all they hold is their place in the queue.
     relay.after_commit(Exchange(withdrawals=[activity.id for activity in cancelled]))

@@ -261,9 +261,7 @@ def _cancel_many(job: BulkJob, ids: Sequence[UUID]) -> Outcomes:
     ]
     reason = job.arguments.get("reason", "")
     detail = {"reason": reason, "bulk_job": str(job.pk)}
-    moved = transitions.apply_many(
-        independent, "cancel", actor=job.created_by, detail=detail, cancel_reason=reason or None
-    )
+    moved = transitions.cancel_ready(independent, actor=job.created_by, detail=detail, reason=reason or None)
     relay.after_commit(Exchange(withdrawals=[activity.id for activity in moved]))
     done = {activity.id for activity in moved}
     return {activity_id: DONE if activity_id in done else ALONE for activity_id in ids}

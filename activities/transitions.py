@@ -25,7 +25,7 @@ from psycopg.types.json import Jsonb
 
 from activities import states
 from activities.exceptions import NotFound, RunSuperseded, TransitionRefused
-from activities.models import Activity
+from activities.models import Activity, Wake
 from activities.run_tokens import RunToken
 from activities.signals import activity_settled
 from tenants import wire_json
@@ -135,6 +135,16 @@ def apply_many(
     """As `apply` for many activities in one statement. Skips those from whose status the verb does not start."""
     rows = _move(activity_ids, verb, actor=actor, detail=detail, run_id=None, changes=changes)
     return [announce(row) for row in rows]
+
+
+def cancel_ready(
+    activity_ids: Sequence[UUID], *, actor: str, detail: Mapping[str, Any], reason: str | None
+) -> list[Moved]:
+    """Cancel those of these ready activities that have not ended, and consume their wakes. Nothing else may depend on them."""
+    moved = apply_many(activity_ids, "cancel", actor=actor, detail=detail, cancel_reason=reason)
+    wakes = Wake.objects.for_tenant(_tenant()).filter(activity_id__in=[activity.id for activity in moved])
+    wakes.filter(state=states.WakeState.PENDING).update(state=states.WakeState.CONSUMED)
+    return moved
 
 
 #: `cancel_reason` of what nobody needs any more.

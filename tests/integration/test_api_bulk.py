@@ -12,7 +12,7 @@ from activities import activity_tree, bulk_jobs, cancellation
 from activities.admission import rebuilding
 from activities.api.activities import ActivityFilter
 from activities.api.bulk import ActivityChoiceSerializer
-from activities.models import Activity, ActivityEvent, BulkItem, BulkJob
+from activities.models import Activity, ActivityEvent, BulkItem, BulkJob, Wake
 from agents.contracts import AgentRequest, AgentResult, Completed, Output
 from tenants.context import tenant_scope
 from tenants.models import Tenant
@@ -104,6 +104,9 @@ def test_all_matching_activities_are_cancelled_and_each_result_is_listed(
     assert skipped["activity"] == str(ids[0])
     assert skipped["error"]["code"] == "transition_refused"
     assert engine.get(tenant, ids[1]).cancel_reason == "Not needed."
+    with tenant_scope(tenant.pk):
+        wakes = Wake.objects.filter(activity_id__in=ids).values_list("state", flat=True)
+        assert list(wakes) == ["consumed"] * 150
 
 
 def test_a_cancelled_activity_leaves_the_admission_queue(client: Any, engine: Engine, tenant: Tenant) -> None:

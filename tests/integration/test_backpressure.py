@@ -15,7 +15,7 @@ from activities.backlog import BacklogFull
 from activities.mailboxes import producer
 from activities.mailboxes.producer import NewItem
 from activities.maintenance import recovery
-from activities.models import Activity, ActivityEvent, ApprovalLink
+from activities.models import Activity, ActivityEvent, ApprovalLink, Wake
 from activities.submission import NewActivity, submit
 from agents import configuration
 from agents.models import Agent, AgentConfig
@@ -103,6 +103,7 @@ def test_the_oldest_work_is_shed_for_any_new_work(api: Any, engine: Engine, acme
     assert statuses(engine, acme, ids) == ["cancelled", "created", "created"]
     with tenant_scope(acme.pk):
         event = ActivityEvent.objects.for_tenant(acme.pk).get(activity_id=ids[0], verb="cancel")
+        assert Wake.objects.get(activity_id=ids[0]).state == "consumed"
     assert (event.actor, event.detail) == (
         "backlog", {"reason": "shed", "policy": "drop_oldest", "max_waiting": 3},
     )  # fmt: skip
