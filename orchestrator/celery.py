@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import re
 import sys
 import threading
 import time
@@ -53,6 +54,9 @@ if os.path.basename(sys.argv[0]) == "celery" or sys.argv[0].endswith(os.path.joi
     except ImproperlyConfigured as error:
         # Celery would print this after a page of its own calls.
         sys.exit(str(error))
+    if re.search(r"\0(--pool[=\0]|-P\0?)prefork(\0|$)", "\0".join(sys.argv)):
+        # It is Celery's own default. So Celery takes the option for omitted, and would use the pool of the settings.
+        app.conf.worker_pool = "prefork"
 
 if flower_auth.is_starting(sys.argv):
     flower_auth.stay_on_loopback(sys.argv, os.environ)
@@ -127,6 +131,9 @@ def choose_concurrency(sender: str, instance: Any, conf: Any, options: dict[str,
 
     queues = options.get("queues") or []
     _named_queues[:] = map(canonical, queues.split(",") if isinstance(queues, str) else queues)
+    forks = _is_prefork(options.get("pool_cls"))
+    if options.get("autoscale") and not forks:
+        raise SystemExit("--autoscale needs --pool=prefork: Celery cannot change the number of threads.")
     if options.get("concurrency"):
         return
     roles = roles_of(_named_queues)
@@ -135,8 +142,14 @@ def choose_concurrency(sender: str, instance: Any, conf: Any, options: dict[str,
         return
     of_role = _concurrency_of(roles[0]) if len(roles) == 1 else 0
     conf.worker_concurrency = (
-        of_role or _number_of_threads("WORKER_CONCURRENCY") or _default_concurrency(roles)
+        of_role
+        or _number_of_threads("WORKER_CONCURRENCY")
+        or (cores() if forks else _default_concurrency(roles))
     )
+
+
+def _is_prefork(pool: Any) -> bool:
+    return "prefork" in getattr(pool, "__module__", "")
 
 
 def cores() -> int:
@@ -219,14 +232,13 @@ def begin_worker(sender: Any, **kwargs: Any) -> None:
     from tenants.context import POOL
 
     intake = _Intake(sender)
-    if "prefork" in getattr(sender.controller.pool_cls, "__module__", ""):
+    if _is_prefork(sender.controller.pool_cls):
         _follow_registry(intake.take_only)
     else:
         POOL.begin()
         ensure(
-            lambda: activity_worker.begin(
-                roles=list(_roles), concurrency=sender.controller.concurrency, intake=intake
-            )
+            # The limit of the pool, because the pool `solo` ignores the configured concurrency.
+            lambda: activity_worker.begin(roles=list(_roles), concurrency=sender.pool.limit, intake=intake)
         )
         _follow_registry(activity_intake.serve)
         threading.Thread(target=_end_after_cold_shutdown, name="cold shutdown", daemon=True).start()
@@ -280,11 +292,18 @@ def _end_after_cold_shutdown() -> None:
 @signals.worker_process_init.connect
 def begin_child(sender: Any = None, **kwargs: Any) -> None:
     """Start a forked child, which runs agents one at a time under its own lease."""
+    from django.db import connections
+
     from activities import intake as activity_intake
     from activities import worker as activity_worker
 
+    # Children that used the connections of their parent would read the answers to each other's statements. Closing them here would end
+    # the parent's sessions. Celery handles them only after this receiver.
+    for connection in connections.all(initialized_only=True):
+        connection.connection = None
     ensure(lambda: activity_worker.begin(roles=list(_roles), concurrency=1))
     _follow_registry(activity_intake.serve)
+    connections.close_all()  # Celery closes those that it finds with os.close(), which another thread's socket may suffer from
 
 
 # Not written out in the decorators: tests/architecture takes a function with `.task` in a decorator for a task.

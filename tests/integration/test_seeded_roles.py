@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from celery import current_app
+from celery.concurrency import prefork, thread
 
 from activities.admission import limits
 from agents.models import Agent, AgentConfig
@@ -171,6 +172,27 @@ def test_the_default_concurrency_follows_from_the_cores_and_the_adapters_of_the_
         celery.choose_concurrency(sender="w", instance=None, conf=configured, options={"queues": queues})
 
     assert configured.worker_concurrency == size
+
+
+def test_forked_children_are_one_per_core_by_default(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORKER_CONCURRENCY", raising=False)
+    monkeypatch.setattr(celery, "_named_queues", [])
+    monkeypatch.setattr(celery, "cores", lambda: 3)
+    configured: Any = type("Configured", (), {"worker_concurrency": None})()
+    options = {"queues": "agent__qa", "pool_cls": prefork.TaskPool}
+
+    celery.choose_concurrency(sender="w", instance=None, conf=configured, options=options)
+
+    assert configured.worker_concurrency == 3
+
+
+def test_threads_cannot_be_scaled_automatically(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Celery would start such a worker, whose threads then take one message and no second one."""
+    monkeypatch.setattr(celery, "_named_queues", [])
+    options = {"queues": "agent__qa", "pool_cls": thread.TaskPool, "autoscale": "4,1"}
+
+    with pytest.raises(SystemExit, match="--autoscale needs --pool=prefork"):
+        celery.choose_concurrency(sender="w", instance=None, conf=None, options=options)
 
 
 def test_the_command_line_overrides_the_environment_for_the_concurrency_of_a_worker(
