@@ -6,13 +6,15 @@ changes no running work.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from typing import Any
 from uuid import UUID
 
+import orjson
 from django.db.models import F
 from django.db.models.functions import Now
 
@@ -26,6 +28,8 @@ from tenants.context import tenant_scope
 from tenants.exceptions import PreconditionFailed
 
 DEPENDENCY_TIMEOUT_SECONDS = 86_400.0  # a day, for steps without a time-out of their own
+
+MOST_BYTES = 8 * 1024 * 1024  # of all steps of a pipeline
 
 # The members that a step inherits from its template unless it sets them itself.
 _FROM_TEMPLATE = ("name", "description", "agent_role", "human_role", "timeout_seconds")
@@ -121,7 +125,9 @@ def check_definition(
 def _parse(tenant_id: UUID, data: Any, templates: Mapping[str, ActivityTemplate]) -> PipelineDefinition:
     steps = data.get("steps") if isinstance(data, Mapping) else None
     if isinstance(steps, list | tuple):
-        data = {**data, "steps": [_resolve_step(step, templates) for step in steps]}
+        resolved = [_resolve_step(step, templates) for step in steps]
+        _refuse_large(resolved)
+        data = {**data, "steps": resolved}
     return parse(
         data,
         known_roles=configuration.list_roles(),
@@ -131,6 +137,17 @@ def _parse(tenant_id: UUID, data: Any, templates: Mapping[str, ActivityTemplate]
             conditions.errors_of(params, steps), parameters.errors_of_constants(tenant_id, steps)
         ),
     )
+
+
+def _refuse_large(steps: Iterable[Any]) -> None:
+    """Refuse steps with too many bytes: a template in many steps, or an alias of a file, needs few bytes where it is written."""
+    remaining = MOST_BYTES
+    for step in steps:
+        with suppress(TypeError):  # `parse` reports what is not JSON
+            remaining -= len(orjson.dumps(step, default=str, option=orjson.OPT_NON_STR_KEYS))
+        if remaining < 0:
+            message = f"must have at most {MOST_BYTES:,} bytes together, with what comes from their templates"
+            raise DefinitionError([InputError("steps", message)])
 
 
 def _resolve_step(step: Any, templates: Mapping[str, ActivityTemplate]) -> Any:

@@ -76,6 +76,7 @@ def export(tenant: Tenant, path: Path, report: Report) -> dict[str, dict[str, An
                 "columns_left_out": _secret_columns(),
             }
         )
+        _refuse_present(path)
         # Before the file appears, because nobody should get an export that the audit trail does not contain.
         record_command("export_tenant", tenant_id=tenant.pk, about=("tenant", tenant.pk))
     return archive.files

@@ -236,6 +236,8 @@ def test_two_exports_to_one_file_do_not_mix(
             archive.namelist()
         )
     assert list(tmp_path.iterdir()) == [path]
+    with tenant_scope(tenant.pk):
+        assert AuditEntry.objects.filter(operation="manage.py export_tenant").count() == 1
 
 
 def test_an_export_does_not_hold_many_rows_in_memory(engine: Engine, tenant: Tenant, tmp_path: Path) -> None:

@@ -245,6 +245,24 @@ def test_a_step_with_its_template_must_be_complete_and_all_errors_are_found_at_o
     }  # fmt: skip
 
 
+def test_steps_that_are_too_large_with_their_templates_are_refused(api: Any, acme: Tenant) -> None:
+    client = api("admin")
+    large = {"key": "large", "name": "Large", "agent_role": "qa", "params": {"text": "x" * 100_000}}
+    assert client.post(TEMPLATES, large).status_code == 201
+
+    answers = [
+        client.put(
+            f"{PIPELINES}flow/",
+            {"name": "Flow", "steps": [{"id": f"s{n}", "template": "large"} for n in range(count)]},
+        )
+        for count in (2, 100)
+    ]
+
+    assert answers[0].status_code == 201
+    (error,) = problem(answers[1], 400, "invalid_definition")["errors"]
+    assert (error["path"], "8,388,608 bytes" in error["message"]) == ("steps", True)
+
+
 def test_a_template_with_an_existing_key_is_409(api: Any, acme: Tenant) -> None:
     client = api()
     client.post(TEMPLATES, {"key": "write", "name": "Write", "agent_role": "qa"})
