@@ -34,8 +34,9 @@ from activities.admission import Exchange
 from activities.admission.exchange import Release
 from activities.exceptions import OutputTooLarge, RunSuperseded
 from activities.execution import reports, results
-from activities.models import ActivityRun, BatchItem, ProviderBatch
+from activities.models import Activity, ActivityRun, BatchItem, ProviderBatch
 from activities.models.batch import OPEN_BATCHES, OPEN_ITEMS, BatchState, ItemState
+from activities.pauses import read_pauses
 from activities.run_tokens import RunToken
 from agents import batches, configuration
 from agents.batches import MOST_REQUESTS, Answer, MessageBatches
@@ -668,6 +669,8 @@ def end(batch: ProviderBatch, *, error: AgentError | None = None) -> None:
 
 
 # Leaving: urgent items no longer wait for a batch, whether they are bound to one or not. A late answer is ignored.
+#
+# An item stays while a pause would keep its work from continuing in real time, because its batch may still answer.
 
 _LEAVING = Sweep[Any]()
 
@@ -688,6 +691,13 @@ def move_leaving() -> int:
         with outages.one_of_many(
             logger, "Item not moved to the real-time route", action="batch_not_left", run=str(item.run_id)
         ):
-            move_to_real_time(item, LEAVE_REASON)
-        count += 1
+            if not _is_paused(item):
+                move_to_real_time(item, LEAVE_REASON)
+                count += 1
     return count
+
+
+def _is_paused(item: BatchItem) -> bool:
+    with tenant_scope(item.tenant_id):
+        activity = Activity.objects.for_tenant(item.tenant_id).get(pk=item.activity_id)
+        return read_pauses(item.tenant_id, {activity.agent_role or ""}).of(activity) is not None

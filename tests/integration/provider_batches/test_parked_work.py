@@ -20,13 +20,13 @@ from activities.admission import Exchange, rebuilding
 from activities.exceptions import RunSuperseded
 from activities.execution import results
 from activities.maintenance import invariants, recovery
-from activities.models import ActivityRun
+from activities.models import ActivityRun, BatchItem
 from activities.run_tokens import RunToken
 from activities.wait_reasons import explain_many, why
 from agents.contracts import Completed, Parked
 from benchmarks.fake_provider import FakeProvider
 from tenants import sweeps
-from tenants.context import tenant_scope
+from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
 from tests import batching
 from tests.engine import Engine
@@ -163,6 +163,30 @@ def test_work_that_leaves_its_batch_runs_at_once_and_ignores_the_late_answer(
     assert batching.items(tenant, activity_id)[0].state == "moved"
     assert [len(engine.runs(tenant, activity_id)), paths(provider)["/v1/messages"]] == [2, 1]
     assert sorted(item.state for item in batching.items(tenant)) == ["answered", "answered", "moved"]
+
+
+@pytest.mark.parametrize("stopped", ["paused", "suspended"])
+def test_work_that_could_not_start_again_stays_in_its_batch(
+    engine: Engine,
+    tenant: Tenant,
+    provider: FakeProvider,
+    submit_batched: Callable[..., list[UUID]],
+    stopped: str,
+) -> None:
+    (activity_id, other, _) = submit_batched(3, expires_at=datetime.now(UTC) + timedelta(hours=5))
+    batching.run_background_tasks(tenant)
+    with system_scope():
+        changes = {"paused": True} if stopped == "paused" else {"is_active": False}
+        Tenant.objects.filter(pk=tenant.pk).update(**changes)
+    with tenant_scope(tenant.pk):
+        BatchItem.objects.filter(activity_id=activity_id).update(leave_at=datetime.now(UTC))
+
+    moved = provider_batches.move_leaving()
+    batching.run_background_tasks(tenant)
+
+    assert moved == 0
+    assert statuses(engine, tenant, [activity_id, other]) == ["done", "done"]
+    assert paths(provider)["/v1/messages"] == 0
 
 
 def test_work_that_cannot_leave_its_batch_keeps_no_other_from_leaving(
