@@ -8,6 +8,7 @@ wait until it is active again, because nobody could decide meanwhile.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
@@ -26,12 +27,14 @@ from activities.outputs import StoredOutput
 from activities.selectors import OPEN_FOR_PEOPLE
 from activities.states import LinkKind
 from console.inbox.detail import Difference, difference, line_of, round_before, subject_of
-from tenants import outages
-from tenants.context import system_scope, tenant_scope
+from tenants import outages, sweeps
+from tenants.context import tenant_scope
+from tenants.sweeps import Sweep
 
 logger = logging.getLogger(__name__)
 
-AT_ONCE = 20  # per tenant and pass of the leader
+_TENANTS = Sweep[Any]()
+_QUESTIONS: defaultdict[UUID, Sweep[Any]] = defaultdict(Sweep)
 LONGEST_TEXT = 3_500  # characters; the rest can be read in the console
 CUT = "(The text is shortened. Open the item to read all of it.)"
 _KEY = "decision:"
@@ -39,43 +42,38 @@ _KEY = "decision:"
 
 def notify() -> int:
     """Send notifications of questions that are newer than their channel, and return their number. Safe to run concurrently."""
-    with system_scope():
-        channels = NotificationChannel.objects.filter(
-            enabled=True, kinds__contains=[AlertKind.DECISION.value], tenant__is_active=True
-        )
-        tenants = list(channels.values("tenant_id").annotate(since=Min("created_at")).order_by("tenant_id"))
+    channels = NotificationChannel.objects.filter(
+        enabled=True, kinds__contains=[AlertKind.DECISION.value], tenant__is_active=True
+    )
+    tenants = channels.values("tenant_id").annotate(since=Min("created_at"))
     sent = 0
-    for row in tenants:
+    for tenant_id, since in _TENANTS.turn(sweeps.pages(tenants, "tenant_id", "since")):
         with outages.one_of_many(
             logger,
             "Questions of a tenant not notified",
             action="questions_failed",
-            tenant=str(row["tenant_id"]),
+            tenant=str(tenant_id),
         ):
-            sent += _notify_tenant(row["tenant_id"], row["since"])
+            sent += _notify_tenant(tenant_id, since)
     return sent
 
 
 def _notify_tenant(tenant_id: UUID, since: datetime) -> int:
-    with tenant_scope(tenant_id):
-        alerts = Alert.objects.for_tenant(tenant_id).filter(
-            dedup_key=Concat(Value(_KEY), Cast(OuterRef("pk"), TextField()))
-        )
-        rows = Activity.objects.for_tenant(tenant_id).filter(OPEN_FOR_PEOPLE, created_at__gte=since)
-        rows = rows.filter(Q(is_approval_gate=True) | Q(link_kind__in=(LinkKind.REVIEW, LinkKind.APPROVAL)))
-        questions = [
-            _Question(row)
-            for row in rows.exclude(Exists(alerts))
-            .select_related("parent")
-            .order_by("created_at", "pk")[:AT_ONCE]
-        ]
+    alerts = Alert.objects.for_tenant(tenant_id).filter(
+        dedup_key=Concat(Value(_KEY), Cast(OuterRef("pk"), TextField()))
+    )
+    rows = Activity.objects.for_tenant(tenant_id).filter(OPEN_FOR_PEOPLE, created_at__gte=since)
+    rows = rows.filter(Q(is_approval_gate=True) | Q(link_kind__in=(LinkKind.REVIEW, LinkKind.APPROVAL)))
+    new = sweeps.pages(rows.exclude(Exists(alerts)), "created_at", "pk")
     sent = 0
-    for question in questions:
-        item_id = str(question.item.pk)
+    for _, pk in _QUESTIONS[tenant_id].turn(new):
         with outages.one_of_many(
-            logger, "A question not notified", action="questions_failed", activity=item_id
+            logger, "A question not notified", action="questions_failed", activity=str(pk)
         ):
-            sent += question.notify()
+            with tenant_scope(tenant_id):
+                item = Activity.objects.for_tenant(tenant_id).select_related("parent").filter(pk=pk).first()
+                question = _Question(item) if item else None
+            sent += question.notify() if question else 0
     return sent
 
 

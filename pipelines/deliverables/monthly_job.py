@@ -23,12 +23,15 @@ from agents.routing import DELIVERABLE_PERIODS
 from pipelines.deliverables import start_new_periods
 from pipelines.models import Deliverable
 from pipelines.models.deliverable import DeliverableState
-from tenants import clock, outages
+from tenants import clock, outages, sweeps
 from tenants.context import SYSTEM, system_scope
 from tenants.models import Tenant
 from tenants.sql import Statement
+from tenants.sweeps import Sweep
 
 logger = logging.getLogger(__name__)
+
+_MISSED = Sweep[tuple[UUID, str]]()
 
 TASK = "pipelines.start_new_period"
 MADE_UP_TASK = "pipelines.start_missed_periods"
@@ -59,9 +62,7 @@ def day_of_monthly_job(now: datetime) -> date:
 def run_missed() -> int:
     """Run the job of every tenant with a missed month. Return how many periods start."""
     started = 0
-    with system_scope():
-        tenants = list(list_missed().values_list("tenant_id", flat=True).distinct())
-    for tenant_id in tenants:
+    for tenant_id, _ in _MISSED.turn(sweeps.pages(list_missed().distinct(), "tenant_id", "tenant__slug")):
         # A tenant whose periods could not be started remains due.
         with outages.one_of_many(
             logger, "Periods not started", action="periods_not_started", tenant=str(tenant_id)

@@ -25,7 +25,7 @@ from agents import outbound
 from agents.contracts import Completed, Output
 from console.inbox import questions as question_messages
 from console.inbox import slack
-from tenants import clock
+from tenants import clock, sweeps
 from tenants.context import system_scope, tenant_scope
 from tenants.models import AuditEntry, Membership, Tenant
 from tests import redis_clock
@@ -203,6 +203,7 @@ def test_a_question_that_cannot_be_sent_does_not_stop_the_others(
     questions: Questions,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(sweeps, "PAGE", 1)
     broken, fine = questions.gate(name="Broken"), questions.gate(name="Fine")
     read = question_messages.outputs.read_many
 
