@@ -33,7 +33,7 @@ from console.page import (
 from pipelines import timing
 from pipelines.models import Firing, Pipeline, Schedule, ScheduleExecution
 from pipelines.models.schedule import FiringState, Overlap
-from pipelines.schedules import preview
+from pipelines.schedules import editing, preview
 from pipelines.timing import INSTANT, Timing, TimingError
 from pipelines.timing.clock import zone_names
 from tenants import clock, pausing
@@ -363,7 +363,7 @@ class ScheduleForm(ApiForm):
     }
     chooser = "when"
 
-    name = forms.CharField(max_length=200)
+    name = forms.CharField(max_length=editing.LONGEST_NAME)
     target = forms.ChoiceField(label="Starts")
     when = forms.ChoiceField(choices=[(name, kind.words) for name, kind in KINDS.items()], initial="daily")
     minute = forms.IntegerField(label="At minute", required=False, min_value=0, max_value=59, initial=0)
@@ -408,7 +408,9 @@ class ScheduleForm(ApiForm):
     overlap = forms.ChoiceField(
         label="If the previous run is active", choices=OVERLAPS, initial=Overlap.SKIP.value
     )
-    description = forms.CharField(required=False, max_length=2_000, widget=forms.Textarea(attrs={"rows": 2}))
+    description = forms.CharField(
+        required=False, max_length=editing.LONGEST_DESCRIPTION, widget=forms.Textarea(attrs={"rows": 2})
+    )
 
     def __init__(
         self,

@@ -12,6 +12,7 @@ from django.http import HttpResponse
 
 from console import schedules
 from pipelines.models import Schedule
+from pipelines.schedules import editing
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
 from tests.browsing import visible_text
@@ -370,6 +371,17 @@ def test_times_that_the_form_cannot_show_exactly_stay_when_other_fields_change(
     after = reload(before)
     assert after.description == "Changed."
     assert (after.start_at, after.interval_ms) == (before.start_at, before.interval_ms)
+
+
+def test_a_schedule_with_the_longest_name_and_description_of_the_api_can_be_changed(
+    tenant: Tenant, boss: Person
+) -> None:
+    before = make_schedule(tenant, "N" * editing.LONGEST_NAME, description="D" * editing.LONGEST_DESCRIPTION)
+    form = forms_of(boss.get(f"{SCHEDULES}{before.pk}/change/"))["edit"]
+
+    form.send(boss.browser, ("action", "save"), when="daily", at="08:00")
+
+    assert reload(before).cron == "0 8 * * *"
 
 
 def test_faults_of_a_schedule_are_shown_at_their_fields(tenant: Tenant, boss: Person) -> None:
