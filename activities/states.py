@@ -243,53 +243,32 @@ BANDS = {"urgent": 1, "gated": 5, "normal": 10, "background": 20}
 # Code changes a status only through `transitions`; the trigger guards against everything else, such as a shell or a future bug.
 
 _TABLE = "activities_activity"
-_REMOVE_STATUS_INDEX = [
-    f"DROP TRIGGER IF EXISTS status_indexed ON {_TABLE}",
-    f"DROP FUNCTION IF EXISTS {_TABLE}_status_indexed()",
-]
 
 
-def install_status_guard(*, is_indexed: bool = True) -> list[str]:
-    """Return the statements that create the trigger from `TRANSITIONS`. A migration must run them whenever the table changes.
-
-    `is_indexed`: the column `indexed_status` exists, as it does since migration 0034.
-    """
+def install_status_guard() -> list[str]:
+    """Return the statements that create the triggers from `TRANSITIONS`. A migration must run them whenever the table changes."""
     allowed = ", ".join(f"'{source}>{target}'" for source, target in sorted(pairs()))
     is_open = ", ".join(f"'{status}'" for status, indexed in INDEXED.items() if indexed == OPEN)
     index = f"NEW.indexed_status := CASE WHEN NEW.status IN ({is_open}) THEN '{OPEN}' ELSE NEW.status END;"
-    guard = [
+    return [
         f"""CREATE OR REPLACE FUNCTION {_TABLE}_status_guard() RETURNS trigger LANGUAGE plpgsql AS $guard$
         BEGIN
             IF (OLD.status || '>' || NEW.status) NOT IN ({allowed}) THEN
                 RAISE EXCEPTION 'activity % may not go from % to %', OLD.id, OLD.status, NEW.status
                     USING ERRCODE = 'check_violation';
             END IF;
-            {index if is_indexed else ""}
+            {index}
             RETURN NEW;
         END $guard$""",
-        f"DROP TRIGGER IF EXISTS status_guard ON {_TABLE}",
-        f"""CREATE TRIGGER status_guard BEFORE UPDATE OF status ON {_TABLE}
+        f"""CREATE OR REPLACE TRIGGER status_guard BEFORE UPDATE OF status ON {_TABLE}
         FOR EACH ROW WHEN (OLD.status IS DISTINCT FROM NEW.status) EXECUTE FUNCTION {_TABLE}_status_guard()""",
-        *_REMOVE_STATUS_INDEX,
-    ]
-    if not is_indexed:
-        return guard
-    return [
-        *guard,
-        f"""CREATE FUNCTION {_TABLE}_status_indexed() RETURNS trigger LANGUAGE plpgsql AS $index$
+        f"""CREATE OR REPLACE FUNCTION {_TABLE}_status_indexed() RETURNS trigger LANGUAGE plpgsql AS $index$
         BEGIN
             {index}
             RETURN NEW;
         END $index$""",
         # The column's default is right for `created`, which is the only status that the application inserts.
-        f"""CREATE TRIGGER status_indexed BEFORE INSERT ON {_TABLE}
+        f"""CREATE OR REPLACE TRIGGER status_indexed BEFORE INSERT ON {_TABLE}
         FOR EACH ROW WHEN (NEW.status <> '{Status.CREATED}' OR NEW.indexed_status <> '{OPEN}')
         EXECUTE FUNCTION {_TABLE}_status_indexed()""",
     ]
-
-
-REMOVE_STATUS_GUARD = [
-    *_REMOVE_STATUS_INDEX,
-    f"DROP TRIGGER IF EXISTS status_guard ON {_TABLE}",
-    f"DROP FUNCTION IF EXISTS {_TABLE}_status_guard()",
-]

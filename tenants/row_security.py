@@ -30,31 +30,6 @@ ADMIN_READS, ADMIN_WRITES = (
 )
 
 
-def _admin_policies(table: str, column: str) -> str:
-    """Return the SQL by which the admin's role sees and changes rows of its request's tenants. It does nothing without the role."""
-    return f"""
-        IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'orchestrator_admin')
-           AND NOT EXISTS (SELECT FROM pg_policies WHERE tablename = {table} AND policyname = 'admin_reads') THEN
-            EXECUTE format('CREATE POLICY admin_reads ON %I FOR SELECT TO orchestrator_admin USING (%I = {_quote(ADMIN_READS)})',
-                           {table}, {column});
-            EXECUTE format('CREATE POLICY admin_writes ON %I TO orchestrator_admin USING (%I = {_quote(ADMIN_WRITES)}) '
-                           'WITH CHECK (%I = {_quote(ADMIN_WRITES)})', {table}, {column}, {column});
-        END IF;"""  # noqa: S608 - names of tables from migrations
-
-
-def _quote(expression: str) -> str:
-    return expression.replace("'", "''")
-
-
-# For the tables that existed before the role did.
-ADMIN_POLICIES_OF_ALL_TABLES = f"""DO $$ DECLARE isolated text; key text; BEGIN
-    FOR isolated IN SELECT tablename FROM pg_policies WHERE policyname = 'tenant_isolation' LOOP
-        key := CASE isolated WHEN 'tenants_tenant' THEN 'id' ELSE 'tenant_id' END;
-        {_admin_policies("isolated", "key")}
-    END LOOP;
-END $$"""  # noqa: S608 - as above
-
-
 class IsolateTenant(RunSQL):
     """Force row-level security on a table: rows of other tenants can neither be seen nor written."""
 
@@ -67,11 +42,14 @@ class IsolateTenant(RunSQL):
                 f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY",
                 f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY",
                 f"CREATE POLICY tenant_isolation ON {table} USING ({visible}) WITH CHECK ({own})",
-                f"""DO $$ BEGIN {_admin_policies(f"'{table}'", f"'{column}'")} END $$""",
+                # The admin's role sees and changes rows of its request's tenants.
+                f"CREATE POLICY admin_reads ON {table} FOR SELECT TO orchestrator_admin USING ({column} = {ADMIN_READS})",
+                f"CREATE POLICY admin_writes ON {table} TO orchestrator_admin "
+                f"USING ({column} = {ADMIN_WRITES}) WITH CHECK ({column} = {ADMIN_WRITES})",
             ],
             [
-                f"DROP POLICY IF EXISTS admin_reads ON {table}",
-                f"DROP POLICY IF EXISTS admin_writes ON {table}",
+                f"DROP POLICY admin_reads ON {table}",
+                f"DROP POLICY admin_writes ON {table}",
                 f"DROP POLICY tenant_isolation ON {table}",
                 f"ALTER TABLE {table} NO FORCE ROW LEVEL SECURITY",
                 f"ALTER TABLE {table} DISABLE ROW LEVEL SECURITY",

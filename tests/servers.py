@@ -160,12 +160,16 @@ def copy_database(name: str, to: str) -> bool:
     """
     if not is_ours("postgres"):
         return False
-    roles = Path(__file__).parents[1] / "tenants" / "sql"
+    roles = Path(__file__).parents[1] / "tenants" / "sql" / "roles.sql"
     dump = _postgres_program("pg_dump", database_url(name))
-    create_roles = "".join(
-        (roles / f"{each}.sql").read_text(encoding="utf-8") for each in ("roles", "admin_role")
+    _postgres_program(
+        "psql",
+        "--quiet",
+        "--no-psqlrc",
+        "--set=ON_ERROR_STOP=1",
+        to,
+        text=roles.read_text(encoding="utf-8") + dump,
     )
-    _postgres_program("psql", "--quiet", "--no-psqlrc", "--set=ON_ERROR_STOP=1", to, text=create_roles + dump)
     return True
 
 

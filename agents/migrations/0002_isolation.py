@@ -4,6 +4,10 @@ from tenants.row_security import IsolateTenant
 
 
 class Migration(migrations.Migration):
-    dependencies = [("agents", "0001_initial")]
+    dependencies = [("agents", "0001_tables")]
 
-    operations = [IsolateTenant("agents_agentconfig"), IsolateTenant("agents_agentsession")]
+    operations = [
+        IsolateTenant("agents_agentconfig"),
+        IsolateTenant("agents_agentsession"),
+        IsolateTenant("agents_skill"),
+    ]

@@ -1,8 +1,9 @@
 -- Creates the function that retention/forget_usage.sql calls: it deletes old ledger entries and adds them to the monthly totals.
 -- It runs as the owner of the tables. Row-level security applies to the owner too, so it sees only rows of the transaction's tenant.
+-- It looks at the caller's temporary tables last, as every function of the owner.
 -- Returns     nothing; the created function returns the number of deleted entries
 CREATE FUNCTION tenants_forget_usage(of_tenant uuid, before date, most integer) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
 DECLARE
     deleted bigint;
 BEGIN

@@ -14,11 +14,9 @@ LIBRARIES = {"library.lua", "files.lua"}  # prepended to every admission script 
 #: Run once, by a migration.
 RUN_BY_MIGRATIONS = {
     "roles.sql",
-    "admin_role.sql",
     "guards.sql",
     "content.sql",
     "record.sql",
-    "unrecord.sql",
     "events_of_activities.sql",
     "configuration_changes.sql",
 }

@@ -17,13 +17,13 @@ NOTED = (
 class Migration(migrations.Migration):
     """What processes keep of agents and their settings is dropped when it changes."""
 
-    dependencies = [("agents", "0012_a2a"), ("tenants", "0026_configuration_changes")]
+    replaces = [("agents", "0013_configuration_changes")]  # the last of those that it stands for
+    dependencies = [("agents", "0003_seed_roles"), ("tenants", "0004_functions")]
 
     operations = [
         migrations.RunSQL(
             f"CREATE TRIGGER configuration AFTER INSERT OR UPDATE OR DELETE ON {table} FOR EACH ROW "
-            f"EXECUTE FUNCTION tenants_note_configuration({', '.join(filter(None, (whose, without)))})",
-            f"DROP TRIGGER configuration ON {table}",
+            f"EXECUTE FUNCTION tenants_note_configuration({', '.join(filter(None, (whose, without)))})"
         )
         for table, whose, without in NOTED
     ]
