@@ -25,7 +25,7 @@ from activities.models.activity import in_status
 from agents import configuration
 from tenants import clock, request_context, wire_json
 from tenants.context import APP
-from tenants.current_tenant import current_tenant
+from tenants.current_tenant import required_tenant
 from tenants.identifiers import uuid7
 from tenants.sql import Array, JsonArray, Rows, Statement, load_parts
 
@@ -197,7 +197,7 @@ def begin(items: Sequence[NewActivity], beginning: Beginning = _OF_NEW_RUNS, *, 
 
     The statement is sent together with the next one of the transaction, mostly its commit. Other steps that begin before that share it.
     """
-    tenant_id = _tenant()
+    tenant_id = required_tenant()
     items = [_with_due_time(item) for item in items]
     parameters = {**beginning.parameters, **_parameters(tenant_id, items, actor)}
     rows = _statement(beginning.text).run_with_next(
@@ -215,7 +215,7 @@ def submit(items: Sequence[NewActivity], *, actor: str, bounded: bool = True) ->
 
     Raises `BacklogFull` if the backlog has no room for all of them. `bounded=False`: they have been admitted to the backlog before.
     """
-    tenant_id = _tenant()
+    tenant_id = required_tenant()
     outcome = _find_repeated(tenant_id, items) if bounded else {}
     if bounded:
         # Only one of several new items with one key is created.
@@ -252,13 +252,6 @@ def _find_repeated(tenant_id: UUID, items: Sequence[NewActivity]) -> dict[UUID, 
     live = Activity.objects.for_tenant(tenant_id).filter(in_status(*states.LIVE), dedup_key__in=keys)
     ids = dict(live.values_list("dedup_key", "id"))
     return {item.id: Submitted(ids[item.dedup_key], False) for item in items if item.dedup_key in ids}
-
-
-def _tenant() -> UUID:
-    tenant_id = current_tenant()
-    if tenant_id is None:
-        raise RuntimeError("a submission needs a tenant_scope")
-    return tenant_id
 
 
 def newcomers(items: Iterable[NewActivity]) -> list[backlog.Newcomer]:

@@ -30,7 +30,7 @@ from activities.run_tokens import RunToken
 from activities.signals import activity_settled
 from tenants import wire_json
 from tenants.context import APP
-from tenants.current_tenant import current_tenant
+from tenants.current_tenant import required_tenant
 from tenants.sql import Array, Rows, Statement, load_parts
 
 _FOLDER = Path(__file__).parent / "sql"
@@ -116,7 +116,7 @@ def apply(
     """
     rows = _move([activity_id], verb, actor=actor, detail=detail, run_id=run_id, changes=changes)
     if not rows:
-        activity = Activity.objects.for_tenant(_tenant()).filter(pk=activity_id)
+        activity = Activity.objects.for_tenant(required_tenant()).filter(pk=activity_id)
         current = activity.values_list("status", flat=True).first()
         if current is None:
             raise NotFound("activity", activity_id)
@@ -178,7 +178,7 @@ def _move(
     elif step.target == states.Status.CREATED:
         changes.setdefault("finished_at", None)
     parameters = {
-        "tenant": _tenant(),
+        "tenant": required_tenant(),
         "activities": list(activity_ids),
         "actor": actor,
         "detail": Jsonb(dict(detail or {})),
@@ -188,13 +188,6 @@ def _move(
         {**parameters, **_verb(verb), **{f"to_{name}": _adapt(value) for name, value in changes.items()}},
         using=APP,
     )
-
-
-def _tenant() -> UUID:
-    tenant_id = current_tenant()
-    if tenant_id is None:
-        raise RuntimeError("a transition needs a tenant_scope")
-    return tenant_id
 
 
 #: As a change's value: the time of the move.
@@ -257,7 +250,7 @@ def remark(
     statement = Statement(name="remark", text=_REMARK.replace("{changes}", _assignments(changes)))
     return statement.run(
         {
-            "tenant": _tenant(),
+            "tenant": required_tenant(),
             "activities": list(details),
             "details": [
                 wire_json.dumps_stored(dict(detail), default=str).decode() for detail in details.values()

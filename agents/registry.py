@@ -17,6 +17,7 @@ from django.db import DatabaseError
 from agents.exceptions import AgentInUse, NotFound
 from agents.models import Agent, Health
 from tenants.context import SYSTEM
+from tenants.wording import name_some
 
 #: The columns that `agents.health` writes, with their values before the first check. Other changes must not overwrite them with older
 #: values. They are reset after a change of address, because the old health says nothing about the new address.
@@ -134,5 +135,4 @@ def warn_of_broken_references() -> None:
 
 def references_in_words(references: Sequence[Reference]) -> str:
     """Return the references as text for a message."""
-    names = ", ".join(map(str, references[:NAMED]))
-    return f"{names} and {len(references) - NAMED} more" if len(references) > NAMED else names
+    return name_some(references, NAMED)

@@ -16,6 +16,7 @@ from activities.models import ActivityRun, WorkerProcess
 from console.page import PageContext, page
 from tenants import clock
 from tenants.context import tenant_scope
+from tenants.wording import name_some
 
 
 @page("workers")
@@ -69,10 +70,7 @@ class Row:
 
     @property
     def named_roles(self) -> str:
-        roles = self.worker.roles
-        more = len(roles) - MOST_ROLES
-        named = ", ".join(roles[:MOST_ROLES])
-        return f"{named} and {more} more" if more > 0 else named or "system tasks"
+        return name_some(self.worker.roles, MOST_ROLES) or "system tasks"
 
     @property
     def why_closed(self) -> str:

@@ -44,6 +44,7 @@ from activities.models import (
 from activities.models.mailbox import ItemState
 from tenants import clock
 from tenants.admin.bases import NOTHING, RecordAdmin, badge, badge_of, column_of, link_of, link_to, seconds_of
+from tenants.wording import name_some
 
 MOST_ROLES = 3  # of a worker process, in a list
 
@@ -144,9 +145,7 @@ class WorkerProcessAdmin(RecordAdmin):
     @display(description="Roles")
     def roles_briefly(self, worker: WorkerProcess) -> str:
         """Name only a few roles, so that a row of the list keeps its height."""
-        more = len(worker.roles) - MOST_ROLES
-        named = ", ".join(worker.roles[:MOST_ROLES])
-        return (f"{named} and {more} more" if more > 0 else named) or NOTHING
+        return name_some(worker.roles, MOST_ROLES) or NOTHING
 
     @display(description="Host load")
     def load_in_words(self, worker: WorkerProcess) -> str:

@@ -25,6 +25,7 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget
 from tenants.admin.bases import UndeletableAdmin, page_of
 from tenants.admin.permissions import may_write
 from tenants.exceptions import Refusal
+from tenants.wording import name_some
 
 CONFIRMED, BACK = "confirmed", "back"  # fields of the confirmation page
 NAMED = 20  # rows that a message names one by one
@@ -132,7 +133,7 @@ class ActionsAdmin(UndeletableAdmin):
             if self._try(request, row, action, lambda row: action.do(request, row, notes, **choice), notes)
         ]
         if done:
-            messages.success(request, f"{action.done}: {_name_rows(done)}.")
+            messages.success(request, f"{action.done}: {name_some(done, NAMED)}.")
         return HttpResponseRedirect(page_of(rows[0], rows[0].pk)) if BACK in request.POST and rows else None
 
     def perform_one(
@@ -214,8 +215,3 @@ def _button(action: Action) -> Any:
         variant=action.variant,
     )
     return decorate(act)
-
-
-def _name_rows(rows: list[Any]) -> str:
-    names = ", ".join(str(row) for row in rows[:NAMED])
-    return f"{names} and {len(rows) - NAMED} more" if len(rows) > NAMED else names
