@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.conf import settings
-from django.db import connections, transaction
+from django.db import transaction
 from django.db.models import Count
 
 from activities.admission import Exchange
@@ -40,7 +40,7 @@ from agents.exceptions import AgentError
 from tenants.caches import TtlCache
 from tenants.context import APP, SYSTEM
 from tenants.identifiers import uuid7
-from tenants.sql import Statement
+from tenants.sql import Statement, lock_name
 from tenants.wording import describe_count
 
 from . import relay, transitions
@@ -264,10 +264,7 @@ def _shed(tenant_id: UUID, role: str, over: int, newcomers: list[Newcomer], poli
 
 def _lock(tenant_id: UUID, role: str) -> None:
     """Lock the role until the end of the transaction, so that the next caller counts what this one submits."""
-    with connections[APP].cursor() as cursor:
-        cursor.execute(
-            "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"backlog:{tenant_id}:{role}"]
-        )
+    lock_name(f"backlog:{tenant_id}:{role}", using=APP)
 
 
 def _count_waiting(tenant_id: UUID, role: str | None = None) -> Counter[str]:

@@ -11,11 +11,11 @@ from typing import Any
 from django.apps import apps
 from django.conf import settings
 from django.core.exceptions import ValidationError
-from django.db import connections
 from django.db.models.signals import pre_save
 
 from tenants.exceptions import TenantError
 from tenants.models import Tenant, TenantOwned
+from tenants.sql import lock_name
 
 KINDS = (
     "schedules", "pipelines", "pipeline_versions", "templates", "skills", "tokens", "saved_views", "mailboxes",
@@ -48,10 +48,7 @@ def refuse_beyond(row: Any, using: str) -> None:
     model, kind = type(row), row.bounded_as
     own = Tenant.objects.using(using).filter(pk=row.tenant_id).values_list("bounds", flat=True).first() or {}
     most = int(own.get(kind, settings.ORCHESTRATOR_OWNED_PER_TENANT[kind]))
-    with connections[using].cursor() as cursor:
-        cursor.execute(
-            "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"owned:{kind}:{row.tenant_id}"]
-        )
+    lock_name(f"owned:{kind}:{row.tenant_id}", using=using)
     counted = model.objects.using(using).for_tenant(row.tenant_id).filter(**model.bounded_among)
     if counted.count() >= most:
         raise TooManyOwned(

@@ -17,7 +17,7 @@ from typing import Any, Self
 from uuid import UUID
 
 from django.conf import settings
-from django.db import OperationalError, connections, transaction
+from django.db import OperationalError, transaction
 from django.db.models import F, QuerySet
 from django.db.models.functions import Now
 
@@ -32,7 +32,7 @@ from tenants.models.retention import (
     RetentionPolicy,
     RetentionTally,
 )
-from tenants.sql import Statement
+from tenants.sql import Statement, lock_name
 from tenants.wire_json import whole_number
 
 logger = logging.getLogger(__name__)
@@ -172,8 +172,7 @@ def cutoff(days: float | None) -> datetime | None:
 
 def lock_policies(tenant_id: UUID) -> None:
     """Let nobody else replace the tenant's policies until the transaction ends. A tenant without policies has no row to lock."""
-    with connections[APP].cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"retention:{tenant_id}"])
+    lock_name(f"retention:{tenant_id}", using=APP)
 
 
 def replace_policies(tenant_id: UUID, policies: Mapping[str, object], *, actor: str) -> None:

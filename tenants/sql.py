@@ -111,6 +111,12 @@ class Statement:
             return found[0]
 
 
+def lock_name(name: str, *, using: str) -> None:
+    """Lock a name until the end of the transaction, where no row can be locked: there is none yet, or others need it meanwhile."""
+    with connections[using].cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [name])
+
+
 def load_parts(folder: Path, name: str) -> dict[str, str]:
     """Return the parts of a file for `Statement.with_parts`. Each begins with a line `-- part: name`."""
     text = (folder / f"{name}.sql").read_text(encoding="utf-8")

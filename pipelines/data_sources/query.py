@@ -31,7 +31,7 @@ from pipelines.data_sources.shapes import (
     Scalar,
     Source,
 )
-from pipelines.definition.errors import Errors
+from pipelines.definition.errors import explain_unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +84,9 @@ def _resolve(source: DataSource, catalogue: Catalogue) -> tuple[Query | None, li
     tables = catalogue.get(source.source, {})
     table = tables.get(source.table)
     if table is None:
-        return None, [InputError(table_at, _explain_unknown("table", source.table, tables))]
+        return None, [InputError(table_at, explain_unknown("table", source.table, tables))]
     errors = [
-        InputError(position, _explain_unknown("field", name, table.fields))
+        InputError(position, explain_unknown("field", name, table.fields))
         for position, name in zip(field_positions, source.fields, strict=True)
         if name not in table.fields
     ]
@@ -104,18 +104,12 @@ def _resolve(source: DataSource, catalogue: Catalogue) -> tuple[Query | None, li
     return Query(source.source, source.table, table, source.fields, valid, source.options), errors
 
 
-def _explain_unknown(what: str, name: str, known: Mapping[str, object]) -> str:
-    collected = Errors()
-    collected.add_unknown("", what, name, known.keys())
-    return collected.found[0].message
-
-
 def _comparison(
     condition: Condition, fields: Mapping[str, FieldType], errors: list[InputError]
 ) -> Comparison | None:
     kind = fields.get(condition.field)
     if kind is None:
-        errors.append(InputError(condition.position, _explain_unknown("field", condition.field, fields)))
+        errors.append(InputError(condition.position, explain_unknown("field", condition.field, fields)))
         return None
     try:
         return _convert_condition(condition, kind)

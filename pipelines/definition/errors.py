@@ -80,6 +80,13 @@ class Errors:
             raise DefinitionError(self.found)
 
 
+def explain_unknown(what: str, word: str, known: Collection[str]) -> str:
+    """Return the message of `Errors.add_unknown` for a single word."""
+    errors = Errors()
+    errors.add_unknown("", what, word, known)
+    return errors.found[0].message
+
+
 def at(path: str, part: str | int) -> str:
     """Return the path one level down: an index in brackets, a plain key after a dot, any other key quoted."""
     if isinstance(part, int):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
-from pipelines.definition.errors import Errors
+from pipelines.definition.errors import explain_unknown
 from pipelines.definition.reading import number
 from pipelines.expressions import functions, syntax
 from pipelines.expressions.functions import (
@@ -137,7 +137,7 @@ class _Evaluation:
     def call(self, node: syntax.Call) -> Any:
         function = functions.FUNCTIONS.get(node.function)
         if function is None:
-            raise Mistake(functions.explain_unknown(node.function))
+            raise Mistake(explain_unknown("function", node.function, functions.FUNCTIONS))
         if len(node.arguments) not in function.arguments:
             raise Mistake(function.misuse(node.function))
         return function.call(self.budget, *(self.value(argument) for argument in node.arguments))
@@ -224,9 +224,7 @@ def _check_node(
 
 def _error_of_step(step: str, steps: Collection[str] | None, upstream: Collection[str] | None) -> str | None:
     if steps is not None and step not in steps:
-        errors = Errors()
-        errors.add_unknown("", "step", step, steps)
-        return errors.found[0].message
+        return explain_unknown("step", step, steps)
     if upstream is not None and step not in upstream:
         return f"the step {step} does not come before this one: add it to depends_on"
     return None
@@ -235,7 +233,7 @@ def _error_of_step(step: str, steps: Collection[str] | None, upstream: Collectio
 def _error_of_call(node: syntax.Call) -> str | None:
     function = functions.FUNCTIONS.get(node.function)
     if function is None:
-        return functions.explain_unknown(node.function)
+        return explain_unknown("function", node.function, functions.FUNCTIONS)
     return None if len(node.arguments) in function.arguments else function.misuse(node.function)
 
 

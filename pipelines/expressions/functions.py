@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from operator import ge, gt, le, lt
 from typing import Any, TypeGuard
 
-from pipelines.definition.errors import Errors, quote_value
+from pipelines.definition.errors import quote_value
 from pipelines.definition.reading import number
 
 MOST_STEPS = 12_000  # of one evaluation: enough to search a list of 10,000, and takes at most 20 ms
@@ -121,13 +121,6 @@ class Function:
         low, high = self.arguments[0], self.arguments[-1]
         takes = f"{low}" if low == high else f"{low} to {high}"
         return f"{name} takes {takes} argument{'s' if high > 1 else ''}"
-
-
-def explain_unknown(name: str) -> str:
-    """Return the message about a function that does not exist."""
-    errors = Errors()
-    errors.add_unknown("", "function", name, FUNCTIONS.keys())
-    return errors.found[0].message
 
 
 def calculate(budget: Budget, operator: str, left: Any, right: Any) -> Any:

@@ -35,6 +35,7 @@ from tenants import admin_scope, audit, strict_json
 from tenants.admin.permissions import PlatformOnly, ScopedPermissions, is_owned, tenant_of
 from tenants.audit import one_line, redact
 from tenants.models import Tenant
+from tenants.sql import lock_name
 
 # Every change in the admin is recorded in the audit trail, where Django's admin writes its history: once per row, in the same transaction.
 
@@ -151,10 +152,6 @@ class ClearableJSONField(StrictJSONField):
         return self._when_empty() if cleaned in (None, "") else cleaned
 
 
-#: Lets the forms of one row be saved one after the other, without a lock of the row.
-_LOCK_FORM = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
-
-
 class SeenField(forms.CharField):
     """A hidden field that is no change of the row."""
 
@@ -230,8 +227,7 @@ class PlatformAdmin(Audited, ScopedPermissions, ModelAdmin):
         if row is None or not is_compared or not connections[row._state.db].in_atomic_block:
             return row
         if self.saves_elsewhere:
-            with connections[row._state.db].cursor() as cursor:
-                cursor.execute(_LOCK_FORM, [f"{self.opts.label_lower} {row.pk}"])
+            lock_name(f"{self.opts.label_lower} {row.pk}", using=row._state.db)
         else:
             # The key does not change, so work that refers to the row need not wait.
             rows = self.model._base_manager.using(row._state.db).filter(pk=row.pk)
