@@ -23,7 +23,7 @@ from psycopg.types.json import Jsonb
 
 from activities import activity_tree
 from activities.alerts import raise_alert
-from activities.exceptions import OutOfBudget, plain
+from activities.exceptions import OutOfBudget
 from activities.models import Activity, ActivityRun, Wake
 from activities.models.alert import AlertKind
 from activities.run_tokens import RunToken
@@ -36,7 +36,7 @@ from tenants import clock, money, outages, sweeps
 from tenants.caches import TtlCache
 from tenants.context import APP, tenant_scope
 from tenants.models import Budget, BudgetWait, Reservation
-from tenants.money import BudgetedRun, Standing
+from tenants.money import BudgetedRun, Standing, plain
 from tenants.sql import Statement
 from tenants.sweeps import Sweep
 

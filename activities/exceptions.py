@@ -8,6 +8,7 @@ from uuid import UUID
 
 from activities import states
 from tenants.exceptions import NoneOfKind, OneOfKind, Refusal
+from tenants.money import plain
 
 
 class ActivityError(Refusal):
@@ -83,12 +84,6 @@ class OutOfBudget(ActivityError):
         )
         self.budget_id: UUID = budget.id
         self.need = need
-
-
-def plain(amount: Decimal) -> str:
-    """Format an amount the way people write it: 0.3, not 0.300000000000 or 3E-1."""
-    text = f"{amount:f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 class SubmissionInvalid(ActivityError):

@@ -20,7 +20,7 @@ from uuid import UUID
 import redis
 
 from activities import backlog, cancellation, provider_batches
-from activities.exceptions import NotFound, plain
+from activities.exceptions import NotFound
 from activities.leases import ALL
 from activities.models import Activity, ActivityEvent, ActivityRun, BatchItem, Wake, WorkerProcess
 from activities.pauses import Pause, Pauses, read_pauses
@@ -31,6 +31,7 @@ from tenants import clock, money
 from tenants.caches import TtlCache
 from tenants.context import tenant_scope
 from tenants.models import BudgetWait
+from tenants.money import plain
 from tenants.sql import Statement
 
 from . import activity_tree, admission, budgets, selectors, transitions

@@ -5,7 +5,7 @@ The schemas are for models: short, and with advice. The receiver of a call valid
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +17,24 @@ class ToolDefinition:
     input_schema: Mapping[str, Any]
 
 
-def _object(required: list[str], **properties: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+def takes(required: Sequence[str] = (), /, **properties: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema of an object with these members and no others."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
 
 
-def _text(description: str, longest: int, *, least: int = 1) -> Mapping[str, Any]:
-    return {"type": "string", "minLength": least, "maxLength": longest, "description": description}
+def text(description: str, longest: int, *, least: int = 1, **more: Any) -> Mapping[str, Any]:
+    return {
+        "type": "string",
+        "minLength": least,
+        "maxLength": longest,
+        "description": description,
+        **more,
+    }
 
 
 def _names(description: str, form: str = "") -> Mapping[str, Any]:
@@ -30,19 +42,19 @@ def _names(description: str, form: str = "") -> Mapping[str, Any]:
     return {"type": "array", "items": kind, "maxItems": 50, "description": description}
 
 
-_AGENT_ROLE = _text("Role of the agent, if an agent is to do it. Set either this or human_role.", 63)
-_HUMAN_ROLE = _text("Role of the person, such as editor. Set either this or agent_role.", 63)
-_ASKED = _text("Role of the person to ask, such as editor. If omitted, a responsible person is chosen.", 63)
+_AGENT_ROLE = text("Role of the agent, if an agent is to do it. Set either this or human_role.", 63)
+_HUMAN_ROLE = text("Role of the person, such as editor. Set either this or agent_role.", 63)
+_ASKED = text("Role of the person to ask, such as editor. If omitted, a responsible person is chosen.", 63)
 
 DEFINITIONS: tuple[ToolDefinition, ...] = (
     ToolDefinition(
         "report_blocker",
         "Report that something outside your power keeps you from doing the work: an expired authorisation, a missing integration, "
         "an outage. A person is asked to resolve it, and you are started again with the resolution. Ends this run.",
-        _object(
+        takes(
             ["type", "message"],
-            type=_text("channel_auth_expired, missing_integration, api_outage, or another short name.", 63),
-            message=_text("What is wrong, and what would resolve it.", 2_000),
+            type=text("channel_auth_expired, missing_integration, api_outage, or another short name.", 63),
+            message=text("What is wrong, and what would resolve it.", 2_000),
             channel_id={"type": "string", "format": "uuid", "description": "The affected channel, if there is one."},
         ),
     ),
@@ -50,14 +62,14 @@ DEFINITIONS: tuple[ToolDefinition, ...] = (
         "create_subtask",
         "Have a part of the work done by another agent or a person. A blocking subtask ends this run, and you are started again with its "
         "output. One that is not blocking is done while you continue.",
-        _object(
+        takes(
             ["name", "blocking"],
-            name=_text("A short name.", 200),
-            description=_text("Everything that the agent or person needs to know to do it.", 20_000, least=0),
+            name=text("A short name.", 200),
+            description=text("Everything that the agent or person needs to know to do it.", 20_000, least=0),
             agent_role=_AGENT_ROLE,
             human_role=_HUMAN_ROLE,
             params={"type": "object", "description": "Parameters for the agent."},
-            model=_text("Model of the agent, if the task needs another one than usual.", 200),
+            model=text("Model of the agent, if the task needs another one than usual.", 200),
             max_turns={"type": "integer", "minimum": 1, "maximum": 200, "description": "The maximum of answers that the agent may use."},
             blocking={"type": "boolean", "description": "Whether you cannot continue without its result."},
         ),
@@ -65,10 +77,10 @@ DEFINITIONS: tuple[ToolDefinition, ...] = (
     ToolDefinition(
         "request_human_review",
         "Ask a person a question in the middle of the work. You are started again with the answer. Ends this run.",
-        _object(
+        takes(
             ["question"],
-            question=_text("What you want to know.", 2_000),
-            content=_text("The material that the question is about, for the person to read.", 200_000, least=0),
+            question=text("What you want to know.", 2_000),
+            content=text("The material that the question is about, for the person to read.", 200_000, least=0),
             human_role=_ASKED,
         ),
     ),
@@ -76,11 +88,11 @@ DEFINITIONS: tuple[ToolDefinition, ...] = (
         "create_approval",
         "Have a person decide about a direction, with options to choose from, for your work or for several activities at once: your "
         "subtasks, and what waits in your pipeline run or deliverable. Ends this run when your own work is among them.",
-        _object(
+        takes(
             ["type", "title"],
-            type=_text("content_direction, brand_direction, or another short name.", 63),
-            title=_text("The question in one line.", 200),
-            description=_text("What the person needs to know to decide.", 20_000, least=0),
+            type=text("content_direction, brand_direction, or another short name.", 63),
+            title=text("The question in one line.", 200),
+            description=text("What the person needs to know to decide.", 20_000, least=0),
             options={
                 "type": "array", "items": {"type": "string", "minLength": 1, "maxLength": 200}, "maxItems": 50, "uniqueItems": True,
                 "description": "The options to choose from. If omitted: yes or no.",
@@ -103,11 +115,11 @@ DEFINITIONS: tuple[ToolDefinition, ...] = (
     ToolDefinition(
         "reassign_task",
         "Reassign the whole work to a better suited agent or person. Ends this run, and your part.",
-        _object(
+        takes(
             ["reason"],
             agent_role=_AGENT_ROLE,
             human_role=_HUMAN_ROLE,
-            reason=_text("Why somebody else should do it.", 2_000),
+            reason=text("Why somebody else should do it.", 2_000),
         ),
     ),
 )  # fmt: skip

@@ -186,6 +186,11 @@ def without_trailing_zeros(amount: Decimal | int) -> Decimal:
     return Decimal(amount).normalize() + 0  # adding 0 turns 1E+2 into 100
 
 
+def plain(amount: Decimal | int) -> str:
+    """Return the amount as text, the way people write it: 0.3, not 0.300000000000 or 3E-1."""
+    return f"{without_trailing_zeros(amount):f}"
+
+
 def sum_ledger(budget: Budget) -> Decimal:
     """Return the sum of the ledger's entries that a budget counts in its period, in the budget's unit."""
     rows = ledger_entries(budget.tenant_id, first=budget.period_start)

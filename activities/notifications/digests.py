@@ -205,13 +205,12 @@ def _spend(tenant_id: UUID, period: Period) -> dict[str, Any]:
 def _budget(budget: Budget) -> dict[str, Any]:
     money.roll(budget)  # to the current period
     share = f"{100 * budget.spent / budget.cap:.0f} %" if budget.cap else "all"
-    spent, cap = (f"{money.without_trailing_zeros(amount):f}" for amount in (budget.spent, budget.cap))
     return {
         "name": excerpt(budget.name, limit=LONGEST_NAME),
         "unit": budget.unit,
         "period": budget.period,
-        "spent": spent,
-        "cap": cap,
+        "spent": money.plain(budget.spent),
+        "cap": money.plain(budget.cap),
         "share": share,
     }
 

@@ -13,9 +13,8 @@ from typing import Any
 import anthropic
 import orjson
 
-from agents import outbound
 from agents.adapters import dialogue
-from agents.adapters.dialogue import ModelAnswer, ModelOptions, ToolRequest
+from agents.adapters.dialogue import Dialect, ModelAnswer, ModelOptions, ToolRequest
 from agents.adapters.message_batches import answer_from
 from agents.adapters.provider_errors import interrupted, plain_errors
 from agents.contracts import AgentRequest, AgentResult, RunLink, ToolAnswer
@@ -33,17 +32,12 @@ class AnthropicAdapter:
         return dialogue.run_dialogue(_Messages, request=request, link=link)
 
 
-class _Messages:
+class _Messages(Dialect):
     """A conversation in the format of the Messages API."""
 
     def __init__(self, request: AgentRequest, provider: Provider, options: ModelOptions) -> None:
-        self._request, self._provider, self._options = request, provider, options
-        # The HTTP client adds the credential. The placeholder keeps the library from looking for another one.
-        self._client = anthropic.Anthropic(
-            api_key="-", base_url=provider.base_url, max_retries=0, timeout=request.timeout_seconds,
-            http_client=outbound.client_for_vendor(provider.headers),
-        )  # fmt: skip
-        self._messages: list[dict[str, Any]] = [{"role": "user", "content": request.prompt}]
+        super().__init__(request, provider, options)
+        self._client = anthropic.Anthropic(**self.options_of_client())
         self._system = dialogue.system_of(request, options)
         self._begun = request.begun
 
@@ -89,9 +83,6 @@ class _Messages:
             for call, answer in results
         ]
         self._messages.append({"role": "user", "content": blocks})
-
-    def add_text(self, text: str) -> None:
-        self._messages.append({"role": "user", "content": text})
 
     def characters(self) -> int:
         return len(self._system) + len(str(self._messages)) + (len(str(_TOOLS)) if self._options.tools else 0)

@@ -13,11 +13,12 @@ import json
 import logging
 import re
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import orjson
 from django.conf import settings
@@ -122,25 +123,40 @@ class ModelAnswer:
     model: str | None
 
 
-class Dialect(Protocol):
+class Dialect(ABC):
     """A conversation in one provider's protocol. Stores the messages so far."""
 
-    def complete(self, feedback: ProviderFeedback, on_text: Callable[[str], None]) -> ModelAnswer:
-        """Have the model answer the conversation so far; `on_text` receives the text in pieces as it arrives. Raises the matching
-        `AgentError` on failure."""
-        ...  # pragma: no cover
+    def __init__(self, request: AgentRequest, provider: Provider, options: ModelOptions) -> None:
+        self._request, self._provider, self._options = request, provider, options
+        self._messages: list[dict[str, Any]] = [{"role": "user", "content": request.prompt}]
 
-    def answer(self, results: Sequence[tuple[ToolRequest, ToolAnswer]]) -> None:
-        """Add the tools' answers to the conversation."""
-        ...  # pragma: no cover
+    def options_of_client(self) -> dict[str, Any]:
+        """Return the options of the vendor's client. Our HTTP client adds the credential; the placeholder keeps it from looking for another
+        one."""
+        return {
+            "api_key": "-",
+            "base_url": self._provider.base_url,
+            "max_retries": 0,
+            "timeout": self._request.timeout_seconds,
+            "http_client": outbound.client_for_vendor(self._provider.headers),
+        }
 
     def add_text(self, text: str) -> None:
         """Add a message of the user."""
-        ...  # pragma: no cover
+        self._messages.append({"role": "user", "content": text})
 
+    @abstractmethod
+    def complete(self, feedback: ProviderFeedback, on_text: Callable[[str], None]) -> ModelAnswer:
+        """Have the model answer the conversation so far; `on_text` receives the text in pieces as it arrives. Raises the matching
+        `AgentError` on failure."""
+
+    @abstractmethod
+    def answer(self, results: Sequence[tuple[ToolRequest, ToolAnswer]]) -> None:
+        """Add the tools' answers to the conversation."""
+
+    @abstractmethod
     def characters(self) -> int:
         """Return the number of characters that the next request would send."""
-        ...  # pragma: no cover
 
 
 #: Begins a conversation.

@@ -12,9 +12,8 @@ from typing import Any
 import openai
 import orjson
 
-from agents import outbound
 from agents.adapters import dialogue
-from agents.adapters.dialogue import ModelAnswer, ModelOptions, ToolRequest
+from agents.adapters.dialogue import Dialect, ModelAnswer, ModelOptions, ToolRequest
 from agents.adapters.provider_errors import interrupted, invalid, plain_errors
 from agents.contracts import AgentRequest, AgentResult, RunLink, ToolAnswer
 from agents.governor.calling import ProviderFeedback
@@ -67,19 +66,14 @@ class _Reply:
             known["arguments"] += call.function.arguments or ""
 
 
-class _Chat:
+class _Chat(Dialect):
     """A conversation in the format of chat completions."""
 
     def __init__(self, request: AgentRequest, provider: Provider, options: ModelOptions) -> None:
-        self._request, self._provider, self._options = request, provider, options
-        # The HTTP client adds the credential. The placeholder keeps the library from looking for another one.
-        self._client = openai.OpenAI(
-            api_key="-", base_url=provider.base_url, max_retries=0, timeout=request.timeout_seconds,
-            http_client=outbound.client_for_vendor(provider.headers),
-        )  # fmt: skip
-        system = dialogue.system_of(request, options)
-        self._messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
-        self._messages.append({"role": "user", "content": request.prompt})
+        super().__init__(request, provider, options)
+        self._client = openai.OpenAI(**self.options_of_client())
+        if system := dialogue.system_of(request, options):
+            self._messages.insert(0, {"role": "system", "content": system})
 
     def complete(self, feedback: ProviderFeedback, on_text: Callable[[str], None]) -> ModelAnswer:
         reply = _Reply(on_text)
@@ -96,9 +90,6 @@ class _Chat:
         for call, answer in results:
             text = orjson.dumps(dict(answer.body), default=str).decode()
             self._messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
-
-    def add_text(self, text: str) -> None:
-        self._messages.append({"role": "user", "content": text})
 
     def characters(self) -> int:
         return len(str(self._messages)) + (len(str(_TOOLS)) if self._options.tools else 0)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from agents.contracts import LINE_KINDS
-from agents.tools import DEFINITIONS, ToolDefinition
+from agents.tools import DEFINITIONS, ToolDefinition, takes, text
 from orchestrator.mcp.api import Answer, Api
-from orchestrator.mcp.tools import Schema, Tool, anything, flag, key, one_of, takes, text, whole_number
+from orchestrator.mcp.tools import Schema, Tool, anything, flag, key, one_of, whole_number
 
 INSTRUCTIONS = (
     "You do one piece of work for the Orchestrator. get_job returns it again. With the other tools you report progress, and ask people or "

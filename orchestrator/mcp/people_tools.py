@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID, uuid4
 
+from agents.tools import takes, text
 from orchestrator.mcp.api import Answer, Api, Refusal, cursor_in
 from orchestrator.mcp.tools import (
     Call,
@@ -29,8 +30,6 @@ from orchestrator.mcp.tools import (
     members,
     one_of,
     piece,
-    takes,
-    text,
     whole_number,
 )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -17,6 +17,7 @@ import jsonschema  # type: ignore[import-untyped]
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from mcp_types import Tool as ToolDescription
 
+from agents.tools import text
 from orchestrator.mcp.api import Answer, Api, Refusal
 
 LONGEST_TEXT = 30_000  # characters of a text per call; the rest is read in further calls
@@ -121,20 +122,6 @@ _Validator = jsonschema.validators.extend(jsonschema.Draft202012Validator, {"pat
 @cache
 def _validator(name: str, schema: str) -> Any:
     return _Validator(json.loads(schema), format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
-
-
-def takes(required: Sequence[str] = (), /, **properties: Schema) -> Schema:
-    """Return the schema of an object with these members and no others."""
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(required),
-        "additionalProperties": False,
-    }
-
-
-def text(description: str, longest: int, **more: Any) -> Schema:
-    return {"type": "string", "minLength": 1, "maxLength": longest, "description": description, **more}
 
 
 def identifier(description: str) -> Schema:
