@@ -50,6 +50,15 @@ def whole_number(value: Any) -> int | None:
     return int(value) if is_number and value == value // 1 else None
 
 
+def moment_of(text: str) -> datetime.datetime | None:
+    """Return the time in a text, in UTC, or None if it is not a time with an offset."""
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+        return moment.astimezone(datetime.UTC) if moment.tzinfo is not None else None
+    except (ValueError, OverflowError):  # the first and last hours of the calendar do not exist in all zones
+        return None
+
+
 WIDEST = 2**63
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, ClassVar
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -46,6 +45,7 @@ from tenants.api.serializers import (
 from tenants.api.views import TenantView, VersionedResource, describe_resource
 from tenants.context import tenant_scope
 from tenants.models import PauseKind, Role
+from tenants.wire_json import moment_of
 
 # Schedules in requests and answers.
 
@@ -318,19 +318,9 @@ def _read_query(request: Request, view: TenantView) -> tuple[int, datetime | Non
     count = int(text) if text.isascii() and text.isdigit() and len(text) <= 3 else 0
     if not 1 <= count <= preview.MOST:
         errors.append(("count", f"must be a whole number from 1 to {preview.MOST}"))
-    after = _moment(request.query_params.get("after"), errors)
+    given = request.query_params.get("after")
+    after = None if given is None else moment_of(restore_plus(given[:64]))
+    if given is not None and after is None:
+        errors.append(("after", "must be a time such as 2026-05-01T09:30:00Z"))
     refuse(errors)
     return count, after
-
-
-def _moment(text: str | None, errors: list[tuple[str, str]]) -> datetime | None:
-    if text is None:
-        return None
-    with suppress(
-        ValueError, OverflowError
-    ):  # the first and last hours of the calendar do not exist in all zones
-        moment = datetime.fromisoformat(restore_plus(text[:64]))
-        if moment.tzinfo is not None:
-            return moment.astimezone(UTC)
-    errors.append(("after", "must be a time such as 2026-05-01T09:30:00Z"))
-    return None

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -21,6 +21,7 @@ from pipelines.exceptions import PipelineError
 from tenants import strict_json
 from tenants.lazy_import import lazy_import
 from tenants.plain_names import error_of_name
+from tenants.wire_json import moment_of
 
 if TYPE_CHECKING:
     import jsonschema  # type: ignore[import-untyped]  # comes without types
@@ -148,15 +149,6 @@ def schema_of(defaults: Mapping[str, Any]) -> dict[str, Any]:
         "type": "object",
         "properties": {name: {**_kind_of(value), "default": value} for name, value in defaults.items()},
     }
-
-
-def moment_of(text: str) -> datetime | None:
-    """Return the time in a text, in UTC, or None if it is not a time with an offset."""
-    try:
-        moment = datetime.fromisoformat(text)
-        return moment.astimezone(UTC) if moment.tzinfo is not None else None
-    except (ValueError, OverflowError):
-        return None
 
 
 def _members_of_valid_form(data: Any, refused: Collection[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
