@@ -121,6 +121,12 @@ def stats_of_queues(*, refusals: bool = True) -> QueueStats:
     )
 
 
+def stats_of_all_tenants() -> QueueStats:
+    """Return the figures of all tenants together."""
+    with system_scope():
+        return stats_of_queues()
+
+
 def admission_is_open() -> bool:
     """Whether admission grants work: not between a wipe of Redis and its rebuilding. Raises `redis.RedisError`."""
     return rebuilding.is_open()

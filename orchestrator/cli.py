@@ -18,7 +18,6 @@ from django.core.management.base import CommandError, CommandParser
 from rich.console import Console
 from rich.progress import track
 
-from activities import queue_stats
 from activities.models import Activity
 from pipelines.definition import DefinitionError
 from pipelines.models import PipelineRun
@@ -139,11 +138,6 @@ def tenant_of_run(slug: str | None, run_id: UUID) -> Tenant:
     return _owner(
         slug, PipelineRun, run_id, "pipeline run", "Ids are in /api/v1/pipeline-runs/ and in the admin."
     )
-
-
-def stats_of_all_tenants() -> queue_stats.QueueStats:
-    with system_scope():
-        return queue_stats.stats_of_queues()
 
 
 def _owner(slug: str | None, model: Any, row_id: UUID, what: str, hint: str) -> Tenant:

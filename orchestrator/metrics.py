@@ -295,11 +295,6 @@ CATALOGUE = {
 }  # fmt: skip
 
 
-def _queue_stats() -> QueueStats:
-    with system_scope():
-        return queue_stats.stats_of_queues()
-
-
 def _messages() -> dict[Labels, int]:
     """Return the number of messages in each Celery queue, or nothing if the broker is not Redis. Raises `RedisError`."""
     client = redis.broker()
@@ -326,7 +321,7 @@ def _providers() -> dict[tuple[str, str], int]:
 
 #: Each probe with the function that turns its answer into metrics.
 SOURCES: tuple[tuple[Probe, Callable[[Any], Iterable[Metric]]], ...] = (
-    (Probe("queue-stats", _queue_stats), _of_queue_stats),
+    (Probe("queue-stats", queue_stats.stats_of_all_tenants), _of_queue_stats),
     (Probe("counters", counters.read_counters), _of_counters),
     (Probe("granted", queue_stats.read_granted), _of_granted),
     (Probe("messages", _messages), lambda lengths: [family("broker_messages", lengths.items())]),

@@ -14,7 +14,6 @@ from agents.governor import overview
 from agents.models import Agent, AgentConfig
 from agents.routing import queue_of
 from console.labels import in_words
-from orchestrator import cli
 from orchestrator.cli import TerminalCommand
 from tenants.context import tenant_scope
 from tenants.management.base import owner_of
@@ -130,7 +129,7 @@ def queues_of_tenant(tenant: Tenant, roles: Collection[str]) -> dict[str, Any]:
 def queues_of_platform(roles: Collection[str]) -> dict[str, Any]:
     """Return the queues of all tenants together. `granted` is null while Redis does not answer."""
     caps = {agent.role: agent.max_concurrency for agent in _find_roles(roles)}
-    rows = [row for row in cli.stats_of_all_tenants().roles if not roles or row.role in caps]
+    rows = [row for row in queue_stats.stats_of_all_tenants().roles if not roles or row.role in caps]
     slots = queue_stats.slots_of_roles([row.role for row in rows])
     return {
         "tenant": None,
