@@ -74,9 +74,9 @@ class NotReplayable(PipelineError):
     code = "validation_failed"
     status = 400
 
-    def __init__(self, path: str, message: str) -> None:
-        super().__init__(f"{path} {message}.")
-        self.errors = ((path, message),)
+    def __init__(self, message: str) -> None:
+        super().__init__(f"from_step {message}.")
+        self.errors = (("from_step", message),)
 
 
 class NothingFailed(PipelineError):

@@ -110,11 +110,11 @@ def _lock_ended_run(tenant_id: UUID, run_id: UUID) -> PipelineRun:
 def _steps_to_repeat(plan: Compiled, wholes: Mapping[str, StepRun], from_step: str) -> set[str]:
     """Return the steps that run again. Raises `NotReplayable` unless `from_step` would start immediately."""
     if from_step not in wholes:
-        raise NotReplayable("from_step", f"is not a step of this run; it has {', '.join(plan.position)}")
+        raise NotReplayable(f"is not a step of this run; it has {', '.join(plan.position)}")
     before = plan.graph.ancestors_of(from_step)
     for step in plan.graph.in_order(before):
         if wholes[step].status in (StepState.PENDING, StepState.ACTIVE):
-            raise NotReplayable("from_step", f"comes after {step}, which never ended: replay from there")
+            raise NotReplayable(f"comes after {step}, which never ended: replay from there")
     repeated = {from_step}
     for step, row in wholes.items():
         if step not in before and not _is_kept(row):
@@ -125,7 +125,7 @@ def _steps_to_repeat(plan: Compiled, wholes: Mapping[str, StepRun], from_step: s
     if from_step not in plan.graph.advance(states).start:
         broken = [step for step in plan.graph.in_order(before) if states[step] == StepState.FAILED]
         text = f"comes after {broken[0]}, which failed" if broken else "comes after no completed step"
-        raise NotReplayable("from_step", f"{text}, so it would be skipped: replay from there")
+        raise NotReplayable(f"{text}, so it would be skipped: replay from there")
     return repeated
 
 

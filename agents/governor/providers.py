@@ -56,7 +56,6 @@ class Provider:
     place: str
     key: str
     key_setting: str
-    is_default: bool  # whether the address comes from the platform's settings and not from a role
     headers: Mapping[str, str] = field(repr=False)
     profile: Profile = field(default_factory=Profile)
 
@@ -84,7 +83,7 @@ def provider_of(chosen: AdapterSettings) -> Provider:
     digest = hmac.digest(settings.SECRET_KEY.encode(), secret.encode(), hashlib.sha256).hex()[:16]
     return Provider(
         adapter=chosen.adapter, base_url=base_url, place=place, key=f"{chosen.adapter}|{place}|{digest}",
-        key_setting=_KEYS[chosen.adapter], is_default=not chosen.endpoint, headers=headers,
+        key_setting=_KEYS[chosen.adapter], headers=headers,
         profile=profile_of(chosen.options.get("provider"), chosen.adapter, place),
     )  # fmt: skip
 

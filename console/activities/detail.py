@@ -72,7 +72,7 @@ def one(request: HttpRequest, visit: PageContext, activity_id: UUID) -> HttpResp
     """One activity. A POST cancels, retries, reassigns or runs it now."""
     parts = requested_parts(request) or frozenset()
     if request.method != "POST" and parts and parts <= {"running", "log"}:
-        return _run_alone(request, visit, activity_id, with_log="log" in parts)
+        return _run_alone(visit, activity_id, with_log="log" in parts)
     details = detail(visit.who, activity_id)
     context = {
         "detail": details,
@@ -84,9 +84,7 @@ def one(request: HttpRequest, visit: PageContext, activity_id: UUID) -> HttpResp
     return visit.render("console/activities/one.html", context)
 
 
-def _run_alone(
-    request: HttpRequest, visit: PageContext, activity_id: UUID, *, with_log: bool
-) -> HttpResponse:
+def _run_alone(visit: PageContext, activity_id: UUID, *, with_log: bool) -> HttpResponse:
     """Render only the parts that change often while an agent works."""
     activity, run = read_watched(visit.tenant_id, activity_id)
     log = tail_of(visit.tenant_id, run.run) if with_log and run is not None else None

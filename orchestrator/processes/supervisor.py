@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import combinations
@@ -87,10 +87,6 @@ class Supervisor:
             spec, log=self.home.log(spec.name), environment=self.environment
         )
         self._save_identities()
-
-    def start_all(self, specs: Iterable[ProcessSpec]) -> None:
-        for spec in specs:
-            self.start(spec)
 
     def stop(self, name: str) -> None:
         """Stop the process: SIGTERM, and after the spec's time limit SIGKILL to its group. Idempotent; `restart` still works."""
