@@ -142,7 +142,9 @@ def cancel_ready(
 ) -> list[Moved]:
     """Cancel those of these ready activities that have not ended, and consume their wakes. Nothing else may depend on them."""
     moved = apply_many(activity_ids, "cancel", actor=actor, detail=detail, cancel_reason=reason)
-    wakes = Wake.objects.for_tenant(_tenant()).filter(activity_id__in=[activity.id for activity in moved])
+    wakes = Wake.objects.for_tenant(required_tenant()).filter(
+        activity_id__in=[activity.id for activity in moved]
+    )
     wakes.filter(state=states.WakeState.PENDING).update(state=states.WakeState.CONSUMED)
     return moved
 
