@@ -131,7 +131,7 @@ def choose_concurrency(sender: str, instance: Any, conf: Any, options: dict[str,
 
     queues = options.get("queues") or []
     _named_queues[:] = map(canonical, queues.split(",") if isinstance(queues, str) else queues)
-    forks = _is_prefork(options.get("pool_cls"))
+    forks = _is_prefork(options.get("pool"))
     if options.get("autoscale") and not forks:
         raise SystemExit("--autoscale needs --pool=prefork: Celery cannot change the number of threads.")
     if options.get("concurrency"):

@@ -14,7 +14,7 @@ import json
 import os
 import sys
 
-sys.argv = ["celery", "-A", "orchestrator", "worker", "--pool=prefork", "-c", "2", "-Q", "agent__qa", "--without-mingle"]
+sys.argv = ["celery", "-A", "orchestrator", "worker", "--pool=prefork", "--autoscale=2,2", "-Q", "agent__qa", "--without-mingle"]
 
 from celery import signals
 from celery.__main__ import main
@@ -45,7 +45,7 @@ main()
 """
 
 
-def test_each_child_has_its_own_connections(process_environment: dict[str, str]) -> None:
+def test_each_child_of_a_prefork_worker_has_its_own_connections(process_environment: dict[str, str]) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
         env=process_environment, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,

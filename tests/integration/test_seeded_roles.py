@@ -179,7 +179,7 @@ def test_forked_children_are_one_per_core_by_default(database: None, monkeypatch
     monkeypatch.setattr(celery, "_named_queues", [])
     monkeypatch.setattr(celery, "cores", lambda: 3)
     configured: Any = type("Configured", (), {"worker_concurrency": None})()
-    options = {"queues": "agent__qa", "pool_cls": prefork.TaskPool}
+    options = {"queues": "agent__qa", "pool": prefork.TaskPool}
 
     celery.choose_concurrency(sender="w", instance=None, conf=configured, options=options)
 
@@ -189,7 +189,7 @@ def test_forked_children_are_one_per_core_by_default(database: None, monkeypatch
 def test_threads_cannot_be_scaled_automatically(monkeypatch: pytest.MonkeyPatch) -> None:
     """Celery would start such a worker, whose threads then take one message and no second one."""
     monkeypatch.setattr(celery, "_named_queues", [])
-    options = {"queues": "agent__qa", "pool_cls": thread.TaskPool, "autoscale": "4,1"}
+    options = {"queues": "agent__qa", "pool": thread.TaskPool, "autoscale": "4,1"}
 
     with pytest.raises(SystemExit, match="--autoscale needs --pool=prefork"):
         celery.choose_concurrency(sender="w", instance=None, conf=None, options=options)
