@@ -105,7 +105,9 @@ def _problems(period: DeliverablePeriod, counts: Counter[str]) -> list[str]:
 
 
 def _short_of_target(period: DeliverablePeriod, counts: Counter[str]) -> list[str]:
-    within_reach = counts[RunState.COMPLETED] + counts[RunState.RUNNING]
+    # The first runs of a plan may end at once, before its other runs are created.
+    to_come = max(period.planned - counts.total(), 0)
+    within_reach = counts[RunState.COMPLETED] + counts[RunState.RUNNING] + to_come
     if period.target is None or within_reach >= period.target:
         return []
     return [f"{within_reach} of {period.target} runs can be completed at most"]

@@ -88,6 +88,20 @@ def test_a_plan_below_the_target_puts_the_period_at_risk(
     assert "At least 3 runs should be completed." in request.prompt
 
 
+def test_a_run_that_ends_at_once_raises_no_alert_about_those_that_are_started_after_it(
+    engine: Engine, acme: Tenant, blog: Deliverable
+) -> None:
+    save(acme, "instant", {"id": "never", "agent_role": "qa", "when": "params.tone == 'loud'"})
+    deliverables.change(acme.pk, blog.pk, {"pipelines": ["flow", "instant"], "target": 2})
+    engine.agent.behaviour = answering({"items": [{"pipeline": "instant"}, {"pipeline": "flow"}]})
+    (period,) = deliverables.start_new_periods(acme.pk, today=MAY)
+
+    engine.deliver()  # runs the planner
+
+    assert counts(acme, period) == ("active", 2, 1, 0, 0)
+    assert count(acme, Alert, kind="period_at_risk") == 0
+
+
 def test_a_run_that_recovers_after_a_retry_ends_the_risk(
     engine: Engine, acme: Tenant, may: DeliverablePeriod
 ) -> None:
