@@ -355,9 +355,8 @@ class _Row(NamedTuple):
     previous_hash: str
     hash: str
     content: str
-    deletion: (
-        dict[str, Any] | None
-    )  # for entries that record the deletion of others: of which chain, and up to which entry
+    # Of an entry that records the deletion of others: of which chain, and up to which entry.
+    deletion: dict[str, Any] | None
 
 
 @dataclass(slots=True)
@@ -396,7 +395,7 @@ def verify_chains(
 
 def _contained(forgotten: Mapping[str, Any] | None, number: int, expected: str) -> bool:
     """Whether the chain of a purged tenant contained this entry when it was deleted."""
-    if forgotten is None:
+    if forgotten is None or not isinstance(forgotten["up_to"], int):
         return False
     return number < forgotten["up_to"] or (number, expected) == (forgotten["up_to"], forgotten["last_hash"])
 
@@ -450,8 +449,8 @@ def _entries(chain: UUID | None) -> Iterator[_Row]:
     with transaction.atomic(using=SYSTEM), connections[SYSTEM].cursor() as cursor:
         columns = f"entry.chain, entry.number, entry.previous_hash, entry.hash, {CONTENT}"
         deletion = (
-            f"CASE WHEN entry.operation IN ('{PURGED}', '{FORGOTTEN}')"
-            " THEN (entry.detail || jsonb_build_object('operation', entry.operation, 'chain', entry.object_id))::text END"
+            f"CASE WHEN entry.operation IN ('{PURGED}', '{FORGOTTEN}') THEN jsonb_build_object('operation', entry.operation,"
+            " 'chain', entry.object_id, 'up_to', entry.detail -> 'up_to', 'last_hash', entry.detail -> 'last_hash')::text END"
         )
         select = f"SELECT {columns}, {deletion} FROM tenants_auditentry entry {which} ORDER BY entry.chain, entry.number"  # noqa: S608
         cursor.execute(

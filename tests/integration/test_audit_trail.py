@@ -253,6 +253,23 @@ def test_purging_removes_the_oldest_entries_and_the_chain_records_it(tenant: Ten
     assert verify()[0] == 1
 
 
+@pytest.mark.parametrize("detail", ["[]", "{}", '{"up_to": "x", "last_hash": null}'])
+def test_a_changed_record_of_a_deletion_is_detected(tenant: Tenant, tmp_path: Any, detail: str) -> None:
+    by = audit.actor_of_command("test")
+    record(tenant, "a", "b")
+    checkpoint = tmp_path / "checkpoint.json"
+    checkpoint.write_text(verify("--json")[1])
+    audit.purge_chain(tenant.pk, timezone.now() + timedelta(days=1), actor=by)
+    tamper("UPDATE tenants_auditentry SET detail = %s WHERE operation = 'audit.purged'", detail)
+
+    assert "was changed" in verify()[2]
+
+    audit.forget_chain(tenant.pk, tenant.slug, actor=by)
+    tamper("UPDATE tenants_auditentry SET detail = %s WHERE operation = 'audit.forgotten'", detail)
+    code, _, err = verify("--checkpoint", str(checkpoint))
+    assert (code, "was changed" in err, "the end is missing" in err) == (1, True, True)
+
+
 def test_chains_of_any_length_are_verified(tenant: Tenant, other_tenant: Tenant) -> None:
     record(tenant, "a")
     record(other_tenant, "b")
