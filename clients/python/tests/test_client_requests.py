@@ -13,6 +13,7 @@ import pytest
 from answering import TOKEN, Answering, problem, said
 
 import orchestrator_client as oc
+from orchestrator_client import errors
 
 ACTIVITY = {"id": "a-1", "name": "x", "status": "done"}
 
@@ -158,6 +159,14 @@ def test_no_content_is_none_and_text_is_text() -> None:
     assert Answering(httpx.Response(204)).client().budgets.delete("b") is None
     picture = httpx.Response(200, text="<svg/>", headers={"content-type": "image/svg+xml"})
     assert Answering(picture).client().pipeline_runs.picture("r") == "<svg/>"
+
+
+def test_every_class_of_an_error_can_be_imported_from_the_package() -> None:
+    classes = {
+        name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)
+    }
+
+    assert classes <= set(oc.__all__)
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[1]", b"\xff"])

@@ -183,7 +183,7 @@ class RunSuperseded(Conflict):
 
 
 class RunEnded(Conflict):
-    """The run has ended. Stop working: further reports are refused."""
+    """The run of a pipeline has ended already, so it cannot be cancelled."""
 
     code_of_class = "run_ended"
 
