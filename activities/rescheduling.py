@@ -57,7 +57,7 @@ def reschedule(tenant_id: UUID, activity_id: UUID, new_values: Mapping[str, Any]
 def can_reschedule(activity: Activity) -> bool:
     """Whether it waits. A claim reserves nothing, so what a person has claimed still waits."""
     is_running_agent = activity.assignee_type == "agent" and activity.status in states.RUNNING
-    return activity.status in states.REMARKS[VERB] and not is_running_agent
+    return activity.status in states.LIVE and not is_running_agent
 
 
 def _errors(activity: Activity, new_values: Mapping[str, Any]) -> Iterable[dict[str, str]]:

@@ -184,8 +184,9 @@ MAY_RUN = SETTLED - FINAL
 #: Actions that do not change the status, and the statuses in which they are possible. Each is an event in the history, from the status to
 #: itself, and raises the version.
 REMARKS: dict[str, frozenset[str]] = {
-    # While an agent works on it, only a bulk job sets its priority, which applies if it waits again.
-    "reschedule": WAITING | RUNNING | _values([_S.CREATED]),
+    # While an agent works on it, only a bulk job or its due time sets its priority, and once it has failed only its due time. The priority
+    # applies when it waits again.
+    "reschedule": LIVE | MAY_RUN,
     "run_now": _values([_S.CREATED]),
     # A vote that does not decide yet.
     "vote": _values([_S.IN_PROGRESS]),

@@ -22,7 +22,7 @@ from activities.decision_rules import DecisionRules, Voter
 from activities.models import Activity, Deadline
 from activities.models.alert import AlertKind, Severity
 from activities.models.decision import DeadlineKind, answered_before
-from activities.states import BANDS, SETTLED, LinkKind
+from activities.states import BANDS, FINAL, LinkKind
 from activities.suspension import BY_DEADLINE
 from tenants import clock, outages, sweeps
 from tenants.context import tenant_scope
@@ -113,10 +113,10 @@ def _apply_default(activity: Activity, deadline: Deadline) -> None:
 
 
 def _prioritise_late_agent(activity: Activity, deadline: Deadline) -> None:
-    """Make an agent's work urgent if it is not done by its due time."""
-    if activity.status in SETTLED:
+    """Make an agent's work urgent if it is not done by its due time. If it runs or has failed, it is urgent when it waits again."""
+    if activity.status in FINAL:
         return
-    if rescheduling.can_reschedule(activity) and activity.priority > BANDS["urgent"]:
+    if activity.priority > BANDS["urgent"]:
         rescheduling.reschedule_locked(
             [activity], {"priority": BANDS["urgent"]}, actor=BY_DEADLINE, detail={"reason": "overdue"}
         )

@@ -543,6 +543,33 @@ def test_overdue_work_of_an_agent_precedes_other_work(client: Any, engine: Engin
         assert list(Alert.objects.values_list("kind", "activity_id")) == [("overdue", late)]
 
 
+@pytest.mark.parametrize("failed", [False, True])
+def test_work_that_runs_or_has_failed_at_its_due_time_is_urgent_when_it_runs_again(
+    client: Any, engine: Engine, acme: Tenant, failed: bool
+) -> None:
+    late = datetime.now(UTC) + timedelta(minutes=2)
+
+    def fail(request: object) -> Completed:
+        if failed:
+            raise PermanentAgentError("broken")
+        deadlines.pass_due(late)
+        raise RetryableAgentError("broken")
+
+    engine.agent.behaviour = fail
+    (activity_id,) = engine.submit(acme, due_at=datetime.now(UTC) + timedelta(minutes=1))
+    engine.drain()
+    if failed:
+        deadlines.pass_due(late)
+        assert client.patch(f"{ACTIVITIES}{activity_id}/", {"priority": 3}).status_code == 409
+        client.post(f"{ACTIVITIES}{activity_id}/retry/")
+
+    activity = engine.get(acme, activity_id)
+    assert (activity.status, activity.priority) == ("created", 1)
+    with tenant_scope(acme.pk):
+        assert Alert.objects.filter(kind="overdue", activity_id=activity_id).count() == 1
+    assert broken_invariants() == []
+
+
 def test_two_changes_at_once_are_both_applied(api: Any, engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme, not_before=datetime.now(UTC) + timedelta(days=1))
     clients = [api("operator"), api("operator")]
