@@ -212,12 +212,12 @@ Outcomes = dict[UUID, Outcome]
 
 
 def apply_to_all(job: BulkJob, ids: Sequence[UUID]) -> Outcomes:
-    """Process many activities together. If the database refuses the statement, or one of them is refused, each is processed alone later."""
+    """Process many activities together. Each is processed alone if the statement is refused or takes too long, or if one is refused."""
     try:
         with transaction.atomic(using=APP):
             return _TOGETHER[job.action](job, ids)
     except (DatabaseError, TransitionRefused) as error:
-        if outages.may_pass(error):
+        if outages.is_away(error) or outages.is_contention(error):
             raise
         facts = {"action": "bulk_portion_refused", "job": str(job.pk), "reason": type(error).__name__}
         logger.warning("A portion of a bulk job was refused", extra=facts)

@@ -7,6 +7,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from django.db import IntegrityError, OperationalError
+from psycopg.errors import QueryCanceled
 
 from activities import activity_tree, bulk_jobs, cancellation
 from activities.admission import rebuilding
@@ -332,6 +333,24 @@ def test_an_activity_that_the_database_refuses_is_reported_and_does_not_stop_the
         ended = client.get(each["link"]).json()
         assert (ended["status"], ended["done"], ended["failed"]) == ("completed", 2, 1)
     assert engine.get(tenant, ids[0]).priority == 2
+
+
+def test_activities_that_take_too_long_together_are_processed_alone(
+    client: Any, engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.submit(tenant, count=3)
+    job = start_job(client, "cancel", 3)
+    together = bulk_jobs._TOGETHER["cancel"]
+
+    def time_out(job: BulkJob, ids: Any) -> Any:
+        if len(ids) > 1:
+            raise OperationalError("statement timeout") from QueryCanceled("statement timeout")
+        return together(job, ids)
+
+    monkeypatch.setitem(bulk_jobs._TOGETHER, "cancel", time_out)
+    bulk_jobs.work()
+
+    assert client.get(job["link"]).json()["done"] == 3
 
 
 def test_a_failing_job_does_not_stop_other_jobs(
