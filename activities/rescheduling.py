@@ -19,7 +19,7 @@ from activities.decision_rules import DEFAULT_ESCALATION_ROLE, DecisionRules
 from activities.exceptions import NotFound, StillHeld, SubmissionInvalid, TransitionRefused
 from activities.models import Activity, ActivityEvent, ActivityRun, Deadline, Wake
 from activities.models.decision import DeadlineKind
-from activities.states import Status, WakeState
+from activities.states import LinkKind, Status, WakeState
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.models import BudgetWait
@@ -66,6 +66,8 @@ def _errors(activity: Activity, new_values: Mapping[str, Any]) -> Iterable[dict[
     now = clock.now()
     if new_values.get("not_before") and activity.assignee_type == "human":
         yield {"path": "not_before", "message": "applies only to agents: people start when they want"}
+    if new_values.get("expires_at") and activity.link_kind == LinkKind.GATE:
+        yield {"path": "expires_at", "message": "does not apply to a gate, which does not expire: set due_at"}
     for name in ("due_at", "expires_at"):
         if (moment := new_values.get(name)) is not None and moment <= now:
             yield {"path": name, "message": "has passed"}

@@ -247,6 +247,20 @@ def test_a_date_after_the_stored_expiry_is_a_fault_of_the_date(
     patch(client, activity_id, not_before=from_now(hours=2), expires_at=None)
 
 
+def test_a_gate_gets_no_expiry_because_it_would_never_expire(
+    client: Any, engine: Engine, acme: Tenant
+) -> None:
+    (activity_id,) = engine.submit(acme, requires_approval=True)
+    engine.drain()
+    (gate,) = client.get(f"{ACTIVITIES}?parent={activity_id}").json()["results"]
+
+    refused = client.patch(f"{ACTIVITIES}{gate['id']}/", {"expires_at": from_now(hours=2)})
+
+    assert problem(refused, 400, "validation_failed")["errors"][0]["path"] == "expires_at"
+    patch(client, gate["id"], expires_at=None, due_at=from_now(hours=1))
+    patch(client, activity_id, expires_at=from_now(hours=2))  # a revision inherits it
+
+
 def test_null_resets_the_priority_and_removes_dates(client: Any, engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme, priority=3, not_before=datetime.now(UTC) + timedelta(days=1))
     dates = {"due_at": from_now(days=2), "expires_at": from_now(days=3)}
