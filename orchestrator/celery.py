@@ -134,6 +134,9 @@ def choose_concurrency(sender: str, instance: Any, conf: Any, options: dict[str,
     forks = _is_prefork(options.get("pool"))
     if options.get("autoscale") and not forks:
         raise SystemExit("--autoscale needs --pool=prefork: Celery cannot change the number of threads.")
+    if options.get("max_tasks_per_child") == 1:
+        # With the child its seat ends, so grants are withdrawn whose messages would then be the only task of the next child.
+        raise SystemExit("--max-tasks-per-child must be at least 2, because a message may have become stale.")
     if options.get("concurrency"):
         return
     roles = roles_of(_named_queues)

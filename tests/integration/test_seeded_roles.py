@@ -195,6 +195,14 @@ def test_threads_cannot_be_scaled_automatically(monkeypatch: pytest.MonkeyPatch)
         celery.choose_concurrency(sender="w", instance=None, conf=None, options=options)
 
 
+def test_children_cannot_end_after_one_message_which_may_be_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(celery, "_named_queues", [])
+    options = {"queues": "agent__qa", "pool": prefork.TaskPool, "max_tasks_per_child": 1}
+
+    with pytest.raises(SystemExit, match="--max-tasks-per-child must be at least 2"):
+        celery.choose_concurrency(sender="w", instance=None, conf=None, options=options)
+
+
 def test_the_command_line_overrides_the_environment_for_the_concurrency_of_a_worker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
