@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.state_machine.asks import Asks
-from tests.state_machine.life import FAILED, MAY_BE_RESCHEDULED, Refused
+from tests.state_machine.life import FAILED, LIVE, MAY_BE_RESCHEDULED, Refused
 from tests.state_machine.tasks import URGENT, Rules, Task
 
 
@@ -171,7 +171,7 @@ class Model(Asks):
             task.deadline_ahead = False
             outcome = task.rules.on_timeout if task.rules else None
             if task.agent is not None:
-                if task.status in MAY_BE_RESCHEDULED:
+                if task.status in LIVE | FAILED:
                     task.priority = URGENT
             elif task.open and outcome in ("approve", "reject") and (task.gate or task.link == "review"):
                 self.decides(task, outcome, in_time=False)
