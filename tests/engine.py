@@ -181,6 +181,7 @@ class Engine:
         # Seconds within which admission must process what was handed over to it, also on a busy machine.
         self.patience = 20.0
         configuration.forget()
+        dispatch.QUICK_WORK._forget_threads()  # and the grants that an earlier test has left to them
         self.lease = leases.begin(roles=roles, concurrency=seats, watched=False)
         _open_admission()
 
