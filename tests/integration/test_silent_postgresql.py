@@ -130,6 +130,7 @@ def test_statements_of_a_command_about_very_many_rows_may_take_longer(
         _ask("SELECT 1 FROM pg_sleep(20)")
     with pytest.raises(OperationalError, match="given up"):
         _ask(slow)
+    connections[APP].close()  # so that the next test opens another one
 
 
 def test_a_connection_that_cannot_be_opened_in_time_marks_the_server_as_silent(
