@@ -33,6 +33,7 @@ from tenants.sweeps import Sweep
 
 logger = logging.getLogger(__name__)
 
+TENANT_SECONDS = 1.0  # in each turn; then the next tenant's questions follow
 _TENANTS = Sweep[Any]()
 _QUESTIONS: defaultdict[UUID, Sweep[Any]] = defaultdict(Sweep)
 LONGEST_TEXT = 3_500  # characters; the rest can be read in the console
@@ -66,7 +67,7 @@ def _notify_tenant(tenant_id: UUID, since: datetime) -> int:
     rows = rows.filter(Q(is_approval_gate=True) | Q(link_kind__in=(LinkKind.REVIEW, LinkKind.APPROVAL)))
     new = sweeps.pages(rows.exclude(Exists(alerts)), "created_at", "pk")
     sent = 0
-    for _, pk in _QUESTIONS[tenant_id].turn(new):
+    for _, pk in _QUESTIONS[tenant_id].turn(new, within=TENANT_SECONDS):
         with outages.one_of_many(
             logger, "A question not notified", action="questions_failed", activity=str(pk)
         ):

@@ -51,9 +51,8 @@ class Command(ManagementCommand):
                 raise
             return unfinished
         if unfinished not in (None, tenant.pk):
-            return (
-                unfinished  # The slug belongs to a new tenant by now, which must not be purged in its place.
-            )
+            # The slug belongs to a new tenant by now, which must not be purged in its place.
+            return unfinished
         erasure.suspend(tenant, self.stderr.write)
         # Of the platform if the tenant's own trail is deleted next.
         record_command(

@@ -220,6 +220,23 @@ def test_a_question_that_cannot_be_sent_does_not_stop_the_others(
     assert fine.name in words(message)
 
 
+def test_a_tenant_with_many_questions_leaves_time_for_those_of_others(
+    workspace: Workspace,
+    notify: Callable[[], None],
+    questions: Questions,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(question_messages, "TENANT_SECONDS", 0.0)
+    for name in ("First", "Second"):
+        questions.gate(name=name)
+    sent = []
+    for _ in range(2):
+        notify()
+        sent.append(len(workspace.messages))
+
+    assert sent == [1, 2]
+
+
 @pytest.mark.parametrize(
     "output",
     [
