@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
@@ -47,14 +47,22 @@ def stop_limiter(monkeypatch: pytest.MonkeyPatch) -> RedisClock:
 
 
 @contextmanager
-def admission_stopped(monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisClock]:
+def admission_stopped() -> Iterator[RedisClock]:
     """Let the scripts of admission read the clock, which begins at the real time."""
+    with admission_changed(_with_clock):
+        yield RedisClock(time.time())
+
+
+@contextmanager
+def admission_changed(change: Callable[[str], str]) -> Iterator[None]:
+    """Let the scripts of admission be `change` of their text. Other threads may run scripts at the beginning and the end."""
     source = scripts._source.__wrapped__  # type: ignore[attr-defined]
-    monkeypatch.setattr(scripts, "_source", lambda name: _with_clock(source(name)))
-    monkeypatch.setattr(scripts.PassedSlot, "_is_known", False)
-    scripts._sha.cache_clear()
-    yield RedisClock(time.time())
-    scripts._sha.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scripts, "_source", lambda name: change(source(name)))
+        patch.setattr(scripts.PassedSlot, "_is_known", False)
+        scripts._sha.cache_clear()
+        yield
+    scripts._sha.cache_clear()  # after the texts are back, because a thread may have asked for a digest until now
 
 
 def _with_clock(text: str) -> str:

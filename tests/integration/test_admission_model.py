@@ -24,6 +24,7 @@ from activities import admission
 from activities.admission import Exchange, Grant, exchange, keys, scripts
 from activities.admission.exchange import Hold, Offer, Release
 from tenants.redis import client
+from tests import redis_clock
 from tests.admission_reference import FILES, Reference, Waiter
 
 pytestmark = pytest.mark.long
@@ -368,20 +369,15 @@ class OnFewFiles(OnFiles):
 
 
 @pytest.fixture
-def clock_of_the_test(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def clock_of_the_test(database: None) -> Iterator[None]:
     """Replace the one line of the scripts that reads the time."""
-    real: Callable[[str], str] = scripts._source.__wrapped__  # type: ignore[attr-defined]
-    scripts._sha.cache_clear()
 
-    def source(name: str) -> str:
-        text = real(name)
+    def changed(text: str) -> str:
         assert text.count(CLOCK_LINE) == 1
         return text.replace(CLOCK_LINE, 'redis.call("LRANGE", KEYS[1] .. ":clock", 0, 1)')
 
-    monkeypatch.setattr(scripts, "_source", source)
-    monkeypatch.setattr(scripts.PassedSlot, "_is_known", False)
-    yield
-    scripts._sha.cache_clear()
+    with redis_clock.admission_changed(changed):
+        yield
 
 
 @pytest.mark.usefixtures("clock_of_the_test")

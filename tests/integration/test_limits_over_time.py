@@ -19,8 +19,8 @@ from tests.redis_clock import RedisClock
 
 
 @pytest.fixture
-def clock(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisClock]:
-    with redis_clock.admission_stopped(monkeypatch) as stopped:
+def clock(database: None) -> Iterator[RedisClock]:
+    with redis_clock.admission_stopped() as stopped:
         yield stopped
 
 
