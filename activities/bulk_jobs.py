@@ -1,7 +1,8 @@
 """Bulk jobs: apply one action to many activities, which a filter selected once, in portions and by any worker.
 
 Each item's state changes in the transaction of its effect, so a job that is killed half-way resumes where it stopped, and no activity is
-processed twice. Activities may change meanwhile: an item whose activity no longer allows the action is skipped.
+processed twice. Activities may change meanwhile: an item whose activity no longer allows the action is skipped. If the job's creator may no
+longer do this, the remaining items are refused.
 """
 
 from __future__ import annotations
@@ -25,9 +26,12 @@ from activities.models import Activity, ApprovalLink, BulkItem, BulkJob
 from activities.models.bulk import BulkAction, BulkStatus, ItemState
 from activities.models.decision import LinkState
 from activities.states import Status
-from tenants import outages, sweeps
+from tenants import outages, present_rights, sweeps
 from tenants.context import APP, tenant_scope
+from tenants.exceptions import Forbidden
 from tenants.identifiers import uuid7
+from tenants.models import Role
+from tenants.principals import Principal
 from tenants.sql import Statement
 from tenants.sweeps import TURN_SECONDS, Sweep
 from tenants.wording import describe_count
@@ -73,7 +77,7 @@ def start(
     expected: int,
     filter: Mapping[str, Any],
     arguments: Mapping[str, Any],
-    actor: str,
+    creator: Principal,
 ) -> BulkJob:
     """Create a job; workers begin within seconds. In the caller's `tenant_scope`. Raises `CountChanged`, `TooMany`."""
     if len(ids) != expected:
@@ -81,7 +85,8 @@ def start(
     if len(ids) > MOST:
         raise TooMany(f"One job may process at most {MOST:,} activities; the filter matches {len(ids):,}.")
     job = BulkJob.objects.create(
-        tenant_id=tenant_id, action=action, filter=dict(filter), arguments=dict(arguments), total=len(ids), created_by=actor
+        tenant_id=tenant_id, action=action, filter=dict(filter), arguments=dict(arguments), total=len(ids),
+        created_by=creator.actor, credential=creator.credential,
     )  # fmt: skip
     # Reassigning creates a successor, which locks more than the activity itself.
     alone = action == BulkAction.REASSIGN
@@ -150,24 +155,41 @@ def work(within: float = TURN_SECONDS) -> int:
 
 def process_portion(tenant_id: UUID, job_id: UUID) -> int:
     """Process the next items of one job; returns how many. Returns 0 if another process works on the job, or if it has ended."""
+    refusal = _refusal(tenant_id, job_id)
     with tenant_scope(tenant_id):
         running = BulkJob.objects.for_tenant(tenant_id).filter(pk=job_id, status=BulkStatus.RUNNING)
         job = running.select_for_update(skip_locked=True, no_key=True).first()
         if job is None:
             return 0
         items = BulkItem.objects.for_tenant(tenant_id).filter(job_id=job_id, state=ItemState.WAITING)
-        chosen = list(items.filter(alone=False).order_by("activity_id")[:PORTION])
-        if chosen:
+        chosen = list((items if refusal else items.filter(alone=False)).order_by("activity_id")[:PORTION])
+        if refusal:
+            outcomes = {item.activity_id: refusal for item in chosen}
+        elif chosen:
             outcomes = apply_to_all(job, [item.activity_id for item in chosen])
         elif chosen := list(items.filter(alone=True).order_by("activity_id")[:1]):
             outcomes = {item.activity_id: apply_to_one(job, item.activity_id) for item in chosen}
-        else:
+        if not chosen:
             running.update(
                 status=BulkStatus.COMPLETED, finished_at=Now(), started_at=Coalesce(F("started_at"), Now())
             )
             return 0
         _record(job, chosen, outcomes)
         return len(chosen)
+
+
+def _refusal(tenant_id: UUID, job_id: UUID) -> Outcome | None:
+    """Return the outcome of all remaining items if the creator may no longer do this."""
+    with tenant_scope(tenant_id):
+        created = BulkJob.objects.for_tenant(tenant_id).filter(pk=job_id)
+        by, credential = created.values_list("created_by", "credential").first() or ("", "")
+    if not credential:  # of a job from before credentials were stored
+        return None
+    role = present_rights.role_of(tenant_id, credential)
+    if role is not None and role.includes(Role.OPERATOR):
+        return None
+    message = f"The creator of the job, {by}, no longer has the role operator."
+    return Outcome(ItemState.FAILED, {"code": Forbidden.code, "message": message})
 
 
 def _record(job: BulkJob, items: list[BulkItem], outcomes: dict[UUID, Outcome]) -> None:

@@ -296,7 +296,7 @@ class BulkOfActivities(TenantView):
             expected=body["expected_count"],
             filter={name: _as_stored_value(value) for name, value in conditions.items()},
             arguments={name: body[name] for name in ARGUMENTS if name in body},
-            actor=self.principal.actor,
+            creator=self.principal,
         )
         return Response(BulkJobSerializer(job).data, status=202, headers={"Location": f"{JOBS}{job.pk}/"})
 

@@ -45,6 +45,13 @@ class BulkJob(TenantOwned):
     skipped = models.PositiveIntegerField(default=0)
     failed = models.PositiveIntegerField(default=0)
     created_by = models.CharField(max_length=200)
+    credential = models.CharField(
+        max_length=64,
+        default="",
+        db_default="",
+        editable=False,
+        help_text="With what it was created, as in `Principal.credential`: its present rights are those of the job.",
+    )
     cancelled_by = models.CharField(max_length=200, blank=True, default="")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     started_at = models.DateTimeField(null=True, editable=False)

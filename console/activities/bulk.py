@@ -147,7 +147,7 @@ def start(who: Principal, query: str, sent: Mapping[str, Any]) -> BulkJob:
             expected=int(expected[:9]),
             filter={"query": query},
             arguments=arguments,
-            actor=who.actor,
+            creator=who,
         )
         # Recorded here, because this does not go through the API, which has no queries.
         started = {"action": job.action, "count": job.total}

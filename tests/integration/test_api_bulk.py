@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from django.contrib.auth.models import User
 from django.db import IntegrityError, OperationalError
 from psycopg.errors import QueryCanceled
 
@@ -15,8 +17,10 @@ from activities.api.activities import ActivityFilter
 from activities.api.bulk import ActivityChoiceSerializer
 from activities.models import Activity, ActivityEvent, BulkItem, BulkJob, Wake
 from agents.contracts import AgentRequest, AgentResult, Completed, Output
+from tenants import break_glass, clock, present_rights, tokens
 from tenants.context import tenant_scope
-from tenants.models import Tenant
+from tenants.models import ApiToken, Membership, Role, Tenant
+from tenants.principals import Principal
 from tests.answers import problem
 from tests.cases import in_one_test
 from tests.engine import Engine, in_another_thread, simultaneously
@@ -399,3 +403,57 @@ def test_activities_that_end_meanwhile_are_skipped(client: Any, engine: Engine, 
     assert (job_now["status"], job_now["remaining"], job_now["failed"]) == ("completed", 0, 0)
     assert job_now["done"] == after.count("cancelled")
     assert job_now["skipped"] == after.count("done")
+
+
+def test_the_rest_of_a_job_is_refused_after_its_creator_has_lost_the_right(
+    api: Any, engine: Engine, tenant: Tenant
+) -> None:
+    engine.submit(tenant, count=101)
+    client = api("operator", person="otto")
+    job = start_job(client, "cancel", 101)
+    reassigning = start_job(client, "reassign", 101, agent_role="dev", reason="Overloaded.")
+
+    bulk_jobs.process_portion(tenant.pk, UUID(job["id"]))
+    with tenant_scope(tenant.pk):
+        Membership.objects.update(role="reviewer")
+    bulk_jobs.work()
+
+    ended = client.get(job["link"]).json()
+    assert (ended["status"], ended["done"], ended["failed"]) == ("completed", 100, 1)
+    assert client.get(reassigning["link"]).json()["failed"] == 101
+    (item,) = client.get(f"{job['link']}items/?state=failed").json()["results"]
+    assert item["error"] == {
+        "code": "forbidden",
+        "message": f"The creator of the job, {ended['created_by']}, no longer has the role operator.",
+    }
+    assert statuses(tenant).count("created") == 1
+
+
+@in_one_test("change", ["revoke", "expire", "end_membership", "disable", "close_break_glass"])
+def test_a_job_has_the_present_rights_of_its_credential(tenant: Tenant, change: str) -> None:
+    user = User.objects.create_user(f"of-{change}", is_superuser=change == "close_break_glass")
+    who = Principal(tenant.pk, tenant.slug, Role.OPERATOR, "user:x", user_id=user.pk)
+    with tenant_scope(tenant.pk):
+        if change in ("revoke", "expire"):
+            token, _ = tokens.create(tenant, "operator", "x")
+            who = replace(who, token_id=token.pk)
+        elif change != "close_break_glass":
+            membership = Membership.objects.create(tenant=tenant, user=user, role="operator")
+    if change == "close_break_glass":
+        glass = break_glass.open_for(user, tenant.slug, "to cancel many activities")
+    before = present_rights.role_of(tenant.pk, who.credential)
+
+    with tenant_scope(tenant.pk):
+        if change == "revoke":
+            tokens.revoke(token)
+        elif change == "expire":
+            ApiToken.objects.filter(pk=token.pk).update(expires_at=clock.now())
+        elif change == "end_membership":
+            membership.delete()
+    if change == "disable":
+        User.objects.filter(pk=user.pk).update(is_active=False)
+    elif change == "close_break_glass":
+        break_glass.end(user, glass.pk)
+
+    assert before in (Role.OPERATOR, Role.ADMIN)
+    assert present_rights.role_of(tenant.pk, who.credential) is None

@@ -22,8 +22,10 @@ from activities.models import (
     Subagent,
 )
 from activities.models.batch import BatchState, ItemState
+from tenants import tokens
 from tenants.context import tenant_scope
-from tenants.models import Tenant
+from tenants.models import Role, Tenant
+from tenants.principals import Principal
 from tenants.retention import all_kinds
 from tests.engine import Engine
 from tests.integration.test_retention import LONG, age, age_work, done, purge
@@ -41,8 +43,15 @@ def count_old(tenant: Tenant, kind: str) -> int:
 
 def bulk_job(tenant: Tenant, ids: list[UUID]) -> UUID:
     with tenant_scope(tenant.pk):
+        token, _ = tokens.create(tenant, "operator", "test")
         job = bulk_jobs.start(
-            tenant.pk, "priority", ids, expected=len(ids), filter={}, arguments={"priority": 1}, actor="test"
+            tenant.pk,
+            "priority",
+            ids,
+            expected=len(ids),
+            filter={},
+            arguments={"priority": 1},
+            creator=Principal(tenant.pk, tenant.slug, Role.OPERATOR, "token:test", token_id=token.pk),
         )
     return UUID(str(job.pk))
 
