@@ -279,6 +279,21 @@ def test_it_is_the_same_for_those_who_await(fault: httpx.Response | Exception) -
     assert server.pauses == [0.5]
 
 
+def test_a_delete_that_is_retried_after_a_lost_answer_succeeds_when_nothing_is_left() -> None:
+    lost, gone = httpx.ReadTimeout("slow"), problem(404, "not_found")
+
+    async def delete() -> None:
+        async with Answering(lost, gone).async_client() as client:
+            await client.skills.delete("a")
+
+    Answering(lost, gone).client().skills.delete("a")
+    asyncio.run(delete())
+
+    for never_sent in (httpx.ConnectError("refused"), problem(503, "unavailable")):
+        with pytest.raises(oc.NotFound):
+            Answering(never_sent, gone).client().skills.delete("a")
+
+
 def test_every_post_has_a_key_of_its_own_unless_one_is_given() -> None:
     server = Answering(said(200, ACTIVITY))
     client = server.client()

@@ -27,12 +27,19 @@ from orchestrator_client.objects import Record
 from orchestrator_client.operations import VISIBLE, Operation, Prepared
 
 
-def accepted(outcome: httpx.Response | httpx.TransportError, request: Prepared) -> httpx.Response:
-    """Return the response if it is successful. Raises ConnectionFailed, or the ApiError of the refusal."""
+def accepted(
+    outcome: httpx.Response | httpx.TransportError, request: Prepared, was_lost: bool = False
+) -> httpx.Response:
+    """Return the response if it is successful. Raises ConnectionFailed, or the ApiError of the refusal.
+
+    `was_lost` means that an earlier attempt may have reached the server: then a DELETE that finds nothing is successful.
+    """
     if isinstance(outcome, httpx.TransportError):
         message = f"{request.method} {request.path}: {str(outcome) or type(outcome).__name__}"
         raise ConnectionFailed(message, idempotency_key=request.key) from outcome
     if outcome.is_success:
+        return outcome
+    if was_lost and request.method == "DELETE" and outcome.status_code == httpx.codes.NOT_FOUND:
         return outcome
     raise refusal(outcome, request.key)
 
@@ -141,12 +148,13 @@ class SyncSender:
 
     def send(self, request: Prepared) -> httpx.Response:
         """Return the successful response, after retries if necessary. Raises the errors of `accepted`."""
-        attempt = 0
+        attempt, was_lost = 0, False
         while True:
             outcome = self._attempt(request)
             delay = self.retries.delay_after(outcome, attempt)
             if delay is None:
-                return accepted(outcome, request)
+                return accepted(outcome, request, was_lost)
+            was_lost |= isinstance(outcome, httpx.TransportError) and not isinstance(outcome, UNSENT)
             self.sleep(delay)
             attempt += 1
 
@@ -170,12 +178,13 @@ class AsyncSender:
 
     async def send(self, request: Prepared) -> httpx.Response:
         """Return the successful response, after retries if necessary. Raises the errors of `accepted`."""
-        attempt = 0
+        attempt, was_lost = 0, False
         while True:
             outcome = await self._attempt(request)
             delay = self.retries.delay_after(outcome, attempt)
             if delay is None:
-                return accepted(outcome, request)
+                return accepted(outcome, request, was_lost)
+            was_lost |= isinstance(outcome, httpx.TransportError) and not isinstance(outcome, UNSENT)
             await self.sleep(delay)
             attempt += 1
 
@@ -237,6 +246,7 @@ class AsyncClosable(Closable[httpx.AsyncClient]):
 
 RETRIED_STATUSES = frozenset({429, 503})
 RETRIED_FAULTS = (httpx.TimeoutException, httpx.NetworkError, httpx.RemoteProtocolError, httpx.ProxyError)
+UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)  # the request did not reach the server
 
 
 @dataclass(frozen=True)
