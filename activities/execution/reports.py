@@ -22,7 +22,7 @@ from activities.exceptions import ActivityError, OutOfBudget, OutputUnavailable,
 from activities.execution import results
 from activities.models import ActivityRun
 from activities.run_tokens import RunToken
-from activities.states import RunStatus
+from activities.states import SETTLED, RunStatus, Status
 from agents.contracts import Completed, Usage
 from agents.exceptions import AgentError, BudgetSpent
 from agents.webhook_signing import TOLERANCE_SECONDS
@@ -66,7 +66,7 @@ class AlreadyCompleted(ActivityError):
 def live_run(token: RunToken) -> ActivityRun:
     """Return the run if it is live. Raises `RunOver`."""
     with tenant_scope(token.tenant_id):
-        run = _runs_of(token).first()
+        run = _run_of(token)
     if run is None or run.status != RunStatus.RUNNING:
         raise RunOver(reason_of(run))
     return run
@@ -75,7 +75,7 @@ def live_run(token: RunToken) -> ActivityRun:
 def live_or_suspended_run(token: RunToken) -> ActivityRun:
     """Return the run if it is live, or if a tool has ended it, because that call may be repeated. Raises `RunOver`."""
     with tenant_scope(token.tenant_id):
-        run = _runs_of(token).first()
+        run = _run_of(token)
     if run is None or (run.status != RunStatus.RUNNING and not run.ended_by_tool):
         raise RunOver(reason_of(run))
     return run
@@ -84,7 +84,7 @@ def live_or_suspended_run(token: RunToken) -> ActivityRun:
 def run_over(token: RunToken) -> RunOver:
     """Return the error for a report about a run that is over."""
     with tenant_scope(token.tenant_id):
-        return RunOver(reason_of(_runs_of(token).first()))
+        return RunOver(reason_of(_run_of(token)))
 
 
 def beat(token: RunToken, *, progress: Any, usage: Usage | None, session_id: str | None = None) -> str | None:
@@ -93,7 +93,7 @@ def beat(token: RunToken, *, progress: Any, usage: Usage | None, session_id: str
     sessions.saw(token, session_id)
     with tenant_scope(token.tenant_id):
         counted = _note_beat(token, progress, usage)
-        run = None if counted.live else _runs_of(token).first()
+        run = None if counted.live else _run_of(token)
     if counted.live:
         return _stop_reason(token, counted.refusal)
     if run is not None and (run.status == RunStatus.CANCELLED or run.ended_by_tool):
@@ -114,7 +114,7 @@ def count_usage(token: RunToken, usage: Usage) -> str | None:
     """Record the usage of a run in a worker so far. Returns None, or why its agent must stop."""
     with tenant_scope(token.tenant_id):
         counted = budgets.count_usage(token, usage)
-        run = None if counted.live else _runs_of(token).first()
+        run = None if counted.live else _run_of(token)
     return _stop_reason(token, counted.refusal) if counted.live else reason_of(run)
 
 
@@ -141,7 +141,7 @@ def note_progress(token: RunToken, progress: Mapping[str, Any]) -> None:
 def stop_reason(token: RunToken) -> str | None:
     """Return why the result of a run is no longer needed, or None. A run that suspended its activity may still finish its call."""
     with tenant_scope(token.tenant_id):
-        run = _runs_of(token).first()
+        run = _run_of(token)
     if run is not None and (run.status == RunStatus.RUNNING or run.ended_by_tool):
         return None
     return reason_of(run)
@@ -167,7 +167,7 @@ def complete(token: RunToken, result: Completed, *, actor: str) -> Receipt:
         if results.note_late(token, result):
             return Receipt.SUSPENDED
         with tenant_scope(token.tenant_id):
-            run = _runs_of(token).first()
+            run = _run_of(token)
         if run is None or run.status != RunStatus.COMPLETED:
             raise RunOver(reason_of(run)) from error
         if not _is_same(token, result):
@@ -182,7 +182,7 @@ def fail(token: RunToken, error: AgentError, *, actor: str) -> Receipt:
         results.record_failed(token, error, actor=actor)
     except RunSuperseded as superseded:
         with tenant_scope(token.tenant_id):
-            run = _runs_of(token).first()
+            run = _run_of(token)
         if run is not None and run.ended_by_tool:
             return Receipt.SUSPENDED
         # The stored error may say more, such as how often in a row the agent was refused.
@@ -196,13 +196,14 @@ def fail(token: RunToken, error: AgentError, *, actor: str) -> Receipt:
     return Receipt.ACCEPTED
 
 
-def reason_of(run: ActivityRun | None) -> str:
+def reason_of(run: Any) -> str:
+    """Return why the run of `_run_of` is over."""
     if run is not None and run.ended_by_tool:
-        return (
-            _REASSIGNED
-            if run.ended_by_tool == reassignment.TOOL
-            else _SUSPENDED.format(tool=run.ended_by_tool)
-        )
+        if run.ended_by_tool == reassignment.TOOL:
+            return _REASSIGNED
+        if run.activity_status not in SETTLED:
+            return _SUSPENDED.format(tool=run.ended_by_tool)
+        return _REASONS[RunStatus.CANCELLED] if run.activity_status == Status.CANCELLED else _SUPERSEDED
     if (
         run is not None
         and run.status == RunStatus.FAILED
@@ -210,6 +211,11 @@ def reason_of(run: ActivityRun | None) -> str:
     ):
         return str((run.error or {}).get("message"))
     return _SUPERSEDED if run is None else _REASONS.get(RunStatus(run.status), _SUPERSEDED)
+
+
+def _run_of(token: RunToken) -> Any:
+    """Return the run with the status of its activity, or None."""
+    return _runs_of(token).annotate(activity_status=F("activity__status")).first()
 
 
 def _runs_of(token: RunToken) -> QuerySet[Any]:

@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import pytest
 
+from activities import cancellation
 from activities.states import LinkKind
 from tenants import channels
 from tenants.context import tenant_scope
@@ -126,3 +127,18 @@ def test_a_channel_of_another_tenant_is_refused_and_nothing_happens(
     if whose == "other":
         with tenant_scope(other_tenant.pk):
             assert Channel.objects.get(pk=channel_id).status == "active"
+
+
+def test_the_agent_of_blocked_work_that_was_cancelled_is_not_told_that_it_will_be_started_again(
+    engine: Engine, acme: Tenant
+) -> None:
+    activity_id, agent, _ = block_work(engine, acme)
+    while_blocked = agent.post("heartbeat").json()["reason"]
+
+    cancellation.cancel(acme.pk, activity_id, actor="test")
+
+    assert "will be started again" in while_blocked
+    assert agent.post("heartbeat").json() == {
+        "stop": True,
+        "reason": "The work was cancelled or reassigned.",
+    }
