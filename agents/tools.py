@@ -17,7 +17,7 @@ class ToolDefinition:
     input_schema: Mapping[str, Any]
 
 
-def takes(required: Sequence[str] = (), /, **properties: Mapping[str, Any]) -> Mapping[str, Any]:
+def object_schema(required: Sequence[str] = (), /, **properties: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the schema of an object with these members and no others."""
     return {
         "type": "object",
@@ -27,7 +27,7 @@ def takes(required: Sequence[str] = (), /, **properties: Mapping[str, Any]) -> M
     }
 
 
-def text(description: str, longest: int, *, least: int = 1, **more: Any) -> Mapping[str, Any]:
+def text_schema(description: str, longest: int, *, least: int = 1, **more: Any) -> Mapping[str, Any]:
     return {
         "type": "string",
         "minLength": least,
@@ -42,19 +42,21 @@ def _names(description: str, form: str = "") -> Mapping[str, Any]:
     return {"type": "array", "items": kind, "maxItems": 50, "description": description}
 
 
-_AGENT_ROLE = text("Role of the agent, if an agent is to do it. Set either this or human_role.", 63)
-_HUMAN_ROLE = text("Role of the person, such as editor. Set either this or agent_role.", 63)
-_ASKED = text("Role of the person to ask, such as editor. If omitted, a responsible person is chosen.", 63)
+_AGENT_ROLE = text_schema("Role of the agent, if an agent is to do it. Set either this or human_role.", 63)
+_HUMAN_ROLE = text_schema("Role of the person, such as editor. Set either this or agent_role.", 63)
+_ASKED = text_schema(
+    "Role of the person to ask, such as editor. If omitted, a responsible person is chosen.", 63
+)
 
 DEFINITIONS: tuple[ToolDefinition, ...] = (
     ToolDefinition(
         "report_blocker",
         "Report that something outside your power keeps you from doing the work: an expired authorisation, a missing integration, "
         "an outage. A person is asked to resolve it, and you are started again with the resolution. Ends this run.",
-        takes(
+        object_schema(
             ["type", "message"],
-            type=text("channel_auth_expired, missing_integration, api_outage, or another short name.", 63),
-            message=text("What is wrong, and what would resolve it.", 2_000),
+            type=text_schema("channel_auth_expired, missing_integration, api_outage, or another short name.", 63),
+            message=text_schema("What is wrong, and what would resolve it.", 2_000),
             channel_id={"type": "string", "format": "uuid", "description": "The affected channel, if there is one."},
         ),
     ),
@@ -62,14 +64,14 @@ DEFINITIONS: tuple[ToolDefinition, ...] = (
         "create_subtask",
         "Have a part of the work done by another agent or a person. A blocking subtask ends this run, and you are started again with its "
         "output. One that is not blocking is done while you continue.",
-        takes(
+        object_schema(
             ["name", "blocking"],
-            name=text("A short name.", 200),
-            description=text("Everything that the agent or person needs to know to do it.", 20_000, least=0),
+            name=text_schema("A short name.", 200),
+            description=text_schema("Everything that the agent or person needs to know to do it.", 20_000, least=0),
             agent_role=_AGENT_ROLE,
             human_role=_HUMAN_ROLE,
             params={"type": "object", "description": "Parameters for the agent."},
-            model=text("Model of the agent, if the task needs another one than usual.", 200),
+            model=text_schema("Model of the agent, if the task needs another one than usual.", 200),
             max_turns={"type": "integer", "minimum": 1, "maximum": 200, "description": "The maximum of answers that the agent may use."},
             blocking={"type": "boolean", "description": "Whether you cannot continue without its result."},
         ),
@@ -77,10 +79,10 @@ DEFINITIONS: tuple[ToolDefinition, ...] = (
     ToolDefinition(
         "request_human_review",
         "Ask a person a question in the middle of the work. You are started again with the answer. Ends this run.",
-        takes(
+        object_schema(
             ["question"],
-            question=text("What you want to know.", 2_000),
-            content=text("The material that the question is about, for the person to read.", 200_000, least=0),
+            question=text_schema("What you want to know.", 2_000),
+            content=text_schema("The material that the question is about, for the person to read.", 200_000, least=0),
             human_role=_ASKED,
         ),
     ),
@@ -88,11 +90,11 @@ DEFINITIONS: tuple[ToolDefinition, ...] = (
         "create_approval",
         "Have a person decide about a direction, with options to choose from, for your work or for several activities at once: your "
         "subtasks, and what waits in your pipeline run or deliverable. Ends this run when your own work is among them.",
-        takes(
+        object_schema(
             ["type", "title"],
-            type=text("content_direction, brand_direction, or another short name.", 63),
-            title=text("The question in one line.", 200),
-            description=text("What the person needs to know to decide.", 20_000, least=0),
+            type=text_schema("content_direction, brand_direction, or another short name.", 63),
+            title=text_schema("The question in one line.", 200),
+            description=text_schema("What the person needs to know to decide.", 20_000, least=0),
             options={
                 "type": "array", "items": {"type": "string", "minLength": 1, "maxLength": 200}, "maxItems": 50, "uniqueItems": True,
                 "description": "The options to choose from. If omitted: yes or no.",
@@ -115,11 +117,11 @@ DEFINITIONS: tuple[ToolDefinition, ...] = (
     ToolDefinition(
         "reassign_task",
         "Reassign the whole work to a better suited agent or person. Ends this run, and your part.",
-        takes(
+        object_schema(
             ["reason"],
             agent_role=_AGENT_ROLE,
             human_role=_HUMAN_ROLE,
-            reason=text("Why somebody else should do it.", 2_000),
+            reason=text_schema("Why somebody else should do it.", 2_000),
         ),
     ),
 )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agents.contracts import LINE_KINDS
-from agents.tools import DEFINITIONS, ToolDefinition, takes, text
+from agents.tools import DEFINITIONS, ToolDefinition, object_schema, text_schema
 from orchestrator.mcp.api import Answer, Api
 from orchestrator.mcp.tools import Schema, Tool, anything, flag, key, one_of, whole_number
 
@@ -15,7 +15,7 @@ INSTRUCTIONS = (
     "People decide; you ask."
 )
 
-_USAGE = takes(
+_USAGE = object_schema(
     (),
     input_tokens=whole_number("Tokens read, in the whole run so far.", 0, 10**12),
     output_tokens=whole_number("Tokens written, in the whole run so far.", 0, 10**12),
@@ -23,7 +23,7 @@ _USAGE = takes(
         "type": ["number", "string"],
         "description": "Cost of the whole run so far; a decimal as text is exact.",
     },
-    model=text("The model that was used.", 200),
+    model=text_schema("The model that was used.", 200),
 )
 
 
@@ -89,13 +89,13 @@ TOOLS: tuple[Tool, ...] = (
         "get_job",
         "Read your job again: the prompt, the input, the parameters, and why you were started (wake_reason and wakes, with what people "
         "answered). Changes nothing.",
-        takes(),
+        object_schema(),
         _job,
     ),
     Tool(
         "read_skill",
         "Read a skill of your job's manifest in full. Changes nothing.",
-        takes(("key",), key=key("Key of the skill in the manifest.")),
+        object_schema(("key",), key=key("Key of the skill in the manifest.")),
         _skill,
     ),
     Tool(
@@ -103,12 +103,12 @@ TOOLS: tuple[Tool, ...] = (
         "Tell the people who wait how far the work is, and what it has used. stop: true in the answer means that nobody wants the work any "
         "more. The server then sends a heartbeat for you every 20 seconds, as long as it is connected to you on standard input; "
         "over HTTP report at least every 60 seconds from then on, or your run is declared lost.",
-        takes(
+        object_schema(
             (),
-            message=text("What you are doing, in one line.", 500),
+            message=text_schema("What you are doing, in one line.", 500),
             percent={"type": "number", "minimum": 0, "maximum": 100, "description": "How much is done."},
             usage=_USAGE,
-            session_id=text("Your own id of this conversation, with which it can be continued.", 200),
+            session_id=text_schema("Your own id of this conversation, with which it can be continued.", 200),
         ),
         _progress,
         changes=True,
@@ -117,17 +117,17 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "log",
         "Write lines into the transcript of this run, which people read while you work.",
-        takes(
+        object_schema(
             ("lines",),
             lines={
                 "type": "array",
                 "minItems": 1,
                 "maxItems": 500,
-                "items": takes(
+                "items": object_schema(
                     ("kind", "text"),
-                    at=text("When it happened, as an ISO 8601 time with a zone. Left out: now.", 40),
+                    at=text_schema("When it happened, as an ISO 8601 time with a zone. Left out: now.", 40),
                     kind=one_of("What the line is.", *LINE_KINDS),
-                    text=text("The line.", 16_384, minLength=0),
+                    text=text_schema("The line.", 16_384, minLength=0),
                 ),
                 "description": "The lines, oldest first.",
             },
@@ -139,12 +139,12 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "complete",
         "Hand in the result and end this run. Give content, data or both.",
-        takes(
+        object_schema(
             (),
             content={"type": "string", "description": "The result as text."},
             data=anything("The result as JSON."),
-            content_type=text("Media type of the content; text/markdown if left out.", 100),
-            session_id=text("Your own id of this conversation, with which it can be continued.", 200),
+            content_type=text_schema("Media type of the content; text/markdown if left out.", 100),
+            session_id=text_schema("Your own id of this conversation, with which it can be continued.", 200),
             usage=_USAGE,
         ),
         _complete,
@@ -154,10 +154,10 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "fail",
         "Say that the work cannot be done, and end this run. For what a person could put right use report_blocker.",
-        takes(
+        object_schema(
             ("message",),
-            message=text("What went wrong.", 2_000),
-            code=text("A short name of the kind of failure, such as rate_limited.", 100),
+            message=text_schema("What went wrong.", 2_000),
+            code=text_schema("A short name of the kind of failure, such as rate_limited.", 100),
             retryable=flag("Whether another attempt could go better."),
             retry_after={
                 "type": "number",

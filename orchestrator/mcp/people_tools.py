@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID, uuid4
 
-from agents.tools import takes, text
+from agents.tools import object_schema, text_schema
 from orchestrator.mcp.api import Answer, Api, Refusal, cursor_in
 from orchestrator.mcp.tools import (
     Call,
@@ -251,14 +251,14 @@ def _short(row: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
 
 
 _LIMIT = whole_number("How many at most; 20 if left out.", 1, 200)
-_CURSOR = text("next_cursor of the page before.", 1_000)
-_ONCE = text(
+_CURSOR = text_schema("next_cursor of the page before.", 1_000)
+_ONCE = text_schema(
     "A key of your choice. Repeated calls with the same key take effect once.", 100, pattern=r"^[\x21-\x7e]+$"
 )
 _OFFSET = whole_number("Where to continue in a long text: next_offset of the previous answer.", 0, 10**8)
 _PRIORITY = whole_number("1 is the most urgent, 20 the least.", 1, 20)
 _INPUT: Schema = {
-    **takes((), content={"type": "string", "description": "Text."}, data=anything("Any JSON.")),
+    **object_schema((), content={"type": "string", "description": "Text."}, data=anything("Any JSON.")),
     "description": "What the work begins with.",
 }
 _ANSWER: dict[str, Schema] = {
@@ -267,21 +267,21 @@ _ANSWER: dict[str, Schema] = {
         "approve or reject what was asked about; resolve a blocker; complete a task, or an escalation that is handled.",
         *DECISIONS,
     ),
-    "notes": text(
+    "notes": text_schema(
         "Notes for those who continue the work. Required to reject, and to resolve or complete a blocker, because the agent uses them.",
         20_000,
         minLength=0,
     ),
-    "chosen_option": text("One of the options. Required to approve an item that has any.", 200),
+    "chosen_option": text_schema("One of the options. Required to approve an item that has any.", 200),
 }
 
 
 def _page_schema(**properties: Schema) -> Schema:
-    return takes((), **properties, limit=_LIMIT, cursor=_CURSOR)
+    return object_schema((), **properties, limit=_LIMIT, cursor=_CURSOR)
 
 
 def _id_schema(description: str, **more: Schema) -> Schema:
-    return takes(("id",), id=identifier(description), **more)
+    return object_schema(("id",), id=identifier(description), **more)
 
 
 TOOLS: tuple[Tool, ...] = (
@@ -290,8 +290,8 @@ TOOLS: tuple[Tool, ...] = (
         "List what people are asked for, most urgent first: approvals, reviews, tasks, blockers, escalations.",
         _page_schema(
             mine=flag("Only what is asked of the person's own roles or of reviewers in general."),
-            human_role=text("Only what this role is asked for.", 63),
-            search=text("Words in the name or description.", 200),
+            human_role=text_schema("Only what this role is asked for.", 63),
+            search=text_schema("Words in the name or description.", 200),
         ),
         _list("inbox/", *_ITEM),
     ),
@@ -304,17 +304,17 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "show_decision",
         "First step of a decision: shows the item as it is now and what would be decided, and returns a confirmation. Decides nothing.",
-        takes(("id", "decision"), **_ANSWER),
+        object_schema(("id", "decision"), **_ANSWER),
         _show_decision,
     ),
     Tool(
         "confirm_decision",
         "Second step of a decision: makes it, for good, in the person's name. Takes the same arguments as show_decision and its "
         "confirmation. Refused when the item has changed since it was shown. Ask the person before you call this.",
-        takes(
+        object_schema(
             ("id", "decision", "confirmation"),
             **_ANSWER,
-            confirmation=text("What show_decision returned.", 100),
+            confirmation=text_schema("What show_decision returned.", 100),
         ),
         _confirm_decision,
         changes=True,
@@ -331,10 +331,10 @@ TOOLS: tuple[Tool, ...] = (
         "List pieces of work, newest first.",
         _page_schema(
             status=one_of("Only in this state.", *STATUSES),
-            agent_role=text("Only of this agent role.", 63),
-            human_role=text("Only of this human role.", 63),
+            agent_role=text_schema("Only of this agent role.", 63),
+            human_role=text_schema("Only of this human role.", 63),
             pipeline_run=identifier("Only of this run."),
-            search=text("Words in the name or description.", 200),
+            search=text_schema("Words in the name or description.", 200),
         ),
         _list("activities/", *_ROW),
     ),
@@ -359,20 +359,20 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "submit",
         "Submit a piece of work for an agent role or a human role. Give exactly one of the two.",
-        takes(
+        object_schema(
             ("name",),
-            name=text("A short name.", 200),
-            description=text("All that whoever does it needs to know.", 100_000, minLength=0),
-            agent_role=text("Role of the agent that shall do it.", 63),
-            human_role=text("Role of the person who shall do it.", 63),
+            name=text_schema("A short name.", 200),
+            description=text_schema("All that whoever does it needs to know.", 100_000, minLength=0),
+            agent_role=text_schema("Role of the agent that shall do it.", 63),
+            human_role=text_schema("Role of the person who shall do it.", 63),
             params=members("Parameters for the agent."),
             input=_INPUT,
             priority=_PRIORITY,
-            not_before=text("Not before this time, as ISO 8601 with a zone.", 40),
-            expires_at=text("Of no use after this time, as ISO 8601 with a zone.", 40),
+            not_before=text_schema("Not before this time, as ISO 8601 with a zone.", 40),
+            expires_at=text_schema("Of no use after this time, as ISO 8601 with a zone.", 40),
             requires_approval=flag("Whether a person has to approve the result."),
             deliverable=identifier("The deliverable that it belongs to."),
-            dedup_key=text(
+            dedup_key=text_schema(
                 "While work with this key is not done, no second one is made: you get the first.", 200
             ),
             max_attempts=whole_number("How often it is tried.", 1, 50),
@@ -397,10 +397,10 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "start_run",
         "Start a run of a pipeline.",
-        takes(
+        object_schema(
             ("pipeline",),
             pipeline=key("Key of the pipeline."),
-            name=text("What the run is about. Left out, the pipeline says it.", 200),
+            name=text_schema("What the run is about. Left out, the pipeline says it.", 200),
             labels=members('Names and texts by which people find the run, such as {"client": "acme"}.'),
             params=members("Parameters of the run."),
             input=_INPUT,
@@ -417,8 +417,8 @@ TOOLS: tuple[Tool, ...] = (
         _page_schema(
             pipeline=key("Only of this pipeline."),
             status=one_of("Only in this state.", "running", "completed", "failed", "cancelled"),
-            label=text("Only with this label, as client:acme, or client for any text.", 300),
-            search=text("Words in the name, the parameters or the pipeline's name.", 200),
+            label=text_schema("Only with this label, as client:acme, or client for any text.", 300),
+            search=text_schema("Words in the name, the parameters or the pipeline's name.", 200),
         ),
         _list("pipeline-runs/", *_RUN),
     ),
@@ -443,7 +443,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "spend",
         "Say what was consumed: tokens, cost and runs, with the budgets and how much of them is used.",
-        takes(
+        object_schema(
             (),
             group_by={
                 "type": "array",
@@ -455,10 +455,10 @@ TOOLS: tuple[Tool, ...] = (
                 "description": "What to sum by. Left out: only the total.",
             },
             **{
-                "from": text("The first day, such as 2026-05-01 (UTC).", 10, format="date"),
-                "to": text("The last day, included.", 10, format="date"),
+                "from": text_schema("The first day, such as 2026-05-01 (UTC).", 10, format="date"),
+                "to": text_schema("The last day, included.", 10, format="date"),
             },
-            role=text("Only of this role.", 63),
+            role=text_schema("Only of this role.", 63),
             pipeline=key("Only of this pipeline."),
             limit=whole_number("How many groups at most; 50 if left out.", 1, 1_000),
         ),

@@ -17,7 +17,7 @@ import jsonschema  # type: ignore[import-untyped]
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from mcp_types import Tool as ToolDescription
 
-from agents.tools import text
+from agents.tools import text_schema
 from orchestrator.mcp.api import Answer, Api, Refusal
 
 LONGEST_TEXT = 30_000  # characters of a text per call; the rest is read in further calls
@@ -130,7 +130,7 @@ def identifier(description: str) -> Schema:
 
 def key(description: str) -> Schema:
     """Return the schema of a name that is used in a URL path. It cannot contain slashes or dots."""
-    return text(description, 100, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]*$")
+    return text_schema(description, 100, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]*$")
 
 
 def whole_number(description: str, least: int, most: int) -> Schema:
