@@ -7,9 +7,13 @@ source of truth, so work that was really granted is published again. Workers als
 from __future__ import annotations
 
 import logging
+from functools import partial
 from queue import Empty
 from typing import Any
 
+from celery.app import utils
+from celery.app.defaults import SETTING_KEYS
+from celery.worker import state
 from celery.worker.control import Panel
 
 from tenants.lazy_import import import_without
@@ -79,16 +83,47 @@ def install() -> None:
 # Remote control: workers answer queries, but execute no commands.
 #
 # In Celery, everybody who can publish to the broker can stop workers, revoke tasks and change limits, and Flower has buttons for it. Such
-# commands would bypass tenants, limits and the audit trail, so they are disabled. The API offers the alternatives: cancel, pause, change a
+# commands would bypass tenants, limits and the audit trail, so they are refused. The API offers the alternatives: cancel, pause, change a
 # cap.
 
 
 #: Commands that only change what a worker reports. Flower needs them.
 HARMLESS = frozenset({"enable_events", "disable_events", "heartbeat"})
 
+REFUSAL = (
+    "Workers execute no commands from the broker. To stop a worker, send SIGTERM to its process. To cancel or pause work or to change its "
+    "limits, use the API, the console or the admin."
+)
+
 
 def disable_commands() -> None:
-    """Remove all commands of Celery's remote control. Queries, such as `celery inspect ping`, still work."""
-    for name, command in list(Panel.meta.items()):
+    """Refuse all commands of Celery's remote control. Queries, such as `celery inspect ping`, still work. Idempotent."""
+    for name, command in Panel.meta.items():
         if command.type == "control" and name not in HARMLESS:
-            del Panel.meta[name], Panel.data[name]
+            Panel.data[name] = partial(_refuse, name)
+    # Workers that greet each other also exchange the tasks that were revoked.
+    state.merge_revoked = lambda task_ids: None  # type: ignore[attr-defined]  # newer than the stubs
+
+
+def _refuse(command: str, worker: Any, **arguments: Any) -> dict[str, str]:
+    logger.warning("Remote command refused", extra={"action": "remote_command_refused", "command": command})
+    return {"error": REFUSAL}
+
+
+def hide_settings() -> None:
+    """Let `celery report`, and workers that are asked for their settings, show only those of Celery.
+
+    To Celery all settings of Django are its own. It hides those whose names look secret, but not the passwords in addresses.
+    """
+    utils.Settings.table = _list_settings  # type: ignore[method-assign, assignment]  # the stubs know it as a function
+
+
+def _list_settings(
+    settings: utils.Settings, with_defaults: bool = False, censored: bool = True
+) -> dict[str, Any]:
+    """Return the settings under Celery's names, by which it recognizes the address of the broker."""
+    settings.finalize()
+    listed = settings if with_defaults else settings.without_defaults()
+    names = {name.lower().removeprefix("celery_") for name in listed}
+    own = {name: settings[name] for name in sorted(names & SETTING_KEYS)}
+    return utils.filter_hidden_settings(own) if censored else own

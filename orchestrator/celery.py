@@ -36,6 +36,7 @@ def pause_garbage_collection(**kwargs: Any) -> None:
 
 
 broker.install()
+broker.hide_settings()
 app = Celery("orchestrator")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
@@ -120,7 +121,7 @@ def ensure(step: Callable[[], None], *, vital: bool = True) -> None:
 
 @signals.celeryd_init.connect
 def disable_remote_commands(**kwargs: Any) -> None:
-    """Allow only queries in Celery's remote control."""
+    """Answer only queries of Celery's remote control."""
     broker.disable_commands()
 
 

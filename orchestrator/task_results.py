@@ -8,6 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import django
+from django.apps import apps
+
+# `celery call` and `celery result` load the backend without Django.
+if not apps.ready:
+    django.setup()
+
 from django_celery_results.backends.database import DatabaseBackend
 
 

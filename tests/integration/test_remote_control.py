@@ -1,11 +1,21 @@
-"""Workers answer inspection commands of Celery's remote control and know no control commands."""
+"""Workers answer queries of Celery's remote control without secrets, and refuse its commands with the reason."""
 
 from __future__ import annotations
 
+import logging
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
+from celery.worker import state
 from celery.worker.control import Panel
+from kombu.clocks import LamportClock
 
 from orchestrator import broker
+from orchestrator.celery import app
+from tests import servers
 
 CONTROL_COMMANDS = (
     "shutdown",
@@ -25,26 +35,71 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> None:
     """Restores the commands of this process after the test."""
     monkeypatch.setattr(Panel, "data", dict(Panel.data))
     monkeypatch.setattr(Panel, "meta", dict(Panel.meta))
+    monkeypatch.setattr(state, "merge_revoked", vars(state)["merge_revoked"])
 
 
-def test_control_commands_are_removed() -> None:
-    assert set(CONTROL_COMMANDS) <= Panel.data.keys()
+def send(command: str, **arguments: Any) -> Any:
+    """The reply of a worker."""
+    worker = SimpleNamespace(
+        app=SimpleNamespace(conf=app.conf, bugreport=app.bugreport, clock=LamportClock()), hostname="w@local"
+    )
+    return Panel.data[command](worker, **arguments)
 
+
+@pytest.mark.parametrize("command", CONTROL_COMMANDS)
+def test_a_command_is_refused_with_what_to_do_instead(command: str, caplog: pytest.LogCaptureFixture) -> None:
+    broker.disable_commands()
     broker.disable_commands()
 
-    assert not set(CONTROL_COMMANDS) & Panel.data.keys()
-    assert {name for name, about in Panel.meta.items() if about.type == "control"} == broker.HARMLESS
+    with caplog.at_level(logging.WARNING):
+        reply = send(command, task_id="7", queue="agent__seo", n=1)
+
+    assert "SIGTERM" in reply["error"]
+    assert "API" in reply["error"]
+    assert [(vars(record)["action"], vars(record)["command"]) for record in caplog.records] == [
+        ("remote_command_refused", command)
+    ]
 
 
 def test_inspection_and_events_still_work() -> None:
+    before = dict(Panel.data)
+
     broker.disable_commands()
 
-    assert {*INSPECT_COMMANDS, *broker.HARMLESS} <= Panel.data.keys()
+    kept = {*INSPECT_COMMANDS, *broker.HARMLESS}
+    assert {name: Panel.data[name] for name in kept} == {name: before[name] for name in kept}
+    assert {name for name, about in Panel.meta.items() if about.type == "control"} > broker.HARMLESS
 
 
-def test_removing_the_commands_twice_changes_nothing() -> None:
+def test_a_worker_that_says_hello_revokes_nothing() -> None:
     broker.disable_commands()
-    known = set(Panel.data)
-    broker.disable_commands()
 
-    assert set(Panel.data) == known
+    send("hello", from_node="other@local", revoked=["a task"])
+
+    assert "a task" not in state.revoked
+
+
+def test_reports_show_celerys_own_settings_and_no_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are what Flower and `celery inspect` show of a worker, and what people paste into reports of faults."""
+    secret = "correct-horse"
+    for name in ("REDIS_URL", "MONGODB_URI", "EMAIL_URL", "CELERY_BROKER_URL"):
+        monkeypatch.setattr(f"django.conf.settings.{name}", f"redis://worker:{secret}@localhost:1/0")
+    monkeypatch.setattr("django.conf.settings.SLACK_WEBHOOK_URL", f"https://chat.example.com/{secret}")
+
+    for shown in (send("conf"), send("conf", with_defaults=True), send("report"), app.bugreport()):
+        assert secret not in str(shown)
+        assert "task_acks_late" in str(shown)
+        assert "localhost:1" in str(shown)
+        assert "MONGODB" not in str(shown)
+
+
+@pytest.mark.usefixtures("database")
+def test_a_task_can_be_called_from_the_command_line(settings: Any) -> None:
+    command = [sys.executable, "-m", "celery", "-A", "orchestrator", "call", "retention.look_after"]
+
+    called = subprocess.run(
+        command, env=servers.environment(settings), capture_output=True, text=True, timeout=60
+    )
+
+    assert called.returncode == 0, called.stderr
+    assert len(called.stdout.strip()) == 36
