@@ -533,12 +533,14 @@ class RedisKeysJunk(OfAdmissionKeys):
         with self.at.redis() as client:
             keys = self.choose_keys(client, self.chance.randint(1, 2))
             self.detail = " ".join(keys)
-            for key in keys:
-                client.delete(key)
-                if self.chance.random() < 0.5:
-                    client.set(key, "junk")
-                else:
-                    client.rpush(key, "junk", "more")
+            with client.pipeline() as at_once:  # else admission may write a key again in between
+                for key in keys:
+                    at_once.delete(key)
+                    if self.chance.random() < 0.5:
+                        at_once.set(key, "junk")
+                    else:
+                        at_once.rpush(key, "junk", "more")
+                at_once.execute()
 
 
 @kind

@@ -18,7 +18,7 @@ from activities.api.bulk import ActivityChoiceSerializer
 from activities.models import Activity, ActivityEvent, BulkItem, BulkJob, Wake
 from agents.contracts import AgentRequest, AgentResult, Completed, Output
 from tenants import break_glass, clock, present_rights, tokens
-from tenants.context import tenant_scope
+from tenants.context import OWNER, tenant_scope
 from tenants.models import ApiToken, Membership, Role, Tenant
 from tenants.principals import Principal
 from tests.answers import problem
@@ -429,7 +429,7 @@ def test_the_rest_of_a_job_is_refused_after_its_creator_has_lost_the_right(
     assert statuses(tenant).count("created") == 1
 
 
-@in_one_test("change", ["revoke", "expire", "end_membership", "disable", "close_break_glass"])
+@in_one_test("change", ["revoke", "expire", "end_membership", "disable", "delete", "close_break_glass"])
 def test_a_job_has_the_present_rights_of_its_credential(tenant: Tenant, change: str) -> None:
     user = User.objects.create_user(f"of-{change}", is_superuser=change == "close_break_glass")
     who = Principal(tenant.pk, tenant.slug, Role.OPERATOR, "user:x", user_id=user.pk)
@@ -452,6 +452,8 @@ def test_a_job_has_the_present_rights_of_its_credential(tenant: Tenant, change: 
             membership.delete()
     if change == "disable":
         User.objects.filter(pk=user.pk).update(is_active=False)
+    elif change == "delete":
+        User.objects.using(OWNER).filter(pk=user.pk).delete()
     elif change == "close_break_glass":
         break_glass.end(user, glass.pk)
 
