@@ -144,7 +144,21 @@ def copy_waiting(limit: int = COPIED_AT_ONCE, *, older_than: timedelta = timedel
     )
     with system_scope():
         OutputSpool.objects.filter(pk__in=ids).delete()
+    _create_index(settings.MONGODB_URI)
     return len(rows)
+
+
+@cache
+def _create_index(uri: str) -> None:
+    """Create the index for exports and deletions of a whole tenant, once in each process, so that nobody has to set it up.
+
+    Among very many outputs this takes longer than a client waits: the server continues, and copying never depends on it.
+    """
+    try:
+        collection().create_index("tenant_id", name="outputs_of_tenant")
+    except mongodb.PyMongoError as error:
+        facts = {"action": "output_index_unknown", "reason": type(error).__name__}
+        logger.warning("The index of outputs by tenant is not known to exist yet", extra=facts)
 
 
 def _to_document(row: OutputSpool) -> dict[str, Any]:

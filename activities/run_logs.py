@@ -137,11 +137,14 @@ def _append(run: RunToken, batch: _Batch) -> AppendResult:
     """Insert a batch after the last one. Raises `PyMongoError`, `KeyReused`."""
     documents = _documents()
     with pymongo.timeout(WRITE_SECONDS):
-        # This index makes the key of a batch unique. It is created here, so that nobody has to set it up.
+        # The first index makes the key of a batch unique. They are created here, so that nobody has to set them up.
         if settings.MONGODB_URI not in _indexed:
             _documents().create_index(
                 [("run_id", pymongo.ASCENDING), ("key", pymongo.ASCENDING)], unique=True, name="batch_once"
             )
+            _documents().create_index(
+                "tenant_id", name="logs_of_tenant"
+            )  # to export or delete those of a tenant
             _indexed.add(settings.MONGODB_URI)
         for _ in range(TRIES):
             last = documents.find_one(_of_run(run.run_id), sort=[("_id", pymongo.DESCENDING)])

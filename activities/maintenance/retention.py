@@ -122,6 +122,7 @@ def _find_trees(tenant_id: UUID, before: datetime, most: int) -> list[Any]:
 AT_ONCE = 500
 WAIT = timedelta(seconds=60)  # well above the time of a copier (`outputs`: 10 s for an answer)
 DEPARTED_WATCH = timedelta(hours=1)
+FORGOTTEN_AT_ONCE = 1_000  # documents of a deleted tenant
 
 
 def outputs_to_forget() -> QuerySet[Any]:
@@ -141,12 +142,19 @@ def forget_outputs(*, waited: timedelta = WAIT, within: float = TURN_SECONDS) ->
 
 
 def forget_tenant(tenant_id: UUID) -> int:
-    """Delete every document of a tenant from every collection. Returns their number. Raises `PyMongoError`."""
-    database = outputs.collection().database
-    return sum(
-        int(database[name].delete_many({"tenant_id": str(tenant_id)}).deleted_count)
-        for name in database.list_collection_names()
-    )
+    """Delete every document of a tenant from every collection. Returns their number. Raises `PyMongoError`.
+
+    In portions, because the client gives up waiting for a deletion of very many documents.
+    """
+    database, deleted = outputs.collection().database, 0
+    for name in database.list_collection_names():
+        documents = database[name]
+        while ids := [
+            found["_id"]
+            for found in documents.find({"tenant_id": str(tenant_id)}, {"_id": 1}).limit(FORGOTTEN_AT_ONCE)
+        ]:
+            deleted += int(documents.delete_many({"_id": {"$in": ids}}).deleted_count)
+    return deleted
 
 
 def remove_from_admission(tenant_id: UUID) -> None:

@@ -483,6 +483,16 @@ def test_an_output_that_is_copied_during_a_purge_is_deleted_however_long_that_ta
     assert documents_with(str(tenant.pk)) == 0
 
 
+def test_very_many_documents_are_deleted_in_portions(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "FORGOTTEN_AT_ONCE", 2)
+    documents = [{"_id": f"many-{number}", "tenant_id": str(tenant.pk)} for number in range(5)]
+    outputs.collection().insert_many(documents)
+
+    assert retention.forget_tenant(tenant.pk) == 5
+
+    assert documents_with(str(tenant.pk)) == 0
+
+
 def test_a_purge_requires_the_slug_as_confirmation(tenant: Tenant) -> None:
     for arguments in (("--purge",), ("--purge", "--confirm", "globex")):
         with pytest.raises(CommandError, match="cannot be undone"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from uuid import uuid4
 
 import pytest
+from pymongo.collection import Collection
+from pymongo.errors import NetworkTimeout
 
 from activities import outputs
 from activities.models import OutputSpool
@@ -43,4 +45,35 @@ def test_a_wide_number_is_read_as_it_was_written_and_does_not_stop_the_copies(
 
     copied = outputs.read(tenant.pk, row.pk)
     assert [stored.data for stored in (spooled, copied) if stored is not None] == [data, data]
+    outputs.collection().delete_one({"_id": str(row.pk)})
+
+
+def test_the_first_copy_creates_the_index_for_exports_and_deletions_of_a_tenant(tenant: Tenant) -> None:
+    with tenant_scope(tenant.pk):
+        (activity,) = submit([NewActivity(name="x", agent_role="qa")], actor="test")
+        row = OutputSpool.objects.create(tenant=tenant, id=uuid4(), activity_id=activity.id, data={})
+
+    outputs.copy_waiting()
+
+    indexes = outputs.collection().index_information().values()
+    assert [("tenant_id", 1)] in [index["key"] for index in indexes]
+    outputs.collection().delete_one({"_id": str(row.pk)})
+
+
+def test_an_output_is_copied_even_if_the_index_cannot_be_created(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tenant_scope(tenant.pk):
+        (activity,) = submit([NewActivity(name="x", agent_role="qa")], actor="test")
+        row = OutputSpool.objects.create(tenant=tenant, id=uuid4(), activity_id=activity.id, data={})
+    outputs._create_index.cache_clear()
+
+    def time_out(*arguments: object, **options: object) -> None:
+        raise NetworkTimeout("timed out")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Collection, "create_index", time_out)
+        assert outputs.copy_waiting() == 1
+
+    outputs._create_index.cache_clear()
     outputs.collection().delete_one({"_id": str(row.pk)})
