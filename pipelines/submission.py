@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum, auto
@@ -144,6 +145,22 @@ def errors_of(
     """
     plan = versions.compile_version(_newest_version(tenant_id, pipeline_key))
     return [_errors(tenant_id, plan, params, unknown) for params in param_sets]
+
+
+def reserved_errors(
+    tenant_id: UUID, pipeline_keys: Iterable[str], params: Mapping[str, Any]
+) -> dict[str, str]:
+    """Return the errors, by name, of parameters for all runs of these pipelines that have the name of one that a fan-out sets."""
+    if not set(RESERVED) & set(params):
+        return {}
+    errors: dict[str, str] = {}
+    with tenant_scope(tenant_id):
+        for key in pipeline_keys:
+            with suppress(NotFound, PipelineDisabled):
+                plan = versions.compile_version(_newest_version(tenant_id, key))
+                for name in _find_reserved(plan, params):
+                    errors.setdefault(name, f"In the pipeline {key}: {_explain_reserved(plan, name)}")
+    return errors
 
 
 def _errors(

@@ -1,7 +1,7 @@
 """Snoozes items: hides them from one person's list until a time, while others still see them.
 
 An item is snoozed while the time of its row lies ahead and the item's version is the stored one. So no process has to end a snooze, and
-any change of the item ends it. A snooze never lasts beyond the item's due time.
+any change of the item ends it. A snooze never lasts beyond the item's due time, and ends an hour before the item expires.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from tenants.models import Membership
 from tenants.principals import Principal
 
 ROWS_AT_ONCE = 1_000  # of one statement
+BEFORE_EXPIRY = timedelta(hours=1)  # so that there is time to answer
 NO_MEMBER = "Only members of the tenant can snooze items."
 
 
@@ -55,6 +56,10 @@ def snooze(who: Principal, item_id: UUID, *, version: int, until: datetime) -> t
         member = _member(who)
         if item.due_at is not None and clock.now() < item.due_at < until:
             until = item.due_at
+        if item.expires_at is not None and item.expires_at - BEFORE_EXPIRY < until:
+            until = item.expires_at - BEFORE_EXPIRY
+            if until <= clock.now():
+                raise Refused("This item expires within an hour, so it cannot be snoozed.")
         _rows(who, member).filter(until__lte=Now()).delete()
         _save(who.tenant_id, member, _alike(item).order_by("pk").values_list("pk", "version"), until)
     return item, until

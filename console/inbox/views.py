@@ -36,8 +36,9 @@ def _answer(request: HttpRequest, visit: PageContext, item_id: UUID) -> HttpResp
         version, zone = snooze.displayed_version(request.POST), zone_of(visit.zone_name)
         moment = until(request.POST["aside"], request.POST.get("own", ""), clock.now(), zone)
         row, back_at = snooze.snooze(visit.who, item_id, version=version, until=moment)
-        due = ", when it is due" if back_at < moment else ""
-        messages.success(request, f"Snoozed until {snooze.in_words(back_at, zone)}{due}: {row.name}")
+        why = ", when it is due" if back_at == row.due_at else ", an hour before it expires"
+        earlier = why if back_at < moment else ""
+        messages.success(request, f"Snoozed until {snooze.in_words(back_at, zone)}{earlier}: {row.name}")
     elif undo.is_held():
         # No message here: the page lists the answer as long as it can be undone.
         undo.hold(visit.who, item_id, request.POST)

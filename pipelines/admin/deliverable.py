@@ -55,6 +55,9 @@ class DeliverableForm(SeenForm):
         if tenant is not None and "pipelines" in values:
             for key in sorted(deliverables.find_unknown_pipelines(tenant.pk, values["pipelines"])):
                 self.add_error("pipelines", f"There is no pipeline {key!r} of this tenant.")
+            params = values.get("params", {})
+            for text in deliverables.reserved_errors(tenant.pk, values["pipelines"], params).values():
+                self.add_error("params", text)
         return values
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -267,6 +268,15 @@ class DeliverableBodySerializer(StrictSerializer):
         help_text="How many runs of a period should be completed. A period that cannot reach it any more is at risk.",
         **OPTIONAL,
     )
+
+    def errors_of_combination(self, attrs: Mapping[str, Any], invalid: Container[str]) -> dict[str, Any]:
+        tenant_id, keys, params = (
+            self.context["tenant_id"],
+            attrs.get("pipelines", ()),
+            attrs.get("params", {}),
+        )
+        errors = deliverables.reserved_errors(tenant_id, keys, params)
+        return {"params": {name: [text] for name, text in errors.items()}} if errors else {}
 
 
 class NewDeliverableSerializer(DeliverableBodySerializer, KeyedSerializer):

@@ -19,6 +19,7 @@ from agents.api.configurations import DAY, RetrySerializer
 from agents.api.pausing import Pausable
 from pipelines import selectors, versions
 from pipelines.api.runs import RUNS, PipelineRunSerializer, show_run
+from pipelines.definition import DefinitionError, InputError
 from pipelines.definition.reading import ABOUT_IDENTIFIERS, IDENTIFIER
 from pipelines.exceptions import AlreadyExists, NotFound
 from pipelines.models import ActivityTemplate, Pipeline
@@ -176,11 +177,17 @@ class PipelineViewSet(Pausable, VersionedResource):
     def update(self, request: Request, key: str) -> Response:
         """Current runs keep the version that they began with. If the pipeline does not exist, it is created."""
         body: Any = request.data
-        _refuse_other_key(body, key)
+        is_other = body.get("key") not in (None, key)
         body["key"] = key
         present = self.get_queryset().filter(key=key).first()
         self.check_if_match(present.latest if present else None)
-        version = versions.save(self.tenant_id, body, actor=self.principal.actor)
+        try:
+            version = versions.save(self.tenant_id, body, actor=self.principal.actor)
+        except DefinitionError as error:
+            others = [InputError("key", _explain_other_key(key))] if is_other else []
+            raise DefinitionError([*others, *error.errors]) from error
+        if is_other:  # what was saved is rolled back
+            raise InvalidRequest([("key", _explain_other_key(key))])
         return Response(self._render(key), status=200 if version.number > 1 else 201)
 
     @creation("Start a run of the newest version", NewRunSerializer, PipelineRunSerializer, refusals=(404,))
@@ -220,11 +227,6 @@ class PipelineViewSet(Pausable, VersionedResource):
         return PipelineDetailSerializer(
             (pipeline, newest, selectors.versions_of(self.tenant_id, pipeline))
         ).data
-
-
-def _refuse_other_key(body: Mapping[str, Any], key: str) -> None:
-    if body.get("key") not in (None, key):
-        raise InvalidRequest([("key", _explain_other_key(key))])
 
 
 def _explain_other_key(key: str) -> str:

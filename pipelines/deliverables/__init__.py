@@ -29,6 +29,7 @@ from pipelines.exceptions import DeliverableInUse, NotFound
 from pipelines.models import Deliverable, DeliverablePeriod, Pipeline, PipelineRun
 from pipelines.models.deliverable import DeliverableState, PeriodState, next_month
 from pipelines.models.run import RunState
+from pipelines.submission import reserved_errors
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 

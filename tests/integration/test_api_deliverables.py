@@ -404,3 +404,20 @@ def test_a_run_started_outside_a_period_belongs_to_none_and_may_name_one_of_the_
     run = api().post("/api/v1/pipelines/flow/runs/", {"deliverable": own}).json()
 
     assert (run["deliverable"], run["period"], run["name"]) == (own, None, "")
+
+
+def test_a_parameter_with_the_name_that_a_fan_out_needs_is_refused_when_the_deliverable_is_saved(
+    api: Any, acme: Tenant
+) -> None:
+    steps = [
+        {"id": "a", "agent_role": "qa"},
+        {"id": "b", "agent_role": "qa", "depends_on": ["a"], "for_each": "steps.a.data"},
+    ]
+    versions.save(acme.pk, {"key": "wide", "name": "Wide", "steps": steps}, actor="test")
+    client = api()
+    made = make(client, pipelines=["flow"], params={"item": 1})
+
+    wrong = {"name": "", "pipelines": ["flow", "wide"], "params": {"item": 1, "other": 2}}
+
+    assert paths(client.put(f"{DELIVERABLES}{made['id']}/", wrong)) == {"name", "params.item"}
+    assert paths(client.post(DELIVERABLES, body(**wrong, key="more"))) == {"name", "params.item"}

@@ -137,6 +137,18 @@ def test_a_snoozed_item_returns_when_due_and_can_be_snoozed_longer(questions: Qu
     assert names(ann.get()) == []
 
 
+def test_a_snoozed_item_returns_before_it_expires(questions: Questions, ann: Person) -> None:
+    expiry = datetime.now(UTC) + timedelta(minutes=80)
+    task = questions.task(expires_at=expiry)
+
+    assert "an hour before it expires" in success_notice(snooze_item(ann, task), ann)
+    assert [row.until for row in snoozes_of(questions.tenant)] == [expiry - timedelta(hours=1)]
+
+    soon = questions.task(expires_at=datetime.now(UTC) + timedelta(minutes=50))
+    assert "This item expires within an hour" in snooze_item(ann, soon).content.decode()
+    assert len(snoozes_of(questions.tenant)) == 1
+
+
 def test_snooze_times_use_the_tenants_time_zone(questions: Questions, ann: Person) -> None:
     with tenant_scope(questions.tenant.pk):
         Tenant.objects.filter(pk=questions.tenant.pk).update(timezone="Asia/Tokyo")

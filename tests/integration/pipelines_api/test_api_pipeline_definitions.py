@@ -87,6 +87,9 @@ def test_a_put_creates_the_pipeline_or_a_new_version(api: Any, acme: Tenant) -> 
 
 def test_a_put_with_another_key_than_its_address_is_refused(api: Any, acme: Tenant) -> None:
     assert paths(api().put(f"{PIPELINES}flow/", definition("other"))) == {"key"}
+    assert api().get(f"{PIPELINES}flow/").status_code == 404
+    both = api().put(f"{PIPELINES}flow/", definition("other", name=""))
+    assert {error["path"] for error in both.json()["errors"]} == {"key", "name"}
 
 
 @pytest.mark.parametrize("condition", ['"1"', "*", '"7", "1"'])
