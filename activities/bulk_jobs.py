@@ -167,8 +167,8 @@ def process_portion(tenant_id: UUID, job_id: UUID) -> int:
             outcomes = {item.activity_id: refusal for item in chosen}
         elif chosen:
             outcomes = apply_to_all(job, [item.activity_id for item in chosen])
-        elif chosen := list(items.filter(alone=True).order_by("activity_id")[:1]):
-            outcomes = {item.activity_id: apply_to_one(job, item.activity_id) for item in chosen}
+        elif chosen := _next_alone(items.filter(alone=True)):
+            outcomes = {item.activity_id: apply_to_one(job, item) for item in chosen}
         if not chosen:
             running.update(
                 status=BulkStatus.COMPLETED, finished_at=Now(), started_at=Coalesce(F("started_at"), Now())
@@ -176,6 +176,12 @@ def process_portion(tenant_id: UUID, job_id: UUID) -> int:
             return 0
         _record(job, chosen, outcomes)
         return len(chosen)
+
+
+def _next_alone(items: QuerySet[BulkItem]) -> list[BulkItem]:
+    """Return the next item to be processed alone: those that took too long come last, so that they hold up no others."""
+    first = items.order_by("activity_id")
+    return list(first.filter(error__isnull=True)[:1]) or list(first[:1])
 
 
 def _refusal(tenant_id: UUID, job_id: UUID) -> Outcome | None:
@@ -195,12 +201,15 @@ def _refusal(tenant_id: UUID, job_id: UUID) -> Outcome | None:
 def _record(job: BulkJob, items: list[BulkItem], outcomes: dict[UUID, Outcome]) -> None:
     counts = dict.fromkeys((ItemState.DONE, ItemState.SKIPPED, ItemState.FAILED), 0)
     by_state: dict[ItemState | None, list[UUID]] = {}
+    changed = []
     for item in items:
         outcome = outcomes[item.activity_id]
-        if outcome.error is not None:
-            item.error = dict(outcome.error)
+        error = None if outcome.error is None else dict(outcome.error)
+        if error != item.error:
+            item.error = error
+            changed.append(item)
         by_state.setdefault(outcome.state, []).append(item.pk)
-    BulkItem.objects.bulk_update([item for item in items if item.error], ("error",))
+    BulkItem.objects.bulk_update(changed, ("error",))
     rows = BulkItem.objects.for_tenant(job.tenant_id)
     for state, ids in by_state.items():
         if state is None:
@@ -223,7 +232,7 @@ def _record(job: BulkJob, items: list[BulkItem], outcomes: dict[UUID, Outcome]) 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of one item; `state` is None when the item must be processed alone."""
+    """The outcome of one item; `state` is None when the item must be processed alone, or once more."""
 
     state: ItemState | None
     error: Mapping[str, str] | None = None
@@ -246,8 +255,12 @@ def apply_to_all(job: BulkJob, ids: Sequence[UUID]) -> Outcomes:
         return dict.fromkeys(ids, ALONE)
 
 
-def apply_to_one(job: BulkJob, activity_id: UUID) -> Outcome:
-    """Process one activity. A refusal or an error becomes its outcome; only an outage or a deadlock is raised."""
+def apply_to_one(job: BulkJob, item: BulkItem) -> Outcome:
+    """Process one activity. A refusal or an error becomes its outcome; only an outage or a deadlock is raised.
+
+    If it takes too long, it is tried once more after the others.
+    """
+    activity_id = item.activity_id
     try:
         with transaction.atomic(using=APP):
             if job.action not in _ALONE:
@@ -258,8 +271,11 @@ def apply_to_one(job: BulkJob, activity_id: UUID) -> Outcome:
     except ActivityError as error:
         return Outcome(ItemState.FAILED, {"code": error.code, "message": str(error)})
     except Exception as error:
-        if outages.may_pass(error):
+        if outages.is_away(error) or outages.is_contention(error):
             raise
+        if outages.may_pass(error):
+            late = {"code": "timed_out", "message": "It took longer than a statement may take."}
+            return Outcome(ItemState.FAILED if item.error else None, late)
         logger.exception(
             "A bulk item failed", extra={"action": "bulk_item_failed", "activity": str(activity_id)}
         )

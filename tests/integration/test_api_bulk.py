@@ -357,6 +357,29 @@ def test_activities_that_take_too_long_together_are_processed_alone(
     assert client.get(job["link"]).json()["done"] == 3
 
 
+def test_an_activity_that_always_takes_too_long_holds_up_no_others_and_fails_at_the_second_time(
+    client: Any, engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, *_ = sorted(engine.submit(tenant, count=3))
+    job = start_job(client, "reassign", 3, agent_role="dev", reason="Overloaded.")
+    reassign, tried = bulk_jobs._ALONE["reassign"], []
+
+    def time_out(job: BulkJob, activity_id: UUID) -> None:
+        tried.append(activity_id)
+        if activity_id == slow:
+            raise OperationalError("statement timeout") from QueryCanceled("statement timeout")
+        reassign(job, activity_id)
+
+    monkeypatch.setitem(bulk_jobs._ALONE, "reassign", time_out)
+    bulk_jobs.work()
+
+    ended = client.get(job["link"]).json()
+    assert (ended["status"], ended["done"], ended["failed"]) == ("completed", 2, 1)
+    assert [tried[0], tried[-1], len(tried)] == [slow, slow, 4]
+    (item,) = client.get(f"{job['link']}items/?state=failed").json()["results"]
+    assert item["error"]["code"] == "timed_out"
+
+
 def test_a_failing_job_does_not_stop_other_jobs(
     client: Any, engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
