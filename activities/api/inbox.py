@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from typing import Any, ClassVar
+from uuid import UUID
 
 from django.db import transaction
 from django.db.models import QuerySet
@@ -16,7 +17,7 @@ from activities import selectors, wait_reasons
 from activities.api.allowed_actions import list_allowed_actions
 from activities.api.decisions import LONGEST_NOTES, answer
 from activities.api.serializers import InboxItemSerializer, link_of
-from activities.exceptions import ActivityError
+from activities.exceptions import ActivityError, AlreadyDecided, NotFound
 from activities.human_tasks import approvals
 from activities.models import Activity
 from tenants.api import problems
@@ -31,6 +32,7 @@ from tenants.models import Role
 from .activities import InboxFilter
 
 MOST_AT_ONCE = 500
+FINAL = frozenset({AlreadyDecided.code, NotFound.code})  # of the locked items of one call
 DECISIONS = {
     "approved": "approve", "rejected": "reject", "approve": "approve", "reject": "reject",
     "resolved": "resolve", "resolve": "resolve", "done": "complete", "complete": "complete",
@@ -115,7 +117,15 @@ class InboxViewSet(ListResource):
         rows = Activity.objects.for_tenant(self.tenant_id).filter(pk__in=[item["id"] for item in items])
         runs = dict(rows.values_list("pk", "pipeline_run_id"))
         order = sorted(range(len(items)), key=lambda index: (str(runs.get(items[index]["id"])), index))
-        results = {index: self._result(items[index]) for index in order}
+        results: dict[int, dict[str, Any]] = {}
+        final: dict[
+            UUID, dict[str, Any]
+        ] = {}  # refusals that apply to every further decision about the same item
+        for index in order:
+            item_id = items[index]["id"]
+            results[index] = final.get(item_id) or self._result(items[index])
+            if (results[index]["problem"] or {}).get("code") in FINAL:
+                final[item_id] = results[index]
         self.audited_detail = {
             "decided": {
                 str(items[index]["id"]): items[index]["decision"] for index in order if results[index]["ok"]

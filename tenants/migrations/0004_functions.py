@@ -6,7 +6,8 @@ from django.db import migrations
 
 SQL = Path(__file__).resolve().parent.parent / "sql"
 CONTENT = (SQL / "audit" / "content.sql").read_text(encoding="utf-8").strip()
-GUARDS = (SQL / "audit" / "guards.sql").read_text(encoding="utf-8").replace("{content}", CONTENT)
+NUMBERING = (SQL / "audit" / "numbering.sql").read_text(encoding="utf-8").replace("{content}", CONTENT)
+GUARDS = (SQL / "audit" / "guards.sql").read_text(encoding="utf-8")
 
 
 class Migration(migrations.Migration):
@@ -14,6 +15,7 @@ class Migration(migrations.Migration):
     dependencies = [("tenants", "0003_isolation")]
 
     operations = [
+        migrations.RunSQL([NUMBERING]),
         migrations.RunSQL([GUARDS]),
         migrations.RunSQL([(SQL / "forget_usage.sql").read_text(encoding="utf-8")]),
         migrations.RunSQL([(SQL / "configuration_changes.sql").read_text(encoding="utf-8")]),

@@ -15,6 +15,7 @@ LIBRARIES = {"library.lua", "files.lua"}  # prepended to every admission script 
 RUN_BY_MIGRATIONS = {
     "roles.sql",
     "guards.sql",
+    "numbering.sql",
     "content.sql",
     "record.sql",
     "events_of_activities.sql",

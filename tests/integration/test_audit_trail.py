@@ -18,6 +18,7 @@ from tenants.audit import verify_chains
 from tenants.context import APP, OWNER, SYSTEM, system_scope, tenant_scope
 from tenants.models import Tenant
 from tenants.models.audit import AuditEntry
+from tenants.models.retention import DepartedTenant
 from tests.plans import recorded_statements, rows_read
 
 MIA = audit.Actor("user", "7", "mia")
@@ -205,6 +206,23 @@ def test_a_checkpoint_remains_valid_after_its_tenant_was_purged(
     assert (code, err.strip()) == (
         1, f"{other_tenant.pk}: the end is missing: there was an entry 1 when the checkpoint was taken",
     )  # fmt: skip
+
+
+def test_a_late_request_begins_no_new_chain_for_an_off_boarded_tenant(
+    tenant: Tenant, other_tenant: Tenant
+) -> None:
+    record(tenant, "a")
+    with system_scope():
+        DepartedTenant.objects.create(pk=tenant.pk, slug=tenant.slug)
+    record(tenant, "still in the chain, which will be deleted")
+    audit.forget_chain(tenant.pk, tenant.slug, actor=audit.actor_of_command("offboard_tenant"))
+
+    record(tenant, "late")
+    record(other_tenant, "b")
+
+    with system_scope():
+        chains = list(AuditEntry.objects.exclude(tenant_id=None).values_list("chain", "number"))
+    assert chains == [(other_tenant.pk, 1)]
 
 
 def test_a_checkpoint_that_a_purged_chain_never_reached_is_detected(tenant: Tenant, tmp_path: Any) -> None:

@@ -7,6 +7,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import connections
 from rest_framework.test import APIClient
 
 from tenants.context import tenant_scope
@@ -109,6 +110,33 @@ def test_a_hundred_decisions_fit_into_one_call(api: Any, engine: Engine, acme: T
     results = client.post(DECIDE, {"items": items}).json()["results"]
 
     assert [result["ok"] for result in results] == [True] * 100
+
+
+def test_an_item_that_is_named_again_and_again_in_one_call_costs_one_refusal(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    submit_gated(engine, acme)
+    client = api("reviewer")
+    (gate,) = gates(client)
+    statements = []
+
+    def count(execute: Any, sql: str, *rest: Any) -> Any:
+        statements.append(sql)
+        return execute(sql, *rest)
+
+    def decide(times: int, item_id: str) -> Any:
+        statements.clear()
+        with connections["default"].execute_wrapper(count):
+            return client.post(DECIDE, {"items": [{"id": item_id, "decision": "approved"}] * times})
+
+    results = decide(50, gate["id"]).json()["results"]
+    again, needed = decide(2, gate["id"]).json()["results"], len(statements)
+    decide(50, gate["id"])
+
+    assert [result["ok"] for result in results] == [True] + [False] * 49
+    assert {result["problem"]["code"] for result in [*results[1:], *again]} == {"already_decided"}
+    assert len(statements) == needed
+    assert {each["problem"]["code"] for each in decide(3, str(uuid4())).json()["results"]} == {"not_found"}
 
 
 def test_concurrent_bulk_decisions_decide_each_gate_once(api: Any, engine: Engine, acme: Tenant) -> None:
