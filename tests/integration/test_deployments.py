@@ -11,11 +11,13 @@ from django.db import IntegrityError
 
 from activities.execution import request
 from agents import configuration, deployments
+from agents.contracts import Completed, Output
 from agents.exceptions import (
     AlreadyInProduction,
     DeploymentConflict,
     NotFound,
     NothingToRollBackTo,
+    RetryableAgentError,
     VersionInvalid,
 )
 from agents.models import Agent, AgentVersionDeployment
@@ -222,3 +224,24 @@ def test_a_run_keeps_the_version_and_endpoint_of_its_claim_despite_a_promotion(
     versions = {running.runs(tenant, each)[0].agent_version for each in (first, second)}
     assert versions == {"1.0.0", "2.0.0"}
     assert running.runs(tenant, called.activity_id)[0].agent_version == "1.0.0"
+
+
+def test_a_retry_runs_the_version_that_is_in_production_then(running: Engine, tenant: Tenant) -> None:
+    promote(deploy("1.0.0", endpoint="tests.engine:agent"))
+    configuration.forget()
+
+    def fail_and_be_replaced(call: Any) -> Any:
+        if call.settings.version == "1.0.0":
+            promote(deploy("2.0.0", endpoint="tests.engine:agent"))
+            configuration.forget()
+            raise RetryableAgentError("busy")
+        return Completed(Output(content="done"))
+
+    running.agent.behaviour = fail_and_be_replaced
+    (activity_id,) = running.submit(tenant, "scribe")
+    running.drain()
+    running.make_due(tenant)
+    running.drain()
+
+    runs = sorted(running.runs(tenant, activity_id), key=lambda run: int(run.fence))
+    assert [(run.agent_version, run.status) for run in runs] == [("1.0.0", "failed"), ("2.0.0", "completed")]

@@ -20,7 +20,8 @@ from agents.contracts import AgentResult, Completed, Output, Usage
 from agents.exceptions import PermanentAgentError, RetryableAgentError
 from agents.models import Agent
 from pipelines import cancellation as run_cancellation
-from pipelines.models import PipelineRun, Schedule
+from pipelines import datasets
+from pipelines.models import Dataset, PipelineRun, Schedule
 from pipelines.schedules import executions as schedule_executions
 from pipelines.schedules import firing, system_jobs
 from tenants.context import tenant_scope
@@ -188,6 +189,21 @@ def test_an_execution_whose_source_cannot_be_read_fails_with_the_reason(tenant: 
     (error,) = row.errors
     assert error["message"].startswith("params.ticker:")
     assert error["timestamp"].endswith("Z")
+
+
+def test_an_execution_whose_dataset_has_lost_a_field_fails_and_names_the_field(tenant: Tenant) -> None:
+    tickers(tenant, 2)
+    schedule = make_schedule(tenant, params={"ticker": "db:ticker:all:id?enabled=true"})
+    with tenant_scope(tenant.pk):
+        dataset = Dataset.objects.get(name="ticker")
+    fields = {name: kind for name, kind in dataset.fields.items() if name != "enabled"}
+    datasets.change(tenant.pk, dataset.pk, fields=fields)
+
+    fire(schedule, FIRST)
+
+    row = execution(tenant)
+    assert (row.status, row.jobs_created) == ("failed", 0)
+    assert "enabled" in row.errors[0]["message"]
 
 
 def test_a_job_with_invalid_parameters_fails_without_affecting_others(engine: Engine, tenant: Tenant) -> None:
