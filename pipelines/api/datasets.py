@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, ClassVar
 
 from django.conf import settings
@@ -83,6 +83,9 @@ class Rows(serializers.Field[Any, Any, Any, Any]):
         return value
 
 
+UNCHANGEABLE = ("name", "source")
+
+
 class DatasetPatchSerializer(StrictSerializer):
     """Changes to a dataset. Its name and its source cannot be changed."""
 
@@ -104,6 +107,14 @@ class DatasetBodySerializer(DatasetPatchSerializer):
         choices=list(Source), help_text="If sent, the current source; it cannot be changed.", **OPTIONAL
     )  # type: ignore[assignment]
     fields = Fields(help_text="If there is a field `id`, its values identify the rows.")
+
+    def errors_of_combination(self, attrs: Mapping[str, Any], invalid: Container[str]) -> dict[str, Any]:
+        present = {member: getattr(self.context["dataset"], member) for member in UNCHANGEABLE}
+        return {
+            member: [f"cannot be changed: it is {value}"]
+            for member, value in present.items()
+            if attrs.get(member, value) != value
+        }
 
 
 class NewDatasetSerializer(DatasetPatchSerializer):
@@ -212,15 +223,9 @@ class DatasetViewSet(LargeBodies, VersionedResource):
     def update(self, request: Request, name: str) -> Response:
         """Without `rows`, the existing rows stay and must match the new fields; their values in removed fields are dropped."""
         dataset = self.get_object()
-        body = {"location": "", "description": "", **read(DatasetBodySerializer, request.data)}
-        errors = [
-            (member, f"cannot be changed: it is {getattr(dataset, member)}")
-            for member in ("name", "source")
-            if body.pop(member, getattr(dataset, member)) != getattr(dataset, member)
-        ]
-        if errors:
-            raise InvalidRequest(errors)
-        return self._change(dataset, body)
+        body = read(DatasetBodySerializer, request.data, dataset=dataset)
+        changes = {name: value for name, value in body.items() if name not in UNCHANGEABLE}
+        return self._change(dataset, {"location": "", "description": "", **changes})
 
     @change(
         "Change some members of a dataset", DatasetPatchSerializer, DatasetSerializer, refusals=(404, 409)

@@ -92,6 +92,8 @@ def test_the_name_of_a_dataset_is_unique_and_cannot_change(api: Any) -> None:
     )
     body = {"name": "other", "source": "cache", "fields": FIELDS}
     assert faults(client.put(TICKER, body), "validation_failed").keys() == {"name", "source"}
+    body["description"] = 5
+    assert faults(client.put(TICKER, body), "validation_failed").keys() == {"name", "source", "description"}
 
 
 def test_changed_fields_must_match_the_rows(api: Any) -> None:
