@@ -53,10 +53,10 @@ class DeliverableForm(SeenForm):
         values: dict[str, Any] = super().clean() or self.cleaned_data
         tenant = self.instance.tenant if self.instance.tenant_id else values.get("tenant")
         if tenant is not None and "pipelines" in values:
-            for key in sorted(deliverables.find_unknown_pipelines(tenant.pk, values["pipelines"])):
+            keys, params = values["pipelines"], values.get("params", {})
+            for key in sorted(deliverables.find_unknown_pipelines(tenant.pk, keys)):
                 self.add_error("pipelines", f"There is no pipeline {key!r} of this tenant.")
-            params = values.get("params", {})
-            for text in deliverables.reserved_errors(tenant.pk, values["pipelines"], params).values():
+            for text in deliverables.reserved_errors(tenant.pk, keys, params).values():
                 self.add_error("params", text)
         return values
 
