@@ -36,6 +36,8 @@ NOWHERE = {
 }
 #: Django's checks take as long as the rest of the start of a worker or beat.
 QUICK_START = {"CELERY_SKIP_CHECKS": "1"}
+#: Belongs to an environment that is not derived from this process's, because otherwise Python compiles everything again.
+COMPILED = {name: os.environ[name] for name in ("PYTHONPYCACHEPREFIX",) if name in os.environ}
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # gw0, gw1 ...; empty in the first process
 
 

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 TENANTS = ("north", "east", "south")
 ROLES = ("keyword-researcher", "site-auditor", "report-writer")
 CAPS = {"keyword-researcher": 3, "site-auditor": 2, "report-writer": 4}
-EACH = 23  # of every tenant and role: 207 in all
+EACH = 12  # of every tenant and role: 108 in all
 TEXT = "Bees live in cities. They fly far to find flowers. A roof is a good place for a hive. " * 5
 SETTLED = {"done", "failed", "needs_review", "cancelled"}
 
@@ -34,7 +34,7 @@ def stack(django_db_setup: None) -> Iterator[Stack]:
         yield started
 
 
-def test_two_hundred_activities_each_end_exactly_once_through_crashes_and_outages(stack: Stack) -> None:
+def test_a_hundred_activities_each_end_exactly_once_through_crashes_and_outages(stack: Stack) -> None:
     clients = {slug: _tenant(stack, slug) for slug in TENANTS}
     ids = {slug: _submit(client) for slug, client in clients.items()}
 
@@ -74,7 +74,7 @@ def _submit(client: httpx2.Client) -> list[str]:
             "name": f"{role} {number}",
             "agent_role": role,
             "input": {"content": TEXT},
-            "params": {"delay_ms": 150},
+            "params": {"delay_ms": 300},
         }
         for role in ROLES
         for number in range(EACH)
@@ -85,12 +85,15 @@ def _submit(client: httpx2.Client) -> list[str]:
 
 
 def _inject_faults(stack: Stack, dice: random.Random) -> None:
-    """Inject faults for about fifteen seconds, during the work."""
+    """Inject faults for about twelve seconds, during the work."""
     supervisor = stack.supervisor
-    for number in range(6):
+    for number in range(5):
         time.sleep(dice.uniform(0.5, 1.2))
         victim = f"worker-{dice.randrange(3)}"
-        if number == 1:
+        if number == 0:
+            supervisor.kill(victim)
+            stack.start_worker(victim)
+        elif number == 1:
             _wipe_redis(stack)
         elif number == 2:
             supervisor.kill(victim, signal.SIGSTOP)
@@ -98,12 +101,9 @@ def _inject_faults(stack: Stack, dice: random.Random) -> None:
             supervisor.kill(victim, signal.SIGCONT)
         elif number == 3:
             _restart_postgres(stack)
-        elif number == 4:
+        else:
             supervisor.kill("beat-0")
             stack.start_beat("beat-0")
-        else:
-            supervisor.kill(victim)
-            stack.start_worker(victim)
     time.sleep(1.0)
     for number in range(3):  # because the watchdog ends a worker that was frozen with runs
         if not supervisor.is_running(f"worker-{number}"):

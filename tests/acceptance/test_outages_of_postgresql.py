@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 from urllib.parse import urlsplit
@@ -17,7 +17,6 @@ import pytest
 
 from orchestrator import embedded
 from orchestrator.processes import ProcessSpec
-from orchestrator.processes.specs import WEB_THREADS
 from tests.acceptance.stack import Stack, celery, eventually, invariants, running
 from tests.network import Proxy, proxy_to
 
@@ -136,57 +135,6 @@ def test_web_reports_its_health_and_refuses_requests_in_time_while_postgresql_is
     # The number of waiting requests of one tenant is limited; more are refused at once.
     assert (503, True) in statuses
     assert statuses <= {(503, True), (429, True)}
-    assert max(seconds for _, seconds, _ in during) < GIVEN_UP_SECONDS
-
-
-def _behind(stack: Stack, name: str) -> list[psutil.Process]:
-    """Return the processes of PostgreSQL that serve connections of this process and its children."""
-    server = next(server for server in embedded.status(stack.home) if server.name == "postgres")
-    ours = psutil.Process(stack.supervisor.pid(name))
-    ports = {
-        connection.laddr.port
-        for one in (ours, *ours.children(recursive=True))
-        for connection in one.net_connections("tcp")
-        if connection.raddr
-    }
-    serving = psutil.Process(server.pid).children()
-    return [one for one in serving if any(f"({port})" in _command_line(one) for port in ports)]
-
-
-def _command_line(process: psutil.Process) -> str:
-    """Return the command line; empty if the process has ended meanwhile."""
-    with suppress(psutil.NoSuchProcess):
-        return " ".join(process.cmdline())
-    return ""
-
-
-def test_requests_to_hanging_postgresql_processes_are_refused_long_before_these_resume(
-    stack: Stack, client: httpx2.Client
-) -> None:
-    ended, api = threading.Event(), [Poller() for _ in range(WEB_THREADS)]
-    with ThreadPoolExecutor(WEB_THREADS) as pool:
-        for each in api:
-            pool.submit(each.poll, f"{stack.web}/api/v1/activities/", ended, 0.25, dict(client.headers))
-        eventually(lambda: all(len(each.answers) > 2 for each in api), 60)
-        hanging = _behind(stack, "web")
-        assert hanging
-        for process in hanging:
-            process.suspend()
-        try:
-            hung = [len(each.answers) for each in api]
-            eventually(
-                lambda: all(len(each.answers) > count + 2 for each, count in zip(api, hung, strict=True)), 120
-            )
-        finally:
-            ended.set()
-            for process in hanging:
-                process.resume()
-
-    during = [answer for each, first in zip(api, hung, strict=True) for answer in each.answers[first:]]
-    refused = {(status, bool(retry_after)) for status, _, retry_after in during if status != 200}
-    # A request on a hanging connection is refused, or answered over another connection, both after the same wait.
-    assert max(seconds for _, seconds, _ in during) > 1.0, "no request had a hanging connection"
-    assert refused <= {(503, True)}
     assert max(seconds for _, seconds, _ in during) < GIVEN_UP_SECONDS
 
 

@@ -391,12 +391,12 @@ def test_a_command_without_its_servers_says_in_one_line_what_to_do(
     assert "Traceback" not in process.stderr
 
 
-@pytest.mark.parametrize("program", ["worker", "beat"])
-def test_celery_without_servers_says_in_one_line_what_to_do(program: str, tmp_path: Path) -> None:
+def test_celery_without_servers_says_in_one_line_what_to_do(tmp_path: Path) -> None:
+    """The settings are read before Celery knows whether it is a worker or a beat."""
     celery = str(Path(sys.executable).parent / "celery")
     process = subprocess.run(
-        [celery, "-A", "orchestrator", program], capture_output=True, text=True, check=False,
-        env={"PATH": os.environ["PATH"], "ORCHESTRATOR_HOME": str(tmp_path)},
+        [celery, "-A", "orchestrator", "worker"], capture_output=True, text=True, check=False,
+        env={"PATH": os.environ["PATH"], "ORCHESTRATOR_HOME": str(tmp_path), **servers.COMPILED},
     )  # fmt: skip
 
     assert process.returncode == 1

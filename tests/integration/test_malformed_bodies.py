@@ -101,7 +101,11 @@ def test_there_are_operations_with_bodies() -> None:
 
 
 def test_malformed_bodies_are_refused_by_every_operation(api: Any, api_objects: ApiObjects) -> None:
-    """One parser reads them all, so each operation gets a share, and those that its own serializer must refuse."""
+    """One parser reads them all, so each operation gets a share, and those that its own serializer must refuse.
+
+    The OpenAPI document names the status of each answer, and each refusal has the form of all errors.
+    """
+    documented = {(method, address): operation["responses"] for method, address, operation in operations()}
     wrong = []
     for turn, (method, address, send) in enumerate(senders(api_objects, api)):
         shares = {
@@ -110,7 +114,12 @@ def test_malformed_bodies_are_refused_by_every_operation(api: Any, api_objects: 
             if place % SHARES == turn % SHARES
         }
         for name, raw in {**shares, **{name: MALFORMED[name] for name in VALID_JSON}}.items():
-            status = send(raw).status_code
+            answer = send(raw)
+            status = answer.status_code
+            if str(status) not in documented[method, address]:
+                wrong.append((method, address, name, f"{status} is not documented"))
+            if status >= 400:
+                problem(answer, status, answer.json()["code"])
             if (
                 status not in REFUSED
                 and not (name == "an unknown member" and _may_be_newer(address))

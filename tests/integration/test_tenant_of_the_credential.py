@@ -69,7 +69,7 @@ def test_no_operation_follows_the_tenant_that_a_request_names(
 
 
 def test_every_list_gives_the_same_answer_whatever_tenant_the_headers_name(
-    api: Any, ours: ApiObjects, theirs: ApiObjects, caplog: pytest.LogCaptureFixture
+    api: Any, ours: ApiObjects, other_tenant: Tenant, caplog: pytest.LogCaptureFixture
 ) -> None:
     admin, lists = api("admin"), 0
 
@@ -77,7 +77,7 @@ def test_every_list_gives_the_same_answer_whatever_tenant_the_headers_name(
         if method != "get" or not operation["operationId"].endswith("_list") or "{" in address:
             continue
         plain = admin.get(address).json()
-        with_headers = admin.get(address, headers=headers_naming(theirs.tenant)).json()
+        with_headers = admin.get(address, headers=headers_naming(other_tenant)).json()
         if address not in (
             "/api/v1/queues/",
             "/api/v1/workers/",
@@ -95,7 +95,7 @@ def test_every_list_gives_the_same_answer_whatever_tenant_the_headers_name(
 
 
 def test_a_body_that_names_a_tenant_is_refused_with_the_path_of_that_member(
-    api: Any, ours: ApiObjects, theirs: ApiObjects
+    api: Any, ours: ApiObjects, other_tenant: Tenant
 ) -> None:
     """Ignoring the member would let the caller believe that it had worked."""
     admin, count = api("admin"), 0
@@ -105,7 +105,7 @@ def test_a_body_that_names_a_tenant_is_refused_with_the_path_of_that_member(
         if method != "post" or body is None or "{" in address or operation["operationId"] == "agents_create":
             continue  # the registry of agents is not the tenant's
         for name in ("tenant", "tenant_id", "tenantId"):
-            answer = admin.post(address, {**body, name: str(theirs.tenant.pk)})
+            answer = admin.post(address, {**body, name: str(other_tenant.pk)})
             assert answer.status_code == 400, (address, answer.content)
             assert name in [error["path"] for error in answer.json()["errors"]], (address, answer.content)
         count += 1

@@ -21,6 +21,7 @@ from orchestrator.local import LocalStack
 from orchestrator.processes import Supervisor
 from orchestrator.processes.supervisor import SupervisorError, require_free
 from orchestrator.settings import services
+from tests import servers
 from tests.architecture import tree
 from tests.network import free_port
 
@@ -119,7 +120,7 @@ def run_without_servers(home: Path, *command: str) -> subprocess.CompletedProces
     return subprocess.run(
         [sys.executable, "manage.py", *command],
         cwd=tree.ROOT,
-        env={"ORCHESTRATOR_HOME": str(home), "PATH": ""},
+        env={"ORCHESTRATOR_HOME": str(home), "PATH": "", **servers.COMPILED},
         capture_output=True,
         text=True,
         check=False,

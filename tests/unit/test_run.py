@@ -33,18 +33,6 @@ def outcome(project: Path, capfd: pytest.CaptureFixture[str], *arguments: str) -
     return status, before, named
 
 
-def test_a_test_that_fails_beside_others_and_passes_alone_is_named(
-    project: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    (project / "test_two.py").write_text(UNSTABLE)
-
-    status, before, named = outcome(project, capfd)
-
-    assert status == 0
-    assert "1 failed, 1 passed" in before
-    assert "test_two.py::test_unstable" in named
-
-
 def test_a_test_that_fails_again_fails_the_run(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (project / "test_two.py").write_text(UNSTABLE + BROKEN)
 
@@ -89,10 +77,17 @@ def test_many_failures_are_not_retried(project: Path, capfd: pytest.CaptureFixtu
     assert "failed tests again" not in before
 
 
-def test_each_test_runs_once_and_those_of_a_file_in_one_process(
+def test_each_test_runs_once_those_of_a_file_in_one_process_and_fixtures_of_the_session_end_with_each_process(
     project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    noted = project / "noted"
+    noted, ended = project / "noted", project / "ended"
+    (project / "conftest.py").write_text(
+        "import os, pytest\n"
+        "@pytest.fixture(scope='session', autouse=True)\n"
+        "def everywhere():\n"
+        "    yield\n"
+        f"    with open({str(ended)!r}, 'a') as file: file.write(f'{{os.getpid()}}\\n')\n"
+    )
     for name in "abcdef":
         (project / f"test_{name}.py").write_text(
             "import os, pytest\n"
@@ -108,18 +103,21 @@ def test_each_test_runs_once_and_those_of_a_file_in_one_process(
     assert (status, "181 passed" in before) == (0, True)
     assert sorted((name, int(number)) for name, number, _ in ran) == list(product("abcdef", range(30)))
     assert len({(name, process) for name, _, process in ran}) == 6
+    processes = ended.read_text().splitlines()
+    assert 1 <= len(processes) == len(set(processes)) <= 2
 
 
-def test_what_a_process_leaves_behind_when_it_dies_fails_and_is_tried_again(
+def test_failures_that_pass_alone_are_named_also_of_tests_whose_process_has_died(
     project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     dies = "import os\ndef test_dies(): 'PYTEST_XDIST_WORKER' in os.environ and os._exit(0)\n"
     (project / "test_dies.py").write_text(f"def test_before(): pass\n{dies}def test_after(): pass\n")
+    (project / "test_two.py").write_text(UNSTABLE)
 
     status, before, named = outcome(project, capfd)
 
-    assert (status, "2 failed, 2 passed" in before) == (0, True)
-    assert re.findall(r"::(\w+)", named) == ["test_after", "test_dies"]
+    assert (status, "3 failed, 2 passed" in before) == (0, True)
+    assert re.findall(r"::(\w+)", named) == ["test_after", "test_dies", "test_unstable"]
 
 
 def test_a_process_that_fails_between_tests_fails_the_run_and_says_why(
@@ -152,24 +150,3 @@ def test_processes_do_not_mix_what_tests_print(project: Path, capfd: pytest.Capt
 
     assert "Captured stdout call -----------------------------\nfrom a\n" in before
     assert "from b" not in before
-
-
-def test_fixtures_of_the_session_end_with_each_process(
-    project: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    ended = project / "ended"
-    (project / "conftest.py").write_text(
-        "import os, pytest\n"
-        "@pytest.fixture(scope='session', autouse=True)\n"
-        "def everywhere():\n"
-        "    yield\n"
-        f"    with open({str(ended)!r}, 'a') as file: file.write(f'{{os.getpid()}}\\n')\n"
-    )
-    for name in "abcdef":
-        (project / f"test_{name}.py").write_text("def test_nothing(): pass\n")
-
-    status, _, _ = outcome(project, capfd)
-
-    processes = ended.read_text().splitlines()
-    assert status == 0
-    assert 1 <= len(processes) == len(set(processes)) <= 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import runpy
 import secrets
@@ -10,11 +9,14 @@ import string
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
+from orchestrator.settings import base
 from orchestrator.settings.unsafe import NEEDED, TABLE, faults
+from tests import servers
 
 SAFE = {
     "DATABASE_URL": f"postgresql://app:{secrets.token_hex(12)}@db.internal/orchestrator",
@@ -172,18 +174,23 @@ def test_every_row_of_the_table_of_unsafe_settings_is_tested_and_documented() ->
 
 @pytest.mark.parametrize("row", UNSAFE)
 def test_the_production_settings_cannot_be_loaded_with_an_unsafe_value(row: str) -> None:
-    """The module is run as at the start of a process, but in this process, because that is cheaper."""
-    path = Path(__file__).parents[2] / "orchestrator" / "settings" / "production.py"
     name, value = UNSAFE[row][0]
 
-    with pytest.MonkeyPatch.context() as patch:
-        for variable in [*os.environ]:
-            patch.delenv(variable)
-        for variable, text in {**SAFE, name: value}.items():
-            patch.setenv(variable, text)
-        patch.setattr(sys, "argv", ["celery", "-A", "orchestrator", "worker"])
-        with pytest.raises(ImproperlyConfigured, match=f"(?m)^  {name}: "):
-            runpy.run_path(str(path))
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        pytest.raises(ImproperlyConfigured, match=f"(?m)^  {name}: "),
+    ):
+        _load_production(patch, **{**SAFE, name: value})
+
+
+def _load_production(patch: pytest.MonkeyPatch, **environment: str) -> dict[str, Any]:
+    """Run the module as at the start of a process, but in this process, because that is cheaper."""
+    for variable in [*os.environ]:
+        patch.delenv(variable)
+    for variable, text in environment.items():
+        patch.setenv(variable, text)
+    patch.setattr(sys, "argv", ["celery", "-A", "orchestrator", "worker"])
+    return runpy.run_path(str(Path(__file__).parents[2] / "orchestrator" / "settings" / "production.py"))
 
 
 def test_no_error_contains_a_secret() -> None:
@@ -208,23 +215,19 @@ def test_all_missing_settings_are_reported_at_once() -> None:
     assert [error.partition(":")[0] for error in faults({})] == list(NEEDED)
 
 
-def _python(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
-    """Run Python with the safe values of production, except for the changes."""
+def _check(**changes: str) -> subprocess.CompletedProcess[str]:
+    """Run Django's checks with the safe values of production, except for the changes."""
     environment = {
         "PATH": os.environ["PATH"],
-        "PYTHONPYCACHEPREFIX": os.environ.get("PYTHONPYCACHEPREFIX", ""),  # so that nothing is compiled again
+        **servers.COMPILED,
+        "DJANGO_SETTINGS_MODULE": "orchestrator.settings.production",
         **SAFE,
         **changes,
     }
     return subprocess.run(
-        [sys.executable, *arguments],
+        [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"],
         cwd=Path(__file__).parents[2], env=environment, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
-
-
-def _check(**changes: str) -> subprocess.CompletedProcess[str]:
-    settings = {"DJANGO_SETTINGS_MODULE": "orchestrator.settings.production", **changes}
-    return _python("manage.py", "check", "--deploy", "--fail-level", "WARNING", **settings)
 
 
 @pytest.mark.long  # starts Django again
@@ -248,18 +251,15 @@ def test_a_process_with_unsafe_values_does_not_start_and_lists_them() -> None:
 @pytest.mark.parametrize(
     ("setting", "expected"),
     [
-        ("", {"*": ["@related"]}),
-        ('{"writer": ["editor"]}', {"*": ["@related"], "writer": ["editor"]}),
-        ('{"*": ["*"]}', {"*": ["*"]}),
+        ({}, {"*": ["@related"]}),
+        ({"writer": ["editor"]}, {"*": ["@related"], "writer": ["editor"]}),
+        ({"*": ["*"]}, {"*": ["*"]}),
     ],
     ids=["nothing", "of one role", "of all"],
 )
 def test_in_production_agents_hand_work_to_the_roles_of_their_plan_unless_operators_say_otherwise(
-    setting: str, expected: dict[str, list[str]]
+    setting: dict[str, list[str]], expected: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changes = {"ORCHESTRATOR_HANDS_WORK_TO": setting} if setting else {}
-    program = "import json, orchestrator.settings.production as loaded; print(json.dumps(loaded.ORCHESTRATOR_HANDS_WORK_TO))"
+    monkeypatch.setattr(base, "ORCHESTRATOR_HANDS_WORK_TO", setting)
 
-    process = _python("-c", program, **changes)
-
-    assert json.loads(process.stdout) == expected, process.stderr
+    assert _load_production(monkeypatch, **SAFE)["ORCHESTRATOR_HANDS_WORK_TO"] == expected
