@@ -102,13 +102,13 @@ def test_added_and_removed_rows_neither_repeat_nor_hide_others(api, tenant, writ
     assert names(client.get(first.json()["next"])) == ["d", "c"]
 
 
-def test_thousands_of_rows_with_the_same_time_are_each_listed_once(api, write):
-    write(*(f"n{number}" for number in range(2500)), created_at=NOON)
+def test_hundreds_of_rows_with_the_same_time_are_each_listed_once(api, write):
+    write(*(f"n{number}" for number in range(450)), created_at=NOON)
 
     all_names = [name for page in pages(api(), f"{NOTES}?limit=200") for name in page]
 
-    assert len(all_names) == 2500
-    assert len(set(all_names)) == 2500
+    assert len(all_names) == 450
+    assert len(set(all_names)) == 450
 
 
 @pytest.mark.parametrize("ordering", ["started_at", "-started_at"])
@@ -126,11 +126,11 @@ def test_rows_without_a_value_have_a_place_in_an_ordering(api, write, ordering):
 
 
 def test_every_page_is_read_through_the_index_however_deep_it_is(tenant, write):
-    write(*(f"n{number}" for number in range(3000)))
+    write(*(f"n{number}" for number in range(300)))
     with connections["owner"].cursor() as statements:
         statements.execute("ANALYZE activities_activity")
     ordering = ("-created_at", "-id")
-    cursor = Cursor(ordering, (NOON + timedelta(seconds=500), uuid7()))
+    cursor = Cursor(ordering, (NOON + timedelta(seconds=150), uuid7()))
 
     with tenant_scope(tenant.pk):
         with connections["default"].cursor() as statements:

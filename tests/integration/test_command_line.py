@@ -365,23 +365,11 @@ def test_a_wrong_argument_exits_with_status_2(manage_without_servers: list[str])
     )
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "create_tenant new",
-        "create_token --tenant acme --role viewer",
-        "load_pipeline examples/pipelines/content-brief.yaml --tenant acme",
-        "agents list",
-        "migrate",
-        "scheduler_settings --show",
-        "start_periods",
-        "tenants",
-        "verify_audit",
-    ],
-)
+@pytest.mark.parametrize("command", ["migrate", "tenants"])
 def test_a_command_without_its_servers_says_in_one_line_what_to_do(
     command: str, manage_without_servers: list[str]
 ) -> None:
+    """One function says it for all commands. `migrate` has its own connection."""
     process = subprocess.run(
         [*manage_without_servers, *command.split()], capture_output=True, text=True, check=False
     )

@@ -272,13 +272,13 @@ def test_waiting_schedules_and_executions_are_read_by_index(tenant: Tenant) -> N
     with tenant_scope(tenant.pk):
         Schedule.objects.bulk_create(
             Schedule(name=f"later-{number}", next_run_at=far + timedelta(minutes=number), **fields)
-            for number in range(3_000)
+            for number in range(1_000)
         )
         ended = ScheduleExecution.objects.bulk_create(
             ScheduleExecution(
                 tenant=tenant, schedule=schedule, schedule_name="x", definition={}, status="success", finished_at=NOON
             )
-            for _ in range(3_000)
+            for _ in range(1_000)
         )  # fmt: skip
         ScheduleJob.objects.bulk_create(
             ScheduleJob(

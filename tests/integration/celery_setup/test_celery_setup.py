@@ -32,7 +32,14 @@ def results(task: str) -> list[TaskResult]:
         return list(TaskResult.objects.filter(task_name=task).order_by("pk"))
 
 
-def test_a_message_survives_the_death_of_its_worker_and_its_broker(celery_setup: CeleryTestSetup) -> None:
+def test_worker_and_messages_survive_their_broker_and_results_are_stored_without_data_of_tenants(
+    celery_setup: CeleryTestSetup, settings: Any
+) -> None:
+    _a_message_survives_the_death_of_its_worker_and_its_broker(celery_setup)
+    _a_worker_survives_its_broker_and_stores_results(celery_setup, settings)
+
+
+def _a_message_survives_the_death_of_its_worker_and_its_broker(celery_setup: CeleryTestSetup) -> None:
     broker, worker = celery_setup.broker, celery_setup.worker
     celery_setup.app.send_task("tests.held", queue=QUEUE, ignore_result=True)
     eventually(lambda: counted(celery_setup, held_tasks.STARTED) == 1)
@@ -50,9 +57,7 @@ def test_a_message_survives_the_death_of_its_worker_and_its_broker(celery_setup:
     assert worker.container.status == "running"
 
 
-def test_a_worker_survives_its_broker_and_results_are_stored_without_data_of_tenants(
-    celery_setup: CeleryTestSetup, settings: Any
-) -> None:
+def _a_worker_survives_its_broker_and_stores_results(celery_setup: CeleryTestSetup, settings: Any) -> None:
     pid = celery_setup.worker.container.id
     celery_setup.broker.restart(force=True)
     settings.CELERY_BROKER_URL = celery_setup.broker.container.url
