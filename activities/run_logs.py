@@ -137,14 +137,11 @@ def _append(run: RunToken, batch: _Batch) -> AppendResult:
     """Insert a batch after the last one. Raises `PyMongoError`, `KeyReused`."""
     documents = _documents()
     with pymongo.timeout(WRITE_SECONDS):
-        # The first index makes the key of a batch unique. They are created here, so that nobody has to set them up.
+        # One makes the key of a batch unique, the other serves exports and deletions. Created here, so that nobody has to set them up.
         if settings.MONGODB_URI not in _indexed:
-            _documents().create_index(
-                [("run_id", pymongo.ASCENDING), ("key", pymongo.ASCENDING)], unique=True, name="batch_once"
-            )
-            _documents().create_index(
-                "tenant_id", name="logs_of_tenant"
-            )  # to export or delete those of a tenant
+            by_key = [("run_id", pymongo.ASCENDING), ("key", pymongo.ASCENDING)]
+            documents.create_index(by_key, unique=True, name="batch_once")
+            documents.create_index("tenant_id", name="logs_of_tenant")
             _indexed.add(settings.MONGODB_URI)
         for _ in range(TRIES):
             last = documents.find_one(_of_run(run.run_id), sort=[("_id", pymongo.DESCENDING)])

@@ -118,9 +118,8 @@ class InboxViewSet(ListResource):
         runs = dict(rows.values_list("pk", "pipeline_run_id"))
         order = sorted(range(len(items)), key=lambda index: (str(runs.get(items[index]["id"])), index))
         results: dict[int, dict[str, Any]] = {}
-        final: dict[
-            UUID, dict[str, Any]
-        ] = {}  # refusals that apply to every further decision about the same item
+        # Refusals that apply to every further decision about the same item.
+        final: dict[UUID, dict[str, Any]] = {}
         for index in order:
             item_id = items[index]["id"]
             results[index] = final.get(item_id) or self._result(items[index])

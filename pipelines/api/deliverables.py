@@ -270,12 +270,8 @@ class DeliverableBodySerializer(StrictSerializer):
     )
 
     def errors_of_combination(self, attrs: Mapping[str, Any], invalid: Container[str]) -> dict[str, Any]:
-        tenant_id, keys, params = (
-            self.context["tenant_id"],
-            attrs.get("pipelines", ()),
-            attrs.get("params", {}),
-        )
-        errors = deliverables.reserved_errors(tenant_id, keys, params)
+        keys, params = attrs.get("pipelines", ()), attrs.get("params", {})
+        errors = deliverables.reserved_errors(self.context["tenant_id"], keys, params)
         return {"params": {name: [text] for name, text in errors.items()}} if errors else {}
 
 
