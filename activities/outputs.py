@@ -38,7 +38,9 @@ else:
 
 logger = logging.getLogger(__name__)
 
-_FACTS = {"db.system.name": "mongodb", "db.collection.name": "outputs"}
+#: The collections in MongoDB.
+OUTPUTS, RUN_LOGS = "outputs", "run_logs"
+_FACTS = {"db.system.name": "mongodb", "db.collection.name": OUTPUTS}
 COPIED_AT_ONCE = 200
 # Outputs stay in the spool for this time, because the statement that claims the next step reads its input from there.
 SPOOLED_FOR = timedelta(seconds=15)
@@ -144,21 +146,22 @@ def copy_waiting(limit: int = COPIED_AT_ONCE, *, older_than: timedelta = timedel
     )
     with system_scope():
         OutputSpool.objects.filter(pk__in=ids).delete()
-    _create_index(settings.MONGODB_URI)
+    _index_by_tenant(settings.MONGODB_URI)
     return len(rows)
 
 
 @cache
-def _create_index(uri: str) -> None:
-    """Create the index for exports and deletions of a whole tenant, once in each process, so that nobody has to set it up.
+def _index_by_tenant(uri: str) -> None:
+    """Index outputs and logs for exports and deletions of a whole tenant, once in each process, so that nobody has to set it up.
 
-    Among very many outputs this takes longer than a client waits: the server continues, and copying never depends on it.
+    Among very many documents this takes longer than a client waits: the server continues, and copying never depends on it.
     """
-    try:
-        collection().create_index("tenant_id", name="outputs_of_tenant")
-    except mongodb.PyMongoError as error:
-        facts = {"action": "output_index_unknown", "reason": type(error).__name__}
-        logger.warning("The index of outputs by tenant is not known to exist yet", extra=facts)
+    for name in (OUTPUTS, RUN_LOGS):
+        try:
+            collection().database[name].create_index("tenant_id", name=f"{name}_of_tenant")
+        except mongodb.PyMongoError as error:
+            facts = {"action": "output_index_unknown", "collection": name, "reason": type(error).__name__}
+            logger.warning("The index by tenant is not known to exist yet", extra=facts)
 
 
 def _to_document(row: OutputSpool) -> dict[str, Any]:
@@ -188,7 +191,7 @@ def _from_document(document: dict[str, Any]) -> StoredOutput:
 def collection() -> Collection[dict[str, Any]]:
     return (
         _client(settings.MONGODB_URI)
-        .get_default_database(default="orchestrator")["outputs"]
+        .get_default_database(default="orchestrator")[OUTPUTS]
         .with_options(write_concern=pymongo.WriteConcern(w="majority", j=True))
     )
 

@@ -50,7 +50,6 @@ else:
 logger = logging.getLogger(__name__)
 
 EVENT = "run_log"
-COLLECTION = "run_logs"
 TRIES = 20  # to insert the next batch while several writers add to the same log
 WRITE_SECONDS = 2.0  # a whole write, because an agent waits for the response and a server may be frozen
 AWAY_SECONDS = 5.0  # pause after a failure, in which this process does not try MongoDB again
@@ -137,11 +136,10 @@ def _append(run: RunToken, batch: _Batch) -> AppendResult:
     """Insert a batch after the last one. Raises `PyMongoError`, `KeyReused`."""
     documents = _documents()
     with pymongo.timeout(WRITE_SECONDS):
-        # One makes the key of a batch unique, the other serves exports and deletions. Created here, so that nobody has to set them up.
+        # This index makes the key of a batch unique. It is created here, so that nobody has to set it up.
         if settings.MONGODB_URI not in _indexed:
             by_key = [("run_id", pymongo.ASCENDING), ("key", pymongo.ASCENDING)]
             documents.create_index(by_key, unique=True, name="batch_once")
-            documents.create_index("tenant_id", name="logs_of_tenant")
             _indexed.add(settings.MONGODB_URI)
         for _ in range(TRIES):
             last = documents.find_one(_of_run(run.run_id), sort=[("_id", pymongo.DESCENDING)])
@@ -482,7 +480,9 @@ def _document_id(run_id: UUID, number: int) -> str:
 
 def _documents() -> Collection[dict[str, Any]]:
     # A log need not survive the loss of the primary, so writes do not wait for other members of the replica set.
-    return outputs.collection().database[COLLECTION].with_options(write_concern=pymongo.WriteConcern(w=1))
+    return (
+        outputs.collection().database[outputs.RUN_LOGS].with_options(write_concern=pymongo.WriteConcern(w=1))
+    )
 
 
 _indexed: set[str] = set()

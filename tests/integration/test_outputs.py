@@ -48,15 +48,16 @@ def test_a_wide_number_is_read_as_it_was_written_and_does_not_stop_the_copies(
     outputs.collection().delete_one({"_id": str(row.pk)})
 
 
-def test_the_first_copy_creates_the_index_for_exports_and_deletions_of_a_tenant(tenant: Tenant) -> None:
+def test_the_first_copy_creates_the_indexes_for_exports_and_deletions_of_a_tenant(tenant: Tenant) -> None:
     with tenant_scope(tenant.pk):
         (activity,) = submit([NewActivity(name="x", agent_role="qa")], actor="test")
         row = OutputSpool.objects.create(tenant=tenant, id=uuid4(), activity_id=activity.id, data={})
 
     outputs.copy_waiting()
 
-    indexes = outputs.collection().index_information().values()
-    assert [("tenant_id", 1)] in [index["key"] for index in indexes]
+    for name in (outputs.OUTPUTS, outputs.RUN_LOGS):
+        indexes = outputs.collection().database[name].index_information().values()
+        assert [("tenant_id", 1)] in [index["key"] for index in indexes], name
     outputs.collection().delete_one({"_id": str(row.pk)})
 
 
@@ -66,7 +67,7 @@ def test_an_output_is_copied_even_if_the_index_cannot_be_created(
     with tenant_scope(tenant.pk):
         (activity,) = submit([NewActivity(name="x", agent_role="qa")], actor="test")
         row = OutputSpool.objects.create(tenant=tenant, id=uuid4(), activity_id=activity.id, data={})
-    outputs._create_index.cache_clear()
+    outputs._index_by_tenant.cache_clear()
 
     def time_out(*arguments: object, **options: object) -> None:
         raise NetworkTimeout("timed out")
@@ -75,5 +76,5 @@ def test_an_output_is_copied_even_if_the_index_cannot_be_created(
         patch.setattr(Collection, "create_index", time_out)
         assert outputs.copy_waiting() == 1
 
-    outputs._create_index.cache_clear()
+    outputs._index_by_tenant.cache_clear()
     outputs.collection().delete_one({"_id": str(row.pk)})
