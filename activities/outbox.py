@@ -30,7 +30,7 @@ from activities.admission.exchange import Offer
 from activities.models import Activity, ActivityRun, Wake
 from activities.models.dead_letter import BurialReason
 from activities.states import MAY_RUN, WILL_RUN, Status, WakeReason, WakeState
-from tenants import clock, request_context, wire_json
+from tenants import request_context, wire_json
 from tenants.context import APP, SYSTEM, system_scope
 from tenants.identifiers import uuid7
 from tenants.sql import Statement
@@ -121,9 +121,6 @@ def record_again(moved: Sequence[Any], *, due: Sequence[datetime] = ()) -> None:
         return
     tenant_id = moved[0].tenant_id
     due_of: dict[UUID, datetime] = dict(zip((one.id for one in moved), due, strict=True)) if due else {}
-    for one in moved:
-        if (date := _if_future(one.not_before)) is not None:
-            due_of[one.id] = max(date, due_of.get(one.id, date))
     rows = _LAST_REASONS.run(
         {"tenant": tenant_id, "activities": [activity.id for activity in moved]}, using=APP
     )
@@ -137,11 +134,14 @@ def record_again(moved: Sequence[Any], *, due: Sequence[datetime] = ()) -> None:
         for activity in moved
         if activity.id not in with_reason
     ]
-    _record(tenant_id, reasons, cause="replay")
-    held_ids = _hold(tenant_id, [activity.id for activity in moved])
-    relay.after_commit(
-        Exchange(offers=[Offer.of(one) for one in moved if one.id not in held_ids and one.id not in due_of])
-    )
+    _offer_or_hold(moved, _record(tenant_id, reasons, cause="replay"))
+
+
+def _offer_or_hold(moved: Sequence[Any], recorded: Sequence[Any]) -> None:
+    """Offer those of these `created` activities whose wakes are due and that no open question holds."""
+    ready = {wake.activity_id for wake in recorded if wake.due_at is None}
+    ready -= _hold(moved[0].tenant_id, [one.id for one in moved])
+    relay.after_commit(Exchange(offers=[Offer.of(one) for one in moved if one.id in ready]))
 
 
 def _record(tenant_id: UUID, reasons: Sequence[_Reason], *, cause: str) -> list[Any]:
@@ -205,18 +205,9 @@ def wake_all(
         else []
     )
     if moved:
-        tenant_id = moved[0].tenant_id
-        reasons = [_Reason.of(one.id, reason, payload, _if_future(one.not_before)) for one in moved]
-        recorded = _record(tenant_id, reasons, cause="wake")
-        held_ids = _hold(tenant_id, [one.id for one in moved])
-        due = {wake.activity_id for wake in recorded if wake.due_at is None} - held_ids
-        relay.after_commit(Exchange(offers=[Offer.of(one) for one in moved if one.id in due]))
+        reasons = [_Reason.of(one.id, reason, payload) for one in moved]
+        _offer_or_hold(moved, _record(moved[0].tenant_id, reasons, cause="wake"))
     return over_budget | {one.id for one in moved}
-
-
-def _if_future(moment: datetime | None) -> datetime | None:
-    """Return the moment if it is in the future: a `not_before` that was set while the activity waited still applies."""
-    return moment if moment is not None and moment > clock.now() else None
 
 
 def deliver_answer(

@@ -11,13 +11,14 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Q, QuerySet
+from django.db.models import DateTimeField, OuterRef, Q, QuerySet, Subquery, Value
+from django.db.models.functions import Greatest, Now
 
 from activities.admission import Exchange
 from activities.admission.exchange import Offer
 from activities.decision_rules import DEFAULT_ESCALATION_ROLE, DecisionRules
 from activities.exceptions import NotFound, StillHeld, SubmissionInvalid, TransitionRefused
-from activities.models import Activity, ActivityEvent, ActivityRun, Deadline, Wake
+from activities.models import Activity, ActivityEvent, ActivityRun, Deadline, MailboxItem, Wake
 from activities.models.decision import DeadlineKind
 from activities.states import LinkKind, Status, WakeState
 from tenants import clock
@@ -167,6 +168,19 @@ def _delay_wakes(tenant_id: UUID, ids: Sequence[UUID], not_before: datetime | No
     # The cause is a date and not a retry, because people see it as the reason.
     changes = {"due_at": begin} if begin is None else {"due_at": begin, "cause": "wake"}
     pending.filter(activity_id__in=others).update(**changes)
+    for activity_id, until in delays.items():
+        _delay_messages(tenant_id, [activity_id], max(until, begin or until))
+    _delay_messages(tenant_id, [pk for pk in ids if pk not in delays], begin)
+
+
+def _delay_messages(tenant_id: UUID, ids: Sequence[UUID], until: datetime | None) -> None:
+    """Let messages for later start no run before this time. Each keeps its own time. A wake has the id of its message."""
+    wakes = Wake.objects.for_tenant(tenant_id).filter(
+        activity_id__in=ids, state=WakeState.PENDING, cause=LATER
+    )
+    own = Subquery(MailboxItem.objects.filter(pk=OuterRef("pk")).values("run_after"))
+    wakes.update(due_at=Greatest(own, Value(until, DateTimeField())))
+    wakes.filter(due_at__lte=Now()).update(due_at=None)
 
 
 def _wakes_bound_to_date(tenant_id: UUID) -> QuerySet[Any]:

@@ -288,13 +288,14 @@ class Engine:
             return list(ActivityRun.objects.filter(activity_id=activity_id).order_by("fence"))
 
     def make_due(self, tenant: Tenant) -> None:
-        """End every delay of the tenant's wakes and promote them."""
+        """End every date and delay of the tenant's work, and offer it."""
         from django.db.models.functions import Now
 
         from activities import outbox
         from activities.models import Wake
 
         with tenant_scope(tenant.pk):
+            Activity.objects.filter(not_before__gt=Now()).update(not_before=Now())
             Wake.objects.filter(state="pending", due_at__isnull=False).update(due_at=Now())
         outbox.promote()
         relay.flush(self.patience)

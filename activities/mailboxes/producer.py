@@ -311,8 +311,9 @@ def _stop_waiting_for_later_items(activity: Activity) -> None:
         activity_id=activity.pk, state=WakeState.PENDING, pk__in=later_items.values("pk"), cause="wake"
     )
     if delaying.update(cause=outbox.LATER):
-        # The activity's date came from the later item.
-        Activity.objects.for_tenant(activity.tenant_id).filter(pk=activity.pk).update(not_before=None)
+        # A date that came from the later item, and not from people.
+        dated = Activity.objects.for_tenant(activity.tenant_id).filter(pk=activity.pk)
+        dated.filter(not_before__in=later_items.values("run_after")).update(not_before=None)
 
 
 def _submit_activity(mailbox: Mailbox, item: MailboxItem, actor: str, bounded: bool) -> UUID | None:

@@ -1,7 +1,7 @@
 -- Records wakes, each for one activity. An equal pending wake absorbs the new one.
 -- A new wake does not shorten a delay: while a wake of the activity is delayed (until its date, for a retry, a rate limit, money), a new
 -- one is delayed until the last of these is due, so that all are taken together. Wakes with the cause `later` do not delay others, and
--- keep their time while the activity waits for money.
+-- keep their time while the activity waits for money. No wake is due before the date of its activity.
 -- Parameters  tenant, cause, provenance (JSON as text, or null), and arrays of equal length: ids, activities, reasons,
 --             payloads (JSON as text), fingerprints, due (may be null)
 -- Plan        the coalesce keeps the planner from reading the index of all delayed wakes for those of one activity.
@@ -10,7 +10,9 @@ INSERT INTO activities_wake (id, tenant_id, activity_id, reason, cause, payload,
 SELECT w.id, %(tenant)s, w.activity_id, w.reason,
        -- A budget releases waiting wakes by this cause.
        CASE WHEN held.cause = 'budget' THEN 'budget' ELSE %(cause)s END, w.payload::jsonb, w.fingerprint, 'pending',
-       greatest(w.due_at, held.until), 0, %(provenance)s::jsonb, clock_timestamp()
+       greatest(w.due_at, held.until, (
+           SELECT CASE WHEN a.not_before > now() THEN a.not_before END FROM activities_activity a
+           WHERE a.tenant_id = %(tenant)s AND a.id = w.activity_id)), 0, %(provenance)s::jsonb, clock_timestamp()
 FROM unnest(%(ids)s::uuid[], %(activities)s::uuid[], %(reasons)s::text[], %(payloads)s::text[], %(fingerprints)s::text[],
             %(due)s::timestamptz[]) AS w(id, activity_id, reason, payload, fingerprint, due_at)
 LEFT JOIN LATERAL (

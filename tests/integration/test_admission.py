@@ -15,7 +15,7 @@ import pytest
 
 from activities import admission, relay
 from activities.admission import Closed, Exchange, Grant, exchange, keys, limits, scripts
-from activities.admission.exchange import Offer, Release
+from activities.admission.exchange import Offer, Release, find_unknown
 from tenants.redis import client
 
 GENERATION = keys.new_generation("g1")
@@ -793,6 +793,21 @@ def test_run_now_takes_effect_once_and_leaves_nothing_behind(desk: Desk) -> None
     assert desk.grants(first._replace(run_now_at=None), release=[grant]) == []
     exchange(Exchange(withdrawals=[first.activity_id, second.activity_id]))
     assert not [name for name in client().keys(f"{keys.pointer()}:*") if b"express" in name]
+
+
+def test_only_work_that_has_started_keeps_its_slot_when_its_workers_leave(desk: Desk) -> None:
+    first, second = (each._replace(files=("src/**",)) for each in run_now(1) + run_now(1, B))
+    grants = {grant.activity_id: grant for grant in desk.grants(first, second)}
+    admission.start(first.activity_id, grants[first.activity_id].grant)
+    desk.put(pools={"dev": "dev"})
+
+    kept = admission.audit(withdraw_orphans=True)
+
+    assert [slot.activity_id for slot in kept] == [first.activity_id]
+    assert admission.inspect(second.activity_id)["state"] == "waiting"
+    assert find_unknown([second._replace(run_now_at=None)]) == set(), "it has lost its place"
+    assert find_unknown([second]) == {second.activity_id}, "that people let it run now must be said again"
+    scripts.check_structure()
 
 
 def test_an_offer_without_a_role_is_left_out_and_the_others_are_granted(desk: Desk) -> None:

@@ -370,18 +370,20 @@ def test_people_are_warned_once_of_a_cap_below_what_is_spent_when_work_waits_for
     assert reload(budget).warned_at is not None
 
 
-def test_a_claim_from_before_midnight_changes_nothing_of_the_new_period(engine: Engine, acme: Tenant) -> None:
+def test_a_run_from_before_midnight_spends_nothing_of_the_new_period(engine: Engine, acme: Tenant) -> None:
     money_of_today = make_budget(acme, "1.00", period="day", estimate=Decimal("0.10"))
     runs_of_today = make_budget(acme, "9", period="day", unit="runs")
     tomorrow = clock.today() + timedelta(days=1)
     with tenant_scope(acme.pk):
         Budget.objects.update(spent=Decimal("0.50"), period_start=tomorrow)
 
-    accept_run(engine, acme)
+    run = accept_run(engine, acme)
+    reserved = reload(money_of_today).reserved
+    reports.beat(run, progress=None, usage=dollars("0.04"))
 
     now = [reload(budget) for budget in (money_of_today, runs_of_today)]
     assert [(budget.period_start, budget.spent) for budget in now] == [(tomorrow, Decimal("0.50"))] * 2
-    assert now[0].reserved == Decimal("0.10")
+    assert (reserved, now[0].reserved) == (Decimal("0.10"), Decimal("0.06"))
 
 
 def test_nobody_is_warned_of_what_an_earlier_period_has_spent(engine: Engine, acme: Tenant) -> None:

@@ -159,6 +159,21 @@ def test_retrying_a_failed_step_reopens_its_run(engine: Engine, acme: Tenant) ->
     assert flow.outcome == ("completed", 0)
 
 
+def test_a_retry_while_its_run_is_being_cancelled_does_not_reopen_the_run(
+    engine: Engine, acme: Tenant
+) -> None:
+    engine.agent.behaviour = answer_by_step({"bad": BROKEN})
+    flow = Flow(engine, acme, step("bad"), step("after", "bad"))
+    engine.drain()
+    with tenant_scope(acme.pk):
+        # The first of the two transactions of a cancellation.
+        PipelineRun.objects.filter(pk=flow.id).update(status="cancelled")
+
+    cancellation.retry(acme.pk, flow.activity(step="bad").pk, actor="test")
+
+    assert (flow.outcome[0], flow.states) == ("cancelled", {"bad": "failed", "after": "skipped"})
+
+
 def test_a_retry_changes_nothing_after_a_step_that_continued_without_it(engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = answer_by_step({"bad": BROKEN})
     flow = Flow(

@@ -35,6 +35,7 @@ from agents.exceptions import AgentRateLimited, PermanentAgentError, RetryableAg
 from agents.models import AgentConfig
 from pipelines import versions
 from pipelines.submission import NewRun, start_run
+from tenants import clock
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.accepted_work import (
@@ -238,6 +239,40 @@ def test_messages_to_a_session_that_waits_for_its_budget_arrive_together_later(
     settle(engine)
 
     assert [[wake["text"] for wake in call.wakes] for call in engine.agent.calls] == [["one", "two"]]
+
+
+@pytest.mark.parametrize("earlier", [[], ["one"]], ids=["of new work", "of work that has run"])
+def test_messages_wait_for_the_date_that_people_set(
+    api: Any, engine: Engine, acme: Tenant, settings: Any, earlier: list[str]
+) -> None:
+    settings.ORCHESTRATOR_MAILBOX_WINDOW_MS = 0
+    now = clock.now()
+    date, before = now + 2 * TOMORROW, now + TOMORROW
+    with tenant_scope(acme.pk):
+        open_mailbox(acme.pk, "chat", agent_role="qa")
+        for text in earlier:
+            post(acme.pk, "chat", NewItem(text=text), actor="test")
+        post(acme.pk, "chat", NewItem(text="later", run_after=before), actor="test")
+        activity_id = Activity.objects.get().pk
+    settle(engine)
+    path, client = f"{ACTIVITIES}{activity_id}/", api("operator", acme)
+
+    def due() -> set[datetime | None]:
+        return {wake.due_at for wake in wakes_of(acme, activity_id) if wake.state == "pending"}
+
+    client.patch(path, {"not_before": date.isoformat()})
+    with tenant_scope(acme.pk):
+        post(acme.pk, "chat", NewItem(text="two"), actor="test")
+    settle(engine)
+    assert (len(engine.agent.calls), due()) == (len(earlier), {date})
+    assert wait_reasons.why(acme.pk, activity_id).code == "not_before"
+
+    client.patch(path, {"not_before": None})
+    assert due() == {None, before}
+    settle(engine)
+    assert [[wake["text"] for wake in call.wakes] for call in engine.agent.calls] == [
+        [text] for text in [*earlier, "two"]
+    ]
 
 
 def test_a_rate_still_applies_after_a_decision(engine: Engine, acme: Tenant) -> None:
@@ -579,6 +614,26 @@ def test_a_decision_during_a_blocker_reaches_the_next_run(
     client.post(f"{ACTIVITIES}{activity_id}/resolve/", {"note": "It is up"})
     settle(engine)
 
+    assert reasons(engine, activity_id) == [["new_task"], ["review_approved", "unblocked"]]
+
+
+def test_work_that_is_unblocked_after_a_decision_still_waits_for_its_date(
+    api: Any, engine: Engine, accepting: Tenant
+) -> None:
+    client = api("operator")
+    activity_id, agent = accept_work(engine, accepting)
+    approval = request_approval(client, activity_id)
+    agent.create_with("report_blocker", type="api_outage", message="It is down")
+    date = clock.now() + TOMORROW
+    client.patch(f"{ACTIVITIES}{activity_id}/", {"not_before": date.isoformat()})
+    decide(client, approval)
+    client.post(f"{ACTIVITIES}{activity_id}/resolve/", {"note": "It is up"})
+
+    assert {wake.due_at for wake in wakes_of(accepting, activity_id) if wake.state == "pending"} == {date}, (
+        "until then it would be offered, granted and refused again and again"
+    )
+    assert wait_reasons.why(accepting.pk, activity_id).code == "not_before"
+    pass_delays(engine, accepting)
     assert reasons(engine, activity_id) == [["new_task"], ["review_approved", "unblocked"]]
 
 

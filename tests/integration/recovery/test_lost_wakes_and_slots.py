@@ -437,21 +437,28 @@ def test_a_seat_that_an_accepted_run_could_not_give_back_is_given_back(
     assert (before.seated, after.seated, after.grant) == (True, False, before.grant)
 
 
+@pytest.mark.parametrize("instead", ["nothing", "waiting work", "another grant"])
 def test_slots_of_live_runs_that_redis_forgot_are_held_again_when_seen_twice(
-    engine: Engine, acme: Tenant
+    engine: Engine, acme: Tenant, instead: str
 ) -> None:
     engine.agent.behaviour = lambda request: Accepted()
     (activity_id,) = engine.submit(acme)
     engine.drain()
     (run,) = engine.runs(acme, activity_id)
-    exchange(Exchange(releases=[rebuilding.Release(activity_id, run.grant)]))
+    release, offer = rebuilding.Release(activity_id, run.grant), Offer.of(engine.get(acme, activity_id))
+    # As after a failover to a replica that had an earlier state.
+    granted = exchange(Exchange(releases=[release], offers=[offer] if instead == "another grant" else []))
+    if instead == "waiting work":
+        rebuilding._restore("", offer=[offer])
 
     slots, held = rebuilding.SlotAudit(), list[Any]()
     for _ in range(3):
         slots.compare()
         held.append([(slot.activity_id, slot.grant) for slot in audit(withdraw_orphans=False)])
 
-    assert held == [[], [(activity_id, run.grant)], [(activity_id, run.grant)]]
+    before = [(grant.activity_id, grant.grant) for grant in granted]
+    assert held == [before, [(activity_id, run.grant)], [(activity_id, run.grant)]]
+    assert not exchange(Exchange(releases=[release])), "it also waited"
 
 
 def test_a_grant_whose_message_was_lost_is_published_again(
