@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import DatabaseError, OperationalError, connections
+from django.db.models.functions import Now
 from django.utils import timezone
 from psycopg.errors import QueryCanceled
 
@@ -19,7 +20,7 @@ from activities import cancellation, outputs, run_logs
 from activities.human_tasks import decisions
 from activities.maintenance import retention
 from activities.maintenance.invariants import check
-from activities.models import Activity, ActivityEvent, OutputSpool
+from activities.models import Activity, ActivityEvent, DeadLetter, OutputSpool
 from activities.run_tokens import RunToken
 from agents.contracts import Completed, LogLine, Output
 from tenants import money
@@ -38,6 +39,7 @@ from tenants.retention import all_kinds
 from tests.engine import Engine, in_another_thread
 from tests.failed_work import submit_failing
 from tests.integration.periods.months import change_without_waiting
+from tests.open_questions import open_approval
 
 PLACE = "/api/v1/retention/"
 LONG = timedelta(days=100)
@@ -114,11 +116,27 @@ def test_the_input_of_failed_work_is_kept_until_its_dead_letter_is_closed(
     (reader,) = submit_failing(engine, acme, input_ref=engine.get(acme, source).output_ref)
     age_work([source])
     assert purge(acme, "activities") == 0
+    age_work([reader])
+    assert purge(acme, "activities") == 0, "it may be retried"
 
     cancellation.cancel(acme.pk, reader, actor="ann")
 
     assert purge(acme, "activities") == 1
     assert remaining(acme) == {reader}
+
+
+def test_a_question_and_its_work_are_kept_while_one_of_them_is_open(engine: Engine, acme: Tenant) -> None:
+    (ended,) = done(engine, acme)
+    (live,) = engine.submit(acme, not_before=timezone.now() + timedelta(days=1))
+    question = open_approval(acme, [ended, live])
+    age_work([ended])
+    assert purge(acme, "activities") == 0
+
+    decisions.approve(acme.pk, question, actor="Ann")
+    age_work([question])
+
+    assert purge(acme, "activities") == 1
+    assert remaining(acme) == {question, live}
 
 
 def test_a_locked_tree_is_left_for_the_next_pass(engine: Engine, acme: Tenant) -> None:
@@ -149,6 +167,27 @@ def test_a_child_created_between_selection_and_lock_keeps_its_tree(
         assert retention._forget_trees(acme.pk, timezone.now() - timedelta(days=90), 10) == 0
 
     assert root in remaining(acme)
+
+
+def test_work_that_is_retried_between_selection_and_lock_is_kept(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (failed,) = submit_failing(engine, acme)
+    with tenant_scope(acme.pk):
+        DeadLetter.objects.update(state="closed", closed_at=Now())
+    age_work([failed])
+    find = retention._find_trees
+
+    def find_then_retry(*arguments: Any) -> Any:
+        trees = find(*arguments)
+        in_another_thread(lambda: cancellation.retry(acme.pk, failed, actor="ann"))
+        return trees
+
+    monkeypatch.setattr(retention, "_find_trees", find_then_retry)
+    with tenant_scope(acme.pk):
+        assert retention._forget_trees(acme.pk, timezone.now() - timedelta(days=90), 10) == 0
+
+    assert engine.status(acme, failed) == "created"
 
 
 def test_the_outputs_of_deleted_work_are_recorded_and_later_removed_from_mongodb(

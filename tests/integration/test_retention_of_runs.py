@@ -24,6 +24,7 @@ from tests import scheduling
 from tests.engine import Engine, in_another_thread
 from tests.flows import BROKEN, Flow, answer_by_step, step
 from tests.integration.test_retention import LONG, age, purge, remaining
+from tests.open_questions import open_approval
 
 
 def age_run(run_id: UUID, by: timedelta = LONG) -> None:
@@ -64,6 +65,27 @@ def test_an_active_run_is_kept_however_old_it_is(engine: Engine, acme: Tenant) -
 
     assert purge(acme, "pipeline_runs") == 0
     assert len(remaining(acme)) == 2
+
+
+@pytest.mark.parametrize("what", ["the input of live work", "the input of failed work", "an open question"])
+def test_a_run_is_kept_while_other_work_refers_to_it(engine: Engine, acme: Tenant, what: str) -> None:
+    flow = Flow(engine, acme, step("one"))
+    engine.drain()
+    activity = flow.activity(step="one")
+    if what == "an open question":
+        other = open_approval(acme, [activity.pk])
+    else:
+        engine.agent.behaviour = answer_by_step({"": BROKEN})
+        tomorrow = clock.now() + timedelta(days=1) if what == "the input of live work" else None
+        (other,) = engine.submit(acme, input_ref=activity.output_ref, not_before=tomorrow)
+        engine.drain()
+    age_run(flow.id)
+    age_work_of(flow.id)
+    assert purge(acme, "pipeline_runs") == 0
+
+    cancellation.cancel(acme.pk, other, actor="ann")
+
+    assert purge(acme, "pipeline_runs") == 1
 
 
 def test_a_run_is_kept_as_long_as_its_replays_which_refer_to_its_outputs(
