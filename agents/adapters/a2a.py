@@ -251,6 +251,8 @@ class _Conversation:
                 raise PermanentAgentError(f"The agent cancelled its task{why}", code="agent_cancelled")
             case TaskState.TASK_STATE_REJECTED:
                 raise PermanentAgentError(f"The agent rejected the task{why}")
+        if not self.work.task:
+            raise InvalidAnswer(("task.id", "is missing"))
         raise InvalidAnswer(("task.status.state", f"{state} is not known"))
 
     def _count_usage(self) -> Usage | None:
@@ -396,13 +398,16 @@ class _Work:
                 known.append(piece)
 
     def output(self) -> Output:
-        """Return what the agent produced: its artifacts, or else its last message."""
+        """Return what the agent produced: its artifacts, or else its last message. Raises `InvalidAnswer`."""
         pieces = [piece for artifact in self.artifacts.values() for piece in artifact]
         parts = [Part(text="".join(piece)) if isinstance(piece, list) else piece for piece in pieces]
         if not parts:
             parts = list((self.answer or self.status.message).parts)
         text = _text_of(parts) or None
-        data = [_plain(json_format.MessageToDict(part.data)) for part in parts if part.HasField("data")]
+        try:
+            data = [_plain(json_format.MessageToDict(part.data)) for part in parts if part.HasField("data")]
+        except ValueError as error:
+            raise InvalidAnswer(("output.data", "contains a number that JSON does not know")) from error
         files = [_file(part) for part in parts if part.HasField("url") or part.HasField("raw")]
         value: Any = None if not data else data[0] if len(data) == 1 else data
         if files:

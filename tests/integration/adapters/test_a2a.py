@@ -18,6 +18,7 @@ from a2a.server.events import EventQueue
 from a2a.server.tasks import TaskUpdater
 from a2a.types import AgentInterface, Part, TaskState
 from google.protobuf.struct_pb2 import Value
+from pytest_httpserver import HTTPServer
 
 from agents.adapters import a2a
 from agents.adapters.dialogue import LONGEST_WORD, LiveText
@@ -447,6 +448,29 @@ def test_the_rest_binding_works_as_well(agent: A2AAgent) -> None:
     )
 
     assert completed(run(agent)).output.content == "Done."
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ('{"task": {"id": "t", "status": {"state": "TASK_STATE_COMPLETED"}, '
+         '"artifacts": [{"artifactId": "a", "parts": [{"data": NaN}]}]}}', "number that JSON does not know"),
+        ('{"task": {"status": {"state": "TASK_STATE_WORKING"}}}', "task.id is missing"),
+        ('{"statusUpdate": {"contextId": "c"}}', "task.id is missing"),
+    ],
+)  # fmt: skip
+def test_an_answer_that_cannot_be_used_is_permanent_and_says_why(
+    agent: A2AAgent, httpserver: HTTPServer, answer: str, why: str
+) -> None:
+    agent.card.supported_interfaces[0].url = httpserver.url_for("/rpc")
+    httpserver.expect_request("/rpc").respond_with_data(
+        f'data: {{"jsonrpc": "2.0", "id": "1", "result": {answer}}}\n\n', content_type="text/event-stream"
+    )
+
+    with pytest.raises(PermanentAgentError, match=why) as caught:
+        run(agent)
+
+    assert caught.value.error_code == "invalid_agent_answer"
 
 
 def test_a_compressed_answer_is_refused(agent: A2AAgent) -> None:
