@@ -249,6 +249,7 @@ class PipelineAdmin(SwitchedAdmin):
     list_display = ("name", "key", "tenant", "latest", "enabled", "updated_at")
     list_filter = ("enabled",)
     search_fields = ("key", "name")
+    ordering = ("name", "pk")
     fixed_fields = ("picture", "tenant")
     inlines = (VersionInline,)
     row_actions = (RUN_NOW,)

@@ -117,7 +117,7 @@ class SuperusersOnly(Audited, PlatformOnly):
 
 
 class StrictJSONField(forms.JSONField):
-    """The field of a JSON column, with the rules of the API: it refuses what PostgreSQL cannot store, and nesting without end."""
+    """The field of a JSON column, with the rules of the API: what PostgreSQL cannot store, endless nesting and repeated keys fail."""
 
     def to_python(self, value: Any) -> Any:
         if isinstance(value, str) and not self.disabled and value not in self.empty_values:
@@ -137,7 +137,9 @@ class StrictJSONField(forms.JSONField):
 
 
 def _read_json(text: str) -> Any:
-    return strict_json.loads(text.encode(errors="surrogatepass"), max_bytes=LONGEST_JSON)
+    return strict_json.loads(
+        text.encode(errors="surrogatepass"), max_bytes=LONGEST_JSON, reject_duplicate_keys=True
+    )
 
 
 class ClearableJSONField(StrictJSONField):

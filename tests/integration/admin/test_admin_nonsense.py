@@ -20,6 +20,7 @@ REFUSED = {
     "half a pair": '{"a": "\\ud800"}',
     "infinity": '{"a": 1e999}',
     "NaN": '{"a": NaN}',
+    "a key twice": '{"a": 1, "a": 2}',
     "huge": '{"a": 99999999999999999999}',
 }
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
 from django.contrib.auth.models import User
 from django.http import HttpResponse
 from django.test import Client
+from django.urls import reverse
 
 from activities.models import Activity
 from pipelines import versions
@@ -135,3 +137,18 @@ def _save(browser: Client, pipeline: Pipeline, definition: str, **fields: Any) -
 def _pipeline(tenant: Tenant) -> Pipeline:
     with tenant_scope(tenant.pk):
         return Pipeline.objects.get()
+
+
+@pytest.mark.filterwarnings("error::django.core.paginator.UnorderedObjectListWarning")
+def test_the_pipelines_that_the_form_of_a_schedule_offers_are_in_order(tenant: Tenant, root: Client) -> None:
+    """They are fetched in pages of twenty. Without an order one may be on two pages and another on none."""
+    for name in ("Bees", "Ants"):
+        with tenant_scope(tenant.pk):
+            versions.save(tenant.pk, {**BRIEF, "key": name.lower(), "name": name}, actor="test")
+
+    answer = root.get(
+        reverse("admin:autocomplete"),
+        {"app_label": "pipelines", "model_name": "schedule", "field_name": "pipeline", "term": ""},
+    )
+
+    assert [each["text"] for each in answer.json()["results"]] == ["Ants", "Bees"]
