@@ -174,6 +174,20 @@ def test_a_retry_while_its_run_is_being_cancelled_does_not_reopen_the_run(
     assert (flow.outcome[0], flow.states) == ("cancelled", {"bad": "failed", "after": "skipped"})
 
 
+def test_a_rejection_while_its_run_is_being_cancelled_leaves_no_revision(
+    engine: Engine, acme: Tenant
+) -> None:
+    flow = Flow(engine, acme, step("brief", requires_approval=True))
+    engine.drain()
+    first = flow.activity(step="brief", assignee_type="agent")
+    with tenant_scope(acme.pk):
+        PipelineRun.objects.filter(pk=flow.id).update(status="cancelled")
+
+    decisions.reject(acme.pk, first.pk, actor="ann", notes="Add the costs.")
+
+    assert flow.activity(parent_id=first.pk, link_kind="revision_of").status == "cancelled"
+
+
 def test_a_retry_changes_nothing_after_a_step_that_continued_without_it(engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = answer_by_step({"bad": BROKEN})
     flow = Flow(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -13,14 +15,14 @@ from activities.decision_rules import Voter
 from activities.exceptions import TransitionRefused
 from activities.human_tasks import decisions
 from activities.models.bulk import BulkAction, BulkJob, ItemState
-from pipelines import cancellation, versions
+from pipelines import cancellation, relatives, versions
 from pipelines import replay as pipeline_replay
 from pipelines.exceptions import NotFound, NotReplayable, ReplayUnderWay, RunUnderWay
 from pipelines.models import PipelineRun
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
-from tests.engine import Engine, simultaneously
+from tests.engine import Engine, eventually, in_another_thread, simultaneously, somebody_waits_for_a_lock
 from tests.flows import BROKEN, Flow, answer_by_step, step
 
 RUNS = "/api/v1/pipeline-runs/"
@@ -287,6 +289,21 @@ def test_a_retry_and_a_replay_of_a_replay_at_once_do_the_work_once(engine: Engin
     assert len(refused) == 1
     with tenant_scope(tenant.pk):
         assert PipelineRun.objects.filter(status="running").count() == 1
+
+
+def test_the_work_of_relatives_is_begun_again_one_after_the_other(engine: Engine, tenant: Tenant) -> None:
+    first = chain(engine, tenant).drain(b=BROKEN)
+    second = replay_from(first, "b").drain(b=BROKEN)
+    third = replay_from(first, "b").drain(b=BROKEN)
+    failed = failed_activity_of(third, "b")
+
+    with ThreadPoolExecutor(1) as pool, tenant_scope(tenant.pk):
+        relatives.lock(tenant.pk, second.id)
+        retry = partial(cancellation_of_work.retry, tenant.pk, failed, actor="test")
+        retried = pool.submit(in_another_thread, retry)
+        eventually(lambda: retried.done() or somebody_waits_for_a_lock())
+        assert not retried.done()
+    assert retried.result().status == "created"
 
 
 def test_a_replay_of_dead_letters_skips_work_of_runs_that_are_being_replayed(
