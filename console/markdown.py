@@ -38,6 +38,7 @@ def render(text: str) -> SafeString:
             html,
             tags=_TAGS,
             attributes={"a": {"href"}, "ol": {"start"}},
+            set_tag_attribute_values={"pre": {"tabindex": "0"}},  # it scrolls, and the keyboard must reach it
             allowed_classes={"span": {TARGET}},
             url_schemes=_SCHEMES,
             url_relative="deny",  # a text of an agent must not link into the console or the admin

@@ -18,7 +18,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
 from django.core.wsgi import get_wsgi_application
-from django.test import Client
+from django.test import Client, override_settings
 
 from tenants.events import hub
 from tests.engine import eventually
@@ -51,6 +51,11 @@ class _Site(ThreadedWSGIServer):
         )
         self._thread.start()
 
+    def serve(self) -> None:
+        """Serve the site with the current settings. Browsers keep styles and scripts, and need not ask for them with each page."""
+        with override_settings(WHITENOISE_MAX_AGE=3600):
+            self.set_app(get_wsgi_application())
+
     def process_request(self, request: Any, client_address: Any) -> None:
         self._open.add(request)
         super().process_request(request, client_address)
@@ -82,7 +87,7 @@ class _Site(ThreadedWSGIServer):
 def serve_site() -> Iterator[str]:
     """Serve the site in this process and on the test's database; yield its address."""
     site = _Site()
-    site.set_app(get_wsgi_application())
+    site.serve()
     try:
         yield site.address
     finally:
@@ -199,7 +204,7 @@ def page_of(user: User, *tolerated: str, width: int = 1200, height: int = 800) -
 def _shared_site() -> Iterator[str]:
     """Serve the site as `serve_site` does, but always at the same address."""
     site = _Shared.site = _Shared.site or _Site()
-    site.set_app(get_wsgi_application())  # new, because tests change settings
+    site.serve()  # anew, because tests change settings
     try:
         yield site.address
     finally:

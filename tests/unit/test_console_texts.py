@@ -21,7 +21,7 @@ from console.markdown import LONGEST, render
         ("3. three", '<ol start="3">\n<li>three</li>\n</ol>\n'),
         ("<b>no</b>", "<p>&lt;b&gt;no&lt;/b&gt;</p>\n"),
         ("| a |\n|---|", "<table>\n<thead>\n<tr>\n<th>a</th>\n</tr>\n</thead>\n</table>\n"),
-        ("```js\n<x>\n```", "<pre><code>&lt;x&gt;\n</code></pre>\n"),
+        ("```js\n<x>\n```", "<pre tabindex=\"0\"><code>&lt;x&gt;\n</code></pre>\n"),
         ("", ""),
     ],
 )  # fmt: skip

@@ -26,7 +26,9 @@ def focused(page: Any) -> str:
     return str(page.evaluate("document.activeElement.id || document.activeElement.innerText.trim()"))
 
 
-def test_shortcuts_open_pages_rows_search_and_the_palette(questions: Questions, screen: Any) -> None:
+def test_shortcuts_open_pages_rows_search_and_the_palette_until_they_are_disabled(
+    questions: Questions, screen: Any
+) -> None:
     gate = questions.gate(name="Bees")
     screen.goto("/")
 
@@ -65,13 +67,9 @@ def test_shortcuts_open_pages_rows_search_and_the_palette(questions: Questions, 
     screen.wait_for_url("**/activities/**")
     assert questions.get(gate.pk).status == "created", "the letter after g decides nothing"
 
-
-def test_single_key_shortcuts_can_be_disabled_on_every_page(questions: Questions, screen: Any) -> None:
-    screen.goto("/queues/")
     screen.evaluate("localStorage.setItem('inbox-keys', 'off')")
-
+    screen.goto("/queues/")
     press(screen, "?")
-
     assert screen.query_selector("dialog[open]") is None
     press(screen, "Control+k")
     assert screen.query_selector("dialog[open]") is not None

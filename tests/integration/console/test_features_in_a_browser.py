@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ pytestmark = pytest.mark.ui
 INTEGRATION = Path(__file__).parents[1]
 HERE = f"console/{Path(__file__).name}"
 WORK, OPERATION = "console/test_work_in_a_browser.py", "console/test_operation_in_a_browser.py"
+LOOKS = "console/test_accessibility.py"
 KEYS, TUTORIAL = "console/test_console_keyboard.py", "test_tutorial.py"
 FIRST_PIPELINE = "test_the_tutorial_in_the_browser_leads_to_a_completed_run_and_a_schedule"
 
@@ -59,7 +60,7 @@ FEATURES = {
     "health of workers": (HERE, "test_a_queue_is_watched_paused_and_resumed"),
     "state of limits and providers": (HERE, "test_a_queue_is_watched_paused_and_resumed"),
     "dark colours": (WORK, "test_colours_follow_the_system_until_chosen"),
-    "phone": (OPERATION, "test_every_page_fits_on_a_phone"),
+    "phone": (LOOKS, "test_every_page_is_accessible_and_fits_in_each_colour_scheme_and_width"),
     "links to one item": (HERE, "test_a_viewer_sees_no_button_and_a_link_opens_its_item"),
 }
 
@@ -72,24 +73,14 @@ def test_each_feature_has_a_test_in_a_browser() -> None:
 
 @pytest.fixture
 def window() -> Iterator[Callable[[User], Any]]:
-    """`window(user)`: a page for somebody who has signed in. Whatever its console complains of fails the test."""
-    errors: list[str] = []
-    with pages.browser() as chromium, pages.serve_site() as address:
-        opened = []
+    """`window(user)`: the page of a user who has signed in, and no page of the user before. Errors in its console fail the test."""
+    with ExitStack() as opened:
 
         def made(user: User) -> Any:
-            context = chromium.new_context(base_url=address, viewport={"width": 1200, "height": 800})
-            opened.append(context)
-            context.add_cookies([pages.session_cookie(user, address)])
-            page = context.new_page()
-            page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
-            page.on("pageerror", lambda error: errors.append(str(error)))
-            return page
+            opened.close()
+            return opened.enter_context(pages.page_of(user))
 
         yield made
-        for context in opened:
-            pages.close(context)
-    assert errors == []
 
 
 @contextmanager

@@ -10,7 +10,6 @@ import pytest
 from activities.human_tasks import decisions, human_work
 from tests import pages
 from tests.console_user import INBOX, Person
-from tests.engine import eventually
 from tests.pages import press
 from tests.questions import Questions
 
@@ -139,14 +138,3 @@ def test_unchanged_elements_are_not_replaced(questions: Questions, screen: Any) 
 
     old = "[...document.querySelectorAll('#answer, #rows li')].filter((one) => one.isOld).length"
     assert screen.evaluate(old) == 2, "a click on them is not lost"
-
-
-def test_a_list_without_a_connection_says_so(questions: Questions, screen: Any) -> None:
-    questions.gate(name="One")
-    look(screen)
-    screen.context.set_offline(True)
-    eventually(pages.cut_streams)  # the page may know of its stream before the thread that carries it does
-
-    screen.wait_for_selector("#connection:visible")
-    assert screen.evaluate("document.body.classList.contains('stale')")
-    screen.context.set_offline(False)

@@ -1,4 +1,4 @@
-"""The operation pages in a real browser: replays of many failures, previews of schedules, and phone width."""
+"""The operation pages in a real browser: replays of many failures, previews of schedules."""
 
 from __future__ import annotations
 
@@ -17,11 +17,6 @@ from tests.failed_work import create_dead_letters, letters_of
 from tests.scheduling import executions, make_schedule, tickers
 
 pytestmark = pytest.mark.ui
-
-PAGES = (
-    "/queues/", "/queues/qa/", "/dead-letters/", "/schedules/", "/schedules/try/", "/agents/", "/agents/qa/", "/usage/", "/audit/",
-    "/settings/", "/settings/tokens/", "/settings/budgets/", "/settings/webhooks/",
-)  # fmt: skip
 
 
 @pytest.fixture
@@ -63,16 +58,6 @@ def test_a_schedule_is_previewed_and_nothing_starts(engine: Engine, tenant: Tena
     assert executions(tenant) == []
 
 
-def test_an_irreversible_action_asks_and_can_be_declined(tenant: Tenant, screen: Any) -> None:
-    screen.goto("/queues/")
-    screen.get_by_text("Pause all work").click()
-
-    screen.once("dialog", lambda dialog: dialog.dismiss())
-    screen.get_by_role("button", name="Pause everything").click()
-
-    assert "All work of this tenant is paused" not in screen.inner_text("main")
-
-
 def test_everything_is_resumed_at_the_top_of_the_page(tenant: Tenant, screen: Any) -> None:
     screen.goto("/queues/")
     screen.get_by_text("Pause all work").click()
@@ -87,7 +72,7 @@ def test_everything_is_resumed_at_the_top_of_the_page(tenant: Tenant, screen: An
     screen.get_by_text("Resumed: all work").wait_for()
 
 
-def test_a_token_is_revoked_after_one_confirmation(tenant: Tenant, screen: Any) -> None:
+def test_a_token_is_revoked_after_a_confirmation_that_can_be_declined(tenant: Tenant, screen: Any) -> None:
     token, _ = tokens.create(tenant, "viewer", "program")
     screen.goto("/settings/tokens/")
     assert not screen.get_by_role("checkbox").is_visible()
@@ -103,17 +88,3 @@ def test_a_token_is_revoked_after_one_confirmation(tenant: Tenant, screen: Any) 
     with tenant_scope(tenant.pk):
         token.refresh_from_db()
     assert token.revoked_at
-
-
-def test_every_page_fits_on_a_phone(engine: Engine, tenant: Tenant, screen: Any) -> None:
-    create_dead_letters(tenant, 2)
-    make_schedule(tenant, "a-schedule-with-a-rather-long-name-that-nobody-breaks")
-    engine.submit(tenant, "qa", count=3)
-    screen.set_viewport_size({"width": 390, "height": 844})
-
-    wide = {}
-    for address in PAGES:
-        screen.goto(address)
-        wide[address] = screen.evaluate("document.documentElement.scrollWidth")
-
-    assert {address: width for address, width in wide.items() if width > 390} == {}

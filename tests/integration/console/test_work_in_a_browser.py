@@ -197,23 +197,6 @@ def test_colours_follow_the_system_until_chosen(questions: Questions, screen: An
     assert screen.inner_text("#theme") == "Dark colours"
 
 
-def test_pages_fit_the_width_of_the_screen(questions: Questions, screen: Any) -> None:
-    work(questions, "x" * 190, "A name of several words")
-    run = article(questions)
-    questions.engine.drain()
-    gate = questions.newest(link_kind="gate")
-
-    for address in (
-        "/", "/activities/", "/activities/?q=roel:" + "y" * 200, f"/activities/{gate.parent_id}/", "/activities/bulk/?q=role:qa", "/runs/",
-        f"/runs/{run.pk}/", f"/activities/{gate.parent_id}/texts/",
-    ):  # fmt: skip
-        screen.goto(address)
-        for width, scheme in ((390, "dark"), (1200, "light")):
-            screen.set_viewport_size({"width": width, "height": 800})
-            screen.emulate_media(color_scheme=scheme)
-            assert screen.evaluate("document.documentElement.scrollWidth") <= width, (address, width)
-
-
 def test_the_menu_of_a_phone_opens_by_keyboard(screen: Any) -> None:
     screen.set_viewport_size({"width": 390, "height": 800})
     screen.goto("/activities/")
