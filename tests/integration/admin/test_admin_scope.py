@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -33,6 +33,7 @@ from tenants.models import ApiToken, Channel, Membership, Tenant
 from tenants.models.audit import AuditEntry, BreakGlass
 from tests.api_objects import create_api_objects
 from tests.browsing import BRIEF, list_url, page_url, run_action, visible_text
+from tests.cases import in_one_test
 from tests.engine import Engine
 from tests.superusers import browser_of
 
@@ -85,9 +86,12 @@ def superuser(foreign_rows: list[Any]) -> Client:
     return browser_of(User.objects.create_superuser("root", "root@example.com", "a long password"))
 
 
-def _shows_nothing(browser: Client, model: type, query: dict[str, str], other: Tenant) -> bool:
+def _shows_nothing(
+    browser: Client, model: type, query: dict[str, str], other: Tenant, menu: Sequence[str] = ()
+) -> bool:
+    """Whether a list, which must open if it is in the menu, shows nothing of the other tenant."""
     answer = browser.get(list_url(model), query, follow=True)
-    assert answer.status_code in (200, 403), (model, query)
+    assert answer.status_code in ((200,) if list_url(model) in menu else (200, 403)), (model, query)
     content = answer.content.decode()
     for part in (
         f'value="{other.pk}"',
@@ -98,7 +102,7 @@ def _shows_nothing(browser: Client, model: type, query: dict[str, str], other: T
     return not re.search("zebra[ -]", content) and str(other.pk) not in content
 
 
-def test_lists_searches_and_filters_show_nothing_of_another_tenant(
+def test_the_menu_can_be_opened_and_lists_searches_and_filters_show_nothing_of_another_tenant(
     staff: Client, other_tenant: Tenant
 ) -> None:
     owned = [model for model in admin.site._registry if is_owned(model)]
@@ -107,29 +111,14 @@ def test_lists_searches_and_filters_show_nothing_of_another_tenant(
         (model, query) for model in (Activity, Pipeline, ApiToken) for query in queries
     ]
 
+    menu = re.findall(r'href="(/admin/[a-z_]+/[a-z_]+/)"', staff.get("/admin/").content.decode())
+
     assert len(owned) > 20
-    assert [each for each in requests if not _shows_nothing(staff, *each, other_tenant)] == []
+    assert list_url(Activity) in menu
+    assert [each for each in requests if not _shows_nothing(staff, *each, other_tenant, menu)] == []
+    others = set(menu) - set(map(list_url, owned))
+    assert {staff.get(link).status_code for link in others} <= {200}, others
     assert "lion work" in visible_text(staff.get(list_url(Activity)))
-
-
-def test_no_page_history_or_deletion_reaches_a_row_of_another_tenant(
-    staff: Client, foreign_rows: list[Any]
-) -> None:
-    assert len({type(row) for row in foreign_rows}) > 8
-    for row in foreign_rows:
-        page = page_url(row)
-        base = f"{list_url(type(row))}{row.pk}/"
-        for answer in (
-            staff.get(page),
-            staff.post(page, {"name": "taken over", "enabled": "on"}),
-            staff.get(f"{base}history/"),
-            staff.get(f"{base}delete/"),
-            staff.post(f"{base}delete/", {"post": "yes"}),
-        ):
-            assert answer.status_code in (302, 403, 404), (row, answer.status_code)
-            assert "zebra" not in answer.content.decode()
-            if answer.status_code == 302:
-                assert answer["Location"] == "/admin/", (row, answer["Location"])
 
 
 def test_a_row_of_another_tenant_is_answered_as_a_row_that_does_not_exist(
@@ -138,24 +127,26 @@ def test_a_row_of_another_tenant_is_answered_as_a_row_that_does_not_exist(
     create_api_objects(engine, other_tenant, api("admin", other_tenant))
     rows = {row._meta.model: row for row in (*_rows_of(other_tenant), other_tenant)}
     differences = []
+    statuses = set()
 
     for model, row in rows.items():
         absent = uuid4() if isinstance(row.pk, UUID) else 2**30
         for address in _addresses_of_rows(model):
             for method in (staff.get, staff.post):
                 theirs, nobodys = (_answer_for(pk, staff, method, address) for pk in (row.pk, absent))
+                statuses.add(theirs[0])
                 if theirs != nobodys:
                     differences.append((address, method.__name__, theirs, nobodys))
 
     assert len(rows) > 15
     assert not differences, "\n".join(map(str, differences))
+    assert statuses <= {302, 403, 404}
 
 
 def _rows_of(tenant: Tenant) -> Iterator[Any]:
-    """Yield a row of each model of the admin: the tenant's, or one of the platform."""
-    for model in admin.site._registry:
-        rows = model._base_manager.using("system")
-        if row := (rows.filter(tenant_id=tenant.pk) if is_owned(model) else rows).first():
+    """Yield a row of each model of tenants. The tables of the platform are for superusers only."""
+    for model in filter(is_owned, admin.site._registry):
+        if row := model._base_manager.using("system").filter(tenant_id=tenant.pk).first():
             yield row
 
 
@@ -217,7 +208,7 @@ def test_autocomplete_finds_nothing_for_a_text_that_postgresql_refuses(staff: Cl
     assert (answer.status_code, answer.json()["results"]) == (200, [])
 
 
-@pytest.mark.parametrize("model", [Channel, Pipeline, AgentConfig])
+@in_one_test("model", [Channel, Pipeline, AgentConfig])
 def test_a_form_with_the_id_of_another_tenant_creates_nothing_there(
     model: Any, staff: Client, other_tenant: Tenant
 ) -> None:
@@ -271,7 +262,7 @@ def test_an_ended_membership_takes_effect_on_the_next_request(staff: Client, ten
     assert staff.get(list_url(Activity)).status_code == 403
 
 
-@pytest.mark.parametrize("model", [PeriodicTask, TaskResult, Agent, User, BreakGlass])
+@in_one_test("model", [PeriodicTask, TaskResult, Agent, User, BreakGlass])
 def test_tables_of_the_platform_are_for_superusers_only(model: Any, staff: Client, superuser: Client) -> None:
     assert staff.get(list_url(model)).status_code == 403
     assert staff.get(f"{list_url(model)}add/").status_code == 403
@@ -396,14 +387,6 @@ def test_the_database_enforces_the_scope_of_the_admin(
         assert cursor.fetchone() == (0,)
 
 
-def test_the_menu_contains_only_pages_that_the_reader_may_open(staff: Client) -> None:
-    page = staff.get("/admin/").content.decode()
-    links = set(re.findall(r'href="(/admin/[a-z_]+/[a-z_]+/)"', page))
-
-    assert list_url(Activity) in links
-    assert [link for link in links if staff.get(link).status_code != 200] == []
-
-
 def test_staff_cannot_create_a_token_for_the_platform(tenant: Tenant, root: Client, staff: Client) -> None:
     fields = {"name": "wide", "role": "admin", "platform": "on"}
 
@@ -425,8 +408,12 @@ def test_an_admin_of_a_tenant_without_staff_status_sees_that_tenant_only(
     browser = browser_of(boss)
 
     assert "lion work" in visible_text(browser.get(list_url(Activity)))
-    owned = [model for model in admin.site._registry if is_owned(model)]
-    assert [model for model in owned if not _shows_nothing(browser, model, {}, other_tenant)] == []
+    shown = [
+        model
+        for model in (Activity, Pipeline, ApiToken, Channel)
+        if not _shows_nothing(browser, model, {}, other_tenant)
+    ]
+    assert shown == []
     for model in (PeriodicTask, Agent, User):
         assert browser.get(list_url(model)).status_code == 403
     assert 'href="/admin/"' in browser.get(f"/?tenant={tenant.slug}").content.decode()
