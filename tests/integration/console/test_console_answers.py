@@ -216,15 +216,20 @@ def test_an_answer_leads_to_the_next_item_and_the_last_to_the_list(questions: Qu
 # Who may
 
 
-@pytest.mark.parametrize(
+@pytest.fixture
+def viewer(person: Callable[..., Person]) -> Person:
+    return person("vic", role="viewer")
+
+
+@in_one_test(
     ("kind", "action"),
     [("gate", "approve"), ("review", "reject"), ("approval", "withdraw"), ("blocker", "resolve"), ("task", "complete"),
      ("task", "start"), ("escalation", "complete"), ("escalation", "retry")],
 )  # fmt: skip
 def test_a_viewer_sees_items_and_cannot_answer(
-    kind: str, action: str, questions: Questions, ann: Person, person: Callable[..., Person]
+    kind: str, action: str, questions: Questions, ann: Person, viewer: Person
 ) -> None:
-    item, viewer = getattr(questions, kind)(), person("vic", role="viewer")
+    item = getattr(questions, kind)()
 
     page = viewer.look(item)
     assert "Your role here is viewer, which may not decide." in visible_text(page)

@@ -10,7 +10,7 @@ from activities import outputs
 from activities.exceptions import OutputUnavailable
 from activities.human_tasks import human_work
 from activities.maintenance import invariants
-from activities.models import OutputSpool
+from activities.models import Activity, OutputSpool
 from agents.contracts import Completed, Output
 from console.inbox import actions
 from tenants.context import tenant_scope
@@ -95,7 +95,12 @@ def test_an_edited_text_is_kept_when_plain_approve_is_pressed(questions: Questio
     assert questions.get(gate.pk).status == "created"
 
 
-@pytest.mark.parametrize(
+@pytest.fixture
+def gate(questions: Questions) -> Activity:
+    return questions.gate()
+
+
+@in_one_test(
     ("text", "message"),
     [
         ("", "text is empty"),
@@ -105,10 +110,8 @@ def test_an_edited_text_is_kept_when_plain_approve_is_pressed(questions: Questio
     ids=["empty", "blank", "too long"],
 )
 def test_empty_and_too_long_texts_are_refused(
-    text: str, message: str, questions: Questions, ann: Person
+    text: str, message: str, questions: Questions, ann: Person, gate: Activity
 ) -> None:
-    gate = questions.gate()
-
     assert message in refusal_notice(ann.answer(gate, EDITED, edited=text), 400)
 
     assert (questions.get(gate.pk).status, spooled(questions)) == ("created", 1)

@@ -16,6 +16,7 @@ from tenants.members import principal_of
 from tenants.models import AuditEntry, Membership, Tenant
 from tenants.models.access import SavedView
 from tests.browsing import visible_text
+from tests.cases import in_one_test
 from tests.console_user import Person, refusal_notice, send_form
 from tests.engine import simultaneously
 from tests.forms import Form, forms_of
@@ -150,7 +151,12 @@ def test_only_admins_share_and_manage_shared_views(tenant: Tenant, ann: Person, 
     assert [(view.name, view.is_shared) for view in views_of(tenant)] == [("Ours", True), ("Mine", False)]
 
 
-@pytest.mark.parametrize(
+@pytest.fixture
+def saved(ann: Person) -> None:
+    save(ann)
+
+
+@in_one_test(
     ("fields", "status", "words_of_refusal"),
     [
         ({"name": "   "}, 400, "Give it a name."),
@@ -162,10 +168,8 @@ def test_only_admins_share_and_manage_shared_views(tenant: Tenant, ann: Person, 
     ids=["no-name", "long-name", "taken", "no-such-page", "long-query"],
 )
 def test_an_invalid_view_is_refused_with_the_typed_text(
-    fields: dict[str, str], status: int, words_of_refusal: str, tenant: Tenant, ann: Person
+    fields: dict[str, str], status: int, words_of_refusal: str, tenant: Tenant, ann: Person, saved: None
 ) -> None:
-    save(ann)
-
     answer = save(ann, "/activities/?q=status:done", **fields)
 
     assert refusal_notice(answer, status).startswith(words_of_refusal)

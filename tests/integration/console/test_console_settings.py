@@ -20,6 +20,7 @@ from tenants.context import tenant_scope
 from tenants.models import ApiToken, AuditEntry, Budget, Channel, Membership, Tenant
 from tenants.models.events import WebhookDelivery, WebhookEndpoint
 from tests.browsing import visible_text
+from tests.cases import in_one_test
 from tests.console_user import Person, refusal_notice, send_form
 from tests.engine import simultaneously
 from tests.forms import forms_of
@@ -48,14 +49,17 @@ def member(tenant: Tenant, who: Person) -> Membership:
         return Membership.objects.get(user=who.user)
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_only_admins_of_the_tenant_see_settings(
-    part: str, ann: Person, boss: Person, person: Callable[..., Person], other_tenant: Tenant
-) -> None:
+@pytest.fixture
+def otto(person: Callable[..., Person], other_tenant: Tenant) -> Person:
+    """An admin of another tenant."""
+    return person("otto", other_tenant, role="admin")
+
+
+@in_one_test("part", PARTS)
+def test_only_admins_of_the_tenant_see_settings(part: str, ann: Person, boss: Person, otto: Person) -> None:
     assert "Only admins of acme can see this page." in visible_text(ann.browser.get(f"{SETTINGS}{part}"))
     assert ann.browser.get(f"{SETTINGS}{part}").status_code == 403
     assert boss.get(f"{SETTINGS}{part}").status_code == 200
-    otto = person("otto", other_tenant, role="admin")
     assert otto.browser.get(f"{SETTINGS}{part}?tenant=acme").status_code == 404
 
 

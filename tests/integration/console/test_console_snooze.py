@@ -18,6 +18,7 @@ from tenants.context import tenant_scope
 from tenants.members import principal_of
 from tenants.models import Membership, Tenant
 from tests.browsing import visible_text
+from tests.cases import in_one_test
 from tests.console_user import INBOX, Person, refusal_notice, send_form, success_notice
 from tests.engine import simultaneously
 from tests.forms import Form, forms_of
@@ -181,7 +182,12 @@ def test_superusers_cannot_snooze(questions: Questions, ann: Person, root: Perso
     assert snoozes_of(questions.tenant) == []
 
 
-@pytest.mark.parametrize(
+@pytest.fixture
+def task(questions: Questions) -> Activity:
+    return questions.task()
+
+
+@in_one_test(
     ("fields", "status", "reason"),
     [
         ({"aside": "own", "own": "2020-01-01T09:00"}, 400, "That time has passed."),
@@ -194,10 +200,8 @@ def test_superusers_cannot_snooze(questions: Questions, ann: Person, root: Perso
     ids=["past", "too-far", "no-time", "no-choice", "no-version", "other-version"],
 )
 def test_an_invalid_snooze_is_refused_with_the_typed_time(
-    fields: dict[str, str], status: int, reason: str, questions: Questions, ann: Person
+    fields: dict[str, str], status: int, reason: str, task: Activity, ann: Person
 ) -> None:
-    task = questions.task()
-
     answer = send_form(ann, forms_of(ann.look(task))["put-aside"], **fields)
 
     assert refusal_notice(answer, status).startswith(reason)
