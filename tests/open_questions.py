@@ -30,7 +30,7 @@ def open_approval(
         linked = activity_tree.lock(tenant.pk, activities)
         new = NewApproval(**DIRECTION, human_role=human_role, rules=DecisionRules(**rules))
         approval = approvals.open_approval(tenant.pk, new, actor="operator", identity=identity)
-        approvals.link(tenant.pk, approval, list(linked.values()), actor="operator", may_hold=linked)
+        approvals.link(tenant.pk, approval, list(linked.values()), actor="operator")
     return approval
 
 

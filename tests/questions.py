@@ -143,7 +143,7 @@ class Questions:
                 identity="token:0",
             )
             rows = list(Activity.objects.filter(pk__in=ids).order_by("pk").select_for_update())
-            approvals.link(self.tenant.pk, approval_id, rows, actor="token:planner", may_hold=ids)
+            approvals.link(self.tenant.pk, approval_id, rows, actor="token:planner")
         return self.newest(pk=approval_id)
 
     def escalation(self, message: str = "The page is gone.", **fields: Any) -> Activity:

@@ -201,7 +201,7 @@ class ApprovalViewSet(Versioned, Resource):
         )  # fmt: skip
         by = self.principal
         approval = approvals.open_approval(self.tenant_id, new, actor=by.actor, identity=by.identity)
-        approvals.link(self.tenant_id, approval, list(linked.values()), actor=by.actor, may_hold=linked)
+        approvals.link(self.tenant_id, approval, list(linked.values()), actor=by.actor)
         body = ApprovalItemSerializer(self._question(approval)).data
         return Response(body, status=201, headers={"Location": body["link"]})
 

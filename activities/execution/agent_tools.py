@@ -168,7 +168,7 @@ def _create_approval(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, A
     )  # fmt: skip
     identity = f"run:{run.run_id}"
     approval = approvals.open_approval(run.tenant_id, new, actor=identity, identity=identity, about=asking)
-    approvals.link(run.tenant_id, approval, list(linked.values()), actor=identity, may_hold=linked)
+    approvals.link(run.tenant_id, approval, list(linked.values()), actor=identity)
     answer = _continues(approval)
     if run.activity_id in linked:
         suspension.suspend(run, "await_review", tool=CREATE_APPROVAL, detail={"approval": str(approval)})

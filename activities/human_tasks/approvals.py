@@ -62,39 +62,21 @@ def open_approval(
     return item.id
 
 
-def link(
-    tenant_id: UUID,
-    approval_id: UUID,
-    activities: Sequence[Activity],
-    *,
-    actor: str,
-    may_hold: Iterable[UUID],
-) -> None:
-    """Link locked activities to an approval. Those in `may_hold` start no run before it is closed.
-
-    The others are only listed: they neither wait nor receive the answer. In the caller's transaction.
-    """
-    allowed = set(may_hold)
+def link(tenant_id: UUID, approval_id: UUID, activities: Sequence[Activity], *, actor: str) -> None:
+    """Link locked activities to an approval. They start no run before it is closed. In the caller's transaction."""
     ApprovalLink.objects.bulk_create(
         [
             ApprovalLink(tenant_id=tenant_id, approval_id=approval_id, activity_id=activity.pk)
-            if activity.pk in allowed
-            else ApprovalLink(
-                tenant_id=tenant_id, approval_id=approval_id, activity_id=activity.pk,
-                state=LinkState.SKIPPED, reason="The requester may not make it wait.",
-            )
             for activity in activities
         ],
         ignore_conflicts=True,
-    )  # fmt: skip
+    )
     held = [
         activity.pk
         for activity in activities
-        if activity.pk in allowed and activity.status == Status.CREATED and activity.assignee_type == "agent"
+        if activity.status == Status.CREATED and activity.assignee_type == "agent"
     ]
-    running = [
-        activity.pk for activity in activities if activity.pk in allowed and activity.status in states.RUNNING
-    ]
+    running = [activity.pk for activity in activities if activity.status in states.RUNNING]
     if running:
         # Write the rows without a change: a result that waits for their locks then reads the questions again (`finish.sql`).
         Activity.objects.for_tenant(tenant_id).filter(pk__in=running).update(version=F("version"))
@@ -238,7 +220,7 @@ def drop_links_of(tenant_id: UUID, activity_id: UUID, *, actor: str) -> None:
     for question in questions.values():
         # Questions of others about the work now concern the successor.
         if successor is not None and question.parent_id != activity_id:
-            link(tenant_id, question.pk, [successor], actor=actor, may_hold=[successor.pk])
+            link(tenant_id, question.pk, [successor], actor=actor)
     still_needed = set(waiting.filter(approval_id__in=approvals).values_list("approval_id", flat=True))
     transitions.cancel_obsolete(sorted(set(approvals) - still_needed), actor=actor)
 
@@ -287,7 +269,7 @@ def move_questions(tenant_id: UUID, revisions: Mapping[UUID, UUID], *, actor: st
     waiting.update(state=LinkState.SKIPPED, reason="A revision has taken its place.")
     rows = Activity.objects.for_tenant(tenant_id).in_bulk(list(revisions.values()))
     for approval_id, ids in by_approval.items():
-        link(tenant_id, approval_id, [rows[id] for id in ids], actor=actor, may_hold=ids)
+        link(tenant_id, approval_id, [rows[id] for id in ids], actor=actor)
 
 
 def _deliver_answers_to(tenant_id: UUID, activity_id: UUID, successor: Activity) -> None:

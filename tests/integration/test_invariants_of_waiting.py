@@ -65,7 +65,7 @@ class Waiting:
             new = NewApproval(type="content_direction", title="Which way?", rules=rules)
             approval = approvals.open_approval(self.tenant.pk, new, actor="user:ines", identity="user:ines")
             rows = activity_tree.lock(self.tenant.pk, linked)
-            approvals.link(self.tenant.pk, approval, list(rows.values()), actor="user:ines", may_hold=linked)
+            approvals.link(self.tenant.pk, approval, list(rows.values()), actor="user:ines")
         return approval
 
 

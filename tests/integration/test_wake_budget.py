@@ -483,7 +483,7 @@ def test_an_activity_without_budget_does_not_stop_others_that_the_same_decision_
         "create_approval", **DIRECTION, activity_ids=[str(stopped)]
     )
     with tenant_scope(acme.pk):
-        approvals.link(acme.pk, both, [engine.get(acme, fresh)], actor="op", may_hold=[fresh])
+        approvals.link(acme.pk, both, [engine.get(acme, fresh)], actor="op")
 
     decisions.approve(acme.pk, both, actor="Ann")
 

@@ -225,7 +225,7 @@ class World:
             )
             question = approvals.open_approval(self.tenant.pk, new, actor="people", identity="people")
             linked = activity_tree.lock(self.tenant.pk, about)
-            approvals.link(self.tenant.pk, question, list(linked.values()), actor="people", may_hold=about)
+            approvals.link(self.tenant.pk, question, list(linked.values()), actor="people")
 
     def replay(self) -> None:
         with tenant_scope(self.tenant.pk):
