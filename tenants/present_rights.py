@@ -19,14 +19,14 @@ def role_of(tenant_id: UUID, credential: str) -> Role | None:
     """
     kind, _, key = credential.partition(":")
     with tenant_scope(tenant_id):
-        members = Membership.objects.for_tenant(tenant_id).select_related("user").filter(user__is_active=True)
         if kind == "token":
             valid = ApiToken.objects.for_tenant(tenant_id).filter(
                 Q(expires_at=None) | Q(expires_at__gt=clock.now()), pk=key, revoked_at=None
             )
             token = valid.first()
-            return token and tokens.role_of(token, members.filter(user_id=token.user_id).first())
-        if member := members.filter(user_id=key).first():
+            return tokens.role_of(token, tokens.membership_of(token)) if token else None
+        members = Membership.objects.for_tenant(tenant_id).select_related("user")
+        if member := members.filter(user_id=key, user__is_active=True).first():
             return member.acting_role
     user = User.objects.filter(pk=key).first()  # who may have been deleted
     sessions = break_glass.list_open(user) if user else []

@@ -145,7 +145,7 @@ def _look_up(digest: str) -> tuple[Principal, datetime | None]:
             raise TokenRefused("The token was revoked.")
         if not token.tenant.is_active:
             raise TokenRefused("The token's tenant is not active.")
-        member = _membership_of(token)
+        member = membership_of(token)
         role = role_of(token, member)
         if role is None:
             raise TokenRefused("The token's person is no longer a member of the tenant.")
@@ -163,7 +163,7 @@ def role_of(token: ApiToken, member: Membership | None) -> Role | None:
     return role if member.acting_role.includes(role) else member.acting_role
 
 
-def _membership_of(token: ApiToken) -> Membership | None:
+def membership_of(token: ApiToken) -> Membership | None:
     """Return the membership of the person to whom a token belongs. None if it belongs to nobody, or they are no longer a member."""
     if token.user_id is None:
         return None
