@@ -74,7 +74,7 @@ def _hold_runs(tenant: Tenant) -> tuple[UUID, list[UUID]]:
         linked = activity_tree.lock(tenant.pk, ids)
         new = NewApproval(type="content_direction", title="Which direction?")
         approval = approvals.open_approval(tenant.pk, new, actor="bench", identity="bench")
-        approvals.link(tenant.pk, approval, list(linked.values()), actor="bench", may_hold=ids)
+        approvals.link(tenant.pk, approval, list(linked.values()), actor="bench")
     return approval, ids
 
 
