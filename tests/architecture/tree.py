@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import accumulate
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,18 +89,7 @@ def is_in(name: str, places: Iterable[str]) -> bool:
 
 def users_of(*names: str) -> set[str]:
     """Return the modules that import one of these names, or something from them."""
-    return set().union(*(_users().get(name, ()) for name in names))
-
-
-@cache
-def _users() -> dict[str, set[str]]:
-    """The modules that import each name, or something from it."""
-    users: dict[str, set[str]] = defaultdict(set)
-    for module in modules():
-        for name in module.imports:
-            for imported in accumulate(name.split("."), "{}.{}".format):
-                users[imported].add(module.name)
-    return users
+    return {module.name for module in modules() if any(is_in(name, names) for name in module.imports)}
 
 
 def callers_of(*names: str) -> set[str]:
