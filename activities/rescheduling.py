@@ -130,11 +130,13 @@ def run_now(tenant_id: UUID, activity_id: UUID, *, actor: str, reason: str) -> A
         ):
             raise TransitionRefused(activity_id, "run_now", activity.status)
         pending = _wakes_bound_to_date(tenant_id).filter(activity_id=activity_id)
-        retry_at = _retry_delays(tenant_id, [activity_id]).get(activity_id)
-        if retry_at is not None and _held_by_provider(tenant_id, activity_id):
-            pending.update(due_at=retry_at, cause="retry")
+        until = _retry_delays(tenant_id, [activity_id]).get(activity_id)
+        if until is not None and _held_by_provider(tenant_id, activity_id):
+            pending.update(due_at=until, cause="retry")
         else:
-            pending.update(due_at=None)
+            until = None
+            pending.update(due_at=until)
+        _delay_messages(tenant_id, [activity_id], until)
         activity = Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
         update_offers([activity])
         return activity

@@ -81,13 +81,13 @@ def test_a_worker_that_says_hello_revokes_nothing() -> None:
 
 def test_reports_show_celerys_own_settings_and_no_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are what Flower and `celery inspect` show of a worker, and what people paste into reports of faults."""
-    secret = "correct-horse"
+    hidden = "correct-horse"
     for name in ("REDIS_URL", "MONGODB_URI", "EMAIL_URL", "CELERY_BROKER_URL"):
-        monkeypatch.setattr(f"django.conf.settings.{name}", f"redis://worker:{secret}@localhost:1/0")
-    monkeypatch.setattr("django.conf.settings.SLACK_WEBHOOK_URL", f"https://chat.example.com/{secret}")
+        monkeypatch.setattr(f"django.conf.settings.{name}", f"redis://worker:{hidden}@localhost:1/0")
+    monkeypatch.setattr("django.conf.settings.SLACK_WEBHOOK_URL", f"https://chat.example.com/{hidden}")
 
     for shown in (send("conf"), send("conf", with_defaults=True), send("report"), app.bugreport()):
-        assert secret not in str(shown)
+        assert hidden not in str(shown)
         assert "task_acks_late" in str(shown)
         assert "localhost:1" in str(shown)
         assert "MONGODB" not in str(shown)

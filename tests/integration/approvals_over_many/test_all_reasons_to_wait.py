@@ -241,9 +241,13 @@ def test_messages_to_a_session_that_waits_for_its_budget_arrive_together_later(
     assert [[wake["text"] for wake in call.wakes] for call in engine.agent.calls] == [["one", "two"]]
 
 
-@pytest.mark.parametrize("earlier", [[], ["one"]], ids=["of new work", "of work that has run"])
+@pytest.mark.parametrize(
+    ("earlier", "run_now"),
+    [([], False), (["one"], False), (["one"], True)],
+    ids=["of new work", "of work that has run", "until it is to run now"],
+)
 def test_messages_wait_for_the_date_that_people_set(
-    api: Any, engine: Engine, acme: Tenant, settings: Any, earlier: list[str]
+    api: Any, engine: Engine, acme: Tenant, settings: Any, earlier: list[str], run_now: bool
 ) -> None:
     settings.ORCHESTRATOR_MAILBOX_WINDOW_MS = 0
     now = clock.now()
@@ -267,7 +271,10 @@ def test_messages_wait_for_the_date_that_people_set(
     assert (len(engine.agent.calls), due()) == (len(earlier), {date})
     assert wait_reasons.why(acme.pk, activity_id).code == "not_before"
 
-    client.patch(path, {"not_before": None})
+    if run_now:
+        client.post(f"{path}run-now/", {"reason": "The client waits."})
+    else:
+        client.patch(path, {"not_before": None})
     assert due() == {None, before}
     settle(engine)
     assert [[wake["text"] for wake in call.wakes] for call in engine.agent.calls] == [
