@@ -14,7 +14,7 @@ from activities import cancellation as cancellation_of_work
 from activities.decision_rules import Voter
 from activities.exceptions import TransitionRefused
 from activities.human_tasks import decisions
-from activities.models.bulk import BulkAction, BulkJob, ItemState
+from activities.models.bulk import BulkAction, BulkItem, BulkJob, ItemState
 from pipelines import cancellation, relatives, versions
 from pipelines import replay as pipeline_replay
 from pipelines.exceptions import NotFound, NotReplayable, ReplayUnderWay, RunUnderWay
@@ -362,7 +362,7 @@ def test_a_bulk_retry_skips_work_whose_run_begins_to_be_replayed_meanwhile(
 
     with tenant_scope(tenant.pk):
         together = bulk_jobs.apply_to_all(job, [failed, other])
-        alone = [bulk_jobs.apply_to_one(job, each) for each in (failed, other)]
+        alone = [bulk_jobs.apply_to_one(job, BulkItem(activity_id=each)) for each in (failed, other)]
 
     assert set(together.values()) == {bulk_jobs.ALONE}
     assert [outcome.state for outcome in alone] == [ItemState.SKIPPED, ItemState.DONE]
