@@ -85,7 +85,7 @@ def test_reports_show_celerys_own_settings_and_no_passwords(monkeypatch: pytest.
     for name in ("REDIS_URL", "MONGODB_URI", "EMAIL_URL", "CELERY_BROKER_URL"):
         monkeypatch.setattr(f"django.conf.settings.{name}", f"redis://worker:{hidden}@localhost:1/0")
     # A test process may have a broker of its own, which it sets here.
-    monkeypatch.setitem(app.conf.maps[0], "broker_url", f"redis://worker:{hidden}@localhost:1/0")
+    monkeypatch.setattr(app.conf, "broker_url", f"redis://worker:{hidden}@localhost:1/0")
     monkeypatch.setattr("django.conf.settings.SLACK_WEBHOOK_URL", f"https://chat.example.com/{hidden}")
 
     for shown in (send("conf"), send("conf", with_defaults=True), send("report"), app.bugreport()):
