@@ -275,22 +275,16 @@ def move_questions(tenant_id: UUID, revisions: Mapping[UUID, UUID], *, actor: st
 def _deliver_answers_to(tenant_id: UUID, activity_id: UUID, successor: Activity) -> None:
     """Deliver what people decided about the work to a successor, because it starts from the beginning.
 
-    Excludes the answers to questions of the first agent itself.
+    A person has only the link, which an agent that gets the work later inherits. Excludes the answers to questions of the first agent itself.
     """
-    if successor.assignee_type != "agent":
-        return
-    woken = ApprovalLink.objects.for_tenant(tenant_id).filter(activity_id=activity_id, state=LinkState.WOKEN)
-    answered = Activity.objects.for_tenant(tenant_id).filter(pk__in=woken.values("approval_id"))
+    links = ApprovalLink.objects.for_tenant(tenant_id)
+    ended = links.filter(activity_id=activity_id).exclude(state=LinkState.WAITING)
+    answered = Activity.objects.for_tenant(tenant_id).filter(
+        pk__in=ended.values("approval_id"), status__in=activity_tree.ENDED
+    )
     for item in answered.exclude(parent_id=activity_id).order_by("decided_at", "pk"):
-        ApprovalLink.objects.create(
-            tenant_id=tenant_id, approval_id=item.pk, activity_id=successor.pk, state=LinkState.WOKEN
-        )
-        outbox.deliver_answer(
-            [successor],
-            suspension.reason_of(item),
-            payload=_describe_decision(item),
-            actor=item.decided_by or "engine",
-        )
+        links.create(tenant_id=tenant_id, approval_id=item.pk, activity_id=successor.pk)
+        settle_links(item)
 
 
 # Reading approvals, for pages and the API.

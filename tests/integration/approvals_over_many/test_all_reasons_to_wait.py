@@ -778,6 +778,35 @@ def test_a_successor_receives_earlier_decisions_and_waits_for_open_ones_and_its_
     assert check(quiesced=True) == []
 
 
+@pytest.mark.parametrize("decided", ["before", "with the person", "after the failure"])
+def test_an_agent_receives_what_was_decided_while_its_predecessors_could_not_run(
+    engine: Engine, acme: Tenant, decided: str
+) -> None:
+    def fail(request: AgentRequest) -> AgentResult:
+        raise PermanentAgentError("broken")
+
+    (last,) = engine.submit(acme)
+    if decided == "after the failure":
+        answer, engine.agent.behaviour = engine.agent.behaviour, fail
+        engine.drain()
+        engine.agent.behaviour = answer
+    approval = open_approval(acme, [last])
+    if decided != "with the person":
+        decisions.approve(acme.pk, approval, actor="Ann")
+    if decided != "after the failure":
+        last = reassignment.reassign(acme.pk, last, actor="Ann", reason="Yours.", human_role="editor").pk
+    if decided == "with the person":
+        decisions.approve(acme.pk, approval, actor="Ann")
+    assert links_of(acme, approval)[last][0] == "skipped"
+
+    last = reassignment.reassign(acme.pk, last, actor="Ann", reason="Yours.", agent_role="dev").pk
+    settle(engine)
+
+    assert reasons(engine, last) == [["new_task", "review_approved"]]
+    assert links_of(acme, approval)[last] == ("woken", "")
+    assert check(quiesced=True) == []
+
+
 def test_a_successor_that_a_question_holds_gets_no_grant(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme)
     open_approval(acme, [activity_id])
