@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import itertools
 import os
@@ -714,10 +715,12 @@ def test_a_frozen_process_holds_row_locks_for_seconds_only(
 
 
 def test_what_an_earlier_leader_reports_changes_nothing(database: None) -> None:
+    assert Leader().campaign()
     report = JobReport("delays", "activities.outbox", 1.0, 5.0, finished=0.0)
-    write_jobs(3, [report], all_of_them=True)
+    write_jobs(3, [report, dataclasses.replace(report, name="new")], all_of_them=True)
 
     assert write_jobs(2, [report], all_of_them=True) == 0
+    assert [found.name for found in read_jobs().jobs] == ["delays", "new"]
     assert write_jobs(4, [report], all_of_them=True) == 1
 
 

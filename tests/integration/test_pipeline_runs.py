@@ -23,6 +23,9 @@ from tests.engine import Engine
 from tests.flows import BROKEN, Flow, answer_by_step, step
 
 
+GATE = {"human_role": "editor", "is_approval_gate": True}
+
+
 def test_starting_a_run_returns_it_as_stored(acme: Tenant) -> None:
     versions.save(
         acme.pk, {"key": "flow", "name": "Flow", "steps": [step("a"), step("b", "a")]}, actor="test"
@@ -188,6 +191,19 @@ def test_a_rejection_while_its_run_is_being_cancelled_leaves_no_revision(
     assert flow.activity(parent_id=first.pk, link_kind="revision_of").status == "cancelled"
 
 
+def test_a_gate_that_rejects_while_its_run_is_being_cancelled_starts_no_revision(
+    engine: Engine, acme: Tenant
+) -> None:
+    flow = Flow(engine, acme, step("brief"), step("sign-off", "brief", **GATE))
+    engine.drain()
+    with tenant_scope(acme.pk):
+        PipelineRun.objects.filter(pk=flow.id).update(status="cancelled")
+
+    decisions.reject(acme.pk, flow.activity(step="sign-off").pk, actor="ann", notes="Add the costs.")
+
+    assert [activity.step for activity in flow.activities()] == ["brief", "sign-off"]
+
+
 def test_a_retry_changes_nothing_after_a_step_that_continued_without_it(engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = answer_by_step({"bad": BROKEN})
     flow = Flow(
@@ -300,9 +316,6 @@ def test_a_rejected_gate_step_starts_a_revision_and_needs_a_new_decision(
     assert flow.outcome == ("completed", 0)
     assert [call.name for call in engine.agent.calls] == ["brief", "brief (revision)", "text"]
     assert engine.agent.calls[-1].input["content"] == "brief (revision): done"
-
-
-GATE = {"human_role": "editor", "is_approval_gate": True}
 
 
 @pytest.mark.parametrize("first", ["open", "approved"])

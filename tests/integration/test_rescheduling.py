@@ -540,6 +540,15 @@ def test_only_those_who_may_decide_bring_a_default_outcome_forward(
     patch(other, question, due_at=from_now(minutes=1))
     open_end = asker.post(ACTIVITIES, {**body, "due_seconds": 3600}).json()["id"]
     patch(client, open_end, due_at=from_now(minutes=1))
+    work = {
+        **body,
+        "human_role": None,
+        "is_approval_gate": False,
+        "agent_role": "qa",
+        "requires_approval": True,
+    }
+    unasked = asker.post(ACTIVITIES, {**work, "due_seconds": 3600, "on_timeout": "approve"}).json()["id"]
+    patch(client, unasked, due_at=from_now(minutes=1))
 
 
 def test_overdue_work_of_an_agent_precedes_other_work(client: Any, engine: Engine, acme: Tenant) -> None:

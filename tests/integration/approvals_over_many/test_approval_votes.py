@@ -10,7 +10,7 @@ from activities.exceptions import (
     DecisionForbidden,
 )
 from activities.human_tasks import deadlines, decisions
-from activities.models import Deadline
+from activities.models import Deadline, Vote
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.cases import in_one_test
@@ -41,8 +41,9 @@ def test_two_of_three_must_agree_and_nobody_votes_twice(engine: Engine, acme: Te
 
     decided = engine.get(acme, approval)
     assert (decided.status, decided.reviewer_notes) == ("approved", "Ann: yes\n\nCleo: fine")
-    with pytest.raises(AlreadyDecided, match="Cleo approved this"):
-        decisions.approve(acme.pk, approval, actor=voter("Dan"))
+    for late in ("Dan", "Ann", "Asker"):
+        with pytest.raises(AlreadyDecided, match="Cleo approved this"):
+            decisions.approve(acme.pk, approval, actor=voter(late))
 
 
 def test_an_approval_is_rejected_once_its_quorum_is_out_of_reach(engine: Engine, acme: Tenant) -> None:
@@ -90,6 +91,10 @@ def test_a_default_outcome_needs_no_votes(engine: Engine, acme: Tenant) -> None:
 
     decided = engine.get(acme, approval)
     assert (decided.status, decided.decided_by) == ("approved", "deadline")
+    with pytest.raises(AlreadyDecided, match="deadline approved this"):
+        decisions.approve(acme.pk, approval, actor=voter("Bob"))
+    with tenant_scope(acme.pk):
+        assert Vote.objects.get(activity_id=approval).actor == "Ann"
 
 
 @in_one_test("quorum", [1, 2])

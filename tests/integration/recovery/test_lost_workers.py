@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -97,10 +100,21 @@ def test_a_lost_worker_whose_row_is_locked_keeps_no_other_from_being_declared_lo
 
 
 def test_a_process_that_is_gone_from_this_machine_is_lost_at_the_second_look(engine: Engine) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)  # its parent does not take note of its end
+    pids = {2**22 - 1: 1, os.getpid(): 1, dead.pid: leases.start_time_of(dead.pid)}
     with system_scope():
-        gone = WorkerProcess.objects.create(
-            host="here", boot=leases.boot_identity(), pid=2**22 - 1, pid_started=1, roles=[], concurrency=1
-        )
+        gone = [
+            WorkerProcess.objects.create(
+                host="here",
+                boot=leases.boot_identity(),
+                pid=pid,
+                pid_started=started,
+                roles=[],
+                concurrency=1,
+            )
+            for pid, started in pids.items()
+        ]
         elsewhere_gone = WorkerProcess.objects.create(
             host="there", boot="another machine", pid=2**22 - 1, pid_started=1, roles=[], concurrency=1
         )
@@ -108,8 +122,9 @@ def test_a_process_that_is_gone_from_this_machine_is_lost_at_the_second_look(eng
     watch = LivenessWatch()
     assert watch.find_lost() == []
     lost = watch.find_lost()
+    dead.wait()
 
-    assert [worker.pk for worker in lost] == [gone.pk]
+    assert {worker.pk for worker in lost} == {worker.pk for worker in gone}
     assert elsewhere_gone.pk not in {worker.pk for worker in lost}
 
 
