@@ -275,7 +275,7 @@ def move_questions(tenant_id: UUID, revisions: Mapping[UUID, UUID], *, actor: st
 def _deliver_answers_to(tenant_id: UUID, activity_id: UUID, successor: Activity) -> None:
     """Deliver what people decided about the work to a successor, because it starts from the beginning.
 
-    A person has only the link, which an agent that gets the work later inherits. Excludes the answers to questions of the first agent itself.
+    A person has only the link, which an agent that gets the work later inherits. Excludes answers to questions of the first agent itself.
     """
     links = ApprovalLink.objects.for_tenant(tenant_id)
     ended = links.filter(activity_id=activity_id).exclude(state=LinkState.WAITING)
