@@ -252,7 +252,7 @@ def decide_run(tenant_id: UUID, run_id: UUID) -> None:
     with tenant_scope(tenant_id):
         run = progression.lock_runs(tenant_id).get(pk=run_id)
         marked = StepRun.objects.for_tenant(tenant_id).filter(
-            run_id=run_id, step__in=steps, reason=StepReason.EVALUATING, status=StepState.PENDING
+            run_id=run_id, step__in=steps, reason=StepReason.EVALUATING
         )
         # Read the states again, because a dependency may have been rejected meanwhile.
         if marked.update(reason="") and run.status == RunState.RUNNING:

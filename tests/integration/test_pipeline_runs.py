@@ -22,7 +22,6 @@ from tenants.models import Tenant
 from tests.engine import Engine
 from tests.flows import BROKEN, Flow, answer_by_step, step
 
-
 GATE = {"human_role": "editor", "is_approval_gate": True}
 
 
@@ -293,6 +292,20 @@ def test_a_rejection_in_the_last_round_fails_the_step_and_escalates(
     assert (escalation.status, escalation.pipeline_run_id) == ("created", flow.run.pk)
     sentences = [wait_reasons.why(acme.pk, flow.activity(agent_role="qa", round=n).pk).detail for n in (1, 2)]
     assert sentences == ["It was rejected; a revision took its place.", "It was rejected."]
+
+
+def test_a_gate_that_rejects_in_the_last_round_fails_its_step(
+    engine: Engine, acme: Tenant, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_MAX_ROUNDS = 2
+    flow = Flow(engine, acme, step("brief"), step("sign-off", "brief", **GATE))
+    for number in (1, 2):
+        engine.drain()
+        decisions.reject(
+            acme.pk, flow.activity(step="sign-off", round=number).pk, actor="ann", notes="too long"
+        )
+
+    assert (flow.outcome, flow.states) == (("failed", 0), {"brief": "done", "sign-off": "failed"})
 
 
 def test_a_rejected_gate_step_starts_a_revision_and_needs_a_new_decision(

@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from activities import suspension
+from activities.human_tasks import decisions
 from activities.models import Activity
 from activities.schemas import ABOUT_PEOPLE, KINDS
 from agents.tools import DEFINITIONS
@@ -16,7 +17,7 @@ from pipelines import versions
 from pipelines.submission import NewRun, start_run
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.accepted_work import AgentClient, accept_work, agent_of, count_activities, is_called_again
+from tests.accepted_work import RESULT, AgentClient, accept_work, agent_of, count_activities, is_called_again
 from tests.answers import problem
 from tests.engine import Engine
 from tests.integration.tools.calling import CALLS
@@ -144,6 +145,24 @@ def test_own_work_includes_subtasks_at_any_depth_and_of_successors_but_not_the_p
     assert request_approval(stranger, grandchild)["held"] == []
     assert request_approval(agent_of(engine, successor), root)["held"] == []
     assert request_approval(agent, grandchild)["held"] == [str(grandchild)]
+
+
+def test_own_work_includes_subtasks_of_a_revision(engine: Engine, acme: Tenant) -> None:
+    _, agent = accept_work(engine, acme)
+    child = agent.create_with("create_subtask", name="child", agent_role="dev", blocking=False)
+    engine.drain()
+    with tenant_scope(acme.pk):
+        Activity.objects.filter(pk=child).update(requires_approval=True)
+    agent_of(engine, child).post("complete", RESULT)
+    decisions.reject(acme.pk, child, actor="Ann", notes="Again.")
+    engine.drain()
+    with tenant_scope(acme.pk):
+        revision = Activity.objects.get(parent_id=child, link_kind="revision_of")
+    part = agent_of(engine, revision.pk).create_with(
+        "create_subtask", name="part", agent_role="ba", blocking=False
+    )
+
+    assert request_approval(agent, part)["held"] == [str(part)]
 
 
 def test_a_successor_may_hold_the_subtasks_of_the_reassigned_work(
