@@ -602,13 +602,14 @@ def test_an_agents_own_approval_is_not_answered_by_another_approval(
     assert [wake["approval"] for wake in wakes_per_call(engine, activity_id)[1]] == [str(approval), str(own)]
 
 
-def test_a_successor_receives_no_answer_to_a_question_of_the_first_agent_itself(
+def test_a_successor_neither_waits_for_questions_of_the_first_agent_itself_nor_receives_their_answers(
     engine: Engine, accepting: Tenant
 ) -> None:
     activity_id, agent = accept_work(engine, accepting)
     own = agent.create_with("create_approval", **DIRECTION)
     decisions.approve(accepting.pk, own, actor="Bob")
     settle(engine)
+    still_open = AgentClient(engine.agent.calls[-1]).create_with("create_approval", **DIRECTION)
 
     successor = reassignment.reassign(
         accepting.pk, activity_id, actor="Ann", reason="Yours.", agent_role="dev"
@@ -616,6 +617,7 @@ def test_a_successor_receives_no_answer_to_a_question_of_the_first_agent_itself(
     settle(engine)
 
     assert reasons(engine, successor.pk) == [["new_task"]]
+    assert engine.status(accepting, still_open) == "cancelled"
 
 
 # Decisions while the work is blocked, running or ended.
