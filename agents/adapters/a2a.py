@@ -70,6 +70,9 @@ _AT_WORK = frozenset(
 )
 _ASKS = frozenset({TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED})
 _DONE = TaskState.TASK_STATE_COMPLETED
+_FINAL = frozenset(
+    {_DONE, TaskState.TASK_STATE_FAILED, TaskState.TASK_STATE_CANCELED, TaskState.TASK_STATE_REJECTED}
+)
 
 
 #: A part of an artifact. A text is the list of the many fragments in which it arrived.
@@ -355,12 +358,12 @@ class _Work:
         match update.WhichOneof("payload"):
             case "task":
                 self._note(update.task.id, update.task.context_id, update.task.metadata)
-                self.status = update.task.status
+                self._note_status(update.task.status)
                 self._note_result(update.task)
             case "status_update":
                 change = update.status_update
                 self._note(change.task_id, change.context_id, change.metadata)
-                self.status = change.status
+                self._note_status(change.status)
             case "artifact_update":
                 part = update.artifact_update
                 self._note(part.task_id, part.context_id, part.metadata)
@@ -381,6 +384,12 @@ class _Work:
         usage = json_format.MessageToDict(metadata).get("usage")
         if usage is not None and usage != self._usage_before:
             self.usage = _plain(usage)
+
+    def _note_status(self, status: TaskStatus) -> None:
+        if (
+            self.status.state not in _FINAL
+        ):  # after a final status, an agent may still send an update that it was late with
+            self.status = status
 
     def _note_result(self, task: Task) -> None:
         self._size = task.ByteSize()

@@ -473,6 +473,27 @@ def test_an_answer_that_cannot_be_used_is_permanent_and_says_why(
     assert caught.value.error_code == "invalid_agent_answer"
 
 
+def test_an_update_after_the_final_status_does_not_open_the_task_again(
+    agent: A2AAgent, httpserver: HTTPServer
+) -> None:
+    agent.card.supported_interfaces[0].url = httpserver.url_for("/rpc")
+    of_task = '"taskId": "t", "contextId": "c"'
+    updates = (
+        '{"task": {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_WORKING"}}}',
+        f'{{"artifactUpdate": {{{of_task}, "artifact": {{"artifactId": "a", "parts": [{{"text": "All of it."}}]}}}}}}',
+        f'{{"statusUpdate": {{{of_task}, "status": {{"state": "TASK_STATE_COMPLETED"}}}}}}',
+        f'{{"statusUpdate": {{{of_task}, "status": {{"state": "TASK_STATE_WORKING"}}}}}}',
+    )
+    lines = [f'data: {{"jsonrpc": "2.0", "id": "1", "result": {update}}}\n\n' for update in updates]
+    httpserver.expect_oneshot_request("/rpc").respond_with_data(
+        "".join(lines), content_type="text/event-stream"
+    )
+
+    assert completed(run(agent)).output.content == "All of it."
+
+    assert len(httpserver.log) == 1, "the task is not polled"
+
+
 def test_a_compressed_answer_is_refused(agent: A2AAgent) -> None:
     agent.refusing = (200, {"Content-Encoding": "gzip"})
 
