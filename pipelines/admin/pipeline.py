@@ -45,6 +45,7 @@ from tenants.admin.bases import (
     link_to,
     page_of,
 )
+from tenants.admin.permissions import may_write
 from tenants.context import tenant_scope
 from tenants.exceptions import PreconditionFailed
 from tenants.models import Tenant
@@ -234,6 +235,9 @@ class SwitchedAdmin(ActionsAdmin):
     def _switch_all(self, request: HttpRequest, queryset: QuerySet[Any], *, on: bool) -> None:
         word = "Enabled" if on else "Disabled"
         for row in queryset.exclude(enabled=on):
+            if not may_write(request, row):
+                messages.warning(request, f"Skipped {row}: only admins of its tenant may do this.")
+                continue
             try:
                 self.switch(request, row, on=on)
             except PipelineError as refusal:

@@ -31,7 +31,7 @@ from pipelines import timing
 from pipelines.admin.executions import ExecutionInline, FiringInline
 from pipelines.admin.pipeline import SwitchedAdmin
 from pipelines.definition.shapes import RetryStrategy
-from pipelines.exceptions import AlreadyExists
+from pipelines.exceptions import AlreadyExists, NotFound
 from pipelines.models import Pipeline, Schedule, ScheduleExecution
 from pipelines.schedules import editing, preview, system_jobs
 from pipelines.schedules import preview as schedules_preview
@@ -407,7 +407,8 @@ class ScheduleAdmin(SwitchedAdmin):
             self.show_saved(obj, editing.create(tenant.pk, form.members, actor=actor).pk)
 
     def delete_model(self, request: HttpRequest, obj: Schedule) -> None:
-        editing.delete(obj.tenant_id, obj.pk, actor=actor_of(request))
+        with suppress(NotFound):  # somebody else has deleted it meanwhile
+            editing.delete(obj.tenant_id, obj.pk, actor=actor_of(request))
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
         for schedule in queryset:
@@ -415,7 +416,9 @@ class ScheduleAdmin(SwitchedAdmin):
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         """Return no related objects: firings are deleted with the schedule, and executions stay."""
-        return [str(schedule) for schedule in objs], {"schedules": len(objs)}, set(), []
+        is_refused = not all(self.has_delete_permission(request, schedule) for schedule in objs)
+        refused = {"schedules of tenants that you do not administer"} if is_refused else set()
+        return [str(schedule) for schedule in objs], {"schedules": len(objs)}, refused, []
 
     def switch(self, request: HttpRequest, row: Schedule, *, on: bool) -> None:
         editing.set_enabled(row.tenant_id, row.pk, on, actor=actor_of(request))

@@ -15,8 +15,9 @@ from uuid import UUID
 from django import forms
 from django.contrib import messages
 from django.contrib.admin import SimpleListFilter
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import flatten_fieldsets
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import connections
 from django.db.models import Field, JSONField, Model, QuerySet
 from django.forms.fields import InvalidJSONInput
@@ -112,7 +113,24 @@ CHANGED = "This was changed since you opened it. Your input is still here: copy 
 MOST_TENANTS = 30  # in a filter; on a platform with more, the search field finds a tenant's rows by its slug
 
 
-class SuperusersOnly(Audited, PlatformOnly):
+class CheckedSelection:
+    """A mixin for admins. An action with an id that no row can have does nothing and says so, instead of failing in the database."""
+
+    def response_action(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+        key: Any = queryset.model._meta.pk
+        for text in request.POST.getlist(ACTION_CHECKBOX_NAME):
+            try:
+                is_possible = "\x00" not in text and key.to_python(text) is not None
+            except ValidationError:
+                is_possible = False
+            if not is_possible:
+                messages.error(request, f"Nothing was done: {one_line(text, 100)!r} is not the id of a row.")
+                return None
+        response: HttpResponse | None = super().response_action(request, queryset)  # type: ignore[misc]  # the admin's
+        return response
+
+
+class SuperusersOnly(Audited, CheckedSelection, PlatformOnly):
     """A mixin for the admins of third-party packages, whose rows belong to the platform."""
 
 
@@ -185,7 +203,7 @@ class SeenForm(forms.ModelForm):
         return values
 
 
-class PlatformAdmin(Audited, ScopedPermissions, ModelAdmin):
+class PlatformAdmin(Audited, CheckedSelection, ScopedPermissions, ModelAdmin):
     """Rows that people create, change and delete here: a tenant's rows by its admins, the platform's by superusers.
 
     Lists of tenants' rows can be filtered and searched by tenant.

@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 from django.contrib import admin
+from django.contrib.auth.models import Group
 from django.test import Client
 from django.urls import reverse
+from django_celery_beat.models import PeriodicTask
 
 from agents.models import Agent
+from pipelines.models import Schedule
 from tenants.models import Channel, Plan, RetentionPass, Tenant
-from tests.browsing import list_url
+from tests.browsing import list_url, messages_of
 from tests.cases import in_one_test
 
 REFUSED = {
@@ -116,3 +119,17 @@ def test_deeply_nested_arguments_of_a_task_are_an_error_at_their_field(root: Cli
 
     assert answer.status_code == 200
     assert answer.context["adminform"].form.errors[field] == ["This JSON is nested too deeply."]
+
+
+@in_one_test("key", ["no-uuid", "\x00", "", "9" * 30])
+def test_an_action_with_an_id_that_no_row_can_have_does_nothing_and_says_so(root: Client, key: str) -> None:
+    for model, action in (
+        (Channel, "delete_selected"),
+        (Schedule, "disable_selected"),
+        (Group, "delete_selected"),
+        (PeriodicTask, "run_tasks"),
+    ):
+        answer = root.post(list_url(model), {"action": action, "_selected_action": [key], "post": "yes"})
+
+        assert (answer.status_code, answer["Location"]) == (302, list_url(model)), model
+        assert messages_of(answer), model

@@ -15,7 +15,7 @@ from pipelines.models import Firing, Pipeline, Schedule, ScheduleExecution
 from pipelines.schedules import editing, system_jobs
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Membership, Tenant
-from tests.browsing import list_url, messages_of, no_inlines, page_url, run_action, visible_text
+from tests.browsing import BRIEF, list_url, messages_of, no_inlines, page_url, run_action, visible_text
 from tests.engine import Engine
 from tests.superusers import browser_of
 from tests.tickers import body, tickers
@@ -321,3 +321,35 @@ def test_deleting_a_schedule_keeps_its_executions(daily: Schedule, root: Client)
     with tenant_scope(daily.tenant_id):
         assert not Schedule.objects.exists()
         assert ScheduleExecution.objects.get().schedule_name == "Daily"
+
+
+def test_a_member_who_only_reads_a_tenant_changes_none_of_its_schedules_and_pipelines(
+    acme: Tenant, daily: Schedule, other_tenant: Tenant
+) -> None:
+    user = User.objects.create_user("mia", is_staff=True)
+    for tenant, role in ((other_tenant, "admin"), (acme, "viewer")):
+        with tenant_scope(tenant.pk):
+            Membership.objects.create(tenant=tenant, user=user, role=role)
+    pipeline = versions.save(daily.tenant_id, BRIEF, actor="test").pipeline
+    browser = browser_of(user)
+
+    for row in (daily, pipeline):
+        answer = run_action(browser, type(row), "disable_selected", row)
+        assert messages_of(answer)[-1] == f"Skipped {row}: only admins of its tenant may do this."
+    assert run_action(browser, Schedule, "delete_selected", daily, post="yes").status_code == 403
+
+    assert reloaded(daily).enabled
+
+
+def test_a_schedule_that_somebody_else_deletes_meanwhile_counts_as_deleted(
+    daily: Schedule, root: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delete = editing.delete
+
+    def delete_twice(*about: Any, actor: str) -> None:
+        delete(*about, actor="somebody else")
+        delete(*about, actor=actor)
+
+    monkeypatch.setattr(editing, "delete", delete_twice)
+
+    assert run_action(root, Schedule, "delete_selected", daily, post="yes").status_code == 302
