@@ -116,7 +116,7 @@ class PeriodEnded(PipelineError):
 
 
 class DatasetInUse(PipelineError):
-    """Schedules read the dataset, so it cannot be deleted."""
+    """Schedules read the dataset, so neither it nor the fields that they read can be deleted."""
 
     code = "dataset_in_use"
 

@@ -19,13 +19,14 @@ from pipelines.data_sources import FieldType, Source
 from pipelines.data_sources.catalogue import ABOUT_TABLES
 from pipelines.datasets import Declaration, Upload
 from pipelines.datasets.validation import most_values
+from pipelines.definition import DefinitionError
 from pipelines.exceptions import NotFound
 from pipelines.models import Dataset, DatasetRow
 from tenants.api.bodies import BodyTooLarge, StrictJSONParser, body_limit
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, change, creation, operation, removal
 from tenants.api.etags import Versioned
 from tenants.api.filters import parameter_errors, refuse
-from tenants.api.problems import InvalidRequest
+from tenants.api.problems import InvalidRequest, flatten_errors
 from tenants.api.serializers import (
     OPTIONAL,
     Computed,
@@ -223,7 +224,11 @@ class DatasetViewSet(LargeBodies, VersionedResource):
     def update(self, request: Request, name: str) -> Response:
         """Without `rows`, the existing rows stay and must match the new fields; their values in removed fields are dropped."""
         dataset = self.get_object()
-        body = read(DatasetBodySerializer, request.data, dataset=dataset)
+        try:
+            body = read(DatasetBodySerializer, request.data, dataset=dataset)
+        except serializers.ValidationError as error:
+            more = _errors_of_fields(dataset.name, request.data)
+            raise InvalidRequest([*flatten_errors(error.detail), *more]) from error
         changes = {name: value for name, value in body.items() if name not in UNCHANGEABLE}
         return self._change(dataset, {"location": "", "description": "", **changes})
 
@@ -247,6 +252,18 @@ class DatasetViewSet(LargeBodies, VersionedResource):
     def _change(self, dataset: Dataset, body: dict[str, Any]) -> Response:
         changed = datasets.change(self.tenant_id, dataset.pk, **body, location_error=self.location_error)
         return Response(self.show(changed))
+
+
+def _errors_of_fields(name: str, body: Any) -> list[tuple[str, str]]:
+    """Return the errors of the fields and rows in a body that is refused anyway."""
+    if not isinstance(body, dict) or body.get("fields") is None:
+        return []
+    rows = body.get("rows")
+    try:
+        datasets.check_fields(name, body["fields"], Upload(rows) if isinstance(rows, list) else None)
+    except DefinitionError as error:
+        return [(each.path, each.message) for each in error.errors]
+    return []
 
 
 # Rows in the body of a request: as JSON, as CSV, or as a file of either in a form.

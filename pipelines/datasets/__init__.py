@@ -9,4 +9,4 @@ from pipelines.datasets.validation import BadUpload, read_csv, read_json
 
 from .declaration import Declaration, change, create, delete, error_of_location, schedules_reading
 from .rows import FillResult, fill, number_of_rows, refuse_not_listed, remove
-from .validation import RowsInvalid, Upload
+from .validation import RowsInvalid, Upload, check_fields

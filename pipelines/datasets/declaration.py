@@ -5,7 +5,8 @@ A name is unique within the tenant, across all sources. Name and source never ch
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -15,7 +16,16 @@ from django.conf import settings
 from agents import outbound
 from agents.exceptions import OutboundRefused
 from pipelines import tables
-from pipelines.data_sources import DataSourceError, FieldType, Source, Table, looks_like, parse, read_table
+from pipelines.data_sources import (
+    DataSource,
+    DataSourceError,
+    FieldType,
+    Source,
+    Table,
+    looks_like,
+    parse,
+    read_table,
+)
 from pipelines.data_sources.catalogue import TableError
 from pipelines.definition.errors import InputError
 from pipelines.exceptions import AlreadyExists, DatasetInUse, TooManyDatasets
@@ -81,7 +91,7 @@ def change(
 ) -> Dataset:
     """Change the members that are not None; `rows` replace all existing rows. Raises the errors of `create`, and `NotFound`.
 
-    Rows must fit the new fields. The values of a removed field are dropped.
+    Rows must fit the new fields. The values of a removed field are dropped; `DatasetInUse` if a schedule reads it.
     """
     with tenant_scope(tenant_id):
         dataset = lock_dataset(tenant_id, dataset_id)
@@ -94,6 +104,11 @@ def change(
             location_error=location_error,
         )
         table, before = _check_declaration(declaration), tables.shape_of(dataset)
+        removed = before.fields.keys() - table.fields.keys()
+        if removed and (reading := schedules_reading(dataset, removed)):
+            raise DatasetInUse(
+                f"Fields to be removed from the dataset {dataset.name!r} are read by the schedules {_name(reading)}."
+            )
         if table != before and rows is None:
             _refit(dataset, before, table)
         elif table != before:
@@ -111,18 +126,27 @@ def delete(tenant_id: UUID, dataset_id: UUID) -> None:
     with tenant_scope(tenant_id):
         dataset = lock_dataset(tenant_id, dataset_id)
         if reading := schedules_reading(dataset):
-            more = f" and {len(reading) - MOST_NAMED} more" if len(reading) > MOST_NAMED else ""
-            named = ", ".join(reading[:MOST_NAMED])
-            raise DatasetInUse(f"The dataset {dataset.name!r} is read by the schedules {named}{more}.")
+            raise DatasetInUse(f"The dataset {dataset.name!r} is read by the schedules {_name(reading)}.")
         _empty_rows(dataset)
         dataset.delete()
 
 
-def schedules_reading(dataset: Dataset) -> list[str]:
-    """Return the names of the schedules whose parameters read this dataset. Call it within a `tenant_scope`."""
-    source = (dataset.source, dataset.name)
+def schedules_reading(dataset: Dataset, fields: Collection[str] = ()) -> list[str]:
+    """Return the names of the schedules whose parameters read this dataset, and if `fields` are passed, any of these.
+
+    Call it within a `tenant_scope`.
+    """
+
+    key = tables.shape_of(dataset).key
+
+    def reads(source: DataSource) -> bool:
+        is_of_dataset = (source.source, source.table) == (dataset.source, dataset.name)
+        read = {*source.fields, *(condition.field for condition in source.filter.conditions)}
+        read |= {key} if source.filter.key is not None else set()
+        return is_of_dataset and (not fields or not read.isdisjoint(fields))
+
     rows = Schedule.objects.for_tenant(dataset.tenant_id).order_by("name").values_list("name", "params")
-    return [name for name, params in rows.iterator() if source in set(_tables_in(params))]
+    return [name for name, params in rows.iterator() if any(map(reads, _sources_in(params)))]
 
 
 def error_of_location(source: str, location: str) -> str | None:
@@ -187,14 +211,16 @@ def _empty_rows(dataset: Dataset) -> None:
     rows_of(dataset).delete()
 
 
-def _tables_in(params: Any) -> Iterator[tuple[str, str]]:
+def _sources_in(params: Any) -> Iterator[DataSource]:
     for value in params.values() if isinstance(params, Mapping) else ():
         if looks_like(value):
-            try:
-                source = parse(value)
-            except DataSourceError:
-                continue  # an invalid data source reads nothing
-            yield source.source.value, source.table
+            with suppress(DataSourceError):  # an invalid data source reads nothing
+                yield parse(value)
+
+
+def _name(schedules: Sequence[str]) -> str:
+    more = f" and {len(schedules) - MOST_NAMED} more" if len(schedules) > MOST_NAMED else ""
+    return f"{', '.join(schedules[:MOST_NAMED])}{more}"
 
 
 def _plain(table: Table) -> dict[str, str]:

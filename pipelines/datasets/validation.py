@@ -13,7 +13,7 @@ from typing import Any
 
 from django.conf import settings
 
-from pipelines.data_sources import RowError, Table, read_row
+from pipelines.data_sources import RowError, Table, read_row, read_table
 from pipelines.definition.errors import DefinitionError, InputError, at, quote_value
 from pipelines.definition.reading import number
 from pipelines.exceptions import PipelineError, TooManyRows
@@ -76,6 +76,13 @@ def validate_rows(upload: Upload, table: Table) -> list[Row]:
     if errors:
         raise RowsInvalid(errors)
     return rows
+
+
+def check_fields(name: str, fields: Any, upload: Upload | None) -> None:
+    """Check the fields of a table, and rows if there are any. Raises `TableError` or `RowsInvalid`."""
+    table = read_table(name, fields)
+    if upload is not None:
+        validate_rows(upload, table)
 
 
 def key_of(row: Row, table: Table) -> str:

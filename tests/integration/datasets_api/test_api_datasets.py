@@ -94,6 +94,12 @@ def test_the_name_of_a_dataset_is_unique_and_cannot_change(api: Any) -> None:
     assert faults(client.put(TICKER, body), "validation_failed").keys() == {"name", "source"}
     body["description"] = 5
     assert faults(client.put(TICKER, body), "validation_failed").keys() == {"name", "source", "description"}
+    body |= {"fields": {"id": "string", "c": "money"}}
+    assert faults(client.put(TICKER, body), "validation_failed").keys() == {
+        "name", "source", "description", "fields.c",
+    }  # fmt: skip
+    body |= {"fields": FIELDS, "rows": [{"id": 5}]}
+    assert faults(client.put(TICKER, body), "validation_failed").keys() >= {"name", "source", "rows[0].id"}
 
 
 def test_changed_fields_must_match_the_rows(api: Any) -> None:
@@ -135,6 +141,33 @@ def test_a_dataset_that_schedules_read_is_not_deleted(api: Any, tenant: Tenant) 
     assert "Nightly" in refused["detail"]
     assert "Other" not in refused["detail"]
     assert client.delete(f"{DATASETS}user/").status_code == 204
+
+
+def test_a_field_that_schedules_read_is_not_removed(api: Any, tenant: Tenant) -> None:
+    client = api()
+    fields = {"id": "string", "symbol": "string", "spare": "string"}
+    make_dataset(client, fields=fields)
+    with tenant_scope(tenant.pk):
+        schedule = Schedule.objects.create(
+            tenant_id=tenant.pk, name="Nightly", target_type="agent", agent_role="qa", cron="* * * * *"
+        )
+
+    for text, field in (
+        ("db:ticker:all:id,symbol", "symbol"),
+        ("db:ticker:all:id?symbol=AAPL", "symbol"),
+        ('db:ticker:all:id?filter={"symbol":{"$exists":true}}', "symbol"),
+        ("db:ticker:AAPL:symbol", "id"),
+    ):
+        with tenant_scope(tenant.pk):
+            Schedule.objects.filter(pk=schedule.pk).update(params={"t": text})
+        rest = {name: kind for name, kind in fields.items() if name != field}
+        for change in (client.put, client.patch):
+            assert "Nightly" in problem(change(TICKER, {"fields": rest}), 409, "dataset_in_use")["detail"], (
+                text
+            )
+    assert client.get(TICKER).json()["fields"] == fields
+    del fields["spare"]
+    assert client.patch(TICKER, {"fields": fields}).json()["fields"] == fields
 
 
 def test_only_admins_write_and_everybody_reads(api: Any) -> None:
