@@ -116,7 +116,9 @@ MOST_TENANTS = 30  # in a filter; on a platform with more, the search field find
 class CheckedSelection:
     """A mixin for admins. An action with an id that no row can have does nothing and says so, instead of failing in the database."""
 
-    def response_action(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+    def response_action(
+        self, request: HttpRequest, queryset: QuerySet[Any], *place: Any, **options: Any
+    ) -> Any:
         key: Any = queryset.model._meta.pk
         for text in request.POST.getlist(ACTION_CHECKBOX_NAME):
             try:
@@ -126,8 +128,7 @@ class CheckedSelection:
             if not is_possible:
                 messages.error(request, f"Nothing was done: {one_line(text, 100)!r} is not the id of a row.")
                 return None
-        response: HttpResponse | None = super().response_action(request, queryset)  # type: ignore[misc]  # the admin's
-        return response
+        return super().response_action(request, queryset, *place, **options)  # type: ignore[misc]  # the admin's
 
 
 class SuperusersOnly(Audited, CheckedSelection, PlatformOnly):
