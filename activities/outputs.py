@@ -154,7 +154,8 @@ def copy_waiting(limit: int = COPIED_AT_ONCE, *, older_than: timedelta = timedel
 def _index_by_tenant(uri: str) -> None:
     """Index outputs and logs for exports and deletions of a whole tenant, once in each process, so that nobody has to set it up.
 
-    Among very many documents this takes longer than a client waits: the server continues, and copying never depends on it.
+    Copying never depends on it. Among very many documents it may take longer than a client waits: then a warning says so, and
+    exports and deletions are only slower.
     """
     for name in (OUTPUTS, RUN_LOGS):
         try:

@@ -135,7 +135,7 @@ def run_now(tenant_id: UUID, activity_id: UUID, *, actor: str, reason: str) -> A
             pending.update(due_at=until, cause="retry")
         else:
             until = None
-            pending.update(due_at=until)
+            pending.update(due_at=None)
         _delay_messages(tenant_id, [activity_id], until)
         activity = Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
         update_offers([activity])

@@ -16,7 +16,7 @@ class Migration(migrations.Migration):
                 db_default="",
                 default="",
                 editable=False,
-                help_text="With what it was created, as in `Principal.credential`: its present rights are those of the job.",
+                help_text="The credential that created the job (`Principal.credential`). The job has its present rights.",
                 max_length=64,
             ),
         ),

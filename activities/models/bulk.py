@@ -50,7 +50,7 @@ class BulkJob(TenantOwned):
         default="",
         db_default="",
         editable=False,
-        help_text="With what it was created, as in `Principal.credential`: its present rights are those of the job.",
+        help_text="The credential that created the job (`Principal.credential`). The job has its present rights.",
     )
     cancelled_by = models.CharField(max_length=200, blank=True, default="")
     created_at = models.DateTimeField(db_default=Now(), editable=False)

@@ -386,9 +386,8 @@ class _Work:
             self.usage = _plain(usage)
 
     def _note_status(self, status: TaskStatus) -> None:
-        if (
-            self.status.state not in _FINAL
-        ):  # after a final status, an agent may still send an update that it was late with
+        # After its final status, an agent may still send an update that it was late with.
+        if self.status.state not in _FINAL:
             self.status = status
 
     def _note_result(self, task: Task) -> None:

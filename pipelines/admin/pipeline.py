@@ -27,7 +27,7 @@ from agents import configuration
 from pipelines import diagram, versions
 from pipelines.definition import DefinitionError, PipelineDefinition, StepDefinition, load
 from pipelines.diagram import Counts, StepPicture
-from pipelines.exceptions import InvalidParams, PipelineError
+from pipelines.exceptions import InvalidParams
 from pipelines.models import ActivityTemplate, Pipeline, PipelineRun, PipelineVersion, Schedule, StepRun
 from pipelines.selectors import StepRow
 from pipelines.submission import NewRun, start_run
@@ -45,7 +45,6 @@ from tenants.admin.bases import (
     link_to,
     page_of,
 )
-from tenants.admin.permissions import may_write
 from tenants.context import tenant_scope
 from tenants.exceptions import PreconditionFailed
 from tenants.models import Tenant
@@ -235,16 +234,8 @@ class SwitchedAdmin(ActionsAdmin):
     def _switch_all(self, request: HttpRequest, queryset: QuerySet[Any], *, on: bool) -> None:
         word = "Enabled" if on else "Disabled"
         for row in queryset.exclude(enabled=on):
-            if not may_write(request, row):
-                messages.warning(request, f"Skipped {row}: only admins of its tenant may do this.")
-                continue
-            try:
-                self.switch(request, row, on=on)
-            except PipelineError as refusal:
-                messages.warning(request, f"Skipped {row}: {refusal}")
-                continue
-            self.log_change(request, row, f"{word}.")
-            messages.success(request, f"{word}: {row}.")
+            if self.try_on(request, row, lambda row: self.switch(request, row, on=on), done=f"{word}."):
+                messages.success(request, f"{word}: {row}.")
 
 
 @admin.register(Pipeline)

@@ -107,7 +107,7 @@ def change(
         removed = before.fields.keys() - table.fields.keys()
         if removed and (reading := schedules_reading(dataset, removed)):
             raise DatasetInUse(
-                f"Fields to be removed from the dataset {dataset.name!r} are read by the schedules {_name(reading)}."
+                f"Fields to be removed from the dataset {dataset.name!r} are read by the schedules {_list_names(reading)}."
             )
         if table != before and rows is None:
             _refit(dataset, before, table)
@@ -126,7 +126,9 @@ def delete(tenant_id: UUID, dataset_id: UUID) -> None:
     with tenant_scope(tenant_id):
         dataset = lock_dataset(tenant_id, dataset_id)
         if reading := schedules_reading(dataset):
-            raise DatasetInUse(f"The dataset {dataset.name!r} is read by the schedules {_name(reading)}.")
+            raise DatasetInUse(
+                f"The dataset {dataset.name!r} is read by the schedules {_list_names(reading)}."
+            )
         _empty_rows(dataset)
         dataset.delete()
 
@@ -136,7 +138,6 @@ def schedules_reading(dataset: Dataset, fields: Collection[str] = ()) -> list[st
 
     Call it within a `tenant_scope`.
     """
-
     key = tables.shape_of(dataset).key
 
     def reads(source: DataSource) -> bool:
@@ -218,7 +219,7 @@ def _sources_in(params: Any) -> Iterator[DataSource]:
                 yield parse(value)
 
 
-def _name(schedules: Sequence[str]) -> str:
+def _list_names(schedules: Sequence[str]) -> str:
     more = f" and {len(schedules) - MOST_NAMED} more" if len(schedules) > MOST_NAMED else ""
     return f"{', '.join(schedules[:MOST_NAMED])}{more}"
 

@@ -130,8 +130,11 @@ class ActionsAdmin(UndeletableAdmin):
         done = [
             row
             for row in rows
-            if self._try(request, row, action, lambda row: action.do(request, row, notes, **choice), notes)
-        ]
+            if self.try_on(
+                request, row, lambda row: action.do(request, row, notes, **choice),
+                done=f"{action.done}. {notes}".strip(), refusals=action.refusals,
+            )
+        ]  # fmt: skip
         if done:
             messages.success(request, f"{action.done}: {name_some(done, NAMED)}.")
         return HttpResponseRedirect(page_of(rows[0], rows[0].pk)) if BACK in request.POST and rows else None
@@ -148,22 +151,29 @@ class ActionsAdmin(UndeletableAdmin):
         page = action(request, self.model._default_manager.filter(pk=row.pk))
         return page or HttpResponseRedirect(page_of(row, row.pk))
 
-    def _try(
-        self, request: HttpRequest, row: Any, action: Action, do: Callable[[Any], object], notes: str
+    def try_on(
+        self,
+        request: HttpRequest,
+        row: Any,
+        do: Callable[[Any], object],
+        *,
+        done: str,
+        refusals: tuple[type[Exception], ...] = (),
     ) -> bool:
+        """Do it to a row that the request may change, with `done` in the row's history. Otherwise tell why not, and return False."""
         if not may_write(request, row):
             messages.warning(request, f"Skipped {row}: only admins of its tenant may do this.")
             return False
-        refusals: tuple[type[Exception], ...] = (Refusal, *action.refusals)
+        reasons: tuple[type[Exception], ...] = (Refusal, *refusals)
         try:
             do(row)
-        except refusals as refusal:
+        except reasons as refusal:
             messages.warning(request, f"Skipped {row}: {refusal}")
             return False
         except DatabaseError as error:
             messages.error(request, f"Failed, please retry: {row} ({type(error).__name__}).")
             return False
-        self.log_change(request, row, f"{action.done}. {notes}".strip())
+        self.log_change(request, row, done)
         return True
 
     def _confirmation_page(

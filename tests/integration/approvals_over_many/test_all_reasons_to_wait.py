@@ -623,13 +623,19 @@ def test_a_successor_neither_waits_for_questions_of_the_first_agent_itself_nor_r
 # Decisions while the work is blocked, running or ended.
 
 
+def _block_work_with_a_question(client: Any, engine: Engine, tenant: Tenant) -> tuple[UUID, UUID]:
+    """Return the blocked activity and the open approval about it."""
+    activity_id, agent = accept_work(engine, tenant)
+    approval = request_approval(client, activity_id)
+    agent.create_with("report_blocker", type="api_outage", message="It is down")
+    return activity_id, approval
+
+
 def test_a_decision_during_a_blocker_reaches_the_next_run(
     api: Any, engine: Engine, accepting: Tenant
 ) -> None:
     client = api("operator")
-    activity_id, agent = accept_work(engine, accepting)
-    approval = request_approval(client, activity_id)
-    agent.create_with("report_blocker", type="api_outage", message="It is down")
+    activity_id, approval = _block_work_with_a_question(client, engine, accepting)
 
     response = decide(client, approval)
     settle(engine)
@@ -646,9 +652,7 @@ def test_work_that_is_unblocked_after_a_decision_still_waits_for_its_date(
     api: Any, engine: Engine, accepting: Tenant
 ) -> None:
     client = api("operator")
-    activity_id, agent = accept_work(engine, accepting)
-    approval = request_approval(client, activity_id)
-    agent.create_with("report_blocker", type="api_outage", message="It is down")
+    activity_id, approval = _block_work_with_a_question(client, engine, accepting)
     date = clock.now() + TOMORROW
     client.patch(f"{ACTIVITIES}{activity_id}/", {"not_before": date.isoformat()})
     decide(client, approval)
