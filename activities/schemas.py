@@ -190,6 +190,19 @@ class OptionsField(serializers.ListField):
         return options
 
 
+class MailboxKey(Text):
+    """The key of a mailbox, which is a part of its address."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(max_length=200, **more)
+
+    def to_internal_value(self, data: Any) -> str:
+        key = super().to_internal_value(data)
+        if "/" in key:
+            raise serializers.ValidationError("must not contain a slash")
+        return key
+
+
 #: The members of a body that are decision rules.
 ABOUT_PEOPLE = (
     "due_seconds", "reminders", "escalation", "on_timeout", "quorum", "voters", "self_approval", "options"

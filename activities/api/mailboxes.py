@@ -22,12 +22,12 @@ from activities.mailboxes.consumer import TakeOptions
 from activities.mailboxes.producer import NewItem
 from activities.models import Mailbox, MailboxItem
 from activities.models.mailbox import ItemKind, ItemSource, ItemState
+from activities.schemas import MailboxKey
 from agents import configuration
 from tenants import clock
 from tenants.api.documentation import command, operation, posting
 from tenants.api.etags import DigestEtag
 from tenants.api.filters import StrictFilterSet
-from tenants.api.problems import InvalidRequest
 from tenants.api.serializers import (
     OPTIONAL,
     EmptySerializer,
@@ -47,7 +47,6 @@ from tenants.api.views import TenantView
 # Requests.
 
 
-LONGEST_KEY = 200
 LONGEST_LEASE = 86_400  # seconds
 LONGEST_WINDOW = 1_000  # milliseconds; the request waits as long
 LARGEST_BATCH = 100
@@ -104,7 +103,16 @@ class NewItemSerializer(StrictSerializer):
         role = attrs.get("agent_role")
         if role and (unknown := configuration.errors_of_role(role)):
             errors["agent_role"] = unknown
-        return errors
+        return errors | _errors_of_key(self.context["key"])
+
+
+def _errors_of_key(key: str) -> dict[str, Any]:
+    """Return the error of a key in an address, where a body would trim it."""
+    try:
+        is_trimmed = MailboxKey().run_validation(key) == key
+    except serializers.ValidationError as error:
+        return {"key": error.detail}
+    return {} if is_trimmed else {"key": ["must not begin or end with a space"]}
 
 
 def new_item(attrs: dict[str, Any]) -> NewItem:
@@ -371,9 +379,7 @@ class MailboxItems(ViewSetMixin, MailboxPart):
     )
     def create(self, request: Request, key: str) -> Response:
         """Creates the mailbox if it does not exist. A repetition with the same `client_message_id` gets 200 with the first item."""
-        if len(key) > LONGEST_KEY:
-            raise InvalidRequest([("key", f"must not be longer than {LONGEST_KEY} characters")])
-        new = new_item(read(NewItemSerializer, request.data))
+        new = new_item(read(NewItemSerializer, request.data, key=key))
         posted = producer.post(self.tenant_id, key, new, actor=self.principal.actor)
         item = producer.item_with_id(self.tenant_id, posted.item.pk)
         return Response(ItemSerializer(item).data, status=201 if posted.created else 200)

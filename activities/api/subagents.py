@@ -21,6 +21,7 @@ from activities.api.activities import transcript_response
 from activities.api.operations import ReasonSerializer
 from activities.execution import prompt
 from activities.models import ActivityRun, Subagent
+from activities.schemas import MailboxKey
 from activities.subagents import NewSubagent, output_file_of
 from agents import configuration
 from agents.command_line import transcripts
@@ -78,9 +79,7 @@ class NewSubagentSerializer(StrictSerializer):
         **OPTIONAL,
     )
     silent = Flag(help_text="If true, no mailbox is notified of its end.", **OPTIONAL)
-    parent_mailbox = Text(
-        max_length=200, help_text="The key of the mailbox that is notified of its end.", **OPTIONAL
-    )
+    parent_mailbox = MailboxKey(help_text="The key of the mailbox that is notified of its end.", **OPTIONAL)
 
     def errors_of_combination(self, attrs: Mapping[str, Any], invalid: Container[str]) -> dict[str, Any]:
         errors: dict[str, list[str]] = {}
@@ -88,8 +87,6 @@ class NewSubagentSerializer(StrictSerializer):
             errors["subagent_type"] = unknown
         if "existing_agent_id" in attrs and "existing_conversation_id" in attrs:
             errors["existing_conversation_id"] = ["cannot be given together with existing_agent_id"]
-        if "/" in attrs.get("parent_mailbox", ""):
-            errors["parent_mailbox"] = ["must not contain a slash"]
         if "prompt" in attrs and not attrs["prompt"].strip():
             errors["prompt"] = ["must not be blank"]
         return errors

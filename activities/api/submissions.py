@@ -13,6 +13,7 @@ from activities.models.activity import GroupScope
 from activities.schemas import (
     ABOUT_PEOPLE,
     SCALES,
+    MailboxKey,
     OptionsField,
     PriorityField,
     RulesSerializer,
@@ -103,8 +104,7 @@ class NewActivitySerializer(RulesSerializer):
         help_text="Paths and globs (`src/**`) that nobody else of the tenant may work on at once.", **OPTIONAL
     )
     deliverable = Identifier(**OPTIONAL)
-    mailbox = Text(
-        max_length=LONGEST_KEY,
+    mailbox = MailboxKey(
         help_text="Key of the mailbox whose conversation it belongs to; made when there is none.",
         **OPTIONAL,
     )

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from threading import Event
 from typing import Any
+from urllib.parse import quote
 from uuid import UUID, uuid4
 
 import pytest
@@ -19,6 +20,8 @@ from activities.mailboxes.producer import NewItem
 from activities.models import Mailbox, MailboxBatch, MailboxItem
 from tenants.context import tenant_scope
 from tenants.models import Tenant
+from tests.answers import problem
+from tests.cases import in_one_test
 from tests.engine import eventually, simultaneously, somebody_waits_for_a_lock
 from tests.metrics import samples, scrape
 
@@ -349,6 +352,25 @@ def test_an_error_names_its_path_in_the_answer(client: APIClient, body: Any, pat
 
     assert answer.status_code == 400
     assert path in {fault["path"] for fault in answer.json()["errors"]}
+
+
+@in_one_test("key", ["a/b", "two\nlines", "\u202eesrever", " ", "k" * 201])
+def test_a_key_that_no_address_can_name_is_refused_wherever_a_mailbox_is_named(
+    client: APIClient, key: str
+) -> None:
+    requests = {
+        "mailbox": ("/api/v1/activities/", {"name": "Look", "human_role": "editor", "mailbox": key}),
+        "parent_mailbox": (
+            "/api/v1/subagents/",
+            {"subagent_type": "qa", "prompt": "Look.", "parent_mailbox": key},
+        ),
+    }
+    if "/" not in key:
+        requests["key"] = (f"/api/v1/mailboxes/{quote(key)}/items/", {"kind": "message", "text": "hi"})
+
+    for path, (address, body) in requests.items():
+        errors = problem(client.post(address, body, format="json"), 400, "validation_failed")["errors"]
+        assert [error["path"] for error in errors] == [path]
 
 
 def test_a_full_mailbox_refuses_items(client: APIClient, settings: Any) -> None:
