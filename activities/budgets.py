@@ -7,7 +7,7 @@ run releases its reservations. For tenants without a budget only the ledger's ro
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -31,18 +31,19 @@ from activities.states import Status
 from agents import prices
 from agents.configuration import RoleSettings
 from agents.contracts import Usage
+from agents.models import Agent
 from agents.response_parser import MAX_COST_USD, MAX_MODEL, MAX_TOKENS
 from tenants import clock, money, outages, sweeps
 from tenants.caches import TtlCache
 from tenants.context import APP, tenant_scope
-from tenants.models import Budget, BudgetWait, Reservation
+from tenants.models import Budget, BudgetUnit, BudgetWait, Reservation
 from tenants.money import BudgetedRun, Standing, plain
 from tenants.sql import Statement
 from tenants.sweeps import Sweep
 
 logger = logging.getLogger(__name__)
 
-_RECOUNTS, _AWAITED, _RESERVATIONS = (Sweep[Any]() for _ in range(3))
+_RECOUNTS, _AWAITED, _ESTIMATES, _RESERVATIONS = (Sweep[Any]() for _ in range(4))
 
 AVERAGE_PERIOD = timedelta(days=7)  # the estimate is the average of the runs of this period
 MOST_ENTRIES = 2_000
@@ -57,7 +58,7 @@ def reserve(row: Any, run_id: UUID, role: RoleSettings) -> None:
     Raises `OutOfBudget` if a budget has no room; the caller must then undo the claim.
     """
     bearer = BudgetedRun(row.tenant_id, run_id, row.id, row.agent_role, row.deliverable_id)
-    dollars, tokens = estimate(row.tenant_id, row.agent_role, role)
+    dollars, tokens = estimate(row.tenant_id, row.agent_role, role.adapter.options)
     standings = money.reserve(bearer, dollars=dollars, tokens=tokens)
     for budget in standings:
         if not budget.has_room:
@@ -65,14 +66,12 @@ def reserve(row: Any, run_id: UUID, role: RoleSettings) -> None:
     _warn(row.tenant_id, standings)
 
 
-def estimate(tenant_id: UUID, role: str, options: RoleSettings) -> tuple[Decimal, Decimal]:
+def estimate(tenant_id: UUID, role: str, options: Mapping[str, Any]) -> tuple[Decimal, Decimal]:
     """Return the dollars and tokens that a run of this role may need.
 
-    Uses the role's own estimate, or else the average of its recent runs, or else the platform's estimate.
+    Uses the role's own estimate among its options, or else the average of its recent runs, or else the platform's estimate.
     """
-    dollars, tokens = (
-        _read_estimate(options.adapter.options.get(name)) for name in ("estimate_usd", "estimate_tokens")
-    )
+    dollars, tokens = (_read_estimate(options.get(name)) for name in ("estimate_usd", "estimate_tokens"))
     if dollars is None or tokens is None:
         average = _average(tenant_id, role)
         dollars, tokens = (
@@ -331,6 +330,38 @@ def _update_waiting(tenant_id: UUID, budget_id: UUID) -> None:
         waits = BudgetWait.objects.for_tenant(tenant_id).filter(budget_id=budget_id)
         remaining = waits.aggregate(since=Min("since"), wanted=Min("amount"))
         budget.update(waiting_since=remaining["since"], wanted=remaining["wanted"])
+
+
+def estimate_again() -> int:
+    """Update what work needs that waits for a budget without an estimate, because the role's estimate or its average may have changed.
+
+    Returns for how many activities it has changed. What fits now is released as after any other change.
+    """
+    changed = 0
+    for budget_id, tenant_id in _ESTIMATES.turn(
+        sweeps.pages(money.list_awaited_estimates(), "pk", "tenant_id")
+    ):
+        with _one_of_many(budget_id):
+            changed += _estimate_waiting(tenant_id, budget_id)
+    return changed
+
+
+def _estimate_waiting(tenant_id: UUID, budget_id: UUID) -> int:
+    changed = 0
+    with tenant_scope(tenant_id):
+        budget = Budget.objects.for_tenant(tenant_id).select_for_update().get(pk=budget_id)
+        waits = BudgetWait.objects.for_tenant(tenant_id).filter(budget_id=budget_id)
+        activities = Activity.objects.for_tenant(tenant_id)
+        waiting = activities.filter(pk__in=waits.values("activity_id"))
+        agents = Agent.objects.filter(role__in=waiting.values("agent_role"))
+        for role, options in agents.values_list("role", "options"):
+            dollars, tokens = estimate(tenant_id, role, options)
+            need = dollars if budget.unit == BudgetUnit.DOLLARS else tokens
+            of_role = activities.filter(agent_role=role, pk=OuterRef("activity_id"))
+            changed += waits.filter(Exists(of_role)).exclude(amount=need).update(amount=need)
+    if changed:
+        _update_waiting(tenant_id, budget_id)
+    return changed
 
 
 def _choose_waiting(tenant_id: UUID, budget_id: UUID) -> list[UUID]:

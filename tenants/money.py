@@ -131,6 +131,13 @@ def list_awaited_budgets() -> QuerySet[Any]:
     )
 
 
+def list_awaited_estimates() -> QuerySet[Any]:
+    """Return the budgets of dollars and tokens for which work waits, and which leave the estimate to the role of each activity."""
+    return Budget.objects.filter(waiting_since__isnull=False, deleted_at=None, estimate=None).exclude(
+        unit=BudgetUnit.RUNS
+    )
+
+
 #: When a total begins: before everything.
 BEGINNING = date(1970, 1, 1)
 

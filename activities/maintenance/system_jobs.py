@@ -16,7 +16,7 @@ from uuid import UUID
 import redis
 from django.conf import settings
 
-from activities import background_tasks, dead_letters, outbox, outputs, publishing, relay
+from activities import background_tasks, budgets, dead_letters, outbox, outputs, publishing, relay
 from activities.admission import limits, rebuilding
 from activities.human_tasks import deadlines
 from activities.maintenance import leader
@@ -170,6 +170,7 @@ JOBS: tuple[SystemJob, ...] = (
     SystemJob("silent agents", 5.0, "activities.maintenance.recovery", 5.0, _find_silent_agents),
     SystemJob("dead letters", 5.0, "activities.dead_letters", 5.0, _handle_dead_letters),
     SystemJob("conditions", TICK, "activities.maintenance.platform_checks", 10.0, lambda term: term.monitor.check_due()),
+    SystemJob("estimates", 30.0, "activities.budgets", 10.0, lambda term: budgets.estimate_again()),
     SystemJob("channels", 60.0, "tenants.channels", 10.0, lambda term: channels.expire_due()),
     SystemJob("expiring channels", 600.0, "tenants.channels", 10.0, lambda term: channels.announce_expiring()),
     SystemJob("generations", 600.0, "activities.admission.rebuilding", 10.0, lambda term: rebuilding.forget_old_generations()),

@@ -185,6 +185,23 @@ def test_a_lower_estimate_releases_waiting_work(
     assert broken_invariants() == []
 
 
+def test_a_lower_estimate_of_the_role_releases_waiting_work(engine: Engine, acme: Tenant) -> None:
+    make_budget(acme, estimate=None)
+    engine.agent.behaviour = complete_at_cost("0.10")
+    with with_options(estimate_usd=5):
+        (activity_id,) = engine.submit(acme)
+        engine.drain()
+        assert activity_budgets.estimate_again() == 0
+    assert engine.status(acme, activity_id) == "created"
+
+    assert activity_budgets.estimate_again() == 1
+    release_waiting_work(engine)
+    engine.drain()
+
+    assert engine.status(acme, activity_id) == "done"
+    assert broken_invariants() == []
+
+
 @pytest.mark.parametrize("estimate", ["none", 1e17, -5, True, [1]], ids=str)
 def test_an_invalid_estimate_of_a_role_is_ignored(engine: Engine, acme: Tenant, estimate: Any) -> None:
     make_budget(acme, estimate=None)
