@@ -9,12 +9,12 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from django.db.models import OuterRef, QuerySet, Subquery
+from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.http import urlencode
 
 from console.page import PageContext, csv_of, page, text_in
-from pipelines.models import PipelineRun
+from pipelines import selectors
 from tenants import clock, money
 from tenants.context import tenant_scope
 from tenants.models import Budget
@@ -114,8 +114,7 @@ def usage(tenant_id: UUID, usage_filter: UsageFilter) -> Usage:
 
 
 def _apply_filter(rows: QuerySet[Any], usage_filter: UsageFilter) -> QuerySet[Any]:
-    runs = PipelineRun.objects.filter(pk=OuterRef("pipeline_run_id"))
-    rows = rows.annotate(pipeline=Subquery(runs.values("version__pipeline__key")[:1]))
+    rows = selectors.with_pipeline(rows)
     if usage_filter.role:
         rows = rows.filter(agent_role=usage_filter.role)
     return rows.filter(pipeline=usage_filter.pipeline) if usage_filter.pipeline else rows

@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import Any, Self
 from uuid import UUID
 
-from django.db.models import Q, QuerySet, TextField
+from django.db.models import OuterRef, Q, QuerySet, Subquery, TextField
 from django.db.models.fields.json import KeyTransform
 from django.db.models.functions import Cast
 
@@ -126,6 +126,12 @@ def costs_of(tenant_id: UUID, page: Sequence[PipelineRun]) -> dict[UUID, Decimal
         return {}
     own = Activity.objects.for_tenant(tenant_id).filter(pipeline_run_id__in=[run.pk for run in page])
     return activity_selectors.costs_of(tenant_id, own, "pipeline_run_id")
+
+
+def with_pipeline(entries: QuerySet[Any]) -> QuerySet[Any]:
+    """Annotate entries of the usage ledger with the key of their pipeline, as `pipeline`."""
+    pipelines = Pipeline.objects.filter(pk=OuterRef("pipeline_id"))
+    return entries.annotate(pipeline=Subquery(pipelines.values("key")))
 
 
 def waits_for(tenant_id: UUID, steps: Mapping[UUID, Sequence[StepRow]]) -> dict[UUID, list[str]]:

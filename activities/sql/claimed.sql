@@ -36,8 +36,8 @@ run AS (
     FROM claimed
 ), entry AS (
     INSERT INTO tenants_usageentry
-        (tenant_id, at, day, agent_role, deliverable_id, activity_id, run_id, pipeline_run_id, model, input_tokens, output_tokens, dollars,
-         runs, unpriced)
-    SELECT tenant_id, clock_timestamp(), %(day)s, agent_role, deliverable_id, id, run, pipeline_run_id, '', 0, 0, 0, 1, false
+        (tenant_id, at, day, agent_role, deliverable_id, activity_id, run_id, pipeline_run_id, pipeline_id, model, input_tokens,
+         output_tokens, dollars, runs, unpriced)
+    SELECT tenant_id, clock_timestamp(), %(day)s, agent_role, deliverable_id, id, run, pipeline_run_id, pipeline_id, '', 0, 0, 0, 1, false
     FROM claimed
 )

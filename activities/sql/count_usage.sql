@@ -42,9 +42,9 @@ WITH run AS MATERIALIZED (
     FROM new_usage n WHERE r.tenant_id = %(tenant)s AND r.id = n.id
 ), entry AS (
     INSERT INTO tenants_usageentry
-        (tenant_id, at, day, agent_role, deliverable_id, activity_id, run_id, pipeline_run_id, model, input_tokens, output_tokens, dollars,
-         runs, unpriced)
-    SELECT %(tenant)s, clock_timestamp(), %(day)s, a.agent_role, a.deliverable_id, a.id, n.id, a.pipeline_run_id,
+        (tenant_id, at, day, agent_role, deliverable_id, activity_id, run_id, pipeline_run_id, pipeline_id, model, input_tokens,
+         output_tokens, dollars, runs, unpriced)
+    SELECT %(tenant)s, clock_timestamp(), %(day)s, a.agent_role, a.deliverable_id, a.id, n.id, a.pipeline_run_id, a.pipeline_id,
            coalesce(%(model)s, n.usage ->> 'model', ''), new_input, new_output, now_dollars - n.dollars, 0,
            unpriced AND (new_input > 0 OR new_output > 0)
     FROM new_usage n JOIN activities_activity a ON a.tenant_id = %(tenant)s AND a.id = n.activity_id

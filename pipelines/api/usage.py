@@ -7,14 +7,14 @@ from datetime import date
 from typing import Any, ClassVar
 from uuid import UUID
 
-from django.db.models import F, OuterRef, QuerySet, Subquery
+from django.db.models import F, QuerySet
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from pipelines.models import PipelineRun
+from pipelines import selectors
 from tenants import money
 from tenants.api.documentation import operation
 from tenants.api.filters import parameter_errors, refuse
@@ -139,8 +139,7 @@ class _Query:
 
     def filter(self, rows: QuerySet[Any]) -> QuerySet[Any]:
         if "pipeline" in self.group_by or "pipeline" in self.conditions:
-            runs = PipelineRun.objects.filter(pk=OuterRef("pipeline_run_id"))
-            rows = rows.annotate(pipeline=Subquery(runs.values("version__pipeline__key")[:1]))
+            rows = selectors.with_pipeline(rows)
         return rows.filter(**self.conditions)
 
     def group(self, rows: QuerySet[Any]) -> Sequence[dict[str, Any]]:

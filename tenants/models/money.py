@@ -45,6 +45,9 @@ class UsageEntry(TenantPart):
     activity_id = models.UUIDField()
     run_id = models.UUIDField()
     pipeline_run_id = models.UUIDField(null=True)
+    pipeline_id = models.UUIDField(
+        null=True, help_text="The pipeline of the run, which is deleted before its usage."
+    )
     model = models.CharField(max_length=200, blank=True, default="")
     input_tokens = models.BigIntegerField(default=0)
     output_tokens = models.BigIntegerField(default=0)

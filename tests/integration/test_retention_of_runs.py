@@ -14,10 +14,11 @@ from activities.alerts import raise_alert
 from activities.maintenance.invariants import check
 from activities.models import Activity, Alert, DeadLetter
 from pipelines import retention as pipeline_retention
+from pipelines import selectors
 from pipelines.cancellation import cancel_run
 from pipelines.models import Firing, PipelineRun, ScheduleExecution, ScheduleJob, StepRun
 from pipelines.replay import replay
-from tenants import clock
+from tenants import clock, money
 from tenants.context import OWNER, SYSTEM, system_scope, tenant_scope
 from tenants.models import Tenant
 from tests import scheduling
@@ -50,6 +51,9 @@ def test_a_pipeline_run_is_deleted_with_all_its_activities(engine: Engine, acme:
     assert purge(acme, "activities") == 0, "activities of pipelines are deleted with their run"
     assert purge(acme, "pipeline_runs") == 1
 
+    with tenant_scope(acme.pk):
+        usage = selectors.with_pipeline(money.ledger_entries(acme.pk)).values_list("pipeline", flat=True)
+        assert set(usage) == {"flow"}, "the usage of deleted runs still counts for their pipeline"
     with system_scope():
         assert list(PipelineRun.objects.values_list("pk", flat=True)) == [new.id]
         assert not StepRun.objects.filter(run_id=old.id).exists()
