@@ -6,6 +6,7 @@ only imported when the admin is used.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from celery.schedules import ParseException
@@ -27,12 +28,13 @@ from django_celery_beat.models import (
 )
 from django_celery_results import admin as results
 from django_celery_results.models import GroupResult, TaskResult
+from kombu.exceptions import OperationalError
 from unfold.admin import ModelAdmin, TabularInline
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from agents.admin.platform import providers_page
-from orchestrator.beat import TICKS, is_tick
+from orchestrator.beat import TICKS, error_of, is_tick
 from tenants.admin import audit
 from tenants.admin.bases import NOTHING, RecordAdmin, SuperusersOnly
 from tenants.models import Membership
@@ -90,6 +92,12 @@ class PeriodicTaskForm(beat.PeriodicTaskForm):
         except RecursionError as error:
             raise ValidationError("This JSON is nested too deeply.") from error
 
+    def clean_headers(self) -> Any:
+        text = self._clean_json("headers")
+        if not isinstance(json.loads(text), dict):
+            raise ValidationError("Enter an object.")
+        return text
+
     def clean(self) -> dict[str, Any]:
         """Refuse tasks that beat would not send, because such a row would look as if it ran."""
         if "task" in self.errors:
@@ -101,6 +109,12 @@ class PeriodicTaskForm(beat.PeriodicTaskForm):
                 f"Beat sends only the system's own tasks, each with its own arguments: {', '.join(sorted(TICKS))}.",
             )
         return values
+
+    def _post_clean(self) -> None:
+        """Refuse times that cannot be computed, for the same reason."""
+        super()._post_clean()
+        if not self.errors and (reason := error_of(self.instance)):
+            self.add_error(None, f"Beat cannot compute when to send this: {reason}")
 
 
 @admin.register(PeriodicTask)
@@ -115,7 +129,10 @@ class PeriodicTaskAdmin(SuperusersOnly, beat.PeriodicTaskAdmin, ModelAdmin):
         for row in queryset:
             if row not in ticks:
                 messages.warning(request, f"Not sent: {row} is not one of the system's own tasks.")
-        super().run_tasks(request, queryset.filter(pk__in=[row.pk for row in ticks]))
+        try:
+            super().run_tasks(request, queryset.filter(pk__in=[row.pk for row in ticks]))
+        except OperationalError:
+            messages.error(request, "Not sent: the broker does not answer. Please retry.")
 
 
 @admin.register(IntervalSchedule)

@@ -4,6 +4,7 @@ The original loads crontabs only in the four hours around their time. So a beat 
 morning would not check the monthly jobs before the evening.
 
 Beat sends nothing but ticks, because otherwise everybody who can write the table of periodic tasks could run any task with any arguments.
+A row whose times cannot be computed is left out, where the original would end beat at every start.
 """
 
 from __future__ import annotations
@@ -11,15 +12,17 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import structlog
+from celery import schedules
 from django.core.checks import CheckMessage, Error, Tags, register
 from django.db import DatabaseError, close_old_connections
 from django_celery_beat.models import PeriodicTask
-from django_celery_beat.schedulers import DatabaseScheduler
+from django_celery_beat.schedulers import NEVER_CHECK_TIMEOUT, DatabaseScheduler, ModelEntry
 
-from orchestrator.celery import ensure
+from orchestrator.celery import app, ensure
 from pipelines.deliverables import monthly_job
 from pipelines.schedules import beat
 from tenants import outages
@@ -30,8 +33,42 @@ logger = logging.getLogger(__name__)
 RETRY_SECONDS = 1.0  # while PostgreSQL does not answer
 
 
+class Entry(ModelEntry):
+    """A row of the table. An error in a row is logged, and the other rows are sent."""
+
+    def __init__(self, model: PeriodicTask, app: Any = None) -> None:
+        """Raise `ValueError` for a row that cannot be read, which the scheduler leaves out."""
+        try:
+            super().__init__(model, app=app)
+        except Exception as error:
+            if outages.may_pass(error):
+                raise
+            _log_error(model, error)
+            raise ValueError(str(error)) from error
+
+    def is_due(self) -> schedules.schedstate:
+        try:
+            return super().is_due()
+        except Exception as error:
+            if outages.may_pass(error):
+                raise
+            _log_error(self.model, error)
+            return schedules.schedstate(is_due=False, next=NEVER_CHECK_TIMEOUT)
+
+
+def _log_error(row: PeriodicTask, error: Exception) -> None:
+    facts = {
+        "action": "periodic_task_faulty",
+        "periodic_task": row.name,
+        "reason": f"{type(error).__name__}: {error}",
+    }
+    logger.error("Periodic task cannot be sent", extra=facts)
+
+
 class PatientScheduler(DatabaseScheduler):
     """Checks every enabled task at any hour, and sends only ticks."""
+
+    Entry = Entry
 
     def setup_schedule(self) -> None:
         """Read the schedule for the first time. Wait for PostgreSQL as a worker does when it starts."""
@@ -92,18 +129,46 @@ def find_foreign_tasks() -> list[PeriodicTask]:
     return [row for row in rows.iterator() if not is_tick(row.task, row.args, row.kwargs)]
 
 
+def error_of(row: PeriodicTask) -> str:
+    """Return why beat cannot compute when to send this tick, or nothing. Changes neither the row nor the object."""
+    trial = copy(row)
+    # Otherwise Celery would disable a row that has expired or was sent.
+    trial.enabled, trial.expires, trial.one_off = True, None, False
+    try:
+        ModelEntry(trial, app=app).is_due()
+    except Exception as error:
+        if outages.may_pass(error):
+            raise
+        return " ".join(str(error).split()) or type(error).__name__
+    return ""
+
+
 @register(Tags.database)
 def check_periodic_tasks(
     app_configs: Any = None, databases: Sequence[str] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:
-    """Report foreign periodic tasks at `manage.py check --database default`. Beat does not send them anyway."""
+    """Report at `manage.py check --database default` the periodic tasks that beat does not send: foreign ones, and impossible ones."""
     if APP not in (databases or ()):
         return []
     try:
         rows = find_foreign_tasks()
+        enabled = PeriodicTask.objects.filter(enabled=True).order_by("pk")
+        impossible = [
+            (row, reason)
+            for row in enabled.select_related("interval", "crontab", "solar", "clocked").iterator()
+            if is_tick(row.task, row.args, row.kwargs) and (reason := error_of(row))
+        ]
     except DatabaseError as error:
         return [Error(f"The periodic tasks cannot be read: {error}", id="orchestrator.E002")]
-    return [
+    errors: list[CheckMessage] = [
+        Error(
+            f"Beat cannot send the periodic task {row.name!r}: {reason}",
+            hint="Correct or delete it in the admin (Periodic tasks).",
+            id="orchestrator.E003",
+        )
+        for row, reason in impossible
+    ]
+    return errors + [
         Error(
             f"The periodic task {row.name!r} is not one of the system's tasks: it would run {row.task!r}.",
             hint="Find out who created it, then delete it. Beat refuses to send it.",

@@ -493,8 +493,8 @@ def test_very_many_documents_are_deleted_in_portions(tenant: Tenant, monkeypatch
     assert documents_with(str(tenant.pk)) == 0
 
 
-def test_a_purge_requires_the_slug_as_confirmation(tenant: Tenant) -> None:
-    for arguments in (("--purge",), ("--purge", "--confirm", "globex")):
+def test_a_purge_requires_the_slug_as_confirmation_and_no_other_slug_is_accepted(tenant: Tenant) -> None:
+    for arguments in (("--purge",), ("--purge", "--confirm", "globex"), ("--confirm", "globex")):
         with pytest.raises(CommandError, match="cannot be undone"):
             command("offboard_tenant", "acme", *arguments)
 

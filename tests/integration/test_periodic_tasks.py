@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import Mock
 
@@ -10,12 +12,13 @@ import pytest
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 from django.db import InterfaceError, OperationalError
-from django_celery_beat.models import IntervalSchedule, PeriodicTask
+from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask, SolarSchedule
 
 from orchestrator.beat import PatientScheduler, find_foreign_tasks
 from orchestrator.celery import app
 from pipelines.deliverables import monthly_job
 from pipelines.schedules import beat
+from tenants import clock
 from tenants.context import system_scope
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -107,6 +110,44 @@ def test_beat_survives_an_outage_and_reloads_its_table(
     scheduler.tick()
     assert scheduler._initial_read is False
     assert "ours" in scheduler.schedule
+
+
+#: Rows that the tables accept and Celery cannot compute, by what is wrong.
+IMPOSSIBLE: dict[str, Callable[[], dict[str, Any]]] = {
+    "sun": lambda: {
+        "solar": SolarSchedule.objects.create(event="sunrise", latitude=52, longitude=13)  # needs a library
+    },
+    "interval": lambda: {"interval": IntervalSchedule.objects.create(every=2**31 - 1, period="days")},
+    "headers": lambda: {
+        "interval": IntervalSchedule.objects.create(every=1, period="days"),
+        "headers": "[1]",
+    },
+    "start": lambda: {
+        "crontab": CrontabSchedule.objects.create(hour="0", day_of_month="1"),
+        "start_time": datetime(9999, 12, 31, tzinfo=UTC),
+    },
+}
+
+
+@pytest.mark.parametrize("kind", IMPOSSIBLE)
+def test_a_row_that_beat_cannot_compute_is_reported_and_the_others_are_sent(
+    kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with system_scope():
+        PeriodicTask.objects.create(name="impossible", task=beat.CHECK_TASK, **IMPOSSIBLE[kind]())
+    _row("ours", beat.CHECK_TASK, last_run_at=clock.now() - timedelta(hours=1))
+    sent = Mock()
+    monkeypatch.setattr("celery.beat.Scheduler.apply_entry", sent)
+    scheduler = PatientScheduler(app=app)
+
+    scheduler.tick()
+
+    assert [call.args[0].name for call in sent.call_args_list] == ["ours"]
+    assert {
+        vars(record)["periodic_task"] for record in caplog.records if "periodic_task" in vars(record)
+    } == {"impossible"}
+    with pytest.raises(SystemCheckError, match="Beat cannot send the periodic task 'impossible'"):
+        call_command("check", databases=["default"], tags=["database"])
 
 
 def test_a_programming_error_still_ends_beat(database: None, monkeypatch: pytest.MonkeyPatch) -> None:

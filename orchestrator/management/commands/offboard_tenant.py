@@ -27,8 +27,10 @@ class Command(ManagementCommand):
         parser.add_argument("--confirm", metavar="SLUG", help="repeat the slug; required for --purge")
 
     def handle(self, *args: Any, slug: str, purge: bool, confirm: str | None, **options: Any) -> None:
-        if purge and confirm != slug:
-            raise CommandError(f"This cannot be undone. Use --purge --confirm {slug}")
+        if (purge or confirm is not None) and confirm != slug:
+            raise CommandError(
+                f"Nothing was changed. A purge cannot be undone, so repeat the slug: --purge --confirm {slug}"
+            )
         try:
             tenant_id = self._suspend(slug, purge=purge)
             if purge:

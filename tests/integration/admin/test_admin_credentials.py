@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -12,7 +13,8 @@ from django.contrib.auth.models import User
 from django.http import HttpResponse
 from django.test import Client
 from django.urls import reverse
-from django_celery_beat.models import IntervalSchedule, PeriodicTask
+from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask, SolarSchedule
+from kombu.exceptions import OperationalError
 
 from agents import credentials
 from agents.models import Agent, AgentConfig
@@ -230,6 +232,34 @@ def test_a_periodic_task_that_would_never_be_sent_cannot_be_saved(
         assert not PeriodicTask.objects.exists()
 
 
+@in_one_test(
+    "fields",
+    [
+        {"interval": "", "solar": "sun"},
+        {"headers": "[1]"},
+        {"headers": "no JSON"},
+        {"expires_0": "2030-01-01", "expires_1": "10:00", "expire_seconds": "5"},
+        {"start_time_0": "9999-12-31", "start_time_1": "10:00", "interval": "", "crontab": "monthly"},
+        {"interval": ""},
+    ],
+    ids=["the sun without its library", "headers that are a list", "no JSON", "two expiries", "a start that is too late", "no time"],
+)  # fmt: skip
+def test_a_periodic_task_that_beat_cannot_compute_is_an_error_in_the_form(
+    root: Client, fields: dict[str, str]
+) -> None:
+    with system_scope():
+        every = IntervalSchedule.objects.create(every=1, period="hours")
+        keys = {
+            "sun": SolarSchedule.objects.get_or_create(event="sunrise", latitude=52, longitude=13)[0].pk,
+            "monthly": CrontabSchedule.objects.create(hour="0", day_of_month="1").pk,
+        }
+    fields = {name: str(keys.get(value, value)) for name, value in fields.items()}
+    answer = root.post("/admin/django_celery_beat/periodictask/add/", _task_form(every, **fields))
+
+    assert answer.status_code == 200
+    assert answer.context["adminform"].form.errors
+
+
 def test_the_slug_of_a_tenant_cannot_be_changed(tenant: Tenant, root: Client) -> None:
     root.post(
         page_url(tenant),
@@ -267,3 +297,16 @@ def test_the_button_for_periodic_tasks_sends_only_allowed_tasks(root: Client) ->
     answer = run_action(root, PeriodicTask, "run_tasks", row)
 
     assert any("Not sent: backdoor" in message for message in messages_of(answer))
+
+
+def test_the_button_for_periodic_tasks_reports_that_the_broker_does_not_answer(
+    root: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with system_scope():
+        every = IntervalSchedule.objects.create(every=1, period="hours")
+        row = PeriodicTask.objects.create(name="hourly", task=beat.CHECK_TASK, interval=every)
+    monkeypatch.setattr("celery.app.task.Task.apply_async", Mock(side_effect=OperationalError("refused")))
+
+    answer = run_action(root, PeriodicTask, "run_tasks", row)
+
+    assert messages_of(answer) == ["Not sent: the broker does not answer. Please retry."]
