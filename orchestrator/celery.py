@@ -95,7 +95,6 @@ def ensure(step: Callable[[], None], *, vital: bool = True) -> None:
     """
     from django.db import close_old_connections
 
-    from orchestrator.command import reason_of_outage
     from tenants import outages
 
     deadline = time.monotonic() + START_PATIENCE_SECONDS
@@ -110,7 +109,7 @@ def ensure(step: Callable[[], None], *, vital: bool = True) -> None:
                     return
                 logger.critical("Process not started", exc_info=True, extra={"action": "start_failed"})
                 raise SystemExit(NOT_STARTED) from error
-            reason = reason_of_outage(error) or str(error).strip()
+            reason = outages.reason_of(error) or str(error).strip()
             if time.monotonic() > deadline:
                 logger.critical("Process not started", extra={"action": "start_failed", "reason": reason})
                 raise SystemExit(NOT_STARTED) from error

@@ -17,14 +17,6 @@ from tenants import outages
 STARTS_SERVICES = {"up", "demo", "demo_model"}
 DEMONSTRATIONS = {"demo", "demo_model"}
 
-#: By the package that raises the error: the server, and the variable with its address.
-SERVERS = {
-    "django": ("PostgreSQL", "DATABASE_URL"),
-    "redis": ("Redis", "REDIS_URL"),
-    "pymongo": ("MongoDB", "MONGODB_URI"),
-}
-_HINT = "Start the servers with `manage.py up`, or set {variable} to their address. Details: `manage.py check --database default`."
-
 
 def main() -> None:
     _refuse_unreadable(sys.argv[1:])
@@ -41,18 +33,10 @@ def main() -> None:
             raise
         sys.exit(str(error))
     except Exception as error:
-        reason = "" if "--traceback" in sys.argv else reason_of_outage(error)
+        reason = "" if "--traceback" in sys.argv else outages.reason_of(error)
         if not reason:
             raise
         sys.exit(reason)
-
-
-def reason_of_outage(error: Exception) -> str:
-    """Return which server does not answer and what to do, or nothing if the error has another cause."""
-    if not outages.is_away(error):
-        return ""
-    server, variable = SERVERS.get(type(error).__module__.partition(".")[0], SERVERS["django"])
-    return f"{server} does not answer. {_HINT.format(variable=variable)}"
 
 
 def _refuse_unreadable(arguments: Sequence[str]) -> None:

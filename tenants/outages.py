@@ -26,6 +26,14 @@ if TYPE_CHECKING:
 else:
     mongodb = lazy_import("pymongo.errors")
 
+#: By the package that raises the error: the server, and the variable with its address.
+SERVERS = {
+    "django": ("PostgreSQL", "DATABASE_URL"),
+    "redis": ("Redis", "REDIS_URL"),
+    "pymongo": ("MongoDB", "MONGODB_URI"),
+}
+_HINT = "Start the servers with `manage.py up`, or set {variable} to their address. Details: `manage.py check --database default`."
+
 #: SQLSTATEs, or prefixes of them, with which PostgreSQL says that it cannot serve anybody now, or no longer this session.
 AWAY = (
     "08",  # the connection failed
@@ -80,6 +88,14 @@ def asks_for_repetition(error: BaseException) -> bool:
 def may_pass(error: BaseException) -> bool:
     """Whether the same may succeed later: a server is unavailable or overloaded, or transactions conflicted."""
     return is_away(error) or (_sqlstate(error) or "") in CONTENTION + _OVERLOADED
+
+
+def reason_of(error: BaseException) -> str:
+    """Return for the person at a shell which server does not answer and what to do, or nothing if the error has another cause."""
+    if not is_away(error):
+        return ""
+    server, variable = SERVERS.get(type(error).__module__.partition(".")[0], SERVERS["django"])
+    return f"{server} does not answer. {_HINT.format(variable=variable)}"
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from activities.models import WorkerProcess
 from agents.command_line import users
 from orchestrator import celery
 from orchestrator.beat import PatientScheduler
-from orchestrator.command import reason_of_outage
+from tenants import outages
 from tenants.context import system_scope
 from tenants.exceptions import RowSecurityMissing
 
@@ -105,7 +105,7 @@ def test_beat_waits_for_postgresql_when_it_reads_its_schedule_for_the_first_time
 
     assert reads == [scheduler]
     assert [getattr(record, "reason", "") for record in caplog.records] == [
-        reason_of_outage(OperationalError())
+        outages.reason_of(OperationalError())
     ] * 2
 
 

@@ -17,7 +17,7 @@ from django.utils.dateparse import parse_datetime
 
 from activities.maintenance import invariants
 from activities.maintenance.invariants import LIVENESS, SAFETY, Report, Violation
-from tenants import clock
+from tenants import clock, outages
 
 MOST_IDS = 5  # per line; --json has more
 UNREACHABLE = 2  # exit status: nothing was checked
@@ -49,7 +49,7 @@ class Command(BaseCommand):
             report = invariants.examine(quiesced=options["quiesced"], since=options["since"])
         except DatabaseError as error:
             raise CommandError(
-                f"Nothing was checked, because PostgreSQL did not answer: {error}", returncode=UNREACHABLE
+                f"Nothing was checked. {outages.reason_of(error) or error}", returncode=UNREACHABLE
             ) from error
         self._store_outcome(report)
         if options["json"]:

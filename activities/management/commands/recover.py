@@ -12,7 +12,6 @@ from typing import Any
 import redis
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DatabaseError
 from pymongo.errors import PyMongoError
 
 from activities import budgets, maintenance, outbox, outputs, publishing, relay
@@ -57,8 +56,6 @@ class Command(BaseCommand):
     def _step(self, kind: str, action: Callable[[], int], *, repairs: bool = True) -> None:
         try:
             count = action()
-        except DatabaseError as error:
-            raise CommandError(f"PostgreSQL did not answer: {error}") from error
         except (redis.RedisError, Closed) as error:
             self.skipped.append(f"{kind}: Redis does not answer ({type(error).__name__})")
         except PyMongoError as error:

@@ -10,7 +10,7 @@ from django.db import DatabaseError
 from pymongo.errors import PyMongoError
 
 from orchestrator.offboarding import export
-from tenants import registration
+from tenants import outages, registration
 from tenants.management.base import ManagementCommand
 from tenants.wording import describe_count
 
@@ -30,6 +30,7 @@ class Command(ManagementCommand):
         except FileExistsError as error:
             raise CommandError(str(error)) from error
         except (OSError, DatabaseError, PyMongoError) as error:
-            raise CommandError(f"The export failed, and its file was deleted: {error}") from error
+            reason = outages.reason_of(error) or error
+            raise CommandError(f"The export failed, and its file was deleted. {reason}") from error
         rows = sum(each["rows"] for each in files.values())
         self.stdout.write(f"{path}: {describe_count(rows, 'row')} in {describe_count(len(files), 'file')}")

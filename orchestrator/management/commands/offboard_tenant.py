@@ -11,7 +11,7 @@ from django.db import DatabaseError
 from pymongo.errors import PyMongoError
 
 from orchestrator.offboarding import erasure
-from tenants import registration
+from tenants import outages, registration
 from tenants.audit import record_command
 from tenants.management.base import ManagementCommand
 
@@ -42,7 +42,7 @@ class Command(ManagementCommand):
                     self.stdout.write(f"{count:>9}  {name}")
                 self.stdout.write(f"All data of {slug} is deleted.")
         except (DatabaseError, redis.RedisError, PyMongoError) as error:
-            raise CommandError(f"Not finished, run it again: {error}") from error
+            raise CommandError(f"Not finished, run it again. {outages.reason_of(error) or error}") from error
 
     def _suspend(self, slug: str, *, purge: bool) -> UUID:
         unfinished = erasure.find_unfinished(slug) if purge else None
