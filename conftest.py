@@ -66,7 +66,7 @@ from tenants.events import announcements, connection_limits  # noqa: E402
 from tenants.models import Membership, Tenant  # noqa: E402
 from tenants.postgresql import base as postgresql  # noqa: E402
 from tenants.signals import tenant_changed  # noqa: E402
-from tests import cleaning  # noqa: E402
+from tests import cleaning, quick_python  # noqa: E402
 
 # They give up on Redis sooner than a machine that is busy with tests may need to answer, and then go another way.
 for impatient in (
@@ -105,6 +105,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     making = multiprocessing.get_context("fork").Process(target=_make_pattern, args=(session.config,))
     if has_pattern := in_processes and servers.is_ours("postgres"):
         making.start()
+        quick_python.begin()
     collected = yield
     if has_pattern:
         making.join()
@@ -169,6 +170,7 @@ _call_on_a_large_stack.__code__ = _call_on_a_large_stack.__code__.replace(co_sta
 def pytest_unconfigure() -> None:
     if servers.WORKER:
         gc.freeze()  # because pytest now searches all that thousands of tests have left, and the process ends anyway
+    quick_python.end()
     servers.stop()
 
 

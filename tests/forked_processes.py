@@ -17,6 +17,7 @@ from pathlib import Path
 
 from activities import maintenance, provider_batches
 from pipelines.schedules import system_jobs as schedules
+from tests.quick_python import Program
 
 #: Models can be imported only after Django was set up, and this module imports some.
 _PROGRAM = "import sys, django; django.setup(); from tests import forked_processes; forked_processes.serve(sys.argv[1])"
@@ -25,7 +26,7 @@ _PROGRAM = "import sys, django; django.setup(); from tests import forked_process
 class Forks:
     """Starts and kills processes that do the same work."""
 
-    def __init__(self, parent: subprocess.Popen[str]) -> None:
+    def __init__(self, parent: Program) -> None:
         self.parent, self.alive = parent, list[int]()
 
     def start(self, argument: int = 0) -> int:
@@ -50,7 +51,7 @@ class Forks:
 @contextmanager
 def forks(work: str, environment: dict[str, str]) -> Iterator[Forks]:
     """Yield a starter of processes that do the work of this name, in this environment. All are killed at the end."""
-    with subprocess.Popen(
+    with Program(
         [sys.executable, "-c", _PROGRAM, work],
         env=environment, cwd=Path(__file__).parents[1], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as parent:  # fmt: skip

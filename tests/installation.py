@@ -20,6 +20,7 @@ from orchestrator.processes import ProcessSpec, Supervisor, standard_processes
 from tests import cleaning, preloaded_manage, servers
 from tests.architecture import tree
 from tests.network import free_port
+from tests.quick_python import quick_supervisors
 
 #: Shorter than in production, because no process dies here and tests would only wait.
 INTERVALS = {"ORCHESTRATOR_TICK_SECONDS": "0.4", "ORCHESTRATOR_UNDO_SECONDS": "1"}
@@ -50,7 +51,7 @@ def run_installation(folder: Path) -> Iterator[Installation]:
     for role in SAMPLE_ROLES:
         Agent.objects.filter(role=role).update(endpoint=f"http://127.0.0.1:{agents}/{role}")
     try:
-        with Supervisor(ServiceHome(folder), environment=environment) as supervisor:
+        with quick_supervisors(), Supervisor(ServiceHome(folder), environment=environment) as supervisor:
             text_agents = (sys.executable, "-m", "examples.agents.text_agents", "--port", str(agents))
             supervisor.start(ProcessSpec("agents", text_agents))
             web, worker = standard_processes(port=port, flower_port=0, concurrency=4)[:2]

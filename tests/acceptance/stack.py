@@ -24,8 +24,10 @@ from django.conf import settings
 from orchestrator import embedded
 from orchestrator.embedded import ServiceHome
 from orchestrator.processes import ProcessSpec, Supervisor
+from orchestrator.processes.specs import KEEP_ALIVE_SECONDS
 from tests import preloaded_manage, servers
 from tests.network import free_port
+from tests.quick_python import quick_supervisors
 
 ROOT = Path(__file__).resolve().parents[2]
 SHORT_TIMES = {
@@ -142,7 +144,7 @@ def _running(home: ServiceHome, *, workers: int, beats: int) -> Iterator[Stack]:
         "DJANGO_SETTINGS_MODULE": "orchestrator.settings.local", "PYTHONUNBUFFERED": "1",
     }  # fmt: skip
     try:
-        with Supervisor(home, environment=environment) as supervisor:
+        with quick_supervisors(), Supervisor(home, environment=environment) as supervisor:
             web, ready = f"http://127.0.0.1:{port}", home.path / "agents.url"
             stack = Stack(home, supervisor, environment, web, "")
             if not servers.copy_database(settings.DATABASES["owner"]["NAME"], environment["DATABASE_URL"]):
@@ -164,6 +166,7 @@ def _running(home: ServiceHome, *, workers: int, beats: int) -> Iterator[Stack]:
                 "orchestrator.wsgi:application",
                 "--worker-class=orchestrator.web_worker.StreamingWorker",
                 "--threads=8",
+                f"--keep-alive={KEEP_ALIVE_SECONDS}",
                 f"--bind=127.0.0.1:{port}",
             )
             supervisor.start(

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from orchestrator.celery import LEAVE_SECONDS, NOT_ENDED
+from tests.quick_python import Program
 
 #: A worker whose only task never ends.
 PROGRAM = """
@@ -32,7 +33,7 @@ app.worker_main(["worker", "--pool=threads", "-c", "1", "-Q", "agent__qa", "--wi
 
 
 def test_sigquit_ends_a_worker_whose_run_does_not_end(process_environment: dict[str, str]) -> None:
-    with subprocess.Popen(
+    with Program(
         [sys.executable, "-c", PROGRAM],
         env=process_environment, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     ) as process:  # fmt: skip
@@ -82,7 +83,7 @@ app.worker_main(["worker", "--pool=threads", "-c", "1", "-Q", "agent__qa", "--wi
 def test_sigterm_waits_for_a_run_that_another_thread_has_taken_over(
     process_environment: dict[str, str],
 ) -> None:
-    with subprocess.Popen(
+    with Program(
         [sys.executable, "-c", RELIEF],
         env=process_environment, cwd=Path(__file__).parents[2], text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,

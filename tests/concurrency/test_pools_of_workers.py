@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.quick_python import Program
+
 #: The command line of a worker that prints which sessions of PostgreSQL its processes use when they start.
 PROGRAM = """
 import json
@@ -46,7 +48,7 @@ main()
 
 
 def test_each_child_of_a_prefork_worker_has_its_own_connections(process_environment: dict[str, str]) -> None:
-    with subprocess.Popen(
+    with Program(
         [sys.executable, "-c", PROGRAM],
         env=process_environment, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     ) as process:  # fmt: skip
@@ -89,7 +91,7 @@ main()
 
 
 def test_a_worker_that_takes_one_task_at_a_time_has_one_seat(process_environment: dict[str, str]) -> None:
-    with subprocess.Popen(
+    with Program(
         [sys.executable, "-c", SOLO],
         env=process_environment, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     ) as process:  # fmt: skip

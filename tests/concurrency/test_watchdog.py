@@ -19,6 +19,7 @@ from activities.maintenance import recovery
 from activities.models import WorkerProcess
 from tenants.context import SYSTEM, system_scope
 from tests.engine import eventually, in_another_thread
+from tests.quick_python import Program
 
 pytestmark = pytest.mark.long
 
@@ -42,8 +43,8 @@ time.sleep(600)
 
 
 @contextmanager
-def worker(kind: str, environment: dict[str, str]) -> Iterator[tuple[subprocess.Popen[str], UUID]]:
-    with subprocess.Popen(
+def worker(kind: str, environment: dict[str, str]) -> Iterator[tuple[Program, UUID]]:
+    with Program(
         [sys.executable, "-c", PROGRAM, kind],
         env=environment | SHORT, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     ) as process:  # fmt: skip

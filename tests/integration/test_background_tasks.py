@@ -34,6 +34,7 @@ from tenants.context import APP, POOL, SYSTEM, tenant_scope
 from tenants.models import Tenant
 from tenants.redis import client
 from tests.engine import eventually
+from tests.quick_python import Program
 from tests.receivers import http_receiver
 from tests.servers import celery_command
 from tests.upkeep import new_leader
@@ -372,7 +373,7 @@ PATIENCE_SECONDS = 240.0
 class RealWorker:
     """A worker in a separate process, which can be inspected."""
 
-    def __init__(self, process: subprocess.Popen[bytes], inspect: Inspect) -> None:
+    def __init__(self, process: Program, inspect: Inspect) -> None:
         self.process, self.inspect = process, inspect
 
     def eventually(self, condition: Callable[[], Any]) -> None:
@@ -392,7 +393,7 @@ class RealWorker:
 
 @contextmanager
 def real_worker(environment: dict[str, str], name: str, *arguments: str) -> Iterator[RealWorker]:
-    worker = subprocess.Popen(
+    worker = Program(
         celery_command("worker", "--pool=threads", "-n", name, *arguments),
         env={key: value for key, value in environment.items() if not key.startswith("WORKER_CONCURRENCY")},
         stderr=subprocess.DEVNULL,

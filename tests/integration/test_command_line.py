@@ -37,6 +37,7 @@ from tests.cases import in_one_test
 from tests.engine import Engine, eventually
 from tests.failed_work import create_dead_letters, letters_of, submit_failing
 from tests.flows import BROKEN, Flow, step
+from tests.quick_python import Program
 from tests.scheduling import make_schedule
 
 pytestmark = pytest.mark.long
@@ -346,7 +347,7 @@ def manage_without_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator
     unreachable = {"DATABASE_URL": "postgres://nobody@127.0.0.1:9/nothing"}
     place = tmp_path_factory.mktemp("commands") / "socket"
     serving = f"from tests import preloaded_manage; preloaded_manage.serve({str(place)!r})"
-    with subprocess.Popen(
+    with Program(
         [sys.executable, "-c", serving], env={**servers.environment(settings), **unreachable}
     ) as process:
         try:

@@ -32,6 +32,7 @@ from tests.answers import problem
 from tests.engine import Engine, eventually
 from tests.integration.sessions.conversations import REPORT
 from tests.programs import NOTE_KEEPER, ROOT, processes_of, program
+from tests.quick_python import Program
 
 pytestmark = pytest.mark.long
 
@@ -173,14 +174,12 @@ sys.exit(main())
 
 
 @contextmanager
-def worker(
-    environment: dict[str, str], home: Path, load: Path, **more: str
-) -> Iterator[subprocess.Popen[bytes]]:
+def worker(environment: dict[str, str], home: Path, load: Path, **more: str) -> Iterator[Program]:
     settings = {
         "ORCHESTRATOR_HOME": str(home), "ORCHESTRATOR_CLI_COMMANDS": sys.executable, "ORCHESTRATOR_LOAD_SECONDS": "0.05",
         "ORCHESTRATOR_TARGET_CPU": "0.8", **more,
     }  # fmt: skip
-    with subprocess.Popen(
+    with Program(
         [sys.executable, "-c", BOOTSTRAP, str(load)], cwd=ROOT, env=environment | settings,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     ) as process:  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -43,6 +42,7 @@ from tests.cleaning import empty_redis
 from tests.engine import Engine, eventually, in_another_thread, no_threads, simultaneously
 from tests.event_streams import Follower, parse_event
 from tests.integration.test_events import raise_events
+from tests.quick_python import Program
 from tests.superusers import browser_of, create_superuser
 
 pytestmark = pytest.mark.long
@@ -72,7 +72,7 @@ def web(django_db_setup: None) -> Iterator[WebProcess]:
         "ORCHESTRATOR_STREAMS_PER_CALLER": "300",
         "ORCHESTRATOR_STREAM_KEEPALIVE_SECONDS": str(KEEPALIVE_SECONDS),
     }
-    process = subprocess.Popen(spec.argv, env={**environment(), **spec.env, **limits})
+    process = Program(spec.argv, env={**environment(), **spec.env, **limits})
     eventually(lambda: is_healthy(number), 60)
     yield WebProcess(number, process.pid)
     process.terminate()

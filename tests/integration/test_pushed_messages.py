@@ -23,6 +23,7 @@ from tenants.models import Tenant
 from tenants.redis import client
 from tests.engine import Engine, eventually
 from tests.programs import ROOT
+from tests.quick_python import Program
 from tests.servers import celery_command
 
 QUEUE = queue_of("qa")
@@ -183,9 +184,9 @@ def test_a_message_of_an_earlier_run_does_not_start_the_next_run(engine: Engine,
 
 
 @contextmanager
-def worker(environment: dict[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def worker(environment: dict[str, str], log: Path) -> Iterator[Program]:
     command = celery_command("worker", "-Q", QUEUE, "-c", "2", "-n", "pushed@test")
-    with log.open("wb") as out, subprocess.Popen(
+    with log.open("wb") as out, Program(
         [*command, "--loglevel", "INFO"], cwd=ROOT, env=environment, stdout=out, stderr=subprocess.STDOUT
     ) as process:  # fmt: skip
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,6 +19,7 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
 from tests.integration.test_costs import counted
+from tests.quick_python import Program
 from tests.receivers import HttpReceiver, http_receiver
 from tests.tracing import CollectedSpans, collect_spans, linked_span_ids, traceparent
 
@@ -191,7 +191,7 @@ def test_spans_arrive_at_a_collector_over_http(process_environment: dict[str, st
     )
     with http_receiver() as collector:
         environment = process_environment | {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{collector.place}"}
-        subprocess.run([sys.executable, "-c", program], env=environment, timeout=60, check=True)
+        assert Program([sys.executable, "-c", program], env=environment).wait(60) == 0
 
     (posted,) = collector.posted
     assert posted.path == "/v1/traces"

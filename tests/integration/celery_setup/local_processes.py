@@ -28,6 +28,7 @@ from orchestrator.embedded.server import program
 from tests.engine import eventually
 from tests.integration.celery_setup.held_tasks import QUEUE
 from tests.network import free_port
+from tests.quick_python import Program
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_SECONDS = 60.0
@@ -42,7 +43,7 @@ class LocalProcess(CeleryTestContainer, ABC):  # type: ignore[misc]  # the kit h
         # The base's constructor is not called because it needs a container.
         self._name, self._command, self._environment = name, command, environment
         self._log = folder / f"{name}.log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Program | subprocess.Popen[bytes] | None = None
         self._start()
 
     @property
@@ -96,7 +97,8 @@ class LocalProcess(CeleryTestContainer, ABC):  # type: ignore[misc]  # the kit h
 
     def _start(self) -> None:
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
+            start = Program if self._command[0] == sys.executable else subprocess.Popen
+            self._process = start(
                 self._command,
                 cwd=ROOT,
                 env=self._environment,

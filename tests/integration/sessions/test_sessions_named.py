@@ -29,6 +29,7 @@ from tests.accepted_work import RESULT, AgentClient
 from tests.engine import Engine, eventually, in_another_thread
 from tests.integration.recovery.losses import Died, lose
 from tests.integration.sessions.conversations import REPORT, heartbeat, history, live, naming, run
+from tests.quick_python import Program
 from tests.servers import celery_command
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
@@ -78,7 +79,7 @@ def test_after_sigkill_the_next_run_continues_the_session(
     command = celery_command("worker", "-Q", "agent__qa", "--concurrency=1")
     environment = {**process_environment, "AGENT_EGRESS_ALLOW": settings.ORCHESTRATOR_EGRESS_ALLOW[0]}
 
-    with subprocess.Popen(
+    with Program(
         command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as worker:
         assert session_named.wait(60)
