@@ -122,6 +122,9 @@ class TenantView(GenericAPIView):
             self.response.setdefault(name, value)  # a stored answer lacks the headers of this request
         return self.response
 
+    def options(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return Response(status=204)  # `Allow` names the methods; the OpenAPI schema describes them
+
     def _error_of_address(self, error: Exception) -> Exception | None:
         """Return the error of an invalid request whose address names no row, which is reported before anything else."""
         if self._charged is None or problem_of(error).status != 400:

@@ -107,6 +107,16 @@ def test_every_change_of_an_object_respects_if_match(api_objects: ApiObjects, cl
         problem(answer, 412, "precondition_failed")
 
 
+def test_every_address_says_which_methods_it_has(api_objects: ApiObjects, client: Any) -> None:
+    methods: dict[str, set[str]] = {}
+    for method, address, _ in operations_with("get", "post", "put", "patch", "delete"):
+        methods.setdefault(address, set()).add(method.upper())
+    for address, documented in methods.items():
+        answer = client.options(api_objects.address(address))
+        assert (answer.status_code, answer.content) == (204, b""), (address, answer.content)
+        assert set(answer["Allow"].split(", ")) - {"HEAD", "OPTIONS"} == documented, address
+
+
 def test_every_post_refuses_an_invalid_idempotency_key(api_objects: ApiObjects, client: Any) -> None:
     for _, address, operation in operations_with("post"):
         body = BODIES.get(operation["operationId"], {})
