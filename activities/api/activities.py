@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 import django_filters
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
@@ -44,7 +44,7 @@ from activities.mailboxes import producer
 from activities.models import Activity, ActivityRun
 from activities.models.activity import AssigneeType, in_status
 from activities.selectors import Moment
-from activities.states import RunStatus, Status
+from activities.states import LinkKind, RunStatus, Status
 from activities.submission import NewActivity, Submitted, submit
 from agents.command_line import transcripts
 from agents.contracts import LINE_KINDS
@@ -119,11 +119,15 @@ class InboxFilter(StrictFilterSet):
     human_role = django_filters.CharFilter()
     pipeline_run = django_filters.UUIDFilter(field_name="pipeline_run_id")
     deliverable = django_filters.UUIDFilter(field_name="deliverable_id")
-    gate = FlagFilter(field_name="is_approval_gate", help_text="True: only decisions. False: only tasks.")
+    gate = FlagFilter(method="decisions", help_text="True: only decisions. False: only tasks.")
     mine = FlagFilter(
         method="of_caller",
         help_text="True: only items for the caller's own human roles or for reviewers in general, as in the console.",
     )
+
+    def decisions(self, rows: Any, name: str, value: bool) -> Any:
+        decided = Q(is_approval_gate=True) | Q(link_kind=LinkKind.REVIEW)
+        return rows.filter(decided) if value else rows.exclude(decided)
 
     def of_caller(self, rows: Any, name: str, value: bool) -> Any:
         roles = self.request.user.human_roles

@@ -40,13 +40,14 @@ def request_review(engine: Engine, acme: Tenant, **more: Any) -> tuple[UUID, UUI
     return activity_id, agent.create_with("request_human_review", question="Is this the tone?", **more)
 
 
-def test_a_review_is_listed_in_the_inbox_with_its_question_and_subject(
+def test_a_review_is_listed_among_the_decisions_of_the_inbox_with_its_question_and_subject(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     activity_id, review = request_review(engine, acme, content="Dear bees", human_role="editor")
 
-    (item,) = api("operator").get(INBOX).json()["results"]
+    (item,) = api("operator").get(INBOX, {"gate": "true"}).json()["results"]
 
+    assert api("operator").get(INBOX, {"gate": "false"}).json()["results"] == []
     assert (item["id"], item["kind"], item["human_role"]) == (str(review), "review", "editor")
     assert (item["description"], item["subject"]["status"]) == ("Is this the tone?", "awaiting_review")
     assert item["allowed_actions"] == ["review", "start", "approve", "reject", "cancel"]
