@@ -122,7 +122,7 @@ class TenantView(GenericAPIView):
             self.response.setdefault(name, value)  # a stored answer lacks the headers of this request
         return self.response
 
-    def options(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+    def options(self, request: Any, *args: Any, **kwargs: Any) -> Response:
         return Response(status=204)  # `Allow` names the methods; the OpenAPI schema describes them
 
     def _error_of_address(self, error: Exception) -> Exception | None:

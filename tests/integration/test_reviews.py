@@ -40,7 +40,7 @@ def request_review(engine: Engine, acme: Tenant, **more: Any) -> tuple[UUID, UUI
     return activity_id, agent.create_with("request_human_review", question="Is this the tone?", **more)
 
 
-def test_a_review_is_listed_among_the_decisions_of_the_inbox_with_its_question_and_subject(
+def test_a_review_is_listed_in_the_inbox_with_its_question_and_subject(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     activity_id, review = request_review(engine, acme, content="Dear bees", human_role="editor")
