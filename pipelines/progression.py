@@ -564,6 +564,8 @@ def _revise(run: PipelineRun, rows: Sequence[StepRun], gate: Any) -> None:
         replace(
             revisions.build_revision(activities[row.activity_id], notes=gate.reviewer_notes or ""),
             pipeline_run_id=run.pk,
+            schedule_id=run.schedule_id,
+            period_id=run.period_id,
         )
         for row in rows
         if row.activity_id

@@ -215,9 +215,9 @@ def _hold_back_others(activity: Activity, error: AgentError) -> timedelta | None
 class Refusals:
     """How often in a row, and since when, the agent or its provider has refused the call (429).
 
-    Kept in the activity's error. A success, another failure or a manual retry replaces that error, which resets the count. A call that was
-    held before it was sent neither counts nor resets the count. Times are the starts of runs, by PostgreSQL's clock; `last` is that of the
-    last run, and `idle` the time in which the work waited for something else.
+    Kept in the activity's error. A success, another failure or a manual retry replaces that error, which resets the count. So does another
+    provider, which the role uses since then. A call that was held before it was sent neither counts nor resets the count. Times are the
+    starts of runs, by PostgreSQL's clock; `last` is that of the last run, and `idle` the time in which the work waited for something else.
     """
 
     in_a_row: int = 0
@@ -230,6 +230,8 @@ class Refusals:
     def after(cls, activity: Activity, error: AgentError) -> Refusals:
         """Return the count including this error of the live run of `activity`, a locked row."""
         stored = activity.error or {}
+        if isinstance(error, AgentRateLimited) and error.held_by != stored.get("held_by"):
+            stored = {}  # The role used another provider before.
         since, last = _read_time(stored.get("since")), _read_time(stored.get("last"))
         in_a_row, idle = stored.get("in_a_row", 0), timedelta(seconds=stored.get("idle_seconds", 0))
         began = activity.started_at or activity.assigned_at

@@ -20,10 +20,16 @@ from tests.engine import Engine
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-def refuse_all(engine: Engine, retry_after: float | None = None, *, nothing_sent: bool = False) -> None:
+def refuse_all(
+    engine: Engine,
+    retry_after: float | None = None,
+    *,
+    nothing_sent: bool = False,
+    provider: str | None = None,
+) -> None:
     def refuse(request: object) -> Completed:
         error = AgentRateLimited("slow down", retry_after=retry_after)
-        error.nothing_sent = nothing_sent
+        error.nothing_sent, error.held_by = nothing_sent, provider
         raise error
 
     engine.agent.behaviour = refuse
@@ -201,6 +207,22 @@ def test_time_in_which_refused_work_waited_for_something_else_does_not_count(
 
     assert (status, refusals) == ("created", 2)
     assert status_later == "failed", "an hour of the pause counts"
+
+
+def test_refusals_of_the_provider_that_the_role_used_before_do_not_count(
+    engine: Engine, acme: Tenant
+) -> None:
+    refuse_all(engine, provider="one")
+    (activity_id,) = engine.submit(acme)
+    engine.drain()
+    move_start_back(acme, activity_id, timedelta(hours=25))
+
+    refuse_all(engine, provider="other")
+    engine.make_due(acme)
+    engine.drain()
+
+    assert engine.status(acme, activity_id) == "created"
+    assert engine.get(acme, activity_id).error["in_a_row"] == 1
 
 
 def test_a_retry_resets_the_count_of_refusals(engine: Engine, acme: Tenant, api: Callable[..., Any]) -> None:

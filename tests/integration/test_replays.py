@@ -20,6 +20,7 @@ from pipelines import replay as pipeline_replay
 from pipelines.exceptions import NotFound, NotReplayable, ReplayUnderWay, RunUnderWay
 from pipelines.models import PipelineRun
 from tenants.context import tenant_scope
+from tenants.identifiers import uuid7
 from tenants.models import Tenant
 from tests.answers import problem
 from tests.engine import Engine, eventually, in_another_thread, simultaneously, somebody_waits_for_a_lock
@@ -175,7 +176,8 @@ def test_a_replayed_gate_needs_a_new_decision_and_its_rejection_revises_work_of_
     engine: Engine, tenant: Tenant
 ) -> None:
     gate = {"human_role": "editor", "is_approval_gate": True}
-    flow = Flow(engine, tenant, step("a"), step("gate", "a", **gate), step("end", "gate")).drain(a={"n": 1})
+    steps = step("a"), step("gate", "a", **gate), step("end", "gate")
+    flow = Flow(engine, tenant, *steps, schedule_id=uuid7()).drain(a={"n": 1})
     boss = Voter("boss", identity="user:1", human_roles=(), decides_all=True)
     decisions.decide(tenant.pk, gate_of(flow), "approve", by=boss)
     flow.drain()
@@ -190,6 +192,7 @@ def test_a_replayed_gate_needs_a_new_decision_and_its_rejection_revises_work_of_
     assert replay.outcome == ("completed", 0)
     assert replay.row("a").round == 2
     assert replay.row("a").output_ref != flow.row("a").output_ref
+    assert replay.activity(step="a").schedule_id is None, "a pause of the old run's schedule does not hold it"
     assert flow.outcome == ("completed", 0)
     assert flow.row("a").round == 1
 
