@@ -104,9 +104,13 @@ class Inbox:
 def inbox(principal: Principal, view: View) -> Inbox:
     """Return the list for one person."""
     with tenant_scope(principal.tenant_id):
-        counts = counts_of(search_open(principal, view))
-        every = narrow(search_open(principal, view), principal, view)
-        rows = first_of_alike(every).annotate(asked_by=asking_actor(), aside_until=snooze_times(principal))
+        found = search_open(principal, view)
+        counts = counts_of(found)
+        every = narrow(found, principal, view)
+        shown = Activity.objects.for_tenant(principal.tenant_id).filter(pk__in=first_of_alike(every))
+        rows = shown.annotate(
+            kind=KIND_OF_ITEM, alike=ALIKE, asked_by=asking_actor(), aside_until=snooze_times(principal)
+        )
         start = (view.page - 1) * PAGE
         page = list(order(rows).select_related("parent").only(*SHOWN)[start : start + PAGE + 1])
         alike = counts_of_alike(every, page)
@@ -371,12 +375,11 @@ def narrow(rows: QuerySet[Any], principal: Principal, view: View) -> QuerySet[An
 
 
 def first_of_alike(rows: QuerySet[Any]) -> QuerySet[Any]:
-    """Keep only the oldest escalation of similar failures, which represents the others."""
+    """Return the ids, of similar failures only that of the oldest escalation, which represents the others."""
     place = Window(
         RowNumber(), partition_by=[F("alike"), F("human_role")], order_by=[F("created_at"), F("pk")]
     )
-    first = rows.order_by().annotate(place=place).filter(place=1)
-    return rows.filter(pk__in=first.values("pk"))
+    return rows.order_by().annotate(place=place).filter(place=1).values("pk")
 
 
 def counts_of_alike(rows: QuerySet[Any], page: Sequence[Any]) -> dict[tuple[str, str], int]:
