@@ -6,6 +6,7 @@ import base64
 import threading
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import orjson
 import pytest
@@ -21,7 +22,7 @@ from activities.models.alert import AlertKind
 from activities.notifications import webhooks
 from activities.notifications.webhooks import Outcome, claim_delivery, deliver, deliver_waiting
 from tenants import redis
-from tenants.context import SYSTEM, tenant_scope
+from tenants.context import SYSTEM, system_scope, tenant_scope
 from tenants.events import log
 from tenants.identifiers import uuid7
 from tenants.models import Tenant
@@ -164,7 +165,9 @@ def test_a_delivery_is_tried_ten_times_with_growing_pauses_under_one_id(
     assert (tried.state, tried.attempts, tried.response_status) == ("failed", 10, 500)
     assert tried.error == "The receiver answered with status 500: no <b>room</b>"
     assert len({posted.headers["webhook-id"] for posted in receiver.posted}) == 1
-    assert stored(endpoint).failures == 10
+    endpoint = stored(endpoint)
+    assert endpoint.failures == 10
+    assert endpoint.paused_until <= began + timedelta(seconds=webhooks.LONGEST_PAUSE + 60), "not for 2 ** 9 s"
     make_due(tenant)
     assert send_all() == 0
 
@@ -182,6 +185,7 @@ def test_every_status_but_success_is_tried_again(tenant: Tenant, receiver: HttpR
     assert (tried.state, tried.response_status, len(receiver.posted)) == ("pending", status, 1)
     assert (tried.next_attempt_at - began).total_seconds() >= 90, "as the receiver asked"
     assert stored(endpoint).failing_since is not None
+    assert stored(endpoint).paused_until >= began + timedelta(seconds=90), "for other events as well"
 
     make_due(tenant)
     send_all()
@@ -219,6 +223,51 @@ def test_an_attempt_that_fails_after_its_webhook_was_switched_off_is_dropped_as_
     webhooks.record_outcome(second, Outcome(False, 500, 1, "broken"))
 
     assert [one.state for one in deliveries(tenant)] == ["failed", "dropped"]
+
+
+def test_an_attempt_that_fails_after_a_person_switched_its_webhook_off_waits_until_it_is_on_again(
+    tenant: Tenant, receiver: HttpReceiver
+) -> None:
+    endpoint, _ = webhook(tenant, receiver.url)
+    raise_events(tenant)
+    claim = claim_delivery(endpoint.pk)
+    with tenant_scope(tenant.pk):
+        WebhookEndpoint.objects.update(enabled=False)
+
+    webhooks.record_outcome(claim, Outcome(False, 500, 1, "broken"))
+
+    make_due(tenant)
+    assert [one.state for one in deliveries(tenant)] == ["pending"]
+    assert claim_delivery(endpoint.pk) is None, "a disabled webhook is not called"
+
+
+def test_a_delivery_whose_event_is_no_longer_stored_fails_at_once_and_not_because_of_its_receiver(
+    tenant: Tenant, receiver: HttpReceiver
+) -> None:
+    endpoint, _ = webhook(tenant, receiver.url)
+    raise_events(tenant)
+    with tenant_scope(tenant.pk):
+        WebhookDelivery.objects.update(event_number=F("event_number") + 100)
+
+    send_all()
+
+    [failed] = deliveries(tenant)
+    assert (failed.state, failed.error, receiver.posted) == ("failed", webhooks.NOT_KEPT, [])
+    assert (stored(endpoint).failures, stored(endpoint).paused_until) == (0, None)
+    with tenant_scope(tenant.pk), pytest.raises(webhooks.EventNotKept):
+        webhooks.send_again(endpoint, failed.pk)
+
+
+def test_an_event_whose_acceptance_is_too_long_to_read_is_delivered(
+    tenant: Tenant, receiver: HttpReceiver
+) -> None:
+    receiver.answer_with((200, {}, b"x" * (webhooks.MOST_BYTES + 1)))
+    webhook(tenant, receiver.url)
+    raise_events(tenant)
+
+    send_all()
+
+    assert [one.state for one in deliveries(tenant)] == ["delivered"]
 
 
 @pytest.mark.parametrize("status", [410, 500])
@@ -459,12 +508,46 @@ def test_a_webhook_that_is_paused_or_being_claimed_is_not_claimed(
         assert in_another_thread(lambda: claim_delivery(endpoint.pk)) is None, (
             "its tenant is locked by the other claim"
         )
+    with tenant_scope(tenant.pk):  # as a late sender that records its outcome
+        WebhookDelivery.objects.select_for_update().get(endpoint=endpoint)
+        assert in_another_thread(lambda: claim_delivery(endpoint.pk)) is None, "its delivery is locked"
     assert claim_delivery(endpoint.pk) is not None
 
 
-def test_a_sender_that_stopped_blocks_failing_webhooks_only_until_its_lease_ends(
-    tenant: Tenant, other_tenant: Tenant, receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch
+def test_only_webhooks_that_can_be_called_take_turns(
+    tenant: Tenant, receiver: HttpReceiver, settings: Any
 ) -> None:
+    settings.ORCHESTRATOR_WEBHOOK_LANE, settings.ORCHESTRATOR_DELIVERY_TENANT_LANE = 1, 2
+
+    def in_turn() -> set[UUID]:
+        rows = webhooks._IN_TURN.run({**webhooks._bounds(), "troubled": False}, using=SYSTEM)
+        return {row.id for row in rows}
+
+    paused, disabled, first, second, third = (
+        webhook(tenant, f"{receiver.url}/{number}")[0].pk for number in range(5)
+    )
+    raise_events(tenant, 2)
+    with tenant_scope(tenant.pk):
+        WebhookEndpoint.objects.filter(pk=paused).update(paused_until=timezone.now() + timedelta(hours=1))
+        WebhookEndpoint.objects.filter(pk=disabled).update(enabled=False)
+    with system_scope():
+        waiting = set(webhooks.deliveries_waiting(troubled=False).values_list("pk", flat=True))
+
+    assert waiting == {first, second, third}
+    claim_delivery(first)
+    assert in_turn() == {second, third}, "the first has as many calls as it may have"
+    claim_delivery(second)
+    assert in_turn() == set(), "so has the tenant"
+
+
+def test_a_sender_that_stopped_blocks_failing_webhooks_only_until_its_lease_ends(
+    tenant: Tenant,
+    other_tenant: Tenant,
+    receiver: HttpReceiver,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: Any,
+) -> None:
+    settings.ORCHESTRATOR_DELIVERY_TENANT_LANE = 1
     monkeypatch.setattr(webhooks, "TROUBLED_AT_ONCE", 1)
     stopped, _ = webhook(tenant, f"{receiver.url}/first")
     webhook(other_tenant, f"{receiver.url}/second")
@@ -559,3 +642,18 @@ def test_a_test_event_is_sent_whatever_kinds_the_webhook_selects(
     [posted] = receiver.posted
     body = standardwebhooks.Webhook(secret).verify(posted.body, posted.headers)
     assert (body["type"], body["data"]) == ("webhook.test", {"webhook": str(endpoint.pk)})
+
+
+def test_a_failed_test_event_can_be_sent_again_with_all_attempts_while_its_webhook_is_on(
+    tenant: Tenant, receiver: HttpReceiver
+) -> None:
+    endpoint, _ = webhook(tenant, receiver.url)
+    with tenant_scope(tenant.pk):
+        delivery = webhooks.send_test(endpoint)
+        WebhookDelivery.objects.update(state="failed", attempts=10)
+
+        assert webhooks.send_again(endpoint, delivery.pk).attempts == 0
+        WebhookDelivery.objects.update(state="failed")
+        endpoint.enabled = False
+        with pytest.raises(webhooks.WebhookOff):
+            webhooks.send_again(endpoint, delivery.pk)
