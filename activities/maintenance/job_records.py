@@ -74,10 +74,10 @@ class Upkeep:
         return tuple(job for job in self.jobs if not job.is_healthy)
 
 
-def write_jobs(epoch: int, reports: Sequence[JobReport], *, all_of_them: bool) -> int:
-    """Write the reports of the leader of this epoch. Returns the number of changed rows."""
+def write_jobs(epoch: int, reports: Sequence[JobReport]) -> int:
+    """Write the reports of the leader of this epoch; its first ones are those of all jobs. Returns the number of changed rows."""
     rows = Jsonb([asdict(report) for report in reports])
-    return len(_RECORD.run({"epoch": epoch, "jobs": rows, "all": all_of_them}, using=SYSTEM))
+    return len(_RECORD.run({"epoch": epoch, "jobs": rows}, using=SYSTEM))
 
 
 def read_jobs() -> Upkeep:

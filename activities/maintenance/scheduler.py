@@ -251,7 +251,7 @@ class Scheduler:
             progress.changed = False
         now = time.monotonic()
         reports = [progress.report(now) for progress in changed]
-        write_jobs(round_.term.epoch, reports, all_of_them=not round_.reported)
+        write_jobs(round_.term.epoch, reports)
         round_.reported = True
         return 0  # so that no trace is kept
 

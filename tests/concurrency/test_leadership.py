@@ -247,8 +247,9 @@ def test_a_lease_from_a_clock_that_was_hours_ahead_counts_as_expired(database: N
 def test_a_renewed_lease_keeps_its_epoch_and_one_that_was_lost_for_a_moment_does_not(database: None) -> None:
     leader, other = Leader(), Leader()
     assert leader.campaign()
+    since = lease().since
     assert leader.campaign()
-    assert leader.epoch == 1
+    assert (leader.epoch, lease().since) == (1, since)
 
     expire_lease()
     assert other.campaign()
@@ -256,6 +257,33 @@ def test_a_renewed_lease_keeps_its_epoch_and_one_that_was_lost_for_a_moment_does
     assert leader.campaign() is True
 
     assert (other.epoch, leader.epoch) == (2, 3)
+    assert lease().since > since
+
+
+def test_a_leader_that_got_no_answer_to_its_takeover_leads_at_once_under_a_new_epoch(database: None) -> None:
+    leader = Leader()
+    assert leader.campaign()
+    leader.epoch = 0
+
+    assert leader.campaign()
+
+    assert leader.epoch == 2
+    with pytest.raises(LeadLost):
+        confirm(1)
+
+
+def test_of_two_processes_that_campaign_for_the_first_lease_one_leads_and_the_other_waits(
+    database: None,
+) -> None:
+    outcomes = list[object]()
+    second = threading.Thread(target=lambda: outcomes.extend(simultaneously(Leader().campaign)))
+    with transaction.atomic(using=SYSTEM):
+        assert Leader().campaign()
+        second.start()
+        eventually(somebody_waits_for_a_lock)
+    second.join()
+
+    assert outcomes == [False]
 
 
 def test_an_expired_lease_confirms_nothing_even_if_nobody_has_taken_over(database: None) -> None:
@@ -462,6 +490,26 @@ def test_a_consumer_whose_lease_ended_in_an_outage_continues_with_its_batch(
         (item,) = MailboxItem.objects.filter(batch_id=batch)
         state = MailboxBatch.objects.get(pk=batch).state
     assert (state, item.state) == (("open", "claimed") if kept else ("expired", "pending"))
+
+
+def test_an_outage_shortens_no_lease_of_a_batch_and_is_handled_once(engine: Engine, tenant: Tenant) -> None:
+    assert Leader().campaign()
+    take_batch(tenant)
+    simulate_outage(40.0)
+    with system_scope():
+        MailboxBatch.objects.update(leased_until=Now() + timedelta(minutes=10))
+    leader = candidate(3600.0)
+    assert leader.campaign()
+
+    with system_scope():
+        assert MailboxBatch.objects.filter(leased_until__gt=Now() + timedelta(minutes=9)).exists()
+        MailboxBatch.objects.update(leased_until=Now() + timedelta(seconds=5))
+        assert WorkerProcess.objects.exclude(outage_at=None).update(outage_at=None)
+    assert leader.campaign()
+
+    with system_scope():
+        assert MailboxBatch.objects.filter(leased_until__lt=Now() + timedelta(seconds=6)).exists()
+        assert not WorkerProcess.objects.exclude(outage_at=None).exists()
 
 
 def test_a_locked_batch_does_not_delay_the_leader(engine: Engine, tenant: Tenant) -> None:
@@ -717,21 +765,24 @@ def test_a_frozen_process_holds_row_locks_for_seconds_only(
 def test_what_an_earlier_leader_reports_changes_nothing(database: None) -> None:
     assert Leader().campaign()
     report = JobReport("delays", "activities.outbox", 1.0, 5.0, finished=0.0)
-    write_jobs(3, [report, dataclasses.replace(report, name="new")], all_of_them=True)
+    write_jobs(3, [report, dataclasses.replace(report, name="new")])
 
-    assert write_jobs(2, [report], all_of_them=True) == 0
+    assert write_jobs(2, [report]) == 0
     assert [found.name for found in read_jobs().jobs] == ["delays", "new"]
-    assert write_jobs(4, [report], all_of_them=True) == 1
+    assert write_jobs(4, [report]) == 1
 
 
 def test_the_next_leader_removes_a_job_that_no_longer_exists(database: None) -> None:
     assert Leader().campaign()
-    old, kept = (JobReport(name, "tests", 1.0, 5.0, finished=0.0) for name in ("old", "kept"))
-    write_jobs(1, [old, kept], all_of_them=True)
+    old, kept = (JobReport(name, "tests", 1.0, 5.0, finished=0.0, succeeded=0.0) for name in ("old", "kept"))
+    write_jobs(1, [old, kept])
 
-    write_jobs(2, [kept], all_of_them=True)
+    write_jobs(2, [dataclasses.replace(kept, finished=None, succeeded=None)])
 
-    assert [found.name for found in read_jobs().jobs] == ["kept"]
+    [found] = read_jobs().jobs
+    assert (found.name, found.finished is not None, found.succeeded is not None) == ("kept", True, True), (
+        "its last run, although the next leader has not run it yet"
+    )
 
 
 def test_a_process_that_may_not_lead_never_does(

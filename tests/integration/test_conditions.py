@@ -416,9 +416,9 @@ def test_a_failing_system_job_alerts_tenants_with_unfinished_work(
         failures=3,
         error="LockNotAvailable",
     )
-    job_records.write_jobs(1, [failing], all_of_them=True)
+    job_records.write_jobs(1, [failing])
     look(monitor, clock)
-    job_records.write_jobs(1, [replace(failing, failures=0, error="")], all_of_them=True)
+    job_records.write_jobs(1, [replace(failing, failures=0, error="")])
     look(monitor, clock)
 
     assert alerts_of(tenant, AlertKind.UPKEEP_FAILING) == [

@@ -114,9 +114,7 @@ def test_system_jobs_that_fail_or_hang_are_named(engine: Engine, client: Client)
     assert Leader().campaign()
     healthy = job_records.JobReport("delays", "activities.outbox", 1.0, 5.0, finished=0.0)
     failing = replace(healthy, name="deadlines", failures=3, error="LockNotAvailable")
-    job_records.write_jobs(
-        1, [healthy, failing, replace(healthy, name="outputs", finished=40.0)], all_of_them=True
-    )
+    job_records.write_jobs(1, [healthy, failing, replace(healthy, name="outputs", finished=40.0)])
 
     status, body = _ready(client)
 

@@ -212,17 +212,20 @@ def test_status_410_disables_the_webhook_at_once_and_raises_an_alert(
     assert len(deliveries(tenant)) == 3, "no further deliveries are created"
 
 
-def test_an_attempt_that_fails_after_its_webhook_was_switched_off_is_dropped_as_well(
-    tenant: Tenant, receiver: HttpReceiver
+@pytest.mark.parametrize(("status", "state"), [(500, "dropped"), (410, "failed")])
+def test_an_attempt_that_fails_after_its_webhook_was_switched_off_is_not_repeated_and_raises_no_second_alert(
+    tenant: Tenant, receiver: HttpReceiver, status: int, state: str
 ) -> None:
     endpoint, _ = webhook(tenant, receiver.url, kinds=["alert.raised"])
     raise_events(tenant, 2)
     first, second = claim_delivery(endpoint.pk), claim_delivery(endpoint.pk)
 
     webhooks.record_outcome(first, Outcome(False, 410, 1, "gone"))
-    webhooks.record_outcome(second, Outcome(False, 500, 1, "broken"))
+    webhooks.record_outcome(second, Outcome(False, status, 1, "broken"))
 
-    assert [one.state for one in deliveries(tenant)] == ["failed", "dropped"]
+    assert [one.state for one in deliveries(tenant)] == ["failed", state]
+    with tenant_scope(tenant.pk):
+        assert Alert.objects.filter(kind="webhook_off").count() == 1
 
 
 def test_an_attempt_that_fails_after_a_person_switched_its_webhook_off_waits_until_it_is_on_again(

@@ -2,7 +2,8 @@
 -- Parameters  holder, epoch (of the lease that the process believes it holds; 0: none), host, pid, seconds (length of a lease),
 --             lived (seconds since the process first asked), heartbeat (seconds between two of a worker), patience (seconds)
 -- Returns     epoch, null while another process leads; now
--- Guarantee   the epoch increases whenever the lease changes hands, so two processes never hold the same one. A lease that ends later than
+-- Guarantee   the epoch increases whenever the lease changes hands, so two processes never hold the same one, and whenever the process does
+--             not know that it holds the lease, because it never got the answer to its takeover. A lease that ends later than
 --             this clock can have set it comes from a wrong clock, and counts as expired.
 -- An outage is recorded if nobody renewed the lease for the length of two leases although this process lived all the time: either no
 -- process could reach PostgreSQL, or all were frozen. A process that was started later records none, because its predecessors may have been
@@ -21,7 +22,7 @@ WITH held AS (
                              BETWEEN 2 * make_interval(secs => %(seconds)s) AND make_interval(secs => %(lived)s) AS is_new
                   FROM (SELECT expires_at - make_interval(secs => %(seconds)s) AS renewed_at) r) o),
         holder = %(holder)s, host = %(host)s, pid = %(pid)s, expires_at = clock_timestamp() + make_interval(secs => %(seconds)s)
-    WHERE (holder = %(holder)s AND epoch = %(epoch)s)
+    WHERE holder = %(holder)s
        OR expires_at < clock_timestamp()
        OR expires_at > clock_timestamp() + 10 * make_interval(secs => %(seconds)s)
     RETURNING epoch, outage_began_at, outage_ended_at

@@ -1,13 +1,12 @@
 -- Stores the state of the system jobs.
--- Parameters  epoch; all: whether the report has all jobs; jobs: JSON array of objects with name, owner, period, budget, error, failures,
+-- Parameters  epoch; jobs: JSON array of objects with name, owner, period, budget, error, failures,
 --             duration and lag, and with started, finished and succeeded as seconds ago (null: not in this epoch)
 -- Returns     the names of the stored jobs
 -- Guarantee   the report of an earlier leader changes nothing that a later one has written.
--- A report of all jobs deletes the rows of other jobs that an earlier leader wrote, because these jobs no longer exist.
+-- The first report of a leader has all jobs, so rows of earlier leaders that are not in it are of jobs that no longer exist: deleted here.
 WITH removed AS (
     DELETE FROM activities_systemjob
-    WHERE %(all)s AND epoch < %(epoch)s
-      AND name NOT IN (SELECT name FROM jsonb_to_recordset(%(jobs)s) AS k (name text))
+    WHERE epoch < %(epoch)s AND name NOT IN (SELECT name FROM jsonb_to_recordset(%(jobs)s) AS k (name text))
 )
 INSERT INTO activities_systemjob (name, owner, period_seconds, budget_seconds, epoch, started_at, finished_at, succeeded_at,
                                   duration_seconds, lag_seconds, failures, error)

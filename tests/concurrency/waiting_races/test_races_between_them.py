@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from activities import activity_tree, cancellation, tasks
+from activities import activity_tree, cancellation, tasks, transitions
 from activities.exceptions import ActivityError
 from activities.models import Activity, ActivityRun, DeadLetter
 from agents.contracts import Accepted, Completed, Output
@@ -30,7 +30,7 @@ from tests.accepted_work import (
     wakes_of,
 )
 from tests.concurrency.waiting_races.outcomes import DOWN, TRIES, statuses
-from tests.engine import Engine, eventually, simultaneously, somebody_waits_for_a_lock
+from tests.engine import Engine, eventually, in_another_thread, simultaneously, somebody_waits_for_a_lock
 from tests.integration.subtasks.parts import PART, start_waiting_parent
 
 pytestmark = [pytest.mark.concurrency, pytest.mark.usefixtures("one_at_a_time")]
@@ -184,6 +184,30 @@ def test_a_tree_that_grows_while_it_is_cancelled_is_cancelled_in_full(engine: En
         with tenant_scope(acme.pk):
             live = Activity.objects.exclude(status__in=activity_tree.ENDED)
             assert list(live.values_list("name", "status")) == []
+
+
+def test_what_a_subtask_asks_just_before_it_is_cancelled_is_cancelled_as_well(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The subtask was committed after the cancellation had read which activities to lock, so it can still report a blocker."""
+    parent, agent = accept_work(engine, acme)
+    subtask = agent.create_with("create_subtask", **{**PART, "blocking": False})
+    engine.drain()
+    cancel_obsolete, answers = transitions.cancel_obsolete, list[Any]()
+
+    def held_up(ids: Any, **more: Any) -> Any:
+        if not answers:
+            at_work = agent_of(engine, subtask)
+            answers.append(in_another_thread(lambda: at_work.use("report_blocker", **DOWN)))
+        return cancel_obsolete(ids, **more)
+
+    monkeypatch.setattr(activity_tree, "ids_that_end_with", lambda tenant_id, activity_id: set())
+    monkeypatch.setattr(transitions, "cancel_obsolete", held_up)
+    cancellation.cancel(acme.pk, parent, actor="c")
+
+    assert statuses(answers) == [201]
+    assert engine.status(acme, subtask) == "cancelled"
+    assert [one.status for one in children(acme, subtask)] == ["cancelled"]
 
 
 def test_a_blocker_of_a_subtask_while_its_parent_ends_leaves_no_open_question(

@@ -239,7 +239,7 @@ def test_system_jobs_are_listed_with_their_state(root: Client) -> None:
         "failing": replace(report, name="deadlines", failures=3, error="LockNotAvailable"),
         "waiting: OperationalError": replace(report, name="rates", error="OperationalError"),
     }
-    job_records.write_jobs(1, list(jobs.values()), all_of_them=True)
+    job_records.write_jobs(1, list(jobs.values()))
 
     page = visible_text(root.get(list_url(SystemJob))).replace("&nbsp;", " ")
 
