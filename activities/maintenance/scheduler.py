@@ -85,7 +85,6 @@ class Round:
 
     term: Term
     progress: dict[str, JobProgress]
-    reported: bool = False
 
 
 @dataclass(slots=True)
@@ -240,19 +239,20 @@ class Scheduler:
         progress.changed = True
 
     def _record(self) -> int:
-        """Store what has changed. The first time store all jobs, so that those of other versions are deleted."""
+        """Store what has changed. At first these are all jobs, so that those of other versions are deleted."""
         round_ = self.round
         if round_ is None:
             return 0
-        changed = [
-            progress for progress in round_.progress.values() if progress.changed or not round_.reported
-        ]
+        changed = [progress for progress in round_.progress.values() if progress.changed]
         for progress in changed:
             progress.changed = False
         now = time.monotonic()
-        reports = [progress.report(now) for progress in changed]
-        write_jobs(round_.term.epoch, reports)
-        round_.reported = True
+        try:
+            write_jobs(round_.term.epoch, [progress.report(now) for progress in changed])
+        except DatabaseFault:
+            for progress in changed:
+                progress.changed = True  # store it the next time
+            raise
         return 0  # so that no trace is kept
 
 

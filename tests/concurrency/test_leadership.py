@@ -8,16 +8,18 @@ import itertools
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from unittest.mock import Mock
 from urllib.parse import SplitResult, urlsplit
 from uuid import UUID
 
 import pytest
 from django.conf import settings as django_settings
-from django.db import connections, transaction
+from django.db import OperationalError, connections, transaction
 from django.db.models.functions import Now
 
 from activities import admission, maintenance, relay
@@ -253,6 +255,8 @@ def test_a_renewed_lease_keeps_its_epoch_and_one_that_was_lost_for_a_moment_does
 
     expire_lease()
     assert other.campaign()
+    assert not leader.campaign()
+    assert not leader.leads(), "although its own clock would let it"
     expire_lease()
     assert leader.campaign() is True
 
@@ -333,6 +337,21 @@ def test_a_runner_skips_jobs_that_were_due_in_an_earlier_term(
     in_another_thread(scheduler._run_jobs)
 
     assert done == [epoch]
+
+
+def test_a_runner_starts_no_job_after_the_lease_of_its_process_has_ended(
+    database: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("activities.maintenance.scheduler.RUNNER_IDLE_SECONDS", 0.0)
+    done: list[int] = []
+    scheduler = new_leader()
+    round_ = scheduler._round(0.0)
+    scheduler._ready.append((round_, JobProgress(job("noted", lambda: done.append(1)), 0.0)))
+    scheduler.leader.valid_until = time.monotonic()
+
+    in_another_thread(scheduler._run_jobs)
+
+    assert done == []
 
 
 def stepping_clock() -> Callable[[], float]:
@@ -739,6 +758,67 @@ def test_a_failing_job_is_retried_and_the_others_continue(
 
     (failing,) = [found for found in read_jobs().jobs if found.failures]
     assert (failing.name, failing.error) == ("fails", "ValueError")
+
+
+def test_a_runner_replaces_a_connection_that_was_lost(
+    database: None, monkeypatch: pytest.MonkeyPatch, settings: object
+) -> None:
+    settings.ORCHESTRATOR_TICK_SECONDS = 0.05  # type: ignore[attr-defined]
+    monkeypatch.setattr(JobProgress, "pause", lambda self: 0.0)
+    runners, done = list[str](), threading.Event()
+
+    def loses() -> None:
+        runners.append(threading.current_thread().name)
+        with connections[SYSTEM].cursor() as cursor:
+            if len(runners) == 1:
+                cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+            cursor.execute("SELECT 1")
+        done.set()
+
+    with scheduler_with(monkeypatch, job("loses", loses)):
+        assert done.wait(30)
+
+    assert runners[:2] == [runners[0]] * 2
+
+
+def test_a_runner_limits_each_job_by_its_own_budget(database: None) -> None:
+    def timeouts() -> list[str]:
+        bounds, found = Bounds(), list[str]()
+        for budget in (5.0, 30.0):
+            bounds.apply(budget)
+            with connections[SYSTEM].cursor() as cursor:
+                cursor.execute("SHOW statement_timeout")
+                found += cursor.fetchone()
+        connections.close_all()
+        return found
+
+    assert in_another_thread(timeouts) == ["5s", "30s"]
+
+
+def test_a_job_that_was_late_for_an_hour_is_not_run_once_for_each_period(database: None) -> None:
+    scheduler, now = new_leader(), time.monotonic()
+    late = JobProgress(job("late", lambda: None), now - 3600)
+
+    scheduler._run_job(scheduler._round(now), late)
+
+    assert late.due_at > now
+
+
+def test_a_state_that_could_not_be_recorded_is_recorded_the_next_time(
+    database: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = new_leader()
+    delays = scheduler._round(0.0).progress["delays"]
+    scheduler._record()
+    delays.error, delays.changed = "ValueError", True
+
+    with monkeypatch.context() as outage:
+        outage.setattr("activities.maintenance.scheduler.write_jobs", Mock(side_effect=OperationalError))
+        with pytest.raises(OperationalError):
+            scheduler._record()
+    scheduler._record()
+
+    assert [found.name for found in read_jobs().jobs if found.error] == ["delays"]
 
 
 def test_a_frozen_process_holds_row_locks_for_seconds_only(
