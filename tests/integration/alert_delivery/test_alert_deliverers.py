@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import OperationalError, connections, transaction
+from django.db.models.functions import Now
 from psycopg.errors import LockNotAvailable
 
 from activities.models import AlertDelivery
@@ -53,6 +55,37 @@ def test_a_delivery_that_another_deliverer_is_claiming_is_skipped(tenant: Tenant
         theirs = in_another_thread(lambda: delivery._claim_delivery("slack", tenant.pk))
 
     assert (mine.id, theirs) == (the_delivery(tenant).pk, None)
+
+
+def test_only_a_due_delivery_that_nobody_has_locked_is_claimed(tenant: Tenant) -> None:
+    channel_of(tenant, "slack", "https://hooks.example.com/x")
+    make_alert(tenant, "later")
+    with tenant_scope(tenant.pk):
+        AlertDelivery.objects.update(next_attempt_at=Now() + timedelta(hours=1))
+    make_alert(tenant, "now")
+
+    with tenant_scope(tenant.pk):  # as a process that delays the deliveries to a receiver
+        AlertDelivery.objects.select_for_update().get(alert__title="now")
+        assert in_another_thread(lambda: delivery._claim_delivery("slack", tenant.pk)) is None
+    assert delivery._claim_delivery("slack", tenant.pk).title == "now"
+    assert delivery._claim_delivery("slack", tenant.pk) is None
+
+
+@pytest.mark.parametrize("platform", [False, True], ids=["of a tenant", "of the platform"])
+def test_a_channel_with_a_call_in_progress_is_not_called_for_a_minute(
+    tenant: Tenant, settings: Any, platform: bool
+) -> None:
+    settings.SLACK_WEBHOOK_URL = "https://hooks.example.com/x" if platform else ""
+    if not platform:
+        channel_of(tenant, "slack", "https://hooks.example.com/x")
+    make_alert(tenant)
+    make_alert(tenant)
+
+    assert delivery._claim_delivery("slack", tenant.pk) is not None
+    assert delivery._claim_delivery("slack", tenant.pk) is None
+    with tenant_scope(tenant.pk):
+        AlertDelivery.objects.update(claimed_at=Now() - timedelta(seconds=delivery.QUIET_SECONDS + 1))
+    assert delivery._claim_delivery("slack", tenant.pk) is not None
 
 
 def test_a_slow_channel_does_not_hold_up_other_channels(tenant: Tenant, receiver: HttpReceiver) -> None:

@@ -8,8 +8,9 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from django.db.models.functions import Now
 
-from activities.models import NotificationChannel
+from activities.models import AlertDelivery, NotificationChannel
 from activities.notifications import backends, delivery
 from activities.notifications.delivery import deliver_waiting
 from tenants.context import tenant_scope
@@ -105,6 +106,34 @@ def test_a_retry_after_delays_every_delivery_to_that_receiver(
     (attempted,) = (delivery.claimed_at for delivery in waiting if delivery.claimed_at)
     assert all(delivery.next_attempt_at > attempted + timedelta(seconds=118) for delivery in waiting)
     assert (attempts, len(receiver.posted)) == (2, 2)  # because the third went to the tenant's own channel
+
+
+def test_a_retry_after_brings_no_attempt_forward_and_changes_no_delivery_that_has_ended(
+    tenant: Tenant, receiver: HttpReceiver
+) -> None:
+    channel_of(tenant, "slack", receiver.url)
+    for title in ("ended", "later", "now"):
+        make_alert(tenant, title)
+    with tenant_scope(tenant.pk):
+        AlertDelivery.objects.filter(alert__title="ended").update(state="sent")
+        AlertDelivery.objects.filter(alert__title="later").update(next_attempt_at=Now() + timedelta(hours=1))
+    receiver.answer_with((429, {"Retry-After": "120"}, b""))
+
+    assert deliver_waiting("slack") == 1
+
+    ended, later, _ = deliveries(tenant)
+    assert wait_of(ended) <= 0
+    assert wait_of(later) > 3000
+
+
+def test_a_disabled_channel_gets_no_deliveries(tenant: Tenant) -> None:
+    channel_of(tenant, "slack", "https://hooks.example.com/x")
+    with tenant_scope(tenant.pk):
+        NotificationChannel.objects.update(enabled=False)
+
+    make_alert(tenant)
+
+    assert deliveries(tenant) == []
 
 
 def test_a_message_that_slack_may_have_received_is_not_repeated(
