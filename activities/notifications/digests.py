@@ -58,19 +58,19 @@ def send_due(*, now: datetime | None = None) -> int:
     moment = now or clock.now()
     channels = sweeps.pages(digests_due(moment), "digest_due_at", "pk", "tenant_id")
     sent = 0
-    for _, channel_id, tenant_id in _DUE.turn(channels):
+    for due_at, channel_id, tenant_id in _DUE.turn(channels):
         # A digest that fails is still due at the next call.
         with outages.one_of_many(logger, "Digest failed", action="digest_broke", channel=str(channel_id)):
             with tenant_scope(tenant_id):
-                is_sent = _compose(tenant_id, channel_id, moment)
+                is_sent = _compose(tenant_id, channel_id, due_at, moment)
             sent += is_sent
     return sent
 
 
-def _compose(tenant_id: UUID, channel_id: UUID, now: datetime) -> bool:
+def _compose(tenant_id: UUID, channel_id: UUID, due_at: datetime, now: datetime) -> bool:
     channel = NotificationChannel.objects.for_tenant(tenant_id).filter(pk=channel_id).first()
     tenant = Tenant.objects.get(pk=tenant_id)
-    if channel is None or not _set_next_time(channel, tenant, now):
+    if channel is None or not _set_next_time(channel, tenant, due_at, now):
         return False
     period = period_before(channel.digest, zone_of(tenant.timezone), now)
     key = f"digest:{channel.pk}:{channel.digest}:{period.first}"
@@ -87,15 +87,10 @@ def _compose(tenant_id: UUID, channel_id: UUID, now: datetime) -> bool:
     return True
 
 
-def _set_next_time(channel: NotificationChannel, tenant: Tenant, now: datetime) -> bool:
+def _set_next_time(channel: NotificationChannel, tenant: Tenant, due_at: datetime, now: datetime) -> bool:
     """Set the next time, unless somebody else has changed it. So only one of two workers composes the digest."""
-    due_at = channel.digest_due_at
-    if due_at is None or due_at > now:
-        return False
     following = next_due(times_of(channel), zone_of(tenant.timezone), after=now)
-    rows = NotificationChannel.objects.for_tenant(tenant.pk).filter(
-        pk=channel.pk, digest=channel.digest, digest_due_at=due_at
-    )
+    rows = NotificationChannel.objects.for_tenant(tenant.pk).filter(pk=channel.pk, digest_due_at=due_at)
     return bool(rows.update(digest_due_at=following))
 
 

@@ -158,6 +158,38 @@ def test_concurrent_processes_compose_one_digest(acme: Tenant) -> None:
     assert len(mail.outbox) == 1
 
 
+def test_a_digest_that_another_process_has_composed_since_it_was_listed_is_not_composed_again(
+    acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel = channel_of(acme)
+    add_task(acme)
+    with tenant_scope(acme.pk):
+        assert digests._compose(acme.pk, channel.pk, MONDAY, MONDAY)
+        monkeypatch.setattr(digests, "figures_of", lambda *arguments, **options: pytest.fail("composed"))
+        assert not digests._compose(acme.pk, channel.pk, MONDAY, MONDAY)
+
+
+def test_a_channel_whose_hour_is_moved_after_its_digest_gets_the_next_one_tomorrow(acme: Tenant) -> None:
+    channel = channel_of(acme)
+    add_task(acme)
+    assert digests.send_due(now=MONDAY) == 1
+    with tenant_scope(acme.pk):
+        NotificationChannel.objects.update(digest_hour=8, digest_due_at=MONDAY + timedelta(hours=1))
+
+    assert digests.send_due(now=MONDAY + timedelta(hours=1)) == 0
+    assert due_at(channel) == MONDAY + timedelta(days=1, hours=1)
+
+
+@pytest.mark.parametrize("change", [{"enabled": False}, {"kind": "webhook"}], ids=["disabled", "no email"])
+def test_only_enabled_channels_for_email_get_digests(acme: Tenant, change: dict[str, Any]) -> None:
+    channel_of(acme)
+    add_task(acme)
+    with tenant_scope(acme.pk):
+        NotificationChannel.objects.update(**change)
+
+    assert digests.send_due(now=MONDAY) == 0
+
+
 def test_a_process_that_dies_while_composing_changes_nothing(
     acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
