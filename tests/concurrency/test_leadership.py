@@ -771,7 +771,7 @@ def test_a_runner_replaces_a_connection_that_was_lost(
         runners.append(threading.current_thread().name)
         with connections[SYSTEM].cursor() as cursor:
             if len(runners) == 1:
-                cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+                connections[SYSTEM].connection.close()
             cursor.execute("SELECT 1")
         done.set()
 
