@@ -761,24 +761,24 @@ def test_a_failing_job_is_retried_and_the_others_continue(
 
 
 def test_a_runner_replaces_a_connection_that_was_lost(
-    database: None, monkeypatch: pytest.MonkeyPatch, settings: object
+    database: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings.ORCHESTRATOR_TICK_SECONDS = 0.05  # type: ignore[attr-defined]
-    monkeypatch.setattr(JobProgress, "pause", lambda self: 0.0)
-    runners, done = list[str](), threading.Event()
+    monkeypatch.setattr("activities.maintenance.scheduler.RUNNER_IDLE_SECONDS", 0.0)
+    outcomes = list[int]()
 
     def loses() -> None:
-        runners.append(threading.current_thread().name)
-        with connections[SYSTEM].cursor() as cursor:
-            if len(runners) == 1:
-                connections[SYSTEM].connection.close()
-            cursor.execute("SELECT 1")
-        done.set()
+        if not outcomes:
+            connections[SYSTEM].connection.close()
+        outcomes.append(progress.failures)
+        connections[SYSTEM].cursor().execute("SELECT 1")
 
-    with scheduler_with(monkeypatch, job("loses", loses)):
-        assert done.wait(30)
+    scheduler = new_leader()
+    progress = JobProgress(job("loses", loses), 0.0)
+    scheduler._ready.extend([(scheduler._round(0.0), progress)] * 2)
 
-    assert runners[:2] == [runners[0]] * 2
+    in_another_thread(scheduler._run_jobs)
+
+    assert (outcomes, progress.failures) == ([0, 1], 0)
 
 
 def test_a_runner_limits_each_job_by_its_own_budget(database: None) -> None:
