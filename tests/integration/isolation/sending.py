@@ -13,7 +13,6 @@ from django.db import connections
 
 from activities import budgets, wait_reasons
 from agents import configuration, scheduler_settings
-from tenants import tokens
 from tenants.context import APP, SYSTEM
 
 IDS = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{32}")
@@ -58,8 +57,8 @@ class Answer:
 
 
 def clear_caches() -> None:
-    """Clear the caches of the process, so that both compared requests look everything up."""
-    for cache in (tokens._known, wait_reasons._recent, budgets._averages):
+    """Clear the caches of the process except that of tokens, so that both compared requests look everything up."""
+    for cache in (wait_reasons._recent, budgets._averages):
         cache.clear()
     configuration.forget()
     scheduler_settings.forget()
