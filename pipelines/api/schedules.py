@@ -261,7 +261,9 @@ class ScheduleViewSet(Pausable, VersionedResource):
 
     def switch(self, *, paused: bool, pk: UUID) -> Mapping[str, Any]:
         """It does not fire, and nothing new of its executions starts. What passes meanwhile is missed, as in an outage."""
-        schedule = self.get_object()
+        self.get_object()
+        # Locked, because the pause of a deleted schedule could never be ended.
+        schedule = editing.lock_schedule(self.tenant_id, pk)
         return {**self.switch_part(PauseKind.SCHEDULE, pk, schedule.name, paused=paused), "id": pk}
 
     def _change(self, pk: UUID, members: Any, *, whole: bool = False) -> Response:

@@ -365,7 +365,7 @@ def change(
     Raises `NotFound`, `InvalidSchedule`, `AlreadyExists`, and `PreconditionFailed` if `expected_version` is not the current version.
     """
     with tenant_scope(tenant_id):
-        schedule = _lock_schedule(tenant_id, schedule_id, expected_version)
+        schedule = lock_schedule(tenant_id, schedule_id, expected_version)
         if not whole and isinstance(members, Mapping) and members == {"enabled": False}:
             # Skip the checks, so that switching off works even if the target no longer exists.
             return _switch(schedule, False, actor, now)
@@ -395,19 +395,24 @@ def set_enabled(
 ) -> Schedule:
     """Switch a schedule on or off. Its executions continue. Raises `NotFound`."""
     with tenant_scope(tenant_id):
-        return _switch(_lock_schedule(tenant_id, schedule_id), enabled, actor, now)
+        return _switch(lock_schedule(tenant_id, schedule_id), enabled, actor, now)
 
 
 def delete(tenant_id: UUID, schedule_id: UUID, *, actor: str) -> None:
     """Delete a schedule and the record of its times. Its executions stay and continue. Raises `NotFound`."""
     with tenant_scope(tenant_id):
-        schedule = _lock_schedule(tenant_id, schedule_id)
-        beat.forget(schedule)
-        pausing.switch_part(
-            tenant_id, PauseKind.SCHEDULE, schedule.pk, name=schedule.name, paused=False, actor=actor
-        )
+        schedule = lock_schedule(tenant_id, schedule_id)
         _log("schedule_deleted", schedule, actor)
-        schedule.delete()
+        remove(schedule, actor=actor)
+
+
+def remove(schedule: Schedule, *, actor: str) -> None:
+    """Delete a locked schedule with beat's row and its pause, which would hold its work for ever."""
+    beat.forget(schedule)
+    pausing.switch_part(
+        schedule.tenant_id, PauseKind.SCHEDULE, schedule.pk, name=schedule.name, paused=False, actor=actor
+    )
+    schedule.delete()
 
 
 def _switch(schedule: Schedule, enabled: bool, actor: str, now: datetime | None) -> Schedule:
@@ -420,7 +425,8 @@ def _switch(schedule: Schedule, enabled: bool, actor: str, now: datetime | None)
     return schedule
 
 
-def _lock_schedule(tenant_id: UUID, schedule_id: UUID, expected_version: int | None = None) -> Schedule:
+def lock_schedule(tenant_id: UUID, schedule_id: UUID, expected_version: int | None = None) -> Schedule:
+    """Return the schedule, locked until the end of the transaction. Raises `NotFound`, `PreconditionFailed`."""
     rows = Schedule.objects.for_tenant(tenant_id).select_related("pipeline").select_for_update(of=("self",))
     schedule: Schedule = rows.get_or_raise(NotFound, "schedule", schedule_id)
     if expected_version is not None and schedule.version != expected_version:

@@ -35,7 +35,7 @@ from agents.models import PlatformConfig
 from pipelines import timing
 from pipelines.models import Firing, Schedule, ScheduleExecution
 from pipelines.models.schedule import AfterOnce, ExecutionStatus, FiringState, Overlap
-from pipelines.schedules import beat, executions
+from pipelines.schedules import beat, editing, executions
 from pipelines.schedules.expansion import ACTOR
 from pipelines.timing import INSTANT, MissedTimes, Timing
 from tenants import clock, outages, pausing, sweeps
@@ -338,8 +338,7 @@ def move_on(tenant_id: UUID, all_due: Sequence[DueTimes], fired: Collection[UUID
 def _end_schedule(schedule: Schedule, *, fired: bool) -> None:
     """End a schedule without a next time. A one-time schedule that skipped its time is not deleted, so that the skip stays recorded."""
     if schedule.repeat == "once" and fired and schedule.after_once == AfterOnce.DELETE:
-        beat.forget(schedule)
-        schedule.delete()
+        editing.remove(schedule, actor=ACTOR)
         return
     if schedule.repeat == "once":
         Schedule.objects.for_tenant(schedule.tenant_id).filter(pk=schedule.pk).update(enabled=False)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 import redis
+from django.db import connections
 
 from activities import relay, wait_reasons
 from activities.admission import limits, rebuilding
@@ -19,9 +21,10 @@ from agents.exceptions import AgentRateLimited, RetryableAgentError
 from agents.models import Agent, AgentConfig
 from pipelines import versions
 from pipelines.models import Schedule
-from pipelines.schedules import firing
-from tenants.context import tenant_scope
-from tenants.models import Tenant
+from pipelines.schedules import editing, firing
+from tenants import pausing
+from tenants.context import SYSTEM, tenant_scope
+from tenants.models import Pause, Tenant
 from tenants.redis import client as redis_client
 from tests.answers import problem
 from tests.engine import Engine
@@ -188,6 +191,39 @@ def test_a_paused_schedule_does_not_fire_and_its_work_waits(
     assert len(firing.fire_due(later)) == 1  # the latest of those that were missed
     engine.drain()
     assert engine.status(acme, waiting) == "done"
+
+
+def test_a_pause_of_a_schedule_that_is_being_deleted_does_not_hold_its_work_for_ever(
+    client: Any, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule = make_hourly_schedule(acme, client, target_type="agent", agent_role="qa")
+    switch_part = pausing.switch_part
+
+    def delete_first(*arguments: Any, **named: Any) -> bool:
+        monkeypatch.undo()
+        deletion.append(pool.submit(editing.delete, acme.pk, schedule.pk, actor="test"))
+        wait_until_done_or_blocked(deletion[0])
+        return switch_part(*arguments, **named)
+
+    deletion: list[Future[None]] = []
+    monkeypatch.setattr(pausing, "switch_part", delete_first)
+    with ThreadPoolExecutor(1, initializer=connections.close_all) as pool:
+        client.post(f"{API}/schedules/{schedule.pk}/pause/", {}, format="json")
+        deletion[0].result()
+        pool.submit(connections.close_all).result()
+
+    with tenant_scope(acme.pk):
+        assert not Schedule.objects.filter(pk=schedule.pk).exists()
+        assert not Pause.objects.exists()
+
+
+def wait_until_done_or_blocked(action: Future[Any]) -> None:
+    """Wait until the action has ended, or waits for a lock of this thread."""
+    with connections[SYSTEM].cursor() as cursor:
+        while not action.done():
+            cursor.execute("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
+            if cursor.fetchone()[0]:
+                return
 
 
 def test_a_paused_provider_pauses_every_role_that_uses_it(
