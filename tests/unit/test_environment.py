@@ -86,6 +86,7 @@ def test_local_settings_exempt_no_server_of_a_replica_set(tmp_path: Path) -> Non
 #: Runs `manage.py check` with each variable of its argument in turn, and prints the exit statuses. Python starts once for all.
 CHECKS = """
 import json, os, sys
+import django.http, structlog  # which the settings import, so that each fork need not
 from orchestrator import command
 
 statuses = []
