@@ -107,12 +107,23 @@ def digests() -> dict[str, str]:
 def test_reading_everything_changes_nothing_and_every_answer_is_contained(
     api_objects: ApiObjects, tenant: Tenant, api: Any
 ) -> None:
+    """The lists of the admin are searched, and all of them and the pages for new rows can be opened."""
     document, client, root = schema(), api("admin", platform=True), browser_of(create_superuser())
     root.get("/")
     before, wrong_answers, kinds = digests(), {}, set()
+    search = {"q": f"{tenant.slug} {api_objects.parameters['pipeline-runs/']['id']}"}
+    request = root.get("/admin/").wsgi_request
+    lists, searched, new = set(), set(), {}
+    for model, model_admin in admin.site._registry.items():
+        lists.add(list_url(model))
+        new[f"{list_url(model)}add/"] = 200 if model_admin.has_add_permission(request) else 403
+        if model_admin.search_fields:
+            searched.add(list_url(model))
+    statuses = {}
 
-    def look(who: Any, address: str, **headers: str) -> None:
-        answer = who.get(address, **headers)
+    def look(who: Any, address: str, query: dict[str, str] | None = None) -> None:
+        answer = who.get(address, query)
+        statuses[address] = answer.status_code
         kinds.add((kind(answer), answer.status_code))
         assert answer.status_code < 500, (address, answer.status_code)
         if wrong := unsafe_permissions(answer):
@@ -125,11 +136,14 @@ def test_reading_everything_changes_nothing_and_every_answer_is_contained(
         look(client, api_objects.address(path))
     addresses = plain_addresses()
     assert len(addresses) > 100
-    assert {list_url(model) for model in admin.site._registry} <= {*addresses}
+    assert lists | new.keys() <= {*addresses}
     for address in addresses:
-        look(root, address)
+        look(root, address, search if address in searched else None)
 
     assert wrong_answers == {}
+    assert {address: statuses[address] for address in lists if statuses[address] not in (200, 302)} == {}
+    assert {address: statuses[address] for address in new} == new
+    assert len(searched) > 20
     after = digests()
     assert {name for name in before if before[name] != after[name]} <= WRITTEN_BY_READS
     assert {("text/html", 200), ("application/json", 200), ("application/problem+json", 404)} <= kinds

@@ -84,21 +84,21 @@ def _all_rows() -> list[tuple[type, Any]]:
         return [(model, model._default_manager.first()) for model in admin.site._registry]
 
 
-def test_every_page_can_be_opened(run: PipelineRun, failed: Activity, root: Client, tenant: Tenant) -> None:
+def test_every_page_of_a_row_can_be_opened(
+    run: PipelineRun, failed: Activity, root: Client, tenant: Tenant
+) -> None:
+    """`test_answers_are_contained` opens the lists and the pages for new rows."""
     tokens.create(tenant, "viewer", "reader")
-    opened, request = 0, root.get("/admin/").wsgi_request
+    opened = 0
 
     for model, row in _all_rows():
-        pages = []
-        if admin.site._registry[model].has_add_permission(request):
-            pages.append(f"{list_url(model)}add/")
-        if row is not None:
-            pages += [page_url(row), f"{list_url(model)}{row.pk}/history/"]
-        for page in pages:
+        if row is None:
+            continue
+        for page in (page_url(row), f"{list_url(model)}{row.pk}/history/"):
             assert root.get(page).status_code == 200, page
             opened += 1
 
-    assert opened > 40
+    assert opened > 35
 
 
 def test_a_viewer_can_open_the_page_of_each_row_and_save_none(
@@ -137,10 +137,7 @@ def test_a_viewer_can_open_the_page_of_each_row_and_save_none(
     }
 
 
-def test_every_list_can_be_searched_and_filtered(run: PipelineRun, failed: Activity, root: Client) -> None:
-    for model, model_admin in admin.site._registry.items():
-        query = {"q": f"acme {run.pk}"} if model_admin.search_fields else {}
-        assert root.get(list_url(model), query, follow=True).status_code == 200, model
+def test_activities_can_be_filtered_by_situation(run: PipelineRun, failed: Activity, root: Client) -> None:
     for situation in ("queued", "running", "people", "trouble"):
         assert (
             root.get(list_url(Activity), {"situation": situation, "tenant": "acme", "role": "qa"}).status_code
