@@ -207,6 +207,8 @@ def _record_answer(item: BatchItem, message: Mapping[str, Any]) -> None:
     run, usage = token_of(item), batches.usage_of(message)
     options = configuration.settings_for(item.tenant_id, item.agent_role).adapter.options
     with tenant_scope(item.tenant_id):
+        budgets.count_usage(run, usage)  # first, so that the dead letter of a failure includes the cost
+    with tenant_scope(item.tenant_id):
         try:
             completed = batches.read_completed(message, options)
             if completed is not None:
@@ -220,7 +222,6 @@ def _record_answer(item: BatchItem, message: Mapping[str, Any]) -> None:
                 "The model's answer does not complete the work; the conversation continues.",
                 begun=message,
             )
-        budgets.count_usage(run, usage)
 
 
 def _complete(item: BatchItem, completed: Completed) -> None:

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from activities import cancellation, provider_batches
-from activities.models import ActivityEvent, BatchItem
+from activities.models import ActivityEvent, BatchItem, DeadLetter
 from agents.batches import Answer
 from benchmarks.fake_provider import FakeProvider, Turn, Use, anthropic_protocol
 from tenants.context import tenant_scope
@@ -209,6 +209,25 @@ def test_answers_that_cannot_be_read_or_stored_delay_no_other(
         activity = engine.get(tenant, broken[name])
         assert activity.status == ("cancelled" if is_cancelled else status), name
         assert is_cancelled or (activity.error or {})["code"] == code, name
+
+
+def test_the_dead_letter_of_an_unusable_answer_includes_the_cost_of_that_answer(
+    engine: Engine,
+    tenant: Tenant,
+    provider: FakeProvider,
+    submit_batched: Callable[..., list[UUID]],
+    settings: Any,
+) -> None:
+    settings.ORCHESTRATOR_BATCH_SIZE, settings.ORCHESTRATOR_MODEL_PRICES = 1, {"m-1": [1_000_000, 2_000_000]}
+    submit_batched()
+    batching.run_background_tasks(tenant)
+    (sent,) = provider.batches.batches.values()
+    sent.results[0]["result"] = UNUSABLE["NUL in text"][0]
+
+    batching.run_background_tasks(tenant)
+
+    with tenant_scope(tenant.pk):
+        assert DeadLetter.objects.get().cost_usd == ledger_total(tenant) == (4 * 1 + 2 * 2) / 2
 
 
 def test_an_answer_that_cannot_be_recorded_delays_no_other(
