@@ -13,9 +13,10 @@ import pytest
 
 from tenants.api import idempotency
 from tenants.context import tenant_scope
-from tenants.models import ApiToken, Tenant
+from tenants.models import ApiToken
 from tests.answers import problem
 from tests.api_objects import ApiObjects
+from tests.cases import in_one_test
 from tests.engine import simultaneously
 from tests.fuzzing.bodies import BODIES, CHANGES_NOTHING_READ, SUCCEEDS_ONLY_IN_A_STATE
 from tests.integration.test_api_openapi import CALLBACKS, operations
@@ -41,7 +42,7 @@ def client(api: Any) -> Any:
     return api("admin", platform=True)
 
 
-def test_every_object_has_an_etag_and_is_not_sent_again_to_clients_that_have_it(
+def every_object_has_an_etag_and_is_not_sent_again_to_clients_that_have_it(
     api_objects: ApiObjects, client: Any
 ) -> None:
     count = 0
@@ -92,7 +93,7 @@ def test_a_changed_or_created_object_is_not_sent_again_to_the_client_that_change
     assert len(checked) >= 35
 
 
-def test_every_change_of_an_object_respects_if_match(api_objects: ApiObjects, client: Any) -> None:
+def every_change_of_an_object_respects_if_match(api_objects: ApiObjects, client: Any) -> None:
     for method, address, operation in operations_with("put", "patch", "delete", "post"):
         declared = {parameter["name"] for parameter in operation.get("parameters", ())}
         if "{" not in address or operation["operationId"] in CHANGES_NOTHING_READ:
@@ -117,7 +118,7 @@ def test_every_address_says_which_methods_it_has(api_objects: ApiObjects, client
         assert set(answer["Allow"].split(", ")) - {"HEAD", "OPTIONS"} == documented, address
 
 
-def test_every_post_refuses_an_invalid_idempotency_key(api_objects: ApiObjects, client: Any) -> None:
+def every_post_refuses_an_invalid_idempotency_key(api_objects: ApiObjects, client: Any) -> None:
     for _, address, operation in operations_with("post"):
         body = BODIES.get(operation["operationId"], {})
         answer = client.post(api_objects.address(address), body, headers={"Idempotency-Key": "two words"})
@@ -150,9 +151,8 @@ def test_every_post_can_be_repeated_and_its_key_is_bound_to_its_body(
     assert count > 30
 
 
-def test_no_post_that_is_in_progress_is_started_a_second_time(
-    api_objects: ApiObjects, client: Any, tenant: Tenant
-) -> None:
+def no_post_that_is_in_progress_is_started_a_second_time(api_objects: ApiObjects, client: Any) -> None:
+    tenant = api_objects.tenant
     with tenant_scope(tenant.pk):
         token = ApiToken.objects.order_by("-created_at").first()
     assert token is not None
@@ -224,7 +224,7 @@ WRONG_QUERIES = (
 )  # fmt: skip
 
 
-def test_every_list_refuses_invalid_parameters(api_objects: ApiObjects, client: Any) -> None:
+def every_list_refuses_invalid_parameters(api_objects: ApiObjects, client: Any) -> None:
     count = 0
     for _, address, operation in operations_with("get"):
         if not is_list(operation):
@@ -243,7 +243,7 @@ def test_every_list_refuses_invalid_parameters(api_objects: ApiObjects, client: 
     assert count > 25
 
 
-def test_every_ordering_that_a_list_offers_pages_through_all_rows_once(
+def every_ordering_that_a_list_offers_pages_through_all_rows_once(
     api_objects: ApiObjects, client: Any
 ) -> None:
     for _, address, operation in operations_with("get"):
@@ -262,6 +262,24 @@ def test_every_ordering_that_a_list_offers_pages_through_all_rows_once(
                 rows += [str(row) for row in page["results"]]
                 following = page["next"]
             assert len(rows) == total, (address, sign, name)
+
+
+#: Those whose requests change nothing, so that they need the objects once.
+PROMISES = [
+    every_object_has_an_etag_and_is_not_sent_again_to_clients_that_have_it,
+    every_ordering_that_a_list_offers_pages_through_all_rows_once,
+    every_list_refuses_invalid_parameters,
+    every_change_of_an_object_respects_if_match,
+    every_post_refuses_an_invalid_idempotency_key,
+    no_post_that_is_in_progress_is_started_a_second_time,
+]
+
+
+@in_one_test("promise", PROMISES, ids=lambda promise: promise.__name__)
+def test_promises_about_requests_that_change_nothing_are_kept(
+    promise: Any, api_objects: ApiObjects, client: Any
+) -> None:
+    promise(api_objects, client)
 
 
 def numbered(name: str, number: int) -> dict[str, Any]:

@@ -100,7 +100,7 @@ def test_there_are_operations_with_bodies() -> None:
     assert len(WITH_BODY) > 55
 
 
-def test_malformed_bodies_are_refused_by_every_operation(api: Any, api_objects: ApiObjects) -> None:
+def malformed_bodies_are_refused_by_every_operation(api: Any, api_objects: ApiObjects) -> None:
     """One parser reads them all, so each operation gets a share, and those that its own serializer must refuse.
 
     The OpenAPI document names the status of each answer, and each refusal has the form of all errors.
@@ -137,7 +137,7 @@ def _may_be_newer(address: str) -> bool:
     return address.startswith(CALLBACKS) and "tools" not in address
 
 
-def test_bodies_of_other_content_types_and_encodings_are_refused(api: Any, api_objects: ApiObjects) -> None:
+def bodies_of_other_content_types_and_encodings_are_refused(api: Any, api_objects: ApiObjects) -> None:
     """One function checks them, so each operation gets two."""
     form = b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\nb\r\n--x--\r\n'
     bomb = gzip.compress(b"0" * 1_000_000)
@@ -163,7 +163,7 @@ def test_bodies_of_other_content_types_and_encodings_are_refused(api: Any, api_o
     assert all(status in REFUSED for *_, status in wrong), wrong
 
 
-def test_a_body_above_the_limit_is_refused_with_413(api: Any, api_objects: ApiObjects) -> None:
+def a_body_above_the_limit_is_refused_with_413(api: Any, api_objects: ApiObjects) -> None:
     wrong = []
     for method, address, send in senders(api_objects, api):
         announced = send(b"{}", CONTENT_LENGTH="2000000000")
@@ -180,7 +180,7 @@ def test_a_body_above_the_limit_is_refused_with_413(api: Any, api_objects: ApiOb
     assert wrong == []
 
 
-def test_a_repeated_key_is_refused_by_every_operation(api: Any, api_objects: ApiObjects) -> None:
+def a_repeated_key_is_refused_by_every_operation(api: Any, api_objects: ApiObjects) -> None:
     """Otherwise one part of the program could use one value and another part the other."""
     not_refused = set()
     for method, address, send in senders(api_objects, api):
@@ -219,6 +219,20 @@ def test_unexpected_values_cause_no_internal_error(api: Any, api_objects: ApiObj
                 wrong.append((method, address, value, answer.content[:200]))
 
     assert wrong == []
+
+
+#: Of all operations. The last one sends some bodies that agents may send, which may end their run, so it needs to be the last.
+RULES = [
+    a_repeated_key_is_refused_by_every_operation,
+    a_body_above_the_limit_is_refused_with_413,
+    bodies_of_other_content_types_and_encodings_are_refused,
+    malformed_bodies_are_refused_by_every_operation,
+]
+
+
+@in_one_test("rule", RULES, ids=lambda rule: rule.__name__)
+def test_every_operation_keeps_the_rules_of_bodies(rule: Any, api: Any, api_objects: ApiObjects) -> None:
+    rule(api, api_objects)
 
 
 # Templates and times
