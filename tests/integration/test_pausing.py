@@ -23,11 +23,11 @@ from pipelines import versions
 from pipelines.models import Schedule
 from pipelines.schedules import editing, firing
 from tenants import pausing
-from tenants.context import SYSTEM, tenant_scope
+from tenants.context import tenant_scope
 from tenants.models import Pause, Tenant
 from tenants.redis import client as redis_client
 from tests.answers import problem
-from tests.engine import Engine
+from tests.engine import Engine, eventually, somebody_waits_for_a_lock
 from tests.integration.test_rescheduling import SLOW, names_of_calls, offer_and_run_all, raise_error
 from tests.open_questions import DIRECTION
 from tests.spending import broken_invariants, complete_at_cost, make_budget
@@ -202,7 +202,7 @@ def test_a_pause_of_a_schedule_that_is_being_deleted_does_not_hold_its_work_for_
     def delete_first(*arguments: Any, **named: Any) -> bool:
         monkeypatch.undo()
         deletion.append(pool.submit(editing.delete, acme.pk, schedule.pk, actor="test"))
-        wait_until_done_or_blocked(deletion[0])
+        eventually(lambda: deletion[0].done() or somebody_waits_for_a_lock())
         return switch_part(*arguments, **named)
 
     deletion: list[Future[None]] = []
@@ -215,15 +215,6 @@ def test_a_pause_of_a_schedule_that_is_being_deleted_does_not_hold_its_work_for_
     with tenant_scope(acme.pk):
         assert not Schedule.objects.filter(pk=schedule.pk).exists()
         assert not Pause.objects.exists()
-
-
-def wait_until_done_or_blocked(action: Future[Any]) -> None:
-    """Wait until the action has ended, or waits for a lock of this thread."""
-    with connections[SYSTEM].cursor() as cursor:
-        while not action.done():
-            cursor.execute("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
-            if cursor.fetchone()[0]:
-                return
 
 
 def test_a_paused_provider_pauses_every_role_that_uses_it(
