@@ -22,7 +22,7 @@ def test_a_thread_is_kept_while_nothing_is_due_and_runs_the_next_job(
     scheduler, now = new_leader(), time.monotonic()
     try:
         scheduler._dispatch(now)
-        eventually(lambda: runners and scheduler.round is not None and scheduler.round.reported)
+        eventually(lambda: runners and scheduler._idle)
         for _ in range(3):
             scheduler._dispatch(now)  # nothing is due
             runners[0].join(0.1)
