@@ -831,3 +831,55 @@ def test_the_relay_keeps_a_limited_number_of_changes_while_redis_is_away(
         waiting.put(Exchange(withdrawals=[uuid4()]))
 
     assert len(waiting._waiting.withdrawals) == 3
+
+
+GROUPED = f"{A}|qa|3|role||||g"
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (("del", "grants"), "grants, floors"),
+        (("hset", "caps", "pair:*:qa", "junk"), "caps"),
+        (("hset", "weights", "*", "junk"), "weights"),
+        (("hset", "pools", "qa", "none"), "pools"),
+        (("del", "unstarted"), "unstarted"),
+        (("zadd", "unstarted", 1, "stranger"), "unstarted"),
+        (("hset", "used", "global", 7), "used"),
+        (("hset", "held", "qa", 7), "held"),
+        (("hset", "waiting", "dev|3", 7), "waiting, backlog"),
+        (("hset", "backlog", f"{A}|dev|3", 7), "waiting, backlog"),
+        (("zadd", f"express:{B}", 1, "stranger"), f"express:{B}"),
+        (("zadd", "express", 1, str(A)), "express"),
+        (("hset", f"places:{A}", "dev|3", "junk"), f"places:{A}"),
+        (("zincrby", "ready:dev:3", 7, "*"), "ready:dev|3"),
+        (("zadd", "ready:dev:3", 1, "stranger"), f"{keys.generation(GENERATION)}ready:dev:3"),
+        (("sadd", f"parked:group:{A}:qa:g", "stranger"), "tenants, lanes, parked"),
+        (("hset", "lanes", f"{A}|qa|1|", ""), "tenants, lanes, parked"),
+        (("del", f"queue:{A}|dev|3|"), f"queue:{A}|dev|3|"),
+        (("zadd", f"lanes:qa:3:{B}", 7, f"{B}|qa|3|"), f"lanes of {B}|qa|3|"),
+        (("hset", "lanes", GROUPED, "group:other"), "parked:group:other"),
+    ],
+    ids=lambda value: " ".join(map(str, value[:2])).replace(str(A), "a").replace(str(B), "b") if isinstance(value, tuple) else "",
+)  # fmt: skip
+def test_every_inconsistency_is_noticed_and_closes_admission(
+    desk: Desk, damage: tuple[Any, ...], reason: str
+) -> None:
+    """There is work that has started, that has not, and that waits: for its group, for a seat, and for its tenant."""
+    desk.put(
+        pools={"qa": "qa", "dev": "dev"}, weights={str(A): 2}, seat__dev=0,
+        **{"pair__*__dev": 9, f"tenant__{B}": 0, f"past__tenant__{B}": 0},
+    )  # fmt: skip
+    first, second = offer(group="g", waited=9), offer(group="g", waited=8)
+    started, _ = desk.grants(first, second, offer(), offer(role="dev"), *run_now(1, B))
+    admission.start(started.activity_id, started.grant)
+    scripts.check_structure()
+    command, name, *arguments = damage
+    key = keys.generation(GENERATION) + name
+    if "*" in arguments:
+        present = client().hkeys(key) if command == "hset" else client().zrange(key, 0, 0)
+        arguments = [present[0] if each == "*" else each for each in arguments]
+    client().execute_command(command, key, *arguments)
+
+    assert scripts.run("structure", b"0") == f"broken: {reason}".encode()
+    assert client().get(keys.pointer()) is None
