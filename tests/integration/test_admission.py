@@ -17,6 +17,7 @@ from activities import admission, relay
 from activities.admission import Closed, Exchange, Grant, exchange, keys, limits, scripts
 from activities.admission.exchange import Offer, Release, find_unknown
 from tenants.redis import client
+from tests import redis_clock
 
 GENERATION = keys.new_generation("g1")
 A, B, C = (UUID(int=number) for number in (1, 2, 3))
@@ -211,6 +212,18 @@ def test_only_the_current_grant_can_start_accept_or_release(desk: Desk) -> None:
     assert not admission.accept(another.activity_id, another.grant)
     assert desk.grants(release=[another]) == []
     assert len(desk.grants(release=[grant])) == 1
+
+
+def test_a_slot_that_is_started_twice_counts_from_its_first_start(desk: Desk) -> None:
+    with redis_clock.admission_stopped() as clock:
+        (grant,) = desk.grants(offer())
+        slots = f"{keys.generation(GENERATION)}slots"
+        assert admission.start(grant.activity_id, grant.grant)
+        started = client().hgetall(slots)
+        clock.advance(5)
+
+        assert admission.start(grant.activity_id, grant.grant)
+        assert client().hgetall(slots) == started
 
 
 def test_only_the_started_slot_of_the_current_grant_is_passed_on(desk: Desk) -> None:

@@ -169,6 +169,21 @@ def test_the_background_task_handles_dead_letters_once(engine: Engine, acme: Ten
         assert not dead_letters.list_unhandled().exists()
 
 
+def test_a_letter_that_another_process_has_handled_since_it_was_listed_is_left_alone(
+    engine: Engine, acme: Tenant
+) -> None:
+    (activity_id,) = submit_failing(engine, acme)
+    (letter,) = letters_of(acme, activity_id)
+    listed = dead_letters._UnhandledLetter(letter.pk, acme.pk, activity_id)
+
+    with tenant_scope(acme.pk):
+        assert dead_letters._handle(listed)
+    with tenant_scope(acme.pk):
+        assert not dead_letters._handle(listed)
+
+    assert len(escalations_of(acme, activity_id)) == 1
+
+
 def test_a_crash_while_handling_a_letter_changes_nothing_and_does_not_affect_others(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

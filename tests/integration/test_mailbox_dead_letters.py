@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
@@ -16,12 +17,13 @@ from rest_framework.test import APIClient
 from activities import dead_letters
 from activities.mailboxes import consumer
 from activities.maintenance import invariants
-from activities.models import LeaderLease, Mailbox, MailboxBatch, MailboxItem
+from activities.models import DeadLetter, LeaderLease, Mailbox, MailboxBatch, MailboxItem
 from tenants import clock, sweeps
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
 from tenants.models.events import FreshEvent
 from tests.answers import problem
+from tests.engine import eventually, in_another_thread, somebody_waits_for_a_lock
 from tests.integration.test_mailboxes import BOX, end_batch, post_item, statuses, take, texts
 
 LETTERS = "/api/v1/dead-letters/"
@@ -202,6 +204,25 @@ def test_replayed_items_are_taken_again_with_all_their_attempts(client: APIClien
     assert (texts(batch), batch["items"][0]["attempts"]) == (["one"], 1)
     end_batch(client, batch, "failed", error="no such site")
     assert sorted(letter["state"] for letter in letters(client)) == ["open", "replayed", "replayed"]
+
+
+def test_two_replays_at_once_reopen_an_item_once(client: APIClient, tenant: Tenant) -> None:
+    fail_items(client, "one")
+    counts = list[int]()
+
+    def replay() -> None:
+        with tenant_scope(tenant.pk):
+            chosen = DeadLetter.objects.for_tenant(tenant.pk)
+            counts.append(dead_letters.replay(tenant.pk, chosen, actor="test").count)
+
+    second = threading.Thread(target=in_another_thread, args=(replay,))
+    with tenant_scope(tenant.pk):
+        replay()
+        second.start()
+        eventually(somebody_waits_for_a_lock)
+    second.join()
+
+    assert counts == [1, 0]
 
 
 def test_a_replay_has_the_requested_rate(client: APIClient) -> None:
