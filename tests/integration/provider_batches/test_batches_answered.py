@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
+from django.db import OperationalError
 
 from activities import cancellation, provider_batches
 from activities.models import ActivityEvent, BatchItem, DeadLetter
@@ -251,6 +254,27 @@ def test_an_answer_that_cannot_be_recorded_delays_no_other(
 
     assert statuses(engine, tenant, [item.activity_id for item in others]) == ["done", "done"]
     assert (engine.get(tenant, broken.activity_id).error or {})["code"] == "internal_error"
+
+
+def test_an_outage_while_answers_are_recorded_fails_no_work(
+    engine: Engine,
+    tenant: Tenant,
+    submit_batched: Callable[..., list[UUID]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ids = submit_batched(3)
+    batching.run_background_tasks(tenant)
+
+    with monkeypatch.context() as outage:
+        outage.setattr(
+            "activities.execution.results.persistently", Mock(side_effect=OperationalError("gone"))
+        )
+        with suppress(OperationalError):
+            batching.run_background_tasks(tenant)
+    assert statuses(engine, tenant, ids) == ["in_progress"] * 3
+
+    batching.run_background_tasks(tenant)
+    assert statuses(engine, tenant, ids) == ["done"] * 3
 
 
 def test_answers_beyond_the_largest_size_of_results_are_requested_again(

@@ -64,6 +64,17 @@ def test_the_bytes_of_a_batch_are_limited(
     assert [batch.size for batch in batching.batches(tenant)] == [2]
 
 
+def test_a_request_that_is_larger_than_a_batch_may_be_has_its_own(
+    tenant: Tenant, submit_batched: Callable[..., list[UUID]], settings: Any
+) -> None:
+    submit_batched(2)
+    settings.ORCHESTRATOR_BATCH_MAX_BYTES = 1
+
+    provider_batches.bind_items()
+
+    assert [batch.size for batch in batching.batches(tenant)] == [1, 1]
+
+
 def test_models_and_tenants_do_not_share_batches(
     engine: Engine,
     tenant: Tenant,

@@ -325,6 +325,35 @@ def test_a_batch_of_cancelled_work_is_cancelled_at_the_provider(
     assert [batch.state for batch in batching.batches(tenant)] == ["ended"]
 
 
+def test_a_batch_that_some_work_still_waits_for_is_not_cancelled(
+    engine: Engine, tenant: Tenant, provider: FakeProvider, submit_batched: Callable[..., list[UUID]]
+) -> None:
+    provider.batches.polls_until_done = 99
+    first, second, _ = submit_batched(3)
+    batching.run_background_tasks(tenant)
+    for each in (first, second):
+        cancellation.cancel(tenant.pk, each, actor="test")
+
+    batching.run_background_tasks(tenant)
+
+    (batch_at_provider,) = provider.batches.batches.values()
+    assert not batch_at_provider.cancelled
+
+
+def test_a_batch_whose_work_has_ended_before_it_is_sent_ends_without_being_sent(
+    engine: Engine, tenant: Tenant, provider: FakeProvider, submit_batched: Callable[..., list[UUID]]
+) -> None:
+    submit_batched(3)
+    provider_batches.bind_items()
+    with tenant_scope(tenant.pk):
+        ActivityRun.objects.update(status="failed")
+
+    batching.run_background_tasks(tenant)
+
+    assert list(provider.batches.batches.values()) == []
+    assert [batch.state for batch in batching.batches(tenant)] == ["ended"]
+
+
 @pytest.mark.parametrize("has_provider", [True, False])
 def test_a_purge_cancels_batches_at_their_providers_and_names_the_others(
     engine: Engine,
