@@ -765,6 +765,15 @@ def test_requests_to_run_now_that_cannot_start_do_not_delay_those_of_other_tenan
     scripts.check_structure()
 
 
+def test_work_that_a_person_lets_run_despite_a_pause_does_not_wait_for_the_pause(desk: Desk) -> None:
+    desk.put(**{f"tenant__{A}": 0, f"past__tenant__{A}": 9, "global": 0})
+    (requested,), waiting = run_now(1), offer()
+    desk.grants(requested, waiting)
+
+    assert admission.inspect(requested.activity_id)["at"] == "global"
+    assert admission.inspect(waiting.activity_id)["at"] == f"tenant:{A}"
+
+
 def test_requests_to_run_now_of_many_tenants_are_checked_in_turn(desk: Desk) -> None:
     stuck = [UUID(int=number) for number in range(100, 150)]
     desk.put(**{f"tenant__{each}": 0 for each in [*stuck, B]}, **{f"past__tenant__{B}": 9})

@@ -567,6 +567,7 @@ def test_the_slot_of_a_dead_process_is_freed_and_its_reservation_stays_used(cloc
 
     clock.advance(15.1)
 
+    assert guard.status().under_way == 0
     assert guard.acquire(call()).granted
     assert not guard.report(lost, Outcome.OK)
     assert guard.status().used["requests"] == 2
