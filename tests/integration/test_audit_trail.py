@@ -7,6 +7,7 @@ import threading
 from datetime import timedelta
 from io import StringIO
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -114,6 +115,30 @@ def test_the_owner_of_the_table_may_neither_change_nor_delete_an_entry(
 
     with pytest.raises(DatabaseError, match="only ever added to"), transaction.atomic(using=OWNER):
         connections[OWNER].cursor().execute(statement)
+
+
+@pytest.mark.parametrize("function", ["audit_purge(%s, now())", "audit_forget(%s)"])
+def test_the_role_of_requests_may_not_delete_a_chain(function: str, tenant: Tenant) -> None:
+    with pytest.raises(ProgrammingError, match="permission denied"), tenant_scope(tenant.pk):
+        connections[APP].cursor().execute(f"SELECT {function}", [tenant.pk])
+
+
+def test_the_chain_of_the_platform_is_never_deleted(tenant: Tenant) -> None:
+    with pytest.raises(ProgrammingError, match="the chain of the platform stays"), system_scope():
+        connections[SYSTEM].cursor().execute("SELECT audit_forget(%s)", [UUID(int=0)])
+
+
+@pytest.mark.parametrize("function", ["audit_purge(%s, now())", "audit_forget(%s)"])
+def test_after_a_deletion_entries_are_protected_again(
+    function: str, tenant: Tenant, other_tenant: Tenant
+) -> None:
+    record(tenant, "a")
+    record(other_tenant, "b")
+
+    with transaction.atomic(using=OWNER), connections[OWNER].cursor() as cursor:
+        cursor.execute(f"SELECT {function}", [tenant.pk])
+        with pytest.raises(DatabaseError, match="only ever added to"), transaction.atomic(using=OWNER):
+            cursor.execute("DELETE FROM tenants_auditentry")
 
 
 def test_a_tenant_sees_its_own_entries_and_nobody_sees_those_of_the_platform(
