@@ -161,6 +161,19 @@ def test_retrying_a_failed_step_reopens_its_run(engine: Engine, acme: Tenant) ->
     assert flow.outcome == ("completed", 0)
 
 
+def test_a_step_that_works_again_is_not_reopened_a_second_time(engine: Engine, acme: Tenant) -> None:
+    engine.agent.behaviour = answer_by_step({"bad": BROKEN})
+    flow = Flow(engine, acme, step("bad"), step("after", "bad"))
+    engine.drain()
+    cancellation.retry(acme.pk, flow.activity(step="bad").pk, actor="test")
+    before = flow.outcome
+
+    with tenant_scope(acme.pk):
+        progression.reopen(flow.activity(step="bad"))
+
+    assert flow.outcome == before == ("running", 2)
+
+
 def test_a_retry_while_its_run_is_being_cancelled_does_not_reopen_the_run(
     engine: Engine, acme: Tenant
 ) -> None:

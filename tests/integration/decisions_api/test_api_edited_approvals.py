@@ -123,6 +123,17 @@ def test_an_empty_edited_output_is_refused(
         assert OutputSpool.objects.count() == 1, "the agent's own output"
 
 
+def test_an_edit_that_comes_too_late_is_answered_with_the_decision_even_if_it_is_empty(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    (waiting,) = submit_gated(engine, acme)
+    api("reviewer").post(address_of(waiting, "approve"), {})
+
+    late = api("reviewer").post(address_of(waiting, "approve"), {"output": {}})
+
+    problem(late, 409, "already_decided")
+
+
 @in_one_test(
     ("body", "path"),
     [
