@@ -75,7 +75,7 @@ def lead(_: int) -> None:
 def fire_schedules(_: int) -> None:
     while True:
         schedules.fire()
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 def process_batches(stop_after: int) -> None:

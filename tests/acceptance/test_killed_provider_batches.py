@@ -1,4 +1,4 @@
-"""A hundred results of provider batches count once each, though the process that handles the batches is killed twice."""
+"""Sixty results of provider batches count once each, though the process that handles the batches is killed twice."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = [
     ),
 ]
 
-WORK, SIZE, UNLUCKY = 120, 30, 6
+WORK, SIZE, UNLUCKY = 60, 15, 6
 
 
 @pytest.fixture
