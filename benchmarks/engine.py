@@ -167,14 +167,19 @@ def _wal_bytes() -> int:
 
 
 def latency(folder: Path, scale: float) -> Figures:
-    """Measure single 3-step runs on an idle system, here and in the plain Celery program, until another connection sees the end."""
+    """Measure single 3-step runs on an idle system, here and in the plain Celery program, until another connection sees the end.
+
+    Both sides are idle before their first run. A worker process that has just started also runs the system jobs that are due.
+    """
     tenant = make_tenant("latency")
     save_pipeline(tenant, "chain", chain(3))
-    with environment.workers(folder, processes=1):
+    with environment.workers(folder, processes=1) as started:
         wait_for_workers(1)
+        started.usage_when_idle()
         ours = [_one_run(tenant) for _ in range(int(50 * scale) + 5)][5:]
     handwritten.prepare()
-    with baseline.workers(folder / "by-hand.log", folder=folder):
+    with baseline.workers(folder / "by-hand.log", folder=folder) as started:
+        started.usage_when_idle()
         theirs = [_one_run_by_hand() for _ in range(int(50 * scale) + 5)][5:]
         baseline.refuse_foreign_code()
     return {
@@ -205,10 +210,11 @@ def _one_run_by_hand() -> float:
 
 
 def call(folder: Path, scale: float) -> Figures:
-    """Measure the time from a submission until the agent is called, at 20 submissions per second."""
+    """Measure the time from a submission until the agent is called, at 20 submissions per second, without the start of a worker."""
     tenant = make_tenant("call")
-    with environment.workers(folder, processes=1):
+    with environment.workers(folder, processes=1) as started:
         wait_for_workers(1)
+        started.usage_when_idle()
         for _ in range(int(200 * scale)):
             with tenant_scope(tenant.pk):
                 submit([NewActivity(name="call", agent_role=ROLE)], actor="bench")
