@@ -210,11 +210,13 @@ def choose_queues(sender: str, instance: Any, **kwargs: Any) -> None:
         queues = instance.app.amqp.queues
         # Remove the patterns and aliases that Celery took from the command line as queue names.
         queues.deselect([name for name in queues.consume_from if is_pattern(name) or canonical(name) != name])
-        for name in select_queues(_named_queues, configuration.list_roles()):
+        roles = configuration.list_roles()
+        for name in select_queues(_named_queues, roles):
             if name not in queues.consume_from:
                 queues.select_add(name)
         _roles[:] = roles_of(queues.consume_from)
-        if unknown := sorted(set(_roles) - set(configuration.list_roles())):
+        unmatched = [name for name in _named_queues if is_pattern(name) and not select_queues([name], roles)]
+        if unknown := [*sorted(set(_roles) - set(roles)), *roles_of(unmatched)]:
             # They may be registered later. Until then their queues stay empty, also because of a misspelt name.
             logger.warning("Unknown roles in -Q", extra={"action": "role_unknown", "roles": unknown})
         if unknown := unknown_queues(queues.consume_from):

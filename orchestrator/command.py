@@ -27,6 +27,14 @@ def main() -> None:
         os.environ["ORCHESTRATOR_START_SERVICES"] = "1"
     try:
         execute_from_command_line(sys.argv)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if _is_read():
+            raise
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # for what Python would write at the end
+        sys.exit(1)
     except (ImproperlyConfigured, EmbeddedError) as error:
         # Settings are read before any command could say in one line what is missing.
         if "--traceback" in sys.argv:
@@ -37,6 +45,15 @@ def main() -> None:
         if not reason:
             raise
         sys.exit(reason)
+
+
+def _is_read() -> bool:
+    """Return whether somebody reads the output, which is not so after `manage.py queues | head`."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return False
+    return True
 
 
 def _refuse_unreadable(arguments: Sequence[str]) -> None:

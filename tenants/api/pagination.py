@@ -183,10 +183,8 @@ class Cursor:
 
     def condition(self, *, nullable: Collection[str] = ()) -> Q:
         """Return the condition for rows after this position, or before it when backwards. `nullable`: fields that may be NULL."""
-        beyond, equal = (
-            Q(),
-            Q(),
-        )  # no condition that nothing meets: a key in it would split the rows of a grouped list
+        # `beyond` does not start with a condition that no row meets, because its key would split the rows of a grouped list.
+        beyond, equal = Q(), Q()
         for name, value in zip(self.ordering, self.values, strict=True):
             field, down = name.removeprefix("-"), name.startswith("-") != self.backwards
             beyond |= equal & _beyond(field, value, down=down, nullable=field in nullable)

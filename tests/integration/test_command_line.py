@@ -271,6 +271,10 @@ def test_a_terminal_gets_a_table_without_control_characters(engine: Engine, tena
         ("why {id}", "There is no activity"),
         ("why {id} --tenant globex", "in the tenant 'globex'"),
         ("replay run {id} --from-step a", "There is no pipeline run"),
+        (
+            "replay failures --tenant acme --fingerprint none",
+            "No open failure has this fingerprint. See: manage.py replay failures",
+        ),
         ("queues nobody", "manage.py agents list"),
         ("inbox --tenant nowhere", "manage.py create_tenant nowhere"),
         ("inbox", "Say whose it is with --tenant SLUG. There are: acme, globex"),

@@ -135,6 +135,8 @@ class Queues:
     [
         ("agent__seo", [], []),
         ("agent__soe", ["soe"], []),
+        ("agent__s[ei]o*", [], []),
+        ("agent__soe*", ["soe*"], []),
         ("seo", [], ["seo"]),
         ("digest", [], []),
     ],

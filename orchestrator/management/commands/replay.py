@@ -79,6 +79,8 @@ class Command(TerminalCommand):
         if not filters and not options["all"]:
             return {"tenant": owner.slug, "groups": groups(owner.pk)}
         done = failures(owner.pk, filters, dry_run=dry_run, per_second=per_second, stream=self.stderr)
+        if options["fingerprint"] and not done["count"] + done["skipped"]:
+            raise CommandError("No open failure has this fingerprint. See: manage.py replay failures")
         return self._record(
             owner, ("dead_letters", options["fingerprint"] or ""), {"dry_run": dry_run, **done}
         )
