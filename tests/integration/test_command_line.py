@@ -100,9 +100,8 @@ def test_every_example_in_the_document_and_the_help_runs(
 
     # First the replay of the run, because replays of failures resume the run as well.
     for line in sorted(commands, key=lambda line: "replay run" not in line):
-        if line.startswith(("replay activity", "replay failures --tenant acme --all")) or FINGERPRINT.search(
-            line
-        ):
+        replays_failures = line.startswith(("replay activity", "replay failures --tenant acme --all"))
+        if replays_failures or FINGERPRINT.search(line):
             (broken,) = submit_failing(engine, tenant)
             line = FINGERPRINT.sub(letters_of(tenant, broken)[0].fingerprint, line)
         else:
