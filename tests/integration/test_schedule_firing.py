@@ -18,9 +18,9 @@ from agents import scheduler_settings
 from agents.models import PlatformConfig
 from pipelines.models import Firing, Schedule, ScheduleExecution
 from pipelines.schedules import firing, system_jobs
-from tenants import clock
+from tenants import clock, pausing
 from tenants.context import system_scope, tenant_scope
-from tenants.models import Tenant
+from tenants.models import PauseKind, Tenant
 from tests.engine import Engine, simultaneously
 from tests.scheduling import (  # fmt: skip
     HOUR,
@@ -375,6 +375,25 @@ def test_a_schedule_that_is_deleted_after_its_one_time_leaves_its_execution_to_f
     assert not PeriodicTask.objects.filter(pk=schedule.beat_task_id).exists()
     assert statuses(tenant) == ["success"]
     assert (execution(tenant).schedule_id, execution(tenant).schedule_name) == (None, "refresh")
+
+
+def test_a_schedule_that_is_paused_while_it_fires_for_the_last_time_leaves_no_pause_behind(
+    engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule = make_schedule(
+        tenant, repeat="once", start_at=NOON, looked_until=NOON - firing.INSTANT, after_once="delete"
+    )
+    record = firing.record
+
+    def pause_first(*arguments: Any) -> Any:
+        pausing.switch_part(tenant.pk, PauseKind.SCHEDULE, schedule.pk, name="", paused=True, actor="ann")
+        return record(*arguments)
+
+    monkeypatch.setattr(firing, "record", pause_first)
+    fire(schedule, NOON)
+    engine.drain()
+
+    assert statuses(tenant) == ["success"]
 
 
 def test_a_schedule_does_not_fire_after_its_end(tenant: Tenant) -> None:
