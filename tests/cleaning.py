@@ -10,7 +10,7 @@ from django.db import OperationalError, connections, transaction
 
 from activities import relay
 from activities.admission import Exchange, limits
-from agents import configuration
+from agents import configuration, scheduler_settings
 from tenants import redis
 from tenants.context import OWNER, SYSTEM
 from tests import servers
@@ -31,6 +31,7 @@ def empty_database() -> None:
     if empty():
         # Without triggers no process is notified that the configuration has changed.
         configuration.forget()
+        scheduler_settings.forget()
         limits.forget()
 
 
