@@ -25,6 +25,7 @@ WITH result AS MATERIALIZED (
         SELECT EXISTS (SELECT FROM activities_wake w WHERE w.activity_id = result.activity AND w.state = 'pending' OFFSET 0) AS wanted,
                EXISTS (SELECT FROM approval_linked_activities l WHERE l.activity_id = result.activity AND l.state = 'waiting' OFFSET 0) AS is_asked,
                (SELECT b.xmin FROM activities_activity b WHERE b.id = result.activity) AS written_by
+        OFFSET 0  -- else PostgreSQL looks up each subquery once for every use of its column
     ) again
     WHERE a.tenant_id = %(tenant)s AND a.id = ANY(%(activities)s::uuid[]) AND a.id = result.activity
       AND a.fence = result.fence AND a.status = %(source)s AND (%(locked)s::boolean OR NOT again.is_asked AND a.xmin = again.written_by)
