@@ -66,7 +66,7 @@ from tenants.events import announcements, connection_limits  # noqa: E402
 from tenants.models import Membership, Tenant  # noqa: E402
 from tenants.postgresql import base as postgresql  # noqa: E402
 from tenants.signals import tenant_changed  # noqa: E402
-from tests import cleaning, quick_python  # noqa: E402
+from tests import cleaning, pages, quick_python  # noqa: E402
 
 # They give up on Redis sooner than a machine that is busy with tests may need to answer, and then go another way.
 for impatient in (
@@ -135,6 +135,13 @@ def pytest_process_forked(name: str) -> None:
     """Give a process of `tests.forks` its own databases."""
     servers.become(name, settings)
     celery.conf.broker_url = settings.CELERY_BROKER_URL
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """End the browser, which consecutive tests with the mark `ui` share, also those of several files."""
+    if item.get_closest_marker("ui") is None:
+        pages.end_browser()
 
 
 @pytest.hookimpl(tryfirst=True)

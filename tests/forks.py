@@ -1,7 +1,8 @@
 """Runs tests in several processes that are forked after collection: `pytest -p tests.forks --processes 4`.
 
 With pytest-xdist each process imports and collects all tests, which takes seven seconds of a processor in each, and imports again what
-tests import while they run. Here one process does it for all. The tests of one file run in one process, in their order.
+tests import while they run. Here one process does it for all. The tests of one file run in one process, in their order. So do the tests
+that drive a browser, of all files, because they share it.
 
 A process that dies fails all its tests that have not been reported. They fail as well if they could not be run at all.
 """
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 from _pytest import runner
 
-NUMBER_BYTES = 2  # of the number of a file. So few bytes are read from a pipe at once, so two processes never share a number.
+NUMBER_BYTES = 2  # of the number of a group. So few bytes are read from a pipe at once, so two processes never share a number.
 PROCESSES = multiprocessing.get_context("fork")
 
 
@@ -42,16 +43,16 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     if not option.processes or option.collectonly or session.testsfailed or not session.items:
         return None
     session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # shared by all
-    files: dict[Path, list[pytest.Item]] = {}
+    groups: dict[Path | str, list[pytest.Item]] = {}
     for item in session.items:
-        files.setdefault(item.path, []).append(item)
-    queue = _queue(len(files))
+        groups.setdefault(_group(item), []).append(item)
+    queue = _queue(len(groups))
     stopped = PROCESSES.Event()
     processes, receivers = [], []
-    for number in range(min(option.processes, len(files))):
+    for number in range(min(option.processes, len(groups))):
         receiver, sender = PROCESSES.Pipe(duplex=False)
-        arguments = (session, f"gw{number}", [*files.values()], queue, sender, stopped)
-        processes.append(PROCESSES.Process(target=_run_files, args=arguments))
+        arguments = (session, f"gw{number}", [*groups.values()], queue, sender, stopped)
+        processes.append(PROCESSES.Process(target=_run_groups, args=arguments))
         processes[-1].start()
         sender.close()
         receivers.append(receiver)
@@ -65,6 +66,12 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         session.shouldfail = "a process failed"
         raise session.Failed(session.shouldfail)
     return True
+
+
+def _group(item: pytest.Item) -> Path | str:
+    """Return the file of the test, or "ui". The long test in a browser shares an installation with its file, which costs more."""
+    marks = {mark.name for mark in item.iter_markers()}
+    return "ui" if "ui" in marks and "long" not in marks else item.path
 
 
 def _queue(size: int) -> int:
@@ -96,20 +103,20 @@ def _report(session: pytest.Session, receivers: list[Connection]) -> None:
             if session.shouldfail:
                 raise session.Failed(session.shouldfail)
     for item in missing.values():
-        error = "The process that runs this file died."
+        error = "The process that ran this test died."
         failed = pytest.TestReport(item.nodeid, item.location, {}, "failed", error, "call")
         hook.pytest_runtest_logreport(report=failed)
 
 
-def _run_files(
+def _run_groups(
     session: pytest.Session,
     name: str,
-    files: list[list[pytest.Item]],
+    groups: list[list[pytest.Item]],
     queue: int,
     sender: Connection,
     stopped: Any,
 ) -> None:
-    """Run the tests of one file after the other in this process, until there are no more."""
+    """Run the tests of one group after the other in this process, until there are no more."""
     config = session.config
     config.workerinput = {"workerid": name}  # type: ignore[attr-defined]  # as pytest-xdist, for other plugins
     os.environ["PYTEST_XDIST_WORKER"] = name
@@ -118,7 +125,7 @@ def _run_files(
     _capture_in_own_files(config)
     config.hook.pytest_process_forked(config=config, name=name)
     while (number := os.read(queue, NUMBER_BYTES)) and not stopped.is_set():
-        tests = files[int.from_bytes(number, "big")]
+        tests = groups[int.from_bytes(number, "big")]
         # What follows a test decides which fixtures are kept; after the last one, those of the session.
         for test, following in zip(tests, [*tests[1:], session], strict=True):
             config.hook.pytest_runtest_protocol(item=test, nextitem=following)

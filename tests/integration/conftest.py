@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import environ
@@ -92,14 +92,10 @@ def one_at_a_time(settings: object) -> None:
     settings.ORCHESTRATOR_CONTINUE_SECONDS = -1.0  # type: ignore[attr-defined]
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Generator[None, None, None]:
-    """End the browser, which consecutive tests with the mark `ui` share."""
-    try:
-        return (yield)
-    finally:
-        if nextitem is None or nextitem.get_closest_marker("ui") is None:
-            pages.end_browser()
+@pytest.fixture(scope="session", autouse=True)
+def browser_ends() -> Iterator[None]:
+    yield
+    pages.end_browser()
 
 
 @pytest.fixture
