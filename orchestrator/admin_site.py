@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from django.contrib.admin import AdminSite
 from django.contrib.auth.forms import AuthenticationForm
 from django.http import HttpRequest, JsonResponse
+from django.urls import get_script_prefix
 from django.utils.functional import SimpleLazyObject
 from unfold.forms import AuthenticationForm as UnfoldAuthenticationForm
 from unfold.sites import UnfoldAdminSite
 
+from orchestrator import admin_menu
 from tenants import admin_scope
 from tenants.admin_scope import AdminScope
 
@@ -31,9 +34,25 @@ class TenantAdminSite(UnfoldAdminSite):
 
     login_form: Any = LoginForm
 
+    def __init__(self, name: str = "admin") -> None:
+        super().__init__(name)
+        self._of_theme: dict[str, dict[str, Any]] = {}
+
     def get_app_list(self, request: HttpRequest, app_label: str | None = None) -> Any:
         """Return the list lazily, because every page gets it, few render it, and building it checks permissions of each admin."""
         return SimpleLazyObject(lambda: super(TenantAdminSite, self).get_app_list(request, app_label))
+
+    def each_context(self, request: HttpRequest) -> dict[str, Any]:
+        """Return the context of every page. What the theme adds depends on the settings alone, so it is computed once."""
+        context, prefix = AdminSite.each_context(self, request), get_script_prefix()
+        if prefix not in self._of_theme:
+            self._of_theme[prefix] = {
+                name: value
+                for name, value in super().each_context(request).items()
+                if name not in context or name.startswith("site_")
+            }
+        menu = admin_menu.render(request) if context["has_permission"] else ""
+        return {**context, **self._of_theme[prefix], "sidebar_navigation": menu}
 
     def autocomplete_view(self, request: HttpRequest) -> Any:
         """Find nothing for a text with a NUL character, which PostgreSQL refuses in any text. Django only checks it in forms."""

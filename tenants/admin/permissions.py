@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 from uuid import UUID
 
@@ -27,6 +28,7 @@ def tenant_of(row: Any) -> UUID | None:
     return row.pk if isinstance(row, Tenant) else getattr(row, "tenant_id", None)
 
 
+@cache
 def is_owned(model: type[Model]) -> bool:
     """Whether the model's rows belong to tenants."""
     return any(each.name == "tenant" for each in model._meta.concrete_fields)

@@ -211,7 +211,7 @@ def test_a_page_without_the_list_of_apps_does_not_build_it(
 def test_the_addresses_of_the_menu_are_computed_once(root: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     links = re.findall(r'href="(/admin/[^"]+/)"', root.get(list_url(Activity)).content.decode())
 
-    monkeypatch.setattr("orchestrator.settings.unfold.reverse", None)
+    monkeypatch.setattr("orchestrator.admin_menu.reverse", None)
 
     assert list_url(Pipeline) in links
     assert re.findall(r'href="(/admin/[^"]+/)"', root.get(list_url(Activity)).content.decode()) == links
