@@ -84,14 +84,23 @@ def set_tenant(tenant_id: UUID, *, is_patient: bool = True) -> None:
 
     For a transaction that has not begun, it is sent together with the first statement, without a separate round trip.
     """
-    connection = connections[APP]
-    connection.ensure_connection()
     # The id is a UUID object, so interpolating it is safe.
     name = UUID(int=tenant_id.int)
     setting = f"SET LOCAL app.tenant_id = '{name}'"
     if not is_patient:
         # As one command, because the connection sends it together with others.
         setting = f"SELECT set_config('app.tenant_id', '{name}', true), set_config('lock_timeout', '{A_MOMENT}', true)"
+    _set(setting)
+
+
+def set_person(user_id: int) -> None:
+    """Set the person whose own memberships this transaction may see, as `set_tenant` does."""
+    _set(f"SET LOCAL app.user_id = '{int(user_id)}'")
+
+
+def _set(setting: str) -> None:
+    connection = connections[APP]
+    connection.ensure_connection()
     with connection.wrap_database_errors:
         execute = partial(_execute, connection.connection)
         for wrapper in reversed(connection.execute_wrappers):
